@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -30,7 +30,7 @@ struct slot {
 
 static struct {
     const struct cost_plan *plan;
-    struct desk desk;
+    struct work_queue work_queue;
     struct store *store;
     bool release; /* lives that end with a failed send */
     long want;    /* verbs */
@@ -110,7 +110,7 @@ static void send_next(struct slot *slot)
     if (bench.sent >= bench.want)
         return;
     str_copy(str_of(op->head.node), slot->node, sizeof slot->node);
-    *op = (struct store_op){.reply_to = &bench.desk.inbox, .done = finished, .attempt = 1};
+    *op = (struct store_op){.reply_to = &bench.work_queue.inbox, .done = finished, .attempt = 1};
     if (slot->step == 0) {
         make_reserve(op);
     } else {
@@ -146,8 +146,8 @@ static void run_until_done(void)
 {
     while (bench.done < bench.want) {
         flush();
-        desk_wait(&bench.desk, 1000);
-        inbox_run(&bench.desk.inbox);
+        work_queue_wait(&bench.work_queue, 1000);
+        inbox_run(&bench.work_queue.inbox);
     }
 }
 
@@ -169,7 +169,7 @@ static void register_nodes(int nodes)
         struct store_op *op = &slots[i].op;
 
         cost_node_name(i, bench.names[i]);
-        *op = (struct store_op){.reply_to = &bench.desk.inbox,
+        *op = (struct store_op){.reply_to = &bench.work_queue.inbox,
                                 .done = finished,
                                 .verb = STORE_NODE_PUT,
                                 .node = str_of(bench.names[i])};
@@ -226,7 +226,7 @@ static struct cost run_store(const struct cost_plan *plan)
     config.url = url;
     bench.plan = plan;
     bench.names = mem_alloc((size_t)plan->nodes * sizeof *bench.names);
-    desk_init(&bench.desk);
+    work_queue_init(&bench.work_queue);
     if (store_open(&config, &bench.store, &why)) {
         fprintf(stderr, "%s\n", why.detail);
         exit(1);

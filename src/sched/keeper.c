@@ -445,13 +445,13 @@ void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec)
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 
-void keeper_heard(struct keeper *keeper, const struct store_word *word)
+void keeper_heard(struct keeper *keeper, const struct store_notice *word)
 {
-    if (word->kind == STORE_WORD_LANE) {
+    if (word->kind == STORE_NOTICE_LANE) {
         queue_hear(keeper->queue, word->text);
         return;
     }
-    if (word->kind == STORE_WORD_GAP)
+    if (word->kind == STORE_NOTICE_GAP)
         queue_look(keeper->queue);
     node_sync_heard(keeper->view, word);
 }

@@ -737,12 +737,12 @@ void node_sync_compare(struct node_sync *view)
     next_call(view);
 }
 
-void node_sync_heard(struct node_sync *view, const struct store_word *word)
+void node_sync_heard(struct node_sync *view, const struct store_notice *word)
 {
     struct str rest = word->text;
     int64_t then_us = clock_mono_us() - word->age_ms * 1000;
 
-    if (word->kind == STORE_WORD_NODES) {
+    if (word->kind == STORE_NOTICE_NODES) {
         if (view->unheard > 0 && word->seq <= view->seq) {
             view->unheard--;
             view->late_us = earlier(view->late_us, then_us);
@@ -752,9 +752,9 @@ void node_sync_heard(struct node_sync *view, const struct store_word *word)
             want(view, str_cut(&rest, ' '));
     }
     /* Something was missed: the versions tell what. */
-    if (word->kind == STORE_WORD_GAP || word->seq > view->seq + 1)
+    if (word->kind == STORE_NOTICE_GAP || word->seq > view->seq + 1)
         view->compare = true;
-    if (word->kind == STORE_WORD_NODES && word->seq > view->seq)
+    if (word->kind == STORE_NOTICE_NODES && word->seq > view->seq)
         set_seq(view, word->seq);
     next_call(view);
 }

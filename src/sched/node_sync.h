@@ -15,7 +15,7 @@ void node_sync_compare(
     struct node_sync *view); /* counters and versions of all; then loads what differs */
 void node_sync_tick(struct node_sync *view); /* tells signs of life, at most twice a second */
 /* NODES or GAP: something changed elsewhere, or may have. */
-void node_sync_heard(struct node_sync *view, const struct store_word *word);
+void node_sync_heard(struct node_sync *view, const struct store_notice *word);
 /* Signs of life another instance heard: what it wrote with node_sync_tick. */
 void node_sync_seen(struct node_sync *view, struct str text);
 /* clock_mono_us of the oldest change made elsewhere that no edition holds yet; 0: none. Forgets it.

@@ -23,7 +23,7 @@ void queue_want_kick(struct queue *queue); /* place what can be placed, at the e
 void queue_room(struct queue *queue, struct node *node); /* it may have room, or take other work */
 void queue_turn(struct queue *queue);
 void queue_tick(struct queue *queue, int64_t now_ms); /* sched_awake_ms */
-/* "LANE PRIORITY JOB", a STORE_WORD_LANE: it came there, among the first. */
+/* "LANE PRIORITY JOB", a STORE_NOTICE_LANE: it came there, among the first. */
 void queue_hear(struct queue *queue, struct str text);
 void queue_look(struct queue *queue); /* perhaps such a word was missed: look at all lanes soon */
 /* The store may have lost what was put there last: it is put again, see replay.h. */

@@ -38,7 +38,7 @@ struct parcel {
 static uint32_t peers_name(const struct peers *peers);
 static bool peers_name_read(struct str text, uint32_t *ret_name);
 static struct parcel *peers_parcel(struct peers *peers, uint32_t to);
-static void hear(struct store_ear *ear, const struct store_word *word);
+static void hear(struct store_listener *listener, const struct store_notice *word);
 
 /* --- jobs and questions --- */
 
@@ -807,9 +807,9 @@ static void hear_frame(struct peers *peers, struct str frame)
     }
 }
 
-static void hear(struct store_ear *ear, const struct store_word *word)
+static void hear(struct store_listener *listener, const struct store_notice *word)
 {
-    struct peers *peers = container_of(ear, struct peers, ear);
+    struct peers *peers = container_of(listener, struct peers, listener);
     struct str rest = word->text, frame;
 
     if (word->kind != STORE_WORD_TOLD)
@@ -817,7 +817,7 @@ static void hear(struct store_ear *ear, const struct store_word *word)
     else
         while (frame_next(&rest, &frame))
             hear_frame(peers, frame);
-    if (word->kind == STORE_WORD_GAP)
+    if (word->kind == STORE_NOTICE_GAP)
         say(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
 }
 
@@ -831,7 +831,7 @@ struct peers *peers_new(struct worker *keeper)
         return NULL;
     peers = mem_new(struct peers);
     peers->keeper = keeper;
-    peers->ear = (struct store_ear){.inbox = &keeper->loop.inbox, .hear = hear};
+    peers->listener = (struct store_listener){.inbox = &keeper->loop.inbox, .hear = hear};
     peers->wish_msg.run = wish_posted;
     return peers;
 }
@@ -839,7 +839,7 @@ struct peers *peers_new(struct worker *keeper)
 void peers_start(struct peers *peers)
 {
     if (peers)
-        store_listen(peers->keeper->server->store, &peers->ear);
+        store_listen(peers->keeper->server->store, &peers->listener);
 }
 
 void peers_stop(struct peers *peers)

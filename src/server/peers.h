@@ -74,7 +74,7 @@ struct wish {
 
 struct peers {
     struct worker *keeper;
-    struct store_ear ear;
+    struct store_listener listener;
     struct parcel *open; /* of this turn */
     struct idmap sends;  /* seq -> struct handing * */
     struct idmap asks;   /* seq -> struct asking * */

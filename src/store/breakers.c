@@ -26,7 +26,7 @@ static struct str write_key(char to[BREAKERS_KEY_MAX + 1], struct str node, stru
     return (struct str){.at = to, .len = node.len + 1 + type.len};
 }
 
-static struct gate *find(const struct breakers *breakers, struct str node, struct str type)
+static struct breaker_entry *find(const struct breakers *breakers, struct str node, struct str type)
 {
     char text[BREAKERS_KEY_MAX + 1];
 
@@ -38,7 +38,7 @@ static struct gate *find(const struct breakers *breakers, struct str node, struc
 }
 
 /* Takes it out of memory; its row is the caller's. */
-static void drop(struct breakers *breakers, struct gate *gate)
+static void drop(struct breakers *breakers, struct breaker_entry *gate)
 {
     if (gate->probe)
         breakers_release(gate->probe);
@@ -48,19 +48,19 @@ static void drop(struct breakers *breakers, struct gate *gate)
     free(gate);
 }
 
-static void forget(struct breakers *breakers, struct journal *journal, struct gate *gate)
+static void forget(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate)
 {
     journal_breaker_del(journal, gate);
     drop(breakers, gate);
 }
 
-static struct gate *add(struct breakers *breakers, struct journal *journal, struct str node,
-                        struct str type)
+static struct breaker_entry *add(struct breakers *breakers, struct journal *journal,
+                                 struct str node, struct str type)
 {
-    struct gate *gate = mem_new(struct gate);
+    struct breaker_entry *gate = mem_new(struct breaker_entry);
 
     if (breakers->gates.count >= BREAKERS_MAX)
-        forget(breakers, journal, container_of(breakers->order.next, struct gate, order));
+        forget(breakers, journal, container_of(breakers->order.next, struct breaker_entry, order));
     gate->key = write_key(gate->text, node, type);
     gate->node = (struct str){.at = gate->text, .len = node.len};
     gate->type = (struct str){.at = gate->text + node.len + 1, .len = type.len};
@@ -73,12 +73,12 @@ static struct gate *add(struct breakers *breakers, struct journal *journal, stru
 void breakers_free(struct breakers *breakers)
 {
     while (!chain_alone(&breakers->order))
-        drop(breakers, container_of(breakers->order.next, struct gate, order));
+        drop(breakers, container_of(breakers->order.next, struct breaker_entry, order));
     assert(breakers->gates.count == 0 && breakers->open_count == 0);
     map_free(&breakers->gates);
 }
 
-static void note(struct breakers *breakers, struct gate *gate, int64_t now_ms)
+static void note(struct breakers *breakers, struct breaker_entry *gate, int64_t now_ms)
 {
     bool open = gate->breaker.state != BREAKER_CLOSED;
 
@@ -89,7 +89,7 @@ static void note(struct breakers *breakers, struct gate *gate, int64_t now_ms)
     chain_add_last(&breakers->order, &gate->order);
 }
 
-static void changed(struct breakers *breakers, struct journal *journal, struct gate *gate,
+static void changed(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate,
                     int64_t now_ms)
 {
     note(breakers, gate, now_ms);
@@ -105,8 +105,8 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
     struct change_breaker row;
 
     while (breakers->rules.threshold && journal_breaker_next(journal, &row)) {
-        struct entry *entry = row.probe_job ? idmap_get(jobs, row.probe_job) : NULL;
-        struct gate *gate;
+        struct ledger_job *entry = row.probe_job ? idmap_get(jobs, row.probe_job) : NULL;
+        struct breaker_entry *gate;
 
         if (breakers->gates.count == BREAKERS_MAX)
             continue; /* nothing is written here */
@@ -123,9 +123,9 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
 }
 
 bool breakers_allow(struct breakers *breakers, struct str node, struct str type, bool last,
-                    int64_t now_ms, struct gate **ret_probe)
+                    int64_t now_ms, struct breaker_entry **ret_probe)
 {
-    struct gate *gate = find(breakers, node, type);
+    struct breaker_entry *gate = find(breakers, node, type);
 
     *ret_probe = NULL;
     if (!gate)
@@ -141,8 +141,8 @@ bool breakers_allow(struct breakers *breakers, struct str node, struct str type,
     return true;
 }
 
-void breakers_probe(struct breakers *breakers, struct journal *journal, struct gate *gate,
-                    struct entry *entry, int64_t now_ms)
+void breakers_probe(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate,
+                    struct ledger_job *entry, int64_t now_ms)
 {
     assert(!gate->probe && !entry->probe && entry->holder);
     assert(gate->breaker.state == BREAKER_HALF_OPEN);
@@ -151,9 +151,9 @@ void breakers_probe(struct breakers *breakers, struct journal *journal, struct g
     changed(breakers, journal, gate, now_ms);
 }
 
-void breakers_release(struct entry *entry)
+void breakers_release(struct ledger_job *entry)
 {
-    struct gate *gate = entry->probe;
+    struct breaker_entry *gate = entry->probe;
 
     if (!gate)
         return;
@@ -165,8 +165,8 @@ void breakers_release(struct entry *entry)
 
 /* Half open, the probe alone decides, not what began before it opened. The probe is also one whose
  * lease ran out before this, as long as there is no other. */
-static bool may_speak(const struct breakers *breakers, struct gate *gate, const struct entry *entry,
-                      bool was_probe, int64_t now_ms)
+static bool may_speak(const struct breakers *breakers, struct breaker_entry *gate,
+                      const struct ledger_job *entry, bool was_probe, int64_t now_ms)
 {
     if (was_probe || breaker_state(&gate->breaker, &breakers->rules, now_ms) != BREAKER_HALF_OPEN)
         return true;
@@ -174,11 +174,12 @@ static bool may_speak(const struct breakers *breakers, struct gate *gate, const 
 }
 
 enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
-                                   struct entry *entry, enum breakers_word word, int64_t now_ms)
+                                   struct ledger_job *entry, enum breakers_word word,
+                                   int64_t now_ms)
 {
     struct str node = str_of(entry->head.node);
     struct str type = str_of(entry->head.type);
-    struct gate *gate = find(breakers, node, type);
+    struct breaker_entry *gate = find(breakers, node, type);
     bool was_probe = entry->probe != NULL;
     enum breaker_event event = BREAKER_NO_EVENT;
 
@@ -202,7 +203,7 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
 bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
                     struct str type, int64_t now_ms)
 {
-    struct gate *gate = find(breakers, node, type);
+    struct breaker_entry *gate = find(breakers, node, type);
 
     if (!gate)
         return false;
@@ -226,7 +227,7 @@ void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t
 {
     struct store_breaker *items =
         arena_array(op->arena, struct store_breaker, breakers->gates.count);
-    struct gate *gate;
+    struct breaker_entry *gate;
     size_t count = 0;
 
     for (size_t at = 0; (gate = map_next(&breakers->gates, &at)); count++) {
@@ -245,8 +246,8 @@ void breakers_tidy(struct breakers *breakers, struct journal *journal, const str
                    int64_t now_ms)
 {
     for (struct chain *at = breakers->order.next, *next; at != &breakers->order; at = next) {
-        struct gate *gate = container_of(at, struct gate, order);
-        const struct holder *holder = map_get(nodes, gate->node);
+        struct breaker_entry *gate = container_of(at, struct breaker_entry, order);
+        const struct ledger_node *holder = map_get(nodes, gate->node);
 
         next = at->next;
         if (now_ms - gate->changed_ms < breakers->rules.cooldown_ms)
@@ -262,7 +263,7 @@ void breakers_check(const struct breakers *breakers)
     size_t count = 0;
 
     for (struct chain *at = breakers->order.next; at != &breakers->order; at = at->next, count++) {
-        const struct gate *gate = container_of(at, struct gate, order);
+        const struct breaker_entry *gate = container_of(at, struct breaker_entry, order);
         const struct breaker *breaker = &gate->breaker;
 
         assert(map_get(&breakers->gates, gate->key) == gate);

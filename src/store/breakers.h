@@ -10,7 +10,7 @@
 #include "store/chain.h"
 #include "store/store.h"
 
-struct entry;
+struct ledger_job;
 struct journal;
 
 enum {
@@ -18,9 +18,9 @@ enum {
     BREAKERS_KEY_MAX = NODE_ID_MAX + 1 + POOL_LANG_MAX,
 };
 
-struct gate {
-    struct breaker breaker; /* closed without a failure it is not kept */
-    struct entry *probe;    /* the job whose end decides; NULL: none is out */
+struct breaker_entry {
+    struct breaker breaker;   /* closed without a failure it is not kept */
+    struct ledger_job *probe; /* the job whose end decides; NULL: none is out */
     int64_t changed_ms;
     bool counted; /* in open_count */
     struct chain order;
@@ -50,14 +50,15 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
  * caller, who has a slot for it already, tells by breakers_probe(); NULL: it is not. The `last`
  * node of a pool is not shut: it gets a probe at a time. */
 bool breakers_allow(struct breakers *breakers, struct str node, struct str type, bool last,
-                    int64_t now_ms, struct gate **ret_probe);
-void breakers_probe(struct breakers *breakers, struct journal *journal, struct gate *gate,
-                    struct entry *entry, int64_t now_ms);
+                    int64_t now_ms, struct breaker_entry **ret_probe);
+void breakers_probe(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate,
+                    struct ledger_job *entry, int64_t now_ms);
 /* Its lease ran out: another probe may go. */
-void breakers_release(struct entry *entry);
+void breakers_release(struct ledger_job *entry);
 /* Its attempt ended; entry->head still says where it was. */
 enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
-                                   struct entry *entry, enum breakers_word word, int64_t now_ms);
+                                   struct ledger_job *entry, enum breakers_word word,
+                                   int64_t now_ms);
 
 bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
                     struct str type, int64_t now_ms); /* false: there is none */

@@ -1,8 +1,10 @@
 /* Rows out of cells, and what goes with every change: the table's version and the history. */
-#include <assert.h>
-#include <stdlib.h>
+#include "store/deploys_row.h"
 
-#include "store/deploys_private.h"
+#include <assert.h>
+
+#include "store/deploys.h"
+#include "store/sql.h"
 
 bool work_run(struct work *work, const struct sql_text *text, const struct sql_param *params,
               size_t count, struct sql_rows *ret_rows)

@@ -1,9 +1,8 @@
 /* What operators do: specs come, change and go. */
 #include <assert.h>
-#include <string.h>
 
 #include "base/json.h"
-#include "store/deploys_private.h"
+#include "store/deploys_row.h"
 
 enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 

@@ -1,10 +1,10 @@
 /* What claimers see: the table, whose lease ends soon, what failed where. Thousands of nodes ask
  * every few seconds and get nearly always the same answer, so the reading thread keeps both: the
  * database is asked once for all of them, and who knows an earlier version is told what changed. */
-#include <assert.h>
+#include "store/deploys_view.h"
 
 #include "base/clock.h"
-#include "store/deploys_private.h"
+#include "store/deploys_row.h"
 
 enum {
     FACTS_MS = 1000,  /* so old may they be */

@@ -1,12 +1,29 @@
-/* What a dump looks like, whatever store it comes from. */
+/* What a dump looks like, whatever store it comes from: the embedded one's file, which a server may
+ * be writing meanwhile, or Redis, page by page. Reads only. */
 #include "store/dump.h"
-
-#include "store/store.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "store/reader.h"
+#include "store/redis_read.h"
+#include "store/redis_wire.h"
+#include "store/store.h"
+
+struct store_node;
+struct store_head;
+struct store_breaker;
+
+static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why);
+
+/* --- what it looks like --- */
 
 enum err store_dump(const char *url, const char *data_dir, size_t max, struct jsonw *w,
                     struct problem *why)
@@ -17,7 +34,7 @@ enum err store_dump(const char *url, const char *data_dir, size_t max, struct js
     return dump_redis(url, max, w, why);
 }
 
-void dump_node(struct jsonw *w, const struct store_node *node)
+static void dump_node(struct jsonw *w, const struct store_node *node)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", node->id);
@@ -49,7 +66,7 @@ static void write_id(struct jsonw *w, uint64_t id)
     jsonw_kstr(w, "job_id", str_of(text));
 }
 
-void dump_job(struct jsonw *w, const struct store_head *head)
+static void dump_job(struct jsonw *w, const struct store_head *head)
 {
     jsonw_obj(w);
     write_id(w, head->id);
@@ -72,7 +89,7 @@ void dump_job(struct jsonw *w, const struct store_head *head)
     jsonw_end_obj(w);
 }
 
-void dump_lease(struct jsonw *w, const struct store_head *head)
+static void dump_lease(struct jsonw *w, const struct store_head *head)
 {
     jsonw_obj(w);
     write_id(w, head->id);
@@ -84,7 +101,7 @@ void dump_lease(struct jsonw *w, const struct store_head *head)
     jsonw_end_obj(w);
 }
 
-void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
+static void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
 {
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", breaker->node);
@@ -93,4 +110,375 @@ void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
     jsonw_kint(w, "failures", breaker->breaker.failures);
     jsonw_kint(w, "opened_ms", breaker->breaker.opened_ms);
     jsonw_end_obj(w);
+}
+
+/* --- of the embedded store --- */
+
+struct embedded_dump {
+    sqlite3 *db;
+    struct jsonw *w;
+    int64_t max;
+};
+
+typedef void write_row(struct embedded_dump *dump, sqlite3_stmt *row);
+
+/* One section: a row of the answer is one object. ?1 is how many. */
+static bool section(struct embedded_dump *dump, const char *name, const char *sql, write_row *write)
+{
+    sqlite3_stmt *stmt = NULL;
+    int code = sqlite3_prepare_v2(dump->db, sql, -1, &stmt, NULL);
+
+    if (code == SQLITE_OK && sqlite3_bind_parameter_count(stmt) > 0)
+        code = sqlite3_bind_int64(stmt, 1, dump->max);
+    jsonw_key(dump->w, name);
+    jsonw_arr(dump->w);
+    while (code == SQLITE_OK || code == SQLITE_ROW) {
+        code = sqlite3_step(stmt);
+        if (code == SQLITE_ROW)
+            write(dump, stmt);
+    }
+    jsonw_end_arr(dump->w);
+    sqlite3_finalize(stmt);
+    return code == SQLITE_DONE;
+}
+
+static void node_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    struct store_node node = {
+        .id = jobrow_text(row, 0),
+        .counts = {.health = (enum node_health)sqlite3_column_int(row, 1),
+                   .max = sqlite3_column_int(row, 2),
+                   .epoch = (uint32_t)sqlite3_column_int64(row, 3),
+                   .reserved = sqlite3_column_int(row, 4),
+                   .running = sqlite3_column_int(row, 5)},
+        .version = sqlite3_column_int64(row, 6),
+        .registered_ms = sqlite3_column_int64(row, 7),
+        .admin_reason = jobrow_text(row, 8),
+        .facts = jobrow_text(row, 9),
+    };
+
+    dump_node(dump->w, &node);
+}
+
+static void lease_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    struct store_head head;
+    int64_t run_until_ms;
+
+    if (jobrow_head(row, &head, &run_until_ms))
+        dump_lease(dump->w, &head);
+}
+
+static void job_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    struct store_head head;
+    int64_t run_until_ms;
+
+    if (jobrow_head(row, &head, &run_until_ms))
+        dump_job(dump->w, &head);
+}
+
+static void session_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    jsonw_obj(dump->w);
+    jsonw_kstr(dump->w, "session_id", jobrow_text(row, 0));
+    jsonw_kstr(dump->w, "preferred_pool", jobrow_text(row, 1));
+    jsonw_kstr(dump->w, "lang_pair", jobrow_text(row, 2));
+    jsonw_kint(dump->w, "version", sqlite3_column_int64(row, 3));
+    jsonw_kint(dump->w, "updated_ms", sqlite3_column_int64(row, 4));
+    jsonw_end_obj(dump->w);
+}
+
+static void breaker_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    int state = sqlite3_column_int(row, 2);
+    struct store_breaker breaker = {
+        .node = jobrow_text(row, 0),
+        .type = jobrow_text(row, 1),
+        .breaker = {.failures = sqlite3_column_int(row, 3),
+                    .opened_ms = sqlite3_column_int64(row, 4)},
+    };
+
+    if (state < 0 || state >= BREAKER_STATE_COUNT)
+        return;
+    breaker.breaker.state = (enum breaker_state)state;
+    dump_breaker(dump->w, &breaker);
+}
+
+static bool sections(struct embedded_dump *dump)
+{
+    return section(
+               dump, "nodes",
+               "SELECT id, health, max, epoch,"
+               " (SELECT count(*) FROM job WHERE node = n.id AND lease = 1 AND epoch = n.epoch),"
+               " (SELECT count(*) FROM job WHERE node = n.id AND lease = 2 AND epoch = n.epoch),"
+               " version, registered_ms, admin_reason, facts FROM node n ORDER BY id",
+               node_row) &&
+           section(dump, "leases",
+                   "SELECT " JOBROW_HEAD " FROM job WHERE lease > 0 ORDER BY id DESC LIMIT ?1",
+                   lease_row) &&
+           section(dump, "jobs", "SELECT " JOBROW_HEAD " FROM job ORDER BY id DESC LIMIT ?1",
+                   job_row) &&
+           section(dump, "sessions",
+                   "SELECT id, preferred_pool, lang_pair, version, updated_ms FROM session"
+                   " ORDER BY seq DESC LIMIT ?1",
+                   session_row) &&
+           section(dump, "breakers", "SELECT node, type, state, failures, opened_ms FROM breaker",
+                   breaker_row);
+}
+
+static bool has_more(struct embedded_dump *dump)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool more = false;
+
+    if (sqlite3_prepare_v2(dump->db,
+                           "SELECT (SELECT count(*) FROM job) > ?1"
+                           " OR (SELECT count(*) FROM session) > ?1",
+                           -1, &stmt, NULL) == SQLITE_OK &&
+        sqlite3_bind_int64(stmt, 1, dump->max) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW)
+        more = sqlite3_column_int(stmt, 0);
+    sqlite3_finalize(stmt);
+    return more;
+}
+
+enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct problem *why)
+{
+    struct embedded_dump dump = {.w = w, .max = (int64_t)max};
+    struct buf path = {0};
+    enum err err = ERR_OK;
+
+    buf_fmt(&path, "%s/store.db", data_dir);
+    jsonw_obj(w);
+    if (sqlite3_open_v2(path.at, &dump.db, SQLITE_OPEN_READONLY, NULL) != SQLITE_OK ||
+        !sections(&dump))
+        err = problem_set(why, ERR_IO, "data_dir", "%s cannot be read: %s.", path.at,
+                          dump.db ? sqlite3_errmsg(dump.db) : "no memory");
+    if (!err) {
+        jsonw_key(w, "instances");
+        jsonw_arr(w);
+        jsonw_end_arr(w);
+        jsonw_kbool(w, "more", has_more(&dump));
+        jsonw_end_obj(w);
+    }
+    sqlite3_close(dump.db);
+    buf_free(&path);
+    return err;
+}
+
+/* --- of Redis --- */
+
+enum { DUMP_MS = 30000 /* for each answer */, PAGE = 500 };
+
+struct redis_dump {
+    struct redis_link link;
+    struct arena arena;
+    struct jsonw *w;
+    size_t max;
+    size_t left_out;   /* jobs and sessions there was no room for, at least */
+    int64_t offset_ms; /* of the store's time before its steady clock */
+};
+
+static void write_nodes(struct redis_dump *dump, const struct store_op *op)
+{
+    jsonw_key(dump->w, "nodes");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i < op->u.nodes.count; i++)
+        dump_node(dump->w, &op->u.nodes.items[i]);
+    jsonw_end_arr(dump->w);
+}
+
+static bool dump_nodes(struct redis_dump *dump)
+{
+    struct store_op op = {.verb = STORE_NODES, .arena = &dump->arena};
+
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
+        return false;
+    write_nodes(dump, &op);
+    return true;
+}
+
+static bool read_offset(struct redis_dump *dump)
+{
+    struct redis_read read = {.link = &dump->link, .timeout_ms = DUMP_MS};
+    redisReply *reply = redis_link_ask(&dump->link, redis_read_due_ms(&read), "HMGET",
+                                       REDIS_KEY "meta", "state", "format", NULL);
+    struct wire_state state;
+    bool ok = reply && redis_read_state(&read, reply, &state);
+
+    if (ok)
+        dump->offset_ms = state.offset_ms;
+    if (reply)
+        freeReplyObject(reply);
+    return ok;
+}
+
+/* Newest first. The leases among them are what dump_job leaves out. */
+static bool dump_jobs(struct redis_dump *dump)
+{
+    struct store_op op = {.verb = STORE_JOB_LIST, .arena = &dump->arena};
+    struct store_head *heads = arena_array(&dump->arena, struct store_head, dump->max);
+    size_t count = 0;
+    uint64_t before = 0;
+
+    do {
+        op.u.list.max = dump->max - count < PAGE ? dump->max - count : PAGE;
+        op.u.list.before = before;
+        if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
+            return false;
+        for (size_t i = 0; i < op.u.list.count; i++)
+            heads[count++] = op.u.list.items[i].head;
+        before = op.u.list.next;
+    } while (before && count < dump->max);
+    dump->left_out += before != 0;
+    jsonw_key(dump->w, "leases");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i < count; i++)
+        if (heads[i].lease != LEASE_NONE)
+            dump_lease(dump->w, &heads[i]);
+    jsonw_end_arr(dump->w);
+    jsonw_key(dump->w, "jobs");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i < count; i++)
+        dump_job(dump->w, &heads[i]);
+    jsonw_end_arr(dump->w);
+    return true;
+}
+
+static void write_session(struct redis_dump *dump, struct str key)
+{
+    struct store_op op = {.verb = STORE_SESSION_GET, .arena = &dump->arena};
+
+    op.u.session.key = key;
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms) || op.err)
+        return;
+    jsonw_obj(dump->w);
+    jsonw_kstr(dump->w, "session_id", key);
+    jsonw_kstr(dump->w, "preferred_pool", op.u.session.preferred_pool);
+    jsonw_kstr(dump->w, "lang_pair", op.u.session.lang_pair);
+    jsonw_kint(dump->w, "version", op.u.session.version);
+    jsonw_kint(dump->w, "updated_ms", op.u.session.updated_ms);
+    jsonw_end_obj(dump->w);
+}
+
+static bool dump_sessions(struct redis_dump *dump)
+{
+    static const char prefix[] = REDIS_KEY "s:";
+    char cursor[32] = "0";
+    size_t count = 0;
+
+    jsonw_key(dump->w, "sessions");
+    jsonw_arr(dump->w);
+    do {
+        redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "SCAN", cursor,
+                                           "MATCH", REDIS_KEY "s:*", "COUNT", "1000", NULL);
+        bool page = reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+                    reply->element[1]->type == REDIS_REPLY_ARRAY &&
+                    str_copy(redis_text(reply->element[0]), cursor, sizeof cursor);
+
+        for (size_t i = 0; page && i < reply->element[1]->elements; i++) {
+            struct str key = redis_text(reply->element[1]->element[i]);
+
+            if (count == dump->max || key.len <= sizeof prefix - 1) {
+                dump->left_out++;
+                continue;
+            }
+            key.at += sizeof prefix - 1;
+            key.len -= sizeof prefix - 1;
+            write_session(dump, arena_str(&dump->arena, key));
+            count++;
+        }
+        if (reply)
+            freeReplyObject(reply);
+        if (!page)
+            return redis_link_fail(&dump->link, "list sessions", NULL);
+    } while (strcmp(cursor, "0") != 0);
+    jsonw_end_arr(dump->w);
+    return true;
+}
+
+/* "state,failures,opened,changed,probe", under "node|type": as lua/breaker.lua writes it. */
+static void write_breaker(struct redis_dump *dump, struct str key, struct str text)
+{
+    int64_t values[3];
+    struct store_breaker breaker = {.node = str_cut(&key, '|'), .type = key};
+
+    for (size_t i = 0; i < COUNT_OF(values); i++)
+        if (!str_int(str_cut(&text, ','), &values[i]))
+            return;
+    if (values[0] < 0 || values[0] >= BREAKER_STATE_COUNT)
+        return;
+    breaker.breaker.state = (enum breaker_state)values[0];
+    breaker.breaker.failures = (int32_t)values[1];
+    breaker.breaker.opened_ms = values[2];
+    dump_breaker(dump->w, &breaker);
+}
+
+/* Few by their nature: BREAKERS_MAX of lua/breaker.lua at most. */
+static bool dump_breakers(struct redis_dump *dump)
+{
+    redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL",
+                                       REDIS_KEY "breakers", NULL);
+
+    if (!reply || reply->type != REDIS_REPLY_ARRAY) {
+        if (reply)
+            freeReplyObject(reply);
+        return redis_link_fail(&dump->link, "read the breakers", NULL);
+    }
+    jsonw_key(dump->w, "breakers");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i + 1 < reply->elements; i += 2)
+        write_breaker(dump, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
+    jsonw_end_arr(dump->w);
+    freeReplyObject(reply);
+    return true;
+}
+
+static bool dump_instances(struct redis_dump *dump)
+{
+    struct store_op op = {.verb = STORE_PEERS, .arena = &dump->arena};
+
+    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
+        return false;
+    jsonw_key(dump->w, "instances");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i < op.u.peers.count; i++) {
+        const struct store_peer *peer = &op.u.peers.items[i];
+
+        jsonw_obj(dump->w);
+        jsonw_kint(dump->w, "number", peer->number);
+        jsonw_kstr(dump->w, "version", str_of(peer->version));
+        jsonw_kint(dump->w, "silent_ms", peer->silent_ms);
+        jsonw_end_obj(dump->w);
+    }
+    jsonw_end_arr(dump->w);
+    return true;
+}
+
+/* Each section is written where it is due. */
+static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why)
+{
+    struct redis_target target;
+    struct redis_dump dump = {.w = w, .max = max};
+    enum err err = redis_url_parse(url, &target, why);
+    bool ok;
+
+    if (err)
+        return err;
+    redis_link_init(&dump.link, &target);
+    jsonw_obj(w);
+    ok = redis_link_open(&dump.link, clock_mono_ms() + DUMP_MS) && read_offset(&dump) &&
+         dump_nodes(&dump) && dump_jobs(&dump) && dump_sessions(&dump) && dump_breakers(&dump) &&
+         dump_instances(&dump);
+    if (ok) {
+        jsonw_kbool(w, "more", dump.left_out > 0);
+        jsonw_end_obj(w);
+    } else {
+        err = problem_set(why, ERR_IO, "store", "The store in Redis cannot be read: %s.",
+                          dump.link.why);
+    }
+    redis_link_close(&dump.link);
+    arena_free(&dump.arena);
+    explicit_bzero(&target, sizeof target);
+    return err;
 }

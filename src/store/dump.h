@@ -11,17 +11,6 @@ enum { DUMP_MAX_DEFAULT = 1000, DUMP_MAX = 1000000 };
 /* Writes one object. `max`: jobs and sessions, the newest; `left_out` says what was more. */
 enum err store_dump(const char *url, const char *data_dir, size_t max, struct jsonw *w,
                     struct problem *why);
-
-/* Between dump.c and its backends. Each section is written where it is due. */
-enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why);
 enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct problem *why);
-
-struct store_node;
-struct store_head;
-struct store_breaker;
-void dump_node(struct jsonw *w, const struct store_node *node);
-void dump_job(struct jsonw *w, const struct store_head *head);
-void dump_lease(struct jsonw *w, const struct store_head *head);
-void dump_breaker(struct jsonw *w, const struct store_breaker *breaker);
 
 #endif

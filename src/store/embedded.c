@@ -20,7 +20,6 @@
 #include <assert.h>
 #include <semaphore.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     IDLE_MS = 1000,
@@ -46,7 +45,7 @@ enum {
 struct embedded {
     struct store store;
     struct storefile file;
-    struct front front;
+    struct op_queue op_queue;
     int64_t (*test_clock)(void); /* NULL: see store_now() */
     struct lease_terms terms;
     int64_t retention_ms;
@@ -80,7 +79,7 @@ struct embedded {
     bool helper_stopping;
 
     /* The flush thread's. */
-    struct desk flusher;
+    struct work_queue flusher;
     struct flush flush;
     int64_t flush_ms; /* clock_mono_ms: of the last one */
     int64_t purge_ms; /* when the next is due */
@@ -149,12 +148,12 @@ static int64_t take_clock_step(struct embedded *self)
 
 static struct msg *embedded_send(struct store *store, struct msg *ops)
 {
-    return front_send(&of(store)->front, ops);
+    return op_queue_send(&of(store)->op_queue, ops);
 }
 
 static void note_fault(struct embedded *self, const struct fault *fault)
 {
-    front_count_error(&self->front);
+    op_queue_count_error(&self->op_queue);
     atomic_store_explicit(&self->fault_what, fault->what, memory_order_relaxed);
     atomic_store_explicit(&self->fault_code, fault->code, memory_order_relaxed);
     atomic_store_explicit(&self->fault_sys, fault->sys, memory_order_relaxed);
@@ -167,7 +166,7 @@ static void embedded_status(struct store *store, struct store_status *ret_status
                           .code = atomic_load_explicit(&self->fault_code, memory_order_relaxed),
                           .sys = atomic_load_explicit(&self->fault_sys, memory_order_relaxed)};
 
-    front_status(&self->front, ret_status);
+    op_queue_status(&self->op_queue, ret_status);
     ret_status->full = atomic_load_explicit(&self->full, memory_order_relaxed);
     fault_text(&fault, ret_status->detail, sizeof ret_status->detail);
 }
@@ -175,7 +174,7 @@ static void embedded_status(struct store *store, struct store_status *ret_status
 /* The other threads' connections are closed, before ours are closed or opened. */
 static void wait_others_closed(struct embedded *self)
 {
-    inbox_post(&self->front.helper.inbox, &self->close_reader);
+    inbox_post(&self->op_queue.helper.inbox, &self->close_reader);
     inbox_post(&self->flusher.inbox, &self->close_flush);
     for (int i = 0; i < 2; i++)
         while (sem_wait(&self->thread_closed))
@@ -198,11 +197,11 @@ static void throw_away(struct embedded *self)
 
 static void go_down(struct embedded *self)
 {
-    front_set_up(&self->front, false);
+    op_queue_set_up(&self->op_queue, false);
     self->failures++;
     note_fault(self, &self->journal.fault);
-    front_set_mode(&self->front,
-                   self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
+    op_queue_set_mode(&self->op_queue,
+                      self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
 }
 
 /* What store.db lacks is bounded: beyond that nothing new is taken until it has followed. */
@@ -253,8 +252,8 @@ static bool bring_up(struct embedded *self)
     self->tidy_ms = 0;
     self->failures = 0;
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
-    front_set_up(&self->front, true);
-    front_set_mode(&self->front, STORE_NORMAL); /* last: who reads it may call */
+    op_queue_set_up(&self->op_queue, true);
+    op_queue_set_mode(&self->op_queue, STORE_NORMAL); /* last: who reads it may call */
     return true;
 }
 
@@ -333,9 +332,9 @@ static struct msg *serve_reads(struct embedded *self, struct msg *batch)
         }
     }
     *last_write = *last_answered = NULL;
-    front_hand_on(&self->front, &handed_on);
+    op_queue_hand_on(&self->op_queue, &handed_on);
     if (answered)
-        front_answer(&self->front, answered, self->readable ? ERR_OK : ERR_STORE_DOWN);
+        op_queue_answer(&self->op_queue, answered, self->readable ? ERR_OK : ERR_STORE_DOWN);
     return writes;
 }
 
@@ -347,7 +346,7 @@ static bool refuse_when_full(const struct embedded *self, struct store_op *op)
     if (!atomic_load_explicit(&self->full, memory_order_relaxed))
         return false;
     if (!makes_job &&
-        (op->verb == STORE_RENEW || front_only_looks(op->verb) ||
+        (op->verb == STORE_RENEW || op_queue_only_looks(op->verb) ||
          self->journal.bytes + self->journal.rows.bytes < 2 * self->journal_bytes_max))
         return false;
     op->err = ERR_STORE_FULL;
@@ -373,15 +372,15 @@ static void run_batch(struct embedded *self, struct msg *batch)
     enum err err = journal_commit(&self->journal);
     if (err) {
         go_down(self); /* first, so that nobody sends more */
-        front_answer(&self->front, batch, err);
+        op_queue_answer(&self->op_queue, batch, err);
         throw_away(self);
         return;
     }
     if (atomic_load_explicit(&self->check_always, memory_order_relaxed))
         ledger_check(&self->ledger);
-    front_count_batch(&self->front);
+    op_queue_count_batch(&self->op_queue);
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
-    front_answer(&self->front, batch, ERR_OK);
+    op_queue_answer(&self->op_queue, batch, ERR_OK);
     note_commit(self);
 }
 
@@ -391,7 +390,7 @@ static void audit(struct embedded *self, int64_t mono_ms)
 
     self->audit_ms = mono_ms + AUDIT_MS;
     if (repairs)
-        front_count_repairs(&self->front, repairs);
+        op_queue_count_repairs(&self->op_queue, repairs);
 }
 
 static void tidy(struct embedded *self, int64_t mono_ms)
@@ -423,7 +422,7 @@ static bool do_chores(struct embedded *self)
 static int64_t time_to_wait(const struct embedded *self)
 {
     int64_t left_ms =
-        (front_is_up(&self->front) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
+        (op_queue_is_up(&self->op_queue) ? self->tidy_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -434,19 +433,19 @@ static void *store_thread(void *arg)
     bool more = false;
 
     metrics_thread();
-    while (!self->stopping || atomic_load(&self->front.desk.inbox.head)) {
+    while (!self->stopping || atomic_load(&self->op_queue.work_queue.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
-        desk_wait(&self->front.desk, more ? 0 : time_to_wait(self));
-        batch = serve_reads(self, front_take(&self->front.desk, &own));
-        if (!front_is_up(&self->front))
-            front_answer(&self->front, batch, ERR_STORE_DOWN);
+        work_queue_wait(&self->op_queue.work_queue, more ? 0 : time_to_wait(self));
+        batch = serve_reads(self, op_queue_take(&self->op_queue.work_queue, &own));
+        if (!op_queue_is_up(&self->op_queue))
+            op_queue_answer(&self->op_queue, batch, ERR_STORE_DOWN);
         else if (batch)
             run_batch(self, batch);
-        front_run_own(own);
-        more = front_is_up(&self->front) && do_chores(self);
-        if (!front_is_up(&self->front) && !self->stopping)
+        op_queue_run_own(own);
+        more = op_queue_is_up(&self->op_queue) && do_chores(self);
+        if (!op_queue_is_up(&self->op_queue) && !self->stopping)
             revive(self);
     }
     return NULL;
@@ -460,7 +459,7 @@ static void take_flushed(struct msg *msg)
     struct embedded *self = container_of(msg, struct embedded, flushed);
 
     atomic_store(&self->flush_told, false);
-    if (!front_is_up(&self->front))
+    if (!op_queue_is_up(&self->op_queue))
         return;
     journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
                     atomic_exchange(&self->flushed_bytes, 0));
@@ -480,12 +479,12 @@ static void *helper_thread(void *arg)
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->helper_stopping || atomic_load(&self->front.helper.inbox.head)) {
+    while (!self->helper_stopping || atomic_load(&self->op_queue.helper.inbox.head)) {
         struct msg *own;
         struct msg *ops;
 
-        desk_wait(&self->front.helper, IDLE_MS);
-        ops = front_take(&self->front.helper, &own);
+        work_queue_wait(&self->op_queue.helper, IDLE_MS);
+        ops = op_queue_take(&self->op_queue.helper, &own);
         for (struct msg *next; ops; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
@@ -493,11 +492,12 @@ static void *helper_thread(void *arg)
             ops->next = NULL;
             if (!take_late(self, op))
                 reader_run(&self->reader, op);
-            if (op->err == ERR_STORE_DOWN && front_is_up(&self->front))
+            if (op->err == ERR_STORE_DOWN && op_queue_is_up(&self->op_queue))
                 note_fault(self, &self->reader.fault);
-            front_answer(&self->front, ops, op->err == ERR_STORE_DOWN ? ERR_STORE_DOWN : ERR_OK);
+            op_queue_answer(&self->op_queue, ops,
+                            op->err == ERR_STORE_DOWN ? ERR_STORE_DOWN : ERR_OK);
         }
-        front_run_own(own);
+        op_queue_run_own(own);
     }
     return NULL;
 }
@@ -556,7 +556,7 @@ static bool flush_is_due(const struct embedded *self, int64_t mono_ms)
 {
     bool behind = atomic_load(&self->committed_seq) != atomic_load(&self->flushed_seq);
 
-    if (mono_ms < self->retry_ms || !front_is_up(&self->front))
+    if (mono_ms < self->retry_ms || !op_queue_is_up(&self->op_queue))
         return false;
     return (behind && (self->flush_wanted || mono_ms - self->flush_ms >= self->flush_every_ms)) ||
            mono_ms >= self->purge_ms;
@@ -582,17 +582,17 @@ static void *flush_thread(void *arg)
 
     metrics_thread();
     while (!self->flusher_stopping) {
-        desk_wait(&self->flusher, time_to_flush(self));
+        work_queue_wait(&self->flusher, time_to_flush(self));
         inbox_run(&self->flusher.inbox);
         if (!flush_is_due(self, clock_mono_ms()) || !flush_once(self))
             continue;
         if (atomic_load_explicit(&self->wal_pages, memory_order_relaxed) >= WAL_COPY_PAGES)
             copy_journal(self);
         if (!atomic_exchange(&self->flush_told, true))
-            inbox_post(&self->front.desk.inbox, &self->flushed);
+            inbox_post(&self->op_queue.work_queue.inbox, &self->flushed);
     }
     /* The store thread has ended: what it left is brought in, so that store.db is whole. */
-    while (front_is_up(&self->front) &&
+    while (op_queue_is_up(&self->op_queue) &&
            atomic_load(&self->committed_seq) != atomic_load(&self->flushed_seq) && flush_once(self))
         ;
     return NULL;
@@ -649,13 +649,13 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->breaker = breaker_defaults;
     self->breaker.threshold = (int32_t)config->breaker_threshold;
     self->breaker.cooldown_ms = config->breaker_cooldown_ms;
-    front_init(&self->front, reader_answers, config->in_flight_max);
-    self->front.reads_while_down = true; /* from the files */
-    self->front.reads_at_desk = true;
+    op_queue_init(&self->op_queue, reader_answers, config->in_flight_max);
+    self->op_queue.reads_while_down = true; /* from the files */
+    self->op_queue.reads_at_desk = true;
     self->journal_bytes_max =
         config->journal_bytes_max > 0 ? config->journal_bytes_max : JOURNAL_BYTES_MAX;
     self->flush_every_ms = config->flush_ms > 0 ? config->flush_ms : FLUSH_DEFAULT_MS;
-    desk_init(&self->flusher);
+    work_queue_init(&self->flusher);
     sem_init(&self->thread_closed, 0, 0);
     self->stop.run = stop_store;
     self->flushed.run = take_flushed;
@@ -670,16 +670,16 @@ static struct embedded *embedded_new(const struct store_config *config)
 /* The store thread last: it needs the others. */
 static bool start_threads(struct embedded *self)
 {
-    if (!desk_start(&self->front.helper, "berth-reader", helper_thread, self))
+    if (!work_queue_start(&self->op_queue.helper, "berth-reader", helper_thread, self))
         return false;
-    if (!desk_start(&self->flusher, "berth-flush", flush_thread, self)) {
-        front_stop_desk(&self->front.helper, &self->helper_stop);
+    if (!work_queue_start(&self->flusher, "berth-flush", flush_thread, self)) {
+        op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
         return false;
     }
-    if (desk_start(&self->front.desk, "berth-store", store_thread, self))
+    if (work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self))
         return true;
-    front_stop_desk(&self->flusher, &self->flusher_stop);
-    front_stop_desk(&self->front.helper, &self->helper_stop);
+    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
+    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
     return false;
 }
 
@@ -716,15 +716,15 @@ static void embedded_stop(struct store *store)
 {
     struct embedded *self = of(store);
 
-    front_stop_desk(&self->front.desk, &self->stop); /* it may still need the others */
-    front_stop_desk(&self->flusher, &self->flusher_stop);
-    front_stop_desk(&self->front.helper, &self->helper_stop);
-    if (front_is_up(&self->front)) {
+    op_queue_stop_desk(&self->op_queue.work_queue, &self->stop); /* it may still need the others */
+    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
+    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+    if (op_queue_is_up(&self->op_queue)) {
         journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
                         atomic_exchange(&self->flushed_bytes, 0));
         journal_retire(&self->journal);
     }
-    assert(atomic_load(&self->front.in_flight) == 0);
+    assert(atomic_load(&self->op_queue.in_flight) == 0);
 }
 
 static void embedded_free(struct store *store)

@@ -6,8 +6,19 @@
 
 #include "base/map.h"
 #include "base/mem.h"
-#include "store/purge.h"
 #include "store/tables.h"
+
+/* Retention: finished jobs and sessions leave when they are too old or too many, a few with each
+ * batch and a few when nothing happens, never many at once. */
+
+struct purge {
+    int64_t retention_ms; /* 0 = any age */
+    int64_t jobs_max;     /* 0 = any number */
+    int64_t sessions_max;
+    uint64_t at;     /* rows up to here were looked at in this round */
+    int64_t look_ms; /* store time: before it no row gets too old */
+    int64_t session_look_ms;
+};
 
 enum {
     /* One transaction takes in about so much of the journal. */

@@ -3,8 +3,8 @@
 #include "store/journal.h"
 
 #include "base/json.h"
-#include "store/batch.h"
-#include "store/jobrow.h"
+#include "store/change.h"
+#include "store/reader.h"
 
 #include <assert.h>
 #include <string.h>
@@ -295,7 +295,7 @@ static void note(struct journal *journal, const struct change *change)
 }
 
 /* How a job stands now, and beside that what `parts` say, which the caller adds. */
-static struct change change_of(const struct journal *journal, const struct entry *entry,
+static struct change change_of(const struct journal *journal, const struct ledger_job *entry,
                                unsigned parts)
 {
     struct change change = {
@@ -311,7 +311,8 @@ static struct change change_of(const struct journal *journal, const struct entry
     return change;
 }
 
-void journal_job_add(struct journal *journal, const struct entry *entry, const struct store_op *op)
+void journal_job_add(struct journal *journal, const struct ledger_job *entry,
+                     const struct store_op *op)
 {
     struct change change = change_of(journal, entry, CHANGE_NEW);
 
@@ -329,14 +330,14 @@ void journal_job_add(struct journal *journal, const struct entry *entry, const s
         journal_floor(journal, entry->head.id);
 }
 
-void journal_job_step(struct journal *journal, const struct entry *entry)
+void journal_job_step(struct journal *journal, const struct ledger_job *entry)
 {
     struct change change = change_of(journal, entry, 0);
 
     note(journal, &change);
 }
 
-void journal_job_end(struct journal *journal, const struct entry *entry, struct str result)
+void journal_job_end(struct journal *journal, const struct ledger_job *entry, struct str result)
 {
     struct change change = change_of(journal, entry, CHANGE_RESULT);
 
@@ -344,7 +345,7 @@ void journal_job_end(struct journal *journal, const struct entry *entry, struct 
     note(journal, &change);
 }
 
-void journal_job_first_node(struct journal *journal, const struct entry *entry)
+void journal_job_first_node(struct journal *journal, const struct ledger_job *entry)
 {
     struct change change = change_of(journal, entry, CHANGE_FIRST_NODE);
 
@@ -352,7 +353,7 @@ void journal_job_first_node(struct journal *journal, const struct entry *entry)
     note(journal, &change);
 }
 
-void journal_job_drop_key(struct journal *journal, const struct entry *entry)
+void journal_job_drop_key(struct journal *journal, const struct ledger_job *entry)
 {
     struct change change = change_of(journal, entry, CHANGE_KEY_DROPPED);
 
@@ -360,7 +361,7 @@ void journal_job_drop_key(struct journal *journal, const struct entry *entry)
 }
 
 /* LOOKUP_JOB or LOOKUP_ACTIVE stands on a row. */
-static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct entry *entry)
+static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct ledger_job *entry)
 {
     struct str attempts = jobrow_text(stmt, JOBROW_AFTER_HEAD);
 
@@ -376,7 +377,8 @@ static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct entry
 }
 
 /* What the memtable knows is newer than what was read, if anything was. */
-static void take_row(const struct journal *journal, const struct memjob *job, struct entry *entry)
+static void take_row(const struct journal *journal, const struct memjob *job,
+                     struct ledger_job *entry)
 {
     const struct change_job *row = &job->row;
 
@@ -393,7 +395,7 @@ static void take_row(const struct journal *journal, const struct memjob *job, st
         entry->keyed = false;
 }
 
-bool journal_job_find(struct journal *journal, uint64_t id, struct entry *entry)
+bool journal_job_find(struct journal *journal, uint64_t id, struct ledger_job *entry)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_JOB);
     const struct memjob *job = memtable_job(&journal->rows, id);
@@ -422,7 +424,7 @@ static bool is_active(const struct store_head *head)
 }
 
 /* First the rows of store.db, then those that are only in the memtable. */
-bool journal_job_active(struct journal *journal, struct entry *entry)
+bool journal_job_active(struct journal *journal, struct ledger_job *entry)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_ACTIVE);
     const struct memjob *job;
@@ -534,7 +536,7 @@ bool journal_key_find(struct journal *journal, struct str key, struct journal_ke
 
 /* Nodes. */
 
-void journal_node_put(struct journal *journal, const struct holder *holder)
+void journal_node_put(struct journal *journal, const struct ledger_node *holder)
 {
     struct change change = {.kind = CHANGE_NODE,
                             .u.node = {.id = holder->id,
@@ -605,7 +607,7 @@ bool journal_node_next(struct journal *journal, struct store_node *ret_node)
 
 /* Breakers. */
 
-void journal_breaker_put(struct journal *journal, const struct gate *gate)
+void journal_breaker_put(struct journal *journal, const struct breaker_entry *gate)
 {
     struct change change = {.kind = CHANGE_BREAKER,
                             .u.breaker = {.node = gate->node,
@@ -616,7 +618,7 @@ void journal_breaker_put(struct journal *journal, const struct gate *gate)
     note(journal, &change);
 }
 
-void journal_breaker_del(struct journal *journal, const struct gate *gate)
+void journal_breaker_del(struct journal *journal, const struct breaker_entry *gate)
 {
     struct change change = {.kind = CHANGE_BREAKER_DEL,
                             .u.breaker = {.node = gate->node, .type = gate->type}};

@@ -83,13 +83,14 @@ bool journal_release(struct journal *journal);
 /* Store.db has everything: journal.db is emptied, and the release before may use store.db. */
 bool journal_retire(struct journal *journal);
 
-void journal_job_add(struct journal *journal, const struct entry *entry, const struct store_op *op);
-void journal_job_step(struct journal *journal, const struct entry *entry); /* it went on */
+void journal_job_add(struct journal *journal, const struct ledger_job *entry,
+                     const struct store_op *op);
+void journal_job_step(struct journal *journal, const struct ledger_job *entry); /* it went on */
 /* An attempt ended, or the job. Only one that became final has a result. */
-void journal_job_end(struct journal *journal, const struct entry *entry, struct str result);
-void journal_job_first_node(struct journal *journal, const struct entry *entry);
-void journal_job_drop_key(struct journal *journal, const struct entry *entry);
-bool journal_job_find(struct journal *journal, uint64_t id, struct entry *entry);
+void journal_job_end(struct journal *journal, const struct ledger_job *entry, struct str result);
+void journal_job_first_node(struct journal *journal, const struct ledger_job *entry);
+void journal_job_drop_key(struct journal *journal, const struct ledger_job *entry);
+bool journal_job_find(struct journal *journal, uint64_t id, struct ledger_job *entry);
 bool journal_job_record(struct journal *journal, uint64_t id, struct arena *arena,
                         struct store_record *ret_record);
 /* Whose it is, and how large, as its spec says. */
@@ -97,15 +98,15 @@ void journal_job_account(struct journal *journal, uint64_t id, struct arena *are
                          struct store_account *ret_account);
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key);
 /* One active row after the other, with no order to rely on; false at the end. */
-bool journal_job_active(struct journal *journal, struct entry *entry);
+bool journal_job_active(struct journal *journal, struct ledger_job *entry);
 
-void journal_node_put(struct journal *journal, const struct holder *holder);
+void journal_node_put(struct journal *journal, const struct ledger_node *holder);
 void journal_node_del(struct journal *journal, struct str id);
 /* One after the other; false at the end. The texts live until the next call. */
 bool journal_node_next(struct journal *journal, struct store_node *ret_node);
 
-void journal_breaker_put(struct journal *journal, const struct gate *gate);
-void journal_breaker_del(struct journal *journal, const struct gate *gate);
+void journal_breaker_put(struct journal *journal, const struct breaker_entry *gate);
+void journal_breaker_del(struct journal *journal, const struct breaker_entry *gate);
 /* One after the other; false at the end. The texts live until the next call. */
 bool journal_breaker_next(struct journal *journal, struct change_breaker *ret_breaker);
 

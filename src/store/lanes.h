@@ -3,7 +3,10 @@
 #ifndef STORE_LANES_H
 #define STORE_LANES_H
 
+#include <stdint.h>
+
 #include "base/heap.h"
+#include "base/map.h"
 
 struct lane {
     uint64_t number;
@@ -27,5 +30,20 @@ void lanes_leave(struct lanes *lanes, uint64_t number, struct heap_node *job);
 void lanes_free(struct lanes *lanes);
 /* For tests: aborts if anything is out of order. */
 void lanes_check(const struct lanes *lanes);
+
+/* Who has how much waiting: jobs and their bytes, by the name of an account. One is there while a
+ * job of it waits. */
+
+struct account {
+    struct str name; /* in `text` */
+    int64_t jobs;
+    int64_t bytes;
+    char text[];
+};
+
+struct accounts {
+    struct map by_name;
+};
+void accounts_free(struct accounts *accounts);
 
 #endif

@@ -1,14 +1,42 @@
-/* The ledger's maps, lists and heap, and how it is built from the file. The verbs are in
- * ledger_jobs.c, ledger_settle.c, ledger_lane.c, ledger_due.c, ledger_node.c and
- * ledger_breaker.c. */
+/* The ledger's maps, lists and heap, and how it is built from the file. The verbs about nodes
+ * (NODE_PUT, NODE_DROP, NODES, COUNTS, the audit of their counters), about time (RENEW and DUE, and
+ * a store that was not called for a while) and about breakers. Those about jobs are in
+ * ledger_jobs.c, those about lanes in lanes.c. */
 #include "store/ledger.h"
-
-#include "base/mem.h"
-#include "store/journal.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "base/heap.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "store/breakers.h"
+#include "store/chain.h"
+#include "store/journal.h"
+#include "store/lanes.h"
+#include "store/sessions.h"
+#include "store/store.h"
+
+/* --- breakers --- */
+
+void ledger_breakers(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    assert(op->arena);
+    breakers_list(&ledger->breakers, op, now_ms);
+}
+
+void ledger_breaker_reset(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    if (!breakers_reset(&ledger->breakers, ledger->journal, op->node, op->u.breaker.type, now_ms))
+        op->err = ERR_NOT_FOUND;
+}
+
+void ledger_tidy(struct ledger *ledger, int64_t now_ms)
+{
+    breakers_tidy(&ledger->breakers, ledger->journal, &ledger->nodes, now_ms);
+}
+
+/* --- the ledger --- */
 
 /* What a verb is done by; the others never reach the ledger (reader.c answers them). */
 static ledger_verb *const verbs[STORE_VERB_COUNT] = {
@@ -40,9 +68,9 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
 /* Nodes. */
 
-struct holder *ledger_holder_add(struct ledger *ledger, struct str id)
+static struct ledger_node *ledger_holder_add(struct ledger *ledger, struct str id)
 {
-    struct holder *holder = mem_new(struct holder);
+    struct ledger_node *holder = mem_new(struct ledger_node);
 
     str_copy(id, holder->text, sizeof holder->text);
     holder->id = str_of(holder->text);
@@ -52,7 +80,8 @@ struct holder *ledger_holder_add(struct ledger *ledger, struct str id)
     return holder;
 }
 
-void ledger_holder_drop(struct ledger *ledger, struct holder *holder)
+/* Frees it without leases. */
+static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder)
 {
     holder->known = false;
     holder->counts.health = NODE_HEALTH_NONE;
@@ -68,7 +97,7 @@ void ledger_holder_drop(struct ledger *ledger, struct holder *holder)
     free(holder);
 }
 
-void ledger_bind(struct entry *entry, struct holder *holder)
+void ledger_bind(struct ledger_job *entry, struct ledger_node *holder)
 {
     assert(!entry->holder && entry->lease.kind != LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
@@ -76,9 +105,9 @@ void ledger_bind(struct entry *entry, struct holder *holder)
     chain_add_last(&holder->leases, &entry->in_holder);
 }
 
-void ledger_unbind(struct ledger *ledger, struct entry *entry)
+void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
 {
-    struct holder *holder = entry->holder;
+    struct ledger_node *holder = entry->holder;
 
     assert(holder && entry->lease.kind == LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
@@ -90,9 +119,9 @@ void ledger_unbind(struct ledger *ledger, struct entry *entry)
 
 /* Jobs. */
 
-struct entry *ledger_add(struct ledger *ledger, uint64_t id)
+struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id)
 {
-    struct entry *entry = slab_new(&ledger->entries);
+    struct ledger_job *entry = slab_new(&ledger->entries);
 
     assert(id != 0 && !idmap_get(&ledger->jobs, id));
     entry->head.id = id;
@@ -105,7 +134,7 @@ struct entry *ledger_add(struct ledger *ledger, uint64_t id)
     return entry;
 }
 
-static void entry_free(struct ledger *ledger, struct entry *entry)
+static void entry_free(struct ledger *ledger, struct ledger_job *entry)
 {
     assert(!entry->probe && !entry->in_lane.at);
     idmap_del(&ledger->jobs, entry->head.id);
@@ -116,22 +145,22 @@ static void entry_free(struct ledger *ledger, struct entry *entry)
     slab_drop(&ledger->entries, entry);
 }
 
-static void retire(struct ledger *ledger, struct entry *entry)
+static void retire(struct ledger *ledger, struct ledger_job *entry)
 {
     chain_add_last(&ledger->recent, &entry->in_list);
     ledger->active_count--;
     if (++ledger->recent_count <= LEDGER_RECENT_MAX)
         return;
-    entry = container_of(ledger->recent.next, struct entry, in_list);
+    entry = container_of(ledger->recent.next, struct ledger_job, in_list);
     if (entry->head.id > ledger->evicted_max)
         ledger->evicted_max = entry->head.id;
     ledger->recent_count--;
     entry_free(ledger, entry);
 }
 
-struct entry *ledger_find(struct ledger *ledger, uint64_t id)
+struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id)
 {
-    struct entry *entry = idmap_get(&ledger->jobs, id);
+    struct ledger_job *entry = idmap_get(&ledger->jobs, id);
 
     if (entry || id > ledger->evicted_max || id == 0)
         return entry;
@@ -148,25 +177,25 @@ struct entry *ledger_find(struct ledger *ledger, uint64_t id)
     return entry;
 }
 
-bool ledger_waiting(const struct entry *entry)
+bool ledger_waiting(const struct ledger_job *entry)
 {
     enum job_state state = entry->head.state;
 
     return state == JOB_NEW || state == JOB_SELECTING || state == JOB_RETRYING;
 }
 
-bool ledger_over(const struct entry *entry)
+bool ledger_over(const struct ledger_job *entry)
 {
     return job_state_final(entry->head.state) && entry->head.lease == LEASE_NONE &&
            entry->ran_out == LEASE_NONE;
 }
 
-bool ledger_orphaned(const struct entry *entry)
+bool ledger_orphaned(const struct ledger_job *entry)
 {
     return entry->holder && entry->lease.epoch != entry->holder->counts.epoch;
 }
 
-void ledger_place(struct ledger *ledger, struct entry *entry)
+void ledger_place(struct ledger *ledger, struct ledger_job *entry)
 {
     chain_del(&entry->in_list);
     assert((entry->lease.kind != LEASE_NONE) == (entry->holder != NULL));
@@ -190,7 +219,7 @@ void ledger_place(struct ledger *ledger, struct entry *entry)
 
 /* It ran out: a lease gives its slot back, and whatever it is now waits for the sweep. That alone
  * is not worth a write: until somebody takes the slot, the row may go on telling of the lease. */
-static void lapse(struct ledger *ledger, struct entry *entry, int64_t now_ms)
+static void lapse(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     assert(entry->due.at && entry->due.key <= now_ms);
     heap_del(&ledger->due, &entry->due);
@@ -213,17 +242,17 @@ size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max)
     size_t count = 0;
 
     for (; count < max && (top = heap_top(&ledger->due)) && top->key <= now_ms; count++)
-        lapse(ledger, container_of(top, struct entry, due), now_ms);
+        lapse(ledger, container_of(top, struct ledger_job, due), now_ms);
     return count;
 }
 
-void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms)
+void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     if (entry->due.at && entry->due.key <= now_ms)
         lapse(ledger, entry, now_ms);
 }
 
-void ledger_settled(struct ledger *ledger, struct entry *entry)
+void ledger_settled(struct ledger *ledger, struct ledger_job *entry)
 {
     assert(!entry->unwritten || ledger->unwritten_count > 0);
     ledger->unwritten_count -= entry->unwritten;
@@ -237,7 +266,7 @@ void ledger_write_lapsed(struct ledger *ledger)
 {
     for (struct chain *at = ledger->lapsed.prev; ledger->unwritten_count && at != &ledger->lapsed;
          at = at->prev) {
-        struct entry *entry = container_of(at, struct entry, in_list);
+        struct ledger_job *entry = container_of(at, struct ledger_job, in_list);
 
         if (!entry->unwritten)
             continue;
@@ -250,7 +279,7 @@ void ledger_write_lapsed(struct ledger *ledger)
 
 /* Answers. */
 
-struct job_facts ledger_facts(const struct entry *entry)
+struct job_facts ledger_facts(const struct ledger_job *entry)
 {
     return (struct job_facts){
         .state = entry->head.state,
@@ -260,12 +289,13 @@ struct job_facts ledger_facts(const struct entry *entry)
     };
 }
 
-void ledger_answer(struct store_op *op, const struct entry *entry)
+void ledger_answer(struct store_op *op, const struct ledger_job *entry)
 {
     op->head = entry->head;
 }
 
-bool ledger_answer_record(struct ledger *ledger, struct store_op *op, const struct entry *entry)
+bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
+                          const struct ledger_job *entry)
 {
     if (!op->arena || !journal_job_record(ledger->journal, entry->head.id, op->arena, &op->record))
         return false;
@@ -278,7 +308,7 @@ bool ledger_answer_record(struct ledger *ledger, struct store_op *op, const stru
 
 static void load_node(struct ledger *ledger, const struct store_node *row)
 {
-    struct holder *holder = ledger_holder_add(ledger, row->id);
+    struct ledger_node *holder = ledger_holder_add(ledger, row->id);
 
     holder->counts = row->counts;
     holder->own = row->own;
@@ -292,21 +322,21 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
 
 /* The file has no row of a node that was dropped: the newest epoch of its leases is its own. What
  * was read of older ones is over. */
-static void raise_epoch(struct ledger *ledger, struct holder *holder, uint32_t epoch)
+static void raise_epoch(struct ledger *ledger, struct ledger_node *holder, uint32_t epoch)
 {
     holder->counts.epoch = epoch;
     holder->counts.reserved = holder->counts.running = 0;
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
-        ledger_place(ledger, container_of(at, struct entry, in_holder));
+        ledger_place(ledger, container_of(at, struct ledger_job, in_holder));
 }
 
 /* A lease counts again as its row says. Time the store was away does not count: a running one gets
  * a full term, and even past its time-out a grace in which its node can still report; so does a
  * reserved one. Where the clock stood when they were made does not matter. */
-static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_ms)
+static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     struct str node = str_of(entry->head.node);
-    struct holder *holder = map_get(&ledger->nodes, node);
+    struct ledger_node *holder = map_get(&ledger->nodes, node);
     int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
     int64_t reserved_ms = entry->head.due_ms - entry->head.dispatched_ms;
 
@@ -333,7 +363,7 @@ static void load_lease(struct ledger *ledger, struct entry *entry, int64_t now_m
 }
 
 /* It counts for whom its spec says. */
-static void load_lane(struct ledger *ledger, struct entry *entry, const struct store_head *row)
+static void load_lane(struct ledger *ledger, struct ledger_job *entry, const struct store_head *row)
 {
     struct arena arena = {0};
     struct store_account account = {.name = STR_NONE};
@@ -345,10 +375,10 @@ static void load_lane(struct ledger *ledger, struct entry *entry, const struct s
 
 static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 {
-    struct entry row = {0};
+    struct ledger_job row = {0};
 
     while (journal_job_active(ledger->journal, &row)) {
-        struct entry *entry = ledger_add(ledger, row.head.id);
+        struct ledger_job *entry = ledger_add(ledger, row.head.id);
 
         entry->head = row.head;
         entry->head.lane = 0;
@@ -381,7 +411,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
-        .entries = {.size = sizeof(struct entry)},
+        .entries = {.size = sizeof(struct ledger_job)},
     };
     chain_init(&ledger->lapsed);
     chain_init(&ledger->recent);
@@ -401,8 +431,8 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
 
 void ledger_free(struct ledger *ledger)
 {
-    struct entry *entry;
-    struct holder *holder;
+    struct ledger_job *entry;
+    struct ledger_node *holder;
 
     if (!ledger->journal)
         return; /* never loaded, or freed already */
@@ -423,4 +453,423 @@ void ledger_free(struct ledger *ledger)
     heap_free(&ledger->due);
     sessions_free(&ledger->sessions);
     *ledger = (struct ledger){0};
+}
+
+/* --- nodes --- */
+
+static bool same(const struct buf *kept, struct str text)
+{
+    return str_eq(buf_view(kept), text);
+}
+
+static void replace(struct buf *kept, struct str text)
+{
+    buf_clear(kept);
+    buf_str(kept, text);
+}
+
+/* Takes over what is new in it; false when nothing is. Who changes one thing may have an old view
+ * of the others: what it leaves out stays, and the operator's word is the one kept here. */
+static bool take_facts(struct ledger_node *holder, const struct store_op *op)
+{
+    enum node_admin admin = op->u.node_put.set_admin ? op->u.node_put.admin : holder->admin;
+    enum node_health own =
+        op->u.node_put.own != NODE_HEALTH_NONE ? op->u.node_put.own : holder->own;
+    enum node_health health = node_effective(op->u.node_put.health, NODE_READY, admin);
+    int32_t max = op->u.node_put.max >= 0 ? op->u.node_put.max : holder->counts.max;
+    bool changed =
+        holder->own != own || holder->counts.health != health || holder->counts.max != max;
+
+    holder->own = own;
+    holder->counts.health = health;
+    holder->counts.max = max;
+    if (op->u.node_put.facts.at && !same(&holder->facts, op->u.node_put.facts)) {
+        replace(&holder->facts, op->u.node_put.facts);
+        changed = true;
+    }
+    if (op->u.node_put.set_admin &&
+        (holder->admin != admin || !same(&holder->admin_reason, op->u.node_put.admin_reason))) {
+        holder->admin = admin;
+        replace(&holder->admin_reason, op->u.node_put.admin_reason);
+        changed = true;
+    }
+    return changed;
+}
+
+/* The node it is about, made if this is its registration. */
+static struct ledger_node *put_target(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct ledger_node *holder = map_get(&ledger->nodes, op->node);
+
+    if (holder && holder->known)
+        return holder;
+    if (op->node.len == 0 || op->node.len > NODE_ID_MAX) {
+        op->err = ERR_BAD_FIELD;
+        return NULL;
+    }
+    if (!op->u.node_put.facts.at) {
+        op->err = ERR_NOT_FOUND;
+        return NULL;
+    }
+    /* Dropped a moment ago and back: leases it still has go on counting. */
+    if (!holder)
+        holder = ledger_holder_add(ledger, op->node);
+    holder->known = true;
+    holder->version = 0;
+    holder->registered_ms = now_ms;
+    op->u.node_put.created = true;
+    return holder;
+}
+
+/* The node is lost, or back without its runs. What ends with the epoch need not wait for its lease
+ * to run out, the sweep may take it at once; until it does, a late word of the node still ends it.
+ */
+static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool keeps_runs)
+{
+    lease_new_epoch(&holder->counts, keeps_runs);
+    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
+        struct ledger_job *entry = container_of(at, struct ledger_job, in_holder);
+
+        if (keeps_runs && lease_keep(&holder->counts, &entry->lease)) {
+            entry->head.epoch = entry->lease.epoch;
+            journal_job_step(ledger->journal, entry);
+        } else {
+            assert(ledger_orphaned(entry));
+            ledger_place(ledger, entry);
+        }
+    }
+}
+
+void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct ledger_node *holder;
+    bool old_epoch;
+    bool is_fresh; /* its first epoch has only begun */
+    bool changed;
+
+    op->u.node_put.created = false;
+    holder = put_target(ledger, op, now_ms);
+    if (!holder)
+        return;
+    is_fresh = op->u.node_put.created && chain_alone(&holder->leases);
+    old_epoch = op->u.node_put.if_epoch && op->u.node_put.if_epoch != holder->counts.epoch;
+    if (old_epoch && !op->u.node_put.facts.at) {
+        /* Somebody's finding about an epoch that is over. The node's own word is taken all the
+         * same. */
+        op->err = ERR_STALE;
+    } else {
+        changed = take_facts(holder, op) || op->u.node_put.created;
+        if (op->u.node_put.new_epoch && !old_epoch && !is_fresh) {
+            begin_epoch(ledger, holder, op->u.node_put.keeps_runs);
+            changed = true;
+        }
+        if (changed) {
+            holder->version++;
+            journal_node_put(ledger->journal, holder);
+        }
+    }
+    op->u.node_put.version = holder->version;
+    op->u.node_put.registered_ms = holder->registered_ms;
+    op->counts = holder->counts;
+}
+
+void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct ledger_node *holder = map_get(&ledger->nodes, op->node);
+
+    if (!holder || !holder->known) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
+    op->counts = holder->counts;
+    journal_node_del(ledger->journal, op->node);
+    ledger_holder_drop(ledger, holder);
+}
+
+static void list(struct ledger *ledger, struct store_op *op, bool with_facts)
+{
+    struct store_node *items = arena_array(op->arena, struct store_node, ledger->nodes.count);
+    struct ledger_node *holder;
+    size_t count = 0;
+
+    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
+        if (!holder->known)
+            continue;
+        items[count++] = (struct store_node){
+            .id = arena_str(op->arena, holder->id),
+            .counts = holder->counts,
+            .own = holder->own,
+            .admin = holder->admin,
+            .admin_reason = arena_str(op->arena, buf_view(&holder->admin_reason)),
+            .registered_ms = holder->registered_ms,
+            .version = holder->version,
+            .facts = with_facts ? arena_str(op->arena, buf_view(&holder->facts)) : STR_NONE,
+        };
+    }
+    assert(count <= ledger->nodes.count);
+    op->u.nodes.items = items;
+    op->u.nodes.count = count;
+}
+
+void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    list(ledger, op, true);
+}
+
+void ledger_counts(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    list(ledger, op, false);
+}
+
+/* What the leases of a node add up to. */
+static struct lease_node recount(const struct ledger_node *holder)
+{
+    struct lease_node counts = holder->counts;
+
+    counts.reserved = counts.running = 0;
+    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
+        const struct lease *lease = &container_of(at, struct ledger_job, in_holder)->lease;
+
+        assert(lease->kind != LEASE_NONE);
+        if (lease->epoch == counts.epoch)
+            ++*(lease->kind == LEASE_RUNNING ? &counts.running : &counts.reserved);
+    }
+    return counts;
+}
+
+int ledger_audit(struct ledger *ledger)
+{
+    uint64_t floor = ledger->journal->max_id + 1;
+    struct ledger_node *holder;
+    struct ledger_job *entry;
+    int repairs = 0;
+
+    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
+        struct lease_node counts = recount(holder);
+
+        repairs += counts.reserved != holder->counts.reserved;
+        repairs += counts.running != holder->counts.running;
+        holder->counts = counts;
+    }
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
+        if (!ledger_over(entry) && entry->head.id < floor)
+            floor = entry->head.id;
+    journal_floor(ledger->journal, floor);
+    ledger->repairs += repairs;
+    return repairs;
+}
+
+static void check_entry(const struct ledger *ledger, const struct ledger_job *entry)
+{
+    int places = (entry->due.at != 0) + !chain_alone(&entry->in_list);
+
+    assert(places == 1);
+    assert(entry->lease.job == entry->head.id && entry->due.tie == entry->head.id);
+    assert((entry->holder != NULL) == (entry->lease.kind != LEASE_NONE));
+    assert((entry->holder != NULL) == !chain_alone(&entry->in_holder));
+    assert(!entry->holder || ledger_orphaned(entry) == !entry->due.at);
+    assert(!entry->holder || !entry->due.at || entry->due.key == entry->lease.until_ms);
+    assert(entry->head.lease == entry->lease.kind);
+    assert(!entry->unwritten || entry->ran_out != LEASE_NONE);
+    assert(entry->ran_out == LEASE_NONE || (!entry->holder && !entry->due.at));
+    assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
+    assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);
+    assert((entry->head.lane != 0) == (entry->in_lane.at != 0));
+    assert(!entry->head.lane || ledger_waiting(entry));
+    if (entry->head.lane) {
+        const struct lane *lane = lanes_find(&ledger->lanes, entry->head.lane);
+
+        assert(lane && lane->jobs.nodes[entry->in_lane.at - 1] == &entry->in_lane);
+        assert(entry->in_lane.key == -entry->head.priority && entry->in_lane.tie == entry->head.id);
+    }
+    assert(!entry->account || entry->head.lane);
+    assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
+    assert(!entry->probe || (entry->holder && entry->probe->probe == entry));
+    assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
+}
+
+static void check_accounts(const struct ledger *ledger)
+{
+    const struct account *account;
+    struct ledger_job *entry;
+
+    for (size_t at = 0; (account = map_next(&ledger->accounts.by_name, &at));) {
+        int64_t jobs = 0, bytes = 0;
+
+        for (size_t i = 0; (entry = idmap_next(&ledger->jobs, &i));) {
+            jobs += entry->account == account;
+            bytes += entry->account == account ? entry->account_bytes : 0;
+        }
+        assert(jobs == account->jobs && bytes == account->bytes && jobs > 0);
+    }
+}
+
+void ledger_check(const struct ledger *ledger)
+{
+    size_t active = 0;
+    size_t unwritten = 0;
+    size_t total = 0;
+    size_t in_lanes = 0;
+    struct ledger_node *holder;
+    struct ledger_job *entry;
+
+    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
+        struct lease_node counts = recount(holder);
+
+        assert(counts.reserved == holder->counts.reserved);
+        assert(counts.running == holder->counts.running);
+        assert(holder->known || !chain_alone(&holder->leases));
+    }
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at)); total++) {
+        check_entry(ledger, entry);
+        active += !ledger_over(entry);
+        unwritten += entry->unwritten;
+        in_lanes += entry->head.lane != 0;
+    }
+    assert(unwritten == ledger->unwritten_count);
+    assert(active == ledger->active_count);
+    assert(total == active + ledger->recent_count);
+    assert(ledger->recent_count <= LEDGER_RECENT_MAX);
+    assert(in_lanes == ledger->lanes.job_count);
+    lanes_check(&ledger->lanes);
+    check_accounts(ledger);
+    breakers_check(&ledger->breakers);
+}
+
+/* --- time --- */
+
+/* Every term keeps the length it has left; that of jobs in lanes also after a restart. */
+static void shift(struct ledger *ledger, int64_t step_ms)
+{
+    struct ledger_job *entry;
+
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
+        if (entry->holder && entry->lease.until_ms != LEASE_FOREVER)
+            entry->lease.until_ms += step_ms;
+        if (entry->head.due_ms && entry->head.due_ms != LEASE_FOREVER)
+            entry->head.due_ms += step_ms;
+        if (entry->run_until_ms && entry->run_until_ms != LEASE_FOREVER)
+            entry->run_until_ms += step_ms;
+        if (entry->due.at)
+            ledger_place(ledger, entry);
+    }
+    if (ledger->lanes.job_count > 0)
+        journal_shift_waits(ledger->journal, step_ms);
+    ledger->now_ms += step_ms;
+    ledger->grace_from_ms += step_ms;
+    ledger->grace_until_ms += step_ms;
+}
+
+/* Else slots would be blocked for as long as the clock was set back, and all leases run out when it
+ * was set forward. */
+void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
+{
+    shift(ledger, step_ms);
+    if (ledger->since_ms > ledger->now_ms)
+        ledger->since_ms = ledger->now_ms;
+}
+
+int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
+{
+    return until_ms > ledger->grace_from_ms && until_ms < ledger->grace_until_ms
+               ? ledger->grace_until_ms
+               : until_ms;
+}
+
+/* Frozen: nobody could be called meanwhile, so that was nobody's time. What runs and had not run
+ * out gets a grace, too, in this step, before anything is cleared. As long as a grace
+ * goes on, what it keeps goes on with the next. */
+static void prolong(struct ledger *ledger, int64_t now_ms)
+{
+    struct ledger_job *entry;
+
+    shift(ledger, now_ms - ledger->now_ms);
+    if (now_ms >= ledger->grace_until_ms)
+        ledger->grace_from_ms = now_ms;
+    /* After a small step back of the clock the grace before may last longer. */
+    if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
+        ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
+        if (lease_renew(&entry->lease, ledger_graced(ledger, entry->lease.until_ms))) {
+            entry->head.due_ms = entry->lease.until_ms;
+            if (entry->due.at)
+                ledger_place(ledger, entry);
+        }
+}
+
+void ledger_begin(struct ledger *ledger, int64_t now_ms)
+{
+    int64_t away_ms = now_ms - ledger->now_ms;
+
+    if (away_ms > LEDGER_AWAY_MS) {
+        prolong(ledger, now_ms);
+        ledger->since_ms = now_ms;
+    } else if (away_ms < -LEDGER_BACK_MS) {
+        ledger_clock_set(ledger, away_ms);
+    }
+    ledger->now_ms = now_ms;
+}
+
+/* A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
+ * epoch is not the node's any more. */
+static bool renew_one(struct ledger *ledger, const struct ledger_node *holder,
+                      struct ledger_job *entry, int64_t now_ms, const struct lease_terms *terms)
+{
+    int64_t until;
+
+    if (!entry || entry->holder != holder || entry->lease.epoch != holder->counts.epoch ||
+        entry->lease.until_ms <= now_ms)
+        return false;
+    until = ledger_later(now_ms, lease_term_ms(terms, str_of(entry->head.type)));
+    if (entry->run_until_ms && until > entry->run_until_ms)
+        until = entry->run_until_ms;
+    if (!lease_renew(&entry->lease, ledger_graced(ledger, until)))
+        return false;
+    ledger_place(ledger, entry);
+    return true;
+}
+
+void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    struct ledger_node *holder = map_get(&ledger->nodes, op->node);
+
+    if (holder && !holder->known)
+        holder = NULL; /* dropped: what it still has runs out by itself */
+    for (size_t i = 0; i < op->u.renew.count && op->u.renew.runs; i++) {
+        struct store_run *run = &op->u.renew.runs[i];
+        struct ledger_job *entry = idmap_get(&ledger->jobs, run->id);
+
+        run->unknown = !holder || !entry || entry->head.attempt != run->attempt ||
+                       !renew_one(ledger, holder, entry, now_ms, &op->u.renew.terms);
+    }
+    if (!holder) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
+    if (!op->u.renew.runs)
+        for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
+            renew_one(ledger, holder, container_of(at, struct ledger_job, in_holder), now_ms,
+                      &op->u.renew.terms);
+    op->counts = holder->counts;
+}
+
+void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    size_t count = 0;
+
+    ledger_lapse(ledger, now_ms, op->u.due.max);
+    for (struct chain *at = ledger->lapsed.next; at != &ledger->lapsed && count < op->u.due.max;
+         at = at->next) {
+        const struct ledger_job *entry = container_of(at, struct ledger_job, in_list);
+        struct store_due *due = &op->u.due.items[count++];
+
+        assert(!entry->holder || ledger_orphaned(entry));
+        *due = (struct store_due){.id = entry->head.id,
+                                  .attempt = entry->head.attempt,
+                                  .state = entry->head.state,
+                                  .lease = entry->holder ? entry->head.lease : entry->ran_out,
+                                  .lane = entry->head.lane};
+        str_copy(str_of(entry->head.node), due->node, sizeof due->node);
+    }
+    op->u.due.count = count;
 }

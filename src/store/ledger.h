@@ -9,7 +9,6 @@
 #include "base/heap.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "store/accounts.h"
 #include "store/breakers.h"
 #include "store/chain.h"
 #include "store/lanes.h"
@@ -27,7 +26,7 @@ enum {
 };
 
 /* A node, and the leases that count on it. */
-struct holder {
+struct ledger_node {
     struct str id; /* its text is in `text` */
     struct lease_node counts;
     enum node_health own;
@@ -44,14 +43,14 @@ struct holder {
 /* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
  * what ran out and waits for the sweep, or among the finished ones. Beside that it may stand in a
  * lane: head.lane says so. */
-struct entry {
+struct ledger_job {
     struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
     struct lease lease;
     enum lease_kind ran_out; /* what it had until it ran out; the sweep has not settled that yet */
     bool unwritten;          /* its row still tells of the lease that ran out */
     int64_t run_until_ms;    /* a running lease is not renewed beyond this; 0 = no bound */
-    struct holder *holder;   /* NULL: it has no lease */
-    struct gate *probe;      /* the breaker its lease is the probe of; NULL: none */
+    struct ledger_node *holder;  /* NULL: it has no lease */
+    struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
     struct heap_node due;
     struct heap_node in_lane;
     struct account *account; /* where it counts while it stands in a lane; NULL: nowhere */
@@ -120,42 +119,42 @@ ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_ren
     ledger_lanes, ledger_lane, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes,
     ledger_counts, ledger_callback_done, ledger_breakers, ledger_breaker_reset;
 
-struct entry *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
-struct entry *ledger_add(struct ledger *ledger, uint64_t id);
-struct holder *ledger_holder_add(struct ledger *ledger, struct str id);
-void ledger_holder_drop(struct ledger *ledger, struct holder *holder); /* frees it without leases */
+struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
+struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id);
 /* The lease in entry->lease now counts on this node, or ended. */
-void ledger_bind(struct entry *entry, struct holder *holder);
-void ledger_unbind(struct ledger *ledger, struct entry *entry);
+void ledger_bind(struct ledger_job *entry, struct ledger_node *holder);
+void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
 /* Puts it where its state and lease say it belongs. */
-void ledger_place(struct ledger *ledger, struct entry *entry);
+void ledger_place(struct ledger *ledger, struct ledger_job *entry);
 /* It waits in this lane, and in no other; whoever calls sets until when, and places it. */
-void ledger_enter_lane(struct ledger *ledger, struct entry *entry, uint64_t lane, int priority,
+void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t lane, int priority,
                        const struct store_account *account);
-void ledger_leave_lane(struct ledger *ledger, struct entry *entry); /* in none: nothing happens */
+void ledger_leave_lane(struct ledger *ledger,
+                       struct ledger_job *entry); /* in none: nothing happens */
 /* What keeps a job that stands in lane `from`, 0 = none, from waiting in lane `to`. */
 enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
                         const struct store_bounds *bounds);
 /* Is this the attempt that may start now? */
-bool ledger_may_start(const struct entry *entry, int attempt);
+bool ledger_may_start(const struct ledger_job *entry, int attempt);
 /* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */
 size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
-void ledger_lapse_one(struct ledger *ledger, struct entry *entry, int64_t now_ms);
+void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms);
 /* Writes what ledger_lapse left to the sweep. Whoever takes a slot that was given back does it in
  * the same commit, or a restart would give the slot to both. */
 void ledger_write_lapsed(struct ledger *ledger);
-void ledger_settled(struct ledger *ledger, struct entry *entry); /* its row is being written */
+void ledger_settled(struct ledger *ledger, struct ledger_job *entry); /* its row is being written */
 /* How long a running lease lasts that would until then. */
 int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms);
-bool ledger_waiting(const struct entry *entry); /* NEW, SELECTING, RETRYING */
-bool ledger_over(const struct entry *entry);    /* nothing will happen to it any more */
+bool ledger_waiting(const struct ledger_job *entry); /* NEW, SELECTING, RETRYING */
+bool ledger_over(const struct ledger_job *entry);    /* nothing will happen to it any more */
 /* Its lease is of an epoch that is over: it counts nowhere and is due for the sweep, but until its
  * time its node may still tell how it ended. */
-bool ledger_orphaned(const struct entry *entry);
-struct job_facts ledger_facts(const struct entry *entry);
+bool ledger_orphaned(const struct ledger_job *entry);
+struct job_facts ledger_facts(const struct ledger_job *entry);
 /* Fills the answer about a job. */
-void ledger_answer(struct store_op *op, const struct entry *entry);
-bool ledger_answer_record(struct ledger *ledger, struct store_op *op, const struct entry *entry);
+void ledger_answer(struct store_op *op, const struct ledger_job *entry);
+bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
+                          const struct ledger_job *entry);
 
 static inline int64_t ledger_later(int64_t now_ms, int64_t ms)
 {

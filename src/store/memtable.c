@@ -1,12 +1,23 @@
 /* Rows in memory, by id, by key and by age. */
 #include "store/memtable.h"
-#include "model/namespace.h"
-
-#include "base/mem.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/map.h"
+#include "base/mem.h"
+#include "model/namespace.h"
+#include "store/chain.h"
+#include "store/change.h"
+#include "store/idtree.h"
+
+enum {
+    MEMTABLE_SCAN_MAX = 4096,      /* rows that one read is given */
+    MEMTABLE_READ_BYTES = 1 << 20, /* and of their texts about so much */
+};
+
+static struct str kept(struct arena *arena, struct str text);
 
 void memtable_init(struct memtable *table)
 {

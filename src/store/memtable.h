@@ -10,11 +10,6 @@
 #include "store/change.h"
 #include "store/idtree.h"
 
-enum {
-    MEMTABLE_SCAN_MAX = 4096,      /* rows that one read is given */
-    MEMTABLE_READ_BYTES = 1 << 20, /* and of their texts about so much */
-};
-
 struct memjob {
     struct change_job row; /* owns its texts; parts: all that is known of it here */
     unsigned told;         /* which of them the batch that is being made has to tell */

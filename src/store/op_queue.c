@@ -3,23 +3,90 @@
  */
 #include "store/op_queue.h"
 
+#include <assert.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/str.h"
 
-#include <assert.h>
+/* --- a thread and its inbox --- */
+
+/* Sleeping and waking without a lock. The poster exchanges `asleep` for 0 after its message is in;
+ * the sleeper exchanges it for 1 before it looks a last time. Whichever exchange comes second sees
+ * the other side's write, so a message is never slept over. */
+
+static void wake(struct inbox *inbox)
+{
+    struct work_queue *work_queue = container_of(inbox, struct work_queue, inbox);
+
+    if (atomic_exchange(&work_queue->asleep, 0))
+        syscall(SYS_futex, &work_queue->asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void work_queue_init(struct work_queue *work_queue)
+{
+    atomic_init(&work_queue->inbox.head, NULL);
+    atomic_init(&work_queue->asleep, 0);
+    work_queue->inbox.wake = wake;
+}
+
+bool work_queue_start(struct work_queue *work_queue, const char *name, void *(*work)(void *),
+                      void *arg)
+{
+    sigset_t all;
+    sigset_t before;
+    int failed;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&work_queue->thread, NULL, work, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed)
+        pthread_setname_np(work_queue->thread, name);
+    return !failed;
+}
+
+void work_queue_join(struct work_queue *work_queue)
+{
+    int failed = pthread_join(work_queue->thread, NULL);
+
+    assert(!failed);
+    (void)failed;
+}
+
+void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms)
+{
+    struct timespec timeout = {.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * 1000000};
+
+    assert(timeout_ms >= 0);
+    if (atomic_load_explicit(&work_queue->inbox.head, memory_order_relaxed))
+        return;
+    atomic_exchange(&work_queue->asleep, 1);
+    if (!atomic_load(&work_queue->inbox.head))
+        syscall(SYS_futex, &work_queue->asleep, FUTEX_WAIT_PRIVATE, 1, &timeout, NULL, 0);
+    atomic_store(&work_queue->asleep, 0);
+}
+
+/* --- ops and answers --- */
 
 enum { IN_FLIGHT_DEFAULT = 65536 };
 
-void front_init(struct front *front, bool (*is_read)(enum store_verb verb), int64_t in_flight_max)
+void op_queue_init(struct op_queue *op_queue, bool (*is_read)(enum store_verb verb),
+                   int64_t in_flight_max)
 {
     assert(is_read);
-    desk_init(&front->desk);
-    desk_init(&front->helper);
-    desk_init(&front->lists);
-    front->is_read = is_read;
-    front->in_flight_max = in_flight_max > 0 ? in_flight_max : IN_FLIGHT_DEFAULT;
-    front->since_ms = clock_wall_ms();
+    work_queue_init(&op_queue->work_queue);
+    work_queue_init(&op_queue->helper);
+    work_queue_init(&op_queue->lists);
+    op_queue->is_read = is_read;
+    op_queue->in_flight_max = in_flight_max > 0 ? in_flight_max : IN_FLIGHT_DEFAULT;
+    op_queue->since_ms = clock_wall_ms();
 }
 
 /* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
@@ -30,25 +97,25 @@ static void answered(struct msg *msg)
     op->done(op);
 }
 
-bool front_is_up(const struct front *front)
+bool op_queue_is_up(const struct op_queue *op_queue)
 {
-    return atomic_load_explicit(&front->up, memory_order_relaxed);
+    return atomic_load_explicit(&op_queue->up, memory_order_relaxed);
 }
 
-static enum err admit(struct front *front, struct store_op *op, bool reads)
+static enum err admit(struct op_queue *op_queue, struct store_op *op, bool reads)
 {
     assert(op->done && op->reply_to && op->verb < STORE_VERB_COUNT);
-    if (!front_is_up(front) && !(reads && front->reads_while_down))
+    if (!op_queue_is_up(op_queue) && !(reads && op_queue->reads_while_down))
         return ERR_STORE_DOWN;
-    if (atomic_fetch_add_explicit(&front->in_flight, 1, memory_order_relaxed) >=
-        front->in_flight_max) {
-        atomic_fetch_sub_explicit(&front->in_flight, 1, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&op_queue->in_flight, 1, memory_order_relaxed) >=
+        op_queue->in_flight_max) {
+        atomic_fetch_sub_explicit(&op_queue->in_flight, 1, memory_order_relaxed);
         return ERR_BUSY;
     }
     return ERR_OK;
 }
 
-struct msg *front_send(struct front *front, struct msg *ops)
+struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops)
 {
     struct mail own = {0}, reads_mail = {0}, lists_mail = {0};
     struct msg *refused = NULL;
@@ -56,36 +123,36 @@ struct msg *front_send(struct front *front, struct msg *ops)
 
     for (struct msg *next; ops; ops = next) {
         struct store_op *op = container_of(ops, struct store_op, msg);
-        bool reads = front->is_read(op->verb);
+        bool reads = op_queue->is_read(op->verb);
 
         next = ops->next;
-        op->err = admit(front, op, reads);
+        op->err = admit(op_queue, op, reads);
         if (op->err) {
             *last = ops;
             last = &ops->next;
             continue;
         }
         ops->run = answered;
-        mail_add(!reads || front->reads_at_desk               ? &own
-                 : front->is_long && front->is_long(op->verb) ? &lists_mail
-                                                              : &reads_mail,
+        mail_add(!reads || op_queue->reads_at_desk                  ? &own
+                 : op_queue->is_long && op_queue->is_long(op->verb) ? &lists_mail
+                                                                    : &reads_mail,
                  ops);
     }
     *last = NULL;
-    inbox_post_all(&front->desk.inbox, &own);
-    inbox_post_all(&front->helper.inbox, &reads_mail);
-    inbox_post_all(&front->lists.inbox, &lists_mail);
+    inbox_post_all(&op_queue->work_queue.inbox, &own);
+    inbox_post_all(&op_queue->helper.inbox, &reads_mail);
+    inbox_post_all(&op_queue->lists.inbox, &lists_mail);
     return refused;
 }
 
-void front_hand_on(struct front *front, const struct mail *reads)
+void op_queue_hand_on(struct op_queue *op_queue, const struct mail *reads)
 {
-    inbox_post_all(&front->helper.inbox, reads);
+    inbox_post_all(&op_queue->helper.inbox, reads);
 }
 
-struct msg *front_take(struct desk *desk, struct msg **ret_own)
+struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own)
 {
-    struct msg *ops = inbox_take(&desk->inbox);
+    struct msg *ops = inbox_take(&work_queue->inbox);
 
     *ret_own = NULL;
     for (struct msg **at = &ops; *at;) {
@@ -102,7 +169,7 @@ struct msg *front_take(struct desk *desk, struct msg **ret_own)
     return ops;
 }
 
-void front_run_own(struct msg *own)
+void op_queue_run_own(struct msg *own)
 {
     for (struct msg *next; own; own = next) {
         next = own->next; /* it may be posted again at once */
@@ -115,7 +182,7 @@ static void count(_Atomic int64_t *value, int64_t n)
     atomic_fetch_add_explicit(value, n, memory_order_relaxed);
 }
 
-bool front_only_looks(enum store_verb verb)
+bool op_queue_only_looks(enum store_verb verb)
 {
     switch (verb) {
     case STORE_LANES:
@@ -148,7 +215,7 @@ static int64_t post(struct msg *batch, enum err fate)
 
         next = batch->next;
         if (fate) {
-            op->err = front_only_looks(op->verb) ? ERR_STORE_DOWN : fate;
+            op->err = op_queue_only_looks(op->verb) ? ERR_STORE_DOWN : fate;
             op->head = (struct store_head){0};
             op->record = (struct store_record){0};
         }
@@ -165,15 +232,15 @@ static int64_t post(struct msg *batch, enum err fate)
     return refused;
 }
 
-void front_answer(struct front *front, struct msg *batch, enum err fate)
+void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate)
 {
     int64_t total = 0;
     int64_t refused;
 
     for (struct msg *msg = batch; msg; msg = msg->next)
         total++;
-    atomic_fetch_sub_explicit(&front->in_flight, total, memory_order_relaxed);
-    count(&front->calls, total);
+    atomic_fetch_sub_explicit(&op_queue->in_flight, total, memory_order_relaxed);
+    count(&op_queue->calls, total);
     refused = post(batch, fate);
     if (total > refused)
         metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
@@ -185,53 +252,79 @@ void front_answer(struct front *front, struct msg *batch, enum err fate)
                          refused);
 }
 
-void front_set_mode(struct front *front, enum store_mode mode)
+void op_queue_set_mode(struct op_queue *op_queue, enum store_mode mode)
 {
-    if ((int)mode == atomic_load_explicit(&front->mode, memory_order_relaxed))
+    if ((int)mode == atomic_load_explicit(&op_queue->mode, memory_order_relaxed))
         return;
-    atomic_store_explicit(&front->mode, (int)mode, memory_order_relaxed);
-    atomic_store_explicit(&front->since_ms, clock_wall_ms(), memory_order_relaxed);
+    atomic_store_explicit(&op_queue->mode, (int)mode, memory_order_relaxed);
+    atomic_store_explicit(&op_queue->since_ms, clock_wall_ms(), memory_order_relaxed);
     metric_set(METRIC_STORE_MODE, mode);
 }
 
-void front_set_up(struct front *front, bool up)
+void op_queue_set_up(struct op_queue *op_queue, bool up)
 {
-    atomic_store_explicit(&front->up, up, memory_order_relaxed);
+    atomic_store_explicit(&op_queue->up, up, memory_order_relaxed);
 }
 
-void front_count_batch(struct front *front)
+void op_queue_count_batch(struct op_queue *op_queue)
 {
-    count(&front->batches, 1);
+    count(&op_queue->batches, 1);
     metric_add(METRIC_STORE_BATCHES, 1);
 }
 
-void front_count_error(struct front *front)
+void op_queue_count_error(struct op_queue *op_queue)
 {
-    count(&front->errors, 1);
+    count(&op_queue->errors, 1);
 }
 
-void front_count_repairs(struct front *front, int64_t repairs)
+void op_queue_count_repairs(struct op_queue *op_queue, int64_t repairs)
 {
     assert(repairs > 0);
-    count(&front->repairs, repairs);
+    count(&op_queue->repairs, repairs);
     metric_add(METRIC_AUDIT_REPAIRS, repairs);
     metric_add_label(METRIC_INVARIANT, "slots_equal_leases", repairs);
 }
 
-void front_status(const struct front *front, struct store_status *ret_status)
+void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status)
 {
     *ret_status = (struct store_status){
-        .mode = (enum store_mode)atomic_load_explicit(&front->mode, memory_order_relaxed),
-        .since_ms = atomic_load_explicit(&front->since_ms, memory_order_relaxed),
-        .errors = atomic_load_explicit(&front->errors, memory_order_relaxed),
-        .calls = atomic_load_explicit(&front->calls, memory_order_relaxed),
-        .batches = atomic_load_explicit(&front->batches, memory_order_relaxed),
-        .repairs = atomic_load_explicit(&front->repairs, memory_order_relaxed),
+        .mode = (enum store_mode)atomic_load_explicit(&op_queue->mode, memory_order_relaxed),
+        .since_ms = atomic_load_explicit(&op_queue->since_ms, memory_order_relaxed),
+        .errors = atomic_load_explicit(&op_queue->errors, memory_order_relaxed),
+        .calls = atomic_load_explicit(&op_queue->calls, memory_order_relaxed),
+        .batches = atomic_load_explicit(&op_queue->batches, memory_order_relaxed),
+        .repairs = atomic_load_explicit(&op_queue->repairs, memory_order_relaxed),
     };
 }
 
-void front_stop_desk(struct desk *desk, struct msg *stop)
+void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop)
 {
-    inbox_post(&desk->inbox, stop);
-    desk_join(desk);
+    inbox_post(&work_queue->inbox, stop);
+    work_queue_join(work_queue);
+}
+
+/* --- short texts --- */
+
+void status_text_put(struct status_text *box, const char *text)
+{
+    char bytes[STATUS_TEXT_SIZE] = "";
+    size_t len = strnlen(text, sizeof bytes - 1);
+
+    memcpy(bytes, text, len);
+    for (size_t i = 0; i < STATUS_TEXT_WORDS; i++) {
+        uint64_t word;
+
+        memcpy(&word, bytes + i * 8, 8);
+        atomic_store_explicit(&box->words[i], word, memory_order_relaxed);
+    }
+}
+
+void status_text_get(const struct status_text *box, char to[STATUS_TEXT_SIZE])
+{
+    for (size_t i = 0; i < STATUS_TEXT_WORDS; i++) {
+        uint64_t word = atomic_load_explicit(&box->words[i], memory_order_relaxed);
+
+        memcpy(to + i * 8, &word, 8);
+    }
+    to[STATUS_TEXT_SIZE - 1] = '\0';
 }

@@ -1,20 +1,42 @@
-/* The counter of a store: where ops come in and answers go out, the same for every backend. Senders
- * post to the store thread's desk, or to a reader's for what only reads; how well the store is can
- * be seen from any thread. */
+/* The op queue of a store: where ops come in and answers go out, the same for every backend.
+ * Senders post to the store thread's work queue, or to a reader's for what only reads; how well the
+ * store is can be seen from any thread. */
 #ifndef STORE_OP_QUEUE_H
 #define STORE_OP_QUEUE_H
 
-#include "store/desk.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/inbox.h"
 #include "store/store.h"
 
-struct front {
-    struct desk desk;   /* the store thread's */
-    struct desk helper; /* the reader's */
-    struct desk lists;  /* of another reader, for reads that take long */
+/* A work queue: one thread and the inbox it works from. Anyone may post; only its own thread ever
+ * waits. */
+
+struct work_queue {
+    struct inbox inbox;
+    _Atomic uint32_t asleep; /* futex: 1 while the thread sleeps or is about to */
+    pthread_t thread;
+};
+
+void work_queue_init(struct work_queue *work_queue); /* messages may be posted from here on */
+/* All signals are blocked on the new thread: they are for the loops. False: no thread to be had. */
+bool work_queue_start(struct work_queue *work_queue, const char *name, void *(*work)(void *),
+                      void *arg);
+void work_queue_join(struct work_queue *work_queue);
+/* On its own thread: returns when something is in the inbox or the time is over. */
+void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms);
+
+struct op_queue {
+    struct work_queue work_queue; /* the store thread's */
+    struct work_queue helper;     /* the reader's */
+    struct work_queue lists;      /* of another reader, for reads that take long */
     bool (*is_read)(enum store_verb verb);
     bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
-    bool reads_at_desk; /* reads pass the store thread, which hands them on: front_hand_on() */
+    bool reads_at_desk; /* reads pass the store thread, which hands them on: op_queue_hand_on() */
     int64_t in_flight_max;
 
     /* Any thread. */
@@ -28,31 +50,44 @@ struct front {
     _Atomic int64_t batches;
 };
 
-void front_init(struct front *front, bool (*is_read)(enum store_verb verb), int64_t in_flight_max);
+void op_queue_init(struct op_queue *op_queue, bool (*is_read)(enum store_verb verb),
+                   int64_t in_flight_max);
 
 /* As store_send_all: any thread. */
-struct msg *front_send(struct front *front, struct msg *ops);
+struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops);
 
 /* The store's own threads. */
 
 /* What came in: the ops in their order, and apart from them the store's own messages. */
-struct msg *front_take(struct desk *desk, struct msg **ret_own);
-void front_run_own(struct msg *own);
+struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own);
+void op_queue_run_own(struct msg *own);
 /* From the store thread to the reader. */
-void front_hand_on(struct front *front, const struct mail *reads);
+void op_queue_hand_on(struct op_queue *op_queue, const struct mail *reads);
 /* Posts every op of a batch to its sender. With an error they failed, whatever they hold:
  * ERR_STORE_DOWN when nothing of it was done, ERR_UNKNOWN when that cannot be said. */
-void front_answer(struct front *front, struct msg *batch, enum err fate);
-bool front_only_looks(enum store_verb verb); /* it changes nothing in any case */
-void front_set_mode(struct front *front, enum store_mode mode);
-void front_set_up(struct front *front, bool up);
-bool front_is_up(const struct front *front);
-void front_count_batch(struct front *front);
-void front_count_error(struct front *front);
+void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate);
+bool op_queue_only_looks(enum store_verb verb); /* it changes nothing in any case */
+void op_queue_set_mode(struct op_queue *op_queue, enum store_mode mode);
+void op_queue_set_up(struct op_queue *op_queue, bool up);
+bool op_queue_is_up(const struct op_queue *op_queue);
+void op_queue_count_batch(struct op_queue *op_queue);
+void op_queue_count_error(struct op_queue *op_queue);
 /* An audit found so many counts that were not those of the leases: they can only move together. */
-void front_count_repairs(struct front *front, int64_t repairs);
+void op_queue_count_repairs(struct op_queue *op_queue, int64_t repairs);
 
-void front_status(const struct front *front, struct store_status *ret_status);
-void front_stop_desk(struct desk *desk, struct msg *stop);
+void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status);
+void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop);
+
+/* A short text that one thread writes and any thread reads, without a lock. Who reads while it is
+ * written may get half of the old and half of the new one: for texts where that harms nobody. */
+
+enum { STATUS_TEXT_WORDS = 20, STATUS_TEXT_SIZE = STATUS_TEXT_WORDS * 8 }; /* bytes, with the NUL */
+
+struct status_text {
+    _Atomic uint64_t words[STATUS_TEXT_WORDS];
+};
+
+void status_text_put(struct status_text *box, const char *text); /* cut if it is longer */
+void status_text_get(const struct status_text *box, char to[STATUS_TEXT_SIZE]);
 
 #endif

@@ -1,12 +1,98 @@
-/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db, and over it what it lacks. */
+/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db, and over it what it lacks. Rows of
+ * the job table are read and none of them is trusted: a damaged file must not become an index out
+ * of range. */
 #include "store/reader.h"
-#include "model/namespace.h"
-
-#include "base/json.h"
-#include "store/jobrow.h"
-#include "store/memtable.h"
 
 #include <assert.h>
+#include <sqlite3.h>
+
+#include "base/json.h"
+#include "model/namespace.h"
+#include "store/fault.h"
+#include "store/memtable.h"
+#include "store/store.h"
+#include "store/storefile.h"
+
+enum {
+    READER_SCAN_MAX = 20000, /* rows one JOB_LIST looks at; the next page goes on from there */
+};
+
+typedef bool read_verb(struct reader *reader, struct store_op *op); /* false: the file failed */
+
+static bool fits(sqlite3_stmt *stmt, const struct store_op *op);
+static read_verb job_get, job_list, session_get, callbacks;
+
+/* --- rows of the job table --- */
+
+struct str jobrow_text(sqlite3_stmt *stmt, int column)
+{
+    const char *at = (const char *)sqlite3_column_text(stmt, column);
+
+    return at ? (struct str){.at = at, .len = (size_t)sqlite3_column_bytes(stmt, column)}
+              : STR_NONE;
+}
+
+static bool small(sqlite3_stmt *stmt, int column, int limit, int *ret_value)
+{
+    *ret_value = sqlite3_column_int(stmt, column);
+    return *ret_value >= 0 && *ret_value < limit;
+}
+
+bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms)
+{
+    struct store_head *head = ret_head;
+    int state;
+    int lease;
+    int at = 0;
+
+    *head = (struct store_head){.id = (uint64_t)sqlite3_column_int64(stmt, at++)};
+    if (!small(stmt, at++, JOB_STATE_COUNT, &state) ||
+        !small(stmt, at++, LEASE_RUNNING + 1, &lease) ||
+        !small(stmt, at++, CALLBACK_GIVEN_UP + 1, &head->callback) ||
+        !small(stmt, at++, JOB_ATTEMPTS_MAX + 1, &head->attempt) ||
+        !small(stmt, at++, JOB_ATTEMPTS_MAX + 1, &head->max_attempts))
+        return false;
+    head->state = (enum job_state)state;
+    head->lease = (enum lease_kind)lease;
+    head->epoch = (uint32_t)sqlite3_column_int64(stmt, at++);
+    head->owner = (unsigned)sqlite3_column_int64(stmt, at++);
+    str_copy(jobrow_text(stmt, at++), head->node, sizeof head->node);
+    str_copy(jobrow_text(stmt, at++), head->reason, sizeof head->reason);
+    head->created_ms = sqlite3_column_int64(stmt, at++);
+    head->updated_ms = sqlite3_column_int64(stmt, at++);
+    head->dispatched_ms = sqlite3_column_int64(stmt, at++);
+    head->acked_ms = sqlite3_column_int64(stmt, at++);
+    head->ended_ms = sqlite3_column_int64(stmt, at++);
+    head->due_ms = sqlite3_column_int64(stmt, at++);
+    head->timeout_ms = sqlite3_column_int64(stmt, at++);
+    *ret_run_until_ms = sqlite3_column_int64(stmt, at++);
+    str_copy(jobrow_text(stmt, at++), head->type, sizeof head->type);
+    head->lane = (uint64_t)sqlite3_column_int64(stmt, at++);
+    head->priority = sqlite3_column_int(stmt, at++);
+    return head->id != 0 && at == JOBROW_AFTER_HEAD;
+}
+
+static struct str kept(struct arena *arena, struct str text)
+{
+    return text.at ? arena_str(arena, text) : STR_NONE;
+}
+
+bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record)
+{
+    int64_t run_until_ms;
+
+    *ret_record = (struct store_record){0};
+    if (!jobrow_head(stmt, &ret_record->head, &run_until_ms))
+        return false;
+    ret_record->history = kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD));
+    if (!ret_record->history.at)
+        ret_record->history = STR("[]");
+    ret_record->result = kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD + 1));
+    ret_record->spec = kept(arena, jobrow_text(stmt, JOBROW_SPEC));
+    return true;
+}
+
+/* --- verbs --- */
 
 static const char *const texts[READER_SQL_COUNT] = {
     [READ_JOB] = "SELECT " JOBROW_RECORD " FROM job WHERE id = ?1",
@@ -19,9 +105,6 @@ static const char *const texts[READER_SQL_COUNT] = {
                       " WHERE id = ?1"),
 };
 static_assert(CALLBACK_PENDING == 2, "the index and the query name it");
-
-typedef bool read_verb(struct reader *reader, struct store_op *op); /* false: the file failed */
-static read_verb job_get, job_list, session_get, callbacks;
 
 static read_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_JOB_GET] = job_get,

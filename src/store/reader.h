@@ -4,17 +4,13 @@
 #ifndef STORE_READER_H
 #define STORE_READER_H
 
+#include <sqlite3.h>
+
 #include "store/fault.h"
 #include "store/store.h"
 #include "store/storefile.h"
 
-#include <sqlite3.h>
-
 enum reader_sql { READ_JOB, READ_JOBS, READ_FLOOR, READ_CALLBACKS, READ_SESSION, READER_SQL_COUNT };
-
-enum {
-    READER_SCAN_MAX = 20000, /* rows one JOB_LIST looks at; the next page goes on from there */
-};
 
 struct reader {
     const struct storefile *file;
@@ -27,5 +23,31 @@ bool reader_answers(enum store_verb verb); /* else it is for the ledger */
 void reader_init(struct reader *reader, const struct storefile *file);
 void reader_close(struct reader *reader, bool after_fault);
 void reader_run(struct reader *reader, struct store_op *op);
+
+/* One row of the job table as it is read: shared by the writer's connection and the reader's. */
+
+/* The columns of a head, in the order jobrow_head() reads them. */
+#define JOBROW_COLUMNS(due_ms)                                                                     \
+    "id, state, lease, callback, attempt, max_attempts, epoch, owner, node, reason, created_ms, "  \
+    "updated_ms, dispatched_ms, acked_ms, ended_ms, " due_ms                                       \
+    ", timeout_ms, run_until_ms, type, lane, priority"
+#define JOBROW_WRITTEN JOBROW_COLUMNS("due_ms")
+/* As they are read: ends of times to wait move with wait_shift_ms, not row by row. That of the meta
+ * row is as old as the rows; the journal may know a newer one. */
+#define JOBROW_HEAD    JOBROW_COLUMNS("due_ms + (lane <> 0) * (SELECT wait_shift_ms FROM meta)")
+#define JOBROW_SHIFTED JOBROW_COLUMNS("due_ms + (lane <> 0) * ?9")
+/* And what follows it when the whole record is wanted. */
+#define JOBROW_RECORD                                                                              \
+    JOBROW_SHIFTED ", attempts, result,"                                                           \
+                   " coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
+
+enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 21, JOBROW_SPEC = 23 };
+enum { JOBROW_SHIFT = 9 }; /* the parameter */
+
+/* False: the row holds values no berth writes. */
+bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms);
+/* Borrowed until the statement moves on; at == NULL for NULL. */
+struct str jobrow_text(sqlite3_stmt *stmt, int column);
+bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record);
 
 #endif

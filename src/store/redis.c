@@ -5,16 +5,12 @@
  *
  * A call that fails answers its batch: ERR_UNKNOWN when it had left and may have been run,
  * ERR_STORE_DOWN when it had not. What is queued behind it is answered ERR_STORE_DOWN, and every
- * new op is refused at the door until a call works again. Nothing is decided here. */
+ * new op is refused at the door until a call works again. Nothing is decided here.
+ *
+ * The function library's name holds its newest format and a number made from its text: two builds
+ * that differ never share functions, so old and new instances work side by side during an upgrade.
+ */
 #include "store/redis.h"
-
-#include "base/mem.h"
-#include "base/metrics.h"
-#include "model/cache.h"
-#include "store/op_queue.h"
-#include "store/redis_listen.h"
-#include "store/redis_read.h"
-#include "store/redis_session.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -23,22 +19,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    IDLE_MS = 1000,
-    TIDY_MS = 1000,
-    TIDY_SOON_MS = 20,     /* likewise, while there is much to purge or to rewrite */
-    OPEN_MS = 10000,       /* the first connection may take so long */
-    REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
-    REVIVE_MIN_MS = 50,
-    REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
-    /* A number is used so long after the call that renewed it was sent; the library gives it to
-     * nobody else for half as long again. */
-    NUMBER_MS = WIRE_INSTANCE_MS * 2 / 3,
-};
+#include "base/mem.h"
+#include "base/metrics.h"
+#include "model/cache.h"
+#include "store/op_queue.h"
+#include "store/record.h"
+#include "store/redis_listen.h"
+#include "store/redis_lua.h"
+#include "store/redis_read.h"
+#include "store/redis_wire.h"
+#include "store/store.h"
 
 struct reader {
     struct redis *redis;
-    struct desk *desk; /* of the front */
+    struct work_queue *work_queue; /* of the op queue */
     struct redis_link link;
     bool stopping;
     struct msg stop;
@@ -50,11 +44,11 @@ struct redis {
     char version[STORE_VERSION_MAX + 1];
     int format; /* the newest we would write */
     struct redis_target target;
-    struct front front;
+    struct op_queue op_queue;
 
     /* Any thread. */
-    struct textbox detail;
-    _Atomic bool untold;       /* see redis_session.h */
+    struct status_text detail;
+    _Atomic bool untold;       /* see redis.h */
     _Atomic unsigned moves;    /* likewise */
     _Atomic int64_t offset_ms; /* likewise */
     _Atomic bool full;
@@ -74,9 +68,306 @@ struct redis {
 
     struct reader single; /* its own thread's, each */
     struct reader lists;
-    struct redis_ears ears; /* its own thread's; it has the generation, for all to see */
+    struct redis_listen subscriber; /* its own thread's; it has the generation, for all to see */
 
     struct msg stop;
+};
+
+/* --- a connection with our library --- */
+
+enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 80 };
+
+/* FNV-1a: unlike str_hash the same in every process, or each start would leave a library behind. */
+static uint32_t mark_of(const char *text)
+{
+    uint32_t mark = 2166136261u;
+
+    for (; *text; text++)
+        mark = (mark ^ (unsigned char)*text) * 16777619u;
+    return mark;
+}
+
+void redis_session_init(struct redis_session *session, const struct redis_target *target,
+                        const struct store_config *config)
+{
+    *session = (struct redis_session){
+        .test_clock = config->now_ms,
+        .timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : TIMEOUT_DEFAULT_MS,
+    };
+    redis_link_init(&session->link, target);
+    while (!session->name)
+        session->name = (uint32_t)rnd_next(&session->link.rnd);
+    snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
+    snprintf(session->library, sizeof session->library, "berth_v%d_%08" PRIx32 "%s", FORMAT_NEWEST,
+             mark_of(redis_lua), config->now_ms ? "_test" : "");
+    snprintf(session->function, sizeof session->function, "%s_batch", session->library);
+}
+
+void redis_session_free(struct redis_session *session)
+{
+    redis_link_close(&session->link);
+    wire_free(&session->wire);
+}
+
+/* Whoever asks for a library that is there already has what they want. */
+static bool load_library(struct redis_session *session, int64_t deadline_ms)
+{
+    struct buf text = {0};
+    const char *words[] = {"FUNCTION", "LOAD", NULL};
+    size_t lens[] = {8, 4, 0};
+    redisReply *reply;
+    bool ok;
+
+    buf_fmt(&text, "#!lua name=%s\nlocal LIBRARY, TEST_CLOCK = '%s', %s\n", session->library,
+            session->library, session->test_clock ? "true" : "false");
+    buf_str(&text, str_of(redis_lua));
+    words[2] = text.at;
+    lens[2] = text.len;
+    reply = redis_link_call(&session->link,
+                            &(struct redis_args){.count = 3, .texts = words, .lens = lens},
+                            deadline_ms);
+    buf_free(&text);
+    ok = reply && (reply->type != REDIS_REPLY_ERROR || strstr(reply->str, "already exists"));
+    if (reply && !ok)
+        redis_link_fail(&session->link, "the function library is refused", reply->str);
+    if (reply)
+        freeReplyObject(reply);
+    return ok;
+}
+
+void redis_session_begin(struct redis_session *session, const struct store_config *config,
+                         unsigned number)
+{
+    int64_t now_ms = clock_mono_ms();
+    struct wire_head head = {
+        .function = session->function,
+        .now_ms = session->test_clock ? session->test_clock() : 0,
+        .instance = session->instance,
+        .generation = session->next_generation,
+        .known = session->generation,
+        .number = number,
+        .retention_ms = config->retention_ms,
+        .breaker_threshold = config->breaker_threshold,
+        .breaker_cooldown_ms = config->breaker_cooldown_ms,
+        .moved = now_ms < session->moved_until_ms,
+    };
+
+    /* Whoever waits for the answer is told after timeout_ms that it did not come: from then on it
+     * must not become true any more. */
+    if (!session->test_clock && session->store_ms)
+        head.late_ms = session->store_ms + (now_ms - session->mono_ms) + session->timeout_ms + 1;
+    if (!*session->next_generation)
+        snprintf(session->next_generation, sizeof session->next_generation, "%016" PRIx64,
+                 rnd_next(&session->link.rnd));
+    wire_begin(&session->wire, &head);
+}
+
+/* What is `not_after_ms` (clock_mono_ms) by the store's clock? */
+static int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms)
+{
+    int64_t bound_ms;
+
+    if (!not_after_ms || session->test_clock || !session->store_ms)
+        return not_after_ms;
+    bound_ms = session->store_ms + (not_after_ms - session->mono_ms);
+    return bound_ms > 0 ? bound_ms : 1;
+}
+
+/* Nothing was done: it came too late, or is in the name of another. */
+static bool is_late(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
+}
+
+/* Likewise: its records are not for us. */
+static bool is_refused(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+           str_is(redis_text(reply->element[1]), "FORMAT");
+}
+
+static bool is_missing(const redisReply *reply)
+{
+    return redis_is_error(reply, "ERR Function not found") || redis_is_error(reply, "NOSCRIPT");
+}
+
+/* What every batch tells beside its answers. */
+static void take_session_news(struct redis_session *session, const redisReply *reply,
+                              int64_t sent_ms)
+{
+    session->store_ms = reply->element[0]->integer;
+    session->mono_ms = sent_ms;
+    if (is_late(reply))
+        return;
+    session->order = (uint64_t)reply->element[1]->integer;
+    session->open_breakers = reply->element[3]->integer;
+    session->lost = reply->element[4]->integer;
+    session->offset_ms = reply->element[5]->integer;
+    if (*session->generation && !str_is(redis_text(reply->element[2]), session->generation))
+        session->emptied = true;
+    str_copy(redis_text(reply->element[2]), session->generation, sizeof session->generation);
+    session->next_generation[0] = '\0';
+}
+
+static bool is_whole(const struct redis_session *session, const redisReply *reply)
+{
+    size_t want = WIRE_ANSWERS + (size_t)session->wire.ops;
+
+    if (reply->type != REDIS_REPLY_ARRAY || (!is_late(reply) && reply->elements < want))
+        return false;
+    return reply->element[0]->type == REDIS_REPLY_INTEGER &&
+           (is_late(reply) || (reply->element[1]->type == REDIS_REPLY_INTEGER &&
+                               reply->element[2]->type == REDIS_REPLY_STRING &&
+                               reply->element[3]->type == REDIS_REPLY_INTEGER &&
+                               reply->element[4]->type == REDIS_REPLY_INTEGER &&
+                               reply->element[5]->type == REDIS_REPLY_INTEGER));
+}
+
+/* Calls go to one server until the next redis_session_release: bound after a call that worked. */
+static void redis_session_release(struct redis_session *session)
+{
+    session->link.bound[0] = '\0';
+}
+
+static void redis_session_bind(struct redis_session *session)
+{
+    assert(session->link.master[0]);
+    static_assert(sizeof session->master == sizeof session->link.bound, "it is copied as a whole");
+    if (*session->master && strcmp(session->master, session->link.master) != 0) {
+        session->moves++;
+        session->moved_until_ms = clock_mono_ms() + REDIS_MOVED_MS;
+    }
+    memcpy(session->master, session->link.master, sizeof session->master);
+    memcpy(session->link.bound, session->master, sizeof session->master);
+}
+
+/* Redis said no before the function began. Any other error may have come in the middle of it. */
+static bool is_refusal(const redisReply *reply)
+{
+    static const char *const refusals[] = {
+        "OOM ",       "READONLY",   "MISCONF", "NOAUTH", "LOADING",     "BUSY ",
+        "MASTERDOWN", "NOREPLICAS", "MOVED ",  "ASK ",   "CLUSTERDOWN", "TRYAGAIN",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(refusals); i++)
+        if (redis_is_error(reply, refusals[i]))
+            return true;
+    return is_missing(reply);
+}
+
+redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms)
+{
+    struct redis_args args = wire_args(&session->wire);
+
+    session->unknown = false;
+    for (int again = 0;; again++) {
+        int64_t sent_ms = clock_mono_ms();
+        redisReply *reply = redis_link_call(&session->link, &args, deadline_ms);
+
+        if (!reply) {
+            session->unknown = session->link.left;
+            return NULL;
+        }
+        if (again == 0 && is_missing(reply)) {
+            freeReplyObject(reply);
+            if (!load_library(session, deadline_ms))
+                return NULL;
+            continue;
+        }
+        if (is_refused(reply)) {
+            format_explain(redis_text(reply->element[2]), session->link.why,
+                           sizeof session->link.why);
+        } else if (!is_whole(session, reply)) {
+            session->unknown = !is_refusal(reply);
+            redis_link_fail(&session->link, "a call is refused",
+                            reply->type == REDIS_REPLY_ERROR ? reply->str
+                                                             : "not an answer of ours");
+        } else {
+            take_session_news(session, reply, sent_ms);
+            if (!is_late(reply))
+                return reply;
+            redis_link_fail(&session->link,
+                            str_is(redis_text(reply->element[1]), "NUMBER")
+                                ? "our number is another's since Redis was emptied"
+                                : "a call came too late",
+                            NULL);
+        }
+        freeReplyObject(reply);
+        return NULL;
+    }
+}
+
+/* "redis_version:7.0.15" */
+static int major_version(struct str info)
+{
+    static const char name[] = "redis_version:";
+    const char *at = memmem(info.at, info.len, name, sizeof name - 1);
+
+    return at ? atoi(at + sizeof name - 1) : 0;
+}
+
+static enum err check_version(struct redis_session *session, int64_t deadline_ms,
+                              struct problem *why)
+{
+    redisReply *reply = redis_link_ask(&session->link, deadline_ms, "INFO", "server", NULL);
+    int major = reply ? major_version(redis_text(reply)) : 0;
+
+    if (reply)
+        freeReplyObject(reply);
+    if (!reply)
+        return problem_set(why, ERR_IO, "store", "Redis does not answer: %s.", session->link.why);
+    if (major && major < VERSION_MIN)
+        return problem_set(why, ERR_BAD_CONFIG, "store",
+                           "The store needs Redis %d or newer, this one is of version %d.",
+                           VERSION_MIN, major);
+    return ERR_OK;
+}
+
+/* A managed Redis may not tell; then nobody can say that it is wrong. */
+static enum err check_eviction(struct redis_session *session, int64_t deadline_ms,
+                               struct problem *why)
+{
+    redisReply *reply =
+        redis_link_ask(&session->link, deadline_ms, "CONFIG", "GET", "maxmemory-policy", NULL);
+    enum err err = ERR_OK;
+
+    session->untold = !reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2;
+    if (!session->untold && !str_is(redis_text(reply->element[1]), "noeviction"))
+        err = problem_set(why, ERR_BAD_CONFIG, "store",
+                          "Redis may throw leases away: its maxmemory-policy is %.40s. Set it to "
+                          "noeviction.",
+                          reply->element[1]->str);
+    if (reply)
+        freeReplyObject(reply);
+    return err;
+}
+
+/* Is this a Redis we can live with? The sentence says why not. */
+static enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
+                                    struct problem *why)
+{
+    enum err err;
+
+    if (!redis_link_open(&session->link, deadline_ms))
+        return problem_set(why, ERR_IO, "store", "The store in Redis cannot be reached: %s.",
+                           session->link.why);
+    err = check_version(session, deadline_ms, why);
+    return err ? err : check_eviction(session, deadline_ms, why);
+}
+
+/* --- batches --- */
+
+enum {
+    IDLE_MS = 1000,
+    TIDY_MS = 1000,
+    TIDY_SOON_MS = 20,     /* likewise, while there is much to purge or to rewrite */
+    OPEN_MS = 10000,       /* the first connection may take so long */
+    REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
+    REVIVE_MIN_MS = 50,
+    REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
+    /* A number is used so long after the call that renewed it was sent; the library gives it to
+     * nobody else for half as long again. */
+    NUMBER_MS = WIRE_INSTANCE_MS * 2 / 3,
 };
 
 static struct redis *of(struct store *store)
@@ -86,30 +377,30 @@ static struct redis *of(struct store *store)
 
 static struct msg *redis_send(struct store *store, struct msg *ops)
 {
-    return front_send(&of(store)->front, ops);
+    return op_queue_send(&of(store)->op_queue, ops);
 }
 
 static void note_error(struct redis *self, const char *why)
 {
-    front_count_error(&self->front);
-    textbox_put(&self->detail, why);
+    op_queue_count_error(&self->op_queue);
+    status_text_put(&self->detail, why);
 }
 
 static void redis_status(struct store *store, struct store_status *ret_status)
 {
     struct redis *self = of(store);
-    char generation[TEXTBOX_SIZE];
+    char generation[STATUS_TEXT_SIZE];
 
-    front_status(&self->front, ret_status);
-    static_assert(sizeof ret_status->detail == TEXTBOX_SIZE, "it is copied as a whole");
-    textbox_get(&self->detail, ret_status->detail);
+    op_queue_status(&self->op_queue, ret_status);
+    static_assert(sizeof ret_status->detail == STATUS_TEXT_SIZE, "it is copied as a whole");
+    status_text_get(&self->detail, ret_status->detail);
     if (atomic_load_explicit(&self->untold, memory_order_relaxed))
         ret_status->warning = "Redis does not tell its maxmemory-policy (CONFIG GET): make sure "
                               "that it is noeviction";
     ret_status->moves = atomic_load_explicit(&self->moves, memory_order_relaxed);
     ret_status->full = atomic_load_explicit(&self->full, memory_order_relaxed);
-    ret_status->deaf = atomic_load_explicit(&self->ears.deaf, memory_order_relaxed);
-    textbox_get(&self->ears.generation, generation);
+    ret_status->deaf = atomic_load_explicit(&self->subscriber.deaf, memory_order_relaxed);
+    status_text_get(&self->subscriber.generation, generation);
     str_copy(str_of(generation), ret_status->generation, sizeof ret_status->generation);
 }
 
@@ -126,9 +417,9 @@ static void go_down(struct redis *self, int64_t began_ms)
     if (took_ms >= self->session.timeout_ms && took_ms <= DEGRADE_SLOW_MS)
         took_ms = DEGRADE_SLOW_MS + 1;
     degrade_error(&self->degrade, took_ms);
-    front_set_up(&self->front, false);
+    op_queue_set_up(&self->op_queue, false);
     note_error(self, self->session.link.why);
-    front_set_mode(&self->front, (enum store_mode)self->degrade.mode);
+    op_queue_set_mode(&self->op_queue, (enum store_mode)self->degrade.mode);
     /* Never at once: a try takes up to REVIVE_CALL_MS, and what came in before the door was shut is
      * answered first. */
     self->pause_ms = self->pause_ms ? self->pause_ms * 2 : REVIVE_MIN_MS;
@@ -141,15 +432,15 @@ static void take_news(struct redis *self)
 {
     struct redis_session *session = &self->session;
 
-    front_count_batch(&self->front);
+    op_queue_count_batch(&self->op_queue);
     metric_set(METRIC_BREAKERS_OPEN, session->open_breakers);
     if (session->lost > 0)
         metric_add(METRIC_LOST_LEASES, session->lost);
-    textbox_put(&self->ears.generation, session->generation);
+    status_text_put(&self->subscriber.generation, session->generation);
     atomic_store_explicit(&self->offset_ms, session->offset_ms, memory_order_relaxed);
     atomic_store_explicit(&self->store.ahead_ms, session->store_ms - session->mono_ms,
                           memory_order_relaxed);
-    atomic_store_explicit(&self->ears.master, redis_addr_mark(&session->link.at),
+    atomic_store_explicit(&self->subscriber.master, redis_addr_mark(&session->link.at),
                           memory_order_relaxed);
     if (session->emptied)
         note_error(self, "Redis came back empty: all nodes, jobs and leases are gone");
@@ -176,7 +467,7 @@ static void take_tidied(struct redis *self, const redisReply *answer)
     if (answer->type != REDIS_REPLY_ARRAY || answer->elements != 7)
         return;
     if (answer->element[3]->integer > 0)
-        front_count_repairs(&self->front, answer->element[3]->integer);
+        op_queue_count_repairs(&self->op_queue, answer->element[3]->integer);
     if (answer->element[4]->integer > 0)
         self->tidy_ms = soon_ms;
     self->purge_ms = answer->element[5]->integer > 0 ? soon_ms : INT64_MAX;
@@ -225,8 +516,8 @@ static bool bring_up(struct redis *self, int64_t deadline_ms)
     self->arrived = true;
     self->pause_ms = 0;
     degrade_success(&self->degrade);
-    front_set_mode(&self->front, STORE_NORMAL);
-    front_set_up(&self->front, true);
+    op_queue_set_mode(&self->op_queue, STORE_NORMAL);
+    op_queue_set_up(&self->op_queue, true);
     return true;
 }
 
@@ -321,8 +612,8 @@ static void refuse(struct redis *self, struct msg *ops)
 {
     struct msg *begun = cut_begun(&ops, NULL);
 
-    front_answer(&self->front, begun, ERR_UNKNOWN);
-    front_answer(&self->front, ops, ERR_STORE_DOWN);
+    op_queue_answer(&self->op_queue, begun, ERR_UNKNOWN);
+    op_queue_answer(&self->op_queue, ops, ERR_STORE_DOWN);
 }
 
 /* Answers the batch, also when it failed. Returns what goes on in the next call, then `rest`. */
@@ -338,7 +629,7 @@ static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *
     if (!ok) {
         go_down(self, began_ms); /* first, so that nobody sends more */
         if (may_have_run)
-            front_answer(&self->front, batch, ERR_UNKNOWN);
+            op_queue_answer(&self->op_queue, batch, ERR_UNKNOWN);
         else
             refuse(self, batch);
         return rest;
@@ -346,7 +637,7 @@ static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *
     take_news(self);
     degrade_success(&self->degrade);
     rest = cut_begun(&batch, rest);
-    front_answer(&self->front, batch, ERR_OK);
+    op_queue_answer(&self->op_queue, batch, ERR_OK);
     return rest;
 }
 
@@ -369,7 +660,8 @@ static void tidy(struct redis *self)
 static int64_t time_to_wait(const struct redis *self)
 {
     int64_t tidy_ms = self->tidy_ms < self->purge_ms ? self->tidy_ms : self->purge_ms;
-    int64_t left_ms = (front_is_up(&self->front) ? tidy_ms : self->revive_ms) - clock_mono_ms();
+    int64_t left_ms =
+        (op_queue_is_up(&self->op_queue) ? tidy_ms : self->revive_ms) - clock_mono_ms();
 
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
@@ -408,7 +700,7 @@ static void leave(struct redis *self)
 {
     int64_t from = 0;
 
-    if (!front_is_up(&self->front))
+    if (!op_queue_is_up(&self->op_queue))
         return;
     do {
         from = leave_from(self, from);
@@ -421,20 +713,20 @@ static void *store_thread(void *arg)
 
     metrics_thread();
     open_first(self);
-    while (!self->stopping || atomic_load(&self->front.desk.inbox.head)) {
+    while (!self->stopping || atomic_load(&self->op_queue.work_queue.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
-        desk_wait(&self->front.desk, time_to_wait(self));
-        batch = front_take(&self->front.desk, &own);
-        front_run_own(own);
-        while (batch && front_is_up(&self->front) && has_number(self)) {
+        work_queue_wait(&self->op_queue.work_queue, time_to_wait(self));
+        batch = op_queue_take(&self->op_queue.work_queue, &own);
+        op_queue_run_own(own);
+        while (batch && op_queue_is_up(&self->op_queue) && has_number(self)) {
             struct msg *rest = cut_batch(self, batch);
 
             batch = run_batch(self, batch, rest);
         }
         refuse(self, batch);
-        if (front_is_up(&self->front))
+        if (op_queue_is_up(&self->op_queue))
             tidy(self);
         else if (!self->stopping)
             revive(self);
@@ -485,27 +777,27 @@ static bool read_one(struct reader *reader, struct store_op *op)
 static void *reader_thread(void *arg)
 {
     struct reader *reader = arg;
-    struct front *front = &reader->redis->front;
+    struct op_queue *op_queue = &reader->redis->op_queue;
 
     metrics_thread();
-    while (!reader->stopping || atomic_load(&reader->desk->inbox.head)) {
+    while (!reader->stopping || atomic_load(&reader->work_queue->inbox.head)) {
         struct msg *own;
         struct msg *ops;
         bool ok = true;
 
-        desk_wait(reader->desk, IDLE_MS);
-        ops = front_take(reader->desk, &own);
-        front_run_own(own);
+        work_queue_wait(reader->work_queue, IDLE_MS);
+        ops = op_queue_take(reader->work_queue, &own);
+        op_queue_run_own(own);
         for (struct msg *next; ops && ok; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
             next = ops->next;
             ops->next = NULL;
-            ok = front_is_up(front) && read_one(reader, op);
-            front_answer(front, ops, ok ? ERR_OK : ERR_STORE_DOWN);
+            ok = op_queue_is_up(op_queue) && read_one(reader, op);
+            op_queue_answer(op_queue, ops, ok ? ERR_OK : ERR_STORE_DOWN);
         }
         /* What stood behind one that failed need not wait as long. */
-        front_answer(front, ops, ERR_STORE_DOWN);
+        op_queue_answer(op_queue, ops, ERR_STORE_DOWN);
     }
     return NULL;
 }
@@ -515,9 +807,9 @@ static void stop_reader(struct msg *msg)
     container_of(msg, struct reader, stop)->stopping = true;
 }
 
-static void reader_init(struct reader *reader, struct redis *self, struct desk *desk)
+static void reader_init(struct reader *reader, struct redis *self, struct work_queue *work_queue)
 {
-    *reader = (struct reader){.redis = self, .desk = desk, .stop.run = stop_reader};
+    *reader = (struct reader){.redis = self, .work_queue = work_queue, .stop.run = stop_reader};
     redis_link_init(&reader->link, &self->target);
 }
 
@@ -528,7 +820,7 @@ static void free_all(struct redis *self)
     redis_session_free(&self->session);
     redis_link_close(&self->single.link);
     redis_link_close(&self->lists.link);
-    redis_ears_stop(&self->ears);
+    redis_listen_stop(&self->subscriber);
     sem_destroy(&self->is_open);
     explicit_bzero(&self->target, sizeof self->target);
     free(self);
@@ -546,15 +838,15 @@ static struct redis *redis_new(const struct store_config *config, const struct r
         self->config.terms = lease_terms_default;
     self->target = *target;
     redis_session_init(&self->session, &self->target, config);
-    reader_init(&self->single, self, &self->front.helper);
-    reader_init(&self->lists, self, &self->front.lists);
-    redis_ears_init(&self->ears, &self->target, self->session.instance, &self->store);
+    reader_init(&self->single, self, &self->op_queue.helper);
+    reader_init(&self->lists, self, &self->op_queue.lists);
+    redis_listen_init(&self->subscriber, &self->target, self->session.instance, &self->store);
     self->store.name = self->session.name;
     str_copy(str_of(config->version ? config->version : "unknown"), self->version,
              sizeof self->version);
     self->format = config->format ? config->format : FORMAT_NEWEST;
-    front_init(&self->front, redis_read_answers, config->in_flight_max);
-    self->front.is_long = redis_read_is_long;
+    op_queue_init(&self->op_queue, redis_read_answers, config->in_flight_max);
+    self->op_queue.is_long = redis_read_is_long;
     sem_init(&self->is_open, 0, 0);
     self->stop.run = stop_store;
     return self;
@@ -562,11 +854,11 @@ static struct redis *redis_new(const struct store_config *config, const struct r
 
 static bool start_readers(struct redis *self)
 {
-    if (!desk_start(&self->front.helper, "berth-reader", reader_thread, &self->single))
+    if (!work_queue_start(&self->op_queue.helper, "berth-reader", reader_thread, &self->single))
         return false;
-    if (desk_start(&self->front.lists, "berth-lists", reader_thread, &self->lists))
+    if (work_queue_start(&self->op_queue.lists, "berth-lists", reader_thread, &self->lists))
         return true;
-    front_stop_desk(&self->front.helper, &self->single.stop);
+    op_queue_stop_desk(&self->op_queue.helper, &self->single.stop);
     return false;
 }
 
@@ -592,7 +884,7 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     self = redis_new(config, &target, backends[target.kind]);
     explicit_bzero(&target, sizeof target);
     self->why = why;
-    if (!desk_start(&self->front.desk, "berth-store", store_thread, self)) {
+    if (!work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self)) {
         free_all(self);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
@@ -600,11 +892,11 @@ static enum err redis_open(const struct store_config *config, struct store **ret
         ;
     err = self->opened;
     if (!err && !start_readers(self)) {
-        inbox_post(&self->front.desk.inbox, &self->stop);
+        inbox_post(&self->op_queue.work_queue.inbox, &self->stop);
         err = problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     if (err) {
-        desk_join(&self->front.desk);
+        work_queue_join(&self->op_queue.work_queue);
         free_all(self);
         return err;
     }
@@ -612,14 +904,14 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     return ERR_OK;
 }
 
-static void redis_listen(struct store *store, struct store_ear *ear)
+static void redis_listen(struct store *store, struct store_listener *listener)
 {
     struct redis *self = of(store);
 
-    if (!ear)
-        redis_ears_stop(&self->ears);
+    if (!listener)
+        redis_listen_stop(&self->subscriber);
     /* Without it others are not heard; what is read once a second is enough to go on. */
-    else if (!redis_ears_start(&self->ears, ear))
+    else if (!redis_listen_start(&self->subscriber, listener))
         note_error(self, "no thread can be started to listen to other instances");
 }
 
@@ -627,10 +919,10 @@ static void redis_stop(struct store *store)
 {
     struct redis *self = of(store);
 
-    front_stop_desk(&self->front.helper, &self->single.stop);
-    front_stop_desk(&self->front.lists, &self->lists.stop);
-    front_stop_desk(&self->front.desk, &self->stop);
-    assert(atomic_load(&self->front.in_flight) == 0);
+    op_queue_stop_desk(&self->op_queue.helper, &self->single.stop);
+    op_queue_stop_desk(&self->op_queue.lists, &self->lists.stop);
+    op_queue_stop_desk(&self->op_queue.work_queue, &self->stop);
+    assert(atomic_load(&self->op_queue.in_flight) == 0);
 }
 
 static void redis_free(struct store *store)

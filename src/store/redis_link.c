@@ -1,14 +1,33 @@
-/* Connections with deadlines: the socket never blocks, poll() waits. */
+/* Connections with deadlines: the socket never blocks, poll() waits. Where the store's keys are:
+ * Sentinels and clusters are asked, redirections followed. All our keys share one hash tag and so
+ * one slot: a cluster is one master at a time, with others to take over. */
 #include "store/redis_link.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <hiredis/hiredis.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+
+/* What to do about an error reply: it is the answer, or it was dealt with and the command is to be
+ * sent again. *reply may become the answer of another server. */
+enum redis_turn { REDIS_TAKE, REDIS_AGAIN, REDIS_BROKEN };
+
+static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_addr,
+                             int64_t deadline_ms);
+static enum redis_turn redis_route_turn(struct redis_link *link, const struct redis_args *args,
+                                        redisReply **reply, int64_t deadline_ms);
+
+/* --- a connection --- */
 
 enum { WORDS_MAX = 16, LOOK_MIN_MS = 5, LOOK_MAX_MS = 160 };
 
@@ -62,7 +81,8 @@ static bool wait_for(int fd, short events, int64_t deadline_ms)
     }
 }
 
-redisContext *redis_dial(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms)
+static redisContext *redis_dial(struct redis_link *link, const struct redis_addr *to,
+                                int64_t deadline_ms)
 {
     redisContext *context = redisConnectNonBlock(to->host, to->port);
     socklen_t size = sizeof(int);
@@ -121,8 +141,9 @@ redisReply *redis_receive(struct redis_link *link, redisContext *context, int64_
     }
 }
 
-redisReply *redis_exchange(struct redis_link *link, redisContext *context,
-                           const struct redis_args *args, int64_t deadline_ms)
+/* Without following anything. */
+static redisReply *redis_exchange(struct redis_link *link, redisContext *context,
+                                  const struct redis_args *args, int64_t deadline_ms)
 {
     if (redisAppendCommandArgv(context, args->count, args->texts, args->lens) != REDIS_OK ||
         !flush(link, context, deadline_ms))
@@ -145,7 +166,7 @@ static bool accepted(struct redis_link *link, redisContext *context, const struc
     return ok;
 }
 
-bool redis_login(struct redis_link *link, redisContext *context, int64_t deadline_ms)
+static bool redis_login(struct redis_link *link, redisContext *context, int64_t deadline_ms)
 {
     const struct redis_target *target = link->target;
     const char *with_user[] = {"AUTH", target->user, target->password};
@@ -202,7 +223,7 @@ static bool learn_master(struct redis_link *link, redisContext *context,
     return true;
 }
 
-bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms)
+static bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms)
 {
     redisContext *context = redis_dial(link, to, deadline_ms);
 
@@ -367,4 +388,444 @@ bool redis_link_call_all(struct redis_link *link, const struct redis_args *args,
             return call_each(link, args, count, timeout_ms, ret_replies);
         }
     return true;
+}
+
+/* --- where the keys are --- */
+
+enum { PAUSE_MS = 5, PAUSE_JITTER_MS = 20 };
+
+static redisReply *ask_at(struct redis_link *link, redisContext *context, int count,
+                          const char **words, int64_t deadline_ms)
+{
+    struct redis_args args = {.count = count, .texts = words};
+
+    return redis_exchange(link, context, &args, deadline_ms);
+}
+
+static bool read_addr(struct redis_link *link, struct str host, struct str port,
+                      const struct redis_addr *asked, struct redis_addr *ret_addr)
+{
+    int64_t number;
+
+    /* A server that does not know its own address leaves it out: it is where we asked. */
+    if (host.len == 0 || str_is(host, "?"))
+        host = str_of(asked->host);
+    if (!str_int(port, &number) || number < 1 || number > 65535)
+        return redis_link_fail(link, "the address of the master cannot be read", NULL);
+    ret_addr->port = (int)number;
+    return str_copy(host, ret_addr->host, sizeof ret_addr->host) ||
+           redis_link_fail(link, "the address of the master cannot be read", NULL);
+}
+
+static bool ask_sentinel(struct redis_link *link, redisContext *context,
+                         const struct redis_addr *asked, struct redis_addr *ret_addr,
+                         int64_t deadline_ms)
+{
+    const char *words[] = {"SENTINEL", "get-master-addr-by-name", link->target->master};
+    redisReply *reply = ask_at(link, context, 3, words, deadline_ms);
+    bool ok = false;
+
+    if (reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2)
+        ok = read_addr(link, redis_text(reply->element[0]), redis_text(reply->element[1]), asked,
+                       ret_addr);
+    else if (reply)
+        redis_link_fail(link, "the Sentinel knows no such master",
+                        reply->type == REDIS_REPLY_ERROR ? reply->str : link->target->master);
+    if (reply)
+        freeReplyObject(reply);
+    return ok;
+}
+
+static bool read_slots(struct redis_link *link, const redisReply *slots, int64_t slot,
+                       const struct redis_addr *asked, struct redis_addr *ret_addr)
+{
+    for (size_t i = 0; i < slots->elements; i++) {
+        const redisReply *range = slots->element[i];
+        const redisReply *master;
+        char port[16];
+
+        if (range->type != REDIS_REPLY_ARRAY || range->elements < 3 ||
+            range->element[0]->integer > slot || range->element[1]->integer < slot)
+            continue;
+        master = range->element[2];
+        if (master->type != REDIS_REPLY_ARRAY || master->elements < 2)
+            continue;
+        snprintf(port, sizeof port, "%lld", master->element[1]->integer);
+        return read_addr(link, redis_text(master->element[0]), str_of(port), asked, ret_addr);
+    }
+    return redis_link_fail(link, "no cluster node owns the slot of the store", NULL);
+}
+
+static bool ask_cluster(struct redis_link *link, redisContext *context,
+                        const struct redis_addr *asked, struct redis_addr *ret_addr,
+                        int64_t deadline_ms)
+{
+    const char *key_words[] = {"CLUSTER", "KEYSLOT", REDIS_KEY "n"};
+    const char *slot_words[] = {"CLUSTER", "SLOTS"};
+    redisReply *key = ask_at(link, context, 3, key_words, deadline_ms);
+    redisReply *slots = key ? ask_at(link, context, 2, slot_words, deadline_ms) : NULL;
+    bool ok = false;
+
+    if (slots && slots->type == REDIS_REPLY_ARRAY && key->type == REDIS_REPLY_INTEGER)
+        ok = read_slots(link, slots, key->integer, asked, ret_addr);
+    else if (slots)
+        redis_link_fail(link, "it is not a cluster",
+                        slots->type == REDIS_REPLY_ERROR ? slots->str : NULL);
+    if (key)
+        freeReplyObject(key);
+    if (slots)
+        freeReplyObject(slots);
+    return ok;
+}
+
+/* A login at a Sentinel is its own affair: only the servers behind it are logged in to. */
+static bool ask_one(struct redis_link *link, const struct redis_addr *asked,
+                    struct redis_addr *ret_addr, int64_t deadline_ms)
+{
+    redisContext *context = redis_dial(link, asked, deadline_ms);
+    bool ok;
+
+    if (!context)
+        return false;
+    if (link->target->kind == REDIS_SENTINEL)
+        ok = ask_sentinel(link, context, asked, ret_addr, deadline_ms);
+    else
+        ok = redis_login(link, context, deadline_ms) &&
+             ask_cluster(link, context, asked, ret_addr, deadline_ms);
+    redisFree(context);
+    return ok;
+}
+
+/* Where the master is. */
+static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_addr,
+                             int64_t deadline_ms)
+{
+    const struct redis_target *target = link->target;
+    size_t first = rnd_below(&link->rnd, (uint32_t)target->count);
+
+    assert(target->count > 0);
+    if (target->kind == REDIS_SINGLE) {
+        *ret_addr = target->addrs[0];
+        return true;
+    }
+    for (size_t i = 0; i < target->count; i++) {
+        /* One that hangs must not use up the time of the others. */
+        int64_t now_ms = clock_mono_ms();
+        int64_t share_ms = (deadline_ms - now_ms) / (int64_t)(target->count - i);
+
+        if (ask_one(link, &target->addrs[(first + i) % target->count], ret_addr, now_ms + share_ms))
+            return true;
+    }
+    return false;
+}
+
+/* "MOVED 1234 host:port" */
+static bool read_redirection(struct redis_link *link, const char *text, struct redis_addr *ret_addr)
+{
+    struct str rest = str_of(text);
+    struct str place;
+
+    str_cut(&rest, ' ');
+    str_cut(&rest, ' ');
+    place = rest;
+    for (size_t i = place.len; i > 0; i--)
+        if (place.at[i - 1] == ':')
+            return read_addr(link, (struct str){place.at, i - 1},
+                             (struct str){place.at + i, place.len - i}, &link->at, ret_addr);
+    return redis_link_fail(link, "a redirection cannot be read", text);
+}
+
+typedef enum redis_turn turn_rule(struct redis_link *link, const struct redis_args *args,
+                                  redisReply **reply, int64_t deadline_ms);
+
+static enum redis_turn pause_a_little(struct redis_link *link, int64_t deadline_ms)
+{
+    int64_t pause_ms = PAUSE_MS + rnd_below(&link->rnd, PAUSE_JITTER_MS);
+
+    if (clock_mono_ms() + pause_ms >= deadline_ms)
+        return REDIS_TAKE; /* the refusal is the answer */
+    poll(NULL, 0, (int)pause_ms);
+    return REDIS_AGAIN;
+}
+
+static enum redis_turn wait_and_again(struct redis_link *link, const struct redis_args *args,
+                                      redisReply **reply, int64_t deadline_ms)
+{
+    return pause_a_little(link, deadline_ms);
+}
+
+/* It is not the master any more, or does not know: look for it anew. */
+static enum redis_turn find_and_again(struct redis_link *link, const struct redis_args *args,
+                                      redisReply **reply, int64_t deadline_ms)
+{
+    enum redis_turn turn = pause_a_little(link, deadline_ms);
+
+    redis_link_close(link);
+    link->moved = false;
+    return turn;
+}
+
+static enum redis_turn follow(struct redis_link *link, const struct redis_args *args,
+                              redisReply **reply, int64_t deadline_ms)
+{
+    struct redis_addr to;
+
+    if (!read_redirection(link, (*reply)->str, &to))
+        return REDIS_BROKEN;
+    if (clock_mono_ms() >= deadline_ms)
+        return REDIS_TAKE;
+    redis_link_close(link);
+    link->at = to;
+    link->moved = true;
+    return REDIS_AGAIN;
+}
+
+/* For this one command the other server is asked; ASKING and the command go out back to back. */
+static enum redis_turn ask_there(struct redis_link *link, const struct redis_args *args,
+                                 redisReply **reply, int64_t deadline_ms)
+{
+    const char *word = "ASKING";
+    struct redis_addr to;
+    redisContext *context;
+    redisReply *first;
+    redisReply *second = NULL;
+
+    if (!read_redirection(link, (*reply)->str, &to))
+        return REDIS_BROKEN;
+    context = redis_dial(link, &to, deadline_ms);
+    if (!context || !redis_login(link, context, deadline_ms)) {
+        if (context)
+            redisFree(context);
+        return pause_a_little(link, deadline_ms);
+    }
+    redisAppendCommandArgv(context, 1, &word, NULL);
+    first = redis_exchange(link, context, args, deadline_ms);
+    if (first)
+        second = redis_receive(link, context, deadline_ms);
+    if (first)
+        freeReplyObject(first);
+    redisFree(context);
+    if (!second)
+        return REDIS_BROKEN; /* whether it was run there is unknown */
+    freeReplyObject(*reply);
+    *reply = second;
+    return redis_is_error(second, "TRYAGAIN") || redis_is_error(second, "MOVED") ||
+                   redis_is_error(second, "ASK")
+               ? pause_a_little(link, deadline_ms)
+               : REDIS_TAKE;
+}
+
+static const struct {
+    const char *begins;
+    turn_rule *rule;
+} turns[] = {
+    {"MOVED ", follow},           {"ASK ", ask_there},
+    {"TRYAGAIN", wait_and_again}, {"LOADING", wait_and_again},
+    {"BUSY ", wait_and_again},    {"CLUSTERDOWN", find_and_again},
+    {"READONLY", find_and_again}, {"MASTERDOWN", find_and_again},
+};
+
+static enum redis_turn redis_route_turn(struct redis_link *link, const struct redis_args *args,
+                                        redisReply **reply, int64_t deadline_ms)
+{
+    for (size_t i = 0; i < COUNT_OF(turns); i++)
+        if (redis_is_error(*reply, turns[i].begins))
+            return turns[i].rule(link, args, reply, deadline_ms);
+    return REDIS_TAKE;
+}
+
+/* --- store URLs --- */
+
+static const struct scheme {
+    const char *name;
+    enum redis_kind kind;
+    int port; /* when none is given */
+    const char *shape;
+} schemes[] = {
+    {"redis", REDIS_SINGLE, 6379, "redis://[user[:password]@]host:port/db"},
+    {"redis-sentinel", REDIS_SENTINEL, 26379, "redis-sentinel://host:port,host:port/master"},
+    {"redis-cluster", REDIS_CLUSTER, 6379, "redis-cluster://host:port,host:port"},
+};
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Copies with %40 and the like undone; false when it does not fit or is no such text. */
+static bool decode(struct str from, char *to, size_t size)
+{
+    size_t len = 0;
+
+    for (size_t i = 0; i < from.len; i++) {
+        char c = from.at[i];
+
+        if (c == '%') {
+            int high = i + 2 < from.len ? hex_value(from.at[i + 1]) : -1;
+            int low = i + 2 < from.len ? hex_value(from.at[i + 2]) : -1;
+
+            if (high < 0 || low < 0)
+                return false;
+            c = (char)(high * 16 + low);
+            i += 2;
+        }
+        if (len + 1 >= size || c == '\0')
+            return false;
+        to[len++] = c;
+    }
+    to[len] = '\0';
+    return true;
+}
+
+/* "host:port", "[::1]:6379"; without a port `port` is taken. */
+static bool redis_addr_parse(struct str text, int port, struct redis_addr *ret_addr)
+{
+    struct str host = text;
+    struct str rest = STR_NONE;
+    int64_t value = port;
+
+    if (text.len && text.at[0] == '[') {
+        rest = (struct str){text.at + 1, text.len - 1};
+        host = str_cut(&rest, ']');
+        if (!rest.at || (rest.len && rest.at[0] != ':'))
+            return false;
+        rest = rest.len ? (struct str){rest.at + 1, rest.len - 1} : STR_NONE;
+    } else {
+        rest = text;
+        host = str_cut(&rest, ':');
+    }
+    if (rest.at && (!str_int(rest, &value) || value < 1 || value > 65535))
+        return false;
+    ret_addr->port = (int)value;
+    return host.len > 0 && str_copy(host, ret_addr->host, sizeof ret_addr->host);
+}
+
+static enum err fail(struct problem *why, const struct scheme *scheme, const char *what)
+{
+    return problem_set(why, ERR_BAD_CONFIG, "store", "%s; a store URL looks like %s.", what,
+                       scheme->shape);
+}
+
+/* The last '@': a password may hold one. */
+static bool cut_login(struct str *rest, struct str *ret_login)
+{
+    for (size_t i = rest->len; i > 0; i--)
+        if (rest->at[i - 1] == '@') {
+            *ret_login = (struct str){rest->at, i - 1};
+            *rest = (struct str){rest->at + i, rest->len - i};
+            return true;
+        }
+    return false;
+}
+
+static enum err read_login(struct str *rest, struct redis_target *target,
+                           const struct scheme *scheme, struct problem *why)
+{
+    struct str login;
+    struct str user;
+
+    if (!cut_login(rest, &login))
+        return ERR_OK;
+    user = str_cut(&login, ':');
+    if (!decode(user, target->user, sizeof target->user) ||
+        !decode(login, target->password, sizeof target->password))
+        return fail(why, scheme, "The user or the password of the store URL cannot be read");
+    return ERR_OK;
+}
+
+static enum err read_addrs(struct str list, struct redis_target *target,
+                           const struct scheme *scheme, struct problem *why)
+{
+    while (list.at) {
+        struct str one = str_cut(&list, ',');
+
+        if (target->count == REDIS_ADDRS_MAX)
+            return fail(why, scheme, "The store URL names too many hosts");
+        if (!redis_addr_parse(one, scheme->port, &target->addrs[target->count]))
+            return fail(why, scheme, "The store URL names no host, or one with a wrong port");
+        target->count++;
+    }
+    if (target->kind == REDIS_SINGLE && target->count > 1)
+        return fail(why, scheme, "redis:// names one host");
+    return ERR_OK;
+}
+
+/* What follows the hosts: a database number, or the master's name and perhaps a number. */
+static enum err read_path(struct str path, struct redis_target *target, const struct scheme *scheme,
+                          struct problem *why)
+{
+    int64_t db = 0;
+
+    if (target->kind == REDIS_SENTINEL) {
+        struct str name = path.at ? str_cut(&path, '/') : STR_NONE;
+
+        if (name.len == 0 || !decode(name, target->master, sizeof target->master))
+            return fail(why, scheme, "The store URL must name the master the Sentinels watch");
+    }
+    if (path.len && (!str_int(path, &db) || db < 0 || db > 65535))
+        return fail(why, scheme, "The database of the store URL is no number");
+    if (db && target->kind == REDIS_CLUSTER)
+        return fail(why, scheme, "A Redis Cluster has no database but 0");
+    target->db = (int)db;
+    return ERR_OK;
+}
+
+static enum err read_password(struct redis_target *target, struct problem *why)
+{
+    const char *text = getenv("BERTH_STORE_PASSWORD");
+    const char *path = getenv("BERTH_STORE_PASSWORD_FILE");
+    FILE *file;
+    bool ok;
+
+    if (*target->password)
+        return ERR_OK;
+    if (text && !str_copy(str_of(text), target->password, sizeof target->password))
+        return problem_set(why, ERR_BAD_CONFIG, "store", "BERTH_STORE_PASSWORD is too long.");
+    if (text || !path)
+        return ERR_OK;
+    file = fopen(path, "re");
+    ok = file && fgets(target->password, sizeof target->password, file);
+    if (file)
+        fclose(file);
+    if (!ok)
+        return problem_set(why, ERR_BAD_CONFIG, "store",
+                           "The password of the store cannot be read from %s.", path);
+    target->password[strcspn(target->password, "\r\n")] = '\0';
+    return ERR_OK;
+}
+
+enum err redis_url_parse(const char *url, struct redis_target *ret_target, struct problem *why)
+{
+    struct str rest = str_of(url);
+    struct str name = str_cut(&rest, ':');
+    struct redis_target target = {0};
+    const struct scheme *scheme = NULL;
+    struct str hosts;
+    enum err err;
+
+    for (size_t i = 0; i < COUNT_OF(schemes); i++)
+        if (str_is(name, schemes[i].name))
+            scheme = &schemes[i];
+    assert(scheme);
+    target.kind = scheme->kind;
+    if (!rest.at || !str_starts(rest, STR("//")))
+        return fail(why, scheme, "The store URL is not complete");
+    rest = (struct str){rest.at + 2, rest.len - 2};
+    err = read_login(&rest, &target, scheme, why);
+    if (!err) {
+        hosts = str_cut(&rest, '/');
+        err = read_addrs(hosts, &target, scheme, why);
+    }
+    if (!err)
+        err = read_path(rest, &target, scheme, why);
+    if (!err)
+        err = read_password(&target, why);
+    if (!err && *target.user && !*target.password)
+        err = fail(why, scheme, "A user needs a password, here or in BERTH_STORE_PASSWORD");
+    if (!err)
+        *ret_target = target;
+    return err;
 }

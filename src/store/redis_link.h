@@ -4,10 +4,42 @@
 #ifndef STORE_REDIS_LINK_H
 #define STORE_REDIS_LINK_H
 
-#include "base/clock.h"
-#include "store/redis_url.h"
-
 #include <hiredis/hiredis.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+
+/* Where a Redis is: one server, a master that Sentinels know, or a cluster. */
+
+enum redis_kind { REDIS_SINGLE, REDIS_SENTINEL, REDIS_CLUSTER };
+
+enum {
+    REDIS_ADDRS_MAX = 16,
+    REDIS_HOST_MAX = 255,
+    REDIS_NAME_MAX = 127,
+    REDIS_PASSWORD_MAX = 511,
+};
+
+struct redis_addr {
+    char host[REDIS_HOST_MAX + 1];
+    int port;
+};
+
+struct redis_target {
+    enum redis_kind kind;
+    struct redis_addr addrs[REDIS_ADDRS_MAX]; /* of servers, Sentinels or cluster nodes */
+    size_t count;
+    char user[REDIS_NAME_MAX + 1]; /* "": the default user */
+    char password[REDIS_PASSWORD_MAX + 1];
+    int db;
+    char master[REDIS_NAME_MAX + 1]; /* what the Sentinels call it */
+};
+
+/* redis://[user[:password]@]host:port/db, redis-sentinel://h:p,h:p/master[/db],
+ * redis-cluster://h:p,h:p. A password that is not in the URL is taken from BERTH_STORE_PASSWORD, or
+ * from the file BERTH_STORE_PASSWORD_FILE names. No message repeats a password. */
+enum err redis_url_parse(const char *url, struct redis_target *ret_target, struct problem *why);
 
 #define REDIS_KEY "sched:{f}:" /* as lua/unit.lua has it */
 
@@ -56,22 +88,8 @@ bool redis_link_call_all(struct redis_link *link, const struct redis_args *args,
 bool redis_is_error(const redisReply *reply, const char *begins); /* NULL: any error */
 struct str redis_text(const redisReply *reply); /* STR_NONE for nil and what is no text */
 
-/* For redis_route.c only. */
 bool redis_link_fail(struct redis_link *link, const char *what, const char *detail);
-bool redis_connect(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms);
-/* Without following anything. */
-redisReply *redis_exchange(struct redis_link *link, redisContext *context,
-                           const struct redis_args *args, int64_t deadline_ms);
 /* The next reply of what was sent. */
 redisReply *redis_receive(struct redis_link *link, redisContext *context, int64_t deadline_ms);
-bool redis_login(struct redis_link *link, redisContext *context, int64_t deadline_ms);
-redisContext *redis_dial(struct redis_link *link, const struct redis_addr *to, int64_t deadline_ms);
-/* Where the master is. */
-bool redis_route_find(struct redis_link *link, struct redis_addr *ret_addr, int64_t deadline_ms);
-/* What to do about an error reply: it is the answer, or it was dealt with and the command is to be
- * sent again. *reply may become the answer of another server. */
-enum redis_turn { REDIS_TAKE, REDIS_AGAIN, REDIS_BROKEN };
-enum redis_turn redis_route_turn(struct redis_link *link, const struct redis_args *args,
-                                 redisReply **reply, int64_t deadline_ms);
 
 #endif

@@ -24,12 +24,12 @@ enum {
     EARS_PAUSE_MAX_MS = 500,
 };
 
-void redis_ears_init(struct redis_ears *ears, const struct redis_target *target,
-                     const char *instance, const struct store *store)
+void redis_listen_init(struct redis_listen *subscriber, const struct redis_target *target,
+                       const char *instance, const struct store *store)
 {
-    *ears = (struct redis_ears){.deaf = true, .store = store};
-    redis_link_init(&ears->link, target);
-    snprintf(ears->inbox, sizeof ears->inbox, REDIS_KEY "i:%s", instance);
+    *subscriber = (struct redis_listen){.deaf = true, .store = store};
+    redis_link_init(&subscriber->link, target);
+    snprintf(subscriber->inbox, sizeof subscriber->inbox, REDIS_KEY "i:%s", instance);
 }
 
 uint64_t redis_addr_mark(const struct redis_addr *at)
@@ -40,58 +40,58 @@ uint64_t redis_addr_mark(const struct redis_addr *at)
 /* On the listener's thread. */
 static void heard(struct msg *msg)
 {
-    struct store_word *word = container_of(msg, struct store_word, msg);
+    struct store_notice *notice = container_of(msg, struct store_notice, msg);
 
-    word->ear->hear(word->ear, word);
-    free(word);
+    notice->listener->hear(notice->listener, notice);
+    free(notice);
 }
 
-static void post(struct redis_ears *ears, const struct store_word *what)
+static void post(struct redis_listen *subscriber, const struct store_notice *what)
 {
-    struct store_word *word = mem_zeroed(1, sizeof *word + what->text.len);
+    struct store_notice *notice = mem_zeroed(1, sizeof *notice + what->text.len);
 
-    *word = *what;
-    word->text.at = memcpy(word + 1, what->text.len ? what->text.at : "", what->text.len);
-    word->msg.run = heard;
-    word->ear = ears->ear;
-    inbox_post(ears->ear->inbox, &word->msg);
+    *notice = *what;
+    notice->text.at = memcpy(notice + 1, what->text.len ? what->text.at : "", what->text.len);
+    notice->msg.run = heard;
+    notice->listener = subscriber->listener;
+    inbox_post(subscriber->listener->inbox, &notice->msg);
 }
 
 /* "GENERATION REST". Another one is another database's, or of a store that was emptied. */
-static bool is_ours(const struct redis_ears *ears, struct str *text)
+static bool is_ours(const struct redis_listen *subscriber, struct str *text)
 {
-    char generation[TEXTBOX_SIZE];
+    char generation[STATUS_TEXT_SIZE];
 
-    textbox_get(&ears->generation, generation);
+    status_text_get(&subscriber->generation, generation);
     return str_is(str_cut(text, ' '), generation);
 }
 
 /* "VERSION TIME NODE NODE ..." */
-static void hear_nodes(struct redis_ears *ears, struct str text)
+static void hear_nodes(struct redis_listen *subscriber, struct str text)
 {
-    struct store_word word = {.kind = STORE_WORD_NODES};
+    struct store_notice notice = {.kind = STORE_NOTICE_NODES};
     int64_t then_ms;
 
-    if (!is_ours(ears, &text) || !str_int(str_cut(&text, ' '), &word.seq) ||
+    if (!is_ours(subscriber, &text) || !str_int(str_cut(&text, ' '), &notice.seq) ||
         !str_int(str_cut(&text, ' '), &then_ms))
         return;
-    word.age_ms = clock_mono_ms() - store_mono_ms(ears->store, then_ms);
-    word.text = text;
-    post(ears, &word);
+    notice.age_ms = clock_mono_ms() - store_mono_ms(subscriber->store, then_ms);
+    notice.text = text;
+    post(subscriber, &notice);
 }
 
 /* "INSTANCE LANE PRIORITY JOB", as lua/lane.lua writes it: the job by its name. Whoever put it
  * there was answered. */
-static void hear_lane(struct redis_ears *ears, struct str text)
+static void hear_lane(struct redis_listen *subscriber, struct str text)
 {
-    struct store_word word = {.kind = STORE_WORD_LANE};
+    struct store_notice notice = {.kind = STORE_NOTICE_LANE};
     struct str lane, priority;
     uint64_t job;
     char own[STORE_NAME_TEXT + 1];
     char digits[64];
 
-    snprintf(own, sizeof own, "%08x", (unsigned)ears->store->name);
-    if (!is_ours(ears, &text) || str_is(str_cut(&text, ' '), own))
+    snprintf(own, sizeof own, "%08x", (unsigned)subscriber->store->name);
+    if (!is_ours(subscriber, &text) || str_is(str_cut(&text, ' '), own))
         return;
     lane = str_cut(&text, ' ');
     priority = str_cut(&text, ' ');
@@ -99,12 +99,12 @@ static void hear_lane(struct redis_ears *ears, struct str text)
         return;
     snprintf(digits, sizeof digits, STR_FMT " " STR_FMT " %" PRIx64, STR_ARG(lane),
              STR_ARG(priority), job);
-    word.text = str_of(digits);
-    post(ears, &word);
+    notice.text = str_of(digits);
+    post(subscriber, &notice);
 }
 
 /* {"message", channel, text}; all else only shows that somebody is there. */
-static void take(struct redis_ears *ears, const redisReply *reply)
+static void take(struct redis_listen *subscriber, const redisReply *reply)
 {
     struct str channel, text;
 
@@ -113,19 +113,19 @@ static void take(struct redis_ears *ears, const redisReply *reply)
         return;
     channel = redis_text(reply->element[1]);
     text = redis_text(reply->element[2]);
-    if (!text.len || atomic_load(&ears->stopping))
+    if (!text.len || atomic_load(&subscriber->stopping))
         return;
     if (str_is(channel, EARS_NODES))
-        hear_nodes(ears, text);
+        hear_nodes(subscriber, text);
     else if (str_is(channel, EARS_LANES))
-        hear_lane(ears, text);
-    else if (!str_is(channel, EARS_ALL) || is_ours(ears, &text))
-        post(ears, &(struct store_word){.kind = STORE_WORD_TOLD, .text = text});
+        hear_lane(subscriber, text);
+    else if (!str_is(channel, EARS_ALL) || is_ours(subscriber, &text))
+        post(subscriber, &(struct store_notice){.kind = STORE_WORD_TOLD, .text = text});
 }
 
-static bool say(struct redis_ears *ears, int count, const char **words)
+static bool say(struct redis_listen *subscriber, int count, const char **words)
 {
-    redisContext *context = ears->link.context;
+    redisContext *context = subscriber->link.context;
     int done = 0;
 
     if (redisAppendCommandArgv(context, count, words, NULL) != REDIS_OK)
@@ -137,15 +137,16 @@ static bool say(struct redis_ears *ears, int count, const char **words)
 }
 
 /* Not before the server has confirmed it: what is said from then on is heard. */
-static bool subscribe(struct redis_ears *ears)
+static bool subscribe(struct redis_listen *subscriber)
 {
-    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES, EARS_ALL, ears->inbox};
+    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES, EARS_ALL, subscriber->inbox};
     int64_t deadline_ms = clock_mono_ms() + EARS_OPEN_MS;
 
-    if (!redis_link_open(&ears->link, deadline_ms) || !say(ears, COUNT_OF(words), words))
+    if (!redis_link_open(&subscriber->link, deadline_ms) ||
+        !say(subscriber, COUNT_OF(words), words))
         return false;
     for (size_t i = 1; i < COUNT_OF(words); i++) {
-        redisReply *reply = redis_receive(&ears->link, ears->link.context, deadline_ms);
+        redisReply *reply = redis_receive(&subscriber->link, subscriber->link.context, deadline_ms);
         bool ok = reply && reply->type == REDIS_REPLY_ARRAY;
 
         if (reply)
@@ -153,85 +154,87 @@ static bool subscribe(struct redis_ears *ears)
         if (!ok)
             return false;
     }
-    post(ears, &(struct store_word){.kind = STORE_WORD_GAP});
+    post(subscriber, &(struct store_notice){.kind = STORE_NOTICE_GAP});
     return true;
 }
 
 /* A store that moved is followed: who publishes there counts who listens there. */
-static bool is_right_place(const struct redis_ears *ears)
+static bool is_right_place(const struct redis_listen *subscriber)
 {
-    uint64_t master = atomic_load(&ears->master);
+    uint64_t master = atomic_load(&subscriber->master);
 
-    return master == 0 || master == redis_addr_mark(&ears->link.at);
+    return master == 0 || master == redis_addr_mark(&subscriber->link.at);
 }
 
 /* Nothing came for a moment. False: nobody is there any more. */
-static bool is_there(struct redis_ears *ears, int64_t last_ms, int64_t *pinged_ms)
+static bool is_there(struct redis_listen *subscriber, int64_t last_ms, int64_t *pinged_ms)
 {
     const char *ping[] = {"PING"};
     int64_t now_ms = clock_mono_ms();
 
-    if (ears->link.context->err || now_ms - last_ms > EARS_SILENT_MS || !is_right_place(ears))
+    if (subscriber->link.context->err || now_ms - last_ms > EARS_SILENT_MS ||
+        !is_right_place(subscriber))
         return false;
     if (now_ms - last_ms < EARS_PING_MS || now_ms - *pinged_ms < EARS_PING_MS)
         return true;
     *pinged_ms = now_ms;
-    return say(ears, 1, ping);
+    return say(subscriber, 1, ping);
 }
 
 /* Until the connection is gone. */
-static void listen(struct redis_ears *ears)
+static void listen(struct redis_listen *subscriber)
 {
     int64_t last_ms = clock_mono_ms();
     int64_t pinged_ms = last_ms;
 
-    while (!atomic_load(&ears->stopping)) {
-        redisReply *reply =
-            redis_receive(&ears->link, ears->link.context, clock_mono_ms() + EARS_LOOK_MS);
+    while (!atomic_load(&subscriber->stopping)) {
+        redisReply *reply = redis_receive(&subscriber->link, subscriber->link.context,
+                                          clock_mono_ms() + EARS_LOOK_MS);
 
-        if (!reply && !is_there(ears, last_ms, &pinged_ms))
+        if (!reply && !is_there(subscriber, last_ms, &pinged_ms))
             return;
         if (!reply)
             continue;
         last_ms = clock_mono_ms();
-        take(ears, reply);
+        take(subscriber, reply);
         freeReplyObject(reply);
     }
 }
 
-static void *ears_thread(void *arg)
+static void *listen_thread(void *arg)
 {
-    struct redis_ears *ears = arg;
+    struct redis_listen *subscriber = arg;
     int64_t pause_ms = EARS_PAUSE_MIN_MS;
 
-    while (!atomic_load(&ears->stopping)) {
-        if (subscribe(ears)) {
+    while (!atomic_load(&subscriber->stopping)) {
+        if (subscribe(subscriber)) {
             pause_ms = EARS_PAUSE_MIN_MS;
-            atomic_store_explicit(&ears->deaf, false, memory_order_relaxed);
-            listen(ears);
-            atomic_store_explicit(&ears->deaf, true, memory_order_relaxed);
+            atomic_store_explicit(&subscriber->deaf, false, memory_order_relaxed);
+            listen(subscriber);
+            atomic_store_explicit(&subscriber->deaf, true, memory_order_relaxed);
         }
-        redis_link_close(&ears->link);
-        if (!atomic_load(&ears->stopping))
+        redis_link_close(&subscriber->link);
+        if (!atomic_load(&subscriber->stopping))
             poll(NULL, 0, (int)pause_ms);
         pause_ms = pause_ms * 2 < EARS_PAUSE_MAX_MS ? pause_ms * 2 : EARS_PAUSE_MAX_MS;
     }
     return NULL;
 }
 
-bool redis_ears_start(struct redis_ears *ears, struct store_ear *ear)
+bool redis_listen_start(struct redis_listen *subscriber, struct store_listener *listener)
 {
-    assert(!ears->started);
-    ears->ear = ear;
-    ears->started = desk_start(&ears->desk, "berth-ears", ears_thread, ears);
-    return ears->started;
+    assert(!subscriber->started);
+    subscriber->listener = listener;
+    subscriber->started =
+        work_queue_start(&subscriber->work_queue, "berth-ears", listen_thread, subscriber);
+    return subscriber->started;
 }
 
-void redis_ears_stop(struct redis_ears *ears)
+void redis_listen_stop(struct redis_listen *subscriber)
 {
-    atomic_store(&ears->stopping, true);
-    if (ears->started)
-        desk_join(&ears->desk);
-    ears->started = false;
-    redis_link_close(&ears->link);
+    atomic_store(&subscriber->stopping, true);
+    if (subscriber->started)
+        work_queue_join(&subscriber->work_queue);
+    subscriber->started = false;
+    redis_link_close(&subscriber->link);
 }

@@ -1,16 +1,38 @@
-/* JOB_GET, JOB_LIST, CALLBACKS, LANES, LANE, SESSION_GET, NODES and COUNTS. */
+/* JOB_GET, JOB_LIST, CALLBACKS, LANES, LANE, SESSION_GET, NODES, COUNTS and PEERS.
+ *
+ * NODES and COUNTS are read page by page: a HGETALL of ten thousand nodes would stop Redis for all.
+ * A node is one field, so each is as it was at one moment; which moment is told by `order`, read
+ * before. A round trip reads the records of one page and what stands beside those of the page
+ * before it, so that a Redis some milliseconds away takes one trip per page, and one more. What the
+ * library keeps of instances may have more words behind those known here, in another version of it.
+ */
 #include "store/redis_read.h"
-#include "model/namespace.h"
-
-#include "base/json.h"
-#include "store/format.h"
-#include "store/redis_wire.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/json.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "model/namespace.h"
+#include "store/record.h"
+#include "store/redis_link.h"
+#include "store/redis_wire.h"
+#include "store/store.h"
+
+typedef bool read_verb(struct redis_read *read); /* false: the store failed */
+
+static bool fits(const struct store_op *op, redisReply *const *fields);
+static bool redis_read_nodes(struct redis_read *read);
+static void wire_live_read(struct str link, struct str live, int64_t now_ms,
+                           struct store_live *ret_live);
+static bool redis_read_peers(struct redis_read *read);
+static read_verb job_get, job_list, callbacks, lanes, lane, session_get;
+
+/* --- jobs, lists, sessions --- */
 
 enum {
     PAGE = 64,        /* jobs that are read at once */
@@ -25,9 +47,6 @@ enum {
 };
 
 #define MEMBERS "64" /* of a list, at a time */
-
-typedef bool read_verb(struct redis_read *read); /* false: the store failed */
-static read_verb job_get, job_list, callbacks, lanes, lane, session_get;
 
 static read_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_JOB_GET] = job_get,
@@ -73,9 +92,10 @@ bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeou
     return ok;
 }
 
-/* An error, or not the shape that was asked for, is a failure of the store. */
-redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
-                               const char *what)
+/* An error, or not the shape that was asked
+ * for, is NULL. An error, or not the shape that was asked for, is a failure of the store. */
+static redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
+                                      const char *what)
 {
     if (!reply || reply->type == type ||
         (type == REDIS_REPLY_STRING && reply->type == REDIS_REPLY_NIL))
@@ -85,14 +105,16 @@ redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int t
     return NULL;
 }
 
-redisReply *redis_read_list(struct redis_read *read, struct redis_args args, const char *what)
+static redisReply *redis_read_list(struct redis_read *read, struct redis_args args,
+                                   const char *what)
 {
     return redis_read_checked(read, redis_link_call(read->link, &args, redis_read_due_ms(read)),
                               REDIS_REPLY_ARRAY, what);
 }
 
-/* The store thread stops as soon as it sees such a format; a read may be the first to. */
-bool redis_read_known(struct redis_read *read, struct str record)
+/* No record, or one of a format that is known here; else the store cannot be read. The store thread
+ * stops as soon as it sees such a format; a read may be the first to. */
+static bool redis_read_known(struct redis_read *read, struct str record)
 {
     int format = record.len ? (unsigned char)record.at[0] : 0;
     char text[48];
@@ -873,6 +895,410 @@ static bool session_get(struct redis_read *read)
     } else {
         op->err = ERR_NOT_FOUND;
     }
+    freeReplyObject(reply);
+    return true;
+}
+
+/* --- nodes --- */
+
+#define SCAN_COUNT "512"
+
+enum {
+    NODES_PAGE = 512,
+    BESIDE_MAX =
+        2 * NODES_PAGE, /* nodes of one round trip: a scan may tell some more than asked for */
+    FIELDS_MAX = 256,   /* of one command */
+    ASKS_MAX = 1 + NODES_PAGE / FIELDS_MAX + BESIDE_MAX / FIELDS_MAX * 4,
+};
+
+/* What stands beside the records, a command each. COUNTS leaves out the last, which is long. */
+enum { BESIDE_ADMIN, BESIDE_LINKS, BESIDE_LIVE, BESIDE_FACTS, BESIDE_COUNT };
+static const char *const beside_keys[BESIDE_COUNT] = {REDIS_KEY "admin", REDIS_KEY "links",
+                                                      REDIS_KEY "live", REDIS_KEY "facts"};
+
+struct nodes {
+    struct redis_read *read;
+    struct wire_state state; /* before the first of them was read */
+    struct map seen;         /* a scan may tell one twice */
+    struct store_node *items;
+    size_t count;
+    size_t cap;
+    size_t complete; /* so many have what stands beside them */
+    size_t named;    /* of those asked for by name, so many were read */
+    char cursor[32]; /* of the scan */
+    bool told;       /* no record is left to be read */
+};
+
+/* Takes the replies from one command on: `count` nodes were asked about. */
+typedef bool take_replies(struct nodes *nodes, redisReply *const *replies, size_t count);
+
+/* One round trip. */
+struct round {
+    struct arena arena; /* of the commands */
+    struct redis_args args[ASKS_MAX];
+    redisReply *replies[ASKS_MAX];
+    take_replies *takes[ASKS_MAX]; /* NULL: taken with those before */
+    size_t counts[ASKS_MAX];
+    size_t asked;
+};
+
+static const char *redis_state_words[4] = {"HMGET", REDIS_KEY "meta", "state", "format"};
+
+bool redis_read_state(struct redis_read *read, const redisReply *reply,
+                      struct wire_state *ret_state)
+{
+    struct str state, format;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2)
+        return redis_link_fail(read->link, "read the state",
+                               reply->type == REDIS_REPLY_ERROR ? reply->str : NULL);
+    state = redis_text(reply->element[0]);
+    format = redis_text(reply->element[1]);
+    *ret_state = (struct wire_state){0};
+    if (!state.at || (format_is_readable(format) && wire_state_read(state, ret_state)))
+        return true;
+    format_explain(format, read->link->why, sizeof read->link->why);
+    return false;
+}
+
+static bool add_node(struct nodes *nodes, struct str id, struct str packed)
+{
+    struct arena *arena = nodes->read->op->arena;
+    struct wire_node node;
+    size_t cap = nodes->cap;
+
+    if (!redis_read_known(nodes->read, packed))
+        return false;
+    if (map_get(&nodes->seen, id) || !wire_node_read(packed, &node) || !node.known)
+        return true;
+    if (nodes->count == cap) {
+        nodes->cap = cap ? cap * 2 : 64;
+        nodes->items = cap ? arena_resize(arena, nodes->items, cap * sizeof *nodes->items,
+                                          nodes->cap * sizeof *nodes->items)
+                           : arena_array(arena, struct store_node, nodes->cap);
+    }
+    nodes->items[nodes->count] = (struct store_node){.id = arena_str(arena, id),
+                                                     .counts = node.counts,
+                                                     .own = node.own,
+                                                     .admin = node.admin,
+                                                     .admin_reason = STR(""),
+                                                     .registered_ms = node.registered_ms,
+                                                     .version = node.version};
+    map_put(&nodes->seen, nodes->items[nodes->count].id, nodes->read);
+    nodes->count++;
+    return true;
+}
+
+static size_t at_most(size_t count, size_t max)
+{
+    return count < max ? count : max;
+}
+
+static size_t beside_count(const struct nodes *nodes)
+{
+    return nodes->read->op->verb == STORE_NODES ? BESIDE_COUNT : BESIDE_FACTS;
+}
+
+/* --- taking --- */
+
+static bool is_broken(struct nodes *nodes, const redisReply *reply, const char *why)
+{
+    redis_link_fail(nodes->read->link, "read the nodes",
+                    reply->type == REDIS_REPLY_ERROR ? reply->str : why);
+    return false;
+}
+
+static bool take_state(struct nodes *nodes, redisReply *const *replies, size_t count)
+{
+    return redis_read_state(nodes->read, replies[0], &nodes->state);
+}
+
+static bool are_fields(struct nodes *nodes, const redisReply *reply, size_t count)
+{
+    return (reply->type == REDIS_REPLY_ARRAY && reply->elements == count) ||
+           is_broken(nodes, reply, "not as many as were asked for");
+}
+
+static bool take_named(struct nodes *nodes, redisReply *const *replies, size_t count)
+{
+    const struct store_op *op = nodes->read->op;
+
+    if (!are_fields(nodes, replies[0], count))
+        return false;
+    for (size_t i = 0; i < count; i++, nodes->named++)
+        if (!add_node(nodes, op->u.nodes.ids[nodes->named], redis_text(replies[0]->element[i])))
+            return false;
+    nodes->told = nodes->named == op->u.nodes.id_count;
+    return true;
+}
+
+/* The cursor becomes "0" at the end. */
+static bool take_scan(struct nodes *nodes, redisReply *const *replies, size_t count)
+{
+    const redisReply *reply = replies[0];
+    const redisReply *list;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[1]->type != REDIS_REPLY_ARRAY ||
+        !str_copy(redis_text(reply->element[0]), nodes->cursor, sizeof nodes->cursor))
+        return is_broken(nodes, reply, "not a page");
+    list = reply->element[1];
+    for (size_t i = 0; i + 1 < list->elements; i += 2)
+        if (!add_node(nodes, redis_text(list->element[i]), redis_text(list->element[i + 1])))
+            return false;
+    nodes->told = strcmp(nodes->cursor, "0") == 0;
+    return true;
+}
+
+static struct str kept_node(struct nodes *nodes, const redisReply *reply)
+{
+    struct str text = redis_text(reply);
+
+    return text.at ? arena_str(nodes->read->op->arena, text) : STR("");
+}
+
+static bool take_beside(struct nodes *nodes, redisReply *const *replies, size_t count)
+{
+    for (size_t kind = 0; kind < beside_count(nodes); kind++)
+        if (!are_fields(nodes, replies[kind], count))
+            return false;
+    for (size_t i = 0; i < count; i++) {
+        struct store_node *node = &nodes->items[nodes->complete++];
+
+        node->admin_reason = kept_node(nodes, replies[BESIDE_ADMIN]->element[i]);
+        wire_live_read(redis_text(replies[BESIDE_LINKS]->element[i]),
+                       redis_text(replies[BESIDE_LIVE]->element[i]), nodes->state.now_ms,
+                       &node->live);
+        if (beside_count(nodes) == BESIDE_COUNT)
+            node->facts = kept_node(nodes, replies[BESIDE_FACTS]->element[i]);
+    }
+    return true;
+}
+
+/* --- asking --- */
+
+static void ask(struct round *round, struct redis_args args, take_replies *take, size_t count)
+{
+    assert(round->asked < ASKS_MAX);
+    round->args[round->asked] = args;
+    round->takes[round->asked] = take;
+    round->counts[round->asked++] = count;
+}
+
+static void ask_fields(struct round *round, const char *key, const struct str *ids, size_t count,
+                       take_replies *take)
+{
+    const char **words = arena_array(&round->arena, const char *, count + 2);
+    size_t *lens = arena_array(&round->arena, size_t, count + 2);
+
+    assert(count > 0 && count <= FIELDS_MAX);
+    words[0] = "HMGET";
+    words[1] = key;
+    lens[0] = strlen(words[0]);
+    lens[1] = strlen(key);
+    for (size_t i = 0; i < count; i++) {
+        words[i + 2] = ids[i].at;
+        lens[i + 2] = ids[i].len;
+    }
+    ask(round, (struct redis_args){.count = (int)count + 2, .texts = words, .lens = lens}, take,
+        count);
+}
+
+static void ask_named(struct nodes *nodes, struct round *round)
+{
+    const struct store_op *op = nodes->read->op;
+    size_t end = at_most(op->u.nodes.id_count, nodes->named + NODES_PAGE);
+
+    for (size_t at = nodes->named; at < end; at += FIELDS_MAX)
+        ask_fields(round, REDIS_KEY "n", op->u.nodes.ids + at, at_most(end - at, FIELDS_MAX),
+                   take_named);
+}
+
+static void ask_scan(struct nodes *nodes, struct round *round)
+{
+    static const char *const words[] = {"HSCAN", REDIS_KEY "n", "", "COUNT", SCAN_COUNT};
+    const char **texts = arena_array(&round->arena, const char *, COUNT_OF(words));
+
+    memcpy(texts, words, sizeof words);
+    texts[2] = nodes->cursor;
+    ask(round, (struct redis_args){.count = COUNT_OF(words), .texts = texts}, take_scan, 0);
+}
+
+static void ask_beside(struct nodes *nodes, struct round *round)
+{
+    size_t end = at_most(nodes->count, nodes->complete + BESIDE_MAX);
+
+    for (size_t at = nodes->complete; at < end; at += FIELDS_MAX) {
+        size_t count = at_most(end - at, FIELDS_MAX);
+        struct str *ids = arena_array(&round->arena, struct str, count);
+
+        for (size_t i = 0; i < count; i++)
+            ids[i] = nodes->items[at + i].id;
+        for (size_t kind = 0; kind < beside_count(nodes); kind++)
+            ask_fields(round, beside_keys[kind], ids, count, kind == 0 ? take_beside : NULL);
+    }
+}
+
+static bool run_round(struct nodes *nodes, struct round *round)
+{
+    struct redis_read *read = nodes->read;
+    bool ok = true;
+
+    if (!redis_link_call_all(read->link, round->args, round->asked, read->timeout_ms,
+                             round->replies))
+        return false;
+    for (size_t i = 0; ok && i < round->asked; i++)
+        if (round->takes[i])
+            ok = round->takes[i](nodes, &round->replies[i], round->counts[i]);
+    for (size_t i = 0; i < round->asked; i++)
+        freeReplyObject(round->replies[i]);
+    arena_reset(&round->arena);
+    round->asked = 0;
+    return ok;
+}
+
+/* NODES, COUNTS. */
+static bool redis_read_nodes(struct redis_read *read)
+{
+    struct store_op *op = read->op;
+    struct nodes nodes = {.read = read, .cursor = "0"};
+    struct round *round = mem_new(struct round);
+    bool named = op->verb == STORE_NODES && op->u.nodes.ids;
+    bool ok = true;
+
+    ask(round,
+        (struct redis_args){.count = COUNT_OF(redis_state_words), .texts = redis_state_words},
+        take_state, 0);
+    nodes.told = named && op->u.nodes.id_count == 0;
+    do {
+        if (!nodes.told && named)
+            ask_named(&nodes, round);
+        else if (!nodes.told)
+            ask_scan(&nodes, round);
+        ask_beside(&nodes, round);
+        ok = run_round(&nodes, round);
+    } while (ok && (!nodes.told || nodes.complete < nodes.count));
+    arena_free(&round->arena);
+    free(round);
+    map_free(&nodes.seen);
+    op->order = nodes.state.order;
+    op->u.nodes.version = nodes.state.version;
+    op->u.nodes.items = nodes.items;
+    op->u.nodes.count = ok ? nodes.count : 0;
+    return ok;
+}
+
+/* --- instances --- */
+
+/* Eight hexadecimal digits; 0 is nobody. */
+static bool read_name(struct str text, uint32_t *ret_name)
+{
+    uint32_t name = 0;
+
+    if (text.len != STORE_NAME_TEXT)
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        static const char digits[] = "0123456789abcdef";
+        const char *digit = memchr(digits, text.at[i], sizeof digits - 1);
+
+        if (!digit)
+            return false;
+        name = name << 4 | (uint32_t)(digit - digits);
+    }
+    *ret_name = name;
+    return name != 0;
+}
+
+static int64_t next_number(struct str *rest, int64_t otherwise)
+{
+    int64_t value;
+
+    return str_int(str_cut(rest, ' '), &value) ? value : otherwise;
+}
+
+static int64_t ago(int64_t then_ms, int64_t now_ms)
+{
+    return then_ms < now_ms ? now_ms - then_ms : 0;
+}
+
+static int32_t figure(struct str *rest)
+{
+    int64_t value = next_number(rest, -1);
+
+    return value >= -1 && value <= INT32_MAX ? (int32_t)value : -1;
+}
+
+/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
+static void wire_live_read(struct str link, struct str live, int64_t now_ms,
+                           struct store_live *ret_live)
+{
+    struct store_live read = {.silent_ms = -1};
+    int64_t kind = 0;
+
+    if (link.at && read_name(str_cut(&link, ' '), &read.holder)) {
+        kind = next_number(&link, 0);
+        read.incarnation = (uint64_t)next_number(&link, 0);
+        read.linked_ms = ago(next_number(&link, now_ms), now_ms);
+    }
+    read.kind = kind > 0 && kind <= STORE_LINK_LEFT ? (enum store_link_kind)kind : STORE_LINK_NONE;
+    if (live.at)
+        read.silent_ms = ago(next_number(&live, now_ms), now_ms);
+    read.level = figure(&live);
+    read.cpu_pm = figure(&live);
+    read.gpu_pm = figure(&live);
+    read.mem_pm = figure(&live);
+    *ret_live = read;
+}
+
+static bool wire_peer_read(struct str name, struct str text, int64_t now_ms,
+                           struct store_peer *ret_peer)
+{
+    struct store_peer peer = {0};
+    int64_t number;
+
+    if (!read_name(name, &peer.name))
+        return false;
+    peer.silent_ms = ago(next_number(&text, now_ms), now_ms);
+    number = next_number(&text, 0);
+    if (number <= 0 || number >= STORE_NUMBERS)
+        return false;
+    peer.number = (unsigned)number;
+    next_number(&text, 0); /* the oldest format it reads, */
+    next_number(&text, 0); /* the newest it would write */
+    if (text.len > STORE_VERSION_MAX)
+        text.len = STORE_VERSION_MAX;
+    str_copy(text, peer.version, sizeof peer.version);
+    *ret_peer = peer;
+    return true;
+}
+
+/* PEERS. */
+static bool redis_read_peers(struct redis_read *read)
+{
+    struct store_op *op = read->op;
+    const char *words[] = {"HGETALL", REDIS_KEY "instances"};
+    const struct redis_args args[] = {{.count = 4, .texts = redis_state_words},
+                                      {.count = 2, .texts = words}};
+    struct wire_state state;
+    redisReply *replies[2];
+    redisReply *reply;
+    bool ok;
+
+    if (!redis_link_call_all(read->link, args, 2, read->timeout_ms, replies))
+        return false;
+    ok = redis_read_state(read, replies[0], &state);
+    freeReplyObject(replies[0]);
+    reply = redis_read_checked(read, replies[1], REDIS_REPLY_ARRAY, "read the instances");
+    if (!ok || !reply) {
+        freeReplyObject(reply);
+        return false;
+    }
+    op->u.peers.items = arena_array(op->arena, struct store_peer, reply->elements / 2 + 1);
+    op->u.peers.count = 0;
+    for (size_t i = 0; i + 1 < reply->elements; i += 2)
+        if (wire_peer_read(redis_text(reply->element[i]), redis_text(reply->element[i + 1]),
+                           state.now_ms, &op->u.peers.items[op->u.peers.count]))
+            op->u.peers.count++;
     freeReplyObject(reply);
     return true;
 }

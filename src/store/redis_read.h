@@ -21,22 +21,10 @@ bool redis_read_is_long(enum store_verb verb); /* its calls grow with what there
 /* False: the store cannot be read now; link->why says more. */
 bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
                     int64_t offset_ms);
-
-/* Between redis_read.c, redis_nodes.c and redis_peers.c. An error, or not the shape that was asked
- * for, is NULL.
- */
-redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
-                               const char *what);
-redisReply *redis_read_list(struct redis_read *read, struct redis_args args, const char *what);
 int64_t redis_read_due_ms(const struct redis_read *read); /* the deadline of a call made now */
-/* No record, or one of a format that is known here; else the store cannot be read. */
-bool redis_read_known(struct redis_read *read, struct str record);
 /* What HMGET answers for the words of redis_state_words: an empty store has neither. */
 struct wire_state;
-extern const char *redis_state_words[4];
 bool redis_read_state(struct redis_read *read, const redisReply *reply,
                       struct wire_state *ret_state);
-bool redis_read_nodes(struct redis_read *read); /* NODES, COUNTS */
-bool redis_read_peers(struct redis_read *read); /* PEERS */
 
 #endif

@@ -95,8 +95,6 @@ void wire_lane(uint64_t lane, char *ret_bytes);
 void wire_begin(struct wire *wire, const struct wire_head *head);
 /* `not_after_ms` in store time. */
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms);
-/* RENEW: how many of its runs are still to be sent, by themselves. 0: the list as it is. */
-size_t wire_renew_later(const struct store_op *op);
 /* Our own: an instance arrives, is still there, tidies up, leaves. The first two tell the newest
  * format it would write and answer its number, if it can be the one it has (0: none); the last one
  * from where to go on. */
@@ -141,8 +139,5 @@ struct wire_state {
 };
 bool wire_state_read(struct str state, struct wire_state *ret_state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
-/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
-void wire_live_read(struct str link, struct str live, int64_t now_ms, struct store_live *ret_live);
-bool wire_peer_read(struct str name, struct str text, int64_t now_ms, struct store_peer *ret_peer);
 
 #endif

@@ -83,10 +83,10 @@ void store_close(struct store *store)
         store->backend->free(store);
 }
 
-void store_listen(struct store *store, struct store_ear *ear)
+void store_listen(struct store *store, struct store_listener *listener)
 {
-    assert(store_name(store) && (!ear || (ear->inbox && ear->hear)));
-    store->backend->listen(store, ear);
+    assert(store_name(store) && (!listener || (listener->inbox && listener->hear)));
+    store->backend->listen(store, listener);
 }
 
 bool store_number_is_ours(const struct store *store)

@@ -471,7 +471,7 @@ static inline bool store_list_full(const struct store_op *op, size_t count)
 }
 
 struct store_config {
-    const char *url; /* "embedded:", "redis://host:port/db", see redis_url.h */
+    const char *url; /* "embedded:", "redis://host:port/db", see redis_link.h */
     const char *data_dir;
     unsigned instance;           /* the number of the only one; a shared store gives numbers */
     const char *version;         /* of this program, for others to see; NULL: unknown */
@@ -489,27 +489,27 @@ struct store_config {
 };
 
 /* What is heard in a shared store. A hint: what was said while the connection was away is lost. */
-enum store_word_kind {
-    STORE_WORD_TOLD,  /* another instance's TELL; perhaps our own, if it was to all */
-    STORE_WORD_NODES, /* `text`: ids of nodes that changed, a space between two */
-    STORE_WORD_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
+enum store_notice_kind {
+    STORE_WORD_TOLD,    /* another instance's TELL; perhaps our own, if it was to all */
+    STORE_NOTICE_NODES, /* `text`: ids of nodes that changed, a space between two */
+    STORE_NOTICE_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
                          there, and it stands  among the first STORE_LANE_TOLD */
-    STORE_WORD_GAP,   /* listening begins, or began anew */
+    STORE_NOTICE_GAP,   /* listening begins, or began anew */
 };
 
-struct store_word {
+struct store_notice {
     struct msg msg; /* private */
-    struct store_ear *ear;
-    enum store_word_kind kind;
+    struct store_listener *listener;
+    enum store_notice_kind kind;
     int64_t seq;    /* NODES: +1 with each; another step means that something was missed */
     int64_t age_ms; /* NODES: since it became true */
     struct str text;
 };
 
 /* hear() is called on `inbox`' thread; the word is gone when it returns. */
-struct store_ear {
+struct store_listener {
     struct inbox *inbox;
-    void (*hear)(struct store_ear *ear, const struct store_word *word);
+    void (*hear)(struct store_listener *listener, const struct store_notice *word);
 };
 
 struct store;
@@ -519,9 +519,10 @@ struct store_backend { /* a row per kind of store */
                      struct problem *why);
     struct msg *(*send)(struct store *store, struct msg *ops); /* as store_send_all */
     void (*status)(struct store *store, struct store_status *ret_status);
-    void (*listen)(struct store *store, struct store_ear *ear); /* NULL: nobody shares it */
-    void (*stop)(struct store *store);                          /* once, as store_stop */
-    void (*free)(struct store *store);                          /* of one that is stopped */
+    void (*listen)(struct store *store,
+                   struct store_listener *listener); /* NULL: nobody shares it */
+    void (*stop)(struct store *store);               /* once, as store_stop */
+    void (*free)(struct store *store);               /* of one that is stopped */
 };
 struct store {
     const struct store_backend *backend;
@@ -546,7 +547,7 @@ struct msg *store_send_all(struct store *store, struct msg *ops);
 void store_status(struct store *store, struct store_status *ret_status);
 /* Once, before the first TELL, and with NULL before the listener's thread ends: nothing is posted
  * to its inbox any more when that returns. */
-void store_listen(struct store *store, struct store_ear *ear);
+void store_listen(struct store *store, struct store_listener *listener);
 /* Answers what is under way and ends its threads; every op after that is refused at once. When
  * nobody sends from another thread any more. Whoever then runs what stands in the senders' inboxes
  * has had every op come back to its owner. */

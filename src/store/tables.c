@@ -1,7 +1,7 @@
 /* The statements that write store.db. */
 #include "store/tables.h"
 
-#include "store/jobrow.h"
+#include "store/reader.h"
 
 #include <assert.h>
 

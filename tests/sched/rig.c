@@ -32,7 +32,7 @@ static void go_through(struct rig *rig, struct store_op *op)
     rig->ops[rig->op_count].op = op;
     rig->ops[rig->op_count++].reply_to = op->reply_to;
     rig->calls[op->verb]++;
-    op->reply_to = &rig->desk.inbox;
+    op->reply_to = &rig->work_queue.inbox;
     assert_int_equal(store_send(rig->store, op), ERR_OK);
 }
 
@@ -104,7 +104,7 @@ static bool changes_job(enum store_verb verb)
 /* Have all calls under way been answered? */
 static bool take_answers(struct rig *rig)
 {
-    for (struct msg *msg = inbox_take(&rig->desk.inbox), *next; msg; msg = next) {
+    for (struct msg *msg = inbox_take(&rig->work_queue.inbox), *next; msg; msg = next) {
         size_t i = 0;
 
         next = msg->next;
@@ -275,7 +275,7 @@ void rig_open(struct rig *rig)
         rig->store = rig->peer->store;
     else
         open_store(rig);
-    desk_init(&rig->desk);
+    work_queue_init(&rig->work_queue);
     assert_int_equal(
         sched_init(&rig->sched, &rig->config, &rig->turnstile, RIG_LOOPS, &hooks, &why), ERR_OK);
     for (int i = 0; i <= RIG_LOOPS; i++) {
@@ -406,7 +406,7 @@ static bool turn_all(struct rig *rig)
 static void wait_for_answers(struct rig *rig, int64_t until_ms)
 {
     while (!take_answers(rig)) {
-        desk_wait(&rig->desk, 10);
+        work_queue_wait(&rig->work_queue, 10);
         if (clock_mono_ms() > until_ms)
             fail_msg("it never became quiet");
     }

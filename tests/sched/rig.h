@@ -15,7 +15,7 @@
 #include "sched/dispatch.h"
 #include "sched/keeper.h"
 #include "sched/settle.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 
 #define RIG_START_MS INT64_C(1800000000000)
 
@@ -57,8 +57,8 @@ struct rig {
     unsigned moves;   /* how often another server took over, as the store tells */
     struct sched sched;
     struct inbox inboxes[RIG_LOOPS + 1];
-    struct desk desk;         /* where the store's answers arrive */
-    int64_t wall_ms, mono_ms; /* a test that sets the clock moves the first alone */
+    struct work_queue work_queue; /* where the store's answers arrive */
+    int64_t wall_ms, mono_ms;     /* a test that sets the clock moves the first alone */
     char dir[64];
     struct arena arena; /* lives as long as the rig */
     struct sched_config config;

@@ -407,7 +407,7 @@ enum { THREAD_NODES = 40, THREAD_LOOPS = 2, EDITIONS = 300 };
  * no read may meet a write, under the address sanitiser no freed memory. */
 struct crowd {
     struct sched sched;
-    struct desk desks[THREAD_LOOPS + 1];
+    struct work_queue work_queues[THREAD_LOOPS + 1];
     int64_t wall_ms;
     pthread_t threads[THREAD_LOOPS + 1];
     _Atomic bool over;
@@ -488,12 +488,12 @@ static size_t read_all(const struct snapshot *snapshot)
 static void *run_loop(void *arg)
 {
     struct sched_loop *loop = arg;
-    struct desk *desk = &crowd->desks[loop->index];
+    struct work_queue *work_queue = &crowd->work_queues[loop->index];
     struct arena arena = {0}; /* of all its changes: their texts are read until they are answered */
     int sent = 0;
 
     while (!atomic_load(&crowd->over)) {
-        inbox_run(&desk->inbox);
+        inbox_run(&work_queue->inbox);
         if (sent < EDITIONS && loop->snapshot)
             change_some(loop, sent++ * 2 + loop->index, &arena);
         sched_flush(loop);
@@ -506,12 +506,12 @@ static void *run_loop(void *arg)
 static void *run_keeper(void *arg)
 {
     struct sched *sched = arg;
-    struct desk *desk = &crowd->desks[THREAD_LOOPS];
+    struct work_queue *work_queue = &crowd->work_queues[THREAD_LOOPS];
 
     keeper_start(sched->keeper);
     while (!atomic_load(&crowd->over)) {
         sched_flush(sched_keeper_loop(sched));
-        inbox_run(&desk->inbox);
+        inbox_run(&work_queue->inbox);
         keeper_turn(sched->keeper);
         if (atomic_load(&crowd->answered) == THREAD_LOOPS * EDITIONS)
             atomic_store(&crowd->over, true);
@@ -550,8 +550,9 @@ static void many_editions_while_loops_read(void **state)
     assert_int_equal(sched_init(&crowd->sched, &config, &store, THREAD_LOOPS, &hooks, &why),
                      ERR_OK);
     for (int i = 0; i <= THREAD_LOOPS; i++) {
-        desk_init(&crowd->desks[i]);
-        sched_loop_init(&crowd->sched, i, &crowd->desks[i].inbox, &crowd->wall_ms, &crowd->wall_ms);
+        work_queue_init(&crowd->work_queues[i]);
+        sched_loop_init(&crowd->sched, i, &crowd->work_queues[i].inbox, &crowd->wall_ms,
+                        &crowd->wall_ms);
     }
     for (int i = 0; i < THREAD_LOOPS; i++)
         pthread_create(&crowd->threads[i], NULL, run_loop, &crowd->sched.loops[i]);

@@ -427,7 +427,7 @@ static void a_word_of_a_lane_is_enough(void **state)
     struct store_head head = rig_job(rig, job);
     snprintf(text, sizeof text, "%llx %x %llx", (unsigned long long)head.lane, head.priority,
              (unsigned long long)job);
-    struct store_word word = {.kind = STORE_WORD_LANE, .text = str_of(text)};
+    struct store_notice word = {.kind = STORE_NOTICE_LANE, .text = str_of(text)};
     keeper_heard(rig->sched.keeper, &word);
     rig_quiet(rig);
     assert_true(is_placed(rig, job));

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "store/deploys.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 
 enum { EVERY_MS = 5000, LEASE_MS = 45000, RENEW = 0, STATUS, VIEW, CHANGE, KINDS };
 
@@ -30,7 +30,7 @@ struct caller {
 };
 
 static struct {
-    struct desk desk;
+    struct work_queue work_queue;
     struct deploys *deploys;
     long agents, deployments, old, changes, seconds;
     struct caller *callers[KINDS];
@@ -96,7 +96,7 @@ static void send_op(struct caller *caller)
 {
     struct deploys_op *op = &caller->op;
 
-    *op = (struct deploys_op){.reply_to = &bench.desk.inbox,
+    *op = (struct deploys_op){.reply_to = &bench.work_queue.inbox,
                               .done = done,
                               .arena = &caller->arena,
                               .node = str_of(caller->node),
@@ -149,7 +149,7 @@ static void done(struct deploys_op *op)
         after = arena_str(&caller->arena, str_of(cursor));
         if (!op->u.view.after.len)
             caller->facts = op->u.view.facts;
-        *op = (struct deploys_op){.reply_to = &bench.desk.inbox,
+        *op = (struct deploys_op){.reply_to = &bench.work_queue.inbox,
                                   .done = done,
                                   .arena = &caller->arena,
                                   .node = str_of(caller->node),
@@ -237,8 +237,8 @@ static void run(void)
                 caller->next_ms += kind == CHANGE ? 1000 : EVERY_MS;
             }
         }
-        desk_wait(&bench.desk, 1);
-        inbox_run(&bench.desk.inbox);
+        work_queue_wait(&bench.work_queue, 1);
+        inbox_run(&bench.work_queue.inbox);
     }
 }
 
@@ -260,7 +260,7 @@ int main(int argc, char **argv)
     ask(conn,
         "SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public");
     PQfinish(conn);
-    desk_init(&bench.desk);
+    work_queue_init(&bench.work_queue);
     if (deploys_open(&config, &bench.deploys, &why)) {
         fprintf(stderr, "%s\n", why.detail);
         return 1;

@@ -6,7 +6,7 @@
  * not a test. */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -26,7 +26,7 @@ struct slot {
 };
 
 static struct {
-    struct desk desk;
+    struct work_queue work_queue;
     struct store *store;
     bool life;
     long want;
@@ -48,7 +48,7 @@ static void send_next(struct slot *slot)
     if (bench.sent >= bench.want)
         return;
     str_copy(str_of(op->head.node), slot->node, sizeof slot->node);
-    *op = (struct store_op){.reply_to = &bench.desk.inbox, .done = finished, .attempt = 1};
+    *op = (struct store_op){.reply_to = &bench.work_queue.inbox, .done = finished, .attempt = 1};
     if (slot->step == 0) {
         op->verb = STORE_RESERVE;
         op->job = job_id_next(clock_wall_ms(), 1);
@@ -95,8 +95,8 @@ static void finished(struct store_op *op)
 static void run_until_done(void)
 {
     while (bench.done < bench.want) {
-        desk_wait(&bench.desk, 1000);
-        inbox_run(&bench.desk.inbox);
+        work_queue_wait(&bench.work_queue, 1000);
+        inbox_run(&bench.work_queue.inbox);
     }
 }
 
@@ -143,7 +143,7 @@ static void register_nodes(int32_t max)
 
     for (int i = 0; i < NODES; i++) {
         snprintf(bench.names[i], sizeof bench.names[i], "node-%04d", i);
-        slots[i].op = (struct store_op){.reply_to = &bench.desk.inbox,
+        slots[i].op = (struct store_op){.reply_to = &bench.work_queue.inbox,
                                         .done = finished,
                                         .verb = STORE_NODE_PUT,
                                         .node = str_of(bench.names[i])};
@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     bench.spec_len = argc > 5 ? (size_t)atol(argv[5]) : 250;
     assert(bench.spec_len < sizeof bench.spec);
     memset(bench.spec, 'x', bench.spec_len);
-    desk_init(&bench.desk);
+    work_queue_init(&bench.work_queue);
     wall_us = clock_mono_us();
     if (store_open(&config, &bench.store, &why)) {
         printf("%s\n", why.detail);

@@ -516,7 +516,7 @@ static void test_one_probe_among_many(void **state)
     for (int i = 0; i < MANY; i++) {
         asked[i] =
             (struct asked){.op = reserve_op(next_job(), "talk", "n1"), .open = &open, .all = &all};
-        asked[i].op.reply_to = &rig->desk.inbox;
+        asked[i].op.reply_to = &rig->work_queue.inbox;
         asked[i].op.done = answered;
         assert_int_equal(store_send(rig->store, &asked[i].op), ERR_OK);
     }

@@ -428,7 +428,7 @@ void crowd_call(struct play *play, struct call *call, const struct call *before)
     bool again = before && before->sides[0].op.verb <= STORE_FINISH && odd(play, 20);
 
     *call = (struct call){.slot = -1};
-    op.reply_to = &play->rigs[0].desk.inbox;
+    op.reply_to = &play->rigs[0].work_queue.inbox;
     if (crowd_chance(play, 1000))
         op.not_after_ms = rig_now_ms() - crowd_below(play, 2);
     if (again)

@@ -13,7 +13,7 @@ void deploys_rig_open(struct deploys_rig *rig, const char *url, const char *dir)
     struct problem why = {0};
 
     *rig = (struct deploys_rig){.url = url};
-    desk_init(&rig->desk);
+    work_queue_init(&rig->work_queue);
     if (deploys_open(&config, &rig->deploys, &why))
         fail_msg("%s", why.detail);
 }
@@ -36,14 +36,14 @@ enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op)
     enum err err;
 
     op->arena = &rig->arena;
-    op->reply_to = &rig->desk.inbox;
+    op->reply_to = &rig->work_queue.inbox;
     op->done = done;
     err = deploys_send(rig->deploys, op);
     if (err)
         return op->err = err;
     while (op->done) {
-        desk_wait(&rig->desk, 100);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 100);
+        inbox_run(&rig->work_queue.inbox);
         assert_true(clock_mono_ms() < end_ms);
     }
     return op->err;

@@ -4,11 +4,11 @@
 
 #include "../base/unit.h"
 #include "store/deploys.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 
 struct deploys_rig {
     struct deploys *deploys;
-    struct desk desk; /* answers come here */
+    struct work_queue work_queue; /* answers come here */
     struct arena arena;
     const char *url;
 };

@@ -70,7 +70,7 @@ void rig_init(struct rig *rig)
     if (!mkdtemp(rig->dir))
         abort();
     rig->config.data_dir = rig->dir;
-    desk_init(&rig->desk);
+    work_queue_init(&rig->work_queue);
     rig_clock_set(RIG_START_MS);
 }
 
@@ -126,8 +126,8 @@ static void arrived(struct store_op *op)
 void rig_wait(struct rig *rig, const bool *done)
 {
     while (!*done) {
-        desk_wait(&rig->desk, 1000);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 1000);
+        inbox_run(&rig->work_queue.inbox);
     }
 }
 
@@ -136,7 +136,7 @@ enum err rig_call(struct rig *rig, struct store_op *op)
     struct waiting waiting = {.op = *op};
     enum err err;
 
-    waiting.op.reply_to = &rig->desk.inbox;
+    waiting.op.reply_to = &rig->work_queue.inbox;
     waiting.op.done = arrived;
     if (!waiting.op.arena)
         waiting.op.arena = &rig->arena;

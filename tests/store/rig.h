@@ -3,7 +3,7 @@
 #ifndef TESTS_STORE_RIG_H
 #define TESTS_STORE_RIG_H
 
-#include "store/desk.h"
+#include "store/op_queue.h"
 #include "store/store.h"
 
 enum {
@@ -17,7 +17,7 @@ enum {
 
 struct rig {
     struct store *store;
-    struct desk desk; /* the test's own inbox */
+    struct work_queue work_queue; /* the test's own inbox */
     struct arena arena;
     char dir[64];
     struct store_config config;

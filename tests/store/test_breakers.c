@@ -17,8 +17,8 @@ static const struct breaker_rules rules = {.threshold = 3, .cooldown_ms = 1000, 
 struct fixture {
     struct breakers breakers;
     struct journal journal; /* failed, so that it takes everything and writes nothing */
-    struct holder holder;
-    struct entry entry;
+    struct ledger_node holder;
+    struct ledger_job entry;
 };
 
 static void set_up(struct fixture *fixture)
@@ -38,7 +38,7 @@ static enum breaker_event settle(struct fixture *fixture, const char *node, cons
 
 static bool allow(struct fixture *fixture, const char *node, const char *type, int64_t now_ms)
 {
-    struct gate *probe;
+    struct breaker_entry *probe;
 
     return breakers_allow(&fixture->breakers, str_of(node), str_of(type), false, now_ms, &probe);
 }
@@ -85,9 +85,9 @@ static void test_bound(void **state)
 /* One that is forgotten for want of room lets its probe go. */
 static void test_bound_with_a_probe(void **state)
 {
-    struct entry *job = mem_new(struct entry);
+    struct ledger_job *job = mem_new(struct ledger_job);
     struct fixture fixture;
-    struct gate *probe;
+    struct breaker_entry *probe;
     char type[32];
 
     set_up(&fixture);
@@ -112,7 +112,7 @@ static void test_bound_with_a_probe(void **state)
 enum { JOBS = 8 };
 
 struct run {
-    struct entry jobs[JOBS];
+    struct ledger_job jobs[JOBS];
     bool busy[JOBS];
 };
 
@@ -120,8 +120,8 @@ struct run {
 static void random_step(struct fixture *fixture, struct run *run, struct rnd *rnd, int64_t now_ms)
 {
     uint32_t at = rnd_below(rnd, JOBS);
-    struct entry *job = &run->jobs[at];
-    struct gate *probe;
+    struct ledger_job *job = &run->jobs[at];
+    struct breaker_entry *probe;
 
     if (run->busy[at]) {
         if (rnd_below(rnd, 4) == 0)

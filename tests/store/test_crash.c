@@ -93,7 +93,7 @@ static void go_on(struct worker *worker)
         if (worker->job >= JOBS)
             _exit(2);
     }
-    *op = (struct store_op){.reply_to = &worker->rig->desk.inbox,
+    *op = (struct store_op){.reply_to = &worker->rig->work_queue.inbox,
                             .done = heard,
                             .job = worker->job,
                             .attempt = 1,
@@ -135,8 +135,8 @@ static void work_until_death(struct rig *rig, int calls)
         for (int i = 0; i < FLIGHT; i++)
             go_on(&workers[i]);
         while (under_way > 0) {
-            desk_wait(&rig->desk, 1000);
-            inbox_run(&rig->desk.inbox);
+            work_queue_wait(&rig->work_queue, 1000);
+            inbox_run(&rig->work_queue.inbox);
         }
         rig_close(rig);
         rig_open(rig);

@@ -424,14 +424,14 @@ static void test_one_refused_renewal_among_many(void **state)
         ops[i] = (struct deploys_op){.verb = DEPLOYS_RENEW,
                                      .node = str_of(nodes[i]),
                                      .arena = &arenas[i],
-                                     .reply_to = &rig->desk.inbox,
+                                     .reply_to = &rig->work_queue.inbox,
                                      .done = sent,
                                      .u.renew = {.lease_ms = LEASE_MS, .if_version = DEPLOYS_ANY}};
         assert_int_equal(deploys_send(rig->deploys, &ops[i]), ERR_OK);
     }
     for (int64_t end_ms = clock_mono_ms() + 20000; left > 0;) {
-        desk_wait(&rig->desk, 100);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 100);
+        inbox_run(&rig->work_queue.inbox);
         left = 0;
         for (size_t i = 0; i < COUNT_OF(nodes); i++)
             left += ops[i].done != NULL;
@@ -481,7 +481,7 @@ static void test_what_the_database_says(void **state)
         assert_true(after.errors > before.errors || rows[i].err != ERR_STORE_DOWN);
         run_sql(rig->url, "DROP TRIGGER says ON deployment");
         while (deploys_status(rig->deploys, &after), !after.up) { /* it is got back */
-            desk_wait(&rig->desk, 10);
+            work_queue_wait(&rig->work_queue, 10);
             assert_true(clock_mono_ms() < end_ms);
         }
         assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);

@@ -269,7 +269,7 @@ static void test_close_while_down(void **state)
     for (int i = 0; i < OPS; i++) {
         waiting[i] = (struct waiting){.left = &left, .down = &down};
         waiting[i].op = (struct store_op){.verb = STORE_NODE_PUT,
-                                          .reply_to = &rig->desk.inbox,
+                                          .reply_to = &rig->work_queue.inbox,
                                           .done = counted,
                                           .node = STR("n2")};
         waiting[i].op.u.node_put.facts = STR("{}");
@@ -279,7 +279,7 @@ static void test_close_while_down(void **state)
     assert_true(left > 0);
     int sent = left;
     rig_close(rig);
-    inbox_run(&rig->desk.inbox);
+    inbox_run(&rig->work_queue.inbox);
     assert_int_equal(left, 0);
     assert_int_equal(down, sent);
     faultvfs_clear();
@@ -897,7 +897,7 @@ static void test_too_much_in_flight(void **state)
     for (int i = 0; i < 3; i++) {
         waiting[i] = (struct waiting){.left = &left, .down = &down};
         waiting[i].op =
-            (struct store_op){RIG_NOTHING, .reply_to = &rig->desk.inbox, .done = counted};
+            (struct store_op){RIG_NOTHING, .reply_to = &rig->work_queue.inbox, .done = counted};
         errs[i] = store_send(rig->store, &waiting[i].op);
         left += errs[i] == ERR_OK;
         assert_true(errs[i] == ERR_OK || errs[i] == ERR_BUSY);
@@ -905,8 +905,8 @@ static void test_too_much_in_flight(void **state)
     assert_int_equal(errs[0], ERR_OK);
     assert_int_equal(errs[1], ERR_OK);
     while (left > 0) {
-        desk_wait(&rig->desk, 1000);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 1000);
+        inbox_run(&rig->work_queue.inbox);
     }
     assert_int_equal(rig_counts(rig, "n1").max, 100000);
 }

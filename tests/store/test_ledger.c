@@ -105,7 +105,7 @@ static int teardown(void **state)
 static void test_audit_repairs(void **state)
 {
     struct fixture *fixture = *state;
-    struct holder *holder = map_get(&fixture->ledger.nodes, STR("n1"));
+    struct ledger_node *holder = map_get(&fixture->ledger.nodes, STR("n1"));
 
     reserve(fixture, 1);
     reserve(fixture, 2);
@@ -174,7 +174,7 @@ static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
 
 static int64_t due_of(struct fixture *fixture, uint64_t job)
 {
-    return ((struct entry *)idmap_get(&fixture->ledger.jobs, job))->head.due_ms;
+    return ((struct ledger_job *)idmap_get(&fixture->ledger.jobs, job))->head.due_ms;
 }
 
 /* Somebody sets the clock: whoever waits waits as long as before, also after a restart. One of them
@@ -306,7 +306,7 @@ static void test_dropped_node_keeps_its_newest_epoch(void **state)
     struct store_op drop = {.verb = STORE_NODE_DROP, .node = STR("n1")};
     struct store_op op = {.verb = STORE_DUE};
     struct store_due due[4];
-    const struct holder *holder;
+    const struct ledger_node *holder;
 
     reserve(fixture, 2);
     reserve(fixture, 7);

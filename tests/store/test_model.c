@@ -355,7 +355,7 @@ static void make_call(struct play *play, struct call *call)
     unsigned dice = below(play, 100);
 
     *call = (struct call){.job = pick(play), .want = {.chosen = -1}};
-    call->op.reply_to = &play->rig.desk.inbox;
+    call->op.reply_to = &play->rig.work_queue.inbox;
     call->op.done = compare;
     call->op.arena = &play->rig.arena;
     if (dice < 30)
@@ -406,8 +406,8 @@ static void play_round(struct play *play)
         assert_int_equal(store_send(play->rig.store, &play->calls[play->sent].op), ERR_OK);
     }
     while (play->answered < play->sent) {
-        desk_wait(&play->rig.desk, 1000);
-        inbox_run(&play->rig.desk.inbox);
+        work_queue_wait(&play->rig.work_queue, 1000);
+        inbox_run(&play->rig.work_queue.inbox);
     }
     check_counts(play);
     arena_reset(&play->rig.arena);

@@ -5,7 +5,7 @@
 #include "../base/unit.h"
 
 #include "base/clock.h"
-#include "store/redis_session.h"
+#include "store/redis.h"
 
 #include <stdio.h>
 #include <string.h>

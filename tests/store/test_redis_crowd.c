@@ -69,8 +69,8 @@ static void send_round(struct play *play, int k, int count)
 static void wait_all(struct play *play)
 {
     while (play->waiting) {
-        desk_wait(&play->rigs[0].desk, 1000);
-        inbox_run(&play->rigs[0].desk.inbox);
+        work_queue_wait(&play->rigs[0].work_queue, 1000);
+        inbox_run(&play->rigs[0].work_queue.inbox);
     }
 }
 
@@ -120,7 +120,7 @@ static void jump(struct play *play, int64_t ms)
     for (int i = 0; i < play->instances; i++) {
         calls[i].play = play;
         calls[i].op = (struct store_op){RIG_NOTHING, .done = crowd_arrived,
-                                        .reply_to = &play->rigs[0].desk.inbox};
+                                        .reply_to = &play->rigs[0].work_queue.inbox};
         assert_int_equal(store_send(play->rigs[1 + i].store, &calls[i].op), ERR_OK);
     }
     redis_meeting_jump(play->instances, ms);

@@ -51,7 +51,7 @@ static void put_nodes(const struct fixture *fixture)
         node_name(ids[i], i);
         puts[i].op = (struct store_op){.verb = STORE_NODE_PUT,
                                        .node = str_of(ids[i]),
-                                       .reply_to = &near.desk.inbox,
+                                       .reply_to = &near.work_queue.inbox,
                                        .done = answered};
         puts[i].op.u.node_put.own = puts[i].op.u.node_put.health = NODE_READY;
         puts[i].op.u.node_put.max = i % 7 + 1;
@@ -171,7 +171,7 @@ static void a_single_read_waits_for_no_list(void **state)
     struct fixture *fixture = *state;
     struct waited list = {.op = {.verb = STORE_COUNTS,
                                  .arena = &fixture->rig.arena,
-                                 .reply_to = &fixture->rig.desk.inbox,
+                                 .reply_to = &fixture->rig.work_queue.inbox,
                                  .done = answered}};
 
     assert_int_equal(rig_put(&fixture->rig, 1), ERR_OK);

@@ -406,7 +406,7 @@ static void test_second_instance(void **state)
     assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
     assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
     due_ms = rig->op.head.due_ms;
-    desk_init(&other.desk);
+    work_queue_init(&other.work_queue);
     other.config.instance = 2;
     other.config.terms = (struct lease_terms){10 * RIG_RUN_MS, 10 * RIG_RUN_MS};
     rig_open(&other);

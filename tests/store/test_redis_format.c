@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "store/format.h"
+#include "store/record.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -99,12 +99,12 @@ static size_t send_all(struct rig *rig, struct flight *flights, size_t count, en
         flights[i].under_way = &under_way;
         flights[i].allowed = allowed;
         flights[i].op.done = landed;
-        flights[i].op.reply_to = &rig->desk.inbox;
+        flights[i].op.reply_to = &rig->work_queue.inbox;
         assert_int_equal(store_send(rig->store, &flights[i].op), ERR_OK);
     }
     while (under_way > 0) {
-        desk_wait(&rig->desk, 1000);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 1000);
+        inbox_run(&rig->work_queue.inbox);
     }
     for (size_t i = 0; i < count; i++)
         refused += flights[i].op.err != ERR_OK;

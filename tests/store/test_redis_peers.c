@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "store/format.h"
+#include "store/record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 enum { PATIENCE_MS = 20000, WORDS_MAX = 64 };
 
 struct heard {
-    enum store_word_kind kind;
+    enum store_notice_kind kind;
     int64_t seq;
     char text[128];
 };
 
 struct side {
     struct rig rig;
-    struct store_ear ear;
+    struct store_listener listener;
     struct heard words[WORDS_MAX];
     size_t count;
 };
@@ -31,9 +31,9 @@ struct fixture {
     char url[64];
 };
 
-static void hear(struct store_ear *ear, const struct store_word *word)
+static void hear(struct store_listener *listener, const struct store_notice *word)
 {
-    struct side *side = container_of(ear, struct side, ear);
+    struct side *side = container_of(listener, struct side, listener);
     struct heard *heard = &side->words[side->count++];
 
     assert_true(side->count <= WORDS_MAX);
@@ -42,7 +42,7 @@ static void hear(struct store_ear *ear, const struct store_word *word)
 }
 
 /* The first word of that kind from `from` on, waited for. */
-static const struct heard *await(struct side *side, size_t from, enum store_word_kind kind)
+static const struct heard *await(struct side *side, size_t from, enum store_notice_kind kind)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
@@ -51,8 +51,8 @@ static const struct heard *await(struct side *side, size_t from, enum store_word
             if (side->words[i].kind == kind)
                 return &side->words[i];
         assert_true(clock_mono_ms() < end_ms);
-        desk_wait(&side->rig.desk, 10);
-        inbox_run(&side->rig.desk.inbox);
+        work_queue_wait(&side->rig.work_queue, 10);
+        inbox_run(&side->rig.work_queue.inbox);
     }
 }
 
@@ -62,16 +62,16 @@ static void open_side(struct fixture *fixture, struct side *side)
     side->rig.config.url = fixture->url;
     side->rig.config.timeout_ms = 5000;
     rig_open(&side->rig);
-    side->ear = (struct store_ear){.inbox = &side->rig.desk.inbox, .hear = hear};
-    store_listen(side->rig.store, &side->ear);
-    await(side, 0, STORE_WORD_GAP);
+    side->listener = (struct store_listener){.inbox = &side->rig.work_queue.inbox, .hear = hear};
+    store_listen(side->rig.store, &side->listener);
+    await(side, 0, STORE_NOTICE_GAP);
     side->count = 0;
 }
 
 static void close_side(struct side *side)
 {
     rig_close(&side->rig);
-    inbox_run(&side->rig.desk.inbox); /* words that came meanwhile are freed */
+    inbox_run(&side->rig.work_queue.inbox); /* words that came meanwhile are freed */
     arena_free(&side->rig.arena);
     rig_remove_dir(side->rig.dir);
 }
@@ -204,11 +204,11 @@ static void changes_of_nodes_are_heard_in_order(void **state)
     const struct heard *first, *second;
 
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
-    first = await(&fixture->b, 0, STORE_WORD_NODES);
+    first = await(&fixture->b, 0, STORE_NOTICE_NODES);
     assert_string_equal(first->text, "n1");
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK); /* says nothing new */
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 2, NODE_READY), ERR_OK);
-    second = await(&fixture->b, 1, STORE_WORD_NODES);
+    second = await(&fixture->b, 1, STORE_NOTICE_NODES);
     assert_int_equal(second->seq, first->seq + 1);
     assert_int_equal(look(&fixture->b, "n1")->counts.max, 2);
     assert_null(look(&fixture->b, "n2"));
@@ -220,8 +220,8 @@ static void a_cut_is_told(void **state)
     struct fixture *fixture = *state;
 
     redis_say(fixture->server.port, "CLIENT KILL TYPE pubsub");
-    await(&fixture->b, 0, STORE_WORD_GAP);
-    await(&fixture->a, 0, STORE_WORD_GAP);
+    await(&fixture->b, 0, STORE_NOTICE_GAP);
+    await(&fixture->a, 0, STORE_NOTICE_GAP);
     assert_int_equal(tell(&fixture->a, store_name(fixture->b.rig.store), "again"), ERR_OK);
     assert_int_equal(fixture->a.rig.op.u.tell.heard, 1);
     assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "again");
@@ -492,17 +492,17 @@ static bool hears_of_lane(struct side *side, const char *text)
 
     for (;;) {
         for (size_t i = 0; i < side->count; i++) {
-            if (side->words[i].kind == STORE_WORD_GAP)
+            if (side->words[i].kind == STORE_NOTICE_GAP)
                 return false;
-            if (side->words[i].kind != STORE_WORD_LANE)
+            if (side->words[i].kind != STORE_NOTICE_LANE)
                 continue;
             assert_string_equal(side->words[i].text, text);
             side->count = 0;
             return true;
         }
         assert_true(clock_mono_ms() < end_ms);
-        desk_wait(&side->rig.desk, 10);
-        inbox_run(&side->rig.desk.inbox);
+        work_queue_wait(&side->rig.work_queue, 10);
+        inbox_run(&side->rig.work_queue.inbox);
     }
 }
 

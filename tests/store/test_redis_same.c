@@ -407,7 +407,7 @@ static void make_call(struct play *play, struct call *call)
     *call = (struct call){0};
     if (chance(play, play->calm ? 200 : 50))
         op.not_after_ms = rig_now_ms() - below(play, 2);
-    op.reply_to = &play->rigs[0].desk.inbox;
+    op.reply_to = &play->rigs[0].work_queue.inbox;
     make_op(play, call, &op);
     for (int k = 0; k < 2; k++) {
         call->sides[k].op = op;
@@ -505,8 +505,8 @@ static void play_round(struct play *play)
             assert_int_equal(store_send(play->rigs[k].store, &play->calls[i].sides[k].op), ERR_OK);
     }
     while (play->waiting) {
-        desk_wait(&play->rigs[0].desk, 1000);
-        inbox_run(&play->rigs[0].desk.inbox);
+        work_queue_wait(&play->rigs[0].work_queue, 1000);
+        inbox_run(&play->rigs[0].work_queue.inbox);
     }
     for (int i = 0; i < count; i++)
         compare(play, &play->calls[i]);

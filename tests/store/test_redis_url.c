@@ -1,5 +1,5 @@
 /* Store URLs that can be read; those that cannot are in test_redis_faults.c. */
-#include "store/redis_url.h"
+#include "store/redis_link.h"
 
 #include "../base/unit.h"
 

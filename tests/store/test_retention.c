@@ -205,7 +205,7 @@ static void put_more(struct bulk_put *put)
     --*put->left;
     ++*put->under_way;
     put->op = (struct store_op){.verb = STORE_PUT, .job = ++*put->next, .attempt = 1};
-    put->op.reply_to = &put->rig->desk.inbox;
+    put->op.reply_to = &put->rig->work_queue.inbox;
     put->op.u.put.spec = (struct str){spec, sizeof spec};
     put->op.u.put.max_attempts = 1;
     put->op.done = bulk_answered;
@@ -258,8 +258,8 @@ static void test_wal_is_bounded(void **state)
         put_more(&puts[i]);
     }
     while (under_way > 0) {
-        desk_wait(&rig->desk, 1000);
-        inbox_run(&rig->desk.inbox);
+        work_queue_wait(&rig->work_queue, 1000);
+        inbox_run(&rig->work_queue.inbox);
         if (wal_bytes(rig) > largest)
             largest = wal_bytes(rig);
     }

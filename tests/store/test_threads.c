@@ -30,7 +30,7 @@ struct life {
 struct client {
     pthread_t thread; /* for who joins */
     pthread_t self;   /* the same, for itself */
-    struct desk desk;
+    struct work_queue work_queue;
     struct rnd rnd;
     unsigned index;
     int begun;
@@ -93,7 +93,7 @@ static void next_step(struct life *life)
         life->job = job_id_next(clock_wall_ms(), client->index);
     }
     *op = (struct store_op){.verb = verbs[life->step],
-                            .reply_to = &client->desk.inbox,
+                            .reply_to = &client->work_queue.inbox,
                             .done = answered,
                             .job = life->job,
                             .attempt = 1,
@@ -136,8 +136,8 @@ static void *run(void *arg)
         next_step(&client->lives[i]);
     }
     while (client->over < LIVES) {
-        desk_wait(&client->desk, 1000);
-        inbox_run(&client->desk.inbox);
+        work_queue_wait(&client->work_queue, 1000);
+        inbox_run(&client->work_queue.inbox);
     }
     for (int i = 0; i < FLIGHT; i++)
         arena_free(&client->lives[i].arena);
@@ -176,7 +176,7 @@ static void test_many_threads(void **state)
     for (unsigned i = 0; i < THREADS; i++) {
         clients[i].index = i;
         rnd_seed(&clients[i].rnd, i);
-        desk_init(&clients[i].desk);
+        work_queue_init(&clients[i].work_queue);
         pthread_create(&clients[i].thread, NULL, run, &clients[i]);
     }
     for (int i = 0; i < THREADS; i++) {
@@ -222,7 +222,7 @@ static void test_close_answers_all(void **state)
 
         ops[i].answers = &answers;
         *op = (struct store_op){.verb = i % 3 ? STORE_PUT : STORE_JOB_GET,
-                                .reply_to = &rig.desk.inbox,
+                                .reply_to = &rig.work_queue.inbox,
                                 .done = count_one,
                                 .job = (uint64_t)i + 1,
                                 .attempt = 1,
@@ -234,7 +234,7 @@ static void test_close_answers_all(void **state)
         assert_int_equal(store_send(rig.store, op), ERR_OK);
     }
     rig_close(&rig);
-    inbox_run(&rig.desk.inbox);
+    inbox_run(&rig.work_queue.inbox);
     assert_int_equal(answers, OPS);
     rig_done(&rig);
 }

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "sched/spec.h"
-#include "store/desk.h"
+#include "store/op_queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct slot {
 };
 
 static struct {
-    struct desk desk;
+    struct work_queue work_queue;
     struct store *store;
     long waiting, types, running, nodes;
     long begun, ended;
@@ -92,7 +92,7 @@ static void send(struct slot *slot)
         return;
     arena_reset(&slot->arena);
     *op = (struct store_op){
-        .reply_to = &fill.desk.inbox, .done = answered, .attempt = 1, .arena = &slot->arena};
+        .reply_to = &fill.work_queue.inbox, .done = answered, .attempt = 1, .arena = &slot->arena};
     if (reserved) {
         make_commit(op, slot, job);
     } else {
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     fill.types = atol(argv[3]);
     fill.running = atol(argv[4]);
     fill.nodes = atol(argv[5]);
-    desk_init(&fill.desk);
+    work_queue_init(&fill.work_queue);
     if (store_open(&config, &fill.store, &why)) {
         fprintf(stderr, "%s\n", why.detail);
         return 1;
@@ -146,8 +146,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < FLIGHT; i++)
         send(&slots[i]);
     while (fill.ended < fill.waiting + fill.running) {
-        desk_wait(&fill.desk, 1000);
-        inbox_run(&fill.desk.inbox);
+        work_queue_wait(&fill.work_queue, 1000);
+        inbox_run(&fill.work_queue.inbox);
     }
     store_close(fill.store);
     for (size_t i = 0; i < FLIGHT; i++)

@@ -121,7 +121,7 @@ local function unit_new(now, gen)
   return unit
 end
 
--- "WRITTEN OLDEST NEWEST SINCE", see store/format.h. Can this library work with such records?
+-- "WRITTEN OLDEST NEWEST SINCE", see store/record.h. Can this library work with such records?
 local function formats_read(text)
   formats.text = nil
   if not text then return false end

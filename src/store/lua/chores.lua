@@ -105,7 +105,7 @@ end
 
 -- The purge: finished jobs go that are too old or too many, the oldest first. It walks the lists of all
 -- spans and goes on where it stopped, a part in each call, so that neither jobs that live long nor those that
--- wait for a callback are in the way of those behind them. As store/purge.c.
+-- wait for a callback are in the way of those behind them. As store/flush.c.
 local purge
 do
 local LOOK_MAX = 1024 -- jobs one call looks at

@@ -42,7 +42,7 @@ local function is_alive(j)
   return j.lease ~= NONE and U.clock < j.due
 end
 
--- The list of ended attempts: the same text as store/attempts.c writes.
+-- The list of ended attempts: the same text as store/ledger_jobs.c writes.
 
 local job_history, job_beside, history_add, history_has
 do

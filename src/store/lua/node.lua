@@ -1,4 +1,4 @@
--- Nodes and time: NODE_PUT, NODE_DROP, RENEW and DUE, as store/ledger_node.c and ledger_due.c have them.
+-- Nodes and time: NODE_PUT, NODE_DROP, RENEW and DUE, as store/ledger.c and ledger.c have them.
 local function tell_changed(id)
   U.told[#U.told + 1] = id
 end

@@ -146,7 +146,7 @@ function write_sessions()
   end
 end
 
--- One text is cheaper to send than a list: redis_answer.c takes it apart again. Its first byte tells
+-- One text is cheaper to send than a list: redis_wire.c takes it apart again. Its first byte tells
 -- it from the record of a node.
 local function placed_answer(answer)
   local why = answer.why or ''

@@ -1,4 +1,4 @@
--- How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE, as store/ledger_settle.c has them.
+-- How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE, as store/ledger_jobs.c has them.
 
 -- A text, or a list that begins with it when the whole record is wanted.
 local function settled_answer(answer)

@@ -1,14 +1,12 @@
 /* The list of a job's ended attempts: a JSON array, newest last, at most STORE_HISTORY_MAX bytes.
  * It is what people see, and what tells a message that came twice from one that contradicts. */
-#ifndef STORE_ATTEMPTS_H
-#define STORE_ATTEMPTS_H
+#ifndef STORE_LEDGER_JOBS_H
+#define STORE_LEDGER_JOBS_H
 
 #include "store/store.h"
 
 /* `head` is the job as it was during the attempt. The oldest entries go when it gets too long. */
 void attempts_add(struct buf *attempts, const struct store_head *head, enum job_event outcome,
                   struct str reason, int64_t now_ms);
-/* Did this attempt end so? node.at == NULL: on any node. */
-bool attempts_has(const struct buf *attempts, int attempt, struct str node, enum job_event outcome);
 
 #endif

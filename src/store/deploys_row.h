@@ -1,14 +1,7 @@
-/* Between the files of deploys:
- *   deploys.c         the threads, their desks and connections
- *   deploys_schema.c  tables and migrations
- *   deploys_clock.c   SQLite's clock, when somebody sets it
- *   deploys_row.c     rows out of cells, and what every change writes
- *   deploys_spec.c    what operators do
- *   deploys_claim.c   what nodes do
- *   deploys_view.c    what claimers see
- *   deploys_copy.c    what nodes tell of their copies */
-#ifndef STORE_DEPLOYS_PRIVATE_H
-#define STORE_DEPLOYS_PRIVATE_H
+/* One op on its way through the database: what all verbs of deployments share. Rows out of cells,
+ * and what goes with every change; the words of both dialects. */
+#ifndef STORE_DEPLOYS_ROW_H
+#define STORE_DEPLOYS_ROW_H
 
 #include "store/deploys.h"
 #include "store/sql.h"
@@ -82,7 +75,6 @@ struct deploys_table {
     struct arena gone_arena;
     int64_t read_mono_ms, took_ms;
 };
-void deploys_table_done(struct deploys_table *table);
 
 /* One op on its way through the database. False from any of these: a statement failed, see sql.h.
  */
@@ -120,12 +112,6 @@ bool deploys_meta(struct work *work);
 /* Those of `id` that still count, or (at == NULL) all. */
 bool deploys_failures(struct work *work, struct str id, struct arena *arena,
                       struct deploys_failure **ret_failures, size_t *ret_count);
-/* A renewal as it nearly always is; *ret_done is false when it takes more than that. */
-bool deploys_renew_good(struct work *work, bool *ret_done);
-/* Is it the agent that has the node's lease? If not, op->err is set. */
-bool deploys_check_instance(struct work *work);
-/* Clears a piece of what nodes left that are gone for good. */
-bool deploys_forget(struct work *work, bool *ret_more);
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 
@@ -135,11 +121,5 @@ struct deploys_schema {
     int64_t oldest;  /* the first version whose program may use them; 0: not told */
     int64_t known;   /* this program's */
 };
-
-/* Makes the tables or adds what is missing; those of a newer berth are left alone. */
-bool deploys_migrate(struct sql *sql, struct deploys_schema *ret_schema);
-bool deploys_schema_is_ours(const struct deploys_schema *schema); /* may we use them? */
-/* Before anything that judges a lease. */
-bool deploys_follow_clock(struct sql *sql);
 
 #endif
