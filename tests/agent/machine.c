@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 void machine_init(struct machine *machine)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/log.h"
 
 #define GIB INT64_C(1048576) /* in KiB */

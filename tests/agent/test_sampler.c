@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "agent/sampler.h"
 #include "agent/usage.h"
 #include "machine.h"

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "machine.h"
 
 #define GIB INT64_C(1048576) /* in KiB */

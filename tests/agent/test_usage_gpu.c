@@ -1,5 +1,5 @@
 /* The GPU's command: what it says, and that nobody waits for it. */
-#include "../base/unit.h"
+#include "../unit.h"
 #include "agent/usage.h"
 #include "agent/usage_gpu.h"
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 /* Our own processes, on machines that are directory trees. */
 #include <unistd.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "agent/usage.h"
 #include "machine.h"
 

@@ -2,15 +2,9 @@
 #ifndef TESTS_AGENT_UNIT_H
 #define TESTS_AGENT_UNIT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "../unit.h"
 
 #include "base/clock.h"
-#include "base/str.h"
 
 enum { UNIT_PATIENCE_MS = 20000 };
 
@@ -23,13 +17,6 @@ enum { UNIT_PATIENCE_MS = 20000 };
                 fail_msg("waited in vain for %s", #condition);                                     \
             uv_run(&(loop)->uv, UV_RUN_ONCE); /* the tick ends it if nothing else does */          \
         }                                                                                          \
-    } while (0)
-
-#define assert_str(got, want)                                                                      \
-    do {                                                                                           \
-        struct str got_ = (got);                                                                   \
-        if (!str_is(got_, (want)))                                                                 \
-            fail_msg("got \"" STR_FMT "\", wanted \"%s\"", STR_ARG(got_), (want));                 \
     } while (0)
 
 /* `part` stands somewhere in `whole`. */

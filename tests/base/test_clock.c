@@ -1,6 +1,6 @@
 /* Clocks go forward; dice are fair and can be replayed. */
+#include "../unit.h"
 #include "base/clock.h"
-#include "unit.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Settings from presets, file, environment and flags: who wins, and what a mistake is told like. */
+#include "../unit.h"
 #include "base/schema.h"
-#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The error table: each row complete, names found again, problems filled. */
+#include "../unit.h"
 #include "base/err.h"
-#include "unit.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Small files: read within a bound, replaced whole. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "base/file.h"
 

@@ -1,7 +1,7 @@
 /* The heap against a search through all nodes. */
+#include "../unit.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "unit.h"
 
 enum { NODES = 300, STEPS = 30000 };
 

@@ -1,7 +1,7 @@
 /* Messages between threads: none lost, none twice, each sender's in order, one wake per batch. */
+#include "../unit.h"
 #include "base/inbox.h"
 #include "base/str.h"
-#include "unit.h"
 
 #include <pthread.h>
 #include <semaphore.h>

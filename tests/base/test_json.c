@@ -1,6 +1,6 @@
 /* Reading values out of JSON, the limits, and what the messages say. */
+#include "../unit.h"
 #include "base/json.h"
-#include "unit.h"
 
 #include <float.h>
 #include <string.h>

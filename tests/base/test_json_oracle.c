@@ -1,9 +1,9 @@
 /* Our reader and jansson must agree: on tricky texts by name, and on many mutations of good ones.
  */
+#include "../unit.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "json_oracle.h"
-#include "unit.h"
 
 #include <string.h>
 

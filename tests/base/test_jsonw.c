@@ -1,7 +1,7 @@
 /* Writing JSON: commas, escapes, and numbers that read back the same. */
+#include "../unit.h"
 #include "base/clock.h"
 #include "base/json.h"
-#include "unit.h"
 
 #include <math.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* Lines as they reach the descriptor: one write each, and nothing from outside can forge one. */
+#include "../unit.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "unit.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Both maps against a plain array, over many random steps. */
+#include "../unit.h"
 #include "base/clock.h"
 #include "base/map.h"
-#include "unit.h"
 
 #include <stdio.h>
 

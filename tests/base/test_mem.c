@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 static void test_pieces_are_zeroed_aligned_and_apart(void **state)
 {

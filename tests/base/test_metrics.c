@@ -1,6 +1,6 @@
 /* Counts from many threads add up, and the text is what Prometheus reads. */
+#include "../unit.h"
 #include "base/metrics.h"
-#include "unit.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Bodies into structs by table: what is taken, what is refused, and the sentence for it. */
+#include "../unit.h"
 #include "base/schema.h"
-#include "unit.h"
 
 #include <string.h>
 

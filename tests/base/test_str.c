@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 static void test_compare(void **state)
 {

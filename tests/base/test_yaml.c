@@ -1,8 +1,8 @@
 /* YAML as JSON: types, lines, and what is refused. */
+#include "../unit.h"
 #include "base/json.h"
 #include "base/schema.h"
 #include "base/yaml.h"
-#include "unit.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 static void set_extension(X509 *cert, X509 *issuer, int nid, const char *value)
 {

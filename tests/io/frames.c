@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 const char frame_upgrade[] = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
                              "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"

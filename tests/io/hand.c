@@ -1,7 +1,7 @@
 #include "hand.h"
 
+#include "../unit.h"
 #include "peer.h"
-#include "unit.h"
 
 void hand_run(struct loop *loop, const int *done)
 {

@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 void peer_dial(struct peer *peer, int port)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "../unit.h"
 #include "peer.h"
-#include "unit.h"
 
 static struct site *site_of(struct http_request *req)
 {

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit.h"
 #include "hand.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 /* One call and how often it was done. */
 struct caller {

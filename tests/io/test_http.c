@@ -9,10 +9,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../unit.h"
 #include "frames.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 #define H "Host: a\r\n"
 

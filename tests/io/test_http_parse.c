@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 static struct http_header headers[8];
 

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 #define H "Host: a\r\n"
 

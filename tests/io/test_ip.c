@@ -1,5 +1,5 @@
 /* Addresses, ranges, and what is neither. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "io/ip.h"
 

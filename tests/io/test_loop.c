@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit.h"
 #include "base/str.h"
 #include "hand.h"
-#include "unit.h"
 
 enum { POSTERS = 4, POSTS = 5000 };
 

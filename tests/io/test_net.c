@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit.h"
 #include "base/clock.h"
 #include "hand.h"
 #include "peer.h"
-#include "unit.h"
 
 static const struct net_limits limits = {.connections_max = 10,
                                          .connections_unknown_percent = 100,

@@ -8,12 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../unit.h"
 #include "certs.h"
 #include "hand.h"
 #include "io/ws.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 static struct certs certs;
 

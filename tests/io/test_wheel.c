@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
+#include "../unit.h"
 #include "base/clock.h"
-#include "unit.h"
 
 enum { ITEMS = 500 };
 

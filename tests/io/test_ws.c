@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit.h"
 #include "base/mem.h"
 #include "frames.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 enum { TEXT = 0x1, BINARY = 0x2, CLOSE = 0x8, PING = 0x9, PONG = 0xa };
 

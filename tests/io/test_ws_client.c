@@ -9,12 +9,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../unit.h"
 #include "frames.h"
 #include "hand.h"
 #include "io/tls.h"
 #include "peer.h"
 #include "site.h"
-#include "unit.h"
 
 /* What happened to one client. */
 struct caller {

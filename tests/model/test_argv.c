@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 typedef bool reader(const struct json *json, struct arena *arena, struct strs *ret_words);
 

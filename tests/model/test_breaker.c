@@ -1,7 +1,7 @@
 /* The breaker's life, its single probe, what is stored, and whose failures count. */
 #include "model/breaker.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/clock.h"
 
 static const struct breaker_rules rules = {.threshold = 3, .cooldown_ms = 1000, .probe_ms = 500};

@@ -1,7 +1,7 @@
 /* How errors and their latency add up. */
 #include "model/cache.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 /* 'e' an error in 10 ms, 's' one in 101 ms, 'b' one in 100 ms (not slow yet), '+' a success. */
 static void test_rows(void **state)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static struct arena arena;
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static struct arena scratch;
 

@@ -1,7 +1,7 @@
 /* The fleet's word, sums and sentence. */
 #include "model/fleet.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 #define S(text)                                                                                    \
     {                                                                                              \

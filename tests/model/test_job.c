@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/clock.h"
 
 #define N1 STR("n1")

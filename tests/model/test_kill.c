@@ -1,7 +1,7 @@
 /* Whom an emergency ends, in which order and at which pace. */
 #include "model/kill.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/clock.h"
 
 #define T(name, kind, points, kib)                                                                 \

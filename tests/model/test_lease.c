@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "model/lease.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static struct lease_node ready_node(int32_t max)
 {

@@ -1,7 +1,7 @@
 /* What trips, how slowly a level changes, and who may start at which. */
 #include "model/level.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/clock.h"
 
 #define PCT(p) ((int64_t)((p)*10000 + 0.5))

@@ -1,7 +1,7 @@
 /* Members: loadActiveNodeUnits, resolveNodeUnitTerminalIds, and when one is lost. */
 #include "model/member.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static struct arena arena;
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static void test_health_names(void **state)
 {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 static void test_sample_sizes(void **state)
 {

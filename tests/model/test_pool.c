@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 /* "en,zh" and "en>zh,zh>en" (or "any") into facts with derived capabilities. */
 static struct pool_facts facts_of(struct arena *arena, const char *semantic, const char *nmt,

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "base/clock.h"
 
 #define GIB INT64_C(1048576) /* in KiB */

@@ -5,12 +5,7 @@
 #ifndef TESTS_SCHED_RIG_H
 #define TESTS_SCHED_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "../unit.h"
 
 #include "sched/dispatch.h"
 #include "sched/keeper.h"
@@ -158,12 +153,5 @@ size_t rig_noted(const struct rig *rig, uint64_t job, const char *event);
 /* The last send of this job; fails the test when there is none. */
 const struct rig_sent *rig_last_sent(const struct rig *rig, uint64_t job);
 size_t rig_sends_of(const struct rig *rig, uint64_t job);
-
-#define assert_str(got, want)                                                                      \
-    do {                                                                                           \
-        struct str got_ = (got);                                                                   \
-        if (!str_is(got_, (want)))                                                                 \
-            fail_msg("got \"" STR_FMT "\", wanted \"%s\"", STR_ARG(got_), (want));                 \
-    } while (0)
 
 #endif

@@ -1,5 +1,5 @@
 /* Requests that wait for a job: each is told once, whatever comes first. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "hand_server.h"
 

@@ -1,5 +1,5 @@
 /* Points of the charts. */
-#include "unit.h"
+#include "../unit.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The audit: what was noted is found again, newest first, also after a restart. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "base/log.h"
 #include "server/audit.h"

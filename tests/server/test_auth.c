@@ -1,5 +1,5 @@
 /* Tokens: what the configuration may say, and who may do what with them. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/auth.h"
 

@@ -1,5 +1,5 @@
 /* Streams for eyes: one event a job, in order, bounded. */
-#include "unit.h"
+#include "../unit.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* What a route is called in the audit, and that none is forgotten. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/guard.h"
 

@@ -1,6 +1,6 @@
 /* How jobs reach nodes: boxes, polls, and links that change while a job is on its way. What needs a
  * real socket is shown end to end. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "hand_server.h"
 

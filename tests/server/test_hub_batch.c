@@ -1,7 +1,7 @@
 /* What leaves at the end of a turn: jobs in one frame, and one word on many messages. The socket is
  * the test's (--wrap). */
+#include "../unit.h"
 #include "server/hub_ws.h"
-#include "unit.h"
 
 #include "hand_server.h"
 

@@ -1,5 +1,5 @@
 /* How many connections there are descriptors for. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/listen.h"
 

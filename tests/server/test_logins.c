@@ -1,5 +1,5 @@
 /* Wrong tokens per address: how many, and for how long. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/auth.h"
 

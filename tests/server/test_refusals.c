@@ -1,5 +1,5 @@
 /* Refused calls: a few of each caller are noted, the rest is told as one number, none is lost. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "base/log.h"
 #include "server/guard.h"

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "unit.h"
+#include "../unit.h"
 
 static void paths_and_methods(void **state)
 {

@@ -1,5 +1,5 @@
 /* The settings: their defaults, the rules between them, and what is refused. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/settings.h"
 

@@ -1,6 +1,6 @@
 /* The conversation with a client, step by step: its socket, the dispatch and the store are the
  * test's (--wrap), so that each order of events can be made. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "hand_server.h"
 

@@ -1,5 +1,5 @@
 /* Who is begun when, and that nobody waits for more than his share. */
-#include "unit.h"
+#include "../unit.h"
 
 #include "server/turns.h"
 

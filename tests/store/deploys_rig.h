@@ -2,7 +2,7 @@
 #ifndef TESTS_STORE_DEPLOYS_RIG_H
 #define TESTS_STORE_DEPLOYS_RIG_H
 
-#include "../base/unit.h"
+#include "../unit.h"
 #include "store/deploys.h"
 #include "store/op_queue.h"
 

@@ -2,7 +2,7 @@
  * any, and with none of its own between them. */
 #include "redis_rig.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 #include "base/clock.h"
 #include "store/redis.h"

@@ -1,7 +1,7 @@
 /* Store URLs that can be read; those that cannot are in test_redis_faults.c. */
 #include "store/redis_link.h"
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 #include <stdlib.h>
 #include <string.h>

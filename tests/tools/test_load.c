@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/unit.h"
+#include "../unit.h"
 
 #include "peer.h"
 

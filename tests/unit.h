@@ -1,6 +1,6 @@
-/* What every test of the server includes: cmocka with the headers it wants, comparing texts. */
-#ifndef TESTS_SERVER_UNIT_H
-#define TESTS_SERVER_UNIT_H
+/* What every unit test includes: cmocka with the headers it wants, and a comparison of texts. */
+#ifndef TESTS_UNIT_H
+#define TESTS_UNIT_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,13 +11,12 @@
 
 #include "base/str.h"
 
-#ifndef assert_str
+/* `got` equals the C string `want`; shows both when not. */
 #define assert_str(got, want)                                                                      \
     do {                                                                                           \
         struct str got_ = (got);                                                                   \
         if (!str_is(got_, (want)))                                                                 \
             fail_msg("got \"" STR_FMT "\", wanted \"%s\"", STR_ARG(got_), (want));                 \
     } while (0)
-#endif
 
 #endif
