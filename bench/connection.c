@@ -1,4 +1,4 @@
-/* What all parts of the load generator stand on: its clock, its complaints, non-blocking
+/* What all parts of the load generator rest on: its clock, its complaints, non-blocking
  * connections, and how an HTTP answer ends. */
 #include <assert.h>
 #include <errno.h>

@@ -55,7 +55,7 @@ static void submit(struct bench_conn *conn, int number)
     char text[16];
     int len = snprintf(text, sizeof text, "%d", number);
 
-    /* no id of ours: each job stands alone */
+    /* no id of ours: each job is alone */
     put(&conn->out, SUBMIT_JOB, STR(FUNCTION "\0\0"), (struct str){.at = text, .len = (size_t)len});
 }
 

@@ -125,7 +125,7 @@ struct bench_work {
 
 /* The worker process of our own protocol. */
 _Noreturn void bench_worker_main(const struct bench_work *work);
-/* Its nodes are gone for good: they should not stand in anybody's list. Failing is no failure. */
+/* Its nodes are gone for good: they should not be in anybody's list. Failing is no failure. */
 void bench_forget_nodes(const struct bench_target *target, int nodes);
 
 /* ---- the submitter (submitter.c) */

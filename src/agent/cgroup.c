@@ -27,7 +27,7 @@ enum {
     WAIT_US = 500
 };
 
-/* Where processes of ours go that stand in the way of passing controllers on. */
+/* Where processes of ours go that are in the way of passing controllers on. */
 #define LEAF "berth-self"
 
 /* memory comes first: the kernel refuses it while processes are in the group, the others it would
@@ -122,7 +122,7 @@ static int make_dir(const char *path)
     return errno == EEXIST ? 0 : errno;
 }
 
-/* --- where this process stands --- */
+/* --- where this process is --- */
 
 static bool list_has(struct str list, char separator, const char *word)
 {
@@ -219,7 +219,7 @@ struct probe {
     struct cgroup_place *place;
 };
 
-/* "domain" is what groups with limits can stand in; the root of all has no type. */
+/* "domain" is what groups with limits can be in; the root of all has no type. */
 static bool is_domain(int group_fd)
 {
     struct buf type = {0};

@@ -1,5 +1,5 @@
 /* What the kernel's control groups (v2) give a run: an end for its whole tree, limits and figures.
- * Groups of runs stand in one parent per agent, below a group that has no processes of its own;
+ * Groups of runs are in one parent per agent, below a group that has no processes of its own;
  * controllers are passed on there and nowhere else, because a group whose processes are not all
  * ours (a login's session) would be damaged by it. Making groups knows v2 only; cgroup_find() also
  * knows v1, for reading what confines this process. */

@@ -233,7 +233,7 @@ static struct deploy_row *find_row(struct deploy_table *deploy_table, struct str
     return NULL;
 }
 
-/* The failures of a row come one behind the other. */
+/* The failures of a row come one after the other. */
 static void mark_failures(struct deploy_table *deploy_table)
 {
     struct arena *arena = &deploy_table->marks_arena;

@@ -24,7 +24,7 @@ struct claimer_config {
 };
 
 struct claimer *claimer_new(struct loop *loop, const struct claimer_config *config);
-void claimer_up(struct claimer *claimer); /* the link stands */
+void claimer_up(struct claimer *claimer); /* the link is up */
 void claimer_down(struct claimer *claimer);
 /* Something changed: it looks soon. */
 void claimer_wake(struct claimer *claimer);

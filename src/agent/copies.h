@@ -84,7 +84,7 @@ struct str copies_first_owned(const struct copies *copies); /* not held; at == N
 /* How often in a row it could not be run here. */
 int64_t copies_failures(const struct copies *copies, struct str id);
 
-/* What an emergency may end: the next one that has a process; NULL: from the first, and behind the
+/* What an emergency may end: the next one that has a process; NULL: from the first, and after the
  * last. */
 struct copy_alive {
     struct str id;

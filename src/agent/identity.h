@@ -10,7 +10,7 @@
  */
 enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret_dir,
                       struct problem *why);
-/* What stands in there, run by run, has a format, a number kept in the file `format`. A directory
+/* What is in there, run by run, has a format, a number kept in the file `format`. A directory
  * of a format that is not known here is refused: what an older agent does not understand it would
  * throw away. One without the file, from before there were numbers, has the first. */
 enum err identity_format(const char *dir, struct arena *arena, struct problem *why);
@@ -23,7 +23,7 @@ enum err identity_id(const char *dir, struct str given, struct arena *arena, str
  * kernel; another one after a reboot, and in any copy of the directory or the machine. */
 enum err identity_instance(const char *dir, struct arena *arena, struct str *ret_instance,
                            struct problem *why);
-/* A host's name as an id: what may not stand in one becomes '-'. "node" if nothing is left. */
+/* A host's name as an id: what may not be in one becomes '-'. "node" if nothing is left. */
 struct str identity_from_host(struct str host, struct arena *arena);
 
 /* What the agent shows to a server so that it is let in: its token and its certificate. Their files
@@ -39,7 +39,7 @@ struct access {
     const char *ca_file;    /* NULL: the system's */
     const char *cert_file;  /* NULL: no certificate of our own */
     const char *key_file;
-    char read[ACCESS_TOKEN_MAX + 1]; /* where `token` then stands */
+    char read[ACCESS_TOKEN_MAX + 1]; /* where `token` then is */
 };
 
 /* The token of the file's first line, into *ret_token. */

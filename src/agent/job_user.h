@@ -15,7 +15,7 @@
 enum {
     JOB_USER_GROUPS_MAX = 256,
     JOB_USER_NAME_MAX = 64,
-    JOB_USER_BASE_MAX = 60, /* of one that others stand beside */
+    JOB_USER_BASE_MAX = 60, /* of one that others are beside */
     JOB_USER_HOME_MAX = 512,
     JOB_USER_POOL_MAX = 64 /* users beside one */
 };

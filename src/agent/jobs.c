@@ -603,7 +603,7 @@ static void jobs_evidence_find(struct agent_job *job)
     arena_free(&arena);
 }
 
-/* The job may be anybody's, and so may be what stands there: no links, no pipes, no more than we
+/* The job may be anybody's, and so may be what is there: no links, no pipes, no more than we
  * want. False: nothing to read. */
 static bool read_output(const struct agent_job *job, struct buf *text, const char **ret_wrong)
 {
@@ -631,7 +631,7 @@ static bool read_output(const struct agent_job *job, struct buf *text, const cha
     return !*ret_wrong && text->len > 0;
 }
 
-/* What stands between the white space around it. */
+/* What is between the white space around it. */
 static struct str trimmed(struct str text)
 {
     while (text.len > 0 && strchr(" \t\r\n", text.at[0]) && text.at[0])
@@ -641,7 +641,7 @@ static struct str trimmed(struct str text)
     return text;
 }
 
-/* JSON, also where it stands a few levels deeper. */
+/* JSON, also where it is a few levels deeper. */
 static bool is_json(struct str text)
 {
     struct arena arena = {0};

@@ -84,7 +84,7 @@ size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
 
 void jobs_trim(struct jobs *jobs); /* now and then: what was kept long enough goes */
 
-void jobs_up(struct jobs *jobs);   /* the link stands */
+void jobs_up(struct jobs *jobs);   /* the link is up */
 void jobs_down(struct jobs *jobs); /* it does not */
 /* What the server says. */
 void jobs_job(struct jobs *jobs, const struct json *body);
@@ -97,7 +97,7 @@ void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *re
 /* `running_jobs`: what this node still owes the server. */
 void jobs_write_running(const struct jobs *jobs, struct jsonw *w);
 
-/* The next job; NULL: from the first, and behind the last. */
+/* The next job; NULL: from the first, and after the last. */
 struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job);
 /* attempt 0: the newest there is. */
 struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt);

@@ -16,7 +16,7 @@ struct node_lease;
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance);
-void node_lease_up(struct node_lease *node_lease); /* the link stands */
+void node_lease_up(struct node_lease *node_lease); /* the link is up */
 void node_lease_down(struct node_lease *node_lease);
 void node_lease_look(struct node_lease *node_lease); /* something changed: renew now */
 void node_lease_judge(

@@ -57,15 +57,15 @@ struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handle
  * all of it was answered. Nothing there: nothing happens. */
 void outbox_take_old(struct outbox *outbox, const char *path);
 void *outbox_user(const struct outbox *outbox);
-/* In order; NULL: from the first, and behind the last. */
+/* In order; NULL: from the first, and after the last. */
 struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note);
 size_t outbox_count(const struct outbox *outbox);
-/* Strings are copied. Sent at once when the link stands. */
+/* Strings are copied. Sent at once when the link is up. */
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
                                int attempt, struct str reason, struct str result, bool command,
                                void *user);
 void outbox_drop(struct outbox_note *note); /* without a word to anybody */
-void outbox_up(struct outbox *outbox);      /* the link stands: everything goes out */
+void outbox_up(struct outbox *outbox);      /* the link is up: everything goes out */
 void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
 /* A `reply` of the server. False: it is not about a note. */
 bool outbox_reply(struct outbox *outbox, const struct json *reply);

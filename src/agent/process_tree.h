@@ -1,4 +1,4 @@
-/* Processes by their place in the tree, read from /proc: what stands below a shim. A process is
+/* Processes by their place in the tree, read from /proc: what is below a shim. A process is
  * known by its number and the moment it started, never by the number alone. */
 #ifndef AGENT_PROCESS_TREE_H
 #define AGENT_PROCESS_TREE_H

@@ -31,7 +31,7 @@ enum {
 const char *const runfile_dirs[RUNFILE_DIRS] = {RUNFILE_WORK, RUNFILE_TMP, RUNFILE_VAR_TMP,
                                                 RUNFILE_SECRETS};
 
-/* Integers of the spec and of the exit record: where they stand and what they are called. */
+/* Integers of the spec and of the exit record: where they are and what they are called. */
 struct int_field {
     const char *name;
     size_t at;

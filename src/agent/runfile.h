@@ -1,4 +1,4 @@
-/* What stands in a run's directory beside its log:
+/* What is in a run's directory beside its log:
  *   spec      what to run, by the agent, before the shim is asked for
  *   exit      the room for it, likewise
  *   input     the payload, likewise; until it ended

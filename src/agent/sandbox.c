@@ -57,7 +57,7 @@ bool privileges_keep(uint64_t capabilities)
 void privileges_bound(void)
 {
     for (unsigned long i = 0; i < 64; i++)
-        prctl(PR_CAPBSET_DROP, i, 0, 0, 0); /* behind the last one there is it fails */
+        prctl(PR_CAPBSET_DROP, i, 0, 0, 0); /* after the last one there is it fails */
 }
 
 int privileges_give_up(void)
@@ -191,7 +191,7 @@ struct sock_fprog *syscalls_filter(struct arena *arena)
     answer(&program, SECCOMP_RET_KILL_PROCESS); /* of another machine, with other numbers */
     load(&program, offsetof(struct seccomp_data, nr));
     answer_if(&program, BPF_JGE, X32_BIT, unknown);
-    /* What it asks for stands in memory that a filter cannot see; everybody falls back to clone. */
+    /* What it asks for is in memory that a filter cannot see; everybody falls back to clone. */
     answer_if(&program, BPF_JEQ, SYS_clone3, unknown);
     answer_if_argument(&program, SYS_clone, 0, BPF_JSET, NAMESPACES, no);
     answer_if_argument(&program, SYS_unshare, 0, BPF_JSET, NAMESPACES, no);

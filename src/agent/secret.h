@@ -2,7 +2,7 @@
  * knows: files in a directory of the agent's (`secrets_dir`, or the credentials of its unit). A run
  * gets copies that its user alone can read, until it has ended: in memory that only its own mount
  * namespace has, or where there is none (sandbox.h) in the directory of the run; and variables
- * of its environment where the name of one was given. What they hold stands in no record, message
+ * of its environment where the name of one was given. What they hold is in no record, message
  * or log.
  *
  * Whoever may submit chooses the words of a job, and whoever may deploy those of a deployment; so

@@ -26,7 +26,7 @@
 enum { FD_DIR, FD_AGENT, FD_COUNT };
 enum { PEERS_MAX = 8, GROUPS_MAX = 256, ENV_MAX = 64, NAME_MAX_BYTES = 64 };
 
-/* Where shims stand: beside the groups of the runs, so that their agent's user may move what they
+/* Where shims are: beside the groups of the runs, so that their agent's user may move what they
  * start from one to the other. The dot keeps it apart from keys. */
 #define SHIMS ".shims"
 
@@ -158,7 +158,7 @@ static enum err read_rules(const char *path, struct config_source *source, struc
     return config_load_file(source, path, why);
 }
 
-/* The names a file allows, one after the other; at == NULL behind the last. First the users beside
+/* The names a file allows, one after the other; at == NULL after the last. First the users beside
  * job_user, then that itself; an empty one is the default. */
 static struct str allowed_name(const struct config *config, size_t number,
                                char text[JOB_USER_NAME_MAX + 1])

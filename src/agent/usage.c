@@ -304,7 +304,7 @@ static void usage_cgroup_find(struct usage_files *files, struct usage_groups *re
     buf_free(&mounts);
 }
 
-/* Where the same thing stands in the two versions. */
+/* Where the same thing is in the two versions. */
 struct memory_files {
     enum usage_place place;
     const char *limits[2];
@@ -329,7 +329,7 @@ static const struct memory_files memory_v1 = {
     .reclaimable = {"total_active_file", "total_inactive_file"},
 };
 
-/* The way up from where this process stands: false behind the top. */
+/* The way up from where this process is: false behind the top. */
 static bool group_first(const struct usage_groups *groups, enum usage_place place,
                         char dir[USAGE_GROUP_MAX])
 {

@@ -58,7 +58,7 @@ int64_t clock_wall_ahead_ms(void)
     return wall_ms - before_us / 1000;
 }
 
-/* `count` decimal digits of `value`; returns what stands behind them. */
+/* `count` decimal digits of `value`; returns what is behind them. */
 static char *put_digits(char *to, int64_t value, int count, char behind)
 {
     for (int i = count; i > 0; i--, value /= 10)

@@ -220,7 +220,7 @@ enum err conf_check(const struct conf *conf, struct problem *why)
     return ERR_OK;
 }
 
-/* FIELD_JSON shows the text as it was given; a newline in it can only stand between tokens. */
+/* FIELD_JSON shows the text as it was given; a newline in it can only be between tokens. */
 static void show_on_one_line(const struct field *field, const void *out, struct buf *text)
 {
     struct jsonw w = jsonw_to(text);

@@ -8,7 +8,7 @@
 enum { DIGEST_HEX = 64 };
 
 void digest_sha256_hex(struct str text, char out[DIGEST_HEX + 1]);
-/* HMAC-SHA256 of two texts, one behind the other. */
+/* HMAC-SHA256 of two texts, one after the other. */
 void digest_hmac_sha256_hex(struct str key, struct str first, struct str second,
                             char out[DIGEST_HEX + 1]);
 /* A new secret: 256 random bits as hex. False: the kernel gives none. */

@@ -9,7 +9,7 @@
 /* Into the arena. ERR_NOT_FOUND: there is none; ERR_TOO_LARGE: more than `max` bytes; ERR_IO. */
 enum err file_read(const char *path, size_t max, struct arena *arena, struct str *ret_text,
                    struct problem *why);
-/* Durable when it returns; the file is readable to its owner alone. ERR_IO: the old one stands. */
+/* Durable when it returns; the file is readable to its owner alone. ERR_IO: the old one is. */
 enum err file_replace(const char *path, struct str text, struct problem *why);
 
 /* May everybody on this machine read it? For files that hold secrets. */

@@ -26,7 +26,7 @@ void inbox_post(struct inbox *inbox, struct msg *msg);
 void mail_add(struct mail *mail, struct msg *msg);
 void inbox_post_all(struct inbox *inbox, const struct mail *mail); /* nothing, if it is empty */
 struct msg *inbox_take(struct inbox *inbox); /* owner: all of them, oldest first, linked by next */
-/* Owner: one at a time, oldest first; NULL: none. What was taken and not given out stands in
+/* Owner: one at a time, oldest first; NULL: none. What was taken and not given out is in
  * *left, which is the owner's too. */
 struct msg *inbox_next(struct inbox *inbox, struct msg **left);
 int inbox_run(struct inbox *inbox); /* owner: takes and runs all; how many there were */

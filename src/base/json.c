@@ -381,7 +381,7 @@ static int read_hex4(const char *at, const char *end)
     return value;
 }
 
-/* p->at stands on the backslash. */
+/* p->at rests on the backslash. */
 static bool skip_escape(struct parse *p)
 {
     char c = p->end - p->at >= 2 ? p->at[1] : '\0';
@@ -466,7 +466,7 @@ static bool skip_special(struct parse *p, struct json *token)
     return true;
 }
 
-/* p->at stands behind the opening quote; leaves it behind the closing one. */
+/* p->at is behind the opening quote; leaves it behind the closing one. */
 static bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);

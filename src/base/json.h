@@ -41,7 +41,7 @@ const struct json *json_get(const struct json *obj, const char *name); /* NULL w
 enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
 bool json_is_null(const struct json *value);        /* absent or null */
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
-/* JSON becomes a part of one line: a line end in it can only stand between two tokens, and is made
+/* JSON becomes a part of one line: a line end in it can only be between two tokens, and is made
  * a space. */
 void json_one_line(char *text, size_t len);
 struct str json_str(const struct json *value,
@@ -59,7 +59,7 @@ bool json_is_number(struct str text);            /* the whole text is one JSON n
 struct jsonw {
     struct buf *buf;
     uint8_t depth;
-    bool keyed;    /* a key stands there, its value is due */
+    bool keyed;    /* a key is there, its value is due */
     uint64_t some; /* bit d: level d has an element already */
     uint64_t objs; /* bit d: level d is an object */
 };

@@ -117,7 +117,7 @@ void jsonw_key_str(struct jsonw *w, struct str name)
     buf_char(w->buf, ':');
 }
 
-/* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that stands behind
+/* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that is behind
  * the backslash. */
 static const char escapes[256] = {
     [0 ... 7] = 'u', ['\b'] = 'b',  ['\t'] = 't', ['\n'] = 'n',

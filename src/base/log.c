@@ -190,7 +190,7 @@ static void put_quoted(struct line *line, struct str text)
     put(line, "\"", 1);
 }
 
-/* May the value stand in logfmt without quotes? */
+/* May the value be in logfmt without quotes? */
 static bool is_bare(struct str text)
 {
     if (text.len == 0 || text.len > VALUE_MAX_BYTES || !str_is_text(text))

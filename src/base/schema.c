@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 
-/* Where a field stands: "options.require_tts". */
+/* Where a field is: "options.require_tts". */
 struct path {
     const struct path *up;
     const char *name;
@@ -421,7 +421,7 @@ static void real_show(const struct field *field, const void *from, struct jsonw 
 struct type_row {
     bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
     bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
-    void (*tell)(const struct field *, struct buf *); /* what stands behind "must be" */
+    void (*tell)(const struct field *, struct buf *); /* what is behind "must be" */
     void (*show)(const struct field *, const void *from, struct jsonw *);
 };
 

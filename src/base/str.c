@@ -114,7 +114,7 @@ static const struct {
     struct str name;
     int64_t ms;
 } units[] = {
-    /* "ms" stands before "s", which it ends with */
+    /* "ms" is before "s", which it ends with */
     {{"ms", 2}, 1},
     {{"s", 1}, 1000},
     {{"m", 1}, 60 * 1000},

@@ -26,7 +26,7 @@ bool str_eq_nocase(struct str a, struct str b); /* ASCII */
 bool str_starts(struct str a, struct str prefix);
 int str_cmp(struct str a, struct str b);
 struct str str_trim(struct str a); /* spaces and tabs at both ends */
-/* Cuts *rest at the first `sep`: returns what stands before it, leaves what follows (rest->at is
+/* Cuts *rest at the first `sep`: returns what is before it, leaves what follows (rest->at is
  * NULL when there was no `sep`). */
 struct str str_cut(struct str *rest, char sep);
 bool str_int(struct str a, int64_t *ret_value); /* decimal, whole text, no overflow */

@@ -329,7 +329,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->arg_count = line.arg_count;
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
-    /* Where no command of its own may stand there, what is behind `--` are arguments: a name may
+    /* Where no command of its own may be there, what is behind `--` are arguments: a name may
      * begin with a dash. */
     for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
         cli->args[cli->arg_count++] = cli->rest[0];

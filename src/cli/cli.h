@@ -42,7 +42,7 @@ struct cli_gate {
 };
 
 /* What the commands that become a server, an agent or something else need; main() fills it in,
- * because the command line stands below them and may not know them. Arguments: without the
+ * because the command line is below them and may not know them. Arguments: without the
  * program's name and the verb. */
 struct cli_host {
     int (*serve)(int argc, char **argv, bool dev);

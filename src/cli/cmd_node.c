@@ -158,7 +158,7 @@ static int cmd_node_rm(struct cli *cli)
     return answer_post(cli, "/v1/node/deregister", &body, "%s removed", cli->args[0]);
 }
 
-/* Any word but a slash may stand in each part: the server knows what there is. */
+/* Any word but a slash may be in each part: the server knows what there is. */
 static int cmd_node_rpc(struct cli *cli)
 {
     struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');

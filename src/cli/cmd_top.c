@@ -32,7 +32,7 @@ enum {
 };
 
 struct node {
-    const struct json *key; /* the id; the server stands behind it */
+    const struct json *key; /* the id; the server is behind it */
     struct str name;
     int64_t cpu, mem, slots; /* in 1/1000; -1: not known */
     int64_t open;            /* breakers that are not closed */

@@ -14,7 +14,7 @@ struct top_sort {
     const char *help;
 };
 
-const struct top_sort *top_sort_at(size_t index); /* NULL behind the last */
+const struct top_sort *top_sort_at(size_t index); /* NULL after the last */
 
 struct top_view {
     const struct json *servers;  /* of /v1/cluster/status */
@@ -31,7 +31,7 @@ void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view
 
 struct scrape_row {
     struct str name;   /* "berth_dispatch_total" */
-    struct str labels; /* what stands in the braces; empty: none */
+    struct str labels; /* what is in the braces; empty: none */
     double value;
 };
 

@@ -187,7 +187,7 @@ static void offer_args(const struct completion *c, const struct command *command
         fputs(FILES, c->cli->out);
 }
 
-/* How many arguments stand before the last word; -1: that is behind `--`. */
+/* How many arguments are before the last word; -1: that is behind `--`. */
 static int count_args(const struct command *command, int argc, char **argv)
 {
     int given = 0;

@@ -16,7 +16,7 @@
 
 enum { CONTEXT_FILE_MAX = 64 * 1024 };
 
-/* The members of a context, as they stand in the file. */
+/* The members of a context, as they are in the file. */
 static const struct {
     const char *name;
     size_t offset;

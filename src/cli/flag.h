@@ -35,7 +35,7 @@ struct flag_given {
     int64_t num;      /* FLAG_INT, FLAG_MS; -1 for FLAG_MS_MAYBE without a value */
 };
 
-/* What was typed, sorted out. Arrays stand in the arena and point into argv. */
+/* What was typed, sorted out. Arrays are in the arena and point into argv. */
 struct flag_line {
     struct flag_given *given;
     size_t given_count;

@@ -1,5 +1,5 @@
 /* Help and manual pages (roff, one for the program and one for each noun), printed from the table
- * of commands; no text about a command stands anywhere else. */
+ * of commands; no text about a command is anywhere else. */
 #include "cli/help.h"
 
 #include <assert.h>

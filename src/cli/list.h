@@ -27,7 +27,7 @@ void show_name(struct cli *cli, struct str id, FILE *to);
 /* The answer as it came, with a newline. */
 void show_raw(struct cli *cli, struct str reply);
 /* JSON as it came, with a newline; in one line if `one_line`. What a terminal might obey can only
- * stand in strings, and is escaped there: it is the same JSON. */
+ * be in strings, and is escaped there: it is the same JSON. */
 void show_json(struct cli *cli, struct str json, bool one_line, FILE *to);
 enum table_colour show_health_colour(struct str health); /* of a node */
 

@@ -37,7 +37,7 @@ int request_get(struct cli *cli, const char *path, const struct json **ret_json,
  * joined into one such text. */
 int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
                  struct str *ret_reply);
-/* Percent-encodes what may not stand in a path segment or a query value. */
+/* Percent-encodes what may not be in a path segment or a query value. */
 const char *request_escape(struct cli *cli, struct str text);
 
 /* Asking for one thing and printing the answer in the form that was asked for. */

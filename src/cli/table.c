@@ -43,7 +43,7 @@ static uint32_t code_point(const unsigned char *at, size_t len)
     return code;
 }
 
-/* Turns the order of all that stands behind it, or ends the line: U+2028 to U+202E, U+2066 to
+/* Turns the order of all that is behind it, or ends the line: U+2028 to U+202E, U+2066 to
  * U+2069. */
 static bool turns_lines(uint32_t code)
 {
@@ -156,7 +156,7 @@ static void pad(FILE *to, size_t columns)
         fputc(' ', to);
 }
 
-/* No blanks behind the last column: lines stay comparable and easy to cut. */
+/* No blanks after the last column: lines stay comparable and easy to cut. */
 static void print_cell(FILE *to, struct str text, const char *code, size_t width, bool right,
                        bool last)
 {

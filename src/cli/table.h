@@ -45,7 +45,7 @@ size_t table_width(struct str text);
 struct str table_harmless(struct arena *arena, struct str text);
 struct str table_harmless_lines(struct arena *arena, struct str text);
 
-/* Lines of coloured pieces whose width is known, so that two sheets can stand beside each other in
+/* Lines of coloured pieces whose width is known, so that two sheets can be beside each other in
  * a frame. Everything is kept in the arena; what is too long for a line is cut or wrapped. */
 
 struct sheet_style {

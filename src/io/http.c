@@ -142,7 +142,7 @@ static void http_request_free(struct http_private *p)
     free(p);
 }
 
-/* A slice of the text that was read becomes the same slice of its copy; others stand in constants.
+/* A slice of the text that was read becomes the same slice of its copy; others are in constants.
  */
 static struct str moved(struct str slice, struct str text, const char *copy)
 {
@@ -176,7 +176,7 @@ static void http_request_keep(struct http_private *p, const struct http_head *he
     p->minor = head->minor;
 }
 
-/* False: it is not percent-encoded UTF-8, or holds a NUL. What stands there encoded is ASCII, see
+/* False: it is not percent-encoded UTF-8, or holds a NUL. What is there encoded is ASCII, see
  * http_parse.c. */
 static bool decode(struct str encoded, bool plus_is_blank, struct arena *arena,
                    struct str *ret_text)

@@ -9,7 +9,7 @@
 #include "io/net.h"
 
 /* A request may hold so much of a body for itself, as it may of a head; what is above that counts
- * against bodies_bytes_max. So who sends much never stands in the way of who sends little. */
+ * against bodies_bytes_max. So who sends much never is in the way of who sends little. */
 enum { HTTP_BODY_SMALL_BYTES = 16 * 1024 };
 
 struct http_limits {
@@ -43,7 +43,7 @@ struct http_header {
 struct http_server;
 
 /* A request: its head, and once it is complete its body. It lives until http_reply (or ws_accept,
- * http_stream) and everything it points to lives with it: strings stand in its arena. */
+ * http_stream) and everything it points to lives with it: strings are in its arena. */
 struct http_request {
     struct http_server *server;
     struct loop *loop;
@@ -103,7 +103,7 @@ void http_known(struct http_request *req);
  * request, and ip_peer_id(). */
 void http_caller(struct http_request *req, const char *peer, uint64_t peer_id);
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
-/* What stands between two slashes of a path, percent-decoded, in the arena if need be. What is not
+/* What is between two slashes of a path, percent-decoded, in the arena if need be. What is not
  * percent-encoded stays as it is. */
 struct str http_path_part(struct str part, struct arena *arena);
 /* A decoded query parameter, in the arena; at==NULL: absent. */

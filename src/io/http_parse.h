@@ -60,7 +60,7 @@ struct http_body {
     uint32_t overhead; /* bytes of extensions and trailers so far */
     uint8_t state;     /* enum in http_parse.c */
     uint8_t digits;    /* of a chunk's size */
-    uint8_t name_len;  /* of the trailer being read; its begin stands in name */
+    uint8_t name_len;  /* of the trailer being read; its begin is in name */
     char name[HTTP_BODY_NAME_BYTES];
 };
 

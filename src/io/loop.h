@@ -13,7 +13,7 @@
 
 struct loop;
 
-/* What a layer keeps per loop (connections, requests, calls) stands in a struct with one of these.
+/* What a layer keeps per loop (connections, requests, calls) is in a struct with one of these.
  * Parts are told in the order they came. All calls on the loop's thread. */
 struct loop_part {
     struct loop_part *next;

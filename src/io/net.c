@@ -535,7 +535,7 @@ static struct net_conn *net_conn_new(struct net_loop *net, const struct net_hand
     return &p->conn;
 }
 
-/* The socket stands: TLS or `opened`, then reading. */
+/* The socket is up: TLS or `opened`, then reading. */
 static void net_conn_begin(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;

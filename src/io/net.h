@@ -97,8 +97,8 @@ void net_known(struct net_conn *conn);
  * and the oldest of those makes room for it if need be. 0: of none. */
 void net_counts_as(struct net_conn *conn, uint64_t peer_id);
 
-/* Tries the host's addresses in turn. `opened` comes when it stands, `closed` when none answered;
- * neither before this returns. What is written meanwhile waits. */
+/* Tries the host's addresses in turn. `opened` comes when it is connected, `closed` when none
+ * answered; neither before this returns. What is written meanwhile waits. */
 enum err net_connect(struct loop *loop, const char *host, int port, struct net_tls *tls,
                      const struct net_limits *limits, const struct net_handler *handler, void *user,
                      struct net_conn **ret_conn, struct problem *why);

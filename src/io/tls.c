@@ -224,7 +224,7 @@ void net_tls_free(struct net_tls *config)
 /* --- sessions --- */
 
 /* The certificate must be for `host`. The common name is for people; what a certificate is good for
- * stands in subjectAltName. True: it is a name and no address, which would have no SNI. */
+ * is in subjectAltName. True: it is a name and no address, which would have no SNI. */
 static bool check_host(X509_VERIFY_PARAM *param, const char *host)
 {
     if (X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1)

@@ -186,7 +186,7 @@ static struct ws_reader *reader_take(struct ws_loop *wsl)
     return reader;
 }
 
-/* Only one that stands between two frames can serve another connection. */
+/* Only one that is between two frames can serve another connection. */
 static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
 {
     assert(reader->inside == 0 && reader->input.len == 0);

@@ -50,7 +50,7 @@ enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rule
 void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules,
                          int64_t now_ms);
 void breaker_probe_ended(struct breaker *breaker); /* without an outcome that counts */
-void breaker_reset(struct breaker *breaker);       /* an operator's word */
+void breaker_reset(struct breaker *breaker);       /* an operator's order */
 
 /* As it is stored. Reading is strict: false (and nothing written) for what is no breaker. */
 void breaker_write(const struct breaker *breaker, struct jsonw *w); /* an object */

@@ -45,7 +45,7 @@ struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
     bool known;
 };
 
-struct claim_context { /* ClaimMetricContext, beside what stands in the nodes */
+struct claim_context { /* ClaimMetricContext, beside what is in the nodes */
     struct score_weights weights;
     /* An unknown metric is 0, which makes a node nobody can reach the favourite. Otherwise unknown
      * is not eligible while any node's is known. */
@@ -92,7 +92,7 @@ enum claim_skip {
     CLAIM_NOT_READY,   /* no full list yet, or still warming up; said by the loop */
     CLAIM_MASS_LOSS,   /* see claim_mass_loss */
     CLAIM_LEVEL,       /* the machine is in danger */
-    CLAIM_DRAINING,    /* an operator's word */
+    CLAIM_DRAINING,    /* an operator's order */
     CLAIM_FULL,        /* deployments_max */
     CLAIM_NOT_ALLOWED, /* allow_deployments */
     CLAIM_SKIP_COUNT

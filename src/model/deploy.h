@@ -1,5 +1,5 @@
 /* A deployment as the claim rules see it: who owns it, who may take it, in which order. The same
- * rules run on every agent and stand, as predicates, in the server's SQL. */
+ * rules run on every agent and are, as predicates, in the server's SQL. */
 #ifndef MODEL_DEPLOY_H
 #define MODEL_DEPLOY_H
 
@@ -68,7 +68,7 @@ bool deploy_claim(struct deploy_row *row, const struct deploy_claim *claim);
  * changed. */
 bool deploy_release(struct deploy_row *row, const struct names *lost);
 
-/* What a person says a deployment is to run. The rules stand here once: the server refuses by them
+/* What a person says a deployment is to run. The rules are here once: the server refuses by them
  * what a node could not run, and a node reads by them what it was given. */
 
 /* In all of these, what was not said is FIELD_OFF (texts: at == NULL) until deploy_spec_defaults.

@@ -66,7 +66,7 @@ static size_t add_names(const struct fleet_server *servers, size_t count,
     return named;
 }
 
-/* The type stands in the list of a server with room before this place. */
+/* The type is in the list of a server with room before this place. */
 static bool seen_before(const struct fleet_server *servers, size_t server, size_t at)
 {
     struct str type = servers[server].available_for.at[at];

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Where the slash stands; NULL: the name is a bare one. */
+/* Where the slash is; NULL: the name is a bare one. */
 static const char *slash_of(struct str full)
 {
     return full.len ? memchr(full.at, '/', full.len) : NULL;

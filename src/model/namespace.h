@@ -26,7 +26,7 @@ bool namespace_lists(struct str listed, struct str full);
 bool namespace_valid(struct str namespace);
 /* Of a full name: `default` of a bare one. */
 struct str namespace_of(struct str full);
-struct str namespace_name(struct str full); /* what stands behind the namespace */
+struct str namespace_name(struct str full); /* what is behind the namespace */
 /* The full name, in the arena, or `name` itself in `default`. */
 struct str namespace_join(struct str namespace, struct str name, struct arena *arena);
 
@@ -46,7 +46,7 @@ bool namespace_sees_sums(const struct namespace_view *view);
 struct str namespace_shown(const struct namespace_view *view, struct str full);
 
 /* Keys of what is no id. A session may be any text: one of `default` with a '/' in it has another
- * in front, which no full name has. An Idempotency-Key has no blank, so one stands between. */
+ * in front, which no full name has. An Idempotency-Key has no blank, so one is between. */
 struct str namespace_session(struct str namespace, struct str session, struct arena *arena);
 struct str namespace_key(struct str namespace, struct str key, struct arena *arena);
 /* The session a caller names. */

@@ -114,7 +114,7 @@ size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
     return k;
 }
 
-/* Saturates: a node that never sent a heartbeat may stand at INT64_MIN. */
+/* Saturates: a node that never sent a heartbeat may be at INT64_MIN. */
 static int64_t age_ms(const struct policy_candidate *candidate, const struct policy_rules *rules)
 {
     int64_t age;

@@ -43,7 +43,7 @@ struct policy {
 
 /* "random", "least_loaded" (default), "health"; NULL when unknown. */
 const struct policy *policy_by_name(struct str name);
-const struct policy *policy_at(size_t index); /* NULL behind the last */
+const struct policy *policy_at(size_t index); /* NULL after the last */
 
 /* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
  * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection),

@@ -88,7 +88,7 @@ bool selector_match(struct str selector, const struct json *labels)
     return true;
 }
 
-/* No key stands there twice: all that matters is that it is always the same order. */
+/* No key is there twice: all that matters is that it is always the same order. */
 static int by_text(const void *a, const void *b)
 {
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
@@ -281,7 +281,7 @@ bool pool_type_member(const struct pool_facts *facts, struct str type)
 }
 
 /* The order of the pool ids as texts. Where one src is the beginning of the other (en, en-us) the
- * separator decides; it stands behind all of [0-9-] and before the letters. */
+ * separator decides; it is behind all of [0-9-] and before the letters. */
 static int pair_cmp(const struct pool_pair *a, const struct pool_pair *b)
 {
     size_t len = a->src.len < b->src.len ? a->src.len : b->src.len;

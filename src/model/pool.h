@@ -32,7 +32,7 @@ struct pool_facts {
  * and tone off. What capability_by_type says goes on top of it. */
 void pool_derive(struct pool_facts *facts);
 
-/* The facts as keys of the object that `w` stands in; the switches are an object of the given name.
+/* The facts as keys of the object that `w` is in; the switches are an object of the given name.
  */
 void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const char *switches);
 

@@ -496,7 +496,7 @@ size_t token_bytes(const struct token *token)
     return sizeof *token + token->name.len + token->node_id.len + token->namespace.len;
 }
 
-/* Returns where the next text may stand. */
+/* Returns where the next text may be. */
 static char *put_text(char *to, struct str *text)
 {
     if (!text->at)

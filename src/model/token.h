@@ -83,7 +83,7 @@ unsigned token_scopes_of(struct str name);
 
 /* [{"name": "ops", "sha256": "9f86d0…", "scopes": ["operate"], "node_id": "us", "quota":
  * "rate=10/s", "namespace": "team", "format": 2}], null = none. A row without a format is from
- * before there were any. Strings stand in the arena or in the JSON. */
+ * before there were any. Strings are in the arena or in the JSON. */
 enum err tokens_read(const struct json *list, struct arena *arena, struct tokens *ret_tokens,
                      struct problem *why);
 /* The same from a YAML file's text. */
@@ -111,7 +111,7 @@ struct namespace_view token_view(const struct token *token);
  * all namespaces. */
 bool token_scopes_fit(unsigned scopes, struct str namespace);
 
-/* A copy that stands on its own in `mem`, which has token_bytes(). */
+/* A copy that rests on its own in `mem`, which has token_bytes(). */
 size_t token_bytes(const struct token *token);
 struct token *token_put(void *mem, const struct token *token);
 

@@ -430,7 +430,7 @@ void candidates_start_over(struct dispatch *dispatch)
     dispatch->look_count = 0;
     if (!dispatch->preferred)
         return;
-    /* It is not looked at again: its reason stands. */
+    /* It is not looked at again: its reason is. */
     assert(dispatch->looks[0].node == dispatch->preferred);
     dispatch->look_count = 1;
     dispatch->whys[dispatch->looks[0].why]++;

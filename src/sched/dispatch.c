@@ -346,7 +346,7 @@ static void give_up(struct dispatch *dispatch, enum err err)
     sched_send(dispatch->loop, op);
 }
 
-/* The store did not take a call, or did not answer it. A job that stands in the queue is tried
+/* The store did not take a call, or did not answer it. A job that is in the queue is tried
  * again. Of any other that the store has, or may have, the keeper sees to it that it ends; but that
  * may come to nothing should this process die, so its client is told that it may run. */
 static void store_failed(struct dispatch *dispatch, enum err err)

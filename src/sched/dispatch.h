@@ -52,7 +52,7 @@ struct dispatch {
     bool exists;             /* the store knows the job already */
     bool scan;               /* look at every member with room instead of a sample */
     const struct node *only; /* it was offered: no other is looked at, unless breakers decide */
-    bool queued; /* it stands in the queue: whatever is answered, it may go on waiting */
+    bool queued;             /* it is in the queue: whatever is answered, it may go on waiting */
     /* In and out: a try before this one, which the store did not answer, may have left a node
      * reserved. It is given back first, for this reason (a literal); NULL: nothing is left. */
     const char *unsettled;

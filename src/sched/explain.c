@@ -73,7 +73,7 @@ static unsigned judge(struct survey *survey, const struct snap_node *member, boo
     return why == WHY_COUNT ? ask(survey, ret_candidate) : why;
 }
 
-/* Who is left is ranked, and all but the first stand behind it. */
+/* Who is left is ranked, and all but the first are behind it. */
 static struct node *decide(struct survey *survey)
 {
     const struct policy *policy = survey->dispatch->loop->sched->policy;
@@ -249,7 +249,7 @@ static const char *const names[EXPLAIN_COUNT] = {[EXPLAIN_CHOSEN] = "CHOSEN",
                                                  [EXPLAIN_NOT_PREFERRED] = "NOT_PREFERRED",
                                                  [EXPLAIN_NOT_CAPABLE] = "NOT_CAPABLE"};
 
-/* Records one behind the other; positions only grow, and stand at their remainder by `cap`. None is
+/* Records one after the other; positions only grow, and are at their remainder by `cap`. None is
  * cut in two: what is left at the end of the memory is a gap. */
 struct log {
     char *mem;
@@ -328,7 +328,7 @@ static struct explain *log_room(struct log *log, size_t size)
     return explain;
 }
 
-/* A piece of the record's text; returns where it stands. */
+/* A piece of the record's text; returns where it is. */
 static uint32_t put_text(struct explain *explain, struct str text)
 {
     uint32_t at = explain->text_len;

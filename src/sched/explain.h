@@ -63,7 +63,7 @@ struct explain_ask {
     struct sched_loop *from;
     uint64_t job;
     void (*done)(struct explain_ask *ask);
-    struct buf found; /* answer: records, one behind the other; the asker frees it */
+    struct buf found; /* answer: records, one after the other; the asker frees it */
     struct msg msg;   /* private */
     int at;           /* private */
 };

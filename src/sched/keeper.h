@@ -11,7 +11,7 @@ struct keeper;
 struct hours;
 struct queue;
 
-/* Takes over `arena`, in which `pairs` stand. */
+/* Takes over `arena`, in which `pairs` are. */
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
                           struct arena arena);
 void keeper_free(struct keeper *keeper);

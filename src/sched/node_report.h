@@ -46,7 +46,7 @@ struct node_report_load {
 };
 
 /* who: the node, where the connection tells; at == NULL: the body must. What `rules` fix of the
- * node stands in the report as if it had said so itself, with every report; NULL: nothing is. */
+ * node is in the report as if it had said so itself, with every report; NULL: nothing is. */
 enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,
                           struct arena *arena, struct node_report *ret_report, struct problem *why);
 /* True when a field that was sent differs from what the node last stored. */

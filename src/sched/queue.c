@@ -273,7 +273,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     return waiting;
 }
 
-/* Of one that stands nowhere. */
+/* Of one that is nowhere. */
 static void waiting_free(struct waiting *waiting)
 {
     assert(!waiting->lane && !waiting->order.at && !waiting->again.at && !waiting->age.at);
@@ -428,7 +428,7 @@ static bool wants_read(const struct lane *lane)
             (has_more(lane) && lane->aside < WINDOW && (!known || known < whole / 2)));
 }
 
-/* After every change: where it stands among the others; or it is not there any more, since what
+/* After every change: where it is among the others; or it is not there any more, since what
  * clients may name has no end. */
 static void lane_changed(struct lane *lane)
 {
@@ -492,7 +492,7 @@ static void known_del(struct waiting *waiting)
     idmap_del(&waiting->queue->jobs, waiting->job);
 }
 
-/* Out of sight: it stands in its lane, behind the window, or is gone from there as well. */
+/* Out of sight: it is in its lane, behind the window, or is gone from there as well. */
 static void evict(struct waiting *waiting)
 {
     assert(!waiting->busy && waiting->lane);
@@ -511,7 +511,7 @@ static struct waiting *last_of(const struct lane *lane)
     return last ? container_of(last, struct waiting, order) : NULL;
 }
 
-/* Into the window, unless others that are not known stand before it. */
+/* Into the window, unless others that are not known are before it. */
 static bool belongs(const struct lane *lane, const struct heap_node *order)
 {
     const struct waiting *last = last_of(lane);
@@ -652,7 +652,7 @@ static void window_read(struct store_op *op)
             lane->unreadable < READ_MOST - WINDOW ? WINDOW + lane->unreadable : READ_MOST;
         further = lane->unreadable && !lane->order.count && lane->read_max > max;
     }
-    /* The store is away, or what stands there is under way already: not in a circle. */
+    /* The store is away, or what is there is under way already: not in a circle. */
     lane_unblock(lane);
     if (!further && (op->err || !lane->order.count)) {
         lane_block(lane, INT64_MAX);
@@ -724,7 +724,7 @@ static void take_lane(struct queue *queue, const struct store_lane *item)
     if (item->first != lane->unreadable_first)
         hear_of(lane, item->priority, item->first);
     set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
-    /* Some that are not known stand among the first, or some that are known have left it. */
+    /* Some that are not known are among the first, or some that are known have left it. */
     if (!lane->reading &&
         ((has_more(lane) && lane->order.count < lane->whole) || count < (int64_t)lane->jobs)) {
         lane->stale = true;
@@ -1156,7 +1156,7 @@ static bool is_particular(const struct waiting *waiting, const struct dispatch *
     return dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
 }
 
-/* It stands in its lane as before. In a kick either the lane is blocked, or it alone is passed
+/* It is in its lane as before. In a kick either the lane is blocked, or it alone is passed
  * over. */
 static void stays(struct waiting *waiting, bool particular, const struct node *only)
 {
@@ -1189,7 +1189,7 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
     lane_changed(lane);
 }
 
-/* Somebody else had it since, and it stands there again in another attempt. */
+/* Somebody else had it since, and it is there again in another attempt. */
 static bool stands_again(const struct waiting *waiting, const struct dispatch *dispatch)
 {
     return waiting->lane && !dispatch->err && dispatch->head.lane == waiting->lane->number;

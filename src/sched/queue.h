@@ -14,7 +14,7 @@ struct queue;
 
 struct queue *queue_new(struct sched *sched);
 void queue_free(struct queue *queue);
-/* A record that stands in a lane (keeper_continue has counted it), or one that is to be tried at
+/* A record that is in a lane (keeper_continue has counted it), or one that is to be tried at
  * once. Copies. */
 void queue_continue(struct queue *queue, const struct store_record *record);
 /* Ends it: at once, or when the store takes it. */

@@ -20,7 +20,7 @@ enum {
 struct entry {
     struct chain link;
     struct replay *replay;
-    struct store_record record; /* its texts stand behind the entry */
+    struct store_record record; /* its texts are behind the entry */
     int64_t put_ms;             /* of replay->time_ms */
     int64_t until_ms;           /* monotonic: how long it may wait */
     size_t bytes;

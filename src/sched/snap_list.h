@@ -33,7 +33,7 @@ struct snap_edit {
     bool gone;              /* no: that one goes */
 };
 
-struct snap_at { /* where a walk stands; {0} is before the first */
+struct snap_at { /* where a walk is; {0} is before the first */
     size_t run;
     uint32_t item;
 };

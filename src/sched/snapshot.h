@@ -1,7 +1,7 @@
 /* Membership as dispatch sees it: who is there, what they can do, which pools they are in. A
  * snapshot never changes; a change makes a new version, which shares with the one before all that
  * did not change: what is made anew is a chunk of nodes and the pools that were joined or left.
- * What moves with every heartbeat or reserve (load, health, time) stands in node structs whose
+ * What moves with every heartbeat or reserve (load, health, time) is in node structs whose
  * address never changes, as relaxed atomics: advisory, the store decides.
  *
  * One writer (the keeper) owns `struct node_table` and publishes; each loop reads its own pointer.
@@ -53,14 +53,14 @@ struct node {
     _Atomic uint32_t holder;
     _Atomic uint64_t link_order;
     _Atomic uint32_t ring_at;
-    _Atomic bool freed;      /* it stands in the keeper's list of those that may have room again, */
-    struct node *next_freed; /* before this one */
-    struct node_watch watch; /* the keeper's alone */
+    _Atomic bool freed;        /* it is in the keeper's list of those that may have room again, */
+    struct node *next_freed;   /* before this one */
+    struct node_watch watch;   /* the keeper's alone */
     struct node *next_retired; /* in members->first_retired */
     int64_t retired_ms;
     bool in_retired;
     bool unpublished;          /* and: in members->changed */
-    bool offered;              /* and: it stands in the queue's list of nodes that may have room, */
+    bool offered;              /* and: it is in the queue's list of nodes that may have room, */
     struct node *next_offered; /* before this one */
     uint64_t change_order;     /* and: of the last change of it that became true in the store */
     int64_t told_ms;    /* and: heartbeat_ms as last told to, or heard from, other instances */

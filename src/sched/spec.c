@@ -82,7 +82,7 @@ static const struct field fields[] = {
 static const struct schema spec_schema = {
     .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
 
-/* `namespace`: for a node; at == NULL: it stands in the type. */
+/* `namespace`: for a node; at == NULL: it is in the type. */
 static void write_spec_in(struct spec *spec, struct str namespace, struct arena *arena)
 {
     struct buf buf = {0};
@@ -325,7 +325,7 @@ uint64_t spec_lane(const struct spec *spec)
     char digest[DIGEST_HEX + 1];
     uint64_t lane;
 
-    /* No language and no type has a space in it, and what may have one stands last. */
+    /* No language and no type has a space in it, and what may have one is last. */
     if (spec->f2f)
         buf_fmt(&text, STR_FMT " " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->type),
                 STR_ARG(spec->src), STR_ARG(spec->tgt), spec->options.require_tts,

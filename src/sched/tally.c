@@ -492,7 +492,7 @@ static bool read_ids(const struct json *row, const char *kind, uint32_t count, s
     return true;
 }
 
-/* A file of a release that counted attempts only: those of jobs that went on stand there as failed.
+/* A file of a release that counted attempts only: those of jobs that went on are there as failed.
  */
 static void load_old_work(struct tally_work *work, const struct json *row)
 {

@@ -1,4 +1,4 @@
-/* Breakers for people: which node gets no work of which type, and an operator's word that it does
+/* Breakers for people: which node gets no work of which type, and an operator's order that it does
  * again. */
 #include <assert.h>
 
@@ -64,7 +64,7 @@ void breaker_write_item(struct jsonw *w, const struct call *call, const struct s
     jsonw_end_obj(w);
 }
 
-/* "node,type": neither holds a comma. Types of one namespace stand in the same order without it. */
+/* "node,type": neither holds a comma. Types of one namespace are in the same order without it. */
 static bool is_behind(const struct call *call, const struct store_breaker *item, struct str cursor)
 {
     struct str node = str_cut(&cursor, ',');

@@ -409,7 +409,7 @@ static struct str etag_of(struct call *call, const struct deploys_row *row)
     return arena_fmt(call->arena, "\"%lld\"", (long long)row->version);
 }
 
-/* Passwords that stand in the environment of a deployment are for those who may write it. */
+/* Passwords that are in the environment of a deployment are for those who may write it. */
 static bool sees_secrets(const struct call *call)
 {
     return !call->token || call->token->scopes & 1u << SCOPE_DEPLOY;

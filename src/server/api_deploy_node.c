@@ -135,7 +135,7 @@ static void refuse(struct deploy_call *own, const char *reason)
     call_problem_end(own->call, &buf, &w, &why);
 }
 
-/* What it must run. Of daemons only those that its labels match: what stands in the others, like
+/* What it must run. Of daemons only those that its labels match: what is in the others, like
  * passwords in their environment, is not for it to read. It is told by which labels it was judged:
  * it may just have changed them, or they are not its to choose. */
 static void assignments_write(struct jsonw *w, const struct deploy_call *own)

@@ -80,7 +80,7 @@ static bool is_waiting(const struct store_head *head)
     return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
 }
 
-/* It stands in its lane now. */
+/* It is in its lane now. */
 static void waits(struct submit *submit, struct store_record *record)
 {
     struct dispatch *dispatch = submit->dispatch;

@@ -1,4 +1,4 @@
-/* Why: of a job, of a request that is only tried. What was decided stands in the loops' books, here
+/* Why: of a job, of a request that is only tried. What was decided is in the loops' books, here
  * and at other instances; what would be decided now is asked of the rules. Each reason is written
  * with its figures in a sentence for people, and the figures by themselves for programs. */
 #include "server/api_explain.h"
@@ -18,7 +18,7 @@
 struct explain_style {
     const struct snapshot *snapshot; /* of now: the ids of the nodes; NULL: none yet */
     const struct sched *sched;
-    const struct spec *spec;   /* NULL: what it was about stands in the record */
+    const struct spec *spec;   /* NULL: what it was about is in the record */
     const struct problem *why; /* NULL: likewise the refusal */
     struct str node_id;        /* who would get it; at == NULL: look it up */
     const struct store_breaker *breakers;
@@ -185,7 +185,7 @@ static bool has_pair(const struct pool_facts *facts, struct str src, struct str 
     return facts->nmt_any;
 }
 
-/* What it lacks, "nmt(en->zh)", one behind the other. */
+/* What it lacks, "nmt(en->zh)", one after the other. */
 static void say_missing(struct buf *to, const struct scene *scene)
 {
     const struct pool_facts *facts = &scene->member->facts->pool;

@@ -21,7 +21,7 @@ struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t 
                            int64_t wait_ms, void (*ready)(struct call *call),
                            void (*look)(struct call *call));
 void waiters_del(struct waiters *waiters, struct waiter *waiter);
-/* Who is told of an end whenever it comes, and has no time to wait: stands in the memory of whoever
+/* Who is told of an end whenever it comes, and has no time to wait: is in the memory of whoever
  * wants to know. */
 struct watch {
     struct watch *next; /* of the same job */

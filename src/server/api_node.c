@@ -544,7 +544,7 @@ static void deadline_written(struct deploy_call *deploy)
     send_change(deploy->user, registered);
 }
 
-/* Until when a node may take its time stands with its lease: the node reads it there. Without one,
+/* Until when a node may take its time is with its lease: the node reads it there. Without one,
  * what an earlier drain said is taken back; a database that is away is no reason not to drain. */
 static void write_deadline(struct node_call *own, int64_t deadline_ms)
 {

@@ -104,7 +104,7 @@ static void write_machine(struct jsonw *w, const struct tally_machine *machine)
     jsonw_end_obj(w);
 }
 
-/* Where a refusal stands to a row: < 0 before it, 0 it is of it. */
+/* Where a refusal is to a row: < 0 before it, 0 it is of it. */
 static int refusal_order(const struct tally_refusal *refusal, const struct tally_work *work)
 {
     int order = str_cmp(refusal->node, work->node);
@@ -112,7 +112,7 @@ static int refusal_order(const struct tally_refusal *refusal, const struct tally
     return order ? order : str_cmp(refusal->type, work->type);
 }
 
-/* Those of this row, which stand next: both lists are in the same order. */
+/* Those of this row, which are next: both lists are in the same order. */
 static void write_refusals(struct jsonw *w, struct report_call *own, const struct tally_work *work)
 {
     size_t count = own->sum->refusals.count;

@@ -393,7 +393,7 @@ static void put(struct audit *audit, struct audit_entry *entry)
     assert(entry->count > 0);
     entry->id = audit->last + 1;
     if (trail->cut && !trail->lines.len)
-        buf_char(&trail->lines, '\n'); /* what stands there cut must not take this one with it */
+        buf_char(&trail->lines, '\n'); /* what is there cut must not take this one with it */
     size_t from = trail->lines.len;
     write_bare(&trail->lines, entry);
     if (trail->chain)

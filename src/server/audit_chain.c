@@ -93,7 +93,7 @@ void audit_chain_sign(struct audit_chain *chain, int64_t id, struct buf *lines, 
     memcpy(chain->last.mac, ret_mac, DIGEST_HEX + 1);
 }
 
-/* --- what stands beside the file --- */
+/* --- what is beside the file --- */
 
 static void write_link(struct jsonw *w, const char *name, const struct audit_link *link)
 {

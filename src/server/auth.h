@@ -16,7 +16,7 @@ struct auth {
     atomic_int owners;
     struct arena arena;
     struct tokens tokens; /* those of the configuration first */
-    size_t fixed;         /* how many of them stand in the configuration */
+    size_t fixed;         /* how many of them are in the configuration */
     quota_meter *meters;  /* one for each of them */
 };
 

@@ -464,7 +464,7 @@ void events_elsewhere(struct server *server, uint64_t job, struct str namespace,
     emit(server, "job", job, namespace, text, false);
 }
 
-/* Back on its loop. Whatever was numbered later stands behind this message in the inbox. */
+/* Back on its loop. Whatever was numbered later is behind this message in the inbox. */
 static void joined(struct msg *msg)
 {
     struct join *join = container_of(msg, struct join, msg);

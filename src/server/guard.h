@@ -1,4 +1,4 @@
-/* What stands between a request and its handler, and what is noted when an operator was answered.
+/* What is between a request and its handler, and what is noted when an operator was answered.
  */
 #ifndef SERVER_GUARD_H
 #define SERVER_GUARD_H

@@ -31,7 +31,7 @@ struct boxed {
 
 struct box {
     struct node *node;
-    struct buf jobs; /* one behind the other: struct boxed, text, padding */
+    struct buf jobs; /* one after the other: struct boxed, text, padding */
     size_t taken;    /* bytes of `jobs` that are gone */
     struct poll *polls;
     bool ours;       /* other instances know that it is asked for here */
@@ -62,7 +62,7 @@ static void box_free(struct box *box)
     free(box);
 }
 
-/* Where its box stands. The loop on which a node's box stands. */
+/* Where its box is. The loop on which a node's box is. */
 static struct worker *hub_home(struct server *server, const struct node *node)
 {
     return &server->workers[node->number % (uint32_t)server->loop_count];
@@ -746,7 +746,7 @@ static void told(struct store_op *op)
 
     assert(op->verb == STORE_LINK && linking->node);
     /* Unanswered it may be true or not: the next look at the store will show. But a socket that
-     * stands is told again until it is known, or what was before would count. */
+     * is is told again until it is known, or what was before would count. */
     if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
         atomic_store(&linking->node->link_order, answered ? op->order : 0);
     else

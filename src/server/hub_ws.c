@@ -57,7 +57,7 @@ void hub_calls_free(struct hub *hub)
         call_over(hub->calls);
 }
 
-/* The body of a good answer is a member; a problem's members stand in the reply itself, as in every
+/* The body of a good answer is a member; a problem's members are in the reply itself, as in every
  * other reply. */
 static void answer(struct call *call, const struct http_reply *reply)
 {
@@ -94,7 +94,7 @@ static bool find_route(struct call *call, const struct json *message, struct are
 }
 
 /* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
- * stands. */
+ * is. */
 static void hub_call(struct socket *socket, const struct json *message, struct arena *arena)
 {
     struct socket_call *own = calloc(1, sizeof *own);

@@ -105,7 +105,7 @@ static bool is_trusted(const struct ip_ranges *proxies, const struct ip *ip)
     return false;
 }
 
-/* Cuts *rest at its last comma: returns what stands behind it, leaves what stands before (rest->at
+/* Cuts *rest at its last comma: returns what is behind it, leaves what is before (rest->at
  * is NULL when there was none). */
 static struct str cut_last(struct str *rest)
 {

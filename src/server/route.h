@@ -12,7 +12,7 @@ enum {
     ROUTE_LARGE = 8, /* a large route takes so many times the usual body */
 };
 
-/* A request as a handler sees it; stands in the request's arena. */
+/* A request as a handler sees it; is in the request's arena. */
 struct call {
     struct http_request *req; /* NULL: it came over a WebSocket, of a node or of a client */
     /* How it is answered then, instead of by the request. */
@@ -34,7 +34,7 @@ struct call {
     bool job_counted;                    /* the first job it submits: with the head */
     int64_t retry_after_s;               /* of an answer 429 or 503; 0: a second */
     struct str target;                   /* what it is about, for the audit: a handler may set it
-                                            where it does not stand in the path; at == NULL: params[0] */
+                                            where it does not be in the path; at == NULL: params[0] */
     enum err err;                        /* what the answer says went wrong */
     struct str request_id;               /* of the caller, or made by us when asked for */
     char job_id[JOB_ID_TEXT + 1];        /* for the log, where a handler knows; "" = none */
@@ -66,7 +66,7 @@ struct route {
 };
 
 extern const struct http_callbacks route_callbacks;
-const struct route *route_at(size_t index); /* NULL behind the last: for the tests and docs */
+const struct route *route_at(size_t index); /* NULL after the last: for the tests and docs */
 /* The route of a request, by its path as it was sent; fills `params`, decoded. NULL: there is none,
  * and *ret_known_path tells whether the path is one that takes other methods. HEAD is answered as
  * GET. */

@@ -386,7 +386,7 @@ static void server_stop(struct server *server)
 }
 
 /* The threads have ended, but not what was under way between them. The stores give back every call
- * they have, and refuse more; then whatever stands in an inbox runs here, in the place of the
+ * they have, and refuse more; then whatever is in an inbox runs here, in the place of the
  * thread it was posted to, until there is nothing. So each call and message comes to the end its
  * owner wrote for it, which frees it, and needs no list of what to free. The keeper's turns go on
  * as well: a change of a node waits for the snapshot that has it. */

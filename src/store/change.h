@@ -1,5 +1,5 @@
 /* What a batch changed, as bytes: the record that the journal keeps of it. Each change says how a
- * row stands afterwards, not what happened to it, so of two changes of the same row the later one
+ * row is afterwards, not what happened to it, so of two changes of the same row the later one
  * is the truth. */
 #ifndef STORE_CHANGE_H
 #define STORE_CHANGE_H
@@ -94,7 +94,7 @@ struct batch {
 
 /* Binds a batch to BATCH_ADD; the changes must live until it was run. */
 void batch_bind(sqlite3_stmt *stmt, const struct batch *batch);
-/* BATCH_AFTER stands on a row, which must be the one that follows on `after` and unharmed. */
+/* BATCH_AFTER rests on a row, which must be the one that follows on `after` and unharmed. */
 bool batch_read(sqlite3_stmt *stmt, uint64_t after, struct batch *ret_batch, struct fault *fault);
 /* Its changes cannot be understood. */
 void batch_damaged(const struct batch *batch, struct fault *fault);

@@ -186,7 +186,7 @@ static bool deploys_follow_clock(struct sql *sql)
 
 /* --- tables --- */
 
-/* The tables. Migrations go forward only, one number each; the number stands in the database. The
+/* The tables. Migrations go forward only, one number each; the number is in the database. The
  * table `deployment` may be there already with these columns (id, package_name, package_version,
  * command, args, env, address, enabled, created_at, updated_at): what is missing is added, what is
  * there stays as it is. */
@@ -367,7 +367,7 @@ static bool add_instances(struct sql *sql, struct arena *arena)
     return add_columns(sql, arena) && run_all(sql, texts, COUNT_OF(texts), arena);
 }
 
-/* A row per version; the next one stands behind the last. `oldest` is the first version whose
+/* A row per version; the next one is after the last. `oldest` is the first version whose
  * program may go on after that: instances are replaced one by one, and one can go back a release. A
  * table or a column more is nothing to one that names what it wants. */
 static const struct {

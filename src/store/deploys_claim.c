@@ -387,7 +387,7 @@ static bool lock_leases(struct work *work, struct lease *ret_owner, struct lease
                : lock_lease(work, own, ret_own) && lock_lease(work, owner, ret_owner);
 }
 
-/* Both leases locked; what stands against it, beside what the UPDATE itself finds. */
+/* Both leases locked; what is against it, beside what the UPDATE itself finds. */
 static bool check_leases(struct work *work, struct lease *ret_owner)
 {
     struct deploys_op *op = work->op;

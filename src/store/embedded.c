@@ -280,7 +280,7 @@ static void revive(struct embedded *self)
 }
 
 /* What the memtable knows whole is answered here, everything else by the helper, which is told what
- * store.db lacks. Between two batches all that stands in the memtable is on disk. */
+ * store.db lacks. Between two batches all that is in the memtable is on disk. */
 static bool answer_from_memory(struct embedded *self, struct store_op *op)
 {
     const struct memjob *job;

@@ -294,7 +294,7 @@ static void note(struct journal *journal, const struct change *change)
     journal->writing = true;
 }
 
-/* How a job stands now, and beside that what `parts` say, which the caller adds. */
+/* How a job is now, and beside that what `parts` say, which the caller adds. */
 static struct change change_of(const struct journal *journal, const struct ledger_job *entry,
                                unsigned parts)
 {
@@ -360,7 +360,7 @@ void journal_job_drop_key(struct journal *journal, const struct ledger_job *entr
     note(journal, &change);
 }
 
-/* LOOKUP_JOB or LOOKUP_ACTIVE stands on a row. */
+/* LOOKUP_JOB or LOOKUP_ACTIVE rests on a row. */
 static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct ledger_job *entry)
 {
     struct str attempts = jobrow_text(stmt, JOBROW_AFTER_HEAD);

@@ -1,5 +1,5 @@
 /* The journal: what the ledger decides is noted here, and when the whole batch was applied it is
- * written to journal.db as one record, with one sync. What is there and not yet in store.db stands
+ * written to journal.db as one record, with one sync. What is there and not yet in store.db is
  * in the memtable, so that reads see everything that was noted before, in the same batch, too. Used
  * by the store thread only; flush.c brings store.db up to it.
  *
@@ -47,7 +47,7 @@ struct journal {
     bool writing;  /* something was noted since the last commit */
     int wal_pages; /* in the WAL after the last commit */
     struct buf batch;
-    size_t rows_at;       /* where a walk over the memtable stands */
+    size_t rows_at;       /* where a walk over the memtable is */
     uint64_t seq;         /* of the last batch that is on disk */
     uint64_t flushed_seq; /* store.db has everything up to this one */
     uint64_t first_seq;   /* of the oldest batch that journal.db still has */

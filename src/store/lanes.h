@@ -1,5 +1,5 @@
 /* The lanes in which jobs wait, by number, and each with its jobs in order. A lane is there while a
- * job stands in it. */
+ * job is in it. */
 #ifndef STORE_LANES_H
 #define STORE_LANES_H
 

@@ -260,7 +260,7 @@ void ledger_settled(struct ledger *ledger, struct ledger_job *entry)
     entry->ran_out = LEASE_NONE;
 }
 
-/* From the end: what ran out since the last time stands there, and before it may be very many that
+/* From the end: what ran out since the last time is there, and before it may be very many that
  * wait for a sweep that is behind. */
 void ledger_write_lapsed(struct ledger *ledger)
 {

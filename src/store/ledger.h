@@ -41,7 +41,7 @@ struct ledger_node {
 };
 
 /* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
- * what ran out and waits for the sweep, or among the finished ones. Beside that it may stand in a
+ * what ran out and waits for the sweep, or among the finished ones. Beside that it may be in a
  * lane: head.lane says so. */
 struct ledger_job {
     struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
@@ -53,7 +53,7 @@ struct ledger_job {
     struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
     struct heap_node due;
     struct heap_node in_lane;
-    struct account *account; /* where it counts while it stands in a lane; NULL: nowhere */
+    struct account *account; /* where it counts while it is in a lane; NULL: nowhere */
     int64_t account_bytes;
     struct chain in_list;
     struct chain in_holder;
@@ -131,7 +131,7 @@ void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t
                        const struct store_account *account);
 void ledger_leave_lane(struct ledger *ledger,
                        struct ledger_job *entry); /* in none: nothing happens */
-/* What keeps a job that stands in lane `from`, 0 = none, from waiting in lane `to`. */
+/* What keeps a job that is in lane `from`, 0 = none, from waiting in lane `to`. */
 enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
                         const struct store_bounds *bounds);
 /* Is this the attempt that may start now? */

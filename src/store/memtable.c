@@ -429,7 +429,7 @@ static void read_many(const struct memtable *table, const struct store_op *op, s
 
     read->rows = arena_array(op->arena, struct memread_row, room);
     while ((job = next_of(table, op, at))) {
-        /* No page has more than these, and one that would goes on behind the last of them. */
+        /* No page has more than these, and one that would goes on after the last of them. */
         if (read->count >= MEMTABLE_SCAN_MAX || fitting >= op->u.list.max ||
             bytes >= MEMTABLE_READ_BYTES) {
             read->end = at;

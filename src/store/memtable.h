@@ -1,5 +1,5 @@
 /* The memtable: every row that the journal has and store.db does not have yet, or not like this, as
- * the newest change left it. Who looks for a row looks here first; what is not here stands in
+ * the newest change left it. Who looks for a row looks here first; what is not here is in
  * store.db. Rows leave when store.db has been brought so far. The store thread's. */
 #ifndef STORE_MEMTABLE_H
 #define STORE_MEMTABLE_H
@@ -77,8 +77,8 @@ void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct are
 struct memread_row {
     uint64_t id;
     struct store_record *record; /* NULL: it does not fit what is asked for */
-    bool whole;                  /* else its spec stands in store.db */
-    bool has_result;             /* else that stands there, too */
+    bool whole;                  /* else its spec is in store.db */
+    bool has_result;             /* else that is there, too */
 };
 
 /* What a read has to know beside what store.db tells; in the arena of its op. */

@@ -169,7 +169,7 @@ void reader_run(struct reader *reader, struct store_op *op)
     reader_close(reader, true);
 }
 
-/* The row of store.db that `stmt` stands on, and over it what is newer. */
+/* The row of store.db that `stmt` rests on, and over it what is newer. */
 static bool complete(sqlite3_stmt *stmt, const struct memread_row *row, struct arena *arena,
                      struct store_record *ret_record)
 {
@@ -270,7 +270,7 @@ static bool get_floor(struct reader *reader, unsigned states, uint64_t *ret_floo
 struct merge {
     sqlite3_stmt *stmt;
     int code;         /* of its last step */
-    uint64_t file_id; /* of the row it stands on */
+    uint64_t file_id; /* of the row it rests on */
     const struct memread *recent;
     size_t at; /* of the next newer row */
     bool ascending;

@@ -1,4 +1,4 @@
-/* The records in Redis: what stands in each, one row a field, in this order. The reader here and
+/* The records in Redis: what is in each, one row a field, in this order. The reader here and
  * all that the function library knows of them (lua/tables.c makes it) come from these rows, so they
  * cannot disagree. A record begins with its format, a byte; numbers follow, little end first and
  * nothing between, then texts, each with a zero behind it, and then one text without: the result of
@@ -8,7 +8,7 @@
  *
  * `since`: the first format that has it. `plain`: what it is if nobody says, and in a record of an
  * older format; GIVEN: it is always said. `part`: what lua/columns.lua takes out of a record, and
- * puts in again, as one piece. What changes with every step of a job stands in its head.
+ * puts in again, as one piece. What changes with every step of a job is in its head.
  */
 #ifndef STORE_RECORD_H
 #define STORE_RECORD_H
@@ -33,7 +33,7 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(probe, BOOL, head, 2, 0)                                                                   \
     ROW(apart, BOOL, head, 2, 0)   /* its node's stamp does not renew it, see lua/lease.lua */     \
     ROW(place, U8, head, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                      \
-    ROW(told, U8, head, 2, GIVEN)  /* where its ended attempts stand */                            \
+    ROW(told, U8, head, 2, GIVEN)  /* where its ended attempts are */                              \
     ROW(callback, U8, head, 2, GIVEN)                                                              \
     ROW(timed, U8, head, 2, GIVEN) /* it has a time-out */                                         \
     ROW(due, TIME, head, 2, GIVEN)                                                                 \
@@ -51,7 +51,7 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(max, U8, about, 2, GIVEN)                                                                  \
     ROW(keyed, BOOL, about, 2, 0)                                                                  \
     ROW(has_key, BOOL, about, 2, 0) /* it came with an Idempotency-Key, which goes with it */      \
-    ROW(outside, U8, about, 2, 0)   /* its result stands beside the record */                      \
+    ROW(outside, U8, about, 2, 0)   /* its result is beside the record */                          \
     ROW(priority, U8, about, 2, 0)  /* in its lane */                                              \
     ROW(lane, U64, about, 2, 0)     /* in which it waits; 0: it does not, or is held */            \
     ROW(node, TEXT, texts, 2, GIVEN)                                                               \
@@ -119,7 +119,7 @@ enum record_kind {
     RECORD_I32,
     RECORD_TIME,
     RECORD_I64,
-    RECORD_U64, /* too long for a number of Lua: its eight bytes, as they stand */
+    RECORD_U64, /* too long for a number of Lua: its eight bytes, as they are */
     RECORD_TEXT
 };
 
@@ -144,7 +144,7 @@ enum {
 
 struct record_layout {
     const char *name; /* as the library calls it */
-    const char *rest; /* and what stands behind its fields; NULL: nothing does */
+    const char *rest; /* and what is behind its fields; NULL: nothing does */
     const struct record_field *fields;
     size_t count;
 };
@@ -155,7 +155,7 @@ extern const struct record_layout record_job, record_node, record_state;
 struct record {
     int64_t numbers[RECORD_FIELDS_MAX];
     struct str texts[RECORD_FIELDS_MAX];
-    struct str rest; /* what stands behind its fields */
+    struct str rest; /* what is behind its fields */
 };
 
 size_t record_width(enum record_kind kind); /* 0: a text */
@@ -172,7 +172,7 @@ bool record_read(const struct record_layout *layout, struct str bytes, const cha
  * cannot read them all changes nothing and says so. Which one is written is agreed upon by those
  * who are there (lua/instance.lua); what has another one is written again (lua/chores.lua). */
 
-/* `text` is what stands in `meta.format`; at == NULL: nothing, in a store that has data. */
+/* `text` is what is in `meta.format`; at == NULL: nothing, in a store that has data. */
 bool format_is_readable(struct str text);
 /* Why it is not, and what to do: a part of a sentence. */
 void format_explain(struct str text, char *to, size_t size);

@@ -49,7 +49,7 @@ void redis_session_free(struct redis_session *session);
 /* `number` as in struct wire_head. */
 void redis_session_begin(struct redis_session *session, const struct store_config *config,
                          unsigned number);
-/* Sends what was put into `wire`. The answers stand from WIRE_ANSWERS on, one for each op. NULL: it
+/* Sends what was put into `wire`. The answers are from WIRE_ANSWERS on, one for each op. NULL: it
  * failed and link.why says how; it changed nothing, or that is unknown. */
 redisReply *redis_session_call(struct redis_session *session, int64_t deadline_ms);
 

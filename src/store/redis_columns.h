@@ -1,5 +1,5 @@
 /* The verbs that come with every job (PUT, RESERVE, COMMIT, FINISH), as columns: all codes, all
- * ids, and so on, one behind the other. lua/columns.lua takes each with one call, which costs Redis
+ * ids, and so on, one after the other. lua/columns.lua takes each with one call, which costs Redis
  * a fraction of taking every op apart. What many rows have in common, their terms, is sent once;
  * what is needed only when a row turns out to be out of the ordinary is in a text of its own. */
 #ifndef STORE_REDIS_COLUMNS_H
@@ -36,7 +36,7 @@ enum {
 #define COLUMN_COUNT_REST                                                                          \
     "<i4B"                     /* slots that stay free on the first candidate, how many there are */
 #define COLUMN_NODE_REST "<i4" /* likewise, of a further one, whose name follows */
-/* Of a PUT: priority, how long it waits; how many may stand in its lane, and in all; what it counts
+/* Of a PUT: priority, how long it waits; how many may be in its lane, and in all; what it counts
  * for, how many jobs and bytes of its account may wait. The lane is before it, eight bytes, the
  * name of the account behind it. */
 #define COLUMN_WAIT_REST   "<Bi8i8i8i8i8i8"

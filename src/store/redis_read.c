@@ -2,7 +2,7 @@
  *
  * NODES and COUNTS are read page by page: a HGETALL of ten thousand nodes would stop Redis for all.
  * A node is one field, so each is as it was at one moment; which moment is told by `order`, read
- * before. A round trip reads the records of one page and what stands beside those of the page
+ * before. A round trip reads the records of one page and what is beside those of the page
  * before it, so that a Redis some milliseconds away takes one trip per page, and one more. What the
  * library keeps of instances may have more words behind those known here, in another version of it.
  */
@@ -360,7 +360,7 @@ static bool take_ids(struct redis_read *read, const struct ids *list, size_t *re
     return true;
 }
 
-/* Where a list of jobs stands: below an id of a span, or at a newest one. */
+/* Where a list of jobs is: below an id of a span, or at a newest one. */
 struct walk {
     char from[JOB_ID_TEXT + 2];  /* a span, as a border that ZREVRANGEBYLEX knows */
     char below[JOB_ID_TEXT + 1]; /* in the first span from there; "": from the newest */
@@ -612,7 +612,7 @@ static const char *lane_key(struct redis_read *read, uint64_t number)
     return arena_fmt(&read->arena, REDIS_KEY "q:%016" PRIx64, number).at;
 }
 
-/* How many stand there, and who is the first. False: nobody does. */
+/* How many are there, and who is the first. False: nobody does. */
 static bool read_lane(const redisReply *count, const redisReply *first, struct store_lane *lane)
 {
     int64_t score;
@@ -662,7 +662,7 @@ static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t 
     return ok;
 }
 
-/* The next ones behind `after`, as many as are still wanted; there are `more` behind the last. */
+/* The next ones behind `after`, as many as are still wanted; there are `more` after the last. */
 static bool some_lanes(struct redis_read *read, uint64_t *after)
 {
     struct store_op *op = read->op;
@@ -777,7 +777,7 @@ static bool has_key(redisReply *const *fields)
     return wire_job_read(redis_text(fields[0]), 0, &head, &job) && job.has_key;
 }
 
-/* Those of the ids that stand in this lane still. */
+/* Those of the ids that are in this lane still. */
 static bool add_waiting(struct redis_read *read, const char *const *ids, size_t count)
 {
     struct store_op *op = read->op;
@@ -800,7 +800,7 @@ static bool add_waiting(struct redis_read *read, const char *const *ids, size_t 
     return read_keys(read, keyed, keyed_count);
 }
 
-/* How many stand there, and the ids of the first. */
+/* How many are there, and the ids of the first. */
 static bool get_lane(struct redis_read *read, struct ids *ids)
 {
     struct store_op *op = read->op;
@@ -911,7 +911,7 @@ enum {
     ASKS_MAX = 1 + NODES_PAGE / FIELDS_MAX + BESIDE_MAX / FIELDS_MAX * 4,
 };
 
-/* What stands beside the records, a command each. COUNTS leaves out the last, which is long. */
+/* What is beside the records, a command each. COUNTS leaves out the last, which is long. */
 enum { BESIDE_ADMIN, BESIDE_LINKS, BESIDE_LIVE, BESIDE_FACTS, BESIDE_COUNT };
 static const char *const beside_keys[BESIDE_COUNT] = {REDIS_KEY "admin", REDIS_KEY "links",
                                                       REDIS_KEY "live", REDIS_KEY "facts"};
@@ -923,7 +923,7 @@ struct nodes {
     struct store_node *items;
     size_t count;
     size_t cap;
-    size_t complete; /* so many have what stands beside them */
+    size_t complete; /* so many have what is beside them */
     size_t named;    /* of those asked for by name, so many were read */
     char cursor[32]; /* of the scan */
     bool told;       /* no record is left to be read */

@@ -569,7 +569,7 @@ bool wire_node_read(struct str packed, struct wire_node *ret_node)
     return ok;
 }
 
-/* The beginning of a node's record; *ret_rest is what stands behind it. */
+/* The beginning of a node's record; *ret_rest is what is behind it. */
 static bool read_counts(struct str packed, struct lease_node *ret_counts, struct str *ret_rest)
 {
     struct record record;

@@ -110,7 +110,7 @@ void wire_free(struct wire *wire);
 
 /* Takes the answer at *at and leaves *at behind it. False: it is not what this version writes. */
 bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at);
-/* A job as it is kept. What is long, or tells of several attempts, stands beside it. */
+/* A job as it is kept. What is long, or tells of several attempts, is beside it. */
 struct wire_job {
     struct str result; /* at == NULL: none, or outside */
     bool done_once;    /* its only attempt was its last, see wire_history */

@@ -26,7 +26,7 @@ enum {
     STORE_HISTORY_MAX = 4096, /* bytes of attempts JSON; older entries go first */
     STORE_NUMBERS = 512,      /* of instances: 0..511 */
     STORE_NAME_TEXT = 8,      /* the name of an instance as text: hexadecimal digits */
-    STORE_LANE_TOLD = 64,     /* of a lane others hear of jobs that come to stand among so many */
+    STORE_LANE_TOLD = 64,     /* of a lane others hear of jobs that come to be among so many */
 };
 
 enum store_verb {
@@ -49,7 +49,7 @@ enum store_verb {
     STORE_CALLBACKS,   /* finished jobs whose callback is not delivered yet */
     STORE_CALLBACK_DONE, /* delivered (or given up) */
     STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
-    STORE_BREAKER_RESET, /* an operator's word: closed, and the count starts over */
+    STORE_BREAKER_RESET, /* an operator's order: closed, and the count starts over */
     /* Only of a store that several instances share, see store_name(). */
     STORE_TELL,  /* a word to another instance, or to all */
     STORE_LINK,  /* this instance has a node's connection, or has lost it */
@@ -72,7 +72,7 @@ enum store_outcome {
      * nobody knows whether it was sent: the last attempt goes on as the same (SELECTING). */
     STORE_EXPIRE,
     STORE_CANCEL,        /* an operator; a running job keeps its lease until its node ends it */
-    STORE_QUEUE_TIMEOUT, /* it waited long enough: it stands in a lane and is due, else ERR_STALE */
+    STORE_QUEUE_TIMEOUT, /* it waited long enough: it is in a lane and is due, else ERR_STALE */
     STORE_NO_CANDIDATE,  /* a retry found nobody */
     /* Who asked for it was refused: it ends, and its Idempotency-Key is free again. Not so when
      * somebody was answered with it meanwhile, by that key: then it goes on (ERR_STALE), and if it
@@ -82,7 +82,7 @@ enum store_outcome {
     STORE_OUTCOME_COUNT
 };
 
-/* The mutable part of a job. What it is about stands in its `spec`, JSON that never changes. */
+/* The mutable part of a job. What it is about is in its `spec`, JSON that never changes. */
 struct store_head {
     uint64_t id;
     enum job_state state;
@@ -196,7 +196,7 @@ struct store_due {
     uint64_t id;
     int attempt;
     enum job_state state;
-    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, or its time to wait if it stands in
+    enum lease_kind lease; /* what ran out. LEASE_NONE: a hold, or its time to wait if it is in
                               a lane; of other states a lease that was cleared before a restart */
     uint64_t lane;
     char node[NODE_ID_MAX + 1];
@@ -228,7 +228,7 @@ struct store_account {
 };
 
 /* What keeps a job from waiting in a lane, 0 = nothing. How many wait there does not matter to one
- * that stands there already, nor the others to one that stands in any lane. */
+ * that is there already, nor the others to one that is in any lane. */
 struct store_bounds {
     int64_t lane_max;             /* jobs in that lane: ERR_QUEUE_FULL */
     int64_t all_max;              /* in all lanes: ERR_QUEUES_FULL */
@@ -337,7 +337,7 @@ struct store_op {
             size_t max;               /* in one answer */
             struct store_lane *items; /* answer, in `arena` */
             size_t count;
-            bool more; /* answer: there are lanes behind the last one */
+            bool more; /* answer: there are lanes after the last one */
         } lanes;
         struct { /* LANE */
             uint64_t lane;
@@ -345,7 +345,7 @@ struct store_op {
             size_t bytes_max;           /* in all, but one is told in any case; 0: any */
             struct store_record *items; /* answer, in `arena`: the first ones */
             size_t count;
-            int64_t waiting; /* answer: how many stand there in all */
+            int64_t waiting; /* answer: how many are there in all */
         } lane;
         struct { /* DUE */
             struct store_due *items;
@@ -493,7 +493,7 @@ enum store_notice_kind {
     STORE_WORD_TOLD,    /* another instance's TELL; perhaps our own, if it was to all */
     STORE_NOTICE_NODES, /* `text`: ids of nodes that changed, a space between two */
     STORE_NOTICE_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
-                         there, and it stands  among the first STORE_LANE_TOLD */
+                         there, and it is  among the first STORE_LANE_TOLD */
     STORE_NOTICE_GAP,   /* listening begins, or began anew */
 };
 
@@ -549,7 +549,7 @@ void store_status(struct store *store, struct store_status *ret_status);
  * to its inbox any more when that returns. */
 void store_listen(struct store *store, struct store_listener *listener);
 /* Answers what is under way and ends its threads; every op after that is refused at once. When
- * nobody sends from another thread any more. Whoever then runs what stands in the senders' inboxes
+ * nobody sends from another thread any more. Whoever then runs what is in the senders' inboxes
  * has had every op come back to its owner. */
 void store_stop(struct store *store);
 void store_close(struct store *store);             /* stops it, then frees */

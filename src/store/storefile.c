@@ -1,4 +1,4 @@
-/* Opens, locks and migrates store.db and journal.db. What stands in their tables is journal.c's,
+/* Opens, locks and migrates store.db and journal.db. What is in their tables is journal.c's,
  * tables.c's and reader.c's. */
 #include "store/storefile.h"
 

@@ -28,7 +28,7 @@ bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, st
 /* All of the WAL goes into the main file: what is then read is synced, whatever an earlier fsync
  * may have lost. Before the first write of a connection. */
 bool storefile_empty_wal(sqlite3 *db, struct fault *fault);
-/* Everything stands in store.db: the release before may use it again. */
+/* Everything is in store.db: the release before may use it again. */
 bool storefile_mark_whole(sqlite3 *db, struct fault *fault);
 /* The same for journal.db. */
 bool storefile_connect_journal(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);

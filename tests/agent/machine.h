@@ -21,7 +21,7 @@ void machine_put_load(struct machine *machine, int cores, const char *load);
 /* In KiB. */
 void machine_put_memory(struct machine *machine, int64_t total, int64_t free, int64_t swap_total,
                         int64_t swap_free);
-/* One process; `extra` stands where its state does ("S"). */
+/* One process; `extra` is where its state does ("S"). */
 struct machine_proc {
     int pid, parent, session;
     int64_t ticks;  /* of user and system time, half each */

@@ -168,7 +168,7 @@ static void test_kill(void **state)
     cgroup_remove(&site->group);
 }
 
-/* Whatever could not be passed on, the group we stand in is a domain as before, and so is the
+/* Whatever could not be passed on, the group we are in is a domain as before, and so is the
  * parent: one that is threaded or invalid would let nobody in. */
 static void test_types(void **state)
 {

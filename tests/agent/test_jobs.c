@@ -969,7 +969,7 @@ static void test_restart_with_orphan(void **state)
     assert_int_equal(bench->said, 0);
 }
 
-/* Something else stands among the runs: it is ended and forgotten, and nobody is told. */
+/* Something else is among the runs: it is ended and forgotten, and nobody is told. */
 static void test_strange_runs(void **state)
 {
     static const char *const metas[] = {"", "{}", "nonsense",

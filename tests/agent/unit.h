@@ -19,7 +19,7 @@ enum { UNIT_PATIENCE_MS = 20000 };
         }                                                                                          \
     } while (0)
 
-/* `part` stands somewhere in `whole`. */
+/* `part` is somewhere in `whole`. */
 #define assert_has(whole, part)                                                                    \
     do {                                                                                           \
         struct str whole_ = (whole);                                                               \

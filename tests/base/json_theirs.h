@@ -1,4 +1,4 @@
-/* jansson's view of a text, as a plain dump: its names and ours cannot stand in one file. */
+/* jansson's view of a text, as a plain dump: its names and ours cannot be in one file. */
 #ifndef TESTS_BASE_JSON_THEIRS_H
 #define TESTS_BASE_JSON_THEIRS_H
 

@@ -72,7 +72,7 @@ static void what_cannot_be_replaced_stays(void **state)
     snprintf(inside, sizeof inside, "%s/x", path);
     assert_int_equal(file_replace(inside, STR("new"), &why), ERR_IO);
     assert_non_null(strstr(why.detail, "Cannot write"));
-    assert_int_equal(file_replace(dir, STR("new"), &why), ERR_IO); /* a directory stands there */
+    assert_int_equal(file_replace(dir, STR("new"), &why), ERR_IO); /* a directory is there */
     assert_int_equal(access(path, F_OK), 0);
 }
 

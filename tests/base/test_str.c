@@ -211,7 +211,7 @@ static void test_copy(void **state)
     assert_true(str_copy(STR_NONE, to, sizeof to));
 }
 
-/* Equal texts hash alike wherever they stand; texts that differ in one bit spread over all bits. */
+/* Equal texts hash alike wherever they are; texts that differ in one bit spread over all bits. */
 static void test_hash(void **state)
 {
     char text[80];

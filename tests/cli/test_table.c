@@ -224,7 +224,7 @@ static void bars_are_as_full_as_what_they_show(void **state)
     }
 }
 
-/* The right sheet begins in the same column in every line, whatever colours stand before it. */
+/* The right sheet begins in the same column in every line, whatever colours are before it. */
 static void sheets_stand_beside_each_other(void **state)
 {
     struct arena arena = {0};

@@ -144,7 +144,7 @@ static void problem(struct http_request *req, const struct problem *why, struct 
 static const struct http_callbacks callbacks = {
     .head = on_head, .request = on_request, .problem = problem};
 
-/* Counts the replies in what was sent; aborts when something else stands between them. */
+/* Counts the replies in what was sent; aborts when something else is between them. */
 static int replies_in(struct str sent)
 {
     int count = 0;

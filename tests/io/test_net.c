@@ -81,7 +81,7 @@ static void pair_open(struct pair *pair, const char *addr, const char *host)
     assert_int_equal(net_connect(&pair->loop, host, net_listener_port(pair->listener), NULL,
                                  &limits, &handler, &pair->client, &conn, &why),
                      ERR_OK);
-    net_write(conn, STR("early ")); /* before it stands */
+    net_write(conn, STR("early ")); /* before it is */
     hand_run(&pair->loop, &pair->client.opened);
     hand_run(&pair->loop, &pair->server.opened);
 }

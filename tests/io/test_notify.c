@@ -1,4 +1,4 @@
-/* Words to a service manager: a socket stands for it. */
+/* Words to a service manager: a socket is up for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -67,7 +67,7 @@ static void serve(struct site *site, int which, const char *client_ca)
     assert_int_equal(loop_start(&site->loop), ERR_OK);
 }
 
-/* Dials until it stands or fails; true when it stands. */
+/* Dials until it is connected or fails; true when it is. */
 static bool call(struct caller *caller, const char *host, int port, const char *ca_file,
                  const char *cert, const char *key)
 {

@@ -14,7 +14,7 @@
 enum { TEXT = 0x1, BINARY = 0x2, CLOSE = 0x8, PING = 0x9, PONG = 0xa };
 
 struct piece {
-    int first; /* FIN, RSV and opcode; -1: `text` is sent as it stands */
+    int first; /* FIN, RSV and opcode; -1: `text` is sent as it is */
     struct str text;
 };
 

@@ -142,7 +142,7 @@ static void test_table(void **state)
     assert_null(policy_by_name(STR_NONE));
 }
 
-/* What stands before what, for the two policies that rank. */
+/* What is before what, for the two policies that rank. */
 static void test_order_rows(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
-/* What the scheduler's tests stand on: a real embedded store in a directory of its own, loops that
+/* What the scheduler's tests rest on: a real embedded store in a directory of its own, loops that
  * are turned by hand on the test's thread, a clock that only moves when told, and hooks that write
- * down what they were asked. Between scheduler and store stands a turnstile that can refuse calls
+ * down what they were asked. Between scheduler and store is a turnstile that can refuse calls
  * or keep them back. */
 #ifndef TESTS_SCHED_RIG_H
 #define TESTS_SCHED_RIG_H

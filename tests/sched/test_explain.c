@@ -36,7 +36,7 @@ static uint32_t sum(const struct explain *explain)
     return all;
 }
 
-/* Both ways of counting are the same, and nobody stands there twice. */
+/* Both ways of counting are the same, and nobody is there twice. */
 static void check(const struct explain *explain)
 {
     uint32_t listed[EXPLAIN_COUNT] = {0};

@@ -405,7 +405,7 @@ static void a_connection_speaks_for_its_node_only(void **state)
     assert_str(report.node_id, "mine");
 }
 
-/* What a rule fixes stands in every report as if the node had said it: it is stored once, is no
+/* What a rule fixes is in every report as if the node had said it: it is stored once, is no
  * news after that, and does not make a registration of a heartbeat. */
 static void what_a_rule_fixes(void **state)
 {

@@ -114,7 +114,7 @@ static void every_word_of_the_store(void **state)
     node_sync_live_free(live);
 }
 
-/* A store of our own says nothing of this; whatever stands there is not looked at. */
+/* A store of our own says nothing of this; whatever is there is not looked at. */
 static void a_store_of_our_own_has_no_others(void **state)
 {
     static const int64_t mono_ms = NOW_MS;

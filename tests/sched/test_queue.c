@@ -377,7 +377,7 @@ static void very_many_wait_in_one_lane(void **state)
     assert_true(rig->calls[STORE_LANE] - reads <= JOBS / 32);
 }
 
-/* What stands at the head and can go nowhere holds up only what lies behind the window. */
+/* What is at the head and can go nowhere holds up only what lies behind the window. */
 static void particular_jobs_hold_up_no_other(void **state)
 {
     enum { PARTICULAR = 40, JOBS = 100 };
@@ -1142,7 +1142,7 @@ static void large_jobs_wait_in_the_store(void **state)
 
 /* --- records of a later release --- */
 
-/* They stand in front of all others, more of them than a window has. */
+/* They are in front of all others, more of them than a window has. */
 static void what_cannot_be_read_holds_up_nobody(void **state)
 {
     enum { UNREADABLE = 200, JOBS = 100 };

@@ -66,7 +66,7 @@ static int by_id(const void *a, const void *b)
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
-/* "a b c": the members of a pool. They stand there once, in the order of their numbers. */
+/* "a b c": the members of a pool. They are there once, in the order of their numbers. */
 static void assert_pool(struct table *table, const char *id, unsigned wants, const char *want)
 {
     struct str rest = str_of(id), src = str_cut(&rest, ':');
@@ -329,7 +329,7 @@ static void the_largest_nodes_stand_in_all_their_pools(void **state)
     buf_free(&buf);
 }
 
-/* A node whose leaving no snapshot told yet still stands in the last one. */
+/* A node whose leaving no snapshot told yet still is in the last one. */
 static void a_node_that_is_still_listed_is_not_given_away(void **state)
 {
     struct table *table = *state;

@@ -628,7 +628,7 @@ static void an_audit_from_before(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
-/* Who takes away what stands beside the file gains nothing. */
+/* Who takes away what is beside the file gains nothing. */
 static void without_its_key_or_its_end(void **state)
 {
     static const char *const names[] = {"audit.key", "audit.chain"};

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node whose box stands on loop 0, and one whose stands on loop 1. */
+/* A node whose box rests on loop 0, and one whose rests on loop 1. */
 struct fixture {
     struct server *server;
     struct settings settings;

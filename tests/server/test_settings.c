@@ -89,7 +89,7 @@ static void what_is_refused(void **state)
 {
     static const struct {
         char *flag, *value;
-        const char *told; /* stands in the sentence */
+        const char *told; /* is in the sentence */
     } rows[] = {
         {"--sample-k", "0", "sample-k"},
         {"--sample-k", "33", "sample-k"},

@@ -290,7 +290,7 @@ static const struct {
     {"fffwPKFv!b", BREAKER_OPEN, 4, false},
     {"fffwPR!Pb", BREAKER_HALF_OPEN, 3, true},
     {"fffwPKD!d", BREAKER_CLOSED, 0, false},
-    /* An operator's word. */
+    /* An operator's order. */
     {"fff0", BREAKER_CLOSED, 0, false},
     {"fff0!ff", BREAKER_CLOSED, 2, false},
     {"fffwPK0F", BREAKER_CLOSED, 1, false},

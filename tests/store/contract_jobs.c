@@ -320,7 +320,7 @@ static void test_list(void **state)
         assert_int_equal(rig->op.u.list.items[0].head.id, newest);
         assert_int_equal(rig->op.u.list.bytes, store_record_bytes(&rig->op.u.list.items[0]));
         op.u.list.before = rig->op.u.list.next;
-        if (newest > 1) /* behind the last a store may know that there is no more, or not yet */
+        if (newest > 1) /* after the last a store may know that there is no more, or not yet */
             assert_int_equal(op.u.list.before, newest);
     }
     op = (struct store_op){.u.list.bytes_max = 1 << 20};

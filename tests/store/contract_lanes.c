@@ -32,7 +32,7 @@ static enum err time_out(struct rig *rig, uint64_t job)
     return rig_finish(rig, STORE_QUEUE_TIMEOUT, job, 0, NULL, NULL);
 }
 
-/* Up to `max` of the lane are these, "3 1 2"; so many stand there. */
+/* Up to `max` of the lane are these, "3 1 2"; so many are there. */
 static void expect_first(struct rig *rig, uint64_t lane, size_t max, const char *want,
                          int64_t waiting)
 {
@@ -322,7 +322,7 @@ static void test_a_full_lane(void **state)
     op.u.put.idem = STR("key");
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_false(op.u.put.duplicate);
-    op = put_op(2, 77, 0); /* said again: it stands there already */
+    op = put_op(2, 77, 0); /* said again: it is there already */
     op.u.put.bounds.lane_max = 2;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_true(op.u.put.duplicate);
@@ -393,7 +393,7 @@ static void test_every_end_takes_it_out(void **state)
     assert_string_equal(rig->op.head.reason, "QUEUE_TIMEOUT");
 }
 
-/* Only of what stands in a lane, and is due. */
+/* Only of what is in a lane, and is due. */
 static void test_time_to_wait(void **state)
 {
     struct rig *rig = *state;

@@ -1,4 +1,4 @@
-/* An SQLite VFS that fails when told to. It stands in front of the real one and becomes the
+/* An SQLite VFS that fails when told to. It is in front of the real one and becomes the
  * default, so that the store knows nothing of it. */
 #ifndef TESTS_STORE_FAULTVFS_H
 #define TESTS_STORE_FAULTVFS_H

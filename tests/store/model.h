@@ -84,7 +84,7 @@ void model_pass(struct model *model, int64_t ms);
 void model_lapse(struct model *model);
 /* Closed and opened again. */
 void model_restart(struct model *model);
-/* The jobs of a lane in order, up to `max`; returns how many stand there. */
+/* The jobs of a lane in order, up to `max`; returns how many are there. */
 size_t model_lane(const struct model *model, uint64_t lane, size_t max,
                   const struct model_job **ret_jobs);
 /* The smallest number of a lane that is larger; 0: none. */

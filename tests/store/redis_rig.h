@@ -25,7 +25,7 @@ void redis_server_signal(struct redis_server *server, int signal);
 void redis_server_remove(struct redis_server *server); /* ends it and all it wrote */
 bool redis_available(void);                            /* is there a redis-server to be started? */
 
-/* One server and a store in it, by Redis' own time: what most tests stand on. */
+/* One server and a store in it, by Redis' own time: what most tests rest on. */
 struct redis_fixture {
     struct redis_server server;
     struct rig rig;

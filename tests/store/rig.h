@@ -1,4 +1,4 @@
-/* What the store's tests stand on: a store in a directory of its own, a clock that only moves when
+/* What the store's tests rest on: a store in a directory of its own, a clock that only moves when
  * told, and calls that wait for their answer. */
 #ifndef TESTS_STORE_RIG_H
 #define TESTS_STORE_RIG_H
@@ -52,7 +52,7 @@ unsigned rig_owner(const struct rig *rig); /* of what is held and reserved with 
 enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_health health);
 enum err rig_put(struct rig *rig, uint64_t job);
 enum err rig_put_lane(struct rig *rig, uint64_t job, uint64_t lane, int priority);
-enum err rig_lane(struct rig *rig, uint64_t lane, size_t max); /* what stands there */
+enum err rig_lane(struct rig *rig, uint64_t lane, size_t max); /* what is there */
 enum err rig_reserve(struct rig *rig, uint64_t job, int attempt, const char *nodes);
 enum err rig_commit(struct rig *rig, uint64_t job, int attempt, const char *node);
 enum err rig_finish(struct rig *rig, enum store_outcome outcome, uint64_t job, int attempt,

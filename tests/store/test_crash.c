@@ -144,7 +144,7 @@ static void work_until_death(struct rig *rig, int calls)
     }
 }
 
-/* How many jobs stand on a node, by the file. */
+/* How many jobs rest on a node, by the file. */
 static int listed(struct rig *rig, enum job_state state)
 {
     struct store_op op = {.verb = STORE_JOB_LIST};
@@ -160,7 +160,7 @@ static int listed(struct rig *rig, enum job_state state)
     return count;
 }
 
-/* What waits by the file stands in its lane, in order, until the same moment as before. */
+/* What waits by the file is in its lane, in order, until the same moment as before. */
 static void check_lanes(struct rig *rig)
 {
     int count = 0;

@@ -297,7 +297,7 @@ static void change_file(const struct rig *rig, const char *sql, char path[128])
     sqlite3_close(db);
 }
 
-/* What stands in store.db, as anybody may see it. */
+/* What is in store.db, as anybody may see it. */
 static int64_t ask(struct rig *rig, const char *sql)
 {
     char path[128];
@@ -787,7 +787,7 @@ static void test_older_file(void **state)
     assert_int_equal(rig->op.u.lane.count, 1);
 }
 
-/* No berth writes that: a job on a node that stands in a lane all the same. */
+/* No berth writes that: a job on a node that is in a lane all the same. */
 static void test_a_lane_that_cannot_be(void **state)
 {
     struct rig *rig = *state;

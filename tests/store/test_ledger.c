@@ -138,7 +138,7 @@ static void test_finished_jobs_leave_memory(void **state)
     assert_true(fixture->ledger.recent_count <= LEDGER_RECENT_MAX);
 }
 
-/* The floor stands at the oldest active job, also after a restart. */
+/* The floor is at the oldest active job, also after a restart. */
 static void test_audit_finds_the_floor(void **state)
 {
     struct fixture *fixture = *state;

@@ -1,4 +1,4 @@
-/* Reads while part of the rows stand in store.db, part only in the journal, and part in both but
+/* Reads while part of the rows are in store.db, part only in the journal, and part in both but
  * newer in the journal: one job is told as it was last answered, and lists have every job once. */
 #include "contract.h"
 

@@ -1,5 +1,5 @@
 /* Hundreds of thousands of random calls, each compared with the model: what is answered, where the
- * job stands, and after each round what every node carries. */
+ * job is, and after each round what every node carries. */
 #include "contract.h"
 
 #include "base/clock.h"

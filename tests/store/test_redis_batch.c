@@ -111,8 +111,8 @@ static void cancel(struct store_op *op, uint64_t job)
     wire_op(&session.wire, op, 0);
 }
 
-/* The first of all instances looks at every job that is not over, and writes for that what stands
- * on the wheel so far. What comes behind it gets there as well, or its lease would never run out.
+/* The first of all instances looks at every job that is not over, and writes for that what rests on
+ * the wheel so far. What comes behind it gets there as well, or its lease would never run out.
  */
 static void test_arrives_between_reserves(void **state)
 {

@@ -147,7 +147,7 @@ static void a_page_is_a_round_trip(void **state)
     }
 }
 
-/* Those that were heard of are loaded in two round trips: their records, and what stands beside. */
+/* Those that were heard of are loaded in two round trips: their records, and what is beside. */
 static void named_nodes_take_two_round_trips(void **state)
 {
     struct fixture *fixture = *state;
@@ -165,7 +165,7 @@ static void named_nodes_take_two_round_trips(void **state)
     assert_int_equal(atomic_load(&fixture->wire.trips), 2);
 }
 
-/* A look at one job does not stand behind a look at all nodes. */
+/* A look at one job does not be behind a look at all nodes. */
 static void a_single_read_waits_for_no_list(void **state)
 {
     struct fixture *fixture = *state;

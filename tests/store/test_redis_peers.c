@@ -531,7 +531,7 @@ static bool fill_lanes(struct side *a, struct side *b)
     return hears_of_lane(a, "0000000000c0ffee 9 203");
 }
 
-/* Who came among the first of a lane is told, to others; who stands behind those is not. */
+/* Who came among the first of a lane is told, to others; who is behind those is not. */
 static void who_comes_among_the_first_of_a_lane_is_heard(void **state)
 {
     enum { TRIES = 5 };

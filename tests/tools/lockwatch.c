@@ -1,5 +1,5 @@
 /* Preloaded into a program: counts for each thread how often it takes or waits for a lock. The
- * counts stand in a file (LOCKWATCH), a row for each thread: its name (16 bytes), a count (8), 8
+ * counts are in a file (LOCKWATCH), a row for each thread: its name (16 bytes), a count (8), 8
  * unused. What is counted is every call, also one that finds the lock free. */
 #include <dlfcn.h>
 #include <fcntl.h>

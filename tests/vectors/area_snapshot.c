@@ -1,4 +1,4 @@
-/* snapshot. The members table is the single writer; what a vector calls a value stands in a node's
+/* snapshot. The members table is the single writer; what a vector calls a value is in a node's
  * facts, which is what versions share. */
 #include "vec.h"
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A table of Lua with one name for each number; rows of the same table stand together. NULL: a
+/* A table of Lua with one name for each number; rows of the same table are together. NULL: a
  * local of its own. */
 static const struct {
     const char *table;
@@ -343,7 +343,7 @@ static void write_counts(int format)
     printf(")\n  end,\n");
 }
 
-/* Where the numbers stand, and the first text; and where parts begin. */
+/* Where the numbers are, and the first text; and where parts begin. */
 static void write_places(const struct record_layout *layout, int format)
 {
     const struct record_field *field;
