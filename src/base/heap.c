@@ -1,10 +1,11 @@
 /* The usual array heap; each node knows its position, so any of them can move or leave. */
 #include "base/heap.h"
-#include "base/mem.h"
-#include "base/str.h"
 
 #include <assert.h>
 #include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/str.h"
 
 enum { HEAP_CAP_MIN = 16 };
 

@@ -1,10 +1,11 @@
 /* Linear probing with backward-shift deletion: no tombstones, so a map that sees much coming and
  * going never slows down. At most three quarters of the slots are used. */
 #include "base/map.h"
-#include "base/mem.h"
 
 #include <assert.h>
 #include <stdlib.h>
+
+#include "base/mem.h"
 
 enum { MAP_CAP_MIN = 16 };
 

@@ -4,15 +4,16 @@
  * A plain scalar is null (also ~ and nothing), true, false, or a number where JSON would read one;
  * all else is a string: `no`, `010`, `0x10`, `1_000` and `12:30` hold no surprise. */
 #include "base/yaml.h"
-#include "base/json.h"
-#include "base/map.h"
-#include "base/mem.h"
-#include "base/schema.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
+
+#include "base/json.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/schema.h"
 
 _Static_assert((int)YAML_DEPTH_MAX <= (int)JSON_DEPTH_MAX, "what comes out must be readable");
 

@@ -3,7 +3,6 @@
  * answer, the loop that asked sends it. The files of hours: the keeper's thread makes the text, a
  * thread of the pool writes it, so a slow disk holds up nobody. */
 #include "server/api_report.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "sched/keeper.h"
 #include "sched/tally.h"

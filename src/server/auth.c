@@ -1,12 +1,12 @@
 /* Tokens and client certificates against what a route needs. Wrong tokens of an address leak away
  * at max_per_min a minute; the bucket holds as many. */
 #include "server/auth.h"
-#include "base/digest.h"
 
 #include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "base/digest.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"

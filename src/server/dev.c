@@ -1,7 +1,5 @@
 /* Starting and ending the agent of `berth dev`. */
 #include "server/dev.h"
-#include "base/digest.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,6 +10,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/digest.h"
+#include "base/log.h"
 
 enum { STOP_MS = 5000, QUICK_END_MS = 500 };
 

@@ -2,7 +2,6 @@
  * are counted in a table that is emptied at the end of each window: nothing in it ages by itself.
  */
 #include "server/guard.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -10,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "server/audit.h"

@@ -2,8 +2,6 @@
  * routes called over it: the same handlers, answered by a frame. A message is handled in a context
  * of its own, because its answer may come after the socket went. */
 #include "server/hub_ws.h"
-#include "sched/settle.h"
-#include "server/api.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -14,6 +12,8 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "sched/registry.h"
+#include "sched/settle.h"
+#include "server/api.h"
 #include "server/api_node.h"
 #include "server/callback.h"
 #include "server/hub.h"

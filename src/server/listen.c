@@ -1,12 +1,12 @@
 /* Each loop opens its own listener, on its own thread; the main thread waits for the outcome. */
 #include "server/listen.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "server/route.h"
 #include "server/server.h"
 

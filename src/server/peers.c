@@ -4,7 +4,6 @@
  * its ACK is refused. Questions to all instances travel as those to their nodes do, and are
  * answered on the keeper's loop there. */
 #include "server/peers.h"
-#include "sched/keeper.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,6 +14,7 @@
 
 #include "base/mem.h"
 #include "sched/frame.h"
+#include "sched/keeper.h"
 #include "sched/node_sync.h"
 #include "sched/sched.h"
 #include "server/api_explain.h"

@@ -1,13 +1,13 @@
 /* Calls to nodes. Under way they are kept by the hub of the loop that has the socket. And what is
  * asked of a node on somebody's behalf: its usage, the output of a job. */
 #include "server/rpc.h"
-#include "server/hub_ws.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 #include "server/api.h"
 #include "server/hub.h"
+#include "server/hub_ws.h"
 #include "server/peers.h"
 
 /* --- calls --- */

@@ -1,8 +1,6 @@
 /* Wiring: settings, store, scheduler, one thread per loop, signals, a clean end; and calls that the
  * main thread has made on a loop. */
 #include "server/server.h"
-#include "base/log.h"
-#include "sched/keeper.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -15,9 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "io/notify.h"
+#include "sched/keeper.h"
 #include "sched/tally.h"
 #include "server/api.h"
 #include "server/api_deploy.h"

@@ -2,7 +2,6 @@
  * the settings, then swaps them. Settings that were live before stay in memory until the end of the
  * process: a request or a connection may hold its token or a limit of theirs. */
 #include "server/signals.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "io/notify.h"

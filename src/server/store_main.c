@@ -1,10 +1,11 @@
 /* `berth store dump`: what the store holds, as text for people or as JSON. Reads only. */
 #include "server/server.h"
-#include "server/settings.h"
-#include "store/dump.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "server/settings.h"
+#include "store/dump.h"
 
 /* Takes `FLAG VALUE` out of the words; NULL: it is not among them. */
 static const char *take_flag(int *argc, char **argv, const char *flag)

@@ -2,7 +2,6 @@
  * of the token file. Loops post to its inbox and wake it with SIGUSR1. /v1/tokens: who may call.
  * Only digests are kept; a token is shown once, when it is made. */
 #include "server/token_file.h"
-#include "base/log.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -12,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "server/api.h"

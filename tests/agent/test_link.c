@@ -1,12 +1,12 @@
 /* The agent's connection: greeting, beating, hearing, and coming back. */
 #include "agent/identity.h"
-#include "agent/link.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/link.h"
 #include "base/log.h"
 #include "fake_server.h"
 #include "io/tls.h"

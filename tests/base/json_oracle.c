@@ -1,10 +1,11 @@
 /* Both readers' dumps are compared as text; ours is then written with jsonw and judged again. */
 #include "json_oracle.h"
-#include "base/json.h"
-#include "json_theirs.h"
 
 #include <assert.h>
 #include <math.h>
+
+#include "base/json.h"
+#include "json_theirs.h"
 
 static void dump_text(struct buf *dump, struct str text)
 {

@@ -1,11 +1,12 @@
 /* Clocks go forward; dice are fair and can be replayed. */
 #include "../unit.h"
-#include "base/clock.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+#include "base/clock.h"
 
 static void test_clocks(void **state)
 {

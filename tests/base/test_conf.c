@@ -1,11 +1,12 @@
 /* Settings from presets, file, environment and flags: who wins, and what a mistake is told like. */
 #include "../unit.h"
-#include "base/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/schema.h"
 
 struct tls {
     struct str cert;

@@ -1,8 +1,9 @@
 /* The error table: each row complete, names found again, problems filled. */
 #include "../unit.h"
-#include "base/err.h"
 
 #include <string.h>
+
+#include "base/err.h"
 
 static void test_every_row_is_complete(void **state)
 {

@@ -1,11 +1,12 @@
 /* Messages between threads: none lost, none twice, each sender's in order, one wake per batch. */
 #include "../unit.h"
-#include "base/inbox.h"
-#include "base/str.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
+
+#include "base/inbox.h"
+#include "base/str.h"
 
 enum { SENDERS = 4, MESSAGES = 20000 };
 

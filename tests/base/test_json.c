@@ -1,10 +1,11 @@
 /* Reading values out of JSON, the limits, and what the messages say. */
 #include "../unit.h"
-#include "base/json.h"
 
 #include <float.h>
 #include <string.h>
 #include <time.h>
+
+#include "base/json.h"
 
 static const struct json *parse(struct str text, struct arena *arena)
 {

@@ -1,11 +1,12 @@
 /* Our reader and jansson must agree: on tricky texts by name, and on many mutations of good ones.
  */
 #include "../unit.h"
+
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "json_oracle.h"
-
-#include <string.h>
 
 static const struct {
     struct str text;

@@ -1,13 +1,14 @@
 /* Writing JSON: commas, escapes, and numbers that read back the same. */
 #include "../unit.h"
-#include "base/clock.h"
-#include "base/json.h"
 
 #include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json.h"
 
 static struct buf out;
 static struct jsonw w;

@@ -1,7 +1,5 @@
 /* Lines as they reach the descriptor: one write each, and nothing from outside can forge one. */
 #include "../unit.h"
-#include "base/json.h"
-#include "base/log.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,6 +9,9 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/json.h"
+#include "base/log.h"
 
 static int ends[2];
 

@@ -1,9 +1,10 @@
 /* Both maps against a plain array, over many random steps. */
 #include "../unit.h"
-#include "base/clock.h"
-#include "base/map.h"
 
 #include <stdio.h>
+
+#include "base/clock.h"
+#include "base/map.h"
 
 enum { KEYS = 1000, STEPS = 200000 };
 

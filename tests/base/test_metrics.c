@@ -1,10 +1,11 @@
 /* Counts from many threads add up, and the text is what Prometheus reads. */
 #include "../unit.h"
-#include "base/metrics.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/metrics.h"
 
 static struct buf text;
 

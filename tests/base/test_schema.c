@@ -1,8 +1,9 @@
 /* Bodies into structs by table: what is taken, what is refused, and the sentence for it. */
 #include "../unit.h"
-#include "base/schema.h"
 
 #include <string.h>
+
+#include "base/schema.h"
 
 struct limits {
     int64_t ttl_ms;

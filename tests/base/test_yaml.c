@@ -1,10 +1,11 @@
 /* YAML as JSON: types, lines, and what is refused. */
 #include "../unit.h"
+
+#include <string.h>
+
 #include "base/json.h"
 #include "base/schema.h"
 #include "base/yaml.h"
-
-#include <string.h>
 
 static const struct {
     const char *yaml, *json;

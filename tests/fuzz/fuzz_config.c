@@ -1,12 +1,13 @@
 /* Any bytes as a configuration file, as variables and as flags: never a crash, always a sentence,
  * and what `config show` prints reads back to the same settings. */
 #include "base/schema.h"
-#include "base/yaml.h"
-#include "fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/yaml.h"
+#include "fuzz.h"
 
 struct inner {
     struct str text;

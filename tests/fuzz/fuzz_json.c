@@ -1,9 +1,10 @@
 /* Any bytes: our reader and jansson agree on whether they are JSON and on every value. */
 #include "fuzz.h"
-#include "json_oracle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "json_oracle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

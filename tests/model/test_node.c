@@ -1,10 +1,10 @@
 /* Health by name, the watch, what a reserve sees, the score, and who a closing socket evicts. */
 #include "base/clock.h"
-#include "model/node.h"
 
 #include <math.h>
 
 #include "../unit.h"
+#include "model/node.h"
 
 static void test_health_names(void **state)
 {

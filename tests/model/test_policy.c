@@ -1,11 +1,11 @@
 /* Samples are distinct, complete and even; ranking is stable and follows the policy. */
 #include "base/clock.h"
-#include "model/policy.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "../unit.h"
+#include "model/policy.h"
 
 static void test_sample_sizes(void **state)
 {

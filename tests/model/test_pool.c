@@ -1,12 +1,12 @@
 /* Membership, all pools of a node, what changes, and the texts. */
 #include "base/clock.h"
-#include "model/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../unit.h"
+#include "model/pool.h"
 
 /* "en,zh" and "en>zh,zh>en" (or "any") into facts with derived capabilities. */
 static struct pool_facts facts_of(struct arena *arena, const char *semantic, const char *nmt,

@@ -2,12 +2,13 @@
  * type, the others one of ten; the changed one says something else about itself, or comes and goes.
  */
 #include "base/str.h"
-#include "sched/node_report.h"
-#include "sched/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "sched/node_report.h"
+#include "sched/snapshot.h"
 
 enum { ROUNDS = 50 };
 

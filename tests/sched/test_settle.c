@@ -1,12 +1,12 @@
 /* How attempts and jobs end. Every message may come late, twice or never. */
 #include "base/metrics.h"
-#include "sched/sched.h"
-#include "store/store.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "rig.h"
+#include "sched/sched.h"
+#include "store/store.h"
 
 #define TASK "{\"type\":\"t\"}"
 

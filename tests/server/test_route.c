@@ -1,10 +1,10 @@
 /* The route table: which path leads where, and that the table itself makes sense. */
 #include "server/openapi.h"
-#include "server/route.h"
 
 #include <string.h>
 
 #include "../unit.h"
+#include "server/route.h"
 
 static void paths_and_methods(void **state)
 {

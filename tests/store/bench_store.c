@@ -5,9 +5,6 @@
  * store's threads for each verb, that of the flush thread until it has caught up. Build only: it is
  * not a test. */
 #include "base/clock.h"
-#include "base/mem.h"
-#include "store/op_queue.h"
-#include "store/store.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -15,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/mem.h"
+#include "store/op_queue.h"
+#include "store/store.h"
 
 enum { NODES = 1000, LATENCIES = 1 << 20, FLUSH_MS = 500 };
 

@@ -1,9 +1,10 @@
 /* The lanes against a plain list, and how deep their tree gets. */
 #include "base/clock.h"
-#include "base/mem.h"
-#include "store/lanes.h"
 
 #include <stdlib.h>
+
+#include "base/mem.h"
+#include "store/lanes.h"
 
 /* cmocka wants these before it. */
 #include <setjmp.h>

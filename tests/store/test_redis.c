@@ -1,8 +1,9 @@
 /* The contract, kept by a store in a single Redis. */
 #include "contract.h"
-#include "redis_rig.h"
 
 #include <stdio.h>
+
+#include "redis_rig.h"
 
 static struct redis_server server;
 static char url[64];

@@ -3,12 +3,13 @@
  * WAITING jobs of the types wait-0, wait-1, ... with every priority, then RUNNING ones of type
  * `run` on the nodes busy-0, busy-1, ..., which are registered already and have the room. */
 #include "base/clock.h"
-#include "base/mem.h"
-#include "sched/spec.h"
-#include "store/op_queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "base/mem.h"
+#include "sched/spec.h"
+#include "store/op_queue.h"
 
 enum { FLIGHT = 2048, TERM_MS = 120000 };
 

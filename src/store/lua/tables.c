@@ -2,16 +2,17 @@
  * the definitions there: names and numbers, limits, the job machine, the layouts of records. It
  * becomes the first part of the library. */
 #include "model/job.h"
-#include "store/breakers.h"
-#include "store/ending.h"
-#include "store/ledger.h"
-#include "store/record.h"
-#include "store/redis_wire.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "store/breakers.h"
+#include "store/ending.h"
+#include "store/ledger.h"
+#include "store/record.h"
+#include "store/redis_wire.h"
 
 /* A table of Lua with one name for each number; rows of the same table are together. NULL: a
  * local of its own. */
