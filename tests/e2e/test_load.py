@@ -271,9 +271,11 @@ class KillNine(Case):
             undone = {job for job in finished if states[job] != "DONE"}
             self.assertEqual(undone, set(), "what was answered DONE is DONE")
             eventually("all are accepted", lambda: len(self.accepted) >= self.total, 60 + self.total / 200)
+            # A slot is free as well between two attempts of a job, so the jobs are asked first.
+            unended = "/v1/jobs?limit=1&state=NEW,DISPATCHED,ACKED,RETRYING"
+            eventually("every job has ended", lambda: not server.get(unended).json["jobs"], 120 + self.total / 100)
             eventually("every slot is free", lambda: all(
-                node["running"] == node["reserved"] == 0 for node in server.get("/v1/nodes").json["nodes"]),
-                120 + self.total / 100)
+                node["running"] == node["reserved"] == 0 for node in server.get("/v1/nodes").json["nodes"]), 120)
         finally:
             self.stop.set()
             for thread in threads:
