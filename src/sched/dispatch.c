@@ -145,16 +145,17 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
     assert(err != ERR_OK);
     switch (err) {
     case ERR_NO_CAPABLE_NODE:
-        detail = spec->f2f ? pool_refusal(spec->src, spec->tgt,
-                                          (spec->options.require_tts ? POOL_WANT_TTS : 0) |
-                                              (spec->options.require_asr ? POOL_WANT_ASR : 0),
-                                          dispatch->arena)
-                           : spec->requires
-        .at ? arena_fmt(dispatch->arena,
-                        "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
-                        STR_ARG(spec_node_type(spec)), STR_ARG(spec->requires))
-            : arena_fmt(dispatch->arena, "No node takes tasks of type " STR_FMT ".",
-                        STR_ARG(spec_node_type(spec)));
+        if (!spec->f2f && spec->requires.at)
+            return problem_set(&dispatch->why, err, "",
+                               "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
+                               STR_ARG(spec_node_type(spec)), STR_ARG(spec->requires));
+        if (!spec->f2f)
+            return problem_set(&dispatch->why, err, "", "No node takes tasks of type " STR_FMT ".",
+                               STR_ARG(spec_node_type(spec)));
+        detail = pool_refusal(spec->src, spec->tgt,
+                              (spec->options.require_tts ? POOL_WANT_TTS : 0) |
+                                  (spec->options.require_asr ? POOL_WANT_ASR : 0),
+                              dispatch->arena);
         return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
     case ERR_PREFERRED_NOT_CAPABLE:
     case ERR_PREFERRED_UNAVAILABLE:
