@@ -120,24 +120,26 @@ enum err net_tls_identity(struct net_tls *config, const char *cert_file, const c
 {
     ERR_clear_error();
     if (SSL_CTX_use_certificate_chain_file(config->ctx, cert_file) != 1)
-        return problem_set(why, ERR_BAD_CONFIG, "tls_cert_file", "Cannot use certificate %s: %s.",
+        return problem_set(why, ERR_BAD_CONFIG, "tls_cert", "Cannot use certificate %s: %s.",
                            cert_file, last_error());
     if (SSL_CTX_use_PrivateKey_file(config->ctx, key_file, SSL_FILETYPE_PEM) != 1)
-        return problem_set(why, ERR_BAD_CONFIG, "tls_key_file", "Cannot use key %s: %s.", key_file,
+        return problem_set(why, ERR_BAD_CONFIG, "tls_key", "Cannot use key %s: %s.", key_file,
                            last_error());
     if (SSL_CTX_check_private_key(config->ctx) != 1)
-        return problem_set(why, ERR_BAD_CONFIG, "tls_key_file",
+        return problem_set(why, ERR_BAD_CONFIG, "tls_key",
                            "The key %s does not belong to the certificate %s.", key_file,
                            cert_file);
     return ERR_OK;
 }
 
-static enum err trust(struct net_tls *config, const char *ca_file, struct problem *why)
+/* `setting` is what an operator calls the file. */
+static enum err trust(struct net_tls *config, const char *ca_file, const char *setting,
+                      struct problem *why)
 {
     ERR_clear_error();
     if (SSL_CTX_load_verify_file(config->ctx, ca_file) != 1)
-        return problem_set(why, ERR_BAD_CONFIG, "tls_ca_file",
-                           "Cannot read the certificates in %s: %s.", ca_file, last_error());
+        return problem_set(why, ERR_BAD_CONFIG, setting, "Cannot read the certificates in %s: %s.",
+                           ca_file, last_error());
     return ERR_OK;
 }
 
@@ -152,7 +154,7 @@ enum err net_tls_server(const char *cert_file, const char *key_file, const char 
         return err;
     err = net_tls_identity(config, cert_file, key_file, why);
     if (!err && client_ca_file) {
-        err = trust(config, client_ca_file, why);
+        err = trust(config, client_ca_file, "tls_client_ca", why);
         SSL_CTX_set_client_CA_list(config->ctx, SSL_load_client_CA_file(client_ca_file));
         SSL_CTX_set_verify(config->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     }
@@ -179,9 +181,9 @@ enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct pr
     if (err)
         return err;
     if (ca_file)
-        err = trust(config, ca_file, why);
+        err = trust(config, ca_file, "ca_file", why);
     else if (SSL_CTX_set_default_verify_paths(config->ctx) != 1)
-        err = problem_set(why, ERR_BAD_CONFIG, "tls_ca_file",
+        err = problem_set(why, ERR_BAD_CONFIG, "ca_file",
                           "Cannot read the system's certificates: %s.", last_error());
     SSL_CTX_set_verify(config->ctx, SSL_VERIFY_PEER, NULL);
     if (err) {

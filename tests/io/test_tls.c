@@ -226,20 +226,28 @@ static void test_reload(void **state)
     site_stop(&site);
 }
 
+/* Each is told under the name of its setting. */
 static void test_files_that_do_not_fit(void **state)
 {
+    const struct {
+        const char *cert, *key, *ca, *setting, *detail;
+    } rows[] = {
+        {certs.cert[0], certs.key[1], NULL, "tls_key", certs.key[1]},
+        {"/nonexistent", certs.key[0], NULL, "tls_cert", "/nonexistent"},
+        {certs.cert[0], certs.cert[0], NULL, "tls_key", certs.cert[0]},
+        {certs.cert[0], certs.key[0], "/nonexistent", "tls_client_ca", "/nonexistent"},
+    };
     struct net_tls *tls = NULL;
     struct problem why;
 
-    assert_int_equal(net_tls_server(certs.cert[0], certs.key[1], NULL, &tls, &why), ERR_BAD_CONFIG);
-    assert_non_null(strstr(why.detail, certs.key[1]));
-    assert_int_equal(net_tls_server("/nonexistent", certs.key[0], NULL, &tls, &why),
-                     ERR_BAD_CONFIG);
-    assert_int_equal(net_tls_server(certs.cert[0], certs.cert[0], NULL, &tls, &why),
-                     ERR_BAD_CONFIG);
-    assert_int_equal(net_tls_server(certs.cert[0], certs.key[0], "/nonexistent", &tls, &why),
-                     ERR_BAD_CONFIG);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        assert_int_equal(net_tls_server(rows[i].cert, rows[i].key, rows[i].ca, &tls, &why),
+                         ERR_BAD_CONFIG);
+        assert_string_equal(why.field, rows[i].setting);
+        assert_non_null(strstr(why.detail, rows[i].detail));
+    }
     assert_int_equal(net_tls_client("/nonexistent", &tls, &why), ERR_BAD_CONFIG);
+    assert_string_equal(why.field, "ca_file");
     assert_null(tls);
     net_tls_free(NULL);
 }
