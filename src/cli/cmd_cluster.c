@@ -58,7 +58,6 @@ static const struct list_column pool_columns[] = {
     {.title = ">READY", .member = "ready", .put = list_put_count},
     {.title = ">MEMBERS", .member = "members", .put = list_put_count},
     {.title = ">VERSION", .member = "version"},
-    {.title = "NODES", .member = "members", .wide = true},
 };
 
 static const struct listing pool_list = {.path = "/v1/pools",
