@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "model/trace.h"
 #include "sched/keeper.h"
@@ -177,15 +178,22 @@ static void log_end(const struct store_op *op)
 {
     char id[JOB_ID_TEXT + 1];
     bool ended_badly = op->head.state == JOB_FAILED || op->head.state == JOB_RETRYING;
-    struct str trace = spec_trace_of(op->record.spec);
+    enum log_level level = ended_badly ? LOG_INFO : LOG_DEBUG;
+    struct arena arena = {0};
+    struct spec spec = {0};
 
+    if (!log_on(level)) /* its spec is read for this line alone */
+        return;
+    if (op->record.spec.at)
+        spec_stored(op->record.spec, &arena, &spec, NULL);
     job_id_text(op->head.id, id);
-    log_event(ended_badly ? LOG_INFO : LOG_DEBUG,
+    log_event(level,
               op->head.state == JOB_RETRYING ? "job.retry"
               : op->head.state == JOB_FAILED ? "job.failed"
                                              : "job.settled",
               KC("job_id", id), KC("node_id", op->head.node), KI("attempt_id", op->head.attempt),
-              KC("reason", op->head.reason), TRACE_KV(trace));
+              KC("reason", op->head.reason), TRACE_KV(spec.traceparent));
+    arena_free(&arena);
 }
 
 /* What the end of an attempt did to the breaker of its node and type. */
@@ -333,9 +341,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
 
 struct sweep *sweep_new(struct sched *sched, struct queue *queue)
 {
-    struct sweep *sweep = calloc(1, sizeof *sweep);
+    struct sweep *sweep = mem_new(struct sweep);
 
-    assert(sweep);
     sweep->sched = sched;
     sweep->queue = queue;
     return sweep;

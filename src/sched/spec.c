@@ -91,7 +91,7 @@ static void write_spec_in(struct spec *spec, struct str namespace, struct arena 
     buf_reserve(&buf, 512);
     jsonw_obj(&w);
     jsonw_kstr(&w, "type", spec->type);
-    if (spec->traceparent.at) /* second, where spec_trace_of() looks */
+    if (spec->traceparent.at)
         jsonw_kstr(&w, "traceparent", spec->traceparent);
     if (namespace.at)
         jsonw_kstr(&w, "namespace", namespace);
@@ -247,23 +247,6 @@ void spec_set_trace(struct spec *spec, struct str header, struct arena *arena)
         return;
     spec->traceparent = known;
     write_spec(spec, arena);
-}
-
-struct str spec_trace_of(struct str json)
-{
-    static const struct str begin = STR("{\"type\":\""), name = STR("\",\"traceparent\":\"");
-    struct str rest = json;
-
-    if (!str_starts(rest, begin))
-        return STR_NONE;
-    rest = (struct str){.at = rest.at + begin.len, .len = rest.len - begin.len};
-    size_t type = 0;
-    while (type < rest.len && rest.at[type] != '"') /* an id: nothing in it is escaped */
-        type++;
-    rest = (struct str){.at = rest.at + type, .len = rest.len - type};
-    if (!str_starts(rest, name) || rest.len < name.len + TRACE_PARENT_LEN)
-        return STR_NONE;
-    return (struct str){.at = rest.at + name.len, .len = TRACE_PARENT_LEN};
 }
 
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,

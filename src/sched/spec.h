@@ -50,7 +50,6 @@ struct str spec_node_type(const struct spec *spec);
 struct str spec_session(const struct spec *spec, struct arena *arena);
 /* The request's header: as if the body had named it. What is no traceparent changes nothing. */
 void spec_set_trace(struct spec *spec, struct str header, struct arena *arena);
-struct str spec_trace_of(struct str json); /* of a stored job; STR_NONE: none */
 /* What spec.json says, back into the struct. */
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
                      struct problem *why);
