@@ -267,11 +267,8 @@ bool json_double(const struct json *value, double *ret)
 
     if (json_type(value) != JSON_NUM)
         return false;
-    if (value->len >= sizeof few) {
-        text = malloc((size_t)value->len + 1);
-        if (!text)
-            return false;
-    }
+    if (value->len >= sizeof few)
+        text = mem_alloc((size_t)value->len + 1);
     memcpy(text, value->at, value->len);
     text[value->len] = '\0';
     result = strtod(text, NULL);

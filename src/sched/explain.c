@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "sched/candidates.h"
 
 /* --- what would happen now --- */
@@ -279,14 +280,11 @@ struct str explain_text(const struct explain *explain, uint32_t at, uint32_t len
 
 struct explain_book *explain_book_new(size_t bytes)
 {
-    struct explain_book *book = calloc(1, sizeof *book);
+    struct explain_book *book = mem_new(struct explain_book);
 
-    assert(book);
     bytes = bytes > EXPLAIN_BYTES_MIN ? bytes : EXPLAIN_BYTES_MIN;
-    for (int i = 0; i < KIND_COUNT; i++) {
-        book->logs[i] = (struct log){.mem = malloc(bytes), .cap = bytes / 8 * 8};
-        assert(book->logs[i].mem);
-    }
+    for (int i = 0; i < KIND_COUNT; i++)
+        book->logs[i] = (struct log){.mem = mem_alloc(bytes), .cap = bytes / 8 * 8};
     return book;
 }
 

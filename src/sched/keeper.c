@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "model/level.h"
 #include "model/node.h"
@@ -140,14 +141,12 @@ struct own_change {
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
                           struct arena arena)
 {
-    struct keeper *keeper = calloc(1, sizeof *keeper);
+    struct keeper *keeper = mem_new(struct keeper);
 
-    assert(keeper);
     keeper->sched = sched;
     keeper->arena = arena;
     keeper->members = node_table_new(pairs, pair_count);
-    keeper->swaps = calloc((size_t)sched->loop_count, sizeof *keeper->swaps);
-    assert(keeper->swaps);
+    keeper->swaps = mem_array(struct edition_swap, (size_t)sched->loop_count);
     keeper->view = node_sync_new(sched, keeper->members);
     keeper->queue = queue_new(sched);
     keeper->sweep = sweep_new(sched, keeper->queue);
@@ -402,9 +401,8 @@ static void go_on(struct msg *msg)
 
 static struct onward *onward_new(struct keeper *keeper)
 {
-    struct onward *onward = calloc(1, sizeof *onward);
+    struct onward *onward = mem_new(struct onward);
 
-    assert(onward);
     onward->keeper = keeper;
     onward->msg.run = go_on;
     return onward;
@@ -472,9 +470,8 @@ static void own_change_done(struct change *change)
 static void change_node(struct keeper *keeper, const struct node *node, enum change_kind kind,
                         enum node_health watch)
 {
-    struct own_change *own = calloc(1, sizeof *own);
+    struct own_change *own = mem_new(struct own_change);
 
-    assert(own);
     bool fits = str_copy(node->id, own->node_id, sizeof own->node_id);
     assert(fits && (kind == CHANGE_DROP || kind == CHANGE_WATCH));
     (void)fits;

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "sched/explain.h"
 #include "sched/keeper.h"
@@ -53,8 +54,7 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
         arena_free(&arena);
         return ERR_BAD_CONFIG;
     }
-    sched->loops = calloc((size_t)loop_count + 1, sizeof *sched->loops);
-    assert(sched->loops);
+    sched->loops = mem_array(struct sched_loop, (size_t)loop_count + 1);
     sched->keeper = keeper_new(sched, pairs, config->pools.count, arena);
     return ERR_OK;
 }

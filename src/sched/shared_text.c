@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 enum { WORDS = SHARED_TEXT_BYTES_MAX / sizeof(uint64_t) };
 
 struct shared_text {
@@ -16,10 +18,7 @@ struct shared_text {
 
 struct shared_text *shared_text_new(void)
 {
-    struct shared_text *board = calloc(1, sizeof *board);
-
-    assert(board);
-    return board;
+    return mem_new(struct shared_text);
 }
 
 void shared_text_free(struct shared_text *board)

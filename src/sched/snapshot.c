@@ -24,9 +24,8 @@ static size_t declared(struct node_table *members, const struct pool_facts *fact
 
 struct facts *facts_new(void)
 {
-    struct facts *facts = calloc(1, sizeof *facts);
+    struct facts *facts = mem_new(struct facts);
 
-    assert(facts);
     atomic_init(&facts->refs, 1);
     return facts;
 }
@@ -681,9 +680,8 @@ enum { MEMBERS_RETIRED_MS = 2 * 3600 * 1000 };
 
 struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t count)
 {
-    struct node_table *members = calloc(1, sizeof *members);
+    struct node_table *members = mem_new(struct node_table);
 
-    assert(members);
     node_table_books_init(members, config_pairs, count);
     return members;
 }
@@ -791,8 +789,7 @@ static struct node *node_make(struct node_table *members)
         claim = atomic_load(&node->claim);
         number = node->number;
     } else {
-        node = calloc(1, sizeof *node);
-        assert(node);
+        node = mem_new(struct node);
     }
     memset(node, 0, sizeof *node);
     node->number = number;
@@ -810,8 +807,7 @@ struct node *node_table_node(struct node_table *members, struct str id)
     assert(id.len > 0 && id.len <= NODE_ID_MAX);
     if (node)
         return node;
-    char *text = malloc(id.len + 1);
-    assert(text);
+    char *text = mem_alloc(id.len + 1);
     memcpy(text, id.at, id.len);
     text[id.len] = 0;
     node = node_make(members);
@@ -844,8 +840,7 @@ struct node *node_table_put(struct node_table *members, struct str id, struct fa
 
     assert(facts);
     if (!member) {
-        member = calloc(1, sizeof *member);
-        assert(member);
+        member = mem_new(struct node_entry);
         member->node = node;
         map_put(&members->by_id, node->id, member);
     }

@@ -63,9 +63,8 @@ struct word {
 
 struct waiters *waiters_new(struct worker *worker)
 {
-    struct waiters *waiters = calloc(1, sizeof *waiters);
+    struct waiters *waiters = mem_new(struct waiters);
 
-    assert(waiters);
     waiters->worker = worker;
     return waiters;
 }
@@ -98,9 +97,9 @@ struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t 
                            int64_t wait_ms, void (*ready)(struct call *call),
                            void (*look)(struct call *call))
 {
-    struct waiter *waiter = calloc(1, sizeof *waiter);
+    struct waiter *waiter = mem_new(struct waiter);
 
-    assert(waiter && ready);
+    assert(ready);
     *waiter = (struct waiter){.next = idmap_get(&waiters->by_job, job),
                               .call = call,
                               .job = job,

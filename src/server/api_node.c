@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "model/level.h"
 #include "model/pool.h"
@@ -303,8 +304,7 @@ static void renew_all(struct renew *renew, struct node *node)
 
     if (last_ms && now_ms - last_ms < every_ms && now_ms >= last_ms)
         return;
-    struct renew *own = calloc(1, sizeof *own);
-    assert(own);
+    struct renew *own = mem_new(struct renew);
     *own = *renew;
     send_renew(own, node, renewed_all);
     atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);

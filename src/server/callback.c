@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "base/mem.h"
 #include "base/metrics.h"
 #include "server/api.h"
 #include "server/peers.h"
@@ -90,9 +91,8 @@ struct delivery {
 
 struct callbacks *callbacks_new(struct worker *keeper)
 {
-    struct callbacks *callbacks = calloc(1, sizeof *callbacks);
+    struct callbacks *callbacks = mem_new(struct callbacks);
 
-    assert(callbacks);
     callbacks->keeper = keeper;
     callbacks->kick.run = kicked;
     return callbacks;
@@ -250,8 +250,7 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
         json_parse(record->spec, &callbacks->arena, &spec, NULL))
         return;
     struct str url = json_str(json_get(spec, "callback_url"), &callbacks->arena);
-    delivery = calloc(1, sizeof *delivery);
-    assert(delivery);
+    delivery = mem_new(struct delivery);
     delivery->callbacks = callbacks;
     delivery->job = record->head.id;
     delivery->url = strndup(url.at ? url.at : "", url.len);

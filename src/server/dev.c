@@ -1,7 +1,6 @@
 /* Starting and ending the agent of `berth dev`. */
 #include "server/dev.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 enum { STOP_MS = 5000, QUICK_END_MS = 500 };
 
@@ -43,8 +43,7 @@ static char **agent_env(char *token)
 
     while (environ[count])
         count++;
-    char **env = calloc(count + 2, sizeof *env);
-    assert(env);
+    char **env = mem_array(char *, count + 2);
     for (size_t i = 0; i < count; i++)
         if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0 &&
             strncmp(environ[i], "BERTH_TOKEN=", 12) != 0)

@@ -201,8 +201,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->sched = &server->sched.loops[index];
     sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms,
                     &worker->loop.mono_ms);
-    struct hello *hello = calloc(1, sizeof *hello);
-    assert(hello);
+    struct hello *hello = mem_new(struct hello);
     *hello = (struct hello){.msg = {.run = name_thread}, .worker = worker};
     inbox_post(&worker->loop.inbox, &hello->msg);
     return ERR_OK;
@@ -320,8 +319,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
                          &hooks, why);
     if (err)
         return err;
-    server->workers = calloc((size_t)server->loop_count + 1, sizeof *server->workers);
-    assert(server->workers);
+    server->workers = mem_array(struct worker, (size_t)server->loop_count + 1);
     for (int i = 0; !err && i <= server->loop_count; i++)
         err = worker_init(server, i, why);
     if (err)
@@ -360,11 +358,10 @@ static void drain_worker(struct msg *msg)
 /* Stops accepting, lets requests under way be answered, then stops the threads. */
 static void server_stop(struct server *server)
 {
-    struct drain *drains = calloc((size_t)server->loop_count, sizeof *drains);
+    struct drain *drains = mem_array(struct drain, (size_t)server->loop_count);
     int64_t until_ms = clock_mono_ms() + DRAIN_MS;
     int64_t open = 1;
 
-    assert(drains);
     atomic_store(&server->draining, true);
     for (int i = 0; i < server->loop_count; i++) {
         drains[i] = (struct drain){.msg = {.run = drain_worker}, .worker = &server->workers[i]};
