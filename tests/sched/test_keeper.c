@@ -385,6 +385,30 @@ static void who_was_lost_stays_lost_after_a_restart(void **state)
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
 }
 
+/* Failures lower a node's score, and who has a low score gets no jobs to do better with: after a
+ * minute without any its past is forgotten. */
+static void what_a_node_did_long_ago_is_forgotten(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n2", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n2", NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n2", "BROKEN");
+    const struct node *node = rig_node(rig, "n2");
+    int well = sched_score(node, rig->sched.config.latency_target_ms);
+    pass_without_n1(rig, 55000);
+    assert_int_equal(sched_score(node, rig->sched.config.latency_target_ms), well);
+    job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n2", NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n2", "BROKEN");
+    pass_without_n1(rig, 55000); /* the minute began again */
+    assert_int_equal(atomic_load(&node->ring_at), 2);
+    pass_without_n1(rig, 10000);
+    assert_int_equal(atomic_load(&node->ring_at), 0);
+    assert_true(sched_score(node, rig->sched.config.latency_target_ms) > well);
+}
+
 /* --- counters --- */
 
 static void counters_are_read_once_a_second(void **state)
@@ -587,6 +611,7 @@ int main(void)
         ROW(who_says_goodbye_is_gone),
         ROW(who_comes_back_in_time_has_lost_nothing),
         ROW(who_was_lost_stays_lost_after_a_restart),
+        ROW(what_a_node_did_long_ago_is_forgotten),
         ROW(counters_are_read_once_a_second),
         cmocka_unit_test(many_editions_while_loops_read),
     };

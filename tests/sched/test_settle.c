@@ -259,6 +259,31 @@ static void a_store_that_is_away_is_told_as_such(void **state)
     assert_int_equal(rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL), ERR_OK); /* it sends again */
 }
 
+/* Runs that their node or its kernel had to end, by why; a job that just failed is not one. */
+static void kills_are_counted_by_reason(void **state)
+{
+    static const struct {
+        const char *reason, *label;
+    } rows[] = {{"EMERGENCY", "emergency"},   {"OOM", "oom"},
+                {"DISK_LIMIT", "disk_limit"}, {"TIMEOUT", "timeout"},
+                {"RUN_TIMEOUT", "timeout"},   {"BROKEN", NULL}};
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 9);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        int64_t all = metric_value(METRIC_KILLS, NULL);
+        int64_t alike = rows[i].label ? metric_value(METRIC_KILLS, rows[i].label) : 0;
+        uint64_t job = rig_place(rig, "{\"type\":\"t\",\"max_attempts\":1}");
+
+        rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+        for (int twice = 0; twice < 2; twice++) /* said again it is the same one */
+            rig_settle(rig, SETTLE_FAIL, job, 1, "n1", rows[i].reason);
+        assert_int_equal(metric_value(METRIC_KILLS, NULL), all + (rows[i].label != NULL));
+        if (rows[i].label)
+            assert_int_equal(metric_value(METRIC_KILLS, rows[i].label), alike + 1);
+    }
+}
+
 static void any_word_is_a_sign_of_life(void **state)
 {
     struct rig *rig = *state;
@@ -534,6 +559,7 @@ int main(void)
         ROW(a_cancel_ends_the_job_and_is_counted_once),
         ROW(a_cancelled_reservation_is_free_at_once),
         ROW(a_store_that_is_away_is_told_as_such),
+        ROW(kills_are_counted_by_reason),
         ROW(any_word_is_a_sign_of_life),
         ROW(a_failure_nobody_heard_of_is_carried_on),
         ROW(a_refusal_that_overtakes_its_sends_answer_is_heeded),
