@@ -23,6 +23,12 @@ void api_dispatch_f2f(struct call *call);
 void api_dispatch_task(struct call *call);
 void api_dispatch_batch(struct call *call);
 void api_dispatch_entry(struct call *call); /* one job by itself, as an entry of a batch has it */
+/* A job out of a body, prepared but not started; the arena must be fresh for each. `by`: NULL when
+ * there are no tokens. */
+struct submit;
+enum err api_dispatch_read(struct worker *worker, const struct token *by, struct arena *arena,
+                           const struct json *body, bool f2f, struct submit **ret_submit,
+                           struct problem *why);
 
 /* api_job.c */
 void api_job_ack(struct call *call);
@@ -34,7 +40,6 @@ void api_job_cancel(struct call *call);
 void api_job_retry(struct call *call);
 
 /* api_explain.c */
-struct submit;
 void api_job_explain(struct call *call);
 /* Answers what would become of it, and changes nothing. */
 void explain_dry_run(struct call *call, struct submit *submit);
@@ -138,24 +143,5 @@ struct str node_etag(const struct snap_node *member, struct arena *arena);
 /* As the caller sees it; one of another namespace is not to be shown at all. */
 void breaker_write_item(struct jsonw *w, const struct call *call, const struct store_breaker *item);
 const char *node_admin_name(const struct node *node); /* what an operator ordered; or NULL */
-
-/* A job that is not placed yet may wait (tasks with queue_ms). */
-struct submit {
-    struct dispatch *dispatch;
-    struct store_op op;
-    void (*done)(struct submit *submit);
-    void *user;
-    struct quota quota; /* of whoever submits it */
-    bool queued;        /* answer: it waits */
-    enum err err;       /* answer */
-    struct problem why; /* answer */
-};
-void submit_start(struct submit *submit);
-/* Prepares a dispatch of a new job; the arena must be fresh for each. `by`: NULL when there are no
- * tokens. */
-enum err submit_prepare(struct worker *worker, const struct token *by, struct arena *arena,
-                        const struct json *body, bool f2f, struct submit **ret_submit,
-                        struct problem *why);
-void submit_write(struct jsonw *w, const struct submit *submit); /* job_id, node_id, attempt_id */
 
 #endif

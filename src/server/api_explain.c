@@ -11,6 +11,7 @@
 #include "sched/explain.h"
 #include "sched/sched.h"
 #include "sched/spec.h"
+#include "sched/submit.h"
 #include "server/api.h"
 #include "server/peers.h"
 

@@ -1,0 +1,291 @@
+/* Submitting: a dispatch, and behind it the way into a lane of the queue. What the store has, or
+ * may have, of a job that is refused is ended before its client hears so, or by the keeper. */
+#include "sched/submit.h"
+
+#include <assert.h>
+
+#include "base/metrics.h"
+#include "sched/candidates.h"
+#include "sched/keeper.h"
+#include "sched/settle.h"
+
+struct submit *submit_new(struct sched_loop *loop, struct arena *arena, const struct spec *spec,
+                          const struct quota *quota)
+{
+    struct submit *submit = arena_new(arena, struct submit);
+    struct dispatch *dispatch = dispatch_new(arena);
+
+    submit->dispatch = dispatch;
+    if (quota)
+        submit->quota = *quota;
+    dispatch->loop = loop;
+    dispatch->spec = *spec;
+    dispatch->job = job_id_next(*loop->wall_ms, store_number(loop->sched->store));
+    dispatch->attempt = 1;
+    dispatch->max_attempts =
+        (int)(spec->max_attempts != FIELD_OFF ? spec->max_attempts
+                                              : loop->sched->config.max_attempts);
+    return submit;
+}
+
+static void submit_over(struct submit *submit, enum err err)
+{
+    assert(submit->done && (!err || submit->why.err == err) && !(err && submit->queued));
+    submit->err = err;
+    submit->done(submit);
+}
+
+static bool is_waiting(const struct store_head *head)
+{
+    return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
+}
+
+/* It is in its lane now. */
+static void waits(struct submit *submit, struct store_record *record)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct sched *sched = dispatch->loop->sched;
+    struct settle_note note = {.head = &dispatch->head, .event = "queued"};
+
+    assert(record->head.id == dispatch->job && record->head.lane);
+    record->spec = dispatch->spec.json;
+    record->idem = dispatch->idem;
+    record->fingerprint = dispatch->fingerprint;
+    keeper_continue(sched->keeper, record);
+    sched->hooks->noted(dispatch->loop, &note);
+    submit->queued = true;
+    submit_over(submit, ERR_OK);
+}
+
+/* The store did not take it. If it may have all the same, the keeper ends it; but the client is
+ * told that it may run, because this process may die before that. */
+static void submit_failed(struct submit *submit, enum err err)
+{
+    struct dispatch *dispatch = submit->dispatch;
+
+    if (store_is_away(err) && (dispatch->exists || err == ERR_UNKNOWN)) {
+        keeper_abandon(dispatch->loop->sched->keeper, dispatch->job, dispatch->spec.json);
+        err = ERR_UNKNOWN;
+    }
+    err = dispatch_refuse(dispatch, err);
+    submit->why = dispatch->why;
+    submit_over(submit, err);
+}
+
+static struct store_bounds bounds_of(const struct submit *submit)
+{
+    const struct sched_config *config = &submit->dispatch->loop->sched->config;
+    struct store_bounds bounds = {.lane_max = config->queue_max,
+                                  .all_max = config->queue_total_max,
+                                  .account = spec_account(&submit->dispatch->spec)};
+
+    bounds.account.jobs_max = submit->quota.waiting;
+    bounds.account.bytes_max = submit->quota.bytes;
+    return bounds;
+}
+
+/* Is it one of the bounds that keeps it from waiting? Then submit->why says which. */
+static bool is_out_of_bounds(struct submit *submit, enum err err)
+{
+    struct store_bounds bounds = bounds_of(submit);
+
+    if (err == ERR_QUEUE_FULL)
+        problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                    "%lld jobs that ask for the same wait already (queue_max).",
+                    (long long)bounds.lane_max);
+    else if (err == ERR_QUEUES_FULL)
+        problem_set(&submit->why, ERR_QUEUE_FULL, "",
+                    "%lld jobs wait already, whatever they ask for (queue_total_max).",
+                    (long long)bounds.all_max);
+    else if (err == ERR_QUOTA_WAITING)
+        problem_set(&submit->why, ERR_QUOTA, "quota.waiting",
+                    "%lld jobs of the token " STR_FMT " wait already (its quota waiting=%lld).",
+                    (long long)bounds.account.jobs_max, STR_ARG(bounds.account.name),
+                    (long long)bounds.account.jobs_max);
+    else if (err == ERR_QUOTA_BYTES)
+        problem_set(&submit->why, ERR_QUOTA, "quota.bytes",
+                    "With the %lld bytes of this job those of the token " STR_FMT
+                    " that wait would have more than %lld (its quota bytes=).",
+                    (long long)bounds.account.bytes, STR_ARG(bounds.account.name),
+                    (long long)bounds.account.bytes_max);
+    else
+        return false;
+    metric_add_label(METRIC_DISPATCH, err_name(submit->why.err), 1);
+    return true;
+}
+
+static void abandoned(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+
+    if (store_is_away(op->err)) {
+        submit_failed(submit, op->err);
+        return;
+    }
+    if (!op->err)
+        settle_applied(submit->dispatch->loop, op);
+    submit_over(submit, submit->why.err);
+}
+
+/* A send failed, and it may not wait: it has ended before its client is refused. */
+static void abandon(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_op *op = &submit->op;
+
+    assert(dispatch->exists && submit->why.err);
+    *op = (struct store_op){.verb = STORE_FINISH,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = abandoned,
+                            .job = dispatch->job,
+                            .arena = dispatch->arena};
+    op->u.settle.outcome = STORE_ABANDON;
+    op->u.settle.reason = str_of(err_name(submit->why.err));
+    sched_send(dispatch->loop, op);
+}
+
+static void put(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_record record = {.head = op->head};
+
+    dispatch->head = op->head;
+    if (is_out_of_bounds(submit, op->err)) {
+        submit_over(submit, submit->why.err);
+    } else if (op->err) {
+        submit_failed(submit, op->err);
+    } else if (op->u.put.duplicate) {
+        dispatch->duplicate = true;
+        submit->queued = op->head.state == JOB_NEW;
+        submit_over(submit, ERR_OK);
+    } else {
+        waits(submit, &record);
+    }
+}
+
+/* It went on without us, as it may while it is being sent: what it is now is the answer. */
+static void went_on(struct submit *submit, const struct store_head *head)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    bool failed = head->state == JOB_FAILED;
+
+    dispatch->head = *head;
+    if (failed)
+        dispatch_refuse(dispatch, ERR_ALL_FULL);
+    submit->why = dispatch->why;
+    submit->queued = !failed && is_waiting(head);
+    submit_over(submit, failed ? ERR_ALL_FULL : ERR_OK);
+}
+
+static void waited(struct store_op *op)
+{
+    struct submit *submit = container_of(op, struct submit, op);
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_record record = {.head = op->head, .history = dispatch->record.history};
+
+    if (is_out_of_bounds(submit, op->err)) {
+        abandon(submit);
+    } else if (op->err == ERR_STALE) {
+        went_on(submit, &op->head);
+    } else if (op->err) {
+        submit_failed(submit, op->err);
+    } else {
+        dispatch->head = op->head;
+        waits(submit, &record);
+    }
+}
+
+/* Its send failed, so the store has it already. */
+static void wait_in_lane(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct store_op *op = &submit->op;
+
+    assert(dispatch->record.head.id == dispatch->job);
+    *op = (struct store_op){.verb = STORE_WAIT,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = waited,
+                            .not_after_ms = sched_not_after(dispatch->loop),
+                            .job = dispatch->job,
+                            .attempt = dispatch->attempt,
+                            .arena = dispatch->arena};
+    op->u.wait.lane = spec_lane(&dispatch->spec);
+    op->u.wait.priority = (int)dispatch->spec.priority;
+    op->u.wait.wait_ms = dispatch->spec.queue_ms;
+    op->u.wait.bounds = bounds_of(submit);
+    sched_send(dispatch->loop, op);
+}
+
+/* Makes it durable as a waiting job, if its lane has room. */
+static void enqueue(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    struct sched *sched = dispatch->loop->sched;
+    struct store_op *op = &submit->op;
+
+    assert(dispatch->spec.queue_ms > 0 && !submit->queued);
+    if (dispatch->exists) {
+        wait_in_lane(submit);
+        return;
+    }
+    *op = (struct store_op){.verb = STORE_PUT,
+                            .reply_to = dispatch->loop->inbox,
+                            .done = put,
+                            .not_after_ms = sched_not_after(dispatch->loop),
+                            .job = dispatch->job,
+                            .attempt = 1,
+                            .arena = dispatch->arena};
+    op->u.put.spec = dispatch->spec.json;
+    op->u.put.type = dispatch->spec.type;
+    op->u.put.idem = dispatch->idem;
+    op->u.put.fingerprint = dispatch->fingerprint;
+    op->u.put.max_attempts = dispatch->max_attempts;
+    op->u.put.timeout_ms = dispatch->spec.timeout_ms;
+    op->u.put.callback = dispatch->spec.callback_url.at != NULL;
+    op->u.put.owner = store_number(sched->store);
+    op->u.put.lane = spec_lane(&dispatch->spec);
+    op->u.put.priority = (int)dispatch->spec.priority;
+    op->u.put.wait_ms = dispatch->spec.queue_ms;
+    op->u.put.bounds = bounds_of(submit);
+    sched_send(dispatch->loop, op);
+}
+
+static void dispatched(struct dispatch *dispatch)
+{
+    struct submit *submit = dispatch->user;
+
+    if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
+        enqueue(submit);
+        return;
+    }
+    submit->why = dispatch->why;
+    /* It may have gone on without us: then it has been on a node, or waits for one. What a key
+     * answers with is as it was the first time. */
+    submit->queued = !dispatch->err && is_waiting(&dispatch->head);
+    submit_over(submit, dispatch->err);
+}
+
+void submit_start(struct submit *submit)
+{
+    struct dispatch *dispatch = submit->dispatch;
+    bool others_wait =
+        atomic_load_explicit(&dispatch->loop->sched->queue_depth, memory_order_relaxed) > 0;
+
+    dispatch->done = dispatched;
+    dispatch->user = submit;
+    /* The id was made a moment ago with our number. Should this process have been stopped for so
+     * long that another one has the number now, its id may be another job's. */
+    if (!store_number_is_ours(dispatch->loop->sched->store)) {
+        submit_over(submit, problem_set(&submit->why, ERR_STORE_DOWN, "",
+                                        "This instance was away for too long and is about to "
+                                        "begin anew; nothing was started."));
+        return;
+    }
+    /* Who may wait does not overtake those who wait already, for whatever and wherever they were
+     * put: the queue decides who is next. */
+    if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
+        enqueue(submit);
+    else
+        dispatch_start(dispatch);
+}
