@@ -507,7 +507,8 @@ static void send_job(struct dispatch *dispatch)
         .job = dispatch->job,
         .attempt = dispatch->attempt,
         .deadline_ms = dispatch->op.head.due_ms};
-    dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send);
+    if (dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send))
+        sent(&dispatch->send);
 }
 
 static bool more_candidates(const struct dispatch *dispatch)

@@ -64,8 +64,9 @@ struct sched_loop {
 
 /* What sched needs from the layer above it. */
 struct sched_hooks {
-    /* Gets a job to a node; answers through send->done on the sender's loop. */
-    void (*send)(struct sched_loop *from, struct send_op *send);
+    /* Gets a job to a node. True: it is over, and send->ok tells how; false: send->done() comes
+     * later, on the sender's loop. */
+    bool (*send)(struct sched_loop *from, struct send_op *send);
     /* Something happened to a job (after it became true). Cheap when nobody listens. */
     void (*noted)(struct sched_loop *from, const struct settle_note *note);
     void (*node_changed)(struct sched_loop *from, struct str node_id, const char *what);

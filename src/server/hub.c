@@ -523,7 +523,7 @@ struct push {
     const char *headers[2]; /* the trace, if there is one */
 };
 
-static void pushed(struct client_call *call)
+static void push_over(struct client_call *call)
 {
     struct push *push = container_of(call, struct push, call);
     struct send_op *send = push->send;
@@ -535,16 +535,23 @@ static void pushed(struct client_call *call)
     buf_free(&call->reply);
     free(push->url);
     free(push);
+}
+
+static void pushed(struct client_call *call)
+{
+    struct send_op *send = container_of(call, struct push, call)->send;
+
+    push_over(call);
     send->done(send);
 }
 
-static void push_job(struct worker *worker, struct send_op *send)
+/* True: it is over already. */
+static bool push_job(struct worker *worker, struct send_op *send)
 {
     /* Registered under other settings, maybe: what counts is what is allowed now. */
     if (!urls_allowed(worker->server, URL_ENDPOINT, send->endpoint)) {
         hub_send_over(send, false, "URL_NOT_ALLOWED");
-        send->done(send);
-        return;
+        return true;
     }
     struct push *push = calloc(1, sizeof *push);
     assert(push);
@@ -564,12 +571,13 @@ static void push_job(struct worker *worker, struct send_op *send)
         push->call.headers = push->headers;
     }
     if (client_send(worker->client, &push->call) == ERR_OK)
-        return;
+        return false;
     push->call.err = ERR_IO;
-    pushed(&push->call);
+    push_over(&push->call);
+    return true;
 }
 
-void hub_send(struct sched_loop *from, struct send_op *send)
+bool hub_send(struct sched_loop *from, struct send_op *send)
 {
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *worker = &server->workers[from->index];
@@ -579,20 +587,17 @@ void hub_send(struct sched_loop *from, struct send_op *send)
 
     if (holder) {
         peers_send(server, send, holder);
-        return;
+        return false;
     }
-    if (!link && send->endpoint.at) {
-        push_job(worker, send);
-        return;
-    }
+    if (!link && send->endpoint.at)
+        return push_job(worker, send);
     send->via = link;
     send->to = to;
-    if (to != worker) {
-        send->msg.run = deliver_msg;
-        inbox_post(&to->loop.inbox, &send->msg);
-    } else if (deliver_here(worker->hub, send)) {
-        send->done(send);
-    }
+    if (to == worker)
+        return deliver_here(worker->hub, send);
+    send->msg.run = deliver_msg;
+    inbox_post(&to->loop.inbox, &send->msg);
+    return false;
 }
 
 struct tell {

@@ -21,7 +21,7 @@ void hub_tell_all(struct hub *hub, struct str text);
 void hub_recheck(struct hub *hub);
 
 /* sched_hooks.send */
-void hub_send(struct sched_loop *from, struct send_op *send);
+bool hub_send(struct sched_loop *from, struct send_op *send);
 /* sched_hooks.stop: a cancel message, if the node has a WebSocket. Any loop. */
 void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
               const char *reason);

@@ -232,7 +232,8 @@ static void peers_hear_job(struct peers *peers, struct str rest)
                                     .message = {.at = handed->message, .len = rest.len},
                                     .deadline_ms = head.deadline_ms,
                                     .handed = true};
-    hub_send(peers->keeper->sched, &handed->send);
+    if (hub_send(peers->keeper->sched, &handed->send))
+        handed_over(&handed->send);
 }
 
 /* "NODE JOB ATTEMPT REASON" */

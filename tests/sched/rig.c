@@ -139,7 +139,13 @@ static void pass_back(struct rig *rig)
 
 /* --- hooks --- */
 
-static void hook_send(struct sched_loop *from, struct send_op *send)
+static void answer_send(struct send_op *send, bool ok)
+{
+    send->ok = ok;
+    send->reason = ok ? NULL : "NOT_CONNECTED";
+}
+
+static bool hook_send(struct sched_loop *from, struct send_op *send)
 {
     struct rig *rig = rig_of(from->sched);
     struct rig_sent *sent = &rig->sent[rig->sent_count++];
@@ -152,10 +158,12 @@ static void hook_send(struct sched_loop *from, struct send_op *send)
                               .at_ms = rig->wall_ms};
     str_copy(send->node->id, sent->node, sizeof sent->node);
     str_copy(send->message, sent->message, sizeof sent->message);
-    if (str_eq(send->node->id, rig->unreachable))
-        rig_answer(rig, rig->sent_count - 1, false);
-    else if (rig->reach != RIG_KEEP)
-        rig_answer(rig, rig->sent_count - 1, rig->reach == RIG_OK);
+    bool reachable = !str_eq(send->node->id, rig->unreachable);
+    if (reachable && rig->reach == RIG_KEEP)
+        return false;
+    sent->op = NULL;
+    answer_send(send, reachable && rig->reach == RIG_OK);
+    return true;
 }
 
 void rig_answer(struct rig *rig, size_t sent, bool ok)
@@ -164,8 +172,7 @@ void rig_answer(struct rig *rig, size_t sent, bool ok)
 
     assert_true(sent < rig->sent_count && send != NULL);
     rig->sent[sent].op = NULL;
-    send->ok = ok;
-    send->reason = ok ? NULL : "NOT_CONNECTED";
+    answer_send(send, ok);
     send->done(send);
 }
 
