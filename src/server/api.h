@@ -120,22 +120,6 @@ void api_session(struct call *call);
 void api_page(struct call *call);
 void api_page_file(struct call *call);
 
-/* What a node says about a job, the same over HTTP and WebSocket. */
-struct message {
-    uint64_t job;
-    int64_t attempt;
-    int64_t send_id; /* 0: not said */
-    struct str node_id;
-    struct str reason;
-    struct str result; /* JSON text */
-    bool command;      /* of one that came with the job, not of an executor */
-    bool ok;           /* `status` was "ok" or absent */
-};
-enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,
-                      struct arena *arena, struct message *ret_message, struct problem *why);
-/* The answer of a settle: ok, or the problem with the current attempt. */
-void settle_problem(const struct settle *settle, struct problem *ret_why);
-
 /* As `view` sees it. */
 void job_write(struct jsonw *w, const struct store_record *record,
                const struct namespace_view *view, struct arena *arena);

@@ -3,6 +3,7 @@
 #include "server/api_job.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -327,109 +328,124 @@ static struct str cut_text(struct str text, size_t max)
     return text;
 }
 
-enum err message_read(const struct json *body, enum settle_kind kind, int64_t result_bytes_max,
-                      struct arena *arena, struct message *ret_message, struct problem *why)
+/* What a node says about a job, as a settle of this kind; who says it and whom to tell is the
+ * caller's. A DONE with another status than ok is a FAIL. */
+static enum err read_message(struct call *call, enum settle_kind kind, struct settle *ret_settle,
+                             struct str *ret_node_id, struct problem *why)
 {
+    int64_t result_bytes_max = call->worker->server->settings->result_bytes_max;
     struct message_fields in = {0};
-    enum err err = schema_read(&message_schema, body, &in, arena, why);
-    struct message message = {
-        .attempt = in.attempt_id, .send_id = in.send_id, .node_id = in.node_id};
+    enum err err = schema_read(&message_schema, call->body, &in, call->arena, why);
 
     if (err)
         return err;
-    if (!job_id_parse(in.job_id, &message.job))
+    if (kind == SETTLE_DONE && in.status.at && !str_is(in.status, "ok"))
+        kind = SETTLE_FAIL;
+    if (kind == SETTLE_FAIL && !in.reason.at)
+        in.reason = STR("FAILED");
+    *ret_settle = (struct settle){.loop = call->worker->sched,
+                                  .arena = call->arena,
+                                  .kind = kind,
+                                  .attempt = (int)in.attempt_id,
+                                  .send_id = in.send_id,
+                                  .reason = cut_text(in.reason, STORE_REASON_MAX),
+                                  .command = in.command};
+    if (!job_id_parse(in.job_id, &ret_settle->job))
         return problem_set(why, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".",
                            STR_ARG(in.job_id));
-    message.ok = !in.status.at || str_is(in.status, "ok");
-    message.reason = in.reason;
-    message.command = in.command;
-    if (kind != SETTLE_ACK && !message.reason.at && (kind == SETTLE_FAIL || !message.ok))
-        message.reason = STR("FAILED");
-    message.reason = cut_text(message.reason, STORE_REASON_MAX);
-    if (!json_is_null(in.result)) {
-        message.result = json_raw(in.result);
-        if ((int64_t)message.result.len > result_bytes_max)
-            return problem_set(why, ERR_TOO_LARGE, "result",
-                               "result must be at most %lld bytes of JSON.",
-                               (long long)result_bytes_max);
-    }
-    *ret_message = message;
+    if (!json_is_null(in.result))
+        ret_settle->result = json_raw(in.result);
+    if ((int64_t)ret_settle->result.len > result_bytes_max)
+        return problem_set(why, ERR_TOO_LARGE, "result",
+                           "result must be at most %lld bytes of JSON.",
+                           (long long)result_bytes_max);
+    *ret_node_id = in.node_id;
     return ERR_OK;
 }
 
-void settle_problem(const struct settle *settle, struct problem *ret_why)
+static void settle_refused(struct call *call, const struct settle *settle)
 {
+    struct problem why;
+    struct buf buf = {0};
     char id[JOB_ID_TEXT + 1];
 
     assert(settle->err);
     job_id_text(settle->job, id);
     if (settle->err == ERR_STALE)
-        problem_set(ret_why, ERR_STALE, "attempt_id",
+        problem_set(&why, ERR_STALE, "attempt_id",
                     "Attempt %d on this node is over: job %s is %s in attempt %d.", settle->attempt,
                     id, job_state_name(settle->head.state), settle->head.attempt);
     else if (settle->err == ERR_NOT_FOUND)
-        problem_set(ret_why, ERR_NOT_FOUND, "job_id", "There is no job \"%s\".", id);
+        problem_set(&why, ERR_NOT_FOUND, "job_id", "There is no job \"%s\".", id);
     else
-        problem_set(ret_why, settle->err, "", "%s.", err_title(settle->err));
-}
-
-static void settle_answer(struct settle *settle)
-{
-    struct call *call = settle->user;
-    struct problem why;
-    struct buf buf = {0};
-
-    if (!settle->err) {
-        if (!settle->duplicate) {
-            call_ok(call);
-            return;
-        }
-        buf_str(&buf, STR("{\"ok\":true,\"duplicate\":true}"));
-        call_json(call, 200, &buf);
-        buf_free(&buf);
-        return;
-    }
-    settle_problem(settle, &why);
+        problem_set(&why, settle->err, "", "%s.", err_title(settle->err));
     struct jsonw w = call_problem_begin(call, &buf, &why);
-    if (settle->head.id) {
+    if (settle->head.id)
         jsonw_kint(&w, "attempt_id", settle->head.attempt);
+    if (settle->head.id && call->req) { /* a frame tells no more than the attempt */
         jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
         jsonw_kstr(&w, "node_id", settle->head.node[0] ? str_of(settle->head.node) : STR_NONE);
     }
     call_problem_end(call, &buf, &w, &why);
 }
 
+/* When an attempt that was acknowledged may begin elsewhere: by then its node must have ended it. A
+ * node that has a connection is told. 0: it may not. */
+static int64_t told_lease_ms(const struct call *call, const struct settle *settle)
+{
+    if (call->req || settle->kind != SETTLE_ACK ||
+        settle->head.attempt >= settle->head.max_attempts)
+        return 0;
+    return lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type));
+}
+
+static void settle_answer(struct settle *settle)
+{
+    struct call *call = settle->user;
+
+    if (settle->err) {
+        settle_refused(call, settle);
+        return;
+    }
+    int64_t lease_ms = told_lease_ms(call, settle);
+    int64_t grace_ms =
+        lease_ms && settle->head.timeout_ms > 0 ? settle->op.u.settle.stop_grace_ms : 0;
+    if (call->accepted && !settle->duplicate &&
+        call->accepted(call, settle->kind == SETTLE_ACK, lease_ms, grace_ms))
+        return;
+    struct buf *buf = call_buf(call);
+    buf_str(buf, STR("{\"ok\":true"));
+    if (settle->duplicate)
+        buf_str(buf, STR(",\"duplicate\":true"));
+    if (lease_ms)
+        buf_fmt(buf, ",\"lease_ms\":%" PRId64, lease_ms);
+    if (grace_ms)
+        buf_fmt(buf, ",\"stop_grace_ms\":%" PRId64, grace_ms);
+    buf_char(buf, '}');
+    call_json(call, 200, buf);
+}
+
 static void node_message(struct call *call, enum settle_kind kind)
 {
-    struct settle *settle = arena_new(call->arena, struct settle);
-    struct message message;
+    struct settle *settle = arena_raw(call->arena, sizeof *settle);
+    struct str node_id;
     struct problem why;
 
-    if (message_read(call->body, kind, call->worker->server->settings->result_bytes_max,
-                     call->arena, &message, &why)) {
+    if (read_message(call, kind, settle, &node_id, &why)) {
         call_problem(call, &why);
         return;
     }
-    if (!message.node_id.at) {
+    if (call->node_id.at) {
+        node_id = call->node_id; /* who it is, not who it says */
+    } else if (!node_id.at) {
         call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
         return;
-    }
-    if (!call_speaks_for(call, message.node_id))
+    } else if (!call_speaks_for(call, node_id)) {
         return;
-    if (kind == SETTLE_DONE && !message.ok)
-        kind = SETTLE_FAIL; /* a DONE with another status is a FAIL */
-    *settle = (struct settle){.loop = call->worker->sched,
-                              .arena = call->arena,
-                              .kind = kind,
-                              .job = message.job,
-                              .attempt = (int)message.attempt,
-                              .send_id = message.send_id,
-                              .node = message.node_id,
-                              .reason = message.reason,
-                              .result = message.result,
-                              .command = message.command,
-                              .done = settle_answer,
-                              .user = call};
+    }
+    settle->node = node_id;
+    settle->done = settle_answer;
+    settle->user = call;
     settle_start(settle);
 }
 
@@ -704,7 +720,7 @@ static void cancelled(struct settle *settle)
         return;
     }
     if (settle->err) {
-        settle_answer(settle);
+        settle_refused(call, settle);
         return;
     }
     /* The node is told to stop; its slot stays taken until it says it has. */

@@ -1,8 +1,7 @@
-/* Nodes over HTTP: register, heartbeat, leave, poll; an operator's orders about them; how they are
- * shown, one or a page of them. A heartbeat renews leases: one that lists nothing it runs, and one
- * of a node that was renewed a moment ago, cost no call. */
-#include "server/api_node.h"
-
+/* Nodes: register, heartbeat, leave, poll, over HTTP or (hello, heartbeat) over their sockets; an
+ * operator's orders about them; how they are shown, one or a page of them. A heartbeat renews
+ * leases: one that lists nothing it runs, and one of a node that was renewed a moment ago, cost no
+ * call. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -10,6 +9,7 @@
 #include "base/metrics.h"
 #include "model/level.h"
 #include "model/pool.h"
+#include "sched/node_report.h"
 #include "sched/registry.h"
 #include "sched/sched.h"
 #include "sched/shared_text.h"
@@ -17,7 +17,7 @@
 #include "server/api_deploy.h"
 #include "server/api_explain.h"
 #include "server/callback.h"
-#include "server/hub.h"
+#include "server/hub_ws.h"
 #include "server/route.h"
 
 static void admin(struct call *call, enum node_admin word);
@@ -260,11 +260,22 @@ void api_node_list(struct call *call)
 
 /* --- renewing leases --- */
 
-enum err renew_read(const struct node_report *report, struct worker *worker, struct arena *arena,
-                    struct renew *ret_renew, struct problem *why)
+struct renew {
+    struct store_op op;
+    struct worker *worker;
+    struct store_run *runs;
+    size_t count;
+    bool listed; /* running_jobs was sent */
+    void (*done)(struct renew *renew);
+};
+
+/* Reads the list out of a heartbeat. */
+static enum err renew_read(const struct node_report *report, struct call *call,
+                           struct renew *ret_renew, struct problem *why)
 {
-    *ret_renew = (struct renew){.worker = worker, .listed = !json_is_null(report->running_jobs)};
-    return node_report_runs(report, arena, &ret_renew->runs, &ret_renew->count, why);
+    *ret_renew =
+        (struct renew){.worker = call->worker, .listed = !json_is_null(report->running_jobs)};
+    return node_report_runs(report, call->arena, &ret_renew->runs, &ret_renew->count, why);
 }
 
 static void lease_renewed(struct store_op *op)
@@ -321,7 +332,9 @@ static bool recovering(struct renew *renew)
            atomic_load_explicit(&sched->recovering_until_ms, memory_order_relaxed);
 }
 
-bool renew_start(struct renew *renew, struct node *node, void (*done)(struct renew *renew))
+/* False: there is nothing to wait for, done() will not be called. (All of a node's leases are
+ * renewed in the background then, no more often than is useful.) */
+static bool renew_start(struct renew *renew, struct node *node, void (*done)(struct renew *renew))
 {
     if (!renew->listed) {
         renew_all(renew, node);
@@ -338,124 +351,152 @@ bool renew_start(struct renew *renew, struct node *node, void (*done)(struct ren
 
 enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256, DEADLINE_MAX_MS = 7 * 86400000 };
 
-/* A change of a node on behalf of a request. */
+/* What a request does to a node. Not cleared: who begins a part of it fills it in. */
 struct node_call {
     struct call *call;
     struct change change;
+    void (*then)(struct call *call, struct node *node); /* once it is made; NULL: that is all */
     struct renew renew;
 };
 
 static struct node_call *node_call(struct call *call)
 {
-    struct node_call *own = arena_new(call->arena, struct node_call);
+    struct node_call *own = arena_raw(call->arena, sizeof *own);
 
     own->call = call;
+    call->user = own;
     return own;
 }
 
-static void registered(struct change *change)
+static void change_made(struct change *change)
 {
     struct node_call *own = container_of(change, struct node_call, change);
 
-    assert(!change->facts);
+    assert(!change->facts && (change->err || change->node || !own->then));
     if (change->err)
         call_problem(own->call, &change->why);
+    else if (own->then)
+        own->then(own->call, change->node);
     else
         call_ok(own->call);
 }
 
-static enum err read_report(struct call *call, struct node_report *report,
+static void send_change(struct node_call *own, void (*then)(struct call *call, struct node *node))
+{
+    assert(own->change.node_id.at);
+    own->change.done = change_made;
+    own->then = then;
+    registry_send(own->call->worker->sched, &own->change);
+}
+
+/* What it says of itself, and what it runs: a registration over HTTP need not mind. */
+static enum err read_report(struct node_call *own, bool runs, struct node_report *report,
                             struct node_report_load *load, struct problem *why)
 {
+    struct call *call = own->call;
     enum err err =
-        node_report_read(call->body, STR_NONE, &call->worker->sched->sched->config.node_rules,
+        node_report_read(call->body, call->node_id, &call->worker->sched->sched->config.node_rules,
                          call->arena, report, why);
 
     if (!err)
         err = node_report_load(report, load, why);
     if (!err)
         err = urls_check(call->worker->server, URL_ENDPOINT, report->endpoint, why);
+    if (!err && runs)
+        err = renew_read(report, call, &own->renew, why);
     return err;
 }
 
-static void send_change(struct node_call *own, void (*done)(struct change *change))
+static void write_run(struct jsonw *w, const struct store_run *run)
 {
-    assert(own->change.node_id.at);
-    own->change.done = done;
-    registry_send(own->call->worker->sched, &own->change);
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(run->id, id);
+    jsonw_kstr(w, "job_id", str_of(id));
+    jsonw_kint(w, "attempt_id", run->attempt);
 }
 
-void api_node_register(struct call *call)
+/* Over a socket each is a frame of its own, before the answer. */
+static void tell_drops(struct call *call, const struct renew *renew)
 {
-    struct node_call *own = node_call(call);
-    struct node_report report;
-    struct node_report_load load;
-    struct problem why;
-
-    if (read_report(call, &report, &load, &why)) {
-        call_problem(call, &why);
-        return;
-    }
-    if (!call_speaks_for(call, report.node_id))
-        return;
-    /* A repeated registration that says nothing new is a heartbeat. */
-    if (registry_heartbeat(call->worker->sched, &report, &load) == BEAT_TAKEN) {
-        call_ok(call);
-        return;
-    }
-    if (registry_prepare(call->worker->sched, &report, &own->change, &why)) {
-        call_problem(call, &why);
-        return;
-    }
-    send_change(own, registered);
-}
-
-/* {"ok":true}, and what the node runs that is not its own any more; as in hub_ws.c not so when the
- * store does not know the node. */
-static void renewed(struct renew *renew)
-{
-    struct node_call *own = container_of(renew, struct node_call, renew);
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    bool some = false;
-
-    jsonw_obj(&w);
-    jsonw_kbool(&w, "ok", true);
-    for (size_t i = 0; !renew->op.err && i < renew->count; i++) {
-        char id[JOB_ID_TEXT + 1];
+    for (size_t i = 0; i < renew->count; i++) {
+        struct buf *buf = call_buf(call);
+        struct jsonw w = jsonw_to(buf);
 
         if (!renew->runs[i].unknown)
             continue;
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "msg", STR("drop"));
+        write_run(&w, &renew->runs[i]);
+        jsonw_end_obj(&w);
+        call->tell(call, buf_view(buf));
+    }
+}
+
+static void write_drops(struct jsonw *w, const struct renew *renew)
+{
+    bool some = false;
+
+    for (size_t i = 0; i < renew->count; i++) {
+        if (!renew->runs[i].unknown)
+            continue;
         if (!some) {
-            jsonw_key(&w, "drop");
-            jsonw_arr(&w);
+            jsonw_key(w, "drop");
+            jsonw_arr(w);
         }
         some = true;
-        job_id_text(renew->runs[i].id, id);
-        jsonw_obj(&w);
-        jsonw_kstr(&w, "job_id", str_of(id));
-        jsonw_kint(&w, "attempt_id", renew->runs[i].attempt);
-        jsonw_end_obj(&w);
+        jsonw_obj(w);
+        write_run(w, &renew->runs[i]);
+        jsonw_end_obj(w);
     }
     if (some)
-        jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
-    buf_free(&buf);
+        jsonw_end_arr(w);
 }
 
-static void beat_registered(struct change *change)
+/* What the node listed that is not its own any more it should end. Not so when the store does not
+ * know the node: one that was emptied has forgotten everybody, and the node is about to come again
+ * with all it runs. Over a socket only an answer with the terms of the leases says that the others
+ * were renewed, and it comes behind the drops: what was not dropped by then goes on. */
+static void renewed(struct renew *renew)
 {
-    struct node_call *own = container_of(change, struct node_call, change);
+    struct call *call = container_of(renew, struct node_call, renew)->call;
+    bool good = !renew->op.err;
 
-    assert(change->err || change->node);
-    if (change->err)
-        call_problem(own->call, &change->why);
-    else if (!renew_start(&own->renew, change->node, renewed))
-        call_ok(own->call);
+    if (good && call->tell)
+        tell_drops(call, renew);
+    struct buf *buf = call_buf(call);
+    struct jsonw w = jsonw_to(buf);
+    jsonw_obj(&w);
+    jsonw_kbool(&w, "ok", true);
+    if (good && call->tell) {
+        jsonw_kint(&w, "running_lease_ms", renew->op.u.renew.terms.task_ms);
+        jsonw_kint(&w, "f2f_lease_ms", renew->op.u.renew.terms.f2f_ms);
+    } else if (good) {
+        write_drops(&w, renew);
+    }
+    jsonw_end_obj(&w);
+    call_json(call, 200, buf);
 }
 
-void api_node_heartbeat(struct call *call)
+/* It is known and alive: what it runs stays its own. */
+static void renew(struct call *call, struct node *node)
+{
+    struct node_call *own = call->user;
+
+    if (!renew_start(&own->renew, node, renewed))
+        call_ok(call);
+}
+
+/* A hello is a registration, and the first heartbeat on its socket. */
+static void registered(struct call *call, struct node *node)
+{
+    if (call->req)
+        call_ok(call);
+    else
+        hub_welcome(call, node, renew);
+}
+
+void api_node_register(struct call *call)
 {
     struct node_call *own = node_call(call);
     struct sched_loop *loop = call->worker->sched;
@@ -463,40 +504,76 @@ void api_node_heartbeat(struct call *call)
     struct node_report_load load;
     struct problem why;
 
-    if (read_report(call, &report, &load, &why) ||
-        renew_read(&report, call->worker, call->arena, &own->renew, &why)) {
-        const struct snap_node *known =
-            snapshot_node(loop->snapshot, json_str(json_get(call->body, "node_id"), call->arena));
-
-        if (known && auth_speaks_for(call->token, known->node->id))
-            atomic_fetch_add(&known->node->bad_heartbeats, 1);
+    if (read_report(own, !call->req, &report, &load, &why)) {
         call_problem(call, &why);
         return;
     }
     if (!call_speaks_for(call, report.node_id))
         return;
+    bool without_runs = !call->req && registry_came_back_empty(loop, &report);
+    /* A repeated registration that says nothing new is a heartbeat. */
+    if (registry_heartbeat(loop, &report, &load) == BEAT_TAKEN && !without_runs) {
+        registered(call, snapshot_node(loop->snapshot, report.node_id)->node);
+        return;
+    }
+    if (registry_prepare(loop, &report, &own->change, &why)) {
+        call_problem(call, &why);
+        return;
+    }
+    own->change.without_runs = without_runs;
+    send_change(own, registered);
+}
+
+/* Whose heartbeat it is, also of one that cannot be read; NULL: nobody we know, or not the token's.
+ */
+static struct node *beating(struct call *call)
+{
+    const struct snap_node *known;
+
+    if (call->node)
+        return call->node;
+    known = snapshot_node(call->worker->sched->snapshot,
+                          json_str(json_get(call->body, "node_id"), call->arena));
+    return known && auth_speaks_for(call->token, known->node->id) ? known->node : NULL;
+}
+
+void api_node_heartbeat(struct call *call)
+{
+    struct node_call *own = node_call(call);
+    struct sched_loop *loop = call->worker->sched;
+    struct node *node = beating(call);
+    struct node_report report;
+    struct node_report_load load;
+    struct problem why;
+
+    if (read_report(own, true, &report, &load, &why)) {
+        if (node)
+            atomic_fetch_add(&node->bad_heartbeats, 1);
+        call_problem(call, &why);
+        return;
+    }
+    if (!call->node && !call_speaks_for(call, report.node_id))
+        return;
     metric_add(METRIC_HEARTBEATS, 1);
     enum registry_beat beat = registry_heartbeat(loop, &report, &load);
     if (beat == BEAT_TAKEN) {
-        struct node *node = snapshot_node(loop->snapshot, report.node_id)->node;
-
-        if (!renew_start(&own->renew, node, renewed))
-            call_ok(call);
+        renew(call, node);
         return;
     }
+    /* A heartbeat alone would make a node of it that can do nothing. One with a connection left, or
+     * was forgotten, and its connection is about to close. */
     if (beat == BEAT_UNKNOWN && !node_report_registers(&report)) {
         call_error(call, ERR_NOT_FOUND, "node_id",
                    "There is no node \"" STR_FMT "\": register it first.", STR_ARG(report.node_id));
         return;
     }
     if (beat == BEAT_MAX) {
-        registry_prepare_max(&report, snapshot_node(loop->snapshot, report.node_id)->node,
-                             &own->change);
+        registry_prepare_max(&report, node, &own->change);
     } else if (registry_prepare(loop, &report, &own->change, &why)) {
         call_problem(call, &why);
         return;
     }
-    send_change(own, beat_registered);
+    send_change(own, renew);
 }
 
 /* If-Match, by what this instance knows. False: answered with 412. */
@@ -515,7 +592,7 @@ static void leave(struct call *call, struct str id)
     if (!is_as_seen(call, id))
         return;
     own->change = (struct change){.kind = CHANGE_DROP, .node_id = id};
-    send_change(own, registered);
+    send_change(own, NULL);
 }
 
 void api_node_deregister(struct call *call)
@@ -541,7 +618,7 @@ struct admin_fields {
 
 static void deadline_written(struct deploy_call *deploy)
 {
-    send_change(deploy->user, registered);
+    send_change(deploy->user, NULL);
 }
 
 /* Until when a node may take its time is with its lease: the node reads it there. Without one,
@@ -554,7 +631,7 @@ static void write_deadline(struct node_call *own, int64_t deadline_ms)
     if (server->deploys)
         deploys_status(server->deploys, &status);
     if (deadline_ms == 0 && !status.up) {
-        send_change(own, registered);
+        send_change(own, NULL);
         return;
     }
     struct deploy_call *deploy = deploy_call(own->call, DEPLOYS_DRAIN, deadline_written);
@@ -597,7 +674,7 @@ static void admin(struct call *call, enum node_admin word)
         snapshot_node(call->worker->sched->snapshot, call->params[0]))
         write_deadline(own, in.deadline_ms);
     else
-        send_change(own, registered);
+        send_change(own, NULL);
 }
 
 void api_node_drain(struct call *call)

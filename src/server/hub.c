@@ -421,7 +421,6 @@ void hub_free(struct hub *hub)
     hub_calls_free(hub);
     idmap_free(&hub->sockets);
     idmap_free(&hub->rpcs);
-    hub_ws_free(hub);
     free(hub);
 }
 

@@ -69,7 +69,7 @@ struct socket {
     struct node *node;         /* NULL until its hello was taken */
     bool greeted;              /* a hello is under way or taken */
     bool welcomed;             /* and it was told so: a node listens from then on */
-    int calls;                 /* of hub_call, not answered yet */
+    int calls;                 /* its `call` messages that are not answered yet */
     struct buf early;          /* frames to send behind the welcome, each behind its length */
     bool takes_jobs;           /* it asked for several jobs in one frame, */
     bool takes_accepted;       /* and for one word on several messages */
@@ -88,11 +88,11 @@ struct hub {
     uint64_t last_rpc;
     bool untold; /* see links_tick */
     int64_t next_tell_ms;
-    struct buf frame;     /* scratch */
-    struct wscall *spare; /* message contexts to use again */
+    struct buf frame;               /* scratch */
+    LIST_HEAD(, socket_call) calls; /* under way, see hub_ws.c, */
+    LIST_HEAD(, socket_call) spare; /* and to use again */
     int spare_count;
-    struct socket_call *calls; /* under way, see hub_ws.c */
-    LIST_HEAD(, socket) due;   /* have something to say at the end of this turn */
+    LIST_HEAD(, socket) due; /* have something to say at the end of this turn */
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);

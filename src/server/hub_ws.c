@@ -1,6 +1,7 @@
-/* The conversation with a node over its WebSocket: hello, heartbeats, what becomes of its jobs, and
- * routes called over it: the same handlers, answered by a frame. A message is handled in a context
- * of its own, because its answer may come after the socket went. */
+/* The conversation with a node over its WebSocket. A message is a call of a route, run by the same
+ * handler as a request and answered by a frame: which one, the route table tells by `message`, or
+ * the message itself (`call`). What is the socket's own is here: who it is, how it is welcomed, and
+ * what it is told together. */
 #include "server/hub_ws.h"
 
 #include <assert.h>
@@ -10,63 +11,114 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/metrics.h"
 #include "sched/registry.h"
-#include "sched/settle.h"
 #include "server/api.h"
-#include "server/api_node.h"
-#include "server/callback.h"
 #include "server/hub.h"
 #include "server/peers.h"
 #include "server/rpc.h"
 
-static void renewed(struct renew *renew);
+/* --- calls --- */
 
-/* --- routes --- */
+enum {
+    SOCKET_CALLS_MAX = 64, /* of `call` messages: each may make us ask others, an agent has a few */
+    SPARE_MAX = 1024,
+};
 
-/* An agent has a handful. Each holds its message, and may make us ask others. */
-enum { SOCKET_CALLS_MAX = 64 };
-
-/* Lives until its answer, which may come after the socket went. */
+/* A message of a node, as the call that it is. Lives until its answer, which may come after the
+ * socket went. Used again, with its arena: a message costs no allocation. */
 struct socket_call {
     struct call call;
-    struct socket_call *next, **prev; /* in hub->calls */
+    LIST_ENTRY(socket_call) link; /* in hub->calls or hub->spare */
     struct hub *hub;
     uint64_t incarnation;
     struct arena arena;
     bool wants_reply;
-    int64_t id;
+    int64_t id;    /* of the node's message */
+    bool expected; /* hub_batch_expect() */
+    bool named;    /* a `call`: it names its route, and the answer is a member of the reply */
 };
 
-static void call_over(struct socket_call *own)
-{
-    struct socket *socket = idmap_get(&own->hub->sockets, own->incarnation);
+static void answer(struct call *call, const struct http_reply *reply);
+static void tell(struct call *call, struct str frame);
 
+static struct socket_call *socket_call_new(struct socket *socket)
+{
+    struct hub *hub = socket->hub;
+    struct socket_call *own = LIST_FIRST(&hub->spare);
+
+    if (own) {
+        LIST_REMOVE(own, link);
+        hub->spare_count--;
+    } else {
+        own = mem_new(struct socket_call);
+        own->hub = hub;
+    }
+    assert(hub->spare_count >= 0);
+    LIST_INSERT_HEAD(&hub->calls, own, link);
+    own->incarnation = socket->incarnation;
+    own->wants_reply = own->expected = own->named = false;
+    own->call = (struct call){.worker = hub->worker,
+                              .arena = &own->arena,
+                              .answer = answer,
+                              .tell = tell,
+                              .node = socket->node};
+    if (socket->node)
+        own->call.node_id = socket->node->id;
+    if (socket->token) /* the socket may go before the answer */
+        own->call.token =
+            token_put(arena_raw(&own->arena, token_bytes(socket->token)), socket->token);
+    return own;
+}
+
+/* The socket the message came by, if it is still there. */
+static struct socket *socket_of(const struct socket_call *own)
+{
+    return idmap_get(&own->hub->sockets, own->incarnation);
+}
+
+static void socket_call_over(struct socket_call *own)
+{
+    struct hub *hub = own->hub;
+    struct socket *socket = own->named ? socket_of(own) : NULL;
+
+    assert(hub->spare_count >= 0 && hub->spare_count <= SPARE_MAX);
     if (socket)
         socket->calls--;
-    *own->prev = own->next;
-    if (own->next)
-        own->next->prev = own->prev;
-    arena_free(&own->arena);
-    free(own);
+    LIST_REMOVE(own, link);
+    if (hub->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
+        arena_free(&own->arena);
+        free(own);
+        return;
+    }
+    arena_reset(&own->arena);
+    LIST_INSERT_HEAD(&hub->spare, own, link);
+    hub->spare_count++;
 }
 
 void hub_calls_free(struct hub *hub)
 {
-    while (hub->calls)
-        call_over(hub->calls);
+    struct socket_call *own;
+
+    while ((own = LIST_FIRST(&hub->calls)))
+        socket_call_over(own); /* nobody answers it any more */
+    while ((own = LIST_FIRST(&hub->spare))) {
+        LIST_REMOVE(own, link);
+        arena_free(&own->arena);
+        free(own);
+    }
+    buf_free(&hub->frame);
 }
 
-/* The body of a good answer is a member; a problem's members are in the reply itself, as in every
- * other reply. */
+/* What an answer says are members of the reply; of a `call` so is the body of a good one, as a
+ * whole. */
 static void answer(struct call *call, const struct http_reply *reply)
 {
     struct socket_call *own = container_of(call, struct socket_call, call);
-    struct socket *socket = idmap_get(&own->hub->sockets, own->incarnation);
+    struct socket *socket = socket_of(own);
     struct buf *frame = &own->hub->frame;
-    bool ok = reply->status < 300;
+    bool ok = reply->status < 300, whole = ok && own->named;
 
-    assert(reply->body.len >= 2 && reply->body.at[0] == '{');
+    assert(reply->body.len > (whole ? 1 : 2) && reply->body.at[0] == '{');
     if (socket && (own->wants_reply || !ok)) {
         buf_clear(frame);
         buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
@@ -74,64 +126,63 @@ static void answer(struct call *call, const struct http_reply *reply)
             buf_int(frame, own->id);
         else
             buf_str(frame, STR("null"));
-        buf_str(frame, ok ? STR(",\"ok\":true,\"body\":") : STR(","));
-        buf_add(frame, reply->body.at + !ok, reply->body.len - !ok);
-        if (ok)
+        buf_str(frame, whole ? STR(",\"ok\":true,\"body\":") : STR(","));
+        buf_add(frame, reply->body.at + !whole, reply->body.len - !whole);
+        if (whole)
             buf_char(frame, '}');
         ws_send(socket->ws, buf_view(frame));
     }
-    call_over(own);
+    if (socket && own->expected)
+        hub_batch_answered(socket, own->id);
+    socket_call_over(own);
 }
 
-/* False: there is no such route for a node. */
-static bool find_route(struct call *call, const struct json *message, struct arena *arena)
+static void tell(struct call *call, struct str frame)
 {
-    struct str path = json_str(json_get(message, "path"), arena);
+    struct socket *socket = socket_of(container_of(call, struct socket_call, call));
+
+    if (socket)
+        ws_send(socket->ws, frame);
+}
+
+/* One receipt tells of it, and of others that were accepted in a row. */
+static bool accepted(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms)
+{
+    struct socket_call *own = container_of(call, struct socket_call, call);
+    struct socket *socket = socket_of(own);
+
+    assert(own->expected);
+    if (!socket)
+        return false;
+    hub_batch_accept(socket, own->id, ack, lease_ms, stop_grace_ms);
+    socket_call_over(own);
+    return true;
+}
+
+/* A `call` message: runs the route it names. */
+static void on_call(struct socket_call *own, struct socket *socket)
+{
+    struct call *call = &own->call;
+    const struct json *message = call->body;
+    struct str path = json_str(json_get(message, "path"), call->arena);
     bool get = json_str_is(json_get(message, "method"), "GET"), known;
 
-    call->route = route_find(get ? HTTP_M_GET : HTTP_M_POST, path, arena, call->params, &known);
-    return call->route && call->route->socket;
-}
-
-/* A `call` message of a node: runs the route it names. Takes what is in `arena`, where the message
- * is. */
-static void hub_call(struct socket *socket, const struct json *message, struct arena *arena)
-{
-    struct socket_call *own = calloc(1, sizeof *own);
-    const struct json *body = json_get(message, "body");
-    struct call *call = &own->call;
-
-    assert(own && socket->node);
-    own->hub = socket->hub;
-    own->next = own->hub->calls;
-    own->prev = &own->hub->calls;
-    if (own->next)
-        own->next->prev = &own->next;
-    own->hub->calls = own;
-    own->incarnation = socket->incarnation;
-    own->arena = *arena; /* the message lives on in it */
-    *arena = (struct arena){0};
-    own->wants_reply = json_int(json_get(message, "id"), &own->id);
-    *call = (struct call){.worker = socket->hub->worker,
-                          .arena = &own->arena,
-                          .answer = answer,
-                          .node_id = socket->node->id};
-    if (socket->token) /* the socket may go before the answer */
-        call->token =
-            token_put(arena_alloc(call->arena, token_bytes(socket->token)), socket->token);
+    own->named = true;
     if (socket->calls++ >= SOCKET_CALLS_MAX) {
         call_error(call, ERR_BUSY, "", "%d calls of this connection wait for their answers.",
                    SOCKET_CALLS_MAX);
         return;
     }
-    if (!find_route(call, message, &own->arena)) {
+    call->route =
+        route_find(get ? HTTP_M_GET : HTTP_M_POST, path, call->arena, call->params, &known);
+    if (!call->route || !call->route->socket) {
         call_error(call, ERR_NOT_FOUND, "path", "There is no such route for a node here.");
         return;
     }
-    if (json_is_null(body))
-        json_parse(STR("{}"), &own->arena, &body, NULL);
-    call->body = body;
-    if (json_type(body) != JSON_OBJ)
+    call->body = json_get(message, "body");
+    if (json_is_null(call->body))
+        json_parse(STR("{}"), call->arena, &call->body, NULL);
+    if (json_type(call->body) != JSON_OBJ)
         call_error(call, ERR_BAD_FIELD, "body", "body must be an object.");
     else
         call->route->handle(call);
@@ -344,142 +395,15 @@ void hub_batch_free(struct socket *socket)
 
 /* --- messages --- */
 
-enum { HUB_PROTOCOL = 1, SPARE_MAX = 1024 };
-
-/* One message of a node on its way through the scheduler. */
-struct wscall {
-    struct hub *hub;
-    uint64_t incarnation;
-    struct arena arena;
-    const struct json *body;
-    bool wants_reply;
-    bool expected; /* hub_batch_expect() */
-    int64_t id;    /* of the node's message */
-    struct wscall *next;
-    struct change change;
-    struct settle settle;
-    struct renew renew;
-    struct linking linking;
-};
+enum { HUB_PROTOCOL = 1 };
 
 static _Atomic uint64_t last_incarnation;
 
-static struct wscall *wscall_new(struct socket *socket)
-{
-    struct hub *hub = socket->hub;
-    struct wscall *call = hub->spare;
-
-    if (call) {
-        hub->spare = call->next;
-        hub->spare_count--;
-    } else {
-        call = calloc(1, sizeof *call);
-    }
-    assert(call && hub->spare_count >= 0);
-    call->hub = hub;
-    call->incarnation = socket->incarnation;
-    call->expected = false;
-    return call;
-}
-
-static void wscall_over(struct wscall *call)
-{
-    struct hub *hub = call->hub;
-
-    assert(hub->spare_count >= 0 && hub->spare_count <= SPARE_MAX);
-    if (hub->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
-        arena_free(&call->arena);
-        free(call);
-        return;
-    }
-    arena_reset(&call->arena);
-    call->next = hub->spare;
-    hub->spare = call;
-    hub->spare_count++;
-}
-
-void hub_ws_free(struct hub *hub)
-{
-    struct wscall *call;
-
-    while ((call = hub->spare)) {
-        hub->spare = call->next;
-        arena_free(&call->arena);
-        free(call);
-    }
-    buf_free(&hub->frame);
-}
-
-/* The socket the message came by, if it is still there. */
-static struct socket *socket_of(const struct wscall *call)
-{
-    return idmap_get(&call->hub->sockets, call->incarnation);
-}
-
-/* The beginning of a good answer, for send_ok() to end. */
-static struct buf *begin_ok(struct wscall *call)
-{
-    struct buf *frame = &call->hub->frame;
-
-    buf_clear(frame);
-    buf_str(frame, STR("{\"msg\":\"reply\",\"re\":"));
-    buf_int(frame, call->id);
-    buf_str(frame, STR(",\"ok\":true"));
-    return frame;
-}
-
-static void send_ok(struct wscall *call)
-{
-    struct socket *socket = socket_of(call);
-    struct buf *frame = &call->hub->frame;
-
-    buf_char(frame, '}');
-    if (call->wants_reply && socket)
-        ws_send(socket->ws, buf_view(frame));
-    if (call->expected && socket)
-        hub_batch_answered(socket, call->id);
-    wscall_over(call);
-}
-
-static void reply_ok(struct wscall *call)
-{
-    begin_ok(call);
-    send_ok(call);
-}
-
-/* attempt > 0: the job's current one, told with a 409. */
-static void reply_problem(struct wscall *call, const struct problem *why, int attempt)
-{
-    struct socket *socket = socket_of(call);
-    struct buf *frame = &call->hub->frame;
-
-    if (socket) {
-        struct jsonw w = jsonw_to(frame);
-
-        buf_clear(frame);
-        jsonw_obj(&w);
-        jsonw_kstr(&w, "msg", STR("reply"));
-        jsonw_key(&w, "re");
-        if (call->wants_reply)
-            jsonw_int(&w, call->id);
-        else
-            jsonw_null(&w);
-        problem_write(&w, why);
-        if (attempt > 0)
-            jsonw_kint(&w, "attempt_id", attempt);
-        jsonw_end_obj(&w);
-        ws_send(socket->ws, buf_view(frame));
-        if (call->expected)
-            hub_batch_answered(socket, call->id);
-    }
-    wscall_over(call);
-}
-
 /* The newest connection is the one that counts, whichever hello was done with first. False: a newer
  * one is there already. */
-static bool take_link(const struct wscall *call, const struct socket *socket, struct node *node)
+static bool take_link(const struct socket *socket, struct node *node)
 {
-    struct worker *worker = call->hub->worker;
+    struct worker *worker = socket->hub->worker;
     uint64_t link = hub_link(worker->loop.index, socket->incarnation);
     uint64_t old = atomic_load(&node->link);
 
@@ -529,14 +453,21 @@ static void send_early(struct socket *socket)
     buf_free(&early);
 }
 
-static void say_welcome(struct wscall *call, struct node *node)
+/* The way of a hello whose node is known. */
+struct welcome {
+    struct call *call;
+    struct linking linking;
+    void (*done)(struct call *call, struct node *node);
+};
+
+static void say_welcome(struct welcome *welcome, struct node *node)
 {
-    struct socket *socket = socket_of(call);
-    struct worker *worker = call->hub->worker;
-    struct buf *frame = &call->hub->frame;
+    struct socket_call *own = container_of(welcome->call, struct socket_call, call);
+    struct socket *socket = socket_of(own);
+    struct buf *frame = &own->hub->frame;
 
     if (!socket) {
-        wscall_over(call);
+        socket_call_over(own);
         return;
     }
     struct jsonw w = jsonw_to(frame);
@@ -546,326 +477,129 @@ static void say_welcome(struct wscall *call, struct node *node)
     jsonw_kint(&w, "protocol", HUB_PROTOCOL);
     jsonw_kstr(&w, "node_id", node->id);
     jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
-    jsonw_kint(&w, "heartbeat_ms", heartbeat_ms(&worker->server->settings->sched));
+    jsonw_kint(&w, "heartbeat_ms", heartbeat_ms(&own->call.worker->server->settings->sched));
     jsonw_end_obj(&w);
     ws_send(socket->ws, buf_view(frame));
     send_early(socket);
-    if (!renew_start(&call->renew, node, renewed))
-        reply_ok(call);
+    welcome->done(welcome->call, node);
 }
 
 /* Other instances can hand it jobs from now on. Should the store not have taken it, the keeper
  * notices and tells it again. */
 static void link_told(struct linking *linking)
 {
-    say_welcome(container_of(linking, struct wscall, linking), linking->node);
+    say_welcome(container_of(linking, struct welcome, linking), linking->node);
 }
 
-/* hello: the node is (now) known. */
-static void welcome(struct wscall *call, struct node *node)
+void hub_welcome(struct call *call, struct node *node,
+                 void (*done)(struct call *call, struct node *node))
 {
-    struct socket *socket = socket_of(call);
-    struct worker *worker = call->hub->worker;
+    struct socket_call *own = container_of(call, struct socket_call, call);
+    struct welcome *welcome = arena_new(call->arena, struct welcome);
+    struct socket *socket = socket_of(own);
+    struct worker *worker = call->worker;
 
-    assert(node);
+    assert(node && done && !call->req);
     if (!socket) {
-        wscall_over(call);
+        socket_call_over(own);
         return;
     }
-    if (!take_link(call, socket, node)) {
+    if (!take_link(socket, node)) {
         ws_close(socket->ws, 4001, "replaced");
-        wscall_over(call);
+        socket_call_over(own);
         return;
     }
     socket->node = node;
     registry_alive(worker->sched, node);   /* the old one's close may have come in between */
     hub_move_box(worker->server, node, 0); /* it was there to be chosen before it had this link */
+    welcome->call = call;
+    welcome->done = done;
     if (!peers_shared(worker->server)) {
-        say_welcome(call, node);
+        say_welcome(welcome, node);
         return;
     }
-    call->linking.done = link_told;
-    links_tell(worker, &call->linking, node, STORE_LINK_SOCKET, socket->incarnation);
+    welcome->linking.done = link_told;
+    links_tell(worker, &welcome->linking, node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
-/* 1008 keeps an agent away for a while: saying the same again would not help. A store that is away
- * for a moment is no such reason. */
-static void refuse_hello(struct wscall *call, const struct problem *why)
+/* A hello that is refused ends the connection. 1008 keeps an agent away for a while: saying the
+ * same again would not help. A store that is away for a moment is no such reason. */
+static void answer_hello(struct call *call, const struct http_reply *reply)
 {
-    struct socket *socket = socket_of(call);
-    int code = err_http(why->err) >= 500 ? 1013 : 1008; /* `why` may go with the call */
+    struct socket *socket = socket_of(container_of(call, struct socket_call, call));
+    int status = reply->status; /* it may go with the call */
 
-    reply_problem(call, why, 0);
-    if (socket)
-        ws_close(socket->ws, code, "hello refused");
+    answer(call, reply);
+    if (socket && status >= 400)
+        ws_close(socket->ws, status >= 500 ? 1013 : 1008, "hello refused");
 }
 
-static void hello_registered(struct change *change)
+static void on_hello(struct socket_call *own, struct socket *socket, struct str word)
 {
-    struct wscall *call = container_of(change, struct wscall, change);
+    struct call *call = &own->call;
+    const struct json *protocol = json_get(call->body, "protocol");
+    int64_t number = HUB_PROTOCOL;
 
-    assert(change->err || change->node);
-    if (change->err)
-        refuse_hello(call, &change->why);
-    else
-        welcome(call, change->node);
-}
-
-static void on_hello(struct wscall *call)
-{
-    struct worker *worker = call->hub->worker;
-    struct node_report report;
-    struct node_report_load load;
-    struct problem why;
-    int64_t protocol = HUB_PROTOCOL;
-
-    if (!json_is_null(json_get(call->body, "protocol")) &&
-        (!json_int(json_get(call->body, "protocol"), &protocol) || protocol != HUB_PROTOCOL)) {
-        problem_set(&why, ERR_BAD_FIELD, "protocol", "protocol must be %d.", HUB_PROTOCOL);
-        refuse_hello(call, &why);
+    call->answer = answer_hello;
+    if (!str_is(word, "hello") || socket->greeted) {
+        call_error(call, ERR_CONFLICT, "msg", "The first message must be hello, once.");
         return;
     }
-    if (node_report_read(call->body, STR_NONE, &worker->sched->sched->config.node_rules,
-                         &call->arena, &report, &why) ||
-        node_report_load(&report, &load, &why) ||
-        urls_check(worker->server, URL_ENDPOINT, report.endpoint, &why) ||
-        renew_read(&report, worker, &call->arena, &call->renew, &why)) {
-        refuse_hello(call, &why);
+    socket->greeted = true;
+    if (!json_is_null(protocol) && (!json_int(protocol, &number) || number != HUB_PROTOCOL)) {
+        call_error(call, ERR_BAD_FIELD, "protocol", "protocol must be %d.", HUB_PROTOCOL);
         return;
     }
-    struct socket *socket = socket_of(call);
     json_bool(json_get(call->body, "takes_jobs"), &socket->takes_jobs);
     json_bool(json_get(call->body, "takes_accepted"), &socket->takes_accepted);
-    if (!auth_speaks_for(socket->token, report.node_id)) {
-        problem_set(&why, ERR_FORBIDDEN, "node_id", "The token is for the node " STR_FMT ".",
-                    STR_ARG(socket->token->node_id));
-        refuse_hello(call, &why);
-        return;
-    }
-    bool without_runs = registry_came_back_empty(worker->sched, &report);
-    if (registry_heartbeat(worker->sched, &report, &load) == BEAT_TAKEN && !without_runs) {
-        welcome(call, snapshot_node(worker->sched->snapshot, report.node_id)->node);
-        return;
-    }
-    if (registry_prepare(worker->sched, &report, &call->change, &why)) {
-        refuse_hello(call, &why);
-        return;
-    }
-    call->change.without_runs = without_runs;
-    call->change.done = hello_registered;
-    registry_send(worker->sched, &call->change);
+    call->route = route_of_message(word);
+    call->route->handle(call);
 }
 
-/* Runs the node listed that are not its own any more: it should end them. Not so when the store
- * does not know the node: one that was emptied has forgotten everybody, and the node is about to
- * come again with all it runs. Only an answer with the terms of the leases says that the others
- * were renewed, and it comes behind the drops: what was not dropped by then goes on. */
-static void renewed(struct renew *renew)
+static void on_known(struct socket_call *own, struct socket *socket, struct str word)
 {
-    struct wscall *call = container_of(renew, struct wscall, renew);
-    struct socket *socket = socket_of(call);
-    struct buf *frame = &call->hub->frame;
+    struct call *call = &own->call;
 
-    for (size_t i = 0; socket && !renew->op.err && i < renew->count; i++) {
-        char id[JOB_ID_TEXT + 1];
-
-        if (!renew->runs[i].unknown)
-            continue;
-        struct jsonw w = jsonw_to(frame);
-        buf_clear(frame);
-        job_id_text(renew->runs[i].id, id);
-        jsonw_obj(&w);
-        jsonw_kstr(&w, "msg", STR("drop"));
-        jsonw_kstr(&w, "job_id", str_of(id));
-        jsonw_kint(&w, "attempt_id", renew->runs[i].attempt);
-        jsonw_end_obj(&w);
-        ws_send(socket->ws, buf_view(frame));
+    call->route = route_of_message(word);
+    if (!call->route && str_is(word, "UpdateTerminalInfo")) /* a heartbeat that has tags alone */
+        call->route = route_of_message(STR("heartbeat"));
+    if (call->route && !str_is(word, "hello")) {
+        own->expected = own->wants_reply && call->route->receipt && socket->takes_accepted &&
+                        hub_batch_expect(socket, own->id);
+        call->accepted = own->expected ? accepted : NULL;
+        call->route->handle(call);
+    } else if (str_is(word, "rpc_reply")) {
+        rpc_reply(own->hub, own->incarnation, call->body, call->arena);
+        socket_call_over(own);
+    } else if (str_is(word, "call")) {
+        on_call(own, socket);
+    } else {
+        call_error(call, ERR_BAD_FIELD, "msg", "msg must be heartbeat, ack, done, fail or call.");
     }
-    begin_ok(call);
-    if (!renew->op.err)
-        buf_fmt(frame, ",\"running_lease_ms\":%" PRId64 ",\"f2f_lease_ms\":%" PRId64,
-                renew->op.u.renew.terms.task_ms, renew->op.u.renew.terms.f2f_ms);
-    send_ok(call);
-}
-
-static void beat_registered(struct change *change)
-{
-    struct wscall *call = container_of(change, struct wscall, change);
-
-    if (change->err)
-        reply_problem(call, &change->why, 0);
-    else if (!renew_start(&call->renew, change->node, renewed))
-        reply_ok(call);
-}
-
-static void on_heartbeat(struct wscall *call, struct socket *socket)
-{
-    struct worker *worker = call->hub->worker;
-    struct node_report report;
-    struct node_report_load load;
-    struct problem why;
-
-    assert(socket->node);
-    if (node_report_read(call->body, socket->node->id, &worker->sched->sched->config.node_rules,
-                         &call->arena, &report, &why) ||
-        node_report_load(&report, &load, &why) ||
-        renew_read(&report, worker, &call->arena, &call->renew, &why)) {
-        atomic_fetch_add(&socket->node->bad_heartbeats, 1);
-        reply_problem(call, &why, 0);
-        return;
-    }
-    metric_add(METRIC_HEARTBEATS, 1);
-    enum registry_beat beat = registry_heartbeat(worker->sched, &report, &load);
-    if (beat == BEAT_TAKEN) {
-        if (!renew_start(&call->renew, socket->node, renewed))
-            reply_ok(call);
-        return;
-    }
-    if (beat == BEAT_UNKNOWN && !node_report_registers(&report)) {
-        /* It left, or was forgotten, and its connection is about to close: a heartbeat alone would
-         * make a node of it that can do nothing. */
-        problem_set(&why, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\" any more.",
-                    STR_ARG(socket->node->id));
-        reply_problem(call, &why, 0);
-        return;
-    }
-    if (beat == BEAT_MAX) {
-        registry_prepare_max(&report, socket->node, &call->change);
-    } else if (registry_prepare(worker->sched, &report, &call->change, &why)) {
-        reply_problem(call, &why, 0);
-        return;
-    }
-    call->change.done = beat_registered;
-    registry_send(worker->sched, &call->change);
-}
-
-static void accepted(struct wscall *call, const struct settle *settle)
-{
-    struct socket *socket = socket_of(call);
-    bool ack = settle->kind == SETTLE_ACK;
-    /* When it may begin elsewhere: by then the node must have ended it. */
-    int64_t lease_ms = ack && settle->head.attempt < settle->head.max_attempts
-                           ? lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type))
-                           : 0;
-    int64_t grace_ms =
-        lease_ms && settle->head.timeout_ms > 0 ? settle->op.u.settle.stop_grace_ms : 0;
-    struct buf *frame;
-
-    if (call->expected && socket && !settle->duplicate) {
-        hub_batch_accept(socket, call->id, ack, lease_ms, grace_ms);
-        wscall_over(call);
-        return;
-    }
-    frame = begin_ok(call);
-    if (settle->duplicate)
-        buf_str(frame, STR(",\"duplicate\":true"));
-    if (lease_ms)
-        buf_fmt(frame, ",\"lease_ms\":%" PRId64, lease_ms);
-    if (grace_ms)
-        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, grace_ms);
-    send_ok(call);
-}
-
-static void settled(struct settle *settle)
-{
-    struct wscall *call = container_of(settle, struct wscall, settle);
-    struct problem why;
-
-    assert(settle->node.at);
-    if (!settle->err) {
-        accepted(call, settle);
-        return;
-    }
-    settle_problem(settle, &why);
-    reply_problem(call, &why, settle->err == ERR_STALE ? settle->head.attempt : 0);
-}
-
-static void on_job(struct wscall *call, struct socket *socket, enum settle_kind kind)
-{
-    struct worker *worker = call->hub->worker;
-    struct message message;
-    struct problem why;
-
-    assert(socket->node);
-    call->expected =
-        call->wants_reply && socket->takes_accepted && hub_batch_expect(socket, call->id);
-    if (message_read(call->body, kind, worker->server->settings->result_bytes_max, &call->arena,
-                     &message, &why)) {
-        reply_problem(call, &why, 0);
-        return;
-    }
-    if (kind == SETTLE_DONE && !message.ok)
-        kind = SETTLE_FAIL;
-    call->settle = (struct settle){.loop = worker->sched,
-                                   .arena = &call->arena,
-                                   .kind = kind,
-                                   .job = message.job,
-                                   .attempt = (int)message.attempt,
-                                   .send_id = message.send_id,
-                                   .node = socket->node->id, /* who it is, not who it says */
-                                   .reason = message.reason,
-                                   .result = message.result,
-                                   .command = message.command,
-                                   .done = settled};
-    settle_start(&call->settle);
-}
-
-static void on_known(struct wscall *call, struct socket *socket, struct str word)
-{
-    static const struct {
-        const char *word;
-        enum settle_kind kind;
-    } rows[] = {{"ack", SETTLE_ACK}, {"done", SETTLE_DONE}, {"fail", SETTLE_FAIL}};
-    struct problem why;
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (str_is(word, rows[i].word)) {
-            on_job(call, socket, rows[i].kind);
-            return;
-        }
-    if (str_is(word, "rpc_reply")) {
-        rpc_reply(call->hub, call->incarnation, call->body, &call->arena);
-        wscall_over(call);
-        return;
-    }
-    if (str_is(word, "call")) {
-        hub_call(socket, call->body, &call->arena);
-        wscall_over(call);
-        return;
-    }
-    if (str_is(word, "heartbeat") || str_is(word, "UpdateTerminalInfo")) {
-        on_heartbeat(call, socket);
-        return;
-    }
-    problem_set(&why, ERR_BAD_FIELD, "msg", "msg must be heartbeat, ack, done, fail or call.");
-    reply_problem(call, &why, 0);
 }
 
 static void on_message(struct ws *ws, struct str text)
 {
     struct socket *socket = ws->user;
-    struct wscall *call = wscall_new(socket);
+    struct socket_call *own = socket_call_new(socket);
+    struct call *call = &own->call;
     struct problem why;
 
     /* The text is the socket's read buffer: what outlives this call must be ours. */
-    enum err err = json_parse_body(arena_str(&call->arena, text), &call->arena, &call->body, &why);
-    if (!err && json_type(call->body) != JSON_OBJ)
-        err = problem_set(&why, ERR_BAD_JSON, "", "A message must be a JSON object.");
-    call->wants_reply = !err && json_int(json_get(call->body, "id"), &call->id);
-    if (err) {
-        reply_problem(call, &why, 0);
+    if (json_parse_body(arena_str(call->arena, text), call->arena, &call->body, &why)) {
+        call_problem(call, &why);
         return;
     }
-    struct str word = json_str(json_get(call->body, "msg"), &call->arena);
-    if (socket->node) {
-        on_known(call, socket, word);
-    } else if (str_is(word, "hello") && !socket->greeted) {
-        socket->greeted = true;
-        on_hello(call);
-    } else {
-        problem_set(&why, ERR_CONFLICT, "msg", "The first message must be hello, once.");
-        refuse_hello(call, &why);
+    if (json_type(call->body) != JSON_OBJ) {
+        call_error(call, ERR_BAD_JSON, "", "A message must be a JSON object.");
+        return;
     }
+    own->wants_reply = json_int(json_get(call->body, "id"), &own->id);
+    struct str word = json_str(json_get(call->body, "msg"), call->arena);
+    if (socket->node)
+        on_known(own, socket, word);
+    else
+        on_hello(own, socket, word);
 }
 
 static void on_closed(struct ws *ws, int code)

@@ -6,8 +6,11 @@
 
 /* What the node did not ask for. */
 bool hub_socket_send(struct socket *socket, struct str text);
-void hub_ws_free(struct hub *hub);
-void hub_calls_free(struct hub *hub); /* nobody answers them any more */
+void hub_calls_free(struct hub *hub);
+/* A hello was taken: its socket is the node's from now on, and it is told so; then done(). Not so
+ * if the socket went meanwhile, or a newer one is there: the call is over then. */
+void hub_welcome(struct call *call, struct node *node,
+                 void (*done)(struct call *call, struct node *node));
 /* What leaves at the end of a turn, for nodes that asked for it (hub_ws.c). A job; false: the
  * socket does not take it. */
 bool hub_batch_job(struct socket *socket, struct str message);

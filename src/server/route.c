@@ -259,16 +259,17 @@ static const struct route routes[] = {
     {HTTP_M_POST, "/v1/dispatch/f2f", api_dispatch_f2f, SCOPE_SUBMIT, .body = true, .submits = true,
      .query = "dry_run limit", .in = "F2f", .out = "Dispatched",
      .help = "dispatch one face-to-face job"},
-    {HTTP_M_POST, "/v1/job/ack", api_job_ack, SCOPE_NODE, .body = true, .in = "JobReport",
-     .out = "Ok", .help = "a node takes a job on"},
-    {HTTP_M_POST, "/v1/job/done", api_job_done, SCOPE_NODE, .body = true, .in = "JobReport",
-     .out = "Ok", .help = "a node finished a job"},
-    {HTTP_M_POST, "/v1/job/fail", api_job_fail, SCOPE_NODE, .body = true, .in = "JobReport",
-     .out = "Ok", .help = "a node could not do a job"},
+    {HTTP_M_POST, "/v1/job/ack", api_job_ack, SCOPE_NODE, .body = true, .message = "ack",
+     .receipt = true, .in = "JobReport", .out = "Ok", .help = "a node takes a job on"},
+    {HTTP_M_POST, "/v1/job/done", api_job_done, SCOPE_NODE, .body = true, .message = "done",
+     .receipt = true, .in = "JobReport", .out = "Ok", .help = "a node finished a job"},
+    {HTTP_M_POST, "/v1/job/fail", api_job_fail, SCOPE_NODE, .body = true, .message = "fail",
+     .receipt = true, .in = "JobReport", .out = "Ok", .help = "a node could not do a job"},
     {HTTP_M_POST, "/v1/node/heartbeat", api_node_heartbeat, SCOPE_NODE, .body = true,
-     .in = "NodeReport", .out = "Ok", .help = "a node is alive, and how it is"},
+     .message = "heartbeat", .in = "NodeReport", .out = "Ok",
+     .help = "a node is alive, and how it is"},
     {HTTP_M_POST, "/v1/node/register", api_node_register, SCOPE_NODE, .body = true,
-     .in = "NodeReport", .out = "Ok", .help = "a node and what it can do"},
+     .message = "hello", .in = "NodeReport", .out = "Ok", .help = "a node and what it can do"},
     {HTTP_M_POST, "/v1/node/deregister", api_node_deregister, SCOPE_NODE, .body = true,
      .in = "NodeName", .out = "Ok", .help = "a node leaves"},
     {HTTP_M_GET, "/v1/node/jobs", api_node_jobs, SCOPE_NODE, .query = "node_id wait max",
@@ -475,6 +476,14 @@ const struct route *route_find(enum http_method method, struct str path, struct 
     return NULL;
 }
 
+const struct route *route_of_message(struct str word)
+{
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (routes[i].message && str_is(word, routes[i].message))
+            return &routes[i];
+    return NULL;
+}
+
 static const char *reason_allow(struct http_request *req, struct arena *arena)
 {
     static const char *const names[] = {
@@ -526,17 +535,15 @@ void call_reply(struct call *call, const struct http_reply *reply)
     struct worker *worker = call->worker;
     bool had_turn = call->turn.under_way;
 
-    assert(call->req || call->answer);
+    if (!call->req) {
+        call->answer(call, reply);
+        return;
+    }
     count_status(reply->status);
     guard_audit(call, reply->status);
     request_log(call, reply->status);
-    if (call->answer) {
-        call->answer(call, reply);
-    } else {
-        struct http_reply with = request_echo(call, reply);
-
-        http_reply(call->req, &with);
-    }
+    struct http_reply with = request_echo(call, reply);
+    http_reply(call->req, &with);
     if (had_turn)
         turns_leave(&worker->turns);
 }
@@ -663,6 +670,12 @@ void call_json(struct call *call, int status, const struct buf *body)
     struct http_reply reply = {.status = status, .body = buf_view(body)};
 
     call_reply(call, &reply);
+}
+
+struct buf *call_buf(struct call *call)
+{
+    buf_clear(&call->worker->answer);
+    return &call->worker->answer;
 }
 
 void call_ok(struct call *call)

@@ -17,7 +17,13 @@ struct call {
     struct http_request *req; /* NULL: it came over a WebSocket, of a node or of a client */
     /* How it is answered then, instead of by the request. */
     void (*answer)(struct call *call, const struct http_reply *reply);
-    struct str node_id; /* and whose socket that is */
+    struct str node_id; /* and whose socket that is, once it has said hello */
+    struct node *node;
+    /* Of a node's socket: sends a frame, before the answer. */
+    void (*tell)(struct call *call, struct str frame);
+    /* What a node said of a job was accepted, for the first time; the terms are what the answer to
+     * an ACK tells (0: nothing). True: the call is answered by that. NULL: it wants an answer. */
+    bool (*accepted)(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms);
     /* A frame that submits has no head: its Idempotency-Key, and its job as it was sent. */
     struct str key;
     struct str text;
@@ -41,6 +47,7 @@ struct call {
     struct str about_node;
     int attempt;
     const struct json *body; /* parsed, an object; NULL where the route takes none */
+    void *user;              /* the handler's */
 };
 
 struct route {
@@ -55,6 +62,9 @@ struct route {
     bool large;       /* eight times the usual body */
     bool long_answer; /* it grows with the cluster: these take turns, see turns.h */
     bool socket;      /* a node may call it over its WebSocket */
+    /* A frame of a node with this `msg` is a call of it; NULL: none is. */
+    const char *message;
+    bool receipt; /* such frames that were accepted may be answered together */
     const char *help;
     /* For the document of all routes, see openapi.h. */
     const char *query; /* the parameters it reads, with a blank between; NULL: none */
@@ -72,11 +82,14 @@ const struct route *route_at(size_t index); /* NULL after the last: for the test
  * GET. */
 const struct route *route_find(enum http_method method, struct str path, struct arena *arena,
                                struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path);
+const struct route *route_of_message(struct str word); /* by the `msg` of a node's frame */
 
 /* Answers. Each ends the request. */
 void call_reply(struct call *call, const struct http_reply *reply);
 void call_json(struct call *call, int status, const struct buf *body); /* frees nothing */
-void call_ok(struct call *call);                                       /* {"ok":true} */
+/* The loop's own, empty: for a body that is written and answered at once, without an allocation. */
+struct buf *call_buf(struct call *call);
+void call_ok(struct call *call); /* {"ok":true} */
 void call_problem(struct call *call, const struct problem *why);
 void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

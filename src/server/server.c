@@ -427,6 +427,7 @@ static void server_done(struct server *server)
         free(worker->logins);
         free(worker->refusals);
         hub_free(worker->hub);
+        buf_free(&worker->answer);
     }
     token_file_free(server);
     callbacks_free(server->callbacks);

@@ -52,6 +52,7 @@ struct worker {
     struct refusals *refusals;
     struct request_log request_log;
     struct turns turns;          /* of long answers */
+    struct buf answer;           /* scratch, see call_buf() */
     int64_t usage_asks;          /* under way, see members.c */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */

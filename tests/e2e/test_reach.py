@@ -265,6 +265,15 @@ class WebSocketNode(Case):
         self.assertSlots(server, "w1", 0, 0)
         node.close()
 
+    def test_the_endpoint_must_be_allowed(self):
+        """Whichever message names it: what a frame may say is what a request may."""
+        server = self.start()
+        node = WsNode(server, "w1")
+        reply = node.ask("heartbeat", endpoint="http://example.com/")
+        self.assertEqual((reply["status"], reply["error"], reply["field"]), (400, "BAD_FIELD", "endpoint"))
+        self.assertIsNone(server.node("w1")["endpoint"])
+        node.close()
+
     def test_without_id_only_errors_are_answered(self):
         server = self.start()
         node = WsNode(server, "w1")
