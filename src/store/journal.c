@@ -2,7 +2,6 @@
  */
 #include "store/journal.h"
 
-#include "base/json.h"
 #include "store/change.h"
 #include "store/reader.h"
 
@@ -28,8 +27,8 @@ static const char *const lookup_texts[LOOKUP_COUNT] = {
         "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered FROM job WHERE id = ?1",
     [LOOKUP_RECORD] = "SELECT " JOBROW_RECORD ", idem, fingerprint FROM job WHERE id = ?1",
     [LOOKUP_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
-    [LOOKUP_ACTIVE] = "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered FROM job"
-                      " WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
+    [LOOKUP_ACTIVE] = "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered, " JOBROW_SPEC_TEXT
+                      " FROM job WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
     [LOOKUP_NODES] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
                      " version, facts FROM node",
     [LOOKUP_BREAKERS] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
@@ -361,41 +360,42 @@ void journal_job_drop_key(struct journal *journal, const struct ledger_job *entr
 }
 
 /* LOOKUP_JOB or LOOKUP_ACTIVE rests on a row. */
-static bool read_entry(struct journal *journal, sqlite3_stmt *stmt, struct ledger_job *entry)
+static bool read_job(struct journal *journal, sqlite3_stmt *stmt, struct journal_job *ret_job)
 {
-    struct str attempts = jobrow_text(stmt, JOBROW_AFTER_HEAD);
-
-    if (!jobrow_head(stmt, &entry->head, &entry->run_until_ms)) {
+    if (!jobrow_head(stmt, &ret_job->head, &ret_job->run_until_ms)) {
         journal->fault = (struct fault){.what = "read a job", .code = SQLITE_CORRUPT};
         return false;
     }
-    buf_clear(&entry->attempts);
-    buf_str(&entry->attempts, attempts);
-    entry->keyed = sqlite3_column_type(stmt, JOBROW_AFTER_HEAD + 1) != SQLITE_NULL;
-    entry->answered = sqlite3_column_int(stmt, JOBROW_AFTER_HEAD + 2) != 0;
+    buf_clear(&ret_job->attempts);
+    buf_str(&ret_job->attempts, jobrow_text(stmt, JOBROW_AFTER_HEAD));
+    ret_job->keyed = sqlite3_column_type(stmt, JOBROW_AFTER_HEAD + 1) != SQLITE_NULL;
+    ret_job->answered = sqlite3_column_int(stmt, JOBROW_AFTER_HEAD + 2) != 0;
+    ret_job->spec = STR_NONE;
     return true;
 }
 
 /* What the memtable knows is newer than what was read, if anything was. */
 static void take_row(const struct journal *journal, const struct memjob *job,
-                     struct ledger_job *entry)
+                     struct journal_job *ret_job)
 {
     const struct change_job *row = &job->row;
 
-    entry->head = memtable_head(job, journal->wait_shift_ms);
-    entry->run_until_ms = row->run_until_ms;
-    entry->answered = row->answered;
-    buf_clear(&entry->attempts);
-    buf_str(&entry->attempts, row->attempts);
-    if (row->parts & CHANGE_NEW)
-        entry->keyed = false;
+    ret_job->head = memtable_head(job, journal->wait_shift_ms);
+    ret_job->run_until_ms = row->run_until_ms;
+    ret_job->answered = row->answered;
+    buf_clear(&ret_job->attempts);
+    buf_str(&ret_job->attempts, row->attempts);
+    if (row->parts & CHANGE_NEW) {
+        ret_job->keyed = false;
+        ret_job->spec = row->spec;
+    }
     if (row->parts & CHANGE_FIRST_NODE)
-        entry->keyed = true;
+        ret_job->keyed = true;
     if (row->parts & CHANGE_KEY_DROPPED)
-        entry->keyed = false;
+        ret_job->keyed = false;
 }
 
-bool journal_job_find(struct journal *journal, uint64_t id, struct ledger_job *entry)
+bool journal_job_find(struct journal *journal, uint64_t id, struct journal_job *ret_job)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_JOB);
     const struct memjob *job = memtable_job(&journal->rows, id);
@@ -408,13 +408,13 @@ bool journal_job_find(struct journal *journal, uint64_t id, struct ledger_job *e
         sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
         if (!row(journal, stmt, "read a job"))
             return false;
-        found = read_entry(journal, stmt, entry);
+        found = read_job(journal, stmt, ret_job);
         sqlite3_reset(stmt);
         if (!found)
             return false;
     }
     if (job)
-        take_row(journal, job, entry);
+        take_row(journal, job, ret_job);
     return true;
 }
 
@@ -424,7 +424,7 @@ static bool is_active(const struct store_head *head)
 }
 
 /* First the rows of store.db, then those that are only in the memtable. */
-bool journal_job_active(struct journal *journal, struct ledger_job *entry)
+bool journal_job_active(struct journal *journal, struct journal_job *ret_job)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_ACTIVE);
     const struct memjob *job;
@@ -438,14 +438,15 @@ bool journal_job_active(struct journal *journal, struct ledger_job *entry)
             sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
         }
         while (row(journal, stmt, "read the active jobs")) {
-            if (!read_entry(journal, stmt, entry)) {
+            if (!read_job(journal, stmt, ret_job)) {
                 sqlite3_reset(stmt);
                 return false;
             }
-            job = memtable_job(&journal->rows, entry->head.id);
+            ret_job->spec = jobrow_text(stmt, JOBROW_AFTER_HEAD + 3);
+            job = memtable_job(&journal->rows, ret_job->head.id);
             if (job)
-                take_row(journal, job, entry);
-            if (is_active(&entry->head))
+                take_row(journal, job, ret_job);
+            if (is_active(&ret_job->head))
                 return true;
         }
         if (journal_failed(journal))
@@ -453,7 +454,7 @@ bool journal_job_active(struct journal *journal, struct ledger_job *entry)
     }
     while ((job = idmap_next(&journal->rows.jobs, &journal->rows_at)))
         if (job->row.parts & CHANGE_NEW && is_active(&job->row.head)) {
-            take_row(journal, job, entry);
+            take_row(journal, job, ret_job);
             return true;
         }
     journal->rows_at = 0;
@@ -493,19 +494,6 @@ bool journal_job_record(struct journal *journal, uint64_t id, struct arena *aren
     if (job->row.parts & CHANGE_RESULT)
         ret_record->result = newer.result;
     return true;
-}
-
-void journal_job_account(struct journal *journal, uint64_t id, struct arena *arena,
-                         struct store_account *ret_account)
-{
-    struct store_record record;
-    const struct json *spec;
-
-    if (!journal_job_record(journal, id, arena, &record))
-        return;
-    *ret_account = (struct store_account){.bytes = (int64_t)record.spec.len};
-    if (!json_parse(record.spec, arena, &spec, NULL))
-        ret_account->name = json_str(json_get(spec, "submitted_by"), arena);
 }
 
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key)

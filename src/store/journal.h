@@ -60,6 +60,15 @@ struct journal {
     bool meta_changed; /* these two, since they were last written */
 };
 
+struct journal_job { /* how a job stands */
+    struct store_head head;
+    int64_t run_until_ms;
+    bool keyed; /* its row has an Idempotency-Key and was made by a reserve */
+    bool answered;
+    struct buf attempts; /* the caller's: it lasts from one call to the next */
+    struct str spec;     /* of journal_job_active() alone, until its next call */
+};
+
 struct journal_key { /* what an Idempotency-Key led to */
     uint64_t job;
     uint64_t fingerprint;
@@ -90,15 +99,12 @@ void journal_job_step(struct journal *journal, const struct ledger_job *entry); 
 void journal_job_end(struct journal *journal, const struct ledger_job *entry, struct str result);
 void journal_job_first_node(struct journal *journal, const struct ledger_job *entry);
 void journal_job_drop_key(struct journal *journal, const struct ledger_job *entry);
-bool journal_job_find(struct journal *journal, uint64_t id, struct ledger_job *entry);
+bool journal_job_find(struct journal *journal, uint64_t id, struct journal_job *ret_job);
 bool journal_job_record(struct journal *journal, uint64_t id, struct arena *arena,
                         struct store_record *ret_record);
-/* Whose it is, and how large, as its spec says. */
-void journal_job_account(struct journal *journal, uint64_t id, struct arena *arena,
-                         struct store_account *ret_account);
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key);
 /* One active row after the other, with no order to rely on; false at the end. */
-bool journal_job_active(struct journal *journal, struct ledger_job *entry);
+bool journal_job_active(struct journal *journal, struct journal_job *ret_job);
 
 void journal_node_put(struct journal *journal, const struct ledger_node *holder);
 void journal_node_del(struct journal *journal, struct str id);

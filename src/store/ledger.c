@@ -6,8 +6,10 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/heap.h"
+#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "store/breakers.h"
@@ -16,6 +18,8 @@
 #include "store/lanes.h"
 #include "store/sessions.h"
 #include "store/store.h"
+
+#define ACCOUNT_FIELD "submitted_by" /* of a spec */
 
 /* --- breakers --- */
 
@@ -158,22 +162,33 @@ static void retire(struct ledger *ledger, struct ledger_job *entry)
     entry_free(ledger, entry);
 }
 
+/* Memory becomes what the journal has; `row` is left without its attempts. */
+static struct ledger_job *take_row(struct ledger *ledger, struct journal_job *row)
+{
+    struct ledger_job *entry = ledger_add(ledger, row->head.id);
+
+    entry->head = row->head;
+    entry->run_until_ms = row->run_until_ms;
+    entry->keyed = row->keyed;
+    entry->answered = row->answered;
+    entry->attempts = row->attempts;
+    row->attempts = (struct buf){0};
+    return entry;
+}
+
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id)
 {
     struct ledger_job *entry = idmap_get(&ledger->jobs, id);
+    struct journal_job row = {0};
 
     if (entry || id > ledger->evicted_max || id == 0)
         return entry;
-    entry = ledger_add(ledger, id);
-    if (!journal_job_find(ledger->journal, id, entry)) {
-        ledger->active_count--;
-        entry->head.id = id;
-        entry_free(ledger, entry);
-        return NULL;
+    if (journal_job_find(ledger->journal, id, &row)) {
+        entry = take_row(ledger, &row);
+        assert(entry->head.id == id && ledger_over(entry)); /* what is active was never evicted */
+        retire(ledger, entry);
     }
-    /* What is active was never evicted. */
-    assert(ledger_over(entry));
-    retire(ledger, entry);
+    buf_free(&row.attempts);
     return entry;
 }
 
@@ -362,40 +377,42 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
     ledger_bind(entry, holder);
 }
 
-/* It counts for whom its spec says. */
-static void load_lane(struct ledger *ledger, struct ledger_job *entry, const struct store_head *row)
+/* Whose it is, and how large, as its spec says. Without tokens none names an account, and a look
+ * for the name is quicker than reading the JSON. */
+static struct store_account account_of(struct str spec, struct arena *arena)
 {
-    struct arena arena = {0};
-    struct store_account account = {.name = STR_NONE};
+    struct store_account account = {.name = STR_NONE, .bytes = (int64_t)spec.len};
+    const struct json *json;
 
-    journal_job_account(ledger->journal, row->id, &arena, &account);
-    ledger_enter_lane(ledger, entry, row->lane, row->priority, &account);
-    arena_free(&arena);
+    if (spec.at && memmem(spec.at, spec.len, ACCOUNT_FIELD, strlen(ACCOUNT_FIELD)) &&
+        !json_parse(spec, arena, &json, NULL))
+        account.name = json_str(json_get(json, ACCOUNT_FIELD), arena);
+    return account;
 }
 
 static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 {
-    struct ledger_job row = {0};
+    struct journal_job row = {0};
+    struct arena arena = {0};
 
     while (journal_job_active(ledger->journal, &row)) {
-        struct ledger_job *entry = ledger_add(ledger, row.head.id);
+        struct ledger_job *entry = take_row(ledger, &row);
 
-        entry->head = row.head;
         entry->head.lane = 0;
         entry->head.priority = 0;
-        entry->run_until_ms = row.run_until_ms;
-        entry->keyed = row.keyed;
-        entry->answered = row.answered;
-        entry->attempts = row.attempts;
-        row.attempts = (struct buf){0};
-        if (entry->head.lease != LEASE_NONE)
+        if (entry->head.lease != LEASE_NONE) {
             load_lease(ledger, entry, now_ms);
-        else if (row.head.lane && ledger_waiting(entry)) /* until the same moment as before */
-            load_lane(ledger, entry, &row.head);
-        else
+        } else if (row.head.lane && ledger_waiting(entry)) { /* until the same moment as before */
+            struct store_account account = account_of(row.spec, &arena);
+
+            ledger_enter_lane(ledger, entry, row.head.lane, row.head.priority, &account);
+            arena_reset(&arena);
+        } else {
             entry->head.due_ms = now_ms; /* nobody holds it any more: the sweep takes it up */
+        }
         ledger_place(ledger, entry);
     }
+    arena_free(&arena);
     buf_free(&row.attempts);
     return !journal_failed(ledger->journal);
 }

@@ -36,10 +36,10 @@ void reader_run(struct reader *reader, struct store_op *op);
  * row is as old as the rows; the journal may know a newer one. */
 #define JOBROW_HEAD    JOBROW_COLUMNS("due_ms + (lane <> 0) * (SELECT wait_shift_ms FROM meta)")
 #define JOBROW_SHIFTED JOBROW_COLUMNS("due_ms + (lane <> 0) * ?9")
+/* Long ones are in a row of their own. */
+#define JOBROW_SPEC_TEXT "coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
 /* And what follows it when the whole record is wanted. */
-#define JOBROW_RECORD                                                                              \
-    JOBROW_SHIFTED ", attempts, result,"                                                           \
-                   " coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
+#define JOBROW_RECORD JOBROW_SHIFTED ", attempts, result, " JOBROW_SPEC_TEXT
 
 enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 21, JOBROW_SPEC = 23 };
 enum { JOBROW_SHIFT = 9 }; /* the parameter */
