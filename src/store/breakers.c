@@ -113,10 +113,10 @@ void breakers_load(struct breakers *breakers, struct journal *journal, const str
         gate = add(breakers, journal, row.node, row.type);
         gate->breaker = row.breaker;
         /* Its lease is the same one: the row of a probe that ended says so. */
-        if (entry && entry->holder && str_eq(entry->holder->id, row.node) &&
+        if (entry && entry->run->holder && str_eq(entry->run->holder->id, row.node) &&
             gate->breaker.state == BREAKER_HALF_OPEN) {
             gate->probe = entry;
-            entry->probe = gate;
+            entry->run->probe = gate;
         }
         note(breakers, gate, now_ms);
     }
@@ -144,23 +144,23 @@ bool breakers_allow(struct breakers *breakers, struct str node, struct str type,
 void breakers_probe(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate,
                     struct ledger_job *entry, int64_t now_ms)
 {
-    assert(!gate->probe && !entry->probe && entry->holder);
+    assert(!gate->probe && !entry->run->probe && entry->run->holder);
     assert(gate->breaker.state == BREAKER_HALF_OPEN);
     gate->probe = entry;
-    entry->probe = gate;
+    entry->run->probe = gate;
     changed(breakers, journal, gate, now_ms);
 }
 
 void breakers_release(struct ledger_job *entry)
 {
-    struct breaker_entry *gate = entry->probe;
+    struct breaker_entry *gate = entry->run->probe;
 
     if (!gate)
         return;
     assert(gate->probe == entry);
     breaker_probe_ended(&gate->breaker);
     gate->probe = NULL;
-    entry->probe = NULL;
+    entry->run->probe = NULL;
 }
 
 /* Half open, the probe alone decides, not what began before it opened. The probe is also one whose
@@ -170,20 +170,20 @@ static bool may_speak(const struct breakers *breakers, struct breaker_entry *gat
 {
     if (was_probe || breaker_state(&gate->breaker, &breakers->rules, now_ms) != BREAKER_HALF_OPEN)
         return true;
-    return !gate->probe && entry->head.dispatched_ms >= gate->breaker.opened_ms;
+    return !gate->probe && entry->run->dispatched_ms >= gate->breaker.opened_ms;
 }
 
 enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
                                    struct ledger_job *entry, enum breakers_word word,
                                    int64_t now_ms)
 {
-    struct str node = str_of(entry->head.node);
+    struct str node = str_of(entry->run->node);
     struct str type = str_of(entry->head.type);
     struct breaker_entry *gate = find(breakers, node, type);
-    bool was_probe = entry->probe != NULL;
+    bool was_probe = entry->run->probe != NULL;
     enum breaker_event event = BREAKER_NO_EVENT;
 
-    assert(!was_probe || entry->probe == gate);
+    assert(!was_probe || entry->run->probe == gate);
     breakers_release(entry);
     if (!gate && word == BREAKERS_BAD && breakers->rules.threshold && type.len)
         gate = add(breakers, journal, node, type);
@@ -235,7 +235,7 @@ void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t
                                               .type = arena_str(op->arena, gate->type),
                                               .breaker = gate->breaker};
         breaker_state(&items[count].breaker, &breakers->rules, now_ms);
-        items[count].breaker.probe_until_ms = gate->probe ? gate->probe->lease.until_ms : 0;
+        items[count].breaker.probe_until_ms = gate->probe ? gate->probe->run->lease.until_ms : 0;
     }
     qsort(items, count, sizeof *items, by_node_and_type);
     op->u.breakers.items = items;
@@ -270,7 +270,7 @@ void breakers_check(const struct breakers *breakers)
         assert(breaker->state != BREAKER_CLOSED || breaker->failures > 0);
         assert(gate->counted == (breaker->state != BREAKER_CLOSED));
         assert(!gate->probe || breaker->state == BREAKER_HALF_OPEN);
-        assert(!gate->probe || gate->probe->probe == gate);
+        assert(!gate->probe || gate->probe->run->probe == gate);
         assert(gate->probe || breaker->probe_until_ms == 0);
         open_count += gate->counted;
     }

@@ -297,13 +297,14 @@ static void note(struct journal *journal, const struct change *change)
 static struct change change_of(const struct journal *journal, const struct ledger_job *entry,
                                unsigned parts)
 {
-    struct change change = {
-        .kind = CHANGE_JOB,
-        .u.job = {.head = entry->head,
-                  .run_until_ms = entry->run_until_ms,
-                  .answered = entry->answered,
-                  .parts = parts,
-                  .attempts = entry->attempts.len ? buf_view(&entry->attempts) : STR_NONE}};
+    struct change change = {.kind = CHANGE_JOB,
+                            .u.job = {.head = ledger_head(entry),
+                                      .run_until_ms = entry->run->run_until_ms,
+                                      .answered = entry->answered,
+                                      .parts = parts,
+                                      .attempts = entry->run->attempts.len
+                                                      ? buf_view(&entry->run->attempts)
+                                                      : STR_NONE}};
 
     if (entry->head.lane)
         change.u.job.head.due_ms -= journal->wait_shift_ms;
@@ -320,7 +321,7 @@ void journal_job_add(struct journal *journal, const struct ledger_job *entry,
     change.u.job.fingerprint = op->u.put.idem.at ? op->u.put.fingerprint : 0;
     if (entry->keyed) {
         change.u.job.parts |= CHANGE_FIRST_NODE;
-        change.u.job.first_node = str_of(entry->head.node);
+        change.u.job.first_node = str_of(entry->run->node);
     }
     note(journal, &change);
     if (entry->head.id > journal->max_id)
@@ -348,7 +349,7 @@ void journal_job_first_node(struct journal *journal, const struct ledger_job *en
 {
     struct change change = change_of(journal, entry, CHANGE_FIRST_NODE);
 
-    change.u.job.first_node = str_of(entry->head.node);
+    change.u.job.first_node = str_of(entry->run->node);
     note(journal, &change);
 }
 

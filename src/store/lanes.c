@@ -319,7 +319,7 @@ void ledger_lane(struct ledger *ledger, struct store_op *op, int64_t now_ms)
                 i; /* the journal failed, and this batch with it; or a row is damaged */
             break;
         }
-        record->head = entry->head;
+        record->head = ledger_head(entry);
         bytes += store_record_bytes(record);
         if (op->u.lane.bytes_max && i > 0 && bytes > op->u.lane.bytes_max)
             op->u.lane.count = i;

@@ -103,25 +103,27 @@ static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder
 
 void ledger_bind(struct ledger_job *entry, struct ledger_node *holder)
 {
-    assert(!entry->holder && entry->lease.kind != LEASE_NONE);
+    assert(!entry->run->holder && entry->run->lease.kind != LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
-    entry->holder = holder;
-    chain_add_last(&holder->leases, &entry->in_holder);
+    entry->run->holder = holder;
+    chain_add_last(&holder->leases, &entry->run->in_holder);
 }
 
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
 {
-    struct ledger_node *holder = entry->holder;
+    struct ledger_node *holder = entry->run->holder;
 
-    assert(holder && entry->lease.kind == LEASE_NONE);
+    assert(holder && entry->run->lease.kind == LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
-    entry->holder = NULL;
-    chain_del(&entry->in_holder);
+    entry->run->holder = NULL;
+    chain_del(&entry->run->in_holder);
     if (!holder->known)
         ledger_holder_drop(ledger, holder);
 }
 
 /* Jobs. */
+
+static const struct ledger_run never_ran;
 
 struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id)
 {
@@ -130,22 +132,39 @@ struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id)
     assert(id != 0 && !idmap_get(&ledger->jobs, id));
     entry->head.id = id;
     entry->due.tie = id;
-    entry->lease.job = id;
+    entry->run = (struct ledger_run *)&never_ran;
     chain_init(&entry->in_list);
-    chain_init(&entry->in_holder);
     idmap_put(&ledger->jobs, id, entry);
     ledger->active_count++;
     return entry;
 }
 
+struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entry)
+{
+    struct ledger_run *run = entry->run;
+
+    if (run != &never_ran)
+        return run;
+    run = entry->run = slab_new(&ledger->runs);
+    run->job = entry;
+    run->lease.job = entry->head.id;
+    chain_init(&run->in_holder);
+    return run;
+}
+
 static void entry_free(struct ledger *ledger, struct ledger_job *entry)
 {
-    assert(!entry->probe && !entry->in_lane.at);
+    struct ledger_run *run = entry->run;
+
+    assert(!run->probe && !entry->in_lane.at);
     idmap_del(&ledger->jobs, entry->head.id);
     heap_del(&ledger->due, &entry->due);
     chain_del(&entry->in_list);
-    chain_del(&entry->in_holder);
-    buf_free(&entry->attempts);
+    if (run != &never_ran) {
+        chain_del(&run->in_holder);
+        buf_free(&run->attempts);
+        slab_drop(&ledger->runs, run);
+    }
     slab_drop(&ledger->entries, entry);
 }
 
@@ -165,15 +184,70 @@ static void retire(struct ledger *ledger, struct ledger_job *entry)
 /* Memory becomes what the journal has; `row` is left without its attempts. */
 static struct ledger_job *take_row(struct ledger *ledger, struct journal_job *row)
 {
-    struct ledger_job *entry = ledger_add(ledger, row->head.id);
+    const struct store_head *from = &row->head;
+    struct ledger_job *entry = ledger_add(ledger, from->id);
+    struct ledger_head *head = &entry->head;
 
-    entry->head = row->head;
-    entry->run_until_ms = row->run_until_ms;
+    head->lane = from->lane;
+    head->created_ms = from->created_ms;
+    head->updated_ms = from->updated_ms;
+    head->due_ms = from->due_ms;
+    head->timeout_ms = from->timeout_ms;
+    head->owner = from->owner;
+    head->state = from->state;
+    head->lease = from->lease;
+    head->attempt = from->attempt;
+    head->max_attempts = from->max_attempts;
+    head->callback = from->callback;
+    head->priority = from->priority;
+    memcpy(head->type, from->type, sizeof head->type);
     entry->keyed = row->keyed;
     entry->answered = row->answered;
-    entry->attempts = row->attempts;
-    row->attempts = (struct buf){0};
+    if (*from->node || *from->reason || from->epoch || from->dispatched_ms || from->acked_ms ||
+        from->ended_ms || row->run_until_ms || row->attempts.len || from->lease != LEASE_NONE) {
+        struct ledger_run *run = ledger_own_run(ledger, entry);
+
+        memcpy(run->node, from->node, sizeof run->node);
+        memcpy(run->reason, from->reason, sizeof run->reason);
+        run->epoch = from->epoch;
+        run->dispatched_ms = from->dispatched_ms;
+        run->acked_ms = from->acked_ms;
+        run->ended_ms = from->ended_ms;
+        run->run_until_ms = row->run_until_ms;
+        run->attempts = row->attempts;
+        row->attempts = (struct buf){0};
+    }
     return entry;
+}
+
+struct store_head ledger_head(const struct ledger_job *entry)
+{
+    const struct ledger_head *from = &entry->head;
+    const struct ledger_run *run = entry->run;
+    struct store_head head = {
+        .id = from->id,
+        .state = from->state,
+        .attempt = from->attempt,
+        .max_attempts = from->max_attempts,
+        .lease = from->lease,
+        .epoch = run->epoch,
+        .owner = from->owner,
+        .lane = from->lane,
+        .priority = from->priority,
+        .created_ms = from->created_ms,
+        .updated_ms = from->updated_ms,
+        .dispatched_ms = run->dispatched_ms,
+        .acked_ms = run->acked_ms,
+        .ended_ms = run->ended_ms,
+        .due_ms = from->due_ms,
+        .timeout_ms = from->timeout_ms,
+        .callback = from->callback,
+    };
+
+    memcpy(head.node, run->node, sizeof head.node);
+    memcpy(head.type, from->type, sizeof head.type);
+    memcpy(head.reason, run->reason, sizeof head.reason);
+    return head;
 }
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id)
@@ -207,20 +281,20 @@ bool ledger_over(const struct ledger_job *entry)
 
 bool ledger_orphaned(const struct ledger_job *entry)
 {
-    return entry->holder && entry->lease.epoch != entry->holder->counts.epoch;
+    return entry->run->holder && entry->run->lease.epoch != entry->run->holder->counts.epoch;
 }
 
 void ledger_place(struct ledger *ledger, struct ledger_job *entry)
 {
     chain_del(&entry->in_list);
-    assert((entry->lease.kind != LEASE_NONE) == (entry->holder != NULL));
-    if (entry->holder)
-        entry->head.due_ms = entry->lease.until_ms;
+    assert((entry->run->lease.kind != LEASE_NONE) == (entry->run->holder != NULL));
+    if (entry->run->holder)
+        entry->head.due_ms = entry->run->lease.until_ms;
     if (ledger_orphaned(entry)) {
         heap_del(&ledger->due, &entry->due);
         chain_add_last(&ledger->lapsed, &entry->in_list);
-    } else if (entry->holder) {
-        heap_move(&ledger->due, &entry->due, entry->lease.until_ms);
+    } else if (entry->run->holder) {
+        heap_move(&ledger->due, &entry->due, entry->run->lease.until_ms);
     } else if (ledger_waiting(entry)) {
         heap_move(&ledger->due, &entry->due, entry->head.due_ms);
     } else {
@@ -238,16 +312,16 @@ static void lapse(struct ledger *ledger, struct ledger_job *entry, int64_t now_m
 {
     assert(entry->due.at && entry->due.key <= now_ms);
     heap_del(&ledger->due, &entry->due);
-    if (entry->holder) {
-        entry->ran_out = entry->lease.kind;
+    if (entry->run->holder) {
+        entry->ran_out = entry->run->lease.kind;
         breakers_release(entry);
-        lease_expire(&entry->holder->counts, &entry->lease, now_ms);
+        lease_expire(&entry->run->holder->counts, &entry->run->lease, now_ms);
         entry->head.lease = LEASE_NONE;
         entry->unwritten = true;
         ledger->unwritten_count++;
         ledger_unbind(ledger, entry);
     }
-    assert(!entry->holder);
+    assert(!entry->run->holder);
     chain_add_last(&ledger->lapsed, &entry->in_list);
 }
 
@@ -300,13 +374,13 @@ struct job_facts ledger_facts(const struct ledger_job *entry)
         .state = entry->head.state,
         .attempt = entry->head.attempt,
         .max_attempts = entry->head.max_attempts,
-        .node = *entry->head.node ? str_of(entry->head.node) : STR_NONE,
+        .node = *entry->run->node ? str_of(entry->run->node) : STR_NONE,
     };
 }
 
 void ledger_answer(struct store_op *op, const struct ledger_job *entry)
 {
-    op->head = entry->head;
+    op->head = ledger_head(entry);
 }
 
 bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
@@ -342,7 +416,7 @@ static void raise_epoch(struct ledger *ledger, struct ledger_node *holder, uint3
     holder->counts.epoch = epoch;
     holder->counts.reserved = holder->counts.running = 0;
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
-        ledger_place(ledger, container_of(at, struct ledger_job, in_holder));
+        ledger_place(ledger, container_of(at, struct ledger_run, in_holder)->job);
 }
 
 /* A lease counts again as its row says. Time the store was away does not count: a running one gets
@@ -350,30 +424,30 @@ static void raise_epoch(struct ledger *ledger, struct ledger_node *holder, uint3
  * reserved one. Where the clock stood when they were made does not matter. */
 static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
-    struct str node = str_of(entry->head.node);
+    struct str node = str_of(entry->run->node);
     struct ledger_node *holder = map_get(&ledger->nodes, node);
     int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
-    int64_t reserved_ms = entry->head.due_ms - entry->head.dispatched_ms;
+    int64_t reserved_ms = entry->head.due_ms - entry->run->dispatched_ms;
 
     if (!holder) /* dropped meanwhile: it stays until its last lease ended */
         holder = ledger_holder_add(ledger, node);
-    if (!holder->known && entry->head.epoch > holder->counts.epoch)
-        raise_epoch(ledger, holder, entry->head.epoch);
-    if (entry->run_until_ms && entry->run_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
-        entry->run_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
-    if (entry->run_until_ms && until > entry->run_until_ms)
-        until = entry->run_until_ms;
+    if (!holder->known && entry->run->epoch > holder->counts.epoch)
+        raise_epoch(ledger, holder, entry->run->epoch);
+    if (entry->run->run_until_ms && entry->run->run_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
+        entry->run->run_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
+    if (entry->run->run_until_ms && until > entry->run->run_until_ms)
+        until = entry->run->run_until_ms;
     if (entry->head.lease == LEASE_RESERVED && until - now_ms > reserved_ms)
         until = now_ms + reserved_ms;
-    entry->lease = (struct lease){
+    entry->run->lease = (struct lease){
         .kind = entry->head.lease,
-        .epoch = entry->head.epoch,
+        .epoch = entry->run->epoch,
         .job = entry->head.id,
         .until_ms = until,
     };
-    if (entry->lease.epoch == holder->counts.epoch)
-        ++*(entry->lease.kind == LEASE_RUNNING ? &holder->counts.running
-                                               : &holder->counts.reserved);
+    if (entry->run->lease.epoch == holder->counts.epoch)
+        ++*(entry->run->lease.kind == LEASE_RUNNING ? &holder->counts.running
+                                                    : &holder->counts.reserved);
     ledger_bind(entry, holder);
 }
 
@@ -429,6 +503,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
         .entries = {.size = sizeof(struct ledger_job)},
+        .runs = {.size = sizeof(struct ledger_run)},
     };
     chain_init(&ledger->lapsed);
     chain_init(&ledger->recent);
@@ -456,8 +531,10 @@ void ledger_free(struct ledger *ledger)
     /* Before the jobs: they point to each other. */
     breakers_free(&ledger->breakers);
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
-        buf_free(&entry->attempts);
+        if (entry->run != &never_ran)
+            buf_free(&entry->run->attempts);
     slab_free(&ledger->entries);
+    slab_free(&ledger->runs);
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
         buf_free(&holder->admin_reason);
         buf_free(&holder->facts);
@@ -545,10 +622,10 @@ static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool 
 {
     lease_new_epoch(&holder->counts, keeps_runs);
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
-        struct ledger_job *entry = container_of(at, struct ledger_job, in_holder);
+        struct ledger_job *entry = container_of(at, struct ledger_run, in_holder)->job;
 
-        if (keeps_runs && lease_keep(&holder->counts, &entry->lease)) {
-            entry->head.epoch = entry->lease.epoch;
+        if (keeps_runs && lease_keep(&holder->counts, &entry->run->lease)) {
+            entry->run->epoch = entry->run->lease.epoch;
             journal_job_step(ledger->journal, entry);
         } else {
             assert(ledger_orphaned(entry));
@@ -645,7 +722,7 @@ static struct lease_node recount(const struct ledger_node *holder)
 
     counts.reserved = counts.running = 0;
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
-        const struct lease *lease = &container_of(at, struct ledger_job, in_holder)->lease;
+        const struct lease *lease = &container_of(at, struct ledger_run, in_holder)->lease;
 
         assert(lease->kind != LEASE_NONE);
         if (lease->epoch == counts.epoch)
@@ -679,17 +756,19 @@ int ledger_audit(struct ledger *ledger)
 static void check_entry(const struct ledger *ledger, const struct ledger_job *entry)
 {
     int places = (entry->due.at != 0) + !chain_alone(&entry->in_list);
+    const struct ledger_run *run = entry->run;
 
     assert(places == 1);
-    assert(entry->lease.job == entry->head.id && entry->due.tie == entry->head.id);
-    assert((entry->holder != NULL) == (entry->lease.kind != LEASE_NONE));
-    assert((entry->holder != NULL) == !chain_alone(&entry->in_holder));
-    assert(!entry->holder || ledger_orphaned(entry) == !entry->due.at);
-    assert(!entry->holder || !entry->due.at || entry->due.key == entry->lease.until_ms);
-    assert(entry->head.lease == entry->lease.kind);
+    assert(entry->due.tie == entry->head.id);
+    assert(run == &never_ran || (run->job == entry && run->lease.job == entry->head.id &&
+                                 (run->holder != NULL) == !chain_alone(&run->in_holder)));
+    assert((run->holder != NULL) == (run->lease.kind != LEASE_NONE));
+    assert(!run->holder || ledger_orphaned(entry) == !entry->due.at);
+    assert(!run->holder || !entry->due.at || entry->due.key == run->lease.until_ms);
+    assert(entry->head.lease == run->lease.kind);
     assert(!entry->unwritten || entry->ran_out != LEASE_NONE);
-    assert(entry->ran_out == LEASE_NONE || (!entry->holder && !entry->due.at));
-    assert(!entry->holder || str_is(entry->holder->id, entry->head.node));
+    assert(entry->ran_out == LEASE_NONE || (!run->holder && !entry->due.at));
+    assert(!run->holder || str_is(run->holder->id, run->node));
     assert(!ledger_waiting(entry) || !entry->due.at || entry->due.key == entry->head.due_ms);
     assert((entry->head.lane != 0) == (entry->in_lane.at != 0));
     assert(!entry->head.lane || ledger_waiting(entry));
@@ -701,7 +780,7 @@ static void check_entry(const struct ledger *ledger, const struct ledger_job *en
     }
     assert(!entry->account || entry->head.lane);
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
-    assert(!entry->probe || (entry->holder && entry->probe->probe == entry));
+    assert(!run->probe || (run->holder && run->probe->probe == entry));
     assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
 }
 
@@ -761,12 +840,12 @@ static void shift(struct ledger *ledger, int64_t step_ms)
     struct ledger_job *entry;
 
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
-        if (entry->holder && entry->lease.until_ms != LEASE_FOREVER)
-            entry->lease.until_ms += step_ms;
+        if (entry->run->holder && entry->run->lease.until_ms != LEASE_FOREVER)
+            entry->run->lease.until_ms += step_ms;
         if (entry->head.due_ms && entry->head.due_ms != LEASE_FOREVER)
             entry->head.due_ms += step_ms;
-        if (entry->run_until_ms && entry->run_until_ms != LEASE_FOREVER)
-            entry->run_until_ms += step_ms;
+        if (entry->run->run_until_ms && entry->run->run_until_ms != LEASE_FOREVER)
+            entry->run->run_until_ms += step_ms;
         if (entry->due.at)
             ledger_place(ledger, entry);
     }
@@ -807,8 +886,9 @@ static void prolong(struct ledger *ledger, int64_t now_ms)
     if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
         ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
-        if (lease_renew(&entry->lease, ledger_graced(ledger, entry->lease.until_ms))) {
-            entry->head.due_ms = entry->lease.until_ms;
+        if (entry->run->holder &&
+            lease_renew(&entry->run->lease, ledger_graced(ledger, entry->run->lease.until_ms))) {
+            entry->head.due_ms = entry->run->lease.until_ms;
             if (entry->due.at)
                 ledger_place(ledger, entry);
         }
@@ -834,13 +914,13 @@ static bool renew_one(struct ledger *ledger, const struct ledger_node *holder,
 {
     int64_t until;
 
-    if (!entry || entry->holder != holder || entry->lease.epoch != holder->counts.epoch ||
-        entry->lease.until_ms <= now_ms)
+    if (!entry || entry->run->holder != holder || entry->run->lease.epoch != holder->counts.epoch ||
+        entry->run->lease.until_ms <= now_ms)
         return false;
     until = ledger_later(now_ms, lease_term_ms(terms, str_of(entry->head.type)));
-    if (entry->run_until_ms && until > entry->run_until_ms)
-        until = entry->run_until_ms;
-    if (!lease_renew(&entry->lease, ledger_graced(ledger, until)))
+    if (entry->run->run_until_ms && until > entry->run->run_until_ms)
+        until = entry->run->run_until_ms;
+    if (!lease_renew(&entry->run->lease, ledger_graced(ledger, until)))
         return false;
     ledger_place(ledger, entry);
     return true;
@@ -865,7 +945,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (!op->u.renew.runs)
         for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
-            renew_one(ledger, holder, container_of(at, struct ledger_job, in_holder), now_ms,
+            renew_one(ledger, holder, container_of(at, struct ledger_run, in_holder)->job, now_ms,
                       &op->u.renew.terms);
     op->counts = holder->counts;
 }
@@ -880,13 +960,13 @@ void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         const struct ledger_job *entry = container_of(at, struct ledger_job, in_list);
         struct store_due *due = &op->u.due.items[count++];
 
-        assert(!entry->holder || ledger_orphaned(entry));
+        assert(!entry->run->holder || ledger_orphaned(entry));
         *due = (struct store_due){.id = entry->head.id,
                                   .attempt = entry->head.attempt,
                                   .state = entry->head.state,
-                                  .lease = entry->holder ? entry->head.lease : entry->ran_out,
+                                  .lease = entry->run->holder ? entry->head.lease : entry->ran_out,
                                   .lane = entry->head.lane};
-        str_copy(str_of(entry->head.node), due->node, sizeof due->node);
+        str_copy(str_of(entry->run->node), due->node, sizeof due->node);
     }
     op->u.due.count = count;
 }

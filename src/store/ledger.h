@@ -40,32 +40,66 @@ struct ledger_node {
     char text[NODE_ID_MAX + 1];
 };
 
+/* What a job has that was on a node, or for which it was told why not. Most of those that wait have
+ * none of it, and very many may wait: they share one that says nothing and is never written. */
+struct ledger_run {
+    struct ledger_job *job;
+    char node[NODE_ID_MAX + 1]; /* these are as in struct store_head */
+    char reason[STORE_REASON_MAX + 1];
+    uint32_t epoch;
+    int64_t dispatched_ms;
+    int64_t acked_ms;
+    int64_t ended_ms;
+    int64_t run_until_ms; /* a running lease is not renewed beyond this; 0 = no bound */
+    struct lease lease;
+    struct ledger_node *holder;  /* NULL: it has no lease */
+    struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
+    struct chain in_holder;
+    struct buf attempts; /* JSON array of ended attempts; empty: none yet */
+};
+
+/* The rest of what its row says, see struct store_head; due_ms and owner may be ahead of the row.
+ */
+struct ledger_head {
+    uint64_t id;
+    uint64_t lane;
+    int64_t created_ms;
+    int64_t updated_ms;
+    int64_t due_ms;
+    int64_t timeout_ms;
+    unsigned owner;
+    enum job_state state : 8;
+    enum lease_kind lease : 8;
+    int attempt : 8;
+    int max_attempts : 8;
+    int callback : 8;
+    int priority : 16;
+    char type[POOL_LANG_MAX + 1];
+};
+
 /* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
  * what ran out and waits for the sweep, or among the finished ones. Beside that it may be in a
  * lane: head.lane says so. */
 struct ledger_job {
-    struct store_head head; /* as its row says; due_ms and owner may be ahead of the row */
-    struct lease lease;
-    enum lease_kind ran_out; /* what it had until it ran out; the sweep has not settled that yet */
-    bool unwritten;          /* its row still tells of the lease that ran out */
-    int64_t run_until_ms;    /* a running lease is not renewed beyond this; 0 = no bound */
-    struct ledger_node *holder;  /* NULL: it has no lease */
-    struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
+    struct ledger_head head;
+    enum lease_kind
+        ran_out : 8;    /* what it had until it ran out; the sweep has not settled it yet */
+    bool unwritten : 1; /* its row still tells of the lease that ran out */
+    bool keyed : 1;     /* its row has an Idempotency-Key and was made by a reserve */
+    bool answered : 1;  /* somebody was answered with it by that key */
+    int64_t account_bytes;
+    struct account *account; /* where it counts while it is in a lane; NULL: nowhere */
+    struct ledger_run *run;  /* to write to it: ledger_own_run() */
     struct heap_node due;
     struct heap_node in_lane;
-    struct account *account; /* where it counts while it is in a lane; NULL: nowhere */
-    int64_t account_bytes;
     struct chain in_list;
-    struct chain in_holder;
-    struct buf attempts; /* JSON array of ended attempts; empty: none yet */
-    bool keyed;          /* its row has an Idempotency-Key and was made by a reserve */
-    bool answered;       /* somebody was answered with it by that key */
 };
 
 struct ledger {
     struct journal *journal;
     struct idmap jobs; /* the entries are in `entries` */
     struct slab entries;
+    struct slab runs;
     struct map nodes;
     struct heap due;
     struct lanes lanes; /* of entry.in_lane */
@@ -121,7 +155,10 @@ ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_ren
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id);
-/* The lease in entry->lease now counts on this node, or ended. */
+/* What it has of its own; made if it has nothing yet. */
+struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entry);
+struct store_head ledger_head(const struct ledger_job *entry);
+/* The lease in entry->run->lease now counts on this node, or ended. */
 void ledger_bind(struct ledger_job *entry, struct ledger_node *holder);
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
 /* Puts it where its state and lease say it belongs. */

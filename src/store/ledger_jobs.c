@@ -15,7 +15,7 @@
 /* --- in, and onto a node --- */
 
 /* One event that must fit: the caller has looked at the state. */
-static struct job_step walk(struct store_head *head, enum job_event event)
+static struct job_step walk(struct ledger_head *head, enum job_event event)
 {
     struct job_facts facts = {
         .state = head->state, .attempt = head->attempt, .max_attempts = head->max_attempts};
@@ -163,10 +163,10 @@ static void answer_replay(struct store_op *op, const struct ledger_job *entry)
     ledger_answer(op, entry);
     op->u.put.duplicate = true;
     for (size_t i = 0; i < op->u.put.candidate_count; i++)
-        if (str_is(op->u.put.candidates[i].node, entry->head.node))
+        if (str_is(op->u.put.candidates[i].node, entry->run->node))
             op->u.put.chosen = (int)i;
-    if (entry->holder)
-        op->counts = entry->holder->counts;
+    if (entry->run->holder)
+        op->counts = entry->run->holder->counts;
 }
 
 /* A slot of this node, as if it had `spare` fewer: those are for others. */
@@ -217,7 +217,8 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
 static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder,
                   const struct lease *lease, unsigned owner, int64_t now_ms)
 {
-    struct store_head *head = &entry->head;
+    struct ledger_head *head = &entry->head;
+    struct ledger_run *run = ledger_own_run(ledger, entry);
     struct job_step step;
 
     ledger_leave_lane(ledger, entry);
@@ -226,16 +227,16 @@ static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger
     step = walk(head, JOB_EV_RESERVED);
     assert(step.effect == JOB_EFFECT_RESERVE);
     walk(head, JOB_EV_SENT);
-    str_copy(holder->id, head->node, sizeof head->node);
-    head->reason[0] = '\0';
+    str_copy(holder->id, run->node, sizeof run->node);
+    run->reason[0] = '\0';
+    run->epoch = lease->epoch;
+    run->dispatched_ms = now_ms;
+    run->acked_ms = 0;
+    run->run_until_ms = 0;
+    run->lease = *lease;
     head->owner = owner;
-    head->epoch = lease->epoch;
     head->lease = lease->kind;
-    head->dispatched_ms = now_ms;
-    head->acked_ms = 0;
     head->updated_ms = now_ms;
-    entry->run_until_ms = 0;
-    entry->lease = *lease;
     ledger_bind(entry, holder);
     ledger_place(ledger, entry);
     assert(head->state == JOB_DISPATCHED && head->due_ms == lease->until_ms);
@@ -391,12 +392,12 @@ static bool attempts_has(const struct buf *attempts, int attempt, struct str nod
 
 static bool alive(const struct ledger_job *entry, int64_t now_ms)
 {
-    return entry->lease.kind != LEASE_NONE && now_ms < entry->lease.until_ms;
+    return entry->run->lease.kind != LEASE_NONE && now_ms < entry->run->lease.until_ms;
 }
 
 static bool from_here(const struct ledger_job *entry, const struct store_op *op)
 {
-    return op->attempt == entry->head.attempt && op->node.at && str_is(op->node, entry->head.node);
+    return op->attempt == entry->head.attempt && op->node.at && str_is(op->node, entry->run->node);
 }
 
 void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -425,16 +426,16 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     if (run_until && until > run_until)
         until = run_until;
     until = ledger_graced(ledger, until);
-    is_last = !op->u.settle.send_id || op->u.settle.send_id == entry->head.dispatched_ms;
+    is_last = !op->u.settle.send_id || op->u.settle.send_id == entry->run->dispatched_ms;
     /* An orphan is not asked: the rule would end it here if it ran out, behind our back. */
-    if (is_last && step.accepted && entry->holder && !ledger_orphaned(entry) &&
-        lease_commit(&entry->holder->counts, &entry->lease, op->job, now_ms, until)) {
+    if (is_last && step.accepted && entry->run->holder && !ledger_orphaned(entry) &&
+        lease_commit(&entry->run->holder->counts, &entry->run->lease, op->job, now_ms, until)) {
         assert(step.effect == JOB_EFFECT_COMMIT);
         entry->head.state = step.state;
-        entry->head.lease = entry->lease.kind;
-        entry->head.acked_ms = now_ms;
+        entry->head.lease = entry->run->lease.kind;
+        entry->run->acked_ms = now_ms;
         entry->head.updated_ms = now_ms;
-        entry->run_until_ms = run_until;
+        entry->run->run_until_ms = run_until;
         ledger_place(ledger, entry);
         journal_job_step(ledger->journal, entry);
     } else if (is_last && entry->head.state == JOB_ACKED && alive(entry, now_ms) &&
@@ -443,8 +444,8 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     } else {
         op->err = ERR_STALE;
     }
-    if (entry->holder)
-        op->counts = entry->holder->counts;
+    if (entry->run->holder)
+        op->counts = entry->run->holder->counts;
     ledger_answer(op, entry);
 }
 
@@ -478,16 +479,16 @@ static bool is_unsent(const struct ledger *ledger, const struct ledger_job *entr
         return entry->answered && op->u.settle.owner == entry->head.owner;
     return op->u.settle.outcome == STORE_EXPIRE &&
            entry->head.attempt >= entry->head.max_attempts &&
-           entry->head.dispatched_ms < ledger->since_ms;
+           entry->run->dispatched_ms < ledger->since_ms;
 }
 
 static struct verdict verdict_of(const struct ledger *ledger, const struct ledger_job *entry,
                                  const struct store_op *op, int64_t now_ms)
 {
     const struct ending *ending = &endings[op->u.settle.outcome];
-    bool running = entry->head.state == JOB_ACKED || entry->lease.kind == LEASE_RUNNING ||
+    bool running = entry->head.state == JOB_ACKED || entry->run->lease.kind == LEASE_RUNNING ||
                    entry->ran_out == LEASE_RUNNING;
-    bool timed_out = entry->run_until_ms && now_ms >= entry->run_until_ms;
+    bool timed_out = entry->run->run_until_ms && now_ms >= entry->run->run_until_ms;
     struct verdict verdict = {.event = ending->event,
                               .reason = op->u.settle.reason,
                               .of_attempt = ending->of_attempt,
@@ -560,14 +561,14 @@ static struct job_step ask(const struct ledger_job *entry, const struct store_op
 static void end_lease(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                       enum job_effect effect)
 {
-    struct ledger_node *holder = entry->holder;
+    struct ledger_node *holder = entry->run->holder;
 
     /* Of an older epoch it moves no counter, but it ends all the same. */
     if (effect == JOB_EFFECT_RELEASE_RESERVED)
-        lease_release(&holder->counts, &entry->lease);
+        lease_release(&holder->counts, &entry->run->lease);
     else
-        lease_finish(&holder->counts, &entry->lease);
-    assert(entry->lease.kind == LEASE_NONE);
+        lease_finish(&holder->counts, &entry->run->lease);
+    assert(entry->run->lease.kind == LEASE_NONE);
     op->counts = holder->counts;
     op->u.settle.ended_lease = true;
     ledger_unbind(ledger, entry);
@@ -593,23 +594,24 @@ static enum breakers_word word_of(const struct ledger_job *entry, const struct s
 static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                         const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
 {
-    if (entry->holder)
+    if (entry->run->holder)
         end_lease(ledger, op, entry, effect);
     else if (entry->ran_out != LEASE_NONE)
         op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
     op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
                                            word_of(entry, op, verdict), now_ms);
     ledger_settled(ledger, entry);
-    attempts_add(&entry->attempts, &entry->head, verdict->event, verdict->reason, now_ms);
+    struct store_head head = ledger_head(entry);
+    attempts_add(&entry->run->attempts, &head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
 }
 
 static void become_final(struct ledger *ledger, struct ledger_job *entry,
                          const struct verdict *verdict, int64_t now_ms)
 {
-    struct store_head *head = &entry->head;
+    struct ledger_head *head = &entry->head;
 
-    head->ended_ms = now_ms;
+    entry->run->ended_ms = now_ms;
     if (head->lease == LEASE_NONE)
         head->due_ms = 0;
     if (head->callback == CALLBACK_WANTED)
@@ -620,21 +622,22 @@ static void become_final(struct ledger *ledger, struct ledger_job *entry,
 
 static void become_waiting(struct store_op *op, struct ledger_job *entry, int64_t now_ms)
 {
-    struct store_head *head = &entry->head;
+    struct ledger_head *head = &entry->head;
 
     head->owner = op->u.settle.owner;
     head->due_ms = ledger_later(now_ms, op->u.settle.hold_ms);
     if (head->state != JOB_SELECTING)
         return;
-    head->node[0] = '\0'; /* the same attempt, but on none */
-    head->dispatched_ms = 0;
-    head->acked_ms = 0;
+    entry->run->node[0] = '\0'; /* the same attempt, but on none */
+    entry->run->dispatched_ms = 0;
+    entry->run->acked_ms = 0;
 }
 
 static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                  const struct verdict *verdict, const struct job_step *step, int64_t now_ms)
 {
-    struct store_head *head = &entry->head;
+    struct ledger_head *head = &entry->head;
+    struct ledger_run *run = ledger_own_run(ledger, entry);
     bool ran_out = !ledger_waiting(entry) && !alive(entry, now_ms);
     struct str result = STR_NONE;
 
@@ -645,7 +648,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
     head->state = step->state;
     head->attempt = step->attempt;
     head->updated_ms = now_ms;
-    str_copy(verdict->reason, head->reason, sizeof head->reason);
+    str_copy(verdict->reason, run->reason, sizeof run->reason);
     if (job_state_final(step->state))
         become_final(ledger, entry, verdict, now_ms);
     else
@@ -653,7 +656,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
     if (job_state_final(step->state) &&
         (verdict->event == JOB_EV_DONE || verdict->event == JOB_EV_FAIL))
         result = op->u.settle.result;
-    assert(entry->holder || head->lease == LEASE_NONE);
+    assert(run->holder || head->lease == LEASE_NONE);
     ledger_place(ledger, entry);
     journal_job_end(ledger->journal, entry, result);
 }
@@ -687,11 +690,11 @@ static void end_cancelled(struct ledger *ledger, struct store_op *op, struct led
 static bool is_repeated(const struct ledger_job *entry, const struct store_op *op,
                         const struct verdict *verdict)
 {
-    const struct buf *attempts = &entry->attempts;
+    const struct buf *attempts = &entry->run->attempts;
 
     if (!verdict->of_attempt)
         return entry->head.state == JOB_FAILED &&
-               str_eq(verdict->reason, str_of(entry->head.reason));
+               str_eq(verdict->reason, str_of(entry->run->reason));
     if (op->u.settle.outcome == STORE_EXPIRE)
         return attempts_has(attempts, op->attempt, op->node, JOB_EV_ACK_TIMEOUT) ||
                attempts_has(attempts, op->attempt, op->node, JOB_EV_RUN_TIMEOUT);
@@ -736,7 +739,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_NOT_FOUND;
         return;
     }
-    memcpy(node, entry->head.node, sizeof node);
+    memcpy(node, entry->run->node, sizeof node);
     ledger_lapse_one(ledger, entry, now_ms);
     verdict = verdict_of(ledger, entry, op, now_ms);
     step = ask(entry, op, &verdict);

@@ -19,19 +19,21 @@ struct fixture {
     struct journal journal; /* failed, so that it takes everything and writes nothing */
     struct ledger_node holder;
     struct ledger_job entry;
+    struct ledger_run run; /* of the entry */
 };
 
 static void set_up(struct fixture *fixture)
 {
     *fixture = (struct fixture){.journal.fault.what = "there is no file"};
     breakers_init(&fixture->breakers, &rules);
-    fixture->entry.holder = &fixture->holder;
+    fixture->entry.run = &fixture->run;
+    fixture->run.holder = &fixture->holder;
 }
 
 static enum breaker_event settle(struct fixture *fixture, const char *node, const char *type,
                                  enum breakers_word word, int64_t now_ms)
 {
-    str_copy(str_of(node), fixture->entry.head.node, sizeof fixture->entry.head.node);
+    str_copy(str_of(node), fixture->run.node, sizeof fixture->run.node);
     str_copy(str_of(type), fixture->entry.head.type, sizeof fixture->entry.head.type);
     return breakers_settle(&fixture->breakers, &fixture->journal, &fixture->entry, word, now_ms);
 }
@@ -86,24 +88,26 @@ static void test_bound(void **state)
 static void test_bound_with_a_probe(void **state)
 {
     struct ledger_job *job = mem_new(struct ledger_job);
+    struct ledger_run run = {0};
     struct fixture fixture;
     struct breaker_entry *probe;
     char type[32];
 
     set_up(&fixture);
-    job->holder = &fixture.holder;
+    job->run = &run;
+    run.holder = &fixture.holder;
     for (int i = 0; i < 3; i++)
         settle(&fixture, "n1", "talk", BREAKERS_BAD, 0);
     assert_true(breakers_allow(&fixture.breakers, STR("n1"), STR("talk"), false, rules.cooldown_ms,
                                &probe));
     assert_non_null(probe);
     breakers_probe(&fixture.breakers, &fixture.journal, probe, job, rules.cooldown_ms);
-    assert_ptr_equal(job->probe, probe);
+    assert_ptr_equal(job->run->probe, probe);
     for (int i = 0; i < BREAKERS_MAX; i++) {
         snprintf(type, sizeof type, "t%d", i);
         settle(&fixture, "n1", type, BREAKERS_BAD, i);
     }
-    assert_null(job->probe);
+    assert_null(job->run->probe);
     breakers_check(&fixture.breakers);
     breakers_free(&fixture.breakers);
     free(job);
@@ -113,6 +117,7 @@ enum { JOBS = 8 };
 
 struct run {
     struct ledger_job jobs[JOBS];
+    struct ledger_run runs[JOBS];
     bool busy[JOBS];
 };
 
@@ -128,17 +133,17 @@ static void random_step(struct fixture *fixture, struct run *run, struct rnd *rn
             breakers_release(job); /* its lease ran out first */
         breakers_settle(&fixture->breakers, &fixture->journal, job,
                         (enum breakers_word)rnd_below(rnd, 3), now_ms);
-        assert_null(job->probe);
+        assert_null(job->run->probe);
         run->busy[at] = false;
         return;
     }
-    str_copy(STR("n1"), job->head.node, sizeof job->head.node);
+    str_copy(STR("n1"), job->run->node, sizeof job->run->node);
     str_copy(STR("talk"), job->head.type, sizeof job->head.type);
     if (!breakers_allow(&fixture->breakers, STR("n1"), STR("talk"), false, now_ms, &probe))
         return;
     run->busy[at] = true;
-    job->holder = &fixture->holder;
-    job->head.dispatched_ms = now_ms;
+    job->run->holder = &fixture->holder;
+    job->run->dispatched_ms = now_ms;
     if (probe)
         breakers_probe(&fixture->breakers, &fixture->journal, probe, job, now_ms);
 }
@@ -155,13 +160,15 @@ static void test_any_path(void **state)
         int64_t now_ms = 0;
 
         set_up(&fixture);
+        for (int k = 0; k < JOBS; k++)
+            run.jobs[k].run = &run.runs[k];
         for (int j = 0; j < 500; j++) {
             int out = 0;
 
             now_ms += rnd_below(&rnd, 200);
             random_step(&fixture, &run, &rnd, now_ms);
             for (int k = 0; k < JOBS; k++)
-                out += run.jobs[k].probe != NULL;
+                out += run.runs[k].probe != NULL;
             assert_in_range(out, 0, 1);
             probes += out;
             breakers_check(&fixture.breakers);
