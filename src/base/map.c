@@ -203,3 +203,45 @@ void *idmap_next(const struct idmap *map, size_t *at)
     }
     return NULL;
 }
+
+/* The slots of a shard are chosen by the low bits. */
+static size_t shard_of(uint64_t key)
+{
+    static_assert(IDSHARDS == 1 << 8, "as many as the bits that choose one tell apart");
+    return mix(key) >> (64 - 8);
+}
+
+void *idshards_get(const struct idshards *map, uint64_t key)
+{
+    return idmap_get(&map->shards[shard_of(key)], key);
+}
+
+void idshards_put(struct idshards *map, uint64_t key, void *value)
+{
+    idmap_put(&map->shards[shard_of(key)], key, value);
+}
+
+void *idshards_del(struct idshards *map, uint64_t key)
+{
+    return idmap_del(&map->shards[shard_of(key)], key);
+}
+
+void idshards_free(struct idshards *map)
+{
+    for (size_t i = 0; i < IDSHARDS; i++)
+        idmap_free(&map->shards[i]);
+}
+
+/* *at: the slot, times the number of shards, and the shard. */
+void *idshards_next(const struct idshards *map, size_t *at)
+{
+    for (size_t shard = *at % IDSHARDS, slot = *at / IDSHARDS; shard < IDSHARDS;
+         shard++, slot = 0) {
+        void *value = idmap_next(&map->shards[shard], &slot);
+
+        *at = slot * IDSHARDS + shard;
+        if (value)
+            return value;
+    }
+    return NULL;
+}

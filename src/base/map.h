@@ -42,4 +42,18 @@ void *idmap_del(struct idmap *map, uint64_t key);
 void idmap_free(struct idmap *map);
 void *idmap_next(const struct idmap *map, size_t *at);
 
+/* The same in shards, for very many: it never grows as a whole, so that no call takes long, and one
+ * shard at a time can be walked while the others change. A key stays in its shard. */
+enum { IDSHARDS = 256 };
+
+struct idshards {
+    struct idmap shards[IDSHARDS];
+};
+
+void *idshards_get(const struct idshards *map, uint64_t key);
+void idshards_put(struct idshards *map, uint64_t key, void *value);
+void *idshards_del(struct idshards *map, uint64_t key);
+void idshards_free(struct idshards *map);
+void *idshards_next(const struct idshards *map, size_t *at);
+
 #endif

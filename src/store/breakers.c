@@ -99,13 +99,13 @@ static void changed(struct breakers *breakers, struct journal *journal, struct b
         journal_breaker_put(journal, gate);
 }
 
-void breakers_load(struct breakers *breakers, struct journal *journal, const struct idmap *jobs,
+void breakers_load(struct breakers *breakers, struct journal *journal, const struct idshards *jobs,
                    int64_t now_ms)
 {
     struct change_breaker row;
 
     while (breakers->rules.threshold && journal_breaker_next(journal, &row)) {
-        struct ledger_job *entry = row.probe_job ? idmap_get(jobs, row.probe_job) : NULL;
+        struct ledger_job *entry = row.probe_job ? idshards_get(jobs, row.probe_job) : NULL;
         struct breaker_entry *gate;
 
         if (breakers->gates.count == BREAKERS_MAX)

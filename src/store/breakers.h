@@ -43,7 +43,7 @@ enum breakers_word { BREAKERS_NOTHING, BREAKERS_GOOD, BREAKERS_BAD };
 void breakers_init(struct breakers *breakers, const struct breaker_rules *rules);
 void breakers_free(struct breakers *breakers);
 /* From the file, after the jobs: a probe that is still out is so again. */
-void breakers_load(struct breakers *breakers, struct journal *journal, const struct idmap *jobs,
+void breakers_load(struct breakers *breakers, struct journal *journal, const struct idshards *jobs,
                    int64_t now_ms);
 
 /* May work of this type go to this node? *ret_probe: then it is the probe of this one, and the

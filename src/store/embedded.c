@@ -411,6 +411,7 @@ static bool do_chores(struct embedded *self)
     int64_t mono_ms = clock_mono_ms();
     bool more = journal_release(&self->journal);
 
+    more |= ledger_seek_floor(&self->ledger);
     weigh(self);
     if (mono_ms >= self->audit_ms)
         audit(self, mono_ms);

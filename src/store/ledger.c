@@ -129,12 +129,12 @@ struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id)
 {
     struct ledger_job *entry = slab_new(&ledger->entries);
 
-    assert(id != 0 && !idmap_get(&ledger->jobs, id));
+    assert(id != 0 && !idshards_get(&ledger->jobs, id));
     entry->head.id = id;
     entry->due.tie = id;
     entry->run = (struct ledger_run *)&never_ran;
     chain_init(&entry->in_list);
-    idmap_put(&ledger->jobs, id, entry);
+    idshards_put(&ledger->jobs, id, entry);
     ledger->active_count++;
     return entry;
 }
@@ -157,7 +157,7 @@ static void entry_free(struct ledger *ledger, struct ledger_job *entry)
     struct ledger_run *run = entry->run;
 
     assert(!run->probe && !entry->in_lane.at);
-    idmap_del(&ledger->jobs, entry->head.id);
+    idshards_del(&ledger->jobs, entry->head.id);
     heap_del(&ledger->due, &entry->due);
     chain_del(&entry->in_list);
     if (run != &never_ran) {
@@ -252,7 +252,7 @@ struct store_head ledger_head(const struct ledger_job *entry)
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id)
 {
-    struct ledger_job *entry = idmap_get(&ledger->jobs, id);
+    struct ledger_job *entry = idshards_get(&ledger->jobs, id);
     struct journal_job row = {0};
 
     if (entry || id > ledger->evicted_max || id == 0)
@@ -502,6 +502,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
+        .floor_shard = IDSHARDS,
         .entries = {.size = sizeof(struct ledger_job)},
         .runs = {.size = sizeof(struct ledger_run)},
     };
@@ -530,7 +531,7 @@ void ledger_free(struct ledger *ledger)
         return; /* never loaded, or freed already */
     /* Before the jobs: they point to each other. */
     breakers_free(&ledger->breakers);
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
         if (entry->run != &never_ran)
             buf_free(&entry->run->attempts);
     slab_free(&ledger->entries);
@@ -542,7 +543,7 @@ void ledger_free(struct ledger *ledger)
     }
     lanes_free(&ledger->lanes);
     accounts_free(&ledger->accounts);
-    idmap_free(&ledger->jobs);
+    idshards_free(&ledger->jobs);
     map_free(&ledger->nodes);
     heap_free(&ledger->due);
     sessions_free(&ledger->sessions);
@@ -733,9 +734,7 @@ static struct lease_node recount(const struct ledger_node *holder)
 
 int ledger_audit(struct ledger *ledger)
 {
-    uint64_t floor = ledger->journal->max_id + 1;
     struct ledger_node *holder;
-    struct ledger_job *entry;
     int repairs = 0;
 
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
@@ -745,12 +744,25 @@ int ledger_audit(struct ledger *ledger)
         repairs += counts.running != holder->counts.running;
         holder->counts = counts;
     }
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
-        if (!ledger_over(entry) && entry->head.id < floor)
-            floor = entry->head.id;
-    journal_floor(ledger->journal, floor);
+    ledger->floor = ledger->journal->max_id + 1;
+    ledger->floor_shard = 0;
     ledger->repairs += repairs;
     return repairs;
+}
+
+bool ledger_seek_floor(struct ledger *ledger)
+{
+    struct ledger_job *entry;
+
+    if (ledger->floor_shard == IDSHARDS)
+        return false;
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs.shards[ledger->floor_shard], &at));)
+        if (!ledger_over(entry) && entry->head.id < ledger->floor)
+            ledger->floor = entry->head.id;
+    if (++ledger->floor_shard < IDSHARDS)
+        return true;
+    journal_floor(ledger->journal, ledger->floor);
+    return false;
 }
 
 static void check_entry(const struct ledger *ledger, const struct ledger_job *entry)
@@ -781,7 +793,7 @@ static void check_entry(const struct ledger *ledger, const struct ledger_job *en
     assert(!entry->account || entry->head.lane);
     assert(entry->head.attempt >= 1 && entry->head.attempt <= entry->head.max_attempts);
     assert(!run->probe || (run->holder && run->probe->probe == entry));
-    assert(idmap_get(&ledger->jobs, entry->head.id) == entry);
+    assert(idshards_get(&ledger->jobs, entry->head.id) == entry);
 }
 
 static void check_accounts(const struct ledger *ledger)
@@ -792,7 +804,7 @@ static void check_accounts(const struct ledger *ledger)
     for (size_t at = 0; (account = map_next(&ledger->accounts.by_name, &at));) {
         int64_t jobs = 0, bytes = 0;
 
-        for (size_t i = 0; (entry = idmap_next(&ledger->jobs, &i));) {
+        for (size_t i = 0; (entry = idshards_next(&ledger->jobs, &i));) {
             jobs += entry->account == account;
             bytes += entry->account == account ? entry->account_bytes : 0;
         }
@@ -816,7 +828,7 @@ void ledger_check(const struct ledger *ledger)
         assert(counts.running == holder->counts.running);
         assert(holder->known || !chain_alone(&holder->leases));
     }
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at)); total++) {
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at)); total++) {
         check_entry(ledger, entry);
         active += !ledger_over(entry);
         unwritten += entry->unwritten;
@@ -839,7 +851,7 @@ static void shift(struct ledger *ledger, int64_t step_ms)
 {
     struct ledger_job *entry;
 
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));) {
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));) {
         if (entry->run->holder && entry->run->lease.until_ms != LEASE_FOREVER)
             entry->run->lease.until_ms += step_ms;
         if (entry->head.due_ms && entry->head.due_ms != LEASE_FOREVER)
@@ -885,7 +897,7 @@ static void prolong(struct ledger *ledger, int64_t now_ms)
     /* After a small step back of the clock the grace before may last longer. */
     if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
         ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs, &at));)
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
         if (entry->run->holder &&
             lease_renew(&entry->run->lease, ledger_graced(ledger, entry->run->lease.until_ms))) {
             entry->head.due_ms = entry->run->lease.until_ms;
@@ -934,7 +946,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         holder = NULL; /* dropped: what it still has runs out by itself */
     for (size_t i = 0; i < op->u.renew.count && op->u.renew.runs; i++) {
         struct store_run *run = &op->u.renew.runs[i];
-        struct ledger_job *entry = idmap_get(&ledger->jobs, run->id);
+        struct ledger_job *entry = idshards_get(&ledger->jobs, run->id);
 
         run->unknown = !holder || !entry || entry->head.attempt != run->attempt ||
                        !renew_one(ledger, holder, entry, now_ms, &op->u.renew.terms);

@@ -97,7 +97,7 @@ struct ledger_job {
 
 struct ledger {
     struct journal *journal;
-    struct idmap jobs; /* the entries are in `entries` */
+    struct idshards jobs; /* the entries are in `entries` */
     struct slab entries;
     struct slab runs;
     struct map nodes;
@@ -110,6 +110,8 @@ struct ledger {
     size_t active_count;
     size_t unwritten_count;
     uint64_t evicted_max; /* a larger id that is not in memory is new */
+    size_t floor_shard;   /* where the search for the smallest active id is; IDSHARDS: nowhere */
+    uint64_t floor;       /* of those it has seen, and of those that came since it began */
     int64_t now_ms;       /* store time of the last batch */
     int64_t since_ms;     /* and of the first one after a start or a pause */
     /* A running lease that had not run out by the one lasts until the other. */
@@ -140,8 +142,11 @@ void ledger_begin(struct ledger *ledger, int64_t now_ms);
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 
 /* The auditor: recounts every node from the leases, repairs differences and returns how many there
- * were; also finds the smallest active id for the journal. */
+ * were; also begins to look for the smallest active id. */
 int ledger_audit(struct ledger *ledger);
+/* Goes on looking for it, through a part of the jobs, and tells the journal at the end. True: there
+ * is more to look through. */
+bool ledger_seek_floor(struct ledger *ledger);
 /* Forgets what is kept of nodes that are gone for good. */
 void ledger_tidy(struct ledger *ledger, int64_t now_ms);
 /* For tests: aborts if any list, map, heap or count contradicts another. */

@@ -89,6 +89,8 @@ static struct ledger_job *create(struct ledger *ledger, const struct store_op *o
 {
     struct ledger_job *entry = ledger_add(ledger, op->job);
 
+    if (op->job < ledger->floor)
+        ledger->floor = op->job; /* the search may have been where it stands now */
     entry->head.state = JOB_NEW;
     entry->head.attempt = 1;
     entry->head.max_attempts = op->u.put.max_attempts;

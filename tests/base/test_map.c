@@ -61,11 +61,14 @@ static void test_idmap_like_an_array(void **state)
     void *model[KEYS] = {0};
     size_t count = 0;
     struct idmap map = {0};
+    struct idshards shards = {0};
     struct rnd rnd;
 
     rnd_seed(&rnd, 2);
     assert_null(idmap_get(&map, 0));
     assert_null(idmap_del(&map, 0));
+    assert_null(idshards_get(&shards, 0));
+    assert_null(idshards_del(&shards, 0));
     for (int step = 0; step < STEPS; step++) {
         uint32_t key = rnd_below(&rnd, KEYS);
         uint64_t id = (uint64_t)key << (key % 3 * 20); /* 0, small and large, in strides */
@@ -75,38 +78,48 @@ static void test_idmap_like_an_array(void **state)
 
             count += !model[key];
             idmap_put(&map, id, value);
+            idshards_put(&shards, id, value);
             model[key] = value;
         } else {
             count -= model[key] != NULL;
             assert_ptr_equal(idmap_del(&map, id), model[key]);
+            assert_ptr_equal(idshards_del(&shards, id), model[key]);
             model[key] = NULL;
         }
         key = rnd_below(&rnd, KEYS);
-        assert_ptr_equal(idmap_get(&map, (uint64_t)key << (key % 3 * 20)), model[key]);
+        id = (uint64_t)key << (key % 3 * 20);
+        assert_ptr_equal(idmap_get(&map, id), model[key]);
+        assert_ptr_equal(idshards_get(&shards, id), model[key]);
         assert_int_equal(map.count, count);
     }
     idmap_free(&map);
+    idshards_free(&shards);
 }
 
 static void test_next_sees_each_entry_once(void **state)
 {
     struct map map = {0};
     struct idmap ids = {0};
+    struct idshards shards = {0};
     int seen[KEYS] = {0};
     int *value;
 
     for (int i = 0; i < KEYS; i++) {
         map_put(&map, str_of(names[i]), &values[i]);
         idmap_put(&ids, (uint64_t)i, &values[i]);
+        idshards_put(&shards, (uint64_t)i, &values[i]);
     }
     for (size_t at = 0; (value = map_next(&map, &at));)
         seen[value - values]++;
     for (size_t at = 0; (value = idmap_next(&ids, &at));)
         seen[value - values]++;
+    for (size_t at = 0; (value = idshards_next(&shards, &at));)
+        seen[value - values]++;
     for (int i = 0; i < KEYS; i++)
-        assert_int_equal(seen[i], 2);
+        assert_int_equal(seen[i], 3);
     map_free(&map);
     idmap_free(&ids);
+    idshards_free(&shards);
 }
 
 static void test_put_replaces_the_key_too(void **state)

@@ -133,10 +133,17 @@ static void test_finished_jobs_leave_memory(void **state)
     }
     assert_int_equal(fixture->ledger.recent_count, LEDGER_RECENT_MAX);
     assert_int_equal(fixture->ledger.active_count, 0);
-    assert_null(idmap_get(&fixture->ledger.jobs, 1));
+    assert_null(idshards_get(&fixture->ledger.jobs, 1));
     finish(fixture, 1, true);
     finish(fixture, last, true);
     assert_true(fixture->ledger.recent_count <= LEDGER_RECENT_MAX);
+}
+
+static void find_floor(struct fixture *fixture)
+{
+    ledger_audit(&fixture->ledger);
+    while (ledger_seek_floor(&fixture->ledger))
+        ;
 }
 
 /* The floor is at the oldest active job, also after a restart. */
@@ -148,17 +155,41 @@ static void test_audit_finds_the_floor(void **state)
         reserve(fixture, job);
     finish(fixture, 1, false);
     finish(fixture, 3, false);
-    ledger_audit(&fixture->ledger);
+    find_floor(fixture);
     assert_int_equal(fixture->journal.floor, 2);
     for (uint64_t job = 2; job <= 5; job++)
         if (job != 3)
             finish(fixture, job, false);
-    ledger_audit(&fixture->ledger);
+    find_floor(fixture);
     assert_int_equal(fixture->journal.floor, 6);
     unload(fixture);
     load(fixture);
     assert_int_equal(fixture->ledger.active_count, 0);
     finish(fixture, 4, true);
+}
+
+/* The search goes through all jobs in pieces. Whatever comes and goes between two of them, no
+ * active job is below the floor. */
+static void test_floor_holds_while_it_is_sought(void **state)
+{
+    enum { JOBS = 2000 };
+    struct fixture *fixture = *state;
+    uint64_t oldest = 1001; /* smaller ids come later */
+
+    for (uint64_t job = oldest; job < oldest + JOBS; job++)
+        reserve(fixture, job);
+    ledger_audit(&fixture->ledger);
+    for (uint64_t round = 0; ledger_seek_floor(&fixture->ledger); round++) {
+        reserve(fixture, 1000 - round);
+        finish(fixture, 1001 + round, false);
+        oldest = 1000 - round;
+    }
+    assert_in_range(fixture->journal.floor, 1, oldest);
+    unload(fixture);
+    load(fixture);
+    assert_int_equal(fixture->ledger.active_count, JOBS);
+    find_floor(fixture);
+    assert_int_equal(fixture->journal.floor, oldest);
 }
 
 static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
@@ -175,7 +206,7 @@ static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
 
 static int64_t due_of(struct fixture *fixture, uint64_t job)
 {
-    return ((struct ledger_job *)idmap_get(&fixture->ledger.jobs, job))->head.due_ms;
+    return ((struct ledger_job *)idshards_get(&fixture->ledger.jobs, job))->head.due_ms;
 }
 
 /* Somebody sets the clock: whoever waits waits as long as before, also after a restart. One of them
@@ -417,6 +448,7 @@ int main(void)
         TEST(test_audit_repairs),
         TEST(test_finished_jobs_leave_memory),
         TEST(test_audit_finds_the_floor),
+        TEST(test_floor_holds_while_it_is_sought),
         TEST(test_clock_set_moves_times_to_wait),
         TEST(test_calls_do_not_grow_with_the_queue),
         TEST(test_dropped_node_keeps_its_newest_epoch),
