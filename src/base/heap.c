@@ -20,13 +20,8 @@ static void place(struct heap *heap, struct heap_node *node, size_t at)
     node->at = at + 1;
 }
 
-static void sift(struct heap *heap, struct heap_node *node, size_t at)
+static void sift_down(struct heap *heap, struct heap_node *node, size_t at)
 {
-    assert(at < heap->count);
-    while (at > 0 && before(node, heap->nodes[(at - 1) / 2])) {
-        place(heap, heap->nodes[(at - 1) / 2], at);
-        at = (at - 1) / 2;
-    }
     for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
         if (child + 1 < heap->count && before(heap->nodes[child + 1], heap->nodes[child]))
             child++;
@@ -35,6 +30,16 @@ static void sift(struct heap *heap, struct heap_node *node, size_t at)
         place(heap, heap->nodes[child], at);
     }
     place(heap, node, at);
+}
+
+static void sift(struct heap *heap, struct heap_node *node, size_t at)
+{
+    assert(at < heap->count);
+    while (at > 0 && before(node, heap->nodes[(at - 1) / 2])) {
+        place(heap, heap->nodes[(at - 1) / 2], at);
+        at = (at - 1) / 2;
+    }
+    sift_down(heap, node, at);
 }
 
 void heap_add(struct heap *heap, struct heap_node *node)
@@ -57,6 +62,13 @@ void heap_move(struct heap *heap, struct heap_node *node, int64_t key)
     }
     assert(node->at <= heap->count && heap->nodes[node->at - 1] == node);
     sift(heap, node, node->at - 1);
+}
+
+/* The lower half are heaps of one; from there each is put on top of two that are in order. */
+void heap_reorder(struct heap *heap)
+{
+    for (size_t at = heap->count / 2; at-- > 0;)
+        sift_down(heap, heap->nodes[at], at);
 }
 
 void heap_del(struct heap *heap, struct heap_node *node)

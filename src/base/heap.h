@@ -20,6 +20,7 @@ struct heap {
 
 void heap_add(struct heap *heap, struct heap_node *node); /* node->key and tie are set */
 void heap_move(struct heap *heap, struct heap_node *node, int64_t key); /* adds it if needed */
+void heap_reorder(struct heap *heap); /* after any number of keys were changed in place */
 void heap_del(struct heap *heap, struct heap_node *node); /* not in it: nothing happens */
 struct heap_node *heap_top(const struct heap *heap);      /* NULL when empty */
 /* The first `max` in order, which stay where they are; looks at twice as many at most. Returns how

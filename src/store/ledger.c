@@ -859,8 +859,9 @@ static void shift(struct ledger *ledger, int64_t step_ms)
         if (entry->run->run_until_ms && entry->run->run_until_ms != LEASE_FOREVER)
             entry->run->run_until_ms += step_ms;
         if (entry->due.at)
-            ledger_place(ledger, entry);
+            entry->due.key = entry->run->holder ? entry->run->lease.until_ms : entry->head.due_ms;
     }
+    heap_reorder(&ledger->due);
     if (ledger->lanes.job_count > 0)
         journal_shift_waits(ledger->journal, step_ms);
     ledger->now_ms += step_ms;

@@ -62,6 +62,9 @@ static void test_comes_out_in_order(void **state)
         nodes[i] = (struct heap_node){.key = (int64_t)rnd_below(&rnd, 20), .tie = (uint64_t)i};
         heap_add(&heap, &nodes[i]);
     }
+    for (int i = 0; i < NODES; i++)
+        nodes[i].key = (int64_t)rnd_below(&rnd, 20);
+    heap_reorder(&heap);
     for (struct heap_node *node; (node = heap_top(&heap)); last = node, count++) {
         heap_del(&heap, node);
         if (last)
