@@ -1,7 +1,7 @@
 /* Measures, asks the rules an agent asks, and waits. Owns the messages and the waiting; the rules
- * are protect's. A slot is a file, `slot-0` and so on, left behind and used again; flock() tells
+ * are protect's. A slot is a file, `slot-0` and so on, that stays and is used again; flock() shows
  * which are taken: the kernel unlocks when the last holder dies, however it dies. One thread, and
- * nothing is left behind but the slot. */
+ * nothing remains but the slot. */
 #include "agent/admit.h"
 
 #include <assert.h>
@@ -49,19 +49,7 @@ static enum err cannot(struct problem *why, const char *what, const char *path)
     return problem_set(why, ERR_IO, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }
 
-/* In /tmp anybody could have put something there first. */
-static enum err check_dir(int fd, const char *path, struct problem *why)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) != 0)
-        return cannot(why, "look at", path);
-    if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return problem_set(why, ERR_FORBIDDEN, "", "%s belongs to somebody else.", path);
-    return ERR_OK;
-}
-
-/* Below $XDG_RUNTIME_DIR, else /tmp; made when it is not there, refused when it is not ours. */
+/* Below $XDG_RUNTIME_DIR, else /tmp; created if missing, refused if it is not ours. */
 static enum err admit_slots_open(struct admit_slots *ret_slots, struct problem *why)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -70,6 +58,7 @@ static enum err admit_slots_open(struct admit_slots *ret_slots, struct problem *
     int len = runtime && runtime[0] == '/'
                   ? snprintf(path, sizeof path, "%s/berth-run", runtime)
                   : snprintf(path, sizeof path, "/tmp/berth-run-%u", (unsigned)geteuid());
+    struct stat st;
     enum err err;
 
     if (len < 0 || (size_t)len >= sizeof path)
@@ -79,30 +68,31 @@ static enum err admit_slots_open(struct admit_slots *ret_slots, struct problem *
     slots.dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (slots.dir_fd < 0)
         return cannot(why, "open", path);
-    err = check_dir(slots.dir_fd, path, why);
-    if (!err) {
-        slots.gate_fd = openat(slots.dir_fd, "gate", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
-                               S_IRUSR | S_IWUSR);
-        if (slots.gate_fd < 0)
-            err = cannot(why, "open the gate in", path);
+    if (fstat(slots.dir_fd, &st) != 0) {
+        err = cannot(why, "look at", path);
+        goto fail;
     }
-    if (err) {
-        close(slots.dir_fd);
-        return err;
+    /* In /tmp anybody could have put something there first. */
+    if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        err = problem_set(why, ERR_FORBIDDEN, "", "%s belongs to somebody else.", path);
+        goto fail;
+    }
+    slots.gate_fd =
+        openat(slots.dir_fd, "gate", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (slots.gate_fd < 0) {
+        err = cannot(why, "open the gate in", path);
+        goto fail;
     }
     *ret_slots = slots;
     return ERR_OK;
+
+fail:
+    close(slots.dir_fd);
+    return err;
 }
 
-static void admit_slots_close(struct admit_slots *slots)
-{
-    close(slots->gate_fd);
-    close(slots->dir_fd);
-    *slots = (struct admit_slots){.dir_fd = -1, .gate_fd = -1};
-}
-
-/* Who decides has this, so that two never take the last slot together; held for milliseconds.
- * ERR_BUSY: somebody else has had it for too long. */
+/* Held while deciding, for milliseconds, so that two never take the last slot together.
+ * ERR_BUSY: somebody else has held it for too long. */
 static enum err admit_slots_lock(struct admit_slots *slots, struct problem *why)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
@@ -115,17 +105,12 @@ static enum err admit_slots_lock(struct admit_slots *slots, struct problem *why)
     return problem_set(why, ERR_BUSY, "", "Another `berth run` has been deciding for long.");
 }
 
-static void admit_slots_unlock(struct admit_slots *slots)
-{
-    flock(slots->gate_fd, LOCK_UN);
-}
-
 static int open_slot(const struct admit_slots *slots, const char *name, int more)
 {
     return openat(slots->dir_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | more, S_IRUSR | S_IWUSR);
 }
 
-/* "STARTED_MONO_MS PRIORITY TYPE"; what cannot be read still is a slot that is taken. */
+/* "STARTED_MONO_MS PRIORITY TYPE"; a slot whose line cannot be read is still taken. */
 static struct protect_task read_slot(int fd, struct arena *arena)
 {
     struct protect_task task = {.id = STR("run"),
@@ -237,9 +222,9 @@ struct admit {
     int slot_fd;                /* ours; < 0: not yet */
     struct protect_task *tasks; /* room for ADMIT_SLOTS_MAX */
     int64_t begun_ms;
-    char why[WHY_BYTES];  /* it may not start now */
-    char told[WHY_BYTES]; /* the last that was said */
-    bool never;           /* waiting cannot help */
+    char why[WHY_BYTES];     /* why it cannot start now */
+    char printed[WHY_BYTES]; /* the last `why` that was printed */
+    bool never;              /* waiting cannot help */
 };
 
 /* The others are not ours to end: the rules below protect everybody. */
@@ -248,8 +233,9 @@ static void no_kill(struct protect *protect, const struct protect_kill *kill)
     assert(!"berth run ends nobody");
 }
 
-/* The settings of this machine's agent, but for its token: whoever may run a command need not be
- * able to read that. A token in the environment is the command's own business and stays there. */
+/* The settings of this machine's agent, but for its token: a user who may run a command need not
+ * be able to read that. A token in the environment is the command's own business and stays there.
+ */
 static enum err load(struct admit *admit, struct problem *why)
 {
     char *argv[] = {(char *)"--token-file=", (char *)"--config", (char *)admit->request->config};
@@ -279,7 +265,7 @@ static const char *reason_of(const struct slots *slots, enum slots_step step)
     return NULL;
 }
 
-/* What no waiting changes: there is no slot for it on this machine even when that is idle. */
+/* Waiting cannot help: even an idle machine has no slot for it. */
 static bool explain_never(struct admit *admit)
 {
     const struct slots_rules *rules = &admit->protect.rules.slots;
@@ -310,7 +296,7 @@ static void explain_full(struct admit *admit)
              level_name(level_gate(&admit->protect.level)));
 }
 
-/* A level that was left falls only after a while of calm: the figure of now may look harmless. */
+/* A level falls only after some time of calm: the figure of this moment may look harmless. */
 static void explain_level(struct admit *admit)
 {
     const struct level_state *state = &admit->protect.level;
@@ -328,28 +314,29 @@ static void explain_level(struct admit *admit)
              level == LEVEL_WARNING ? ": only high priority starts" : "");
 }
 
-/* A task as the others see it. */
-static struct protect_task as_task(const struct admit_request *request, int64_t now_ms)
-{
-    return (struct protect_task){.type = str_of(request->type),
-                                 .priority = request->priority,
-                                 .started_ms = now_ms,
-                                 .memory_kib = USAGE_NONE,
-                                 .swap_kib = USAGE_NONE,
-                                 .cpu_permille = USAGE_NONE};
-}
-
-/* Under the gate's lock. True: the slot is ours. */
-static bool decide(struct admit *admit, const struct usage *usage, struct problem *why)
+/* True: a slot is ours. False: admit->why says what is in the way. */
+static bool take_slot(struct admit *admit, const struct usage *usage)
 {
     const struct admit_request *request = admit->request;
-    int64_t now_ms = clock_mono_ms();
-    struct protect_task own = as_task(request, now_ms);
+    struct protect_task own = {.type = str_of(request->type),
+                               .priority = request->priority,
+                               .memory_kib = USAGE_NONE,
+                               .swap_kib = USAGE_NONE,
+                               .cpu_permille = USAGE_NONE};
     struct arena arena = {0};
-    size_t count = admit_slots_list(&admit->slots, admit->tasks, ADMIT_SLOTS_MAX, &arena);
+    struct problem why = {0};
     enum protect_answer answer;
     bool taken = false;
+    int64_t now_ms;
+    size_t count;
 
+    admit->never = false;
+    if (admit_slots_lock(&admit->slots, &why)) {
+        snprintf(admit->why, sizeof admit->why, "%s", why.detail);
+        return false;
+    }
+    now_ms = own.started_ms = clock_mono_ms();
+    count = admit_slots_list(&admit->slots, admit->tasks, ADMIT_SLOTS_MAX, &arena);
     protect_sample(&admit->protect, now_ms, usage, admit->tasks, count);
     answer =
         protect_admits(&admit->protect, now_ms, own.type, own.priority, request->interactive, NULL);
@@ -360,48 +347,33 @@ static bool decide(struct admit *admit, const struct usage *usage, struct proble
         explain_level(admit);
     else if (answer == PROTECT_FULL)
         explain_full(admit);
-    else if (admit_slots_take(&admit->slots, &own, &admit->slot_fd, why))
-        snprintf(admit->why, sizeof admit->why, "%s", why->detail);
+    else if (admit_slots_take(&admit->slots, &own, &admit->slot_fd, &why))
+        snprintf(admit->why, sizeof admit->why, "%s", why.detail);
     else
         taken = true;
+    flock(admit->slots.gate_fd, LOCK_UN);
     arena_free(&arena);
     return taken;
 }
 
-/* True: go. False: admit->why tells what is in the way. */
-static bool ask(struct admit *admit, const struct usage *usage)
-{
-    struct problem why = {0};
-    bool taken;
-
-    admit->never = false;
-    if (admit_slots_lock(&admit->slots, &why)) {
-        snprintf(admit->why, sizeof admit->why, "%s", why.detail);
-        return false;
-    }
-    taken = decide(admit, usage, &why);
-    admit_slots_unlock(&admit->slots);
-    return taken;
-}
-
 /* Once for each reason; figures alone are no new reason. */
-static void tell(struct admit *admit)
+static void print_why(struct admit *admit)
 {
     size_t same = strcspn(admit->why, "(0123456789");
 
-    if (strncmp(admit->why, admit->told, same + 1) == 0)
+    if (strncmp(admit->why, admit->printed, same + 1) == 0)
         return;
     fprintf(admit->err, "berth: waiting: %s\n", admit->why);
     fflush(admit->err);
-    memcpy(admit->told, admit->why, sizeof admit->told);
+    memcpy(admit->printed, admit->why, sizeof admit->printed);
 }
 
-static int become(struct admit *admit)
+static int run_command(struct admit *admit)
 {
     char **argv = admit->request->argv;
     int64_t waited_ms = clock_mono_ms() - admit->begun_ms;
 
-    if (admit->told[0])
+    if (admit->printed[0])
         fprintf(admit->err, "berth: starts after %" PRId64 " s\n", (waited_ms + 500) / 1000);
     fflush(admit->err);
     execvp(argv[0], argv);
@@ -428,8 +400,8 @@ static int wait_for_room(struct admit *admit, struct problem *why)
         if (usage_measure(admit->meter, now_ms, clock_wall_ms(), &usage, why))
             return ADMIT_BAD;
         if (looks > 1) {
-            if (ask(admit, &usage))
-                return become(admit);
+            if (take_slot(admit, &usage))
+                return run_command(admit);
             if (request->wait_ms == 0 || admit->never)
                 return give_up(admit, ADMIT_REFUSED);
             pause_ms = admit->config->monitor_interval_ms;
@@ -440,7 +412,7 @@ static int wait_for_room(struct admit *admit, struct problem *why)
                     return give_up(admit, ADMIT_TIMEOUT);
                 pause_ms = left_ms < pause_ms ? left_ms : pause_ms;
             }
-            tell(admit);
+            print_why(admit);
         }
         poll(NULL, 0, (int)pause_ms);
     }
@@ -486,6 +458,9 @@ int admit_run(const struct admit_request *request, FILE *err)
     if (admit.slot_fd >= 0)
         close(admit.slot_fd); /* it did not start after all */
     if (admit.slots.dir_fd >= 0)
-        admit_slots_close(&admit.slots);
+        close(admit.slots.gate_fd);
+    close(admit.slots.dir_fd);
+    admit.slots = (struct admit_slots){.dir_fd = -1, .gate_fd = -1};
+
     return code;
 }

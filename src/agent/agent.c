@@ -60,11 +60,11 @@ struct agent {
     uv_signal_t signals[3];
     int endings;      /* signals to end that came, while it ends what runs */
     int64_t ended_ms; /* CLOCK_MONOTONIC: nothing runs any more since; 0: something does */
-    int64_t alive_ms; /* when the service manager was last told */
-    /* What was told last, to know what is news. */
-    enum level told_level;
-    int64_t told_max;
-    bool told_takes;
+    int64_t alive_ms; /* of the last keep-alive to the service manager */
+    /* As last sent to the server, to notice a change. */
+    enum level sent_level;
+    int64_t sent_max;
+    bool sent_takes;
     /* Room for what runs. */
     struct protect_task *tasks;
     struct agent_owner { /* of the task at the same place */
@@ -101,9 +101,51 @@ static void write_json(struct jsonw *w, const char *name, const struct json *val
         jsonw_kraw(w, name, json_raw(value));
 }
 
-/* As the configuration has it. */
-static void write_abilities(const struct config *config, struct jsonw *w)
+static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
 {
+    double share = part == USAGE_NONE || whole <= 0 ? 0 : (double)part / (double)whole;
+
+    if (part == USAGE_NONE || whole <= 0)
+        jsonw_knull(w, name);
+    else
+        jsonw_kdouble(w, name, share < 0 ? 0 : share > 1 ? 1 : share);
+}
+
+static void write_percent(struct jsonw *w, const char *name, int64_t centi)
+{
+    if (centi == USAGE_NONE)
+        jsonw_knull(w, name);
+    else
+        jsonw_kdouble(w, name, (double)centi / 100);
+}
+
+/* An object. The tags that make this node one that claims deployments. */
+static void describe_tags(struct agent *agent, struct jsonw *w)
+{
+    agent->sent_takes = claimer_takes(agent->claimer);
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_unit", STR("true"));
+    jsonw_kstr(w, "node_unit_address", agent->node_id);
+    jsonw_kstr(w, "node_unit_takes", agent->sent_takes ? STR("true") : STR("false"));
+    jsonw_end_obj(w);
+}
+
+/* How many jobs it would run at once right now. */
+static int64_t describe_max(const struct agent *agent)
+{
+    return agent->protect.sampled ? agent->protect.slots.max_to_send : 0;
+}
+
+/* The fields of hello and heartbeat, into an open object. */
+static void describe_write(struct agent *agent, struct jsonw *w)
+{
+    const struct config *config = agent->config;
+    const struct protect *protect = &agent->protect;
+    const struct usage *usage = &protect->usage;
+    enum level level = protect->level.level;
+
+    /* An agent is ready as long as it takes any work at all. */
+    jsonw_kstr(w, "health", level >= LEVEL_DANGER ? STR("degraded") : STR("ready"));
     write_strs(w, "semantic_langs", &config->semantic_langs);
     jsonw_key(w, "nmt_pairs");
     jsonw_raw(w, json_is_null(config->nmt_pairs) ? STR("[]") : json_raw(config->nmt_pairs));
@@ -119,86 +161,9 @@ static void write_abilities(const struct config *config, struct jsonw *w)
     if (config->role.at)
         jsonw_kstr(w, "role", config->role);
     jsonw_kstr(w, "agent_version", STR(BERTH_VERSION));
-}
-
-static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
-{
-    double share = part == USAGE_NONE || whole <= 0 ? 0 : (double)part / (double)whole;
-
-    if (part == USAGE_NONE || whole <= 0)
-        jsonw_knull(w, name);
-    else
-        jsonw_kdouble(w, name, share < 0 ? 0 : share > 1 ? 1 : share);
-}
-
-/* Shares from 0 to 1. */
-static void write_load(const struct usage *usage, struct jsonw *w)
-{
-    int64_t used = usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE
-                       ? USAGE_NONE
-                       : usage->mem_total_kib - usage->mem_free_kib;
-
-    jsonw_key(w, "current_load");
-    jsonw_obj(w);
-    write_share(w, "cpu", usage_cpu_pct_centi(usage), 10000);
-    write_share(w, "gpu", usage->gpu_permille, 1000);
-    write_share(w, "mem", used, usage->mem_total_kib);
-    jsonw_end_obj(w);
-}
-
-static void write_percent(struct jsonw *w, const char *name, int64_t centi)
-{
-    if (centi == USAGE_NONE)
-        jsonw_knull(w, name);
-    else
-        jsonw_kdouble(w, name, (double)centi / 100);
-}
-
-static void write_usage(const struct agent *agent, struct jsonw *w)
-{
-    const struct protect *protect = &agent->protect;
-    bool calm = protect->level.level == LEVEL_NORMAL;
-    int64_t gpu = protect->usage.gpu_permille;
-
-    jsonw_key(w, "usage");
-    jsonw_obj(w);
-    usage_write(&protect->usage, w);
-    write_percent(w, "cpu_pct", usage_cpu_pct_centi(&protect->usage));
-    write_percent(w, "swap_used_pct", usage_swap_pct_centi(&protect->usage));
-    write_percent(w, "gpu_pct", gpu == USAGE_NONE ? USAGE_NONE : gpu * 10);
-    jsonw_kstr(w, "tripped", calm ? STR_NONE : str_of(level_signal_name(protect->level.by)));
-    protect_write(protect, agent->loop.mono_ms, w);
-    jsonw_end_obj(w);
-}
-
-/* An object. The tags that make this node one that claims deployments. */
-static void describe_tags(struct agent *agent, struct jsonw *w)
-{
-    agent->told_takes = claimer_takes(agent->claimer);
-    jsonw_obj(w);
-    jsonw_kstr(w, "node_unit", STR("true"));
-    jsonw_kstr(w, "node_unit_address", agent->node_id);
-    jsonw_kstr(w, "node_unit_takes", agent->told_takes ? STR("true") : STR("false"));
-    jsonw_end_obj(w);
-}
-
-/* How many jobs it would run at once right now. */
-static int64_t describe_max(const struct agent *agent)
-{
-    return agent->protect.sampled ? agent->protect.slots.max_to_send : 0;
-}
-
-/* The fields of hello and heartbeat, into an open object. */
-static void describe_write(struct agent *agent, struct jsonw *w)
-{
-    enum level level = agent->protect.level.level;
-
-    /* An agent is ready as long as it takes any work at all. */
-    jsonw_kstr(w, "health", level >= LEVEL_DANGER ? STR("degraded") : STR("ready"));
-    write_abilities(agent->config, w);
     jsonw_kstr(w, "level", str_of(level_name(level)));
     jsonw_kint(w, "max", describe_max(agent));
-    jsonw_kint(w, "reserved_slots", agent->config->reserved_slots);
+    jsonw_kint(w, "reserved_slots", config->reserved_slots);
     jsonw_key(w, "running_jobs");
     jobs_write_running(agent->jobs, w);
     jsonw_kint(w, "taking", (int64_t)jobs_taking(agent->jobs));
@@ -206,27 +171,36 @@ static void describe_write(struct agent *agent, struct jsonw *w)
     describe_tags(agent, w);
     jsonw_key(w, "claim");
     claimer_write(agent->claimer, w);
-    if (agent->protect.sampled) {
-        write_load(&agent->protect.usage, w);
-        write_usage(agent, w);
+    if (protect->sampled) {
+        int64_t gpu = usage->gpu_permille;
+        int64_t used = usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE
+                           ? USAGE_NONE
+                           : usage->mem_total_kib - usage->mem_free_kib;
+
+        jsonw_key(w, "current_load"); /* shares from 0 to 1 */
+        jsonw_obj(w);
+        write_share(w, "cpu", usage_cpu_pct_centi(usage), 10000);
+        write_share(w, "gpu", gpu, 1000);
+        write_share(w, "mem", used, usage->mem_total_kib);
+        jsonw_end_obj(w);
+        jsonw_key(w, "usage");
+        jsonw_obj(w);
+        usage_write(usage, w);
+        write_percent(w, "cpu_pct", usage_cpu_pct_centi(usage));
+        write_percent(w, "swap_used_pct", usage_swap_pct_centi(usage));
+        write_percent(w, "gpu_pct", gpu == USAGE_NONE ? USAGE_NONE : gpu * 10);
+        jsonw_kstr(w, "tripped",
+                   level == LEVEL_NORMAL ? STR_NONE : str_of(level_signal_name(protect->level.by)));
+        protect_write(protect, agent->loop.mono_ms, w);
+        jsonw_end_obj(w);
     }
-    agent->told_level = level;
-    agent->told_max = describe_max(agent);
+    agent->sent_level = level;
+    agent->sent_max = describe_max(agent);
 }
 
 /* --- what the samples mean --- */
 
 enum { STALE_SAMPLES = 10, DEPLOYMENT_PRIORITY = 5 };
-
-static void make_room(struct agent *agent, size_t count)
-{
-    if (count <= agent->room)
-        return;
-    agent->room = count * 2;
-    agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
-    agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
-    agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
-}
 
 static const struct usage_tree *find_tree(const struct usage *usage, int pid)
 {
@@ -261,11 +235,20 @@ static void list_one(struct agent *agent, struct listing *listing, struct agent_
     agent->tasks[listing->count++] = task;
 }
 
-/* What takes a slot. Only what really runs and was not told to end can be killed. */
-static void list_jobs(struct agent *agent, struct listing *listing)
+static void list_all(struct agent *agent, struct listing *listing)
 {
+    size_t count = jobs_in_use(agent->jobs) + copies_alive(agent->copies);
     struct agent_job *job = NULL;
+    struct copy *copy = NULL;
+    struct copy_alive alive;
 
+    if (count > agent->room) {
+        agent->room = count * 2;
+        agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
+        agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
+        agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
+    }
+    /* Jobs take slots. Only one that runs and is not being stopped can be killed. */
     while ((job = jobs_next(agent->jobs, job))) {
         int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
 
@@ -279,15 +262,8 @@ static void list_jobs(struct agent *agent, struct listing *listing)
                      pid);
     }
     assert(listing->count == jobs_in_use(agent->jobs));
-}
-
-/* What does not. A deployment has no priority of its own: it counts as one of a task has that was
- * given none, and its turn comes after theirs. */
-static void list_copies(struct agent *agent, struct listing *listing)
-{
-    struct copy *copy = NULL;
-    struct copy_alive alive;
-
+    /* Deployments do not. One has no priority of its own: it counts as a task without a given
+     * priority, and its turn comes after theirs. */
     while ((copy = copies_next(agent->copies, copy, &alive)))
         list_one(agent, listing, (struct agent_owner){.copy = copy},
                  (struct protect_task){.id = alive.id,
@@ -299,14 +275,7 @@ static void list_copies(struct agent *agent, struct listing *listing)
                  alive.shim_pid);
 }
 
-static void list_all(struct agent *agent, struct listing *listing)
-{
-    make_room(agent, jobs_in_use(agent->jobs) + copies_alive(agent->copies));
-    list_jobs(agent, listing);
-    list_copies(agent, listing);
-}
-
-/* Tells the thread that measures of runs that began: one can be large before the next sample. */
+/* Passes runs that began to the sampling thread: one can grow large before the next sample. */
 static void machine_own(struct agent *agent)
 {
     static const struct usage nothing = {.tree_count = 0};
@@ -319,18 +288,6 @@ static void machine_own(struct agent *agent)
     sampler_own(agent->sampler, agent->pids, listing.pids);
 }
 
-/* For `deploy show`. */
-static void say_why(const struct protect_kill *kill, struct buf *out)
-{
-    buf_fmt(out, "Ended to save the machine, which was at level %s because of its %s",
-            level_name(kill->level), level_signal_name(kill->by));
-    if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
-        buf_fmt(out, "; it used %" PRId64 " %% of all CPU", kill->task->cpu_permille / 10);
-    else if (kill->by != LEVEL_CPU && kill->task->memory_kib != USAGE_NONE)
-        buf_fmt(out, "; it had %" PRId64 " MB", kill->task->memory_kib / 1024);
-    buf_fmt(out, ".");
-}
-
 static void machine_kill(struct protect *protect, const struct protect_kill *kill)
 {
     struct agent *agent = protect->user;
@@ -340,7 +297,14 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
 
     assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
     if (owner->copy) {
-        say_why(kill, &text);
+        /* For `deploy show`. */
+        buf_fmt(&text, "Ended to save the machine, which was at level %s because of its %s",
+                level_name(kill->level), level_signal_name(kill->by));
+        if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
+            buf_fmt(&text, "; it used %" PRId64 " %% of all CPU", kill->task->cpu_permille / 10);
+        else if (kill->by != LEVEL_CPU && kill->task->memory_kib != USAGE_NONE)
+            buf_fmt(&text, "; it had %" PRId64 " MB", kill->task->memory_kib / 1024);
+        buf_fmt(&text, ".");
         copy_kill(owner->copy, buf_view(&text), kill->grace_ms);
     } else {
         protect_kill_write(kill, &w);
@@ -349,58 +313,47 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
     buf_free(&text);
 }
 
-/* Others wait for the least loaded node to claim: one that will not must say so. */
-static void describe_takes(struct agent *agent)
-{
-    struct jsonw w = jsonw_to(&agent->text);
-
-    if (agent->told_takes == claimer_takes(agent->claimer))
-        return;
-    buf_clear(&agent->text);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("UpdateTerminalInfo"));
-    jsonw_key(&w, "tags");
-    describe_tags(agent, &w);
-    jsonw_end_obj(&w);
-    link_send(agent->link, buf_view(&agent->text));
-}
-
-/* A machine that carries less than its owner believes should say so before anybody wonders. */
-static void log_slots(const struct agent *agent)
-{
-    const struct protect *protect = &agent->protect;
-    struct buf why = {0};
-
-    protect_explain(protect, &why);
-    log_event(protect->slots.max > 0 ? LOG_INFO : LOG_WARN, "agent.slots",
-              KS("node_id", agent->node_id), KI("slots", protect->slots.max),
-              KI("free", protect->slots.additional), KC("level", level_name(protect->level.level)),
-              KS("reason", buf_view(&why)));
-    buf_free(&why);
-}
-
 static void on_sample(struct sampler *sampler, const struct usage *usage)
 {
     struct agent *agent = sampler_user(sampler);
+    const struct protect *protect = &agent->protect;
     struct listing listing = {.usage = usage};
+    struct jsonw w = jsonw_to(&agent->text);
     bool danger;
 
     list_all(agent, &listing);
     protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, listing.count);
     sampler_own(sampler, agent->pids, listing.pids);
     jobs_trim(agent->jobs);
-    danger = agent->protect.level.level >= LEVEL_DANGER;
+    danger = protect->level.level >= LEVEL_DANGER;
     claimer_danger(agent->claimer, danger);
     copies_danger(agent->copies, danger);
-    /* Nobody is asked for work before it is known what the machine can carry. */
+    /* Connect only once it is known what the machine can carry. */
     if (!agent->link) {
-        log_slots(agent);
+        struct buf why = {0};
+
+        /* If the machine carries less than its owner believes, the log says why from the start. */
+        protect_explain(protect, &why);
+        log_event(protect->slots.max > 0 ? LOG_INFO : LOG_WARN, "agent.slots",
+                  KS("node_id", agent->node_id), KI("slots", protect->slots.max),
+                  KI("free", protect->slots.additional),
+                  KC("level", level_name(protect->level.level)), KS("reason", buf_view(&why)));
+        buf_free(&why);
         agent->link = link_new(&agent->loop, &agent->link_config, &agent_link_handler, agent);
-    } else if (agent->protect.level.level != agent->told_level ||
-               describe_max(agent) != agent->told_max)
+    } else if (protect->level.level != agent->sent_level ||
+               describe_max(agent) != agent->sent_max) {
         link_beat(agent->link);
-    if (link_is_up(agent->link))
-        describe_takes(agent);
+    }
+    /* Others wait for the least loaded node to claim: one that will not must say so. */
+    if (link_is_up(agent->link) && agent->sent_takes != claimer_takes(agent->claimer)) {
+        buf_clear(&agent->text);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "msg", STR("UpdateTerminalInfo"));
+        jsonw_key(&w, "tags");
+        describe_tags(agent, &w);
+        jsonw_end_obj(&w);
+        link_send(agent->link, buf_view(&agent->text));
+    }
 }
 
 static int64_t centi(double value)
@@ -450,21 +403,6 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
         rules.stale_ms = STALE_SAMPLES * config->monitor_interval_ms;
     *ret_rules = rules;
     return protect_check(&rules, why);
-}
-
-/* Measures from now on; the first sample opens the link. */
-static enum err machine_watch(struct agent *agent, struct problem *why)
-{
-    struct arena *arena = &agent->arena;
-    const struct config *config = agent->config;
-    struct usage_config usage = {
-        .host_root = arena_cstr(arena, config->host_root),
-        .disk_dir = agent->dir,
-        .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
-        .interval_ms = config->monitor_interval_ms,
-        .mem_alert_centi = centi(config->resources.mem_critical_pct)};
-
-    return sampler_new(&agent->loop, &usage, on_sample, agent, &agent->sampler, why);
 }
 
 /* --- what the server may ask, answered at once and from memory (or the run's own files) --- */
@@ -650,7 +588,7 @@ enum {
     FDS_OTHER = 256,
     SHIM_PATH_MAX = 4096,
     RUNS_NAMED = 8,          /* to people; the rest is counted */
-    DESCRIBE_ENDS_MS = 2000, /* a server that does not answer is not waited for: it is on disk */
+    DESCRIBE_ENDS_MS = 2000, /* then leave, answered or not: the results are on disk */
 };
 
 /* --- the server --- */
@@ -862,7 +800,7 @@ static void leave(struct agent *agent)
 {
     struct buf names = {0};
 
-    /* Who sits before it may have thought that they end with it. */
+    /* A person at the terminal may expect them to end with the agent. */
     if (runs_count(agent->runs) > 0 && isatty(STDERR_FILENO)) {
         name_runs(agent, &names);
         fprintf(stderr,
@@ -928,7 +866,8 @@ static void on_signal(uv_signal_t *handle, int number)
         leave(agent);
 }
 
-/* Looks whether what is being ended has; tells the service manager that the loop turns. */
+/* Leaves when everything that was being stopped has ended; keeps the service manager's watchdog
+ * quiet. */
 static void on_tick(struct loop *loop)
 {
     struct agent *agent = loop->owner;
@@ -955,44 +894,28 @@ static void watch_signals(struct agent *agent)
     }
 }
 
-/* Under pressure we decide who is ended, so we should not wait for the disk ourselves. Only pages
- * that are used, and only where the limit lets all of them: what is mapped later would fail. Runs
- * do not inherit it. */
-static int lock_memory(void)
-{
-    struct rlimit limit;
-
-    if (geteuid() != 0 &&
-        (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY))
-        return EPERM;
-    return mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0 ? 0 : errno;
-}
-
-/* If memory runs out the kernel should rather end a job than us; runs do not inherit this. */
+/* When memory runs out the kernel should rather kill a job than us, and deciding who is killed must
+ * not wait for our own pages to come back from swap. Only pages that are used are locked, and only
+ * where the limit allows all of them: else what is mapped later would be refused. Runs inherit
+ * neither. */
 static void shield(void)
 {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    struct rlimit limit = {0};
     int oom_error = cgroup_file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-900");
-    int lock_error = lock_memory();
+    int lock_error = EPERM;
 
+    if (geteuid() == 0 ||
+        (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) ||
+        (syscall(SYS_capget, &header, caps) == 0 &&
+         (caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK))))
+        lock_error = mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0 ? 0 : errno;
     if (oom_error || lock_error)
         log_event(LOG_INFO, "agent.unshielded",
                   KC("oom_score_adj", oom_error ? strerror(oom_error) : "ok"),
                   KC("mlock", lock_error ? strerror(lock_error) : "ok"),
                   KC("reason", "when memory runs out this agent is not better off than its jobs"));
-}
-
-/* Nor should it wait for a page of ours to come back from swap when it must decide. Where locked
- * memory has a limit that holds for us, we would be refused memory later on: then not. */
-static void stay_resident(void)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    struct rlimit limit = {0};
-
-    if ((getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) ||
-        (syscall(SYS_capget, &header, caps) == 0 &&
-         (caps[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK))))
-        mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
 }
 
 static void raise_fds(const struct config *config)
@@ -1032,7 +955,7 @@ static const char *path_of(struct agent *agent, struct str path)
     return path.len ? arena_cstr(&agent->arena, path) : NULL;
 }
 
-/* How work runs, likewise. */
+/* How work runs, as the settings have it. */
 static void agent_run_rules(struct agent *agent)
 {
     const struct config *config = agent->config;
@@ -1045,30 +968,6 @@ static void agent_run_rules(struct agent *agent)
                                        .disk_bytes_max = config->job_disk_mb_max << 20,
                                        .memory_percent_max = config->run_memory_pct_max,
                                        .shared_tmp = config->private_tmp == CONFIG_TMP_OFF});
-}
-
-static enum err open_runs(struct agent *agent, struct problem *why)
-{
-    const char *dir = arena_fmt(&agent->arena, "%s/runs", agent->dir).at;
-    char path[SHIM_PATH_MAX];
-    enum err err = own_path(path, why);
-
-    if (!err)
-        err = runs_new(&agent->loop, dir, path, path_of(agent, agent->config->spawner), agent,
-                       &agent->runs, why);
-    if (!err)
-        agent_run_rules(agent);
-    return err;
-}
-
-static void open_jobs(struct agent *agent)
-{
-    struct jobs_config config = {.config = agent->config,
-                                 .node_id = agent->node_id,
-                                 .data_dir = agent->dir,
-                                 .runs = agent->runs};
-
-    agent->jobs = jobs_new(&agent->loop, &config, &jobs_handler, agent);
 }
 
 static enum err open_copies(struct agent *agent, struct problem *why)
@@ -1095,26 +994,12 @@ static enum err open_copies(struct agent *agent, struct problem *why)
     return ERR_OK;
 }
 
-/* What a stranger could read: told at the start, and at a reload. */
-static void warn_of_strangers(const struct agent *agent)
-{
-    const struct config *config = agent->config;
-    const char *const secrets[] = {agent->access.token_file, agent->access.key_file};
-
-    for (size_t i = 0; config->token.at && i < config->url_count; i++)
-        if (url_is_exposed(str_of(config->urls[i])))
-            log_event(LOG_WARN, "agent.in_the_clear", KC("server", config->urls[i]),
-                      KC("reason", "the token crosses the network unencrypted: use https"));
-    for (size_t i = 0; i < COUNT_OF(secrets); i++)
-        if (secrets[i] && file_is_public(secrets[i]))
-            log_event(LOG_WARN, "agent.secret_readable", KC("path", secrets[i]),
-                      KC("reason", "everybody on this machine can read it: chmod 600"));
-}
-
-/* Token and certificate files, as the settings have them. */
+/* Token and certificate files, as the settings have them. At the start and at a reload: warns of
+ * what a stranger could read. */
 static void agent_access(struct agent *agent)
 {
     const struct config *config = agent->config;
+    const char *secrets[2];
 
     agent->access = (struct access){.token_file = path_of(agent, config->token_file),
                                     .token = config->token,
@@ -1122,10 +1007,19 @@ static void agent_access(struct agent *agent)
                                     .ca_file = path_of(agent, config->ca_file),
                                     .cert_file = path_of(agent, config->tls_cert),
                                     .key_file = path_of(agent, config->tls_key)};
-    warn_of_strangers(agent);
+    for (size_t i = 0; config->token.at && i < config->url_count; i++)
+        if (url_is_exposed(str_of(config->urls[i])))
+            log_event(LOG_WARN, "agent.in_the_clear", KC("server", config->urls[i]),
+                      KC("reason", "the token crosses the network unencrypted: use https"));
+    secrets[0] = agent->access.token_file;
+    secrets[1] = agent->access.key_file;
+    for (size_t i = 0; i < COUNT_OF(secrets); i++)
+        if (secrets[i] && file_is_public(secrets[i]))
+            log_event(LOG_WARN, "agent.secret_readable", KC("path", secrets[i]),
+                      KC("reason", "everybody on this machine can read it: chmod 600"));
 }
 
-/* What cannot be read now is told now; later it is a connection that fails. */
+/* A file that cannot be read is reported now; later it would be a connection that fails. */
 static enum err open_link(struct agent *agent, struct problem *why)
 {
     const struct config *config = agent->config;
@@ -1148,15 +1042,19 @@ static enum err open_link(struct agent *agent, struct problem *why)
 static enum err agent_init(struct agent *agent, struct problem *why)
 {
     struct arena *arena = &agent->arena;
+    const struct config *config = agent->config;
     struct protect_rules rules;
-    enum err err = agent_rules(agent->config, &rules, why);
+    struct jobs_config jobs_config;
+    struct usage_config usage_config;
+    char path[SHIM_PATH_MAX];
+    enum err err = agent_rules(config, &rules, why);
 
     if (!err)
-        err = identity_dir(agent->config->data_dir, arena, &agent->dir, why);
+        err = identity_dir(config->data_dir, arena, &agent->dir, why);
     if (!err)
         err = identity_format(agent->dir, arena, why);
     if (!err)
-        err = identity_id(agent->dir, agent->config->node_id, arena, &agent->node_id, why);
+        err = identity_id(agent->dir, config->node_id, arena, &agent->node_id, why);
     if (!err)
         err = identity_instance(agent->dir, arena, &agent->instance, why);
     if (!err)
@@ -1164,36 +1062,28 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     if (err)
         return err;
     protect_init(&agent->protect, &rules, machine_kill, agent);
-    err = open_runs(agent, why);
-    if (!err) {
-        open_jobs(agent);
-        err = open_copies(agent, why);
-    }
-    if (!err) {
-        runs_adopt(agent->runs, on_found);
-        err = machine_watch(agent, why);
-    }
-    return err;
-}
-
-/* Runs go on under their shims; the next agent takes them up. */
-static void agent_done(struct agent *agent)
-{
-    sampler_free(agent->sampler);
-    link_free(agent->link);
-    claimer_free(agent->claimer);
-    node_lease_free(agent->node_lease);
-    link_calls_free(agent->link_calls);
-    copies_free(agent->copies);
-    jobs_free(agent->jobs);
-    runs_free(agent->runs);
-    loop_done(&agent->loop);
-    if (agent->protect.kill)
-        protect_done(&agent->protect);
-    free(agent->tasks);
-    free(agent->owners);
-    free(agent->pids);
-    buf_free(&agent->text);
+    err = own_path(path, why);
+    if (!err)
+        err = runs_new(&agent->loop, arena_fmt(arena, "%s/runs", agent->dir).at, path,
+                       path_of(agent, config->spawner), agent, &agent->runs, why);
+    if (err)
+        return err;
+    agent_run_rules(agent);
+    jobs_config = (struct jobs_config){
+        .config = config, .node_id = agent->node_id, .data_dir = agent->dir, .runs = agent->runs};
+    agent->jobs = jobs_new(&agent->loop, &jobs_config, &jobs_handler, agent);
+    err = open_copies(agent, why);
+    if (err)
+        return err;
+    runs_adopt(agent->runs, on_found);
+    /* Measures from now on; the first sample opens the link. */
+    usage_config = (struct usage_config){
+        .host_root = arena_cstr(arena, config->host_root),
+        .disk_dir = agent->dir,
+        .gpu_command = config->gpu_command.at ? arena_cstr(arena, config->gpu_command) : NULL,
+        .interval_ms = config->monitor_interval_ms,
+        .mem_alert_centi = centi(config->resources.mem_critical_pct)};
+    return sampler_new(&agent->loop, &usage_config, on_sample, agent, &agent->sampler, why);
 }
 
 static int fail(const struct problem *why)
@@ -1245,7 +1135,6 @@ static int run(struct agent *agent)
     }
     raise_fds(agent->config);
     shield();
-    stay_resident();
     err = agent_init(agent, &why);
     if (!err) {
         watch_signals(agent);
@@ -1256,7 +1145,22 @@ static int run(struct agent *agent)
         loop_run(&agent->loop);
         notify_send("STOPPING=1");
     }
-    agent_done(agent);
+    /* Runs go on under their shims; the next agent takes them up. */
+    sampler_free(agent->sampler);
+    link_free(agent->link);
+    claimer_free(agent->claimer);
+    node_lease_free(agent->node_lease);
+    link_calls_free(agent->link_calls);
+    copies_free(agent->copies);
+    jobs_free(agent->jobs);
+    runs_free(agent->runs);
+    loop_done(&agent->loop);
+    if (agent->protect.kill)
+        protect_done(&agent->protect);
+    free(agent->tasks);
+    free(agent->owners);
+    free(agent->pids);
+    buf_free(&agent->text);
     if (err)
         return fail(&why);
     log_event(LOG_INFO, "agent.stopped", KS("node_id", agent->node_id), KI("pid", getpid()));
@@ -1307,43 +1211,24 @@ int agent_main(int argc, char **argv)
  * is reported. What is not FIELD_LIVE waits for a restart. Settings that were live before stay in
  * memory until the end of the process: a run or the link may hold a text of theirs. */
 
-/* What the table does not hold follows from what it does, and some of that stays as it was. */
-static void keep_derived(struct config *next, const struct config *now)
-{
-    for (size_t i = 0; i < now->url_count; i++)
-        next->urls[i] = now->urls[i];
-    next->url_count = now->url_count;
-    next->tls = now->tls;
-    if (!next->token_file.len)
-        next->token = now->token; /* of the environment, which was wiped */
-}
-
-static void take_over(struct agent *agent, struct config_source *next,
-                      const struct protect_rules *rules)
-{
-    next->before = agent->source;
-    agent->source = next;
-    agent->settings = next->config;
-    agent_access(agent);
-    agent->protect.rules = *rules;
-    agent_run_rules(agent);
-    log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
-    node_lease_judge(agent->node_lease);
-    if (agent->link)
-        link_beat(agent->link); /* labels, types and limits are news */
-}
-
 static enum err reload(struct agent *agent, struct buf *changed, struct buf *waiting,
                        struct problem *why)
 {
     struct config_source *next = mem_new(struct config_source);
+    const struct config *now = agent->config;
     struct protect_rules rules;
     enum err err = config_load(next, agent->argc, agent->argv, why);
 
     if (!err) {
         conf_keep(&next->conf, &agent->source->conf, changed, waiting);
-        keep_derived(&next->config, agent->config);
-        if (!str_eq(next->config.token, agent->config->token)) /* another one in the same file */
+        /* Values that are derived from the settings; some of them stay as they were. */
+        for (size_t i = 0; i < now->url_count; i++)
+            next->config.urls[i] = now->urls[i];
+        next->config.url_count = now->url_count;
+        next->config.tls = now->tls;
+        if (!next->config.token_file.len)
+            next->config.token = now->token;         /* of the environment, which was wiped */
+        if (!str_eq(next->config.token, now->token)) /* another one in the same file */
             buf_fmt(changed, "%stoken", changed->len ? "," : "");
         err = agent_rules(&next->config, &rules, why);
     }
@@ -1354,7 +1239,16 @@ static enum err reload(struct agent *agent, struct buf *changed, struct buf *wai
         free(next);
         return err;
     }
-    take_over(agent, next, &rules);
+    next->before = agent->source;
+    agent->source = next;
+    agent->settings = next->config;
+    agent_access(agent);
+    agent->protect.rules = rules;
+    agent_run_rules(agent);
+    log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
+    node_lease_judge(agent->node_lease);
+    if (agent->link)
+        link_beat(agent->link); /* labels, types and limits are news */
     return ERR_OK;
 }
 

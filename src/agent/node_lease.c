@@ -1,5 +1,5 @@
-/* Renewing, passing on what it says, telling how the copies are, and giving up those that must not
- * stay. The lease is judged by the database; we only count from the moment we asked. */
+/* Renews the lease, applies the answer, reports how the copies are, and gives up those that must
+ * not stay. The database judges the lease; we only count from the moment we asked. */
 #include "agent/node_lease.h"
 
 #include <assert.h>
@@ -18,8 +18,8 @@ enum {
     RENEW_MS_MIN = 50,
     JUDGE_MS = 100, /* until a server that knows other labels of ours is asked again */
     CALL_MS_MIN = 500,
-    STATUS_PAUSE_MS = 100, /* changes that come together are told together */
-    STATUS_COPIES = 1000,  /* told in one call; the server takes some more */
+    STATUS_PAUSE_MS = 100, /* changes that come together are sent together */
+    STATUS_COPIES = 1000,  /* in one call; the server takes some more */
 };
 
 struct node_lease {
@@ -40,9 +40,10 @@ struct node_lease {
     struct link_call renew;
     bool renewing;
     struct link_call status;
-    bool telling, untold;
-    int64_t tell_ms;
-    size_t tell_from; /* of which copy the next call tells first */
+    bool status_busy;   /* a call is under way */
+    bool status_due;    /* something changed since the last one left */
+    int64_t status_ms;  /* of the next call, CLOCK_MONOTONIC */
+    size_t status_from; /* the copy the next call begins with */
     struct link_call yield;
     bool yielding;
     char leaving[DEPLOY_ID_MAX + 1]; /* which one is being given up */
@@ -73,82 +74,38 @@ static struct jsonw new_body(struct node_lease *node_lease)
 
 /* --- what a renewal says --- */
 
-/* `namespaces`: those this node takes deployments of. */
-static bool matches(const struct json *labels, const struct json *namespaces,
-                    const struct json *row, struct arena *arena)
-{
-    struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), arena);
-
-    return (!selector.len || selector_match(selector, labels)) &&
-           namespace_in(namespaces, json_str(json_get(row, "id"), arena));
-}
-
 /* Each node judges itself. A daemon that does not match, or is not allowed, is not run; a
- * deployment is this node's until it was given up, and before that it must have stopped. */
-static void take_row(struct node_lease *node_lease, const struct json *labels,
-                     const struct json *namespaces, const struct json *row, struct arena *arena)
-{
-    struct str id = json_str(json_get(row, "id"), arena);
-    bool fits = matches(labels, namespaces, row, arena),
-         allowed = node_lease->config->allow_deployments;
-
-    if (json_str_is(json_get(row, "type"), "daemon")) {
-        if (fits && allowed)
-            copies_want(node_lease->copies, row);
-        return;
-    }
-    copies_want(node_lease->copies, row);
-    if (fits)
-        copies_keep(node_lease->copies, id, COPY_UNMATCHED);
-    if (allowed)
-        copies_keep(node_lease->copies, id, COPY_REFUSED);
-    if (!allowed || !fits)
-        copies_hold(node_lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
-}
-
+ * deployment is this node's until it was given up, and before that it must have stopped.
+ * `namespaces`: those this node takes deployments of. */
 static void take_rows(struct node_lease *node_lease, const struct json *labels,
                       const struct json *namespaces, const struct json *rows)
 {
+    bool allowed = node_lease->config->allow_deployments;
     const struct json *row = json_first(rows);
     struct arena arena = {0};
 
     copies_round(node_lease->copies);
-    for (uint32_t i = 0; i < rows->count; i++, row = json_next(row))
-        take_row(node_lease, labels, namespaces, row, &arena);
+    for (uint32_t i = 0; i < rows->count; i++, row = json_next(row)) {
+        struct str id = json_str(json_get(row, "id"), &arena);
+        struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), &arena);
+        bool fits =
+            (!selector.len || selector_match(selector, labels)) && namespace_in(namespaces, id);
+
+        if (json_str_is(json_get(row, "type"), "daemon")) {
+            if (fits && allowed)
+                copies_want(node_lease->copies, row);
+            continue;
+        }
+        copies_want(node_lease->copies, row);
+        if (fits)
+            copies_keep(node_lease->copies, id, COPY_UNMATCHED);
+        if (allowed)
+            copies_keep(node_lease->copies, id, COPY_REFUSED);
+        if (!allowed || !fits)
+            copies_hold(node_lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
+    }
     copies_round_over(node_lease->copies);
     arena_free(&arena);
-}
-
-static void take_admin(struct node_lease *node_lease, const struct json *word)
-{
-    static const char *const names[] = {[NODE_LEASE_NONE] = "none",
-                                        [NODE_LEASE_CORDONED] = "cordoned",
-                                        [NODE_LEASE_DRAINING] = "draining"};
-
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (json_str_is(word, names[i]))
-            node_lease->admin = (enum node_lease_admin)i;
-}
-
-static void take_times(struct node_lease *node_lease, const struct json *reply)
-{
-    int64_t lease_ms = node_lease->lease_ms, renew_ms = node_lease->renew_ms;
-
-    json_int(json_get(reply, "lease_ms"), &lease_ms);
-    json_int(json_get(reply, "renew_ms"), &renew_ms);
-    node_lease->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
-    node_lease->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
-}
-
-/* By the database's clock; ours may be another one. */
-static void take_deadline(struct node_lease *node_lease, const struct json *reply)
-{
-    int64_t now_ms, deadline_ms;
-
-    node_lease->drain_deadline_ms = 0;
-    if (json_int(json_get(reply, "now_ms"), &now_ms) &&
-        json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
-        node_lease->drain_deadline_ms = node_lease->loop->mono_ms + deadline_ms - now_ms;
 }
 
 /* Did the server judge by the labels we have? A server that does not say so leaves it to us. */
@@ -170,17 +127,30 @@ static bool judged_by_ours(const struct node_lease *node_lease, const struct jso
 
 static void renewed(struct node_lease *node_lease, const struct json *reply)
 {
+    static const char *const names[] = {[NODE_LEASE_NONE] = "none",
+                                        [NODE_LEASE_CORDONED] = "cordoned",
+                                        [NODE_LEASE_DRAINING] = "draining"};
     const struct json *rows = json_get(reply, "deployments");
     const struct json *fixed = json_get(reply, "fixed_labels"); /* by the server, whatever we say */
-    int64_t grace_ms;
+    int64_t lease_ms = node_lease->lease_ms, renew_ms = node_lease->renew_ms, grace_ms;
+    int64_t now_ms, deadline_ms;
 
     assert(node_lease->sent_ms > 0 && !node_lease->renewing);
-    take_times(node_lease, reply);
-    take_admin(node_lease, json_get(reply, "admin"));
-    take_deadline(node_lease, reply);
+    json_int(json_get(reply, "lease_ms"), &lease_ms);
+    json_int(json_get(reply, "renew_ms"), &renew_ms);
+    node_lease->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
+    node_lease->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (json_str_is(json_get(reply, "admin"), names[i]))
+            node_lease->admin = (enum node_lease_admin)i;
+    /* The deadline is by the database's clock; ours may differ. */
+    node_lease->drain_deadline_ms = 0;
+    if (json_int(json_get(reply, "now_ms"), &now_ms) &&
+        json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
+        node_lease->drain_deadline_ms = node_lease->loop->mono_ms + deadline_ms - now_ms;
     if (json_type(rows) == JSON_ARR && !judged_by_ours(node_lease, json_get(reply, "labels"))) {
-        node_lease->next_ms =
-            node_lease->loop->mono_ms + JUDGE_MS; /* our labels are on their way */
+        /* Our labels are on their way. */
+        node_lease->next_ms = node_lease->loop->mono_ms + JUDGE_MS;
     } else if (json_type(rows) == JSON_ARR) {
         json_int(json_get(reply, "version"), &node_lease->version);
         take_rows(node_lease, fixed ? fixed : node_lease->config->labels,
@@ -242,49 +212,49 @@ static void renew(struct node_lease *node_lease)
 
 /* --- how the copies are --- */
 
-static void tell(struct node_lease *node_lease);
+static void send_status(struct node_lease *node_lease);
 
-static void on_told(struct link_call *link_call)
+static void on_status_sent(struct link_call *link_call)
 {
     struct node_lease *node_lease = container_of(link_call, struct node_lease, status);
     const struct json *stale = json_get(link_call->reply, "stale");
 
-    node_lease->telling = false;
-    /* What changed meanwhile is told soon. */
-    node_lease->tell_ms =
+    node_lease->status_busy = false;
+    /* What changed meanwhile is sent soon. */
+    node_lease->status_ms =
         node_lease->loop->mono_ms +
-        (node_lease->untold && !link_call->err ? STATUS_PAUSE_MS : node_lease->renew_ms);
+        (node_lease->status_due && !link_call->err ? STATUS_PAUSE_MS : node_lease->renew_ms);
     if (link_call->err) {
-        node_lease->untold = true;
-        node_lease->tell_from = 0;
+        node_lease->status_due = true;
+        node_lease->status_from = 0;
         return;
     }
     copies_told(node_lease->copies, link_call->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
         node_lease_judge(node_lease); /* we run what is not ours: what is? */
-    if (node_lease->tell_from > 0 && node_lease->up)
-        tell(node_lease);
+    if (node_lease->status_from > 0 && node_lease->up)
+        send_status(node_lease);
 }
 
-static void tell(struct node_lease *node_lease)
+static void send_status(struct node_lease *node_lease)
 {
     struct jsonw w = new_body(node_lease);
-    bool partial = node_lease->tell_from > 0;
+    bool partial = node_lease->status_from > 0;
 
-    assert(!node_lease->telling);
-    if (node_lease->tell_from == 0)
-        node_lease->untold = false;
+    assert(!node_lease->status_busy);
+    if (node_lease->status_from == 0)
+        node_lease->status_due = false;
     jsonw_key(&w, "copies");
-    node_lease->tell_from =
-        copies_write(node_lease->copies, node_lease->tell_from, STATUS_COPIES, &w);
-    if (partial || node_lease->tell_from > 0)
+    node_lease->status_from =
+        copies_write(node_lease->copies, node_lease->status_from, STATUS_COPIES, &w);
+    if (partial || node_lease->status_from > 0)
         jsonw_kbool(&w, "partial", true);
     jsonw_end_obj(&w);
-    node_lease->telling = true;
+    node_lease->status_busy = true;
     node_lease->status = (struct link_call){.path = "/v1/deployments/status",
                                             .body = buf_view(&node_lease->body),
                                             .timeout_ms = call_ms(node_lease),
-                                            .done = on_told};
+                                            .done = on_status_sent};
     link_calls_send(node_lease->link_calls, &node_lease->status);
 }
 
@@ -292,9 +262,9 @@ void node_lease_changed(struct node_lease *node_lease)
 {
     int64_t soon_ms = node_lease->loop->mono_ms + STATUS_PAUSE_MS;
 
-    node_lease->untold = true;
-    if (node_lease->tell_ms > soon_ms)
-        node_lease->tell_ms = soon_ms;
+    node_lease->status_due = true;
+    if (node_lease->status_ms > soon_ms)
+        node_lease->status_ms = soon_ms;
 }
 
 /* --- giving up --- */
@@ -345,25 +315,12 @@ static void yield(struct node_lease *node_lease, const struct copy_held *held)
     link_calls_send(node_lease->link_calls, &node_lease->yield);
 }
 
-/* Stopped first: only of what nothing runs any more does anybody else hear. */
-static void give_up(struct node_lease *node_lease)
-{
-    struct copy_held held;
-
-    if (node_lease->up && !node_lease->yielding && copies_next_held(node_lease->copies, &held))
-        yield(node_lease, &held);
-}
-
-/* Behind the deadline there is no time to go easy on the others. */
-static bool is_overdue(const struct node_lease *node_lease)
-{
-    return node_lease->drain_deadline_ms &&
-           node_lease->loop->mono_ms >= node_lease->drain_deadline_ms;
-}
-
-/* One at a time, and the next when the others had a cycle to take it. */
+/* One at a time, and the next when the others had a cycle to take it; past the deadline there is
+ * no time to go easy on them. */
 static void drain(struct node_lease *node_lease)
 {
+    bool overdue =
+        node_lease->drain_deadline_ms && node_lease->loop->mono_ms >= node_lease->drain_deadline_ms;
     struct str id;
 
     if (node_lease->admin != NODE_LEASE_DRAINING) {
@@ -371,9 +328,8 @@ static void drain(struct node_lease *node_lease)
         return;
     }
     if (!node_lease->up || node_lease->yielding ||
-        (!is_overdue(node_lease) &&
-         (copies_holding(node_lease->copies, COPY_DRAINED) > 0 ||
-          node_lease->loop->mono_ms < node_lease->left_ms + node_lease->renew_ms)))
+        (!overdue && (copies_holding(node_lease->copies, COPY_DRAINED) > 0 ||
+                      node_lease->loop->mono_ms < node_lease->left_ms + node_lease->renew_ms)))
         return;
     id = copies_first_owned(node_lease->copies);
     if (id.at)
@@ -386,14 +342,17 @@ static void on_tick(struct loop_part *part)
 {
     struct node_lease *node_lease = container_of(part, struct node_lease, part);
     int64_t now_ms = node_lease->loop->mono_ms;
+    struct copy_held held;
 
     if (node_lease->up && !node_lease->renewing && now_ms >= node_lease->next_ms)
         renew(node_lease);
-    if (node_lease->up && !node_lease->telling && node_lease->version >= 0 &&
-        now_ms >= node_lease->tell_ms)
-        tell(node_lease);
+    if (node_lease->up && !node_lease->status_busy && node_lease->version >= 0 &&
+        now_ms >= node_lease->status_ms)
+        send_status(node_lease);
     drain(node_lease);
-    give_up(node_lease);
+    /* A copy is stopped before it is given up: nobody else may start it while ours runs. */
+    if (node_lease->up && !node_lease->yielding && copies_next_held(node_lease->copies, &held))
+        yield(node_lease, &held);
 }
 
 void node_lease_up(struct node_lease *node_lease)
@@ -443,7 +402,7 @@ void node_lease_goodbye(struct node_lease *node_lease)
 
 static void part_gone(struct loop_part *part)
 {
-    assert(!"tenure_free comes before loop_done");
+    assert(!"node_lease_free comes before loop_done");
 }
 
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,

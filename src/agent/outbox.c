@@ -32,7 +32,7 @@ struct outbox {
     struct buf text;  /* of the message being made */
 };
 
-static const char *const words[OUTBOX_KINDS] = {
+static const char *const msgs[OUTBOX_KINDS] = {
     [OUTBOX_ACK] = "ack", [OUTBOX_DONE] = "done", [OUTBOX_FAIL] = "fail"};
 
 /* --- notes --- */
@@ -93,23 +93,9 @@ static void unlink_note(struct outbox_note *note)
     idmap_del(&outbox->by_seq, note->seq);
 }
 
-static void write_note(struct jsonw *w, const struct outbox_note *note)
+static void timer_closed(uv_handle_t *timer)
 {
-    jsonw_kstr(w, "msg", str_of(words[note->kind]));
-    jsonw_kstr(w, "job_id", str_of(note->job_id));
-    jsonw_kint(w, "attempt_id", note->attempt);
-    if (note->kind == OUTBOX_DONE)
-        jsonw_kstr(w, "status", STR("ok"));
-    if (note->reason.at)
-        jsonw_kstr(w, "reason", note->reason);
-    if (note->command)
-        jsonw_kbool(w, "command", true);
-    if (note->result.at && !note->bare)
-        jsonw_kraw(w, "result", note->result);
-}
-
-static void outbox_delete(struct outbox *outbox)
-{
+    struct outbox *outbox = timer->data;
     struct outbox_note *note;
 
     assert(outbox->freeing);
@@ -121,11 +107,6 @@ static void outbox_delete(struct outbox *outbox)
     buf_free(&outbox->text);
     free(outbox->old_path);
     free(outbox);
-}
-
-static void timer_closed(uv_handle_t *timer)
-{
-    outbox_delete(timer->data);
 }
 
 /* --- what an earlier version left --- */
@@ -148,14 +129,14 @@ static void read_line(struct outbox *outbox, struct str line, size_t *bad)
             free(note);
         }
     } else {
-        struct str word = json_str(json_get(root, "msg"), &arena);
+        struct str msg = json_str(json_get(root, "msg"), &arena);
         struct str id = json_str(json_get(root, "job_id"), &arena);
         const struct json *reason = json_get(root, "reason"), *result = json_get(root, "result");
-        enum outbox_kind kind = str_is(word, "done") ? OUTBOX_DONE : OUTBOX_FAIL;
+        enum outbox_kind kind = str_is(msg, "done") ? OUTBOX_DONE : OUTBOX_FAIL;
 
         if (!json_int(json_get(root, "seq"), &seq) || seq <= (int64_t)outbox->last_seq ||
             !json_int(json_get(root, "attempt_id"), &attempt) || !str_is_id(id, OUTBOX_JOB_MAX) ||
-            !str_is(word, words[kind])) {
+            !str_is(msg, msgs[kind])) {
             ++*bad;
         } else {
             note = note_new(outbox, kind, id, (int)attempt,
@@ -210,7 +191,17 @@ static bool send_note(struct outbox_note *note)
     buf_clear(&outbox->text);
     jsonw_obj(&w);
     jsonw_kint(&w, "id", (int64_t)note->seq);
-    write_note(&w, note);
+    jsonw_kstr(&w, "msg", str_of(msgs[note->kind]));
+    jsonw_kstr(&w, "job_id", str_of(note->job_id));
+    jsonw_kint(&w, "attempt_id", note->attempt);
+    if (note->kind == OUTBOX_DONE)
+        jsonw_kstr(&w, "status", STR("ok"));
+    if (note->reason.at)
+        jsonw_kstr(&w, "reason", note->reason);
+    if (note->command)
+        jsonw_kbool(&w, "command", true);
+    if (note->result.at && !note->bare)
+        jsonw_kraw(&w, "result", note->result);
     jsonw_end_obj(&w);
     if (!outbox->handler->send(outbox, buf_view(&outbox->text)))
         return false;
@@ -333,7 +324,7 @@ static void answer_bad(struct outbox_note *note, const struct json *reply)
     struct arena arena = {0};
 
     log_event(LOG_ERROR, "outbox.refused", KC("job_id", note->job_id),
-              KI("attempt_id", note->attempt), KC("msg", words[note->kind]),
+              KI("attempt_id", note->attempt), KC("msg", msgs[note->kind]),
               KS("reason", json_str(json_get(reply, "detail"), &arena)));
     arena_free(&arena);
     if (!note->result.at || note->bare) {

@@ -1,5 +1,5 @@
-/* Samples to level, slots and emergencies. Owns what follows from a sample; measuring is usage's,
- * ending a task is done by whoever gave `kill`. */
+/* Samples to level, slots and emergencies. Owns what follows from a sample; usage.c measures, and
+ * the caller's `kill` ends a task. */
 #include "agent/protect.h"
 
 #include <assert.h>
@@ -38,23 +38,10 @@ static enum err check_bounds(const char *name, const struct level_bounds *bounds
                        name, falls ? "fall" : "rise", falls ? " and lie between 0 and 100" : "");
 }
 
-static enum err check_disk(const struct protect_rules *rules, struct problem *why)
-{
-    const struct level_bounds *bounds = &rules->level.bounds[LEVEL_DISK];
-
-    if (rules->disk_counted_kib <= 0)
-        return problem_set(why, ERR_BAD_CONFIG, "disk_counted_gb",
-                           "disk_counted_gb must be at least 0.01.");
-    if (bounds->warning_centi < bounds->danger_centi || bounds->warning_centi > 10000)
-        return problem_set(why, ERR_BAD_CONFIG, "disk",
-                           "disk_warning_pct and disk_danger_pct must fall and lie between 0 and "
-                           "100.");
-    return ERR_OK;
-}
-
 enum err protect_check(const struct protect_rules *rules, struct problem *why)
 {
     const struct slots_rules *slots = &rules->slots;
+    const struct level_bounds *disk = &rules->level.bounds[LEVEL_DISK];
     enum err err;
 
     if (slots->cpu_per_process_centi <= 0)
@@ -71,9 +58,16 @@ enum err protect_check(const struct protect_rules *rules, struct problem *why)
         err = check_bounds("mem", &rules->level.bounds[LEVEL_MEMORY], true, why);
     if (!err)
         err = check_bounds("swap", &rules->level.bounds[LEVEL_SWAP], false, why);
-    if (!err)
-        err = check_disk(rules, why);
-    return err;
+    if (err)
+        return err;
+    if (rules->disk_counted_kib <= 0)
+        return problem_set(why, ERR_BAD_CONFIG, "disk_counted_gb",
+                           "disk_counted_gb must be at least 0.01.");
+    if (disk->warning_centi < disk->danger_centi || disk->warning_centi > 10000)
+        return problem_set(why, ERR_BAD_CONFIG, "disk",
+                           "disk_warning_pct and disk_danger_pct must fall and lie between 0 and "
+                           "100.");
+    return ERR_OK;
 }
 
 void protect_init(struct protect *protect, const struct protect_rules *rules,
@@ -127,7 +121,7 @@ void protect_started(struct protect *protect, int64_t started_ms)
 
 void protect_ended(struct protect *protect, int64_t started_ms)
 {
-    if (protect->in_use > 0) /* a sample may have come between its end and this word of it */
+    if (protect->in_use > 0) /* a sample may have come between its end and this call */
         protect->in_use--;
     if (is_pending(protect, started_ms) && protect->pending > 0)
         protect->pending--;
@@ -138,40 +132,9 @@ void protect_ended(struct protect *protect, int64_t started_ms)
 
 /* --- emergencies --- */
 
-static void make_room(struct protect *protect, size_t count)
-{
-    if (count <= protect->room)
-        return;
-    protect->room = count * 2;
-    protect->doomed = mem_resize(protect->doomed, protect->room * sizeof *protect->doomed);
-    protect->picked = mem_resize(protect->picked, protect->room * sizeof(struct kill_task *));
-}
-
 static int64_t size_of(int64_t figure, int64_t times)
 {
     return figure == USAGE_NONE ? KILL_UNKNOWN : figure * times;
-}
-
-static void list_tasks(struct protect *protect, int64_t now_ms, const struct protect_task *tasks,
-                       size_t count)
-{
-    make_room(protect, count);
-    for (size_t i = 0; i < count; i++) {
-        int64_t age_ms = now_ms - tasks[i].started_ms;
-
-        protect->doomed[i] = (struct kill_task){
-            .id = tasks[i].id,
-            .type = tasks[i].type,
-            .priority = tasks[i].priority,
-            .deployment = tasks[i].deployment,
-            .score = kill_score(tasks[i].priority, age_ms),
-            .young = age_ms < protect->rules.kill.young_ms,
-            .memory_kib = size_of(tasks[i].memory_kib, 1),
-            .swap_kib = size_of(tasks[i].swap_kib, 1),
-            .cpu_ppm = size_of(tasks[i].cpu_permille, PPM / 1000),
-            .doomed = tasks[i].stopping,
-        };
-    }
 }
 
 static int64_t percent(int64_t ppm)
@@ -182,22 +145,6 @@ static int64_t percent(int64_t ppm)
 static int64_t known(int64_t figure)
 {
     return figure == USAGE_NONE ? -1 : figure;
-}
-
-static void log_kill(const struct protect_kill *kill)
-{
-    log_event(LOG_WARN, "emergency.kill",
-              KS(kill->task->deployment ? "deployment_id" : "job_id", kill->task->id),
-              KS("type", kill->task->type), KC("reason", KILL_REASON),
-              KC("level", level_name(kill->level)), KC("by", level_signal_name(kill->by)),
-              KI("score", kill->score), KI("priority", kill->task->priority),
-              KI("age_ms", kill->age_ms), KI("cpu_percent", percent(kill->figures.ppm[LEVEL_CPU])),
-              KI("mem_free_percent", percent(kill->figures.ppm[LEVEL_MEMORY])),
-              KI("swap_percent", percent(kill->figures.ppm[LEVEL_SWAP])),
-              KI("missing_kib", kill->missing_kib), KI("gives_kib", known(kill->task->memory_kib)),
-              KI("gives_swap_kib", known(kill->task->swap_kib)),
-              KI("gives_cpu_permille", known(kill->task->cpu_permille)),
-              KI("number", (int64_t)kill->number), KI("count", (int64_t)kill->count));
 }
 
 static void end_picked(struct protect *protect, int64_t now_ms, const struct kill_sample *sample,
@@ -224,7 +171,18 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
 
         assert(!task->stopping);
         protect->kills++;
-        log_kill(&kill);
+        log_event(
+            LOG_WARN, "emergency.kill", KS(task->deployment ? "deployment_id" : "job_id", task->id),
+            KS("type", task->type), KC("reason", KILL_REASON), KC("level", level_name(kill.level)),
+            KC("by", level_signal_name(kill.by)), KI("score", kill.score),
+            KI("priority", task->priority), KI("age_ms", kill.age_ms),
+            KI("cpu_percent", percent(kill.figures.ppm[LEVEL_CPU])),
+            KI("mem_free_percent", percent(kill.figures.ppm[LEVEL_MEMORY])),
+            KI("swap_percent", percent(kill.figures.ppm[LEVEL_SWAP])),
+            KI("missing_kib", kill.missing_kib), KI("gives_kib", known(task->memory_kib)),
+            KI("gives_swap_kib", known(task->swap_kib)),
+            KI("gives_cpu_permille", known(task->cpu_permille)), KI("number", (int64_t)kill.number),
+            KI("count", (int64_t)kill.count));
         protect->kill(protect, &kill);
     }
 }
@@ -279,8 +237,8 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
     return 0;
 }
 
-/* When processors are busy at all, little may be missing; but who uses less than a quarter of one,
- * a tenth of this, did not make them so. */
+/* Two and a half processors. When all are busy, little may be missing; but a task that uses less
+ * than a quarter of one, a tenth of this, did not make them so. */
 static int64_t some_processors_ppm(const struct usage *usage)
 {
     return usage->cores_milli > 0 ? (int64_t)PPM * 2500 / usage->cores_milli : 0;
@@ -306,7 +264,27 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
         if (sample.by == LEVEL_CPU && sample.wanted < some_processors_ppm(&protect->usage))
             sample.wanted = some_processors_ppm(&protect->usage);
     }
-    list_tasks(protect, now_ms, tasks, count);
+    if (count > protect->room) {
+        protect->room = count * 2;
+        protect->doomed = mem_resize(protect->doomed, protect->room * sizeof *protect->doomed);
+        protect->picked = mem_resize(protect->picked, protect->room * sizeof(struct kill_task *));
+    }
+    for (size_t i = 0; i < count; i++) {
+        int64_t age_ms = now_ms - tasks[i].started_ms;
+
+        protect->doomed[i] = (struct kill_task){
+            .id = tasks[i].id,
+            .type = tasks[i].type,
+            .priority = tasks[i].priority,
+            .deployment = tasks[i].deployment,
+            .score = kill_score(tasks[i].priority, age_ms),
+            .young = age_ms < protect->rules.kill.young_ms,
+            .memory_kib = size_of(tasks[i].memory_kib, 1),
+            .swap_kib = size_of(tasks[i].swap_kib, 1),
+            .cpu_ppm = size_of(tasks[i].cpu_permille, PPM / 1000),
+            .doomed = tasks[i].stopping,
+        };
+    }
     some = kill_step(&protect->emergency, &protect->rules.kill, &sample, protect->doomed, count,
                      protect->picked);
     end_picked(protect, now_ms, &sample, figures, tasks, some);
@@ -366,24 +344,6 @@ const char *protect_code(enum protect_answer answer)
     return codes[answer];
 }
 
-static void tell(const struct protect *protect, enum protect_answer answer, struct str type,
-                 struct buf *text)
-{
-    enum level level = level_gate(&protect->level);
-
-    if (answer == PROTECT_TYPE)
-        buf_fmt(text, "Work of type " STR_FMT " is not allowed here.", STR_ARG(type));
-    else if (answer == PROTECT_STALE)
-        buf_fmt(text, "The machine was not measured lately.");
-    else if (answer == PROTECT_LEVEL)
-        buf_fmt(text, "The machine is at level %s because of its %s.", level_name(level),
-                level_signal_name(protect->level.now.level >= protect->level.level
-                                      ? protect->level.now.by
-                                      : protect->level.by));
-    else
-        buf_fmt(text, "No slot is free: %s.", slots_zero(&protect->slots)->reason);
-}
-
 static enum protect_answer judge(const struct protect *protect, int64_t now_ms, struct str type,
                                  int64_t priority, bool interactive)
 {
@@ -406,29 +366,24 @@ enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms
 {
     enum protect_answer answer = judge(protect, now_ms, type, priority, interactive);
 
-    if (detail && answer != PROTECT_ADMIT)
-        tell(protect, answer, type, detail);
+    if (!detail || answer == PROTECT_ADMIT)
+        return answer;
+    if (answer == PROTECT_TYPE)
+        buf_fmt(detail, "Work of type " STR_FMT " is not allowed here.", STR_ARG(type));
+    else if (answer == PROTECT_STALE)
+        buf_fmt(detail, "The machine was not measured lately.");
+    else if (answer == PROTECT_LEVEL)
+        buf_fmt(detail, "The machine is at level %s because of its %s.",
+                level_name(level_gate(&protect->level)),
+                level_signal_name(protect->level.now.level >= protect->level.level
+                                      ? protect->level.now.by
+                                      : protect->level.by));
+    else
+        buf_fmt(detail, "No slot is free: %s.", slots_zero(&protect->slots)->reason);
     return answer;
 }
 
 /* --- for people and other programs --- */
-
-static void write_clamps(const struct slots *slots, struct jsonw *w)
-{
-    jsonw_key(w, "clamps");
-    jsonw_arr(w);
-    for (size_t i = 0; i < slots->count; i++) {
-        const struct slots_clamp *clamp = &slots->chain[i];
-
-        jsonw_obj(w);
-        jsonw_kstr(w, "name", str_of(slots_step_name(clamp->step)));
-        jsonw_kint(w, "value", clamp->value);
-        jsonw_kbool(w, "bites", clamp->bites);
-        jsonw_kstr(w, "reason", str_of(clamp->reason));
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
 
 void protect_explain(const struct protect *protect, struct buf *out)
 {
@@ -467,7 +422,19 @@ void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *
     jsonw_kint(w, "slots_available_noninteractive", protect->slots.additional_noninteractive);
     jsonw_kint(w, "slots_in_use", protect->in_use);
     jsonw_kstr(w, "slots_reason", zero ? str_of(zero->reason) : STR_NONE);
-    write_clamps(&protect->slots, w);
+    jsonw_key(w, "clamps");
+    jsonw_arr(w);
+    for (size_t i = 0; i < protect->slots.count; i++) {
+        const struct slots_clamp *clamp = &protect->slots.chain[i];
+
+        jsonw_obj(w);
+        jsonw_kstr(w, "name", str_of(slots_step_name(clamp->step)));
+        jsonw_kint(w, "value", clamp->value);
+        jsonw_kbool(w, "bites", clamp->bites);
+        jsonw_kstr(w, "reason", str_of(clamp->reason));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
 }
 
 void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
