@@ -124,10 +124,10 @@ static int make_dir(const char *path)
 
 /* --- where this process is --- */
 
-static bool list_has(struct str list, char separator, const char *word)
+static bool list_has(struct str list, char separator, const char *name)
 {
     while (list.at)
-        if (str_is(str_cut(&list, separator), word))
+        if (str_is(str_cut(&list, separator), name))
             return true;
     return false;
 }
@@ -197,25 +197,12 @@ bool cgroup_find(struct str mounts, struct str groups, const char *controller, c
     return false;
 }
 
-static bool find_own(char path[CGROUP_PATH_MAX])
-{
-    struct buf mounts = {0}, groups = {0};
-    bool found;
-
-    cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts);
-    cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &groups);
-    found = cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, path, CGROUP_PATH_MAX);
-    buf_free(&mounts);
-    buf_free(&groups);
-    return found;
-}
-
 /* --- passing controllers on --- */
 
 struct probe {
     char base[CGROUP_PATH_MAX]; /* below which the parent is made */
     int base_fd;
-    bool kept; /* the base is kept for us: whoever is in it may be moved */
+    bool kept; /* the base is ours alone: any process in it may be moved */
     struct cgroup_place *place;
 };
 
@@ -224,8 +211,8 @@ static bool is_domain(int group_fd)
 {
     struct buf type = {0};
     int error = cgroup_file_get(group_fd, "cgroup.type", &type);
-    struct str word = {.at = type.at, .len = type.len};
-    bool is = error == ENOENT || (error == 0 && str_is(str_cut(&word, '\n'), "domain"));
+    struct str text = buf_view(&type);
+    bool is = error == ENOENT || (error == 0 && str_is(str_cut(&text, '\n'), "domain"));
 
     buf_free(&type);
     return is;
@@ -244,8 +231,8 @@ static bool is_ours(int64_t pid)
            own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
-/* Moves who is in the base one level down, if all of them may be moved. 0, or why not; EAGAIN:
- * some were moved, look again. */
+/* Moves the processes of the base one level down, if all of them may be moved. 0 or an errno;
+ * EAGAIN: some were moved, look again. */
 static int make_room_once(const struct probe *probe)
 {
     struct buf procs = {0};
@@ -287,25 +274,25 @@ static int make_room(const struct probe *probe)
     return error == EAGAIN ? EBUSY : error;
 }
 
-static bool has_word(int group_fd, const char *file, const char *word)
+static bool file_has(int group_fd, const char *file, const char *name)
 {
     struct buf text = {0};
     bool has;
 
     has = cgroup_file_get(group_fd, file, &text) == 0 &&
-          list_has(str_trim(str_cut(&(struct str){text.at, text.len}, '\n')), ' ', word);
+          list_has(str_trim(str_cut(&(struct str){text.at, text.len}, '\n')), ' ', name);
     buf_free(&text);
     return has;
 }
 
 static int pass_on(int group_fd, const char *controller)
 {
-    char word[32];
+    char change[32];
 
-    if (has_word(group_fd, "cgroup.subtree_control", controller))
+    if (file_has(group_fd, "cgroup.subtree_control", controller))
         return 0;
-    snprintf(word, sizeof word, "+%s", controller);
-    return cgroup_file_put(group_fd, "cgroup.subtree_control", word);
+    snprintf(change, sizeof change, "+%s", controller);
+    return cgroup_file_put(group_fd, "cgroup.subtree_control", change);
 }
 
 __attribute__((format(printf, 2, 3))) static void add_missing(struct cgroup_place *place,
@@ -336,7 +323,7 @@ static void offer_limits(const struct probe *probe, int parent_fd)
     for (int i = 0; i < CGROUP_LIMITS; i++) {
         const char *controller = controllers[i];
 
-        if (!has_word(probe->base_fd, "cgroup.controllers", controller)) {
+        if (!file_has(probe->base_fd, "cgroup.controllers", controller)) {
             add_missing(place, "%s: no such controller in %s", controller, probe->base);
             continue;
         }
@@ -375,7 +362,7 @@ static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
     if (error == 0)
         offer_limits(probe, parent_fd);
     if (error == 0 && !is_domain(parent_fd))
-        error = EOPNOTSUPP; /* nobody could enter what is made there */
+        error = EOPNOTSUPP; /* no process could enter a group made there */
     if (parent_fd >= 0)
         close(parent_fd);
     if (error == 0)
@@ -407,17 +394,24 @@ void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
 void cgroup_probe(const char *name, struct cgroup_place *ret_place)
 {
     struct probe probe = {.place = ret_place};
+    struct buf mounts = {0}, groups = {0};
+    bool found;
     char *last;
 
     assert(str_is_id(str_of(name), 64));
     *ret_place = (struct cgroup_place){0};
-    if (!find_own(probe.base)) {
+    cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts);
+    cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &groups);
+    found = cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, probe.base, sizeof probe.base);
+    buf_free(&mounts);
+    buf_free(&groups);
+    if (!found) {
         add_missing(ret_place, "memory, pids, cpu: no cgroup v2 is mounted");
         return;
     }
     last = strrchr(probe.base, '/');
     if (last && strcmp(last, "/" LEAF) == 0)
-        *last = '\0'; /* we, or who started us, went one level down already */
+        *last = '\0'; /* we, or our parent, went one level down already */
     probe.base_fd = open_group(probe.base);
     if (probe.base_fd < 0) {
         add_missing(ret_place, "memory, pids, cpu: %s: %s", probe.base, strerror(errno));
@@ -456,20 +450,9 @@ static void set_path(struct cgroup *group, const struct cgroup_place *place, str
     assert(place->parent[0] && len > 0 && (size_t)len < sizeof group->path);
 }
 
-static int set_quota(const struct cgroup *group, int64_t permille)
-{
-    int64_t quota_us = permille * (QUOTA_PERIOD_US / 1000);
-    char text[48];
-
-    if (quota_us < QUOTA_US_MIN)
-        quota_us = QUOTA_US_MIN;
-    snprintf(text, sizeof text, "%" PRId64 " %d", quota_us, QUOTA_PERIOD_US);
-    return cgroup_file_put(group->fd, "cpu.max", text);
-}
-
 static int set_limits(const struct cgroup *group, const struct cgroup_limits *wanted)
 {
-    char number[24];
+    char number[24], quota[48];
     int error = 0;
 
     if (wanted->memory_bytes_max > 0) {
@@ -486,16 +469,14 @@ static int set_limits(const struct cgroup *group, const struct cgroup_limits *wa
         snprintf(number, sizeof number, "%" PRId64, wanted->pids_max);
         error = cgroup_file_put(group->fd, "pids.max", number);
     }
-    if (error == 0 && wanted->cpu_permille_max > 0)
-        error = set_quota(group, wanted->cpu_permille_max);
-    return error;
-}
+    if (error == 0 && wanted->cpu_permille_max > 0) {
+        int64_t quota_us = wanted->cpu_permille_max * (QUOTA_PERIOD_US / 1000);
 
-static bool is_offered(const struct cgroup_place *place, const struct cgroup_limits *wanted)
-{
-    return (!wanted->memory_bytes_max || place->limits[CGROUP_MEMORY]) &&
-           (!wanted->pids_max || place->limits[CGROUP_PIDS]) &&
-           (!wanted->cpu_permille_max || place->limits[CGROUP_CPU]);
+        snprintf(quota, sizeof quota, "%" PRId64 " %d",
+                 quota_us < QUOTA_US_MIN ? QUOTA_US_MIN : quota_us, QUOTA_PERIOD_US);
+        error = cgroup_file_put(group->fd, "cpu.max", quota);
+    }
+    return error;
 }
 
 static int make(struct cgroup *group, const struct cgroup_place *place, struct str key)
@@ -528,7 +509,9 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, str
 
     assert(wanted->memory_bytes_max >= 0 && wanted->pids_max >= 0 && wanted->cpu_permille_max >= 0);
     *group = CGROUP_NONE;
-    if (!is_offered(place, wanted))
+    if (!((!wanted->memory_bytes_max || place->limits[CGROUP_MEMORY]) &&
+          (!wanted->pids_max || place->limits[CGROUP_PIDS]) &&
+          (!wanted->cpu_permille_max || place->limits[CGROUP_CPU])))
         return problem_set(why, ERR_IO, "", "Its limits cannot be enforced here (%s).",
                            place->missing[0] ? place->missing : "no control groups");
     error = make(group, place, key);
@@ -561,42 +544,26 @@ int cgroup_enter(const struct cgroup *group)
 
 /* --- ending --- */
 
-static void kill_listed(const struct cgroup *group)
-{
-    struct buf procs = {0};
-    struct str rest;
-
-    if (cgroup_file_get(group->fd, "cgroup.procs", &procs) == 0)
-        for (rest = buf_view(&procs); rest.at;) {
-            int64_t pid;
-
-            /* They are frozen: nobody among them can end and give a number away. */
-            if (str_int(str_cut(&rest, '\n'), &pid) && pid > 1)
-                kill((pid_t)pid, SIGKILL);
-        }
-    buf_free(&procs);
-}
-
-static bool is_frozen(const struct cgroup *group)
-{
-    int64_t frozen = 0;
-
-    return cgroup_file_int(group->fd, "cgroup.events", "frozen", &frozen) && frozen == 1;
-}
-
 /* Kernels before 5.14 have no cgroup.kill. */
 static bool freeze_and_kill(const struct cgroup *group)
 {
-    int64_t until_ms = clock_mono_ms() + FREEZE_MS;
-    bool frozen;
+    int64_t until_ms = clock_mono_ms() + FREEZE_MS, frozen = 0, pid;
+    struct buf procs = {0};
+    struct str rest;
 
     if (cgroup_file_put(group->fd, "cgroup.freeze", "1") != 0)
         return false;
-    while (!(frozen = is_frozen(group)) && clock_mono_ms() < until_ms)
+    while ((!cgroup_file_int(group->fd, "cgroup.events", "frozen", &frozen) || frozen != 1) &&
+           clock_mono_ms() < until_ms)
         usleep(WAIT_US);
-    kill_listed(group);
+    if (cgroup_file_get(group->fd, "cgroup.procs", &procs) == 0)
+        for (rest = buf_view(&procs); rest.at;)
+            /* They are frozen: none of them can end and free its number for another process. */
+            if (str_int(str_cut(&rest, '\n'), &pid) && pid > 1)
+                kill((pid_t)pid, SIGKILL);
+    buf_free(&procs);
     cgroup_file_put(group->fd, "cgroup.freeze", "0");
-    return frozen;
+    return frozen == 1;
 }
 
 bool cgroup_kill(const struct cgroup *group)

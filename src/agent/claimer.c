@@ -261,6 +261,7 @@ void deploy_table_take(struct deploy_table *deploy_table, const struct json *rep
                        struct arena *arena, struct str *ret_cursor)
 {
     const struct json *rows = json_get(reply, "rows");
+    int64_t version = -1;
     bool delta = false;
 
     *ret_cursor = STR("");
@@ -272,15 +273,12 @@ void deploy_table_take(struct deploy_table *deploy_table, const struct json *rep
             merge_rows(deploy_table, rows, json_get(reply, "gone"));
         else
             read_rows(deploy_table, rows);
-        int64_t version = -1;
-
         json_int(json_get(reply, "version"), &version);
         if (deploy_table->page == 1 || version < deploy_table->oldest_page)
             deploy_table->oldest_page = version;
         deploy_table->version = -1;
         if (json_is_null(json_get(reply, "next_cursor")))
-            deploy_table->version =
-                deploy_table->oldest_page; /* what changed since is told with the next */
+            deploy_table->version = deploy_table->oldest_page; /* the next view has what changed */
         else
             *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
     }
@@ -320,7 +318,7 @@ bool deploy_table_goodbye(const struct deploy_table *deploy_table, struct str ad
 
 /* --- the member list --- */
 
-/* Who left longer ago and owns nothing is not missed any more. */
+/* A member that has been away for longer and owns nothing is forgotten. */
 enum { WATCH_MS_MAX = 5 * 60 * 1000 };
 
 /* A tag a node sets when it would not claim although it is well: it is full, or claims nothing. */
@@ -426,33 +424,10 @@ static bool take_source(struct member_list *member_list, const struct json *repl
     return same;
 }
 
-static void take_all(struct member_list *member_list, const struct json *list, int64_t now_ms)
-{
-    const struct json *terminal = json_first(list);
-
-    free_entries(&member_list->by_id);
-    for (uint32_t i = 0; i < list->count; i++, terminal = json_next(terminal))
-        put(member_list, terminal);
-    if (member_list->synced_ms == MEMBER_NEVER)
-        member_list->synced_ms = now_ms;
-}
-
-static void take_change(struct member_list *member_list, const struct json *change)
-{
-    const struct json *payload = json_get(change, "payload"), *added = json_get(payload, "new");
-    struct arena arena = {0};
-
-    if (!json_is_null(added))
-        put(member_list, added);
-    else
-        drop(member_list, json_str(json_get(json_get(payload, "old"), "terminal_id"), &arena));
-    arena_free(&arena);
-}
-
 bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms)
 {
     const struct json *list = json_get(reply, "terminals"), *changes = json_get(reply, "changes");
-    const struct json *change = json_first(changes);
+    const struct json *change = json_first(changes), *terminal = json_first(list);
     int64_t seq = 0, before = member_list->seq;
     bool same = take_source(member_list, reply);
 
@@ -460,17 +435,29 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
         return false;
     member_list->seq = seq;
     if (json_type(list) == JSON_ARR) {
-        if (!same) /* another life of the server: everybody has to come back to it first */
+        if (!same) /* the server started anew: everybody has to come back to it first */
             member_list->synced_ms = MEMBER_NEVER;
-        take_all(member_list, list, now_ms);
+        free_entries(&member_list->by_id);
+        for (uint32_t i = 0; i < list->count; i++, terminal = json_next(terminal))
+            put(member_list, terminal);
+        if (member_list->synced_ms == MEMBER_NEVER)
+            member_list->synced_ms = now_ms;
         return true;
     }
     if (!same || json_type(changes) != JSON_ARR || before + changes->count != seq) {
         member_list->source[0] = 0;
         return false;
     }
-    for (uint32_t i = 0; i < changes->count; i++, change = json_next(change))
-        take_change(member_list, change);
+    for (uint32_t i = 0; i < changes->count; i++, change = json_next(change)) {
+        const struct json *payload = json_get(change, "payload"), *added = json_get(payload, "new");
+        struct arena arena = {0};
+
+        if (!json_is_null(added))
+            put(member_list, added);
+        else
+            drop(member_list, json_str(json_get(json_get(payload, "old"), "terminal_id"), &arena));
+        arena_free(&arena);
+    }
     return true;
 }
 
@@ -485,16 +472,6 @@ static int by_id(const void *a, const void *b)
 static const struct json *tag(const struct member_list_entry *entry, const char *name)
 {
     return json_get(json_get(entry->terminal, "tags"), name);
-}
-
-static void fill(const struct member_list_entry *entry, struct str address, struct claim_node *node)
-{
-    *node = (struct claim_node){.address = address,
-                                .labels = json_get(entry->terminal, "labels"),
-                                .namespaces = json_get(entry->terminal, "namespaces")};
-    json_bool(json_get(entry->terminal, "takes"), &node->takes);
-    if (json_str_is(tag(entry, TAG_TAKES), "false"))
-        node->takes = false;
 }
 
 size_t member_list_nodes(const struct member_list *member_list, struct arena *arena,
@@ -517,9 +494,17 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
                             .address = json_str(tag(sorted[i], "node_unit_address"), arena)};
     member_units(members, filled, 0, MEMBER_TTL_OFF, arena, &units);
     *ret_nodes = arena_array(arena, struct claim_node, units.addresses.count + 1);
-    for (size_t i = 0; i < units.addresses.count; i++)
-        fill(map_get(&member_list->by_id, units.terminals[i]), units.addresses.at[i],
-             &(*ret_nodes)[i]);
+    for (size_t i = 0; i < units.addresses.count; i++) {
+        struct claim_node *node = &(*ret_nodes)[i];
+
+        entry = map_get(&member_list->by_id, units.terminals[i]);
+        *node = (struct claim_node){.address = units.addresses.at[i],
+                                    .labels = json_get(entry->terminal, "labels"),
+                                    .namespaces = json_get(entry->terminal, "namespaces")};
+        json_bool(json_get(entry->terminal, "takes"), &node->takes);
+        if (json_str_is(tag(entry, TAG_TAKES), "false"))
+            node->takes = false;
+    }
     return units.addresses.count;
 }
 
@@ -682,19 +667,6 @@ static void give_up(struct claimer *claimer, const char *what, enum err err)
 
 /* --- claiming --- */
 
-static void count_refusal(struct claimer *claimer, const struct json *reply,
-                          const struct deploy_row *row)
-{
-    struct arena arena = {0};
-    struct str reason = json_str(json_get(reply, "reason"), &arena);
-
-    claimer->conflicts++;
-    claimer->skips[CLAIM_CONFLICT]++;
-    log_event(LOG_DEBUG, "claim.refused", KS("node_id", claimer->config.node_id),
-              KS("deployment_id", row->id), KS("reason", reason));
-    arena_free(&arena);
-}
-
 static void on_claimed(struct link_call *link_call)
 {
     struct claimer *claimer = container_of(link_call, struct claimer, link_call);
@@ -711,7 +683,14 @@ static void on_claimed(struct link_call *link_call)
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
                   KS("from", row->address));
     } else if (link_call->err == ERR_CONFLICT) {
-        count_refusal(claimer, link_call->reply, row);
+        struct arena arena = {0};
+        struct str reason = json_str(json_get(link_call->reply, "reason"), &arena);
+
+        claimer->conflicts++;
+        claimer->skips[CLAIM_CONFLICT]++;
+        log_event(LOG_DEBUG, "claim.refused", KS("node_id", claimer->config.node_id),
+                  KS("deployment_id", row->id), KS("reason", reason));
+        arena_free(&arena);
     } else {
         deploy_table_forget(&claimer->deploy_table); /* nobody knows whether it was done */
         give_up(claimer, link_call->path, link_call->err);
@@ -752,27 +731,19 @@ static void claim_next(struct claimer *claimer)
 
 /* --- deciding --- */
 
-static struct member_rules rules_of(const struct claimer *claimer)
-{
-    int64_t lease_ms = node_lease_lease_ms(claimer->config.node_lease);
-
-    /* Everything scales with the lease: 15 s and 30 s of 45 s. */
-    return claimer->deploy_table.mode == DEPLOY_SEED
-               ? member_seed
-               : (struct member_rules){.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
-}
-
 /* From when on the rows of an absent owner may be taken. */
 static int64_t lost_ms(const struct claimer *claimer, struct str address)
 {
-    struct member_rules rules = rules_of(claimer);
-    int64_t at_ms = member_list_lost_ms(&claimer->member_list, address, &rules);
-    int64_t left_ms = claimer->deploy_table.mode == DEPLOY_SEED
-                          ? -1
-                          : deploy_table_left_ms(&claimer->deploy_table, address);
-    int64_t lease_ms = claimer->loop->mono_ms + left_ms + 1;
+    int64_t lease_ms = node_lease_lease_ms(claimer->config.node_lease), at_ms, left_ms, over_ms;
+    /* Everything scales with the lease: 15 s and 30 s of 45 s. */
+    struct member_rules rules = {.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 
-    return at_ms != MEMBER_NEVER && left_ms >= 0 && lease_ms > at_ms ? lease_ms : at_ms;
+    if (claimer->deploy_table.mode == DEPLOY_SEED)
+        return member_list_lost_ms(&claimer->member_list, address, &member_seed);
+    at_ms = member_list_lost_ms(&claimer->member_list, address, &rules);
+    left_ms = deploy_table_left_ms(&claimer->deploy_table, address);
+    over_ms = claimer->loop->mono_ms + left_ms + 1;
+    return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
 }
 
 static void find_lost(struct claimer *claimer, const struct names *online)
@@ -797,22 +768,6 @@ static void find_lost(struct claimer *claimer, const struct names *online)
     }
 }
 
-/* Most of the others are gone, and said nothing: what they own is not touched. */
-static void guard(struct claimer *claimer)
-{
-    struct names absent;
-
-    member_list_absent(&claimer->member_list, &claimer->cycle, &absent);
-    claimer->absent_count = 0;
-    for (size_t i = 0; i < absent.count; i++)
-        claimer->absent_count += !deploy_table_goodbye(&claimer->deploy_table, absent.at[i]);
-    claimer->mass_loss = claimer->deploy_table.mode != DEPLOY_SEED &&
-                         !claimer->deploy_table.approved && claimer->lost.count > 0 &&
-                         claim_mass_loss(claimer->node_count, claimer->absent_count);
-    if (claimer->mass_loss)
-        names_init(&claimer->lost, 0, &claimer->cycle);
-}
-
 /* Why this node claims nothing now, whatever there is. */
 static enum claim_skip own_skip(const struct claimer *claimer)
 {
@@ -834,7 +789,7 @@ static enum claim_skip own_skip(const struct claimer *claimer)
 /* Who is online, with how much, and who is lost. */
 static void look_around(struct claimer *claimer)
 {
-    struct names online;
+    struct names online, absent;
     int64_t *counts;
 
     claimer->node_count =
@@ -851,7 +806,16 @@ static void look_around(struct claimer *claimer)
             claimer->owned = (size_t)counts[i];
     }
     find_lost(claimer, &online);
-    guard(claimer);
+    /* If most of the others are gone without a goodbye, what they own is not touched. */
+    member_list_absent(&claimer->member_list, &claimer->cycle, &absent);
+    claimer->absent_count = 0;
+    for (size_t i = 0; i < absent.count; i++)
+        claimer->absent_count += !deploy_table_goodbye(&claimer->deploy_table, absent.at[i]);
+    claimer->mass_loss = claimer->deploy_table.mode != DEPLOY_SEED &&
+                         !claimer->deploy_table.approved && claimer->lost.count > 0 &&
+                         claim_mass_loss(claimer->node_count, claimer->absent_count);
+    if (claimer->mass_loss)
+        names_init(&claimer->lost, 0, &claimer->cycle);
 }
 
 /* What keeps failing here and did not fail elsewhere goes there. Where all failed, or there is
@@ -982,19 +946,6 @@ static void release_next(struct claimer *claimer)
     ask(claimer, "/v1/deployments/lost", on_released, CALL_MS);
 }
 
-static void table_known(struct claimer *claimer)
-{
-    claimer->failed = ERR_OK;
-    look_around(claimer);
-    if (claimer->deploy_table.mode == DEPLOY_SEED && claimer->node_count > 0 &&
-        claimer->lost.count > 0 && claimer->released == 0)
-        release_next(claimer);
-    else if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
-        ask_usage(claimer);
-    else
-        decide(claimer);
-}
-
 static void on_view(struct link_call *link_call)
 {
     struct claimer *claimer = container_of(link_call, struct claimer, link_call);
@@ -1006,10 +957,19 @@ static void on_view(struct link_call *link_call)
         return;
     }
     deploy_table_take(&claimer->deploy_table, link_call->reply, &claimer->cycle, &cursor);
-    if (cursor.len && claimer->deploy_table.page < PAGES_MAX)
+    if (cursor.len && claimer->deploy_table.page < PAGES_MAX) {
         ask_view(claimer, cursor);
+        return;
+    }
+    claimer->failed = ERR_OK;
+    look_around(claimer);
+    if (claimer->deploy_table.mode == DEPLOY_SEED && claimer->node_count > 0 &&
+        claimer->lost.count > 0 && claimer->released == 0)
+        release_next(claimer);
+    else if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
+        ask_usage(claimer);
     else
-        table_known(claimer);
+        decide(claimer);
 }
 
 static void ask_view(struct claimer *claimer, struct str cursor)
@@ -1041,30 +1001,25 @@ static void on_members(struct link_call *link_call)
     ask_view(claimer, STR_NONE);
 }
 
-static void begin_cycle(struct claimer *claimer)
-{
-    struct jsonw w = new_body(claimer);
+/* --- when --- */
 
-    assert(!claimer->busy);
+static void on_tick(struct loop_part *part)
+{
+    struct claimer *claimer = container_of(part, struct claimer, part);
+    struct jsonw w;
+
+    if (!claimer->up || claimer->busy || claimer->loop->mono_ms < claimer->next_ms)
+        return;
     claimer->busy = true;
     claimer->woken = false;
     claimer->begun_ms = claimer->loop->mono_ms;
     claimer->tried = claimer->claimed = claimer->conflicts = claimer->released = 0;
     claimer->nodes = NULL;
     claimer->node_count = 0;
+    w = new_body(claimer);
     member_list_write(&claimer->member_list, &w);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/terminals/sync", on_members, CALL_MS);
-}
-
-/* --- when --- */
-
-static void on_tick(struct loop_part *part)
-{
-    struct claimer *claimer = container_of(part, struct claimer, part);
-
-    if (claimer->up && !claimer->busy && claimer->loop->mono_ms >= claimer->next_ms)
-        begin_cycle(claimer);
 }
 
 void claimer_wake(struct claimer *claimer)

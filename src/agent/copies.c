@@ -46,14 +46,8 @@ static const char *const state_names[COPY_STATES] = {[COPY_WAITING] = "waiting",
                                                      [COPY_RUNNING] = "running",
                                                      [COPY_STOPPING] = "stopping"};
 
-static const char *copy_state_name(enum copy_state state)
-{
-    assert(state < COPY_STATES);
-    return state_names[state];
-}
-
 /* A text as a reason: one line, cut where it is too long. */
-static void copy_words(struct str text, char words[COPY_WORDS_MAX])
+static void copy_reason(struct str text, char words[COPY_REASON_MAX])
 {
     size_t len = 0;
 
@@ -61,7 +55,7 @@ static void copy_words(struct str text, char words[COPY_WORDS_MAX])
         size_t one = str_utf8_len(text);
         bool ok = one > 0 && str_is_text((struct str){.at = text.at, .len = one});
 
-        if (len + (ok ? one : 1) >= COPY_WORDS_MAX)
+        if (len + (ok ? one : 1) >= COPY_REASON_MAX)
             break;
         if (ok)
             memcpy(words + len, text.at, one);
@@ -180,8 +174,8 @@ void copies_danger(struct copies *copies, bool danger)
 
 /* --- what others may know --- */
 
-/* The words of PROTOCOL.md, which say more and less than ours. */
-static const char *told_state(const struct copy *copy)
+/* As PROTOCOL.md names it, which is not the state we keep. */
+static const char *reported_state(const struct copy *copy)
 {
     if (copy->wrong[0] && !copy->run)
         return "refused"; /* its reason says more */
@@ -195,19 +189,11 @@ static const char *told_state(const struct copy *copy)
         return "unhealthy";
     if (copy_changed(copy) && copy->state != COPY_STOPPING)
         return "updating"; /* the version before the one that is wanted */
-    return copy->state == COPY_WAITING ? "stopped" : copy_state_name(copy->state);
-}
-
-static void write_health(const struct copy *copy, struct jsonw *w)
-{
-    if (copy_health(copy) == COPY_UNKNOWN)
-        jsonw_knull(w, "healthy");
-    else
-        jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
+    return copy->state == COPY_WAITING ? "stopped" : state_names[copy->state];
 }
 
 /* Why it is as it is; of one that runs and is as it should be, why the one before it ended. */
-static struct str told_reason(const struct copy *copy)
+static struct str reported_reason(const struct copy *copy)
 {
     const char *words = copy->wrong[0]                                         ? copy->wrong
                         : copy->killed                                         ? copy->killed_why
@@ -218,13 +204,13 @@ static struct str told_reason(const struct copy *copy)
     return *words ? str_of(words) : STR_NONE;
 }
 
-/* Limits that nobody keeps to are worse than none, so it is told which those are. */
+/* Limits that nobody enforces are worse than none, so the status says which those are. */
 static void write_limits(const struct copy *copy, struct jsonw *w)
 {
     const struct deploy_spec *spec = copy->run ? copy_spec_of_run(copy) : &copy->spec;
     struct run_limits_offered offered;
     struct buf text = {0};
-    char words[COPY_WORDS_MAX];
+    char words[COPY_REASON_MAX];
 
     if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids ||
                    spec->limits.disk_mb))
@@ -240,7 +226,7 @@ static void write_limits(const struct copy *copy, struct jsonw *w)
         struct buf all = {0};
 
         buf_fmt(&all, "not enforced: %.*s (%s)", (int)text.len - 2, text.at + 2, offered.missing);
-        copy_words(buf_view(&all), words);
+        copy_reason(buf_view(&all), words);
         buf_free(&all);
     }
     jsonw_kstr(w, "limits", text.len > 0 ? str_of(words) : STR("enforced"));
@@ -261,15 +247,18 @@ static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
     if (copy->asks)
         jsonw_kint(w, "wants", copy->version);
     copy->asks = false;
-    jsonw_kstr(w, "state", str_of(told_state(copy)));
-    write_health(copy, w);
+    jsonw_kstr(w, "state", str_of(reported_state(copy)));
+    if (copy_health(copy) == COPY_UNKNOWN)
+        jsonw_knull(w, "healthy");
+    else
+        jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
     if (copy->run && copy->run->pid)
         jsonw_kint(w, "pid", copy->run->pid);
     jsonw_kint(w, "restarts", copy->restarts);
     jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
     if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
         jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
-    jsonw_kstr(w, "reason", told_reason(copy));
+    jsonw_kstr(w, "reason", reported_reason(copy));
     write_limits(copy, w);
     if (exit && exit->exit_code >= 0)
         jsonw_kint(w, "exit_code", exit->exit_code);
@@ -307,7 +296,8 @@ void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
     if (!copy || copy->held == hold)
         return;
     copy->held = hold;
-    str_copy(told_reason(copy), copy->failed, sizeof copy->failed); /* the end to come is ours */
+    /* Kept now: the next end will be our own doing. */
+    str_copy(reported_reason(copy), copy->failed, sizeof copy->failed);
     copy_log(copy, LOG_INFO, "copy.given_up", words[hold]);
 }
 
@@ -479,9 +469,9 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
     return true;
 }
 
-/* Its own command, or the agent's for packages with its arguments behind. */
-static enum err find_words(const struct copy *copy, const char *dir, struct arena *arena,
-                           struct strs *ret_words, struct problem *why)
+/* Its own command, or the agent's for packages, followed by its arguments. */
+static enum err find_argv(const struct copy *copy, const char *dir, struct arena *arena,
+                          struct strs *ret_words, struct problem *why)
 {
     const struct deploy_spec *own = &copy->spec;
     struct strs run, words = own->command;
@@ -507,7 +497,7 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
 {
     struct arena arena = {0};
     struct strs words;
-    enum err err = find_words(copy, dir, &arena, &words, why);
+    enum err err = find_argv(copy, dir, &arena, &words, why);
     struct str program = err ? STR("") : words.at[0];
 
     /* A name without a slash is looked up in a PATH that only the shim knows. */
@@ -521,25 +511,12 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
     return err;
 }
 
-/* A deployment must run somewhere: where a limit cannot be enforced its copy runs without it, and
- * says so in its status. */
-static void set_limits(const struct copy *copy, struct run_spec *spec)
-{
-    const struct deploy_limits *own = &copy->spec.limits;
-    struct run_limits_offered offered;
-
-    runs_offered(copy->copies->runs, &offered);
-    spec->memory_bytes_max = offered.memory ? own->memory_mb << 20 : 0;
-    spec->pids_max = offered.pids ? own->pids : 0;
-    spec->cpu_permille_max = offered.cpu ? own->cpu_percent * 10 : 0;
-    spec->disk_bytes_max = own->disk_mb << 20; /* its shim looks; that needs no group */
-}
-
 /* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
 static enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
 {
     struct copies *copies = copy->copies;
     const struct deploy_spec *own = &copy->spec;
+    const struct deploy_limits *limits = &own->limits;
     struct arena arena = {0};
     struct buf meta = {0};
     struct strs words;
@@ -548,6 +525,7 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
                             .cwd = str_of(dir),
                             .stop_grace_ms = own->stop_grace_ms,
                             .log_bytes_max = copies->config->log_bytes_max};
+    struct run_limits_offered offered;
     enum err err;
 
     assert(!copy->run && copy->known && copy->wanted);
@@ -556,7 +534,7 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
         spec.deadline_grace_ms = copies->fence_grace_ms;
         assert(spec.deadline_boot_ms > 0);
     }
-    err = find_words(copy, dir, &arena, &words, why);
+    err = find_argv(copy, dir, &arena, &words, why);
     if (!err)
         err = copy_secrets(copy, own, &spec, why);
     if (err) {
@@ -565,7 +543,13 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     }
     spec.argv = words.at;
     spec.argc = words.count;
-    set_limits(copy, &spec);
+    /* A deployment must run somewhere: where a limit cannot be enforced its copy runs without it,
+     * and says so in its status. */
+    runs_offered(copies->runs, &offered);
+    spec.memory_bytes_max = offered.memory ? limits->memory_mb << 20 : 0;
+    spec.pids_max = offered.pids ? limits->pids : 0;
+    spec.cpu_permille_max = offered.cpu ? limits->cpu_percent * 10 : 0;
+    spec.disk_bytes_max = limits->disk_mb << 20; /* its shim looks; that needs no group */
     copy_run_key(copy, "d", key);
     spec.key = str_of(key);
     copy_env(copy, own, copy->version, dir, &arena, &spec);
@@ -634,7 +618,7 @@ static void judged(struct copy *copy, bool well, const char *reason)
         copy->unwell[0] = 0;
         return;
     }
-    copy_words(str_of(reason), copy->unwell);
+    copy_reason(str_of(reason), copy->unwell);
     if (!check->passed && copy->copies->loop->mono_ms < check->begun_ms + health->start_ms) {
         copy_log(copy, LOG_DEBUG, "copy.starting", reason);
         return;
@@ -651,7 +635,7 @@ static void on_command_ended(struct run *run)
 {
     struct copy *copy = run->user;
     bool well = strcmp(run->exit.reason, "EXITED") == 0 && run->exit.exit_code == 0;
-    char line[COPY_WORDS_MAX], words[2 * COPY_WORDS_MAX];
+    char line[COPY_REASON_MAX], words[2 * COPY_REASON_MAX];
 
     runlog_last_line(run->exit.tail, line, sizeof line);
     snprintf(words, sizeof words, "Its check failed. %s%s%s", run->exit.detail, *line ? " " : "",
@@ -696,17 +680,6 @@ static void ask_command(struct copy *copy)
     arena_free(&arena);
 }
 
-/* A check of an earlier agent: it is ended and forgotten. */
-static void copy_check_adopt(struct run *run)
-{
-    run->handler = &command_handler;
-    run->user = NULL;
-    if (run->state == RUN_ENDED)
-        run_forget(run);
-    else
-        run_stop(run, "STOPPED", 0);
-}
-
 /* --- by HTTP --- */
 
 static void on_answer(struct client_call *call)
@@ -714,7 +687,7 @@ static void on_answer(struct client_call *call)
     struct check_call *own = container_of(call, struct check_call, call);
     struct copy *copy = own->copy;
     bool well = call->err == ERR_OK && call->status >= 200 && call->status <= 299;
-    char words[COPY_WORDS_MAX];
+    char words[COPY_REASON_MAX];
 
     if (copy) {
         assert(copy->check.call == call);
@@ -830,12 +803,12 @@ static void set_state(struct copy *copy, enum copy_state state)
     changed(copy);
 }
 
-/* Why it is not as it should be; told when it is another than before. */
-static void set_words(struct copy *copy, char words[COPY_WORDS_MAX], const char *text)
+/* Why it is not as it should be; a change is reported. */
+static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text)
 {
-    char cut[COPY_WORDS_MAX];
+    char cut[COPY_REASON_MAX];
 
-    copy_words(str_of(text), cut);
+    copy_reason(str_of(text), cut);
     if (strcmp(words, cut) == 0)
         return;
     memcpy(words, cut, sizeof cut);
@@ -884,7 +857,7 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
 
     assert(!copy->run);
     copy->failures++;
-    set_words(copy, copy->ended, reason);
+    set_reason(copy, copy->ended, reason);
     pause_ms = backoff_ms(copy->failures, min_ms, max_ms > min_ms ? max_ms : min_ms, &copies->rnd);
     if (pause_ms < least_ms)
         pause_ms = least_ms;
@@ -1006,10 +979,10 @@ static void on_ended(struct run *run)
         failed(copy, reason, killed_pause_ms(copy, &run->exit));
     } else if (asked || replaced || strcmp(run->exit.reason, "DEADLINE") == 0) {
         copy->next_ms = 0;
-        set_words(copy, copy->ended, reason);
+        set_reason(copy, copy->ended, reason);
         set_state(copy, COPY_WAITING);
     } else if (over != COPY_NOT_OVER) {
-        set_words(copy, copy->ended, reason);
+        set_reason(copy, copy->ended, reason);
         copy_log(copy, over == COPY_FINISHED ? LOG_INFO : LOG_WARN, "copy.over", reason);
         set_over(copy, over, copy->run_version);
     } else {
@@ -1020,17 +993,6 @@ static void on_ended(struct run *run)
 }
 
 static const struct run_handler copies_run_handler = {.started = on_started, .ended = on_ended};
-
-static void drop(struct copy *copy)
-{
-    assert(!copy->run);
-    copy_check_cancel(copy);
-    if (copy->last)
-        run_forget(copy->last);
-    copy->last = NULL;
-    copy_log(copy, LOG_INFO, "copy.gone", "this node does not run it any more");
-    copies_leave(copy);
-}
 
 /* --- the beginning --- */
 
@@ -1053,8 +1015,8 @@ static bool is_installed(struct copy *copy, const char **ret_dir)
         packages_need(packages, spec->package_name, spec->package_version, ret_dir);
 
     if (state != PACKAGE_READY)
-        set_words(copy, copy->waits,
-                  packages_reason(packages, spec->package_name, spec->package_version));
+        set_reason(copy, copy->waits,
+                   packages_reason(packages, spec->package_name, spec->package_version));
     return state == PACKAGE_READY;
 }
 
@@ -1078,12 +1040,24 @@ static void begin(struct copy *copy)
 
 /* --- replacing --- */
 
-/* A daemon runs on many nodes, and a version that does not work should break only one: the server
- * says when this node's turn is. */
-static bool is_its_turn(struct copy *copy)
+/* May what runs be stopped for what is wanted now? Not before that can be started: a version that
+ * cannot be installed leaves the one before it running. */
+static bool may_replace(struct copy *copy)
 {
+    struct problem why = {0};
     int64_t now_ms = copy->copies->loop->mono_ms;
+    const char *dir;
 
+    if (copy->run_generation != copy->generation)
+        return true; /* what runs is of an assignment that is over */
+    if (copy->wrong[0] || !is_installed(copy, &dir))
+        return false;
+    if (copy_startable(copy, dir, &why)) {
+        set_reason(copy, copy->waits, why.detail);
+        return false;
+    }
+    /* A daemon runs on many nodes, and a version that does not work should break only one: the
+     * server says when this node's turn is. */
     if (!copy->daemon || copy->turn_version == copy->version)
         return true;
     if (now_ms >= copy->ask_ms) {
@@ -1094,31 +1068,13 @@ static bool is_its_turn(struct copy *copy)
     return false;
 }
 
-/* May what runs be stopped for what is wanted now? Not before that can be started: a version that
- * cannot be installed leaves the one before it running. */
-static bool may_replace(struct copy *copy)
-{
-    struct problem why = {0};
-    const char *dir;
-
-    if (copy->run_generation != copy->generation)
-        return true; /* what runs is of an assignment that is over */
-    if (copy->wrong[0] || !is_installed(copy, &dir))
-        return false;
-    if (copy_startable(copy, dir, &why)) {
-        set_words(copy, copy->waits, why.detail);
-        return false;
-    }
-    return is_its_turn(copy);
-}
-
 /* --- every tick --- */
 
 static void look_at_run(struct copy *copy)
 {
     if (copy->stopping)
         return;
-    if (copy->copies->ending || copy->held || (copy->copies->told && !copy->wanted))
+    if (copy->copies->ending || copy->held || (copy->copies->rows_known && !copy->wanted))
         copy_stop(copy, REASON_STOPPED, -1);
     else if (copy_changed(copy) && may_replace(copy))
         copy_stop(copy, REASON_REPLACED, -1);
@@ -1128,30 +1084,31 @@ static void look_at_run(struct copy *copy)
             copy->looping = false;
         }
         copy_check_tick(copy);
-        if (copy->told_health != copy_health(copy)) {
-            copy->told_health = copy_health(copy);
+        if (copy->reported_health != copy_health(copy)) {
+            copy->reported_health = copy_health(copy);
             changed(copy);
         }
     }
-}
-
-static void look_at(struct copy *copy)
-{
-    if (copy->run)
-        look_at_run(copy);
-    else if (copy->copies->told && !copy->wanted)
-        drop(copy);
-    else if (may_start(copy))
-        begin(copy);
-    else if (copy->state == COPY_INSTALLING)
-        set_state(copy, COPY_WAITING);
 }
 
 static void look_at_all(struct copies *copies)
 {
     for (struct copy *copy = copies->first, *next; copy; copy = next) {
         next = copy->next;
-        look_at(copy);
+        if (copy->run) {
+            look_at_run(copy);
+        } else if (copies->rows_known && !copy->wanted) {
+            copy_check_cancel(copy);
+            if (copy->last)
+                run_forget(copy->last);
+            copy->last = NULL;
+            copy_log(copy, LOG_INFO, "copy.gone", "this node does not run it any more");
+            copies_leave(copy);
+        } else if (may_start(copy)) {
+            begin(copy);
+        } else if (copy->state == COPY_INSTALLING) {
+            set_state(copy, COPY_WAITING);
+        }
     }
 }
 
@@ -1160,24 +1117,14 @@ static void on_tick(struct loop_part *part)
     struct copies *copies = container_of(part, struct copies, part);
 
     look_at_all(copies);
-    packages_trim(copies->packages, copies->told && clock_lease_ms() < copies->fence_ms);
+    packages_trim(copies->packages, copies->rows_known && clock_lease_ms() < copies->fence_ms);
 }
 
-/* --- what it is told --- */
+/* --- what the server wants --- */
 
 void copies_round(struct copies *copies)
 {
     copies->round++;
-}
-
-static void set_wrong(struct copy *copy, const struct problem *why)
-{
-    char before[COPY_WORDS_MAX];
-
-    memcpy(before, copy->wrong, sizeof before);
-    set_words(copy, copy->wrong, why->detail);
-    if (strcmp(before, copy->wrong) != 0)
-        copy_log(copy, LOG_ERROR, "copy.bad_spec", copy->wrong);
 }
 
 /* The spec moves into the copy, with its arena. That of what runs is kept: its checks go on until
@@ -1205,7 +1152,7 @@ static void set_spec(struct copy *copy, const struct deploy_spec *spec, struct a
 }
 
 /* What the server says of it. A row whose spec cannot be run has this all the same, so that the
- * refusal is told as that of this assignment. */
+ * refusal is reported as one of this assignment. */
 struct row {
     struct str id, type, ended;
     int64_t generation, version;
@@ -1280,7 +1227,12 @@ void copies_want(struct copies *copies, const struct json *json)
     if (!err && deploy_type_by_name(row.type) == DEPLOY_OTHER)
         err = problem_set(&why, ERR_BAD_FIELD, "type", "type must be deployment or daemon.");
     if (err) {
-        set_wrong(copy, &why);
+        char before[COPY_REASON_MAX];
+
+        memcpy(before, copy->wrong, sizeof before);
+        set_reason(copy, copy->wrong, why.detail);
+        if (strcmp(before, copy->wrong) != 0)
+            copy_log(copy, LOG_ERROR, "copy.bad_spec", copy->wrong);
         arena_free(&arena);
     } else {
         deploy_spec_defaults(&spec, &arena);
@@ -1293,7 +1245,7 @@ void copies_round_over(struct copies *copies)
     for (struct copy *copy = copies->first; copy; copy = copy->next)
         if (copy->round != copies->round)
             copy->wanted = false;
-    copies->told = true;
+    copies->rows_known = true;
     look_at_all(copies);
 }
 
@@ -1311,7 +1263,7 @@ void copies_told(struct copies *copies, const struct json *reply)
             if (str_eq(json_str(json_get(item, "id"), &arena), copy->id)) {
                 struct str reason = json_str(json_get(item, "reason"), &arena);
 
-                set_words(copy, copy->waits, arena_cstr(&arena, reason));
+                set_reason(copy, copy->waits, arena_cstr(&arena, reason));
                 may = false;
             }
         if (may)
@@ -1321,26 +1273,24 @@ void copies_told(struct copies *copies, const struct json *reply)
     arena_free(&arena);
 }
 
-/* What passed is not prolonged: who was frozen over its deadline cannot know who runs it now. */
-static void fence_one(struct copy *copy)
-{
-    int64_t deadline_ms = run_deadline_ms(copy->run);
-
-    assert(copy->wanted && !copy->daemon);
-    if (deadline_ms && clock_lease_ms() >= deadline_ms)
-        copy_stop(copy, REASON_FENCED, 0);
-    else
-        run_deadline(copy->run, copy->copies->fence_ms);
-}
-
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms)
 {
-    assert(copies->told && until_boot_ms > 0 && grace_ms > 0);
+    assert(copies->rows_known && until_boot_ms > 0 && grace_ms > 0);
     copies->fence_ms = until_boot_ms;
     copies->fence_grace_ms = grace_ms;
-    for (struct copy *copy = copies->first; copy; copy = copy->next)
-        if (copy->run && copy->wanted && !copy->daemon && copy->run_generation == copy->generation)
-            fence_one(copy);
+    for (struct copy *copy = copies->first; copy; copy = copy->next) {
+        int64_t deadline_ms;
+
+        if (!copy->run || !copy->wanted || copy->daemon || copy->run_generation != copy->generation)
+            continue;
+        /* A deadline that has passed is not moved: we may have been frozen past it, and another
+         * node may run the deployment by now. */
+        deadline_ms = run_deadline_ms(copy->run);
+        if (deadline_ms && clock_lease_ms() >= deadline_ms)
+            copy_stop(copy, REASON_FENCED, 0);
+        else
+            run_deadline(copy->run, copies->fence_ms);
+    }
     look_at_all(copies);
 }
 
@@ -1366,7 +1316,7 @@ static void adopt_copy(struct copies *copies, struct run *run, const struct copy
             return;
         }
         keep_last(copy, run, meta->version);
-        copy_words(str_of(run->exit.detail), copy->ended);
+        copy_reason(str_of(run->exit.detail), copy->ended);
         return;
     }
     assert(!copy->run);
@@ -1388,12 +1338,18 @@ bool copies_adopt(struct copies *copies, struct run *run)
     bool ours = copy_meta_read(run->meta, &arena, &meta);
     struct copy *there = ours ? copies_find(copies, meta.id) : NULL;
 
-    if (ours && str_is(meta.kind, "health"))
-        copy_check_adopt(run);
-    else if (ours && there && there->run && run->state != RUN_ENDED)
-        ours = false; /* two that live: a thing that never happens is somebody else's to tell */
-    else if (ours)
+    if (ours && str_is(meta.kind, "health")) { /* an earlier agent's: ended and forgotten */
+        run->handler = &command_handler;
+        run->user = NULL;
+        if (run->state == RUN_ENDED)
+            run_forget(run);
+        else
+            run_stop(run, "STOPPED", 0);
+    } else if (ours && there && there->run && run->state != RUN_ENDED) {
+        ours = false; /* two alive at once: that never happens, and the caller reports it */
+    } else if (ours) {
         adopt_copy(copies, run, &meta);
+    }
     arena_free(&arena);
     return ours || packages_adopt(copies->packages, run);
 }

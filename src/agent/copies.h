@@ -43,8 +43,8 @@ bool copies_adopt(struct copies *copies, struct run *run);
 /* Leaves the runs to their shims. Before runs_free and loop_done. */
 void copies_free(struct copies *copies);
 
-/* What this node may run is told in rounds, each of them whole: what a round does not name is
- * stopped. A row that cannot be run keeps what runs of it and is told in the log and the status. */
+/* What this node may run comes in rounds, each of them whole: what a round does not name is
+ * stopped. A row that cannot be run keeps what runs of it; the log and the status say so. */
 void copies_round(struct copies *copies);
 /* {id, type, generation, version, spec} */
 void copies_want(struct copies *copies, const struct json *row);
@@ -103,7 +103,7 @@ void copies_danger(struct copies *copies, bool danger);
 size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
 size_t copies_alive(const struct copies *copies);
 /* An array: how each is, from that place on, at most `max`. The place of the next; 0: that is all.
- * One whose `wants` is told asks whether it is its node's turn. */
+ * One with `wants` asks whether it is its node's turn. */
 size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w);
 /* What the server answered to the last copies_write. */
 void copies_told(struct copies *copies, const struct json *reply);
@@ -124,8 +124,8 @@ struct copies {
     void *user;
     struct map by_id;
     struct copy *first, *last;
-    bool told;   /* a whole round came */
-    bool ending; /* all are stopped and none is started */
+    bool rows_known; /* a whole round came */
+    bool ending;     /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */
     bool danger;                      /* the machine is in danger */
@@ -135,7 +135,7 @@ struct copies {
     bool freed; /* its runs go on without it */
 };
 
-enum { COPY_WORDS_MAX = 256 }; /* of a reason, as the server takes it; with its NUL */
+enum { COPY_REASON_MAX = 256 }; /* of a reason, as the server takes it; with its NUL */
 
 enum copy_health { COPY_UNKNOWN, COPY_WELL, COPY_UNWELL };
 
@@ -165,10 +165,10 @@ struct copy {
     int64_t old_version;          /* 0: none is kept */
     struct arena old_arena;
     bool wanted;
-    enum copy_hold held;         /* not COPY_KEPT: it must not run */
-    char failed[COPY_WORDS_MAX]; /* how it last ended before it was held */
-    int64_t round;               /* that named it last */
-    char wrong[COPY_WORDS_MAX];  /* why its row cannot be run; "" = it can */
+    enum copy_hold held;          /* not COPY_KEPT: it must not run */
+    char failed[COPY_REASON_MAX]; /* how it last ended before it was held */
+    int64_t round;                /* that named it last */
+    char wrong[COPY_REASON_MAX];  /* why its row cannot be run; "" = it can */
     enum copy_state state;
     struct run *run;                     /* NULL: none is alive */
     struct run *last;                    /* the one before it, for its output */
@@ -176,9 +176,9 @@ struct copy {
     int64_t run_generation, run_version; /* of `run` */
     bool stopping;                       /* its end was asked for, so it is no failure */
     bool unhealthy;                      /* and that was why */
-    char unwell[COPY_WORDS_MAX];         /* what its check said last; "" = nothing bad */
-    char ended[COPY_WORDS_MAX];          /* why the last one ended, or could not be started */
-    char waits[COPY_WORDS_MAX];          /* why what is wanted is not started yet */
+    char unwell[COPY_REASON_MAX];        /* what its check said last; "" = nothing bad */
+    char ended[COPY_REASON_MAX];         /* why the last one ended, or could not be started */
+    char waits[COPY_REASON_MAX];         /* why what is wanted is not started yet */
     int64_t failures;                    /* in a row */
     int64_t restarts;                    /* ever, while this agent knows it */
     int64_t next_ms;                     /* CLOCK_MONOTONIC: no start before */
@@ -186,9 +186,9 @@ struct copy {
     bool asks;             /* the next status asks */
     int64_t asked_version; /* the status that is under way asked for this one */
     int64_t turn_version;  /* the version the server has let this node go on to */
-    enum copy_health told_health;
+    enum copy_health reported_health;
     int64_t since_ms;     /* CLOCK_MONOTONIC: in this state */
-    bool looping;         /* told as a crash loop */
+    bool looping;         /* reported as a crash loop */
     enum copy_end over;   /* how it ran to its end, which is not started again */
     int64_t over_version; /* this version of it */
     bool killed;          /* its end was asked for to save the machine */
