@@ -33,20 +33,12 @@ static const struct passwd *find_entry(struct str name, char text[JOB_USER_NAME_
     return entry;
 }
 
-static void find_home(const struct passwd *entry, struct job_user *user)
-{
-    struct stat info;
-
-    if (stat(entry->pw_dir, &info) != 0 || !S_ISDIR(info.st_mode) ||
-        !str_copy(str_of(entry->pw_dir), user->home, sizeof user->home))
-        user->home[0] = '\0';
-}
-
 enum err job_user_find(struct str name, bool allow_root, struct job_user *ret_user,
                        struct problem *why)
 {
     struct job_user user = {.group_count = JOB_USER_GROUPS_MAX};
     const struct passwd *entry = find_entry(name, user.name);
+    struct stat info;
 
     if (!entry)
         return problem_set(why, ERR_NOT_FOUND, "user", "There is no user " STR_FMT " here.",
@@ -56,7 +48,9 @@ enum err job_user_find(struct str name, bool allow_root, struct job_user *ret_us
                            "Nothing is run as %s without allow_root: true.", user.name);
     user.uid = entry->pw_uid;
     user.gid = entry->pw_gid;
-    find_home(entry, &user);
+    if (stat(entry->pw_dir, &info) != 0 || !S_ISDIR(info.st_mode) ||
+        !str_copy(str_of(entry->pw_dir), user.home, sizeof user.home))
+        user.home[0] = '\0';
     if (getgrouplist(user.name, user.gid, user.groups, &user.group_count) < 0)
         user.group_count = JOB_USER_GROUPS_MAX; /* as many as fit */
     *ret_user = user;

@@ -1,6 +1,5 @@
 /* How a job goes from state to state: from the server's message to a run (which program, with which
- * arguments, environment and limits), and from the end of the run to what the server is told about
- * it. */
+ * arguments, environment and limits), and from the end of the run to the report to the server. */
 #include "agent/jobs.h"
 
 #include <assert.h>
@@ -229,45 +228,7 @@ static bool is_f2f(const struct job_message *order)
     return str_is(order->type, "f2f");
 }
 
-/* NULL: this agent can run it; else why not, for the log. */
-static const char *job_message_unfit(const struct config *config, const struct job_message *order)
-{
-    /* Face-to-face jobs come by language, not by task type: their executor says yes or no. */
-    if (!is_f2f(order) && !config_allows(config, order->type))
-        return "allowed_types does not name this type";
-    if (!json_is_null(order->command))
-        return config->allow_commands ? NULL : "commands are not allowed here (allow_commands)";
-    return config_executor(config, order->type) ? NULL : "no executor for this type";
-}
-
-/* --- words --- */
-
-static enum err command_words(const struct json *command, struct arena *arena,
-                              struct run_spec *spec, struct problem *why)
-{
-    struct strs words;
-
-    if (!argv_command(command, arena, &words))
-        return problem_set(why, ERR_BAD_FIELD, "command",
-                           "command must be a text for the shell or a list of texts.");
-    spec->argv = words.at;
-    spec->argc = words.count;
-    return ERR_OK;
-}
-
-static void executor_words(const struct executor *executor, struct arena *arena,
-                           struct run_spec *spec)
-{
-    struct str *words = arena_array(arena, struct str, executor->args.count + 1);
-
-    words[0] = executor->command;
-    for (size_t i = 0; i < executor->args.count; i++)
-        words[i + 1] = executor->args.at[i];
-    spec->argv = words;
-    spec->argc = executor->args.count + 1;
-}
-
-/* --- surroundings --- */
+/* --- environment, secrets, input, limits --- */
 
 static void add_env(struct arena *arena, struct str *env, size_t *count, const char *name,
                     struct str value)
@@ -277,14 +238,13 @@ static void add_env(struct arena *arena, struct str *env, size_t *count, const c
 }
 
 /* Ours come last: a later entry of the same name wins. */
-static void surround(const struct agent_job *job, const struct job_message *order,
+static void make_env(const struct agent_job *job, const struct job_message *order,
                      const struct executor *executor, struct run_spec *spec, struct arena *arena)
 {
     size_t count = executor ? executor->env.count : 0;
-
-    assert(job->key[0] && str_eq(job->type, order->type));
     struct str *env = arena_array(arena, struct str, count + OWN_ENV);
 
+    assert(job->key[0] && str_eq(job->type, order->type));
     for (size_t i = 0; i < count; i++)
         env[i] = executor->env.at[i];
     add_env(arena, env, &count, "BERTH_JOB_ID", str_of(job->job_id));
@@ -314,14 +274,14 @@ static enum err find_secrets(const struct jobs *jobs, const struct job_message *
     struct str type = namespace_join(order->namespace.at ? order->namespace : NAMESPACE_DEFAULT,
                                      order->type, arena);
     struct strs named, own = executor ? executor->secrets : (struct strs){0};
-    struct str *words;
+    struct str *secrets;
 
     if (!argv_secrets(order->secrets, arena, &named))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
-    words = arena_array(arena, struct str, own.count + named.count + 1);
+    secrets = arena_array(arena, struct str, own.count + named.count + 1);
     for (size_t i = 0; i < own.count; i++)
         if (!command || secret_for_job(jobs->config, secret_name(own.at[i]), type, true))
-            words[spec->secret_count++] = own.at[i];
+            secrets[spec->secret_count++] = own.at[i];
     for (size_t i = 0; i < named.count; i++) {
         struct str name = secret_name(named.at[i]);
 
@@ -331,9 +291,9 @@ static enum err find_secrets(const struct jobs *jobs, const struct job_message *
                                " to a job of type " STR_FMT "%s.",
                                STR_ARG(name), STR_ARG(type),
                                command ? " with a command of its own" : "");
-        words[spec->secret_count++] = named.at[i];
+        secrets[spec->secret_count++] = named.at[i];
     }
-    spec->secrets = words;
+    spec->secrets = secrets;
     return ERR_OK;
 }
 
@@ -368,17 +328,6 @@ static int64_t shorter(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Nobody said what such a job needs. Where a limit cannot be kept it runs without: nobody relies on
- * it. */
-static void limit_by_default(const struct jobs *jobs, struct run_spec *spec)
-{
-    struct run_limits_offered offered;
-
-    runs_offered(jobs->runs, &offered);
-    spec->pids_max = offered.pids ? jobs->config->job_pids_max : 0;
-    spec->memory_bytes_max = offered.memory ? jobs->config->job_memory_mb_max << 20 : 0;
-}
-
 static void limit(const struct job_message *order, const struct jobs *jobs,
                   const struct executor *executor, struct run_spec *spec)
 {
@@ -389,7 +338,13 @@ static void limit(const struct job_message *order, const struct jobs *jobs,
     spec->log_bytes_max = config->log_bytes_max;
     spec->alone = true; /* it need not trust other jobs, nor they it */
     if (!executor) {
-        limit_by_default(jobs, spec);
+        struct run_limits_offered offered;
+
+        /* Nobody said what such a job needs. Where a limit cannot be enforced it runs without:
+         * nobody relies on it. */
+        runs_offered(jobs->runs, &offered);
+        spec->pids_max = offered.pids ? config->job_pids_max : 0;
+        spec->memory_bytes_max = offered.memory ? config->job_memory_mb_max << 20 : 0;
         return;
     }
     spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
@@ -406,18 +361,6 @@ static int64_t at_least_1(int64_t ms)
     return ms > 0 ? ms : 1; /* 0 would be none */
 }
 
-/* For the server its time began with the ACK and ends a grace behind the timeout. Of that grace a
- * third is for an answer to the ACK that came late; what is longer is taken off the timeout. */
-static void fence_timeout(const struct agent_job *job, struct run_spec *spec)
-{
-    int64_t spare_ms = job->timeout_grace_ms / 3;
-    int64_t late_ms = clock_lease_ms() - job->taken_ms - spare_ms;
-
-    if (spec->timeout_ms > 0 && late_ms > 0)
-        spec->timeout_ms = at_least_1(spec->timeout_ms - late_ms);
-    spec->timeout_grace_ms = at_least_1(job->timeout_grace_ms - spare_ms);
-}
-
 /* A job that may be tried again ends by itself before its lease does, whatever became of the agent:
  * only then may another node begin it. Its lease began when the ACK was taken, so not before the
  * ACK was first sent. */
@@ -427,32 +370,49 @@ static void fence(const struct agent_job *job, struct run_spec *spec)
         return;
     spec->deadline_boot_ms = fence_stop_ms(job->taken_ms, job->lease_ms);
     spec->deadline_grace_ms = at_least_1(fence_grace_ms(job->lease_ms));
-    if (job->timeout_grace_ms >= 0)
-        fence_timeout(job, spec);
+    if (job->timeout_grace_ms >= 0) {
+        /* For the server its time began with the ACK and ends a grace after the timeout. Of that
+         * grace a third is for an answer to the ACK that came late; what is longer is taken off the
+         * timeout. */
+        int64_t spare_ms = job->timeout_grace_ms / 3;
+        int64_t late_ms = clock_lease_ms() - job->taken_ms - spare_ms;
+
+        if (spec->timeout_ms > 0 && late_ms > 0)
+            spec->timeout_ms = at_least_1(spec->timeout_ms - late_ms);
+        spec->timeout_grace_ms = at_least_1(job->timeout_grace_ms - spare_ms);
+    }
 }
 
 /* Starts job->run from job->message. */
 static enum err jobs_start(struct agent_job *job, struct problem *why)
 {
     struct jobs *jobs = job->jobs;
+    struct arena *arena = &job->order;
     struct run_spec spec = {.handler = &jobs_run_handler, .key = str_of(job->key)};
     const struct executor *executor;
     struct job_message order;
+    struct strs argv = {0};
     struct buf meta = {0};
-    enum err err = job_message_read(job->message, &job->order, &order, why);
+    enum err err = job_message_read(job->message, arena, &order, why);
 
     assert(!err && !job->run); /* it was read before */
     executor = config_executor(jobs->config, order.type);
-    surround(job, &order, executor, &spec, &job->order);
+    make_env(job, &order, executor, &spec, arena);
     limit(&order, jobs, executor, &spec);
     fence(job, &spec);
-    spec.input = input_of(&order, &job->order);
-    if (!json_is_null(order.command))
-        err = command_words(order.command, &job->order, &spec, why);
-    else
-        executor_words(executor, &job->order, &spec);
-    if (!err)
-        err = find_secrets(jobs, &order, executor, &job->order, &spec, why);
+    spec.input = input_of(&order, arena);
+    if (json_is_null(order.command)) {
+        argv.at = arena_array(arena, struct str, executor->args.count + 1);
+        argv.at[argv.count++] = executor->command;
+        for (size_t i = 0; i < executor->args.count; i++)
+            argv.at[argv.count++] = executor->args.at[i];
+    } else if (!argv_command(order.command, arena, &argv)) {
+        return problem_set(why, ERR_BAD_FIELD, "command",
+                           "command must be a text for the shell or a list of texts.");
+    }
+    spec.argv = argv.at;
+    spec.argc = argv.count;
+    err = find_secrets(jobs, &order, executor, arena, &spec, why);
     if (err)
         return err;
     jobs_meta_write(job, &meta);
@@ -554,8 +514,8 @@ static int open_in(const struct agent_job *job, const char *name, int flags)
 }
 
 /* A file in the run's directory says that its outcome is settled, so that the next agent need not
- * tell it again. Made when this one goes orderly; without it the server hears it twice and says so.
- */
+ * report it again. Written on an orderly exit; without it the server gets the report twice and
+ * answers that it is a duplicate. */
 static void jobs_settled_mark(const struct agent_job *job)
 {
     int fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT);
@@ -573,7 +533,7 @@ static bool jobs_settled_marked(const struct agent_job *job)
     return fd >= 0;
 }
 
-/* Why it was killed stays with the run, for who tells of its end. */
+/* Why it was killed stays with the run, for the report of its end. */
 static void jobs_evidence_keep(struct agent_job *job, struct str evidence)
 {
     int fd = open_in(job, EVIDENCE_FILE, O_WRONLY | O_CREAT | O_TRUNC);
@@ -662,22 +622,17 @@ static bool is_json(struct str text)
     return ok;
 }
 
-static void write_or_null(struct jsonw *w, const char *name, int value)
-{
-    if (value >= 0)
-        jsonw_kint(w, name, value);
-    else
-        jsonw_knull(w, name);
-}
-
-static void write_all(const struct agent_job *job, struct str tail, struct str output,
-                      const char *wrong, struct buf *out)
+static void write_result(const struct agent_job *job, struct str tail, struct str output,
+                         const char *wrong, struct buf *out)
 {
     const struct run_exit *exit = &job->run->exit;
     struct jsonw w = jsonw_to(out);
 
     jsonw_obj(&w);
-    write_or_null(&w, "exit_code", exit->exit_code);
+    if (exit->exit_code >= 0)
+        jsonw_kint(&w, "exit_code", exit->exit_code);
+    else
+        jsonw_knull(&w, "exit_code");
     if (exit->signal >= 0)
         jsonw_kint(&w, "signal", exit->signal);
     jsonw_kint(&w, "user_ms", exit->user_ms);
@@ -728,8 +683,8 @@ static void jobs_result_write(const struct agent_job *job, struct buf *out)
     /* A tail of control characters grows sixfold: then less of it has to do. */
     do {
         out->len = start;
-        write_all(job, last_of(job->run->exit.tail, tail_max),
-                  has ? trimmed(buf_view(&output)) : STR_NONE, wrong, out);
+        write_result(job, last_of(job->run->exit.tail, tail_max),
+                     has ? trimmed(buf_view(&output)) : STR_NONE, wrong, out);
         tail_max /= 2;
     } while (out->len - start > JOBS_RESULT_MAX && tail_max > 0);
     buf_free(&output);
@@ -798,30 +753,24 @@ void jobs_trim(struct jobs *jobs)
 
 /* --- the end --- */
 
-static void report(struct agent_job *job, const char *reason, struct str result)
+static void report_run(struct agent_job *job)
 {
-    bool done = !reason[0];
+    struct buf result = {0};
+    char reason[REASON_BYTES];
+    bool done;
 
+    assert(job->run && job->run->state == RUN_ENDED && !job->dropped);
     assert(job->state == JOBS_RUNNING || job->state == JOBS_KEPT);
-    assert(!job->dropped && job->run);
+    jobs_reason(&job->run->exit, reason, sizeof reason);
+    jobs_result_write(job, &result);
+    done = !reason[0];
     jobs_set_state(job, JOBS_REPORTING);
     job_log(job, LOG_INFO, done ? "job.done" : "job.failed", done ? "ok" : reason);
     if (job->note)
         outbox_drop(job->note);
     job->note = outbox_put(job->jobs->outbox, done ? OUTBOX_DONE : OUTBOX_FAIL, str_of(job->job_id),
-                           job->attempt, done ? STR_NONE : str_of(reason), result,
+                           job->attempt, done ? STR_NONE : str_of(reason), buf_view(&result),
                            job->command && !job->run->unstarted, job);
-}
-
-static void report_run(struct agent_job *job)
-{
-    struct buf result = {0};
-    char reason[REASON_BYTES];
-
-    assert(job->run && job->run->state == RUN_ENDED);
-    jobs_reason(&job->run->exit, reason, sizeof reason);
-    jobs_result_write(job, &result);
-    report(job, reason, buf_view(&result));
     buf_free(&result);
 }
 
@@ -883,16 +832,9 @@ static void drop(struct agent_job *job)
 
 /* --- the fence --- */
 
-/* A renewal that was granted moves it; one that has passed stays: its shim is ending the run. Moves
- * too small to matter are left out, because each is a file and heartbeats may come in bursts. */
-static void move_fence(struct agent_job *job, int64_t sent_boot_ms, int64_t lease_ms)
-{
-    int64_t old_ms = run_deadline_ms(job->run), new_ms = fence_stop_ms(sent_boot_ms, lease_ms);
-
-    if (clock_lease_ms() < old_ms && new_ms - old_ms >= lease_ms / FENCE_STEPS)
-        run_deadline(job->run, new_ms);
-}
-
+/* A granted renewal moves the fences; one that has passed stays: its shim is ending the run. Moves
+ * too small to matter are left out, because each writes a file and heartbeats may come in bursts.
+ */
 void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *reply)
 {
     struct lease_terms terms = {0};
@@ -901,10 +843,17 @@ void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *re
     json_int(json_get(reply, "f2f_lease_ms"), &terms.f2f_ms);
     if (terms.task_ms <= 0 || terms.f2f_ms <= 0)
         return; /* the heartbeat was taken, but the store could not be asked */
-    for (struct agent_job *job = jobs->first; job; job = job->next)
-        if (job->state == JOBS_RUNNING && !job->dropped && sent_boot_ms >= job->listed_ms &&
-            run_deadline_ms(job->run))
-            move_fence(job, sent_boot_ms, lease_term_ms(&terms, job->type));
+    for (struct agent_job *job = jobs->first; job; job = job->next) {
+        int64_t lease_ms, old_ms, new_ms;
+
+        if (job->state != JOBS_RUNNING || job->dropped || sent_boot_ms < job->listed_ms)
+            continue;
+        lease_ms = lease_term_ms(&terms, job->type);
+        old_ms = run_deadline_ms(job->run); /* 0: it has none */
+        new_ms = fence_stop_ms(sent_boot_ms, lease_ms);
+        if (clock_lease_ms() < old_ms && new_ms - old_ms >= lease_ms / FENCE_STEPS)
+            run_deadline(job->run, new_ms);
+    }
 }
 
 /* --- the beginning --- */
@@ -928,48 +877,35 @@ static void start(struct agent_job *job)
         report_unrun(job, REASON_START, why.detail);
 }
 
-static void ack_settled(struct agent_job *job, enum outbox_verdict verdict)
-{
-    if (verdict != OUTBOX_REFUSED) {
-        start(job);
-        return;
-    }
-    job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
-    job->jobs->handler->over(job);
-    jobs_leave(job);
-}
-
-static void outcome_settled(struct agent_job *job, enum outbox_verdict verdict)
-{
-    struct jobs *jobs = job->jobs;
-
-    assert(job->run && job->run->state == RUN_ENDED);
-    if (verdict == OUTBOX_REFUSED)
-        job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
-    jobs_set_state(job, JOBS_KEPT);
-    if (job->run->unstarted) /* there is no output to read */
-        job_forget(job);
-    trim_kept(jobs);
-}
-
 static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
 {
     struct agent_job *job = note->user;
+    struct jobs *jobs;
 
     if (!job) /* a refusal, or an outcome whose run is gone */
         return;
     assert(job->note == note);
+    jobs = job->jobs;
     job->note = NULL;
-    if (job->state == JOBS_ACKING) {
+    if (job->state == JOBS_ACKING && verdict != OUTBOX_REFUSED) {
         job->lease_ms = note->lease_ms;
         job->timeout_grace_ms = note->stop_grace_ms;
-    }
-    if (job->state == JOBS_ACKING)
-        ack_settled(job, verdict);
-    else if (job->state == JOBS_REPORTING)
-        outcome_settled(job, verdict);
-    else if (job->state == JOBS_RUNNING && verdict == OUTBOX_REFUSED)
+        start(job);
+    } else if (job->state == JOBS_ACKING) {
+        job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
+        jobs->handler->over(job);
+        jobs_leave(job);
+    } else if (job->state == JOBS_REPORTING) {
+        assert(job->run && job->run->state == RUN_ENDED);
+        if (verdict == OUTBOX_REFUSED)
+            job_log(job, LOG_WARN, "job.outcome_refused", "the attempt is over for the server");
+        jobs_set_state(job, JOBS_KEPT);
+        if (job->run->unstarted) /* there is no output to read */
+            job_forget(job);
+        trim_kept(jobs);
+    } else if (job->state == JOBS_RUNNING && verdict == OUTBOX_REFUSED) {
         drop(job); /* it was sent to us twice, and is not ours any more */
+    }
 }
 
 static bool on_send(struct outbox *outbox, struct str text)
@@ -980,16 +916,6 @@ static bool on_send(struct outbox *outbox, struct str text)
 }
 
 static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
-
-static void refuse(struct jobs *jobs, const struct job_message *order, const char *reason,
-                   struct str detail)
-{
-    log_event(LOG_WARN, "job.refused", KS("job_id", order->job_id), KS("node_id", jobs->node_id),
-              KI("attempt_id", order->attempt), KS("type", order->type), KC("reason", reason),
-              KS("detail", detail));
-    outbox_put(jobs->outbox, OUTBOX_FAIL, order->job_id, (int)order->attempt, str_of(reason),
-               STR_NONE, false, NULL);
-}
 
 static void take(struct jobs *jobs, const struct job_message *order, const char *key,
                  const struct json *body)
@@ -1018,22 +944,19 @@ static void take(struct jobs *jobs, const struct job_message *order, const char 
                            STR_NONE, false, job);
 }
 
-/* The same attempt again: said once more is what is known of it. */
-static void again(struct agent_job *job)
-{
-    job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
-    if (job->state == JOBS_RUNNING && !job->note)
-        job->note = outbox_put(job->jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
-                               STR_NONE, STR_NONE, false, job);
-    else if (job->state == JOBS_KEPT)
-        report_run(job);
-}
-
 /* NULL: it may come in; else the reason, and what a person reads about it. */
 static const char *refusal(struct jobs *jobs, const struct job_message *order, struct buf *detail)
 {
-    const char *unfit = job_message_unfit(jobs->config, order);
+    const struct config *config = jobs->config;
+    const char *unfit = NULL;
 
+    /* Face-to-face jobs come by language, not by task type: their executor says yes or no. */
+    if (!is_f2f(order) && !config_allows(config, order->type))
+        unfit = "allowed_types does not name this type";
+    else if (!json_is_null(order->command) && !config->allow_commands)
+        unfit = "commands are not allowed here (allow_commands)";
+    else if (json_is_null(order->command) && !config_executor(config, order->type))
+        unfit = "no executor for this type";
     if (unfit) {
         buf_str(detail, str_of(unfit));
         return REASON_TYPE;
@@ -1055,20 +978,32 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     struct problem why = {.detail = "The id is too long."};
     const char *reason;
 
-    if (job_message_read(body, &arena, &order, &why) || !jobs_key(order.job_id, order.attempt, key))
+    if (job_message_read(body, &arena, &order, &why) ||
+        !jobs_key(order.job_id, order.attempt, key)) {
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
-    else if ((job = map_get(&jobs->by_key, str_of(key))))
-        again(job);
-    else if ((reason = refusal(jobs, &order, &detail)))
-        refuse(jobs, &order, reason, buf_view(&detail));
-    else
+    } else if ((job = map_get(&jobs->by_key, str_of(key)))) {
+        /* The same attempt again: repeat what we said of it. */
+        job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
+        if (job->state == JOBS_RUNNING && !job->note)
+            job->note = outbox_put(jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
+                                   STR_NONE, STR_NONE, false, job);
+        else if (job->state == JOBS_KEPT)
+            report_run(job);
+    } else if ((reason = refusal(jobs, &order, &detail))) {
+        log_event(LOG_WARN, "job.refused", KS("job_id", order.job_id), KS("node_id", jobs->node_id),
+                  KI("attempt_id", order.attempt), KS("type", order.type), KC("reason", reason),
+                  KS("detail", buf_view(&detail)));
+        outbox_put(jobs->outbox, OUTBOX_FAIL, order.job_id, (int)order.attempt, str_of(reason),
+                   STR_NONE, false, NULL);
+    } else {
         take(jobs, &order, key, body);
+    }
     buf_free(&detail);
     arena_free(&arena);
 }
 
-/* --- other words of the server --- */
+/* --- other messages of the server --- */
 
 static struct agent_job *find_named(struct jobs *jobs, const struct json *body, struct arena *arena)
 {
@@ -1086,18 +1021,18 @@ void jobs_cancel(struct jobs *jobs, const struct json *body)
     struct arena arena = {0};
     struct agent_job *job = find_named(jobs, body, &arena);
     struct str reason = json_str(json_get(body, "reason"), &arena);
-    char words[STOP_REASON_MAX + 1] = REASON_CANCELLED;
+    char text[STOP_REASON_MAX + 1] = REASON_CANCELLED;
 
     if (str_is_id(reason, STOP_REASON_MAX))
-        str_copy(reason, words, sizeof words);
+        str_copy(reason, text, sizeof text);
     if (job && job->state == JOBS_ACKING)
         job->cancelled = true;
     if (job && job->state == JOBS_RUNNING) {
         job->stopping = true;
-        run_stop(job->run, words, -1);
+        run_stop(job->run, text, -1);
     }
     if (job)
-        job_log(job, LOG_INFO, "job.cancel", words);
+        job_log(job, LOG_INFO, "job.cancel", text);
     arena_free(&arena);
 }
 
@@ -1157,7 +1092,7 @@ void jobs_down(struct jobs *jobs)
 
 /* --- what was left --- */
 
-/* Ended, and perhaps told: an earlier version wrote that down elsewhere too. */
+/* Ended, and perhaps reported: an earlier version wrote that down elsewhere too. */
 static void adopt_ended(struct agent_job *job)
 {
     struct outbox_note *note = NULL;

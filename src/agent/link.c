@@ -1,5 +1,5 @@
 /* Dialling, greeting, beating; and calls of the server's routes over the connection. The ids of
- * hello and heartbeats are below 0, each its own, so that an answer tells when what it answers was
+ * hello and heartbeats are below 0, each its own, so that an answer shows when its question was
  * sent; calls have theirs above that. */
 #include "agent/link.h"
 
@@ -48,7 +48,7 @@ struct link {
     struct buf text;
 };
 
-static void dial(struct link *link);
+static void on_redial(uv_timer_t *timer);
 
 /* --- calls --- */
 
@@ -62,7 +62,8 @@ struct link_calls {
     struct loop_part part;
 };
 
-static void take_out(struct link_calls *link_calls, struct link_call *link_call)
+static void finish(struct link_calls *link_calls, struct link_call *link_call, enum err err,
+                   const struct json *reply)
 {
     if (link_call->prev)
         link_call->prev->next = link_call->next;
@@ -74,12 +75,6 @@ static void take_out(struct link_calls *link_calls, struct link_call *link_call)
         link_calls->last = link_call->prev;
     link_call->prev = link_call->next = NULL;
     link_call->id = 0;
-}
-
-static void finish(struct link_calls *link_calls, struct link_call *link_call, enum err err,
-                   const struct json *reply)
-{
-    take_out(link_calls, link_call);
     link_call->err = err;
     link_call->reply = reply;
     link_call->done(link_call);
@@ -96,7 +91,7 @@ static void on_tick(struct loop_part *part)
 
         if (link_calls->loop->mono_ms >= link_call->late_ms) {
             finish(link_calls, link_call, link_call->err ? link_call->err : ERR_TIMEOUT, NULL);
-            next = link_calls->first; /* whatever `done` did to the list */
+            next = link_calls->first; /* `done` may have changed the list */
         }
         link_call = next;
     }
@@ -104,7 +99,7 @@ static void on_tick(struct loop_part *part)
 
 static void part_gone(struct loop_part *part)
 {
-    assert(!"queries_free comes before loop_done");
+    assert(!"link_calls_free comes before loop_done");
 }
 
 struct link_calls *link_calls_new(struct loop *loop,
@@ -153,7 +148,7 @@ void link_calls_send(struct link_calls *link_calls, struct link_call *link_call)
     jsonw_kraw(&w, "body", link_call->body.at ? link_call->body : STR("{}"));
     jsonw_end_obj(&w);
     if (!link_calls->send(link_calls, buf_view(&link_calls->text))) {
-        link_call->err = ERR_CLOSED; /* told by the next tick, never in here */
+        link_call->err = ERR_CLOSED; /* the next tick calls `done`, never we in here */
         link_call->late_ms = link_calls->loop->mono_ms;
     }
 }
@@ -243,7 +238,7 @@ static void send_facts(struct link *link, const char *msg)
     jsonw_kstr(&w, "node_id", link->config->node_id);
     link->handler->describe(link, &w);
     jsonw_end_obj(&w);
-    /* Before it can have arrived anywhere, and behind what it lists. */
+    /* Before it can have arrived anywhere, and after what it lists. */
     link->sent_ms[link->beats % BEATS_OPEN] = clock_lease_ms();
     ws_send(link->ws, buf_view(&link->text));
 }
@@ -291,12 +286,6 @@ static void set_heartbeat(struct link *link, int64_t ms)
     link->heartbeat_ms = ms;
 }
 
-static void set_silence(struct link *link)
-{
-    /* A ping after half of the silence we allow; as much again without a sign and it is dead. */
-    link->limits.ping_ms = link->heartbeat_ms * LINK_SILENCE_BEATS / 2;
-}
-
 static void on_welcome(struct link *link, const struct json *body)
 {
     int64_t heartbeat_ms = link->heartbeat_ms, incarnation = 0;
@@ -306,7 +295,8 @@ static void on_welcome(struct link *link, const struct json *body)
     json_int(json_get(body, "heartbeat_ms"), &heartbeat_ms);
     json_int(json_get(body, "incarnation"), &incarnation);
     set_heartbeat(link, heartbeat_ms);
-    set_silence(link);
+    /* A ping after half of the silence we allow; as much again without a sign and it is dead. */
+    link->limits.ping_ms = link->heartbeat_ms * LINK_SILENCE_BEATS / 2;
     uv_timer_stop(&link->welcome);
     link->up = true;
     link->failures = 0;
@@ -318,22 +308,16 @@ static void on_welcome(struct link *link, const struct json *body)
     link->handler->up(link);
 }
 
-static void on_taken(struct link *link, const struct json *body)
-{
-    int64_t id;
-
-    if (link->up && json_int(json_get(body, "re"), &id) && id < 0 && -id <= link->beats &&
-        -id > link->beats - BEATS_OPEN)
-        link->handler->answered(link, link->sent_ms[-id % BEATS_OPEN], body);
-}
-
-/* To hello or a heartbeat. A hello that is refused is told why, then closed. */
+/* To hello or a heartbeat. A refused hello gets a reason first, then the connection is closed. */
 static void on_own_reply(struct link *link, const struct json *body)
 {
     struct str detail = json_str(json_get(body, "detail"), &link->arena);
+    int64_t id;
 
     if (!detail.at) {
-        on_taken(link, body);
+        if (link->up && json_int(json_get(body, "re"), &id) && id < 0 && -id <= link->beats &&
+            -id > link->beats - BEATS_OPEN)
+            link->handler->answered(link, link->sent_ms[-id % BEATS_OPEN], body);
         return;
     }
     if (!link->up) {
@@ -359,6 +343,7 @@ static void on_message(struct ws *ws, struct str text)
     struct link *link = ws->user;
     const struct json *body;
     struct problem why;
+    struct str msg;
 
     arena_reset(&link->arena);
     /* The text is the socket's read buffer, which sending may move. */
@@ -369,7 +354,7 @@ static void on_message(struct ws *ws, struct str text)
         ws_close(ws, 1007, "not a JSON object");
         return;
     }
-    struct str msg = json_str(json_get(body, "msg"), &link->arena);
+    msg = json_str(json_get(body, "msg"), &link->arena);
     if (str_is(msg, "welcome"))
         on_welcome(link, body);
     else if (str_is(msg, "reply") && is_own_reply(body))
@@ -399,14 +384,6 @@ static void on_opened(struct ws *ws)
         &link->welcome, on_welcome_late,
         (uint64_t)(link->config->welcome_ms ? link->config->welcome_ms : LINK_WELCOME_MS), 0);
     send_facts(link, "hello");
-}
-
-static void on_redial(uv_timer_t *timer)
-{
-    struct link *link = timer->data;
-
-    loop_enter(link->loop);
-    dial(link);
 }
 
 int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rnd *rnd)
@@ -443,7 +420,7 @@ static const char *why_closed(const struct link *link, const struct ws *ws, int 
 {
     static const struct {
         int code;
-        const char *words;
+        const char *text;
     } rows[] = {{1001, "the server stops"},
                 {1012, "the server restarts"},
                 {1008, "the server refused the hello"},
@@ -454,7 +431,7 @@ static const char *why_closed(const struct link *link, const struct ws *ws, int 
         return link->refusal;
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (rows[i].code == code)
-            return rows[i].words;
+            return rows[i].text;
     if (ws->status == 401 || ws->status == 403)
         return "the server does not accept the token";
     return ws->error ? ws->error : "the connection was closed";
@@ -471,6 +448,7 @@ static void on_closed(struct ws *ws, int code)
 {
     struct link *link = ws->user;
     bool was_up = link->up;
+    int64_t pause_ms;
 
     assert(link->ws == ws);
     link->ws = NULL;
@@ -484,7 +462,7 @@ static void on_closed(struct ws *ws, int code)
     }
     uv_timer_stop(&link->beat);
     uv_timer_stop(&link->welcome);
-    int64_t pause_ms = pause_after(link, code, ws->status);
+    pause_ms = pause_after(link, code, ws->status);
     if (!was_up)
         link->failures++;
     log_event(LOG_WARN, was_up ? "agent.disconnected" : "agent.connect_failed",
@@ -500,8 +478,9 @@ static void on_closed(struct ws *ws, int code)
 static const struct ws_handler handler = {
     .opened = on_opened, .message = on_message, .closed = on_closed};
 
-static void dial(struct link *link)
+static void on_redial(uv_timer_t *timer)
 {
+    struct link *link = timer->data;
     const struct link_config *config = link->config;
     const char *url = config->urls[link->url];
     struct access *access = config->access;
@@ -511,7 +490,9 @@ static void dial(struct link *link)
     struct problem why;
     struct buf bearer = {0};
     enum err err = ERR_OK;
+    int64_t pause_ms;
 
+    loop_enter(link->loop);
     assert(!link->ws && !link->up);
     if (link->freeing || link->loop->stopping)
         return;
@@ -530,7 +511,7 @@ static void dial(struct link *link)
     net_tls_free(tls); /* the connection keeps it */
     if (err) {
         link->failures++;
-        int64_t pause_ms = pause_ms_of(link);
+        pause_ms = pause_ms_of(link);
         log_event(LOG_WARN, "agent.connect_failed", KS("node_id", config->node_id),
                   KC("server", url), KC("reason", why.detail), KI("retry_ms", pause_ms));
         redial_later(link, pause_ms);

@@ -142,7 +142,7 @@ static bool mark(const struct package *package)
     return fd >= 0;
 }
 
-/* Its time says when it was last used, to whoever comes after this agent. */
+/* Its time says when it was last used, for the agents after this one. */
 static void touch(const char *dir)
 {
     struct buf path = {0};
@@ -264,16 +264,6 @@ bool packages_words(const struct json *command, struct str name, struct str vers
     return true;
 }
 
-static void write_meta(const struct package *package, struct buf *meta)
-{
-    struct jsonw w = jsonw_to(meta);
-
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "package_name", package->name);
-    jsonw_kstr(&w, "package_version", package->version);
-    jsonw_end_obj(&w);
-}
-
 static enum err start(struct package *package, struct arena *arena, struct problem *why)
 {
     struct packages *packages = package->packages;
@@ -294,6 +284,7 @@ static enum err start(struct package *package, struct arena *arena, struct probl
                             .timeout_ms = packages->config->install_timeout_ms,
                             .stop_grace_ms = STOP_GRACE_MS,
                             .log_bytes_max = packages->config->log_bytes_max};
+    struct jsonw w = jsonw_to(&meta);
     enum err err;
 
     if ((mkdir(packages->dir, 0711) != 0 && errno != EEXIST) ||
@@ -306,7 +297,10 @@ static enum err start(struct package *package, struct arena *arena, struct probl
         return problem_set(why, ERR_BAD_CONFIG, "", "install_command is not a command.");
     spec.argv = words.at;
     spec.argc = words.count;
-    write_meta(package, &meta);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "package_name", package->name);
+    jsonw_kstr(&w, "package_version", package->version);
+    jsonw_end_obj(&w);
     spec.meta = buf_view(&meta);
     err = runs_start(packages->runs, &spec, package, &package->run, why);
     buf_free(&meta);
@@ -495,12 +489,24 @@ static void discard(struct packages *packages, const char *name)
     arena_free(&arena);
 }
 
-static void trim(struct packages *packages)
+void packages_trim(struct packages *packages, bool sure)
 {
+    int64_t now_ms = packages->loop->mono_ms, unused_ms = packages->config->packages_unused_ms;
     struct leftover *left = NULL;
     size_t count = 0, room = 0;
-    DIR *list = opendir(packages->dir);
+    DIR *list;
 
+    if (!sure) {
+        packages->sure_ms = 0;
+        return;
+    }
+    if (!packages->sure_ms)
+        packages->sure_ms = now_ms;
+    /* All that should run has been asked for meanwhile, unless it waits longer than that. */
+    if (now_ms - packages->sure_ms < unused_ms || now_ms < packages->trim_ms)
+        return;
+    packages->trim_ms = now_ms + (unused_ms < TRIM_MS ? unused_ms : TRIM_MS);
+    list = opendir(packages->dir);
     for (struct dirent *entry; list && (entry = readdir(list));) {
         if (count == room) {
             room = room ? room * 2 : 16;
@@ -515,21 +521,4 @@ static void trim(struct packages *packages)
     for (size_t i = (size_t)packages->config->packages_kept; i < count; i++)
         discard(packages, left[i].name);
     free(left);
-}
-
-void packages_trim(struct packages *packages, bool sure)
-{
-    int64_t now_ms = packages->loop->mono_ms, unused_ms = packages->config->packages_unused_ms;
-
-    if (!sure) {
-        packages->sure_ms = 0;
-        return;
-    }
-    if (!packages->sure_ms)
-        packages->sure_ms = now_ms;
-    /* All that should run has been asked for meanwhile, unless it waits longer than that. */
-    if (now_ms - packages->sure_ms < unused_ms || now_ms < packages->trim_ms)
-        return;
-    packages->trim_ms = now_ms + (unused_ms < TRIM_MS ? unused_ms : TRIM_MS);
-    trim(packages);
 }

@@ -18,7 +18,7 @@
 
 enum { STOP_PASSES = 16 };
 
-/* Fields of /proc/PID/stat, counted from the one behind the name in brackets. */
+/* Fields of /proc/PID/stat, counted from the one after the name in brackets. */
 enum {
     STAT_STATE,
     STAT_PARENT,
@@ -31,9 +31,12 @@ enum {
     STAT_FIELDS
 };
 
-static bool read_stat(int pid, char *text, size_t size)
+bool process_tree_proc(int pid, struct run_proc *ret_proc)
 {
-    char path[48];
+    char path[48], text[1024], state = '?';
+    const char *close_bracket;
+    int64_t field[STAT_FIELDS] = {0};
+    struct str rest;
     ssize_t got;
     int fd;
 
@@ -41,34 +44,21 @@ static bool read_stat(int pid, char *text, size_t size)
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    got = read(fd, text, size - 1);
+    got = read(fd, text, sizeof text - 1);
     close(fd);
     if (got <= 0)
         return false;
     text[got] = '\0';
-    return true;
-}
-
-bool process_tree_proc(int pid, struct run_proc *ret_proc)
-{
-    char text[1024];
-    const char *close_bracket;
-    struct str rest;
-    int64_t field[STAT_FIELDS] = {0};
-    char state = '?';
-
-    if (!read_stat(pid, text, sizeof text))
-        return false;
     close_bracket = strrchr(text, ')'); /* the name may hold anything, brackets too */
     if (!close_bracket || close_bracket[1] != ' ')
         return false;
     rest = str_of(close_bracket + 2);
     for (int i = 0; i < STAT_FIELDS && rest.at; i++) {
-        struct str word = str_cut(&rest, ' ');
+        struct str value = str_cut(&rest, ' ');
 
-        if (i == STAT_STATE && word.len > 0)
-            state = word.at[0];
-        else if (!str_int(word, &field[i]))
+        if (i == STAT_STATE && value.len > 0)
+            state = value.at[0];
+        else if (!str_int(value, &field[i]))
             field[i] = 0; /* some that we do not read are larger than we can say */
     }
     *ret_proc = (struct run_proc){
@@ -136,29 +126,23 @@ static void add_children(int pid, struct list *list)
         closedir(tasks);
 }
 
-static void add_everybody(struct list *list)
-{
-    DIR *all = opendir("/proc");
-
-    for (struct dirent *entry; all && (entry = readdir(all));) {
-        struct run_proc proc;
-        int64_t pid;
-
-        if (str_int(str_of(entry->d_name), &pid) && process_tree_proc((int)pid, &proc))
-            list_add(list, &proc);
-    }
-    if (all)
-        closedir(all);
-}
-
 /* A kernel without the children files: everybody is read once and sorted out. */
 static void list_by_parents(int root, struct list *list)
 {
     struct list all = {0};
     size_t done = 0;
     int parent = root;
+    DIR *dir = opendir("/proc");
 
-    add_everybody(&all);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct run_proc proc;
+        int64_t pid;
+
+        if (str_int(str_of(entry->d_name), &pid) && process_tree_proc((int)pid, &proc))
+            list_add(&all, &proc);
+    }
+    if (dir)
+        closedir(dir);
     for (;;) {
         for (size_t i = 0; i < all.count; i++)
             if (all.procs[i].parent == parent)

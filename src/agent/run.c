@@ -81,23 +81,6 @@ static void clean_trash(struct runs *runs)
         close(list_fd);
 }
 
-/* Who was asked may take a while, and what is mounted there goes when somebody unmounts it. */
-static void try_again(struct runs *runs)
-{
-    runs->trash_pause_ms = runs->trash_pause_ms ? runs->trash_pause_ms * 2 : AGAIN_MIN_MS;
-    if (runs->trash_pause_ms > AGAIN_MAX_MS)
-        runs->trash_pause_ms = AGAIN_MAX_MS;
-    runs->trash_next_ms = clock_mono_ms() + runs->trash_pause_ms;
-}
-
-static void run_trash_tick(struct runs *runs, int64_t now_ms)
-{
-    if (!runs->trash_next_ms || now_ms < runs->trash_next_ms)
-        return;
-    runs->trash_next_ms = 0;
-    run_trash_empty(runs);
-}
-
 /* On a thread of the pool: only the directory is touched, nothing of `runs` that changes. */
 static void empty_trash(uv_work_t *work)
 {
@@ -116,7 +99,11 @@ static void trash_emptied(uv_work_t *work, int status)
         runs->trash_pause_ms = 0;
     } else if (!runs->freed) {
         clean_trash(runs);
-        try_again(runs);
+        /* The cleaners may take a while, and a mount there goes when somebody unmounts it. */
+        runs->trash_pause_ms = runs->trash_pause_ms ? runs->trash_pause_ms * 2 : AGAIN_MIN_MS;
+        if (runs->trash_pause_ms > AGAIN_MAX_MS)
+            runs->trash_pause_ms = AGAIN_MAX_MS;
+        runs->trash_next_ms = clock_mono_ms() + runs->trash_pause_ms;
     }
     close(runs->trash_fd);
     if (runs->trash_again && !runs->freed)
@@ -288,20 +275,6 @@ int run_open_dir(const struct runs *runs, struct str key)
 
 /* --- all runs --- */
 
-/* What does not change any more while we live. */
-static void probe_tmp(struct runs *runs, bool own_spawner)
-{
-    const char *hides = private_tmp_hides(runs->dir);
-    int error = hides || !own_spawner ? 0 : private_tmp_probe(geteuid() != 0);
-
-    if (hides)
-        snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
-                 "data_dir is in %s, where runs would not find it", hides);
-    else if (error != 0)
-        snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
-                 "this agent may not make mount namespaces: %s", strerror(error));
-}
-
 static bool has_private_tmp(const struct runs *runs)
 {
     return !runs->tmp_missing[0] &&
@@ -335,7 +308,10 @@ static void on_tick(uv_timer_t *timer)
 
     runs->ticks++;
     run_spawner_tick(runs);
-    run_trash_tick(runs, now_ms);
+    if (runs->trash_next_ms && now_ms >= runs->trash_next_ms) {
+        runs->trash_next_ms = 0;
+        run_trash_empty(runs);
+    }
     for (priv = runs->first; priv; priv = priv->next)
         if (priv->fd >= 0)
             run_link_watch(priv, now_ms);
@@ -473,11 +449,21 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, con
     runs->trash_number = (int64_t)(rnd_next(&runs->rnd) >> 8);
     err = take_dir(runs, dir, why);
     if (!err) {
+        const char *hides;
+        int error;
+
         snprintf(runs->group_name, sizeof runs->group_name, "berth-%08" PRIx32,
                  dir_number(runs->dir));
         if (!spawner)
             cgroup_probe(runs->group_name, &runs->place); /* before we fork: it may move us */
-        probe_tmp(runs, !spawner);
+        hides = private_tmp_hides(runs->dir);
+        error = hides || spawner ? 0 : private_tmp_probe(geteuid() != 0);
+        if (hides)
+            snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
+                     "data_dir is in %s, where runs would not find it", hides);
+        else if (error != 0)
+            snprintf(runs->tmp_missing, sizeof runs->tmp_missing,
+                     "this agent may not make mount namespaces: %s", strerror(error));
         err = run_spawner_start(runs, spawner, why);
         if (err)
             cgroup_unprobe(&runs->place);
@@ -594,51 +580,6 @@ void runs_set_rules(struct runs *runs, const struct run_rules *rules)
     runs->pool = has_users(runs) ? job_user_pool(rules->job_user) : 0;
 }
 
-static enum err check_user(const struct runs *runs, struct str user, struct problem *why)
-{
-    struct passwd *own;
-
-    if (user.len == 0 || has_users(runs))
-        return ERR_OK;
-    own = getpwuid(geteuid());
-    if (own && str_is(user, own->pw_name))
-        return ERR_OK;
-    return problem_set(why, ERR_FORBIDDEN, "user",
-                       "Only an agent that is root or has berth-spawner can run work as " STR_FMT
-                       ".",
-                       STR_ARG(user));
-}
-
-/* Who asks for a limit relies on it: work that would run without it is not started. */
-static enum err check_limits(const struct runs *runs, const struct run_spec *spec,
-                             struct problem *why)
-{
-    const int64_t wanted[CGROUP_LIMITS] = {[CGROUP_MEMORY] = spec->memory_bytes_max,
-                                           [CGROUP_PIDS] = spec->pids_max,
-                                           [CGROUP_CPU] = spec->cpu_permille_max};
-
-    for (int i = 0; i < CGROUP_LIMITS; i++)
-        if (wanted[i] > 0 && !runs->place.limits[i])
-            return problem_set(why, ERR_PRECONDITION, "limits",
-                               "Its limit of %s cannot be enforced by this agent: %s.",
-                               cgroup_limit_name((enum cgroup_limit)i), runs->place.missing);
-    return ERR_OK;
-}
-
-/* A shim of an older release would start it without them. */
-static enum err check_secrets(const struct runs *runs, const struct run_spec *spec,
-                              struct problem *why)
-{
-    const struct run_spawner *spawner = &runs->spawner;
-
-    if (spec->secret_count == 0 || !spawner->path || !spawner->version ||
-        spawner->version >= SPAWNER_SECRETS)
-        return ERR_OK;
-    return problem_set(why, ERR_PRECONDITION, "secrets",
-                       "berth-spawner is of an older release and hands over no secrets: restart "
-                       "it.");
-}
-
 static struct str user_of(const struct runs *runs, const struct run_spec *spec)
 {
     return spec->user.at ? spec->user : runs->rules.job_user;
@@ -667,7 +608,12 @@ static struct str pick_alone(struct runs *runs, struct arena *arena)
 static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
                            struct problem *why)
 {
-    enum err err;
+    const int64_t wanted[CGROUP_LIMITS] = {[CGROUP_MEMORY] = spec->memory_bytes_max,
+                                           [CGROUP_PIDS] = spec->pids_max,
+                                           [CGROUP_CPU] = spec->cpu_permille_max};
+    const struct run_spawner *spawner = &runs->spawner;
+    struct str user = user_of(runs, spec);
+    struct passwd *own;
 
     if (!str_is_id(spec->key, RUN_KEY_MAX))
         return problem_set(why, ERR_BAD_FIELD, "key", "The key of a run must be an id.");
@@ -694,10 +640,28 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0 ||
         spec->disk_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
-    err = check_limits(runs, spec, why);
-    if (!err)
-        err = check_secrets(runs, spec, why);
-    return err ? err : check_user(runs, user_of(runs, spec), why);
+    /* A limit that was asked for is relied on: work that would run without it is not started. */
+    for (int i = 0; i < CGROUP_LIMITS; i++)
+        if (wanted[i] > 0 && !runs->place.limits[i])
+            return problem_set(why, ERR_PRECONDITION, "limits",
+                               "Its limit of %s cannot be enforced by this agent: %s.",
+                               cgroup_limit_name((enum cgroup_limit)i), runs->place.missing);
+    /* A shim of an older release would start it without its secrets. */
+    if (spec->secret_count > 0 && spawner->path && spawner->version &&
+        spawner->version < SPAWNER_SECRETS)
+        return problem_set(
+            why, ERR_PRECONDITION, "secrets",
+            "berth-spawner is of an older release and hands over no secrets: restart "
+            "it.");
+    if (user.len == 0 || has_users(runs))
+        return ERR_OK;
+    own = getpwuid(geteuid());
+    if (own && str_is(user, own->pw_name))
+        return ERR_OK;
+    return problem_set(why, ERR_FORBIDDEN, "user",
+                       "Only an agent that is root or has berth-spawner can run work as " STR_FMT
+                       ".",
+                       STR_ARG(user));
 }
 
 /* Made and locked. */
@@ -759,44 +723,37 @@ static struct str secrets_dir(const struct runs *runs, const struct run_spec *sp
         return STR_NONE;
     return realpath(arena_cstr(arena, runs->rules.secrets_dir), real)
                ? arena_str(arena, str_of(real))
-               : runs->rules.secrets_dir; /* what is wrong with it is told for each secret */
+               : runs->rules.secrets_dir; /* what is wrong with it is reported for each secret */
 }
 
-/* One that is not there is told now, whoever reads it. */
-static enum err put_secret(const struct runs *runs, const struct run_spec *spec, struct str name,
-                           int dir_fd, struct problem *why)
-{
-    char text[ARGV_SECRET_NAME_MAX + 1];
-    int fd, error;
-    enum err err = secret_open(runs->rules.secrets_dir, name, &fd, why);
-
-    if (err)
-        return err;
-    str_copy(name, text, sizeof text);
-    error = spec->secrets_dir.at ? 0 : secret_copy(fd, dir_fd, text);
-    close(fd);
-    return error == 0
-               ? ERR_OK
-               : problem_set(why, ERR_IO, "secrets", "The secret %s cannot be handed over: %s.",
-                             text, strerror(error));
-}
-
-/* Ours alone until the shim gives them to the job's user. */
+/* Ours alone until the shim gives them to the job's user. One that is missing is reported now, also
+ * where the shim reads them itself. */
 static enum err put_secrets(const struct runs *runs, const struct run_spec *spec, int dir_fd,
                             struct problem *why)
 {
+    char name[ARGV_SECRET_NAME_MAX + 1];
     enum err err = ERR_OK;
-    int fd;
+    int secrets_fd, fd, error;
 
     if (spec->secret_count == 0)
         return ERR_OK;
     if (mkdirat(dir_fd, RUNFILE_SECRETS, 0700) != 0 ||
-        (fd = openat(dir_fd, RUNFILE_SECRETS, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        (secrets_fd =
+             openat(dir_fd, RUNFILE_SECRETS, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
         return problem_set(why, ERR_IO, "", "The directory of its secrets cannot be made: %s.",
                            strerror(errno));
-    for (size_t i = 0; i < spec->secret_count && !err; i++)
-        err = put_secret(runs, spec, secret_name(spec->secrets[i]), fd, why);
-    close(fd);
+    for (size_t i = 0; i < spec->secret_count && !err; i++) {
+        str_copy(secret_name(spec->secrets[i]), name, sizeof name);
+        err = secret_open(runs->rules.secrets_dir, str_of(name), &fd, why);
+        if (err)
+            break;
+        error = spec->secrets_dir.at ? 0 : secret_copy(fd, secrets_fd, name);
+        close(fd);
+        if (error != 0)
+            err = problem_set(why, ERR_IO, "secrets", "The secret %s cannot be handed over: %s.",
+                              name, strerror(error));
+    }
+    close(secrets_fd);
     return err;
 }
 
@@ -852,13 +809,6 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     return err;
 }
 
-/* A job of another user must be able to reach its own files by their paths. */
-static void open_to_users(struct runs *runs)
-{
-    if (!runs->opened_to_users)
-        runs->opened_to_users = fchmod(runs->dir_fd, 0711) == 0;
-}
-
 static enum err order_shim(struct run_private *priv, int dir_fd, struct problem *why)
 {
     int fds[2];
@@ -888,8 +838,9 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     if (err)
         return err;
     assert(spec->handler && spec->handler->ended);
-    if (has_users(runs))
-        open_to_users(runs);
+    /* A job of another user must be able to reach its own files by their paths. */
+    if (has_users(runs) && !runs->opened_to_users)
+        runs->opened_to_users = fchmod(runs->dir_fd, 0711) == 0;
     priv = run_new(runs, spec->key, spec->meta);
     priv->run.user = user;
     priv->run.handler = spec->handler;
@@ -958,7 +909,7 @@ void run_deadline(struct run *run, int64_t boot_ms)
     priv->deadline_ms = boot_ms;
     dir_fd = run_open_dir(run->runs, run->key);
     if (dir_fd >= 0) {
-        runfile_put_deadline(dir_fd, boot_ms); /* a full disk: the shim is told all the same */
+        runfile_put_deadline(dir_fd, boot_ms); /* if the disk is full, the message is enough */
         close(dir_fd);
     }
     priv->todo |= RUN_TODO_DEADLINE;

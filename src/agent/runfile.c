@@ -159,22 +159,6 @@ static const struct {
     {"quota", CGROUP_CPU},
 };
 
-static void put_place(struct jsonw *w, const struct cgroup_place *place)
-{
-    jsonw_key(w, "cgroups");
-    jsonw_obj(w);
-    for (size_t i = 0; i < COUNT_OF(place_rows) && place->parent[0]; i++) {
-        if (place_rows[i].limit >= 0 && !place->limits[place_rows[i].limit])
-            continue;
-        jsonw_key(w, place_rows[i].name);
-        jsonw_obj(w);
-        jsonw_kint(w, "version", 2);
-        jsonw_kstr(w, "parent", str_of(place->parent));
-        jsonw_end_obj(w);
-    }
-    jsonw_end_obj(w);
-}
-
 enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why)
 {
     const struct run_spec *spec = &file->spec;
@@ -200,7 +184,18 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     jsonw_kstr(&w, "mark", file->mark);
     jsonw_kint(&w, "created_ms", file->created_ms);
     jsonw_kstr(&w, "run_as", file->run_as);
-    put_place(&w, &file->place);
+    jsonw_key(&w, "cgroups");
+    jsonw_obj(&w);
+    for (size_t i = 0; i < COUNT_OF(place_rows) && file->place.parent[0]; i++) {
+        if (place_rows[i].limit >= 0 && !file->place.limits[place_rows[i].limit])
+            continue;
+        jsonw_key(&w, place_rows[i].name);
+        jsonw_obj(&w);
+        jsonw_kint(&w, "version", 2);
+        jsonw_kstr(&w, "parent", str_of(file->place.parent));
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_obj(&w);
     jsonw_end_obj(&w);
     err = put_file(dir_fd, RUNFILE_SPEC, buf_view(&text), why);
     buf_free(&text);
@@ -223,17 +218,17 @@ static bool get_list(const struct json *list, struct arena *arena, const struct 
                      size_t *ret_count)
 {
     const struct json *item = json_first(list);
-    struct str *words;
+    struct str *strs;
 
     if (json_type(list) != JSON_ARR)
         return false;
-    words = list->count ? arena_array(arena, struct str, list->count) : NULL;
+    strs = list->count ? arena_array(arena, struct str, list->count) : NULL;
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
         if (json_type(item) != JSON_STR)
             return false;
-        words[i] = json_str(item, arena);
+        strs[i] = json_str(item, arena);
     }
-    *ret_list = words;
+    *ret_list = strs;
     *ret_count = list->count;
     return true;
 }
@@ -257,21 +252,6 @@ static bool get_secrets(const struct json *list, struct arena *arena, struct run
         if (!str_is_id(secret_name(spec->secrets[i]), ARGV_SECRET_NAME_MAX))
             return false;
     return true;
-}
-
-static void get_place(const struct json *obj, struct arena *arena, struct cgroup_place *place)
-{
-    for (size_t i = 0; i < COUNT_OF(place_rows); i++) {
-        const struct json *row = json_get(obj, place_rows[i].name);
-        int64_t version = 0;
-
-        if (!json_int(json_get(row, "version"), &version) || version != 2)
-            continue; /* an earlier release also made groups of v1 */
-        if (place_rows[i].limit >= 0)
-            place->limits[place_rows[i].limit] = place->parent[0] != '\0';
-        else if (!str_copy(get_str(row, "parent", arena), place->parent, CGROUP_PATH_MAX))
-            place->parent[0] = '\0';
-    }
 }
 
 enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, struct problem *why)
@@ -315,24 +295,30 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
         !json_int(json_get(root, "created_ms"), &file.created_ms))
         return problem_set(why, ERR_BAD_REQUEST, "", "The spec of the run is not complete.");
     spec->input = input ? STR("") : STR_NONE;
-    get_place(json_get(root, "cgroups"), arena, &file.place);
+    for (size_t i = 0; i < COUNT_OF(place_rows); i++) {
+        const struct json *row = json_get(json_get(root, "cgroups"), place_rows[i].name);
+        int64_t version = 0;
+
+        if (!json_int(json_get(row, "version"), &version) || version != 2)
+            continue; /* an earlier release also made groups of v1 */
+        if (place_rows[i].limit >= 0)
+            file.place.limits[place_rows[i].limit] = file.place.parent[0] != '\0';
+        else if (!str_copy(get_str(row, "parent", arena), file.place.parent, CGROUP_PATH_MAX))
+            file.place.parent[0] = '\0';
+    }
     *ret_file = file;
     return ERR_OK;
 }
 
 /* --- the exit record --- */
 
-/* A character of JSON text takes six at most; names and numbers take far less than the rest. */
-static off_t exit_bytes_max(struct str key, struct str meta)
-{
-    return (off_t)(6 * (RUN_TAIL_BYTES + sizeof((struct run_exit *)NULL)->detail + meta.len) +
-                   key.len + 1024);
-}
-
 enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why)
 {
+    /* A character of JSON text takes six at most; names and numbers take far less than the rest. */
+    size_t text_max = RUN_TAIL_BYTES + sizeof((struct run_exit *)NULL)->detail + meta.len;
+    size_t bytes_max = 6 * text_max + key.len + 1024;
     int fd = openat(dir_fd, RUNFILE_EXIT, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = fd < 0 ? errno : posix_fallocate(fd, 0, exit_bytes_max(key, meta));
+    int error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes_max);
 
     if (fd >= 0)
         close(fd);
@@ -340,26 +326,6 @@ enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struc
         return ERR_OK;
     return problem_set(why, ERR_IO, "", "There is no room for the run's exit record: %s.",
                        strerror(error));
-}
-
-/* In place, where there is room for it. A record that a power failure left torn does not parse,
- * which reads the same as none; and it is only read once the shim has told of it or is gone. */
-static int put_durable(int dir_fd, struct str text)
-{
-    int fd = openat(dir_fd, RUNFILE_EXIT, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = fd < 0 ? errno : write_all(fd, text);
-
-    if (error == 0 &&
-        (ftruncate(fd, (off_t)text.len) != 0 || fdatasync(fd) != 0 || fsync(dir_fd) != 0))
-        error = errno;
-    if (error != 0 && fd >= 0) {
-        ssize_t ignored = pwrite(fd, "", 1, 0); /* not to be believed */
-
-        (void)ignored;
-    }
-    if (fd >= 0)
-        close(fd);
-    return error;
 }
 
 static void compose_exit(const struct run_exit *exit, struct str key, struct str meta,
@@ -385,10 +351,24 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
                           struct problem *why)
 {
     struct buf text = {0};
-    int error;
+    int fd, error;
 
     compose_exit(exit, key, meta, &text);
-    error = put_durable(dir_fd, buf_view(&text));
+    /* In place, where there is room for it. A record that a power failure left torn does not parse,
+     * which reads the same as none; and it is only read once the shim has reported it or is gone.
+     */
+    fd = openat(dir_fd, RUNFILE_EXIT, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    error = fd < 0 ? errno : write_all(fd, buf_view(&text));
+    if (error == 0 &&
+        (ftruncate(fd, (off_t)text.len) != 0 || fdatasync(fd) != 0 || fsync(dir_fd) != 0))
+        error = errno;
+    if (error != 0 && fd >= 0) {
+        ssize_t ignored = pwrite(fd, "", 1, 0); /* not to be believed */
+
+        (void)ignored;
+    }
+    if (fd >= 0)
+        close(fd);
     buf_free(&text);
     if (error == 0)
         return ERR_OK;
@@ -451,28 +431,13 @@ int runfile_open_result(int dir_fd)
 }
 
 /* A file that is too large leaves one of that size without its bytes, and what is no file an empty
- * directory: who reads it says what was wrong. */
-static void put_result(int dir_fd, struct str text)
-{
-    int fd = openat(dir_fd, RUNFILE_RESULT, NEW_FILE | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error;
-
-    if (fd < 0)
-        return;
-    if (text.len > RUNFILE_RESULT_MAX)
-        error = ftruncate(fd, RUNFILE_RESULT_MAX + 1) == 0 ? 0 : errno;
-    else
-        error = write_all(fd, text);
-    if (error != 0 || fdatasync(fd) != 0)
-        unlinkat(dir_fd, RUNFILE_RESULT, 0);
-    close(fd);
-}
-
+ * directory: the reader says what was wrong. */
 void runfile_keep_result(int dir_fd, int left_fd)
 {
     char text[RUNFILE_RESULT_MAX + 1];
     size_t len = 0;
     ssize_t got = 0;
+    int fd, error;
 
     if (left_fd == NO_FILE)
         mkdirat(dir_fd, RUNFILE_RESULT, 0700);
@@ -481,8 +446,18 @@ void runfile_keep_result(int dir_fd, int left_fd)
     while (len < sizeof text && (got = read(left_fd, text + len, sizeof text - len)) > 0)
         len += (size_t)got;
     close(left_fd);
-    if (got >= 0)
-        put_result(dir_fd, (struct str){.at = text, .len = len});
+    if (got < 0)
+        return;
+    fd = openat(dir_fd, RUNFILE_RESULT, NEW_FILE | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    if (len > RUNFILE_RESULT_MAX)
+        error = ftruncate(fd, RUNFILE_RESULT_MAX + 1) == 0 ? 0 : errno;
+    else
+        error = write_all(fd, (struct str){.at = text, .len = len});
+    if (error != 0 || fdatasync(fd) != 0)
+        unlinkat(dir_fd, RUNFILE_RESULT, 0);
+    close(fd);
 }
 
 /* --- secrets --- */

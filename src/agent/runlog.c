@@ -148,7 +148,7 @@ void runlog_last_line(struct str tail, char *line, size_t size)
             last = one;
     }
     while (last.len >= size)
-        last.len--; /* a character that is cut is no matter: who tells it makes text of it */
+        last.len--; /* this may cut a character: the caller makes text of it */
     memcpy(line, last.at, last.len);
     line[last.len] = 0;
 }
@@ -165,18 +165,6 @@ void runlog_done(struct runlog *log)
     log->fd = -1;
 }
 
-/* Appends one character of `text` in a form that any reader takes; its length in `text`. */
-static size_t add_clean(struct buf *out, struct str text)
-{
-    size_t len = str_utf8_len(text);
-
-    if (len == 0 || text.at[0] == '\0')
-        buf_str(out, STR("\xEF\xBF\xBD")); /* U+FFFD */
-    else
-        buf_add(out, text.at, len);
-    return len == 0 ? 1 : len;
-}
-
 void runlog_tail(const struct runlog *log, struct buf *out)
 {
     bool cut = log->total > RUN_TAIL_BYTES;
@@ -189,8 +177,12 @@ void runlog_tail(const struct runlog *log, struct buf *out)
     for (size_t i = 0; i < len; i++)
         buf_char(&raw, log->tail[(start + i) % RUN_TAIL_BYTES]);
     for (rest = buf_view(&raw); rest.len > 0;) {
-        size_t step = add_clean(&clean, rest);
+        size_t one = str_utf8_len(rest), step = one == 0 ? 1 : one;
 
+        if (one == 0 || rest.at[0] == '\0')
+            buf_str(&clean, STR("\xEF\xBF\xBD")); /* U+FFFD: any reader takes it */
+        else
+            buf_add(&clean, rest.at, one);
         rest.at += step;
         rest.len -= step;
     }
@@ -282,28 +274,22 @@ static bool read_file(int dir_fd, int64_t base, struct reading *reading, struct 
     return true;
 }
 
-static bool read_all(int dir_fd, struct reading *reading, struct buf *out)
-{
-    int64_t bases[FILES_MAX];
-    size_t count = list_files(dir_fd, bases);
-
-    for (size_t i = 0; i < count; i++)
-        if (!read_file(dir_fd, bases[i], reading, out))
-            return false;
-    return true;
-}
-
 enum err runlog_read(int dir_fd, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
                      int64_t *ret_total)
 {
-    size_t had = out->len;
+    int64_t bases[FILES_MAX];
+    size_t had = out->len, count, i;
 
     assert(offset >= 0);
-    for (int i = 0; i < READ_TRIES; i++) { /* files come and go while the run writes */
+    for (int tries = 0; tries < READ_TRIES; tries++) { /* files come and go while the run writes */
         struct reading reading = {.offset = offset, .first = -1, .left = max};
 
         out->len = had;
-        if (!read_all(dir_fd, &reading, out))
+        count = list_files(dir_fd, bases);
+        for (i = 0; i < count; i++)
+            if (!read_file(dir_fd, bases[i], &reading, out))
+                break;
+        if (i < count)
             continue;
         /* Nothing read: the place to go on from is the end, or what was asked beyond it. */
         *ret_offset = reading.first >= 0 ? reading.first : reading.offset;

@@ -87,23 +87,6 @@ static void on_loop_done(struct loop_part *part)
 
 /* --- on the thread --- */
 
-static void take_pids(struct sampler *sampler)
-{
-    pthread_mutex_lock(&sampler->lock);
-    if (sampler->pids_new)
-        usage_own(sampler->meter, sampler->pids, sampler->pid_count);
-    sampler->pids_new = false;
-    pthread_mutex_unlock(&sampler->lock);
-}
-
-/* A quarter of a second at the start tells nothing of ten: what nobody watched counts as idle, so
- * that a compiler which has just ended, or our own start, is not taken for a busy machine. */
-static void discount_busy(struct usage *usage)
-{
-    if (usage->busy_10s_permille != USAGE_NONE && usage->busy_ms < BUSY_MS)
-        usage->busy_10s_permille = usage->busy_10s_permille * usage->busy_ms / BUSY_MS;
-}
-
 static void sample(struct sampler *sampler, int64_t now_ms)
 {
     struct usage *usage = &sampler->usage;
@@ -113,10 +96,18 @@ static void sample(struct sampler *sampler, int64_t now_ms)
         sampler->next_ms = now_ms + sampler->interval_ms;
     if (atomic_load_explicit(&sampler->reported, memory_order_acquire))
         return;
-    take_pids(sampler);
+    pthread_mutex_lock(&sampler->lock);
+    if (sampler->pids_new)
+        usage_own(sampler->meter, sampler->pids, sampler->pid_count);
+    sampler->pids_new = false;
+    pthread_mutex_unlock(&sampler->lock);
     if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), usage, NULL) != ERR_OK)
-        return; /* it was there at the start; whoever waits for samples sees that they are old */
-    discount_busy(usage);
+        return; /* it worked at the start; the reader of samples sees that they are old */
+    /* A quarter of a second at the start says nothing about ten: what nobody watched counts as
+     * idle, so that a compiler which has just ended, or our own start, is not taken for a busy
+     * machine. */
+    if (usage->busy_10s_permille != USAGE_NONE && usage->busy_ms < BUSY_MS)
+        usage->busy_10s_permille = usage->busy_10s_permille * usage->busy_ms / BUSY_MS;
     usage->gpu_permille = sampler->gpu.permille;
     sampler->mem_total_kib = usage->mem_total_kib;
     sampler->mem_free_kib = usage->mem_free_kib;
@@ -124,7 +115,7 @@ static void sample(struct sampler *sampler, int64_t now_ms)
     inbox_post(&sampler->loop->inbox, &sampler->report);
 }
 
-/* Half the time until the alert, or behind it until nothing is left, at the speed of the last look:
+/* Half the time until the alert, or past it until nothing is left, at the speed of the last look:
  * one process can take gigabytes a second. */
 static int64_t watch_again_ms(const struct sampler *sampler, int64_t now_ms, int64_t total_kib,
                               int64_t free_kib)
@@ -155,24 +146,12 @@ static void watch_memory(struct sampler *sampler, int64_t now_ms)
         sampler->next_ms = now_ms;
 }
 
-static int wait_ms(const struct sampler *sampler, int64_t now_ms, int64_t gpu_ms)
-{
-    int64_t until_ms = sampler->next_ms;
-
-    if (sampler->watch_ms < until_ms)
-        until_ms = sampler->watch_ms;
-    if (gpu_ms < until_ms)
-        until_ms = gpu_ms;
-    return until_ms <= now_ms ? 0 : (int)(until_ms - now_ms);
-}
-
 static void *thread_main(void *arg)
 {
     struct sampler *sampler = arg;
 
     for (;;) {
-        int64_t now_ms = clock_mono_ms();
-        int64_t gpu_ms;
+        int64_t now_ms = clock_mono_ms(), until_ms, gpu_ms;
         struct pollfd fds[2] = {{.fd = sampler->wake_fd, .events = POLLIN}};
 
         if (now_ms >= sampler->watch_ms)
@@ -181,7 +160,9 @@ static void *thread_main(void *arg)
             sample(sampler, now_ms);
         gpu_ms = usage_gpu_step(&sampler->gpu, now_ms);
         fds[1] = (struct pollfd){.fd = sampler->gpu.fd, .events = POLLIN};
-        poll(fds, 2, wait_ms(sampler, now_ms, gpu_ms));
+        until_ms = sampler->next_ms < sampler->watch_ms ? sampler->next_ms : sampler->watch_ms;
+        until_ms = gpu_ms < until_ms ? gpu_ms : until_ms;
+        poll(fds, 2, until_ms <= now_ms ? 0 : (int)(until_ms - now_ms));
         if (fds[0].revents)
             return NULL;
         if (fds[1].revents)
