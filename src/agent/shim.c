@@ -80,32 +80,9 @@ void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
                 end->oom_kills > 0 ? " A process of it was killed for lack of memory." : "");
 }
 
-static void shim_end_unstarted(const struct problem *why, struct run_exit *exit)
-{
-    *exit = (struct run_exit){.exit_code = -1, .signal = -1, .ended_ms = clock_wall_ms()};
-    say_end(exit, why->err == ERR_TOO_LATE ? "DEADLINE" : "START_FAILED", "%s", why->detail);
-}
-
 static int64_t ms_of(struct timeval time)
 {
     return (int64_t)time.tv_sec * 1000 + time.tv_usec / 1000;
-}
-
-/* Fills the rest, except started_ms; exit->tail is `tail`. After all children were reaped. */
-static void shim_end_figures(const struct runlog *log, struct buf *tail, struct run_exit *exit)
-{
-    struct rusage used = {0};
-
-    getrusage(RUSAGE_CHILDREN, &used);
-    exit->ended_ms = clock_wall_ms();
-    exit->user_ms = ms_of(used.ru_utime);
-    exit->system_ms = ms_of(used.ru_stime);
-    exit->rss_kb_max = used.ru_maxrss;
-    exit->output_bytes = log->total;
-    exit->output_dropped = log->dropped;
-    runlog_tail(log, tail);
-    exit->tail = buf_view(tail);
-    assert(exit->output_dropped <= exit->output_bytes);
 }
 
 /* --- one loop around one poll --- */
@@ -171,8 +148,9 @@ static void close_fd(int *fd)
 
 /* --- talking --- */
 
-/* An agent that does not listen is told again when it comes back: what matters is in the files. */
-__attribute__((format(printf, 2, 3))) static void tell(struct shim *shim, const char *fmt, ...)
+/* An agent that does not listen asks again when it comes back: what matters is in the files. */
+__attribute__((format(printf, 2, 3))) static void send_packet(struct shim *shim, const char *fmt,
+                                                              ...)
 {
     char packet[SHIM_PACKET_MAX];
     va_list args;
@@ -194,19 +172,23 @@ static void greet(struct shim *shim)
     struct run_proc self = {0};
 
     process_tree_proc(getpid(), &self);
-    tell(shim, "hello %d %" PRIu64, (int)getpid(), self.start);
+    send_packet(shim, "hello %d %" PRIu64, (int)getpid(), self.start);
     if (shim->job.pid > 0)
-        tell(shim, "started %" PRId64 " %d", shim->started_ms, (int)shim->job.pid);
+        send_packet(shim, "started %" PRId64 " %d", shim->started_ms, (int)shim->job.pid);
     if (shim->stopping)
-        tell(shim, "stopping");
+        send_packet(shim, "stopping");
 }
 
 /* --- ending the tree --- */
 
-static void kill_tree(struct shim *shim)
+static void check_kill(struct shim *shim)
 {
-    bool whole = cgroup_kill(&shim->group);
+    bool whole;
 
+    if (shim->phase != PHASE_RUNNING || !shim->stopping || shim->now_ms < shim->kill_ms ||
+        shim->now_ms < shim->kill_next_ms)
+        return;
+    whole = cgroup_kill(&shim->group);
     /* The second time round also what left its group. */
     if (!whole || shim->killed)
         process_tree_kill(getpid());
@@ -214,13 +196,6 @@ static void kill_tree(struct shim *shim)
     shim->kill_step_ms =
         shim->kill_step_ms ? earlier(shim->kill_step_ms * 2, KILL_AGAIN_MS_MAX) : KILL_AGAIN_MS;
     shim->kill_next_ms = shim->now_ms + shim->kill_step_ms;
-}
-
-static void check_kill(struct shim *shim)
-{
-    if (shim->phase == PHASE_RUNNING && shim->stopping && shim->now_ms >= shim->kill_ms &&
-        shim->now_ms >= shim->kill_next_ms)
-        kill_tree(shim);
 }
 
 /* May come any number of times: the first reason stays, and only an earlier end counts. */
@@ -239,25 +214,12 @@ static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
             process_tree_signal(getpid(), SIGTERM);
             process_tree_signal(getpid(), SIGCONT); /* who is stopped could not see it */
         }
-        tell(shim, "stopping");
+        send_packet(shim, "stopping");
     }
     check_kill(shim);
 }
 
 /* --- output --- */
-
-static bool may_read(const struct shim *shim)
-{
-    return shim->job.out_fd >= 0 && shim->out_budget > 0;
-}
-
-static void refill_budget(struct shim *shim)
-{
-    assert(shim->now_ms >= shim->out_budget_ms); /* the clock never jumps */
-    shim->out_budget += (shim->now_ms - shim->out_budget_ms) * OUT_BYTES_PER_MS;
-    shim->out_budget = earlier(shim->out_budget, OUT_BYTES_BURST);
-    shim->out_budget_ms = shim->now_ms;
-}
 
 /* What one read gives; 0 when there is nothing (any more). */
 static size_t take_output(struct shim *shim)
@@ -279,21 +241,12 @@ static size_t take_output(struct shim *shim)
 
 /* --- the end --- */
 
-/* What the job left is looked at as its user: a path that leads elsewhere leads to nothing more. */
-static void keep_result(const struct shim *shim)
-{
-    int fd;
-
-    job_user_enter_files(shim->job.user);
-    fd = runfile_open_result(shim->dir_fd);
-    job_user_leave_files(shim->job.user);
-    runfile_keep_result(shim->dir_fd, fd);
-}
-
 /* The tree is gone. Somebody outside may still hold the pipe: nobody waits for that. */
 static void finish(struct shim *shim)
 {
     size_t drained = 0, got;
+    struct rusage used = {0};
+    int fd;
 
     assert(shim->main_gone && shim->phase == PHASE_RUNNING);
     while (drained < DRAIN_BYTES_MAX && (got = take_output(shim)) > 0)
@@ -306,9 +259,22 @@ static void finish(struct shim *shim)
                                       .oom_kills = cgroup_oom_kills(&shim->group),
                                       .spec = &shim->file.spec},
                    &shim->exit);
-    shim_end_figures(&shim->log, &shim->tail, &shim->exit);
+    getrusage(RUSAGE_CHILDREN, &used); /* all of them were reaped */
     shim->exit.started_ms = shim->started_ms;
-    keep_result(shim);
+    shim->exit.ended_ms = clock_wall_ms();
+    shim->exit.user_ms = ms_of(used.ru_utime);
+    shim->exit.system_ms = ms_of(used.ru_stime);
+    shim->exit.rss_kb_max = used.ru_maxrss;
+    shim->exit.output_bytes = shim->log.total;
+    shim->exit.output_dropped = shim->log.dropped;
+    runlog_tail(&shim->log, &shim->tail);
+    shim->exit.tail = buf_view(&shim->tail);
+    assert(shim->exit.output_dropped <= shim->exit.output_bytes);
+    /* As the job's user: a path that leads elsewhere opens nothing that user could not open. */
+    job_user_enter_files(shim->job.user);
+    fd = runfile_open_result(shim->dir_fd);
+    job_user_leave_files(shim->job.user);
+    runfile_keep_result(shim->dir_fd, fd);
     runfile_remove_secrets(shim->dir_fd, &shim->file.spec);
     cgroup_remove(&shim->group);
     shim->phase = PHASE_RECORDING;
@@ -322,8 +288,8 @@ static bool dir_is_gone(const struct shim *shim)
     return fstat(shim->dir_fd, &dir) == 0 && dir.st_nlink == 0;
 }
 
-/* On a disk that is full this is tried until it works: an outcome is never told that could be lost
- * again. */
+/* On a full disk this is tried until it works: an outcome that could still be lost is never
+ * reported. */
 static void record(struct shim *shim)
 {
     const struct run_spec *spec = &shim->file.spec;
@@ -339,7 +305,7 @@ static void record(struct shim *shim)
             return;
         }
     }
-    tell(shim, "ended");
+    send_packet(shim, "ended");
     shim->phase = PHASE_DONE;
 }
 
@@ -370,11 +336,17 @@ static bool is_disk_watched(const struct shim *shim)
 
 /* --- children --- */
 
-static void reap(struct shim *shim)
+static void take_signals(struct shim *shim)
 {
+    struct signalfd_siginfo infos[8];
+    ssize_t got;
     int status;
     pid_t pid;
 
+    while ((got = read(shim->signal_fd, infos, sizeof infos)) > 0)
+        for (size_t i = 0; i < (size_t)got / sizeof infos[0]; i++)
+            if (infos[i].ssi_signo != SIGCHLD) /* the machine goes down, or an operator */
+                stop(shim, STR("STOPPED"), shim->now_ms + shim->file.spec.stop_grace_ms);
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == shim->job.pid) {
             shim->main_gone = true;
@@ -389,18 +361,6 @@ static void reap(struct shim *shim)
         stop(shim, STR(""), shim->now_ms + shim->file.spec.stop_grace_ms);
 }
 
-static void take_signals(struct shim *shim)
-{
-    struct signalfd_siginfo infos[8];
-    ssize_t got;
-
-    while ((got = read(shim->signal_fd, infos, sizeof infos)) > 0)
-        for (size_t i = 0; i < (size_t)got / sizeof infos[0]; i++)
-            if (infos[i].ssi_signo != SIGCHLD) /* the machine goes down, or an operator */
-                stop(shim, STR("STOPPED"), shim->now_ms + shim->file.spec.stop_grace_ms);
-    reap(shim);
-}
-
 /* --- the deadline --- */
 
 static void set_deadline(struct shim *shim, int64_t at_ms)
@@ -413,7 +373,7 @@ static void set_deadline(struct shim *shim, int64_t at_ms)
     timerfd_settime(shim->alarm_fd, TFD_TIMER_ABSTIME, &alarm, NULL); /* 0 disarms it */
 }
 
-/* The agent writes a later one down before it tells us. */
+/* The agent writes a later one down before it sends it to us. */
 static bool deadline_passed(struct shim *shim)
 {
     int64_t now_ms, written_ms;
@@ -427,54 +387,47 @@ static bool deadline_passed(struct shim *shim)
     return false;
 }
 
-/* How long its tree may still take to end: the grace began with the deadline. */
-static int64_t deadline_left_ms(const struct shim *shim)
-{
-    const struct run_spec *spec = &shim->file.spec;
-    int64_t grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
-    int64_t left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_lease_ms();
-
-    return left_ms > 0 ? left_ms : 0;
-}
-
 static void check_deadline(struct shim *shim)
 {
-    int64_t left_ms;
+    const struct run_spec *spec = &shim->file.spec;
+    int64_t grace_ms, left_ms;
 
     if (!deadline_passed(shim))
         return;
-    left_ms = deadline_left_ms(shim);
+    /* How long its tree may still take to end: the grace began with the deadline. */
+    grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
+    left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_lease_ms();
     set_deadline(shim, 0); /* it passes once */
-    stop(shim, STR("DEADLINE"), shim->now_ms + left_ms);
+    stop(shim, STR("DEADLINE"), shim->now_ms + (left_ms > 0 ? left_ms : 0));
 }
 
 /* --- the agent --- */
 
-static void obey_stop(struct shim *shim, struct str words)
+static void obey_stop(struct shim *shim, struct str args)
 {
-    struct str reason = str_cut(&words, ' ');
+    struct str reason = str_cut(&args, ' ');
     int64_t kill_ms;
 
-    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(words, &kill_ms) && kill_ms >= 0)
+    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(args, &kill_ms) && kill_ms >= 0)
         stop(shim, reason, kill_ms);
 }
 
-static void obey_deadline(struct shim *shim, struct str words)
+static void obey_deadline(struct shim *shim, struct str args)
 {
     int64_t at_ms;
 
-    if (str_int(words, &at_ms) && at_ms >= 0)
+    if (str_int(args, &at_ms) && at_ms >= 0)
         set_deadline(shim, at_ms);
 }
 
-static void obey_ping(struct shim *shim, struct str words)
+static void obey_ping(struct shim *shim, struct str args)
 {
-    tell(shim, "pong");
+    send_packet(shim, "pong");
 }
 
 static const struct {
-    const char *word;
-    void (*obey)(struct shim *shim, struct str words);
+    const char *name;
+    void (*obey)(struct shim *shim, struct str args);
 } orders[] = {
     {"stop", obey_stop},
     {"deadline", obey_deadline},
@@ -488,12 +441,12 @@ static void take_orders(struct shim *shim)
 
     while (shim->agent_fd >= 0 &&
            (got = recv(shim->agent_fd, packet, sizeof packet, MSG_DONTWAIT)) > 0) {
-        struct str words = {.at = packet, .len = (size_t)got};
-        struct str first = str_cut(&words, ' ');
+        struct str args = {.at = packet, .len = (size_t)got};
+        struct str name = str_cut(&args, ' ');
 
         for (size_t i = 0; i < COUNT_OF(orders); i++)
-            if (str_is(first, orders[i].word))
-                orders[i].obey(shim, words);
+            if (str_is(name, orders[i].name))
+                orders[i].obey(shim, args);
     }
     if (shim->agent_fd >= 0 && (got == 0 || (errno != EAGAIN && errno != EINTR)))
         close_fd(&shim->agent_fd); /* the agent is gone; another will come */
@@ -505,7 +458,7 @@ static void take_agent(struct shim *shim)
 
     if (fd < 0)
         return;
-    take_orders(shim); /* what the old one still said */
+    take_orders(shim); /* what the old one sent last */
     close_fd(&shim->agent_fd);
     shim->agent_fd = fd;
     greet(shim);
@@ -554,18 +507,22 @@ enum { ON_SIGNAL, ON_LISTEN, ON_AGENT, ON_OUT, ON_ALARM, ON_COUNT };
 
 static void turn(struct shim *shim)
 {
+    bool may_read = shim->job.out_fd >= 0 && shim->out_budget > 0;
     struct pollfd fds[ON_COUNT] = {
         [ON_SIGNAL] = {.fd = shim->signal_fd, .events = POLLIN},
         [ON_LISTEN] = {.fd = shim->listen_fd, .events = POLLIN},
         [ON_AGENT] = {.fd = shim->agent_fd, .events = POLLIN},
-        [ON_OUT] = {.fd = may_read(shim) ? shim->job.out_fd : -1, .events = POLLIN},
+        [ON_OUT] = {.fd = may_read ? shim->job.out_fd : -1, .events = POLLIN},
         [ON_ALARM] = {.fd = shim->alarm_fd, .events = POLLIN},
     };
 
     if (poll(fds, ON_COUNT, sleep_ms(shim)) < 0)
         return;
     shim->now_ms = clock_mono_ms();
-    refill_budget(shim);
+    assert(shim->now_ms >= shim->out_budget_ms); /* the clock never jumps */
+    shim->out_budget += (shim->now_ms - shim->out_budget_ms) * OUT_BYTES_PER_MS;
+    shim->out_budget = earlier(shim->out_budget, OUT_BYTES_BURST);
+    shim->out_budget_ms = shim->now_ms;
     if (fds[ON_ALARM].revents)
         check_deadline(shim); /* before anything else: we may have been frozen for long */
     if (fds[ON_OUT].revents)
@@ -591,27 +548,21 @@ static int listen_here(void)
     return fd;
 }
 
-static int open_signals(void)
+static enum err prepare(struct shim *shim, struct problem *why)
 {
+    struct run_spec *spec = &shim->file.spec;
+    enum err err;
     sigset_t set;
 
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "berth-shim");
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_SETMASK, &set, NULL);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-static enum err prepare(struct shim *shim, struct problem *why)
-{
-    struct run_spec *spec = &shim->file.spec;
-    enum err err;
-
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    prctl(PR_SET_NAME, "berth-shim");
-    shim->signal_fd = open_signals();
+    shim->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (shim->signal_fd < 0 || fchdir(shim->dir_fd) != 0)
         return problem_set(why, ERR_IO, "", "The shim cannot start: %s.", strerror(errno));
     err = runfile_get(shim->dir_fd, &shim->arena, &shim->file, why);
@@ -682,7 +633,9 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user
                                  .user = user,
                                  .out_fd = -1};
     if (begin(&shim, &why)) {
-        shim_end_unstarted(&why, &shim.exit);
+        shim.exit = (struct run_exit){.exit_code = -1, .signal = -1, .ended_ms = clock_wall_ms()};
+        say_end(&shim.exit, why.err == ERR_TOO_LATE ? "DEADLINE" : "START_FAILED", "%s",
+                why.detail);
         runfile_remove_secrets(dir_fd, &shim.file.spec);
         cgroup_remove(&shim.group);
         shim.phase = PHASE_RECORDING;
@@ -703,14 +656,6 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user
 
 /* --- `berth shim` --- */
 
-static int own_oom_adj(void)
-{
-    int64_t value = 0;
-
-    cgroup_file_int(AT_FDCWD, "/proc/self/oom_score_adj", NULL, &value);
-    return (int)value;
-}
-
 static bool has_ended(int dir_fd)
 {
     struct arena arena = {0};
@@ -725,6 +670,7 @@ static bool has_ended(int dir_fd)
 static int single(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int64_t oom_adj = 0;
 
     if (fd < 0) {
         fprintf(stderr, "berth shim: %s cannot be opened: %s\n", dir, strerror(errno));
@@ -739,7 +685,8 @@ static int single(const char *dir)
         if (i != SIGKILL && i != SIGSTOP)
             signal(i, SIG_DFL); /* the job would inherit what is ignored; a spawner starts clean */
     setsid();
-    shim_run(fd, -1, own_oom_adj(), NULL); /* as whoever calls */
+    cgroup_file_int(AT_FDCWD, "/proc/self/oom_score_adj", NULL, &oom_adj);
+    shim_run(fd, -1, (int)oom_adj, NULL); /* as our own user */
     return 0;
 }
 

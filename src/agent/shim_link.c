@@ -27,7 +27,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-static void hear(struct run_private *priv, struct str words);
+static void hear(struct run_private *priv, struct str args);
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void send_unsent(struct runs *runs);
 static bool run_spawner_again(struct run_private *priv, int dir_fd);
@@ -62,7 +62,7 @@ void run_link_close(struct run_private *priv)
     priv->fd = -1;
 }
 
-/* --- telling --- */
+/* --- sending --- */
 
 static int compose(const struct run_private *priv, enum run_todo todo, char packet[SHIM_PACKET_MAX])
 {
@@ -94,27 +94,27 @@ void run_link_flush(struct run_private *priv)
         uv_poll_start(&priv->poll, UV_READABLE | (priv->todo ? UV_WRITABLE : 0), on_poll);
 }
 
-/* --- listening --- */
+/* --- receiving --- */
 
-static void hear_hello(struct run_private *priv, struct str words)
+static void hear_hello(struct run_private *priv, struct str args)
 {
     int64_t pid, start;
 
-    if (!str_int(str_cut(&words, ' '), &pid) || !str_int(words, &start) || pid <= 1)
+    if (!str_int(str_cut(&args, ' '), &pid) || !str_int(args, &start) || pid <= 1)
         return;
     priv->greeted = true;
     priv->shim_pid = (int)pid;
     priv->shim_start = (uint64_t)start;
 }
 
-static void hear_started(struct run_private *priv, struct str words)
+static void hear_started(struct run_private *priv, struct str args)
 {
     struct run *run = &priv->run;
     int64_t pid;
 
     assert(run->state != RUN_ENDED);
-    str_int(str_cut(&words, ' '), &run->started_ms);
-    if (words.at && str_int(words, &pid) && pid > 1) /* an older shim does not tell */
+    str_int(str_cut(&args, ' '), &run->started_ms);
+    if (args.at && str_int(args, &pid) && pid > 1) /* an older shim does not send it */
         run->pid = (int)pid;
     if (run->state != RUN_STARTING)
         return; /* adopted: it was taken for running already */
@@ -123,19 +123,19 @@ static void hear_started(struct run_private *priv, struct str words)
         run->handler->started(run);
 }
 
-static void hear_stopping(struct run_private *priv, struct str words)
+static void hear_stopping(struct run_private *priv, struct str args)
 {
     if (priv->run.state < RUN_STOPPING)
         priv->run.state = RUN_STOPPING;
 }
 
-static void hear_pong(struct run_private *priv, struct str words)
+static void hear_pong(struct run_private *priv, struct str args)
 {
     priv->pinged_ms = 0;
     priv->patience_ms = clock_mono_ms() + priv->run.runs->patience_ms;
 }
 
-static void hear_ended(struct run_private *priv, struct str words)
+static void hear_ended(struct run_private *priv, struct str args)
 {
     struct runs *runs = priv->run.runs;
     struct run_exit exit;
@@ -153,33 +153,33 @@ static void hear_ended(struct run_private *priv, struct str words)
         run_lost(priv, "SHIM_LOST", "Its exit record is gone.", true);
 }
 
-static void hear_failed(struct run_private *priv, struct str words)
+static void hear_failed(struct run_private *priv, struct str args)
 {
     char sentence[160];
 
-    if (words.len >= sizeof sentence)
-        words.len = sizeof sentence - 1;
-    str_copy(words, sentence, sizeof sentence);
+    if (args.len >= sizeof sentence)
+        args.len = sizeof sentence - 1;
+    str_copy(args, sentence, sizeof sentence);
     run_link_close(priv);
     run_lost(priv, "START_FAILED", sentence, false);
 }
 
 static const struct {
-    const char *word;
-    void (*hear)(struct run_private *priv, struct str words);
+    const char *name;
+    void (*hear)(struct run_private *priv, struct str args);
 } news[] = {
     {"hello", hear_hello}, {"started", hear_started}, {"stopping", hear_stopping},
     {"pong", hear_pong},   {"ended", hear_ended},     {"failed", hear_failed},
 };
 
-static void hear(struct run_private *priv, struct str words)
+static void hear(struct run_private *priv, struct str packet)
 {
-    struct str first = str_cut(&words, ' ');
+    struct str name = str_cut(&packet, ' ');
 
     assert(!priv->gone && !priv->lost); /* its connection would be closed */
     for (size_t i = 0; i < COUNT_OF(news); i++)
-        if (str_is(first, news[i].word)) {
-            news[i].hear(priv, words);
+        if (str_is(name, news[i].name)) {
+            news[i].hear(priv, packet);
             return;
         }
 }
@@ -304,7 +304,7 @@ void run_link_watch(struct run_private *priv, int64_t now_ms)
         run_link_flush(priv);
     } else if (now_ms - priv->pinged_ms >= patience_ms) {
         /* Stopped or stuck. Its end is read from the connection; the tree is killed after it. But
-         * who waits for a disk is at work, and may be writing down how the run ended. */
+         * one that waits for a disk is at work, and may be writing down how the run ended. */
         if (!process_tree_proc(priv->shim_pid, &shim) || shim.state != 'D')
             process_tree_kill_one(priv->shim_pid, priv->shim_start, SIGKILL);
         priv->pinged_ms = now_ms;
@@ -447,20 +447,20 @@ static enum err open_own(struct runs *runs, struct problem *why)
 static int introduce(const struct runs *runs, int fd)
 {
     static const char *const names[] = {"PATH", "HOME", "LANG"};
-    struct buf words = {0};
+    struct buf packet = {0};
     int error;
 
-    buf_fmt(&words, "agent %d %s", SPAWNER_VERSION, runs->group_name);
+    buf_fmt(&packet, "agent %d %s", SPAWNER_VERSION, runs->group_name);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *value = getenv(names[i]);
 
-        if (!value || words.len + strlen(value) + 16 > SPAWNER_PACKET_MAX)
+        if (!value || packet.len + strlen(value) + 16 > SPAWNER_PACKET_MAX)
             continue;
-        buf_char(&words, '\0');
-        buf_fmt(&words, "%s=%s", names[i], value);
+        buf_char(&packet, '\0');
+        buf_fmt(&packet, "%s=%s", names[i], value);
     }
-    error = send(fd, words.at, words.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
-    buf_free(&words);
+    error = send(fd, packet.at, packet.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
+    buf_free(&packet);
     return error;
 }
 
@@ -530,13 +530,13 @@ enum err run_spawner_start(struct runs *runs, const char *path, struct problem *
 
 /* --- orders --- */
 
-static int send_fds(int fd, struct str words, const int *fds, size_t count)
+static int send_fds(int fd, struct str packet, const int *fds, size_t count)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(int) * ORDER_FDS_MAX)];
     } control = {0};
-    struct iovec data = {.iov_base = (char *)words.at, .iov_len = words.len};
+    struct iovec data = {.iov_base = (char *)packet.at, .iov_len = packet.len};
     struct msghdr msg = {.msg_iov = &data,
                          .msg_iovlen = 1,
                          .msg_control = control.bytes,
@@ -554,15 +554,15 @@ static int send_fds(int fd, struct str words, const int *fds, size_t count)
 static int send_order(int fd, const struct run_private *priv)
 {
     int fds[] = {priv->order_dir_fd, priv->order_fd}, error;
-    struct buf words = {0};
+    struct buf packet = {0};
 
-    buf_char(&words, 'r');
+    buf_char(&packet, 'r');
     if (priv->user.len > 0)
-        buf_fmt(&words, " user=" STR_FMT, STR_ARG(priv->user));
+        buf_fmt(&packet, " user=" STR_FMT, STR_ARG(priv->user));
     if (priv->run.runs->rules.allow_root)
-        buf_str(&words, STR(" allow_root"));
-    error = send_fds(fd, buf_view(&words), fds, COUNT_OF(fds));
-    buf_free(&words);
+        buf_str(&packet, STR(" allow_root"));
+    error = send_fds(fd, buf_view(&packet), fds, COUNT_OF(fds));
+    buf_free(&packet);
     return error;
 }
 
@@ -598,13 +598,6 @@ static struct run_private *take_first(struct run_spawner *spawner)
     return priv;
 }
 
-/* Their connections end, and so they do. */
-static void give_up(struct run_spawner *spawner)
-{
-    while (spawner->first)
-        close_order(take_first(spawner));
-}
-
 static bool is_away_for_long(const struct run_spawner *spawner)
 {
     return !spawner->path || clock_mono_ms() - spawner->away_ms >= spawner->patience_ms;
@@ -619,8 +612,8 @@ static void send_unsent(struct runs *runs)
         int error;
 
         if (spawner->fd < 0 && reach(runs, NULL)) {
-            if (is_away_for_long(spawner))
-                give_up(spawner);
+            while (spawner->first && is_away_for_long(spawner))
+                close_order(take_first(spawner)); /* its connection ends, and with it the run */
             return;
         }
         error = send_order(spawner->fd, priv);
@@ -705,7 +698,7 @@ void run_spawner_tick(struct runs *runs)
     if (runs->spawner.fd < 0 && runs->spawner.path)
         reach(runs, NULL);
     if (runs->spawner.first)
-        send_unsent(runs); /* too many descriptors under way is not told by a poll */
+        send_unsent(runs); /* a poll does not notice when fewer descriptors are under way */
 }
 
 void run_spawner_close(struct runs *runs)

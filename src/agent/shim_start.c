@@ -224,28 +224,6 @@ static _Noreturn void give_up(const struct shim_plan *plan, enum shim_step step)
     _exit(127);
 }
 
-/* Nothing is ignored here: see shim.c. */
-static void unblock_signals(void)
-{
-    sigset_t none;
-
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
-/* The bare calls: the C library's would look for threads that a clone does not take along. */
-static void become_user(const struct shim_plan *plan)
-{
-    const struct job_user *user = plan->job->user;
-
-    if (user && (syscall(SYS_setgroups, user->group_count, user->groups) != 0 ||
-                 syscall(SYS_setgid, user->gid) != 0 || syscall(SYS_setuid, user->uid) != 0))
-        give_up(plan, STEP_USER);
-    errno = plan->is_root ? 0 : privileges_give_up();
-    if (errno != 0)
-        give_up(plan, STEP_PRIVILEGES);
-}
-
 /* Memory that cannot be swapped out, in its own namespace alone. Read only from then on, or it
  * could be filled without a bound. */
 static int put_secrets(const struct shim_plan *plan)
@@ -303,13 +281,16 @@ static void exec_found(const struct shim_plan *plan)
  * own stack. */
 static _Noreturn void shim_job_become(const struct shim_plan *plan)
 {
+    const struct job_user *user = plan->job->user;
+    sigset_t none;
     int oom_fd;
 
     errno = plan->cloned_into ? 0 : cgroup_enter(plan->job->group);
     if (errno != 0 && plan->must_enter)
         give_up(plan, STEP_GROUP);
     plan->report->outside = errno != 0;
-    unblock_signals();
+    sigemptyset(&none); /* nothing is ignored here: see shim.c */
+    sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
     dup2(plan->in_fd, STDIN_FILENO);
     dup2(plan->out_fd, STDOUT_FILENO);
@@ -323,13 +304,19 @@ static _Noreturn void shim_job_become(const struct shim_plan *plan)
     umask(plan->job->umask);
     /* Where we are is the directory of the run, in the new namespace too. A descriptor would not
      * do: it would be a way back into the old one. */
-    errno = plan->tmp[0] ? private_tmp_enter(plan->tmp, !plan->job->user) : 0;
+    errno = plan->tmp[0] ? private_tmp_enter(plan->tmp, !user) : 0;
     if (errno != 0)
         give_up(plan, STEP_TMP);
     errno = plan->secret_fds ? put_secrets(plan) : 0;
     if (errno != 0)
         give_up(plan, STEP_SECRETS);
-    become_user(plan);
+    /* The bare calls: the C library's would look for threads that a clone does not take along. */
+    if (user && (syscall(SYS_setgroups, user->group_count, user->groups) != 0 ||
+                 syscall(SYS_setgid, user->gid) != 0 || syscall(SYS_setuid, user->uid) != 0))
+        give_up(plan, STEP_USER);
+    errno = plan->is_root ? 0 : privileges_give_up();
+    if (errno != 0)
+        give_up(plan, STEP_PRIVILEGES);
     if (chdir(plan->cwd ? plan->cwd : RUNFILE_WORK) != 0)
         give_up(plan, STEP_DIR);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* without a shim nobody would know how it ended */
@@ -402,7 +389,7 @@ static enum err open_secret(const struct shim_job *job, struct str word, int *re
                              STR_ARG(secret_name(word)), strerror(errno));
 }
 
-/* "VARIABLE=value" of one; a line end behind it belongs to the file. */
+/* "VARIABLE=value" of one; a line end after it belongs to the file. */
 static enum err read_variable(int fd, struct str word, struct arena *arena, struct str *ret_entry,
                               struct problem *why)
 {
@@ -454,16 +441,6 @@ static enum err read_secrets(const struct shim_job *job, struct arena *arena,
     return err;
 }
 
-static void forget_secrets(struct shim_plan *plan)
-{
-    const struct run_spec *spec = &plan->job->file->spec;
-
-    for (size_t i = 0; plan->secret_fds && i < spec->secret_count; i++)
-        close_fd(plan->secret_fds[i]);
-    for (size_t i = 0; i < plan->secrets.count; i++)
-        explicit_bzero((char *)plan->secrets.at[i].at, plan->secrets.at[i].len);
-}
-
 static int give_secrets(const struct shim_job *job)
 {
     const struct run_spec *spec = &job->file->spec;
@@ -480,7 +457,7 @@ static int give_secrets(const struct shim_job *job)
         if (fd >= 0)
             close(fd);
     }
-    /* The directory stays ours, so that they can be removed whoever they are. */
+    /* The directory stays ours, so that they can be removed whatever user owns them. */
     if (error == 0 && spec->secret_count > 0 &&
         fchmodat(job->dir_fd, RUNFILE_SECRETS, 0711, 0) != 0)
         error = errno;
@@ -506,17 +483,6 @@ static int make_own_dir(const struct shim_job *job, const char *name)
     return error;
 }
 
-static int make_own_dirs(const struct shim_job *job)
-{
-    const struct run_spec *spec = &job->file->spec;
-    int error = make_own_dir(job, RUNFILE_WORK);
-
-    for (int i = 0; i < PRIVATE_TMP_DIRS && spec->private_tmp && !spec->tmp_of.at; i++)
-        if (error == 0)
-            error = make_own_dir(job, private_tmp_dirs[i].name);
-    return error;
-}
-
 /* The job's user gets its input, and may pass through our directory. */
 static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
 {
@@ -537,14 +503,16 @@ static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
 
 static enum err open_files(struct shim_job *job, struct shim_plan *plan, struct problem *why)
 {
-    bool input = job->file->spec.input.at != NULL;
-    int pipe_fds[2], error = 0;
+    const struct run_spec *spec = &job->file->spec;
+    int pipe_fds[2], error = make_own_dir(job, RUNFILE_WORK);
 
-    error = make_own_dirs(job);
+    for (int i = 0; i < PRIVATE_TMP_DIRS && spec->private_tmp && !spec->tmp_of.at && !error; i++)
+        error = make_own_dir(job, private_tmp_dirs[i].name);
     if (error != 0)
         return problem_set(why, ERR_IO, "", "Its directory cannot be made: %s.", strerror(error));
-    plan->in_fd = input ? openat(job->dir_fd, RUNFILE_INPUT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
-                        : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    plan->in_fd = spec->input.at
+                      ? openat(job->dir_fd, RUNFILE_INPUT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
+                      : open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (plan->in_fd < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0)
         return problem_set(why, ERR_IO, "", "Its files cannot be opened: %s.", strerror(errno));
     job->out_fd = pipe_fds[0];
@@ -615,6 +583,7 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
 {
     struct arena arena = {0};
     struct shim_plan plan = {.job = job, .in_fd = -1, .out_fd = -1, .shim = getpid()};
+    const struct run_spec *spec = &job->file->spec;
     enum err err;
 
     assert(job->pid == 0 && job->dir_fd >= 0);
@@ -622,7 +591,10 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
     err = make_plan(job, &arena, &plan, why);
     if (!err)
         err = launch(job, &plan, why);
-    forget_secrets(&plan);
+    for (size_t i = 0; plan.secret_fds && i < spec->secret_count; i++)
+        close_fd(plan.secret_fds[i]);
+    for (size_t i = 0; i < plan.secrets.count; i++)
+        explicit_bzero((char *)plan.secrets.at[i].at, plan.secrets.at[i].len);
     close_fd(plan.in_fd);
     close_fd(plan.out_fd);
     if (plan.report)

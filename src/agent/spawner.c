@@ -39,20 +39,20 @@ struct peer {
     char name[NAME_MAX_BYTES]; /* of its group; "": it has not said */
     struct cgroup_place place;
     int shims_fd; /* -1: there is no group */
-    char words[SPAWNER_PACKET_MAX];
-    char *env[ENV_MAX + 1]; /* points into words */
+    char hello[SPAWNER_PACKET_MAX];
+    char *env[ENV_MAX + 1]; /* points into hello */
 };
 
 struct spawner {
     const char *group_file; /* NULL: the agent's own, which has its groups itself */
-    const char *config;     /* who may be asked for; NULL: likewise, whoever is */
+    const char *config;     /* says which users work may run as; NULL: likewise, any */
     int listen_fd;          /* -1: likewise */
     int oom_adj;
     bool private_tmp; /* see sandbox.h */
     struct peer peers[PEERS_MAX];
 };
 
-/* --- words --- */
+/* --- messages --- */
 
 void spawner_tell(const struct cgroup_place *place, bool private_tmp, struct buf *out)
 {
@@ -75,29 +75,20 @@ void spawner_hear(struct str lines, struct cgroup_place *ret_place, int64_t *ret
     *ret_version = 0;
     *ret_private_tmp = false;
     while (lines.at) {
-        struct str line = str_cut(&lines, '\n'), word = str_cut(&line, ' ');
+        struct str line = str_cut(&lines, '\n'), key = str_cut(&line, ' ');
 
-        if (str_is(word, "spawner") && line.at)
+        if (str_is(key, "spawner") && line.at)
             str_int(str_cut(&line, ' '), ret_version);
-        else if (str_is(word, "parent") && line.at)
+        else if (str_is(key, "parent") && line.at)
             str_copy(line, ret_place->parent, sizeof ret_place->parent);
-        else if (str_is(word, "missing") && line.at)
+        else if (str_is(key, "missing") && line.at)
             str_copy(line, ret_place->missing, sizeof ret_place->missing);
-        else if (str_is(word, "private_tmp"))
+        else if (str_is(key, "private_tmp"))
             *ret_private_tmp = true;
-        for (int i = 0; i < CGROUP_LIMITS && str_is(word, "limit"); i++)
+        for (int i = 0; i < CGROUP_LIMITS && str_is(key, "limit"); i++)
             if (str_is(line, cgroup_limit_name((enum cgroup_limit)i)))
                 ret_place->limits[i] = true;
     }
-}
-
-static void answer(const struct spawner *spawner, const struct peer *peer)
-{
-    struct buf text = {0};
-
-    spawner_tell(&peer->place, spawner->private_tmp, &text);
-    send(peer->fd, text.at, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    buf_free(&text);
 }
 
 /* --- groups --- */
@@ -128,6 +119,7 @@ static int open_shims(const struct peer *peer)
 static void find_groups(const struct spawner *spawner, struct peer *peer)
 {
     char base[CGROUP_PATH_MAX];
+    struct buf text = {0};
 
     if (peer->shims_fd >= 0)
         close(peer->shims_fd);
@@ -141,12 +133,14 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
                  "memory, pids, cpu: %s names no control group; is berth-runs.service active?",
                  spawner->group_file);
     }
-    answer(spawner, peer);
+    spawner_tell(&peer->place, spawner->private_tmp, &text);
+    send(peer->fd, text.at, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    buf_free(&text);
 }
 
 /* --- as whom work runs --- */
 
-/* The rules are in a file that is root's: nobody else's word counts here. */
+/* The rules are in a file that is root's: nobody else decides here. */
 static enum err read_rules(const char *path, struct config_source *source, struct problem *why)
 {
     struct stat info;
@@ -365,31 +359,24 @@ static _Noreturn void be_cleaner(const struct spawner *spawner, const struct pee
     _exit(0);
 }
 
-static void start_cleaner(const struct spawner *spawner, const struct peer *peer, int dir_fd)
-{
-    if (spawner->config && fork() == 0)
-        be_cleaner(spawner, peer, dir_fd);
-}
-
 /* --- agents --- */
 
 static void hear_agent(const struct spawner *spawner, struct peer *peer, size_t len)
 {
-    struct str words = {.at = peer->words, .len = strnlen(peer->words, len)};
-    struct str version;
+    struct str words = {.at = peer->hello, .len = strnlen(peer->hello, len)};
+    struct str name;
     size_t at = words.len + 1;
     int count = 0;
 
-    str_cut(&words, ' ');
-    version = str_cut(&words, ' ');
-    (void)version; /* there is one */
-    words = str_cut(&words, ' ');
-    if (!str_is_id(words, sizeof peer->name - 1))
+    str_cut(&words, ' '); /* "agent" */
+    str_cut(&words, ' '); /* its version */
+    name = str_cut(&words, ' ');
+    if (!str_is_id(name, sizeof peer->name - 1))
         return;
-    str_copy(words, peer->name, sizeof peer->name);
-    for (; at < len && count < ENV_MAX; at += strlen(peer->words + at) + 1)
-        if (strchr(peer->words + at, '='))
-            peer->env[count++] = peer->words + at;
+    str_copy(name, peer->name, sizeof peer->name);
+    for (; at < len && count < ENV_MAX; at += strlen(peer->hello + at) + 1)
+        if (strchr(peer->hello + at, '='))
+            peer->env[count++] = peer->hello + at;
     peer->env[count] = NULL;
     find_groups(spawner, peer);
 }
@@ -422,10 +409,10 @@ static int hear(const struct spawner *spawner, struct peer *peer)
     }
     if (packet[0] == 'r' && count == FD_COUNT && (peer->name[0] || !spawner->group_file))
         start_shim(spawner, peer, str_of(packet), fds);
-    else if (packet[0] == 'c' && count == 1)
-        start_cleaner(spawner, peer, fds[0]);
+    else if (packet[0] == 'c' && count == 1 && spawner->config && fork() == 0)
+        be_cleaner(spawner, peer, fds[0]);
     else if (count == 0 && str_starts(str_of(packet), STR("agent ")) && !peer->name[0]) {
-        memcpy(peer->words, packet, (size_t)got + 1);
+        memcpy(peer->hello, packet, (size_t)got + 1);
         hear_agent(spawner, peer, (size_t)got + 1);
     }
     while (count > 0)
@@ -527,25 +514,10 @@ static int listen_at(const char *path)
     return fd;
 }
 
-static void turn(struct spawner *spawner)
-{
-    struct pollfd fds[PEERS_MAX + 1];
-
-    for (size_t i = 0; i < PEERS_MAX; i++)
-        fds[i] = (struct pollfd){.fd = spawner->peers[i].fd, .events = POLLIN};
-    fds[PEERS_MAX] = (struct pollfd){.fd = spawner->listen_fd, .events = POLLIN};
-    if (poll(fds, PEERS_MAX + 1, -1) < 0)
-        return;
-    for (size_t i = 0; i < PEERS_MAX; i++)
-        if (fds[i].revents && !hear(spawner, &spawner->peers[i]))
-            forget(&spawner->peers[i]);
-    if (fds[PEERS_MAX].revents)
-        welcome(spawner);
-}
-
 int spawner_main(int argc, char **argv)
 {
     static struct spawner spawner;
+    struct pollfd fds[PEERS_MAX + 1];
     bool private_tmp;
 
     if (argc != 3) {
@@ -565,6 +537,16 @@ int spawner_main(int argc, char **argv)
         return 1;
     }
     notify_send("READY=1");
-    for (;;)
-        turn(&spawner);
+    for (;;) {
+        for (size_t i = 0; i < PEERS_MAX; i++)
+            fds[i] = (struct pollfd){.fd = spawner.peers[i].fd, .events = POLLIN};
+        fds[PEERS_MAX] = (struct pollfd){.fd = spawner.listen_fd, .events = POLLIN};
+        if (poll(fds, PEERS_MAX + 1, -1) < 0)
+            continue;
+        for (size_t i = 0; i < PEERS_MAX; i++)
+            if (fds[i].revents && !hear(&spawner, &spawner.peers[i]))
+                forget(&spawner.peers[i]);
+        if (fds[PEERS_MAX].revents)
+            welcome(&spawner);
+    }
 }

@@ -169,15 +169,6 @@ static void read_stat(struct usage_files *files, struct usage_proc *proc)
         proc->cores = cores;
 }
 
-static void read_load(struct usage_files *files, struct usage_proc *proc)
-{
-    struct str text = usage_file(files, "/proc/loadavg");
-    int64_t centi;
-
-    if (usage_centi(usage_word(&text), &centi))
-        proc->load_1m_centi = centi;
-}
-
 void usage_kib(struct str text, const struct usage_row *rows, size_t count)
 {
     while (text.len) {
@@ -221,16 +212,14 @@ static const struct usage_proc proc_nothing = {
 
 static void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc)
 {
+    struct str text;
+    int64_t centi;
+
     *ret_proc = proc_nothing;
     read_stat(files, ret_proc);
-    read_load(files, ret_proc);
-    read_memory(files, ret_proc);
-}
-
-/* Only that. */
-static void usage_proc_read_memory(struct usage_files *files, struct usage_proc *ret_proc)
-{
-    *ret_proc = proc_nothing;
+    text = usage_file(files, "/proc/loadavg");
+    if (usage_centi(usage_word(&text), &centi))
+        ret_proc->load_1m_centi = centi;
     read_memory(files, ret_proc);
 }
 
@@ -310,7 +299,7 @@ struct memory_files {
     const char *limits[2];
     const char *used;
     const char *stat;
-    const char *reclaimable[3]; /* words of `stat`: cache of files, without shared memory */
+    const char *reclaimable[3]; /* lines of `stat`: cache of files, without shared memory */
 };
 
 static const struct memory_files memory_v2 = {
@@ -329,7 +318,7 @@ static const struct memory_files memory_v1 = {
     .reclaimable = {"total_active_file", "total_inactive_file"},
 };
 
-/* The way up from where this process is: false behind the top. */
+/* The way up from where this process is: false after the top. */
 static bool group_first(const struct usage_groups *groups, enum usage_place place,
                         char dir[USAGE_GROUP_MAX])
 {
@@ -484,12 +473,6 @@ static int64_t quota_v2(struct usage_files *files, const char *dir)
     return quota_milli(quota, period);
 }
 
-static int64_t quota_v1(struct usage_files *files, const char *dir)
-{
-    return quota_milli(number_in(files, dir, "cpu.cfs_quota_us"),
-                       number_in(files, dir, "cpu.cfs_period_us"));
-}
-
 static int64_t used_us_v2(struct usage_files *files, const char *dir)
 {
     struct str rest = usage_file(files, "%s/cpu.stat", dir);
@@ -531,7 +514,10 @@ static void read_quota(const struct usage_groups *groups, enum usage_place place
     char dir[USAGE_GROUP_MAX];
 
     for (bool more = group_first(groups, place, dir); more; more = group_above(dir)) {
-        int64_t milli = place == USAGE_UNIFIED ? quota_v2(files, dir) : quota_v1(files, dir);
+        int64_t milli = place == USAGE_UNIFIED
+                            ? quota_v2(files, dir)
+                            : quota_milli(number_in(files, dir, "cpu.cfs_quota_us"),
+                                          number_in(files, dir, "cpu.cfs_period_us"));
 
         if (milli == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli))
             continue;
@@ -569,15 +555,6 @@ static const struct usage_cgroup cgroup_nothing = {
     .swap_total_kib = USAGE_NONE,
     .swap_used_kib = USAGE_NONE,
 };
-
-static void usage_cgroup_read(const struct usage_groups *groups, struct usage_cgroup *ret_cgroup)
-{
-    usage_cgroup_read_memory(groups, ret_cgroup);
-    read_swap(groups, ret_cgroup);
-    read_quota(groups, USAGE_UNIFIED, ret_cgroup);
-    read_quota(groups, USAGE_CPU, ret_cgroup);
-    read_cpuset(groups, ret_cgroup);
-}
 
 static void usage_cgroup_read_memory(const struct usage_groups *groups,
                                      struct usage_cgroup *ret_cgroup)
@@ -672,20 +649,12 @@ static const struct past *past_at(const struct usage_meter *meter, int64_t now_m
     return found;
 }
 
-static void keep(struct usage_meter *meter, const struct past *now)
-{
-    const struct past *last = past_at(meter, now->mono_ms, 0);
-
-    if (!last || now->mono_ms - last->mono_ms >= PAST_STEP_MS)
-        meter->past[meter->count++ % PAST_MAX] = *now;
-}
-
 static int64_t clamp(int64_t value, int64_t low, int64_t high)
 {
     return value < low ? low : value > high ? high : value;
 }
 
-/* Of the machine's own counters; they may stand still or go back a little. */
+/* Of the machine's own counters; they may not move, or go back a little. */
 static int64_t busy_of_machine(const struct past *then, const struct past *now)
 {
     int64_t total;
@@ -824,6 +793,7 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     struct usage usage = usage_nothing;
     struct usage_cgroup cgroup;
     struct usage_proc proc;
+    const struct past *last;
     struct past now;
 
     usage_proc_read(&meter->files, &proc);
@@ -832,7 +802,11 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
                            "Neither %s/proc/stat nor %s/proc/meminfo can be read.",
                            meter->files.root, meter->files.root);
     usage_cgroup_find(&meter->files, &meter->groups);
-    usage_cgroup_read(&meter->groups, &cgroup);
+    usage_cgroup_read_memory(&meter->groups, &cgroup);
+    read_swap(&meter->groups, &cgroup);
+    read_quota(&meter->groups, USAGE_UNIFIED, &cgroup);
+    read_quota(&meter->groups, USAGE_CPU, &cgroup);
+    read_cpuset(&meter->groups, &cgroup);
     now = (struct past){.mono_ms = mono_ms,
                         .busy_ticks = proc.busy_ticks,
                         .total_ticks = proc.total_ticks,
@@ -849,7 +823,9 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     usage_trees_read(meter->trees, &meter->files, mono_ms,
                      usage_below(usage.mem_free_kib, usage.mem_total_kib, meter->alert_centi),
                      &usage);
-    keep(meter, &now);
+    last = past_at(meter, mono_ms, 0);
+    if (!last || mono_ms - last->mono_ms >= PAST_STEP_MS)
+        meter->past[meter->count++ % PAST_MAX] = now;
     usage.at_ms = wall_ms;
     usage.mono_ms = mono_ms;
     *ret_usage = usage;
@@ -860,9 +836,9 @@ void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *re
 {
     struct usage usage = usage_nothing;
     struct usage_cgroup cgroup;
-    struct usage_proc proc;
+    struct usage_proc proc = proc_nothing;
 
-    usage_proc_read_memory(&meter->files, &proc);
+    read_memory(&meter->files, &proc);
     usage_cgroup_read_memory(&meter->groups, &cgroup);
     put_memory(&proc, &cgroup, &usage);
     *ret_total_kib = usage.mem_total_kib;

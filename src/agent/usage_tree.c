@@ -45,7 +45,7 @@ struct root { /* sorted by pid */
 };
 
 struct usage_trees {
-    struct usage_tree *trees; /* the named ones; behind them the one of this process */
+    struct usage_tree *trees; /* the named ones; after them the one of this process */
     int64_t *ticks;           /* of each, since the last look */
     int64_t *shared_kib;      /* of each, the largest share of its processes */
     struct root *roots;
@@ -126,16 +126,6 @@ static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *
     return got > 0 && parse_stat((struct str){.at = text, .len = (size_t)got}, page_kib, ret_proc);
 }
 
-static void add_proc(struct procs *procs, const struct proc *proc)
-{
-    if (procs->count == procs->cap) {
-        procs->cap = procs->cap ? procs->cap * 2 : 256;
-        procs->at = mem_resize(procs->at, procs->cap * sizeof *procs->at);
-    }
-    assert(procs->count < procs->cap);
-    procs->at[procs->count++] = *proc;
-}
-
 static int by_pid(const void *a, const void *b)
 {
     int left = ((const struct proc *)a)->pid, right = ((const struct proc *)b)->pid;
@@ -165,9 +155,14 @@ static int walk(struct usage_files *files, long page_kib, struct procs *procs)
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct proc proc;
 
-        if (isdigit((unsigned char)entry->d_name[0]) &&
-            read_proc(dirfd(dir), entry->d_name, page_kib, &proc))
-            add_proc(procs, &proc);
+        if (!isdigit((unsigned char)entry->d_name[0]) ||
+            !read_proc(dirfd(dir), entry->d_name, page_kib, &proc))
+            continue;
+        if (procs->count == procs->cap) {
+            procs->cap = procs->cap ? procs->cap * 2 : 256;
+            procs->at = mem_resize(procs->at, procs->cap * sizeof *procs->at);
+        }
+        procs->at[procs->count++] = proc;
     }
     if (!read_proc(dirfd(dir), "self", page_kib, &self))
         self.pid = 0;
@@ -266,18 +261,6 @@ static const struct proc *find_same(const struct procs *procs, const struct proc
     return found && found->start == proc->start ? found : NULL;
 }
 
-/* Who ended since and was waited for is in its parent's figures now, with its whole life. */
-static void note_ended(struct usage_trees *trees)
-{
-    for (size_t i = 0; i < trees->before.count; i++) {
-        const struct proc *before = &trees->before.at[i];
-        struct proc *parent = find_proc(&trees->now, before->parent);
-
-        if (parent && !find_same(&trees->now, before))
-            parent->counted += before->ticks + before->waited;
-    }
-}
-
 static int64_t not_negative(int64_t value)
 {
     return value > 0 ? value : 0;
@@ -333,7 +316,15 @@ static bool add_up(struct usage_trees *trees, struct usage_files *files)
         tree->memory_kib = tree->freed_kib = tree->swap_kib = 0;
         trees->ticks[i] = trees->shared_kib[i] = 0;
     }
-    note_ended(trees);
+    /* A process that ended since and was reaped is in its parent's figures now, with its whole
+     * life. */
+    for (size_t i = 0; i < trees->before.count; i++) {
+        const struct proc *before = &trees->before.at[i];
+        struct proc *parent = find_proc(&trees->now, before->parent);
+
+        if (parent && !find_same(&trees->now, before))
+            parent->counted += before->ticks + before->waited;
+    }
     for (size_t i = 0; i < trees->now.count; i++) {
         struct proc *proc = &trees->now.at[i];
 
