@@ -76,11 +76,6 @@ static enum err tarball_pack(struct tarball *tarball, struct buf *ret_gz)
     return done == Z_STREAM_END ? ERR_OK : ERR_INTERNAL;
 }
 
-static void tarball_free(struct tarball *tarball)
-{
-    buf_free(&tarball->tar);
-}
-
 /* --- the bundle --- */
 
 enum { NAME_BYTES = 96, JOBS_MOST = 500 };
@@ -140,33 +135,29 @@ static void add_part(struct bundle *bundle, const char *name, const char *path, 
     fprintf(bundle->cli->err, "berth: %s is missing: " STR_FMT "\n", name, STR_ARG(said));
 }
 
-/* Of a job what tells how it went; what it was about is its owner's business. */
-static void write_job(struct jsonw *w, const struct json *job)
+static void add_jobs(struct bundle *bundle)
 {
+    /* How a job went; what it was about is its owner's business. */
     static const char *const members[] = {
         "job_id", "state",      "attempt_id", "max_attempts",  "node_id",  "type",    "priority",
         "reason", "created_ms", "updated_ms", "dispatched_ms", "acked_ms", "ended_ms"};
-
-    jsonw_obj(w);
-    for (size_t i = 0; i < COUNT_OF(members); i++)
-        jsonw_kraw(w, members[i], json_raw(json_get(job, members[i])));
-    jsonw_end_obj(w);
-}
-
-static void add_jobs(struct bundle *bundle)
-{
     struct request request = {
         .method = "GET", .path = arena_fmt(&bundle->cli->arena, "/v1/jobs?limit=%d", JOBS_MOST).at};
+    const struct json *list, *job;
     struct str said = STR_NONE;
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
     if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
-        return; /* the other parts tell why */
-    const struct json *list = json_get(request.json, "jobs"), *job = json_first(list);
+        return; /* the other parts say why */
+    list = json_get(request.json, "jobs");
+    job = json_first(list);
     jsonw_arr(&w);
     for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
-        write_job(&w, job);
+        jsonw_obj(&w);
+        for (size_t k = 0; k < COUNT_OF(members); k++)
+            jsonw_kraw(&w, members[k], json_raw(json_get(job, members[k])));
+        jsonw_end_obj(&w);
         job = json_next(job);
     }
     jsonw_end_arr(&w);
@@ -179,11 +170,13 @@ static void add_log(struct bundle *bundle)
 {
     struct request request = {.method = "GET", .path = "/v1/debug"};
     struct str said = STR_NONE;
+    const struct json *list, *line;
     struct buf text = {0};
 
     if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
         return;
-    const struct json *list = json_get(request.json, "log"), *line = json_first(list);
+    list = json_get(request.json, "log");
+    line = json_first(list);
     for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
         buf_str(&text, json_str(line, &bundle->cli->arena));
         buf_char(&text, '\n');
@@ -238,7 +231,7 @@ static int cmd_debug_bundle(struct cli *cli)
         file = arena_fmt(&cli->arena, "%s.tar.gz", bundle.prefix).at;
     code = tarball_pack(&bundle.tarball, &gz) ? cli_fail(cli, CLI_FAILED, "cannot pack")
                                               : write_out(cli, file, buf_view(&gz));
-    tarball_free(&bundle.tarball);
+    buf_free(&bundle.tarball.tar);
     buf_free(&gz);
     if (code == CLI_OK && bundle.failed == (int)COUNT_OF(parts))
         return cli_fail(cli, CLI_UNAVAILABLE, "the server answered nothing");

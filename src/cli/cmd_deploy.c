@@ -13,11 +13,6 @@
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
-static const char *one_path(struct cli *cli, struct str id, const char *suffix)
-{
-    return arena_fmt(&cli->arena, "/v1/deployments/%s%s", request_escape(cli, id), suffix).at;
-}
-
 /* The whole of a file, or of standard input for "-". */
 static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
 {
@@ -25,6 +20,7 @@ static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
     FILE *file = own ? fopen(path, "re") : stdin;
     struct buf buf = {0};
     size_t got;
+    bool ok;
 
     if (!file) {
         fprintf(cli->err, "berth: %s: %s\n", path, strerror(errno));
@@ -35,7 +31,7 @@ static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
         got = fread(buf.at + buf.len, 1, READ_BYTES, file);
         buf.len += got;
     } while (got > 0 && buf.len <= FILE_BYTES_MAX);
-    bool ok = !ferror(file) && buf.len <= FILE_BYTES_MAX;
+    ok = !ferror(file) && buf.len <= FILE_BYTES_MAX;
     if (!ok)
         fprintf(cli->err, "berth: %s: %s\n", path, ferror(file) ? strerror(errno) : "too large");
     else
@@ -44,14 +40,6 @@ static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
     if (own)
         fclose(file);
     return ok;
-}
-
-/* A file holds one deployment, a list of them, or a list under `deployments`. */
-static const struct json *find_list(const struct json *root)
-{
-    const struct json *list = json_get(root, "deployments");
-
-    return json_type(root) == JSON_OBJ && json_type(list) == JSON_ARR ? list : root;
 }
 
 static int apply_one(struct cli *cli, const struct json *spec)
@@ -66,7 +54,7 @@ static int apply_one(struct cli *cli, const struct json *spec)
                 DEPLOY_ID_MAX);
         return CLI_USAGE;
     }
-    request.path = one_path(cli, id, "");
+    request.path = arena_fmt(&cli->arena, "/v1/deployments/%s", request_escape(cli, id)).at;
     code = request_run(cli, &request);
     if (code != CLI_OK) {
         fprintf(cli->err, "berth: deployment " STR_FMT " was not applied\n", STR_ARG(id));
@@ -97,7 +85,10 @@ static int cmd_deploy_apply(struct cli *cli)
         fprintf(cli->err, "berth: %s: %s\n", cli->args[0], why.detail);
         return CLI_USAGE;
     }
-    list = find_list(root);
+    /* A file holds one deployment, a list of them, or a list under `deployments`. */
+    list = json_get(root, "deployments");
+    if (json_type(root) != JSON_OBJ || json_type(list) != JSON_ARR)
+        list = root;
     if (json_type(list) != JSON_ARR)
         return apply_one(cli, list);
     item = json_first(list);

@@ -11,7 +11,7 @@ enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach 
 /* Server-sent events: "id: ID", "event: NAME" and "data: JSON" lines, an empty line ends one. */
 struct event_reader {
     struct cli *cli;
-    FILE *err;       /* where people are told: what a failing call says is kept apart */
+    FILE *err;       /* for people: what a failing call prints is kept apart */
     struct buf line; /* what came of a line so far */
     struct buf name;
     struct buf data;
@@ -19,7 +19,7 @@ struct event_reader {
     struct buf fresh; /* of the one that is being read */
     int64_t left;     /* events still to print; < 0: no bound */
     bool heard;       /* a server has answered once */
-    bool away;        /* and people were told that it is gone */
+    bool away;        /* and then was gone; that was printed */
 };
 
 static void print_event(struct event_reader *reader)
@@ -112,31 +112,12 @@ static int follow(struct event_reader *reader, bool *ret_again)
     return code != CLI_OK ? code : cli_fail(cli, CLI_UNAVAILABLE, "the server ended the stream");
 }
 
-/* Says once that the server is gone, and waits a little; longer each time it is not back. */
-static void wait_for_it(struct event_reader *reader, int64_t *pause_ms)
-{
-    struct timespec pause;
-
-    if (!reader->away) {
-        fprintf(reader->err, "berth: lost %s; trying again until it is back\n", reader->cli->addr);
-        *pause_ms = PAUSE_MIN_MS;
-    }
-    reader->away = true;
-    /* What was half read is told again. */
-    buf_clear(&reader->line);
-    buf_clear(&reader->name);
-    buf_clear(&reader->data);
-    buf_clear(&reader->fresh);
-    pause = (struct timespec){.tv_sec = *pause_ms / 1000, .tv_nsec = *pause_ms % 1000 * 1000000};
-    nanosleep(&pause, NULL);
-    *pause_ms = *pause_ms * 2 < PAUSE_MAX_MS ? *pause_ms * 2 : PAUSE_MAX_MS;
-}
-
 static int cmd_events(struct cli *cli)
 {
     struct event_reader reader = {.cli = cli, .err = cli->err, .left = cli_num(cli, "count", -1)};
     struct arena kept = cli->arena;
     int64_t pause_ms = PAUSE_MIN_MS;
+    struct timespec pause;
     bool again = true;
     int code = CLI_OK;
 
@@ -144,8 +125,21 @@ static int cmd_events(struct cli *cli)
         cli->arena = (struct arena){0}; /* events may be followed for days */
         code = follow(&reader, &again);
         arena_free(&cli->arena);
-        if (again)
-            wait_for_it(&reader, &pause_ms);
+        if (!again)
+            break;
+        if (!reader.away) { /* says it once, and waits longer each time it is not back */
+            fprintf(reader.err, "berth: lost %s; trying again until it is back\n", cli->addr);
+            pause_ms = PAUSE_MIN_MS;
+        }
+        reader.away = true;
+        /* An event that was half read comes again. */
+        buf_clear(&reader.line);
+        buf_clear(&reader.name);
+        buf_clear(&reader.data);
+        buf_clear(&reader.fresh);
+        pause = (struct timespec){.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
+        nanosleep(&pause, NULL);
+        pause_ms = pause_ms * 2 < PAUSE_MAX_MS ? pause_ms * 2 : PAUSE_MAX_MS;
     }
     cli->arena = kept;
     buf_free(&reader.line);

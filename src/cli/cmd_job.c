@@ -145,31 +145,6 @@ const struct command_set commands_job = COMMANDS(rows);
 
 enum { PAYLOAD_BYTES_MAX = 16 * 1024 * 1024 };
 
-/* Which kind the flags are about: a flag of a group speaks for it; NULL when none was given.
- * *ret_one is what spoke first, *ret_other a flag that speaks for another kind (NULL: they all
- * agree). */
-static const char *kind_of(const struct cli *cli, const char **ret_one, const char **ret_other)
-{
-    const char *kind = cli->rest_count > 0 ? "task" : NULL;
-
-    *ret_one = "a command";
-    *ret_other = NULL;
-    for (size_t i = 0; i < cli->given_count; i++) {
-        const struct flag *flag = cli->given[i].flag;
-
-        assert(!flag->group || strcmp(flag->group, "f2f") == 0 || strcmp(flag->group, "task") == 0);
-        if (!flag->group)
-            continue;
-        if (!kind) {
-            kind = flag->group;
-            *ret_one = flag->name;
-        } else if (strcmp(kind, flag->group) != 0) {
-            *ret_other = flag->name;
-        }
-    }
-    return kind;
-}
-
 static void put_text(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
 {
     if (cli_given(cli, flag))
@@ -240,21 +215,6 @@ static int read_payload(struct cli *cli, const char *given, struct str *ret_json
     return code;
 }
 
-/* Labels become one selector, "zone=eu,gpu=yes". */
-static void put_requires(struct cli *cli, struct jsonw *w)
-{
-    struct str *items;
-    size_t count = cli_list(cli, "requires", &items);
-    struct buf selector = {0};
-
-    if (count == 0)
-        return;
-    for (size_t i = 0; i < count; i++)
-        buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
-    jsonw_kstr(w, "requires", buf_view(&selector));
-    buf_free(&selector);
-}
-
 /* NAME is a file, VARIABLE=NAME a variable too; one of those makes it an object. */
 static int put_secrets(struct cli *cli, struct jsonw *w)
 {
@@ -289,7 +249,9 @@ static int put_secrets(struct cli *cli, struct jsonw *w)
 static int put_task(struct cli *cli, struct jsonw *w)
 {
     const char *payload = cli_text(cli, "payload");
-    struct str json;
+    struct buf selector = {0};
+    struct str json, *items;
+    size_t count;
     int code = CLI_OK;
 
     assert(cli_given(cli, "type") || cli->rest_count > 0);
@@ -313,7 +275,13 @@ static int put_task(struct cli *cli, struct jsonw *w)
     }
     if ((code = put_secrets(cli, w)) != CLI_OK)
         return code;
-    put_requires(cli, w);
+    count = cli_list(cli, "requires", &items);
+    if (count > 0) { /* labels become one selector, "zone=eu,gpu=yes" */
+        for (size_t i = 0; i < count; i++)
+            buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
+        jsonw_kstr(w, "requires", buf_view(&selector));
+        buf_free(&selector);
+    }
     if (cli_given(cli, "interactive"))
         jsonw_kbool(w, "interactive", true);
     put_num(cli, w, "queue_ms", "queue");
@@ -323,44 +291,43 @@ static int put_task(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* What is missing or does not go together; CLI_OK when nothing is. */
+/* What is missing or does not go together; CLI_OK when nothing is. A flag of a group says which
+ * kind of job this is, f2f or task. */
 static int check_flags(struct cli *cli, const char **ret_kind)
 {
-    const char *one, *other;
+    const char *kind = cli->rest_count > 0 ? "task" : NULL;
+    const char *one = "a command", *other = NULL; /* the first that said it, one that disagrees */
 
-    *ret_kind = kind_of(cli, &one, &other);
-    if (!*ret_kind)
+    for (size_t i = 0; i < cli->given_count; i++) {
+        const struct flag *flag = cli->given[i].flag;
+
+        assert(!flag->group || strcmp(flag->group, "f2f") == 0 || strcmp(flag->group, "task") == 0);
+        if (!flag->group)
+            continue;
+        if (!kind) {
+            kind = flag->group;
+            one = flag->name;
+        } else if (strcmp(kind, flag->group) != 0) {
+            other = flag->name;
+        }
+    }
+    if (!kind)
         return cli_misuse(cli,
                           "what shall be done? Give --src and --tgt, or --type, or -- COMMAND");
     if (other)
         return cli_misuse(cli, "%s%s is about another kind of job than --%s: f2f or task, not both",
                           cli->rest_count > 0 ? "" : "--", one, other);
-    if (strcmp(*ret_kind, "f2f") == 0 && !(cli_given(cli, "src") && cli_given(cli, "tgt")))
+    if (strcmp(kind, "f2f") == 0 && !(cli_given(cli, "src") && cli_given(cli, "tgt")))
         return cli_misuse(cli, "an f2f job needs --src and --tgt");
-    if (strcmp(*ret_kind, "task") == 0 && !cli_given(cli, "type") && cli->rest_count == 0)
+    if (strcmp(kind, "task") == 0 && !cli_given(cli, "type") && cli->rest_count == 0)
         return cli_misuse(cli, "a task needs --type or -- COMMAND");
+    *ret_kind = kind;
     return CLI_OK;
-}
-
-/* The id was printed or, with -o json, the answer; then the end is waited for if asked. */
-static int tell(struct cli *cli, const struct request *request)
-{
-    bool wait = cli_given(cli, "wait");
-    struct str id = show_member(cli, request->json, "job_id");
-
-    if (cli->json && !wait)
-        show_raw(cli, request->reply);
-    if (!cli->json)
-        fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
-    fflush(cli->out);
-    if (!wait)
-        return CLI_OK;
-    return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
 }
 
 int submit_ask(struct cli *cli, struct request *request)
 {
-    const char *kind;
+    const char *kind = NULL;
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
     int code = check_flags(cli, &kind);
@@ -381,14 +348,27 @@ int submit_ask(struct cli *cli, struct request *request)
     return code;
 }
 
+/* Prints the id or, with -o json, the answer; then waits for the end if asked to. */
 static int cmd_job_submit(struct cli *cli)
 {
     struct request request = {.idempotency_key = cli_text(cli, "idempotency-key")};
+    bool wait = cli_given(cli, "wait");
+    struct str id;
     int code = submit_ask(cli, &request);
 
     if (code == CLI_OK)
         code = request_run(cli, &request);
-    return code == CLI_OK ? tell(cli, &request) : code;
+    if (code != CLI_OK)
+        return code;
+    id = show_member(cli, request.json, "job_id");
+    if (cli->json && !wait)
+        show_raw(cli, request.reply);
+    if (!cli->json)
+        fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
+    fflush(cli->out);
+    if (!wait)
+        return CLI_OK;
+    return wait_job(cli, arena_cstr(&cli->arena, id), cli_num(cli, "wait", WAIT_FOREVER));
 }
 
 static const struct flag submit_flags[] = {

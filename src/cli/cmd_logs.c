@@ -27,31 +27,26 @@ struct logs {
     int64_t attempt;  /* whose output was read last; 0: not known */
     int64_t until;    /* where a read without --follow ends; < 0: not known yet */
     int64_t pause_ms; /* before the next question */
-    bool waited;      /* somebody was told that we wait */
+    bool waited;      /* a line said that we wait */
     int64_t heard_ms; /* when the server last answered; 0: never */
     char last[LAST_BYTES];
     size_t last_len;
 };
 
-static void remember(struct logs *logs, struct str text)
-{
-    size_t take = text.len < LAST_BYTES ? text.len : LAST_BYTES;
-    size_t keep = logs->last_len + take > LAST_BYTES ? LAST_BYTES - take : logs->last_len;
-
-    memmove(logs->last, logs->last + logs->last_len - keep, keep);
-    memcpy(logs->last + keep, text.at + text.len - take, take);
-    logs->last_len = keep + take;
-    assert(logs->last_len <= LAST_BYTES);
-}
-
 /* A file or another program gets every byte; a terminal would obey some of them. */
 static void print(struct logs *logs, struct str text)
 {
     struct cli *cli = logs->cli;
+    size_t take, keep;
 
     if (text.len == 0)
         return;
-    remember(logs, text);
+    take = text.len < LAST_BYTES ? text.len : LAST_BYTES;
+    keep = logs->last_len + take > LAST_BYTES ? LAST_BYTES - take : logs->last_len;
+    memmove(logs->last, logs->last + logs->last_len - keep, keep);
+    memcpy(logs->last + keep, text.at + text.len - take, take);
+    logs->last_len = keep + take;
+    assert(logs->last_len <= LAST_BYTES);
     if (cli->json)
         return;
     if (cli->terminal)
@@ -109,7 +104,7 @@ static bool job_ended(struct logs *logs)
            job_state_final(state);
 }
 
-/* Is this another run's output than what was printed so far? An agent that does not tell whose it
+/* Is this another run's output than what was printed so far? An agent that does not say whose it
  * is at least has less of it. */
 static bool began_again(const struct logs *logs, const struct json *json)
 {
@@ -120,30 +115,12 @@ static bool began_again(const struct logs *logs, const struct json *json)
     return logs->last_len > 0 && show_int(json, "total", 0) < logs->offset;
 }
 
-static bool begin_again(struct logs *logs, const struct json *json)
-{
-    note(logs, "the job began again, and so does its output");
-    logs->attempt = show_int(json, "attempt_id", 0);
-    logs->offset = 0;
-    logs->last_len = 0;
-    logs->pause_ms = 0;
-    return true;
-}
-
-/* Where to go on. Bytes that are no text come changed, so the agent tells; an answer that would
- * have us read the same again does not count. */
-static int64_t next_offset(const struct json *json, int64_t offset, struct str text)
-{
-    int64_t behind = offset + (int64_t)text.len, next = show_int(json, "next", behind);
-
-    return next > offset ? next : behind;
-}
-
 /* One answer. True: there may be more to read. */
 static bool take_answer(struct logs *logs, const struct json *json)
 {
     struct str text = json_str(json_get(json, "text"), &logs->cli->arena);
     int64_t offset = show_int(json, "offset", logs->offset), total = show_int(json, "total", 0);
+    int64_t next;
     bool ended = false, tail_only = false;
 
     json_bool(json_get(json, "ended"), &ended);
@@ -155,24 +132,27 @@ static bool take_answer(struct logs *logs, const struct json *json)
     }
     if (logs->until < 0)
         logs->until = logs->follow ? INT64_MAX : total;
-    if (logs->follow && began_again(logs, json))
-        return begin_again(logs, json);
+    if (logs->follow && began_again(logs, json)) {
+        note(logs, "the job began again, and so does its output");
+        logs->attempt = show_int(json, "attempt_id", 0);
+        logs->offset = 0;
+        logs->last_len = 0;
+        logs->pause_ms = 0;
+        return true;
+    }
     logs->attempt = show_int(json, "attempt_id", 0);
     if (offset > logs->offset)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
     print(logs, text);
-    logs->offset = next_offset(json, offset, text);
+    /* Bytes that are no text come changed, so the agent says where to go on; an answer that would
+     * have us read the same again does not count. */
+    next = show_int(json, "next", 0);
+    logs->offset = next > offset ? next : offset + (int64_t)text.len;
     logs->pause_ms = next_pause(logs->pause_ms, text.len > 0, logs->offset < total);
     if (ended && logs->offset >= total)
         return logs->follow && !job_ended(logs); /* perhaps another attempt follows */
     return logs->offset < logs->until && (logs->follow || text.len > 0);
-}
-
-/* A refusal that may pass: the job waits for a slot, its node is away for a moment. */
-static bool may_pass(const struct request *request)
-{
-    return request->status == 409 || request->status == 503 || request->status == 504;
 }
 
 /* Says once what is waited for. */
@@ -184,19 +164,13 @@ static void wait_on(struct logs *logs, struct str why)
     logs->pause_ms = PAUSE_MAX_MS / 4;
 }
 
-/* No answer at all: a server that is being restarted comes back. */
-static bool comes_back(const struct logs *logs, int code)
-{
-    return logs->follow && logs->heard_ms > 0 && (code == CLI_UNAVAILABLE || code == CLI_TIMEOUT) &&
-           clock_mono_ms() - logs->heard_ms < AWAY_MS;
-}
-
 /* CLI_OK and *ret_more: ask again. */
 static int request_once(struct logs *logs, bool *ret_more)
 {
     struct cli *cli = logs->cli;
     struct request request = {.method = "GET", .any_status = true};
     struct str said;
+    bool passes;
     int code;
 
     assert(logs->offset >= 0);
@@ -205,7 +179,9 @@ static int request_once(struct logs *logs, bool *ret_more)
                        .at;
     code = request_quietly(cli, &request, &said);
     *ret_more = true;
-    if (code != CLI_OK && comes_back(logs, code)) {
+    /* No answer at all: a server that is being restarted comes back. */
+    if (logs->follow && logs->heard_ms > 0 && (code == CLI_UNAVAILABLE || code == CLI_TIMEOUT) &&
+        clock_mono_ms() - logs->heard_ms < AWAY_MS) {
         wait_on(logs, STR("the server does not answer"));
         return CLI_OK;
     }
@@ -221,7 +197,9 @@ static int request_once(struct logs *logs, bool *ret_more)
         *ret_more = take_answer(logs, request.json);
         return CLI_OK;
     }
-    if (!logs->follow || !may_pass(&request) || job_ended(logs))
+    /* A refusal that may pass: the job waits for a slot, its node is away for a moment. */
+    passes = request.status == 409 || request.status == 503 || request.status == 504;
+    if (!logs->follow || !passes || job_ended(logs))
         return request_refused(cli, &request);
     wait_on(logs, show_member(cli, request.json, "detail"));
     return CLI_OK;

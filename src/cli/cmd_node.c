@@ -415,37 +415,32 @@ static int wait_empty(struct cli *cli, int64_t timeout_ms)
     }
 }
 
-static struct str drain_body(struct cli *cli)
+static int cmd_node_drain(struct cli *cli)
 {
     const char *reason = cli_text(cli, "reason");
+    struct request request = {.method = "POST", .path = answer_path(cli, "/v1/nodes/", "/drain")};
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
+    struct rest rest;
+    uint32_t left;
+    int code;
 
+    assert(cli->arg_count == 1);
     jsonw_obj(&w);
     if (reason)
         jsonw_kstr(&w, "reason", str_of(reason));
     if (cli_given(cli, "deadline"))
         jsonw_kint(&w, "deadline_ms", cli_num(cli, "deadline", 0));
     jsonw_end_obj(&w);
-    struct str text = arena_str(&cli->arena, buf_view(&body));
+    request.body = buf_view(&body);
+    code = answer_done(cli, &request, "%s drained", cli->args[0]);
     buf_free(&body);
-    return text;
-}
-
-static int cmd_node_drain(struct cli *cli)
-{
-    struct request request = {.method = "POST",
-                              .path = answer_path(cli, "/v1/nodes/", "/drain"),
-                              .body = drain_body(cli)};
-    int code = answer_done(cli, &request, "%s drained", cli->args[0]);
-
-    assert(cli->arg_count == 1);
     if (code != CLI_OK || cli->json)
         return code;
     if (cli_given(cli, "wait"))
         return wait_empty(cli, cli_num(cli, "timeout", -1));
-    struct rest rest = look(cli);
-    uint32_t left = count_of(rest.deployments) + count_of(rest.jobs);
+    rest = look(cli);
+    left = count_of(rest.deployments) + count_of(rest.jobs);
     fprintf(cli->out, left ? "still there: %" PRIu32 "\n" : "nothing is left on it\n", left);
     print_rest(cli, &rest);
     return CLI_OK;

@@ -183,32 +183,17 @@ static void show_refused(struct cli *cli, const struct json *json)
     table_print(&table, cli->out, cli->colour);
 }
 
-static const char *path_of(struct cli *cli)
-{
-    const char *node = cli_text(cli, "node"), *type = cli_text(cli, "type");
-    int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
-
-    return arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
-                     node ? "&node_id=" : "", node ? request_escape(cli, str_of(node)) : "",
-                     type ? "&type=" : "", type ? request_escape(cli, str_of(type)) : "")
-        .at;
-}
-
-static void show_names(struct cli *cli, const struct json *servers)
-{
-    const struct json *server = json_first(servers);
-
-    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
-        show_name(cli, show_member(cli, server, "node_id"), cli->out);
-        server = json_next(server);
-    }
-}
-
 static int cmd_report(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
-    int code = request_get(cli, path_of(cli), &json, &reply);
+    const char *node = cli_text(cli, "node"), *type = cli_text(cli, "type");
+    int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
+    struct str path =
+        arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
+                  node ? "&node_id=" : "", node ? request_escape(cli, str_of(node)) : "",
+                  type ? "&type=" : "", type ? request_escape(cli, str_of(type)) : "");
+    int code = request_get(cli, path.at, &json, &reply);
 
     if (code != CLI_OK)
         return code;
@@ -217,7 +202,13 @@ static int cmd_report(struct cli *cli)
         return CLI_OK;
     }
     if (cli->output == CLI_NAME) {
-        show_names(cli, json_get(json, "servers"));
+        const struct json *servers = json_get(json, "servers");
+        const struct json *server = json_first(servers);
+
+        for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+            show_name(cli, show_member(cli, server, "node_id"), cli->out);
+            server = json_next(server);
+        }
         return CLI_OK;
     }
     show_work(cli, json);

@@ -28,7 +28,7 @@ static const struct {
     const char *name;
     enum table_colour colour;
     const char *means; /* for work that would start now */
-} level_words[] = {
+} levels[] = {
     {"normal", TABLE_GREEN, "everything may start"},
     {"warning", TABLE_YELLOW, "only high priority starts"},
     {"danger", TABLE_RED, "nothing starts"},
@@ -38,21 +38,21 @@ static const struct {
 static const struct {
     const char *name;
     enum table_colour colour;
-} status_words[] = {{"healthy", TABLE_GREEN}, {"partial", TABLE_YELLOW}, {"degraded", TABLE_RED}};
+} statuses[] = {{"healthy", TABLE_GREEN}, {"partial", TABLE_YELLOW}, {"degraded", TABLE_RED}};
 
 enum table_colour panel_level_colour(struct str level)
 {
-    for (size_t i = 0; i < COUNT_OF(level_words); i++)
-        if (str_is(level, level_words[i].name))
-            return level_words[i].colour;
+    for (size_t i = 0; i < COUNT_OF(levels); i++)
+        if (str_is(level, levels[i].name))
+            return levels[i].colour;
     return TABLE_PLAIN;
 }
 
 enum table_colour panel_status_colour(struct str status)
 {
-    for (size_t i = 0; i < COUNT_OF(status_words); i++)
-        if (str_is(status, status_words[i].name))
-            return status_words[i].colour;
+    for (size_t i = 0; i < COUNT_OF(statuses); i++)
+        if (str_is(status, statuses[i].name))
+            return statuses[i].colour;
     return TABLE_PLAIN;
 }
 
@@ -268,9 +268,9 @@ static void draw_level(struct block *block)
         sheet_put(&block->sheet, TABLE_DIM, STR("no agent: taken as normal"));
         return;
     }
-    for (size_t i = 1; i < COUNT_OF(level_words); i++) /* normal needs no words */
-        if (str_is(level, level_words[i].name))
-            means = level_words[i].means;
+    for (size_t i = 1; i < COUNT_OF(levels); i++) /* normal needs no explanation */
+        if (str_is(level, levels[i].name))
+            means = levels[i].means;
     sheet_put(&block->sheet, panel_level_colour(level), level);
     if (tripped.len)
         sheet_fmt(&block->sheet, TABLE_PLAIN, " by " STR_FMT, STR_ARG(tripped));
@@ -393,15 +393,15 @@ static void draw_block(struct block *block, struct str id)
 
 static void draw_top(struct cli *cli, struct sheet *sheet, const struct json *status)
 {
-    struct str word = show_member(cli, status, "cluster_status");
+    struct str overall = show_member(cli, status, "cluster_status");
     bool stale = false;
 
     json_bool(json_get(status, "stale"), &stale);
     sheet_line(sheet);
     sheet_put(sheet, TABLE_BOLD, STR("Cluster status: "));
     if (sheet->style.unicode)
-        sheet_put(sheet, panel_status_colour(word), STR("● "));
-    sheet_put(sheet, panel_status_colour(word), word);
+        sheet_put(sheet, panel_status_colour(overall), STR("● "));
+    sheet_put(sheet, panel_status_colour(overall), overall);
     sheet_fmt(sheet, TABLE_PLAIN, ", %" PRId64 " of %" PRId64 " slots free",
               show_int(status, "available_slots", 0), show_int(status, "total_slots", 0));
     sheet_line(sheet);
@@ -453,16 +453,6 @@ void panel_print(struct cli *cli, const struct json *status, const struct panel_
 
 /* --- the command --- */
 
-static void print_names(struct cli *cli, const struct json *servers, FILE *to)
-{
-    const struct json *key = json_first(servers);
-
-    for (uint32_t i = 0; json_type(servers) == JSON_OBJ && i < servers->count; i++) {
-        show_name(cli, show_text(cli, key), to);
-        key = json_next(key + 1);
-    }
-}
-
 static int draw_status(struct screen *live, FILE *to)
 {
     struct cli *cli = live->cli;
@@ -476,12 +466,19 @@ static int draw_status(struct screen *live, FILE *to)
 
     if (code != CLI_OK)
         return code;
-    if (cli->output == CLI_NAME)
-        print_names(cli, json_get(json, "servers"), to);
-    else if (cli->json)
+    if (cli->output == CLI_NAME) {
+        const struct json *servers = json_get(json, "servers");
+        const struct json *key = json_first(servers);
+
+        for (uint32_t i = 0; json_type(servers) == JSON_OBJ && i < servers->count; i++) {
+            show_name(cli, show_text(cli, key), to);
+            key = json_next(key + 1);
+        }
+    } else if (cli->json) {
         show_json(cli, str_trim(reply), false, to);
-    else
+    } else {
         panel_print(cli, json, &style, to);
+    }
     return CLI_OK;
 }
 

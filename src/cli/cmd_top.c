@@ -96,21 +96,10 @@ static int compare(const void *a, const void *b, void *user)
     return (order < 0) != view->reverse ? -1 : 1;
 }
 
-static int64_t open_breakers(struct cli *cli, const struct json *list, struct str node_id)
-{
-    const struct json *breaker = json_first(list);
-    int64_t count = 0;
-
-    for (uint32_t i = 0; list && i < list->count; i++, breaker = json_next(breaker))
-        count += str_eq(show_member(cli, breaker, "node_id"), node_id) &&
-                 !json_str_is(json_get(breaker, "state"), "CLOSED");
-    return count;
-}
-
 static struct node *read_nodes(struct cli *cli, const struct top_view *view, uint32_t count)
 {
     struct node *nodes = arena_array(&cli->arena, struct node, count + 1);
-    const struct json *key = json_first(view->servers);
+    const struct json *key = json_first(view->servers), *breaker;
 
     for (uint32_t i = 0; i < count; i++, key = json_next(key + 1)) {
         nodes[i] = (struct node){.key = key,
@@ -118,7 +107,12 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
                                  .cpu = panel_cpu_permille(key + 1),
                                  .mem = panel_mem_permille(key + 1),
                                  .slots = panel_slots_permille(key + 1)};
-        nodes[i].open = open_breakers(cli, view->breakers, nodes[i].name);
+        breaker = json_first(view->breakers);
+        for (uint32_t k = 0; view->breakers && k < view->breakers->count; k++) {
+            nodes[i].open += str_eq(show_member(cli, breaker, "node_id"), nodes[i].name) &&
+                             !json_str_is(json_get(breaker, "state"), "CLOSED");
+            breaker = json_next(breaker);
+        }
         json_bool(json_get(key + 1, "online"), &nodes[i].online);
     }
     qsort_r(nodes, count, sizeof *nodes, compare, (void *)view);
@@ -197,14 +191,6 @@ static void put_node(struct cli *cli, struct sheet *sheet, const struct node *no
     sheet_fmt(sheet, TABLE_DIM, " %5s", seen.len ? seen.at : "-");
 }
 
-static void put_title(struct sheet *sheet, size_t name, size_t bar)
-{
-    sheet_line(sheet);
-    sheet_fmt(sheet, TABLE_BOLD, "%-*s %-*s %-*s %-*s %7s %4s %3s %5s", (int)name, "NODE",
-              LEVEL_COLUMNS, "LEVEL", (int)bar + 5, "CPU", (int)bar + 5, "MEMORY", "SLOTS", "RUN",
-              "BRK", "SEEN");
-}
-
 void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view)
 {
     uint32_t count = json_type(view->servers) == JSON_OBJ ? view->servers->count : 0;
@@ -216,7 +202,10 @@ void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view
     if (view->lines > 0 && shown + 1 > view->lines)
         shown = view->lines > 2 ? (uint32_t)view->lines - 2 : 1;
     measure(sheet->style.width, &name, &bar);
-    put_title(sheet, name, bar);
+    sheet_line(sheet);
+    sheet_fmt(sheet, TABLE_BOLD, "%-*s %-*s %-*s %-*s %7s %4s %3s %5s", (int)name, "NODE",
+              LEVEL_COLUMNS, "LEVEL", (int)bar + 5, "CPU", (int)bar + 5, "MEMORY", "SLOTS", "RUN",
+              "BRK", "SEEN");
     for (uint32_t i = 0; i < shown && i < count; i++)
         put_node(cli, sheet, &nodes[i], name, bar, view->now_ms);
     if (shown < count) {
@@ -333,7 +322,7 @@ static int read_metrics(struct top *top)
     int code;
 
     if (top->before.at_us && clock_mono_us() - top->now.at_us < TOP_MS * 1000 / 2)
-        return CLI_OK; /* a key was pressed: rates of a moment tell nothing */
+        return CLI_OK; /* a key was pressed: rates of a moment mean nothing */
     code = request_run(top->live.cli, &request);
     if (code != CLI_OK)
         return code;
@@ -341,29 +330,6 @@ static int read_metrics(struct top *top)
     top->now = older;
     scrape_read(&top->now, request.reply, clock_mono_us());
     return CLI_OK;
-}
-
-/* A single picture needs two readings as well. */
-static int read_both(struct top *top)
-{
-    struct timespec apart = {.tv_sec = TOP_MS / 1000};
-    int code = read_metrics(top);
-
-    if (code == CLI_OK && top->live.once) {
-        nanosleep(&apart, NULL);
-        code = read_metrics(top);
-    }
-    return code;
-}
-
-static void put_rate(struct top *top, struct sheet *sheet, const struct scrape_row *row)
-{
-    double per_s;
-
-    if (scrape_rate(&top->now, &top->before, row, &per_s))
-        sheet_fmt(sheet, TABLE_PLAIN, " %.1f/s", per_s);
-    else
-        sheet_put(sheet, TABLE_PLAIN, STR(" -"));
 }
 
 /* What one line shows: the rates of a counter by its label, but for the answers that are no news.
@@ -413,7 +379,10 @@ static void put_rates(struct top *top, struct sheet *sheet, const struct rates *
         if (shown++ > 0)
             sheet_put(sheet, TABLE_PLAIN, STR(", "));
         sheet_put(sheet, rates->colour, label);
-        put_rate(top, sheet, row);
+        if (scrape_rate(&top->now, &top->before, row, &per_s))
+            sheet_fmt(sheet, TABLE_PLAIN, " %.1f/s", per_s);
+        else
+            sheet_put(sheet, TABLE_PLAIN, STR(" -"));
     }
     if (shown == 0)
         sheet_put(sheet, TABLE_DIM, STR("none"));
@@ -442,7 +411,7 @@ static double gauge(const struct top *top, const char *name)
 
 static void put_head(struct top *top, struct sheet *sheet, const struct json *status)
 {
-    struct str word = show_member(top->live.cli, status, "cluster_status");
+    struct str overall = show_member(top->live.cli, status, "cluster_status");
     int64_t all = show_int(status, "total_slots", 0);
     int64_t room = show_int(status, "available_slots", 0);
     double waiting = gauge(top, "berth_queue_depth"), open = gauge(top, "berth_breakers_open");
@@ -452,7 +421,7 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
     sheet_line(sheet);
     sheet_fmt(sheet, TABLE_BOLD, "berth top %.8s UTC", iso + 11);
     sheet_put(sheet, TABLE_PLAIN, STR("  cluster "));
-    sheet_put(sheet, panel_status_colour(word), word);
+    sheet_put(sheet, panel_status_colour(overall), overall);
     sheet_put(sheet, TABLE_PLAIN, STR("  nodes "));
     put_nodes(top, sheet);
     sheet_line(sheet);
@@ -465,18 +434,6 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
     if (waiting > 0)
         sheet_fmt(sheet, TABLE_DIM, " (oldest %.0fs)", gauge(top, "berth_queue_oldest_seconds"));
     sheet_fmt(sheet, open > 0 ? TABLE_RED : TABLE_PLAIN, "   %.0f breakers open", open);
-}
-
-/* The last line: what keys there are. Only where somebody can press them. */
-static void put_keys(const struct top *top, struct sheet *sheet)
-{
-    const struct top_sort *sort;
-
-    sheet_line(sheet);
-    sheet_put(sheet, TABLE_DIM, STR("q quit  r reverse  sort:"));
-    for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
-        sheet_fmt(sheet, i == top->view.sort ? TABLE_BOLD : TABLE_DIM, " %c %s", sort->key,
-                  sort->name);
 }
 
 static bool on_key(struct screen *live, char key)
@@ -497,9 +454,14 @@ static int read_view(struct top *top, const struct json **ret_status)
 {
     struct cli *cli = top->live.cli;
     struct request breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
+    struct timespec apart = {.tv_sec = TOP_MS / 1000};
     struct str reply;
-    int code = read_both(top);
+    int code = read_metrics(top);
 
+    if (code == CLI_OK && top->live.once) { /* a single picture needs two readings as well */
+        nanosleep(&apart, NULL);
+        code = read_metrics(top);
+    }
     if (code == CLI_OK)
         code = request_get(cli, "/v1/cluster/status?brief=1", ret_status, &reply);
     if (code == CLI_OK)
@@ -532,8 +494,15 @@ static int draw_top(struct screen *live, FILE *to)
     if (live->on_screen && screen_rows(cli) > sheet.count + 4)
         top->view.lines = screen_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
     top_nodes(cli, &sheet, &top->view);
-    if (live->on_screen)
-        put_keys(top, &sheet);
+    if (live->on_screen) { /* somebody can press keys */
+        const struct top_sort *sort;
+
+        sheet_line(&sheet);
+        sheet_put(&sheet, TABLE_DIM, STR("q quit  r reverse  sort:"));
+        for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
+            sheet_fmt(&sheet, i == top->view.sort ? TABLE_BOLD : TABLE_DIM, " %c %s", sort->key,
+                      sort->name);
+    }
     sheet_print(&sheet, to, false);
     return CLI_OK;
 }

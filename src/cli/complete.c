@@ -42,29 +42,24 @@ static void offer_commands(const struct completion *c, const char *noun)
     }
 }
 
-/* Lines "  --name VALUE  help". */
-static void offer_host_flags(const struct completion *c, const struct command *command)
-{
-    struct buf text = {0};
-    struct str rest;
-
-    cli_host_flags(c->cli, command, &text);
-    rest = buf_view(&text);
-    while (rest.len > 0) {
-        struct str line = str_trim(str_cut(&rest, '\n')), name = str_cut(&line, ' ');
-
-        if (str_starts(name, STR("--")))
-            offer(c, arena_cstr(&c->cli->arena, name), NULL);
-    }
-    buf_free(&text);
-}
-
 static void offer_flags(const struct completion *c, const struct command *command)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
 
     if (command->kind == COMMAND_HOST) {
-        offer_host_flags(c, command);
+        struct buf text = {0};
+        struct str rest;
+
+        /* Lines "  --name VALUE  help". */
+        cli_host_flags(c->cli, command, &text);
+        rest = buf_view(&text);
+        while (rest.len > 0) {
+            struct str line = str_trim(str_cut(&rest, '\n')), name = str_cut(&line, ' ');
+
+            if (str_starts(name, STR("--")))
+                offer(c, arena_cstr(&c->cli->arena, name), NULL);
+        }
+        buf_free(&text);
         return;
     }
     command_flags(command, sets);
@@ -187,7 +182,7 @@ static void offer_args(const struct completion *c, const struct command *command
         fputs(FILES, c->cli->out);
 }
 
-/* How many arguments are before the last word; -1: that is behind `--`. */
+/* How many arguments are before the last word; -1: that is after `--`. */
 static int count_args(const struct command *command, int argc, char **argv)
 {
     int given = 0;

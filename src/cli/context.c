@@ -142,23 +142,12 @@ int contexts_load(struct cli *cli, struct contexts **ret_contexts)
     return code;
 }
 
-/* The directories above it, as far as they are missing. */
-static void make_dirs(struct cli *cli, const char *path)
-{
-    char *dir = arena_cstr(&cli->arena, str_of(path));
-
-    for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(dir, 0700);
-        *slash = '/';
-    }
-}
-
 static int contexts_save(struct cli *cli, const struct contexts *contexts)
 {
     struct buf text = {0};
     struct problem why;
     enum err err;
+    char *dir;
 
     if (!contexts->path)
         return cli_fail(cli, CLI_FAILED, "there is no HOME to keep contexts in");
@@ -183,7 +172,13 @@ static int contexts_save(struct cli *cli, const struct contexts *contexts)
         jsonw_end_obj(&w);
         buf_char(&text, '\n');
     }
-    make_dirs(cli, contexts->path);
+    /* The directories above it, as far as they are missing. */
+    dir = arena_cstr(&cli->arena, str_of(contexts->path));
+    for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(dir, 0700);
+        *slash = '/';
+    }
     err = file_replace(contexts->path, buf_view(&text), &why);
     buf_free(&text);
     return err ? cli_fail(cli, CLI_FAILED, "%s", why.detail) : CLI_OK;

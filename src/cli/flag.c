@@ -69,31 +69,15 @@ static const char *bound_text(const struct reader *r, const struct flag *flag, i
     return arena_fmt(r->arena, "%" PRId64 "%s", value / units[at].ms, units[at].unit).at;
 }
 
-static enum err read_number(const struct reader *r, struct flag_given *given)
-{
-    const struct flag *flag = given->flag;
-    bool is_time = flag->type != FLAG_INT;
-    struct str text = str_of(given->text);
-
-    if (!(is_time ? str_duration_ms(text, &given->num) : str_int(text, &given->num)))
-        return problem_set(r->why, ERR_BAD_REQUEST, "flag",
-                           is_time ? "--%s takes a time like 30s, 500ms or 2m, not \"%s\""
-                                   : "--%s takes a whole number, not \"%s\"",
-                           flag->name, given->text);
-    if ((flag->min || flag->max) && (given->num < flag->min || given->num > flag->max))
-        return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s must be from %s to %s, not %s",
-                           flag->name, bound_text(r, flag, flag->min),
-                           bound_text(r, flag, flag->max), given->text);
-    return ERR_OK;
-}
-
-/* The value behind '=', or the next word. A value that may be left out is taken from the next word
+/* The value after '=', or the next word. A value that may be left out is taken from the next word
  * only if that reads as a time, so `--wait -- command` and `--wait 30s` both do what they look
  * like. */
 static enum err read_value(struct reader *r, struct flag_given *given, const char *inline_value)
 {
     const struct flag *flag = given->flag;
     const char *next = r->at + 1 < r->argc ? r->argv[r->at + 1] : NULL;
+    bool is_time = flag->type != FLAG_INT;
+    struct str text;
     int64_t ms;
 
     given->num = -1;
@@ -114,7 +98,19 @@ static enum err read_value(struct reader *r, struct flag_given *given, const cha
         given->text = next;
         r->at++;
     }
-    return flag->type == FLAG_TEXT || flag->type == FLAG_LIST ? ERR_OK : read_number(r, given);
+    if (flag->type == FLAG_TEXT || flag->type == FLAG_LIST)
+        return ERR_OK;
+    text = str_of(given->text);
+    if (!(is_time ? str_duration_ms(text, &given->num) : str_int(text, &given->num)))
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag",
+                           is_time ? "--%s takes a time like 30s, 500ms or 2m, not \"%s\""
+                                   : "--%s takes a whole number, not \"%s\"",
+                           flag->name, given->text);
+    if ((flag->min || flag->max) && (given->num < flag->min || given->num > flag->max))
+        return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s must be from %s to %s, not %s",
+                           flag->name, bound_text(r, flag, flag->min),
+                           bound_text(r, flag, flag->max), given->text);
+    return ERR_OK;
 }
 
 static enum err read_flag(struct reader *r, struct flag_line *line)
@@ -161,6 +157,7 @@ enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, cha
     assert(argc >= 0 && set_count > 0);
     for (r.at = 0; r.at < argc; r.at++) {
         char *word = argv[r.at];
+        enum err err;
 
         if (strcmp(word, "--") == 0) {
             line.rest = argv + r.at + 1;
@@ -171,7 +168,7 @@ enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, cha
             line.args[line.arg_count++] = word;
             continue;
         }
-        enum err err = read_flag(&r, &line);
+        err = read_flag(&r, &line);
         if (err)
             return err;
     }

@@ -93,25 +93,13 @@ static void list_flags(FILE *to, const struct flag_set *set, const char *group, 
     }
 }
 
-static void list_examples(FILE *to, const struct command *command)
-{
-    struct str rest = str_of(command->examples);
-
-    assert(rest.len > 0);
-    fprintf(to, "\nExamples:\n");
-    while (rest.at) {
-        struct str line = str_cut(&rest, '\n');
-
-        fprintf(to, "  " STR_FMT "\n", STR_ARG(line));
-    }
-}
-
 void help_command(FILE *to, const struct command *command)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
     const struct flag_set *flags = &sets[0];
     char usage[NAME_MAX_LEN * 2];
     char title[NAME_MAX_LEN];
+    struct str rest;
 
     command_flags(command, sets);
     command_name(command, title, sizeof title);
@@ -131,7 +119,14 @@ void help_command(FILE *to, const struct command *command)
     list_flags(to, &sets[1], NULL, "Flags of lists");
     if (command->kind != COMMAND_HOST)
         list_flags(to, &sets[2], NULL, "Common flags");
-    list_examples(to, command);
+    rest = str_of(command->examples);
+    assert(rest.len > 0);
+    fprintf(to, "\nExamples:\n");
+    while (rest.at) {
+        struct str line = str_cut(&rest, '\n');
+
+        fprintf(to, "  " STR_FMT "\n", STR_ARG(line));
+    }
 }
 
 bool help_noun(FILE *to, const char *noun)
@@ -216,19 +211,6 @@ static void put_flags(FILE *to, const struct flag_set *set)
     }
 }
 
-/* A server's and an agent's settings: lines "  --name VALUE  help". */
-static void put_settings(struct cli *cli, FILE *to, const struct command *command)
-{
-    struct buf text = {0};
-
-    cli_host_flags(cli, command, &text);
-    if (text.len > 0) {
-        buf_char(&text, 0);
-        put_block(to, text.at);
-    }
-    buf_free(&text);
-}
-
 static void put_command(struct cli *cli, FILE *to, const struct command *command)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
@@ -249,8 +231,17 @@ static void put_command(struct cli *cli, FILE *to, const struct command *command
     command_flags(command, sets);
     put_flags(to, &sets[0]);
     put_flags(to, &sets[1]);
-    if (command->kind == COMMAND_HOST)
-        put_settings(cli, to, command);
+    if (command->kind == COMMAND_HOST) {
+        /* A server's and an agent's settings: lines "  --name VALUE  help". */
+        struct buf text = {0};
+
+        cli_host_flags(cli, command, &text);
+        if (text.len > 0) {
+            buf_char(&text, 0);
+            put_block(to, text.at);
+        }
+        buf_free(&text);
+    }
     put_block(to, command->examples);
 }
 
@@ -365,28 +356,24 @@ static int write_page(struct cli *cli, const char *dir, const char *noun)
                                    : cli_fail(cli, CLI_FAILED, "cannot write %s: %m", path);
 }
 
-static int write_all(struct cli *cli, const char *dir)
-{
-    const struct command *command;
-    const char *last = "";
-    int code = write_page(cli, dir, NULL);
-
-    for (size_t i = 0; code == CLI_OK && (command = command_at(i)) != NULL; i++) {
-        if (strcmp(command->noun, last) != 0)
-            code = write_page(cli, dir, command->noun);
-        last = command->noun;
-    }
-    return code;
-}
-
 static int cmd_man(struct cli *cli)
 {
     const char *dir = cli_text(cli, "dir");
 
     if (dir && cli->arg_count)
         return cli_misuse(cli, "--dir writes all pages: without a NOUN");
-    if (dir)
-        return write_all(cli, dir);
+    if (dir) {
+        const struct command *command;
+        const char *last = "";
+        int code = write_page(cli, dir, NULL);
+
+        for (size_t i = 0; code == CLI_OK && (command = command_at(i)) != NULL; i++) {
+            if (strcmp(command->noun, last) != 0)
+                code = write_page(cli, dir, command->noun);
+            last = command->noun;
+        }
+        return code;
+    }
     if (man_page(cli, cli->out, cli->arg_count ? cli->args[0] : NULL))
         return CLI_OK;
     return cli_misuse(cli, "there is no page for \"%s\"; `berth help` lists the commands",

@@ -15,42 +15,36 @@
 
 /* --- values --- */
 
-struct colour_word {
-    const char *word;
+struct colour_row {
+    const char *name;
     enum table_colour colour;
 };
 
-static const struct colour_word state_words[] = {
+static const struct colour_row state_colours[] = {
     {"DONE", TABLE_GREEN},
     {"FAILED", TABLE_RED},
     {"RETRYING", TABLE_YELLOW},
     {"NEW", TABLE_DIM},
 };
 
-static const struct colour_word health_words[] = {
+static const struct colour_row health_colours[] = {
     {"ready", TABLE_GREEN},
     {"degraded", TABLE_YELLOW},
     {"draining", TABLE_YELLOW},
     {"offline", TABLE_RED},
 };
 
-static enum table_colour colour_of(const struct colour_word *words, size_t count, struct str word)
+static enum table_colour colour_of(const struct colour_row *rows, size_t count, struct str name)
 {
     for (size_t i = 0; i < count; i++)
-        if (str_is(word, words[i].word))
-            return words[i].colour;
+        if (str_is(name, rows[i].name))
+            return rows[i].colour;
     return TABLE_PLAIN;
-}
-
-/* Of a job. */
-static enum table_colour show_state_colour(struct str state)
-{
-    return colour_of(state_words, COUNT_OF(state_words), state);
 }
 
 enum table_colour show_health_colour(struct str health)
 {
-    return colour_of(health_words, COUNT_OF(health_words), health);
+    return colour_of(health_colours, COUNT_OF(health_colours), health);
 }
 
 /* ["en","zh"] is "en,zh"; a pair inside a list is "en:zh". */
@@ -218,21 +212,6 @@ struct list_live {
     const struct listing *listing;
 };
 
-static void put_filters(struct cli *cli, const struct listing *listing, struct buf *path)
-{
-    for (size_t i = 0; i < listing->filter_count; i++) {
-        const struct list_filter *filter = &listing->filters[i];
-        struct str *values;
-        size_t count = cli_list(cli, filter->flag, &values);
-
-        if (!cli_given(cli, filter->flag))
-            continue;
-        buf_fmt(path, "&%s=", filter->param);
-        for (size_t v = 0; v < count; v++)
-            buf_fmt(path, "%s%s", v ? "," : "", request_escape(cli, values[v]));
-    }
-}
-
 static void put_path(struct cli *cli, const char *pattern, struct buf *path)
 {
     const char *hole = strstr(pattern, "{id}");
@@ -258,7 +237,17 @@ static const char *list_path(struct cli *cli, const struct listing *listing, int
     put_path(cli, listing->path, &path);
     if (limit > 0)
         buf_fmt(&path, "&limit=%" PRId64, limit);
-    put_filters(cli, listing, &path);
+    for (size_t i = 0; i < listing->filter_count; i++) {
+        const struct list_filter *filter = &listing->filters[i];
+        struct str *values;
+        size_t count = cli_list(cli, filter->flag, &values);
+
+        if (!cli_given(cli, filter->flag))
+            continue;
+        buf_fmt(&path, "&%s=", filter->param);
+        for (size_t v = 0; v < count; v++)
+            buf_fmt(&path, "%s%s", v ? "," : "", request_escape(cli, values[v]));
+    }
     if (cursor)
         buf_fmt(&path, "&cursor=%s", request_escape(cli, str_of(cursor)));
     first = memchr(path.at, '&', path.len);
@@ -372,7 +361,8 @@ void list_put_state(struct list_view *view, const struct list_column *column,
 {
     struct str state = show_member(view->cli, item, column->member);
 
-    table_cell_colour(&view->table, state, show_state_colour(state));
+    table_cell_colour(&view->table, state,
+                      colour_of(state_colours, COUNT_OF(state_colours), state));
 }
 
 void list_put_health(struct list_view *view, const struct list_column *column,

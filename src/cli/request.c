@@ -77,11 +77,6 @@ static void add_header(struct cli *cli, const char **headers, size_t *count, con
         headers[(*count)++] = arena_fmt(&cli->arena, "%s: %s", name, value).at;
 }
 
-static const char *bearer(struct cli *cli)
-{
-    return cli->token ? arena_fmt(&cli->arena, "Bearer %s", cli->token).at : NULL;
-}
-
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
 int request_refused(struct cli *cli, const struct request *request)
 {
@@ -153,7 +148,8 @@ int request_run(struct cli *cli, struct request *request)
     enum err err;
 
     assert(request->path[0] == '/');
-    add_header(cli, headers, &header_count, "Authorization", bearer(cli));
+    add_header(cli, headers, &header_count, "Authorization",
+               cli->token ? arena_fmt(&cli->arena, "Bearer %s", cli->token).at : NULL);
     add_header(cli, headers, &header_count, "Idempotency-Key", request->idempotency_key);
     add_header(cli, headers, &header_count, "Last-Event-ID", request->last_event_id);
     assert(header_count < COUNT_OF(headers));
@@ -335,8 +331,8 @@ enum { POLL_MS = 20000, SEEN_POLL_MS = 1000, ANSWER_MS = 10000, NODE_POLL_MS = 2
 
 /* The last attempt that had a reason of its own: that no node was left for another one says little
  * about why one was needed. */
-static const struct json *telling_attempt(struct cli *cli, const struct json *job,
-                                          struct str reason)
+static const struct json *attempt_with_reason(struct cli *cli, const struct json *job,
+                                              struct str reason)
 {
     const struct json *list = json_get(job, "attempts"), *attempt = json_first(list);
     const struct json *found = NULL;
@@ -351,11 +347,11 @@ static const struct json *telling_attempt(struct cli *cli, const struct json *jo
     return found;
 }
 
-static int tell_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
-                    enum job_state state)
+static int report_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
+                      enum job_state state)
 {
     struct str reason = show_member(cli, job, "reason");
-    const struct json *attempt = telling_attempt(cli, job, reason);
+    const struct json *attempt = attempt_with_reason(cli, job, reason);
 
     assert(job_state_final(state));
     if (cli->json)
@@ -395,7 +391,7 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
             return cli_fail(cli, CLI_FAILED, "job %s is in an unknown state \"" STR_FMT "\"",
                             job_id, STR_ARG(state_text));
         if (job_state_final(state))
-            return tell_end(cli, job_id, request.json, request.reply, state);
+            return report_end(cli, job_id, request.json, request.reply, state);
         progress_tell(cli, "job %s: " STR_FMT "%s" STR_FMT ", %" PRId64 " s", job_id,
                       STR_ARG(state_text),
                       json_is_null(json_get(request.json, "node_id")) ? "" : " on ",

@@ -113,23 +113,6 @@ static void signals_set(bool ours)
     }
 }
 
-static void screen_begin(int out_fd)
-{
-    assert(!screen.on);
-    screen.out_fd = out_fd;
-    screen.keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &screen.before) == 0;
-    screen.during = screen.before;
-    screen.during.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-    signals_set(true);
-    screen_enter();
-}
-
-static void screen_end(void)
-{
-    screen_leave();
-    signals_set(false);
-}
-
 static size_t side(const struct cli *cli, bool columns, size_t otherwise)
 {
     const char *text = getenv(columns ? "COLUMNS" : "LINES");
@@ -167,8 +150,8 @@ bool screen_unicode(const struct cli *cli)
     return false;
 }
 
-/* As many lines as the screen has, each with what stood there before taken away. The last line is
- * for what went wrong, or tells that there is more. */
+/* As many lines as the screen has; what was there before is erased. The last line says what went
+ * wrong, or that there is more. */
 static void show_picture(struct screen *live, struct str picture, struct str trouble)
 {
     size_t rows = screen_rows(live->cli);
@@ -253,14 +236,6 @@ bool screen_is_terminal(const struct cli *cli)
     return !cli->json && fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
-static void print_picture(struct screen *live, struct str picture, bool first)
-{
-    if (!first && !live->cli->json)
-        fputc('\n', live->cli->out);
-    fwrite(picture.at, 1, picture.len, live->cli->out);
-    fflush(live->cli->out);
-}
-
 int screen_run(struct screen *live)
 {
     struct cli *cli = live->cli;
@@ -272,12 +247,23 @@ int screen_run(struct screen *live)
     live->on_screen = on_screen;
     for (;; first = false) {
         code = draw_one(live, &picture, &trouble);
-        if (first && code == CLI_OK && on_screen)
-            screen_begin(fileno(cli->out));
-        if (on_screen && screen.on)
+        if (first && code == CLI_OK && on_screen) {
+            assert(!screen.on);
+            screen.out_fd = fileno(cli->out);
+            screen.keys = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &screen.before) == 0;
+            screen.during = screen.before;
+            screen.during.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+            signals_set(true);
+            screen_enter();
+        }
+        if (on_screen && screen.on) {
             show_picture(live, buf_view(&picture), buf_view(&trouble));
-        else if (code == CLI_OK)
-            print_picture(live, buf_view(&picture), first);
+        } else if (code == CLI_OK) {
+            if (!first && !cli->json)
+                fputc('\n', cli->out);
+            fwrite(picture.at, 1, picture.len, cli->out);
+            fflush(cli->out);
+        }
         if (!(on_screen && screen.on) && trouble.len > 0)
             fwrite(trouble.at, 1, trouble.len, cli->err);
         if ((first && code != CLI_OK) || live->once || ferror(cli->out))
@@ -287,8 +273,10 @@ int screen_run(struct screen *live)
             break;
         }
     }
-    if (on_screen)
-        screen_end();
+    if (on_screen) {
+        screen_leave();
+        signals_set(false);
+    }
     buf_free(&picture);
     buf_free(&trouble);
     return code;

@@ -43,7 +43,7 @@ static uint32_t code_point(const unsigned char *at, size_t len)
     return code;
 }
 
-/* Turns the order of all that is behind it, or ends the line: U+2028 to U+202E, U+2066 to
+/* Turns the order of all that follows, or ends the line: U+2028 to U+202E, U+2066 to
  * U+2069. */
 static bool turns_lines(uint32_t code)
 {
@@ -294,12 +294,6 @@ static struct str repeat(struct arena *arena, struct str text, size_t times)
     return (struct str){.at = all, .len = text.len * times};
 }
 
-static void indent_line(struct sheet *sheet, size_t indent)
-{
-    sheet_line(sheet);
-    append(sheet, TABLE_PLAIN, repeat(sheet->arena, STR(" "), indent));
-}
-
 /* Words stay whole where they can; one that is longer than a line is cut. */
 void sheet_wrap(struct sheet *sheet, enum table_colour colour, size_t indent, struct str text)
 {
@@ -314,7 +308,8 @@ void sheet_wrap(struct sheet *sheet, enum table_colour colour, size_t indent, st
         if (word.len == 0)
             continue;
         if (!first && last_line(sheet)->width + need > sheet->style.width) {
-            indent_line(sheet, indent);
+            sheet_line(sheet);
+            append(sheet, TABLE_PLAIN, repeat(sheet->arena, STR(" "), indent));
             first = true;
         }
         if (!first)
