@@ -81,38 +81,19 @@ static int by_age(const void *left, const void *right)
     return order != 0 ? order : str_cmp(a->id, b->id);
 }
 
-static size_t pick_lost(const struct deploy_row *rows, size_t count, const struct names *lost,
-                        const struct deploy_row **ret_order)
-{
-    size_t picked = 0;
-
-    for (size_t i = 0; i < count; i++)
-        if (claimable(&rows[i]) && rows[i].address.len &&
-            names_find(lost, rows[i].address) != NAMES_NONE)
-            ret_order[picked++] = &rows[i];
-    return picked;
-}
-
-static size_t pick_unassigned(const struct deploy_row *rows, size_t count,
-                              const struct deploy_row **ret_order)
-{
-    size_t picked = 0;
-
-    for (size_t i = 0; i < count; i++)
-        if (claimable(&rows[i]) && !rows[i].address.len)
-            ret_order[picked++] = &rows[i];
-    return picked;
-}
-
 size_t deploy_candidates(const struct deploy_row *rows, size_t count, const struct names *lost,
                          enum deploy_mode mode, const struct deploy_row **ret_order)
 {
     size_t picked = 0;
 
-    if (mode == DEPLOY_HARDENED)
-        picked = pick_lost(rows, count, lost, ret_order);
-    if (picked == 0)
-        picked = pick_unassigned(rows, count, ret_order);
+    for (size_t i = 0; mode == DEPLOY_HARDENED && i < count; i++)
+        if (claimable(&rows[i]) && rows[i].address.len &&
+            names_find(lost, rows[i].address) != NAMES_NONE)
+            ret_order[picked++] = &rows[i];
+    if (picked == 0) /* what nobody owns comes after what lost nodes own */
+        for (size_t i = 0; i < count; i++)
+            if (claimable(&rows[i]) && !rows[i].address.len)
+                ret_order[picked++] = &rows[i];
     if (picked > 1)
         qsort(ret_order, picked, sizeof *ret_order, by_age);
     assert(picked <= count);
@@ -367,23 +348,12 @@ bool deploy_spec_checked(const struct deploy_spec *spec)
 
 /* --- what to run --- */
 
-static struct strs join(struct strs first, struct strs second, struct arena *arena)
-{
-    struct strs all = {.at = arena_array(arena, struct str, first.count + second.count + 1)};
-
-    for (size_t i = 0; i < first.count; i++)
-        all.at[all.count++] = first.at[i];
-    for (size_t i = 0; i < second.count; i++)
-        all.at[all.count++] = second.at[i];
-    return all;
-}
-
 /* A text alone is for the shell; with `args` it is a program, which is how rows that were there
  * before berth have it. A list is a program in any case. */
 static enum err read_command(struct deploy_spec *spec, struct arena *arena, struct problem *why)
 {
     const struct json *given = spec->command_given;
-    struct strs words;
+    struct strs words, all = {0};
 
     if (!argv_list(spec->args_given, arena, &spec->args))
         return problem_set(why, ERR_BAD_FIELD, "args",
@@ -404,7 +374,12 @@ static enum err read_command(struct deploy_spec *spec, struct arena *arena, stru
     spec->shell = json_type(given) == JSON_STR && spec->args.count == 0;
     if (json_type(given) == JSON_STR && !spec->shell)
         words = (struct strs){.at = &words.at[2], .count = 1}; /* the text without its shell */
-    spec->command = join(words, spec->args, arena);
+    all.at = arena_array(arena, struct str, words.count + spec->args.count + 1);
+    for (size_t i = 0; i < words.count; i++)
+        all.at[all.count++] = words.at[i];
+    for (size_t i = 0; i < spec->args.count; i++)
+        all.at[all.count++] = spec->args.at[i];
+    spec->command = all;
     spec->args = (struct strs){0};
     return ERR_OK;
 }
@@ -463,24 +438,11 @@ static enum err read_health(struct deploy_spec *spec, struct arena *arena, struc
     return ERR_OK;
 }
 
-static enum err check_rest(const struct deploy_spec *spec, struct problem *why)
-{
-    const struct deploy_restart *restart = &spec->restart;
-
-    if (spec->selector.at && !selector_valid(spec->selector))
-        return problem_set(why, ERR_BAD_FIELD, "selector",
-                           "selector must be labels like zone=eu,gpu=yes.");
-    if (restart->max_ms != FIELD_OFF && restart->min_ms != FIELD_OFF &&
-        restart->max_ms < restart->min_ms)
-        return problem_set(why, ERR_BAD_FIELD, "restart.max_ms",
-                           "restart.max_ms must not be less than restart.min_ms.");
-    return ERR_OK;
-}
-
 enum err deploy_spec_read(const struct json *body, bool strict, struct arena *arena,
                           struct deploy_spec *ret_spec, struct problem *why)
 {
     struct deploy_spec spec = {.enabled = true};
+    const struct deploy_restart *restart = &spec.restart;
     enum err err;
 
     clear(fields, COUNT_OF(fields), &spec);
@@ -499,8 +461,13 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
         err = check_size(&spec, why);
     if (!err)
         err = read_health(&spec, arena, why);
-    if (!err)
-        err = check_rest(&spec, why);
+    if (!err && spec.selector.at && !selector_valid(spec.selector))
+        err = problem_set(why, ERR_BAD_FIELD, "selector",
+                          "selector must be labels like zone=eu,gpu=yes.");
+    if (!err && restart->max_ms != FIELD_OFF && restart->min_ms != FIELD_OFF &&
+        restart->max_ms < restart->min_ms)
+        err = problem_set(why, ERR_BAD_FIELD, "restart.max_ms",
+                          "restart.max_ms must not be less than restart.min_ms.");
     if (!err)
         *ret_spec = spec;
     return err;

@@ -47,9 +47,9 @@ struct fleet fleet_sum(const struct fleet_server *servers, size_t count)
     return fleet;
 }
 
-/* Appends the names of those that fit, and `word` behind them; returns how many there were. */
+/* Appends the names of those that fit, followed by `suffix`; returns how many there were. */
 static size_t add_names(const struct fleet_server *servers, size_t count,
-                        bool (*fits)(const struct fleet_server *server), const char *word,
+                        bool (*fits)(const struct fleet_server *server), const char *suffix,
                         struct buf *text)
 {
     size_t named = 0;
@@ -62,7 +62,7 @@ static size_t add_names(const struct fleet_server *servers, size_t count,
         buf_str(text, servers[i].name.len ? servers[i].name : servers[i].id);
     }
     if (named > 0)
-        buf_str(text, str_of(word));
+        buf_str(text, str_of(suffix));
     return named;
 }
 

@@ -138,22 +138,6 @@ static void remember(struct level_state *state, enum level near, int64_t now_ms)
     }
 }
 
-static enum level worse(enum level a, enum level b)
-{
-    return a > b ? a : b;
-}
-
-/* What the first look alone tells: how full memory, swap and disk are. How busy CPU and memory are
- * is a rate, and must last like later on. */
-static struct level_verdict level_of_first(const struct level_figures *figures,
-                                           const struct level_rules *rules)
-{
-    struct level_figures full = *figures;
-
-    full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;
-    return level_of(&full, rules);
-}
-
 /* The worst level that lasted. Memory that runs out leaves no time for a second look. */
 static enum level risen(const struct level_state *state, const struct level_rules *rules,
                         int64_t now_ms)
@@ -184,6 +168,7 @@ static enum level calmed(const struct level_state *state, const struct level_rul
 bool level_step(struct level_state *state, const struct level_rules *rules,
                 const struct level_figures *figures, int64_t now_ms)
 {
+    struct level_figures full = *figures;
     struct level_verdict counts;
     enum level before = state->level;
 
@@ -191,7 +176,10 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
     assert(!state->sampled || now_ms >= state->changed_ms);
     state->now = level_of(figures, rules);
     remember(state, judge(figures, rules, true).level, now_ms);
-    counts = state->sampled ? state->now : level_of_first(figures, rules);
+    /* The first look alone says how full memory, swap and disk are. How busy CPU and memory are is
+     * a rate, and must last as at any other time. */
+    full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;
+    counts = state->sampled ? state->now : level_of(&full, rules);
     state->level = state->sampled ? risen(state, rules, now_ms) : counts.level;
     if (state->level > before) {
         state->raised_ms = now_ms;
@@ -208,7 +196,7 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
 
 enum level level_gate(const struct level_state *state)
 {
-    return worse(state->now.level, state->level);
+    return state->now.level > state->level ? state->now.level : state->level;
 }
 
 bool level_admits(enum level level, int64_t priority, int64_t high_priority_min)

@@ -43,34 +43,6 @@ void node_watch_init(struct node_watch *watch, int64_t now_ms)
     };
 }
 
-static void watch_ok(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms)
-{
-    watch->bad_count = 0;
-    switch (watch->status) {
-    case NODE_REGISTERING:
-        if (++watch->ok_count >= rules->health_check_count)
-            watch->status = NODE_READY;
-        break;
-    case NODE_DEGRADED:
-        watch->status = NODE_READY;
-        break;
-    case NODE_OFFLINE:
-        /* Back from silence: a registration of its own, of which this is the first good check. */
-        node_watch_init(watch, now_ms);
-        watch->ok_count = 1;
-        break;
-    default: /* ready stays ready; draining ignores checks */
-        break;
-    }
-}
-
-static void watch_bad(struct node_watch *watch, const struct node_watch_rules *rules)
-{
-    watch->ok_count = 0;
-    if (watch->status == NODE_READY && ++watch->bad_count >= rules->bad_count_max)
-        watch->status = NODE_DEGRADED;
-}
-
 void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
                           int64_t now_ms)
 {
@@ -78,10 +50,29 @@ void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rule
     /* A failed check is a sign of life all the same. Two loops may report out of order. */
     if (now_ms > watch->last_heartbeat_ms)
         watch->last_heartbeat_ms = now_ms;
-    if (ok)
-        watch_ok(watch, rules, now_ms);
-    else
-        watch_bad(watch, rules);
+    if (ok) {
+        watch->bad_count = 0;
+        switch (watch->status) {
+        case NODE_REGISTERING:
+            if (++watch->ok_count >= rules->health_check_count)
+                watch->status = NODE_READY;
+            break;
+        case NODE_DEGRADED:
+            watch->status = NODE_READY;
+            break;
+        case NODE_OFFLINE:
+            /* Back from silence: it registers anew, and this is its first good check. */
+            node_watch_init(watch, now_ms);
+            watch->ok_count = 1;
+            break;
+        default: /* ready stays ready; draining ignores checks */
+            break;
+        }
+    } else {
+        watch->ok_count = 0;
+        if (watch->status == NODE_READY && ++watch->bad_count >= rules->bad_count_max)
+            watch->status = NODE_DEGRADED;
+    }
 }
 
 void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules, int64_t now_ms)

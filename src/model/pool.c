@@ -43,7 +43,7 @@ static bool take_term(struct str *rest, struct str *ret_key, struct str *ret_val
     return word_valid(*ret_key) && word_valid(*ret_value);
 }
 
-static bool key_stands_in(struct str key, struct str terms)
+static bool has_key(struct str key, struct str terms)
 {
     struct str other, value;
 
@@ -60,7 +60,7 @@ bool selector_valid(struct str selector)
     if (selector.len && selector.at[selector.len - 1] == ',')
         return false;
     while (rest.len)
-        if (!take_term(&rest, &key, &value) || key_stands_in(key, rest))
+        if (!take_term(&rest, &key, &value) || has_key(key, rest))
             return false;
     return true;
 }
@@ -281,7 +281,7 @@ bool pool_type_member(const struct pool_facts *facts, struct str type)
 }
 
 /* The order of the pool ids as texts. Where one src is the beginning of the other (en, en-us) the
- * separator decides; it is behind all of [0-9-] and before the letters. */
+ * separator decides; it comes after all of [0-9-] and before the letters. */
 static int pair_cmp(const struct pool_pair *a, const struct pool_pair *b)
 {
     size_t len = a->src.len < b->src.len ? a->src.len : b->src.len;
@@ -324,21 +324,10 @@ static void sort_pairs(struct pool_pair *pairs, size_t count)
     }
 }
 
-static size_t drop_repeats(struct pool_pair *pairs, size_t count)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < count; i++)
-        if (kept == 0 || pair_cmp(&pairs[kept - 1], &pairs[i]) != 0)
-            pairs[kept++] = pairs[i];
-    assert(kept <= count);
-    return kept;
-}
-
 size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
                   size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max)
 {
-    size_t count = 0;
+    size_t count = 0, kept = 0;
 
     assert(wants < POOL_WANTS);
     for (size_t i = 0; i < facts->nmt_count; i++) {
@@ -356,7 +345,11 @@ size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candid
         out[count++] = candidates[i];
     }
     sort_pairs(out, count);
-    return drop_repeats(out, count);
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || pair_cmp(&out[kept - 1], &out[i]) != 0)
+            out[kept++] = out[i];
+    assert(kept <= count);
+    return kept;
 }
 
 static struct pool_pair *all_pairs(const struct pool_facts *facts,
