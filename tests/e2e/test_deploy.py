@@ -435,11 +435,15 @@ class Members(DeployCase):
         node = WsNode(server, "greedy")
         names = ["mute", *(f"nobody-{number}" for number in range(4095))]
         eventually("it can be asked", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
-        for number in range(1, 21):
-            node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": names, "timeout_ms": 5000})
-        self.assertEqual({node.expect("reply", seconds=30)["error"] for _ in range(4)}, {"SCHEDULER_BUSY"})
-        for _ in range(16):
-            self.assertTrue(node.expect("reply", seconds=30)["ok"])
+        for _ in range(10):  # there is room for sixteen until five seconds have passed, which a busy machine may take to read twenty
+            for number in range(1, 21):
+                node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": names, "timeout_ms": 5000})
+            replies = [node.expect("reply", seconds=30) for _ in range(20)]
+            refused = [reply["error"] for reply in replies if not reply.get("ok")]
+            if refused:
+                break
+        self.assertEqual(set(refused), {"SCHEDULER_BUSY"})
+        self.assertLessEqual(len(refused), 4)
         self.assertTrue(node.ask("call", path="/v1/terminals/usage", body={"addresses": names[1:]})["ok"], "then there is room again")
         mute.close()
 
