@@ -28,7 +28,7 @@ static struct str env(const char *name)
 }
 
 /* The NODE_UNIT_ variables, between the file and ours. */
-static void config_seed_env(struct config *config)
+static void config_unit_env(struct config *config)
 {
     struct claim_env given = {.policy = env("NODE_UNIT_CLAIM_POLICY"),
                               .interval_ms = env("NODE_UNIT_SCHEDULER_INTERVAL_MS"),
@@ -310,9 +310,9 @@ static const char *const private_tmps[] = {
 static const char *const unknown_metrics[] = {
     [CONFIG_UNKNOWN_NOT_ELIGIBLE] = "not_eligible", [CONFIG_UNKNOWN_ZERO] = "zero", NULL};
 
-#define RESOURCE_ROW(member, seed, value, text)                                                    \
+#define RESOURCE_ROW(member, camel, value, text)                                                   \
     {                                                                                              \
-        .name = #member, .alias = (seed), .type = FIELD_REAL, .offset = RESOURCE(member),          \
+        .name = #member, .alias = (camel), .type = FIELD_REAL, .offset = RESOURCE(member),         \
         .min = 0, .max = 100000, .preset = (value), .help = (text)                                 \
     }
 static const struct field resource_fields[] = {
@@ -910,7 +910,6 @@ static enum err check(const struct config *config, struct problem *why)
 
 enum err config_load(struct config_source *source, int argc, char **argv, struct problem *why)
 {
-    extern char **environ;
     const char *path = conf_path(argc, argv);
     enum err err;
 
@@ -919,7 +918,7 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
     if (!err && path)
         err = read_yaml(source, path, why);
     if (!err) {
-        config_seed_env(&source->config);
+        config_unit_env(&source->config);
         err = conf_env(&source->conf, environ, why);
     }
     if (!err)

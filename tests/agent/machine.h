@@ -15,7 +15,8 @@ __attribute__((format(printf, 3, 4))) void machine_put(struct machine *machine, 
                                                        const char *fmt, ...);
 void machine_drop(struct machine *machine, const char *path); /* a file or an empty directory */
 
-/* The seed's us server: 8 cores, 15 GiB of which 11 are free, load 6.00, no swap, idle counters. */
+/* The server us of examples/: 8 cores, 15 GiB of which 11 are free, load 6.00, no swap, idle
+ * counters. */
 void machine_put_us(struct machine *machine);
 void machine_put_load(struct machine *machine, int cores, const char *load);
 /* In KiB. */

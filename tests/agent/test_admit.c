@@ -28,7 +28,7 @@ struct gated {
 static struct machine machine;
 static char config_path[128];
 
-/* An idle machine like the seed's, and settings behind the common ones. */
+/* An idle machine like us of examples/, and settings behind the common ones. */
 static void put_config(const char *more)
 {
     machine_put(&machine, "agent.yaml", "host_root: %s\nmonitor_interval_ms: 100\n%s", machine.root,

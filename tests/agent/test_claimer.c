@@ -732,12 +732,12 @@ static void test_a_node_that_does_not_tell_is_not_the_favourite(void **state)
     world->usage_hangs = true;
     pass_long(world, 6000);
     assert_int_equal(world->claims, 1);
-    world->bench.config.unknown_metric = CONFIG_UNKNOWN_ZERO; /* the seed's rule */
+    world->bench.config.unknown_metric = CONFIG_UNKNOWN_ZERO; /* as in mode seed */
     pass_long(world, 12000);
     assert_int_equal(world->claims, 1);
 }
 
-/* The seed's literal rules: absent is lost, at once; all it had is released, one is claimed. */
+/* No leases and no grace: absent is lost, at once; all it had is released, one is claimed. */
 static void test_seed_mode(void **state)
 {
     struct world *world = *state;

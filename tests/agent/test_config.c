@@ -80,7 +80,7 @@ static void test_defaults(void **state)
     config_done(&source);
 }
 
-/* The seed's spelling and ours side by side. */
+/* Names in camelCase, as older files have them, and ours side by side. */
 static void test_whole_file(void **state)
 {
     static const char yaml[] = "server: https://a:7420, wss://[::1]:9/\n"

@@ -145,7 +145,7 @@ static void test_busy_with_few_or_many_looks(void **state)
     int64_t busy = 0, idle = 0;
 
     machine_put_us(&bench->machine);
-    for (int at = 0; at <= 300; at += 30) { /* the seed's rhythm */
+    for (int at = 0; at <= 300; at += 30) { /* a sample every 30 s */
         put_ticks(bench, busy += 1500, idle += 4500);
         if (at > 0)
             assert_int_equal(look(bench, at * 1000).busy_10s_permille, 250);
@@ -175,7 +175,8 @@ static void test_counters_that_stand_still_or_go_back(void **state)
     assert_int_equal(look(bench, 2000).busy_10s_permille, USAGE_NONE);
 }
 
-/* Ruling 24: the smaller of load and busy. */
+/* What the processors are used counts as the smaller of load and busy: waiting for disks loads, and
+ * uses none. */
 static void test_cpu_is_the_smaller(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-"""The seed's cluster: a server with its routes, and the agents us and hk with its configuration, each on
+"""The cluster of examples/us-hk.yaml: a server with its routes, and the agents us and hk with their configuration, each on
 a machine of its own (a directory of files)."""
 import os
 import pathlib

@@ -280,7 +280,7 @@ class Queue(Case):
         self.assertSlots(server, "n1", 0, 0)
 
     def test_a_failed_task_may_wait_for_its_second_attempt(self):
-        """Ruling 13: a task may wait up to its queue_ms for the retry."""
+        """A task may wait up to its queue_ms for the retry."""
         server = self.start()
         node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         job = self.ok(self.task(server, queue_ms=60000))

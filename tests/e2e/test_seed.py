@@ -1,4 +1,4 @@
-"""The seed's routes with the seed's fields, exactly as a client of the seed would call them."""
+"""The routes that clients had before there was anything else, with exactly the fields they send and expect."""
 from harness import Case, Node, eventually
 
 

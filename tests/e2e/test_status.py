@@ -86,7 +86,7 @@ class OperatorCase(AgentCase):
 
 class Status(OperatorCase):
     def seeds_cluster(self):
-        """The example configurations as they are, on machines with the seed's figures."""
+        """The example configurations as they are, on machines as large as they say."""
         server = self.start(config=EXAMPLES / "us-hk.yaml")
         us = machine(self, "us", 8, 15, 11, "6.20")
         hk = machine(self, "hk", 4, 7.6, 6.2, "0.50")
@@ -99,7 +99,7 @@ class Status(OperatorCase):
         return server
 
     def test_the_seeds_panel(self):
-        server = self.seeds_cluster()
+        self.seeds_cluster()
         text = self.out("status")
         for line in ("Cluster status: partial, 1 of 7 slots free",
                      "US VPS full; talk, research, automation can go to HK VPS",

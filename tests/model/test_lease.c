@@ -374,7 +374,7 @@ static void test_only_assigned_and_running_are_active(void **state)
     assert_false(fence_active(&one, 0));
 }
 
-/* Ruling 27: begin after 30 s, 10 s for a gentle stop, gone before the 45 s are over. */
+/* Its stop begins after 30 s, with 10 s for a gentle stop, gone before the 45 s are over. */
 static void test_a_copy_is_gone_before_the_lease_ends(void **state)
 {
     assert_int_equal(fence_stop_ms(1000, 45000), 31000);

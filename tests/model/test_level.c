@@ -200,7 +200,7 @@ static void test_three_in_a_row_raise(void **state)
     assert_int_equal(level_gate(&level), LEVEL_DANGER);
 }
 
-/* With the seed's 30 s between samples three of them would take a minute and a half. */
+/* With 30 s between samples three of them would take a minute and a half. */
 static void test_two_far_apart_raise(void **state)
 {
     struct level_state level = {0};

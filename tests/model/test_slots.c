@@ -58,7 +58,7 @@ static void test_formula(void **state)
     };
     struct slots_rules rules = us_rules();
 
-    rules.slots_min = 0; /* the seed's own */
+    rules.slots_min = 0; /* the bare formula */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct slots_input input = us_input();
         struct slots slots;
@@ -76,7 +76,7 @@ static void test_formula(void **state)
     }
 }
 
-/* Ruling 20, 19: what is in use, reserved, capped, fixed; and what a heartbeat says. */
+/* What is in use, reserved, capped, fixed; and what a heartbeat says. */
 static void test_clamps(void **state)
 {
     static const struct {
@@ -174,7 +174,7 @@ static void test_pending(void **state)
         input.in_use = rows[i].in_use;
         input.pending = rows[i].pending;
         slots_compute(&slots, &rules, &input);
-        assert_int_equal(slots.formula, 5); /* the seed's number is what it is */
+        assert_int_equal(slots.formula, 5); /* no clamp changes what the formula says */
         assert_int_equal(slots.additional, rows[i].additional);
         assert_int_equal(slots.max_to_send, rows[i].to_send);
         assert_int_equal(clamp_of(&slots, SLOTS_PENDING) != NULL,

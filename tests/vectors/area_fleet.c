@@ -4,7 +4,7 @@
 #include "model/fleet.h"
 #include "model/pool.h"
 
-/* The seed's table, which the product takes from its configuration. */
+/* The routes the vectors are about; the product takes its own from the configuration. */
 static struct str us_only[] = {{.at = "us", .len = 2}};
 static struct str hk_first[] = {{.at = "hk", .len = 2}, {.at = "us", .len = 2}};
 #define ROUTE(name, list)                                                                          \

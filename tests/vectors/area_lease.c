@@ -86,7 +86,7 @@ static bool op_dec_running(struct ledger *ledger, const struct json *step, struc
     return true;
 }
 
-/* A node without a health or a capacity record has no record at all (ruling 14). */
+/* A node without a health or a capacity record has no record at all. */
 static void read_record(struct ledger *ledger, const struct json *facts)
 {
     if (json_get(facts, "health"))

@@ -32,7 +32,7 @@ static bool read_nano(struct vec *vec, const char *name, wide *ret_nano)
     return true;
 }
 
-/* The seed's two servers; like the seed, any other is as small as hk. */
+/* Two servers are known; any other is as small as hk. */
 static int64_t hard_max(const struct json *server)
 {
     return json_str_is(server, "us") ? 5 : 2;
@@ -124,7 +124,7 @@ static bool next_level(struct vec *vec, struct vec_at *at, enum level *level)
     return !name || level_by_name(json_str(name, vec->arena), level);
 }
 
-/* The seed looks once, not three times, before it kills, and only two types; the rest is the
+/* The vectors look once, not three times, before they kill, and know two types; the rest is the
  * product's own pace. */
 bool area_emergency_kill(struct vec *vec)
 {

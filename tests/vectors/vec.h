@@ -8,7 +8,7 @@
 
 struct vec {
     const struct json *in;
-    bool seed;                 /* profile seed: the seed's mode; everything else runs hardened */
+    bool seed;                 /* profile seed: claim_mode seed; everything else is hardened */
     struct arena *arena;       /* freed after each vector */
     struct jsonw *w;           /* the answer: one object */
     struct str wrong_expected; /* of the first step that answered otherwise; at == NULL: none did */
