@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks
+.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -42,6 +42,10 @@ bench-check: ## every row and every peer of the benchmark can be measured (some 
 	@tools/install-packages bench
 	@CC=gcc tools/configure build -Dtests=true && ninja -C build
 	@BERTH_BENCH_CASES=1 tests/e2e/run -v -j 1 -k test_bench.
+
+lint: build ## the tree's rules, and what clang-tidy, luacheck, shellcheck and pyflakes find; half a minute
+	@tools/install-packages test
+	@tests/tools/lint
 
 asan: ## unit and end-to-end tests under the address and undefined-behaviour sanitisers
 	@tools/install-packages test

@@ -58,7 +58,7 @@ struct cgroup_limits {
 
 /* A limit that cannot be set is an error; without limits a run has a group if one can be had. */
 enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, struct str key,
-                     const struct cgroup_limits *limits, struct problem *why);
+                     const struct cgroup_limits *wanted, struct problem *why);
 /* If it exists, for looking and killing. */
 void cgroup_open(struct cgroup *group, const struct cgroup_place *place, struct str key);
 /* In the new process. Only system calls that are safe after a vfork. 0 or errno. */

@@ -8,6 +8,7 @@
 #include "agent/config.h"
 #include "agent/packages.h"
 #include "agent/run.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/map.h"
 #include "io/client.h"
@@ -47,7 +48,7 @@ void copies_free(struct copies *copies);
  * stopped. A row that cannot be run keeps what runs of it; the log and the status say so. */
 void copies_round(struct copies *copies);
 /* {id, type, generation, version, spec} */
-void copies_want(struct copies *copies, const struct json *row);
+void copies_want(struct copies *copies, const struct json *json);
 void copies_round_over(struct copies *copies);
 
 /* The node's lease was renewed: what a round named may run until this moment (clock_lease_ms()),

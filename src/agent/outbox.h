@@ -5,7 +5,6 @@
 #ifndef AGENT_OUTBOX_H
 #define AGENT_OUTBOX_H
 
-#include "base/err.h"
 #include "base/json.h"
 #include "io/loop.h"
 

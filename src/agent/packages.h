@@ -6,7 +6,6 @@
 
 #include "agent/config.h"
 #include "agent/run.h"
-#include "base/clock.h"
 
 struct packages;
 

@@ -313,8 +313,6 @@ void run_link_watch(struct run_private *priv, int64_t now_ms)
 
 /* --- the spawner --- */
 
-extern char **environ;
-
 enum { HELLO_MS_MAX = 2000, ORDER_FDS_MAX = 2 };
 
 /* --- the process --- */

@@ -201,8 +201,6 @@ char **shim_env(struct arena *arena, const struct runfile *file, struct strs sec
 
 /* --- the job --- */
 
-extern char **environ;
-
 static const char *const step_names[] = {
     [STEP_GROUP] = "enter its control group",
     [STEP_TMP] = "have a /tmp of its own",

@@ -269,7 +269,6 @@ static void refuse(const int fds[FD_COUNT], const char *why)
 static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *peer,
                               struct str order, const int fds[FD_COUNT])
 {
-    extern char **environ;
     static struct job_user user;
     struct problem why = {0};
     bool other = false;

@@ -21,8 +21,6 @@ enum {
     OUTPUT_BYTES_MAX = 4096,
 };
 
-extern char **environ;
-
 void usage_gpu_init(struct usage_gpu *gpu, const char *command)
 {
     *gpu = (struct usage_gpu){.command = command, .fd = -1, .permille = USAGE_NONE};

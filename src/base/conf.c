@@ -345,7 +345,6 @@ enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *wh
 
 enum err conf_load(struct conf *conf, int argc, char **argv, struct problem *why)
 {
-    extern char **environ;
     const char *path = conf_path(argc, argv);
     enum err err = path ? conf_file(conf, path, why) : ERR_OK;
 

@@ -48,9 +48,9 @@ enum { COMMAND_FLAG_SETS = 3 };
 const struct command *command_at(size_t index); /* NULL after the last */
 /* The command that argv starts with; *ret_used words name it. NULL: `why` tells what is wrong. */
 const struct command *command_find(int argc, char **argv, int *ret_used, struct problem *why);
-/* Every flag it takes: its own, those of lists, those of every command of its kind. Sets may be
+/* Every flag it takes: its own, those of lists, those of every command of its kind. Some may be
  * empty. */
-void command_flags(const struct command *command, struct flag_set sets[COMMAND_FLAG_SETS]);
+void command_flags(const struct command *command, struct flag_set to[COMMAND_FLAG_SETS]);
 /* "node ls" */
 void command_name(const struct command *command, char *to, size_t size);
 

@@ -28,16 +28,16 @@ enum err net_tls_server(const char *cert_file, const char *key_file, const char 
                         struct net_tls **ret_tls, struct problem *why);
 /* Of a server with a client_ca: who shows no certificate is let in all the same; a wrong one never.
  */
-void net_tls_client_optional(struct net_tls *tls);
+void net_tls_client_optional(struct net_tls *config);
 /* Of a server with a client_ca: its list of certificates that are good no more (PEM). One that has
  * run out lets nobody in. */
-enum err net_tls_revoked(struct net_tls *tls, const char *crl_file, struct problem *why);
+enum err net_tls_revoked(struct net_tls *config, const char *crl_file, struct problem *why);
 /* ca_file NULL = the system's. */
 enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct problem *why);
 /* A certificate to show to a server that asks for one. */
-enum err net_tls_identity(struct net_tls *tls, const char *cert_file, const char *key_file,
+enum err net_tls_identity(struct net_tls *config, const char *cert_file, const char *key_file,
                           struct problem *why);
-void net_tls_free(struct net_tls *tls); /* connections that use it keep it alive; NULL is fine */
+void net_tls_free(struct net_tls *config); /* connections that use it keep it alive; NULL is fine */
 
 struct net_conn;
 

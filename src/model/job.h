@@ -2,7 +2,7 @@
 #ifndef MODEL_JOB_H
 #define MODEL_JOB_H
 
-#include "model/lease.h"
+#include "base/str.h"
 
 enum job_state {
     JOB_NEW,

@@ -28,8 +28,8 @@ void queue_hear(struct queue *queue, struct str text);
 void queue_look(struct queue *queue); /* perhaps such a word was missed: look at all lanes soon */
 /* The store may have lost what was put there last: it is put again, see replay.h. */
 void queue_put_again(struct queue *queue);
-/* It does not wait any more. lane: where it did; 0: unknown. */
-void queue_forget(struct queue *queue, uint64_t job, uint64_t lane);
+/* It does not wait any more. number: of the lane where it did; 0: unknown. */
+void queue_forget(struct queue *queue, uint64_t job, uint64_t number);
 /* Of those it knows: the first ones of each lane, and those in hand. 0: nobody waits. */
 int64_t queue_oldest_ms(const struct queue *queue, int64_t now_ms);
 uint64_t queue_lane_looks(const struct queue *queue); /* how much was done so far */

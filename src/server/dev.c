@@ -38,7 +38,6 @@ static void become_agent(char *const *argv, char *const *envp, int parent,
 /* The environment without the server's own file, which is not the agent's, and with its token. */
 static char **agent_env(char *token)
 {
-    extern char **environ;
     size_t count = 0, kept = 0;
 
     while (environ[count])

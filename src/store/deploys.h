@@ -13,7 +13,6 @@
 #include "base/inbox.h"
 #include "base/json.h"
 #include "model/deploy.h"
-#include "model/namespace.h"
 
 enum {
     DEPLOYS_PAGE_MAX = 1000,

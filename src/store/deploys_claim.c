@@ -7,6 +7,7 @@
 
 #include "base/map.h"
 #include "model/claim.h"
+#include "model/namespace.h"
 #include "model/pool.h"
 #include "store/deploys_row.h"
 

@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "base/json.h"
+#include "model/namespace.h"
 #include "store/deploys_row.h"
 
 enum { ROWS_MAX = DEPLOYS_PAGE_MAX };

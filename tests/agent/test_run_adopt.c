@@ -14,8 +14,6 @@
 #include "agent/runfile.h"
 #include "run_rig.h"
 
-extern char **environ;
-
 enum { KEYS = 20 };
 
 /* Runs once, says so in a file, and goes on when it is told. */

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 
 import wsclient
-from harness import ROOT, SLOW, Client, Listener, Node, Server, WsNode, berth, eventually, patient
+from harness import SLOW, Client, Listener, Node, Server, WsNode, berth, eventually, patient
 from test_agent import Agent, AgentCase
 
 # name: (scopes, the node it is bound to)

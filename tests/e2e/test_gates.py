@@ -132,7 +132,7 @@ class Gates(Case):
     def test_gates(self):
         self.counts = []
         a, b = self.instance("a"), self.instance("b")
-        node = Node(a, "n0", max_concurrent_jobs=50)
+        Node(a, "n0", max_concurrent_jobs=50)
         watch = Watch(self.redis)
         self.lives(a, 100, look=False)  # who looks reads as well
         watch.stop()

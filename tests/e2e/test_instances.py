@@ -230,7 +230,7 @@ class HandOver(Instances):
         node.close()
 
     def test_ids_of_all_instances_differ(self):
-        node = Node(self.all[0], "n1", max_concurrent_jobs=1000)
+        Node(self.all[0], "n1", max_concurrent_jobs=1000)
         eventually("known", lambda: self.views(["n1"]))
         ids = [self.placed(self.all[i % 3])["job_id"] for i in range(120)]
         self.assertEqual(len(set(ids)), 120)
@@ -337,7 +337,7 @@ class HandOver(Instances):
         a, b, c = self.all
         node = WsNode(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
         eventually("known", lambda: self.views(["n1"]))
-        first = self.ok(self.task(a))
+        self.ok(self.task(a))
         message = node.expect("job")
         node.report("ack", message)
         waiting = self.ok(self.task(c, queue_ms=30000), 202)

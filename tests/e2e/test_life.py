@@ -163,7 +163,7 @@ class Reload(Case):
     @tags("threads")
     def test_reloads_under_load_lose_nothing(self):
         server = self.configured("batch_max: 10\n")
-        node = Node(server, "n1", max_concurrent_jobs=500)
+        Node(server, "n1", max_concurrent_jobs=500)
         with server.client() as client:
             for i in range(100):
                 if i % 10 == 0:

@@ -1,5 +1,4 @@
 """What the cases share: the machine, which the runner has started, and berth in it. A case leaves the machine as it found it."""
-import shlex
 import unittest
 
 NEXT = "0.2.0"  # the version of berth_next (tests/meson.build), which is in the package below /mnt/next

@@ -19,7 +19,6 @@ local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.
 local codes, firsts, kinds, ids, nodes, terms
 local term_text -- all terms, as they came
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
-local APART = stamps.APART
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
 local op_read -- a row as its verb wants it, with this rest
