@@ -230,14 +230,20 @@ static void pause_over(uv_timer_t *timer)
     pump(outbox);
 }
 
-/* "Not now" is about the server, not about one note: all wait a little, longer each time. */
-static void pause_all(struct outbox *outbox)
+int64_t outbox_pause_ms(const struct outbox *outbox)
 {
     int64_t most = OUTBOX_PAUSE_MIN_MS;
 
     for (int i = 0; i < outbox->pauses && most < OUTBOX_PAUSE_MAX_MS; i++)
         most *= 2;
-    most = most < OUTBOX_PAUSE_MAX_MS ? most : OUTBOX_PAUSE_MAX_MS;
+    return most < OUTBOX_PAUSE_MAX_MS ? most : OUTBOX_PAUSE_MAX_MS;
+}
+
+/* "Not now" is about the server, not about one note: all wait a little, longer each time. */
+static void pause_all(struct outbox *outbox)
+{
+    int64_t most = outbox_pause_ms(outbox);
+
     if (outbox->paused)
         return;
     outbox->pauses++;

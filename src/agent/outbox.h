@@ -68,6 +68,9 @@ void outbox_up(struct outbox *outbox);      /* the link is up: everything goes o
 void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
 /* A `reply` of the server. False: it is not about a note. */
 bool outbox_reply(struct outbox *outbox, const struct json *reply);
+/* The longest pause that the next "not now" makes: longer each time, until something is accepted.
+ */
+int64_t outbox_pause_ms(const struct outbox *outbox);
 /* Before loop_done; its memory goes there. */
 void outbox_free(struct outbox *outbox);
 

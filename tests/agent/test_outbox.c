@@ -203,13 +203,17 @@ static void test_not_now(void **state)
 
     outbox_up(desk->outbox);
     note = put(desk, OUTBOX_DONE, "j1");
+    assert_int_equal(outbox_pause_ms(desk->outbox), OUTBOX_PAUSE_MIN_MS);
     assert_true(reply(desk, note->seq, "\"status\":503"));
+    assert_int_equal(outbox_pause_ms(desk->outbox), 2 * OUTBOX_PAUSE_MIN_MS);
     put(desk, OUTBOX_DONE, "j2");
     assert_int_equal(desk->sent, 1);
     await(&desk->loop, desk->sent == 3);
     assert_int_equal(desk->ids[1], note->seq);
+    assert_int_equal(outbox_pause_ms(desk->outbox), 2 * OUTBOX_PAUSE_MIN_MS);
     assert_true(reply(desk, note->seq, "\"ok\":true"));
     assert_string_equal(desk->job, "j1");
+    assert_int_equal(outbox_pause_ms(desk->outbox), OUTBOX_PAUSE_MIN_MS); /* it takes them again */
 }
 
 static void test_reconnect(void **state)

@@ -270,6 +270,40 @@ static void signs_of_life_are_written_sparingly(void **state)
     assert_int_equal(atomic_load(&node->heartbeat_ms), rig->mono_ms - 60000);
 }
 
+/* A node whose list of runs is empty lost what it ran, unless it has just been given something
+ * whose ACK may be on its way. Then its leases would be void. */
+static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **state)
+{
+    static const struct {
+        const char *json;
+        bool empty;
+    } rows[] = {
+        {"{\"node_id\":\"n1\",\"running_jobs\":[]}", true},
+        {"{\"node_id\":\"n1\",\"running_jobs\":[],\"taking\":0}", true},
+        {"{\"node_id\":\"n1\",\"running_jobs\":[],\"taking\":1}", false},
+        {"{\"node_id\":\"n1\",\"running_jobs\":[{\"job_id\":\"j1\",\"attempt_id\":1}]}", false},
+        {"{\"node_id\":\"n1\"}", false}, /* it does not say */
+        {"{\"node_id\":\"n2\",\"running_jobs\":[]}", false},
+        {"{\"node_id\":\"idle\",\"running_jobs\":[]}", false},
+    };
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    uint64_t job = rig_place(rig, "{\"type\":\"t\"}");
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig_worker(rig, "idle", 2);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct json *json;
+        struct node_report report;
+
+        assert_int_equal(json_parse(str_of(rows[i].json), &rig->arena, &json, NULL), ERR_OK);
+        assert_int_equal(node_report_read(json, STR_NONE, NULL, &rig->arena, &report, NULL),
+                         ERR_OK);
+        if (registry_came_back_empty(rig_loop(rig, 0), &report) != rows[i].empty)
+            fail_msg("%s", rows[i].json);
+    }
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -286,6 +320,7 @@ int main(void)
         ROW(a_store_that_is_away_changes_nothing),
         ROW(a_late_change_is_refused),
         ROW(signs_of_life_are_written_sparingly),
+        ROW(who_comes_back_without_its_runs_is_told_from_who_begins_one),
     };
 
     return cmocka_run_group_tests_name("sched/registry", tests, NULL, NULL);

@@ -100,7 +100,9 @@ static void a_failure_goes_to_another_node(void **state)
     char first[NODE_ID_MAX + 1];
     strcpy(first, rig_last_sent(rig, job)->node);
     rig_settle(rig, SETTLE_ACK, job, 1, first, NULL);
+    int64_t retries = metric_value(METRIC_RETRIES, NULL);
     assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 1, first, "BROKEN"), ERR_OK);
+    assert_int_equal(metric_value(METRIC_RETRIES, NULL), retries + 1);
     struct store_head head = rig_job(rig, job);
     assert_int_equal(head.state, JOB_DISPATCHED);
     assert_int_equal(head.attempt, 2);
@@ -110,6 +112,7 @@ static void a_failure_goes_to_another_node(void **state)
     rig_settle(rig, SETTLE_ACK, job, 2, head.node, NULL);
     assert_int_equal(rig_settle(rig, SETTLE_FAIL, job, 2, head.node, "BROKEN"), ERR_OK);
     assert_int_equal(rig_job(rig, job).state, JOB_FAILED);
+    assert_int_equal(metric_value(METRIC_RETRIES, NULL), retries + 1);
     assert_free(rig, "n1");
     assert_free(rig, "n2");
     assert_int_equal(rig_settle(rig, SETTLE_DONE, job, 1, first, NULL), ERR_STALE);
@@ -369,6 +372,7 @@ static void no_ack_means_another_node(void **state)
     uint64_t job = rig_place(rig, TASK);
     rig_worker(rig, "n2", 2);
     int64_t timeouts = metric_value(METRIC_ACK_TIMEOUT, NULL);
+    int64_t expired = metric_value(METRIC_LEASE_EXPIRED, "reserved");
     beat_all(rig, 4000);
     assert_int_equal(rig_job(rig, job).attempt, 1);
     beat_all(rig, 2000);
@@ -376,6 +380,7 @@ static void no_ack_means_another_node(void **state)
     assert_int_equal(head.attempt, 2);
     assert_string_equal(head.node, "n2");
     assert_int_equal(metric_value(METRIC_ACK_TIMEOUT, NULL), timeouts + 1);
+    assert_int_equal(metric_value(METRIC_LEASE_EXPIRED, "reserved"), expired + 1);
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
     assert_int_equal(rig->stop_count, 1); /* n1 may have it after all: it is told to stop */
     assert_string_equal(rig->stops[0].node, "n1");
@@ -401,8 +406,12 @@ static void renewed_leases_are_left_alone(void **state)
     }
     assert_int_equal(rig_job(rig, job).state, JOB_ACKED);
     assert_int_equal(rig_job(rig, job).attempt, 1);
+    int64_t expired = metric_value(METRIC_LEASE_EXPIRED, "running");
+    int64_t lost = metric_value(METRIC_LEASE_LOST, NULL);
     beat_all(rig, 46000); /* no renewal */
     assert_int_equal(rig_job(rig, job).attempt, 2);
+    assert_int_equal(metric_value(METRIC_LEASE_EXPIRED, "running"), expired + 1);
+    assert_int_equal(metric_value(METRIC_LEASE_LOST, NULL), lost + 1);
 }
 
 static void a_job_that_runs_too_long_is_ended(void **state)

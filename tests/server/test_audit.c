@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "server/audit.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -553,17 +554,30 @@ static void fill_file(struct rig *rig)
     } while (st.st_size < AUDIT_FILE_BYTES_MAX);
 }
 
+static int open_files(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
 /* Old entries go: that is no gap. That a file is missing, or is an older one, is. */
 static void rotation_is_no_gap(void **state)
 {
     struct rig *rig = *state;
     char old[128], kept[128], command[300];
+    int files = open_files();
 
     path_of(rig, "audit.jsonl.1", old);
     path_of(rig, "kept", kept);
     for (int i = 0; i < 3; i++) {
         fill_file(rig);
         note(rig, "ops", "nodes.drain", "first of the next");
+        assert_int_equal(open_files(), files);
         if (broken(rig))
             fail_msg("file %d: %lld", i, (long long)broken(rig));
         if (i == 0) {

@@ -1,6 +1,8 @@
 /* What a route is called in the audit, and that none is forgotten. */
 #include "../unit.h"
 
+#include "base/metrics.h"
+#include "server/auth.h"
 #include "server/guard.h"
 
 #include <string.h>
@@ -91,12 +93,49 @@ static void tokens_change_while_a_body_comes(void **state)
     }
 }
 
+/* What is wrong with a login is counted, by what it is; one that is right is not. */
+static void failed_logins_are_counted(void **state)
+{
+    static const struct route route = {.scope = SCOPE_READ};
+    static struct logins logins;
+    struct token token = {.name = STR("ci"), .scopes = 1u << SCOPE_READ};
+    struct auth auth = {.tokens = {.at = &token, .count = 1}};
+    struct settings settings = {.login_failures_max = 2};
+    struct server server = {.settings = &settings};
+    struct worker worker = {.server = &server, .auth = &auth, .logins = &logins};
+    static const struct {
+        const char *header, *label;
+        enum err err;
+    } rows[] = {
+        {NULL, "missing", ERR_UNAUTHORIZED},
+        {"Bearer wrong", "refused", ERR_UNAUTHORIZED},
+        {"Bearer wrong", "refused", ERR_UNAUTHORIZED},
+        {"Bearer wrong", "limited", ERR_RATE_LIMIT},
+        {NULL, "missing", ERR_UNAUTHORIZED},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct http_header header = {.name = STR("Authorization"), .value = str_of(rows[i].header)};
+        struct http_request req = {
+            .peer = "10.0.0.7", .headers = &header, .header_count = rows[i].header ? 1 : 0};
+        struct call call = {.worker = &worker, .route = &route, .req = &req};
+        int64_t all = metric_value(METRIC_LOGINS, NULL);
+        int64_t alike = metric_value(METRIC_LOGINS, rows[i].label);
+        struct problem why;
+
+        assert_int_equal(guard_identify(&call, &why), rows[i].err);
+        assert_int_equal(metric_value(METRIC_LOGINS, NULL), all + 1);
+        assert_int_equal(metric_value(METRIC_LOGINS, rows[i].label), alike + 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_actions),
         cmocka_unit_test(every_route_is_guarded),
         cmocka_unit_test(tokens_change_while_a_body_comes),
+        cmocka_unit_test(failed_logins_are_counted),
     };
 
     return cmocka_run_group_tests_name("server/guard", tests, NULL, NULL);
