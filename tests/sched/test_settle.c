@@ -6,6 +6,7 @@
 
 #include "rig.h"
 #include "sched/sched.h"
+#include "sched/tally.h"
 #include "store/store.h"
 
 #define TASK "{\"type\":\"t\"}"
@@ -285,6 +286,67 @@ static void kills_are_counted_by_reason(void **state)
         if (rows[i].label)
             assert_int_equal(metric_value(METRIC_KILLS, rows[i].label), alike + 1);
     }
+}
+
+/* What all loops together noted of a node. */
+struct noted {
+    int64_t counts[TALLY_COUNTS], waits, runs;
+};
+
+static struct noted noted_of(struct rig *rig, const char *node)
+{
+    struct noted noted = {0};
+
+    for (int i = 0; i <= RIG_LOOPS; i++) {
+        const struct tally_work *work =
+            tally_work(rig->sched.loops[i].tally, str_of(node), STR("t"));
+
+        for (int k = 0; k < TALLY_COUNTS; k++)
+            noted.counts[k] += work->counts[k];
+        for (int k = 0; k < TALLY_BUCKETS; k++) {
+            noted.waits += work->wait.counts[k];
+            noted.runs += work->run.counts[k];
+        }
+    }
+    return noted;
+}
+
+/* For the report: a failure that is tried again elsewhere, and a node that never answers. How long
+ * a job waited is told once, by its first attempt. */
+static void what_became_of_attempts_is_noted(void **state)
+{
+    struct rig *rig = *state;
+    struct noted noted;
+
+    rig_worker(rig, "n1", 9);
+    uint64_t job = rig_place(rig, TASK);
+    rig_worker(rig, "n2", 9);
+    rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+    rig_settle(rig, SETTLE_FAIL, job, 1, "n1", "BROKEN");
+    rig_settle(rig, SETTLE_ACK, job, 2, "n2", NULL);
+    rig_settle(rig, SETTLE_DONE, job, 2, "n2", NULL);
+    noted = noted_of(rig, "n1");
+    assert_int_equal(noted.counts[TALLY_ATTEMPTS], 1);
+    assert_int_equal(noted.counts[TALLY_RETRIED], 1);
+    assert_int_equal(noted.counts[TALLY_FAILOVERS], 0); /* it said so itself */
+    assert_int_equal(noted.counts[TALLY_DONE], 0);
+    assert_int_equal(noted.waits, 1);
+    assert_int_equal(noted.runs, 1);
+    noted = noted_of(rig, "n2");
+    assert_int_equal(noted.counts[TALLY_ATTEMPTS], 1);
+    assert_int_equal(noted.counts[TALLY_RETRIED], 0);
+    assert_int_equal(noted.counts[TALLY_DONE], 1);
+    assert_int_equal(noted.waits, 0);
+    assert_int_equal(noted.runs, 1);
+    job = rig_place(rig, "{\"type\":\"t\",\"options\":{\"preferred_node_id\":\"n1\"}}");
+    rig_pass(rig, 5500); /* no ACK */
+    assert_int_equal(rig_job(rig, job).attempt, 2);
+    noted = noted_of(rig, "n1");
+    assert_int_equal(noted.counts[TALLY_ATTEMPTS], 2);
+    assert_int_equal(noted.counts[TALLY_RETRIED], 2);
+    assert_int_equal(noted.counts[TALLY_FAILOVERS], 1);
+    assert_int_equal(noted.waits, 2);
+    assert_int_equal(noted.runs, 1); /* it never began */
 }
 
 static void any_word_is_a_sign_of_life(void **state)
@@ -569,6 +631,7 @@ int main(void)
         ROW(a_cancelled_reservation_is_free_at_once),
         ROW(a_store_that_is_away_is_told_as_such),
         ROW(kills_are_counted_by_reason),
+        ROW(what_became_of_attempts_is_noted),
         ROW(any_word_is_a_sign_of_life),
         ROW(a_failure_nobody_heard_of_is_carried_on),
         ROW(a_refusal_that_overtakes_its_sends_answer_is_heeded),
