@@ -3,6 +3,7 @@
 
 #include "base/metrics.h"
 #include "sched/sched.h"
+#include "sched/tally.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -409,6 +410,36 @@ static void what_a_node_did_long_ago_is_forgotten(void **state)
     assert_true(sched_score(node, rig->sched.config.latency_target_ms) > well);
 }
 
+/* How long a machine was looked at, in all hours. */
+static int64_t looked_at_ms(struct rig *rig, const char *node)
+{
+    const struct hours *hours = keeper_hours(rig->sched.keeper);
+    int64_t sum_ms = 0;
+
+    for (int i = 0; i < HOURS_MAX; i++)
+        for (int level = 0; hours->ring[i].tally && level < TALLY_LEVELS; level++)
+            sum_ms += tally_machine(hours->ring[i].tally, str_of(node))->level_ms[level];
+    return sum_ms;
+}
+
+/* The report tells at which level a machine was for how long; while we stood still nobody looked.
+ */
+static void what_nobody_saw_is_no_time_of_a_machine(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n2", 2);
+    pass_without_n1(rig, 20000);
+    int64_t seen_ms = looked_at_ms(rig, "n2");
+    assert_in_range(seen_ms, 10000, 20000);
+    rig->wall_ms += HOUR_MS;
+    rig->mono_ms += HOUR_MS;
+    rig_tick(rig, 100);
+    assert_int_equal(looked_at_ms(rig, "n2"), seen_ms);
+    pass_without_n1(rig, 20000);
+    assert_in_range(looked_at_ms(rig, "n2"), seen_ms + 10000, seen_ms + 20000);
+}
+
 /* --- counters --- */
 
 static void counters_are_read_once_a_second(void **state)
@@ -612,6 +643,7 @@ int main(void)
         ROW(who_comes_back_in_time_has_lost_nothing),
         ROW(who_was_lost_stays_lost_after_a_restart),
         ROW(what_a_node_did_long_ago_is_forgotten),
+        ROW(what_nobody_saw_is_no_time_of_a_machine),
         ROW(counters_are_read_once_a_second),
         cmocka_unit_test(many_editions_while_loops_read),
     };
