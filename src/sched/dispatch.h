@@ -79,8 +79,8 @@ struct dispatch {
     size_t count, next;
     struct node *expected; /* whose pending count was raised */
     size_t tried_count, failed_count;
-    struct node *node; /* reserved on */
-    struct store_op op;
+    struct node *node;  /* reserved on */
+    struct store_op op; /* and submit.c's, once it is over */
     struct send_op send;
     int64_t begun_us;
     /* The last choice, for explain.c: the edition, its nodes, the members of the pool that fit the

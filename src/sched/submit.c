@@ -116,7 +116,7 @@ static bool is_out_of_bounds(struct submit *submit, enum err err)
 
 static void abandoned(struct store_op *op)
 {
-    struct submit *submit = container_of(op, struct submit, op);
+    struct submit *submit = container_of(op, struct dispatch, op)->user;
 
     if (store_is_away(op->err)) {
         submit_failed(submit, op->err);
@@ -131,7 +131,7 @@ static void abandoned(struct store_op *op)
 static void abandon(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
-    struct store_op *op = &submit->op;
+    struct store_op *op = &dispatch->op;
 
     assert(dispatch->exists && submit->why.err);
     *op = (struct store_op){.verb = STORE_FINISH,
@@ -146,8 +146,8 @@ static void abandon(struct submit *submit)
 
 static void put(struct store_op *op)
 {
-    struct submit *submit = container_of(op, struct submit, op);
-    struct dispatch *dispatch = submit->dispatch;
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+    struct submit *submit = dispatch->user;
     struct store_record record = {.head = op->head};
 
     dispatch->head = op->head;
@@ -180,8 +180,8 @@ static void went_on(struct submit *submit, const struct store_head *head)
 
 static void waited(struct store_op *op)
 {
-    struct submit *submit = container_of(op, struct submit, op);
-    struct dispatch *dispatch = submit->dispatch;
+    struct dispatch *dispatch = container_of(op, struct dispatch, op);
+    struct submit *submit = dispatch->user;
     struct store_record record = {.head = op->head, .history = dispatch->record.history};
 
     if (is_out_of_bounds(submit, op->err)) {
@@ -200,7 +200,7 @@ static void waited(struct store_op *op)
 static void wait_in_lane(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
-    struct store_op *op = &submit->op;
+    struct store_op *op = &dispatch->op;
 
     assert(dispatch->record.head.id == dispatch->job);
     *op = (struct store_op){.verb = STORE_WAIT,
@@ -222,7 +222,7 @@ static void enqueue(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
     struct sched *sched = dispatch->loop->sched;
-    struct store_op *op = &submit->op;
+    struct store_op *op = &dispatch->op;
 
     assert(dispatch->spec.queue_ms > 0 && !submit->queued);
     if (dispatch->exists) {

@@ -8,7 +8,6 @@
 
 struct submit {
     struct dispatch *dispatch;
-    struct store_op op;
     void (*done)(struct submit *submit);
     void *user;
     struct quota quota; /* of whoever submits it */
