@@ -599,18 +599,22 @@ bool hub_send(struct sched_loop *from, struct send_op *send)
     return false;
 }
 
+enum tell_kind { TELL_FRAME, TELL_REPLACED, TELL_DEREGISTERED }; /* the last two close it */
+
+/* For a socket, on its way to the loop that has it. */
 struct tell {
     struct msg msg;
     struct server *server;
     uint64_t link;
-    bool close;
-    size_t len;
+    enum tell_kind kind;
+    size_t len; /* of a frame */
     char text[];
 };
 
 /* 4001 keeps an agent away for a while; one whose node an emptied store forgot shall come again. */
-static void close_socket(struct server *server, struct socket *socket, bool replaced)
+static void close_socket(struct server *server, struct socket *socket, enum tell_kind kind)
 {
+    bool replaced = kind == TELL_REPLACED;
     bool emptied = clock_mono_ms() < atomic_load(&server->sched.recovering_until_ms);
 
     hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
@@ -626,14 +630,14 @@ static void tell_msg(struct msg *msg)
     struct hub *hub = tell->server->workers[hub_link_loop(tell->link)].hub;
     struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(tell->link));
 
-    if (socket && tell->close)
-        close_socket(tell->server, socket, tell->len > 0);
-    else if (socket)
+    if (socket && tell->kind == TELL_FRAME)
         hub_socket_send(socket, (struct str){.at = tell->text, .len = tell->len});
+    else if (socket)
+        close_socket(tell->server, socket, tell->kind);
     free(tell);
 }
 
-static void tell_link(struct server *server, uint64_t link, bool close, struct str text)
+static void tell_link(struct server *server, uint64_t link, enum tell_kind kind, struct str text)
 {
     struct tell *tell = calloc(1, sizeof *tell + text.len);
 
@@ -641,7 +645,7 @@ static void tell_link(struct server *server, uint64_t link, bool close, struct s
     tell->msg.run = tell_msg;
     tell->server = server;
     tell->link = link;
-    tell->close = close;
+    tell->kind = kind;
     tell->len = text.len;
     if (text.len)
         memcpy(tell->text, text.at, text.len);
@@ -656,7 +660,7 @@ static void hub_tell_job(struct server *server, const struct node *node, struct 
     if (!link) /* it went again: the reservation runs out */
         return;
     write_job(&frame, message);
-    tell_link(server, link, false, buf_view(&frame));
+    tell_link(server, link, TELL_FRAME, buf_view(&frame));
     buf_free(&frame);
 }
 
@@ -693,13 +697,13 @@ void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, in
     jsonw_kint(&w, "attempt_id", attempt);
     jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_end_obj(&w);
-    tell_link(server, link, false, buf_view(&buf));
+    tell_link(server, link, TELL_FRAME, buf_view(&buf));
     buf_free(&buf);
 }
 
 void hub_close_link(struct server *server, uint64_t link)
 {
-    tell_link(server, link, true, STR("replaced"));
+    tell_link(server, link, TELL_REPLACED, STR_NONE);
 }
 
 void hub_drop(struct server *server, struct node *node)
@@ -707,7 +711,7 @@ void hub_drop(struct server *server, struct node *node)
     uint64_t link = atomic_exchange(&node->link, 0);
 
     if (link)
-        tell_link(server, link, true, STR_NONE);
+        tell_link(server, link, TELL_DEREGISTERED, STR_NONE);
 }
 
 void hub_drain(struct hub *hub)
