@@ -3,7 +3,6 @@
 #include "server/api_job.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -343,13 +342,14 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
         kind = SETTLE_FAIL;
     if (kind == SETTLE_FAIL && !in.reason.at)
         in.reason = STR("FAILED");
-    *ret_settle = (struct settle){.loop = call->worker->sched,
-                                  .arena = call->arena,
-                                  .kind = kind,
-                                  .attempt = (int)in.attempt_id,
-                                  .send_id = in.send_id,
-                                  .reason = cut_text(in.reason, STORE_REASON_MAX),
-                                  .command = in.command};
+    memset(ret_settle, 0, offsetof(struct settle, op)); /* that is filled in when it starts */
+    ret_settle->loop = call->worker->sched;
+    ret_settle->arena = call->arena;
+    ret_settle->kind = kind;
+    ret_settle->attempt = (int)in.attempt_id;
+    ret_settle->send_id = in.send_id;
+    ret_settle->reason = cut_text(in.reason, STORE_REASON_MAX);
+    ret_settle->command = in.command;
     if (!job_id_parse(in.job_id, &ret_settle->job))
         return problem_set(why, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".",
                            STR_ARG(in.job_id));
@@ -417,10 +417,14 @@ static void settle_answer(struct settle *settle)
     buf_str(buf, STR("{\"ok\":true"));
     if (settle->duplicate)
         buf_str(buf, STR(",\"duplicate\":true"));
-    if (lease_ms)
-        buf_fmt(buf, ",\"lease_ms\":%" PRId64, lease_ms);
-    if (grace_ms)
-        buf_fmt(buf, ",\"stop_grace_ms\":%" PRId64, grace_ms);
+    if (lease_ms) {
+        buf_str(buf, STR(",\"lease_ms\":"));
+        buf_int(buf, lease_ms);
+    }
+    if (grace_ms) {
+        buf_str(buf, STR(",\"stop_grace_ms\":"));
+        buf_int(buf, grace_ms);
+    }
     buf_char(buf, '}');
     call_json(call, 200, buf);
 }

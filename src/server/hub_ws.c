@@ -562,7 +562,7 @@ static void on_known(struct socket_call *own, struct socket *socket, struct str 
     call->route = route_of_message(word);
     if (!call->route && str_is(word, "UpdateTerminalInfo")) /* a heartbeat that has tags alone */
         call->route = route_of_message(STR("heartbeat"));
-    if (call->route && !str_is(word, "hello")) {
+    if (call->route && call->route->handle != api_node_register) { /* it has said hello */
         own->expected = own->wants_reply && call->route->receipt && socket->takes_accepted &&
                         hub_batch_expect(socket, own->id);
         call->accepted = own->expected ? accepted : NULL;

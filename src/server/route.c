@@ -478,8 +478,9 @@ const struct route *route_find(enum http_method method, struct str path, struct 
 
 const struct route *route_of_message(struct str word)
 {
-    for (size_t i = 0; i < COUNT_OF(routes); i++)
-        if (routes[i].message && str_is(word, routes[i].message))
+    for (size_t i = 0; word.len && i < COUNT_OF(routes); i++)
+        if (routes[i].message && routes[i].message[0] == word.at[0] &&
+            str_is(word, routes[i].message))
             return &routes[i];
     return NULL;
 }
