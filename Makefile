@@ -92,7 +92,7 @@ attacks: build ## what callers, nodes and memory notice while others attack (tes
 	@tests/e2e/attacks.py $(ARGS)
 
 MANY ?= 100000
-many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait
+many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait, there and in the embedded store
 	@tools/install-packages test
 	@CC=gcc tools/configure build -Dtests=true && ninja -C build
 	@BERTH_E2E_MANY=$(MANY) tests/e2e/run -v -j 1 -k test_many.

@@ -1,13 +1,17 @@
 """Very many jobs that wait and very many that run, on one Redis with three instances: nobody else notices. `make many` does it with
-100,000 of each, and a million that wait; there Redis' own log of slow calls is looked at as well."""
+100,000 of each, and a million that wait; there Redis' own log of slow calls is looked at as well. And a million that wait in the
+embedded store: what they cost in memory, and when a server with them is ready."""
 import os
+import pathlib
+import re
 import subprocess
 import threading
 import time
 
-from harness import BINARY, ROOT, Case, Client, Node, eventually, percentile, tags
+from harness import BINARY, ROOT, Case, Client, Node, Server, eventually, percentile, tags
 from redis import Redis
 
+FILL = ROOT / os.path.dirname(BINARY) / "tests" / "fill"
 COUNT = int(os.environ.get("BERTH_E2E_MANY", "0"))  # 0: as many as every run of the tests can afford
 SLOW_MS = 20  # no call may keep Redis for longer
 TYPES, NODES = 10, 50
@@ -32,8 +36,7 @@ class Many(Case):
         return self.start(name, store=self.redis.url, store_call_ms=80 if COUNT else 10000)
 
     def fill(self, waiting, running):
-        fill = ROOT / os.path.dirname(BINARY) / "tests" / "fill"
-        subprocess.run([fill, self.redis.url, str(waiting), str(TYPES), str(running), str(NODES)], check=True, timeout=1200, cwd=self.dir)
+        subprocess.run([FILL, self.redis.url, str(waiting), str(TYPES), str(running), str(NODES)], check=True, timeout=1200, cwd=self.dir)
 
     def beside(self, work):
         """Calls work() again and again until the end."""
@@ -105,3 +108,37 @@ class Many(Case):
         print(f"{count} wait: a server is ready after {time.monotonic() - begun:.1f} s; "
               f"{self.redis.say('SLOWLOG', 'LEN')} calls kept Redis for more than {SLOW_MS} ms", flush=True)
         eventually("all are known", lambda: server.metrics()["berth_queue_depth"] == count, 5 if COUNT else 30)
+
+
+@tags("load")
+class Embedded(Case):
+    def test_starts_beside_them(self):
+        count = 10 * COUNT or 20000
+        types = [f"wait-{i}" for i in range(TYPES)]
+        server = self.start()
+        Node(server, "shut", allowed_types=types, max_concurrent_jobs=0)
+        self.assertEqual(server.stop(), 0)
+        subprocess.run([FILL, "embedded:", str(count), str(TYPES), "0", "1", "120"], check=True, timeout=1200, cwd=server.data_dir)
+        for end, how, other in ((Server.kill, "a clean stop", "other-1"), (Server.stop, "kill -9", "other-2")):
+            begun = time.monotonic()
+            server = self.start(queue_max=1000000, queue_total_max=10 * count)
+            answer = server.post("/v1/dispatch/task", {"type": types[0], "queue_ms": 3600000})
+            ready_s = time.monotonic() - begun
+            self.ok(answer, 202)
+            count += 1
+            Node(server, f"takes-{other}", allowed_types=[other], max_concurrent_jobs=1000)
+            with server.client() as client:
+                answers = [client.post("/v1/dispatch/task", {"type": other}) for _ in range(1000)]
+            self.assertEqual({one.status for one in answers}, {200})
+            took_ms = [one.seconds * 1000 for one in answers]
+            eventually("all are known", lambda: server.metrics()["berth_queue_depth"] == count)
+            bytes_each = self.memory(server) / count
+            print(f"{count} wait: ready {ready_s:.1f} s after {how}; {bytes_each:.0f} bytes of memory for each; "
+                  f"others p50 {percentile(took_ms, 0.5):.1f}, p99 {percentile(took_ms, 0.99):.1f} ms", flush=True)
+            if COUNT:
+                self.assertLess(bytes_each, 1000)
+            end(server)
+
+    @staticmethod
+    def memory(server):
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{server.pid}/status").read_text()).group(1)) * 1024

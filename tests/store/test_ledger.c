@@ -421,6 +421,49 @@ static void test_a_waiting_job_is_small(void **state)
     assert_int_equal(fixture->ledger.runs.used, 1);
 }
 
+static int lookups(const struct fixture *fixture, enum journal_lookup which)
+{
+    return sqlite3_stmt_status(fixture->journal.lookups[which], SQLITE_STMTSTATUS_RUN, false);
+}
+
+/* For whom a job waits is in its spec, which a start reads along with the row, wherever the newest
+ * word of it is. */
+static void test_start_reads_each_row_once(void **state)
+{
+    const struct str spec = STR("{\"type\":\"t\",\"submitted_by\":\"ci\"}");
+    struct fixture *fixture = *state;
+    struct store_op wait = {.verb = STORE_WAIT, .job = 3, .attempt = 1};
+
+    for (uint64_t job = 1; job <= 3; job++) {
+        struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+        op.u.put.spec = spec;
+        op.u.put.max_attempts = 1;
+        op.u.put.lane = job < 3 ? 77 : 0; /* the third is held */
+        op.u.put.wait_ms = op.u.put.hold_ms = RIG_WAIT_MS;
+        op.u.put.bounds.account = (struct store_account){.name = STR("ci"), .bytes = spec.len};
+        assert_int_equal(apply(fixture, &op), ERR_OK);
+    }
+    unload(fixture);
+    flush_all(fixture);
+    load(fixture);
+    wait.u.wait.lane = 78; /* only the journal knows of that, and of what follows */
+    wait.u.wait.wait_ms = RIG_WAIT_MS;
+    wait.u.wait.bounds.account = (struct store_account){.name = STR("ci"), .bytes = spec.len};
+    assert_int_equal(apply(fixture, &wait), ERR_OK);
+    assert_int_equal(put(fixture, 4, 79), ERR_OK);
+    unload(fixture);
+    load(fixture);
+    const struct account *account = map_get(&fixture->ledger.accounts.by_name, STR("ci"));
+    assert_non_null(account);
+    assert_int_equal(account->jobs, 3);
+    assert_int_equal(account->bytes, 3 * spec.len);
+    assert_int_equal(fixture->ledger.lanes.job_count, 4);
+    assert_int_equal(lookups(fixture, LOOKUP_ACTIVE), 1);
+    assert_int_equal(lookups(fixture, LOOKUP_RECORD), 0);
+    assert_int_equal(lookups(fixture, LOOKUP_JOB), 0);
+}
+
 /* A person sees where a job waits. */
 static void test_dump_tells_the_lane(void **state)
 {
@@ -453,6 +496,7 @@ int main(void)
         TEST(test_calls_do_not_grow_with_the_queue),
         TEST(test_dropped_node_keeps_its_newest_epoch),
         TEST(test_a_waiting_job_is_small),
+        TEST(test_start_reads_each_row_once),
         TEST(test_dump_tells_the_lane),
     };
 

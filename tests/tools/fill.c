@@ -1,17 +1,19 @@
 /* Many jobs at once in a store, as if servers had taken them:
- *     fill URL WAITING TYPES RUNNING NODES
- * WAITING jobs of the types wait-0, wait-1, ... with every priority, then RUNNING ones of type
- * `run` on the nodes busy-0, busy-1, ..., which are registered already and have the room. */
+ *     fill URL WAITING TYPES RUNNING NODES [BYTES]
+ * WAITING jobs of the types wait-0, wait-1, ... with every priority and a payload of BYTES, then
+ * RUNNING ones of type `run` on the nodes busy-0, busy-1, ..., which are registered already and
+ * have the room. The embedded store's files are in the working directory. */
 #include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "sched/spec.h"
 #include "store/op_queue.h"
 
-enum { FLIGHT = 2048, TERM_MS = 120000 };
+enum { FLIGHT = 2048, TERM_MS = 120000, PAYLOAD_MAX = 4096 };
 
 struct slot {
     struct store_op op;
@@ -24,6 +26,7 @@ static struct {
     struct store *store;
     long waiting, types, running, nodes;
     long begun, ended;
+    char payload[PAYLOAD_MAX + 1];
 } fill;
 
 static void answered(struct store_op *op);
@@ -46,10 +49,11 @@ static struct spec read_spec(struct slot *slot, const char *text)
 static void make_put(struct slot *slot, long number)
 {
     struct store_op *op = &slot->op;
-    char text[160];
+    char text[PAYLOAD_MAX + 160];
 
-    snprintf(text, sizeof text, "{\"type\":\"wait-%ld\",\"priority\":%ld,\"queue_ms\":86400000}",
-             number % fill.types, number / fill.types % 10);
+    snprintf(text, sizeof text,
+             "{\"type\":\"wait-%ld\",\"priority\":%ld,\"queue_ms\":86400000,\"payload\":\"%s\"}",
+             number % fill.types, number / fill.types % 10, fill.payload);
     struct spec spec = read_spec(slot, text);
     op->verb = STORE_PUT;
     op->u.put.lane = spec_lane(&spec);
@@ -125,12 +129,15 @@ static void answered(struct store_op *op)
 
 int main(int argc, char **argv)
 {
-    struct store_config config = {
-        .data_dir = ".", .in_flight_max = 2 * FLIGHT, .timeout_ms = 30000};
+    struct store_config config = {.data_dir = ".",
+                                  .in_flight_max = 2 * FLIGHT,
+                                  .journal_bytes_max = INT64_MAX / 4,
+                                  .timeout_ms = 30000};
     struct problem why = {0};
+    long bytes = argc == 7 ? atol(argv[6]) : 0;
 
-    if (argc != 6) {
-        fprintf(stderr, "fill URL WAITING TYPES RUNNING NODES\n");
+    if (argc < 6 || argc > 7 || bytes < 0 || bytes > PAYLOAD_MAX) {
+        fprintf(stderr, "fill URL WAITING TYPES RUNNING NODES [BYTES]\n");
         return 2;
     }
     config.url = argv[1];
@@ -138,6 +145,7 @@ int main(int argc, char **argv)
     fill.types = atol(argv[3]);
     fill.running = atol(argv[4]);
     fill.nodes = atol(argv[5]);
+    memset(fill.payload, 'x', (size_t)bytes);
     work_queue_init(&fill.work_queue);
     if (store_open(&config, &fill.store, &why)) {
         fprintf(stderr, "%s\n", why.detail);
