@@ -1,4 +1,4 @@
-/* `berth run`: a command of anybody's on this machine, behind the same admission as an agent's
+/* `berth run`: a command of anybody's on this machine, under the same admission as an agent's
  * jobs. Waits until the machine has room, takes a slot, and becomes the command. */
 #ifndef AGENT_ADMIT_H
 #define AGENT_ADMIT_H

@@ -836,7 +836,7 @@ static void end_runs(struct agent *agent)
             run_stop(run, "STOPPED", agent->endings > 1 ? 0 : -1);
 }
 
-/* All have ended: what became of them is told, if there is a server to tell. */
+/* All have ended: their outcomes are reported, if there is a server, before we leave. */
 static void look_at_end(struct agent *agent)
 {
     if (runs_count(agent->runs) > 0 || jobs_in_use(agent->jobs) > 0)

@@ -30,7 +30,7 @@ bool cgroup_find(struct str mounts, struct str groups, const char *controller, c
 /* Makes the parent called `name` below our own group and tries it. When nobody but this program is
  * in our group, we go one level down to be able to pass controllers on. */
 void cgroup_probe(const char *name, struct cgroup_place *ret_place);
-/* The same below `base`, a group that somebody keeps for us; whoever is in it goes one level
+/* The same below `base`, a group that somebody keeps for us; the processes in it go one level
  * down. The parent is given to this user and group. */
 void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
                      struct cgroup_place *ret_place);
@@ -76,7 +76,7 @@ void cgroup_close(struct cgroup *group);
  * first two return 0 or errno. */
 int cgroup_file_put(int dir_fd, const char *name, const char *text);
 int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text);
-/* The number behind the word `field` of a file with a pair on each line; field NULL: the file is
+/* The number after the name `field` of a file with a pair on each line; field NULL: the file is
  * one number. */
 bool cgroup_file_int(int dir_fd, const char *name, const char *field, int64_t *ret_value);
 

@@ -67,7 +67,7 @@ void deploy_table_write(struct deploy_table *deploy_table, struct jsonw *w);
 void deploy_table_take(struct deploy_table *deploy_table, const struct json *reply,
                        struct arena *arena, struct str *ret_cursor);
 /* How long its lease was still good when the reading came; negative: it was not, as far as this
- * node knows. The server has the last word; this saves the question. */
+ * node knows. The server decides; this saves the question. */
 int64_t deploy_table_left_ms(const struct deploy_table *deploy_table, struct str address);
 /* Did it stop in peace? */
 bool deploy_table_goodbye(const struct deploy_table *deploy_table, struct str address);

@@ -32,7 +32,7 @@ struct executor {
     const struct json *args_given, *env_given, *secrets_given;
 };
 
-/* Who may have a secret that its own words name, see secret.h. */
+/* Which work may have a secret that it names itself, see secret.h. */
 struct secret_rule {
     struct str name;
     struct strs types;       /* of jobs; "*": any */
@@ -62,7 +62,7 @@ struct config {
     struct str name, role;
     struct strs semantic_langs, tts_langs, allowed_types;
     const struct json *nmt_pairs, *capability_by_type, *labels;
-    int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not told */
+    int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not sent */
     int64_t max_concurrent_jobs;
     bool allow_commands, allow_deployments;
     struct str job_user; /* as whom work runs that names nobody; empty: see job_user.h */

@@ -388,7 +388,7 @@ static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY
         str_copy(copy->id, name, sizeof name);
     else
         snprintf(name, sizeof name, "x%016" PRIx64, str_hash(copy->id));
-    /* The time tells lives of the agent apart, the number starts within one millisecond. */
+    /* The time distinguishes lives of the agent, the number starts within one millisecond. */
     len = snprintf(key, RUN_KEY_MAX + 1, "%s.%s.%" PRId64 ".%" PRIx64 "-%" PRId64, prefix, name,
                    copy->generation, copies->loop->wall_ms, ++copies->number);
     assert(len > 0 && len <= RUN_KEY_MAX);

@@ -1,6 +1,6 @@
 /* Copies: what this node runs of deployments. A copy is started, watched, restarted with growing
  * pauses, replaced when its spec changes, and stopped when the node may not run it any more. What
- * may run is told from outside (copies_want), and so is until when (copies_fence); the shims keep
+ * may run comes from outside (copies_want), and so does until when (copies_fence); the shims keep
  * to the latter even if this agent does not live to see it. One loop. */
 #ifndef AGENT_COPIES_H
 #define AGENT_COPIES_H
@@ -52,7 +52,7 @@ void copies_want(struct copies *copies, const struct json *json);
 void copies_round_over(struct copies *copies);
 
 /* The node's lease was renewed: what a round named may run until this moment (clock_lease_ms()),
- * and has so long for a gentle stop behind it. Nothing starts before the first, and no deadline
+ * and then has so long for a gentle stop. Nothing starts before the first, and no deadline
  * that has passed is ever prolonged: by then another node may run it. */
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
 /* Stops all of them, and starts none any more. */

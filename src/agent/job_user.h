@@ -1,6 +1,6 @@
-/* The user work runs as. Jobs come from whoever may submit them, so a job is neither its agent nor
- * root: an agent that can choose (it is root, or its spawner is) starts work as a user that owns
- * nothing, `berth-job` of the package or else `nobody`, unless its settings name another.
+/* The user work runs as. Jobs come from anybody who may submit them, so a job is neither its agent
+ * nor root: an agent that can choose (it is root, or its spawner is) starts work as a user that
+ * owns nothing, `berth-job` of the package or else `nobody`, unless its settings name another.
  *
  * Two jobs of one user could read and end each other. So there may be users NAME-1, NAME-2 and so
  * on beside the user NAME: each job is one of them alone, while there are enough. */

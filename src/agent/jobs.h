@@ -45,7 +45,7 @@ struct agent_job {
     /* Likewise: beyond its timeout it may take so long, then it begins elsewhere; -1: no timeout */
     int64_t timeout_grace_ms;
     bool cancelled;     /* before it began */
-    bool stopping;      /* its run was told to end */
+    bool stopping;      /* its run is being stopped */
     bool dropped;       /* the server does not want to hear of it */
     struct run *run;    /* NULL: none (yet) */
     int64_t kept_bytes; /* while KEPT: of its output on disk */
@@ -77,7 +77,8 @@ struct jobs_config {
 struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
                       const struct jobs_handler *handler, void *user);
 void *jobs_user(const struct jobs *jobs);
-/* A run that an earlier agent left is taken up again: its job goes on, or its outcome is told. */
+/* A run that an earlier agent left is taken up again: its job goes on, or its outcome is reported.
+ */
 void jobs_adopt(struct jobs *jobs, struct run *run);
 size_t jobs_taking(const struct jobs *jobs); /* received, their ACK not answered yet */
 size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */

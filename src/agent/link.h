@@ -100,9 +100,9 @@ void link_calls_send(struct link_calls *link_calls, struct link_call *link_call)
 bool link_calls_reply(struct link_calls *link_calls,
                       const struct json *body);      /* false: not one of ours */
 void link_calls_down(struct link_calls *link_calls); /* the connection ended */
-void link_calls_free(struct link_calls *link_calls); /* tells nobody; before loop_done */
+void link_calls_free(struct link_calls *link_calls); /* calls no `done`; before loop_done */
 
-/* Pauses that grow: whoever failed waits longer each time, and never in step with others. */
+/* Pauses that grow: each failure waits longer, and never in step with others. */
 
 /* min_ms doubled `times` times, at most max_ms. */
 int64_t backoff_bound_ms(int64_t times, int64_t min_ms, int64_t max_ms);

@@ -10,7 +10,7 @@ enum node_lease_admin { NODE_LEASE_NONE, NODE_LEASE_CORDONED, NODE_LEASE_DRAININ
 
 struct node_lease;
 
-/* `instance` tells this agent from others of the same name: the lease is the first one's.
+/* `instance` distinguishes this agent from others of the same name: the lease is the first one's.
  * `labels` (of the configuration) decide which daemons are this node's, and which deployments it
  * must give up. All must outlive it. */
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
@@ -20,8 +20,8 @@ void node_lease_up(struct node_lease *node_lease); /* the link is up */
 void node_lease_down(struct node_lease *node_lease);
 void node_lease_look(struct node_lease *node_lease); /* something changed: renew now */
 void node_lease_judge(
-    struct node_lease *node_lease); /* our labels did: what is ours must be told anew */
-void node_lease_changed(struct node_lease *node_lease); /* the copies did: tell it soon */
+    struct node_lease *node_lease); /* our labels changed: ask anew what is ours */
+void node_lease_changed(struct node_lease *node_lease); /* the copies changed: report it soon */
 void node_lease_goodbye(
     struct node_lease *node_lease); /* this agent stops in peace; nothing is awaited */
 void node_lease_free(struct node_lease *node_lease); /* before copies_free */

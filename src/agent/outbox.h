@@ -1,5 +1,5 @@
-/* What the server must be told about jobs, until it has answered. Only in memory: an outcome is on
- * disk as the record of its run, and is told from there by the next agent. A note goes out again
+/* Reports about jobs, kept until the server has answered. Only in memory: an outcome is on disk
+ * as the record of its run, and the next agent reports it from there. A note goes out again
  * after every reconnect and after every answer that means "not now", in the order they were put in.
  * All calls on the loop's thread. */
 #ifndef AGENT_OUTBOX_H
@@ -52,7 +52,7 @@ struct outbox_handler {
 };
 
 struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handler, void *user);
-/* What an earlier version wrote down and had not been told yet is put in, first; the file goes when
+/* What an earlier version wrote down and had not sent yet is put in first; the file goes when
  * all of it was answered. Nothing there: nothing happens. */
 void outbox_take_old(struct outbox *outbox, const char *path);
 void *outbox_user(const struct outbox *outbox);
@@ -63,7 +63,7 @@ size_t outbox_count(const struct outbox *outbox);
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
                                int attempt, struct str reason, struct str result, bool command,
                                void *user);
-void outbox_drop(struct outbox_note *note); /* without a word to anybody */
+void outbox_drop(struct outbox_note *note); /* without calling `settled` */
 void outbox_up(struct outbox *outbox);      /* the link is up: everything goes out */
 void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
 /* A `reply` of the server. False: it is not about a note. */

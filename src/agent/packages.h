@@ -1,5 +1,5 @@
 /* Packages that deployments name: each version is installed once on this machine, by a command of
- * the agent's configuration, into a directory of its own. Who needs one asks again and again until
+ * the agent's configuration, into a directory of its own. The caller asks again and again until
  * it is there. One loop. */
 #ifndef AGENT_PACKAGES_H
 #define AGENT_PACKAGES_H
@@ -32,9 +32,9 @@ void packages_trim(struct packages *packages, bool sure);
 const char *packages_dir(const struct packages *packages, struct str name, struct str version);
 /* Why it is not there, for a person. */
 const char *packages_reason(const struct packages *packages, struct str name, struct str version);
-/* {name}, {version} and {dir} ("" for NULL) in the words of a command that is a list; in the arena.
- * A text for the shell is left alone: what it needs is in its environment, where nothing can be
- * taken for a command. False: it is no command. */
+/* {name}, {version} and {dir} ("" for NULL) in the arguments of a command that is a list; in the
+ * arena. A text for the shell is left alone: what it needs is in its environment, where nothing can
+ * be taken for a command. False: it is no command. */
 bool packages_words(const struct json *command, struct str name, struct str version,
                     const char *dir, struct arena *arena, struct strs *ret_words);
 /* How often in a row it could not be installed. */

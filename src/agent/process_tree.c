@@ -259,7 +259,7 @@ size_t process_tree_kill_marked(struct str mark)
         if (!str_int(str_of(entry->d_name), &pid) || pid == getpid() ||
             !process_tree_proc((int)pid, &proc) || proc.state == 'Z')
             continue;
-        /* Read after its start: if the number changes hands between, the start tells. */
+        /* Read after its start: if the number changes hands in between, the start differs. */
         if (is_marked(entry->d_name, mark) && process_tree_kill_one((int)pid, proc.start, SIGKILL))
             killed++;
     }

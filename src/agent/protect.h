@@ -1,5 +1,5 @@
 /* Keeps the machine alive: what the samples say becomes a level, slots, an answer to new work, and
- * in an emergency the end of who causes it. No timers and no clock: it acts when it is told a
+ * in an emergency the end of the tasks that cause it. No timers and no clock: it acts on each
  * sample. Times are CLOCK_MONOTONIC ms. One thread. */
 #ifndef AGENT_PROTECT_H
 #define AGENT_PROTECT_H

@@ -1,4 +1,4 @@
-/* The table of runs and the calls of run.h; what an earlier agent left behind, and runs that lost
+/* The table of runs and the calls of run.h; what an earlier agent left, and runs that lost
  * their shim; and directories that go. A job may leave any number of files, so a directory is only
  * renamed on the loop and emptied on a thread of libuv's pool; the key is free at once. */
 #include "agent/run.h"
@@ -555,7 +555,7 @@ static bool is_env(struct str entry)
     return is_clean(entry) && name.len > 0 && rest.at;
 }
 
-/* Whoever starts shims is root. */
+/* The process that starts shims is root. */
 static bool has_users(const struct runs *runs)
 {
     if (!runs->spawner.path)
@@ -701,7 +701,7 @@ static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *sp
     return half > DISK_BYTES_MIN ? half : DISK_BYTES_MIN;
 }
 
-/* Nor take the machine's memory. Whoever asked for a limit has that. */
+/* Nor take the machine's memory. A limit that was asked for counts instead. */
 static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec *spec)
 {
     int64_t percent = runs->rules.memory_percent_max;
@@ -892,7 +892,7 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms)
     if (!priv->stop_kill_ms)
         str_copy(str_of(reason), priv->stop_reason, sizeof priv->stop_reason);
     priv->stop_kill_ms = kill_ms;
-    if (run->state != RUN_STARTING) /* else its shim tells */
+    if (run->state != RUN_STARTING) /* else its shim says so */
         run->state = RUN_STOPPING;
     priv->todo |= RUN_TODO_STOP;
     run_link_flush(priv);
@@ -994,7 +994,7 @@ static void kill_lost(uv_work_t *work)
         return;
     assert(priv->mark.len > 0);
     cgroup_open(&group, &priv->place, priv->run.key);
-    /* Twice clean: who was about to fork when the first look came shows up at the second. */
+    /* Twice clean: a process that was about to fork at the first look shows up at the second. */
     for (; cleans < 2 && clock_mono_ms() < until_ms; cleans = clean ? cleans + 1 : 0) {
         cgroup_kill(&group);
         clean =

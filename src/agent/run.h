@@ -18,9 +18,9 @@ enum {
 
 /* What to run. Strings are copied; all are valid UTF-8 without NUL, except `input`. */
 struct run_spec {
-    const struct run_handler *handler; /* who is told */
+    const struct run_handler *handler; /* called when it starts and ends */
     struct str key;  /* names the run and its directory: "j0ahx2vbjw0000.1"; str_is_id() */
-    struct str meta; /* the agent's own words about it (JSON), kept with the run across restarts */
+    struct str meta; /* the agent's own notes about it (JSON), kept with the run across restarts */
     const struct str *argv; /* argv[0] is looked up in the run's PATH */
     size_t argc;
     const struct str *env; /* "NAME=value", beside a small clean environment */
@@ -41,19 +41,20 @@ struct run_spec {
                              * at == NULL: stdin is empty and there is no such file */
     int64_t timeout_ms;     /* 0 = none; then it is stopped with reason TIMEOUT */
     int64_t stop_grace_ms;  /* between TERM and KILL */
-    int64_t timeout_grace_ms; /* and at most so much behind its timeout; 0 = no other bound */
+    int64_t timeout_grace_ms; /* and at most so much after its timeout; 0 = no other bound */
     int64_t deadline_boot_ms; /* 0 = none; see run_deadline() */
     int64_t deadline_sleeps;  /* 1: it is on CLOCK_MONOTONIC instead, see clock_lease_ms() */
     /* After a passed deadline KILL comes this much later, or sooner if stop_grace_ms is less. It
      * counts from the deadline, not from when the shim saw it: who slept over both dies at once. */
     int64_t deadline_grace_ms;
-    int64_t memory_bytes_max;   /* 0 = none; one that is not offered (runs_offered) is refused */
-    int64_t pids_max;           /* likewise */
-    int64_t cpu_permille_max;   /* of one core; likewise */
-    int64_t log_bytes_max;      /* of one file; one older file is kept. 0 = the default */
-    int64_t disk_bytes_max;     /* below its directory, else DISK_LIMIT; 0 = the rules' */
-    int64_t memory_bytes_spare; /* a bound for who asked for none, where it can be kept: the rules'.
-                                 * Swap does not count, and a process dies of it, not the run */
+    int64_t memory_bytes_max; /* 0 = none; one that is not offered (runs_offered) is refused */
+    int64_t pids_max;         /* likewise */
+    int64_t cpu_permille_max; /* of one core; likewise */
+    int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
+    int64_t disk_bytes_max;   /* below its directory, else DISK_LIMIT; 0 = the rules' */
+    int64_t
+        memory_bytes_spare; /* a bound for runs without one, where it can be enforced: the rules'.
+                             * Swap does not count, and a process dies of it, not the run */
 };
 
 enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };
@@ -79,12 +80,12 @@ struct run {
     struct str key, meta;
     struct str cwd; /* as its spec has it; at == NULL: `work` */
     enum run_state state;
-    int64_t started_ms;   /* wall; when it was asked for, until its shim tells better */
+    int64_t started_ms;   /* wall; when it was asked for, until its shim knows better */
     int pid;              /* of its main process; 0: not known (yet) */
     bool adopted;         /* found when the agent started */
     bool unstarted;       /* no shim ever had it: see runs_record() */
     struct run_exit exit; /* when ENDED */
-    const struct run_handler *handler; /* who is told; of a run that is found, set by `found` */
+    const struct run_handler *handler; /* of a run that is found, set by `found` */
     void *user;                        /* that one's, to set and read */
     struct run_private *priv;
 };
@@ -141,7 +142,7 @@ struct run *runs_record(struct runs *runs, const struct run_spec *spec, void *us
  * "EMERGENCY"): an id of at most 31 characters. A shim that does not react is killed itself. */
 void run_stop(struct run *run, const char *reason, int64_t grace_ms);
 /* The shim itself stops the tree when this moment passes, also if the agent is dead or frozen
- * (clock_lease_ms(); 0 = no deadline), and starts nothing behind it. Used by leases. */
+ * (clock_lease_ms(); 0 = no deadline), and starts nothing after it. Used by leases. */
 void run_deadline(struct run *run, int64_t boot_ms);
 int64_t run_deadline_ms(const struct run *run); /* 0: none */
 /* Its outcome is settled: the directory goes, `run` too. Only when ENDED; allowed in `ended`. */
@@ -165,7 +166,7 @@ void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offere
 void runs_free(struct runs *runs); /* leaves the shims and their work alone */
 
 /* `berth shim DIR`: the other side, in the foreground; `berth shim -`: the spawner, which takes its
- * orders from the socket that is its stdin. argv are the words behind `shim`. */
+ * orders from the socket that is its stdin. argv are the arguments after `shim`. */
 int shim_main(int argc, char **argv);
 
 #endif

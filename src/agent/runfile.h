@@ -2,14 +2,14 @@
  *   spec      what to run, by the agent, before the shim is asked for
  *   exit      the room for it, likewise
  *   input     the payload, likewise; until it ended
- *   work/     where the job runs unless it was told another place; until it ended
+ *   work/     where the job runs unless it was given another place; until it ended
  *   tmp/      what it sees as /tmp, and var-tmp/ as /var/tmp, if it has its own; until it ended
  *   secrets/  copies of those it was given, each a file, likewise; until it ended. If it has its
  *             own /tmp they are in memory that is mounted there, and nobody else sees any
  *   sock      the shim listens here for an agent that adopts it
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
  *   result    what the job left in work/.result.json, by the shim when it ended
- *   exit      how it ended, by the shim, durable before anybody is told
+ *   exit      how it ended, by the shim, durable before it is reported
  * Spec and exit have a format, a number in the spec: a shim of another release than its agent reads
  * no spec it does not know, and writes an exit its agent knows.
  * The directory itself is flock'ed by the shim for as long as it lives (the agent takes the lock
@@ -49,7 +49,7 @@ struct runfile {
     struct str boot_id;   /* of the kernel under which it was started */
     struct str mark;      /* "BERTH_RUN=…", in the environment of every process of the run */
     int64_t created_ms;   /* wall */
-    struct str run_as;    /* whom the agent ordered; for the next agent, a shim is told */
+    struct str run_as; /* the user in the order; for the next agent, a shim gets it in the order */
     struct cgroup_place place;
 };
 
@@ -63,8 +63,8 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file,
 /* Makes the exit record's file with room for the largest there can be, so that a disk that fills up
  * while the run goes on cannot keep its end from being recorded. */
 enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why);
-/* Durable when it returns. Carries key and meta, so that the outcome can be told even if the spec
- * did not survive a power failure. */
+/* Durable when it returns. Carries key and meta, so that the outcome can be reported even if the
+ * spec did not survive a power failure. */
 enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
                           struct problem *why);
 /* Of a run that never began: as well as it goes, and without waiting for the disk. */

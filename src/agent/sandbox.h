@@ -36,8 +36,8 @@ int syscalls_refuse(const struct sock_fprog *filter);
  * are where work of different users meets: names that can be guessed, files that somebody forgot,
  * sockets. So a run has a mount namespace of its own in which /tmp and /var/tmp are directories of
  * its run, and go with it; and /dev/shm is a file system in memory, whose pages count as memory of
- * whoever fills them, up to half of the machine's. With a namespace for IPC the keys of System V
- * and the queues of POSIX are its own, too.
+ * the process that fills them, up to half of the machine's. With a namespace for IPC the keys of
+ * System V and the queues of POSIX are its own, too.
  *
  * That needs CAP_SYS_ADMIN, or a user namespace: there a process has it over its own mounts and
  * over nothing else. The latter knows one user alone, so it is for work that is the user of its

@@ -106,7 +106,7 @@ bool secret_for_deployment(const struct config *config, struct str name, struct 
     return rule && lists(rule->deployments, id);
 }
 
-/* --- words --- */
+/* --- references --- */
 
 struct str secret_name(struct str word)
 {

@@ -5,11 +5,11 @@
  * of its environment where the name of one was given. What they hold is in no record, message
  * or log.
  *
- * Whoever may submit chooses the words of a job, and whoever may deploy those of a deployment; so
+ * Anybody who may submit writes a job, and anybody who may deploy writes a deployment; so
  * neither gets a secret that a rule of this agent does not give to it. Executors are the agent's
  * own words.
  *
- * A word is "NAME" or "VARIABLE=NAME", see argv_secrets(). */
+ * A reference is "NAME" or "VARIABLE=NAME", see argv_secrets(). */
 #ifndef AGENT_SECRET_H
 #define AGENT_SECRET_H
 

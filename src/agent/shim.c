@@ -212,7 +212,7 @@ static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
         str_copy(reason, shim->reason, sizeof shim->reason);
         if (kill_ms > shim->now_ms) {
             process_tree_signal(getpid(), SIGTERM);
-            process_tree_signal(getpid(), SIGCONT); /* who is stopped could not see it */
+            process_tree_signal(getpid(), SIGCONT); /* a stopped process could not see it */
         }
         send_packet(shim, "stopping");
     }

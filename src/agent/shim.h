@@ -2,7 +2,7 @@
  * owns its output and its times, and writes down how it ended. One thread, no libuv: it sleeps in
  * one poll and should cost next to nothing.
  *
- * Agent and shim talk in packets of plain words, and an unknown word is no error, because either
+ * Agent and shim exchange packets of plain text, and an unknown one is no error, because either
  * may be of a newer version than the other:
  *   to the shim    stop REASON KILL_AT · deadline AT · ping    (CLOCK_MONOTONIC; clock_lease_ms())
  *   to the agent   hello PID START · started WALL_MS PID · stopping · pong · ended · failed

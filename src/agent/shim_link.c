@@ -1,4 +1,4 @@
-/* The connection to one shim: what it says, what it is told, and what it means when it goes away.
+/* The connection to one shim: what it sends, what is sent to it, what it means when it goes away.
  * And where shims come from: a process of our own or one that serves agents, see spawner.h; an
  * order is one packet with the run's directory and the shim's end of its connection. */
 #include "agent/shim_link.h"

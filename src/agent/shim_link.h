@@ -66,7 +66,7 @@ struct runs {
     int64_t trash_number;
     int64_t patience_ms; /* RUN_PATIENCE_MS; tests have less */
     int pins;            /* handles and works that still point here */
-    bool freed;          /* nothing is told any more; gone with the last pin */
+    bool freed;          /* no handler is called any more; gone with the last pin */
 };
 
 enum run_todo { RUN_TODO_STOP = 1, RUN_TODO_DEADLINE = 2, RUN_TODO_PING = 4 };
@@ -88,7 +88,7 @@ struct run_private {
     int pins;             /* handles and works that still point here */
     int shim_pid;         /* 0: not known */
     uint64_t shim_start;
-    unsigned todo; /* enum run_todo bits to be told to the shim */
+    unsigned todo; /* enum run_todo bits to be sent to the shim */
     char stop_reason[32];
     int64_t stop_kill_ms; /* CLOCK_MONOTONIC; 0: not asked to stop */
     int64_t deadline_ms;  /* clock_lease_ms(); 0: none */

@@ -168,7 +168,7 @@ static struct str allowed_name(const struct config *config, size_t number,
                                                                : job_user;
 }
 
-/* Neither who asks nor the server, whose files are what work is kept from. */
+/* Neither the agent's user nor the server's, whose files are what work is kept from. */
 static bool is_ours(const struct peer *peer, const struct job_user *user)
 {
     return (peer->uid != 0 && user->uid == peer->uid) || strcmp(user->name, "berth") == 0;
@@ -427,7 +427,7 @@ static void forget(struct peer *peer)
     *peer = (struct peer){.fd = -1, .shims_fd = -1};
 }
 
-/* Who asks is who its shims will be: nobody gets more by asking. */
+/* Its shims run as the user that asks: nobody gets more by asking. */
 static bool look_at(struct peer *peer)
 {
     struct ucred who;
@@ -496,7 +496,7 @@ int spawner_of_agent(void)
     return 0;
 }
 
-/* The directory is root's and its group's, so who may go there may connect. */
+/* The directory is root's and its group's: a user who may enter it may connect. */
 static int listen_at(const char *path)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};

@@ -8,9 +8,9 @@
  * its own unit, and either can be killed, restarted or replaced under everything that runs; and
  * only what must be root is.
  *
- * The job under a shim is another user again (job_user.h). An order names it; but who decides is
+ * The job under a shim is another user again (job_user.h). An order names it, but what decides is
  * the file of root's settings: an agent that was taken over cannot ask for root, or for a user
- * that nobody gave it. A spawner that is an agent's own, as that user, takes its word.
+ * that nobody gave it. A spawner that is an agent's own, as that user, believes it.
  *
  * They talk in packets. Either may be of another release, so what is not known is no error:
  *   to the spawner   "agent VERSION NAME", then NUL-separated entries of the environment

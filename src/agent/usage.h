@@ -22,7 +22,7 @@ struct usage_tree {
 
 struct usage {
     int64_t cores_milli;   /* 1/1000 core; the cgroup's quota when confined */
-    int64_t load_1m_centi; /* load average x 100; with a quota of its own the load average tells of
+    int64_t load_1m_centi; /* load average x 100; with a quota of its own the load average counts
                             * others, so then: cores in use over the last minute x 100 */
     int64_t busy_10s_permille; /* CPU busy over the last 10 s, of all cores (of the quota if
                                   confined) */

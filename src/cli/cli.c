@@ -329,8 +329,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->arg_count = line.arg_count;
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
-    /* Where no command of its own may be there, what is behind `--` are arguments: a name may
-     * begin with a dash. */
+    /* Where no command may follow, what comes after `--` are arguments: a name may begin with a
+     * dash. */
     for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
         cli->args[cli->arg_count++] = cli->rest[0];
     cli->colour = wants_colour(cli->out);
@@ -366,8 +366,7 @@ static int run_host(struct cli *cli, int argc, char **argv)
     return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);
 }
 
-/* `berth help [NOUN [VERB]]`, `berth --help`, `berth NOUN --help`: words without the help itself.
- */
+/* `berth help [NOUN [VERB]]`, `berth --help`, `berth NOUN --help`: argv without the help itself. */
 static int show_help(struct cli *cli, int argc, char **argv)
 {
     struct problem why;

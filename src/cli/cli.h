@@ -64,7 +64,7 @@ struct cli {
     size_t given_count;
     char **args; /* positional */
     int arg_count;
-    char **rest; /* behind `--` */
+    char **rest; /* after `--` */
     int rest_count;
     bool help;
     enum cli_output output;
@@ -86,7 +86,7 @@ void cli_done(struct cli *cli);
 
 /* Where the server is and who we are, from flags, environment and context; said when wrong. */
 int cli_reach(struct cli *cli);
-/* The flags of a server or an agent, a line each, are known to whoever runs it. */
+/* The flags of a server or an agent, a line each, from the host that runs it. */
 void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags);
 
 /* "berth: TEXT" on stderr; returns `code`, so that a caller can `return cli_fail(...)`. */

@@ -92,7 +92,7 @@ static const struct command rows[] = {
      .list = &audit_list,
      .help = "who did what: every change an operator asked for, newest first",
      .detail = "Allowed or refused, and wrong tokens. Of a caller that is refused often one line\n"
-               "tells how many more there were (CALLS). The server keeps the newest 4096 of each\n"
+               "says how many more there were (CALLS). The server keeps the newest 4096 of each\n"
                "kind here, and more in audit.jsonl and audit-refused.jsonl in its data directory\n"
                "and in its log (event=audit).",
      .examples = "berth audit\n"

@@ -30,7 +30,7 @@ static int cmd_health(struct cli *cli)
         return CLI_OK;
     if (json_is_null(json_get(request.json, "reason")))
         return cli_fail(cli, CLI_UNAVAILABLE,
-                        "the server is not ready; why it tells to those who may read");
+                        "the server is not ready; its reason needs a token with the scope read");
     return cli_fail(cli, CLI_UNAVAILABLE, "the server is not ready: " STR_FMT,
                     STR_ARG(show_member(cli, request.json, "reason")));
 }

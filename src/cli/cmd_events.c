@@ -164,8 +164,8 @@ static const struct command rows[] = {
      .kind = COMMAND_API,
      .flags = FLAGS(events_flags),
      .help = "follow what happens, until interrupted",
-     .detail = "A server that goes away is waited for. What was missed meanwhile is told, or "
-               "that\nthere is a gap.",
+     .detail = "A server that goes away is waited for. What was missed meanwhile comes\n"
+               "after, or a gap is reported.",
      .examples = "berth events\n"
                  "berth events --count 10 -o json",
      .run = cmd_events},

@@ -160,7 +160,7 @@ static const struct command rows[] = {
      .help = "why a job went to its node, or to none",
      .detail =
          "For each choice that was made the first reason each node did not get the job. Works\n"
-         "for refused jobs too: the refusal tells their id.",
+         "for refused jobs too: the refusal has their id.",
      .examples = "berth job explain j0abcdefghijkl\n"
                  "berth job explain j0abcdefghijkl -o json | jq .now.reasons",
      .run = cmd_job_explain},

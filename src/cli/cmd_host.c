@@ -71,7 +71,7 @@ static int cmd_run(struct cli *cli)
                             .argv = cli->rest};
 
     if (cli->rest_count == 0)
-        return cli_misuse(cli, "what shall run? It stands behind `--`");
+        return cli_misuse(cli, "what shall run? Give the command after `--`");
     if (!gate.type)
         return cli_misuse(cli, "--type is missing");
     if (!str_is_id(str_of(gate.type), CLI_TYPE_MAX))

@@ -1,4 +1,4 @@
-/* A job described by flags, for whoever sends it or asks what would become of it. */
+/* A job described by flags, to send it or to ask what would become of it. */
 #ifndef CLI_CMD_JOB_H
 #define CLI_CMD_JOB_H
 

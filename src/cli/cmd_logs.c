@@ -258,7 +258,7 @@ static const struct flag logs_flags[] = {
      .type = FLAG_INT,
      .value = "BYTES",
      .max = INT64_MAX,
-     .help = "begin behind so many bytes (default 0)"},
+     .help = "begin after so many bytes (default 0)"},
 };
 
 static const struct command rows[] = {
@@ -281,7 +281,7 @@ static const struct flag deploy_logs_flags[] = {
      .type = FLAG_INT,
      .value = "BYTES",
      .max = INT64_MAX,
-     .help = "begin behind so many bytes (default 0)"},
+     .help = "begin after so many bytes (default 0)"},
     {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "of the copy on this node"},
 };
 

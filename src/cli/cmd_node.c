@@ -1,5 +1,5 @@
 /* `berth node ...`. A drained node gets no new work; its deployments move one by one, its jobs end:
- * `drain` tells what is still there, and why. */
+ * `drain` prints what is still there, and why. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static int cmd_node_rm(struct cli *cli)
     return answer_post(cli, "/v1/node/deregister", &body, "%s removed", cli->args[0]);
 }
 
-/* Any word but a slash may be in each part: the server knows what there is. */
+/* Anything but a slash may be in each part: the server knows what there is. */
 static int cmd_node_rpc(struct cli *cli)
 {
     struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');
@@ -181,7 +181,7 @@ static int cmd_node_rpc(struct cli *cli)
     return code;
 }
 
-/* Why it takes no work: what the operator said who took it out, else what the server sees. */
+/* Why it takes no work: the reason of the operator who took it out, else what the server sees. */
 static void put_reason(struct list_view *view, const struct list_column *column,
                        const struct json *node)
 {

@@ -77,7 +77,7 @@ static int cmd_token_hash(struct cli *cli)
     return CLI_OK;
 }
 
-/* From the flags; the digest is filled in by whoever makes the secret. */
+/* From the flags; the digest is filled in when the secret is made. */
 static int read_new(struct cli *cli, struct token *ret_token)
 {
     struct token token = {.name = str_of(cli->args[0]), .created_ms = clock_wall_ms()};

@@ -1,6 +1,6 @@
-/* `berth top`: who is how full, what waits, how fast work is placed and why it is refused. Reads
- * the server's own Prometheus text; draws lines that fit the width there is: what 80 columns leave
- * over goes to names and bars. */
+/* `berth top`: how full each node is, what waits, how fast work is placed and why it is refused.
+ * Reads the server's own Prometheus text; draws lines that fit the width there is: what 80 columns
+ * leave over goes to names and bars. */
 #include "cli/cmd_top.h"
 
 #include <assert.h>
@@ -32,7 +32,7 @@ enum {
 };
 
 struct node {
-    const struct json *key; /* the id; the server is behind it */
+    const struct json *key; /* the id; the server follows it */
     struct str name;
     int64_t cpu, mem, slots; /* in 1/1000; -1: not known */
     int64_t open;            /* breakers that are not closed */

@@ -43,7 +43,7 @@ struct scrape {
     int64_t at_us; /* CLOCK_MONOTONIC */
 };
 
-/* Lines that cannot be read are left out: whoever serves them may be newer than we are. */
+/* Lines that cannot be read are left out: the server may be newer than we are. */
 void scrape_read(struct scrape *scrape, struct str text, int64_t now_us);
 void scrape_done(struct scrape *scrape);
 

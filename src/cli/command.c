@@ -50,7 +50,7 @@ static const struct flag list_flags[] = {
      .value = "N",
      .min = 1,
      .max = LIST_MAX,
-     .help = "one page of at most so many; tells the cursor of the next"},
+     .help = "one page of at most so many; prints the cursor of the next"},
     {.name = "cursor", .type = FLAG_TEXT, .value = "CURSOR", .help = "go on where a page ended"},
     FLAG_WATCH,
 };

@@ -21,7 +21,7 @@ struct command {
     const char *verb; /* NULL: the noun alone */
     const char *arg;  /* its arguments as the usage line shows them, with a blank between;
                          those in [] may be left out; NULL: none */
-    const char *rest; /* what may be behind `--`; NULL: arguments, as before it */
+    const char *rest; /* what may come after `--`; NULL: arguments, as before it */
     enum command_kind kind;
     const struct flag_set *flags; /* its own, beside the common ones: FLAGS(rows); NULL: none */
     const struct listing *list;   /* it prints this list, and takes the flags of all lists */
@@ -46,7 +46,8 @@ struct command_set {
 enum { COMMAND_FLAG_SETS = 3 };
 
 const struct command *command_at(size_t index); /* NULL after the last */
-/* The command that argv starts with; *ret_used words name it. NULL: `why` tells what is wrong. */
+/* The command that argv starts with; *ret_used arguments name it. NULL: `why` says what is wrong.
+ */
 const struct command *command_find(int argc, char **argv, int *ret_used, struct problem *why);
 /* Every flag it takes: its own, those of lists, those of every command of its kind. Some may be
  * empty. */

@@ -148,7 +148,7 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     struct str said;
 
     if (cli_reach(c->cli) != CLI_OK || request_quietly(c->cli, &request, &said) != CLI_OK)
-        return; /* a shell that waits for words wants no errors */
+        return; /* a shell that waits for candidates wants no errors */
     list = json_get(request.json, listing->name);
     item = json_first(list);
     for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item)) {
@@ -159,7 +159,7 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     }
 }
 
-/* "bash|zsh|fish" names the words themselves; the first argument is an id where the noun has a
+/* "bash|zsh|fish" lists the candidates itself; the first argument is an id where the noun has a
  * list; anything else may be a file. */
 static void offer_args(const struct completion *c, const struct command *command, int given)
 {

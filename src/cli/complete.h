@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 
-/* The words behind the program's name, the last one as far as it was typed (may be ""). Prints a
- * candidate a line, behind a tab what it is; the line ":files" stands for names of files. Ids are
+/* The arguments after the program's name, the last one as far as it was typed (may be ""). Prints a
+ * candidate a line, after a tab what it is; the line ":files" means names of files. Ids are
  * asked of the server, which has a second to answer. */
 int complete_run(struct cli *cli, int argc, char **argv);
 

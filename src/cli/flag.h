@@ -41,7 +41,7 @@ struct flag_line {
     size_t given_count;
     char **args;
     int arg_count;
-    char **rest; /* behind `--`; NULL when there was none */
+    char **rest; /* after `--`; NULL when there was none */
     int rest_count;
 };
 

@@ -139,7 +139,7 @@ bool help_noun(FILE *to, const char *noun)
         return false;
     fprintf(to, "Usage:\n");
     list_commands(to, noun);
-    fprintf(to, "\n`berth %s VERB --help` tells more about one of them.\n", noun);
+    fprintf(to, "\n`berth %s VERB --help` says more about one of them.\n", noun);
     return true;
 }
 

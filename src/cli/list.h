@@ -56,7 +56,7 @@ struct listing {
     const char *path;    /* "/v1/nodes"; "{id}" in it is the command's first argument */
     const char *name;    /* "nodes": the member of the answer that holds the items */
     const char *id;      /* "node_id": what -o name prints */
-    const char *id_rest; /* "type": and behind it, where one alone names nothing; NULL: only that */
+    const char *id_rest; /* "type": follows it, where one alone names nothing; NULL: only that */
     int64_t limit;       /* without --limit one page of so many; 0: all, page after page */
     const struct list_column *columns;
     size_t column_count;

@@ -10,7 +10,7 @@ struct request {
     const char *path; /* "/v1/nodes", with its query */
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
-    const char *last_event_id; /* a stream goes on behind this one; NULL: with what comes */
+    const char *last_event_id; /* a stream goes on after this one; NULL: with what comes */
     int64_t timeout_ms;        /* 0: REQUEST_TIMEOUT_MS */
     bool any_status;           /* JSON with another status than 2xx is an answer too */
     bool text;                 /* the answer is text, not JSON */

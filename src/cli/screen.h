@@ -30,7 +30,7 @@ size_t screen_rows(const struct cli *cli);
 /* May bars and frames be drawn with more than ASCII? Only in colour, where the locale is UTF-8. */
 bool screen_unicode(const struct cli *cli);
 
-/* A line on a terminal that tells how long work is going; nothing where nobody looks. */
+/* A line on a terminal that shows how long work has been going on; nothing where nobody looks. */
 
 bool progress_wanted(const struct cli *cli); /* standard error is a terminal */
 /* In place of the line before. */

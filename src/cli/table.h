@@ -74,8 +74,8 @@ void sheet_line(struct sheet *sheet); /* begins a line; empty until something is
 void sheet_put(struct sheet *sheet, enum table_colour colour, struct str text);
 __attribute__((format(printf, 3, 4))) void sheet_fmt(struct sheet *sheet, enum table_colour colour,
                                                      const char *fmt, ...);
-/* At the end of the last line, going on in new lines that begin with `indent` blanks. Behind a
- * label of `indent` columns the text begins at once, behind anything longer with a blank. */
+/* At the end of the last line, going on in new lines that begin with `indent` blanks. After a
+ * label of `indent` columns the text begins at once, after anything longer with a blank. */
 void sheet_wrap(struct sheet *sheet, enum table_colour colour, size_t indent, struct str text);
 /* A bar of `columns` columns, so much of it filled. */
 void sheet_bar(struct sheet *sheet, enum table_colour colour, size_t columns, int64_t permille);

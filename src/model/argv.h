@@ -6,7 +6,7 @@
 #include "base/schema.h"
 
 enum {
-    ARGV_BYTES_EACH = 131071, /* of one word, and of "NAME=value" */
+    ARGV_BYTES_EACH = 131071, /* of one argument, and of "NAME=value" */
     ARGV_SECRETS_MAX = 32,
     ARGV_SECRET_NAME_MAX = 64
 };
@@ -19,7 +19,7 @@ bool argv_list(const struct json *list, struct arena *arena, struct strs *ret_wo
 /* {NAME: value} to "NAME=value"; a name is any text without "=", as for execve; a value is a text,
  * a number, true or false. */
 bool argv_env(const struct json *obj, struct arena *arena, struct strs *ret_words);
-/* A text is for the shell, a list of texts the program and its arguments. Never without a word. */
+/* A text is for the shell, a list of texts the program and its arguments. Never empty. */
 bool argv_command(const struct json *command, struct arena *arena, struct strs *ret_words);
 /* Names of secrets, never what they hold: [name, ...] to "name", {VARIABLE: name} to
  * "VARIABLE=name". A name is an id; a variable is one that a shell can use, and not berth's own. */

@@ -21,7 +21,7 @@ struct breaker {
 struct breaker_rules {
     int32_t threshold;   /* 3 */
     int64_t cooldown_ms; /* 300000 */
-    int64_t probe_ms;    /* 300000: a probe's lease; who never hears of it again may send another */
+    int64_t probe_ms; /* 300000: a probe's lease; if nothing is heard of it, another may be sent */
 };
 
 extern const struct breaker_rules breaker_defaults;
@@ -62,7 +62,7 @@ bool breaker_counts(struct str failure_class);
  * nobody knows is its own class and so does not count. */
 struct str breaker_class(struct str reason);
 /* Does a run that its node ended with this reason count? As its class says; a reason in no table
- * ("MODEL_LOAD_FAILED") does: it is the node's own word that the work failed. */
+ * ("MODEL_LOAD_FAILED") does: the node itself says that the work failed. */
 bool breaker_blames(struct str reason);
 
 #endif

@@ -376,7 +376,7 @@ static size_t least_loaded(const struct takers *takers, const struct claim_snaps
     return least;
 }
 
-/* Each row goes to the least loaded of those it may go to, who has one more then. */
+/* Each row goes to the least loaded of those it may go to, which has one more then. */
 static void deal(const struct claim_view *view, struct arena *arena, struct claim_plan *plan)
 {
     struct takers takers = takers_of(view, arena);

@@ -57,7 +57,7 @@ struct claim_provider { /* ClaimMetricProvider */
     /* False: not known. */
     bool (*evaluate)(const struct claim_node *node, const struct claim_context *context,
                      double *ret_value);
-    double step; /* what one more deployment adds to it; 0: only time will tell */
+    double step; /* what one more deployment adds to it; 0: that is not known in advance */
 };
 
 struct claim_policy {

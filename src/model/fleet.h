@@ -1,4 +1,4 @@
-/* All servers together: one word, two sums and a sentence. Pure. */
+/* All servers together: a status, two sums and a sentence. Pure. */
 #ifndef MODEL_FLEET_H
 #define MODEL_FLEET_H
 

@@ -44,7 +44,7 @@ bool job_state_final(enum job_state state)
     return state == JOB_DONE || state == JOB_FAILED;
 }
 
-/* Whose word an event is, and so what it must name. */
+/* Where an event comes from, and so what it must name. */
 enum voice {
     VOICE_SERVER, /* attempt and node may be left out; what is given must be the job's */
     VOICE_NODE,   /* both must be given and be the job's */

@@ -62,7 +62,7 @@ struct job_facts {
     struct str node;  /* at == NULL: none */
 };
 
-/* ACK, DONE and FAIL are a node's words: both attempt and node must be given and be the job's. For
+/* ACK, DONE and FAIL come from a node: both attempt and node must be given and be the job's. For
  * the others they may be left out; what is given must be the job's (RESERVED: its new node). */
 struct job_input {
     enum job_event event;

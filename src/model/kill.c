@@ -1,5 +1,5 @@
-/* The emergency's order and pace. Owns who and when; what a kill is and who is told is the agent's.
- */
+/* The emergency's order and pace. Owns which task and when; what a kill is, and reporting
+ * it, is the agent's. */
 #include "model/kill.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 enum {
     AGE_S_MAX = 999,
     PRIORITY_WEIGHT = 1000,
-    WORTH = 10, /* one who gives back less than this part of what is wanted is passed over */
+    WORTH = 10, /* a task that gives back less than this part of what is wanted is passed over */
     PRESSURE_MS = 10000,
 };
 
@@ -41,7 +41,7 @@ bool kill_may(const struct kill_rules *rules, struct str type)
            !names(&rules->protected, type);
 }
 
-/* --- who --- */
+/* --- which task --- */
 
 static int64_t gives(const struct kill_task *task, enum level_signal by)
 {
@@ -64,14 +64,14 @@ static bool goes_before(const struct kill_task *a, const struct kill_task *b, en
     return str_cmp(a->id, b->id) < 0;
 }
 
-/* One decision: who is worth ending in it. */
+/* One decision: which tasks are worth ending in it. */
 struct choice {
     const struct kill_rules *rules;
     struct kill_task *tasks;
     size_t count;
     enum level_signal by;
-    int64_t least;  /* who gives back less is passed over, */
-    bool all_small; /* but nobody gives more */
+    int64_t least;  /* a task that gives back less is passed over, */
+    bool all_small; /* but none gives more */
 };
 
 static bool may_end(const struct choice *choice, const struct kill_task *task)

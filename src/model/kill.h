@@ -59,11 +59,12 @@ struct kill_sample {
 /* Marks those that must end now as doomed and puts them into `picked` (room for `count`), in order.
  * Returns how many: often 0.
  *
- * Who: by priority, jobs before deployments; within that who gives back most. Who gives back less
- * than a tenth of what is wanted is passed over, whatever its priority, while somebody gives more;
- * if nobody does the largest go first, and nobody goes when all of them together would not make up
- * that tenth: then the cause is elsewhere. CPU is only taken from one to give it to another: the
- * last that computes stays. Where nothing was measured the order is priority, age, id.
+ * Which: by priority, jobs before deployments; within that the one that gives back most. One that
+ * gives back less than a tenth of what is wanted is passed over, whatever its priority, while
+ * another gives more; if nobody does the largest go first, and nobody goes when all of them
+ * together would not make up that tenth: then the cause is elsewhere. CPU is only taken from one to
+ * give it to another: the last that computes stays. Where nothing was measured the order is
+ * priority, age, id.
  *
  * When: for memory on the first critical sample, as many as give back what is missing (an unknown
  * size counts as enough), then settle_ms of peace, cut short only when free memory falls by a

@@ -86,7 +86,7 @@ bool lease_counts_ok(const struct lease_node *node);
 
 /* Fencing (vectors ext_lease): an assignment is good while its lease lasts, and only for the holder
  * and the token it was given to. Each new assignment has a new token, so that a holder that slept
- * is told apart from the one that has it now. */
+ * is not taken for the one that has it now. */
 
 enum fence_state { FENCE_NONE, FENCE_ASSIGNED, FENCE_RUNNING };
 
@@ -106,7 +106,7 @@ bool fence_renew(struct fence *fence, struct str holder, int64_t token, int64_t 
 /* Somebody takes over. False: the lease still lasts. */
 bool fence_reassign(struct fence *fence, struct str holder, int64_t now_ms, int64_t ttl_ms);
 
-/* When a holder must have begun to stop, by its own monotonic clock: two thirds of the lease behind
+/* When a holder must have begun to stop, by its own monotonic clock: two thirds of the lease after
  * the moment at which it *sent* the last renewal that was granted. */
 int64_t fence_stop_ms(int64_t sent_mono_ms, int64_t lease_ms);
 /* How long it then has for a gentle stop before the lease ends: at most 10 s, and a third of what

@@ -21,7 +21,7 @@ void names_init(struct names *names, size_t max, struct arena *arena);
 size_t names_add(struct names *names, struct str name); /* its place, also when it was there */
 size_t names_find(const struct names *names, struct str name); /* NAMES_NONE when it is not */
 
-/* A member as the list tells it; the texts are borrowed. */
+/* A member as the list has it; the texts are borrowed. */
 struct member {
     struct str terminal_id;
     struct str node_unit; /* the tag; only "true" counts */

@@ -1,6 +1,6 @@
 /* Namespaces: whose a name is. A full name is "team/web"; of the namespace `default` it is the bare
  * name, "web". No id has a '/' in it, so that a full name is read in one way only. Everything
- * behind the API has full names; who calls has a view, which turns short names into full ones and
+ * behind the API has full names; a caller has a view, which turns short names into full ones and
  * back. Nodes know short names: a node that does `translate` does it for every namespace. */
 #ifndef MODEL_NAMESPACE_H
 #define MODEL_NAMESPACE_H
@@ -26,7 +26,7 @@ bool namespace_lists(struct str listed, struct str full);
 bool namespace_valid(struct str namespace);
 /* Of a full name: `default` of a bare one. */
 struct str namespace_of(struct str full);
-struct str namespace_name(struct str full); /* what is behind the namespace */
+struct str namespace_name(struct str full); /* what follows the namespace */
 /* The full name, in the arena, or `name` itself in `default`. */
 struct str namespace_join(struct str namespace, struct str name, struct arena *arena);
 
@@ -39,10 +39,10 @@ enum err namespace_enter(const struct namespace_view *view, const char *field, s
 struct str namespace_wanted(const struct namespace_view *view, struct str name,
                             struct arena *arena);
 bool namespace_sees(const struct namespace_view *view, struct str full);
-/* Figures of the process, which are those of all namespaces together: for who runs it, and for
+/* Figures of the process, which are those of all namespaces together: for its operators, and for
  * monitoring, whose token is of `default`. */
 bool namespace_sees_sums(const struct namespace_view *view);
-/* As it is shown to who sees it. */
+/* As it is shown to a caller with this view. */
 struct str namespace_shown(const struct namespace_view *view, struct str full);
 
 /* Keys of what is no id. A session may be any text: one of `default` with a '/' in it has another

@@ -46,7 +46,7 @@ void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rule
 void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules,
                      int64_t now_ms);
 
-/* What a reserve sees: the node's own health, the watch and the operator's word together.
+/* What a reserve sees: the node's own health, the watch and the operator's decision together.
  * Offline, from either side, shows first; an operator's cordon or drain shows as draining; a watch
  * that says degraded wins over a node that says ready; otherwise the node's own health counts at
  * once. */

@@ -1,5 +1,5 @@
-/* Who belongs into which pool, and what changes when a node's facts change; label selectors; and
- * typed routing. The index of pools itself is the snapshot's, the routing table the
+/* Which nodes belong into which pool, and what changes when a node's facts change; label selectors;
+ * and typed routing. The index of pools itself is the snapshot's, the routing table the
  * configuration's. Texts in results are borrowed from the facts and candidates they came from. */
 #include "model/pool.h"
 

@@ -1,4 +1,5 @@
-/* The slot formula and its clamps. Owns the arithmetic and the words; measuring is the agent's. */
+/* The slot formula and its clamps. Owns the arithmetic and the reasons; measuring is the agent's.
+ */
 #include "model/slots.h"
 
 #include <assert.h>

@@ -70,7 +70,7 @@ struct slots {
     int64_t max_to_send; /* min(max_concurrent_jobs, in_use + additional) */
 };
 
-/* The step that left nothing, to be told to a person; NULL: something is left for everybody. */
+/* The step that left nothing, to be shown to a person; NULL: something is left for everybody. */
 const struct slots_clamp *slots_zero(const struct slots *slots);
 
 void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,

@@ -403,7 +403,7 @@ void token_members(struct jsonw *w, const struct token *token, bool whole)
 
 void tokens_write(const struct tokens *tokens, struct buf *out)
 {
-    buf_str(out, STR("# Who may call this server: digests only, the tokens themselves stand\n"
+    buf_str(out, STR("# Who may call this server: digests only, the tokens themselves are kept\n"
                      "# nowhere. Written by `berth token`; read again whenever it changes.\n"));
     for (size_t i = 0; i < tokens->count; i++) {
         struct jsonw w = jsonw_to(out);

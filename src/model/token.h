@@ -31,7 +31,7 @@ typedef _Atomic int64_t quota_meter;
 enum err quota_parse(struct str text, struct quota *ret_quota, struct problem *why);
 /* As quota_parse() reads it; "": no quota. */
 void quota_text(const struct quota *quota, char to[QUOTA_TEXT_MAX + 1]);
-/* One more job now? If so it is counted; if not, *ret_wait_ms tells how long from now. */
+/* One more job now? If so it is counted; if not, *ret_wait_ms is how long to wait. */
 bool quota_take(const struct quota *quota, quota_meter *meter, int64_t now_ms,
                 int64_t *ret_wait_ms);
 

@@ -7,7 +7,7 @@
 enum { TRACE_PARENT_LEN = 55, TRACE_ID_LEN = 32 };
 
 /* "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01": version, trace, parent, flags. A later
- * version may have more behind it. */
+ * version may have more after it. */
 bool trace_valid(struct str traceparent);
 /* The part this version knows; STR_NONE when it is not valid. */
 struct str trace_parent(struct str header);
