@@ -137,8 +137,9 @@ static int64_t describe_max(const struct agent *agent)
 }
 
 /* The fields of hello and heartbeat, into an open object. */
-static void describe_write(struct agent *agent, struct jsonw *w)
+static void link_describe(struct link *link, struct jsonw *w)
 {
+    struct agent *agent = link_user(link);
     const struct config *config = agent->config;
     const struct protect *protect = &agent->protect;
     const struct usage *usage = &protect->usage;
@@ -593,11 +594,6 @@ enum {
 
 /* --- the server --- */
 
-static void link_describe(struct link *link, struct jsonw *w)
-{
-    describe_write(link_user(link), w);
-}
-
 static void link_up(struct link *link)
 {
     struct agent *agent = link_user(link);
@@ -882,18 +878,6 @@ static void on_tick(struct loop *loop)
     notify_send("WATCHDOG=1");
 }
 
-static void watch_signals(struct agent *agent)
-{
-    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
-
-    _Static_assert(COUNT_OF(numbers) == COUNT_OF(((struct agent *)0)->signals), "one for each");
-    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        uv_signal_init(&agent->loop.uv, &agent->signals[i]);
-        agent->signals[i].data = agent;
-        uv_signal_start(&agent->signals[i], on_signal, numbers[i]);
-    }
-}
-
 /* When memory runs out the kernel should rather kill a job than us, and deciding who is killed must
  * not wait for our own pages to come back from swap. Only pages that are used are locked, and only
  * where the limit allows all of them: else what is mapped later would be refused. Runs inherit
@@ -928,17 +912,6 @@ static void raise_fds(const struct config *config)
         return;
     limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/* This program itself becomes the shims. */
-static enum err own_path(char path[SHIM_PATH_MAX], struct problem *why)
-{
-    ssize_t len = readlink("/proc/self/exe", path, SHIM_PATH_MAX - 1);
-
-    if (len <= 0)
-        return problem_set(why, ERR_IO, "", "Cannot find this program: %s.", strerror(errno));
-    path[len] = 0;
-    return ERR_OK;
 }
 
 /* A run that an earlier agent left. */
@@ -1047,6 +1020,7 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     struct jobs_config jobs_config;
     struct usage_config usage_config;
     char path[SHIM_PATH_MAX];
+    ssize_t len;
     enum err err = agent_rules(config, &rules, why);
 
     if (!err)
@@ -1062,10 +1036,12 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     if (err)
         return err;
     protect_init(&agent->protect, &rules, machine_kill, agent);
-    err = own_path(path, why);
-    if (!err)
-        err = runs_new(&agent->loop, arena_fmt(arena, "%s/runs", agent->dir).at, path,
-                       path_of(agent, config->spawner), agent, &agent->runs, why);
+    len = readlink("/proc/self/exe", path, sizeof path - 1); /* this program becomes the shims */
+    if (len <= 0)
+        return problem_set(why, ERR_IO, "", "Cannot find this program: %s.", strerror(errno));
+    path[len] = 0;
+    err = runs_new(&agent->loop, arena_fmt(arena, "%s/runs", agent->dir).at, path,
+                   path_of(agent, config->spawner), agent, &agent->runs, why);
     if (err)
         return err;
     agent_run_rules(agent);
@@ -1094,18 +1070,10 @@ static int fail(const struct problem *why)
                : 1;
 }
 
-/* How it would have a control group of its own. */
-static const char *limits_command(void)
-{
-    if (access("/run/systemd/system", F_OK) != 0)
-        return "";
-    return geteuid() == 0 ? "systemd-run --scope -p Delegate=yes berth ..."
-                          : "systemd-run --user --scope -p Delegate=yes berth ...";
-}
-
 static void log_start(const struct agent *agent)
 {
     struct run_limits_offered offered;
+    const char *command = "";
 
     runs_offered(agent->runs, &offered);
     log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
@@ -1119,16 +1087,21 @@ static void log_start(const struct agent *agent)
             LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
             KC("reason", runs_tmp_missing(agent->runs)),
             KC("means", "runs see the machine's /tmp and /dev/shm and what others leave there"));
+    if (access("/run/systemd/system", F_OK) == 0) /* how it would have a control group of its own */
+        command = geteuid() == 0 ? "systemd-run --scope -p Delegate=yes berth ..."
+                                 : "systemd-run --user --scope -p Delegate=yes berth ...";
     if (offered.missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
-                  KC("reason", offered.missing), KC("try", limits_command()));
+                  KC("reason", offered.missing), KC("try", command));
 }
 
 static int run(struct agent *agent)
 {
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
     struct problem why = {0};
     enum err err;
 
+    _Static_assert(COUNT_OF(numbers) == COUNT_OF(((struct agent *)0)->signals), "one for each");
     if (loop_init(&agent->loop, 0) != ERR_OK) {
         fprintf(stderr, "berth: a loop cannot be made\n");
         return 1;
@@ -1137,7 +1110,11 @@ static int run(struct agent *agent)
     shield();
     err = agent_init(agent, &why);
     if (!err) {
-        watch_signals(agent);
+        for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+            uv_signal_init(&agent->loop.uv, &agent->signals[i]);
+            agent->signals[i].data = agent;
+            uv_signal_start(&agent->signals[i], on_signal, numbers[i]);
+        }
         log_start(agent);
         agent->loop.owner = agent;
         agent->loop.on_tick = on_tick;
@@ -1211,16 +1188,18 @@ int agent_main(int argc, char **argv)
  * is reported. What is not FIELD_LIVE waits for a restart. Settings that were live before stay in
  * memory until the end of the process: a run or the link may hold a text of theirs. */
 
-static enum err reload(struct agent *agent, struct buf *changed, struct buf *waiting,
-                       struct problem *why)
+/* SIGHUP. */
+static void agent_reload(struct agent *agent)
 {
     struct config_source *next = mem_new(struct config_source);
     const struct config *now = agent->config;
+    struct buf changed = {0}, waiting = {0};
     struct protect_rules rules;
-    enum err err = config_load(next, agent->argc, agent->argv, why);
+    struct problem why = {0};
+    enum err err = config_load(next, agent->argc, agent->argv, &why);
 
     if (!err) {
-        conf_keep(&next->conf, &agent->source->conf, changed, waiting);
+        conf_keep(&next->conf, &agent->source->conf, &changed, &waiting);
         /* Values that are derived from the settings; some of them stay as they were. */
         for (size_t i = 0; i < now->url_count; i++)
             next->config.urls[i] = now->urls[i];
@@ -1229,36 +1208,27 @@ static enum err reload(struct agent *agent, struct buf *changed, struct buf *wai
         if (!next->config.token_file.len)
             next->config.token = now->token;         /* of the environment, which was wiped */
         if (!str_eq(next->config.token, now->token)) /* another one in the same file */
-            buf_fmt(changed, "%stoken", changed->len ? "," : "");
-        err = agent_rules(&next->config, &rules, why);
+            buf_fmt(&changed, "%stoken", changed.len ? "," : "");
+        err = agent_rules(&next->config, &rules, &why);
     }
     if (!err)
-        err = agent_open_log(&next->config, why);
-    if (err || !changed->len) {
+        err = agent_open_log(&next->config, &why);
+    if (err || !changed.len) {
         config_done(next);
         free(next);
-        return err;
+    } else {
+        next->before = agent->source;
+        agent->source = next;
+        agent->settings = next->config;
+        agent_access(agent);
+        agent->protect.rules = rules;
+        agent_run_rules(agent);
+        log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
+        node_lease_judge(agent->node_lease);
+        if (agent->link)
+            link_beat(agent->link); /* labels, types and limits are news */
     }
-    next->before = agent->source;
-    agent->source = next;
-    agent->settings = next->config;
-    agent_access(agent);
-    agent->protect.rules = rules;
-    agent_run_rules(agent);
-    log_tune((enum log_level)agent->config->log_level, (enum log_format)agent->config->log_format);
-    node_lease_judge(agent->node_lease);
-    if (agent->link)
-        link_beat(agent->link); /* labels, types and limits are news */
-    return ERR_OK;
-}
-
-/* SIGHUP. */
-static void agent_reload(struct agent *agent)
-{
-    struct buf changed = {0}, waiting = {0};
-    struct problem why = {0};
-
-    if (reload(agent, &changed, &waiting, &why))
+    if (err)
         log_event(LOG_ERROR, "agent.reload_refused", KS("node_id", agent->node_id),
                   KC("reason", why.detail));
     else

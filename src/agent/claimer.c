@@ -746,28 +746,6 @@ static int64_t lost_ms(const struct claimer *claimer, struct str address)
     return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
 }
 
-static void find_lost(struct claimer *claimer, const struct names *online)
-{
-    struct names absent;
-    int64_t now_ms = claimer->loop->mono_ms;
-
-    deploy_lost(claimer->deploy_table.rows, claimer->deploy_table.row_count, online,
-                &claimer->cycle, &absent);
-    member_list_note(&claimer->member_list, online, &absent, now_ms);
-    names_init(&claimer->lost, absent.count, &claimer->cycle);
-    claimer->due_ms = 0;
-    for (size_t i = 0; i < absent.count; i++) {
-        int64_t at_ms = lost_ms(claimer, absent.at[i]);
-
-        if (str_eq(absent.at[i], claimer->config.node_id) || at_ms == MEMBER_NEVER)
-            continue;
-        if (at_ms <= now_ms)
-            names_add(&claimer->lost, absent.at[i]);
-        else if (!claimer->due_ms || at_ms < claimer->due_ms)
-            claimer->due_ms = at_ms;
-    }
-}
-
 /* Why this node claims nothing now, whatever there is. */
 static enum claim_skip own_skip(const struct claimer *claimer)
 {
@@ -789,8 +767,8 @@ static enum claim_skip own_skip(const struct claimer *claimer)
 /* Who is online, with how much, and who is lost. */
 static void look_around(struct claimer *claimer)
 {
+    int64_t now_ms = claimer->loop->mono_ms, *counts;
     struct names online, absent;
-    int64_t *counts;
 
     claimer->node_count =
         member_list_nodes(&claimer->member_list, &claimer->cycle, &claimer->nodes);
@@ -805,7 +783,21 @@ static void look_around(struct claimer *claimer)
         if (str_eq(claimer->nodes[i].address, claimer->config.node_id))
             claimer->owned = (size_t)counts[i];
     }
-    find_lost(claimer, &online);
+    deploy_lost(claimer->deploy_table.rows, claimer->deploy_table.row_count, &online,
+                &claimer->cycle, &absent);
+    member_list_note(&claimer->member_list, &online, &absent, now_ms);
+    names_init(&claimer->lost, absent.count, &claimer->cycle);
+    claimer->due_ms = 0;
+    for (size_t i = 0; i < absent.count; i++) {
+        int64_t at_ms = lost_ms(claimer, absent.at[i]);
+
+        if (str_eq(absent.at[i], claimer->config.node_id) || at_ms == MEMBER_NEVER)
+            continue;
+        if (at_ms <= now_ms)
+            names_add(&claimer->lost, absent.at[i]);
+        else if (!claimer->due_ms || at_ms < claimer->due_ms)
+            claimer->due_ms = at_ms;
+    }
     /* If most of the others are gone without a goodbye, what they own is not touched. */
     member_list_absent(&claimer->member_list, &claimer->cycle, &absent);
     claimer->absent_count = 0;

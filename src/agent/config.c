@@ -65,17 +65,6 @@ static enum err config_read_claim(struct config *config, struct problem *why)
 
 #define CONNECT_PATH "/v1/node/connect"
 
-/* At most `max` bytes of a file, into the arena. */
-static enum err config_read_file(const char *path, size_t max, struct arena *arena,
-                                 struct str *ret_text, struct problem *why)
-{
-    enum err err = file_read(path, max, arena, ret_text, why);
-
-    if (err)
-        why->err = ERR_BAD_CONFIG;
-    return err ? ERR_BAD_CONFIG : ERR_OK;
-}
-
 /* The first line of the file, or the environment: never a flag, which everybody can see in ps. */
 static enum err config_read_token(struct config_source *source, struct problem *why)
 {
@@ -819,10 +808,13 @@ static enum err read_yaml(struct config_source *source, const char *path, struct
 {
     struct schema_lines lines;
     struct str text, json;
-    enum err err = config_read_file(path, YAML_BYTES_MAX, &source->arena, &text, why);
+    enum err err = file_read(path, YAML_BYTES_MAX, &source->arena, &text, why);
 
-    if (!err)
-        err = conf_yaml(&source->conf, text, why);
+    if (err) {
+        why->err = ERR_BAD_CONFIG;
+        return ERR_BAD_CONFIG;
+    }
+    err = conf_yaml(&source->conf, text, why);
     if (!err)
         err = yaml_read(text, &source->arena, &json, &lines.lines, why);
     if (!err)

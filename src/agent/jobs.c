@@ -533,20 +533,6 @@ static bool jobs_settled_marked(const struct agent_job *job)
     return fd >= 0;
 }
 
-/* Why it was killed stays with the run, for the report of its end. */
-static void jobs_evidence_keep(struct agent_job *job, struct str evidence)
-{
-    int fd = open_in(job, EVIDENCE_FILE, O_WRONLY | O_CREAT | O_TRUNC);
-
-    job->evidence = arena_str(&job->arena, evidence);
-    if (fd >= 0) {
-        ssize_t ignored = write(fd, evidence.at, evidence.len); /* half of it reads as nothing */
-
-        (void)ignored;
-        close(fd);
-    }
-}
-
 static void jobs_evidence_find(struct agent_job *job)
 {
     struct arena arena = {0};
@@ -1057,8 +1043,19 @@ void jobs_reply(struct jobs *jobs, const struct json *body)
 void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 {
     assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
-    if (!job->evidence.at && !job->stopping)
-        jobs_evidence_keep(job, evidence);
+    if (!job->evidence.at && !job->stopping) {
+        /* Why it was killed stays with the run, for the report of its end. */
+        int fd = open_in(job, EVIDENCE_FILE, O_WRONLY | O_CREAT | O_TRUNC);
+
+        job->evidence = arena_str(&job->arena, evidence);
+        if (fd >= 0) {
+            /* Half of it reads as nothing. */
+            ssize_t ignored = write(fd, evidence.at, evidence.len);
+
+            (void)ignored;
+            close(fd);
+        }
+    }
     job->stopping = true;
     run_stop(job->run, REASON_EMERGENCY, grace_ms);
 }

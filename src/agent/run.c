@@ -743,10 +743,10 @@ static enum err put_secrets(const struct runs *runs, const struct run_spec *spec
         return problem_set(why, ERR_IO, "", "The directory of its secrets cannot be made: %s.",
                            strerror(errno));
     for (size_t i = 0; i < spec->secret_count && !err; i++) {
-        str_copy(secret_name(spec->secrets[i]), name, sizeof name);
-        err = secret_open(runs->rules.secrets_dir, str_of(name), &fd, why);
+        err = secret_open(runs->rules.secrets_dir, secret_name(spec->secrets[i]), &fd, why);
         if (err)
             break;
+        str_copy(secret_name(spec->secrets[i]), name, sizeof name);
         error = spec->secrets_dir.at ? 0 : secret_copy(fd, secrets_fd, name);
         close(fd);
         if (error != 0)

@@ -172,18 +172,6 @@ static void *thread_main(void *arg)
 
 /* --- its life --- */
 
-static enum err start_thread(struct sampler *sampler)
-{
-    sigset_t all, before;
-    int error;
-
-    sigfillset(&all); /* signals are the loop's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&sampler->thread, NULL, thread_main, sampler);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error ? ERR_IO : ERR_OK;
-}
-
 /* A first look, so that the first sample knows rates: without how busy the CPU is, an old load
  * average alone would be taken for danger. */
 static enum err take_first(struct sampler *sampler, struct problem *why)
@@ -205,6 +193,7 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
                      void *user, struct sampler **ret_sampler, struct problem *why)
 {
     struct sampler *sampler = mem_new(struct sampler);
+    sigset_t all, before;
     enum err err;
 
     assert(config->interval_ms > 0 && config->interval_ms <= INT32_MAX && sampled);
@@ -228,8 +217,11 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
         err = problem_set(why, ERR_IO, "", "Cannot make an eventfd: %s.", strerror(errno));
     else
         err = take_first(sampler, why);
-    if (!err && (err = start_thread(sampler)))
-        problem_set(why, err, "", "Cannot start a thread.");
+    sigfillset(&all); /* signals are the loop's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (!err && pthread_create(&sampler->thread, NULL, thread_main, sampler) != 0)
+        err = problem_set(why, ERR_IO, "", "Cannot start a thread.");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (err) {
         destroy(sampler);
         return err;

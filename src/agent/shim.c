@@ -548,11 +548,11 @@ static int listen_here(void)
     return fd;
 }
 
-static enum err prepare(struct shim *shim, struct problem *why)
+static enum err begin(struct shim *shim, struct problem *why)
 {
     struct run_spec *spec = &shim->file.spec;
-    enum err err;
     sigset_t set;
+    enum err err;
 
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "berth-shim");
@@ -581,26 +581,18 @@ static enum err prepare(struct shim *shim, struct problem *why)
     if (spec->log_bytes_max < RUN_LOG_BYTES_MIN)
         spec->log_bytes_max = RUN_LOG_BYTES_MIN;
     runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
-    return cgroup_make(&shim->group, &shim->file.place, spec->key,
-                       &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
-                                               .memory_bytes_spare = spec->memory_bytes_spare,
-                                               .pids_max = spec->pids_max,
-                                               .cpu_permille_max = spec->cpu_permille_max},
-                       why);
-}
-
-static enum err begin(struct shim *shim, struct problem *why)
-{
-    const struct run_spec *spec = &shim->file.spec;
-    enum err err = prepare(shim, why);
-
-    if (!err) {
-        set_deadline(shim, spec->deadline_boot_ms);
-        if (deadline_passed(shim))
-            err = problem_set(why, ERR_TOO_LATE, "", "Its deadline had passed before it began.");
-    }
-    if (!err)
-        err = shim_job_start(&shim->job, why);
+    err = cgroup_make(&shim->group, &shim->file.place, spec->key,
+                      &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
+                                              .memory_bytes_spare = spec->memory_bytes_spare,
+                                              .pids_max = spec->pids_max,
+                                              .cpu_permille_max = spec->cpu_permille_max},
+                      why);
+    if (err)
+        return err;
+    set_deadline(shim, spec->deadline_boot_ms);
+    if (deadline_passed(shim))
+        return problem_set(why, ERR_TOO_LATE, "", "Its deadline had passed before it began.");
+    err = shim_job_start(&shim->job, why);
     if (err)
         return err;
     if (geteuid() != 0) /* what is left to do: look as its user, and end it */

@@ -133,29 +133,25 @@ static void reap(struct usage_gpu *gpu, int64_t now_ms)
     gpu->next_ms = now_ms + (gpu->permille == USAGE_NONE ? AGAIN_MS : EVERY_MS);
 }
 
-static void begin(struct usage_gpu *gpu, int64_t now_ms)
-{
-    int error = start(gpu);
-
-    if (error == 0) {
-        gpu->deadline_ms = now_ms + DEADLINE_MS;
-        return;
-    }
-    give_up(gpu, now_ms);
-    if (!gpu->command && error == ENOENT)
-        gpu->next_ms = INT64_MAX; /* no nvidia-smi here, and there will be none */
-}
-
 int64_t usage_gpu_step(struct usage_gpu *gpu, int64_t now_ms)
 {
+    int error;
+
     if (gpu->pid > 0 && gpu->fd < 0)
         reap(gpu, now_ms);
     if (gpu->pid > 0 && gpu->next_ms <= now_ms && now_ms >= gpu->deadline_ms) {
         kill(-gpu->pid, SIGKILL);
         give_up(gpu, now_ms);
     }
-    if (gpu->pid == 0 && gpu->next_ms <= now_ms)
-        begin(gpu, now_ms);
+    if (gpu->pid == 0 && gpu->next_ms <= now_ms) {
+        error = start(gpu);
+        if (error == 0)
+            gpu->deadline_ms = now_ms + DEADLINE_MS;
+        else
+            give_up(gpu, now_ms);
+        if (!gpu->command && error == ENOENT)
+            gpu->next_ms = INT64_MAX; /* no nvidia-smi here, and there will be none */
+    }
     if (gpu->pid == 0)
         return gpu->next_ms;
     if (gpu->fd >= 0)

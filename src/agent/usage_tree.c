@@ -305,11 +305,18 @@ static int64_t share_permille(const struct usage_trees *trees, int64_t ticks, in
     return ticks * 1000 * 1000 * 1000 / (trees->hz * ms * cores_milli);
 }
 
-/* Every process to its tree. False: none of them is ours. */
-static bool add_up(struct usage_trees *trees, struct usage_files *files)
+static void look_again(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
+                       int64_t cores_milli)
 {
-    bool seen = false;
+    int64_t ms = mono_ms - trees->walked_ms, ticks = 0, memory_kib = 0;
+    struct procs older = trees->before;
+    bool seen = false; /* some process is ours */
+    int self;
 
+    trees->before = trees->now;
+    trees->now = older;
+    self = walk(files, trees->page_kib, &trees->now);
+    index_roots(trees, self);
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];
 
@@ -337,22 +344,6 @@ static bool add_up(struct usage_trees *trees, struct usage_files *files)
             add_memory(trees, files, proc);
         trees->ticks[proc->owner] += ticks_since(trees, proc);
     }
-    return seen;
-}
-
-static void look_again(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
-                       int64_t cores_milli)
-{
-    int64_t ms = mono_ms - trees->walked_ms, ticks = 0, memory_kib = 0;
-    struct procs older = trees->before;
-    bool seen;
-    int self;
-
-    trees->before = trees->now;
-    trees->now = older;
-    self = walk(files, trees->page_kib, &trees->now);
-    index_roots(trees, self);
-    seen = add_up(trees, files);
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];
 

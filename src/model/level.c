@@ -124,20 +124,6 @@ struct level_verdict level_of(const struct level_figures *figures, const struct 
     return judge(figures, rules, false);
 }
 
-static void remember(struct level_state *state, enum level near, int64_t now_ms)
-{
-    assert(near >= state->now.level); /* a margin never makes it better */
-    for (int level = LEVEL_WARNING; level < LEVEL_COUNT; level++) {
-        bool there = state->now.level >= (enum level)level;
-
-        if (there && state->row[level] == 0)
-            state->since_ms[level] = now_ms;
-        state->row[level] = there ? state->row[level] + 1 : 0;
-        if (near >= (enum level)level)
-            state->near_ms[level] = now_ms;
-    }
-}
-
 /* The worst level that lasted. Memory that runs out leaves no time for a second look. */
 static enum level risen(const struct level_state *state, const struct level_rules *rules,
                         int64_t now_ms)
@@ -171,11 +157,22 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
     struct level_figures full = *figures;
     struct level_verdict counts;
     enum level before = state->level;
+    enum level near;
 
     assert(rules->margin_centi >= 0 && rules->rise_samples >= 1);
     assert(!state->sampled || now_ms >= state->changed_ms);
     state->now = level_of(figures, rules);
-    remember(state, judge(figures, rules, true).level, now_ms);
+    near = judge(figures, rules, true).level;
+    assert(near >= state->now.level); /* a margin never makes it better */
+    for (int level = LEVEL_WARNING; level < LEVEL_COUNT; level++) {
+        bool there = state->now.level >= (enum level)level;
+
+        if (there && state->row[level] == 0)
+            state->since_ms[level] = now_ms;
+        state->row[level] = there ? state->row[level] + 1 : 0;
+        if (near >= (enum level)level)
+            state->near_ms[level] = now_ms;
+    }
     /* The first look alone says how full memory, swap and disk are. How busy CPU and memory are is
      * a rate, and must last as at any other time. */
     full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;

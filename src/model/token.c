@@ -356,10 +356,15 @@ enum err tokens_parse(struct str yaml, struct arena *arena, struct tokens *ret_t
     return err ? err : tokens_read(list, arena, ret_tokens, why);
 }
 
-/* Only the scopes that are not brought along by another one of them. */
-static void write_scopes(struct jsonw *w, unsigned have)
+void token_members(struct jsonw *w, const struct token *token, bool whole)
 {
-    jsonw_key(w, "scopes");
+    unsigned have = token->scopes;
+    char quota[QUOTA_TEXT_MAX + 1];
+
+    jsonw_kstr(w, "name", token->name);
+    if (whole)
+        jsonw_kstr(w, "sha256", str_of(token->digest));
+    jsonw_key(w, "scopes"); /* only those that no other one of them brings along */
     jsonw_arr(w);
     for (int i = SCOPE_READ; i < SCOPE_COUNT; i++) {
         bool brought = false;
@@ -370,16 +375,6 @@ static void write_scopes(struct jsonw *w, unsigned have)
             jsonw_str(w, str_of(scopes[i].name));
     }
     jsonw_end_arr(w);
-}
-
-void token_members(struct jsonw *w, const struct token *token, bool whole)
-{
-    char quota[QUOTA_TEXT_MAX + 1];
-
-    jsonw_kstr(w, "name", token->name);
-    if (whole)
-        jsonw_kstr(w, "sha256", str_of(token->digest));
-    write_scopes(w, token->scopes);
     if (token->node_id.at || !whole)
         jsonw_kstr(w, "node_id", token->node_id);
     if (token->namespace.at || !whole)
