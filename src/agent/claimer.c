@@ -412,25 +412,18 @@ static void put(struct member_list *member_list, const struct json *terminal)
     map_put(&member_list->by_id, entry->id, entry);
 }
 
-static bool take_source(struct member_list *member_list, const struct json *reply)
-{
-    struct arena arena = {0};
-    struct str source = json_str(json_get(reply, "source"), &arena);
-    bool same = source.len > 0 && str_is(source, member_list->source);
-
-    if (!same && !str_copy(source, member_list->source, sizeof member_list->source))
-        member_list->source[0] = 0;
-    arena_free(&arena);
-    return same;
-}
-
 bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms)
 {
     const struct json *list = json_get(reply, "terminals"), *changes = json_get(reply, "changes");
     const struct json *change = json_first(changes), *terminal = json_first(list);
     int64_t seq = 0, before = member_list->seq;
-    bool same = take_source(member_list, reply);
+    struct arena own = {0};
+    struct str source = json_str(json_get(reply, "source"), &own);
+    bool same = source.len > 0 && str_is(source, member_list->source);
 
+    if (!same && !str_copy(source, member_list->source, sizeof member_list->source))
+        member_list->source[0] = 0;
+    arena_free(&own);
     if (!json_int(json_get(reply, "seq"), &seq) || !member_list->source[0])
         return false;
     member_list->seq = seq;

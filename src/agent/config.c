@@ -50,17 +50,6 @@ static void config_unit_env(struct config *config)
         config->claim_weights.memory = read.weights.memory;
 }
 
-static enum err config_read_claim(struct config *config, struct problem *why)
-{
-    config->claim_policy = claim_policy_by_name(config->claim_policy_name);
-    if (!config->claim_policy)
-        return problem_set(why, ERR_BAD_CONFIG, "claim_policy",
-                           "claim_policy must be deployment_count, resource_usage, "
-                           "resource_fraction or none, not \"" STR_FMT "\".",
-                           STR_ARG(config->claim_policy_name));
-    return ERR_OK;
-}
-
 /* --- URLs and the token --- */
 
 #define CONNECT_PATH "/v1/node/connect"
@@ -902,6 +891,7 @@ static enum err check(const struct config *config, struct problem *why)
 
 enum err config_load(struct config_source *source, int argc, char **argv, struct problem *why)
 {
+    struct config *config = &source->config;
     const char *path = conf_path(argc, argv);
     enum err err;
 
@@ -910,18 +900,24 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
     if (!err && path)
         err = read_yaml(source, path, why);
     if (!err) {
-        config_unit_env(&source->config);
+        config_unit_env(config);
         err = conf_env(&source->conf, environ, why);
     }
     if (!err)
         err = conf_flags(&source->conf, argc, argv, why);
-    if (!err && !source->config.secrets_dir.at && getenv("CREDENTIALS_DIRECTORY"))
-        source->config.secrets_dir =
+    if (!err && !config->secrets_dir.at && getenv("CREDENTIALS_DIRECTORY"))
+        config->secrets_dir =
             arena_str(&source->arena, str_of(getenv("CREDENTIALS_DIRECTORY"))); /* systemd's */
     if (!err)
-        err = check(&source->config, why);
-    if (!err)
-        err = config_read_claim(&source->config, why);
+        err = check(config, why);
+    if (!err) {
+        config->claim_policy = claim_policy_by_name(config->claim_policy_name);
+        if (!config->claim_policy)
+            err = problem_set(why, ERR_BAD_CONFIG, "claim_policy",
+                              "claim_policy must be deployment_count, resource_usage, "
+                              "resource_fraction or none, not \"" STR_FMT "\".",
+                              STR_ARG(config->claim_policy_name));
+    }
     if (!err)
         err = config_read_urls(source, why);
     if (!err)

@@ -308,7 +308,7 @@ static void on_welcome(struct link *link, const struct json *body)
     link->handler->up(link);
 }
 
-/* To hello or a heartbeat. A refused hello gets a reason first, then the connection is closed. */
+/* A refused hello gets a reason first, then the connection is closed. */
 static void on_own_reply(struct link *link, const struct json *body)
 {
     struct str detail = json_str(json_get(body, "detail"), &link->arena);
@@ -330,20 +330,13 @@ static void on_own_reply(struct link *link, const struct json *body)
               KS("reason", detail));
 }
 
-static bool is_own_reply(const struct json *body)
-{
-    const struct json *re = json_get(body, "re");
-    int64_t id;
-
-    return json_is_null(re) || (json_int(re, &id) && id <= 0);
-}
-
 static void on_message(struct ws *ws, struct str text)
 {
     struct link *link = ws->user;
-    const struct json *body;
+    const struct json *body, *re;
     struct problem why;
     struct str msg;
+    int64_t id;
 
     arena_reset(&link->arena);
     /* The text is the socket's read buffer, which sending may move. */
@@ -355,10 +348,11 @@ static void on_message(struct ws *ws, struct str text)
         return;
     }
     msg = json_str(json_get(body, "msg"), &link->arena);
+    re = json_get(body, "re");
     if (str_is(msg, "welcome"))
         on_welcome(link, body);
-    else if (str_is(msg, "reply") && is_own_reply(body))
-        on_own_reply(link, body);
+    else if (str_is(msg, "reply") && (json_is_null(re) || (json_int(re, &id) && id <= 0)))
+        on_own_reply(link, body); /* to hello or a heartbeat */
     else if (link->up)
         link->handler->message(link, msg, body);
 }

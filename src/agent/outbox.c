@@ -182,43 +182,37 @@ void outbox_take_old(struct outbox *outbox, const char *path)
 
 /* --- sending --- */
 
-static bool send_note(struct outbox_note *note)
-{
-    struct outbox *outbox = note->outbox;
-    struct jsonw w = jsonw_to(&outbox->text);
-
-    assert(outbox->up && !note->sent);
-    buf_clear(&outbox->text);
-    jsonw_obj(&w);
-    jsonw_kint(&w, "id", (int64_t)note->seq);
-    jsonw_kstr(&w, "msg", str_of(msgs[note->kind]));
-    jsonw_kstr(&w, "job_id", str_of(note->job_id));
-    jsonw_kint(&w, "attempt_id", note->attempt);
-    if (note->kind == OUTBOX_DONE)
-        jsonw_kstr(&w, "status", STR("ok"));
-    if (note->reason.at)
-        jsonw_kstr(&w, "reason", note->reason);
-    if (note->command)
-        jsonw_kbool(&w, "command", true);
-    if (note->result.at && !note->bare)
-        jsonw_kraw(&w, "result", note->result);
-    jsonw_end_obj(&w);
-    if (!outbox->handler->send(outbox, buf_view(&outbox->text)))
-        return false;
-    note->sent = true;
-    outbox->in_flight++;
-    return true;
-}
-
 static void pump(struct outbox *outbox)
 {
     struct outbox_note *note = outbox->first;
 
     if (!outbox->up || outbox->paused)
         return;
-    for (; note && outbox->in_flight < OUTBOX_WINDOW; note = note->next)
-        if (!note->sent && !send_note(note))
+    for (; note && outbox->in_flight < OUTBOX_WINDOW; note = note->next) {
+        struct jsonw w = jsonw_to(&outbox->text);
+
+        if (note->sent)
+            continue;
+        buf_clear(&outbox->text);
+        jsonw_obj(&w);
+        jsonw_kint(&w, "id", (int64_t)note->seq);
+        jsonw_kstr(&w, "msg", str_of(msgs[note->kind]));
+        jsonw_kstr(&w, "job_id", str_of(note->job_id));
+        jsonw_kint(&w, "attempt_id", note->attempt);
+        if (note->kind == OUTBOX_DONE)
+            jsonw_kstr(&w, "status", STR("ok"));
+        if (note->reason.at)
+            jsonw_kstr(&w, "reason", note->reason);
+        if (note->command)
+            jsonw_kbool(&w, "command", true);
+        if (note->result.at && !note->bare)
+            jsonw_kraw(&w, "result", note->result);
+        jsonw_end_obj(&w);
+        if (!outbox->handler->send(outbox, buf_view(&outbox->text)))
             return;
+        note->sent = true;
+        outbox->in_flight++;
+    }
 }
 
 static void pause_over(uv_timer_t *timer)

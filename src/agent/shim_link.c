@@ -64,16 +64,6 @@ void run_link_close(struct run_private *priv)
 
 /* --- sending --- */
 
-static int compose(const struct run_private *priv, enum run_todo todo, char packet[SHIM_PACKET_MAX])
-{
-    if (todo == RUN_TODO_STOP)
-        return snprintf(packet, SHIM_PACKET_MAX, "stop %s %" PRId64, priv->stop_reason,
-                        priv->stop_kill_ms);
-    if (todo == RUN_TODO_DEADLINE)
-        return snprintf(packet, SHIM_PACKET_MAX, "deadline %" PRId64, priv->deadline_ms);
-    return snprintf(packet, SHIM_PACKET_MAX, "ping");
-}
-
 void run_link_flush(struct run_private *priv)
 {
     static const enum run_todo all[] = {RUN_TODO_STOP, RUN_TODO_DEADLINE, RUN_TODO_PING};
@@ -84,7 +74,13 @@ void run_link_flush(struct run_private *priv)
 
         if (!(priv->todo & all[i]))
             continue;
-        len = compose(priv, all[i], packet);
+        if (all[i] == RUN_TODO_STOP)
+            len = snprintf(packet, sizeof packet, "stop %s %" PRId64, priv->stop_reason,
+                           priv->stop_kill_ms);
+        else if (all[i] == RUN_TODO_DEADLINE)
+            len = snprintf(packet, sizeof packet, "deadline %" PRId64, priv->deadline_ms);
+        else
+            len = snprintf(packet, sizeof packet, "ping");
         assert(len > 0 && len < SHIM_PACKET_MAX);
         if (send(priv->fd, packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
             break; /* no room: when there is; a shim that is gone: its end is read */

@@ -168,12 +168,6 @@ static struct str allowed_name(const struct config *config, size_t number,
                                                                : job_user;
 }
 
-/* Neither the agent's user nor the server's, whose files are what work is kept from. */
-static bool is_ours(const struct peer *peer, const struct job_user *user)
-{
-    return (peer->uid != 0 && user->uid == peer->uid) || strcmp(user->name, "berth") == 0;
-}
-
 static enum err find_allowed(const struct spawner *spawner, const struct peer *peer,
                              struct str name, struct job_user *ret_user, struct problem *why)
 {
@@ -194,7 +188,9 @@ static enum err find_allowed(const struct spawner *spawner, const struct peer *p
                           STR_ARG(name), spawner->config);
     if (!err)
         err = job_user_find(name, source.config.allow_root, ret_user, why);
-    if (!err && is_ours(peer, ret_user))
+    /* Neither the agent's user nor the server's, whose files are what work is kept from. */
+    if (!err &&
+        ((peer->uid != 0 && ret_user->uid == peer->uid) || strcmp(ret_user->name, "berth") == 0))
         err = problem_set(why, ERR_FORBIDDEN, "user",
                           "Nothing is run as %s, which is berth's own user.", ret_user->name);
     config_done(&source);

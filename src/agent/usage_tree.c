@@ -83,16 +83,29 @@ void usage_trees_free(struct usage_trees *trees)
 }
 
 /* "PID (NAME) S PPID PGRP SESSION ...": the name may hold anything, so from its last bracket on. */
-static bool parse_stat(struct str text, long page_kib, struct proc *ret_proc)
+static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *ret_proc)
 {
     enum { PPID = 1, SESSION = 3, UTIME = 11, STIME, CUTIME, CSTIME, START = 19, RSS = 21, FIELDS };
-    const char *close = text.len ? memrchr(text.at, ')', text.len) : NULL;
-    struct str rest, state, pid = text;
+    char path[64], text[STAT_BYTES_MAX];
+    const char *bracket;
+    struct str rest, state, pid;
     int64_t fields[FIELDS] = {0}, number;
+    ssize_t got;
+    int fd;
 
-    if (!close || !str_int(usage_word(&pid), &number))
+    snprintf(path, sizeof path, "%.40s/stat", name);
+    fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return false;
-    rest = (struct str){.at = close + 1, .len = text.len - (size_t)(close + 1 - text.at)};
+    got = read(fd, text, sizeof text);
+    close(fd);
+    if (got <= 0)
+        return false;
+    pid = (struct str){.at = text, .len = (size_t)got};
+    bracket = memrchr(text, ')', (size_t)got);
+    if (!bracket || !str_int(usage_word(&pid), &number))
+        return false;
+    rest = (struct str){.at = bracket + 1, .len = (size_t)(text + got - (bracket + 1))};
     state = usage_word(&rest);
     for (int i = PPID; i < FIELDS; i++)
         if (!str_int(usage_word(&rest), &fields[i]) && (i <= SESSION || i >= UTIME))
@@ -109,21 +122,6 @@ static bool parse_stat(struct str text, long page_kib, struct proc *ret_proc)
         .ended = str_is(state, "Z") || str_is(state, "X"),
     };
     return true;
-}
-
-static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *ret_proc)
-{
-    char path[64], text[STAT_BYTES_MAX];
-    ssize_t got;
-    int fd;
-
-    snprintf(path, sizeof path, "%.40s/stat", name);
-    fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    got = read(fd, text, sizeof text);
-    close(fd);
-    return got > 0 && parse_stat((struct str){.at = text, .len = (size_t)got}, page_kib, ret_proc);
 }
 
 static int by_pid(const void *a, const void *b)

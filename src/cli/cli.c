@@ -264,13 +264,6 @@ static bool is_terminal(FILE *out)
     return fd >= 0 && isatty(fd);
 }
 
-static bool wants_colour(FILE *out)
-{
-    const char *off = getenv("NO_COLOR"), *term = getenv("TERM");
-
-    return !(off && *off) && term && strcmp(term, "dumb") != 0 && is_terminal(out);
-}
-
 /* "NODE SERVICE/METHOD [JSON]": three, of which two must be there. */
 static int check_args(struct cli *cli)
 {
@@ -315,6 +308,7 @@ static int print_help(struct cli *cli)
 
 static int run_command(struct cli *cli, int argc, char **argv)
 {
+    const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
     struct flag_set sets[COMMAND_FLAG_SETS];
     struct flag_line line;
     struct problem why;
@@ -333,8 +327,8 @@ static int run_command(struct cli *cli, int argc, char **argv)
      * dash. */
     for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
         cli->args[cli->arg_count++] = cli->rest[0];
-    cli->colour = wants_colour(cli->out);
     cli->terminal = is_terminal(cli->out);
+    cli->colour = cli->terminal && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
     if (cli_given(cli, "help"))
         return print_help(cli);
     code = check_args(cli);

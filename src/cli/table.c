@@ -17,13 +17,6 @@ static const char *const colour_codes[] = {
     [TABLE_PLAIN] = "",       [TABLE_GREEN] = "\033[32m", [TABLE_YELLOW] = "\033[33m",
     [TABLE_RED] = "\033[31m", [TABLE_DIM] = "\033[2m",    [TABLE_BOLD] = "\033[1m"};
 
-/* What turns it on; "" for plain. */
-static const char *table_code(enum table_colour colour)
-{
-    assert(colour < COUNT_OF(colour_codes));
-    return colour_codes[colour];
-}
-
 /* Ranges of code points that take two columns. */
 static const struct {
     uint32_t from, to;
@@ -244,8 +237,9 @@ static struct str fit(struct str text, size_t columns)
 static void append(struct sheet *sheet, enum table_colour colour, struct str text)
 {
     struct sheet_line *line = last_line(sheet);
-    const char *code = sheet->style.colour ? table_code(colour) : "";
+    const char *code = sheet->style.colour ? colour_codes[colour] : "";
 
+    assert(colour < COUNT_OF(colour_codes));
     if (text.len == 0)
         return;
     line->text = arena_fmt(sheet->arena, STR_FMT "%s" STR_FMT "%s", STR_ARG(line->text), code,
