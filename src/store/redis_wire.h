@@ -16,6 +16,7 @@ enum {
      * runs that heartbeats list in a call, before another waits for the next. */
     WIRE_RENEW_MAX = 256,
     WIRE_RUNS_MAX = 1024,
+    WIRE_OWED_MAX = 2048,        /* leases that are written later, see lua/unit.lua */
     WIRE_BYTES_MAX = 256 * 1024, /* no further op joins a batch that has so many */
     WIRE_HEAD_KNOWN = 43,        /* of the head when a batch begins */
     WIRE_COLUMNS = 6,            /* which argument they are; their rests are the next */

@@ -8,6 +8,7 @@
 #include "store/redis.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CALL_MS = 10000 };
@@ -329,6 +330,68 @@ static void test_an_ack_that_was_lost_with_its_master(void **state)
     assert_true(op.u.settle.duplicate);
 }
 
+static long number_of(const char *command, const char *key)
+{
+    return strtol(redis_say(server.port, "%s sched:{f}:%s", command, key), NULL, 10);
+}
+
+/* Which jobs hold a slot of a node is written when somebody asks, and is not lost when the library
+ * forgets what it remembered until then. */
+static void test_leases_that_are_not_written_yet(void **state)
+{
+    struct store_run run = {.id = 40, .attempt = 1};
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+    struct store_op op;
+
+    begin();
+    reserve(40);
+    reserve(41);
+    call(NULL);
+    begin();
+    commit(&op, 40, RIG_RUN_MS);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(number_of("EXISTS", "h:n1"), 0);
+    redis_say(server.port, "FUNCTION FLUSH");
+    renew.u.renew.runs = &run;
+    renew.u.renew.count = 1;
+    renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_RUN_MS};
+    begin();
+    wire_op(&session.wire, &renew, 0);
+    call(&renew);
+    assert_int_equal(renew.err, ERR_OK);
+    assert_false(run.unknown);
+    assert_int_equal(number_of("HLEN", "h:n1"), 2);
+    begin();
+    done(&op, 40, STR_NONE);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(number_of("HLEN", "h:n1"), 1);
+}
+
+/* A job that ended before that leaves nothing. */
+static void test_leases_that_need_not_be_written(void **state)
+{
+    struct store_op op;
+
+    begin();
+    reserve(50);
+    call(NULL);
+    begin();
+    commit(&op, 50, RIG_RUN_MS);
+    call(&op);
+    begin();
+    done(&op, 50, STR_NONE);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(number_of("EXISTS", "owed"), 1);
+    begin();
+    wire_tidy(&session.wire, true, 0);
+    call(NULL);
+    assert_int_equal(number_of("EXISTS", "h:n1"), 0);
+    assert_int_equal(number_of("EXISTS", "owed"), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -336,6 +399,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_arrives_between_reserves),
         TEST(test_an_ack_that_was_lost_with_its_master),
+        TEST(test_leases_that_are_not_written_yet),
+        TEST(test_leases_that_need_not_be_written),
         TEST(test_spoken_of_before_it_is_made),
         TEST(test_a_shorter_term),
         TEST(test_those_that_are_alike),

@@ -21,6 +21,8 @@ enum {
     TURNS = 8,      /* calls that turn all of Redis' wheel, whatever came due */
 };
 
+static struct redis_server server;
+
 static void compare(struct play *play, const struct call *call)
 {
     const struct store_op *a = &call->sides[0].op;
@@ -100,6 +102,8 @@ static void play_round(struct play *play)
         same_lane(&play->rigs[0], &play->rigs[play->turn], crowd_lanes[crowd_below(play, LANES)],
                   crowd_below(play, JOBS));
     }
+    if (crowd_chance(play, 16))
+        redis_say(server.port, "FUNCTION FLUSH"); /* and what the library remembers */
     for (int k = 0; k <= play->instances; k++)
         arena_reset(&play->rigs[k].arena);
 }
@@ -159,8 +163,6 @@ static long given(const char *name, long otherwise)
 
     return text ? strtol(text, NULL, 10) : otherwise;
 }
-
-static struct redis_server server;
 
 static void open_all(struct play *play, int breaker_threshold)
 {

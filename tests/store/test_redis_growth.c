@@ -170,6 +170,27 @@ static void renew_in_parts(struct rig *rig, struct store_run *runs, long count, 
         fail_msg("%ld runs, RENEW, %s: %ld records in a call", count, what, records);
 }
 
+/* The first one finds that some of what the node has is not written to its leases yet: of no more
+ * than so many jobs. */
+static void renew_owed(struct rig *rig, struct store_run *runs, long count)
+{
+    struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
+    long work;
+
+    op.u.renew.runs = runs;
+    op.u.renew.count = (size_t)count;
+    op.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
+    rig_jump(100);
+    work_begin();
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    work = work_of("asked") - 2 * count;
+    print_message("%ld runs, RENEW, the first: %ld beside the list\n", count, work);
+    for (long i = 0; i < count; i++)
+        assert_false(runs[i].unknown);
+    if (work > RENEW_WORK + 2 * WIRE_OWED_MAX)
+        fail_msg("%ld runs, RENEW, the first: %ld beside the list", count, work);
+}
+
 static void play_renew(long count)
 {
     static char url[64];
@@ -190,6 +211,7 @@ static void play_renew(long count)
         assert_int_equal(rig_reserve(&rig, runs[i].id, 1, "n1"), ERR_OK);
         assert_int_equal(rig_commit(&rig, runs[i].id, 1, "n1"), ERR_OK);
     }
+    renew_owed(&rig, runs, count);
     renew(&rig, runs, count, 0, "all of them", false);
     renew(&rig, runs, count + LACKS, LACKS, "and some that nobody knows", false);
     renew(&rig, runs, count - LACKS, 0, "some are missing", true);

@@ -114,7 +114,7 @@ local function unit_new(now, gen)
     now = now, last = false, touched = false, order = 0, lapse_seq = 0, version = 0, gate_count = 0,
     open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
     grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
-    unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, noted = false,
+    unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, owes = false, noted = false,
     tidied = false, lost = 0, moved = false,
   }, LAZY)
   layout.state.begin(unit)
@@ -154,12 +154,13 @@ end
 local function begin_batch(now, gen, known)
   local got = call('HMGET', KEY .. 'meta', 'state', 'format', 'waiting')
   local packed, text = got[1], got[2]
-  local is_other = text ~= formats.text
+  local is_other, is_lost = text ~= formats.text, false
   if packed and is_other and not formats_read(text) then return text or '' end
   formats.changed = false
   if not packed then formats_begin(now) end
   if not packed or is_other or packed ~= kept.state then
-    kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated = {}, {}, {}, nil, nil
+    kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
+    is_lost = packed
   end
   kept.state = nil -- until this batch has come to its end
   U = kept.unit or unit_new(now, gen)
@@ -176,7 +177,7 @@ local function begin_batch(now, gen, known)
   if (U.last and now - U.last > AWAY_MS) or now < formats.since then
     formats.since, formats.changed = now, true -- nobody could say that they are there
   end
-  return nil
+  return nil, is_lost
 end
 
 -- Reads an op that is no row.
@@ -276,7 +277,7 @@ local function end_batch(count)
   write_jobs()
   if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
-  write_holds()
+  if U.tidied or kept.owes >= LIMIT.OWED then owed.settle() else write_holds() end
   write_nodes()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end
@@ -310,12 +311,13 @@ local function batch(keys, args)
     unpack_struct('<i8i8i8i8i8BI2i8I4I4I4I4', args[1])
   if not TEST_CLOCK then now = server_now() end
   if late > 0 and now > late then return {now, 'LATE'} end
-  local refused = begin_batch(now, args[5], args[6])
+  local refused, is_lost = begin_batch(now, args[5], args[6])
   if refused then return {now, 'FORMAT', refused} end
   U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
   if own > 0 and args[6] ~= U.gen and not number_keep(own) then return {now, 'NUMBER'} end
   pass_time()
+  if is_lost then owed.find() end
   wheel_turn()
   local codes, ids, nodes, kinds, firsts = columns.read(args[2], args[3], count, rows, terms)
   local others = rows < count and read_ops(codes, texts) or NOTHING

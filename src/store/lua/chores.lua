@@ -40,7 +40,7 @@ local function audit()
   local cursor, done = string.match(cursor_get('audit') .. ' 0', '^(%d+) (%d+)')
   local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', 64)
   local repairs, looked, at = 0, 0, 2 * tonumber(done)
-  write_holds()
+  owed.settle()
   while at < #page[2] and looked < AUDIT_MAX do
     local n = node_get(page[2][at + 1])
     local put_right, count = 0, 0
@@ -202,6 +202,7 @@ local function rewrite_jobs(ids)
     local id, packed = ids[i], got[i]
     local is_other = packed and byte(packed) ~= layout.format
     if is_other and U.jobs[id] == nil then
+      owed.leave(id)
       U.raw[id], kept.jobs[id] = nil, nil
       set[#set + 1], set[#set + 2] = id, layout.job.pack(job_read(id, packed))
     elseif is_other and U.jobs[id] then

@@ -300,8 +300,8 @@ local function texts_of(health, limits)
 end
 
 -- The node as it was read, and `counts`, which are its counters from now on. `room` is how many it takes; one that takes
--- none has less than nothing. `taken` and `ended`: jobs that got a lease of it in this batch, or that run since, each with
--- what `h:NODE` says of it, and those whose lease ended.
+-- none has less than nothing. `taken` and `ended`: jobs that run since this batch, each with what `h:NODE` says of it, and
+-- those whose lease ended; without those that are `owed`.
 local function keep_node(node)
   columns.ask()
   if gated and gated[node] then return nil end
@@ -315,7 +315,8 @@ local function keep_node(node)
   n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
   n.texts, n.epoch_text, n.backs = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}
   n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
-  known[node] = n
+  n.owed = kept.owed[node] or {count = 0}
+  kept.owed[node], known[node] = n.owed, n
   return n
 end
 
@@ -517,19 +518,19 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   local phase, counts = way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
   if not n.is_changed then change(n) end
-  local taken, takes = n.taken, n.takes + 2
-  taken[takes - 1] = id
-  taken[takes] = way.hold
-  n.takes = takes
-  n.counts = counts
-  n.room = n.room - 1
-  jobs[id] = {back = back, node = n, phase = phase}
-  local list = way.list
+  local list = n.owed
   local listed = list.count + 1
   list[listed] = id
   list.count = listed
+  n.counts = counts
+  n.room = n.room - 1
+  jobs[id] = {back = back, node = n, phase = phase, way = way}
+  list = way.list
+  listed = list.count + 1
+  list[listed] = id
+  list.count = listed
   made = made + 1
-  created = created or U.created
+  if not created then created, U.owes = U.created, true end
   created[made] = id
   active = active + 1
   local to, last = row, size + 4
@@ -560,11 +561,15 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
     at = at + 1
   end
   phase = way.phase
-  local record, mark, list = phase.head .. back, way.mark, way.list
-  local taken, takes = n.taken, n.takes + 2
-  taken[takes - 1] = id
-  taken[takes] = mark and mark .. n.epoch_text or way.hold
-  n.takes = takes
+  local record, list = phase.head .. back, way.list
+  if j.way then
+    j.way = way
+  else
+    local taken, takes, mark = n.taken, n.takes + 2, way.mark
+    taken[takes - 1] = id
+    taken[takes] = mark and mark .. n.epoch_text or way.hold
+    n.takes = takes
+  end
   j.phase = phase
   if list then wheel.add(list, id) end
   if not n.is_changed then change(n) end
@@ -589,9 +594,11 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
   if n.counts % ONE_RESERVED < ONE_RUNNING then return nil end
   local head = way.phase.head
   local record = has_more[code] and head .. back .. text() or head .. back -- the result is the last
-  local ends = n.ends + 1
-  n.ended[ends] = id
-  n.ends = ends
+  if not j.way then
+    local ends = n.ends + 1
+    n.ended[ends] = id
+    n.ends = ends
+  end
   jobs[id] = nil
   if not n.is_changed then change(n) end
   n.counts = counts

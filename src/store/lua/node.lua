@@ -65,7 +65,7 @@ local function orphans_some()
     local first = call('LPOP', KEY .. 'ended')
     if not first then return end
     local cursor, node = string.match(first, '^(%d+) (.*)$')
-    write_holds()
+    owed.settle(node)
     local page, ids = call('HSCAN', KEY .. 'h:' .. node, cursor, 'COUNT', left), {}
     for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
     sort(ids) -- oldest first
@@ -141,7 +141,7 @@ end
 -- What `h:NODE` says of each.
 local function holds_read(n, ids)
   local values = {}
-  write_holds()
+  owed.settle(n.id)
   for from = 1, #ids, ARGS_MAX do
     local to = from + ARGS_MAX - 1
     local part = call('HMGET', KEY .. 'h:' .. n.id, unpack_list(ids, from, to < #ids and to or #ids))
@@ -153,7 +153,7 @@ end
 -- All that the node has there and `fits`.
 local function holds_find(n, fits)
   local ids = {}
-  write_holds()
+  owed.settle(n.id)
   local all = call('HGETALL', KEY .. 'h:' .. n.id)
   for i = 1, #all, 2 do
     if fits(all[i], all[i + 1]) then ids[#ids + 1] = all[i] end

@@ -70,6 +70,7 @@ static const struct {
     {"LIMIT", "RESULT", WIRE_RESULT_MAX},
     {"LIMIT", "LANE_TOLD", STORE_LANE_TOLD},
     {"LIMIT", "RENEW", WIRE_RENEW_MAX},
+    {"LIMIT", "OWED", WIRE_OWED_MAX},
     {"LIMIT", "CLEAR", LEDGER_CLEAR_MAX}, /* run-out leases one reserve clears */
     {NULL, "AWAY_MS", LEDGER_AWAY_MS},
     {NULL, "AWAY_GRACE_MS", LEDGER_AWAY_GRACE_MS},

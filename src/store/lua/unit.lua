@@ -18,8 +18,10 @@ local A, at -- its arguments, and where we stand in them
 -- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
 -- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
--- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated().
-local kept = {jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil}
+-- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and `owes`: see there.
+local kept = {
+  jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
+}
 local columns = {} -- columns.lua
 
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
@@ -41,6 +43,8 @@ local LAZY = { -- most batches need few of the tables of U
   end,
 }
 
+local begin_library, note_work
+do -- Lua has room for 200 locals
 -- What a call costs, for a test that looks whether it grows: commands, their arguments and what they answer. The
 -- largest is kept in `meta.work`; that of calls that somebody made and not the clock in `meta.asked`, how many
 -- records of jobs such a call read and wrote in `meta.records`, and how often it asked a rule in `meta.rules`.
@@ -56,7 +60,7 @@ local function counted(...)
   return got
 end
 
-local function note_work()
+function note_work()
   work.asked = work.work
   for name, value in pairs(work) do
     local most = tonumber(redis.call('HGET', KEY .. 'meta', name) or 0)
@@ -74,11 +78,13 @@ local function count_rules()
   end
 end
 
-local function begin_library()
+function begin_library()
   if TEST_CLOCK then count_rules() end
   call, sub, byte, find = TEST_CLOCK and counted or redis.call, string.sub, string.byte, string.find
   pack, unpack_struct, char = struct.pack, struct.unpack, string.char
   unpack_list, concat, sort, floor = unpack, table.concat, table.sort, math.floor
+end
+
 end
 
 local function layout_use(format)
@@ -215,6 +221,7 @@ local function jobs_prefetch(ids)
 end
 
 local stamps = {APART = ''} -- lease.lua
+local owed = {} -- what `h:NODE` does not say yet, see below
 
 local function job_get(id)
   local j = U.jobs[id]
@@ -225,6 +232,7 @@ local function job_get(id)
       packed = U.raw[id]
     end
     j = packed and job_read(id, packed) or false
+    owed.leave(id)
     U.jobs[id], kept.jobs[id] = j, nil
   end
   if not j then return nil end
@@ -287,8 +295,70 @@ local function write_holds()
   U.holds = nil
 end
 
-local function has_leases(node)
+-- Most jobs are over soon after they began. So what the steps of columns.lua reserve is not written to `h:NODE` at once, but
+-- only by who wants to read there, once a second, and when there are LIMIT.OWED: what has ended by then needs nothing.
+-- Until then it is owed: it has a `way`, which says what `h:NODE` would say of it. `kept.owed` has the ids by node, among
+-- them those that are over; the list `owed` in Redis has all of them, should what is kept be lost; `kept.owes` is how many.
+do
+local function text_of(j)
+  local way = j.way
+  return way.mark and way.mark .. j.node.epoch_text or way.hold
+end
+
+local function write(list)
+  local jobs = kept.jobs
+  for i = 1, list.count do
+    local id = list[i]
+    local j = jobs[id]
+    if j and j.way then
+      holds_of(j.node.id)[id] = text_of(j)
+      j.way = nil
+    end
+  end
+  list.count = 0
+end
+
+-- A verb has its own of this job from now on.
+function owed.leave(id)
+  local j = kept.jobs[id]
+  if j and j.way then holds_of(j.node.id)[id] = text_of(j) end
+end
+
+-- `h:NODE` of this node says all, or that of all nodes.
+function owed.settle(node)
+  if node then
+    if kept.owed[node] then write(kept.owed[node]) end
+  else
+    for _, list in pairs(kept.owed) do write(list) end
+  end
   write_holds()
+  if not node and kept.owes > 0 then
+    call('DEL', KEY .. 'owed')
+    kept.owes = 0
+  end
+end
+
+-- What was kept is lost: the records tell what is owed. At the beginning of a batch: nothing has changed yet.
+function owed.find()
+  local parts, ids = call('LRANGE', KEY .. 'owed', 0, -1), {}
+  if #parts == 0 then return end
+  for i = 1, #parts do
+    for at = 1, #parts[i], JOB_ID do ids[#ids + 1] = sub(parts[i], at, at + JOB_ID - 1) end
+  end
+  jobs_prefetch(ids)
+  for i = 1, #ids do
+    local j = job_get(ids[i])
+    if j and j.lease ~= NONE then holds_of(j.node)[j.id] = stamps.value(j) end
+  end
+  U.jobs, U.nodes = nil, nil -- they were only looked at
+  write_holds()
+  call('DEL', KEY .. 'owed')
+end
+
+end
+
+local function has_leases(node)
+  owed.settle(node)
   return call('EXISTS', KEY .. 'h:' .. node) == 1
 end
 
@@ -352,7 +422,9 @@ local function write_created()
     local bucket, to = bucket_of(ids[from]), #ids
     while bucket_of(ids[to]) ~= bucket do to = to - 1 end
     local span = sub(bucket, 1, SPAN)
-    call('ZADD', KEY .. 'l:' .. span, 0, concat(ids, '', from, to))
+    local text = concat(ids, '', from, to)
+    call('ZADD', KEY .. 'l:' .. span, 0, text)
+    if U.owes then call('RPUSH', KEY .. 'owed', text) end
     if span ~= U.span then
       call('ZADD', KEY .. 'spans', 0, span)
       if span > U.span then U.span = span end
@@ -360,7 +432,8 @@ local function write_created()
     from = to + 1
   end
   U.total, U.unlooked = U.total + #ids, U.unlooked + #ids
-  U.created, U.made = nil, 0
+  if U.owes then kept.owes = kept.owes + #ids end
+  U.created, U.made, U.owes = nil, 0, false
 end
 
 function write_jobs()
