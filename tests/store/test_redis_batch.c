@@ -392,6 +392,23 @@ static void test_leases_that_need_not_be_written(void **state)
     assert_int_equal(number_of("EXISTS", "owed"), 0);
 }
 
+/* Few nodes are a table to Redis as well, also after it was started and has read them from a file.
+ */
+static void test_nodes_are_a_table(void **state)
+{
+    static const char reload[] = "redis.call('RESTORE', KEYS[1], 0, redis.call('DUMP', KEYS[1]), "
+                                 "'REPLACE')";
+
+    assert_string_equal(redis_say(server.port, "OBJECT ENCODING sched:{f}:n"), "hashtable");
+    redis_say(server.port, "EVAL %s 1 sched:{f}:n", reload);
+    assert_string_equal(redis_say(server.port, "OBJECT ENCODING sched:{f}:n"), "listpack");
+    redis_say(server.port, "FUNCTION FLUSH");
+    begin();
+    reserve(60);
+    call(NULL);
+    assert_string_equal(redis_say(server.port, "OBJECT ENCODING sched:{f}:n"), "hashtable");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -401,6 +418,7 @@ int main(void)
         TEST(test_an_ack_that_was_lost_with_its_master),
         TEST(test_leases_that_are_not_written_yet),
         TEST(test_leases_that_need_not_be_written),
+        TEST(test_nodes_are_a_table),
         TEST(test_spoken_of_before_it_is_made),
         TEST(test_a_shorter_term),
         TEST(test_those_that_are_alike),

@@ -160,6 +160,7 @@ local function begin_batch(now, gen, known)
   if not packed then formats_begin(now) end
   if not packed or is_other or packed ~= kept.state then
     kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
+    kept.is_table = false
     is_lost = packed
   end
   kept.state = nil -- until this batch has come to its end

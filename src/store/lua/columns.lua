@@ -313,15 +313,22 @@ local function keep_node(node)
   end
   n.counts, n.room = ONE_RESERVED * n.reserved + ONE_RUNNING * n.running, lease_room(n)
   n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
-  n.texts, n.epoch_text, n.backs = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}
+  n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}, {}
   n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
   n.owed = kept.owed[node] or {count = 0}
   kept.owed[node], known[node] = n.owed, n
   return n
 end
 
+-- Its record with these counters. A node that is neither quite busy nor idle has the same ones again and again.
 function columns.node_text(n)
-  return counts_text(n, n.counts) .. n.facts
+  local counts = n.counts
+  local record = n.records[counts]
+  if not record then
+    record = counts_text(n, counts) .. n.facts
+    n.records[counts] = record
+  end
+  return record
 end
 
 local function change(n)
@@ -354,7 +361,7 @@ function columns.write_nodes(set)
   for i = 1, changes do
     local n = changed[i]
     n.is_changed = false
-    set[2 * i - 1], set[2 * i] = n.id, columns.node_text(n)
+    set[2 * i - 1], set[2 * i] = n.id, n.records[n.counts] or columns.node_text(n)
   end
   return 2 * changes
 end

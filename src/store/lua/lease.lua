@@ -181,11 +181,12 @@ function stamps.move(n, op)
   node_changed(n)
 end
 
--- A new node is written with an era of no runs: that makes its record so long that Redis keeps `n` as a table from then
--- on, also when this batch ends and writes it as it is. A hash of few short texts is a list to Redis, and who wants one
--- of them walks along it.
-function stamps.begin(n)
-  call('HSET', KEY .. 'n', n.id, layout.node.pack(n) .. pack(ERA, 0, 0, 0))
+-- A hash of few short texts is a list to Redis, and who wants one of them walks along it. A node that is written with an
+-- era of no runs has so long a record that Redis keeps `n` as a table from then on, also when it is written as it is.
+-- Redis begins anew with a list when it was started, and somebody may have emptied it.
+function stamps.lengthen(id, packed)
+  call('HSET', KEY .. 'n', id, packed .. pack(ERA, 0, 0, 0))
+  kept.is_table = true
 end
 
 -- The epoch of its runs is over, see begin_epoch: they keep the term they have, and a sweep looks at each. Some may be

@@ -109,7 +109,6 @@ function verbs.M(op)
     node_changed(n)
     tell_changed(n.id)
   end
-  if created then stamps.begin(n) end
   return put_answer(ERR.OK, n, created)
 end
 

@@ -18,9 +18,11 @@ local A, at -- its arguments, and where we stand in them
 -- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
 -- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
--- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and `owes`: see there.
+-- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and
+-- `owes`: see there. `is_table`: see stamps.lengthen.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
+  is_table = false,
 }
 local columns = {} -- columns.lua
 
@@ -112,6 +114,10 @@ end
 -- Runs one command over a long list of arguments, a part at a time; `width` of them belong together.
 local function call_in_parts(command, key, args, width, count)
   local part, last = ARGS_MAX - ARGS_MAX % (width or 1), count or #args
+  if last <= part then
+    call(command, key, unpack_list(args, 1, last))
+    return
+  end
   for from = 1, last, part do
     local to = from + part - 1
     call(command, key, unpack_list(args, from, to < last and to or last))
@@ -474,7 +480,10 @@ function write_nodes()
       end
     end
   end
-  if size > 0 then call_in_parts('HSET', KEY .. 'n', set, 2, size) end
+  if size > 0 then
+    if not kept.is_table then stamps.lengthen(set[1], set[2]) end
+    call_in_parts('HSET', KEY .. 'n', set, 2, size)
+  end
   if #del > 0 then call_in_parts('HDEL', KEY .. 'n', del) end
 end
 
