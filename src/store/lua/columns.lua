@@ -168,6 +168,7 @@ local is_asked -- have the records of all rows been asked for?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
+local has_holds -- has any of them `taken` or `ended`?
 local job, node_of -- the layouts that are written
 local LEASE, ABOUT, EPOCH, TEXTS -- where these begin in the record of a job
 local EPOCH_BYTES = 4
@@ -222,7 +223,7 @@ function columns.resume()
 end
 
 function columns.open()
-  jobs, known, is_asked, bucket, changes, phases = kept.jobs, kept.nodes, false, nil, 0, {}
+  jobs, known, is_asked, bucket, changes, phases, has_holds = kept.jobs, kept.nodes, false, nil, 0, {}, false
   specimens, made_now = made_now, {}
   ways_open()
   columns.resume()
@@ -331,15 +332,11 @@ function columns.node_text(n)
   return record
 end
 
-local function change(n)
-  n.is_changed = true
-  changes = changes + 1
-  changed[changes] = n
-end
-
 -- Which jobs have a lease of them since, and which none any more. What the steps took came before anything
 -- that a verb did to it.
 function columns.write_holds()
+  if not has_holds then return end
+  has_holds = false
   for i = 1, changes do
     local n = changed[i]
     local takes, ends = n.takes, n.ends
@@ -358,12 +355,15 @@ end
 
 -- Their names and texts, one after the other. Answers how many.
 function columns.write_nodes(set)
+  local size = 0
   for i = 1, changes do
     local n = changed[i]
     n.is_changed = false
-    set[2 * i - 1], set[2 * i] = n.id, n.records[n.counts] or columns.node_text(n)
+    set[size + 1] = n.id
+    size = size + 2
+    set[size] = n.records[n.counts] or columns.node_text(n)
   end
-  return 2 * changes
+  return size
 end
 
 local way_find -- asks the rule
@@ -524,7 +524,10 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   local back = n.backs[terms[kind]] or back_of(n, way, kind)
   local phase, counts = way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
-  if not n.is_changed then change(n) end
+  if not n.is_changed then
+    local last = changes + 1
+    n.is_changed, changed[last], changes = true, n, last
+  end
   local list = n.owed
   local listed = list.count + 1
   list[listed] = id
@@ -544,7 +547,8 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   to[last - 3] = id
   to[last - 2] = record
   to[last - 1] = id .. ':s'
-  to[last] = text()
+  at = at + 1
+  to[last] = A[at]
   size = last
   if has_more[code] then note_session(text(), text(), text()) end
   return n.texts[counts] or counts_text(n, counts), record
@@ -575,11 +579,14 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
     local taken, takes, mark = n.taken, n.takes + 2, way.mark
     taken[takes - 1] = id
     taken[takes] = mark and mark .. n.epoch_text or way.hold
-    n.takes = takes
+    n.takes, has_holds = takes, true
   end
   j.phase = phase
   if list then wheel.add(list, id) end
-  if not n.is_changed then change(n) end
+  if not n.is_changed then
+    local last = changes + 1
+    n.is_changed, changed[last], changes = true, n, last
+  end
   n.counts = counts
   local last = size + 2
   row[last - 1] = id
@@ -600,14 +607,23 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
   local counts = n.counts - ONE_RUNNING
   if n.counts % ONE_RESERVED < ONE_RUNNING then return nil end
   local head = way.phase.head
-  local record = has_more[code] and head .. back .. text() or head .. back -- the result is the last
+  local record
+  if has_more[code] then
+    at = at + 1
+    record = head .. back .. A[at] -- the result is the last
+  else
+    record = head .. back
+  end
   if not j.way then
     local ends = n.ends + 1
     n.ended[ends] = id
-    n.ends = ends
+    n.ends, has_holds = ends, true
   end
   jobs[id] = nil
-  if not n.is_changed then change(n) end
+  if not n.is_changed then
+    local last = changes + 1
+    n.is_changed, changed[last], changes = true, n, last
+  end
   n.counts = counts
   n.room = n.room + 1
   active = active - 1
