@@ -365,6 +365,8 @@ void conf_help(const struct schema *schema, struct buf *out)
 
         swap_case(field->name, '_', flag ? '-' : '_', name);
         buf_fmt(out, "  %s%-25s %s", flag ? "--" : "  ", name, field->help);
+        for (size_t word = 0; field->name_at && field->name_at(word); word++)
+            buf_fmt(out, "%s%s", word ? ", " : ": ", field->name_at(word));
         if (!flag)
             buf_str(out, STR(" (only in the file)"));
         else if (field->preset)

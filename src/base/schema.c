@@ -249,12 +249,19 @@ static void id_tell(const struct field *field, struct buf *text)
             id_max(field));
 }
 
+const char *field_word(const struct field *field, size_t index)
+{
+    return field->names ? field->names[index] : field->name_at(index);
+}
+
 static bool enum_from_text(const struct field *field, struct str text, void *to,
                            struct arena *arena)
 {
-    for (int i = 0; field->names[i]; i++)
-        if (str_is(text, field->names[i])) {
-            *(int *)to = i;
+    const char *word;
+
+    for (size_t i = 0; (word = field_word(field, i)); i++)
+        if (str_is(text, word)) {
+            *(int *)to = (int)i;
             return true;
         }
     return false;
@@ -268,15 +275,17 @@ static bool enum_from_json(const struct field *field, const struct json *value, 
 
 static void enum_tell(const struct field *field, struct buf *text)
 {
+    const char *word;
+
     buf_str(text, STR("one of"));
-    for (int i = 0; field->names[i]; i++)
-        buf_fmt(text, "%s %s", i ? "," : "", field->names[i]);
+    for (size_t i = 0; (word = field_word(field, i)); i++)
+        buf_fmt(text, "%s %s", i ? "," : "", word);
 }
 
 static void enum_show(const struct field *field, const void *from, struct jsonw *w)
 {
     assert(*(const int *)from >= 0);
-    jsonw_str(w, str_of(field->names[*(const int *)from]));
+    jsonw_str(w, str_of(field_word(field, (size_t) * (const int *)from)));
 }
 
 static bool strs_from_json(const struct field *field, const struct json *value, void *to,

@@ -31,6 +31,9 @@ enum field_flag {
     FIELD_SECRET = 4,   /* `config show` prints *** */
     FIELD_NO_FLAG = 8,  /* only from the file or a body, never a flag or env */
     FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others wait for a start */
+    FIELD_HIDDEN = 32,  /* read, but in no document */
+    FIELD_SENDER = 64,  /* required over HTTP, by hand; a node's socket knows it already */
+    FIELD_OWN = 256,    /* this and higher ones are marks of the table's own */
 };
 
 #define FIELD_OFF INT64_MIN
@@ -39,15 +42,36 @@ struct field {
     const char *name;  /* snake_case; flag --snake-case and env BERTH_SNAKE_CASE follow from it */
     const char *alias; /* another accepted spelling, or NULL */
     enum field_type type;
-    size_t offset;              /* of the value in the struct */
-    int64_t min, max;           /* both 0: no bound; max below min: no upper bound */
-    const char *const *names;   /* FIELD_ENUM: NULL-terminated */
-    const struct field *fields; /* FIELD_OBJ */
+    size_t offset;                        /* of the value in the struct */
+    int64_t min, max;                     /* both 0: no bound; max below min: no upper bound */
+    const char *const *names;             /* FIELD_ENUM: NULL-terminated */
+    const char *(*name_at)(size_t index); /* instead: out of a table; NULL after the last */
+    const struct field *fields;           /* FIELD_OBJ */
     size_t field_count;
     const char *preset; /* the default as text, read like a flag; NULL leaves the struct as it is */
     const char *help;
-    unsigned flags; /* enum field_flag */
+    unsigned flags;      /* enum field_flag */
+    const char *shape;   /* in documents, instead of what the type says: see server/messages.h */
+    const char *example; /* JSON text, or NULL */
 };
+
+/* Settings in short: key, type (or its words), place, default, flags, help; what else a row has
+ * follows as designated initialisers. BOUND: with the lowest and the highest. */
+#define FIELD_PLAIN(key, kind, at, value, marks, text, ...)                                        \
+    {                                                                                              \
+        .name = (key), .type = FIELD_##kind, .offset = (at), .preset = (value), .flags = (marks),  \
+        .help = (text), __VA_ARGS__                                                                \
+    }
+#define FIELD_BOUND(key, kind, at, low, high, value, marks, text, ...)                             \
+    FIELD_PLAIN(key, kind, at, value, marks, text, .min = (low), .max = (high), __VA_ARGS__)
+#define FIELD_WORDS(key, at, words, value, marks, text, ...)                                       \
+    FIELD_PLAIN(key, ENUM, at, value, marks, text, .names = (words), __VA_ARGS__)
+/* A row in short. `in` is the struct, `kind` one of the types without FIELD_; what else it has
+ * follows as designated initialisers. */
+#define FIELD_ROW(in, member, kind, ...)                                                           \
+    {                                                                                              \
+        .name = #member, .type = FIELD_##kind, .offset = offsetof(struct in, member), __VA_ARGS__  \
+    }
 
 struct schema {
     const char *what; /* "the body", "the configuration": for messages */
@@ -108,6 +132,8 @@ enum err yaml_to_json(struct str yaml, struct arena *arena, struct str *ret_json
                       struct problem *why);
 
 /* One field: reading it, saying what it expects, showing it. */
+
+const char *field_word(const struct field *field, size_t index); /* FIELD_ENUM; NULL: no more */
 
 /* A preset, a flag or an environment variable; strings point into `text`. */
 bool field_from_text(const struct field *field, struct str text, void *out, struct arena *arena);

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/digest.h"
 #include "model/argv.h"
@@ -13,74 +14,77 @@
 enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
 
 static const struct field option_fields[] = {
-    {.name = "require_tts",
-     .type = FIELD_BOOL,
-     .offset = offsetof(struct spec_options, require_tts)},
-    {.name = "require_asr",
-     .type = FIELD_BOOL,
-     .offset = offsetof(struct spec_options, require_asr)},
-    {.name = "strict", .type = FIELD_BOOL, .offset = offsetof(struct spec_options, strict)},
-    {.name = "preferred_node_id",
-     .type = FIELD_ID,
-     .offset = offsetof(struct spec_options, preferred_node_id),
-     .max = NODE_ID_MAX},
+    FIELD_ROW(spec_options, require_tts, BOOL),
+    FIELD_ROW(spec_options, require_asr, BOOL),
+    FIELD_ROW(spec_options, strict, BOOL),
+    FIELD_ROW(spec_options, preferred_node_id, ID, .max = NODE_ID_MAX),
 };
 
-#define SPEC_AT(member) offsetof(struct spec, member)
+/* One row, and nothing else, makes a field of a job: by it the field is read, kept, sent to the
+ * node, shown and described. Rows are in the order in which they are kept. */
+#define ROW(member, kind, marks, sample, ...)                                                      \
+    FIELD_ROW(spec, member, kind, .flags = (marks), .example = (sample), __VA_ARGS__)
+#define BOTH (SPEC_F2F | SPEC_TASK)
 
 static const struct field fields[] = {
-    {.name = "session_id",
-     .type = FIELD_STR,
-     .offset = SPEC_AT(session_id),
-     .min = 1,
-     .max = TEXT_MAX},
-    {.name = "src",
-     .alias = "src_lang",
-     .type = FIELD_STR,
-     .offset = SPEC_AT(src),
-     .max = POOL_LANG_MAX},
-    {.name = "tgt",
-     .alias = "tgt_lang",
-     .type = FIELD_STR,
-     .offset = SPEC_AT(tgt),
-     .max = POOL_LANG_MAX},
-    {.name = "audio_ref", .type = FIELD_STR, .offset = SPEC_AT(audio_ref), .max = REF_MAX},
-    {.name = "options",
-     .type = FIELD_OBJ,
-     .offset = SPEC_AT(options),
-     .fields = option_fields,
-     .field_count = COUNT_OF(option_fields)},
-    {.name = "type", .type = FIELD_NAME, .offset = SPEC_AT(type), .max = POOL_LANG_MAX},
-    {.name = "title", .type = FIELD_STR, .offset = SPEC_AT(title), .max = TEXT_MAX},
-    {.name = "priority", .type = FIELD_INT, .offset = SPEC_AT(priority), .min = 0, .max = 9},
-    {.name = "payload", .type = FIELD_JSON, .offset = SPEC_AT(payload)},
-    {.name = "command", .type = FIELD_JSON, .offset = SPEC_AT(command)},
-    {.name = "secrets", .type = FIELD_JSON, .offset = SPEC_AT(secrets)},
-    {.name = "requires", .type = FIELD_STR, .offset = SPEC_AT(requires), .max = 1024},
-    {.name = "interactive", .type = FIELD_BOOL, .offset = SPEC_AT(interactive)},
-    {.name = "queue_ms", .type = FIELD_MS, .offset = SPEC_AT(queue_ms), .min = 0, .max = DAY_MS},
-    {.name = "timeout_ms",
-     .type = FIELD_MS,
-     .offset = SPEC_AT(timeout_ms),
-     .min = 0,
-     .max = 30LL * DAY_MS},
-    {.name = "max_attempts",
-     .alias = "max_retry",
-     .type = FIELD_INT,
-     .offset = SPEC_AT(max_attempts),
-     .min = 1,
-     .max = JOB_ATTEMPTS_MAX},
-    {.name = "callback_url", .type = FIELD_STR, .offset = SPEC_AT(callback_url), .max = 2048},
-    {.name = "traceparent",
-     .type = FIELD_STR,
-     .offset = SPEC_AT(traceparent),
-     .max = TRACE_PARENT_LEN},
-    {.name = "retried_from", .type = FIELD_ID, .offset = SPEC_AT(retried_from), .max = JOB_ID_TEXT},
-    {.name = "submitted_by", .type = FIELD_STR, .offset = SPEC_AT(submitted_by), .max = TEXT_MAX},
+    ROW(type, NAME, SPEC_TASK | SPEC_NEEDED | SPEC_KEPT, "\"dev\"", .max = POOL_LANG_MAX),
+    ROW(traceparent, STR, BOTH | SPEC_SHOWN_SET,
+        "\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\"", .max = TRACE_PARENT_LEN,
+        .help = "W3C trace context; the header of that name counts too"),
+    ROW(session_id, STR, BOTH | SPEC_SHOWN, "\"room-1\"", .min = 1, .max = TEXT_MAX),
+    ROW(src, STR, SPEC_F2F | SPEC_TALK | SPEC_NEEDED | SPEC_LONG_NAME | SPEC_SHOWN, "\"en\"",
+        .alias = "src_lang", .max = POOL_LANG_MAX),
+    ROW(tgt, STR, SPEC_F2F | SPEC_TALK | SPEC_NEEDED | SPEC_LONG_NAME | SPEC_SHOWN, "\"zh\"",
+        .alias = "tgt_lang", .max = POOL_LANG_MAX),
+    ROW(audio_ref, STR, SPEC_F2F | SPEC_TALK | SPEC_SHOWN, "\"blob://1\"", .max = REF_MAX,
+        .shape = "string|null"),
+    ROW(options, OBJ, SPEC_F2F | SPEC_SHOWN_SET, "{\"require_tts\":true}", .fields = option_fields,
+        .field_count = COUNT_OF(option_fields)),
+    ROW(title, STR, SPEC_TASK | SPEC_SHOWN, "\"build\"", .max = TEXT_MAX),
+    ROW(priority, INT, SPEC_TASK | SPEC_KEPT | SPEC_SHOWN, "3", .max = 9,
+        .help = "higher first, default 5"),
+    ROW(payload, JSON, BOTH | SPEC_SHOWN_SET, "{\"branch\":\"main\"}",
+        .help = "any JSON; the node gets it as it is"),
+    ROW(command, JSON, SPEC_TASK | SPEC_SHOWN_SET, "[\"make\",\"test\"]",
+        .shape = "string|[string]", .help = "a text for the shell, or a program and its arguments"),
+    ROW(secrets, JSON, SPEC_TASK | SPEC_SHOWN_SET, "[\"key\"]", .shape = "[string]|{string}",
+        .help = "names of secrets of its node, or {VARIABLE: name}"),
+    ROW(requires, STR, SPEC_TASK | SPEC_SHOWN_SET, "\"zone=eu\"", .max = 1024,
+        .help = "labels its node must have: key=value,key=value"),
+    ROW(interactive, BOOL, SPEC_TASK | SPEC_SHOWN_SET, "true"),
+    ROW(queue_ms, MS, SPEC_TASK | SPEC_SHOWN_SET, "30000", .max = DAY_MS,
+        .help = "how long it may wait for a slot"),
+    ROW(timeout_ms, MS, BOTH | SPEC_SHOWN_SET, "60000", .max = 30LL * DAY_MS,
+        .help = "how long it may run, from its ACK"),
+    ROW(max_attempts, INT, BOTH, "2", .alias = "max_retry", .min = 1, .max = JOB_ATTEMPTS_MAX),
+    ROW(callback_url, STR, BOTH | SPEC_NOT_NODE, "\"http://127.0.0.1:9/\"", .max = 2048,
+        .help = "gets the job POSTed when it ended"),
+    ROW(retried_from, ID, SPEC_SHOWN_SET, "\"j0000000000001\"", .max = JOB_ID_TEXT),
+    ROW(submitted_by, STR, SPEC_SHOWN_SET, "\"ci\"", .max = TEXT_MAX,
+        .help = "the name of the token that submitted it; absent when there were no tokens"),
 };
 
-static const struct schema spec_schema = {
-    .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
+const struct schema spec_schema = {.what = "the job", .fields = fields, .count = COUNT_OF(fields)};
+
+static bool is_given(const struct field *field, const struct spec *spec)
+{
+    const void *at = (const char *)spec + field->offset;
+
+    switch (field->type) {
+    case FIELD_BOOL:
+        return *(const bool *)at;
+    case FIELD_INT:
+    case FIELD_MS:
+        return *(const int64_t *)at != 0 && *(const int64_t *)at != FIELD_OFF;
+    case FIELD_JSON:
+        return !json_is_null(*(const struct json *const *)at);
+    case FIELD_OBJ:
+        return spec->options_raw != NULL;
+    default:
+        assert(field->type == FIELD_STR || field->type == FIELD_ID || field->type == FIELD_NAME);
+        return ((const struct str *)at)->at != NULL;
+    }
+}
 
 /* `namespace`: for a node; at == NULL: it is in the type. */
 static void write_spec_in(struct spec *spec, struct str namespace, struct arena *arena)
@@ -90,45 +94,20 @@ static void write_spec_in(struct spec *spec, struct str namespace, struct arena 
 
     buf_reserve(&buf, 512);
     jsonw_obj(&w);
-    jsonw_kstr(&w, "type", spec->type);
-    if (spec->traceparent.at)
-        jsonw_kstr(&w, "traceparent", spec->traceparent);
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        const struct field *field = &fields[i];
+        bool always = field->flags & SPEC_KEPT;
+
+        if (field->flags & SPEC_TALK ? !spec->f2f : !always && !is_given(field, spec))
+            continue;
+        jsonw_key(&w, field->name);
+        if (field->type == FIELD_OBJ) /* with what we do not know of it */
+            jsonw_raw(&w, json_raw(spec->options_raw));
+        else
+            field_show(field, spec, &w);
+    }
     if (namespace.at)
         jsonw_kstr(&w, "namespace", namespace);
-    if (spec->session_id.at)
-        jsonw_kstr(&w, "session_id", spec->session_id);
-    if (spec->f2f) {
-        jsonw_kstr(&w, "src", spec->src);
-        jsonw_kstr(&w, "tgt", spec->tgt);
-        jsonw_kstr(&w, "audio_ref", spec->audio_ref);
-    }
-    if (spec->options_raw)
-        jsonw_kraw(&w, "options", json_raw(spec->options_raw));
-    if (spec->title.at)
-        jsonw_kstr(&w, "title", spec->title);
-    jsonw_kint(&w, "priority", spec->priority);
-    if (!json_is_null(spec->payload))
-        jsonw_kraw(&w, "payload", json_raw(spec->payload));
-    if (!json_is_null(spec->command))
-        jsonw_kraw(&w, "command", json_raw(spec->command));
-    if (!json_is_null(spec->secrets))
-        jsonw_kraw(&w, "secrets", json_raw(spec->secrets));
-    if (spec->requires.at)
-        jsonw_kstr(&w, "requires", spec->requires);
-    if (spec->interactive)
-        jsonw_kbool(&w, "interactive", true);
-    if (spec->queue_ms)
-        jsonw_kint(&w, "queue_ms", spec->queue_ms);
-    if (spec->timeout_ms)
-        jsonw_kint(&w, "timeout_ms", spec->timeout_ms);
-    if (spec->max_attempts != FIELD_OFF)
-        jsonw_kint(&w, "max_attempts", spec->max_attempts);
-    if (spec->callback_url.at)
-        jsonw_kstr(&w, "callback_url", spec->callback_url);
-    if (spec->retried_from.at)
-        jsonw_kstr(&w, "retried_from", spec->retried_from);
-    if (spec->submitted_by.at)
-        jsonw_kstr(&w, "submitted_by", spec->submitted_by);
     jsonw_end_obj(&w);
     assert(w.depth == 0 && spec->type.at);
     spec->json = arena_str(arena, buf_view(&buf));
@@ -184,6 +163,18 @@ static enum err missing(struct problem *why, const char *name)
     return problem_set(why, ERR_BAD_FIELD, name, "%s is required.", name);
 }
 
+/* `mark`: which request it is. */
+static enum err check_needed(const struct spec *spec, unsigned mark, struct problem *why)
+{
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        const struct field *field = &fields[i];
+
+        if ((field->flags & SPEC_NEEDED) && (field->flags & mark) && !is_given(field, spec))
+            return missing(why, field->flags & SPEC_LONG_NAME ? field->alias : field->name);
+    }
+    return ERR_OK;
+}
+
 static enum err bad_lang(struct problem *why, const char *name)
 {
     return problem_set(why, ERR_BAD_FIELD, name,
@@ -196,12 +187,10 @@ enum err spec_read_f2f(const struct json *body, const struct spec_author *author
     struct spec spec = {.f2f = true, .priority = SPEC_PRIORITY_F2F, .max_attempts = FIELD_OFF};
     enum err err = read_fields(body, arena, &spec, why);
 
+    if (!err)
+        err = check_needed(&spec, SPEC_F2F, why);
     if (err)
         return err;
-    if (!spec.src.at)
-        return missing(why, "src_lang");
-    if (!spec.tgt.at)
-        return missing(why, "tgt_lang");
     if (!pool_lang_normalise(spec.src, arena, &spec.src))
         return bad_lang(why, "src_lang");
     if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
@@ -222,10 +211,10 @@ enum err spec_read_task(const struct json *body, const struct spec_author *autho
     struct spec spec = {.priority = SPEC_PRIORITY_TASK, .max_attempts = FIELD_OFF};
     enum err err = read_fields(body, arena, &spec, why);
 
+    if (!err)
+        err = check_needed(&spec, SPEC_TASK, why);
     if (err)
         return err;
-    if (!spec.type.at)
-        return missing(why, "type");
     err = namespace_enter(&author->view, "type", spec.type, POOL_LANG_MAX, arena, &spec.type, why);
     if (err)
         return err;

@@ -6,6 +6,21 @@
 #include "model/namespace.h"
 #include "store/store.h"
 
+/* Marks of the rows of spec_schema: where a field of a job appears. Every one is kept in its record
+ * when it is given. */
+enum spec_mark {
+    SPEC_F2F = FIELD_OWN,            /* in a request for face to face */
+    SPEC_TASK = FIELD_OWN << 1,      /* in a request for a task */
+    SPEC_NEEDED = FIELD_OWN << 2,    /* these requests must have it */
+    SPEC_LONG_NAME = FIELD_OWN << 3, /* its alias is what they call it */
+    SPEC_KEPT = FIELD_OWN << 4,      /* kept and sent to the node always */
+    SPEC_TALK = FIELD_OWN << 5,      /* the same of face to face, and never of a task */
+    SPEC_NOT_NODE = FIELD_OWN << 6,  /* no business of the node's */
+    SPEC_SHOWN = FIELD_OWN << 7,     /* shown with the job; null when it was not given */
+    SPEC_SHOWN_SET = FIELD_OWN << 8, /* shown when it was given */
+};
+extern const struct schema spec_schema;
+
 struct spec_options {
     bool require_tts;
     bool require_asr;

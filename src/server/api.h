@@ -6,6 +6,7 @@
 #include "server/route.h"
 
 /* api_node.c */
+extern const struct schema node_admin_schema;
 void api_node_register(struct call *call);
 void api_node_heartbeat(struct call *call);
 void api_node_deregister(struct call *call);
@@ -31,6 +32,7 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
                            struct problem *why);
 
 /* api_job.c */
+extern const struct schema job_report_schema;
 void api_job_ack(struct call *call);
 void api_job_done(struct call *call);
 void api_job_fail(struct call *call);
@@ -59,10 +61,12 @@ void api_debug(struct call *call);
 void api_report(struct call *call);
 
 /* api_breaker.c */
+extern const struct schema breaker_name_schema;
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
 
 /* api_deploy.c */
+extern const struct schema deploy_approve_schema;
 void api_deploy_list(struct call *call);
 void api_deploy_show(struct call *call);
 void api_deploy_put(struct call *call);
@@ -75,6 +79,7 @@ void api_deploy_release(struct call *call);
 void api_deploy_approve(struct call *call);
 
 /* api_deploy_node.c */
+extern const struct schema copy_report_schema;
 void api_deploy_view(struct call *call);
 void api_deploy_renew(struct call *call);
 void api_deploy_claim(struct call *call);

@@ -8,6 +8,7 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "sched/spec.h"
 #include "server/api.h"
 #include "server/guard.h"
 #include "server/hub.h"
@@ -293,27 +294,18 @@ struct message_fields {
     const struct json *result;
 };
 
-#define AT(member) offsetof(struct message_fields, member)
+#define ROW(member, kind, ...) FIELD_ROW(message_fields, member, kind, __VA_ARGS__)
 static const struct field fields[] = {
-    {.name = "job_id", .type = FIELD_STR, .offset = AT(job_id), .max = 64, .flags = FIELD_REQUIRED},
-    {.name = "attempt_id",
-     .type = FIELD_INT,
-     .offset = AT(attempt_id),
-     .min = 1,
-     .max = JOB_ATTEMPTS_MAX,
-     .flags = FIELD_REQUIRED},
-    {.name = "send_id",
-     .type = FIELD_INT,
-     .offset = AT(send_id),
-     .min = 1,
-     .max = INT64_C(1) << 47},
-    {.name = "node_id", .type = FIELD_ID, .offset = AT(node_id), .max = NODE_ID_MAX},
-    {.name = "status", .type = FIELD_STR, .offset = AT(status), .max = 64},
-    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = 1024},
-    {.name = "command", .type = FIELD_BOOL, .offset = AT(command)},
-    {.name = "result", .type = FIELD_JSON, .offset = AT(result)},
+    ROW(job_id, STR, .max = 64, .flags = FIELD_REQUIRED),
+    ROW(attempt_id, INT, .min = 1, .max = JOB_ATTEMPTS_MAX, .flags = FIELD_REQUIRED),
+    ROW(send_id, INT, .min = 1, .max = INT64_C(1) << 47, .help = "of the message it is about; ACK"),
+    ROW(node_id, ID, .max = NODE_ID_MAX, .flags = FIELD_SENDER),
+    ROW(status, STR, .max = 64),
+    ROW(reason, STR, .max = 1024),
+    ROW(command, BOOL, .help = "what ended is a command that came with the job: moves no breaker"),
+    ROW(result, JSON, .help = "any JSON"),
 };
-static const struct schema message_schema = {
+const struct schema job_report_schema = {
     .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
 
 /* At most so many bytes of it, in whole characters. */
@@ -334,7 +326,7 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
 {
     int64_t result_bytes_max = call->worker->server->settings->result_bytes_max;
     struct message_fields in = {0};
-    enum err err = schema_read(&message_schema, call->body, &in, call->arena, why);
+    enum err err = schema_read(&job_report_schema, call->body, &in, call->arena, why);
 
     if (err)
         return err;
@@ -478,11 +470,6 @@ static void raw_or_null(struct jsonw *w, const struct json *spec, const char *na
 void job_write(struct jsonw *w, const struct store_record *record,
                const struct namespace_view *view, struct arena *arena)
 {
-    static const char *const always[] = {"session_id", "src",   "tgt",
-                                         "audio_ref",  "title", "priority"};
-    static const char *const sometimes[] = {
-        "options",    "payload",      "command",     "secrets",     "requires",    "queue_ms",
-        "timeout_ms", "retried_from", "interactive", "traceparent", "submitted_by"};
     static const char *const callbacks[] = {[CALLBACK_WANTED] = "wanted",
                                             [CALLBACK_PENDING] = "pending",
                                             [CALLBACK_SENT] = "sent",
@@ -503,8 +490,9 @@ void job_write(struct jsonw *w, const struct store_record *record,
     jsonw_kint(w, "max_attempts", head->max_attempts);
     jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
     jsonw_kstr(w, "type", namespace_shown(view, json_str(json_get(spec, "type"), arena)));
-    for (size_t i = 0; i < COUNT_OF(always); i++)
-        raw_or_null(w, spec, always[i]);
+    for (size_t i = 0; i < spec_schema.count; i++)
+        if (spec_schema.fields[i].flags & SPEC_SHOWN)
+            raw_or_null(w, spec, spec_schema.fields[i].name);
     jsonw_kstr(w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(w, "created_ms", head->created_ms);
     jsonw_kint(w, "updated_ms", head->updated_ms);
@@ -515,9 +503,10 @@ void job_write(struct jsonw *w, const struct store_record *record,
             jsonw_kint(w, times[i], values[i]);
         else
             jsonw_knull(w, times[i]);
-    for (size_t i = 0; i < COUNT_OF(sometimes); i++)
-        if (!json_is_null(json_get(spec, sometimes[i])))
-            raw_or_null(w, spec, sometimes[i]);
+    for (size_t i = 0; i < spec_schema.count; i++)
+        if ((spec_schema.fields[i].flags & SPEC_SHOWN_SET) &&
+            !json_is_null(json_get(spec, spec_schema.fields[i].name)))
+            raw_or_null(w, spec, spec_schema.fields[i].name);
     if (head->callback != CALLBACK_NONE)
         jsonw_kstr(w, "callback", str_of(callbacks[head->callback]));
     jsonw_kraw(w, "attempts", record->history.len ? record->history : STR("[]"));

@@ -171,6 +171,63 @@ static void specs_survive_the_store(void **state)
     }
 }
 
+/* {"name":example,...} of every row of a job of this kind. */
+static struct str body_of_all(struct arena *arena, bool f2f)
+{
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    for (size_t i = 0; i < spec_schema.count; i++) {
+        const struct field *row = &spec_schema.fields[i];
+
+        if (!row->example)
+            fail_msg("%s has no example", row->name);
+        if (strcmp(row->name, "type") == 0)
+            jsonw_kstr(&w, "type", f2f ? STR("f2f") : STR("dev"));
+        else if (f2f || !(row->flags & SPEC_TALK))
+            jsonw_kraw(&w, row->name, str_of(row->example));
+    }
+    jsonw_end_obj(&w);
+    struct str body = arena_str(arena, buf_view(&buf));
+    buf_free(&buf);
+    return body;
+}
+
+/* A row that is read and not written, or the other way round, would lose what somebody sent. */
+static void every_row_is_kept_read_back_and_sent(void **state)
+{
+    static const struct store_head head = {.id = 99, .attempt = 1};
+    struct arena *arena = *state;
+
+    for (int f2f = 0; f2f < 2; f2f++) {
+        struct str body = body_of_all(arena, f2f);
+        const struct json *sent = parse(arena, body), *kept, *message;
+        struct str by = json_str(json_get(sent, "submitted_by"), arena);
+        struct spec spec, back;
+        struct problem why = {0};
+        uint64_t from;
+
+        assert_true(job_id_parse(json_str(json_get(sent, "retried_from"), arena), &from));
+        assert_int_equal(spec_again(body, from, by, arena, &spec, &why), ERR_OK);
+        assert_int_equal(spec_stored(spec.json, arena, &back, &why), ERR_OK);
+        kept = parse(arena, spec.json);
+        message = parse(arena, spec_message(&back, &head, arena));
+        for (size_t i = 0; i < spec_schema.count; i++) {
+            const struct field *row = &spec_schema.fields[i];
+            struct str value = json_raw(json_get(sent, row->name));
+            bool told = !(row->flags & SPEC_NOT_NODE);
+
+            if (!str_eq(json_raw(json_get(kept, row->name)), value))
+                fail_msg("%s is not kept: " STR_FMT, row->name, STR_ARG(spec.json));
+            if (!field_same(row, &spec, &back))
+                fail_msg("%s is not read back: " STR_FMT, row->name, STR_ARG(spec.json));
+            if (!str_eq(json_raw(json_get(message, row->name)), told ? value : STR("null")))
+                fail_msg("the node gets %s wrong", row->name);
+        }
+    }
+}
+
 /* Nor does a record that is damaged bring anything down. */
 static void what_we_did_not_write_is_refused(void **state)
 {
@@ -346,6 +403,7 @@ int main(void)
         ROW(a_namespace_is_part_of_the_type),
         ROW(face_to_face_has_its_own_defaults),
         ROW(specs_survive_the_store),
+        ROW(every_row_is_kept_read_back_and_sent),
         ROW(what_we_did_not_write_is_refused),
         ROW(only_a_retry_says_where_it_came_from),
         ROW(nobody_says_themselves_who_submits),
