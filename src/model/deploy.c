@@ -134,48 +134,35 @@ enum {
     DAY_MS = 24 * 3600 * 1000,
 };
 
-#define AT(member)         offsetof(struct deploy_spec, member)
-#define HEALTH_AT(member)  offsetof(struct deploy_health, member)
-#define LIMITS_AT(member)  offsetof(struct deploy_limits, member)
-#define RESTART_AT(member) offsetof(struct deploy_restart, member)
-
 const char *const deploy_spec_types[] = {"deployment", "daemon", NULL};
 
-static const struct field health_fields[] = {
-    {.name = "command", .type = FIELD_JSON, .offset = HEALTH_AT(command_given)},
-    {.name = "http", .type = FIELD_STR, .offset = HEALTH_AT(http), .min = 1, .max = URL_MAX},
-    {.name = "interval_ms",
-     .type = FIELD_MS,
-     .offset = HEALTH_AT(interval_ms),
-     .min = 100,
-     .max = DAY_MS,
-     .preset = "10000"},
-    {.name = "timeout_ms",
-     .type = FIELD_MS,
-     .offset = HEALTH_AT(timeout_ms),
-     .min = 50,
-     .max = DAY_MS,
-     .preset = "5000"},
-    {.name = "failures",
-     .type = FIELD_INT,
-     .offset = HEALTH_AT(failures),
-     .min = 1,
-     .max = 1000,
-     .preset = "3"},
-    {.name = "start_ms",
-     .type = FIELD_MS,
-     .offset = HEALTH_AT(start_ms),
-     .min = 0,
-     .max = DAY_MS,
-     .preset = "0"},
-};
-
-#define LIMIT(n)                                                                                   \
+/* A part of deploy_spec, so that its name is not its member's. */
+#define ROW(text, in, member, kind, ...)                                                           \
     {                                                                                              \
-        .name = #n, .type = FIELD_INT, .offset = LIMITS_AT(n), .min = 1, .max = LIMIT_MAX          \
+        .name = (text), .type = FIELD_##kind, .offset = offsetof(struct in, member), __VA_ARGS__   \
     }
-static const struct field limit_fields[] = {LIMIT(memory_mb), LIMIT(cpu_percent), LIMIT(pids),
-                                            LIMIT(disk_mb)};
+#define COMMAND_SHAPE "string|[string]"
+
+static const struct field health_fields[] = {
+    ROW("command", deploy_health, command_given, JSON, .shape = COMMAND_SHAPE),
+    FIELD_ROW(deploy_health, http, STR, .min = 1, .max = URL_MAX,
+              .help = "a URL of the same machine, instead of command"),
+    FIELD_ROW(deploy_health, interval_ms, MS, .min = 100, .max = DAY_MS, .preset = "10000"),
+    FIELD_ROW(deploy_health, timeout_ms, MS, .min = 50, .max = DAY_MS, .preset = "5000"),
+    FIELD_ROW(deploy_health, failures, INT, .min = 1, .max = 1000, .preset = "3"),
+    FIELD_ROW(deploy_health, start_ms, MS, .max = DAY_MS, .preset = "0"),
+};
+const struct schema deploy_health_schema = {
+    .what = "health", .fields = health_fields, .count = COUNT_OF(health_fields)};
+
+static const struct field limit_fields[] = {
+    FIELD_ROW(deploy_limits, memory_mb, INT, .min = 1, .max = LIMIT_MAX),
+    FIELD_ROW(deploy_limits, cpu_percent, INT, .min = 1, .max = LIMIT_MAX),
+    FIELD_ROW(deploy_limits, pids, INT, .min = 1, .max = LIMIT_MAX),
+    FIELD_ROW(deploy_limits, disk_mb, INT, .min = 1, .max = LIMIT_MAX),
+};
+const struct schema deploy_limits_schema = {
+    .what = "limits", .fields = limit_fields, .count = COUNT_OF(limit_fields)};
 
 static const char *const policies[] = {
     [DEPLOY_ALWAYS] = "always",
@@ -185,68 +172,55 @@ static const char *const policies[] = {
 };
 
 static const struct field restart_fields[] = {
-    {.name = "policy",
-     .type = FIELD_ENUM,
-     .offset = RESTART_AT(policy),
-     .names = policies,
-     .preset = "always"},
-    {.name = "min_ms", .type = FIELD_MS, .offset = RESTART_AT(min_ms), .min = 1, .max = DAY_MS},
-    {.name = "max_ms", .type = FIELD_MS, .offset = RESTART_AT(max_ms), .min = 1, .max = DAY_MS},
+    FIELD_ROW(deploy_restart, policy, ENUM, .names = policies, .preset = "always"),
+    FIELD_ROW(deploy_restart, min_ms, MS, .min = 1, .max = DAY_MS, .help = "of the pauses"),
+    FIELD_ROW(deploy_restart, max_ms, MS, .min = 1, .max = DAY_MS),
 };
+const struct schema deploy_restart_schema = {
+    .what = "restart", .fields = restart_fields, .count = COUNT_OF(restart_fields)};
+
+/* What the server adds, so that what was read can be sent back. */
+#define ADDED(text) ROW(text, deploy_spec, ignored, JSON, .flags = FIELD_HIDDEN)
 
 static const struct field fields[] = {
-    {.name = "id", .type = FIELD_NAME, .offset = AT(id), .max = DEPLOY_ID_MAX},
-    {.name = "type", .type = FIELD_ENUM, .offset = AT(type), .names = deploy_spec_types},
-    {.name = "enabled", .type = FIELD_BOOL, .offset = AT(enabled)},
-    {.name = "package_name", .type = FIELD_STR, .offset = AT(package_name), .max = PACKAGE_MAX},
-    {.name = "package_version",
-     .type = FIELD_STR,
-     .offset = AT(package_version),
-     .max = PACKAGE_MAX},
-    {.name = "selector", .type = FIELD_STR, .offset = AT(selector), .max = SELECTOR_MAX},
-    {.name = "command", .type = FIELD_JSON, .offset = AT(command_given)},
-    {.name = "args", .type = FIELD_JSON, .offset = AT(args_given)},
-    {.name = "env", .type = FIELD_JSON, .offset = AT(env_given)},
-    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets_given)},
-    {.name = "health",
-     .type = FIELD_OBJ,
-     .offset = AT(health),
-     .fields = health_fields,
-     .field_count = COUNT_OF(health_fields)},
-    {.name = "limits",
-     .type = FIELD_OBJ,
-     .offset = AT(limits),
-     .fields = limit_fields,
-     .field_count = COUNT_OF(limit_fields)},
-    {.name = "stop_grace_ms",
-     .type = FIELD_MS,
-     .offset = AT(stop_grace_ms),
-     .min = 0,
-     .max = DAY_MS,
-     .preset = "10000"},
-    {.name = "restart",
-     .type = FIELD_OBJ,
-     .offset = AT(restart),
-     .fields = restart_fields,
-     .field_count = COUNT_OF(restart_fields)},
-    /* What the server adds, so that what was read can be sent back. */
-    {.name = "address", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "generation", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "version", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "created_at", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "updated_at", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "copies", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "failed_on", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "state", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "ended", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "copy_version", .type = FIELD_JSON, .offset = AT(ignored)},
-    {.name = "changed", .type = FIELD_JSON, .offset = AT(ignored)},
+    FIELD_ROW(deploy_spec, id, NAME, .max = DEPLOY_ID_MAX),
+    FIELD_ROW(deploy_spec, type, ENUM, .names = deploy_spec_types),
+    FIELD_ROW(deploy_spec, enabled, BOOL),
+    FIELD_ROW(deploy_spec, package_name, STR, .max = PACKAGE_MAX),
+    FIELD_ROW(deploy_spec, package_version, STR, .max = PACKAGE_MAX),
+    FIELD_ROW(deploy_spec, selector, STR, .max = SELECTOR_MAX,
+              .help = "labels its node must have: key=value,key=value"),
+    ROW("command", deploy_spec, command_given, JSON, .shape = COMMAND_SHAPE,
+        .help = "a text for the shell (when there are no args), or a program and its arguments"),
+    ROW("args", deploy_spec, args_given, JSON, .shape = "[string|number]"),
+    ROW("env", deploy_spec, env_given, JSON, .shape = "{string|number|boolean}",
+        .help = "a name is any text without ="),
+    ROW("secrets", deploy_spec, secrets_given, JSON, .shape = "[string]|{string}",
+        .help = "names of secrets of its node, or {VARIABLE: name}"),
+    FIELD_ROW(deploy_spec, health, OBJ, .fields = health_fields,
+              .field_count = COUNT_OF(health_fields)),
+    FIELD_ROW(deploy_spec, limits, OBJ, .fields = limit_fields,
+              .field_count = COUNT_OF(limit_fields)),
+    FIELD_ROW(deploy_spec, stop_grace_ms, MS, .max = DAY_MS, .preset = "10000"),
+    FIELD_ROW(deploy_spec, restart, OBJ, .fields = restart_fields,
+              .field_count = COUNT_OF(restart_fields)),
+    ADDED("address"),
+    ADDED("generation"),
+    ADDED("version"),
+    ADDED("created_at"),
+    ADDED("updated_at"),
+    ADDED("copies"),
+    ADDED("failed_on"),
+    ADDED("state"),
+    ADDED("ended"),
+    ADDED("copy_version"),
+    ADDED("changed"),
 };
 
-static const struct schema schemas[] = {
-    {.what = "a deployment", .fields = fields, .count = COUNT_OF(fields)},
-    {.what = "a deployment", .fields = fields, .count = COUNT_OF(fields), .strict = true},
-};
+static const struct schema stored_schema = {
+    .what = "a deployment", .fields = fields, .count = COUNT_OF(fields)};
+const struct schema deploy_spec_schema = {
+    .what = "a deployment", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
 /* --- said and not said --- */
 
@@ -447,7 +421,7 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
 
     clear(fields, COUNT_OF(fields), &spec);
     spec.type = 0;
-    err = schema_read(&schemas[strict], body, &spec, arena, why);
+    err = schema_read(strict ? &deploy_spec_schema : &stored_schema, body, &spec, arena, why);
     if (!err)
         err = read_command(&spec, arena, why);
     if (!err && !argv_env(spec.env_given, arena, &spec.env))

@@ -116,7 +116,9 @@ struct deploy_spec {
     const struct json *ignored;
 };
 
-extern const char *const deploy_spec_types[]; /* "deployment", "daemon" */
+extern const char *const deploy_spec_types[];  /* "deployment", "daemon" */
+extern const struct schema deploy_spec_schema; /* a request; and the objects in it */
+extern const struct schema deploy_health_schema, deploy_limits_schema, deploy_restart_schema;
 
 /* `strict`: an unknown member is an error, as a misspelt limit would be none. A node ignores what a
  * newer server may say. Strings live in the arena, or in what `body` was read from. */

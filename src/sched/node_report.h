@@ -3,7 +3,7 @@
 #ifndef SCHED_NODE_REPORT_H
 #define SCHED_NODE_REPORT_H
 
-#include "base/json.h"
+#include "base/schema.h"
 #include "model/node.h"
 #include "sched/snapshot.h"
 
@@ -45,6 +45,7 @@ struct node_report_load {
     int32_t cpu_pm, gpu_pm, mem_pm; /* 1/1000 of full use; -1: not sent */
 };
 
+extern const struct schema node_report_schema;
 /* who: the node, where the connection tells; at == NULL: the body must. What `rules` fix of the
  * node is in the report as if it had said so itself, with every report; NULL: nothing is. */
 enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,

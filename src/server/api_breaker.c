@@ -126,18 +126,10 @@ struct reset_fields {
 };
 
 static const struct field fields[] = {
-    {.name = "node_id",
-     .type = FIELD_ID,
-     .offset = offsetof(struct reset_fields, node_id),
-     .max = NODE_ID_MAX,
-     .flags = FIELD_REQUIRED},
-    {.name = "type",
-     .type = FIELD_NAME,
-     .offset = offsetof(struct reset_fields, type),
-     .max = POOL_LANG_MAX,
-     .flags = FIELD_REQUIRED},
+    FIELD_ROW(reset_fields, node_id, ID, .max = NODE_ID_MAX, .flags = FIELD_REQUIRED),
+    FIELD_ROW(reset_fields, type, NAME, .max = POOL_LANG_MAX, .flags = FIELD_REQUIRED),
 };
-static const struct schema reset_schema = {
+const struct schema breaker_name_schema = {
     .what = "the body", .fields = fields, .count = COUNT_OF(fields)};
 
 static void was_reset(struct store_op *op)
@@ -163,7 +155,7 @@ void api_breaker_reset(struct call *call)
     struct reset_fields in = {0};
     struct problem why;
 
-    if (schema_read(&reset_schema, call->body, &in, call->arena, &why)) {
+    if (schema_read(&breaker_name_schema, call->body, &in, call->arena, &why)) {
         call_problem(call, &why);
         return;
     }

@@ -706,15 +706,17 @@ static void answer_approve(struct deploy_call *own)
     buf_free(&buf);
 }
 
+static const struct field approve_fields[] = {{.name = "for_ms", .type = FIELD_MS, .max = DAY_MS}};
+const struct schema deploy_approve_schema = {
+    .what = "the body", .fields = approve_fields, .count = COUNT_OF(approve_fields)};
+
 void api_deploy_approve(struct call *call)
 {
-    static const struct field fields[] = {{.name = "for_ms", .type = FIELD_MS, .max = DAY_MS}};
-    static const struct schema schema = {.what = "the body", .fields = fields, .count = 1};
     struct deploy_call *own = deploy_call(call, DEPLOYS_APPROVE, answer_approve);
     int64_t for_ms = APPROVE_DEFAULT_MS;
     struct problem why;
 
-    if (schema_read(&schema, call->body, &for_ms, call->arena, &why)) {
+    if (schema_read(&deploy_approve_schema, call->body, &for_ms, call->arena, &why)) {
         call_problem(call, &why);
         return;
     }

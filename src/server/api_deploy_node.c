@@ -483,37 +483,29 @@ struct copy_fields {
     const struct json *healthy;
 };
 
-#define AT(member) offsetof(struct copy_fields, member)
+#define ROW(member, kind, ...) FIELD_ROW(copy_fields, member, kind, __VA_ARGS__)
 static const struct field copy_fields[] = {
-    {.name = "id",
-     .type = FIELD_NAME,
-     .offset = AT(id),
-     .max = DEPLOY_ID_MAX,
-     .flags = FIELD_REQUIRED},
+    ROW(id, NAME, .max = DEPLOY_ID_MAX, .flags = FIELD_REQUIRED),
     /* A newer agent may have words of its own: they are shown as they are. */
-    {.name = "state",
-     .type = FIELD_ID,
-     .offset = AT(state),
-     .max = STATE_MAX,
-     .flags = FIELD_REQUIRED},
-    {.name = "generation", .type = FIELD_INT, .offset = AT(generation)},
-    {.name = "version", .type = FIELD_INT, .offset = AT(version)},
-    {.name = "wants", .type = FIELD_INT, .offset = AT(wants)},
-    {.name = "restarts", .type = FIELD_INT, .offset = AT(restarts)},
-    {.name = "pid", .type = FIELD_INT, .offset = AT(pid)},
-    {.name = "since_ms", .type = FIELD_INT, .offset = AT(since_ms)},
-    {.name = "reason", .type = FIELD_STR, .offset = AT(reason), .max = DEPLOY_REASON_MAX},
-    {.name = "limits", .type = FIELD_STR, .offset = AT(limits), .max = DEPLOY_REASON_MAX},
-    {.name = "healthy", .type = FIELD_JSON, .offset = AT(healthy)},
+    ROW(state, ID, .max = STATE_MAX, .flags = FIELD_REQUIRED, .shape = "CopyState"),
+    ROW(generation, INT),
+    ROW(version, INT),
+    ROW(wants, INT, .help = "a changed daemon asks to go on to this version"),
+    ROW(restarts, INT),
+    ROW(pid, INT),
+    ROW(since_ms, INT),
+    ROW(reason, STR, .max = DEPLOY_REASON_MAX),
+    ROW(limits, STR, .max = DEPLOY_REASON_MAX),
+    ROW(healthy, JSON, .shape = "boolean"),
 };
-static const struct schema copy_schema = {
+const struct schema copy_report_schema = {
     .what = "a copy", .fields = copy_fields, .count = COUNT_OF(copy_fields)};
 
 static enum err read_copy(const struct json *item, struct arena *arena,
                           struct deploys_copy *ret_copy, struct problem *why)
 {
     struct copy_fields in = {0};
-    enum err err = schema_read(&copy_schema, item, &in, arena, why);
+    enum err err = schema_read(&copy_report_schema, item, &in, arena, why);
     enum json_type healthy = json_type(in.healthy);
 
     if (err)

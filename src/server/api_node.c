@@ -641,24 +641,21 @@ static void write_deadline(struct node_call *own, int64_t deadline_ms)
     deploy_send(deploy);
 }
 
+static const struct field admin_fields[] = {
+    FIELD_ROW(admin_fields, reason, STR, .max = REASON_MAX),
+    FIELD_ROW(admin_fields, deadline_ms, MS, .min = 1, .max = DEADLINE_MAX_MS,
+              .help = "of a drain: after this its deployments move all at once"),
+};
+const struct schema node_admin_schema = {
+    .what = "the body", .fields = admin_fields, .count = COUNT_OF(admin_fields)};
+
 static void admin(struct call *call, enum node_admin word)
 {
-    static const struct field fields[] = {{.name = "reason",
-                                           .type = FIELD_STR,
-                                           .offset = offsetof(struct admin_fields, reason),
-                                           .max = REASON_MAX},
-                                          {.name = "deadline_ms",
-                                           .type = FIELD_MS,
-                                           .offset = offsetof(struct admin_fields, deadline_ms),
-                                           .min = 1,
-                                           .max = DEADLINE_MAX_MS}};
-    static const struct schema schema = {
-        .what = "the body", .fields = fields, .count = COUNT_OF(fields)};
     struct node_call *own = node_call(call);
     struct admin_fields in = {0};
     struct problem why;
 
-    if (schema_read(&schema, call->body, &in, call->arena, &why)) {
+    if (schema_read(&node_admin_schema, call->body, &in, call->arena, &why)) {
         call_problem(call, &why);
         return;
     }

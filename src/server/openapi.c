@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "server/api.h"
+#include "server/messages.h"
 
 /* Query parameters by name: a row of the route table names those it reads. */
 static const struct {
@@ -45,11 +46,6 @@ static const char *const methods[] = {[HTTP_M_GET] = "get",
                                       [HTTP_M_PUT] = "put",
                                       [HTTP_M_PATCH] = "patch",
                                       [HTTP_M_DELETE] = "delete"};
-
-static const char *const scopes[SCOPE_COUNT] = {
-    [SCOPE_NONE] = "none",  [SCOPE_READ] = "read",     [SCOPE_SUBMIT] = "submit",
-    [SCOPE_NODE] = "node",  [SCOPE_DEPLOY] = "deploy", [SCOPE_OPERATE] = "operate",
-    [SCOPE_ADMIN] = "admin"};
 
 static int query_index(struct str name)
 {
@@ -163,7 +159,8 @@ static void write_responses(struct jsonw *w, const struct route *route)
 
 static void write_security(struct jsonw *w, const struct route *route)
 {
-    jsonw_kstr(w, "x-scope", str_of(scopes[route->scope]));
+    jsonw_kstr(w, "x-scope",
+               route->scope == SCOPE_NONE ? STR("none") : str_of(token_scope_name(route->scope)));
     jsonw_key(w, "security");
     jsonw_arr(w);
     if (route->scope != SCOPE_NONE) {
@@ -242,41 +239,328 @@ static void write_paths(struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-/* The names of errors, out of their table; some stand for several causes. */
-static void write_errors(struct jsonw *w)
+/* --- schemas: the rows of messages.c --- */
+
+static void write_shape(struct jsonw *w, struct str shape, bool open);
+static void write_rows(struct jsonw *w, const struct message_rows *rows, bool request,
+                       bool required);
+
+/* Texts of a form. */
+static const struct {
+    const char *name;
+    const char *pattern;
+} forms[] = {
+    {"id", "^[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*$"},
+    {"sha256", "^[0-9a-f]{64}$"},
+    {"quota", "^(rate=[0-9]+/[smh]|waiting=[0-9]+|bytes=[0-9]+([KMG]iB)?)"
+              "(,(rate=[0-9]+/[smh]|waiting=[0-9]+|bytes=[0-9]+([KMG]iB)?))*$"},
+};
+
+/* The part of a shape up to a `|` that is in no bracket. */
+static struct str cut_shape(struct str *rest)
 {
-    jsonw_key(w, "ErrorName");
-    jsonw_obj(w);
-    jsonw_kstr(w, "type", STR("string"));
-    jsonw_key(w, "enum");
+    struct str part = *rest;
+    int depth = 0;
+
+    for (part.len = 0; part.len < rest->len; part.len++) {
+        char c = part.at[part.len];
+
+        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+        if (c == '|' && depth == 0)
+            break;
+    }
+    assert(part.len > 0);
+    size_t used = part.len + (part.len < rest->len);
+    *rest = (struct str){.at = rest->at + used, .len = rest->len - used};
+    return part;
+}
+
+static bool is_plain(struct str part)
+{
+    static const char *const names[] = {"string", "integer", "number", "boolean", "null"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (str_is(part, names[i]))
+            return true;
+    return false;
+}
+
+static bool is_word(struct str part)
+{
+    return part.at[0] == '=' || str_is(part, "null");
+}
+
+static bool all_are(struct str shape, bool (*is)(struct str))
+{
+    while (shape.len)
+        if (!is(cut_shape(&shape)))
+            return false;
+    return true;
+}
+
+static bool takes_null(struct str shape)
+{
+    while (shape.len) {
+        struct str part = cut_shape(&shape);
+
+        if (str_is(part, "null") || str_is(part, "any"))
+            return true;
+    }
+    return false;
+}
+
+static void write_word(struct jsonw *w, struct str part)
+{
+    struct str word = {.at = part.at + 1, .len = part.len - 1};
+
+    if (str_is(part, "null"))
+        jsonw_null(w);
+    else if (str_is(word, "true"))
+        jsonw_bool(w, true);
+    else
+        jsonw_str(w, word);
+}
+
+/* One that is not a choice. */
+static void write_part(struct jsonw *w, struct str part)
+{
+    struct str inner = {.at = part.at + 1, .len = part.len - 2};
+
+    if (part.at[0] == '[' || part.at[0] == '{') {
+        jsonw_kstr(w, "type", part.at[0] == '[' ? STR("array") : STR("object"));
+        jsonw_key(w, part.at[0] == '[' ? "items" : "additionalProperties");
+        write_shape(w, inner, true);
+        return;
+    }
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (str_is(part, forms[i].name)) {
+            jsonw_kstr(w, "type", STR("string"));
+            jsonw_kstr(w, "pattern", str_of(forms[i].pattern));
+            return;
+        }
+    if (str_is(part, "any"))
+        return;
+    if (is_plain(part)) {
+        jsonw_kstr(w, "type", part);
+    } else if (part.at[0] == '=') {
+        jsonw_key(w, "const");
+        write_word(w, part);
+    } else {
+        struct buf ref = {0};
+
+        assert(message_type_find(part)); /* a word that no table knows */
+        buf_fmt(&ref, "#/components/schemas/" STR_FMT, STR_ARG(part));
+        jsonw_kstr(w, "$ref", buf_view(&ref));
+        buf_free(&ref);
+    }
+}
+
+/* `open`: an object of its own; else its members only. */
+static void write_shape(struct jsonw *w, struct str shape, bool open)
+{
+    struct str rest = shape, part = cut_shape(&rest);
+    bool plain = all_are(shape, is_plain), words = all_are(shape, is_word);
+
+    if (open)
+        jsonw_obj(w);
+    if (!rest.len) {
+        write_part(w, part);
+    } else {
+        jsonw_key(w, plain ? "type" : words ? "enum" : "anyOf");
+        jsonw_arr(w);
+        for (rest = shape; rest.len;) {
+            part = cut_shape(&rest);
+            if (plain)
+                jsonw_str(w, part);
+            else if (words)
+                write_word(w, part);
+            else
+                write_shape(w, part, true);
+        }
+        jsonw_end_arr(w);
+    }
+    if (open)
+        jsonw_end_obj(w);
+}
+
+/* What its type says, where the row has no shape. A time may be sent as a text, and is answered as
+ * a number. */
+static void add_shape(const struct field *field, bool request, struct buf *shape)
+{
+    static const char *const shapes[] = {
+        [FIELD_BOOL] = "boolean",  [FIELD_INT] = "integer", [FIELD_MS] = "integer",
+        [FIELD_STR] = "string",    [FIELD_ID] = "id",       [FIELD_NAME] = "string",
+        [FIELD_STRS] = "[string]", [FIELD_JSON] = "any",    [FIELD_REAL] = "number",
+    };
+
+    if (field->shape) {
+        buf_str(shape, str_of(field->shape));
+    } else if (field->type == FIELD_ID && !request) {
+        buf_str(shape, STR("string"));
+    } else if (field->type == FIELD_ENUM) {
+        for (size_t i = 0; field_word(field, i); i++)
+            buf_fmt(shape, "%s=%s", i ? "|" : "", field_word(field, i));
+    } else {
+        assert((size_t)field->type < COUNT_OF(shapes) && shapes[field->type]);
+        buf_str(shape, str_of(shapes[field->type]));
+        if (request && field->type == FIELD_MS)
+            buf_str(shape, STR("|string"));
+    }
+}
+
+/* What a reader insists on. Of an answer only what its row says for it. */
+static void write_bounds(struct jsonw *w, const struct field *field, bool request, struct str shape)
+{
+    bool text = str_starts(shape, STR("string")) || str_starts(shape, STR("id"));
+
+    if (field->type == FIELD_MS || (!request && field->type != FIELD_JSON) ||
+        (field->min == 0 && field->max == 0))
+        return;
+    if (text && field->max > 0)
+        jsonw_kint(w, "maxLength", field->max);
+    if (str_starts(shape, STR("[")) && field->min > 0)
+        jsonw_kint(w, "minItems", field->min);
+    if (!str_starts(shape, STR("integer")))
+        return;
+    jsonw_kint(w, "minimum", field->min);
+    if (field->max >= field->min)
+        jsonw_kint(w, "maximum", field->max);
+}
+
+/* An object inside is answered as it was sent, with what its reader does not know. */
+static void write_inner(struct jsonw *w, const struct field *field, bool nullable, bool request)
+{
+    const struct schema schema = {.fields = field->fields, .count = field->field_count};
+    const struct message_rows rows = {.schema = &schema};
+
+    jsonw_key(w, "type");
     jsonw_arr(w);
-    for (int i = ERR_OK + 1; i < ERR_COUNT; i++)
-        if (err_by_name(err_name((enum err)i), 0) == (enum err)i)
-            jsonw_str(w, str_of(err_name((enum err)i)));
+    jsonw_str(w, STR("object"));
+    if (nullable)
+        jsonw_str(w, STR("null"));
     jsonw_end_arr(w);
+    jsonw_key(w, "properties");
+    jsonw_obj(w);
+    write_rows(w, &rows, true, false);
+    jsonw_end_obj(w);
+    if (!request)
+        jsonw_kbool(w, "additionalProperties", true);
+}
+
+static void write_example(struct jsonw *w, const char *example)
+{
+    if (!example)
+        return;
+    jsonw_key(w, "examples");
+    jsonw_arr(w);
+    jsonw_raw(w, str_of(example));
+    jsonw_end_arr(w);
+}
+
+static void write_field(struct jsonw *w, const struct field *field, bool nullable, bool request)
+{
+    const char *help = field->help;
+    struct buf shape = {0};
+
+    jsonw_obj(w);
+    if (field->type == FIELD_OBJ) {
+        write_inner(w, field, nullable, request);
+    } else {
+        add_shape(field, request, &shape);
+        if (nullable && !takes_null(buf_view(&shape)))
+            buf_str(&shape, STR("|null"));
+        write_shape(w, buf_view(&shape), false);
+        write_bounds(w, field, request, buf_view(&shape));
+        buf_free(&shape);
+    }
+    if (!help && request && field->type == FIELD_MS)
+        help = "milliseconds, or a text like 5s";
+    if (help && help[0])
+        jsonw_kstr(w, "description", str_of(help));
+    write_example(w, field->example);
     jsonw_end_obj(w);
 }
 
-/* schemas.json's members, and the errors among them. */
+static bool is_required(const struct message_rows *rows, const struct field *field)
+{
+    return field->flags & (rows->required ? rows->required : FIELD_REQUIRED | FIELD_SENDER);
+}
+
+/* Its rows as properties, or the names of those that are `required`. In a request null is as good
+ * as absent. */
+static void write_rows(struct jsonw *w, const struct message_rows *rows, bool request,
+                       bool required)
+{
+    for (size_t i = 0; rows->schema && i < rows->schema->count; i++) {
+        const struct field *field = &rows->schema->fields[i];
+        const char *name = message_name(rows, field);
+        bool is = is_required(rows, field);
+        bool null = request ? !is : (field->flags & rows->nullable) && field->type != FIELD_INT;
+
+        if (!name)
+            continue;
+        if (required && is)
+            jsonw_str(w, str_of(name));
+        if (required)
+            continue;
+        jsonw_key(w, name);
+        write_field(w, field, null, request);
+    }
+}
+
+/* Some words stand for several rows of their table. */
+static bool is_new_word(const struct message_type *type, int index)
+{
+    for (int i = 0; i < index; i++)
+        if (strcmp(type->word(i), type->word(index)) == 0)
+            return false;
+    return true;
+}
+
+static void write_message(struct jsonw *w, const struct message_type *type)
+{
+    jsonw_key(w, type->name);
+    jsonw_obj(w);
+    if (type->word) {
+        jsonw_kstr(w, "type", STR("string"));
+        jsonw_key(w, "enum");
+        jsonw_arr(w);
+        for (int i = 0; type->word(i); i++)
+            if (is_new_word(type, i))
+                jsonw_str(w, str_of(type->word(i)));
+        jsonw_end_arr(w);
+    } else if (type->shape) {
+        write_shape(w, str_of(type->shape), false);
+    } else {
+        jsonw_kstr(w, "type", STR("object"));
+        jsonw_key(w, "required");
+        jsonw_arr(w);
+        write_rows(w, &type->rows, type->request, true);
+        write_rows(w, &type->more, type->request, true);
+        jsonw_end_arr(w);
+        jsonw_key(w, "properties");
+        jsonw_obj(w);
+        write_rows(w, &type->rows, type->request, false);
+        write_rows(w, &type->more, type->request, false);
+        jsonw_end_obj(w);
+        if (type->open)
+            jsonw_kbool(w, "additionalProperties", true);
+    }
+    if (type->help)
+        jsonw_kstr(w, "description", str_of(type->help));
+    write_example(w, type->example);
+    jsonw_end_obj(w);
+}
+
 static void write_schemas(struct jsonw *w)
 {
-    struct arena arena = {0};
-    const struct json *root, *key;
-    struct problem why;
+    const struct message_type *type;
 
-    if (json_parse(str_of(openapi_schemas), &arena, &root, &why))
-        assert(!"schemas.json is not JSON"); /* we wrote it, and a test reads it */
     jsonw_key(w, "schemas");
     jsonw_obj(w);
-    write_errors(w);
-    key = json_first(root);
-    for (uint32_t i = 0; i < root->count; i++) {
-        jsonw_key_str(w, json_str(key, &arena));
-        jsonw_raw(w, json_raw(key + 1));
-        key = json_next(key + 1);
-    }
+    for (size_t i = 0; (type = message_type_at(i)); i++)
+        write_message(w, type);
     jsonw_end_obj(w);
-    arena_free(&arena);
 }
 
 static void write_components(struct jsonw *w)

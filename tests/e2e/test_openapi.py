@@ -7,7 +7,7 @@ import threading
 
 import schemacheck
 import test_agent
-from harness import Case, Node, WsNode, eventually
+from harness import ROOT, Case, Node, WsNode, eventually
 
 # Errors that a client cannot provoke at will, or that other cases provoke (raw bytes, a store that is away).
 ELSEWHERE = {"BAD_CONFIG", "REQUEST_TIMEOUT", "URI_TOO_LONG", "EXPECTATION_FAILED",
@@ -319,6 +319,22 @@ class OpenApi(Case):
                 self.assertEqual(answer.status, 403, f"{method} {path}: {answer}")
                 self.judge(method.upper(), path, answer)
         self.assertEqual(server.stop(), 0)
+
+    def test_what_handlers_read_by_hand_is_described(self):
+        """Bodies that are read by rows are described by these; of the others each name that a handler asks for is looked up."""
+        server = self.start()
+        self.load(server)
+        bodies = [operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+                  for operations in self.doc["paths"].values() for operation in operations.values() if "requestBody" in operation]
+        described = {name for body in bodies for name in self.doc["components"]["schemas"][body].get("properties", ())}
+        asked = {}
+        for path in sorted((ROOT / "src/server").glob("*.c")):
+            if path.name == "hub_ws.c":
+                continue  # frames have members beside their body's
+            for name in re.findall(r'(?:json_get\(call->body|body_int\(call), "(\w+)"', path.read_text()):
+                asked.setdefault(name, path.name)
+        self.assertGreater(len(asked), 15)
+        self.assertEqual({name: file for name, file in asked.items() if name not in described}, {})
 
     def test_the_document_itself(self):
         server = self.start()

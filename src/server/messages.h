@@ -1,0 +1,46 @@
+/* Every body of a request and of an answer by its name: the rows of its fields. Requests are read
+ * by the same rows; the document of all routes (openapi.h) is made of them, and end-to-end tests
+ * hold every answer, PROTOCOL.md's lists and the command line's columns against it.
+ *
+ * A row's shape says what its value is, where its type does not say enough:
+ *   string integer number boolean null any    as in JSON Schema
+ *   id sha256 quota                           texts of a form
+ *   [T] {T}                                   a list, an object with any names
+ *   Name                                      another message
+ *   =word                                     just this
+ *   A|B                                       either
+ */
+#ifndef SERVER_MESSAGES_H
+#define SERVER_MESSAGES_H
+
+#include "base/schema.h"
+
+/* Some rows of a table. Masks are of enum field_flag and of the table's own marks. */
+struct message_rows {
+    const struct schema *schema;
+    unsigned only;     /* rows with one of these; 0: all */
+    unsigned except;   /* and without these */
+    unsigned required; /* always there; 0: FIELD_REQUIRED and FIELD_SENDER */
+    unsigned nullable; /* may be null, when they are not a number */
+    unsigned by_alias; /* go by their alias */
+};
+
+struct message_type {
+    const char *name;
+    struct message_rows rows, more;
+    bool request;                   /* null is as good as absent */
+    bool open;                      /* may have other members */
+    const char *shape;              /* instead of rows */
+    const char *(*word)(int index); /* instead of rows: one of these words; NULL after the last */
+    const char *help;
+    const char *example; /* JSON text, or NULL */
+};
+
+const struct message_type *message_type_at(size_t index); /* NULL after the last */
+const struct message_type *message_type_find(struct str name);
+/* What a row is called there; NULL: it is not one of them. */
+const char *message_name(const struct message_rows *rows, const struct field *field);
+/* The row of a member; NULL: it has none of that name. */
+const struct field *message_member(const struct message_type *type, const char *name);
+
+#endif

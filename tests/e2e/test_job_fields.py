@@ -1,0 +1,62 @@
+"""Every field of a job, by its row in the server's own table: a job that has it is submitted, kept in either store, shown,
+sent to its node and named in PROTOCOL.md. No field is named here but those that go by another name when they are shown."""
+from fences import spans
+from harness import ROOT, Case, WsNode
+from redis import Redis
+
+SHOWN_AS = {"src_lang": "src", "tgt_lang": "tgt", "callback_url": "callback"}
+ROUTES = {"Task": "/v1/dispatch/task", "F2f": "/v1/dispatch/f2f"}
+
+
+class JobFields(Case):
+    def rows(self, server, name):
+        """{field: a value that is not its default} of a request, and what the request must have."""
+        schema = self.ok(server.get("/v1/openapi.json"))["components"]["schemas"][name]
+        for field, row in schema["properties"].items():
+            self.assertTrue(row.get("examples"), f"{name}.{field} has no example")
+        rows = {field: row["examples"][0] for field, row in schema["properties"].items()}
+        return rows, {field: rows[field] for field in schema["required"]}
+
+    def held(self, job, sent, where):
+        """Each field that was sent is there, as it was sent."""
+        for field, value in sent.items():
+            name = SHOWN_AS.get(field, field)
+            self.assertIn(name, job, f"{field} of a job is not {where}")
+            if name == field or not field.endswith("url"):  # of a callback it is shown what became of it
+                self.assertEqual(job[name], value, f"{field} of a job, {where}")
+
+    def each(self, settings):
+        """A job for each field, one with all of them, and one with none; read back from the store by the next server."""
+        server = self.start(allow_urls="loopback", **settings)
+        node = WsNode(server, "n1", max_concurrent_jobs=100, allowed_types=["*"], labels={"zone": "eu"})
+        kept = {}
+        for name, path in ROUTES.items():
+            rows, needed = self.rows(server, name)
+            for sent in [{field: value, **needed} for field, value in rows.items()] + [rows, needed]:
+                job = self.ok(server.post(path, sent))["job_id"]
+                message = node.expect("job", job_id=job)
+                self.held(message, {field: value for field, value in sent.items() if field != "callback_url"},
+                          "in the message to the node")
+                self.assertNotIn("callback_url", message)
+                kept[job] = sent
+        node.close()
+        self.assertEqual(server.stop(), 0)
+        server = self.start(allow_urls="loopback", **settings)
+        for job, sent in kept.items():
+            self.held(server.job(job), sent, "shown")
+
+    def test_in_the_embedded_store(self):
+        self.each({})
+
+    def test_in_redis(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        self.each({"store": redis.url})
+
+    def test_in_the_protocol(self):
+        server = self.start()
+        named = {word for _, span in spans((ROOT / "PROTOCOL.md").read_text()) for word in
+                 span.replace("{", " ").replace("}", " ").replace("?", " ").replace(",", " ").replace(":", " ").split()}
+        for name in ROUTES:
+            rows, _ = self.rows(server, name)
+            self.assertEqual(set(rows) - named, set(), f"fields of {name} that PROTOCOL.md does not name")
