@@ -1159,14 +1159,13 @@ struct row {
     const struct json *spec;
 };
 
-#define ROW_AT(member) offsetof(struct row, member)
 static const struct field row_fields[] = {
-    {.name = "id", .type = FIELD_STR, .offset = ROW_AT(id), .min = 1, .max = DEPLOY_ID_MAX},
-    {.name = "type", .type = FIELD_STR, .offset = ROW_AT(type), .preset = "deployment"},
-    {.name = "generation", .type = FIELD_INT, .offset = ROW_AT(generation)},
-    {.name = "version", .type = FIELD_INT, .offset = ROW_AT(version)},
-    {.name = "ended", .type = FIELD_STR, .offset = ROW_AT(ended)},
-    {.name = "spec", .type = FIELD_JSON, .offset = ROW_AT(spec)},
+    FIELD_ROW(row, id, STR, .min = 1, .max = DEPLOY_ID_MAX),
+    FIELD_ROW(row, type, STR, .preset = "deployment"),
+    FIELD_ROW(row, generation, INT),
+    FIELD_ROW(row, version, INT),
+    FIELD_ROW(row, ended, STR),
+    FIELD_ROW(row, spec, JSON),
 };
 static const struct schema row_schema = {
     .what = "the row", .fields = row_fields, .count = COUNT_OF(row_fields)};

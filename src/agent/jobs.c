@@ -172,41 +172,32 @@ void *jobs_user(const struct jobs *jobs)
 
 /* --- from the server's message to a run --- */
 
-#define AT(member) offsetof(struct job_message, member)
-
 enum { TEXT_MAX = 4096, OWN_ENV = 13, PRIORITY_DEFAULT = 5 };
 
+#define ROW(member, kind, ...) FIELD_ROW(job_message, member, kind, __VA_ARGS__)
 static const struct field fields[] = {
-    {.name = "job_id",
-     .type = FIELD_ID,
-     .offset = AT(job_id),
-     .max = OUTBOX_JOB_MAX,
-     .flags = FIELD_REQUIRED},
+    ROW(job_id, ID, .max = OUTBOX_JOB_MAX, .flags = FIELD_REQUIRED),
     {.name = "attempt_id",
      .type = FIELD_INT,
-     .offset = AT(attempt),
+     .offset = offsetof(struct job_message, attempt),
      .min = 1,
      .max = 1000000,
      .flags = FIELD_REQUIRED},
-    {.name = "type",
-     .type = FIELD_ID,
-     .offset = AT(type),
-     .max = CONFIG_TYPE_MAX,
-     .flags = FIELD_REQUIRED},
-    {.name = "namespace", .type = FIELD_ID, .offset = AT(namespace), .max = NAMESPACE_MAX},
-    {.name = "title", .type = FIELD_STR, .offset = AT(title), .max = TEXT_MAX},
-    {.name = "session_id", .type = FIELD_STR, .offset = AT(session_id), .max = TEXT_MAX},
-    {.name = "src", .type = FIELD_STR, .offset = AT(src), .max = TEXT_MAX},
-    {.name = "tgt", .type = FIELD_STR, .offset = AT(tgt), .max = TEXT_MAX},
-    {.name = "audio_ref", .type = FIELD_STR, .offset = AT(audio_ref), .max = TEXT_MAX},
-    {.name = "traceparent", .type = FIELD_STR, .offset = AT(traceparent), .max = TEXT_MAX},
-    {.name = "priority", .type = FIELD_INT, .offset = AT(priority)},
-    {.name = "timeout_ms", .type = FIELD_MS, .offset = AT(timeout_ms)},
-    {.name = "interactive", .type = FIELD_BOOL, .offset = AT(interactive)},
-    {.name = "payload", .type = FIELD_JSON, .offset = AT(payload)},
-    {.name = "command", .type = FIELD_JSON, .offset = AT(command)},
-    {.name = "options", .type = FIELD_JSON, .offset = AT(options)},
-    {.name = "secrets", .type = FIELD_JSON, .offset = AT(secrets)},
+    ROW(type, ID, .max = CONFIG_TYPE_MAX, .flags = FIELD_REQUIRED),
+    ROW(namespace, ID, .max = NAMESPACE_MAX),
+    ROW(title, STR, .max = TEXT_MAX),
+    ROW(session_id, STR, .max = TEXT_MAX),
+    ROW(src, STR, .max = TEXT_MAX),
+    ROW(tgt, STR, .max = TEXT_MAX),
+    ROW(audio_ref, STR, .max = TEXT_MAX),
+    ROW(traceparent, STR, .max = TEXT_MAX),
+    ROW(priority, INT),
+    ROW(timeout_ms, MS),
+    ROW(interactive, BOOL),
+    ROW(payload, JSON),
+    ROW(command, JSON),
+    ROW(options, JSON),
+    ROW(secrets, JSON),
 };
 
 static const struct schema order_schema = {

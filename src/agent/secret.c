@@ -13,19 +13,11 @@
 #include "model/argv.h"
 #include "model/namespace.h"
 
-#define AT(member) offsetof(struct secret_rule, member)
-
 static const struct field fields[] = {
-    {.name = "types", .type = FIELD_STRS, .offset = AT(types), .help = "of jobs that may name it"},
-    {.name = "commands",
-     .type = FIELD_BOOL,
-     .offset = AT(commands),
-     .preset = "false",
-     .help = "also those with a command of their own"},
-    {.name = "deployments",
-     .type = FIELD_STRS,
-     .offset = AT(deployments),
-     .help = "ids of those that may name it"},
+    FIELD_ROW(secret_rule, types, STRS, .help = "of jobs that may name it"),
+    FIELD_ROW(secret_rule, commands, BOOL, .preset = "false",
+              .help = "also those with a command of their own"),
+    FIELD_ROW(secret_rule, deployments, STRS, .help = "ids of those that may name it"),
 };
 
 static const struct schema rule_schema = {

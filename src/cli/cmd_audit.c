@@ -37,13 +37,10 @@ static const struct listing audit_list = {.path = "/v1/audit",
                                           .filter_count = COUNT_OF(audit_filters)};
 
 static const struct flag audit_flags[] = {
-    {.name = "who", .type = FLAG_TEXT, .value = "NAME", .help = "only with this token"},
-    {.name = "action", .type = FLAG_TEXT, .value = "ACTION", .help = "only this, like nodes.drain"},
-    {.name = "target", .type = FLAG_TEXT, .value = "ID", .help = "only about this"},
-    {.name = "kind",
-     .type = FLAG_TEXT,
-     .value = "KIND",
-     .help = "only change (it did something, or may have) or refused"},
+    FLAG("who", 0, TEXT, "NAME", "only with this token"),
+    FLAG("action", 0, TEXT, "ACTION", "only this, like nodes.drain"),
+    FLAG("target", 0, TEXT, "ID", "only about this"),
+    FLAG("kind", 0, TEXT, "KIND", "only change (it did something, or may have) or refused"),
 };
 
 static int cmd_audit_verify(struct cli *cli)

@@ -97,11 +97,8 @@ static const struct {
 };
 
 static const struct flag bundle_flags[] = {
-    {.name = "file",
-     .letter = 'f',
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "where to put it; - is standard output (default berth-debug-TIME.tar.gz)"},
+    FLAG("file", 'f', TEXT, "FILE",
+         "where to put it; - is standard output (default berth-debug-TIME.tar.gz)"),
 };
 
 struct bundle {

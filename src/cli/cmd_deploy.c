@@ -313,13 +313,13 @@ static const struct listing deploy_list = {.path = "/v1/deployments",
                                            .filter_count = COUNT_OF(filters)};
 
 static const struct flag ls_flags[] = {
-    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "only on this node"},
-    {.name = "type", .type = FLAG_TEXT, .value = "TYPE", .help = "deployment or daemon"},
-    {.name = "package", .type = FLAG_TEXT, .value = "NAME", .help = "only of this package"},
-    {.name = "enabled", .type = FLAG_TEXT, .value = "BOOL", .help = "true or false"},
+    FLAG("node", 0, TEXT, "ID", "only on this node"),
+    FLAG("type", 0, TEXT, "TYPE", "deployment or daemon"),
+    FLAG("package", 0, TEXT, "NAME", "only of this package"),
+    FLAG("enabled", 0, TEXT, "BOOL", "true or false"),
 };
 static const struct flag approve_flags[] = {
-    {.name = "for", .type = FLAG_MS, .value = "DURATION", .help = "how long (default 10m)"},
+    FLAG("for", 0, MS, "DURATION", "how long (default 10m)"),
 };
 
 #define ROW(v, a, h, e, r)                                                                         \

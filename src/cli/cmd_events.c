@@ -151,12 +151,7 @@ static int cmd_events(struct cli *cli)
 }
 
 static const struct flag events_flags[] = {
-    {.name = "count",
-     .type = FLAG_INT,
-     .value = "N",
-     .min = 1,
-     .max = INT32_MAX,
-     .help = "stop after so many events"},
+    FLAG("count", 0, INT, "N", "stop after so many events", .min = 1, .max = INT32_MAX),
 };
 
 static const struct command rows[] = {

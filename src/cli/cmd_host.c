@@ -83,25 +83,13 @@ static int cmd_run(struct cli *cli)
 }
 
 static const struct flag run_flags[] = {
-    {.name = "type",
-     .type = FLAG_TEXT,
-     .value = "TYPE",
-     .help = "type of task, as in allowed_types of the configuration"},
-    {.name = "priority",
-     .type = FLAG_INT,
-     .value = "0-9",
-     .max = 9,
-     .help = "at level warning only high ones start (default 5)"},
-    {.name = "interactive", .type = FLAG_SWITCH, .help = "a person waits: may use reserved slots"},
-    {.name = "wait",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .help = "give up after this long, exit 6 (default: never)"},
-    {.name = "no-wait", .type = FLAG_SWITCH, .help = "now or not at all: exit 5 with the reason"},
-    {.name = "config",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "the agent's configuration (BERTH_CONFIG; default: that of an agent without one)"},
+    FLAG("type", 0, TEXT, "TYPE", "type of task, as in allowed_types of the configuration"),
+    FLAG("priority", 0, INT, "0-9", "at level warning only high ones start (default 5)", .max = 9),
+    FLAG("interactive", 0, SWITCH, NULL, "a person waits: may use reserved slots"),
+    FLAG("wait", 0, MS, "DURATION", "give up after this long, exit 6 (default: never)"),
+    FLAG("no-wait", 0, SWITCH, NULL, "now or not at all: exit 5 with the reason"),
+    FLAG("config", 0, TEXT, "FILE",
+         "the agent's configuration (BERTH_CONFIG; default: that of an agent without one)"),
 };
 
 static const struct command run_rows[] = {

@@ -250,15 +250,8 @@ static int cmd_deploy_logs(struct cli *cli)
 }
 
 static const struct flag logs_flags[] = {
-    {.name = "follow",
-     .letter = 'f',
-     .type = FLAG_SWITCH,
-     .help = "go on until the job has ended and all was read"},
-    {.name = "offset",
-     .type = FLAG_INT,
-     .value = "BYTES",
-     .max = INT64_MAX,
-     .help = "begin after so many bytes (default 0)"},
+    FLAG("follow", 'f', SWITCH, NULL, "go on until the job has ended and all was read"),
+    FLAG("offset", 0, INT, "BYTES", "begin after so many bytes (default 0)", .max = INT64_MAX),
 };
 
 static const struct command rows[] = {
@@ -276,13 +269,9 @@ static const struct command rows[] = {
 const struct command_set commands_logs = COMMANDS(rows);
 
 static const struct flag deploy_logs_flags[] = {
-    {.name = "follow", .letter = 'f', .type = FLAG_SWITCH, .help = "go on as more comes"},
-    {.name = "offset",
-     .type = FLAG_INT,
-     .value = "BYTES",
-     .max = INT64_MAX,
-     .help = "begin after so many bytes (default 0)"},
-    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "of the copy on this node"},
+    FLAG("follow", 'f', SWITCH, NULL, "go on as more comes"),
+    FLAG("offset", 0, INT, "BYTES", "begin after so many bytes (default 0)", .max = INT64_MAX),
+    FLAG("node", 0, TEXT, "ID", "of the copy on this node"),
 };
 
 static const struct command deploy_rows[] = {

@@ -220,51 +220,28 @@ static const struct listing node_list = {.path = "/v1/nodes",
                                          .filter_count = COUNT_OF(node_filters)};
 
 static const struct flag node_ls_flags[] = {
-    {.name = "selector",
-     .letter = 'l',
-     .type = FLAG_LIST,
-     .value = "KEY=VALUE",
-     .help = "only with this label (several: all of them)"},
-    {.name = "health", .type = FLAG_TEXT, .value = "HEALTH", .help = "only ready, offline, ..."},
+    FLAG("selector", 'l', LIST, "KEY=VALUE", "only with this label (several: all of them)"),
+    FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ..."),
 };
 
 static const struct flag wait_flags[] = {
-    {.name = "for",
-     .type = FLAG_TEXT,
-     .value = "WHAT",
-     .help = "ready (default), drained (nothing runs on it any more), offline or gone"},
-    {.name = "timeout",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .help = "give up after this long, exit 6 (default: never)"},
+    FLAG("for", 0, TEXT, "WHAT",
+         "ready (default), drained (nothing runs on it any more), offline or gone"),
+    FLAG("timeout", 0, MS, "DURATION", "give up after this long, exit 6 (default: never)"),
 };
 
 static const struct flag register_flags[] = {
-    {.name = "semantic",
-     .type = FLAG_LIST,
-     .value = "LANG,...",
-     .help = "languages it understands"},
-    {.name = "nmt",
-     .type = FLAG_LIST,
-     .value = "SRC:TGT,...|any",
-     .help = "pairs it translates, or any"},
-    {.name = "tts", .type = FLAG_LIST, .value = "LANG,...", .help = "languages it speaks"},
-    {.name = "max",
-     .type = FLAG_INT,
-     .value = "N",
-     .min = 0,
-     .max = INT32_MAX,
-     .help = "jobs at a time (default 1)"},
-    {.name = "types", .type = FLAG_LIST, .value = "TYPE,...|*", .help = "types of tasks it takes"},
-    {.name = "endpoint",
-     .type = FLAG_TEXT,
-     .value = "URL",
-     .help = "where jobs are pushed to; without it the node polls"},
-    {.name = "label", .type = FLAG_LIST, .value = "KEY=VALUE", .help = "a label (several allowed)"},
+    FLAG("semantic", 0, LIST, "LANG,...", "languages it understands"),
+    FLAG("nmt", 0, LIST, "SRC:TGT,...|any", "pairs it translates, or any"),
+    FLAG("tts", 0, LIST, "LANG,...", "languages it speaks"),
+    FLAG("max", 0, INT, "N", "jobs at a time (default 1)", .min = 0, .max = INT32_MAX),
+    FLAG("types", 0, LIST, "TYPE,...|*", "types of tasks it takes"),
+    FLAG("endpoint", 0, TEXT, "URL", "where jobs are pushed to; without it the node polls"),
+    FLAG("label", 0, LIST, "KEY=VALUE", "a label (several allowed)"),
 };
 
 static const struct flag reason_flags[] = {
-    {.name = "reason", .type = FLAG_TEXT, .value = "TEXT", .help = "shown with the node"},
+    FLAG("reason", 0, TEXT, "TEXT", "shown with the node"),
 };
 
 static const struct command rows[] = {
@@ -447,16 +424,10 @@ static int cmd_node_drain(struct cli *cli)
 }
 
 static const struct flag drain_flags[] = {
-    {.name = "reason", .type = FLAG_TEXT, .value = "TEXT", .help = "shown with the node"},
-    {.name = "deadline",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .help = "after this its deployments move all at once"},
-    {.name = "wait", .type = FLAG_SWITCH, .help = "until nothing is left on it"},
-    {.name = "timeout",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .help = "wait no longer than this, exit 6 (default: for ever)"},
+    FLAG("reason", 0, TEXT, "TEXT", "shown with the node"),
+    FLAG("deadline", 0, MS, "DURATION", "after this its deployments move all at once"),
+    FLAG("wait", 0, SWITCH, NULL, "until nothing is left on it"),
+    FLAG("timeout", 0, MS, "DURATION", "wait no longer than this, exit 6 (default: for ever)"),
 };
 
 static const struct command drain_rows[] = {

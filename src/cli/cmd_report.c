@@ -7,14 +7,10 @@
 enum { SINCE_MAX_MS = 7 * 24 * 3600 * 1000 };
 
 static const struct flag report_flags[] = {
-    {.name = "since",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .min = 1000,
-     .max = SINCE_MAX_MS,
-     .help = "how far back, at most 7d (default 24h); whole hours count"},
-    {.name = "node", .type = FLAG_TEXT, .value = "ID", .help = "only this server"},
-    {.name = "type", .type = FLAG_TEXT, .value = "TYPE", .help = "only this type of work"},
+    FLAG("since", 0, MS, "DURATION", "how far back, at most 7d (default 24h); whole hours count",
+         .min = 1000, .max = SINCE_MAX_MS),
+    FLAG("node", 0, TEXT, "ID", "only this server"),
+    FLAG("type", 0, TEXT, "TYPE", "only this type of work"),
 };
 
 /* 0.9731 as "97.3%"; "" for null. */

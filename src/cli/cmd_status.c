@@ -496,9 +496,8 @@ static int cmd_status(struct cli *cli)
 
 static const struct flag status_flags[] = {
     FLAG_WATCH,
-    {.name = "wide",
-     .type = FLAG_SWITCH,
-     .help = "every figure and task, and how the slots come about (as -o wide)"},
+    FLAG("wide", 0, SWITCH, NULL,
+         "every figure and task, and how the slots come about (as -o wide)"),
 };
 
 static const struct command rows[] = {

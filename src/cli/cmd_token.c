@@ -287,49 +287,28 @@ static const struct listing token_list = {.path = "/v1/tokens",
                                           .column_count = COUNT_OF(token_columns)};
 
 static const struct flag hash_flags[] = {
-    {.name = "new", .type = FLAG_SWITCH, .help = "make a random token and print it, this once"},
+    FLAG("new", 0, SWITCH, NULL, "make a random token and print it, this once"),
 };
 
 static const struct flag file_flags[] = {
-    {.name = "file",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "in this file, without asking a server"},
+    FLAG("file", 0, TEXT, "FILE", "in this file, without asking a server"),
 };
 
 static const struct flag create_flags[] = {
-    {.name = "scope",
-     .type = FLAG_LIST,
-     .value = "SCOPE,...",
-     .help = "read, submit, node, deploy (and read), operate (and read, submit), admin (all)"},
-    {.name = "node-id",
-     .type = FLAG_TEXT,
-     .value = "ID",
-     .help = "it may speak for this node only"},
-    {.name = "namespace",
-     .type = FLAG_TEXT,
-     .value = "TEAM",
-     .help = "it sees and makes the jobs, sessions and deployments of this namespace only "
-             "(default: default)"},
-    {.name = "expires",
-     .type = FLAG_MS,
-     .value = "DURATION",
-     .min = 1,
-     .max = INT64_C(3153600000000),
-     .help = "good for so long, like 90d (default: until it is revoked)"},
-    {.name = "quota",
-     .type = FLAG_TEXT,
-     .value = "QUOTA",
-     .help = "rate=10/s,waiting=1000,bytes=64MiB, or some of it: how fast it may submit jobs, how "
-             "many may wait, how large those are together"},
-    {.name = "file",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "into this file, without asking a server"},
-    {.name = "out",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "put the token itself into this new file, for its owner to read only"},
+    FLAG("scope", 0, LIST, "SCOPE,...",
+         "read, submit, node, deploy (and read), operate (and read, submit), admin (all)"),
+    FLAG("node-id", 0, TEXT, "ID", "it may speak for this node only"),
+    FLAG("namespace", 0, TEXT, "TEAM",
+         "it sees and makes the jobs, sessions and deployments of this namespace only "
+         "(default: default)"),
+    FLAG("expires", 0, MS, "DURATION", "good for so long, like 90d (default: until it is revoked)",
+         .min = 1, .max = INT64_C(3153600000000)),
+    FLAG("quota", 0, TEXT, "QUOTA",
+         "rate=10/s,waiting=1000,bytes=64MiB, or some of it: how fast it may submit jobs, how "
+         "many may wait, how large those are together"),
+    FLAG("file", 0, TEXT, "FILE", "into this file, without asking a server"),
+    FLAG("out", 0, TEXT, "FILE",
+         "put the token itself into this new file, for its owner to read only"),
 };
 
 static const struct command rows[] = {

@@ -545,12 +545,10 @@ static int cmd_top(struct cli *cli)
 }
 
 static const struct flag top_flags[] = {
-    {.name = "once", .type = FLAG_SWITCH, .help = "one picture, with rates over one second"},
-    {.name = "sort",
-     .type = FLAG_TEXT,
-     .value = "BY",
-     .help = "load (default: the larger share of cores and slots), cpu, memory, slots, name"},
-    {.name = "reverse", .letter = 'r', .type = FLAG_SWITCH, .help = "the other way round"},
+    FLAG("once", 0, SWITCH, NULL, "one picture, with rates over one second"),
+    FLAG("sort", 0, TEXT, "BY",
+         "load (default: the larger share of cores and slots), cpu, memory, slots, name"),
+    FLAG("reverse", 'r', SWITCH, NULL, "the other way round"),
 };
 
 static const struct command rows[] = {

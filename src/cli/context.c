@@ -320,20 +320,11 @@ static int cmd_context_rm(struct cli *cli)
 }
 
 static const struct flag set_flags[] = {
-    {.name = "addr", .type = FLAG_TEXT, .value = "URL", .help = "the server"},
-    {.name = "token-file",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "a file that holds the token for it"},
-    {.name = "ca-file",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "certificates to trust for https (default the system's)"},
-    {.name = "cert-file",
-     .type = FLAG_TEXT,
-     .value = "FILE",
-     .help = "a certificate to show to the server"},
-    {.name = "key-file", .type = FLAG_TEXT, .value = "FILE", .help = "its key"},
+    FLAG("addr", 0, TEXT, "URL", "the server"),
+    FLAG("token-file", 0, TEXT, "FILE", "a file that holds the token for it"),
+    FLAG("ca-file", 0, TEXT, "FILE", "certificates to trust for https (default the system's)"),
+    FLAG("cert-file", 0, TEXT, "FILE", "a certificate to show to the server"),
+    FLAG("key-file", 0, TEXT, "FILE", "its key"),
 };
 
 static const struct command rows[] = {

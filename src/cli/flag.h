@@ -24,6 +24,13 @@ struct flag {
     int64_t min, max;  /* FLAG_INT, FLAG_MS; both 0: no bound */
 };
 
+/* A row in short: name, letter, type without FLAG_, how the value is shown, help; then the rest. */
+#define FLAG(flag_name, short_name, kind, shown, text, ...)                                        \
+    {                                                                                              \
+        .name = (flag_name), .letter = (short_name), .type = FLAG_##kind, .value = (shown),        \
+        .help = (text), __VA_ARGS__                                                                \
+    }
+
 struct flag_set {
     const struct flag *flags;
     size_t count;

@@ -381,10 +381,7 @@ static int cmd_man(struct cli *cli)
 }
 
 static const struct flag man_flags[] = {
-    {.name = "dir",
-     .type = FLAG_TEXT,
-     .value = "DIR",
-     .help = "write all pages into this directory"},
+    FLAG("dir", 0, TEXT, "DIR", "write all pages into this directory"),
 };
 
 static const struct command rows[] = {
