@@ -38,7 +38,7 @@ static void config_unit_env(struct config *config)
 
     claim_config_read(&given, &read);
     if (given.policy.len)
-        config->claim_policy_name = str_of(read.policy->name);
+        config->claim_policy_index = (int)(read.policy - claim_policy_at(0));
     if (given.interval_ms.len)
         config->claim_interval_ms = read.interval_ms < INTERVAL_MS_MIN ? INTERVAL_MS_MIN
                                     : read.interval_ms > INTERVAL_MS_MAX
@@ -381,8 +381,8 @@ static const struct field fields[] = {
 
     FIELD_BOUND("deployments_max", INT, AT(deployments_max), 0, CONFIG_JOBS_MAX, "256", FIELD_LIVE,
                 "deployments this machine claims at most; 0 = none"),
-    FIELD_BOUND("claim_policy", STR, AT(claim_policy_name), 0, 64, "deployment_count", FIELD_LIVE,
-                "who claims: deployment_count, resource_usage, resource_fraction, none"),
+    FIELD_PLAIN("claim_policy", ENUM, AT(claim_policy_index), "deployment_count", FIELD_LIVE,
+                "who claims", .name_at = claim_policy_name),
     FIELD_BOUND("claim_interval_ms", MS, AT(claim_interval_ms), 100, HOUR_MS, "5000", FIELD_LIVE,
                 "between two looks for deployments to claim"),
     FIELD_BOUND("claim_budget", INT, AT(claim_budget), 0, 1000, "0", FIELD_LIVE,
@@ -542,14 +542,8 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
             arena_str(&source->arena, str_of(getenv("CREDENTIALS_DIRECTORY"))); /* systemd's */
     if (!err)
         err = check(config, why);
-    if (!err) {
-        config->claim_policy = claim_policy_by_name(config->claim_policy_name);
-        if (!config->claim_policy)
-            err = problem_set(why, ERR_BAD_CONFIG, "claim_policy",
-                              "claim_policy must be deployment_count, resource_usage, "
-                              "resource_fraction or none, not \"" STR_FMT "\".",
-                              STR_ARG(config->claim_policy_name));
-    }
+    if (!err)
+        config->claim_policy = claim_policy_at((size_t)config->claim_policy_index);
     if (!err)
         err = config_read_urls(source, why);
     if (!err)

@@ -93,7 +93,7 @@ struct config {
     bool stop_runs;
     bool sleeps_with_server; /* see clock_leases_sleep() */
     int64_t deployments_max;
-    struct str claim_policy_name;
+    int claim_policy_index; /* of claim_policy_at() */
     const struct claim_policy *claim_policy;
     int64_t claim_interval_ms;
     int64_t claim_budget;        /* 0: its share */

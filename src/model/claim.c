@@ -108,6 +108,16 @@ const struct claim_policy *claim_policy_by_name(struct str name)
     return NULL;
 }
 
+const struct claim_policy *claim_policy_at(size_t index)
+{
+    return index < COUNT_OF(policies) ? &policies[index] : NULL;
+}
+
+const char *claim_policy_name(size_t index)
+{
+    return index < COUNT_OF(policies) ? policies[index].name : NULL;
+}
+
 static const char *const skip_names[CLAIM_SKIP_COUNT] = {
     [CLAIM_GO] = "claim",
     [CLAIM_NO_ACTIVE_NODES] = "no_active_nodes",

@@ -68,6 +68,8 @@ struct claim_policy {
 };
 
 const struct claim_policy *claim_policy_by_name(struct str name); /* NULL when unknown */
+const struct claim_policy *claim_policy_at(size_t index);         /* NULL after the last */
+const char *claim_policy_name(size_t index); /* likewise: the words of a setting */
 
 /* buildSnapshots: one for each node. */
 void claim_snapshots(const struct claim_policy *policy, const struct claim_node *nodes,

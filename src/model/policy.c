@@ -56,6 +56,11 @@ const struct policy *policy_at(size_t index)
     return index < COUNT_OF(policies) ? &policies[index] : NULL;
 }
 
+const char *policy_name(size_t index)
+{
+    return index < COUNT_OF(policies) ? policies[index].name : NULL;
+}
+
 /* Every number gets its chance in turn: costs n, so it is for small n or a sample of most of it. */
 static void sample_most(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
 {

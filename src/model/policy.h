@@ -41,9 +41,9 @@ struct policy {
                    const struct policy_rules *rules);
 };
 
-/* "random", "least_loaded" (default), "health"; NULL when unknown. */
-const struct policy *policy_by_name(struct str name);
-const struct policy *policy_at(size_t index); /* NULL after the last */
+const struct policy *policy_by_name(struct str name); /* NULL when unknown */
+const struct policy *policy_at(size_t index);         /* NULL after the last */
+const char *policy_name(size_t index);                /* likewise: the words of a setting */
 
 /* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
  * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection),

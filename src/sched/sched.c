@@ -42,14 +42,11 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
 
     assert(loop_count > 0 && store && hooks);
     *sched = (struct sched){.config = *config,
-                            .policy = policy_by_name(config->policy),
+                            .policy = policy_at((size_t)config->policy),
                             .store = store,
                             .loop_count = loop_count,
                             .hooks = hooks};
-    if (!sched->policy)
-        return problem_set(why, ERR_BAD_CONFIG, "policy",
-                           "policy must be random, least_loaded or health, not \"" STR_FMT "\".",
-                           STR_ARG(config->policy));
+    assert(sched->policy);
     if (!parse_pairs(config, &arena, &pairs, why)) {
         arena_free(&arena);
         return ERR_BAD_CONFIG;

@@ -28,8 +28,8 @@ struct sched_config {
     int64_t queue_max;       /* jobs that wait in one lane, see spec_lane() */
     int64_t queue_total_max; /* in all lanes */
     int64_t nodes_max;
-    int64_t latency_target_ms; /* of health_score */
-    struct str policy;
+    int64_t latency_target_ms;    /* of health_score */
+    int policy;                   /* of policy_at() */
     struct strs pools;            /* "en:zh": pools that exist for `any` nodes */
     struct node_rules node_rules; /* what nodes are, whatever they say */
     struct routing routing;       /* which servers a type of task may go to, in which order */

@@ -276,8 +276,8 @@ static const struct field fields[] = {
                 "try equal candidates in random order"),
     FIELD_PLAIN("health_filter", STR, SCHED(health_filter), "ready", 0,
                 "health a node must have to get work: ready"),
-    FIELD_PLAIN("policy", STR, SCHED(policy), "least_loaded", 0,
-                "which candidate first: random, least_loaded, health"),
+    FIELD_PLAIN("policy", ENUM, SCHED(policy), "least_loaded", 0, "which candidate first",
+                .name_at = policy_name),
     FIELD_BOUND("heartbeat_ms", MS, SCHED(heartbeat_ms), 1000, HOUR_MS, "5000", 0,
                 "how often nodes send heartbeats"),
     FIELD_BOUND("heartbeat_stale_ms", MS, SCHED(heartbeat_stale_ms), 1000, DAY_MS, "15000",
@@ -529,10 +529,6 @@ static enum err settings_check(const struct settings *settings, struct problem *
     if (!str_is(sched->health_filter, "ready"))
         return problem_set(why, ERR_BAD_CONFIG, "health_filter",
                            "health_filter must be ready: only a node that says so gets work.");
-    if (!policy_by_name(sched->policy))
-        return problem_set(why, ERR_BAD_CONFIG, "policy",
-                           "policy must be random, least_loaded or health, not \"" STR_FMT "\".",
-                           STR_ARG(sched->policy));
     return ERR_OK;
 }
 

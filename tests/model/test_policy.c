@@ -134,9 +134,11 @@ static void test_table(void **state)
     assert_string_equal(policy_at(1)->name, "least_loaded");
     assert_string_equal(policy_at(2)->name, "health");
     assert_null(policy_at(3));
+    assert_null(policy_name(3));
     for (size_t i = 0; policy_at(i); i++) {
         assert_ptr_equal(policy_by_name(str_of(policy_at(i)->name)), policy_at(i));
         assert_non_null(policy_at(i)->help);
+        assert_string_equal(policy_name(i), policy_at(i)->name);
     }
     assert_null(policy_by_name(STR("least")));
     assert_null(policy_by_name(STR_NONE));

@@ -253,7 +253,7 @@ struct rig *rig_new(void)
                                         .queue_total_max = 100000,
                                         .nodes_max = 20000,
                                         .latency_target_ms = 1000,
-                                        .policy = STR("least_loaded"),
+                                        .policy = 1, /* least_loaded */
                                         .high_priority_min = 7};
     snprintf(rig->dir, sizeof rig->dir, "%s/berth-sched-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(rig->dir));

@@ -591,8 +591,7 @@ static void many_editions_while_loops_read(void **state)
     static const struct store_backend backend = {.send = yes, .status = fine};
     static const struct sched_hooks hooks = {
         .noted = no_note, .node_changed = no_hook, .loaded = no_load};
-    struct sched_config config = {.policy = STR("random"),
-                                  .nodes_max = 1000,
+    struct sched_config config = {.nodes_max = 1000,
                                   .store_timeout_ms = 2000,
                                   .view_drop_ms = 30000,
                                   .lost_grace_ms = 15000,

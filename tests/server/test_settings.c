@@ -63,7 +63,7 @@ static void defaults_are_the_seeds(void **state)
     assert_int_equal(sched->leases.task_ms, 120000);
     assert_int_equal(sched->leases.f2f_ms, 45000);
     assert_int_equal(sched->forget_ms, 3600000);
-    assert_str(sched->policy, "least_loaded");
+    assert_string_equal(policy_name((size_t)sched->policy), "least_loaded");
     assert_str(source.settings.listen, "127.0.0.1:7420");
     assert_int_equal(source.settings.tokens.count, 0);
     assert_int_equal(source.settings.allow_urls.count, 0);
@@ -82,7 +82,7 @@ static void flags_under_their_names(void **state)
     assert_int_equal(source.settings.sched.max_attempts, 4);
     assert_int_equal(source.settings.sched.heartbeat_stale_ms, FIELD_OFF);
     assert_int_equal(source.settings.sched.reservation_ttl_ms, 8000);
-    assert_str(source.settings.sched.policy, "health");
+    assert_string_equal(policy_name((size_t)source.settings.sched.policy), "health");
 }
 
 static void what_is_refused(void **state)
