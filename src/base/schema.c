@@ -355,14 +355,21 @@ static void obj_tell(const struct field *field, struct buf *text)
     buf_str(text, STR("an object"));
 }
 
-static void obj_show(const struct field *field, const void *from, struct jsonw *w)
+void schema_write(const struct schema *schema, const void *from, struct jsonw *w)
 {
     jsonw_obj(w);
-    for (size_t i = 0; i < field->field_count; i++) {
-        jsonw_key(w, field->fields[i].name);
-        field_show(&field->fields[i], from, w);
+    for (size_t i = 0; i < schema->count; i++) {
+        jsonw_key(w, schema->fields[i].name);
+        field_show(&schema->fields[i], from, w);
     }
     jsonw_end_obj(w);
+}
+
+static void obj_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    const struct schema inner = {.fields = field->fields, .count = field->field_count};
+
+    schema_write(&inner, from, w);
 }
 
 static bool json_from_json(const struct field *field, const struct json *value, void *to,
@@ -427,6 +434,11 @@ static void real_show(const struct field *field, const void *from, struct jsonw 
     jsonw_double(w, *(const double *)from);
 }
 
+static void raw_show(const struct field *field, const void *from, struct jsonw *w)
+{
+    jsonw_raw(w, *(const struct str *)from);
+}
+
 struct type_row {
     bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
     bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
@@ -446,6 +458,7 @@ static const struct type_row types[] = {
     [FIELD_OBJ] = {NULL, NULL, obj_tell, obj_show},
     [FIELD_JSON] = {json_from_json, json_from_text, json_tell, json_show},
     [FIELD_REAL] = {real_from_json, real_from_text, real_tell, real_show},
+    [FIELD_RAW] = {NULL, NULL, json_tell, raw_show},
 };
 
 bool field_takes_null(const struct field *field)
@@ -475,6 +488,14 @@ void field_expect(const struct field *field, struct buf *ret_text)
     types[field->type].tell(field, ret_text);
 }
 
+static bool is_empty(const struct field *field, const void *from)
+{
+    if (field->type == FIELD_INT)
+        return *(const int64_t *)from <= 0;
+    assert(field->type == FIELD_STR);
+    return ((const struct str *)from)->len == 0;
+}
+
 void field_show(const struct field *field, const void *out, struct jsonw *w)
 {
     const void *from = (const char *)out + field->offset;
@@ -482,6 +503,8 @@ void field_show(const struct field *field, const void *out, struct jsonw *w)
     assert((size_t)field->type < COUNT_OF(types));
     if (field->flags & FIELD_SECRET)
         jsonw_str(w, STR("***"));
+    else if ((field->flags & FIELD_EMPTY) && is_empty(field, from))
+        jsonw_null(w);
     else
         types[field->type].show(field, from, w);
 }
@@ -510,7 +533,8 @@ void field_copy(const struct field *field, const void *from, void *to)
         [FIELD_MS] = sizeof(int64_t),         [FIELD_STR] = sizeof(struct str),
         [FIELD_ID] = sizeof(struct str),      [FIELD_NAME] = sizeof(struct str),
         [FIELD_ENUM] = sizeof(int),           [FIELD_STRS] = sizeof(struct strs),
-        [FIELD_JSON] = sizeof(struct json *), [FIELD_REAL] = sizeof(double)};
+        [FIELD_JSON] = sizeof(struct json *), [FIELD_REAL] = sizeof(double),
+        [FIELD_RAW] = sizeof(struct str)};
     const char *source = (const char *)from + field->offset;
     char *target = (char *)to + field->offset;
 

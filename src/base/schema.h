@@ -18,6 +18,7 @@ enum field_type {
     FIELD_OBJ,  /* a struct inside; .fields describes it; absent leaves its defaults */
     FIELD_JSON, /* const struct json *; any value */
     FIELD_REAL, /* double; min..max as whole numbers */
+    FIELD_RAW,  /* struct str, JSON text; only written */
 };
 
 struct strs {
@@ -33,6 +34,7 @@ enum field_flag {
     FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others wait for a start */
     FIELD_HIDDEN = 32,  /* read, but in no document */
     FIELD_SENDER = 64,  /* required over HTTP, by hand; a node's socket knows it already */
+    FIELD_EMPTY = 128,  /* of an answer: a number below 1, an empty text is written as null */
     FIELD_OWN = 256,    /* this and higher ones are marks of the table's own */
 };
 
@@ -85,6 +87,8 @@ struct schema {
  * to 9."; `out` is then partly filled. null = absent. The problem is ERR_BAD_FIELD. */
 enum err schema_read(const struct schema *schema, const struct json *obj, void *out,
                      struct arena *arena, struct problem *why);
+/* The struct as a JSON object, every field of it. */
+void schema_write(const struct schema *schema, const void *from, struct jsonw *w);
 /* Sets every field that has a preset, also inside FIELD_OBJ. Fails only for a wrong table. */
 enum err schema_presets(const struct schema *schema, void *out, struct arena *arena);
 

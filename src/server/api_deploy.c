@@ -11,6 +11,7 @@
 #include "model/deploy.h"
 #include "server/api.h"
 #include "server/hub.h"
+#include "server/messages.h"
 #include "server/route.h"
 #include "server/rpc.h"
 #include "store/deploys.h"
@@ -317,36 +318,6 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     }
 }
 
-static void copy_write(struct jsonw *w, const struct deploys_copy *copy)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "address", copy->address);
-    jsonw_kint(w, "generation", copy->generation);
-    jsonw_kint(w, "version", copy->version);
-    jsonw_kstr(w, "state", copy->state);
-    jsonw_kint(w, "restarts", copy->restarts);
-    if (copy->pid > 0)
-        jsonw_kint(w, "pid", copy->pid);
-    else
-        jsonw_knull(w, "pid");
-    jsonw_kint(w, "since_ms", copy->since_ms);
-    jsonw_kraw(w, "healthy", copy->healthy);
-    jsonw_kstr(w, "reason", copy->reason.len ? copy->reason : STR_NONE);
-    jsonw_kstr(w, "limits", copy->limits.len ? copy->limits : STR_NONE);
-    jsonw_kint(w, "updated_ms", copy->updated_ms);
-    jsonw_end_obj(w);
-}
-
-static void failure_write(struct jsonw *w, const struct deploys_failure *failure)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "address", failure->address);
-    jsonw_kint(w, "at_ms", failure->at_ms);
-    jsonw_kint(w, "until_ms", failure->until_ms);
-    jsonw_kstr(w, "reason", failure->reason.len ? failure->reason : STR_NONE);
-    jsonw_end_obj(w);
-}
-
 /* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
 static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
                              const struct deploys_op *op, bool secrets, struct arena *arena)
@@ -372,12 +343,12 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
         jsonw_key(w, "copies");
         jsonw_arr(w);
         for (size_t i = 0; i < op->copy_count; i++)
-            copy_write(w, &op->copies[i]);
+            schema_write(&copy_schema, &op->copies[i], w);
         jsonw_end_arr(w);
         jsonw_key(w, "failed_on");
         jsonw_arr(w);
         for (size_t i = 0; i < op->failure_count; i++)
-            failure_write(w, &op->failures[i]);
+            schema_write(&failed_on_schema, &op->failures[i], w);
         jsonw_end_arr(w);
     } else {
         jsonw_kbool(w, "changed", op->u.put.changed);
@@ -597,19 +568,8 @@ static void answer_history(struct deploy_call *own)
     jsonw_obj(&w);
     jsonw_key(&w, "history");
     jsonw_arr(&w);
-    for (size_t i = 0; i < count; i++) {
-        const struct deploys_event *event = &op->u.history.items[i];
-
-        jsonw_obj(&w);
-        jsonw_kint(&w, "seq", event->seq);
-        jsonw_kint(&w, "at_ms", event->at_ms);
-        jsonw_kstr(&w, "what", event->what);
-        jsonw_kstr(&w, "address", event->address);
-        jsonw_kint(&w, "generation", event->generation);
-        jsonw_kint(&w, "version", event->version);
-        jsonw_kstr(&w, "detail", event->detail);
-        jsonw_end_obj(&w);
-    }
+    for (size_t i = 0; i < count; i++)
+        schema_write(&history_entry_schema, &op->u.history.items[i], &w);
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                op->u.history.more ? arena_fmt(own->call->arena, "%lld",
@@ -651,11 +611,10 @@ static void answer_release(struct deploy_call *own)
     jsonw_key(&w, "held");
     jsonw_arr(&w);
     for (size_t i = 0; i < op->u.release.held_count; i++) {
-        jsonw_obj(&w);
-        jsonw_kstr(&w, "id", call_shown(own->call, op->u.release.held[i].id));
-        jsonw_kstr(&w, "address", op->u.release.held[i].address);
-        jsonw_kint(&w, "left_ms", op->u.release.held[i].left_ms);
-        jsonw_end_obj(&w);
+        struct deploys_held held = op->u.release.held[i];
+
+        held.id = call_shown(own->call, held.id);
+        schema_write(&held_schema, &held, &w);
     }
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);

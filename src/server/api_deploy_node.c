@@ -8,6 +8,7 @@
 #include "model/pool.h"
 #include "server/api.h"
 #include "server/api_deploy.h"
+#include "server/messages.h"
 
 static const struct settings *settings_of(const struct call *call)
 {
@@ -209,20 +210,6 @@ void api_deploy_renew(struct call *call)
     deploy_send(own);
 }
 
-static void row_write(struct jsonw *w, const struct deploy_row *row)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "id", row->id);
-    jsonw_kstr(w, "type", str_of(deploy_type_name(row->type)));
-    jsonw_kbool(w, "enabled", row->enabled);
-    jsonw_kstr(w, "address", row->address);
-    jsonw_kint(w, "generation", row->generation);
-    jsonw_kstr(w, "selector", row->selector);
-    jsonw_kstr(w, "created_at", row->created_at);
-    jsonw_kstr(w, "updated_at", row->updated_at);
-    jsonw_end_obj(w);
-}
-
 static void facts_write(struct jsonw *w, const struct deploys_op *op)
 {
     jsonw_kint(w, "facts", op->u.view.facts);
@@ -273,7 +260,7 @@ static void answer_view(struct deploy_call *own)
         jsonw_key(&w, "rows");
         jsonw_arr(&w);
         for (size_t i = 0; i < op->u.view.count; i++)
-            row_write(&w, &op->u.view.items[i]);
+            schema_write(&view_row_schema, &op->u.view.items[i], &w);
         jsonw_end_arr(&w);
         if (op->u.view.delta)
             delta_write(&w, op);

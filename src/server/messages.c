@@ -13,6 +13,7 @@
 #include "sched/node_report.h"
 #include "sched/spec.h"
 #include "server/api.h"
+#include "store/deploys.h"
 
 /* A member that is always there, and one that may be. _IN: with bounds; a highest one below the
  * lowest is none. */
@@ -29,6 +30,11 @@
 #define HAS(key, form, ...) HAS_IN(key, form, 0, 0, __VA_ARGS__)
 #define MAY(key, form, ...) MAY_IN(key, form, 0, 0, __VA_ARGS__)
 
+/* The same of a struct: it is written by its row. _NULL: null when it is 0 or empty. */
+#define PUT(in, member, kind, ...) FIELD_ROW(in, member, kind, .flags = FIELD_REQUIRED, __VA_ARGS__)
+#define PUT_NULL(in, member, kind, ...)                                                            \
+    FIELD_ROW(in, member, kind, .flags = FIELD_REQUIRED | FIELD_EMPTY, __VA_ARGS__)
+
 #define TABLE(array) (&(const struct schema){.fields = (array), .count = COUNT_OF(array)})
 #define ROWS(array)  .rows.schema = TABLE(array)
 #define MORE(array)  .more.schema = TABLE(array)
@@ -40,6 +46,24 @@
 #define NEXT_CURSOR                                                                                \
     HAS("next_cursor", "string|null",                                                              \
         "pass it as `cursor` for the next page; null: this was the last")
+
+/* Words that have a table elsewhere. */
+#define WORDS(function, first, end, name_of)                                                       \
+    static const char *function(size_t index)                                                      \
+    {                                                                                              \
+        return (first) + index < (end) ? name_of((first) + (unsigned)index) : NULL;                \
+    }
+WORDS(error_names, ERR_OK + 1, ERR_COUNT, err_name)
+WORDS(reason_names, 0, EXPLAIN_COUNT, explain_why_name)
+WORDS(job_states, 0, JOB_STATE_COUNT, job_state_name)
+WORDS(job_statuses, 0, JOB_STATE_COUNT, job_status_name)
+WORDS(node_healths, 0, NODE_HEALTH_COUNT, node_health_name)
+WORDS(load_levels, 0, LEVEL_COUNT, level_name)
+WORDS(breaker_states, 0, BREAKER_STATE_COUNT, breaker_state_name)
+WORDS(scopes, SCOPE_READ, SCOPE_COUNT, token_scope_name)
+WORDS(fleet_statuses, 0, FLEET_STATUS_COUNT, fleet_status_name)
+WORDS(store_modes, 0, STORE_LOCAL_ONLY + 1, store_mode_name)
+WORDS(deploy_types, 0, DEPLOY_TYPE_COUNT, deploy_type_name)
 
 static const struct field problem[] = {
     HAS("type", "string"),
@@ -498,15 +522,16 @@ static const struct field ready[] = {
 };
 
 static const struct field failed_on[] = {
-    HAS("address", "string"),
-    HAS("at_ms", "integer"),
-    HAS("until_ms", "integer"),
-    HAS("reason", "string|null"),
+    PUT(deploys_failure, address, STR),
+    PUT(deploys_failure, at_ms, INT),
+    PUT(deploys_failure, until_ms, INT),
+    PUT_NULL(deploys_failure, reason, STR),
 };
+const struct schema failed_on_schema = {.fields = failed_on, .count = COUNT_OF(failed_on)};
 
 static const struct field deployment[] = {
     HAS("id", "string"),
-    HAS("type", "=deployment|=daemon|=other"),
+    HAS("type", "DeployType"),
     HAS("package_name", "string"),
     HAS("package_version", "string"),
     HAS("command", "string|[string]",
@@ -538,18 +563,19 @@ static const struct field deployment[] = {
 };
 
 static const struct field copy[] = {
-    HAS("address", "string|null"),
-    HAS("generation", "integer"),
-    HAS("version", "integer"),
-    HAS("state", "CopyState"),
-    HAS("restarts", "integer"),
-    HAS("pid", "integer|null"),
-    HAS("since_ms", "integer"),
-    HAS("healthy", "boolean|null"),
-    HAS("reason", "string|null"),
-    HAS("limits", "string|null", "enforced, or not enforced: which, and why"),
-    HAS("updated_ms", "integer"),
+    PUT(deploys_copy, address, STR, .shape = "string|null"),
+    PUT(deploys_copy, generation, INT),
+    PUT(deploys_copy, version, INT),
+    PUT(deploys_copy, state, STR, .shape = "CopyState"),
+    PUT(deploys_copy, restarts, INT),
+    PUT_NULL(deploys_copy, pid, INT),
+    PUT(deploys_copy, since_ms, INT),
+    PUT(deploys_copy, healthy, RAW, .shape = "boolean|null"),
+    PUT_NULL(deploys_copy, reason, STR),
+    PUT_NULL(deploys_copy, limits, STR, .help = "enforced, or not enforced: which, and why"),
+    PUT(deploys_copy, updated_ms, INT),
 };
+const struct schema copy_schema = {.fields = copy, .count = COUNT_OF(copy)};
 
 static const struct field deployment_list[] = {
     HAS("deployments", "[Deployment]"),
@@ -562,10 +588,13 @@ static const struct field enabled[] = {
 };
 
 static const struct field history_entry[] = {
-    HAS("seq", "integer"),    HAS("at_ms", "integer"),      HAS("what", "string"),
-    HAS("address", "string"), HAS("generation", "integer"), HAS("version", "integer"),
-    HAS("detail", "string"),
+    PUT(deploys_event, seq, INT),        PUT(deploys_event, at_ms, INT),
+    PUT(deploys_event, what, STR),       PUT(deploys_event, address, STR),
+    PUT(deploys_event, generation, INT), PUT(deploys_event, version, INT),
+    PUT(deploys_event, detail, STR),
 };
+const struct schema history_entry_schema = {.fields = history_entry,
+                                            .count = COUNT_OF(history_entry)};
 
 static const struct field deployment_history[] = {
     HAS("history", "[HistoryEntry]"),
@@ -578,10 +607,11 @@ static const struct field release[] = {
 };
 
 static const struct field held_deployment[] = {
-    HAS("id", "string"),
-    HAS("address", "string"),
-    HAS("left_ms", "integer"),
+    PUT(deploys_held, id, STR),
+    PUT(deploys_held, address, STR),
+    PUT(deploys_held, left_ms, INT),
 };
+const struct schema held_schema = {.fields = held_deployment, .count = COUNT_OF(held_deployment)};
 
 static const struct field released[] = {
     HAS("released", "[string]"),
@@ -604,10 +634,13 @@ static const struct field deploy_look[] = {
 };
 
 static const struct field deploy_view_row[] = {
-    HAS("id", "string"),         HAS("type", "string"),        HAS("enabled", "boolean"),
-    HAS("address", "string"),    HAS("generation", "integer"), HAS("selector", "string"),
-    HAS("created_at", "string"), HAS("updated_at", "string"),
+    PUT(deploy_row, id, STR),         PUT(deploy_row, type, ENUM, .name_at = deploy_types),
+    PUT(deploy_row, enabled, BOOL),   PUT(deploy_row, address, STR),
+    PUT(deploy_row, generation, INT), PUT(deploy_row, selector, STR),
+    PUT(deploy_row, created_at, STR), PUT(deploy_row, updated_at, STR),
 };
+const struct schema view_row_schema = {.fields = deploy_view_row,
+                                       .count = COUNT_OF(deploy_view_row)};
 
 static const struct field deploy_view_lease[] = {
     HAS("address", "string"),
@@ -772,23 +805,6 @@ static const struct field deploy_released[] = {
     HAS("released", "integer"),
 };
 
-/* Words that have a table elsewhere. */
-#define WORDS(function, first, end, name_of)                                                       \
-    static const char *function(int index)                                                         \
-    {                                                                                              \
-        return (first) + index < (end) ? name_of((first) + index) : NULL;                          \
-    }
-WORDS(error_names, ERR_OK + 1, ERR_COUNT, err_name)
-WORDS(reason_names, 0, EXPLAIN_COUNT, explain_why_name)
-WORDS(job_states, 0, JOB_STATE_COUNT, job_state_name)
-WORDS(job_statuses, 0, JOB_STATE_COUNT, job_status_name)
-WORDS(node_healths, 0, NODE_HEALTH_COUNT, node_health_name)
-WORDS(load_levels, 0, LEVEL_COUNT, level_name)
-WORDS(breaker_states, 0, BREAKER_STATE_COUNT, breaker_state_name)
-WORDS(scopes, SCOPE_READ, SCOPE_COUNT, token_scope_name)
-WORDS(fleet_statuses, 0, FLEET_STATUS_COUNT, fleet_status_name)
-WORDS(store_modes, 0, STORE_LOCAL_ONLY + 1, store_mode_name)
-
 static const struct message_type message_types[] = {
     {"Problem", ROWS(problem), .help = "RFC 9457, with the machine's word in `error`"},
     {"Ok", ROWS(ok)},
@@ -939,6 +955,7 @@ static const struct message_type message_types[] = {
     {"Scope", .word = scopes},
     {"FleetStatus", .word = fleet_statuses},
     {"StoreMode", .word = store_modes},
+    {"DeployType", .word = deploy_types},
 };
 
 const struct message_type *message_type_at(size_t index)

@@ -28,13 +28,22 @@ struct message_rows {
 struct message_type {
     const char *name;
     struct message_rows rows, more;
-    bool request;                   /* null is as good as absent */
-    bool open;                      /* may have other members */
-    const char *shape;              /* instead of rows */
-    const char *(*word)(int index); /* instead of rows: one of these words; NULL after the last */
+    bool request;      /* null is as good as absent */
+    bool open;         /* may have other members */
+    const char *shape; /* instead of rows */
+    const char *(*word)(
+        size_t index); /* instead of rows: one of these words; NULL after the last */
     const char *help;
     const char *example; /* JSON text, or NULL */
 };
+
+/* Answers that are written by their rows, with schema_write(): the structs are of store/deploys.h
+ * and model/deploy.h. */
+extern const struct schema copy_schema;          /* deploys_copy */
+extern const struct schema failed_on_schema;     /* deploys_failure */
+extern const struct schema history_entry_schema; /* deploys_event */
+extern const struct schema held_schema;          /* deploys_held */
+extern const struct schema view_row_schema;      /* deploy_row */
 
 const struct message_type *message_type_at(size_t index); /* NULL after the last */
 const struct message_type *message_type_find(struct str name);

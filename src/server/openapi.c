@@ -495,7 +495,9 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
         const struct field *field = &rows->schema->fields[i];
         const char *name = message_name(rows, field);
         bool is = is_required(rows, field);
-        bool null = request ? !is : (field->flags & rows->nullable) && field->type != FIELD_INT;
+        bool null = request ? !is
+                            : (field->flags & FIELD_EMPTY) ||
+                                  ((field->flags & rows->nullable) && field->type != FIELD_INT);
 
         if (!name)
             continue;
@@ -509,9 +511,9 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
 }
 
 /* Some words stand for several rows of their table. */
-static bool is_new_word(const struct message_type *type, int index)
+static bool is_new_word(const struct message_type *type, size_t index)
 {
-    for (int i = 0; i < index; i++)
+    for (size_t i = 0; i < index; i++)
         if (strcmp(type->word(i), type->word(index)) == 0)
             return false;
     return true;
@@ -525,7 +527,7 @@ static void write_message(struct jsonw *w, const struct message_type *type)
         jsonw_kstr(w, "type", STR("string"));
         jsonw_key(w, "enum");
         jsonw_arr(w);
-        for (int i = 0; type->word(i); i++)
+        for (size_t i = 0; type->word(i); i++)
             if (is_new_word(type, i))
                 jsonw_str(w, str_of(type->word(i)));
         jsonw_end_arr(w);

@@ -343,6 +343,74 @@ static void test_a_wrong_preset_is_told(void **state)
     arena_free(&arena);
 }
 
+struct shown {
+    struct str name, none, json;
+    int64_t count, pid;
+    int word;
+    bool on;
+};
+
+static const char *word_at(size_t index)
+{
+    static const char *const words[] = {"one", "two", NULL};
+
+    return words[index];
+}
+
+#define SHOWN(member, kind, ...) FIELD_ROW(shown, member, kind, __VA_ARGS__)
+static const struct field shown_fields[] = {
+    SHOWN(name, STR, .flags = FIELD_EMPTY),
+    SHOWN(none, STR),
+    SHOWN(json, RAW),
+    SHOWN(count, INT),
+    SHOWN(pid, INT, .flags = FIELD_EMPTY),
+    SHOWN(word, ENUM, .name_at = word_at),
+    SHOWN(on, BOOL),
+};
+static const struct schema shown_schema = {
+    .what = "what is shown", .fields = shown_fields, .count = COUNT_OF(shown_fields)};
+
+static void test_an_answer_by_rows(void **state)
+{
+    static const struct {
+        struct shown shown;
+        const char *json;
+    } cases[] = {
+        {{.name = STR("a\"b"), .json = STR("[1]"), .count = 3, .pid = 7, .word = 1, .on = true},
+         "{\"name\":\"a\\\"b\",\"none\":null,\"json\":[1],\"count\":3,\"pid\":7,"
+         "\"word\":\"two\",\"on\":true}"},
+        {{.name = STR("")},
+         "{\"name\":null,\"none\":null,\"json\":null,\"count\":0,\"pid\":null,"
+         "\"word\":\"one\",\"on\":false}"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct buf buf = {0};
+        struct jsonw w = jsonw_to(&buf);
+
+        schema_write(&shown_schema, &cases[i].shown, &w);
+        assert_str(buf_view(&buf), cases[i].json);
+        buf_free(&buf);
+    }
+}
+
+/* Words of a table elsewhere are read, and named when another is sent. */
+static void test_words_out_of_a_table(void **state)
+{
+    struct arena arena = {0};
+    struct shown out = {0};
+    struct problem why = {0};
+    const struct json *sent;
+
+    assert_int_equal(json_parse(STR("{\"word\":\"two\"}"), &arena, &sent, NULL), ERR_OK);
+    assert_int_equal(schema_read(&shown_schema, sent, &out, &arena, &why), ERR_OK);
+    assert_int_equal(out.word, 1);
+    assert_int_equal(json_parse(STR("{\"word\":\"six\"}"), &arena, &sent, NULL), ERR_OK);
+    assert_int_equal(schema_read(&shown_schema, sent, &out, &arena, &why), ERR_BAD_FIELD);
+    assert_string_equal(why.detail, "word must be one of one, two.");
+    arena_free(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +421,8 @@ int main(void)
         cmocka_unit_test(test_required_and_not_an_object),
         cmocka_unit_test(test_unknown_names_in_a_strict_schema),
         cmocka_unit_test(test_a_wrong_preset_is_told),
+        cmocka_unit_test(test_an_answer_by_rows),
+        cmocka_unit_test(test_words_out_of_a_table),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
