@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "copies_bench.h"
+#include "copies_fixture.h"
 #include "model/claim.h"
 #include "unit.h"
 
@@ -19,7 +19,7 @@ struct table_row {
 };
 
 struct world {
-    struct bench bench;
+    struct fixture fixture;
     struct link_calls *link_calls;
     struct node_lease *node_lease;
     struct claimer *claimer;
@@ -251,7 +251,7 @@ static const struct {
 
 static void answer_one(struct world *world, int number)
 {
-    const struct json *body = bench_json(&world->bench, str_of(world->waiting[number].body));
+    const struct json *body = fixture_json(&world->fixture, str_of(world->waiting[number].body));
     const char *path = world->waiting[number].path;
     bool ok = true;
     size_t i = 0;
@@ -280,18 +280,18 @@ static void answer_one(struct world *world, int number)
         jsonw_kstr(&w, "reason", STR("claim_conflict"));
     }
     jsonw_end_obj(&w);
-    assert_true(
-        link_calls_reply(world->link_calls, bench_json(&world->bench, buf_view(&world->reply))));
+    assert_true(link_calls_reply(world->link_calls,
+                                 fixture_json(&world->fixture, buf_view(&world->reply))));
 }
 
 /* So much later; everything that was asked is answered. */
 static void pass(struct world *world, int64_t ms)
 {
-    bench_tick(&world->bench, ms);
+    fixture_tick(&world->fixture, ms);
     for (int i = 0; i < world->waiting_count; i++)
         answer_one(world, i);
     world->waiting_count = 0;
-    arena_reset(&world->bench.arena);
+    arena_reset(&world->fixture.arena);
 }
 
 static void pass_long(struct world *world, int64_t ms)
@@ -327,7 +327,7 @@ static int64_t skips(struct world *world, const char *reason)
     int64_t count = 0;
 
     claimer_write(world->claimer, &w);
-    json_int(json_get(json_get(bench_json(&world->bench, buf_view(&text)), "skips"), reason),
+    json_int(json_get(json_get(fixture_json(&world->fixture, buf_view(&text)), "skips"), reason),
              &count);
     buf_free(&text);
     return count;
@@ -336,7 +336,7 @@ static int64_t skips(struct world *world, const char *reason)
 static int setup(void **state)
 {
     struct world *world = calloc(1, sizeof *world);
-    struct bench *bench = &world->bench;
+    struct fixture *fixture = &world->fixture;
 
     world->mode = "hardened";
     world->admin = "none";
@@ -346,21 +346,21 @@ static int setup(void **state)
     world->goodbye = "";
     world->failures = "[]";
     world->lease_ms = 45000;
-    bench_make(bench);
-    bench->config.claim_policy = claim_policy_by_name(STR("deployment_count"));
-    bench->config.claim_interval_ms = 5000;
-    bench->config.move_after_failures = 3;
-    bench->config.claim_weights = score_defaults;
-    bench_open(bench);
-    world->link_calls = link_calls_new(&bench->loop, on_send, world);
-    world->node_lease = node_lease_new(&bench->loop, world->link_calls, bench->copies,
-                                       &bench->config, STR("n1"), STR("i1"));
+    fixture_make(fixture);
+    fixture->config.claim_policy = claim_policy_by_name(STR("deployment_count"));
+    fixture->config.claim_interval_ms = 5000;
+    fixture->config.move_after_failures = 3;
+    fixture->config.claim_weights = score_defaults;
+    fixture_open(fixture);
+    world->link_calls = link_calls_new(&fixture->loop, on_send, world);
+    world->node_lease = node_lease_new(&fixture->loop, world->link_calls, fixture->copies,
+                                       &fixture->config, STR("n1"), STR("i1"));
     world->claimer =
-        claimer_new(&bench->loop, &(struct claimer_config){.config = &bench->config,
-                                                           .node_id = STR("n1"),
-                                                           .link_calls = world->link_calls,
-                                                           .copies = bench->copies,
-                                                           .node_lease = world->node_lease});
+        claimer_new(&fixture->loop, &(struct claimer_config){.config = &fixture->config,
+                                                             .node_id = STR("n1"),
+                                                             .link_calls = world->link_calls,
+                                                             .copies = fixture->copies,
+                                                             .node_lease = world->node_lease});
     world->link = true;
     node_lease_up(world->node_lease);
     claimer_up(world->claimer);
@@ -375,8 +375,8 @@ static int teardown(void **state)
     claimer_free(world->claimer);
     node_lease_free(world->node_lease);
     link_calls_free(world->link_calls);
-    bench_close(&world->bench);
-    bench_remove(&world->bench);
+    fixture_close(&world->fixture);
+    fixture_remove(&world->fixture);
     buf_free(&world->reply);
     free(world);
     return 0;
@@ -386,7 +386,7 @@ static void test_one_each_interval(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_budget = 1;
+    world->fixture.config.claim_budget = 1;
     rows(world, 6, "");
     rows(world, 6, "n2");
     for (int64_t ms = 0; ms < 33000; ms += 100) {
@@ -417,7 +417,7 @@ static void test_budget(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_budget = 20;
+    world->fixture.config.claim_budget = 20;
     rows(world, 30, "");
     pass_long(world, 1000);
     assert_int_equal(world->claims, 20);
@@ -457,7 +457,7 @@ static void test_a_share_by_usage(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
+    world->fixture.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
     world->usage_hangs = true;
     rows(world, 20, "");
     pass_long(world, 1000);
@@ -473,7 +473,7 @@ static void test_conflicts_are_counted_and_the_next_is_tried(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_budget = 1;
+    world->fixture.config.claim_budget = 1;
     rows(world, 3, "");
     world->conflicts = 2;
     pass_long(world, 1000);
@@ -487,7 +487,7 @@ static void test_lost(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_budget = 1;
+    world->fixture.config.claim_budget = 1;
     rows(world, 2, "n2");
     world->online = "n1";
     world->leased = "n2";
@@ -646,8 +646,8 @@ static void test_a_changed_selector(void **state)
     struct world *world = *state;
     struct arena arena = {0};
 
-    assert_int_equal(json_parse(STR("{\"zone\":\"a\"}"), &arena, &world->bench.config.labels, NULL),
-                     ERR_OK);
+    assert_int_equal(
+        json_parse(STR("{\"zone\":\"a\"}"), &arena, &world->fixture.config.labels, NULL), ERR_OK);
     rows(world, 1, "n1");
     strcpy(world->rows[0].selector, "zone=a");
     pass_long(world, 1000);
@@ -681,16 +681,16 @@ static void test_what_keeps_it_from_claiming(void **state)
     pass_long(world, 6000);
     assert_true(skips(world, "draining") > 0);
     world->admin = "none";
-    world->bench.config.deployments_max = 0;
+    world->fixture.config.deployments_max = 0;
     pass_long(world, 6000);
     assert_true(skips(world, "full") > 0);
     assert_false(claimer_takes(world->claimer));
-    world->bench.config.deployments_max = 1;
-    world->bench.config.claim_policy = claim_policy_by_name(STR("none"));
+    world->fixture.config.deployments_max = 1;
+    world->fixture.config.claim_policy = claim_policy_by_name(STR("none"));
     pass_long(world, 6000);
     assert_true(skips(world, "policy_disabled") > 0);
     assert_int_equal(world->calls[2], 0);
-    world->bench.config.claim_policy = claim_policy_by_name(STR("deployment_count"));
+    world->fixture.config.claim_policy = claim_policy_by_name(STR("deployment_count"));
     pass_long(world, 20000);
     assert_int_equal(world->claims, 1); /* and then it is full */
 }
@@ -725,14 +725,14 @@ static void test_a_node_that_does_not_tell_is_not_the_favourite(void **state)
 {
     struct world *world = *state;
 
-    world->bench.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
+    world->fixture.config.claim_policy = claim_policy_by_name(STR("resource_usage"));
     rows(world, 2, "");
     pass_long(world, 12000);
     assert_int_equal(world->claims, 0); /* n2 is idler */
     world->usage_hangs = true;
     pass_long(world, 6000);
     assert_int_equal(world->claims, 1);
-    world->bench.config.unknown_metric = CONFIG_UNKNOWN_ZERO; /* as in mode seed */
+    world->fixture.config.unknown_metric = CONFIG_UNKNOWN_ZERO; /* as in mode seed */
     pass_long(world, 12000);
     assert_int_equal(world->claims, 1);
 }

@@ -16,7 +16,7 @@
 
 enum { WORDS_MAX = 256 };
 
-struct bench {
+struct fixture {
     struct loop loop;
     struct runs *runs;
     struct jobs *jobs;
@@ -34,34 +34,34 @@ struct bench {
 
 static bool on_send(struct jobs *jobs, struct str text)
 {
-    struct bench *bench = jobs_user(jobs);
+    struct fixture *fixture = jobs_user(jobs);
 
-    assert_true(bench->said < WORDS_MAX);
-    bench->words[bench->said++] = arena_str(&bench->arena, text);
+    assert_true(fixture->said < WORDS_MAX);
+    fixture->words[fixture->said++] = arena_str(&fixture->arena, text);
     return true;
 }
 
 static const char *on_refuses(struct jobs *jobs, struct str type, int64_t priority,
                               bool interactive, struct buf *detail)
 {
-    struct bench *bench = jobs_user(jobs);
+    struct fixture *fixture = jobs_user(jobs);
 
-    if (bench->refuse && priority < 7)
+    if (fixture->refuse && priority < 7)
         buf_str(detail, STR("Because."));
-    return priority < 7 ? bench->refuse : NULL;
+    return priority < 7 ? fixture->refuse : NULL;
 }
 
 static void on_began(struct agent_job *job)
 {
-    ((struct bench *)jobs_user(job->jobs))->slots++;
+    ((struct fixture *)jobs_user(job->jobs))->slots++;
 }
 
 static void on_over(struct agent_job *job)
 {
-    struct bench *bench = jobs_user(job->jobs);
+    struct fixture *fixture = jobs_user(job->jobs);
 
-    assert_true(bench->slots > 0);
-    bench->slots--;
+    assert_true(fixture->slots > 0);
+    fixture->slots--;
 }
 
 static void on_started(struct agent_job *job)
@@ -79,89 +79,90 @@ static const struct jobs_handler handler = {.send = on_send,
 
 static void on_found(struct run *run)
 {
-    jobs_adopt(((struct bench *)runs_user(run->runs))->jobs, run);
+    jobs_adopt(((struct fixture *)runs_user(run->runs))->jobs, run);
 }
 
-static void bench_open(struct bench *bench)
+static void fixture_open(struct fixture *fixture)
 {
     struct jobs_config config = {
-        .config = &bench->config, .node_id = STR("n1"), .data_dir = bench->dir};
+        .config = &fixture->config, .node_id = STR("n1"), .data_dir = fixture->dir};
     struct problem why;
     char path[96];
 
-    bench->slots = 0;
-    assert_int_equal(loop_init(&bench->loop, 0), ERR_OK);
-    snprintf(path, sizeof path, "%s/runs", bench->dir);
-    assert_int_equal(runs_new(&bench->loop, path, "shim", NULL, bench, &bench->runs, &why), ERR_OK);
-    config.runs = bench->runs;
-    bench->jobs = jobs_new(&bench->loop, &config, &handler, bench);
-    runs_adopt(bench->runs, on_found);
-    jobs_up(bench->jobs);
+    fixture->slots = 0;
+    assert_int_equal(loop_init(&fixture->loop, 0), ERR_OK);
+    snprintf(path, sizeof path, "%s/runs", fixture->dir);
+    assert_int_equal(runs_new(&fixture->loop, path, "shim", NULL, fixture, &fixture->runs, &why),
+                     ERR_OK);
+    config.runs = fixture->runs;
+    fixture->jobs = jobs_new(&fixture->loop, &config, &handler, fixture);
+    runs_adopt(fixture->runs, on_found);
+    jobs_up(fixture->jobs);
 }
 
-static void bench_close(struct bench *bench)
+static void fixture_close(struct fixture *fixture)
 {
-    jobs_free(bench->jobs);
-    runs_free(bench->runs);
-    loop_done(&bench->loop);
+    jobs_free(fixture->jobs);
+    runs_free(fixture->runs);
+    loop_done(&fixture->loop);
 }
 
 /* As after kill -9, but for what the disk had no time for; see test_outbox for that. */
-static void bench_restart(struct bench *bench)
+static void fixture_restart(struct fixture *fixture)
 {
-    bench_close(bench);
-    bench->said = 0;
-    bench_open(bench);
+    fixture_close(fixture);
+    fixture->said = 0;
+    fixture_open(fixture);
 }
 
 static int setup(void **state)
 {
-    struct bench *bench = calloc(1, sizeof *bench);
+    struct fixture *fixture = calloc(1, sizeof *fixture);
 
     fake_run_reset();
-    strcpy(bench->dir, "/tmp/berth-jobs-XXXXXX");
-    if (!mkdtemp(bench->dir))
+    strcpy(fixture->dir, "/tmp/berth-jobs-XXXXXX");
+    if (!mkdtemp(fixture->dir))
         return -1;
-    bench->allowed[0] = STR("*");
-    bench->executors[0] = (struct executor){
+    fixture->allowed[0] = STR("*");
+    fixture->executors[0] = (struct executor){
         .type = STR("dev"), .command = STR("build"), .stop_grace_ms = 700, .timeout_ms = 60000};
-    bench->executors[1] = (struct executor){.type = STR("f2f"), .command = STR("translate")};
-    bench->config = (struct config){.allowed_types = {bench->allowed, 1},
-                                    .executors = bench->executors,
-                                    .executor_count = 2,
-                                    .runs_kept = 2,
-                                    .runs_kept_bytes = 1000,
-                                    .runs_kept_ms = 60000,
-                                    .max_concurrent_jobs = 16};
-    bench_open(bench);
-    *state = bench;
+    fixture->executors[1] = (struct executor){.type = STR("f2f"), .command = STR("translate")};
+    fixture->config = (struct config){.allowed_types = {fixture->allowed, 1},
+                                      .executors = fixture->executors,
+                                      .executor_count = 2,
+                                      .runs_kept = 2,
+                                      .runs_kept_bytes = 1000,
+                                      .runs_kept_ms = 60000,
+                                      .max_concurrent_jobs = 16};
+    fixture_open(fixture);
+    *state = fixture;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     char command[128];
 
-    bench_close(bench);
-    arena_free(&bench->arena);
-    snprintf(command, sizeof command, "rm -rf %s", bench->dir);
-    free(bench);
+    fixture_close(fixture);
+    arena_free(&fixture->arena);
+    snprintf(command, sizeof command, "rm -rf %s", fixture->dir);
+    free(fixture);
     return system(command);
 }
 
 /* --- the server's side --- */
 
-static const struct json *parse(struct bench *bench, struct str text)
+static const struct json *parse(struct fixture *fixture, struct str text)
 {
     const struct json *root;
 
-    if (json_parse(text, &bench->arena, &root, NULL) != ERR_OK)
+    if (json_parse(text, &fixture->arena, &root, NULL) != ERR_OK)
         fail_msg("not JSON: " STR_FMT, STR_ARG(text));
     return root;
 }
 
-__attribute__((format(printf, 2, 3))) static void job(struct bench *bench, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void job(struct fixture *fixture, const char *fmt, ...)
 {
     char text[4096];
     va_list args;
@@ -169,61 +170,62 @@ __attribute__((format(printf, 2, 3))) static void job(struct bench *bench, const
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    jobs_job(bench->jobs, parse(bench, arena_fmt(&bench->arena, "{\"msg\":\"job\",%s}", text)));
+    jobs_job(fixture->jobs,
+             parse(fixture, arena_fmt(&fixture->arena, "{\"msg\":\"job\",%s}", text)));
 }
 
-static void dev_job(struct bench *bench, const char *id)
+static void dev_job(struct fixture *fixture, const char *id)
 {
-    job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"dev\",\"payload\":{\"n\":1}", id);
+    job(fixture, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"dev\",\"payload\":{\"n\":1}", id);
 }
 
-static void reply_to(struct bench *bench, int word, const char *rest)
+static void reply_to(struct fixture *fixture, int word, const char *rest)
 {
     int64_t id;
 
-    assert_true(word < bench->said);
-    assert_true(json_int(json_get(parse(bench, bench->words[word]), "id"), &id));
-    jobs_reply(bench->jobs,
-               parse(bench, arena_fmt(&bench->arena, "{\"msg\":\"reply\",\"re\":%lld,%s}",
-                                      (long long)id, rest)));
+    assert_true(word < fixture->said);
+    assert_true(json_int(json_get(parse(fixture, fixture->words[word]), "id"), &id));
+    jobs_reply(fixture->jobs,
+               parse(fixture, arena_fmt(&fixture->arena, "{\"msg\":\"reply\",\"re\":%lld,%s}",
+                                        (long long)id, rest)));
 }
 
-static void accept_last(struct bench *bench)
+static void accept_last(struct fixture *fixture)
 {
-    reply_to(bench, bench->said - 1, "\"ok\":true");
+    reply_to(fixture, fixture->said - 1, "\"ok\":true");
 }
 
-static void say(struct bench *bench, void (*how)(struct jobs *jobs, const struct json *body),
+static void say(struct fixture *fixture, void (*how)(struct jobs *jobs, const struct json *body),
                 const char *id)
 {
-    how(bench->jobs,
-        parse(bench,
-              arena_fmt(&bench->arena,
+    how(fixture->jobs,
+        parse(fixture,
+              arena_fmt(&fixture->arena,
                         "{\"job_id\":\"%s\",\"attempt_id\":1,\"reason\":\"CANCELLED\"}", id)));
 }
 
 /* The last message: `msg`, about this job, with this reason (NULL: none). */
-static const struct json *assert_said(struct bench *bench, int count, const char *msg,
+static const struct json *assert_said(struct fixture *fixture, int count, const char *msg,
                                       const char *id, const char *reason)
 {
     const struct json *last;
 
-    assert_int_equal(bench->said, count);
-    last = parse(bench, bench->words[count - 1]);
+    assert_int_equal(fixture->said, count);
+    last = parse(fixture, fixture->words[count - 1]);
     if (!json_str_is(json_get(last, "msg"), msg) || !json_str_is(json_get(last, "job_id"), id) ||
         (reason ? !json_str_is(json_get(last, "reason"), reason)
                 : !json_is_null(json_get(last, "reason"))))
         fail_msg("not %s %s %s: " STR_FMT, msg, id, reason ? reason : "",
-                 STR_ARG(bench->words[count - 1]));
+                 STR_ARG(fixture->words[count - 1]));
     return json_get(last, "result");
 }
 
-static void assert_running(struct bench *bench, const char *list)
+static void assert_running(struct fixture *fixture, const char *list)
 {
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
-    jobs_write_running(bench->jobs, &w);
+    jobs_write_running(fixture->jobs, &w);
     assert_str(buf_view(&text), list);
     buf_free(&text);
 }
@@ -231,10 +233,10 @@ static void assert_running(struct bench *bench, const char *list)
 #define LIST(id) "[{\"job_id\":\"" id "\",\"attempt_id\":1}]"
 
 /* A job that runs. */
-static void run_job(struct bench *bench, const char *id)
+static void run_job(struct fixture *fixture, const char *id)
 {
-    dev_job(bench, id);
-    accept_last(bench);
+    dev_job(fixture, id);
+    accept_last(fixture);
     char key[32];
     snprintf(key, sizeof key, "%s.1", id);
     fake_run_begin(key);
@@ -244,54 +246,54 @@ static void run_job(struct bench *bench, const char *id)
 
 static void test_done(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct json *result;
     int64_t value;
 
-    dev_job(bench, "j1");
-    assert_said(bench, 1, "ack", "j1", NULL);
+    dev_job(fixture, "j1");
+    assert_said(fixture, 1, "ack", "j1", NULL);
     assert_int_equal(fake_run_count, 0); /* not before the ACK was accepted */
-    assert_int_equal(bench->slots, 1);
-    assert_running(bench, "[]"); /* the server has no running lease yet */
-    accept_last(bench);
+    assert_int_equal(fixture->slots, 1);
+    assert_running(fixture, "[]"); /* the server has no running lease yet */
+    accept_last(fixture);
     assert_int_equal(fake_run_count, 1);
-    assert_running(bench, LIST("j1"));
+    assert_running(fixture, LIST("j1"));
     fake_run_begin("j1.1");
     fake_run_end("j1.1", "EXITED", 0, -1, "last words\n");
-    result = assert_said(bench, 2, "done", "j1", NULL);
+    result = assert_said(fixture, 2, "done", "j1", NULL);
     assert_true(json_int(json_get(result, "exit_code"), &value) && value == 0);
     assert_true(json_int(json_get(result, "user_ms"), &value) && value == 12);
     assert_true(json_int(json_get(result, "rss_kb_max"), &value) && value == 2048);
     assert_true(json_str_is(json_get(result, "tail"), "last words\\n") ||
-                str_is(json_str(json_get(result, "tail"), &bench->arena), "last words\n"));
-    assert_int_equal(bench->slots, 0);
-    assert_running(bench, LIST("j1")); /* owed until the server has it */
+                str_is(json_str(json_get(result, "tail"), &fixture->arena), "last words\n"));
+    assert_int_equal(fixture->slots, 0);
+    assert_running(fixture, LIST("j1")); /* owed until the server has it */
     assert_true(fake_run_find("j1.1")->there);
-    accept_last(bench);
-    assert_running(bench, "[]");
-    assert_int_equal(bench->said, 2);
+    accept_last(fixture);
+    assert_running(fixture, "[]");
+    assert_int_equal(fixture->said, 2);
     assert_true(fake_run_find("j1.1")->there); /* its output can still be read */
-    assert_non_null(jobs_find(bench->jobs, STR("j1"), 1));
-    assert_non_null(jobs_find(bench->jobs, STR("j1"), 0));
+    assert_non_null(jobs_find(fixture->jobs, STR("j1"), 1));
+    assert_non_null(jobs_find(fixture->jobs, STR("j1"), 0));
 }
 
 /* Of the settled ones the newest stay. */
 static void test_kept(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (int i = 0; i < 5; i++) {
         char id[8], key[8];
 
         snprintf(id, sizeof id, "j%d", i);
         snprintf(key, sizeof key, "j%d.1", i);
-        run_job(bench, id);
+        run_job(fixture, id);
         fake_run_end(key, "EXITED", 0, -1, "");
-        accept_last(bench);
+        accept_last(fixture);
     }
     assert_false(fake_run_find("j2.1")->there);
     assert_true(fake_run_find("j3.1")->there && fake_run_find("j4.1")->there);
-    assert_null(jobs_find(bench->jobs, STR("j2"), 1));
+    assert_null(jobs_find(fixture->jobs, STR("j2"), 1));
 }
 
 static void test_kept_bytes_and_age(void **state)
@@ -307,30 +309,30 @@ static void test_kept_bytes_and_age(void **state)
         {0, 0, 59000, true},   /* */
         {0, 0, -100000, true}, /* a clock that was set back */
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->config.runs_kept = 100;
+    fixture->config.runs_kept = 100;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[8];
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        run_job(bench, id);
+        run_job(fixture, id);
         fake_run_end(key, "EXITED", 0, -1, "");
         fake_run_find(key)->run.exit.output_bytes = rows[i].written;
         fake_run_find(key)->run.exit.output_dropped = rows[i].dropped;
-        fake_run_find(key)->run.exit.ended_ms = bench->loop.wall_ms - rows[i].age_ms;
-        accept_last(bench);
+        fake_run_find(key)->run.exit.ended_ms = fixture->loop.wall_ms - rows[i].age_ms;
+        accept_last(fixture);
     }
-    jobs_trim(bench->jobs);
+    jobs_trim(fixture->jobs);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char key[8];
 
         snprintf(key, sizeof key, "j%zu.1", i);
         assert_int_equal(fake_run_find(key)->there, rows[i].left);
     }
-    bench->config.runs_kept_bytes = 0;
-    jobs_trim(bench->jobs);
+    fixture->config.runs_kept_bytes = 0;
+    jobs_trim(fixture->jobs);
     assert_false(fake_run_find("j1.1")->there || fake_run_find("j2.1")->there);
     assert_true(fake_run_find("j4.1")->there);
 }
@@ -355,18 +357,18 @@ static void test_reasons(void **state)
         {"SHIM_LOST", -1, -1, "fail", "SHIM_LOST"},
         {"EMERGENCY", -1, 15, "fail", "EMERGENCY"},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[16];
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        run_job(bench, id);
+        run_job(fixture, id);
         fake_run_end(key, rows[i].reason, rows[i].exit_code, rows[i].signal, "");
-        assert_said(bench, bench->said, rows[i].msg, id, rows[i].told);
-        accept_last(bench);
-        assert_int_equal(bench->slots, 0);
+        assert_said(fixture, fixture->said, rows[i].msg, id, rows[i].told);
+        accept_last(fixture);
+        assert_int_equal(fixture->slots, 0);
     }
 }
 
@@ -375,27 +377,27 @@ static void test_reasons(void **state)
 static void test_executor(void **state)
 {
     struct str args[] = {STR("-x"), STR("two words")}, env[] = {STR("A=b"), STR("BERTH_TYPE=no")};
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct fake_run *fake;
     char want[256];
 
-    bench->executors[0].args = (struct strs){args, 2};
-    bench->executors[0].env = (struct strs){env, 2};
-    bench->executors[0].cwd = STR("/srv");
-    bench->executors[0].user = STR("nobody");
-    bench->executors[0].memory_mb_max = 100;
-    bench->executors[0].pids_max = 7;
-    bench->executors[0].disk_mb_max = 3;
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":2,\"type\":\"dev\",\"payload\":[1, 2],"
-               "\"session_id\":\"s 1\",\"timeout_ms\":5000,\"title\":\"t\",\"new_field\":{}");
-    accept_last(bench);
+    fixture->executors[0].args = (struct strs){args, 2};
+    fixture->executors[0].env = (struct strs){env, 2};
+    fixture->executors[0].cwd = STR("/srv");
+    fixture->executors[0].user = STR("nobody");
+    fixture->executors[0].memory_mb_max = 100;
+    fixture->executors[0].pids_max = 7;
+    fixture->executors[0].disk_mb_max = 3;
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":2,\"type\":\"dev\",\"payload\":[1, 2],"
+                 "\"session_id\":\"s 1\",\"timeout_ms\":5000,\"title\":\"t\",\"new_field\":{}");
+    accept_last(fixture);
     fake = fake_run_find("j1.2");
     assert_string_equal(fake->argv, "build|-x|two words");
     assert_string_equal(fake->input, "[1, 2]");
     snprintf(want, sizeof want,
              "A=b|BERTH_TYPE=no|BERTH_JOB_ID=j1|BERTH_ATTEMPT_ID=2|BERTH_NODE_ID=n1|BERTH_TYPE=dev|"
              "BERTH_SESSION_ID=s 1|BERTH_RESULT_FILE=%s/runs/j1.2/work/.result.json",
-             bench->dir);
+             fixture->dir);
     assert_string_equal(fake->env, want);
     assert_int_equal(fake->spec.timeout_ms, 5000); /* the shorter one */
     assert_int_equal(fake->spec.stop_grace_ms, 700);
@@ -411,16 +413,16 @@ static void test_timeouts(void **state)
     static const struct {
         int64_t job, executor, used;
     } rows[] = {{0, 0, 0}, {5, 0, 5}, {0, 7, 7}, {5, 7, 5}, {9, 7, 7}};
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char key[16];
 
         snprintf(key, sizeof key, "j%zu.1", i);
-        bench->executors[0].timeout_ms = rows[i].executor;
-        job(bench, "\"job_id\":\"j%zu\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":%lld", i,
+        fixture->executors[0].timeout_ms = rows[i].executor;
+        job(fixture, "\"job_id\":\"j%zu\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":%lld", i,
             (long long)rows[i].job);
-        accept_last(bench);
+        accept_last(fixture);
         assert_int_equal(fake_run_find(key)->spec.timeout_ms, rows[i].used);
         assert_string_equal(fake_run_find(key)->input, "");
     }
@@ -429,13 +431,13 @@ static void test_timeouts(void **state)
 /* A face-to-face job has no payload: what it is about is its input. */
 static void test_f2f(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->allowed[0] = STR("talk"); /* it comes by language, not by task type */
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"session_id\":\"room\","
-               "\"src\":\"en\",\"tgt\":\"zh\",\"audio_ref\":\"blob://1\",\"priority\":7,"
-               "\"options\":{\"require_tts\":true}");
-    accept_last(bench);
+    fixture->allowed[0] = STR("talk"); /* it comes by language, not by task type */
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"session_id\":\"room\","
+                 "\"src\":\"en\",\"tgt\":\"zh\",\"audio_ref\":\"blob://1\",\"priority\":7,"
+                 "\"options\":{\"require_tts\":true}");
+    accept_last(fixture);
     assert_string_equal(fake_run_find("j1.1")->argv, "translate");
     assert_string_equal(fake_run_find("j1.1")->input,
                         "{\"session_id\":\"room\",\"src\":\"en\",\"tgt\":\"zh\","
@@ -453,9 +455,9 @@ static void test_bounds_of_commands(void **state)
     } rows[] = {
         {true, 512, 0, 512, 0}, {true, 20, 64, 20, 64}, {true, 0, 0, 0, 0}, {false, 512, 64, 0, 0}};
     struct run_limits_offered before = fake_run_offered;
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->config.allow_commands = true;
+    fixture->config.allow_commands = true;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct fake_run *fake;
         char id[16], key[24];
@@ -464,16 +466,16 @@ static void test_bounds_of_commands(void **state)
         snprintf(key, sizeof key, "%s.1", id);
         fake_run_offered =
             (struct run_limits_offered){.pids = rows[i].offered, .memory = rows[i].offered};
-        bench->config.job_pids_max = rows[i].pids_max;
-        bench->config.job_memory_mb_max = rows[i].memory_mb_max;
-        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":\"ls\"", id);
-        accept_last(bench);
+        fixture->config.job_pids_max = rows[i].pids_max;
+        fixture->config.job_memory_mb_max = rows[i].memory_mb_max;
+        job(fixture, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":\"ls\"", id);
+        accept_last(fixture);
         fake = fake_run_find(key);
         assert_int_equal(fake->spec.pids_max, rows[i].pids);
         assert_int_equal(fake->spec.memory_bytes_max, rows[i].memory_mb << 20);
         assert_true(fake->spec.alone);
         fake_run_end(key, "EXITED", 0, -1, "");
-        accept_last(bench);
+        accept_last(fixture);
     }
     fake_run_offered = before;
 }
@@ -491,26 +493,26 @@ static void test_commands(void **state)
         {"[\"a\\u0000b\"]", NULL},
         {"7", NULL},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->config.allow_commands = true;
+    fixture->config.allow_commands = true;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[16];
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":%s", id,
+        job(fixture, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":%s", id,
             rows[i].command);
-        accept_last(bench);
+        accept_last(fixture);
         if (rows[i].argv) {
             assert_string_equal(fake_run_find(key)->argv, rows[i].argv);
         } else {
-            assert_said(bench, bench->said, "fail", id, "START_FAILED");
-            accept_last(bench);
-            assert_null(jobs_find(bench->jobs, str_of(id), 1));
+            assert_said(fixture, fixture->said, "fail", id, "START_FAILED");
+            accept_last(fixture);
+            assert_null(jobs_find(fixture->jobs, str_of(id), 1));
         }
     }
-    assert_int_equal(bench->slots, 2);
+    assert_int_equal(fixture->slots, 2);
 }
 
 /* Whoever submits chooses the words of a job, so it gets what a rule gives to it, and of the
@@ -536,45 +538,45 @@ static void test_secrets(void **state)
         {.name = STR("ci"), .types = {dev, 1}},
         {.name = STR("open"), .types = {dev, 1}, .commands = true},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->config.allow_commands = true;
-    bench->config.secret_rules = rules;
-    bench->config.secret_rule_count = COUNT_OF(rules);
-    bench->executors[0].secrets = (struct strs){own, 1};
+    fixture->config.allow_commands = true;
+    fixture->config.secret_rules = rules;
+    fixture->config.secret_rule_count = COUNT_OF(rules);
+    fixture->executors[0].secrets = (struct strs){own, 1};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct fake_run *fake;
         char id[16], key[24];
 
         snprintf(id, sizeof id, "s%zu", i);
         snprintf(key, sizeof key, "%s.1", id);
-        job(bench, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"%s\"%s", id, rows[i].type,
+        job(fixture, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"%s\"%s", id, rows[i].type,
             rows[i].fields);
-        accept_last(bench);
+        accept_last(fixture);
         fake = fake_run_find(key);
         if (!fake || (rows[i].secrets == NULL) != fake->run.unstarted ||
             (rows[i].secrets && strcmp(fake->secrets, rows[i].secrets) != 0))
             fail_msg("row %zu: %s", i, fake ? fake->secrets : "was not started");
         if (rows[i].secrets)
             fake_run_end(key, "EXITED", 0, -1, "");
-        accept_last(bench);
+        accept_last(fixture);
     }
 }
 
 static void test_start_fails(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct json *result;
 
     fake_run_fail = "The disk is full.";
-    dev_job(bench, "j1");
-    accept_last(bench);
-    result = assert_said(bench, 2, "fail", "j1", "START_FAILED");
+    dev_job(fixture, "j1");
+    accept_last(fixture);
+    result = assert_said(fixture, 2, "fail", "j1", "START_FAILED");
     assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
-    assert_int_equal(bench->slots, 0);
-    assert_running(bench, LIST("j1"));
-    accept_last(bench);
-    assert_running(bench, "[]");
+    assert_int_equal(fixture->slots, 0);
+    assert_running(fixture, LIST("j1"));
+    accept_last(fixture);
+    assert_running(fixture, "[]");
 }
 
 /* --- refusals --- */
@@ -595,27 +597,27 @@ static void test_refusals(void **state)
         {"*", "dev", "null", "NODE_OVERLOADED", 7, NULL}, /* high priority still gets in */
         {"talk", "dev", "null", "NODE_OVERLOADED", 5, "TYPE_NOT_ALLOWED"},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8];
 
         snprintf(id, sizeof id, "j%zu", i);
-        bench->allowed[0] = str_of(rows[i].allowed);
-        bench->refuse = rows[i].machine;
-        bench->said = bench->slots = 0;
-        job(bench,
+        fixture->allowed[0] = str_of(rows[i].allowed);
+        fixture->refuse = rows[i].machine;
+        fixture->said = fixture->slots = 0;
+        job(fixture,
             "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"%s\",\"command\":%s,"
             "\"priority\":%d",
             id, rows[i].type, rows[i].command, rows[i].priority);
         if (rows[i].reason)
-            assert_said(bench, 1, "fail", id, rows[i].reason);
+            assert_said(fixture, 1, "fail", id, rows[i].reason);
         else
-            assert_said(bench, 1, "ack", id, NULL);
-        assert_int_equal(bench->slots, rows[i].reason == NULL);
+            assert_said(fixture, 1, "ack", id, NULL);
+        assert_int_equal(fixture->slots, rows[i].reason == NULL);
         if (rows[i].reason) {
-            accept_last(bench);
-            assert_null(jobs_find(bench->jobs, str_of(id), 1));
+            accept_last(fixture);
+            assert_null(jobs_find(fixture->jobs, str_of(id), 1));
         }
     }
     assert_int_equal(fake_run_count, 0);
@@ -624,27 +626,27 @@ static void test_refusals(void **state)
 /* The same attempt may come again after a refusal: then it is looked at anew. */
 static void test_refused_is_not_known(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->refuse = "NODE_OVERLOADED";
-    dev_job(bench, "j1");
-    accept_last(bench);
-    bench->refuse = NULL;
-    dev_job(bench, "j1");
-    assert_said(bench, 2, "ack", "j1", NULL);
+    fixture->refuse = "NODE_OVERLOADED";
+    dev_job(fixture, "j1");
+    accept_last(fixture);
+    fixture->refuse = NULL;
+    dev_job(fixture, "j1");
+    assert_said(fixture, 2, "ack", "j1", NULL);
 }
 
 static void test_unreadable(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    job(bench, "\"attempt_id\":1,\"type\":\"dev\"");
-    job(bench, "\"job_id\":\"j1\",\"type\":\"dev\"");
-    job(bench, "\"job_id\":\"../x\",\"attempt_id\":1,\"type\":\"dev\"");
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":0,\"type\":\"dev\"");
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1");
-    assert_int_equal(bench->said, 0);
-    assert_int_equal(bench->slots, 0);
+    job(fixture, "\"attempt_id\":1,\"type\":\"dev\"");
+    job(fixture, "\"job_id\":\"j1\",\"type\":\"dev\"");
+    job(fixture, "\"job_id\":\"../x\",\"attempt_id\":1,\"type\":\"dev\"");
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":0,\"type\":\"dev\"");
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1");
+    assert_int_equal(fixture->said, 0);
+    assert_int_equal(fixture->slots, 0);
 }
 
 /* --- the ACK --- */
@@ -661,19 +663,19 @@ static void test_ack_answers(void **state)
         {"\"status\":404", false, false},
         {"\"status\":503", false, true},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[16];
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        bench->slots = 0;
-        dev_job(bench, id);
-        reply_to(bench, bench->said - 1, rows[i].reply);
+        fixture->slots = 0;
+        dev_job(fixture, id);
+        reply_to(fixture, fixture->said - 1, rows[i].reply);
         assert_int_equal(fake_run_find(key) != NULL, rows[i].runs);
-        assert_int_equal(bench->slots, rows[i].runs || rows[i].waits);
-        assert_int_equal(jobs_find(bench->jobs, str_of(id), 1) != NULL,
+        assert_int_equal(fixture->slots, rows[i].runs || rows[i].waits);
+        assert_int_equal(jobs_find(fixture->jobs, str_of(id), 1) != NULL,
                          rows[i].runs || rows[i].waits);
     }
 }
@@ -681,27 +683,27 @@ static void test_ack_answers(void **state)
 /* The connection breaks with the ACK under way: it is said again, and only then anything starts. */
 static void test_ack_again_after_reconnect(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    dev_job(bench, "j1");
-    jobs_down(bench->jobs);
-    reply_to(bench, 0, "\"ok\":true"); /* cannot be: that connection is gone */
+    dev_job(fixture, "j1");
+    jobs_down(fixture->jobs);
+    reply_to(fixture, 0, "\"ok\":true"); /* cannot be: that connection is gone */
     assert_int_equal(fake_run_count, 0);
-    jobs_up(bench->jobs);
-    assert_said(bench, 2, "ack", "j1", NULL);
-    reply_to(bench, 1, "\"ok\":true,\"duplicate\":true");
+    jobs_up(fixture->jobs);
+    assert_said(fixture, 2, "ack", "j1", NULL);
+    reply_to(fixture, 1, "\"ok\":true,\"duplicate\":true");
     assert_int_equal(fake_run_count, 1);
 }
 
 /* An agent that dies between ACK and start has started nothing, and starts nothing later. */
 static void test_dies_before_the_answer(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    dev_job(bench, "j1");
-    bench_restart(bench);
-    assert_int_equal(bench->said, 0);
-    assert_running(bench, "[]");
+    dev_job(fixture, "j1");
+    fixture_restart(fixture);
+    assert_int_equal(fixture->said, 0);
+    assert_running(fixture, "[]");
     assert_int_equal(fake_run_count, 0);
 }
 
@@ -709,133 +711,133 @@ static void test_dies_before_the_answer(void **state)
 
 static void test_again(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    dev_job(bench, "j1");
-    dev_job(bench, "j1"); /* while its ACK is under way: that will be answered */
-    assert_int_equal(bench->said, 1);
-    accept_last(bench);
-    dev_job(bench, "j1"); /* while it runs: yes, we have it */
-    assert_said(bench, 2, "ack", "j1", NULL);
-    dev_job(bench, "j1");
-    assert_int_equal(bench->said, 2);
-    reply_to(bench, 1, "\"ok\":true,\"duplicate\":true");
+    dev_job(fixture, "j1");
+    dev_job(fixture, "j1"); /* while its ACK is under way: that will be answered */
+    assert_int_equal(fixture->said, 1);
+    accept_last(fixture);
+    dev_job(fixture, "j1"); /* while it runs: yes, we have it */
+    assert_said(fixture, 2, "ack", "j1", NULL);
+    dev_job(fixture, "j1");
+    assert_int_equal(fixture->said, 2);
+    reply_to(fixture, 1, "\"ok\":true,\"duplicate\":true");
     assert_int_equal(fake_run_count, 1);
     fake_run_begin("j1.1");
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    dev_job(bench, "j1"); /* while its outcome is under way */
-    assert_said(bench, 3, "fail", "j1", "EXIT_3");
-    accept_last(bench);
-    dev_job(bench, "j1"); /* settled: the same outcome once more */
-    assert_said(bench, 4, "fail", "j1", "EXIT_3");
-    accept_last(bench);
+    dev_job(fixture, "j1"); /* while its outcome is under way */
+    assert_said(fixture, 3, "fail", "j1", "EXIT_3");
+    accept_last(fixture);
+    dev_job(fixture, "j1"); /* settled: the same outcome once more */
+    assert_said(fixture, 4, "fail", "j1", "EXIT_3");
+    accept_last(fixture);
     assert_int_equal(fake_run_count, 1);
-    assert_int_equal(bench->slots, 0);
+    assert_int_equal(fixture->slots, 0);
 }
 
 static void test_again_but_not_ours(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    dev_job(bench, "j1");
-    reply_to(bench, 1, "\"status\":409");
+    run_job(fixture, "j1");
+    dev_job(fixture, "j1");
+    reply_to(fixture, 1, "\"status\":409");
     assert_string_equal(fake_run_find("j1.1")->stop, "DROPPED");
     fake_run_end("j1.1", "DROPPED", -1, 15, "");
-    assert_int_equal(bench->said, 2);
+    assert_int_equal(fixture->said, 2);
     assert_false(fake_run_find("j1.1")->there);
 }
 
 /* It ends while the second ACK is under way: the outcome is told, that ACK is not awaited. */
 static void test_again_then_ends(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    dev_job(bench, "j1");
+    run_job(fixture, "j1");
+    dev_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 0, -1, "");
-    assert_said(bench, 3, "done", "j1", NULL);
-    reply_to(bench, 1, "\"status\":409");
-    accept_last(bench);
-    assert_running(bench, "[]");
+    assert_said(fixture, 3, "done", "j1", NULL);
+    reply_to(fixture, 1, "\"status\":409");
+    accept_last(fixture);
+    assert_running(fixture, "[]");
 }
 
 /* --- cancel and drop --- */
 
 static void test_cancel(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    say(bench, jobs_cancel, "j1");
+    run_job(fixture, "j1");
+    say(fixture, jobs_cancel, "j1");
     assert_string_equal(fake_run_find("j1.1")->stop, "CANCELLED");
     assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, -1); /* its own */
-    assert_int_equal(bench->said, 1);
-    say(bench, jobs_cancel, "j1");
-    say(bench, jobs_cancel, "unknown");
+    assert_int_equal(fixture->said, 1);
+    say(fixture, jobs_cancel, "j1");
+    say(fixture, jobs_cancel, "unknown");
     fake_run_end("j1.1", "CANCELLED", -1, 15, "");
-    assert_said(bench, 2, "fail", "j1", "CANCELLED");
-    say(bench, jobs_cancel, "j1"); /* too late */
-    accept_last(bench);
-    say(bench, jobs_cancel, "j1");
-    assert_int_equal(bench->said, 2);
+    assert_said(fixture, 2, "fail", "j1", "CANCELLED");
+    say(fixture, jobs_cancel, "j1"); /* too late */
+    accept_last(fixture);
+    say(fixture, jobs_cancel, "j1");
+    assert_int_equal(fixture->said, 2);
 }
 
 /* The word to stop overtakes the word to start. */
 static void test_cancel_before_it_began(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    dev_job(bench, "j1");
-    say(bench, jobs_cancel, "j1");
-    assert_int_equal(bench->said, 1);
-    accept_last(bench);
-    assert_said(bench, 2, "fail", "j1", "CANCELLED");
+    dev_job(fixture, "j1");
+    say(fixture, jobs_cancel, "j1");
+    assert_int_equal(fixture->said, 1);
+    accept_last(fixture);
+    assert_said(fixture, 2, "fail", "j1", "CANCELLED");
     assert_true(fake_run_find("j1.1")->run.unstarted);
-    assert_int_equal(bench->slots, 0);
+    assert_int_equal(fixture->slots, 0);
 }
 
 static void test_drop(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    say(bench, jobs_drop, "j1");
+    run_job(fixture, "j1");
+    say(fixture, jobs_drop, "j1");
     assert_string_equal(fake_run_find("j1.1")->stop, "DROPPED");
-    assert_running(bench, "[]");
-    assert_int_equal(bench->slots, 1); /* it still takes room */
-    say(bench, jobs_drop, "j1");
+    assert_running(fixture, "[]");
+    assert_int_equal(fixture->slots, 1); /* it still takes room */
+    say(fixture, jobs_drop, "j1");
     fake_run_end("j1.1", "DROPPED", -1, 15, "");
-    assert_int_equal(bench->said, 1);
+    assert_int_equal(fixture->said, 1);
     assert_false(fake_run_find("j1.1")->there);
-    assert_int_equal(bench->slots, 0);
+    assert_int_equal(fixture->slots, 0);
 }
 
 /* A list that crossed with the outcome: the outcome's own answer counts. */
 static void test_drop_while_reporting(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
+    run_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 0, -1, "");
-    say(bench, jobs_drop, "j1");
+    say(fixture, jobs_drop, "j1");
     assert_true(fake_run_find("j1.1")->there);
-    assert_running(bench, LIST("j1"));
-    accept_last(bench);
-    assert_running(bench, "[]");
+    assert_running(fixture, LIST("j1"));
+    accept_last(fixture);
+    assert_running(fixture, "[]");
 }
 
 static void test_kill(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct json *result;
 
-    run_job(bench, "j1");
-    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
+    run_job(fixture, "j1");
+    jobs_kill(jobs_find(fixture->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
     assert_string_equal(fake_run_find("j1.1")->stop, "EMERGENCY");
     assert_true(fake_run_find("j1.1")->stop_grace_ms <= 1000);
     fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
-    result = assert_said(bench, 2, "fail", "j1", "EMERGENCY");
+    result = assert_said(fixture, 2, "fail", "j1", "EMERGENCY");
     assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
 }
 
@@ -843,130 +845,130 @@ static void test_kill(void **state)
 
 static void test_restart_while_running(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    run_job(bench, "j2");
-    bench_restart(bench);
-    assert_int_equal(bench->said, 0);
-    assert_int_equal(bench->slots, 2);
-    assert_running(bench, "[{\"job_id\":\"j1\",\"attempt_id\":1},"
-                          "{\"job_id\":\"j2\",\"attempt_id\":1}]");
+    run_job(fixture, "j1");
+    run_job(fixture, "j2");
+    fixture_restart(fixture);
+    assert_int_equal(fixture->said, 0);
+    assert_int_equal(fixture->slots, 2);
+    assert_running(fixture, "[{\"job_id\":\"j1\",\"attempt_id\":1},"
+                            "{\"job_id\":\"j2\",\"attempt_id\":1}]");
     assert_int_equal(fake_run_count, 2);
-    dev_job(bench, "j1"); /* and known again */
+    dev_job(fixture, "j1"); /* and known again */
     assert_int_equal(fake_run_count, 2);
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    assert_said(bench, 2, "fail", "j1", "EXIT_3");
-    say(bench, jobs_cancel, "j2");
+    assert_said(fixture, 2, "fail", "j1", "EXIT_3");
+    say(fixture, jobs_cancel, "j2");
     assert_string_equal(fake_run_find("j2.1")->stop, "CANCELLED");
-    assert_int_equal(bench->slots, 1);
+    assert_int_equal(fixture->slots, 1);
 }
 
 /* Ended while there was no agent: told from its record. */
 static void test_restart_after_the_end(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
-    bench_close(bench);
+    run_job(fixture, "j1");
+    fixture_close(fixture);
     fake_run_end("j1.1", "EXITED", 7, -1, "bye");
-    bench->said = 0;
-    bench_open(bench);
-    assert_said(bench, 1, "fail", "j1", "EXIT_7");
-    assert_int_equal(bench->slots, 0);
-    assert_running(bench, LIST("j1"));
-    accept_last(bench);
-    assert_running(bench, "[]");
+    fixture->said = 0;
+    fixture_open(fixture);
+    assert_said(fixture, 1, "fail", "j1", "EXIT_7");
+    assert_int_equal(fixture->slots, 0);
+    assert_running(fixture, LIST("j1"));
+    accept_last(fixture);
+    assert_running(fixture, "[]");
 }
 
 /* Its outcome was not answered: it is told again, from its record. */
 static void test_restart_while_reporting(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    run_job(bench, "j1");
+    run_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    bench_restart(bench);
-    assert_said(bench, 1, "fail", "j1", "EXIT_3");
-    assert_running(bench, LIST("j1"));
-    accept_last(bench);
-    assert_running(bench, "[]");
-    bench_restart(bench);
-    assert_int_equal(bench->said, 0); /* kept for its output, and known to be settled */
-    assert_running(bench, "[]");
+    fixture_restart(fixture);
+    assert_said(fixture, 1, "fail", "j1", "EXIT_3");
+    assert_running(fixture, LIST("j1"));
+    accept_last(fixture);
+    assert_running(fixture, "[]");
+    fixture_restart(fixture);
+    assert_int_equal(fixture->said, 0); /* kept for its output, and known to be settled */
+    assert_running(fixture, "[]");
     assert_true(fake_run_find("j1.1")->there);
-    bench->config.runs_kept = 0;
-    bench_restart(bench);
+    fixture->config.runs_kept = 0;
+    fixture_restart(fixture);
     assert_false(fake_run_find("j1.1")->there);
 }
 
 /* What could not even be started is told by the next agent as well. */
 static void test_restart_after_a_failed_start(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct json *result;
 
     fake_run_fail = "The disk is full.";
-    dev_job(bench, "j1");
-    accept_last(bench);
-    bench_restart(bench);
-    result = assert_said(bench, 1, "fail", "j1", "START_FAILED");
+    dev_job(fixture, "j1");
+    accept_last(fixture);
+    fixture_restart(fixture);
+    result = assert_said(fixture, 1, "fail", "j1", "START_FAILED");
     assert_true(json_str_is(json_get(result, "detail"), "The disk is full."));
-    assert_int_equal(bench->slots, 0);
-    assert_running(bench, LIST("j1"));
-    accept_last(bench);
-    assert_running(bench, "[]");
+    assert_int_equal(fixture->slots, 0);
+    assert_running(fixture, LIST("j1"));
+    accept_last(fixture);
+    assert_running(fixture, "[]");
     assert_false(fake_run_find("j1.1")->there);
 }
 
 /* Why it was killed is known to the next agent. */
 static void test_restart_after_a_kill(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct json *result;
 
-    run_job(bench, "j1");
-    jobs_kill(jobs_find(bench->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
-    bench_restart(bench);
+    run_job(fixture, "j1");
+    jobs_kill(jobs_find(fixture->jobs, STR("j1"), 1), STR("{\"score\":5000}"), 1000);
+    fixture_restart(fixture);
     fake_run_end("j1.1", "EMERGENCY", -1, 15, "");
-    bench_restart(bench);
-    result = assert_said(bench, 1, "fail", "j1", "EMERGENCY");
+    fixture_restart(fixture);
+    result = assert_said(fixture, 1, "fail", "j1", "EMERGENCY");
     assert_str(json_raw(json_get(result, "emergency")), "{\"score\":5000}");
 }
 
 /* Killed after the answer: told again, once. */
 static void test_restart_after_the_answer(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     char path[128];
 
-    run_job(bench, "j1");
+    run_job(fixture, "j1");
     fake_run_end("j1.1", "EXITED", 3, -1, "");
-    accept_last(bench);
-    bench_close(bench);
-    snprintf(path, sizeof path, "%s/runs/j1.1/settled", bench->dir);
+    accept_last(fixture);
+    fixture_close(fixture);
+    snprintf(path, sizeof path, "%s/runs/j1.1/settled", fixture->dir);
     assert_int_equal(unlink(path), 0);
-    bench->said = 0;
-    bench_open(bench);
-    assert_said(bench, 1, "fail", "j1", "EXIT_3");
-    reply_to(bench, 0, "\"ok\":true,\"duplicate\":true");
-    assert_running(bench, "[]");
+    fixture->said = 0;
+    fixture_open(fixture);
+    assert_said(fixture, 1, "fail", "j1", "EXIT_3");
+    reply_to(fixture, 0, "\"ok\":true,\"duplicate\":true");
+    assert_running(fixture, "[]");
     assert_int_equal(fake_run_count, 1);
 }
 
 /* An outcome without a run (it never started) survives as well. */
 static void test_restart_with_orphan(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     fake_run_fail = "No room.";
-    dev_job(bench, "j1");
-    accept_last(bench);
-    bench_restart(bench);
-    assert_said(bench, 1, "fail", "j1", "START_FAILED");
-    accept_last(bench);
-    bench_restart(bench);
-    assert_int_equal(bench->said, 0);
+    dev_job(fixture, "j1");
+    accept_last(fixture);
+    fixture_restart(fixture);
+    assert_said(fixture, 1, "fail", "j1", "START_FAILED");
+    accept_last(fixture);
+    fixture_restart(fixture);
+    assert_int_equal(fixture->said, 0);
 }
 
 /* Something else is among the runs: it is ended and forgotten, and nobody is told. */
@@ -974,29 +976,29 @@ static void test_strange_runs(void **state)
 {
     static const char *const metas[] = {"", "{}", "nonsense",
                                         "{\"job_id\":\"other\",\"attempt_id\":1,\"type\":\"a\"}"};
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(metas); i++) {
         char id[8], key[16];
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        run_job(bench, id);
-        bench_close(bench);
+        run_job(fixture, id);
+        fixture_close(fixture);
         strcpy(fake_run_find(key)->meta, metas[i]);
         fake_run_find(key)->run.meta = str_of(fake_run_find(key)->meta);
         if (i % 2)
             fake_run_end(key, "EXITED", 0, -1, "");
-        bench->said = 0;
-        bench_open(bench);
-        assert_running(bench, "[]");
+        fixture->said = 0;
+        fixture_open(fixture);
+        assert_running(fixture, "[]");
         if (i % 2 == 0) {
             assert_string_equal(fake_run_find(key)->stop, "DROPPED");
             fake_run_end(key, "DROPPED", -1, 15, "");
         }
         assert_false(fake_run_find(key)->there);
-        assert_int_equal(bench->said, 0);
-        assert_int_equal(bench->slots, 0);
+        assert_int_equal(fixture->said, 0);
+        assert_int_equal(fixture->slots, 0);
     }
 }
 
@@ -1011,11 +1013,11 @@ static void write_file(const char *path, const char *text, size_t len)
     fclose(file);
 }
 
-static void result_file(struct bench *bench, const char *key, const char *text, size_t len)
+static void result_file(struct fixture *fixture, const char *key, const char *text, size_t len)
 {
     char path[256];
 
-    snprintf(path, sizeof path, "%s/runs/%s/" RUNFILE_RESULT, bench->dir, key);
+    snprintf(path, sizeof path, "%s/runs/%s/" RUNFILE_RESULT, fixture->dir, key);
     unlink(path);
     if (text[0] == '@')
         assert_int_equal(symlink(text + 1, path), 0);
@@ -1040,10 +1042,10 @@ static void test_output(void **state)
         {"@../../secret", NULL}, /* JSON too, but not the job's */
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL}, /* 30 deep */
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     char path[128];
 
-    snprintf(path, sizeof path, "%s/secret", bench->dir);
+    snprintf(path, sizeof path, "%s/secret", fixture->dir);
     write_file(path, "{}", 2);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char id[8], key[16];
@@ -1051,40 +1053,40 @@ static void test_output(void **state)
 
         snprintf(id, sizeof id, "j%zu", i);
         snprintf(key, sizeof key, "j%zu.1", i);
-        run_job(bench, id);
-        result_file(bench, key, rows[i].text, strlen(rows[i].text));
+        run_job(fixture, id);
+        result_file(fixture, key, rows[i].text, strlen(rows[i].text));
         fake_run_end(key, "EXITED", 0, -1, "");
-        result = assert_said(bench, bench->said, "done", id, NULL);
+        result = assert_said(fixture, fixture->said, "done", id, NULL);
         assert_int_equal(json_get(result, "output_error") == NULL, rows[i].output != NULL);
         if (rows[i].output)
             assert_str(json_raw(json_get(result, "output")), rows[i].output);
         else
             assert_null(json_get(result, "output"));
-        accept_last(bench);
+        accept_last(fixture);
     }
 }
 
 /* Whatever a job leaves, the message stays below what a server takes. */
 static void test_result_size(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     char *text = malloc(JOBS_OUTPUT_MAX + 2), tail[RUN_TAIL_BYTES];
     const struct json *result;
 
     memset(text, '1', JOBS_OUTPUT_MAX + 1);
     memset(tail, 1, sizeof tail); /* \u0001 each */
     tail[sizeof tail - 1] = 0;
-    run_job(bench, "j1");
-    result_file(bench, "j1.1", text, JOBS_OUTPUT_MAX);
+    run_job(fixture, "j1");
+    result_file(fixture, "j1.1", text, JOBS_OUTPUT_MAX);
     fake_run_end("j1.1", "EXITED", 0, -1, tail);
-    result = assert_said(bench, 2, "done", "j1", NULL);
+    result = assert_said(fixture, 2, "done", "j1", NULL);
     assert_int_equal(json_raw(json_get(result, "output")).len, JOBS_OUTPUT_MAX);
     assert_true(json_raw(json_get(result, "tail")).len > 1000);
     assert_true(json_raw(result).len <= JOBS_RESULT_MAX);
-    run_job(bench, "j2");
-    result_file(bench, "j2.1", text, JOBS_OUTPUT_MAX + 1);
+    run_job(fixture, "j2");
+    result_file(fixture, "j2.1", text, JOBS_OUTPUT_MAX + 1);
     fake_run_end("j2.1", "EXITED", 0, -1, tail);
-    result = assert_said(bench, 4, "done", "j2", NULL);
+    result = assert_said(fixture, 4, "done", "j2", NULL);
     assert_null(json_get(result, "output"));
     assert_true(json_raw(json_get(result, "tail")).len > 20000);
     free(text);
@@ -1097,93 +1099,93 @@ enum { LEASE_MS = 120000, STEP_MS = LEASE_MS / 60 };
 #define LEASED  "\"ok\":true,\"lease_ms\":120000"
 #define RENEWED "{\"ok\":true,\"running_lease_ms\":120000,\"f2f_lease_ms\":45000}"
 
-static void renewed(struct bench *bench, int64_t sent_ms)
+static void renewed(struct fixture *fixture, int64_t sent_ms)
 {
-    jobs_renewed(bench->jobs, sent_ms, parse(bench, STR(RENEWED)));
+    jobs_renewed(fixture->jobs, sent_ms, parse(fixture, STR(RENEWED)));
 }
 
 /* Only a job that may be tried again has one, and it counts from before its ACK was sent. */
 static void test_fence_begins(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t before_ms = clock_lease_ms(), sent_ms;
     struct fake_run *fake;
 
-    dev_job(bench, "j1");
+    dev_job(fixture, "j1");
     sent_ms = clock_lease_ms();
     while (clock_lease_ms() < sent_ms + 5) /* the answer takes its time */
         ;
-    reply_to(bench, 0, LEASED);
+    reply_to(fixture, 0, LEASED);
     fake = fake_run_find("j1.1");
     assert_true(fake->deadline_ms >= before_ms + LEASE_MS / 3 * 2);
     assert_true(fake->deadline_ms <= sent_ms + LEASE_MS / 3 * 2);
     assert_int_equal(fake->spec.deadline_grace_ms, 10000);
 
-    dev_job(bench, "j2");
-    accept_last(bench); /* without a lease: nobody else would begin it */
+    dev_job(fixture, "j2");
+    accept_last(fixture); /* without a lease: nobody else would begin it */
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
-    renewed(bench, clock_lease_ms() + STEP_MS);
+    renewed(fixture, clock_lease_ms() + STEP_MS);
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
 }
 
 static void test_fence_moves(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t old_ms, sent_ms;
     struct fake_run *fake;
 
-    dev_job(bench, "j1");
-    reply_to(bench, 0, LEASED);
+    dev_job(fixture, "j1");
+    reply_to(fixture, 0, LEASED);
     fake = fake_run_find("j1.1");
     old_ms = fake->deadline_ms;
     sent_ms = old_ms - LEASE_MS / 3 * 2 + STEP_MS;
     /* The heartbeat was taken, but nothing was renewed: the store is away, or the server is old. */
-    jobs_renewed(bench->jobs, sent_ms, parse(bench, STR("{\"ok\":true}")));
+    jobs_renewed(fixture->jobs, sent_ms, parse(fixture, STR("{\"ok\":true}")));
     assert_int_equal(fake->deadline_ms, old_ms);
-    renewed(bench, sent_ms - 1); /* too small a step to be worth a file */
+    renewed(fixture, sent_ms - 1); /* too small a step to be worth a file */
     assert_int_equal(fake->deadline_ms, old_ms);
-    renewed(bench, sent_ms);
+    renewed(fixture, sent_ms);
     assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
-    renewed(bench, sent_ms - 3 * STEP_MS); /* an answer that was late: never back */
+    renewed(fixture, sent_ms - 3 * STEP_MS); /* an answer that was late: never back */
     assert_int_equal(fake->deadline_ms, old_ms + STEP_MS);
     /* One that has passed stays: the run is being ended, whatever the server says now. */
     fake->deadline_ms = old_ms = clock_lease_ms();
-    renewed(bench, clock_lease_ms());
+    renewed(fixture, clock_lease_ms());
     assert_int_equal(fake->deadline_ms, old_ms);
 }
 
 /* A heartbeat that left before the job was listed renewed others. */
 static void test_fence_of_what_was_not_listed(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct fake_run *fake;
     int64_t sent_ms, old_ms;
 
-    dev_job(bench, "j1");
+    dev_job(fixture, "j1");
     sent_ms = clock_lease_ms();
     while (clock_lease_ms() == sent_ms)
         ;
-    reply_to(bench, 0, LEASED);
+    reply_to(fixture, 0, LEASED);
     fake = fake_run_find("j1.1");
     fake->deadline_ms = old_ms = clock_lease_ms() + 10000;
-    renewed(bench, sent_ms);
+    renewed(fixture, sent_ms);
     assert_int_equal(fake->deadline_ms, old_ms);
-    renewed(bench, clock_lease_ms());
+    renewed(fixture, clock_lease_ms());
     assert_true(fake->deadline_ms > old_ms);
 }
 
 /* Each type has its own term; and the next agent goes on where this one was. */
 static void test_fence_after_a_restart(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t sent_ms;
 
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"src\":\"en\"");
-    reply_to(bench, 0, "\"ok\":true,\"lease_ms\":45000");
-    run_job(bench, "j2");
-    bench_restart(bench);
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"f2f\",\"src\":\"en\"");
+    reply_to(fixture, 0, "\"ok\":true,\"lease_ms\":45000");
+    run_job(fixture, "j2");
+    fixture_restart(fixture);
     sent_ms = clock_lease_ms() + 5000;
-    renewed(bench, sent_ms);
+    renewed(fixture, sent_ms);
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, sent_ms + 30000);
     assert_int_equal(fake_run_find("j2.1")->deadline_ms, 0);
 }
@@ -1191,29 +1193,29 @@ static void test_fence_after_a_restart(void **state)
 /* Over its time it must be gone before the server begins it elsewhere. */
 static void test_fence_and_timeout(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct run_spec *spec;
     int64_t sent_ms;
 
-    job(bench, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
-    reply_to(bench, 0, LEASED ",\"stop_grace_ms\":15000");
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    reply_to(fixture, 0, LEASED ",\"stop_grace_ms\":15000");
     spec = &fake_run_find("j1.1")->spec;
     assert_int_equal(spec->timeout_ms, 2000);
     assert_int_equal(spec->timeout_grace_ms, 10000);
     assert_int_equal(spec->stop_grace_ms, 700); /* else it is as before */
 
     /* The answer came later than a third of the grace. */
-    job(bench, "\"job_id\":\"j2\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    job(fixture, "\"job_id\":\"j2\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
     sent_ms = clock_lease_ms();
     while (clock_lease_ms() < sent_ms + 30)
         ;
-    reply_to(bench, 1, LEASED ",\"stop_grace_ms\":30");
+    reply_to(fixture, 1, LEASED ",\"stop_grace_ms\":30");
     spec = &fake_run_find("j2.1")->spec;
     assert_true(spec->timeout_ms <= 2000 - 20 && spec->timeout_ms > 0);
     assert_int_equal(spec->timeout_grace_ms, 20);
 
-    job(bench, "\"job_id\":\"j3\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
-    accept_last(bench); /* its last attempt */
+    job(fixture, "\"job_id\":\"j3\",\"attempt_id\":1,\"type\":\"dev\",\"timeout_ms\":2000");
+    accept_last(fixture); /* its last attempt */
     spec = &fake_run_find("j3.1")->spec;
     assert_int_equal(spec->timeout_ms, 2000);
     assert_int_equal(spec->timeout_grace_ms, 0);
@@ -1222,18 +1224,18 @@ static void test_fence_and_timeout(void **state)
 /* What has a fence and is dropped may run elsewhere already: no grace. */
 static void test_fence_and_drop(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t old_ms;
 
-    dev_job(bench, "j1");
-    reply_to(bench, 0, LEASED);
-    run_job(bench, "j2");
-    say(bench, jobs_drop, "j1");
-    say(bench, jobs_drop, "j2");
+    dev_job(fixture, "j1");
+    reply_to(fixture, 0, LEASED);
+    run_job(fixture, "j2");
+    say(fixture, jobs_drop, "j1");
+    say(fixture, jobs_drop, "j2");
     assert_int_equal(fake_run_find("j1.1")->stop_grace_ms, 0);
     assert_int_equal(fake_run_find("j2.1")->stop_grace_ms, -1);
     old_ms = fake_run_find("j1.1")->deadline_ms;
-    renewed(bench, clock_lease_ms() + STEP_MS); /* the answer behind the drop */
+    renewed(fixture, clock_lease_ms() + STEP_MS); /* the answer behind the drop */
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, old_ms);
 }
 

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "copies_bench.h"
+#include "copies_fixture.h"
 #include "unit.h"
 
 #define PACKED(id, version)                                                                        \
@@ -16,23 +16,23 @@
 
 static int setup(void **state)
 {
-    struct bench *bench = calloc(1, sizeof *bench);
+    struct fixture *fixture = calloc(1, sizeof *fixture);
 
-    bench_make(bench);
-    bench->config.install_command =
-        bench_json(bench, STR("[\"fetch\",\"{name}@{version}\",\"--to={dir}\"]"));
-    bench_open(bench);
-    *state = bench;
+    fixture_make(fixture);
+    fixture->config.install_command =
+        fixture_json(fixture, STR("[\"fetch\",\"{name}@{version}\",\"--to={dir}\"]"));
+    fixture_open(fixture);
+    *state = fixture;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench_close(bench);
-    bench_remove(bench);
-    free(bench);
+    fixture_close(fixture);
+    fixture_remove(fixture);
+    free(fixture);
     return 0;
 }
 
@@ -48,57 +48,59 @@ static struct fake_run *install(int number)
 
 static void test_once(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     char words[300];
 
-    bench_round(bench, "[" PACKED("a", "1.0") "," PACKED("b", "1.0") "," PACKED("c", "2.0") "]");
-    bench_tick(bench, 100);
+    fixture_round(fixture,
+                  "[" PACKED("a", "1.0") "," PACKED("b", "1.0") "," PACKED("c", "2.0") "]");
+    fixture_tick(fixture, 100);
     assert_non_null(install(0));
     assert_non_null(install(1)); /* another version */
     assert_null(install(2));
-    assert_null(bench_run("a"));
+    assert_null(fixture_run("a"));
     snprintf(words, sizeof words, "fetch|@acme/web@1.0|--to=" STR_FMT,
              STR_ARG(install(0)->spec.cwd));
     assert_string_equal(install(0)->argv, words);
     assert_non_null(strstr(install(0)->env, "BERTH_PACKAGE_NAME=@acme/web"));
     fake_run_end(install(0)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
-    assert_int_equal(bench_alive("a") + bench_alive("b"), 2);
-    assert_int_equal(bench_alive("c"), 0);
-    assert_non_null(strstr(bench_run("a")->env, "BERTH_PACKAGE_DIR="));
-    bench_close(bench); /* and not again in the next life */
-    bench_open(bench);
-    bench_round(bench, "[" PACKED("a", "1.0") "," PACKED("d", "1.0") "," PACKED("c", "2.0") "]");
-    bench_tick(bench, 100);
-    assert_int_equal(bench_alive("d"), 1);
+    fixture_tick(fixture, 100);
+    assert_int_equal(fixture_alive("a") + fixture_alive("b"), 2);
+    assert_int_equal(fixture_alive("c"), 0);
+    assert_non_null(strstr(fixture_run("a")->env, "BERTH_PACKAGE_DIR="));
+    fixture_close(fixture); /* and not again in the next life */
+    fixture_open(fixture);
+    fixture_round(fixture,
+                  "[" PACKED("a", "1.0") "," PACKED("d", "1.0") "," PACKED("c", "2.0") "]");
+    fixture_tick(fixture, 100);
+    assert_int_equal(fixture_alive("d"), 1);
     assert_null(install(2)); /* the second is still under way, and was found again */
     fake_run_end(install(1)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
-    assert_int_equal(bench_alive("c"), 1);
+    fixture_tick(fixture, 100);
+    assert_int_equal(fixture_alive("c"), 1);
 }
 
 /* A version that cannot be installed leaves the one before it running, and says why. */
 static void test_an_update_waits_for_its_package(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct fake_run *old;
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
 
-    bench_round(bench, "[" PACKED("a", "1.0") "]");
+    fixture_round(fixture, "[" PACKED("a", "1.0") "]");
     fake_run_end(install(0)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
-    old = bench_run("a");
+    fixture_tick(fixture, 100);
+    old = fixture_run("a");
     fake_run_begin(old->key);
-    bench_round(bench, "[{\"id\":\"a\",\"type\":\"deployment\",\"version\":2,\"spec\":"
-                       "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
-                       "\"package_version\":\"9.9\"}}]");
-    bench_tick(bench, 100);
+    fixture_round(fixture, "[{\"id\":\"a\",\"type\":\"deployment\",\"version\":2,\"spec\":"
+                           "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
+                           "\"package_version\":\"9.9\"}}]");
+    fixture_tick(fixture, 100);
     assert_string_equal(old->stop, "");
     fake_run_end(install(1)->key, "EXITED", 1, -1, "looking\nno such version\n");
-    bench_tick(bench, 100);
+    fixture_tick(fixture, 100);
     assert_string_equal(old->stop, "");
-    copies_write(bench->copies, 0, 10, &w);
+    copies_write(fixture->copies, 0, 10, &w);
     buf_char(&text, 0);
     assert_non_null(strstr(text.at, "\"state\":\"updating\""));
     assert_non_null(strstr(text.at, "\"version\":1"));
@@ -107,75 +109,75 @@ static void test_an_update_waits_for_its_package(void **state)
     buf_free(&text);
     for (int ms = 0; !install(2); ms += 100) {
         assert_true(ms < 60000);
-        bench_tick(bench, 100); /* tried again */
+        fixture_tick(fixture, 100); /* tried again */
     }
     assert_string_equal(old->stop, "");
     fake_run_end(install(2)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
+    fixture_tick(fixture, 100);
     assert_string_equal(old->stop, "REPLACED");
 }
 
 /* A check finds itself where its copy is. */
 static void test_checks_run_in_the_package(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct fake_run *check;
 
-    bench_round(bench, "[{\"id\":\"a\",\"type\":\"daemon\",\"version\":1,\"spec\":"
-                       "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
-                       "\"package_version\":\"1.0\",\"health\":{\"command\":\"./check\","
-                       "\"interval_ms\":1000}}}]");
+    fixture_round(fixture, "[{\"id\":\"a\",\"type\":\"daemon\",\"version\":1,\"spec\":"
+                           "{\"command\":\"serve\",\"package_name\":\"@acme/web\","
+                           "\"package_version\":\"1.0\",\"health\":{\"command\":\"./check\","
+                           "\"interval_ms\":1000}}}]");
     fake_run_end(install(0)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
-    fake_run_begin(bench_run("a")->key);
-    bench_tick(bench, 0);
-    bench_tick(bench, 1000);
+    fixture_tick(fixture, 100);
+    fake_run_begin(fixture_run("a")->key);
+    fixture_tick(fixture, 0);
+    fixture_tick(fixture, 1000);
     check = &fake_runs[fake_run_count - 1];
     assert_int_equal(check->key[0], 'h');
     assert_non_null(strstr(check->env, "BERTH_PACKAGE_DIR="));
-    assert_true(check->spec.cwd.len > 0 && str_eq(check->spec.cwd, bench_run("a")->spec.cwd));
+    assert_true(check->spec.cwd.len > 0 && str_eq(check->spec.cwd, fixture_run("a")->spec.cwd));
 }
 
 static void test_failure(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct buf text = {0};
     int64_t offset, total;
     bool ended;
 
-    bench_round(bench, "[" PACKED("a", "1.0") "]");
+    fixture_round(fixture, "[" PACKED("a", "1.0") "]");
     for (int i = 0; i < 3; i++) {
         assert_non_null(install(i));
         fake_run_end(install(i)->key, "EXITED", 7, -1, "no such package\n");
-        bench_tick(bench, 499 << i);
+        fixture_tick(fixture, 499 << i);
         assert_null(install(i + 1));
-        assert_null(bench_run("a"));
-        copies_log(bench->copies, STR("a"), false, 0, 10, &text, &offset, &total, &ended);
+        assert_null(fixture_run("a"));
+        copies_log(fixture->copies, STR("a"), false, 0, 10, &text, &offset, &total, &ended);
         assert_true(ended && str_is(buf_view(&text), install(i)->key)); /* why it does not run */
         buf_clear(&text);
-        bench_tick(bench, 502 << i);
+        fixture_tick(fixture, 502 << i);
     }
     fake_run_end(install(3)->key, "EXITED", 0, -1, "");
-    bench_tick(bench, 100);
-    assert_int_equal(bench_alive("a"), 1);
+    fixture_tick(fixture, 100);
+    assert_int_equal(fixture_alive("a"), 1);
     buf_free(&text);
 }
 
 static void test_no_command_no_package(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    bench->config.install_command = NULL;
-    bench_round(bench, "[" PACKED("a", "1.0") "]");
+    fixture->config.install_command = NULL;
+    fixture_round(fixture, "[" PACKED("a", "1.0") "]");
     assert_null(install(0));
-    assert_int_equal(bench_alive("a"), 1);
-    assert_null(strstr(bench_run("a")->env, "BERTH_PACKAGE_DIR="));
+    assert_int_equal(fixture_alive("a"), 1);
+    assert_null(strstr(fixture_run("a")->env, "BERTH_PACKAGE_DIR="));
 }
 
-static void later(struct bench *bench, int64_t ms)
+static void later(struct fixture *fixture, int64_t ms)
 {
-    bench->loop.mono_ms += ms;
-    bench->loop.wall_ms += ms;
+    fixture->loop.mono_ms += ms;
+    fixture->loop.wall_ms += ms;
 }
 
 /* The clock that files get their times from has moved on: what comes now is younger. */
@@ -194,26 +196,27 @@ static void test_unused_ones_go(void **state)
 {
     enum { VERSIONS = 6, HOUR_MS = 3600 * 1000 };
     static const struct run_handler handler = {.ended = run_forget};
-    struct bench *bench = *state;
-    struct packages *packages = packages_new(&bench->loop, &bench->config, bench->dir, bench->runs);
+    struct fixture *fixture = *state;
+    struct packages *packages =
+        packages_new(&fixture->loop, &fixture->config, fixture->dir, fixture->runs);
     const char *dirs[VERSIONS];
     struct str argv = STR("serve");
     struct run *run;
 
-    bench->config.packages_kept = 2;
-    bench->config.packages_unused_ms = HOUR_MS;
-    bench->loop.wall_ms = clock_wall_ms();
+    fixture->config.packages_kept = 2;
+    fixture->config.packages_unused_ms = HOUR_MS;
+    fixture->loop.wall_ms = clock_wall_ms();
     for (int i = 0; i < VERSIONS; i++) {
         char version[8];
 
         snprintf(version, sizeof version, "%d", i);
         assert_int_equal(packages_need(packages, STR("web"), str_of(version), &dirs[i]),
                          PACKAGE_BUSY);
-        dirs[i] = arena_cstr(&bench->arena, str_of(dirs[i]));
+        dirs[i] = arena_cstr(&fixture->arena, str_of(dirs[i]));
         fake_run_end(install(i)->key, "EXITED", 0, -1, "");
         next_instant();
     }
-    assert_int_equal(runs_start(bench->runs,
+    assert_int_equal(runs_start(fixture->runs,
                                 &(struct run_spec){.handler = &handler,
                                                    .key = STR("d.web"),
                                                    .argv = &argv,
@@ -222,20 +225,20 @@ static void test_unused_ones_go(void **state)
                                 NULL, &run, NULL),
                      ERR_OK);
     packages_trim(packages, true);
-    later(bench, HOUR_MS + 60000);
+    later(fixture, HOUR_MS + 60000);
     packages_trim(packages, false); /* nobody knows what should run */
-    later(bench, 1);
+    later(fixture, 1);
     packages_trim(packages, true);
     for (int i = 0; i < VERSIONS; i++)
         assert_int_equal(access(dirs[i], F_OK), 0);
     packages_need(packages, STR("web"), STR("2"), &dirs[2]); /* it is asked for all the time */
-    dirs[2] = arena_cstr(&bench->arena, str_of(dirs[2]));
-    later(bench, HOUR_MS - 1);
+    dirs[2] = arena_cstr(&fixture->arena, str_of(dirs[2]));
+    later(fixture, HOUR_MS - 1);
     packages_trim(packages, true);
     assert_int_equal(access(dirs[1], F_OK), 0);
     packages_need(packages, STR("web"), STR("2"), &dirs[2]);
-    dirs[2] = arena_cstr(&bench->arena, str_of(dirs[2]));
-    later(bench, 1);
+    dirs[2] = arena_cstr(&fixture->arena, str_of(dirs[2]));
+    later(fixture, 1);
     packages_trim(packages, true);
     for (int i = 0; i < VERSIONS; i++) /* 0 runs, 2 is wanted, 4 and 5 were the last */
         assert_int_equal(access(dirs[i], F_OK), i == 1 || i == 3 ? -1 : 0);

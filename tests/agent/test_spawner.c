@@ -16,34 +16,34 @@
 
 #include "run_rig.h"
 
-struct bench {
+struct fixture {
     struct rig rig;
     char socket[96], group_file[96], config[96], given[96];
     char group[CGROUP_PATH_MAX]; /* that it may use; "": this machine gives none */
     pid_t pid;                   /* of the spawner; 0: none runs */
 };
 
-static void spawner_up(struct bench *bench)
+static void spawner_up(struct fixture *fixture)
 {
-    bench->pid = fork();
-    if (bench->pid == 0) {
-        execl(rig_shim(), "shim_helper", "spawner", bench->socket, bench->group_file, bench->config,
-              NULL);
+    fixture->pid = fork();
+    if (fixture->pid == 0) {
+        execl(rig_shim(), "shim_helper", "spawner", fixture->socket, fixture->group_file,
+              fixture->config, NULL);
         _exit(127);
     }
-    assert_true(bench->pid > 0);
+    assert_true(fixture->pid > 0);
 }
 
-static void spawner_kill(struct bench *bench)
+static void spawner_kill(struct fixture *fixture)
 {
-    kill(bench->pid, SIGKILL);
-    assert_int_equal(waitpid(bench->pid, NULL, 0), bench->pid);
-    bench->pid = 0;
+    kill(fixture->pid, SIGKILL);
+    assert_int_equal(waitpid(fixture->pid, NULL, 0), fixture->pid);
+    fixture->pid = 0;
 }
 
 /* A group of its own below ours, as the unit that keeps it would have: whoever were in it would be
  * moved. */
-static void make_group(struct bench *bench)
+static void make_group(struct fixture *fixture)
 {
     struct buf mounts = {0}, groups = {0}, text = {0};
     char own[CGROUP_PATH_MAX - 64];
@@ -59,22 +59,22 @@ static void make_group(struct bench *bench)
             buf_fmt(&text, STR_FMT "/berth-test-%d\n", STR_ARG(line), (int)getpid());
     }
     if (cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, own, sizeof own))
-        snprintf(bench->group, sizeof bench->group, "%s/berth-test-%d", own, (int)getpid());
-    if (bench->group[0] && mkdir(bench->group, 0755) != 0)
-        bench->group[0] = '\0';
-    close(open(bench->group_file, O_CREAT | O_WRONLY, 0600));
+        snprintf(fixture->group, sizeof fixture->group, "%s/berth-test-%d", own, (int)getpid());
+    if (fixture->group[0] && mkdir(fixture->group, 0755) != 0)
+        fixture->group[0] = '\0';
+    close(open(fixture->group_file, O_CREAT | O_WRONLY, 0600));
     if (text.len) {
         buf_char(&text, '\0');
-        assert_int_equal(cgroup_file_put(AT_FDCWD, bench->group_file, text.at), 0);
+        assert_int_equal(cgroup_file_put(AT_FDCWD, fixture->group_file, text.at), 0);
     }
     buf_free(&mounts);
     buf_free(&groups);
     buf_free(&text);
 }
 
-static void set_config(const struct bench *bench, const char *text)
+static void set_config(const struct fixture *fixture, const char *text)
 {
-    int fd = open(bench->config, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(fixture->config, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
 
     assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
     close(fd);
@@ -82,30 +82,30 @@ static void set_config(const struct bench *bench, const char *text)
 
 static int setup(void **state)
 {
-    struct bench *bench = calloc(1, sizeof *bench);
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    struct rig *rig = &fixture->rig;
 
     rig_make(rig);
-    snprintf(bench->socket, sizeof bench->socket, "%s.socket", rig->dir);
-    snprintf(bench->group_file, sizeof bench->group_file, "%s.group", rig->dir);
-    snprintf(bench->config, sizeof bench->config, "%s.yaml", rig->dir);
-    set_config(bench, "job_user: root\nallow_root: true\n");
-    make_group(bench);
-    rig->spawner = bench->socket;
-    spawner_up(bench);
+    snprintf(fixture->socket, sizeof fixture->socket, "%s.socket", rig->dir);
+    snprintf(fixture->group_file, sizeof fixture->group_file, "%s.group", rig->dir);
+    snprintf(fixture->config, sizeof fixture->config, "%s.yaml", rig->dir);
+    set_config(fixture, "job_user: root\nallow_root: true\n");
+    make_group(fixture);
+    rig->spawner = fixture->socket;
+    spawner_up(fixture);
     rig_open(rig);
     rig->runs->spawner.patience_ms = RIG_PATIENCE_MS; /* until somebody else lost theirs */
     rig_adopt(rig);
     rig_await(rig, rig->runs->spawner.fd >= 0 &&
-                       (rig->runs->place.parent[0] != '\0') == (bench->group[0] != '\0'));
-    *state = bench;
+                       (rig->runs->place.parent[0] != '\0') == (fixture->group[0] != '\0'));
+    *state = fixture;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     char command[CGROUP_PATH_MAX + 128];
 
     rig->forget = false;
@@ -113,21 +113,21 @@ static int teardown(void **state)
         run_stop(run, "STOPPED", 0);
     rig_await(rig, runs_count(rig->runs) == 0);
     rig_close(rig);
-    if (bench->pid)
-        spawner_kill(bench);
-    if (bench->group[0]) { /* its shims may be a moment on their way out */
+    if (fixture->pid)
+        spawner_kill(fixture);
+    if (fixture->group[0]) { /* its shims may be a moment on their way out */
         snprintf(command, sizeof command, "find '%s' -depth -type d -exec rmdir {} + 2>/dev/null",
-                 bench->group);
+                 fixture->group);
         for (int64_t until_ms = clock_mono_ms() + RIG_PATIENCE_MS;
              system(command) != 0 && clock_mono_ms() < until_ms;)
             usleep(1000);
-        assert_int_equal(access(bench->group, F_OK), -1);
+        assert_int_equal(access(fixture->group, F_OK), -1);
     }
-    unlink(bench->socket);
-    unlink(bench->group_file);
-    unlink(bench->config);
+    unlink(fixture->socket);
+    unlink(fixture->group_file);
+    unlink(fixture->config);
     rig_remove(rig);
-    free(bench);
+    free(fixture);
     return 0;
 }
 
@@ -158,8 +158,8 @@ static void test_words(void **state)
 
 static void test_runs(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     struct run *run = rig_sh(rig, "a.1", "echo $HOME; cat /proc/self/cgroup; exit 3", NULL);
     char *said;
 
@@ -167,7 +167,7 @@ static void test_runs(void **state)
     assert_exit(run, "EXITED", 3, -1);
     said = rig_output(run);
     assert_int_equal(strncmp(said, getenv("HOME"), strlen(getenv("HOME"))), 0);
-    if (bench->group[0])
+    if (fixture->group[0])
         assert_non_null(strstr(said, "/a.1\n")); /* in its group, below the one that is kept */
     free(said);
 }
@@ -176,8 +176,8 @@ static void test_runs(void **state)
  */
 static void test_killed(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     struct run *before = rig_sh(
         rig, "before.1", "until [ -p ../go ]; do sleep 0.01; done; read x < ../go; exit 4", NULL);
     struct run *while_away;
@@ -185,11 +185,11 @@ static void test_killed(void **state)
 
     assert_int_equal(mkfifo(rig_path(rig, "before.1/go"), 0600), 0);
     rig_await(rig, before->state == RUN_RUNNING);
-    spawner_kill(bench);
+    spawner_kill(fixture);
     while_away = rig_sh(rig, "away.1", "exit 5", NULL);
     rig_await(rig, rig->runs->spawner.fd < 0);
     assert_int_equal(while_away->state, RUN_STARTING);
-    spawner_up(bench);
+    spawner_up(fixture);
     rig_await_end(rig, while_away);
     assert_exit(while_away, "EXITED", 5, -1);
     assert_int_equal(before->state, RUN_RUNNING);
@@ -203,19 +203,19 @@ static void test_killed(void **state)
 /* Orders that it took along are sent to the next one. */
 static void test_killed_with_orders(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     struct run *run[3];
     char key[16];
 
-    kill(bench->pid, SIGSTOP);
+    kill(fixture->pid, SIGSTOP);
     for (size_t i = 0; i < COUNT_OF(run); i++) {
         snprintf(key, sizeof key, "order%zu.1", i);
         run[i] = rig_sh(rig, key, "exit 6", NULL);
         assert_true(run[i]->priv->order_number == rig->runs->spawner.number); /* it was sent */
     }
-    spawner_kill(bench);
-    spawner_up(bench);
+    spawner_kill(fixture);
+    spawner_up(fixture);
     for (size_t i = 0; i < COUNT_OF(run); i++) {
         rig_await_end(rig, run[i]);
         assert_exit(run[i], "EXITED", 6, -1);
@@ -225,17 +225,17 @@ static void test_killed_with_orders(void **state)
 /* One that stays away is told, and nothing waits for ever. */
 static void test_away(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     struct run *run;
 
     rig->runs->spawner.patience_ms = 1;
-    spawner_kill(bench);
+    spawner_kill(fixture);
     run = rig_sh(rig, "away.1", "exit 0", NULL);
     rig_await_end(rig, run);
     assert_exit(run, "START_FAILED", -1, -1);
-    assert_non_null(strstr(run->exit.detail, bench->socket));
-    spawner_up(bench);
+    assert_non_null(strstr(run->exit.detail, fixture->socket));
+    spawner_up(fixture);
     rig_await(rig, rig->runs->spawner.fd >= 0);
     run = rig_sh(rig, "back.1", "exit 0", NULL);
     rig_await_end(rig, run);
@@ -245,8 +245,8 @@ static void test_away(void **state)
 /* The agent goes, and another comes: its runs are no children of either. */
 static void test_agent_goes(void **state)
 {
-    struct bench *bench = *state;
-    struct rig *rig = &bench->rig;
+    struct fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
     struct run *run = rig_sh(
         rig, "stays.1", "until [ -p ../go ]; do sleep 0.01; done; read x < ../go; exit 7", NULL);
     int fifo;
@@ -283,9 +283,9 @@ static struct run *run_as_nobody(struct rig *rig, const char *script, const stru
 
 /* The directory of its runs is removed from here: what a run left in it is another user's, who may
  * not have removed it yet. */
-static int in_child(void **state, int (*try)(struct bench *bench, struct rig *rig))
+static int in_child(void **state, int (*try)(struct fixture *fixture, struct rig *rig))
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     const struct passwd *nobody;
     struct rig rig;
     int status;
@@ -293,13 +293,13 @@ static int in_child(void **state, int (*try)(struct bench *bench, struct rig *ri
 
     if (geteuid() != 0 || !getpwnam("daemon") || !(nobody = getpwnam("nobody")))
         return -1;
-    assert_int_equal(chown(bench->socket, nobody->pw_uid, nobody->pw_gid), 0);
+    assert_int_equal(chown(fixture->socket, nobody->pw_uid, nobody->pw_gid), 0);
     rig_make(&rig);
-    rig.spawner = bench->socket;
+    rig.spawner = fixture->socket;
     assert_int_equal(chown(rig.dir, nobody->pw_uid, nobody->pw_gid), 0);
     pid = fork();
     if (pid == 0)
-        _exit(try(bench, &rig));
+        _exit(try(fixture, &rig));
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     rig_remove(&rig);
@@ -340,7 +340,7 @@ static bool is_empty(const char *dir)
 
 /* The job is another user than its agent, without any privilege and without a way to one; what it
  * needs is its own, and what is its agent's is not. */
-static int try_apart(struct bench *bench, struct rig *rig)
+static int try_apart(struct fixture *fixture, struct rig *rig)
 {
     struct run *run = run_as_nobody(
         rig,
@@ -382,7 +382,7 @@ static void test_job_is_another_user(void **state)
 /* Other work of the same user may do what it likes to processes that are its user's: who removes
  * what was left is not one of them. It begins once there is no other: one that is about to become a
  * job is the spawner's child for a moment. */
-static int try_cleaning(struct bench *bench, struct rig *rig)
+static int try_cleaning(struct fixture *fixture, struct rig *rig)
 {
     struct run *hostile = run_as_nobody(
         rig,
@@ -398,7 +398,7 @@ static int try_cleaning(struct bench *bench, struct rig *rig)
     rig_await_end(rig, left);
     rig_await(rig, (fd = open(rig_path(rig, "nobody.1/work/go"), O_CREAT | O_WRONLY | O_CLOEXEC,
                               0644)) >= 0);
-    dprintf(fd, "%d\n", (int)bench->pid);
+    dprintf(fd, "%d\n", (int)fixture->pid);
     close(fd);
     rig_await(rig, access(rig_path(rig, "nobody.1/work/ready"), F_OK) == 0);
     run_forget(left);
@@ -418,7 +418,7 @@ static void test_nobody_stops_who_cleans_up(void **state)
 }
 
 /* Its whole tree ends with it, also what left its session and forgot its environment. */
-static int try_end(struct bench *bench, struct rig *rig)
+static int try_end(struct fixture *fixture, struct rig *rig)
 {
     struct run *run =
         run_as_nobody(rig,
@@ -443,10 +443,10 @@ static void test_job_of_another_user_ends(void **state)
 }
 
 /* A directory that a run is given must be its agent's: nobody gets somebody else's by its name. */
-static int try_given(struct bench *bench, struct rig *rig)
+static int try_given(struct fixture *fixture, struct rig *rig)
 {
-    struct run *run =
-        run_as_nobody(rig, "true", &(struct run_spec){.cwd = str_of(bench->given), .cwd_given = 1});
+    struct run *run = run_as_nobody(
+        rig, "true", &(struct run_spec){.cwd = str_of(fixture->given), .cwd_given = 1});
     struct stat info;
     char own[128];
 
@@ -467,20 +467,20 @@ static int try_given(struct bench *bench, struct rig *rig)
 
 static void test_given_directories(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct stat info;
 
-    snprintf(bench->given, sizeof bench->given, "%s.given", bench->rig.dir);
-    assert_int_equal(mkdir(bench->given, 0755), 0);
-    set_config(bench, "job_user: daemon\n");
+    snprintf(fixture->given, sizeof fixture->given, "%s.given", fixture->rig.dir);
+    assert_int_equal(mkdir(fixture->given, 0755), 0);
+    set_config(fixture, "job_user: daemon\n");
     run_in_child(state, try_given);
-    assert_int_equal(stat(bench->given, &info), 0);
+    assert_int_equal(stat(fixture->given, &info), 0);
     assert_int_equal(info.st_uid, geteuid());
-    rmdir(bench->given);
+    rmdir(fixture->given);
 }
 
 /* What the file of settings does not name is not to be had, whatever the agent says. */
-static int try_others(struct bench *bench, struct rig *rig)
+static int try_others(struct fixture *fixture, struct rig *rig)
 {
     static const struct {
         const char *user, *says; /* NULL: it runs */
@@ -523,7 +523,7 @@ static void test_who_may_be_asked_for(void **state)
 }
 
 /* Settings that others than root can write decide nothing. */
-static int try_loose(struct bench *bench, struct rig *rig)
+static int try_loose(struct fixture *fixture, struct rig *rig)
 {
     struct run *run = run_as_nobody(rig, "id -un", NULL);
 
@@ -536,10 +536,10 @@ static int try_loose(struct bench *bench, struct rig *rig)
 
 static void test_settings_of_others(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    set_config(bench, "job_user: daemon\n");
-    assert_int_equal(chmod(bench->config, 0666), 0);
+    set_config(fixture, "job_user: daemon\n");
+    assert_int_equal(chmod(fixture->config, 0666), 0);
     run_in_child(state, try_loose);
 }
 

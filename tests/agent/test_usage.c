@@ -8,47 +8,47 @@
 
 #define GIB INT64_C(1048576) /* in KiB */
 
-struct bench {
+struct fixture {
     struct machine machine;
     struct usage_meter *meter;
 };
 
 static int set_up(void **state)
 {
-    static struct bench bench;
+    static struct fixture fixture;
 
-    machine_init(&bench.machine);
-    bench.meter = usage_meter_new(bench.machine.root);
-    *state = &bench;
+    machine_init(&fixture.machine);
+    fixture.meter = usage_meter_new(fixture.machine.root);
+    *state = &fixture;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    usage_meter_free(bench->meter);
-    machine_done(&bench->machine);
+    usage_meter_free(fixture->meter);
+    machine_done(&fixture->machine);
     return 0;
 }
 
-static struct usage look(struct bench *bench, int64_t at_ms)
+static struct usage look(struct fixture *fixture, int64_t at_ms)
 {
     struct problem why = {0};
     struct usage usage;
 
-    if (usage_measure(bench->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
+    if (usage_measure(fixture->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
         fail_msg("%s", why.detail);
     return usage;
 }
 
 static void test_the_seeds_machine(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    usage = look(bench, 5);
+    machine_put_us(&fixture->machine);
+    usage = look(fixture, 5);
     assert_int_equal(usage.cores_milli, 8000);
     assert_int_equal(usage.load_1m_centi, 600);
     assert_int_equal(usage.mem_total_kib, 15 * GIB);
@@ -65,15 +65,15 @@ static void test_the_seeds_machine(void **state)
 
 static void test_what_is_not_there_is_not_invented(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
     struct problem why = {0};
 
-    assert_int_equal(usage_measure(bench->meter, 1, 1, &usage, &why), ERR_IO);
+    assert_int_equal(usage_measure(fixture->meter, 1, 1, &usage, &why), ERR_IO);
     assert_string_equal(why.field, "host_root");
 
-    machine_put_memory(&bench->machine, 15 * GIB, 11 * GIB, 0, 0);
-    usage = look(bench, 10);
+    machine_put_memory(&fixture->machine, 15 * GIB, 11 * GIB, 0, 0);
+    usage = look(fixture, 10);
     assert_int_equal(usage.cores_milli, USAGE_NONE);
     assert_int_equal(usage.load_1m_centi, USAGE_NONE);
     assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
@@ -83,9 +83,9 @@ static void test_what_is_not_there_is_not_invented(void **state)
     assert_int_equal(usage.own_memory_kib, USAGE_NONE);
     assert_int_equal(usage_cpu_pct_centi(&usage), USAGE_NONE);
 
-    machine_put_load(&bench->machine, 2, "garbage");
-    machine_put(&bench->machine, "proc/meminfo", "MemTotal: lots kB\nSwapTotal: 5 kB\n");
-    usage = look(bench, 20);
+    machine_put_load(&fixture->machine, 2, "garbage");
+    machine_put(&fixture->machine, "proc/meminfo", "MemTotal: lots kB\nSwapTotal: 5 kB\n");
+    usage = look(fixture, 20);
     assert_int_equal(usage.cores_milli, 2000);
     assert_int_equal(usage.load_1m_centi, USAGE_NONE);
     assert_int_equal(usage.mem_total_kib, USAGE_NONE);
@@ -113,66 +113,66 @@ static void test_centi(void **state)
     }
 }
 
-static void put_ticks(struct bench *bench, int64_t busy, int64_t idle)
+static void put_ticks(struct fixture *fixture, int64_t busy, int64_t idle)
 {
-    machine_put(&bench->machine, "proc/stat",
+    machine_put(&fixture->machine, "proc/stat",
                 "cpu  %ld 0 0 %ld 0 0 0 0 0 0\ncpu0 1 1 1\ncpu1 1 1 1\n", (long)busy, (long)idle);
 }
 
 static void test_busy_over_ten_seconds(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t busy = 1000, idle = 5000;
 
-    machine_put_us(&bench->machine);
-    put_ticks(bench, busy, idle);
-    assert_int_equal(look(bench, 0).busy_10s_permille, USAGE_NONE);
+    machine_put_us(&fixture->machine);
+    put_ticks(fixture, busy, idle);
+    assert_int_equal(look(fixture, 0).busy_10s_permille, USAGE_NONE);
     for (int at = 1; at <= 20; at++) { /* 200 ticks a second: half of them busy */
-        put_ticks(bench, busy += 100, idle += 100);
-        assert_int_equal(look(bench, at * 1000).busy_10s_permille, 500);
+        put_ticks(fixture, busy += 100, idle += 100);
+        assert_int_equal(look(fixture, at * 1000).busy_10s_permille, 500);
     }
     for (int at = 21; at <= 30; at++) { /* then all: it shows within 10 s and not at once */
-        put_ticks(bench, busy += 200, idle);
-        assert_int_equal(look(bench, at * 1000).busy_10s_permille, 500 + 50 * (at - 20));
+        put_ticks(fixture, busy += 200, idle);
+        assert_int_equal(look(fixture, at * 1000).busy_10s_permille, 500 + 50 * (at - 20));
     }
-    put_ticks(bench, busy += 200, idle);
-    assert_int_equal(look(bench, 31000).busy_10s_permille, 1000);
+    put_ticks(fixture, busy += 200, idle);
+    assert_int_equal(look(fixture, 31000).busy_10s_permille, 1000);
 }
 
 static void test_busy_with_few_or_many_looks(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t busy = 0, idle = 0;
 
-    machine_put_us(&bench->machine);
+    machine_put_us(&fixture->machine);
     for (int at = 0; at <= 300; at += 30) { /* a sample every 30 s */
-        put_ticks(bench, busy += 1500, idle += 4500);
+        put_ticks(fixture, busy += 1500, idle += 4500);
         if (at > 0)
-            assert_int_equal(look(bench, at * 1000).busy_10s_permille, 250);
+            assert_int_equal(look(fixture, at * 1000).busy_10s_permille, 250);
         else
-            look(bench, 0);
+            look(fixture, 0);
     }
     for (int at = 300001; at < 400000; at += 100) { /* ten a second: still 10 s back */
-        put_ticks(bench, busy += 10, idle += 10);
-        look(bench, at);
+        put_ticks(fixture, busy += 10, idle += 10);
+        look(fixture, at);
     }
-    put_ticks(bench, busy += 10, idle += 10);
-    assert_int_equal(look(bench, 400001).busy_10s_permille, 500);
+    put_ticks(fixture, busy += 10, idle += 10);
+    assert_int_equal(look(fixture, 400001).busy_10s_permille, 500);
 }
 
 /* A tree of files does not count on: then the load average alone must do. */
 static void test_counters_that_stand_still_or_go_back(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    look(bench, 0);
-    usage = look(bench, 1000);
+    machine_put_us(&fixture->machine);
+    look(fixture, 0);
+    usage = look(fixture, 1000);
     assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
     assert_int_equal(usage_cpu_pct_centi(&usage), 7500);
-    put_ticks(bench, 0, 0);
-    assert_int_equal(look(bench, 2000).busy_10s_permille, USAGE_NONE);
+    put_ticks(fixture, 0, 0);
+    assert_int_equal(look(fixture, 2000).busy_10s_permille, USAGE_NONE);
 }
 
 /* What the processors are used counts as the smaller of load and busy: waiting for disks loads, and
@@ -221,16 +221,16 @@ static void test_figures_round_to_the_worse_side(void **state)
 
 static void test_swap_and_pressure(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    machine_put_memory(&bench->machine, 4 * GIB, GIB, 2 * GIB, GIB / 2);
-    machine_put(&bench->machine, "proc/pressure/cpu", "some avg10=12.34 avg60=1.00 total=5\n");
-    machine_put(&bench->machine, "proc/pressure/memory",
+    machine_put_us(&fixture->machine);
+    machine_put_memory(&fixture->machine, 4 * GIB, GIB, 2 * GIB, GIB / 2);
+    machine_put(&fixture->machine, "proc/pressure/cpu", "some avg10=12.34 avg60=1.00 total=5\n");
+    machine_put(&fixture->machine, "proc/pressure/memory",
                 "some avg10=3.00 avg60=1.00 avg300=0.00 total=5\n"
                 "full avg10=1.50 avg60=0.00 avg300=0.00 total=4\n");
-    usage = look(bench, 0);
+    usage = look(fixture, 0);
     assert_int_equal(usage_swap_pct_centi(&usage), 7500);
     assert_int_equal(usage.psi_cpu_some_centi, 1234);
     assert_int_equal(usage.psi_mem_some_centi, 300);
@@ -240,22 +240,22 @@ static void test_swap_and_pressure(void **state)
 
 /* --- cgroups --- */
 
-static void put_v2(struct bench *bench, const char *path)
+static void put_v2(struct fixture *fixture, const char *path)
 {
-    machine_put_us(&bench->machine);
-    machine_put(&bench->machine, "proc/self/cgroup", "0::%s\n", path);
-    machine_put(&bench->machine, "proc/self/mountinfo",
+    machine_put_us(&fixture->machine);
+    machine_put(&fixture->machine, "proc/self/cgroup", "0::%s\n", path);
+    machine_put(&fixture->machine, "proc/self/mountinfo",
                 "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n"
                 "30 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
 }
 
 static void test_v2_limits(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     struct usage usage;
 
-    put_v2(bench, "/app");
+    put_v2(fixture, "/app");
     machine_put(machine, "sys/fs/cgroup/app/memory.max", "2147483648\n");
     machine_put(machine, "sys/fs/cgroup/app/memory.current", "1610612736\n");
     machine_put(machine, "sys/fs/cgroup/app/memory.stat",
@@ -267,7 +267,7 @@ static void test_v2_limits(void **state)
     machine_put(machine, "sys/fs/cgroup/app/memory.pressure", "full avg10=40.00 avg60=0 total=0\n");
     machine_put(machine, "proc/pressure/memory", "full avg10=1.00 avg60=0 total=0\n");
     machine_put_memory(machine, 15 * GIB, 11 * GIB, GIB, 0);
-    usage = look(bench, 0);
+    usage = look(fixture, 0);
     assert_true(usage.confined);
     assert_int_equal(usage.cores_milli, 1500);
     assert_int_equal(usage.mem_total_kib, 2 * GIB);
@@ -281,15 +281,15 @@ static void test_v2_limits(void **state)
 
 static void test_v2_without_limits(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    put_v2(bench, "/app");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.max", "max\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.current", "1610612736\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "max 100000\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "0-7\n");
-    usage = look(bench, 0);
+    put_v2(fixture, "/app");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/memory.max", "max\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/memory.current", "1610612736\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.max", "max 100000\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "0-7\n");
+    usage = look(fixture, 0);
     assert_false(usage.confined);
     assert_int_equal(usage.cores_milli, 8000);
     assert_int_equal(usage.mem_free_kib, 11 * GIB);
@@ -299,11 +299,11 @@ static void test_v2_without_limits(void **state)
 /* A limit further up binds as well; the tightest counts. */
 static void test_limits_on_the_way_up(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     struct usage usage;
 
-    put_v2(bench, "/slice/app/leaf");
+    put_v2(fixture, "/slice/app/leaf");
     machine_put(machine, "sys/fs/cgroup/slice/memory.high", "4294967296\n");
     machine_put(machine, "sys/fs/cgroup/slice/memory.max", "max\n");
     machine_put(machine, "sys/fs/cgroup/slice/memory.current", "4080218931\n");
@@ -311,7 +311,7 @@ static void test_limits_on_the_way_up(void **state)
     machine_put(machine, "sys/fs/cgroup/slice/app/memory.current", "1073741824\n");
     machine_put(machine, "sys/fs/cgroup/slice/app/cpu.max", "400000 100000\n");
     machine_put(machine, "sys/fs/cgroup/slice/cpu.max", "200000 100000\n");
-    usage = look(bench, 0);
+    usage = look(fixture, 0);
     assert_int_equal(usage.cores_milli, 2000);
     assert_int_equal(usage.mem_total_kib, 4 * GIB); /* 5 % of the slice is left, 50 % of the app */
     assert_int_equal(usage.mem_free_kib, (4294967296 - 4080218931) / 1024);
@@ -321,14 +321,14 @@ static void test_limits_on_the_way_up(void **state)
 /* The machine may run out before the group does. */
 static void test_the_machine_itself_runs_out(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    put_v2(bench, "/app");
-    machine_put_memory(&bench->machine, 16 * GIB, GIB, 0, 0);
-    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.max", "4294967296\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/memory.current", "1073741824\n");
-    usage = look(bench, 0);
+    put_v2(fixture, "/app");
+    machine_put_memory(&fixture->machine, 16 * GIB, GIB, 0, 0);
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/memory.max", "4294967296\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/memory.current", "1073741824\n");
+    usage = look(fixture, 0);
     assert_true(usage.confined);
     assert_int_equal(usage.mem_total_kib, 16 * GIB);
     assert_int_equal(usage.mem_free_kib, GIB);
@@ -336,16 +336,16 @@ static void test_the_machine_itself_runs_out(void **state)
 
 static void test_quota_has_its_own_load(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     int64_t used_us = 1000000;
     struct usage usage;
 
-    put_v2(bench, "/app");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "200000 100000\n");
+    put_v2(fixture, "/app");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.max", "200000 100000\n");
     for (int at = 0; at <= 60; at++) { /* one core of the two, then both */
-        machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec %ld\nuser_usec 5\n",
-                    (long)used_us);
-        usage = look(bench, at * 1000);
+        machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.stat",
+                    "usage_usec %ld\nuser_usec 5\n", (long)used_us);
+        usage = look(fixture, at * 1000);
         used_us += at < 50 ? 1000000 : 2000000;
     }
     assert_int_equal(usage.busy_10s_permille, 1000);
@@ -371,62 +371,62 @@ static void test_quotas_that_make_no_sense(void **state)
         {"100000 -1\n", 8000},
         {"800000 100000\n", 8000},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    put_v2(bench, "/app");
+    put_v2(fixture, "/app");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "%s", rows[i].text);
-        assert_int_equal(look(bench, 1000 * (int64_t)i).cores_milli, rows[i].milli);
+        machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.max", "%s", rows[i].text);
+        assert_int_equal(look(fixture, 1000 * (int64_t)i).cores_milli, rows[i].milli);
     }
 }
 
 /* Two of eight CPUs: how busy these are is not what the whole machine's counters say. */
 static void test_a_cpuset_has_its_own_load(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    put_v2(bench, "/app");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "2-3\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.max", "600000 100000\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 1000000\n");
-    look(bench, 0);
-    machine_put(&bench->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 2500000\n");
-    usage = look(bench, 1000);
+    put_v2(fixture, "/app");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpuset.cpus.effective", "2-3\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.max", "600000 100000\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 1000000\n");
+    look(fixture, 0);
+    machine_put(&fixture->machine, "sys/fs/cgroup/app/cpu.stat", "usage_usec 2500000\n");
+    usage = look(fixture, 1000);
     assert_int_equal(usage.cores_milli, 2000);
     assert_int_equal(usage.busy_10s_permille, 750);
 }
 
-static void put_v1(struct bench *bench)
+static void put_v1(struct fixture *fixture)
 {
-    machine_put_us(&bench->machine);
-    machine_put(&bench->machine, "proc/self/cgroup",
+    machine_put_us(&fixture->machine);
+    machine_put(&fixture->machine, "proc/self/cgroup",
                 "4:memory:/docker/abc\n3:cpuset:/docker/abc\n2:cpu,cpuacct:/docker/abc\n0::/\n");
-    machine_put(&bench->machine, "proc/self/mountinfo",
+    machine_put(&fixture->machine, "proc/self/mountinfo",
                 "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
                 "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup "
                 "rw,cpu,cpuacct\n"
                 "34 31 0:31 /docker/abc /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
                 "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
                 "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/memory/memory.limit_in_bytes",
+    machine_put(&fixture->machine, "sys/fs/cgroup/memory/memory.limit_in_bytes",
                 "9223372036854771712\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/memory/memory.usage_in_bytes", "5000000000\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes",
+    machine_put(&fixture->machine, "sys/fs/cgroup/memory/memory.usage_in_bytes", "5000000000\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes",
                 "9223372036854771712\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-    machine_put(&bench->machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7000000000\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    machine_put(&fixture->machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7000000000\n");
 }
 
 static void test_v1(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     struct usage usage;
 
-    put_v1(bench);
-    usage = look(bench, 0);
+    put_v1(fixture);
+    usage = look(fixture, 0);
     assert_false(usage.confined);
     assert_int_equal(usage.mem_total_kib, 15 * GIB);
 
@@ -436,19 +436,19 @@ static void test_v1(void **state)
                 "cache 99\nactive_file 1\ntotal_active_file 104857600\n"
                 "total_inactive_file 104857600\n");
     machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n");
-    usage = look(bench, 1000);
+    usage = look(fixture, 1000);
     assert_true(usage.confined);
     assert_int_equal(usage.mem_total_kib, GIB);
     assert_int_equal(usage.mem_free_kib, 200 * 1024);
     assert_int_equal(usage.cores_milli, 500);
 
     machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "7400000000\n");
-    usage = look(bench, 2000);
+    usage = look(fixture, 2000);
     assert_int_equal(usage.busy_10s_permille, 800); /* 0.4 s in one, of half a core */
     assert_int_equal(usage.load_1m_centi, 40);
 
     machine_put(machine, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "40000\n");
-    usage = look(bench, 3000);
+    usage = look(fixture, 3000);
     assert_int_equal(usage.cores_milli, 400);
     assert_int_equal(usage.busy_10s_permille, USAGE_NONE); /* a new quota, a new count */
 }
@@ -462,13 +462,13 @@ static void test_cpuset(void **state)
         {"0-1\n", 2000}, {"3\n", 1000}, {"0-1,4,6-7\n", 5000}, {"0-63\n", 8000},
         {"\n", 8000},    {"x\n", 8000}, {"5-2\n", 8000},
     };
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        put_v1(bench);
-        machine_put(&bench->machine, "sys/fs/cgroup/cpuset/cpuset.effective_cpus", "%s",
+        put_v1(fixture);
+        machine_put(&fixture->machine, "sys/fs/cgroup/cpuset/cpuset.effective_cpus", "%s",
                     rows[i].list);
-        assert_int_equal(look(bench, 1000 * (int64_t)i).cores_milli, rows[i].milli);
+        assert_int_equal(look(fixture, 1000 * (int64_t)i).cores_milli, rows[i].milli);
     }
 }
 
@@ -476,13 +476,13 @@ static void test_cpuset(void **state)
 
 static void test_written(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct buf text = {0};
     struct jsonw w = jsonw_to(&text);
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    usage = look(bench, 0);
+    machine_put_us(&fixture->machine);
+    usage = look(fixture, 0);
     usage.load_1m_centi = 620;
     usage.own_memory_kib = 1536;
     usage.own_cpu_permille = 5;
@@ -529,17 +529,17 @@ static void test_disk(void **state)
 
 static void test_disk_of_this_machine(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    usage = look(bench, 0);
+    machine_put_us(&fixture->machine);
+    usage = look(fixture, 0);
     assert_int_equal(usage.disk_total_kib, 0); /* nobody said where */
-    usage_disk(bench->meter, "/proc/self/nothing");
-    usage = look(bench, 1000);
+    usage_disk(fixture->meter, "/proc/self/nothing");
+    usage = look(fixture, 1000);
     assert_int_equal(usage.disk_total_kib, 0);
-    usage_disk(bench->meter, ".");
-    usage = look(bench, 2000);
+    usage_disk(fixture->meter, ".");
+    usage = look(fixture, 2000);
     assert_true(usage.disk_total_kib > 0);
     assert_true(usage.disk_free_kib >= 0 && usage.disk_free_kib <= usage.disk_total_kib);
 }

@@ -9,44 +9,44 @@
  * take two seconds to be missing from the next look. */
 enum { STEP_MS = 100000, STEP_S = STEP_MS / 1000 };
 
-struct bench {
+struct fixture {
     struct machine machine;
     struct usage_meter *meter;
 };
 
 static int set_up(void **state)
 {
-    static struct bench bench;
+    static struct fixture fixture;
 
-    machine_init(&bench.machine);
-    bench.meter = usage_meter_new(bench.machine.root);
-    *state = &bench;
+    machine_init(&fixture.machine);
+    fixture.meter = usage_meter_new(fixture.machine.root);
+    *state = &fixture;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
 
-    usage_meter_free(bench->meter);
-    machine_done(&bench->machine);
+    usage_meter_free(fixture->meter);
+    machine_done(&fixture->machine);
     return 0;
 }
 
-static struct usage look(struct bench *bench, int64_t at_ms)
+static struct usage look(struct fixture *fixture, int64_t at_ms)
 {
     struct problem why = {0};
     struct usage usage;
 
-    if (usage_measure(bench->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
+    if (usage_measure(fixture->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
         fail_msg("%s", why.detail);
     return usage;
 }
 
 static void test_own_trees(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     long page_kib = sysconf(_SC_PAGESIZE) / 1024, hz = sysconf(_SC_CLK_TCK);
     const int shims[] = {200, 300};
     struct machine_proc procs[] = {
@@ -69,8 +69,8 @@ static void test_own_trees(void **state)
     for (size_t i = 0; i < COUNT_OF(procs); i++)
         machine_put_proc(machine, &procs[i]);
     machine_put(machine, "proc/202x/other", "a directory that is no process\n");
-    usage_own(bench->meter, shims, COUNT_OF(shims));
-    usage = look(bench, 0);
+    usage_own(fixture->meter, shims, COUNT_OF(shims));
+    usage = look(fixture, 0);
     assert_int_equal(usage.own_cpu_permille, USAGE_NONE); /* no rate yet */
     assert_int_equal(usage.own_memory_kib, (2 + 30 + 40 + 2 + 500 + 3 + 5) * page_kib);
     assert_int_equal(usage.tree_count, 2);
@@ -86,7 +86,7 @@ static void test_own_trees(void **state)
     for (size_t i = 0; i < COUNT_OF(procs); i++)
         machine_put_proc(machine, &procs[i]);
     machine_put_self(machine, &self);
-    usage = look(bench, STEP_MS);
+    usage = look(fixture, STEP_MS);
     assert_int_equal(usage.trees[0].cpu_permille, 250); /* 2 of 8 cores */
     assert_int_equal(usage.trees[1].cpu_permille, 62);
     assert_int_equal(usage.own_cpu_permille, 325);
@@ -94,8 +94,8 @@ static void test_own_trees(void **state)
 
 static void test_processes_come_and_go(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     long hz = sysconf(_SC_CLK_TCK);
     struct machine_proc self = {.pid = 100, .parent = 1, .session = 100, .start = 5};
     struct machine_proc child = {.pid = 101, .parent = 100, .ticks = 3600 * hz, .start = 10};
@@ -106,36 +106,36 @@ static void test_processes_come_and_go(void **state)
     machine_put_self(machine, &self);
     machine_put_proc(machine, &child);
     machine_put_proc(machine, &old);
-    assert_int_equal(look(bench, -STEP_MS).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
-    look(bench, 0);
+    assert_int_equal(look(fixture, -STEP_MS).own_cpu_permille, USAGE_NONE); /* an hour is no rate */
+    look(fixture, 0);
 
     machine_drop(machine, "proc/101/stat"); /* it ended: skipped, with all it ever used */
-    assert_int_equal(look(bench, STEP_MS).own_cpu_permille, 0);
+    assert_int_equal(look(fixture, STEP_MS).own_cpu_permille, 0);
 
     child.ticks = hz * STEP_S; /* the number is used again: a new one, so all of it is new */
     child.start = 2000;
     machine_put_proc(machine, &child);
-    assert_int_equal(look(bench, 2 * STEP_MS).own_cpu_permille, 125);
+    assert_int_equal(look(fixture, 2 * STEP_MS).own_cpu_permille, 125);
 
     child.ticks = hz * STEP_S / 2; /* another one with the same number that has used less */
     child.start = 3000;
     machine_put_proc(machine, &child);
-    assert_int_equal(look(bench, 3 * STEP_MS).own_cpu_permille, 62);
+    assert_int_equal(look(fixture, 3 * STEP_MS).own_cpu_permille, 62);
 
-    usage_own(bench->meter, pids, 1); /* an old process joins and brings no past with it */
-    assert_int_equal(look(bench, 4 * STEP_MS).own_cpu_permille, 0);
+    usage_own(fixture->meter, pids, 1); /* an old process joins and brings no past with it */
+    assert_int_equal(look(fixture, 4 * STEP_MS).own_cpu_permille, 0);
     old.ticks += hz * STEP_S * 4;
     machine_put_proc(machine, &old);
-    assert_int_equal(look(bench, 5 * STEP_MS).own_cpu_permille, 500);
-    usage_own(bench->meter, NULL, 0);
-    assert_int_equal(look(bench, 6 * STEP_MS).tree_count, 0);
+    assert_int_equal(look(fixture, 5 * STEP_MS).own_cpu_permille, 500);
+    usage_own(fixture->meter, NULL, 0);
+    assert_int_equal(look(fixture, 6 * STEP_MS).tree_count, 0);
 }
 
 /* A compiler's work is that of processes that live for less than a second. */
 static void test_children_that_ended(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     long hz = sysconf(_SC_CLK_TCK);
     struct machine_proc shim = {.pid = 200, .parent = 1, .session = 200, .waited = 3600 * hz};
     struct machine_proc child = {.pid = 201, .parent = 200, .ticks = 10 * hz, .start = 5};
@@ -144,24 +144,24 @@ static void test_children_that_ended(void **state)
     machine_put_us(machine);
     machine_put_proc(machine, &shim);
     machine_put_proc(machine, &child);
-    usage_own(bench->meter, pids, 1);
-    look(bench, -1000);
-    look(bench, 0);
+    usage_own(fixture->meter, pids, 1);
+    look(fixture, -1000);
+    look(fixture, 0);
     shim.waited += hz; /* one that came and went between two looks */
     machine_put_proc(machine, &shim);
-    assert_int_equal(look(bench, 1000).trees[0].cpu_permille, 125);
+    assert_int_equal(look(fixture, 1000).trees[0].cpu_permille, 125);
     machine_drop(machine, "proc/201/stat"); /* one that was counted before, all but a second */
     shim.waited += 11 * hz;
     machine_put_proc(machine, &shim);
-    assert_int_equal(look(bench, 2000).trees[0].cpu_permille, 125);
-    assert_int_equal(look(bench, 3000).trees[0].cpu_permille, 0);
+    assert_int_equal(look(fixture, 2000).trees[0].cpu_permille, 125);
+    assert_int_equal(look(fixture, 3000).trees[0].cpu_permille, 0);
 }
 
 /* What an end gives back: not pages of files, nor shared memory for each process that has it. */
 static void test_what_an_end_gives_back(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     long page_kib = sysconf(_SC_PAGESIZE) / 1024;
     struct machine_proc procs[] = {
         {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10},
@@ -181,8 +181,8 @@ static void test_what_an_end_gives_back(void **state)
                 "VmSwap:\t      30 kB\n");
     machine_put(machine, "proc/202/status",
                 "RssAnon:\t     200 kB\nRssShmem:\t    1500 kB\nVmSwap:\t       7 kB\n");
-    usage_own(bench->meter, pids, 2);
-    usage = look(bench, 0);
+    usage_own(fixture->meter, pids, 2);
+    usage = look(fixture, 0);
     assert_int_equal(usage.trees[0].memory_kib, 2010 * page_kib);
     assert_int_equal(usage.trees[0].swap_kib, 37);
     assert_int_equal(usage.trees[0].freed_kib, 5 + 100 + 200 + 37 + 2000);
@@ -192,51 +192,51 @@ static void test_what_an_end_gives_back(void **state)
 /* Somebody is about to be chosen by size: the sizes of the last walk will not do. */
 static void test_no_rest_while_memory_runs_out(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct machine_proc hog = {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10};
     const int pids[] = {200};
     int64_t memory_kib;
 
-    machine_put_us(&bench->machine);
-    machine_put_proc(&bench->machine, &hog);
-    usage_alert(bench->meter, 1000);
-    usage_own(bench->meter, pids, 1);
-    memory_kib = look(bench, 0).trees[0].freed_kib;
+    machine_put_us(&fixture->machine);
+    machine_put_proc(&fixture->machine, &hog);
+    usage_alert(fixture->meter, 1000);
+    usage_own(fixture->meter, pids, 1);
+    memory_kib = look(fixture, 0).trees[0].freed_kib;
     hog.rss_pages = 1000;
-    machine_put_proc(&bench->machine, &hog);
-    assert_int_equal(look(bench, 0).trees[0].freed_kib, memory_kib);
-    machine_put_memory(&bench->machine, 15 << 20, 1 << 20, 0, 0);
-    assert_int_equal(look(bench, 0).trees[0].freed_kib, memory_kib * 100);
+    machine_put_proc(&fixture->machine, &hog);
+    assert_int_equal(look(fixture, 0).trees[0].freed_kib, memory_kib);
+    machine_put_memory(&fixture->machine, 15 << 20, 1 << 20, 0, 0);
+    assert_int_equal(look(fixture, 0).trees[0].freed_kib, memory_kib * 100);
 }
 
 /* Trees are named anew at each sample; what is known of them stays until the next walk. */
 static void test_named_again(void **state)
 {
-    struct bench *bench = *state;
+    struct fixture *fixture = *state;
     struct machine_proc shim = {.pid = 200, .parent = 1, .session = 200, .rss_pages = 10};
     const int first[] = {200}, then[] = {201, 200};
     int64_t memory_kib;
     struct usage usage;
 
-    machine_put_us(&bench->machine);
-    machine_put_proc(&bench->machine, &shim);
-    usage_own(bench->meter, first, 1);
-    memory_kib = look(bench, 0).trees[0].memory_kib;
+    machine_put_us(&fixture->machine);
+    machine_put_proc(&fixture->machine, &shim);
+    usage_own(fixture->meter, first, 1);
+    memory_kib = look(fixture, 0).trees[0].memory_kib;
     assert_true(memory_kib > 0);
-    usage_own(bench->meter, then, 2);
-    usage = look(bench, 0); /* at the same moment: nothing is walked */
+    usage_own(fixture->meter, then, 2);
+    usage = look(fixture, 0); /* at the same moment: nothing is walked */
     assert_int_equal(usage.tree_count, 2);
     assert_int_equal(usage.trees[0].memory_kib, USAGE_NONE);
     assert_int_equal(usage.trees[1].pid, 200);
     assert_int_equal(usage.trees[1].memory_kib, memory_kib);
-    assert_int_equal(look(bench, STEP_MS).trees[0].memory_kib, 0);
+    assert_int_equal(look(fixture, STEP_MS).trees[0].memory_kib, 0);
 }
 
 /* What /proc shows changes while it is read: rings and missing parents must not hang it. */
 static void test_odd_trees(void **state)
 {
-    struct bench *bench = *state;
-    struct machine *machine = &bench->machine;
+    struct fixture *fixture = *state;
+    struct machine *machine = &fixture->machine;
     struct machine_proc self = {.pid = 100, .parent = 7777, .session = 100};
     struct machine_proc procs[] = {
         {.pid = 10, .parent = 11, .session = 10},
@@ -253,8 +253,8 @@ static void test_odd_trees(void **state)
     machine_put(machine, "proc/15/stat", "%s", "");
     machine_put(machine, "proc/16/stat", "16 (cut) S 100 16");
     machine_put(machine, "proc/17/stat", "no process at all");
-    assert_int_equal(look(bench, 0).own_memory_kib, 0);
-    assert_int_equal(look(bench, STEP_MS).own_memory_kib, 0);
+    assert_int_equal(look(fixture, 0).own_memory_kib, 0);
+    assert_int_equal(look(fixture, STEP_MS).own_memory_kib, 0);
 }
 
 #define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

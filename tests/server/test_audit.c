@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* A server that has nothing but its main thread's inbox and one loop, both run by hand. */
-struct rig {
+struct fixture {
     char dir[64];
     struct server server;
     struct worker worker;
@@ -25,18 +25,18 @@ struct rig {
 
 static void answered(struct audit_query *query)
 {
-    container_of(query, struct rig, query)->answers++;
+    container_of(query, struct fixture, query)->answers++;
 }
 
 static int setup(void **state)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
+    struct fixture *fixture = calloc(1, sizeof *fixture);
 
-    strcpy(rig->dir, "/tmp/berth-audit-XXXXXX");
-    assert_non_null(mkdtemp(rig->dir));
-    rig->worker.server = &rig->server;
-    rig->server.audit = audit_open(str_of(rig->dir));
-    *state = rig;
+    strcpy(fixture->dir, "/tmp/berth-audit-XXXXXX");
+    assert_non_null(mkdtemp(fixture->dir));
+    fixture->worker.server = &fixture->server;
+    fixture->server.audit = audit_open(str_of(fixture->dir));
+    *state = fixture;
     return 0;
 }
 
@@ -45,22 +45,22 @@ static int teardown(void **state)
     static const char *const names[] = {"audit.jsonl",         "audit.jsonl.1",
                                         "audit-refused.jsonl", "audit-refused.jsonl.1",
                                         "audit.key",           "audit.chain"};
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char path[128];
 
-    audit_free(rig->server.audit);
-    buf_free(&rig->query.answer);
+    audit_free(fixture->server.audit);
+    buf_free(&fixture->query.answer);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", rig->dir, names[i]);
+        snprintf(path, sizeof path, "%s/%s", fixture->dir, names[i]);
         unlink(path);
     }
-    rmdir(rig->dir);
-    free(rig);
+    rmdir(fixture->dir);
+    free(fixture);
     return 0;
 }
 
 /* On its way to the main thread. */
-static void post(struct rig *rig, enum audit_kind kind, const char *who, const char *action,
+static void post(struct fixture *fixture, enum audit_kind kind, const char *who, const char *action,
                  const char *target)
 {
     struct audit_entry entry = {.at_ms = 1000, .kind = kind, .count = 1, .status = 200};
@@ -68,45 +68,45 @@ static void post(struct rig *rig, enum audit_kind kind, const char *who, const c
     str_copy(str_of(who), entry.who, sizeof entry.who);
     str_copy(str_of(action), entry.action, sizeof entry.action);
     str_copy(str_of(target), entry.target, sizeof entry.target);
-    audit_note(&rig->worker, &entry);
+    audit_note(&fixture->worker, &entry);
 }
 
-static void note(struct rig *rig, const char *who, const char *action, const char *target)
+static void note(struct fixture *fixture, const char *who, const char *action, const char *target)
 {
-    post(rig, AUDIT_CHANGE, who, action, target);
-    assert_false(audit_run(&rig->server));
+    post(fixture, AUDIT_CHANGE, who, action, target);
+    assert_false(audit_run(&fixture->server));
 }
 
-static void run_all(struct rig *rig)
+static void run_all(struct fixture *fixture)
 {
-    while (audit_run(&rig->server))
+    while (audit_run(&fixture->server))
         ;
 }
 
-static void refuse(struct rig *rig, const char *target)
+static void refuse(struct fixture *fixture, const char *target)
 {
-    post(rig, AUDIT_REFUSED, "eve", "nodes.drain", target);
-    assert_false(audit_run(&rig->server));
+    post(fixture, AUDIT_REFUSED, "eve", "nodes.drain", target);
+    assert_false(audit_run(&fixture->server));
 }
 
 /* The targets of a page as "c b a", and behind them the cursor if there is more. */
-static const char *page(struct rig *rig, struct audit_query query)
+static const char *page(struct fixture *fixture, struct audit_query query)
 {
     static char text[256];
     struct arena arena = {0};
     const struct json *root, *item;
     size_t used = 0;
 
-    buf_free(&rig->query.answer);
-    rig->query = query;
-    rig->query.request.from = &rig->worker;
-    rig->query.done = answered;
-    rig->answers = 0;
-    audit_ask(&rig->query);
-    assert_false(audit_run(&rig->server));
-    inbox_run(&rig->worker.loop.inbox);
-    assert_int_equal(rig->answers, 1);
-    assert_int_equal(json_parse(buf_view(&rig->query.answer), &arena, &root, NULL), ERR_OK);
+    buf_free(&fixture->query.answer);
+    fixture->query = query;
+    fixture->query.request.from = &fixture->worker;
+    fixture->query.done = answered;
+    fixture->answers = 0;
+    audit_ask(&fixture->query);
+    assert_false(audit_run(&fixture->server));
+    inbox_run(&fixture->worker.loop.inbox);
+    assert_int_equal(fixture->answers, 1);
+    assert_int_equal(json_parse(buf_view(&fixture->query.answer), &arena, &root, NULL), ERR_OK);
     item = json_first(json_get(root, "audit"));
     text[0] = 0;
     for (uint32_t i = 0; i < json_get(root, "audit")->count; i++, item = json_next(item))
@@ -119,46 +119,46 @@ static const char *page(struct rig *rig, struct audit_query query)
     return text;
 }
 
-static void note_four(struct rig *rig)
+static void note_four(struct fixture *fixture)
 {
-    note(rig, "ops", "nodes.drain", "a");
-    note(rig, "ops", "nodes.drain", "b");
-    note(rig, "eve", "jobs.cancel", "c");
-    note(rig, "", "nodes.drain", "d");
+    note(fixture, "ops", "nodes.drain", "a");
+    note(fixture, "ops", "nodes.drain", "b");
+    note(fixture, "eve", "jobs.cancel", "c");
+    note(fixture, "", "nodes.drain", "d");
 }
 
 static void pages_and_filters(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "");
-    note_four(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 4}), "d c b a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 3}), "d c b >2");
-    assert_string_equal(page(rig, (struct audit_query){.max = 3, .before = 2}), "a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 3, .before = 1}), "");
-    assert_string_equal(page(rig, (struct audit_query){.max = 3, .before = 99}), "d c b >2");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .who = STR("ops")}), "b a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 1, .who = STR("ops")}), "b >2");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .action = STR("jobs.cancel")}),
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "");
+    note_four(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d c b a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 4}), "d c b a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 3}), "d c b >2");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 3, .before = 2}), "a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 3, .before = 1}), "");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 3, .before = 99}), "d c b >2");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .who = STR("ops")}), "b a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 1, .who = STR("ops")}), "b >2");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .action = STR("jobs.cancel")}),
                         "c");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .target = STR("a")}), "a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .who = STR("nobody")}), "");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .target = STR("a")}), "a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .who = STR("nobody")}), "");
 }
 
-static void reopen(struct rig *rig)
+static void reopen(struct fixture *fixture)
 {
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(str_of(rig->dir));
+    audit_free(fixture->server.audit);
+    fixture->server.audit = audit_open(str_of(fixture->dir));
 }
 
-static void append_to_file(struct rig *rig, const char *text)
+static void append_to_file(struct fixture *fixture, const char *text)
 {
     char path[128];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/audit.jsonl", rig->dir);
+    snprintf(path, sizeof path, "%s/audit.jsonl", fixture->dir);
     file = fopen(path, "ae");
     assert_non_null(file);
     fputs(text, file);
@@ -168,130 +168,132 @@ static void append_to_file(struct rig *rig, const char *text)
 /* The last line may have been cut by a crash; what comes next is still found. */
 static void it_outlives_the_process(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    note_four(rig);
-    append_to_file(rig, "{\"id\":5,\"at_ms\":1000,\"who\":\"o");
-    reopen(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
-    note(rig, "ops", "nodes.drain", "e");
-    reopen(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "e d c b a");
+    note_four(fixture);
+    append_to_file(fixture, "{\"id\":5,\"at_ms\":1000,\"who\":\"o");
+    reopen(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d c b a");
+    note(fixture, "ops", "nodes.drain", "e");
+    reopen(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "e d c b a");
 }
 
 static void the_oldest_make_room(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char target[16];
 
     for (int i = 1; i <= AUDIT_KEPT + 3; i++) {
         snprintf(target, sizeof target, "t%d", i);
-        post(rig, AUDIT_CHANGE, "ops", "nodes.drain", target);
+        post(fixture, AUDIT_CHANGE, "ops", "nodes.drain", target);
         if (i % AUDIT_BATCH_MAX == 0)
-            run_all(rig);
+            run_all(fixture);
     }
-    run_all(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 2}), "t4099 t4098 >4098");
-    assert_string_equal(page(rig, (struct audit_query){.max = 2, .before = 6}), "t5 t4");
-    assert_string_equal(page(rig, (struct audit_query){.max = 2, .target = STR("t3")}), "");
+    run_all(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 2}), "t4099 t4098 >4098");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 2, .before = 6}), "t5 t4");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 2, .target = STR("t3")}), "");
 }
 
 /* Whoever is refused a thousand times takes nothing away but what was refused before. */
 static void refusals_push_out_no_change(void **state)
 {
     static const struct audit_query changes = {.max = 10, .kind = STR("change")};
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     int64_t bytes = 0;
 
-    note(rig, "ops", "nodes.drain", "a");
+    note(fixture, "ops", "nodes.drain", "a");
     for (int i = 0; i < AUDIT_KEPT + 3; i++) {
-        post(rig, AUDIT_REFUSED, "eve", "nodes.drain", "r");
+        post(fixture, AUDIT_REFUSED, "eve", "nodes.drain", "r");
         if (i % AUDIT_BATCH_MAX == 0)
-            run_all(rig);
+            run_all(fixture);
     }
-    run_all(rig);
-    note(rig, "ops", "nodes.drain", "b");
+    run_all(fixture);
+    note(fixture, "ops", "nodes.drain", "b");
     for (int i = 0; i < 2; i++) {
-        assert_string_equal(page(rig, changes), "b a");
-        assert_string_equal(page(rig, (struct audit_query){.max = 2}), "b r >4100");
-        reopen(rig);
+        assert_string_equal(page(fixture, changes), "b a");
+        assert_string_equal(page(fixture, (struct audit_query){.max = 2}), "b r >4100");
+        reopen(fixture);
     }
     char path[128];
     struct stat st;
-    snprintf(path, sizeof path, "%s/audit.jsonl", rig->dir);
+    snprintf(path, sizeof path, "%s/audit.jsonl", fixture->dir);
     assert_int_equal(stat(path, &st), 0);
     bytes = st.st_size;
-    refuse(rig, "r");
+    refuse(fixture, "r");
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, bytes);
 }
 
 static void both_kinds_in_one_order(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    note(rig, "ops", "nodes.drain", "a");
-    refuse(rig, "b");
-    refuse(rig, "c");
-    note(rig, "ops", "nodes.drain", "d");
+    note(fixture, "ops", "nodes.drain", "a");
+    refuse(fixture, "b");
+    refuse(fixture, "c");
+    note(fixture, "ops", "nodes.drain", "d");
     for (int i = 0; i < 2; i++) {
-        assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
-        assert_string_equal(page(rig, (struct audit_query){.max = 2}), "d c >3");
-        assert_string_equal(page(rig, (struct audit_query){.max = 2, .before = 3}), "b a");
-        assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("refused")}),
+        assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d c b a");
+        assert_string_equal(page(fixture, (struct audit_query){.max = 2}), "d c >3");
+        assert_string_equal(page(fixture, (struct audit_query){.max = 2, .before = 3}), "b a");
+        assert_string_equal(page(fixture, (struct audit_query){.max = 9, .kind = STR("refused")}),
                             "c b");
-        reopen(rig);
+        reopen(fixture);
     }
-    refuse(rig, "e");
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "e d c b a");
+    refuse(fixture, "e");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "e d c b a");
 }
 
 /* Lines of before the kinds were kept apart: the status tells. */
 static void a_file_with_both_kinds(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    append_to_file(rig,
+    append_to_file(fixture,
                    "{\"id\":1,\"at_ms\":1,\"action\":\"x\",\"target\":\"a\",\"status\":200}\n"
                    "{\"id\":2,\"at_ms\":1,\"action\":\"x\",\"target\":\"b\",\"status\":403}\n"
                    "{\"id\":3,\"at_ms\":1,\"action\":\"x\",\"target\":\"c\",\"status\":504}\n");
-    reopen(rig);
-    refuse(rig, "d");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("change")}), "c a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("refused")}), "d b");
+    reopen(fixture);
+    refuse(fixture, "d");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .kind = STR("change")}),
+                        "c a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .kind = STR("refused")}),
+                        "d b");
 }
 
 /* However slow the main thread is, no more than so many wait for it; the rest is told as a number,
  * and one kind leaves the other its room. */
 static void what_does_not_fit_is_counted(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     int slices = 1;
 
     for (int i = 0; i < AUDIT_QUEUED_MAX + 7; i++)
-        post(rig, AUDIT_REFUSED, "eve", "nodes.drain", "r");
-    post(rig, AUDIT_CHANGE, "ops", "nodes.drain", "a");
-    while (audit_run(&rig->server))
+        post(fixture, AUDIT_REFUSED, "eve", "nodes.drain", "r");
+    post(fixture, AUDIT_CHANGE, "ops", "nodes.drain", "a");
+    while (audit_run(&fixture->server))
         slices++;
     assert_int_equal(slices, AUDIT_QUEUED_MAX / AUDIT_BATCH_MAX + 1);
-    assert_string_equal(page(rig, (struct audit_query){.max = 9, .kind = STR("change")}), "a");
-    page(rig, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
-    assert_non_null(strstr(rig->query.answer.at, "\"kind\":\"refused\",\"count\":7"));
+    assert_string_equal(page(fixture, (struct audit_query){.max = 9, .kind = STR("change")}), "a");
+    page(fixture, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
+    assert_non_null(strstr(fixture->query.answer.at, "\"kind\":\"refused\",\"count\":7"));
     for (int i = 0; i < AUDIT_QUEUED_MAX + 2; i++)
-        post(rig, AUDIT_CHANGE, "ops", "nodes.drain", "b");
-    run_all(rig);
-    page(rig, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
-    assert_non_null(strstr(rig->query.answer.at, "\"kind\":\"change\",\"count\":2"));
+        post(fixture, AUDIT_CHANGE, "ops", "nodes.drain", "b");
+    run_all(fixture);
+    page(fixture, (struct audit_query){.max = 9, .action = STR("audit.left_out")});
+    assert_non_null(strstr(fixture->query.answer.at, "\"kind\":\"change\",\"count\":2"));
 }
 
 static void no_place_for_a_file(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(STR("/proc/nowhere"));
-    note(rig, "ops", "nodes.drain", "a");
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "a");
+    audit_free(fixture->server.audit);
+    fixture->server.audit = audit_open(STR("/proc/nowhere"));
+    note(fixture, "ops", "nodes.drain", "a");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "a");
 }
 
 static int last_error;
@@ -302,9 +304,9 @@ static void written(struct audit_record *record)
 }
 
 /* What came of an entry that must be on the disk: errno, or 0. */
-static int must(struct rig *rig, const char *target)
+static int must(struct fixture *fixture, const char *target)
 {
-    struct audit_record record = {.request.from = &rig->worker,
+    struct audit_record record = {.request.from = &fixture->worker,
                                   .entry = {.at_ms = 1, .count = 1, .action = "nodes.drain"},
                                   .done = written};
 
@@ -312,50 +314,50 @@ static int must(struct rig *rig, const char *target)
     last_error = -1;
     audit_write(&record);
     assert_int_equal(last_error, -1);
-    run_all(rig);
-    inbox_run(&rig->worker.loop.inbox);
+    run_all(fixture);
+    inbox_run(&fixture->worker.loop.inbox);
     return last_error;
 }
 
 static void a_disk_that_refuses_is_told(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     struct rlimit had, none;
 
-    assert_int_equal(must(rig, "a"), 0);
-    reopen(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "a");
+    assert_int_equal(must(fixture, "a"), 0);
+    reopen(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "a");
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
     none = (struct rlimit){.rlim_cur = 200, .rlim_max = had.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    assert_int_equal(must(rig, "b"), EFBIG); /* a part of it may have been written */
-    assert_int_equal(must(rig, "c"), EFBIG);
+    assert_int_equal(must(fixture, "b"), EFBIG); /* a part of it may have been written */
+    assert_int_equal(must(fixture, "c"), EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
-    assert_int_equal(must(rig, "d"), 0);
-    reopen(rig);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d a");
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(STR("/proc/nowhere"));
-    assert_int_equal(must(rig, "e"), ENOENT);
+    assert_int_equal(must(fixture, "d"), 0);
+    reopen(fixture);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d a");
+    audit_free(fixture->server.audit);
+    fixture->server.audit = audit_open(STR("/proc/nowhere"));
+    assert_int_equal(must(fixture, "e"), ENOENT);
 }
 
 /* --- the chain --- */
 
-static void path_of(const struct rig *rig, const char *name, char to[128])
+static void path_of(const struct fixture *fixture, const char *name, char to[128])
 {
-    snprintf(to, 128, "%s/%s", rig->dir, name);
+    snprintf(to, 128, "%s/%s", fixture->dir, name);
 }
 
 /* The first entry that does not fit; 0: all do. -1: nothing is signed. */
-static int64_t broken(struct rig *rig)
+static int64_t broken(struct fixture *fixture)
 {
     struct arena arena = {0};
     const struct json *root, *chain;
     int64_t id = 0;
 
-    page(rig, (struct audit_query){.max = 1, .verify = true});
-    assert_int_equal(json_parse(buf_view(&rig->query.answer), &arena, &root, NULL), ERR_OK);
+    page(fixture, (struct audit_query){.max = 1, .verify = true});
+    assert_int_equal(json_parse(buf_view(&fixture->query.answer), &arena, &root, NULL), ERR_OK);
     chain = json_get(root, "chain");
     if (json_is_null(chain))
         id = -1;
@@ -368,13 +370,13 @@ static int64_t broken(struct rig *rig)
 
 enum { LINES_MAX = 16 };
 
-static size_t read_lines(struct rig *rig, const char *name, char *lines[LINES_MAX])
+static size_t read_lines(struct fixture *fixture, const char *name, char *lines[LINES_MAX])
 {
     char path[128], *line = NULL;
     size_t size = 0, count = 0;
     FILE *file;
 
-    path_of(rig, name, path);
+    path_of(fixture, name, path);
     file = fopen(path, "re");
     assert_non_null(file);
     while (getline(&line, &size, file) > 0) {
@@ -387,13 +389,13 @@ static size_t read_lines(struct rig *rig, const char *name, char *lines[LINES_MA
 }
 
 /* The file anew, of these lines of its own: "134" leaves the second out. */
-static void rewrite(struct rig *rig, const char *name, const char *order)
+static void rewrite(struct fixture *fixture, const char *name, const char *order)
 {
     char path[128], *lines[LINES_MAX];
-    size_t count = read_lines(rig, name, lines);
+    size_t count = read_lines(fixture, name, lines);
     FILE *file;
 
-    path_of(rig, name, path);
+    path_of(fixture, name, path);
     file = fopen(path, "we");
     assert_non_null(file);
     for (; *order; order++)
@@ -404,15 +406,15 @@ static void rewrite(struct rig *rig, const char *name, const char *order)
 }
 
 /* One character of a line becomes another. */
-static void alter(struct rig *rig, size_t number, const char *find, char to)
+static void alter(struct fixture *fixture, size_t number, const char *find, char to)
 {
     char path[128], *lines[LINES_MAX];
-    size_t count = read_lines(rig, "audit.jsonl", lines);
+    size_t count = read_lines(fixture, "audit.jsonl", lines);
     FILE *file;
 
     assert_true(number < count && strstr(lines[number], find));
     strstr(lines[number], find)[strlen(find) - 1] = to;
-    path_of(rig, "audit.jsonl", path);
+    path_of(fixture, "audit.jsonl", path);
     file = fopen(path, "we");
     for (size_t i = 0; i < count; i++) {
         fputs(lines[i], file);
@@ -432,21 +434,21 @@ static void a_change_of_the_file_is_noticed(void **state)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct rig *rig;
+        struct fixture *fixture;
 
-        setup((void **)&rig);
-        note_four(rig);
-        assert_int_equal(broken(rig), 0);
-        rewrite(rig, "audit.jsonl", rows[i].order);
-        if (broken(rig) != rows[i].broken)
-            fail_msg("%s: %lld", rows[i].order, (long long)broken(rig));
-        reopen(rig); /* nor does a restart make it good, nor what comes behind it */
-        if (broken(rig) != rows[i].broken)
-            fail_msg("%s, restarted: %lld", rows[i].order, (long long)broken(rig));
-        note(rig, "ops", "nodes.drain", "e");
-        if ((broken(rig) != 0) != (rows[i].broken != 0))
-            fail_msg("%s, and one more: %lld", rows[i].order, (long long)broken(rig));
-        teardown((void **)&rig);
+        setup((void **)&fixture);
+        note_four(fixture);
+        assert_int_equal(broken(fixture), 0);
+        rewrite(fixture, "audit.jsonl", rows[i].order);
+        if (broken(fixture) != rows[i].broken)
+            fail_msg("%s: %lld", rows[i].order, (long long)broken(fixture));
+        reopen(fixture); /* nor does a restart make it good, nor what comes behind it */
+        if (broken(fixture) != rows[i].broken)
+            fail_msg("%s, restarted: %lld", rows[i].order, (long long)broken(fixture));
+        note(fixture, "ops", "nodes.drain", "e");
+        if ((broken(fixture) != 0) != (rows[i].broken != 0))
+            fail_msg("%s, and one more: %lld", rows[i].order, (long long)broken(fixture));
+        teardown((void **)&fixture);
     }
 }
 
@@ -456,100 +458,100 @@ static void a_change_of_a_line_is_noticed(void **state)
                                          "\"mac\":\""};
 
     for (size_t i = 0; i < COUNT_OF(places); i++) {
-        struct rig *rig;
+        struct fixture *fixture;
 
-        setup((void **)&rig);
-        note_four(rig);
-        alter(rig, 1, places[i], '9');
-        if (!broken(rig))
+        setup((void **)&fixture);
+        note_four(fixture);
+        alter(fixture, 1, places[i], '9');
+        if (!broken(fixture))
             fail_msg("%s", places[i]);
-        teardown((void **)&rig);
+        teardown((void **)&fixture);
     }
 }
 
 static void a_line_that_nobody_signed(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    note_four(rig);
-    append_to_file(rig,
+    note_four(fixture);
+    append_to_file(fixture,
                    "{\"id\":5,\"at_ms\":1,\"action\":\"x\",\"target\":\"y\",\"status\":200}\n");
-    assert_int_equal(broken(rig), 5);
+    assert_int_equal(broken(fixture), 5);
 }
 
 /* What a crash leaves: a line that is cut, a whole one without its end, a file that is ahead of
  * what is told beside it. */
 static void a_crash_breaks_nothing(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char chain[128], kept[128];
 
-    note(rig, "ops", "nodes.drain", "a");
-    path_of(rig, "audit.chain", chain);
-    path_of(rig, "kept", kept);
+    note(fixture, "ops", "nodes.drain", "a");
+    path_of(fixture, "audit.chain", chain);
+    path_of(fixture, "kept", kept);
     char command[300];
     snprintf(command, sizeof command, "cp %s %s", chain, kept);
     assert_int_equal(system(command), 0);
-    note(rig, "ops", "nodes.drain", "b");
-    append_to_file(rig, "{\"id\":3,\"at_ms\":1000,\"who\":\"o");
+    note(fixture, "ops", "nodes.drain", "b");
+    append_to_file(fixture, "{\"id\":3,\"at_ms\":1000,\"who\":\"o");
     assert_int_equal(rename(kept, chain), 0);
-    reopen(rig);
-    assert_int_equal(broken(rig), 0);
-    note(rig, "ops", "nodes.drain", "c");
-    assert_int_equal(broken(rig), 0);
+    reopen(fixture);
+    assert_int_equal(broken(fixture), 0);
+    note(fixture, "ops", "nodes.drain", "c");
+    assert_int_equal(broken(fixture), 0);
     char path[128];
     struct stat st;
-    path_of(rig, "audit.jsonl", path);
+    path_of(fixture, "audit.jsonl", path);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(truncate(path, st.st_size - 1), 0);
-    reopen(rig);
-    note(rig, "ops", "nodes.drain", "d");
-    assert_int_equal(broken(rig), 0);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "d c b a");
+    reopen(fixture);
+    note(fixture, "ops", "nodes.drain", "d");
+    assert_int_equal(broken(fixture), 0);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "d c b a");
 }
 
 /* A disk that takes a part of a line, or none of it, leaves a chain without it. */
 static void a_full_disk_breaks_nothing(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     struct rlimit had, some;
     struct stat st;
     char path[128];
 
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
     signal(SIGXFSZ, SIG_IGN);
-    path_of(rig, "audit.jsonl", path);
+    path_of(fixture, "audit.jsonl", path);
     for (rlim_t more = 0; more < 400; more += 7) { /* a line has fewer bytes */
-        assert_int_equal(must(rig, "a"), 0);
+        assert_int_equal(must(fixture, "a"), 0);
         assert_int_equal(stat(path, &st), 0);
         some = (struct rlimit){.rlim_cur = (rlim_t)st.st_size + more, .rlim_max = had.rlim_max};
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &some), 0);
-        must(rig, "b");
-        must(rig, "c");
+        must(fixture, "b");
+        must(fixture, "c");
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
-        if (broken(rig))
-            fail_msg("%d bytes: %lld", (int)more, (long long)broken(rig));
+        if (broken(fixture))
+            fail_msg("%d bytes: %lld", (int)more, (long long)broken(fixture));
     }
-    assert_int_equal(must(rig, "d"), 0);
-    reopen(rig);
-    assert_int_equal(broken(rig), 0);
+    assert_int_equal(must(fixture, "d"), 0);
+    reopen(fixture);
+    assert_int_equal(broken(fixture), 0);
 }
 
-static void fill_file(struct rig *rig)
+static void fill_file(struct fixture *fixture)
 {
     struct audit_entry entry = {
         .at_ms = 1000, .kind = AUDIT_CHANGE, .count = 1, .status = 200, .action = "nodes.drain"};
     struct stat st = {0};
     char path[128];
 
-    path_of(rig, "audit.jsonl", path);
+    path_of(fixture, "audit.jsonl", path);
     memset(entry.target, 'x', sizeof entry.target - 1);
     memset(entry.request_id, 'x', sizeof entry.request_id - 1);
     memset(entry.who, 'x', sizeof entry.who - 1);
     do {
         for (int i = 0; i < AUDIT_BATCH_MAX; i++)
-            audit_note(&rig->worker, &entry);
-        run_all(rig);
+            audit_note(&fixture->worker, &entry);
+        run_all(fixture);
         assert_int_equal(stat(path, &st), 0);
     } while (st.st_size < AUDIT_FILE_BYTES_MAX);
 }
@@ -568,76 +570,76 @@ static int open_files(void)
 /* Old entries go: that is no gap. That a file is missing, or is an older one, is. */
 static void rotation_is_no_gap(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char old[128], kept[128], command[300];
     int files = open_files();
 
-    path_of(rig, "audit.jsonl.1", old);
-    path_of(rig, "kept", kept);
+    path_of(fixture, "audit.jsonl.1", old);
+    path_of(fixture, "kept", kept);
     for (int i = 0; i < 3; i++) {
-        fill_file(rig);
-        note(rig, "ops", "nodes.drain", "first of the next");
+        fill_file(fixture);
+        note(fixture, "ops", "nodes.drain", "first of the next");
         assert_int_equal(open_files(), files);
-        if (broken(rig))
-            fail_msg("file %d: %lld", i, (long long)broken(rig));
+        if (broken(fixture))
+            fail_msg("file %d: %lld", i, (long long)broken(fixture));
         if (i == 0) {
             snprintf(command, sizeof command, "cp %s %s", old, kept);
             assert_int_equal(system(command), 0);
         }
-        reopen(rig);
-        assert_int_equal(broken(rig), 0);
+        reopen(fixture);
+        assert_int_equal(broken(fixture), 0);
     }
     assert_int_equal(rename(kept, old), 0); /* that of two rotations ago */
-    assert_true(broken(rig) > 0);
+    assert_true(broken(fixture) > 0);
     unlink(old);
-    assert_true(broken(rig) > 0);
-    fill_file(rig);
-    fill_file(rig); /* nothing of it is kept any more */
-    note(rig, "ops", "nodes.drain", "x");
-    assert_int_equal(broken(rig), 0);
+    assert_true(broken(fixture) > 0);
+    fill_file(fixture);
+    fill_file(fixture); /* nothing of it is kept any more */
+    note(fixture, "ops", "nodes.drain", "x");
+    assert_int_equal(broken(fixture), 0);
 }
 
 static void files_that_cannot_be_renamed(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char old[128];
 
-    path_of(rig, "audit.jsonl.1", old);
+    path_of(fixture, "audit.jsonl.1", old);
     assert_int_equal(mkdir(old, 0700), 0);
-    fill_file(rig);
+    fill_file(fixture);
     for (int i = 0; i < 3; i++) {
-        note(rig, "ops", "nodes.drain", "x");
-        assert_int_equal(broken(rig), 0);
+        note(fixture, "ops", "nodes.drain", "x");
+        assert_int_equal(broken(fixture), 0);
     }
     assert_int_equal(rmdir(old), 0);
-    note(rig, "ops", "nodes.drain", "y");
-    assert_int_equal(broken(rig), 0);
-    reopen(rig);
-    assert_int_equal(broken(rig), 0);
+    note(fixture, "ops", "nodes.drain", "y");
+    assert_int_equal(broken(fixture), 0);
+    reopen(fixture);
+    assert_int_equal(broken(fixture), 0);
 }
 
 /* Entries of before there was a key are nobody's lie. */
 static void an_audit_from_before(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     char path[128];
 
-    audit_free(rig->server.audit);
-    path_of(rig, "audit.key", path);
+    audit_free(fixture->server.audit);
+    path_of(fixture, "audit.key", path);
     unlink(path);
-    path_of(rig, "audit.chain", path);
+    path_of(fixture, "audit.chain", path);
     unlink(path);
-    append_to_file(rig,
+    append_to_file(fixture,
                    "{\"id\":1,\"at_ms\":1,\"action\":\"x\",\"target\":\"a\",\"status\":200}\n"
                    "{\"id\":2,\"at_ms\":1,\"action\":\"x\",\"target\":\"b\",\"status\":403}\n");
-    rig->server.audit = audit_open(str_of(rig->dir));
-    assert_int_equal(broken(rig), 0);
-    note(rig, "ops", "nodes.drain", "c");
-    reopen(rig);
-    assert_int_equal(broken(rig), 0);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "c b a");
+    fixture->server.audit = audit_open(str_of(fixture->dir));
+    assert_int_equal(broken(fixture), 0);
+    note(fixture, "ops", "nodes.drain", "c");
+    reopen(fixture);
+    assert_int_equal(broken(fixture), 0);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "c b a");
     struct stat st;
-    path_of(rig, "audit.key", path);
+    path_of(fixture, "audit.key", path);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
 }
@@ -648,18 +650,18 @@ static void without_its_key_or_its_end(void **state)
     static const char *const names[] = {"audit.key", "audit.chain"};
 
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct rig *rig;
+        struct fixture *fixture;
         char path[128];
 
-        setup((void **)&rig);
-        note_four(rig);
-        rewrite(rig, "audit.jsonl", "234");
-        path_of(rig, names[i], path);
+        setup((void **)&fixture);
+        note_four(fixture);
+        rewrite(fixture, "audit.jsonl", "234");
+        path_of(fixture, names[i], path);
         unlink(path);
-        reopen(rig);
-        if (broken(rig) != 2)
-            fail_msg("%s: %lld", names[i], (long long)broken(rig));
-        teardown((void **)&rig);
+        reopen(fixture);
+        if (broken(fixture) != 2)
+            fail_msg("%s: %lld", names[i], (long long)broken(fixture));
+        teardown((void **)&fixture);
     }
 }
 
@@ -670,55 +672,55 @@ static void without_its_end_nothing_can_be_taken_from_it(void **state)
     static const char *const orders[] = {"12", "", "1234"};
 
     for (size_t i = 0; i < COUNT_OF(orders); i++) {
-        struct rig *rig;
+        struct fixture *fixture;
         char path[128];
 
-        setup((void **)&rig);
-        note_four(rig);
-        rewrite(rig, "audit.jsonl", orders[i]);
-        path_of(rig, "audit.chain", path);
+        setup((void **)&fixture);
+        note_four(fixture);
+        rewrite(fixture, "audit.jsonl", orders[i]);
+        path_of(fixture, "audit.chain", path);
         unlink(path);
-        reopen(rig);
-        if (!broken(rig))
+        reopen(fixture);
+        if (!broken(fixture))
             fail_msg("\"%s\"", orders[i]);
-        note(rig, "ops", "nodes.drain", "e");
-        if (!broken(rig))
+        note(fixture, "ops", "nodes.drain", "e");
+        if (!broken(fixture))
             fail_msg("\"%s\", and one more", orders[i]);
-        reopen(rig);
-        if (!broken(rig))
+        reopen(fixture);
+        if (!broken(fixture))
             fail_msg("\"%s\", and started again", orders[i]);
-        teardown((void **)&rig);
+        teardown((void **)&fixture);
     }
 }
 
 /* Two servers with a shared store and, by mistake, one directory. */
 static void a_second_server_leaves_it_alone(void **state)
 {
-    struct rig *rig = *state;
-    struct audit *first = rig->server.audit;
+    struct fixture *fixture = *state;
+    struct audit *first = fixture->server.audit;
 
-    note(rig, "ops", "nodes.drain", "a");
-    rig->server.audit = audit_open(str_of(rig->dir));
-    note(rig, "ops", "nodes.drain", "x");
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "x");
-    assert_int_equal(broken(rig), -1); /* nobody signs what is in memory alone */
-    audit_free(rig->server.audit);
-    rig->server.audit = first;
-    note(rig, "ops", "nodes.drain", "b");
-    assert_int_equal(broken(rig), 0);
-    reopen(rig);
-    assert_int_equal(broken(rig), 0);
-    assert_string_equal(page(rig, (struct audit_query){.max = 10}), "b a");
+    note(fixture, "ops", "nodes.drain", "a");
+    fixture->server.audit = audit_open(str_of(fixture->dir));
+    note(fixture, "ops", "nodes.drain", "x");
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "x");
+    assert_int_equal(broken(fixture), -1); /* nobody signs what is in memory alone */
+    audit_free(fixture->server.audit);
+    fixture->server.audit = first;
+    note(fixture, "ops", "nodes.drain", "b");
+    assert_int_equal(broken(fixture), 0);
+    reopen(fixture);
+    assert_int_equal(broken(fixture), 0);
+    assert_string_equal(page(fixture, (struct audit_query){.max = 10}), "b a");
 }
 
 static void without_a_place_nothing_is_signed(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    audit_free(rig->server.audit);
-    rig->server.audit = audit_open(STR("/proc/nowhere"));
-    note(rig, "ops", "nodes.drain", "a");
-    assert_int_equal(broken(rig), -1);
+    audit_free(fixture->server.audit);
+    fixture->server.audit = audit_open(STR("/proc/nowhere"));
+    note(fixture, "ops", "nodes.drain", "a");
+    assert_int_equal(broken(fixture), -1);
 }
 
 int main(void)

@@ -12,7 +12,7 @@
 enum { MAX = 3 };
 
 /* A server that has nothing but its main thread's inbox and one loop, both run by hand. */
-struct rig {
+struct fixture {
     struct server server;
     struct worker worker;
     struct audit_query query;
@@ -21,42 +21,42 @@ struct rig {
 
 static int setup(void **state)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
+    struct fixture *fixture = calloc(1, sizeof *fixture);
 
-    rig->worker.server = &rig->server;
-    rig->worker.refusals = refusals_new();
-    rig->worker.loop.mono_ms = 1000000;
-    rig->server.audit = audit_open(STR("/proc/nowhere"));
-    *state = rig;
+    fixture->worker.server = &fixture->server;
+    fixture->worker.refusals = refusals_new();
+    fixture->worker.loop.mono_ms = 1000000;
+    fixture->server.audit = audit_open(STR("/proc/nowhere"));
+    *state = fixture;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    audit_free(rig->server.audit);
-    buf_free(&rig->query.answer);
-    arena_free(&rig->arena);
-    free(rig->worker.refusals);
-    free(rig);
+    audit_free(fixture->server.audit);
+    buf_free(&fixture->query.answer);
+    arena_free(&fixture->arena);
+    free(fixture->worker.refusals);
+    free(fixture);
     return 0;
 }
 
-static void refuse(struct rig *rig, uint64_t caller, int times)
+static void refuse(struct fixture *fixture, uint64_t caller, int times)
 {
     struct audit_entry entry = {
         .at_ms = 1, .kind = AUDIT_REFUSED, .count = 1, .action = "nodes.drain", .peer = "here"};
 
     snprintf(entry.who, sizeof entry.who, "t%d", (int)caller);
     for (int i = 0; i < times; i++)
-        refusals_note(&rig->worker, caller, MAX, &entry);
+        refusals_note(&fixture->worker, caller, MAX, &entry);
 }
 
-static void pass(struct rig *rig, int64_t ms)
+static void pass(struct fixture *fixture, int64_t ms)
 {
-    rig->worker.loop.mono_ms += ms;
-    refusals_tick(&rig->worker);
+    fixture->worker.loop.mono_ms += ms;
+    refusals_tick(&fixture->worker);
 }
 
 static void over(struct audit_query *query)
@@ -64,20 +64,21 @@ static void over(struct audit_query *query)
 }
 
 /* The entries of a caller (NULL: of all), newest first. */
-static const struct json *told(struct rig *rig, const char *who)
+static const struct json *told(struct fixture *fixture, const char *who)
 {
     const struct json *root;
 
-    buf_free(&rig->query.answer);
-    rig->query = (struct audit_query){.request.from = &rig->worker,
-                                      .max = 1000,
-                                      .who = who ? str_of(who) : STR_NONE,
-                                      .done = over};
-    audit_ask(&rig->query);
-    while (audit_run(&rig->server))
+    buf_free(&fixture->query.answer);
+    fixture->query = (struct audit_query){.request.from = &fixture->worker,
+                                          .max = 1000,
+                                          .who = who ? str_of(who) : STR_NONE,
+                                          .done = over};
+    audit_ask(&fixture->query);
+    while (audit_run(&fixture->server))
         ;
-    inbox_run(&rig->worker.loop.inbox);
-    assert_int_equal(json_parse(buf_view(&rig->query.answer), &rig->arena, &root, NULL), ERR_OK);
+    inbox_run(&fixture->worker.loop.inbox);
+    assert_int_equal(json_parse(buf_view(&fixture->query.answer), &fixture->arena, &root, NULL),
+                     ERR_OK);
     return json_get(root, "audit");
 }
 
@@ -95,35 +96,35 @@ static int64_t calls(const struct json *list)
 
 static void a_budget_and_a_number(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
 
-    refuse(rig, 1, MAX);
-    refuse(rig, 2, 1);
-    assert_int_equal(told(rig, "t1")->count, MAX);
-    refuse(rig, 1, 1000);
-    pass(rig, REFUSALS_WINDOW_MS - 1);
-    assert_int_equal(told(rig, "t1")->count, MAX);
-    pass(rig, 1);
-    assert_int_equal(told(rig, "t1")->count, MAX + 1);
-    assert_int_equal(calls(told(rig, "t1")), MAX + 1000);
-    assert_int_equal(told(rig, "t2")->count, 1);
-    refuse(rig, 1, 1); /* its budget is whole again */
-    assert_int_equal(told(rig, "t1")->count, MAX + 2);
-    pass(rig, REFUSALS_WINDOW_MS);
-    assert_int_equal(calls(told(rig, NULL)), MAX + 1000 + 2);
+    refuse(fixture, 1, MAX);
+    refuse(fixture, 2, 1);
+    assert_int_equal(told(fixture, "t1")->count, MAX);
+    refuse(fixture, 1, 1000);
+    pass(fixture, REFUSALS_WINDOW_MS - 1);
+    assert_int_equal(told(fixture, "t1")->count, MAX);
+    pass(fixture, 1);
+    assert_int_equal(told(fixture, "t1")->count, MAX + 1);
+    assert_int_equal(calls(told(fixture, "t1")), MAX + 1000);
+    assert_int_equal(told(fixture, "t2")->count, 1);
+    refuse(fixture, 1, 1); /* its budget is whole again */
+    assert_int_equal(told(fixture, "t1")->count, MAX + 2);
+    pass(fixture, REFUSALS_WINDOW_MS);
+    assert_int_equal(calls(told(fixture, NULL)), MAX + 1000 + 2);
 }
 
 static void more_callers_than_places(void **state)
 {
-    struct rig *rig = *state;
+    struct fixture *fixture = *state;
     const int callers = REFUSALS_CALLERS_MAX + 100, times = MAX + 2;
 
     for (int i = 1; i <= callers; i++)
-        refuse(rig, (uint64_t)i, times);
-    refusals_tell(&rig->worker);
-    assert_int_equal(calls(told(rig, NULL)), callers * times);
-    assert_int_equal(told(rig, NULL)->count, REFUSALS_CALLERS_MAX * (MAX + 1));
-    const struct json *last = json_first(told(rig, NULL));
+        refuse(fixture, (uint64_t)i, times);
+    refusals_tell(&fixture->worker);
+    assert_int_equal(calls(told(fixture, NULL)), callers * times);
+    assert_int_equal(told(fixture, NULL)->count, REFUSALS_CALLERS_MAX * (MAX + 1));
+    const struct json *last = json_first(told(fixture, NULL));
     assert_true(json_is_null(json_get(last, "who")) && json_is_null(json_get(last, "peer")));
 }
 

@@ -36,13 +36,13 @@ bool area_node_health_fsm(struct vec *vec)
 }
 
 /* The member table: who is connected, and by which connection. */
-struct member {
+struct pool_member {
     struct str node;
     uint64_t conn; /* 0: gone */
 };
 
 struct table {
-    struct member *members;
+    struct pool_member *members;
     size_t count;
 };
 
@@ -54,7 +54,7 @@ static void connect_node(struct table *table, struct str node, uint64_t conn)
         table->members[i].conn = conn;
         return;
     }
-    table->members[table->count++] = (struct member){.node = node, .conn = conn};
+    table->members[table->count++] = (struct pool_member){.node = node, .conn = conn};
 }
 
 static void close_conn(struct table *table, uint64_t conn)
@@ -66,7 +66,7 @@ static void close_conn(struct table *table, uint64_t conn)
 
 static int by_node(const void *a, const void *b)
 {
-    return str_cmp(((const struct member *)a)->node, ((const struct member *)b)->node);
+    return str_cmp(((const struct pool_member *)a)->node, ((const struct pool_member *)b)->node);
 }
 
 static void write_online(struct vec *vec, struct table *table)
@@ -82,7 +82,7 @@ static void write_online(struct vec *vec, struct table *table)
 
 static bool run_members(struct vec *vec, const struct json *steps)
 {
-    struct table table = {.members = arena_array(vec->arena, struct member, steps->count + 1)};
+    struct table table = {.members = arena_array(vec->arena, struct pool_member, steps->count + 1)};
     struct vec_at at = {0};
 
     for (const struct json *step; (step = vec_each(steps, &at));) {
