@@ -454,6 +454,24 @@ static void counters_are_read_once_a_second(void **state)
     assert_int_equal(counts_load(node), 0); /* as the store has it */
 }
 
+/* A node that runs more than it may since its max was lowered has no room; it does not take that of
+ * others. */
+static void slots_beyond_a_lowered_max_are_not_counted(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 3);
+    for (int i = 0; i < 3; i++)
+        rig_place(rig, "{\"type\":\"t\"}");
+    rig_worker(rig, "n2", 4);
+    rig_beat(rig, "{\"node_id\":\"n1\",\"max_concurrent_jobs\":1}");
+    rig_tick(rig, 1000);
+    assert_int_equal(metric_value(METRIC_SLOTS, "max"), 5);
+    assert_int_equal(metric_value(METRIC_SLOTS, "used"), 1);
+    assert_int_equal(metric_value(METRIC_SLOTS, "free"), 4);
+    assert_int_equal(metric_value(METRIC_LEASES, "reserved"), 3);
+}
+
 /* --- threads --- */
 
 enum { THREAD_NODES = 40, THREAD_LOOPS = 2, EDITIONS = 300 };
@@ -644,6 +662,7 @@ int main(void)
         ROW(what_a_node_did_long_ago_is_forgotten),
         ROW(what_nobody_saw_is_no_time_of_a_machine),
         ROW(counters_are_read_once_a_second),
+        ROW(slots_beyond_a_lowered_max_are_not_counted),
         cmocka_unit_test(many_editions_while_loops_read),
     };
 
