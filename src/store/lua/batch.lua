@@ -161,6 +161,7 @@ local function begin_batch(now, gen, known)
   if not packed or is_other or packed ~= kept.state then
     kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
     kept.is_table = false
+    columns.drop()
     is_lost = packed
   end
   kept.state = nil -- until this batch has come to its end

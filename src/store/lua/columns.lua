@@ -229,6 +229,11 @@ function columns.open()
   columns.resume()
 end
 
+-- What is kept was lost, perhaps with a batch that came to no end.
+function columns.drop()
+  changes, has_holds = 0, false
+end
+
 -- Before a verb, or the end: U has all that the steps did.
 function columns.pause()
   if bucket then bucket.size = size end
