@@ -204,11 +204,12 @@ void *idmap_next(const struct idmap *map, size_t *at)
     return NULL;
 }
 
-/* The slots of a shard are chosen by the low bits. */
+/* Ids are made in the order of time, and used likewise: those that differ in their low bits only
+ * share a shard, which is then in the processor's cache. */
 static size_t shard_of(uint64_t key)
 {
     static_assert(IDSHARDS == 1 << 8, "as many as the bits that choose one tell apart");
-    return mix(key) >> (64 - 8);
+    return mix(key >> IDSHARDS_NEAR_BITS) >> (64 - 8);
 }
 
 void *idshards_get(const struct idshards *map, uint64_t key)

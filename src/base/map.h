@@ -44,7 +44,7 @@ void *idmap_next(const struct idmap *map, size_t *at);
 
 /* The same in shards, for very many: it never grows as a whole, so that no call takes long, and one
  * shard at a time can be walked while the others change. A key stays in its shard. */
-enum { IDSHARDS = 256 };
+enum { IDSHARDS = 256, IDSHARDS_NEAR_BITS = 26 };
 
 struct idshards {
     struct idmap shards[IDSHARDS];

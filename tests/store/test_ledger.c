@@ -173,16 +173,17 @@ static void test_audit_finds_the_floor(void **state)
 static void test_floor_holds_while_it_is_sought(void **state)
 {
     enum { JOBS = 2000 };
+    const uint64_t apart = (uint64_t)1 << IDSHARDS_NEAR_BITS;
     struct fixture *fixture = *state;
-    uint64_t oldest = 1001; /* smaller ids come later */
+    uint64_t oldest = 1001 * apart; /* smaller ids come later */
 
-    for (uint64_t job = oldest; job < oldest + JOBS; job++)
-        reserve(fixture, job);
+    for (uint64_t i = 0; i < JOBS; i++)
+        reserve(fixture, oldest + i * apart);
     ledger_audit(&fixture->ledger);
     for (uint64_t round = 0; ledger_seek_floor(&fixture->ledger); round++) {
-        reserve(fixture, 1000 - round);
-        finish(fixture, 1001 + round, false);
-        oldest = 1000 - round;
+        oldest = (1000 - round) * apart;
+        reserve(fixture, oldest);
+        finish(fixture, (1001 + round) * apart, false);
     }
     assert_in_range(fixture->journal.floor, 1, oldest);
     unload(fixture);
