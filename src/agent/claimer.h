@@ -99,10 +99,11 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
 /* Who is online now, and who of them and of the owners is not. */
 void member_list_note(struct member_list *member_list, const struct names *online,
                       const struct names *owners, int64_t now_ms);
-/* From when on it is lost, if it does not come back; MEMBER_NEVER: it is there. */
+/* From when on a member is lost, if it does not come back; MEMBER_NEVER: it is there. */
 int64_t member_list_lost_ms(const struct member_list *member_list, struct str address,
                             const struct member_rules *rules);
-/* Those it watches that are not online: all owners, and others that left lately. In the arena. */
+/* The members that are watched and not online: all owners, and others that left lately. In the
+ * arena. */
 void member_list_absent(const struct member_list *member_list, struct arena *arena,
                         struct names *ret_absent);
 

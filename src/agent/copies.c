@@ -469,7 +469,7 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
     return true;
 }
 
-/* Its own command, or the agent's for packages, followed by its arguments. */
+/* The deployment's own command, or the agent's for packages followed by its arguments. */
 static enum err find_argv(const struct copy *copy, const char *dir, struct arena *arena,
                           struct strs *ret_words, struct problem *why)
 {
@@ -580,7 +580,7 @@ struct check_call {
     char *url;
 };
 
-/* Of what runs; NULL: an earlier agent started it, and its version is no longer what is wanted. */
+/* The spec of the run; NULL: an earlier agent started it, and another version is wanted by now. */
 static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
 {
     return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
@@ -726,7 +726,7 @@ static void ask_http(struct copy *copy)
 
 /* --- when --- */
 
-/* Its process runs. */
+/* Called when the process of the copy runs. */
 static void copy_check_begin(struct copy *copy)
 {
     assert(!copy->check.run && !copy->check.call);
@@ -756,7 +756,7 @@ static void copy_check_tick(struct copy *copy)
         ask_http(copy);
 }
 
-/* Its process does not. */
+/* Called when it has ended, or its copy goes. */
 static void copy_check_cancel(struct copy *copy)
 {
     struct copy_check *check = &copy->check;
@@ -846,7 +846,7 @@ static int64_t killed_pause_ms(struct copy *copy, const struct run_exit *exit)
     return backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS);
 }
 
-/* It is to run again, but not at once. */
+/* The copy is to run again, but not at once. */
 static void failed(struct copy *copy, const char *reason, int64_t least_ms)
 {
     struct copies *copies = copy->copies;
@@ -897,7 +897,7 @@ static enum copy_end judge_end(const struct deploy_spec *spec, const struct run_
     return spec->restart.policy == DEPLOY_NEVER ? COPY_FAILED : COPY_NOT_OVER;
 }
 
-/* Of the version that is wanted. */
+/* Whether the version that is wanted has come to its end. */
 static enum copy_end copy_over(const struct copy *copy)
 {
     return copy->over_version == copy->version ? copy->over : COPY_NOT_OVER;

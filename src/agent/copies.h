@@ -67,7 +67,7 @@ enum copy_hold {
     COPY_REFUSED,   /* this node runs none: allow_deployments */
 };
 void copies_hold(struct copies *copies, struct str id, enum copy_hold hold);
-/* That reason does not hold any more, for one or (at == NULL) all. */
+/* Takes a hold back, for one copy or (at == NULL) all. */
 void copies_keep(struct copies *copies, struct str id, enum copy_hold hold);
 
 struct copy_held {
@@ -78,7 +78,7 @@ struct copy_held {
 };
 /* One that is held and of which nothing runs any more, so that it may be given away. */
 bool copies_next_held(const struct copies *copies, struct copy_held *ret_held);
-/* It was given away. */
+/* A copy was given away. */
 void copies_gave(struct copies *copies, struct str id);
 size_t copies_holding(const struct copies *copies, enum copy_hold hold); /* how many */
 struct str copies_first_owned(const struct copies *copies); /* not held; at == NULL: none */

@@ -50,7 +50,7 @@ static bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
     return len > 0 && len < JOBS_KEY_MAX && str_is_id(str_of(key), RUN_KEY_MAX);
 }
 
-/* Not in the table yet. */
+/* A job that is not in the table yet. */
 static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
 {
     struct agent_job *job = mem_new(struct agent_job);
@@ -60,7 +60,7 @@ static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
     return job;
 }
 
-/* Its key is set. */
+/* Into the table; the key of the job must be set. */
 static void jobs_enter(struct agent_job *job)
 {
     struct jobs *jobs = job->jobs;
@@ -77,7 +77,7 @@ static void jobs_enter(struct agent_job *job)
     jobs->counts[job->state]++;
 }
 
-/* Only its memory. */
+/* Frees the memory of a job, and nothing else. */
 static void jobs_delete(struct agent_job *job)
 {
     arena_free(&job->order);
@@ -85,7 +85,7 @@ static void jobs_delete(struct agent_job *job)
     free(job);
 }
 
-/* And is gone; neither run nor note may be left. */
+/* Out of the table, and freed; neither run nor note may be left. */
 static void jobs_leave(struct agent_job *job)
 {
     struct jobs *jobs = job->jobs;
@@ -751,7 +751,7 @@ static void report_run(struct agent_job *job)
     buf_free(&result);
 }
 
-/* It ended before it could be started: the record is all there is of its run. */
+/* The job ended before it could be started: the record is all there is of its run. */
 static void report_unrun(struct agent_job *job, const char *reason, const char *detail)
 {
     struct run_exit exit = {.exit_code = -1, .signal = -1, .ended_ms = job->jobs->loop->wall_ms};
@@ -799,7 +799,7 @@ static void on_ended(struct run *run)
 
 static const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
 
-/* It is not ours any more. One with a fence may be running elsewhere already: it gets no grace. */
+/* The job is not ours any more. One with a fence may be running elsewhere already: no grace. */
 static void drop(struct agent_job *job)
 {
     assert(job->state == JOBS_RUNNING && job->run);

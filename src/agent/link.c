@@ -80,7 +80,7 @@ static void finish(struct link_calls *link_calls, struct link_call *link_call, e
     link_call->done(link_call);
 }
 
-/* Those whose time is over. `done` may send others, which are not. */
+/* Ends the calls whose time is over. `done` may send others, whose time is not. */
 static void on_tick(struct loop_part *part)
 {
     struct link_calls *link_calls = container_of(part, struct link_calls, part);

@@ -111,8 +111,8 @@ static void timer_closed(uv_handle_t *timer)
 
 /* --- what an earlier version left --- */
 
-/* It kept outcomes in a file of its own: a line of JSON for each, and a second one when it was
- * settled. */
+/* An earlier version kept outcomes in a file of their own: a line of JSON for each, and a second
+ * one when it was settled. */
 static void read_line(struct outbox *outbox, struct str line, size_t *bad)
 {
     struct arena arena = {0};

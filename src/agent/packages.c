@@ -93,7 +93,7 @@ static uint32_t hash_of(struct str text, uint32_t hash)
     return hash;
 }
 
-/* As whom it is installed: what one user has installed is not for another to change or to trust. */
+/* The user that installs: what one user has installed is not for another to change or to trust. */
 static struct str installer(const struct packages *packages)
 {
     if (runs_not_apart(packages->runs))
@@ -142,7 +142,7 @@ static bool mark(const struct package *package)
     return fd >= 0;
 }
 
-/* Its time says when it was last used, for the agents after this one. */
+/* The time of the mark says when a package was last used, for the agents after this one. */
 static void touch(const char *dir)
 {
     struct buf path = {0};

@@ -30,7 +30,7 @@ size_t process_tree_kill_marked(struct str mark);
 /* KILL to all below `spawner`, a child of this process, except shims: they hold on to what is
  * theirs, so it was left by shims that are gone. How many. */
 size_t process_tree_kill_orphans(int spawner);
-/* Only if it is still the one that started then. False: it is gone. */
+/* Only if the process is still the one that started then. False: it is gone. */
 bool process_tree_kill_one(int pid, uint64_t start, int signal);
 void process_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes);
 

@@ -187,7 +187,7 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
     }
 }
 
-/* Of several causes the one that freezes a machine soonest; busy CPUs do not. */
+/* The cause that freezes a machine soonest, if there are several; busy CPUs do not. */
 static enum level_signal cause_of(const struct level_verdict *now)
 {
     static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_CPU};
@@ -198,7 +198,7 @@ static enum level_signal cause_of(const struct level_verdict *now)
     return now->by;
 }
 
-/* Of `total`, in KiB, a share of percent x 100. */
+/* A share of `total`, in percent x 100. */
 static int64_t part_kib(int64_t total_kib, int64_t centi)
 {
     return total_kib == USAGE_NONE ? 0 : total_kib * centi / 10000;

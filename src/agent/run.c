@@ -146,7 +146,7 @@ bool runs_discard(struct runs *runs, const char *path)
     return throw_away(runs, AT_FDCWD, path);
 }
 
-/* Its directory goes, some time soon. */
+/* The directory of a run goes, some time soon. */
 static void run_trash(struct runs *runs, struct str key)
 {
     char name[RUN_KEY_MAX + 1];
@@ -701,7 +701,7 @@ static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *sp
     return half > DISK_BYTES_MIN ? half : DISK_BYTES_MIN;
 }
 
-/* Nor take the machine's memory. A limit that was asked for counts instead. */
+/* No run alone may take the machine's memory. A limit that was asked for counts instead. */
 static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec *spec)
 {
     int64_t percent = runs->rules.memory_percent_max;
@@ -757,7 +757,7 @@ static enum err put_secrets(const struct runs *runs, const struct run_spec *spec
     return err;
 }
 
-/* Its own, unless that cannot be or the rules say otherwise; or what another run has. */
+/* A run has its own /tmp, unless that cannot be or the rules say otherwise, or another run's. */
 static bool gets_private_tmp(const struct runs *runs, const struct run_spec *spec,
                              struct arena *arena)
 {
@@ -1011,7 +1011,7 @@ static void kill_lost(uv_work_t *work)
         cgroup_remove(&group);
 }
 
-/* It has not ended while a process of it lives, even one that waits for a disk and cannot be
+/* A run has not ended while a process of it lives, even one that waits for a disk and cannot be
  * killed: what is started in its place would run beside it. The tick comes back to it. */
 static void lost_killed(uv_work_t *work, int status)
 {

@@ -145,7 +145,8 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms);
  * (clock_lease_ms(); 0 = no deadline), and starts nothing after it. Used by leases. */
 void run_deadline(struct run *run, int64_t boot_ms);
 int64_t run_deadline_ms(const struct run *run); /* 0: none */
-/* Its outcome is settled: the directory goes, `run` too. Only when ENDED; allowed in `ended`. */
+/* The outcome of the run is settled: its directory goes, `run` too. Only when ENDED; allowed in
+ * `ended`. */
 void run_forget(struct run *run);
 struct run *runs_find(struct runs *runs, struct str key);
 size_t runs_count(const struct runs *runs); /* not ENDED */

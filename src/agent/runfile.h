@@ -67,7 +67,7 @@ enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struc
  * spec did not survive a power failure. */
 enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
                           struct problem *why);
-/* Of a run that never began: as well as it goes, and without waiting for the disk. */
+/* For a run that never began: best effort, and without waiting for the disk. */
 void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta);
 /* ERR_NOT_FOUND: there is none, only half of one, or only its room. */
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
@@ -80,7 +80,7 @@ int runfile_open_result(int dir_fd);
  * Takes what the other returned. One that was kept before stays. */
 void runfile_keep_result(int dir_fd, int left_fd);
 
-/* Its secrets go, when it has ended or never began. Nothing happens if they are gone. */
+/* The secrets of a run go when it has ended or never began. Nothing happens if they are gone. */
 void runfile_remove_secrets(int dir_fd, const struct run_spec *spec);
 
 enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);

@@ -478,7 +478,7 @@ static enum err open_served(struct runs *runs, struct problem *why)
                        runs->spawner.path, strerror(error));
 }
 
-/* Also again after it was lost. */
+/* Connects to the spawner; also again after the connection was lost. */
 static enum err reach(struct runs *runs, struct problem *why)
 {
     struct run_spawner *spawner = &runs->spawner;
@@ -560,7 +560,7 @@ static int send_order(int fd, const struct run_private *priv)
     return error;
 }
 
-/* As well as it goes: what is left is found again. */
+/* Best effort: what is left is found again. */
 void run_spawner_clean(struct runs *runs, int fd)
 {
     const struct run_spawner *spawner = &runs->spawner;

@@ -115,7 +115,7 @@ static int open_shims(const struct peer *peer)
     return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Also again: the unit that keeps the group may have been started anew, with a new one. */
+/* Also later on: the unit that keeps the group may have been started anew, with a new one. */
 static void find_groups(const struct spawner *spawner, struct peer *peer)
 {
     char base[CGROUP_PATH_MAX];

@@ -654,7 +654,7 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Of the machine's own counters; they may not move, or go back a little. */
+/* By the machine's own counters; they may not move, or go back a little. */
 static int64_t busy_of_machine(const struct past *then, const struct past *now)
 {
     int64_t total;

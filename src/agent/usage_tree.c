@@ -221,8 +221,8 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
     index_roots(trees, 0);
 }
 
-/* Whose it is without asking its parent: a root itself, or in the session a root leads. A run's
- * processes stay in its shim's session even when their parents are gone. */
+/* The owner of a process without asking its parent: a root itself, or in the session a root leads.
+ * A run's processes stay in its shim's session even when their parents are gone. */
 static int owner_by_itself(const struct usage_trees *trees, const struct proc *proc)
 {
     int owner = named(trees, proc->pid);

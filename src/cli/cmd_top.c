@@ -314,7 +314,7 @@ struct top {
     struct top_view view; /* sorting is what keys change */
 };
 
-/* Both readings: the older one moves aside. */
+/* Reads the metrics; the reading before stays, to have rates. */
 static int read_metrics(struct top *top)
 {
     struct request request = {.method = "GET", .path = "/metrics", .text = true};

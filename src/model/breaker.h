@@ -32,7 +32,7 @@ enum breaker_event { BREAKER_NO_EVENT, BREAKER_TRIPPED, BREAKER_PROBE_FAILED, BR
 /* "circuit_open:failure_threshold_reached", ...; NULL for BREAKER_NO_EVENT. */
 const char *breaker_event_name(enum breaker_event event);
 
-/* Its state now: a pause that has passed makes it half open. */
+/* The state now: a pause that has passed makes the breaker half open. */
 enum breaker_state breaker_state(struct breaker *breaker, const struct breaker_rules *rules,
                                  int64_t now_ms);
 /* Would a task get through now? Changes nothing: for a filter and for people. */
@@ -40,19 +40,19 @@ bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *r
                     int64_t now_ms);
 /* May a task go? Half open: yes to the first, which is the probe; no to others until it ends. */
 bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms);
-/* Its pause is not waited for: what comes next is a probe. */
+/* Ends the pause early: what comes next is a probe. */
 void breaker_try(struct breaker *breaker);
 enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
                                 int64_t now_ms);
 enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,
                               int64_t now_ms);
-/* Its node says it still runs: probe_ms from now. */
+/* The node says that the probe still runs: probe_ms from now. */
 void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules,
                          int64_t now_ms);
 void breaker_probe_ended(struct breaker *breaker); /* without an outcome that counts */
 void breaker_reset(struct breaker *breaker);       /* an operator's order */
 
-/* As it is stored. Reading is strict: false (and nothing written) for what is no breaker. */
+/* As a breaker is stored. Reading is strict: false (and nothing written) for anything else. */
 void breaker_write(const struct breaker *breaker, struct jsonw *w); /* an object */
 bool breaker_read(const struct json *value, struct breaker *ret_breaker);
 

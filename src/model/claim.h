@@ -23,8 +23,8 @@ struct score_weights {
 extern const struct score_weights score_defaults; /* 0.5, 0.5 */
 
 /* cpu_percent and GB, weighed; the weights are divided by their sum, a sum that is not positive
- * gives the defaults. No usage (NULL): 0; who does not want the unknown to be
- * the favourite does not ask. */
+ * gives the defaults. No usage (NULL): 0; a caller that does not want the unknown
+ * to be the favourite does not ask. */
 double score_resource(const struct score_usage *usage, const struct score_weights *weights);
 
 /* A node that is online, as one cycle sees it. */

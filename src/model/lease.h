@@ -100,7 +100,7 @@ struct fence {
 };
 
 bool fence_active(const struct fence *fence, int64_t now_ms);
-/* Its holder lives. False: it ran out, or it is somebody else's; nothing changes. */
+/* The holder lives. False: the fence ran out, or is somebody else's; nothing changes. */
 bool fence_renew(struct fence *fence, struct str holder, int64_t token, int64_t now_ms,
                  int64_t ttl_ms);
 /* Somebody takes over. False: the lease still lasts. */

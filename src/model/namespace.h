@@ -24,14 +24,14 @@ struct str namespace_listed(const struct namespace_view *view);
 bool namespace_lists(struct str listed, struct str full);
 
 bool namespace_valid(struct str namespace);
-/* Of a full name: `default` of a bare one. */
+/* The namespace of a full name; `default` for a bare one. */
 struct str namespace_of(struct str full);
 struct str namespace_name(struct str full); /* what follows the namespace */
 /* The full name, in the arena, or `name` itself in `default`. */
 struct str namespace_join(struct str namespace, struct str name, struct arena *arena);
 
-/* A name a caller said, as a full one. ERR_BAD_FIELD: it is no id (of one who sees all: nor a full
- * name), or is longer than `max` with its namespace. */
+/* A name as a caller wrote it, as a full one. ERR_BAD_FIELD: it is no id (for a caller that sees
+ * all: nor a full name), or is longer than `max` with its namespace. */
 enum err namespace_enter(const struct namespace_view *view, const char *field, struct str name,
                          size_t max, struct arena *arena, struct str *ret_full,
                          struct problem *why);

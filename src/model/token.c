@@ -157,7 +157,7 @@ static const struct {
     [SCOPE_ADMIN] = {"admin", BIT(SCOPE_ADMIN) | BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) |
                                   BIT(SCOPE_SUBMIT) | BIT(SCOPE_NODE) | BIT(SCOPE_DEPLOY)}};
 
-/* Of a row. In the first `operate` brought `deploy` along, and rows had no number. */
+/* The format of a row. In the first `operate` brought `deploy` along, and rows had no number. */
 enum { FORMAT_FIRST = 1, FORMAT_DEPLOY = 2, FORMAT_KNOWN = FORMAT_DEPLOY };
 
 const char *token_scope_name(enum token_scope scope)

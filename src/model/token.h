@@ -95,7 +95,7 @@ void tokens_write(const struct tokens *tokens, struct buf *out);
 void token_members(struct jsonw *w, const struct token *token, bool whole);
 
 const struct token *tokens_find(const struct tokens *tokens, struct str name); /* NULL: none */
-/* Both, with texts of their own in the arena. */
+/* The tokens of both, with texts of their own in the arena. */
 struct tokens tokens_join(const struct tokens *a, const struct tokens *b, struct arena *arena);
 /* A copy with one more at its end, or without those of that name. */
 struct tokens tokens_with(const struct tokens *tokens, const struct token *one,
