@@ -77,12 +77,7 @@ struct agent {
     struct buf text;
 };
 
-static int64_t centi(double value);
-static enum err answer(struct agent *agent, const struct json *body, struct jsonw *w,
-                       struct problem *why);
 static const struct link_handler agent_link_handler;
-static int run(struct agent *agent);
-static void agent_reload(struct agent *agent);
 
 /* --- what this node says about itself --- */
 
@@ -845,23 +840,6 @@ static void look_at_end(struct agent *agent)
     leave(agent);
 }
 
-static void on_signal(uv_signal_t *handle, int number)
-{
-    struct agent *agent = handle->data;
-
-    if (number == SIGHUP) {
-        agent_reload(agent);
-        return;
-    }
-    log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
-              KC("signal", strsignal(number)),
-              KI("running", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
-    if (agent->config->stop_runs && !agent->ended_ms)
-        end_runs(agent);
-    else
-        leave(agent);
-}
-
 /* Leaves when everything that was being stopped has ended; keeps the service manager's watchdog
  * quiet. */
 static void on_tick(struct loop *loop)
@@ -1095,6 +1073,82 @@ static void log_start(const struct agent *agent)
                   KC("reason", offered.missing), KC("try", command));
 }
 
+/* --- signals --- */
+
+/* SIGHUP: settings are read again, checked whole, and only then taken over; a mistake changes
+ * nothing and is reported. What is not FIELD_LIVE waits for a restart. Settings that were live
+ * before stay in memory until the end of the process: a run or the link may hold a text of theirs. */
+static void agent_reload(struct agent *agent)
+{
+    struct config_source *next = mem_new(struct config_source);
+    const struct config *now = agent->config;
+    struct buf changed = {0}, waiting = {0};
+    struct protect_rules rules;
+    struct problem why = {0};
+    enum err err = config_load(next, agent->argc, agent->argv, &why);
+
+    if (!err) {
+        conf_keep(&next->conf, &agent->source->conf, &changed, &waiting);
+        /* Values that are derived from the settings; some of them stay as they were. */
+        for (size_t i = 0; i < now->url_count; i++)
+            next->config.urls[i] = now->urls[i];
+        next->config.url_count = now->url_count;
+        next->config.tls = now->tls;
+        if (!next->config.token_file.len)
+            next->config.token = now->token;         /* of the environment, which was wiped */
+        if (!str_eq(next->config.token, now->token)) /* another one in the same file */
+            buf_fmt(&changed, "%stoken", changed.len ? "," : "");
+        err = agent_rules(&next->config, &rules, &why);
+    }
+    if (!err)
+        err = agent_open_log(&next->config, &why);
+    if (err || !changed.len) {
+        config_done(next);
+        free(next);
+    } else {
+        next->before = agent->source;
+        agent->source = next;
+        agent->settings = next->config;
+        agent_access(agent);
+        agent->protect.rules = rules;
+        agent_run_rules(agent);
+        log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
+        node_lease_judge(agent->node_lease);
+        if (agent->link)
+            link_beat(agent->link); /* labels, types and limits are news */
+    }
+    if (err)
+        log_event(LOG_ERROR, "agent.reload_refused", KS("node_id", agent->node_id),
+                  KC("reason", why.detail));
+    else
+        log_event(LOG_INFO, "agent.reloaded", KS("node_id", agent->node_id),
+                  KS("changed", buf_view(&changed)));
+    if (waiting.len)
+        log_event(LOG_WARN, "agent.restart_needed", KS("node_id", agent->node_id),
+                  KS("settings", buf_view(&waiting)));
+    buf_free(&changed);
+    buf_free(&waiting);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct agent *agent = handle->data;
+
+    if (number == SIGHUP) {
+        agent_reload(agent);
+        return;
+    }
+    log_event(LOG_INFO, "agent.stopping", KS("node_id", agent->node_id),
+              KC("signal", strsignal(number)),
+              KI("running", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
+    if (agent->config->stop_runs && !agent->ended_ms)
+        end_runs(agent);
+    else
+        leave(agent);
+}
+
+/* --- from start to end --- */
+
 static int run(struct agent *agent)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
@@ -1180,63 +1234,4 @@ int agent_main(int argc, char **argv)
     arena_free(&agent->arena);
     free(agent);
     return code;
-}
-
-/* --- SIGHUP --- */
-
-/* Settings are read again, checked whole, and only then taken over; a mistake changes nothing and
- * is reported. What is not FIELD_LIVE waits for a restart. Settings that were live before stay in
- * memory until the end of the process: a run or the link may hold a text of theirs. */
-
-/* SIGHUP. */
-static void agent_reload(struct agent *agent)
-{
-    struct config_source *next = mem_new(struct config_source);
-    const struct config *now = agent->config;
-    struct buf changed = {0}, waiting = {0};
-    struct protect_rules rules;
-    struct problem why = {0};
-    enum err err = config_load(next, agent->argc, agent->argv, &why);
-
-    if (!err) {
-        conf_keep(&next->conf, &agent->source->conf, &changed, &waiting);
-        /* Values that are derived from the settings; some of them stay as they were. */
-        for (size_t i = 0; i < now->url_count; i++)
-            next->config.urls[i] = now->urls[i];
-        next->config.url_count = now->url_count;
-        next->config.tls = now->tls;
-        if (!next->config.token_file.len)
-            next->config.token = now->token;         /* of the environment, which was wiped */
-        if (!str_eq(next->config.token, now->token)) /* another one in the same file */
-            buf_fmt(&changed, "%stoken", changed.len ? "," : "");
-        err = agent_rules(&next->config, &rules, &why);
-    }
-    if (!err)
-        err = agent_open_log(&next->config, &why);
-    if (err || !changed.len) {
-        config_done(next);
-        free(next);
-    } else {
-        next->before = agent->source;
-        agent->source = next;
-        agent->settings = next->config;
-        agent_access(agent);
-        agent->protect.rules = rules;
-        agent_run_rules(agent);
-        log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
-        node_lease_judge(agent->node_lease);
-        if (agent->link)
-            link_beat(agent->link); /* labels, types and limits are news */
-    }
-    if (err)
-        log_event(LOG_ERROR, "agent.reload_refused", KS("node_id", agent->node_id),
-                  KC("reason", why.detail));
-    else
-        log_event(LOG_INFO, "agent.reloaded", KS("node_id", agent->node_id),
-                  KS("changed", buf_view(&changed)));
-    if (waiting.len)
-        log_event(LOG_WARN, "agent.restart_needed", KS("node_id", agent->node_id),
-                  KS("settings", buf_view(&waiting)));
-    buf_free(&changed);
-    buf_free(&waiting);
 }

@@ -44,7 +44,6 @@ struct claimer {
     struct loop_part part;
 };
 
-static void watch(struct member_list *member_list, struct str address);
 static void claim_next(struct claimer *claimer);
 static void release_next(struct claimer *claimer);
 static void ask_view(struct claimer *claimer, struct str cursor);

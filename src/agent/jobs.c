@@ -38,7 +38,6 @@ struct job_message {
 
 static void jobs_meta_write(const struct agent_job *job, struct buf *out);
 static const struct run_handler jobs_run_handler;
-static void start(struct agent_job *job);
 
 /* --- the table --- */
 

@@ -27,7 +27,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-static void hear(struct run_private *priv, struct str args);
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void send_unsent(struct runs *runs);
 static bool run_spawner_again(struct run_private *priv, int dir_fd);

@@ -55,10 +55,6 @@ struct usage_cgroup {
     int64_t swap_used_kib;
 };
 
-static void usage_cgroup_read_memory(const struct usage_groups *groups,
-                                     struct usage_cgroup *ret_cgroup);
-static int64_t scaled(int64_t value, int64_t times, int64_t by);
-
 /* --- /proc --- */
 
 struct str usage_file(struct usage_files *files, const char *fmt, ...)

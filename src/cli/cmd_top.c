@@ -16,8 +16,6 @@
 #include "cli/screen.h"
 #include "cli/table.h"
 
-static int compare(const void *a, const void *b, void *user);
-
 /* --- nodes, a line each --- */
 
 enum {

@@ -19,8 +19,6 @@ enum {
     CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
 };
 
-static const struct claim_policy *policy(struct str text);
-
 /* --- the resource score --- */
 
 #define MB_PER_GB 1024.0
