@@ -1,6 +1,6 @@
 /* Changes as bytes: numbers are varints, seven bits a byte, least first; what may be negative is
  * folded (zigzag). Times of a job are told as distances from its creation, which are small. And
- * batches of them as rows of journal.db. */
+ * batches of them as rows of the database that the release before had for a journal. */
 #include "store/change.h"
 
 #include <assert.h>
@@ -349,13 +349,6 @@ void change_job_merge(struct change_job *into, const struct change_job *later)
 }
 
 /* --- batches --- */
-
-void batch_bind(sqlite3_stmt *stmt, const struct batch *batch)
-{
-    sqlite3_bind_int64(stmt, 1, (int64_t)batch->seq);
-    sqlite3_bind_int64(stmt, 2, crc32c(batch->changes));
-    sqlite3_bind_blob64(stmt, 3, batch->changes.at, batch->changes.len, SQLITE_STATIC);
-}
 
 void batch_damaged(const struct batch *batch, struct fault *fault)
 {

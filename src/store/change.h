@@ -81,22 +81,22 @@ bool change_read(struct str *rest, struct change *ret_change);
 /* A later change of the same job: `into` tells both. */
 void change_job_merge(struct change_job *into, const struct change_job *later);
 
-/* A batch as journal.db keeps it: the changes of one commit, under the number that follows on the
- * one before. */
-
-#define BATCH_ADD   "INSERT INTO batch(seq, sum, changes) VALUES(?1, ?2, ?3)"
-#define BATCH_AFTER "SELECT seq, sum, changes FROM batch WHERE seq > ?1 ORDER BY seq"
+/* The changes of one commit, under the number that follows on the one before. */
 
 struct batch {
     uint64_t seq;
-    struct str changes; /* borrowed until the statement moves on */
+    struct str changes;
 };
 
-/* Binds a batch to BATCH_ADD; the changes must live until it was run. */
-void batch_bind(sqlite3_stmt *stmt, const struct batch *batch);
-/* BATCH_AFTER rests on a row, which must be the one that follows on `after` and unharmed. */
-bool batch_read(sqlite3_stmt *stmt, uint64_t after, struct batch *ret_batch, struct fault *fault);
 /* Its changes cannot be understood. */
 void batch_damaged(const struct batch *batch, struct fault *fault);
+
+/* As the release before kept it, in journal.db. */
+
+#define BATCH_AFTER "SELECT seq, sum, changes FROM batch WHERE seq > ?1 ORDER BY seq"
+
+/* BATCH_AFTER rests on a row, which must be the one that follows on `after` and unharmed; the
+ * changes are borrowed until the statement moves on. */
+bool batch_read(sqlite3_stmt *stmt, uint64_t after, struct batch *ret_batch, struct fault *fault);
 
 #endif

@@ -24,21 +24,14 @@
 enum {
     IDLE_MS = 1000,
     FLUSH_DEFAULT_MS = 500, /* what is in the journal for so long is brought into store.db */
-    FLUSH_SOON_BYTES = FLUSH_BYTES / 2, /* or so much */
+    FLUSH_SOON_BYTES = FLUSH_BYTES / 4, /* or so much */
     PURGE_IDLE_MS = 100,                /* between two rounds while there is more to purge */
     PURGE_ROWS = 256, /* and two for each new row, so that it catches up under any load */
     AUDIT_MS = 10000,
     RETRY_MIN_MS = 100,
     RETRY_MAX_MS = 1000,
     FAILURES_LOCAL_ONLY = 10,
-    CLOCK_SET_MS = 1000, /* the wall clock went so far from ours: somebody set it */
-    /* Pages of 4 KiB. The flush thread copies the journal's WAL when it has so many; at the bound
-     * the store thread copies the small rest itself between two batches, after which the WAL starts
-     * over. */
-    WAL_COPY_PAGES = 2048,
-    WAL_RESTART_PAGES = 8192,
-    WAL_REST_PAGES = 512, /* so little may be left for the store thread */
-    WAL_PASSES = 3,
+    CLOCK_SET_MS = 1000,           /* the wall clock went so far from ours: somebody set it */
     JOURNAL_BYTES_MAX = 256 << 20, /* in the journal and in memory, of what store.db lacks */
 };
 
@@ -69,6 +62,7 @@ struct embedded {
     uint64_t order;    /* of the last op applied */
     int failures;      /* in a row */
     int64_t revive_ms; /* clock_mono_ms: when to try again */
+    uint64_t good_seq; /* batches behind it were refused by us and stay so */
     int64_t audit_ms;
     int64_t tidy_ms;
     bool stopping;
@@ -91,7 +85,6 @@ struct embedded {
     /* From the store thread to the flush thread. */
     _Atomic uint64_t committed_seq;
     _Atomic size_t active_count;
-    _Atomic int wal_pages;
     _Atomic bool flush_asked; /* flush_soon is under way */
     /* And back. */
     _Atomic uint64_t flushed_seq;
@@ -181,15 +174,11 @@ static void wait_others_closed(struct embedded *self)
             ;
 }
 
-/* All connections are closed. The anchor stays, so that what was refused stays refused, unless the
- * file itself cannot be trusted. */
+/* All connections are closed. */
 static void throw_away(struct embedded *self)
 {
-    int code = self->journal.fault.code & 0xff;
-
     wait_others_closed(self);
-    if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
-        storefile_lift_anchor(&self->file);
+    self->good_seq = self->journal.seq;
     self->readable = false;
     ledger_free(&self->ledger);
     journal_close(&self->journal);
@@ -219,7 +208,6 @@ static void note_commit(struct embedded *self)
 {
     atomic_store(&self->committed_seq, self->journal.seq);
     atomic_store_explicit(&self->active_count, self->ledger.active_count, memory_order_relaxed);
-    atomic_store_explicit(&self->wal_pages, self->journal.wal_pages, memory_order_relaxed);
     weigh(self);
     if (self->journal.bytes >= FLUSH_SOON_BYTES && !atomic_exchange(&self->flush_asked, true))
         inbox_post(&self->flusher.inbox, &self->flush_soon);
@@ -234,14 +222,13 @@ static bool bring_up(struct embedded *self)
                                    .retention_ms = self->retention_ms,
                                    .breaker = self->breaker};
 
-    if (!journal_open(&self->journal, &self->file))
+    if (!journal_open(&self->journal, &self->file, self->good_seq))
         return false;
     self->readable = true;
     /* A file that opens may still take no writes: only one that worked makes us well again. Until
      * then what it has can be read. */
     if (!journal_settle(&self->journal) || !ledger_load(&self->ledger, &config) ||
-        (self->failures && !journal_probe(&self->journal)) ||
-        !storefile_anchor(&self->file, &self->journal.fault)) {
+        (self->failures && !journal_probe(&self->journal))) {
         ledger_free(&self->ledger);
         return false;
     }
@@ -452,9 +439,7 @@ static void *store_thread(void *arg)
     return NULL;
 }
 
-/* Store.db has more of the journal now. While much is written the flush thread never copies all of
- * the journal's WAL, so at the bound the store thread copies the rest, which is little by now: with
- * nobody writing meanwhile the WAL then starts over instead of growing. */
+/* Store.db has more of the journal now. */
 static void take_flushed(struct msg *msg)
 {
     struct embedded *self = container_of(msg, struct embedded, flushed);
@@ -464,8 +449,6 @@ static void take_flushed(struct msg *msg)
         return;
     journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
                     atomic_exchange(&self->flushed_bytes, 0));
-    if (self->journal.wal_pages >= WAL_RESTART_PAGES)
-        journal_checkpoint(&self->journal);
 }
 
 static void stop_store(struct msg *msg)
@@ -518,19 +501,6 @@ static void stop_helper(struct msg *msg)
 
 /* The flush thread. */
 
-/* A second and third pass copy what was written during the one before, so that little is left. */
-static void copy_journal(struct embedded *self)
-{
-    int pages = 0;
-    int copied = 0;
-
-    for (int i = 0; i < WAL_PASSES && (i == 0 || pages - copied > WAL_REST_PAGES); i++)
-        if (!flush_checkpoint_journal(&self->flush, &pages, &copied)) {
-            note_fault(self, &self->flush.fault);
-            return;
-        }
-}
-
 /* True: it went well. */
 static bool flush_once(struct embedded *self)
 {
@@ -539,7 +509,8 @@ static bool flush_once(struct embedded *self)
 
     self->flush_ms = mono_ms;
     self->flush_wanted = false;
-    if (!flush_step(&self->flush, atomic_load_explicit(&self->active_count, memory_order_relaxed),
+    if (!flush_step(&self->flush, atomic_load(&self->committed_seq),
+                    atomic_load_explicit(&self->active_count, memory_order_relaxed),
                     store_now(self), PURGE_ROWS, &purge_more)) {
         note_fault(self, &self->flush.fault);
         self->retry_ms = mono_ms + retry_after_ms(++self->flush_failures);
@@ -587,8 +558,6 @@ static void *flush_thread(void *arg)
         inbox_run(&self->flusher.inbox);
         if (!flush_is_due(self, clock_mono_ms()) || !flush_once(self))
             continue;
-        if (atomic_load_explicit(&self->wal_pages, memory_order_relaxed) >= WAL_COPY_PAGES)
-            copy_journal(self);
         if (!atomic_exchange(&self->flush_told, true))
             inbox_post(&self->op_queue.work_queue.inbox, &self->flushed);
     }
@@ -626,7 +595,6 @@ static void free_all(struct embedded *self)
 {
     reader_close(&self->reader, false);
     flush_close(&self->flush, false);
-    storefile_lift_anchor(&self->file); /* the journal's connections go last and empty the WALs */
     ledger_free(&self->ledger);
     journal_close(&self->journal);
     storefile_release(&self->file);
@@ -641,6 +609,7 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->store.backend = &embedded_backend;
     self->store.number = config->instance;
     self->store.number_until_ms = INT64_MAX;
+    self->good_seq = UINT64_MAX;
     self->test_clock = config->now_ms;
     if (!self->test_clock)
         self->store.ahead_ms = clock_wall_ahead_ms();

@@ -1,4 +1,4 @@
-/* From journal.db into store.db. And retention: walks the oldest rows. Ids are in the order of
+/* From journal.log into store.db. And retention: walks the oldest rows. Ids are in the order of
  * time, so it ends at the first row that was created too late to be too old. */
 #include "store/flush.h"
 
@@ -117,10 +117,7 @@ static void forget(struct flush *flush)
 
 void flush_close(struct flush *flush, bool after_fault)
 {
-    sqlite3_finalize(flush->read);
-    flush->read = NULL;
-    storefile_disconnect(flush->journal, after_fault);
-    flush->journal = NULL;
+    logfile_close(&flush->log);
     if (after_fault && !tables_failed(&flush->tables))
         flush->tables.fault = flush->fault;
     tables_close(&flush->tables);
@@ -130,27 +127,16 @@ void flush_close(struct flush *flush, bool after_fault)
     flush->job_order = NULL;
 }
 
-static bool fail(struct flush *flush, const char *what)
-{
-    flush->fault = (struct fault){.what = what,
-                                  .code = sqlite3_extended_errcode(flush->journal),
-                                  .sys = sqlite3_system_errno(flush->journal)};
-    return false;
-}
-
 static bool ready(struct flush *flush)
 {
     if (!flush->tables.db && !tables_open(&flush->tables, flush->file)) {
         flush->fault = flush->tables.fault;
         return false;
     }
-    if (flush->journal)
-        return true;
-    if (!storefile_connect_journal_reader(flush->file, &flush->journal, &flush->fault))
+    if (!flush->log.file && !logfile_open(&flush->log, flush->file->journal, false)) {
+        flush->fault = flush->log.fault;
         return false;
-    if (sqlite3_prepare_v3(flush->journal, BATCH_AFTER, -1, SQLITE_PREPARE_PERSISTENT, &flush->read,
-                           NULL) != SQLITE_OK)
-        return fail(flush, "prepare a statement");
+    }
     if (!flush->job_order)
         flush->job_order = mem_array(struct change *, FLUSH_JOBS);
     return true;
@@ -175,10 +161,8 @@ static void take_job(struct flush *flush, const struct change *change)
 
 static bool take_batch(struct flush *flush, struct batch *batch)
 {
-    struct str rest = arena_str(&flush->arena, batch->changes);
-
-    for (struct change change; rest.len;) {
-        if (!change_read(&rest, &change)) {
+    for (struct change change; batch->changes.len;) {
+        if (!change_read(&batch->changes, &change)) {
             batch_damaged(batch, &flush->fault);
             return false;
         }
@@ -187,37 +171,34 @@ static bool take_batch(struct flush *flush, struct batch *batch)
         else
             tables_put(&flush->tables, &change);
     }
-    flush->bytes += (int64_t)batch->changes.len;
     flush->seq = batch->seq;
     return true;
 }
 
-static bool read_batches(struct flush *flush)
+static bool read_batches(struct flush *flush, uint64_t upto)
 {
-    int code = SQLITE_ROW;
-    bool ok = true;
-
     flush->seq = flush->tables.seq;
-    sqlite3_bind_int64(flush->read, 1, (int64_t)flush->seq);
-    while (ok && flush->bytes < FLUSH_BYTES && flush->job_count < FLUSH_JOBS &&
-           (code = sqlite3_step(flush->read)) == SQLITE_ROW) {
-        struct batch batch;
+    while (flush->seq < upto && flush->bytes < FLUSH_BYTES && flush->job_count < FLUSH_JOBS) {
+        struct batch batch = {.seq = flush->seq + 1};
+        int64_t size;
 
-        ok =
-            batch_read(flush->read, flush->seq, &batch, &flush->fault) && take_batch(flush, &batch);
+        if (!logfile_read(&flush->log, batch.seq, &flush->arena, &batch.changes, &size)) {
+            flush->fault = flush->log.fault;
+            return false;
+        }
+        if (!take_batch(flush, &batch))
+            return false;
+        flush->bytes += size;
     }
-    sqlite3_reset(flush->read);
-    if (ok && code != SQLITE_ROW && code != SQLITE_DONE)
-        return fail(flush, "read the journal");
-    return ok;
+    return true;
 }
 
-static bool write(struct flush *flush, size_t active, int64_t now_ms, int64_t purge_rows,
-                  bool *ret_purge_more)
+static bool write(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
+                  int64_t purge_rows, bool *ret_purge_more)
 {
     struct tables *tables = &flush->tables;
 
-    if (!read_batches(flush))
+    if (!read_batches(flush, upto))
         return false;
     for (size_t i = 0; i < flush->job_count; i++)
         tables_put(tables, flush->job_order[i]);
@@ -240,25 +221,14 @@ static bool copy_wal(struct flush *flush)
     return false;
 }
 
-bool flush_step(struct flush *flush, size_t active, int64_t now_ms, int64_t purge_rows,
-                bool *ret_purge_more)
+bool flush_step(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
+                int64_t purge_rows, bool *ret_purge_more)
 {
     *ret_purge_more = false;
     forget(flush);
-    if (ready(flush) && copy_wal(flush) && write(flush, active, now_ms, purge_rows, ret_purge_more))
+    if (ready(flush) && copy_wal(flush) &&
+        write(flush, upto, active, now_ms, purge_rows, ret_purge_more))
         return true;
-    flush_close(flush, true);
-    return false;
-}
-
-bool flush_checkpoint_journal(struct flush *flush, int *ret_pages, int *ret_copied)
-{
-    if (!ready(flush))
-        return false;
-    if (sqlite3_wal_checkpoint_v2(flush->journal, NULL, SQLITE_CHECKPOINT_PASSIVE, ret_pages,
-                                  ret_copied) == SQLITE_OK)
-        return true;
-    fail(flush, "checkpoint the journal");
     flush_close(flush, true);
     return false;
 }

@@ -1,4 +1,4 @@
-/* Flushing: what journal.db has is brought into store.db, many batches in one transaction, so that
+/* Flushing: what journal.log has is brought into store.db, many batches in one transaction, so that
  * a job that began and ended meanwhile is written once, as it ended. It reads the journal like a
  * start after a crash does, and depends on nothing in memory. The flush thread's. */
 #ifndef STORE_FLUSH_H
@@ -6,6 +6,7 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "store/logfile.h"
 #include "store/tables.h"
 
 /* Retention: finished jobs and sessions leave when they are too old or too many, a few with each
@@ -22,15 +23,14 @@ struct purge {
 
 enum {
     /* One transaction takes in about so much of the journal. */
-    FLUSH_BYTES = 8 << 20,
+    FLUSH_BYTES = 32 << 20,
     FLUSH_JOBS = 16384,
 };
 
 struct flush {
     const struct storefile *file;
     struct tables tables; /* opened when they are needed, closed after a failure */
-    sqlite3 *journal;
-    sqlite3_stmt *read;
+    struct logfile log;
     struct purge purge;
     struct fault fault; /* the last failure */
     /* One transaction's. */
@@ -38,18 +38,17 @@ struct flush {
     struct idmap jobs;         /* id -> struct change in `arena`, as the newest batch left it */
     struct change **job_order; /* the one that changed first is first: it may free a key */
     size_t job_count;
-    uint64_t seq; /* of the last batch read */
-    int64_t bytes;
+    uint64_t seq;  /* of the last batch read */
+    int64_t bytes; /* that they take in the journal */
 };
 
 void flush_init(struct flush *flush, const struct storefile *file, int64_t retention_ms,
                 int64_t jobs_max);
 void flush_close(struct flush *flush, bool after_fault);
-/* One transaction: what the journal has, or as much of it as one takes, and what is too old. False:
- * it failed, and nothing of it counts. `active` jobs are no concern of retention's. */
-bool flush_step(struct flush *flush, size_t active, int64_t now_ms, int64_t purge_rows,
-                bool *ret_purge_more);
-/* Copies as much of the journal's WAL into its main file as nobody needs any more. */
-bool flush_checkpoint_journal(struct flush *flush, int *ret_pages, int *ret_copied);
+/* One transaction: what the journal has up to `upto`, or as much of it as one takes, and what is
+ * too old. False: it failed, and nothing of it counts. `active` jobs are no concern of retention's.
+ */
+bool flush_step(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
+                int64_t purge_rows, bool *ret_purge_more);
 
 #endif

@@ -9,17 +9,10 @@
 #include <string.h>
 
 enum {
-    RELEASE_ROWS = 512,  /* freed at a time */
-    DELETE_BATCHES = 64, /* deleted at a time, by the commit that finds so many store.db has */
-};
-
-static const char *const sql_texts[JOURNAL_SQL_COUNT] = {
-    [SQL_BEGIN] = "BEGIN IMMEDIATE",
-    [SQL_COMMIT] = "COMMIT",
-    [SQL_BATCH_ADD] = BATCH_ADD,
-    [SQL_BATCH_DEL] = "DELETE FROM batch WHERE seq <= ?1",
-    [SQL_BATCH_FIRST] = "SELECT coalesce(min(seq), 0) FROM batch",
-    [SQL_BATCH_AFTER] = BATCH_AFTER,
+    RELEASE_ROWS = 512, /* freed at a time */
+    /* As much as a few jobs take: a file with room for a byte only would fail them again at once.
+     */
+    PROBE_BYTES = 256 << 10,
 };
 
 static const char *const lookup_texts[LOOKUP_COUNT] = {
@@ -64,15 +57,6 @@ static bool row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
     return false;
 }
 
-static void run(struct journal *journal, enum journal_sql which, const char *what)
-{
-    if (journal_failed(journal))
-        return;
-    if (sqlite3_step(journal->sql[which]) != SQLITE_DONE)
-        fail_on(journal, journal->db, what);
-    sqlite3_reset(journal->sql[which]);
-}
-
 /* The statement on store.db, or NULL after a failure. */
 static sqlite3_stmt *lookup(struct journal *journal, enum journal_lookup which)
 {
@@ -80,13 +64,6 @@ static sqlite3_stmt *lookup(struct journal *journal, enum journal_lookup which)
 }
 
 /* Opening. */
-
-/* Remembers how long the WAL is; SQLite calls it inside COMMIT. */
-static int note_wal(void *arg, sqlite3 *db, const char *name, int pages)
-{
-    ((struct journal *)arg)->wal_pages = pages;
-    return SQLITE_OK;
-}
 
 static void load_meta(struct journal *journal)
 {
@@ -113,49 +90,89 @@ static void replay_change(struct journal *journal, const struct change *change)
         journal->max_id = change->u.job.head.id;
 }
 
-/* Everything behind what store.db has; each batch follows the one before. */
-static void replay(struct journal *journal)
+static bool replay_batch(struct journal *journal, struct batch *batch, int64_t size)
 {
-    sqlite3_stmt *stmt = journal->sql[SQL_BATCH_AFTER];
+    uint64_t seq = batch->seq;
 
-    sqlite3_bind_int64(stmt, 1, (int64_t)journal->flushed_seq);
-    while (!journal_failed(journal) && row(journal, stmt, "read the journal")) {
-        struct batch batch;
-
-        if (!batch_read(stmt, journal->seq, &batch, &journal->fault))
-            break;
-        journal->bytes += (int64_t)batch.changes.len;
-        for (struct change change; batch.changes.len;) {
-            if (!change_read(&batch.changes, &change)) {
-                batch_damaged(&batch, &journal->fault);
-                break;
-            }
-            replay_change(journal, &change);
+    for (struct change change; batch->changes.len;) {
+        if (!change_read(&batch->changes, &change)) {
+            batch_damaged(batch, &journal->fault);
+            return false;
         }
-        memtable_seal(&journal->rows, batch.seq, NULL);
-        journal->seq = batch.seq;
+        replay_change(journal, &change);
     }
-    sqlite3_reset(stmt);
-    stmt = journal->sql[SQL_BATCH_FIRST];
-    if (!journal_failed(journal) && row(journal, stmt, "read the journal")) {
-        journal->first_seq = (uint64_t)sqlite3_column_int64(stmt, 0);
-        sqlite3_reset(stmt);
-    }
+    memtable_seal(&journal->rows, seq, NULL);
+    journal->bytes += size;
+    journal->seq = seq;
+    return true;
 }
 
-bool journal_open(struct journal *journal, const struct storefile *file)
+/* Everything behind what store.db has. */
+static void replay(struct journal *journal, uint64_t upto)
+{
+    struct arena arena = {0};
+    uint64_t last;
+    bool ok = logfile_end(&journal->log, journal->flushed_seq, upto, &last);
+
+    while (ok && journal->seq < last) {
+        struct batch batch = {.seq = journal->seq + 1};
+        int64_t size;
+
+        arena_reset(&arena);
+        ok = logfile_read(&journal->log, batch.seq, &arena, &batch.changes, &size) &&
+             replay_batch(journal, &batch, size);
+    }
+    arena_free(&arena);
+    if (!ok && !journal_failed(journal))
+        journal->fault = journal->log.fault;
+}
+
+/* What a release left that had its journal in a database: the batches go where ours are. */
+static bool take_over(struct journal *journal, const struct storefile *file)
+{
+    sqlite3 *db;
+    sqlite3_stmt *stmt;
+    bool ok;
+
+    if (!storefile_has_old_journal(file))
+        return true;
+    if (!storefile_connect_old_journal(file, &db, &journal->fault))
+        return false;
+    ok = storefile_prepare(db, (const char *const[]){BATCH_AFTER}, 1, &stmt, &journal->fault);
+    if (ok)
+        sqlite3_bind_int64(stmt, 1, (int64_t)journal->seq);
+    while (ok && row(journal, stmt, "read the journal")) {
+        struct batch batch;
+        bool written;
+        int64_t size;
+
+        ok = batch_read(stmt, journal->seq, &batch, &journal->fault);
+        if (ok && !logfile_append(&journal->log, batch.seq, journal->flushed_seq, batch.changes,
+                                  &size, &written)) {
+            journal->fault = journal->log.fault;
+            ok = false;
+        }
+        ok = ok && replay_batch(journal, &batch, size);
+    }
+    sqlite3_finalize(stmt);
+    storefile_disconnect(db, true);
+    return !journal_failed(journal) && storefile_drop_old_journal(file, &journal->fault);
+}
+
+bool journal_open(struct journal *journal, const struct storefile *file, uint64_t upto)
 {
     *journal = (struct journal){0};
     memtable_init(&journal->rows);
     if (storefile_connect_writer(file, &journal->tables, &journal->fault) &&
-        storefile_connect_journal(file, &journal->db, &journal->fault) &&
         storefile_prepare(journal->tables, lookup_texts, LOOKUP_COUNT, journal->lookups,
-                          &journal->fault) &&
-        storefile_prepare(journal->db, sql_texts, JOURNAL_SQL_COUNT, journal->sql,
                           &journal->fault)) {
-        sqlite3_wal_hook(journal->db, note_wal, journal);
         load_meta(journal);
-        replay(journal);
+        if (!journal_failed(journal) && !logfile_open(&journal->log, file->journal, true))
+            journal->fault = journal->log.fault;
+        if (!journal_failed(journal))
+            replay(journal, upto);
+        if (!journal_failed(journal))
+            take_over(journal, file);
     }
     if (!journal_failed(journal))
         return true;
@@ -165,90 +182,66 @@ bool journal_open(struct journal *journal, const struct storefile *file)
 
 void journal_close(struct journal *journal)
 {
-    for (int i = 0; i < JOURNAL_SQL_COUNT; i++)
-        sqlite3_finalize(journal->sql[i]);
     for (int i = 0; i < LOOKUP_COUNT; i++)
         sqlite3_finalize(journal->lookups[i]);
-    memset(journal->sql, 0, sizeof journal->sql);
     memset(journal->lookups, 0, sizeof journal->lookups);
-    storefile_disconnect(journal->db, journal_failed(journal));
+    logfile_close(&journal->log);
     storefile_disconnect(journal->tables, journal_failed(journal));
-    journal->db = journal->tables = NULL;
+    journal->tables = NULL;
     memtable_free(&journal->rows);
     buf_free(&journal->batch);
+}
+
+static bool log_ok(struct journal *journal, bool ok)
+{
+    if (!ok && !journal_failed(journal))
+        journal->fault = journal->log.fault;
+    return ok;
 }
 
 bool journal_settle(struct journal *journal)
 {
     return storefile_empty_wal(journal->tables, &journal->fault) &&
-           storefile_empty_wal(journal->db, &journal->fault);
+           log_ok(journal, logfile_settle(&journal->log));
 }
 
 bool journal_probe(struct journal *journal)
 {
     assert(!journal->writing);
-    /* As much as a few jobs take: a file with room for a byte only would fail them again at once.
-     */
-    return storefile_exec(journal->db,
-                          "DROP TABLE IF EXISTS probe; CREATE TABLE probe(x);"
-                          "INSERT INTO probe VALUES(zeroblob(262144)); DROP TABLE probe",
-                          &journal->fault);
+    return log_ok(journal, logfile_probe(&journal->log, journal->flushed_seq, PROBE_BYTES));
 }
 
 /* Batches. */
 
-/* Its last frame makes a transaction true. One that could not be written is not there, after a
- * crash either; but one that was written and not synced may be found there. */
-static enum err fate_of(const struct fault *fault, bool committing)
-{
-    bool unwritten = fault->code == SQLITE_IOERR_WRITE || (fault->code & 0xff) == SQLITE_FULL;
-
-    return committing && !unwritten ? ERR_UNKNOWN : ERR_STORE_DOWN;
-}
-
-static void delete_batches(struct journal *journal, uint64_t up_to)
-{
-    sqlite3_bind_int64(journal->sql[SQL_BATCH_DEL], 1, (int64_t)up_to);
-    run(journal, SQL_BATCH_DEL, "delete from the journal");
-    journal->first_seq = up_to + 1;
-}
-
-static void add_batch(struct journal *journal)
+/* All changes of the batch as one record. *ret_written: it may be there after a crash, though not
+ * answered. */
+static bool write_batch(struct journal *journal, bool *ret_written)
 {
     struct change meta = {.kind = CHANGE_META, .u.meta = {journal->floor, journal->wait_shift_ms}};
+    int64_t size;
 
     buf_clear(&journal->batch);
     if (journal->meta_changed)
         change_write(&journal->batch, &meta);
     memtable_seal(&journal->rows, journal->seq + 1, &journal->batch);
-    batch_bind(journal->sql[SQL_BATCH_ADD],
-               &(struct batch){journal->seq + 1, buf_view(&journal->batch)});
-    run(journal, SQL_BATCH_ADD, "write the journal");
-    if (journal->first_seq == 0)
-        journal->first_seq = journal->seq + 1;
+    if (!log_ok(journal, logfile_append(&journal->log, journal->seq + 1, journal->flushed_seq,
+                                        buf_view(&journal->batch), &size, ret_written)))
+        return false;
+    journal->seq++;
+    journal->bytes += size;
+    journal->meta_changed = false;
+    return true;
 }
 
 enum err journal_commit(struct journal *journal)
 {
-    bool committing = false;
+    bool written = false;
 
-    if (journal->writing && !journal_failed(journal)) {
-        run(journal, SQL_BEGIN, "begin in the journal");
-        add_batch(journal);
-        /* The pages of old ones are what the next ones are written to: the file does not grow. */
-        if (journal->flushed_seq >= journal->first_seq + DELETE_BATCHES)
-            delete_batches(journal, journal->first_seq + DELETE_BATCHES - 1);
-        committing = !journal_failed(journal);
-        run(journal, SQL_COMMIT, "commit");
-    }
+    if (journal->writing && !journal_failed(journal))
+        write_batch(journal, &written);
     journal->writing = false;
     if (journal_failed(journal))
-        return fate_of(&journal->fault, committing);
-    if (committing) {
-        journal->seq++;
-        journal->bytes += (int64_t)journal->batch.len;
-        journal->meta_changed = false;
-    }
+        return written ? ERR_UNKNOWN : ERR_STORE_DOWN;
     return ERR_OK;
 }
 
@@ -269,18 +262,8 @@ bool journal_retire(struct journal *journal)
 {
     if (journal->flushed_seq != journal->seq || journal_failed(journal))
         return false;
-    delete_batches(journal, journal->seq);
-    return !journal_failed(journal) && storefile_mark_whole(journal->tables, &journal->fault);
-}
-
-bool journal_checkpoint(struct journal *journal)
-{
-    int pages;
-    int copied;
-    int code =
-        sqlite3_wal_checkpoint_v2(journal->db, NULL, SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
-
-    return code == SQLITE_OK && pages == copied;
+    return log_ok(journal, logfile_empty(&journal->log)) &&
+           storefile_mark_whole(journal->tables, &journal->fault);
 }
 
 /* Jobs. */

@@ -1,5 +1,5 @@
 /* The journal: what the ledger decides is noted here, and when the whole batch was applied it is
- * written to journal.db as one record, with one sync. What is there and not yet in store.db is
+ * written to journal.log as one record, with one sync. What is there and not yet in store.db is
  * in the memtable, so that reads see everything that was noted before, in the same batch, too. Used
  * by the store thread only; flush.c brings store.db up to it.
  *
@@ -10,20 +10,11 @@
 
 #include "store/fault.h"
 #include "store/ledger.h"
+#include "store/logfile.h"
 #include "store/memtable.h"
 #include "store/storefile.h"
 
 #include <sqlite3.h>
-
-enum journal_sql { /* of journal.db */
-                   SQL_BEGIN,
-                   SQL_COMMIT,
-                   SQL_BATCH_ADD,
-                   SQL_BATCH_DEL,
-                   SQL_BATCH_FIRST,
-                   SQL_BATCH_AFTER,
-                   JOURNAL_SQL_COUNT
-};
 
 enum journal_lookup { /* of store.db */
                       LOOKUP_JOB,
@@ -38,20 +29,17 @@ enum journal_lookup { /* of store.db */
 };
 
 struct journal {
-    sqlite3 *db;     /* journal.db; NULL: not open */
-    sqlite3 *tables; /* store.db, which is only read here */
-    sqlite3_stmt *sql[JOURNAL_SQL_COUNT];
+    struct logfile log; /* journal.log */
+    sqlite3 *tables;    /* store.db, which is only read here; NULL: not open */
     sqlite3_stmt *lookups[LOOKUP_COUNT];
     struct memtable rows;
     struct fault fault;
-    bool writing;  /* something was noted since the last commit */
-    int wal_pages; /* in the WAL after the last commit */
+    bool writing; /* something was noted since the last commit */
     struct buf batch;
     size_t rows_at;       /* where a walk over the memtable is */
     uint64_t seq;         /* of the last batch that is on disk */
     uint64_t flushed_seq; /* store.db has everything up to this one */
-    uint64_t first_seq;   /* of the oldest batch that journal.db still has */
-    int64_t bytes;        /* of the batches that store.db does not have */
+    int64_t bytes;        /* that the batches take which store.db does not have */
     uint64_t max_id;      /* of a job */
     uint64_t floor;       /* no active job has a smaller id */
     /* Of a job in a lane the row tells the end of its time to wait less this: a pause, or a clock
@@ -75,8 +63,9 @@ struct journal_key { /* what an Idempotency-Key led to */
     char first_node[NODE_ID_MAX + 1]; /* of attempt 1; "" when it was put, not reserved */
 };
 
-/* Reads what store.db lacks into the memtable; from then on there can be reads. */
-bool journal_open(struct journal *journal, const struct storefile *file);
+/* Reads what store.db lacks into the memtable; from then on there can be reads. Of batches behind
+ * `upto` nothing is taken: this process has refused them. */
+bool journal_open(struct journal *journal, const struct storefile *file, uint64_t upto);
 /* Makes sure that what was read is on disk; from then on there can be commits. */
 bool journal_settle(struct journal *journal);
 void journal_close(struct journal *journal);
@@ -85,11 +74,11 @@ enum err journal_commit(struct journal *journal);
 /* Writes and syncs something that changes nothing. */
 bool journal_probe(struct journal *journal);
 bool journal_failed(const struct journal *journal);
-/* store.db has everything up to `seq`; these batches had so many bytes. */
+/* store.db has everything up to `seq`; these batches took so many bytes. */
 void journal_flushed(struct journal *journal, uint64_t seq, int64_t bytes);
 /* Frees rows that store.db has; true: there are more. */
 bool journal_release(struct journal *journal);
-/* Store.db has everything: journal.db is emptied, and the release before may use store.db. */
+/* Store.db has everything: journal.log is emptied, and the release before may use store.db. */
 bool journal_retire(struct journal *journal);
 
 void journal_job_add(struct journal *journal, const struct ledger_job *entry,
@@ -124,8 +113,5 @@ bool journal_session_find(struct journal *journal, struct change_session *sessio
 void journal_shift_waits(struct journal *journal, int64_t ms);
 /* The smallest id of an active job, found by the audit. Written with the next batch. */
 void journal_floor(struct journal *journal, uint64_t floor);
-/* Copies what is left of the WAL into the main file, without waiting for anybody: with nobody
- * reading, the next write starts the WAL from its beginning. */
-bool journal_checkpoint(struct journal *journal);
 
 #endif

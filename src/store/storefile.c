@@ -1,5 +1,5 @@
-/* Opens, locks and migrates store.db and journal.db. What is in their tables is journal.c's,
- * tables.c's and reader.c's. */
+/* Opens, locks and migrates store.db. What is in its tables is journal.c's, tables.c's and
+ * reader.c's. */
 #include "store/storefile.h"
 
 #include "base/mem.h"
@@ -55,14 +55,15 @@ static const struct {
      "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;",
      2},
     {"ALTER TABLE meta ADD COLUMN journal_seq INT NOT NULL DEFAULT 0;", 2},
+    {"", 2}, /* the journal is another file */
 };
 
 /* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
 enum {
     VERSION_KNOWN = COUNT_OF(migrations),
     OLDEST_UNIT = 65536,
-    JOURNAL_SINCE = 3, /* the first version whose program reads the journal */
-    JOURNAL_KNOWN = 1, /* the version of the journal's own table */
+    JOURNAL_SINCE = 4, /* the first version whose program reads journal.log */
+    JOURNAL_KNOWN = 1, /* the version of journal.db's table */
 };
 
 void fault_text(const struct fault *fault, char *to, size_t size)
@@ -76,11 +77,11 @@ void fault_text(const struct fault *fault, char *to, size_t size)
                  "that release, or a back-up from before it",
                  fault->what, fault->sys, VERSION_KNOWN);
     else if (fault->code == FAULT_DAMAGED)
-        snprintf(to, size, "%s: batch %d of journal.db is not what was written: restore a back-up",
+        snprintf(to, size, "%s: batch %d of the journal is not what was written: restore a back-up",
                  fault->what, fault->sys);
     else if (fault->code == FAULT_GAP)
         snprintf(to, size,
-                 "%s: journal.db begins at batch %d, behind what store.db has: they do not belong "
+                 "%s: the journal begins at batch %d, behind what store.db has: they do not belong "
                  "together",
                  fault->what, fault->sys);
     else if (fault->sys)
@@ -152,10 +153,12 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
         errno = 0;
     snprintf(path, sizeof path, "%s/store.db", data_dir);
     file->path = strdup(path);
-    snprintf(path, sizeof path, "%s/journal.db", data_dir);
+    snprintf(path, sizeof path, "%s/journal.log", data_dir);
     file->journal = strdup(path);
+    snprintf(path, sizeof path, "%s/journal.db", data_dir);
+    file->old_journal = strdup(path);
     file->lock = lock;
-    assert(file->path && file->journal);
+    assert(file->path && file->journal && file->old_journal);
     return ERR_OK;
 }
 
@@ -163,6 +166,7 @@ void storefile_release(struct storefile *file)
 {
     free(file->path);
     free(file->journal);
+    free(file->old_journal);
     close(file->lock); /* lets the lock go; the file stays, or two could hold two of them */
 }
 
@@ -324,42 +328,52 @@ bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, st
     return connect_reader(file->path, ret_db, fault);
 }
 
-bool storefile_connect_journal_reader(const struct storefile *file, sqlite3 **ret_db,
-                                      struct fault *fault)
+bool storefile_has_old_journal(const struct storefile *file)
 {
-    return connect_reader(file->journal, ret_db, fault);
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    int there = 0;
+
+    /* One that cannot be looked for cannot be passed over: then opening it says why. */
+    return vfs->xAccess(vfs, file->old_journal, SQLITE_ACCESS_EXISTS, &there) || there;
 }
 
-static bool make_journal(sqlite3 *db, struct fault *fault)
+bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_db,
+                                   struct fault *fault)
 {
     int version, oldest;
-
-    if (!get_version(db, &version, &oldest, fault))
-        return false;
-    if (version > JOURNAL_KNOWN) {
-        *fault = (struct fault){.what = "open the journal", .code = FAULT_NEWER, .sys = version};
-        return false;
-    }
-    return version == JOURNAL_KNOWN ||
-           storefile_exec(db,
-                          "BEGIN IMMEDIATE; CREATE TABLE batch("
-                          " seq INTEGER PRIMARY KEY, sum INT NOT NULL, changes BLOB NOT NULL);"
-                          "PRAGMA user_version = 1; COMMIT",
-                          fault);
-}
-
-bool storefile_connect_journal(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
-{
     sqlite3 *db;
 
-    if (!connect(file->journal, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, &db, fault))
+    if (!connect_reader(file->old_journal, &db, fault))
         return false;
-    if (!use_wal(db, fault) || !storefile_exec(db, WRITER_PRAGMAS, fault) ||
-        !make_journal(db, fault)) {
-        storefile_disconnect(db, true);
-        return false;
+    if (get_version(db, &version, &oldest, fault)) {
+        if (version <= JOURNAL_KNOWN &&
+            storefile_exec(db, "CREATE TABLE IF NOT EXISTS batch(seq, sum, changes)", fault)) {
+            *ret_db = db;
+            return true;
+        }
+        if (version > JOURNAL_KNOWN)
+            *fault =
+                (struct fault){.what = "open the journal", .code = FAULT_NEWER, .sys = version};
     }
-    *ret_db = db;
+    storefile_disconnect(db, true);
+    return false;
+}
+
+/* The database last: what stands beside it is nothing without it. */
+bool storefile_drop_old_journal(const struct storefile *file, struct fault *fault)
+{
+    static const char *const ends[] = {"-wal", "-shm", ""};
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    char path[4096 + 32];
+
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        int code;
+
+        snprintf(path, sizeof path, "%s%s", file->old_journal, ends[i]);
+        code = vfs->xDelete(vfs, path, 1);
+        if (code != SQLITE_OK && code != SQLITE_IOERR_DELETE_NOENT)
+            return set_fault(fault, "remove the old journal", NULL, code);
+    }
     return true;
 }
 
@@ -371,29 +385,6 @@ bool storefile_prepare(sqlite3 *db, const char *const *texts, int count, sqlite3
             SQLITE_OK)
             return set_fault(fault, "prepare a statement", db, 0);
     return true;
-}
-
-bool storefile_anchor(struct storefile *file, struct fault *fault)
-{
-    char rows[16];
-    sqlite3 *db;
-
-    if (!storefile_connect_journal_reader(file, &db, fault))
-        return false;
-    /* The index is opened by the first read; no lock is kept after it. */
-    if (!ask(db, "SELECT count(*) FROM sqlite_schema", rows, sizeof rows, fault)) {
-        storefile_disconnect(db, true);
-        return false;
-    }
-    storefile_lift_anchor(file);
-    file->anchor = db;
-    return true;
-}
-
-void storefile_lift_anchor(struct storefile *file)
-{
-    storefile_disconnect(file->anchor, true);
-    file->anchor = NULL;
 }
 
 void storefile_disconnect(sqlite3 *db, bool after_fault)

@@ -1,4 +1,4 @@
-/* The files store.db and journal.db: their directory and its lock, connections to them, and the
+/* The files store.db and journal.log: their directory and its lock, connections to them, and the
  * versions of their tables. */
 #ifndef STORE_STOREFILE_H
 #define STORE_STOREFILE_H
@@ -10,10 +10,10 @@
 #include <stdbool.h>
 
 struct storefile {
-    char *path;    /* DIR/store.db */
-    char *journal; /* DIR/journal.db */
-    int lock;      /* DIR/lock, flock'ed while we live */
-    sqlite3 *anchor;
+    char *path;        /* DIR/store.db */
+    char *journal;     /* DIR/journal.log, see logfile.h */
+    char *old_journal; /* DIR/journal.db, of the release before */
+    int lock;          /* DIR/lock, flock'ed while we live */
 };
 
 /* Makes the directory if needed (0700) and locks it: a second server on it is refused with our pid.
@@ -30,16 +30,12 @@ bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, st
 bool storefile_empty_wal(sqlite3 *db, struct fault *fault);
 /* Everything is in store.db: the release before may use it again. */
 bool storefile_mark_whole(sqlite3 *db, struct fault *fault);
-/* The same for journal.db. */
-bool storefile_connect_journal(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
-bool storefile_connect_journal_reader(const struct storefile *file, sqlite3 **ret_db,
-                                      struct fault *fault);
-/* A connection that does nothing but hold the index of the journal's WAL while the others are
- * closed after a failure. Without it SQLite would read the WAL anew, and a transaction whose fsync
- * failed, and which was refused for that, would be there after all. Made anew with every good
- * start. */
-bool storefile_anchor(struct storefile *file, struct fault *fault);
-void storefile_lift_anchor(struct storefile *file); /* the file itself is in doubt */
+/* A journal of the release before, which had a database for it: a connection that reads it, and how
+ * it goes when all of it is in ours. */
+bool storefile_has_old_journal(const struct storefile *file);
+bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_db,
+                                   struct fault *fault);
+bool storefile_drop_old_journal(const struct storefile *file, struct fault *fault);
 bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault);
 bool storefile_prepare(sqlite3 *db, const char *const *texts, int count, sqlite3_stmt **ret_sql,
                        struct fault *fault);

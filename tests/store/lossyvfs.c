@@ -1,4 +1,7 @@
-/* Pending writes are listed per file name, because two connections have the same file open. */
+/* Pending writes are listed per file name, because two connections have the same file open.
+ * SQLite's files may be torn at any byte. Of a write to the journal any sectors may be missing, but
+ * a sector is there whole or not at all: that is what disks promise, and what the journal asks for.
+ */
 #include "lossyvfs.h"
 
 #include "base/clock.h"
@@ -11,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILES = 4 };
+enum { FILES = 4, SECTOR = 512 };
 
 struct write {
     struct write *next;
@@ -25,6 +28,7 @@ struct shared { /* what all who have it open see */
     struct write *oldest;
     struct write **end;
     struct file *file; /* one who has it open; NULL: that one closed it */
+    bool in_sectors;
 };
 
 struct file {
@@ -41,6 +45,18 @@ static sqlite3_io_methods methods;
 static struct rnd rnd;
 static int calls_left = -1; /* negative: not armed */
 
+static int write_some_sectors(struct file *file, const struct write *write)
+{
+    uint32_t kept_of = 1 + rnd_below(&rnd, 8); /* from nearly none to nearly all */
+    int code = SQLITE_OK;
+
+    for (int at = 0; at < write->len && code == SQLITE_OK; at += SECTOR)
+        if (rnd_below(&rnd, 9) < kept_of)
+            code =
+                file->real->pMethods->xWrite(file->real, write->bytes + at, SECTOR, write->at + at);
+    return code;
+}
+
 static int flush(struct file *file, bool in_part)
 {
     struct shared *shared = file->shared;
@@ -50,7 +66,13 @@ static int flush(struct file *file, bool in_part)
         int len = write->len;
 
         next = write->next;
-        if (in_part && rnd_below(&rnd, 3) == 0)
+        if (in_part && shared->in_sectors && rnd_below(&rnd, 3)) {
+            if (code == SQLITE_OK)
+                code = write_some_sectors(file, write);
+            free(write);
+            continue;
+        }
+        if (in_part && !shared->in_sectors && rnd_below(&rnd, 3) == 0)
             len = (int)rnd_below(&rnd, (uint32_t)len + 1); /* torn */
         if ((!in_part || rnd_below(&rnd, 2)) && len && code == SQLITE_OK)
             code = file->real->pMethods->xWrite(file->real, write->bytes, len, write->at);
@@ -231,6 +253,7 @@ static struct shared *shared_of(const char *name)
         if (files[i].name[0] == '\0') {
             strncpy(files[i].name, name, sizeof files[i].name - 1);
             files[i].end = &files[i].oldest;
+            files[i].in_sectors = strstr(name, "journal.log") != NULL;
         }
         if (strcmp(files[i].name, name) == 0)
             return &files[i];

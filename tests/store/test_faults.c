@@ -3,9 +3,11 @@
 #include "contract.h"
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/mem.h"
 #include "faultvfs.h"
 #include "store/embedded.h"
+#include "store/logfile.h"
 
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -23,7 +25,7 @@ static int setup(void **state)
     struct rig *rig = mem_new(struct rig);
 
     faultvfs_clear();
-    faultvfs_only("journal.db"); /* what a commit waits for */
+    faultvfs_only("journal.log"); /* what a commit waits for */
     rig_init(rig);
     rig_open(rig);
     embedded_check_always(rig->store);
@@ -596,15 +598,35 @@ static void leave_a_journal(struct rig *rig)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-static void change_journal(struct rig *rig, const char *sql)
+/* All of journal.log, in memory. */
+static struct buf read_journal(struct rig *rig)
+{
+    struct buf bytes = {0};
+    struct stat info;
+    char path[128];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/journal.log", rig->dir);
+    fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &info), 0);
+    buf_reserve(&bytes, (size_t)info.st_size);
+    assert_int_equal(read(fd, bytes.at, (size_t)info.st_size), info.st_size);
+    bytes.len = (size_t)info.st_size;
+    close(fd);
+    return bytes;
+}
+
+static void write_journal(struct rig *rig, struct str bytes)
 {
     char path[128];
-    sqlite3 *db;
+    int fd;
 
-    snprintf(path, sizeof path, "%s/journal.db", rig->dir);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
+    snprintf(path, sizeof path, "%s/journal.log", rig->dir);
+    fd = open(path, O_WRONLY | O_TRUNC | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes.at, bytes.len), bytes.len);
+    close(fd);
 }
 
 static void assert_refused(struct rig *rig, const char *word)
@@ -616,28 +638,125 @@ static void assert_refused(struct rig *rig, const char *word)
     rig->store = NULL;
 }
 
-/* A bit of the journal flips, a batch is missing, or a later release wrote it: it is named, and
- * nothing of it is taken for true. */
+/* A bit of the journal flips, or a batch is missing: it is named, and nothing of it is taken for
+ * true. */
 static void test_a_journal_that_is_not_ours(void **state)
 {
     struct rig *rig = *state;
+    struct buf bytes;
 
     leave_a_journal(rig);
-    change_journal(rig, "CREATE TABLE saved AS SELECT * FROM batch");
-    change_journal(rig, "UPDATE batch SET changes = substr(changes, 1, length(changes) - 1) || "
-                        "x'77' WHERE seq = (SELECT max(seq) FROM batch)");
-    assert_refused(rig, "is not what was written");
-    change_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
-                        "DELETE FROM batch WHERE seq = (SELECT max(seq) - 1 FROM batch)");
+    bytes = read_journal(rig);
+    assert_int_equal(bytes.len, 4 * LOG_PAGE);
+    for (size_t at = 0; at < bytes.len; at += 97) { /* of the last batch, too */
+        bytes.at[at] ^= 1 << at % 8;
+        write_journal(rig, buf_view(&bytes));
+        assert_refused(rig, "is not what was written");
+        bytes.at[at] ^= 1 << at % 8;
+    }
+    for (size_t gone = 1; gone < 3; gone++) { /* as if it had never been written */
+        char page[LOG_PAGE];
+
+        memcpy(page, bytes.at + gone * LOG_PAGE, LOG_PAGE);
+        memset(bytes.at + gone * LOG_PAGE + LOG_SECTOR, 0, LOG_PAGE - LOG_SECTOR);
+        write_journal(rig, buf_view(&bytes));
+        assert_refused(rig, "is not what was written");
+        memcpy(bytes.at + gone * LOG_PAGE, page, LOG_PAGE);
+    }
+    write_journal(rig, (struct str){bytes.at + LOG_PAGE, bytes.len - LOG_PAGE});
     assert_refused(rig, "do not belong together");
-    change_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
-                        "PRAGMA user_version = 999");
-    assert_refused(rig, "newer berth");
-    change_journal(rig, "PRAGMA user_version = 1");
+    write_journal(rig, buf_view(&bytes));
     rig_open(rig);
     for (uint64_t job = 30; job < 34; job++)
         assert_int_equal(rig_get(rig, job), ERR_OK);
     assert_int_equal(rig_counts(rig, "n1").reserved, 4);
+    buf_free(&bytes);
+}
+
+/* The batches of journal.log, in the database that the release before would have left. */
+static void make_old_journal(struct rig *rig)
+{
+    struct arena arena = {0};
+    struct logfile log;
+    struct str bytes;
+    uint64_t first = (uint64_t)ask(rig, "SELECT journal_seq FROM meta");
+    uint64_t last;
+    int64_t size;
+    char path[128];
+    sqlite3 *db;
+    sqlite3_stmt *add;
+
+    snprintf(path, sizeof path, "%s/journal.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db,
+                     "PRAGMA journal_mode = WAL; CREATE TABLE batch(seq INTEGER PRIMARY KEY,"
+                     " sum INT NOT NULL, changes BLOB NOT NULL); PRAGMA user_version = 1",
+                     NULL, NULL, NULL),
+        SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "INSERT INTO batch VALUES(?1, ?2, ?3)", -1, &add, NULL),
+                     SQLITE_OK);
+    snprintf(path, sizeof path, "%s/journal.log", rig->dir);
+    assert_true(logfile_open(&log, path, false));
+    assert_true(logfile_end(&log, first, UINT64_MAX, &last));
+    assert_int_equal(last, first + 4);
+    for (uint64_t seq = first + 1; seq <= last; seq++) {
+        assert_true(logfile_read(&log, seq, &arena, &bytes, &size));
+        sqlite3_bind_int64(add, 1, (int64_t)seq);
+        sqlite3_bind_int64(add, 2, crc32c(bytes));
+        sqlite3_bind_blob(add, 3, bytes.at, (int)bytes.len, SQLITE_TRANSIENT);
+        assert_int_equal(sqlite3_step(add), SQLITE_DONE);
+        sqlite3_reset(add);
+    }
+    sqlite3_finalize(add);
+    sqlite3_close(db);
+    logfile_close(&log);
+    arena_free(&arena);
+}
+
+static void change_old_journal(struct rig *rig, const char *sql)
+{
+    char path[128];
+    sqlite3 *db;
+
+    snprintf(path, sizeof path, "%s/journal.db", rig->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* The release before was killed: its journal is taken over, wherever that was cut off, and gone
+ * then; one that is damaged, or a later release's, is named. */
+static void test_the_journal_of_the_release_before(void **state)
+{
+    struct rig *rig = *state;
+    struct buf bytes;
+    char path[128];
+
+    leave_a_journal(rig);
+    bytes = read_journal(rig);
+    make_old_journal(rig);
+    write_journal(rig, (struct str){bytes.at, 0});
+    change_old_journal(rig, "CREATE TABLE saved AS SELECT * FROM batch");
+    change_old_journal(rig, "UPDATE batch SET changes = substr(changes, 1, length(changes) - 1) || "
+                            "x'77' WHERE seq = (SELECT max(seq) FROM batch)");
+    assert_refused(rig, "is not what was written");
+    change_old_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
+                            "DELETE FROM batch WHERE seq = (SELECT max(seq) - 1 FROM batch)");
+    write_journal(rig, (struct str){bytes.at, 0});
+    assert_refused(rig, "do not belong together");
+    change_old_journal(rig, "DELETE FROM batch; INSERT INTO batch SELECT * FROM saved;"
+                            "PRAGMA user_version = 999");
+    assert_refused(rig, "newer berth");
+    change_old_journal(rig, "PRAGMA user_version = 1");
+    write_journal(rig, (struct str){bytes.at, 2 * LOG_PAGE}); /* half of it was taken over */
+    rig_open(rig);
+    for (uint64_t job = 30; job < 34; job++)
+        assert_int_equal(rig_get(rig, job), ERR_OK);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 4);
+    snprintf(path, sizeof path, "%s/journal.db", rig->dir);
+    assert_int_not_equal(access(path, F_OK), 0);
+    buf_free(&bytes);
 }
 
 /* The release before knows of no journal: store.db is its again after a clean stop, and only
@@ -648,7 +767,7 @@ static void test_the_release_before(void **state)
     char path[128];
 
     some_work(rig);
-    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 3);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 4);
     rig_close(rig);
     assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 2);
     /* What that release then writes is found: the journal has nothing to set against it. */
@@ -664,7 +783,7 @@ static void test_the_release_before(void **state)
     rig_open(rig);
     assert_work(rig);
     leave_a_journal(rig);
-    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 3);
+    assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 4);
     rig_open(rig);
     assert_int_equal(rig_get(rig, 33), ERR_OK);
 }
@@ -936,6 +1055,7 @@ int main(void)
         TEST(test_tables_stay_full),
         TEST(test_a_copy_fails),
         TEST(test_a_journal_that_is_not_ours),
+        TEST(test_the_journal_of_the_release_before),
         TEST(test_the_release_before),
         TEST(test_no_sync_without_a_change),
         TEST(test_directory_in_use),

@@ -25,7 +25,7 @@ static void load(struct fixture *fixture)
                                    .terms = {RIG_RUN_MS, RIG_F2F_MS},
                                    .breaker = breaker_defaults};
 
-    assert_true(journal_open(&fixture->journal, &fixture->file));
+    assert_true(journal_open(&fixture->journal, &fixture->file, UINT64_MAX));
     assert_true(journal_settle(&fixture->journal));
     assert_true(ledger_load(&fixture->ledger, &config));
 }
@@ -371,7 +371,7 @@ static void flush_all(struct fixture *fixture)
 
     flush_init(&flush, &fixture->file, 0, 0);
     do
-        assert_true(flush_step(&flush, 0, fixture->now_ms, 1, &more));
+        assert_true(flush_step(&flush, fixture->journal.seq, 0, fixture->now_ms, 1, &more));
     while (flush.job_count > 0);
     flush_close(&flush, false);
 }
@@ -385,7 +385,6 @@ static size_t bytes_allocated(struct fixture *fixture)
     struct mallinfo2 heap;
 
     sqlite3_db_release_memory(fixture->journal.tables);
-    sqlite3_db_release_memory(fixture->journal.db);
     if (__sanitizer_get_current_allocated_bytes)
         return __sanitizer_get_current_allocated_bytes();
     heap = mallinfo2();
@@ -408,7 +407,7 @@ static void test_a_waiting_job_is_small(void **state)
     unload(fixture);
     flush_all(fixture);
 
-    assert_true(journal_open(&fixture->journal, &fixture->file));
+    assert_true(journal_open(&fixture->journal, &fixture->file, UINT64_MAX));
     assert_true(journal_settle(&fixture->journal));
     assert_int_equal(fixture->journal.rows.jobs.count, 0);
     before = bytes_allocated(fixture);

@@ -222,21 +222,13 @@ static void bulk_answered(struct store_op *op)
     put_more(put);
 }
 
-/* The larger of the two. */
 static int64_t wal_bytes(struct rig *rig)
 {
-    static const char *const names[] = {"store.db-wal", "journal.db-wal"};
-    int64_t bytes = 0;
+    struct stat info;
+    char path[128];
 
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct stat info;
-        char path[128];
-
-        snprintf(path, sizeof path, "%s/%s", rig->dir, names[i]);
-        if (!stat(path, &info) && (int64_t)info.st_size > bytes)
-            bytes = (int64_t)info.st_size;
-    }
-    return bytes;
+    snprintf(path, sizeof path, "%s/store.db-wal", rig->dir);
+    return stat(path, &info) ? 0 : (int64_t)info.st_size;
 }
 
 /* Under load without a pause the WAL starts over again and again instead of growing: three times as
