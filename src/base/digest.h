@@ -20,5 +20,7 @@ bool digest_equal(const char *a, const char *b);
  * every machine and in every release; not for hash tables, and no proof against a person. */
 
 uint32_t crc32c(struct str bytes);
+/* The same without what the processor may have for it. */
+uint32_t crc32c_plain(struct str bytes);
 
 #endif
