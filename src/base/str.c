@@ -13,16 +13,6 @@
 
 /* --- borrowed --- */
 
-struct str str_of(const char *text)
-{
-    return text ? (struct str){.at = text, .len = strlen(text)} : STR_NONE;
-}
-
-bool str_eq(struct str a, struct str b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.at, b.at, a.len) == 0);
-}
-
 bool str_is(struct str a, const char *text)
 {
     assert(text);
@@ -304,38 +294,16 @@ bool str_is_text(struct str a)
 
 enum { BUF_CAP_MIN = 256 };
 
-void buf_reserve(struct buf *buf, size_t more)
+void buf_grow(struct buf *buf, size_t more)
 {
     size_t need = buf->len + more;
     size_t cap = buf->cap ? buf->cap : BUF_CAP_MIN;
 
     assert(buf->len <= buf->cap && need >= more);
-    if (need <= buf->cap)
-        return;
     while (cap < need)
         cap = cap > SIZE_MAX / 2 ? need : cap * 2;
     buf->at = mem_resize(buf->at, cap);
     buf->cap = cap;
-}
-
-void buf_add(struct buf *buf, const void *bytes, size_t len)
-{
-    if (len == 0)
-        return;
-    buf_reserve(buf, len);
-    memcpy(buf->at + buf->len, bytes, len);
-    buf->len += len;
-}
-
-void buf_str(struct buf *buf, struct str text)
-{
-    buf_add(buf, text.at, text.len);
-}
-
-void buf_char(struct buf *buf, char c)
-{
-    buf_reserve(buf, 1);
-    buf->at[buf->len++] = c;
 }
 
 void buf_int(struct buf *buf, int64_t value)
@@ -381,18 +349,8 @@ void buf_drop(struct buf *buf, size_t len)
         memmove(buf->at, buf->at + len, buf->len);
 }
 
-void buf_clear(struct buf *buf)
-{
-    buf->len = 0;
-}
-
 void buf_free(struct buf *buf)
 {
     free(buf->at);
     *buf = (struct buf){0};
-}
-
-struct str buf_view(const struct buf *buf)
-{
-    return (struct str){.at = buf->at, .len = buf->len};
 }

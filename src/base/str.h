@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define COUNT_OF(array)                 (sizeof(array) / sizeof((array)[0]))
@@ -19,8 +20,17 @@ struct str {
 #define STR_FMT      "%.*s"
 #define STR_ARG(s)   (int)(s).len, (s).at
 
-struct str str_of(const char *text); /* NULL gives STR_NONE */
-bool str_eq(struct str a, struct str b);
+/* NULL gives STR_NONE. */
+static inline struct str str_of(const char *text)
+{
+    return text ? (struct str){.at = text, .len = strlen(text)} : STR_NONE;
+}
+
+static inline bool str_eq(struct str a, struct str b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.at, b.at, a.len) == 0);
+}
+
 bool str_is(struct str a, const char *text);
 bool str_eq_nocase(struct str a, struct str b); /* ASCII */
 bool str_starts(struct str a, struct str prefix);
@@ -53,15 +63,50 @@ struct buf {
     size_t cap;
 };
 
-void buf_reserve(struct buf *buf, size_t more); /* room for `more` bytes behind len */
-void buf_add(struct buf *buf, const void *bytes, size_t len);
-void buf_str(struct buf *buf, struct str text);
-void buf_char(struct buf *buf, char c);
+void buf_grow(struct buf *buf, size_t more); /* buf_reserve() when there is no room yet */
+
+/* Room for `more` bytes behind len. Like what follows it is called for every few bytes that are
+ * written, and nearly always there is room. */
+static inline void buf_reserve(struct buf *buf, size_t more)
+{
+    if (__builtin_expect(more > buf->cap - buf->len, 0))
+        buf_grow(buf, more);
+}
+
+static inline void buf_add(struct buf *buf, const void *bytes, size_t len)
+{
+    if (len == 0)
+        return;
+    buf_reserve(buf, len);
+    memcpy(buf->at + buf->len, bytes, len);
+    buf->len += len;
+}
+
+static inline void buf_str(struct buf *buf, struct str text)
+{
+    buf_add(buf, text.at, text.len);
+}
+
+static inline void buf_char(struct buf *buf, char c)
+{
+    buf_reserve(buf, 1);
+    buf->at[buf->len++] = c;
+}
+
 void buf_int(struct buf *buf, int64_t value);
 __attribute__((format(printf, 2, 3))) void buf_fmt(struct buf *buf, const char *fmt, ...);
 void buf_drop(struct buf *buf, size_t len); /* the first `len` bytes */
-void buf_clear(struct buf *buf);            /* keeps the memory */
 void buf_free(struct buf *buf);
-struct str buf_view(const struct buf *buf);
+
+/* Keeps the memory. */
+static inline void buf_clear(struct buf *buf)
+{
+    buf->len = 0;
+}
+
+static inline struct str buf_view(const struct buf *buf)
+{
+    return (struct str){.at = buf->at, .len = buf->len};
+}
 
 #endif

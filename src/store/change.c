@@ -14,13 +14,10 @@
 
 static void put_number(struct buf *to, uint64_t value)
 {
-    char bytes[10];
-    size_t len = 0;
-
+    buf_reserve(to, 10);
     for (; value >= 128; value >>= 7)
-        bytes[len++] = (char)(value | 128);
-    bytes[len++] = (char)value;
-    buf_add(to, bytes, len);
+        to->at[to->len++] = (char)(value | 128);
+    to->at[to->len++] = (char)value;
 }
 
 static void put_signed(struct buf *to, int64_t value)
@@ -155,7 +152,7 @@ struct source {
     bool bad;
 };
 
-static uint64_t get_number(struct source *from)
+static uint64_t get_long_number(struct source *from)
 {
     uint64_t value = 0;
 
@@ -172,6 +169,15 @@ static uint64_t get_number(struct source *from)
     }
     from->bad = true;
     return 0;
+}
+
+/* Nearly all are of one byte. */
+static inline uint64_t get_number(struct source *from)
+{
+    if (from->bad || from->rest.len == 0 || (unsigned char)*from->rest.at >= 128)
+        return get_long_number(from);
+    from->rest.len--;
+    return (unsigned char)*from->rest.at++;
 }
 
 static int64_t get_signed(struct source *from)
