@@ -73,6 +73,10 @@ enum {
     WS_CLOSE_MS = 2000, /* for the peer to answer our close frame */
     WS_CONTROL_MAX = 125,
     WS_FRAME_OVERHEAD = 14,
+    FRAME_FIN = 0x80,   /* in the first byte */
+    FRAME_MASK = 0x80,  /* in the second, above the length or what stands for it: */
+    FRAME_LEN_16 = 126, /* two more bytes have the length */
+    FRAME_LEN_64 = 127, /* or eight */
 };
 
 const struct ws_limits ws_limits_default = {
@@ -89,6 +93,7 @@ struct ws_loop {
     int spare_count;
     wslay_frame_context_ptr writer;
     struct buf *out; /* where the frame being written goes */
+    struct buf text; /* of the frame being read */
 };
 
 /* --- wslay's callbacks --- */
@@ -152,6 +157,7 @@ static void free_part(struct loop_part *part)
         reader_free(reader);
     }
     wslay_frame_context_free(wsl->writer);
+    buf_free(&wsl->text);
     wsl->loop->ws = NULL;
     free(wsl);
 }
@@ -201,6 +207,20 @@ static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
 
 /* --- writing --- */
 
+/* A frame that is not masked is a few bytes and the payload. */
+static void put_frame(struct buf *out, uint8_t opcode, struct str payload)
+{
+    uint8_t head[10] = {(uint8_t)(FRAME_FIN | opcode)};
+    int len_bytes = payload.len > 0xffff ? 8 : payload.len >= FRAME_LEN_16 ? 2 : 0;
+
+    head[1] = (uint8_t)(len_bytes == 8 ? FRAME_LEN_64 : len_bytes ? FRAME_LEN_16 : payload.len);
+    for (int i = 0; i < len_bytes; i++)
+        head[2 + i] = (uint8_t)(payload.len >> 8 * (len_bytes - 1 - i));
+    buf_reserve(out, payload.len + sizeof head);
+    buf_add(out, head, 2 + (size_t)len_bytes);
+    buf_str(out, payload);
+}
+
 static bool send_frame(struct ws_private *p, uint8_t opcode, struct str payload)
 {
     struct ws_loop *wsl = ws_loop(p->ws.loop);
@@ -214,6 +234,10 @@ static bool send_frame(struct ws_private *p, uint8_t opcode, struct str payload)
     wsl->out = net_room(p->net, payload.len + WS_FRAME_OVERHEAD);
     if (!wsl->out)
         return false;
+    if (!p->client) {
+        put_frame(wsl->out, opcode, payload);
+        return true;
+    }
     do {
         ssize_t sent = wslay_frame_send(wsl->writer, &frame);
 
@@ -426,6 +450,63 @@ static void take_piece(struct ws_private *p, const struct wslay_frame_iocb *fram
         end_frame(p, pieces, piece);
 }
 
+static void unmask(char *to, const char *from, size_t len, const char mask[4])
+{
+    uint64_t wide, word;
+    size_t i = 0;
+
+    memcpy(&wide, mask, 4);
+    memcpy((char *)&wide + 4, mask, 4);
+    for (; i + sizeof word <= len; i += sizeof word) {
+        memcpy(&word, from + i, sizeof word);
+        word ^= wide;
+        memcpy(to + i, &word, sizeof word);
+    }
+    for (; i < len; i++)
+        to[i] = (char)(from[i] ^ mask[i % 4]);
+}
+
+/* What nearly every frame of a client is: a text in one frame that has come whole, and is not long.
+ * Everything else is wslay's, which must be between two frames for this. */
+static bool take_short(struct ws_private *p)
+{
+    struct ws_reader *reader = p->reader;
+    const unsigned char *at = (const unsigned char *)reader->input.at;
+    struct buf *text = &ws_loop(p->ws.loop)->text;
+    struct wslay_frame_iocb frame;
+    size_t head = 6, len;
+
+    if (p->client || p->in_frame || reader->inside > 0 || reader->input.len < head ||
+        at[0] != (FRAME_FIN | WSLAY_TEXT_FRAME) || !(at[1] & FRAME_MASK))
+        return false;
+    len = at[1] & ~FRAME_MASK;
+    if (len == FRAME_LEN_64)
+        return false;
+    if (len == FRAME_LEN_16) {
+        len = (size_t)at[2] << 8 | at[3];
+        head = 8;
+        if (len < FRAME_LEN_16)
+            return false;
+    }
+    if (reader->input.len < head + len)
+        return false;
+    buf_clear(text);
+    buf_reserve(text, len + 1);
+    unmask(text->at, (const char *)at + head, len, (const char *)at + head - 4);
+    text->len = len;
+    reader->input.at += head + len;
+    reader->input.len -= head + len;
+    reader->inside = head + len;
+    frame = (struct wslay_frame_iocb){.fin = 1,
+                                      .opcode = WSLAY_TEXT_FRAME,
+                                      .mask = 1,
+                                      .payload_length = len,
+                                      .data = (const uint8_t *)text->at,
+                                      .data_length = len};
+    take_piece(p, &frame);
+    return true;
+}
+
 /* Frames. */
 static void ws_read(struct ws_private *p, struct str bytes)
 {
@@ -438,8 +519,11 @@ static void ws_read(struct ws_private *p, struct str bytes)
         p->reader = reader_take(ws_loop(p->ws.loop));
     p->reader->input = bytes;
     while (!p->net->closing) {
-        ssize_t len = wslay_frame_recv(p->reader->ctx, &frame);
+        ssize_t len;
 
+        if (take_short(p))
+            continue;
+        len = wslay_frame_recv(p->reader->ctx, &frame);
         if (len == WSLAY_ERR_WANT_READ)
             break;
         if (len < 0)
