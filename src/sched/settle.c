@@ -282,10 +282,15 @@ void settle_count(const struct store_head *head)
 {
     const char *state = job_state_name(head->state);
     struct str namespace = namespace_of(str_of(head->type));
-    char label[NAMESPACE_MAX + 16];
+    char label[NAMESPACE_MAX + 16]; /* "NAMESPACE,STATE" */
 
-    assert(job_state_final(head->state));
-    snprintf(label, sizeof label, STR_FMT ",%s", STR_ARG(namespace), state);
+    size_t len = namespace.len < NAMESPACE_MAX ? namespace.len : NAMESPACE_MAX;
+
+    assert(job_state_final(head->state) && strlen(state) < sizeof label - NAMESPACE_MAX - 1);
+    if (len)
+        memcpy(label, namespace.at, len);
+    label[len] = ',';
+    memcpy(label + len + 1, state, strlen(state) + 1);
     metric_add_label(METRIC_JOBS, state, 1);
     metric_add_text(METRIC_NAMESPACE_JOBS, label, 1);
 }
