@@ -22,6 +22,8 @@ static struct str kept(struct arena *arena, struct str text);
 void memtable_init(struct memtable *table)
 {
     *table = (struct memtable){.slab = {.size = sizeof(struct memjob)}};
+    for (int i = 0; i < MEMTABLE_TEXT_CLASSES; i++)
+        table->texts[i].size = (size_t)MEMTABLE_TEXT_MIN << i;
     chain_init(&table->order);
     chain_init(&table->side_order);
     table->changed_end = &table->changed;
@@ -30,15 +32,33 @@ void memtable_init(struct memtable *table)
 
 /* Texts of a row. */
 
+/* Where a text of so many bytes lives, with its NUL; NULL: on the heap. */
+static struct slab *slab_of(struct memtable *table, size_t len)
+{
+    int class = 0;
+
+    while (class < MEMTABLE_TEXT_CLASSES && table->texts[class].size <= len)
+        class ++;
+    return class < MEMTABLE_TEXT_CLASSES ? &table->texts[class] : NULL;
+}
+
 static void drop_text(struct memtable *table, struct str *text)
 {
+    struct slab *slab = slab_of(table, text->len);
+
+    if (!text->at)
+        return;
     table->bytes -= (int64_t)text->len;
-    free((char *)text->at);
+    if (slab)
+        slab_drop(slab, (char *)text->at);
+    else
+        free((char *)text->at);
     *text = STR_NONE;
 }
 
 static void keep_text(struct memtable *table, struct str *kept, struct str text)
 {
+    struct slab *slab = slab_of(table, text.len);
     char *copy;
 
     if (!!kept->at == !!text.at && str_eq(*kept, text))
@@ -46,7 +66,7 @@ static void keep_text(struct memtable *table, struct str *kept, struct str text)
     drop_text(table, kept);
     if (!text.at)
         return;
-    copy = mem_alloc(text.len + 1);
+    copy = slab ? slab_new(slab) : mem_alloc(text.len + 1);
     memcpy(copy, text.at, text.len);
     copy[text.len] = '\0';
     *kept = (struct str){.at = copy, .len = text.len};
@@ -339,6 +359,8 @@ void memtable_free(struct memtable *table)
     map_free(&table->keys);
     map_free(&table->sides);
     slab_free(&table->slab);
+    for (int i = 0; i < MEMTABLE_TEXT_CLASSES; i++)
+        slab_free(&table->texts[i]);
     *table = (struct memtable){0};
 }
 

@@ -32,9 +32,13 @@ struct memside {
     char text[];
 };
 
+/* Texts of up to so many bytes, each class twice the one before; longer ones are the heap's. */
+enum { MEMTABLE_TEXT_MIN = 64, MEMTABLE_TEXT_CLASSES = 5 };
+
 struct memtable {
     struct idmap jobs;
     struct slab slab;
+    struct slab texts[MEMTABLE_TEXT_CLASSES];
     struct idtree by_id;
     struct idtree by_callback;
     struct map keys;                /* Idempotency-Key -> memjob that is new here and has it */
