@@ -103,6 +103,20 @@ static bool sync_file(struct logfile *log)
 
 /* Reading. */
 
+/* A write that found no room may end anywhere: a sector that the file ends in is none. */
+static bool cut_window(struct logfile *log, int64_t at)
+{
+    sqlite3_int64 size = 0;
+    int code = log->file->pMethods->xFileSize(log->file, &size);
+    int64_t end = size - size % LOG_SECTOR - at;
+
+    if (end < 0)
+        end = 0;
+    if (end < (int64_t)log->window.len)
+        memset(log->window.at + end, 0, log->window.len - (size_t)end);
+    return code == SQLITE_OK || fail(log, "read the journal", code, 0);
+}
+
 /* So many bytes of the file; behind its end there are zeros. NULL: that failed. */
 static const char *look(struct logfile *log, int64_t at, size_t len)
 {
@@ -119,18 +133,15 @@ static const char *look(struct logfile *log, int64_t at, size_t len)
 
         code = log->file->pMethods->xRead(log->file, log->window.at + done, (int)some,
                                           at + (int64_t)done);
-        if (code == SQLITE_IOERR_SHORT_READ) { /* the rest of this piece is zeros by now */
-            memset(log->window.at + done + some, 0, want - done - some);
-            break;
-        }
-    }
-    if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ) {
-        fail(log, "read the journal", code, errno);
-        return NULL;
     }
     log->window.len = want;
     log->window_at = at;
-    return log->window.at;
+    if (code == SQLITE_OK || (code == SQLITE_IOERR_SHORT_READ && cut_window(log, at)))
+        return log->window.at;
+    buf_clear(&log->window);
+    if (code != SQLITE_IOERR_SHORT_READ)
+        fail(log, "read the journal", code, errno);
+    return NULL;
 }
 
 static enum sector judge(const char *sector, struct head *ret_head)
@@ -466,12 +477,23 @@ bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *r
     return true;
 }
 
+/* What the file ends in that is no sector: it must not stand between others. */
+static bool cut_end(struct logfile *log)
+{
+    sqlite3_int64 size = 0;
+    int code = log->file->pMethods->xFileSize(log->file, &size);
+
+    if (code == SQLITE_OK && size % LOG_SECTOR)
+        code = log->file->pMethods->xTruncate(log->file, size - size % LOG_SECTOR);
+    return code == SQLITE_OK || fail(log, "cut the journal", code, errno);
+}
+
 bool logfile_settle(struct logfile *log)
 {
     static const char zeros[LOG_PAGE];
     const char *bytes = log->last_at < 0 ? "" : look(log, log->last_at, (size_t)log->last_size);
 
-    if (!bytes)
+    if (!bytes || !cut_end(log))
         return false;
     if (log->last_at >= 0) {
         buf_clear(&log->out);

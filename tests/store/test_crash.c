@@ -299,7 +299,7 @@ static void limit_file_size(const char *dir, bool enough)
 
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = enough ? limit.rlim_max : 1 << 20;
+    limit.rlim_cur = enough ? limit.rlim_max : (1 << 20) + 300; /* in the middle of a sector */
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 

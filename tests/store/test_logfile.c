@@ -272,6 +272,31 @@ static void test_damage(void **state)
     buf_free(&good);
 }
 
+/* A write that found no room ended anywhere, then others go on. */
+static void test_a_cut_end(void **state)
+{
+    struct fixture *fixture = *state;
+    uint64_t last;
+
+    append(fixture, 1, 0);
+    append(fixture, 2, 0);
+    for (int64_t cut = 1; cut < 2 * LOG_SECTOR; cut += 170) {
+        append(fixture, 3, 0);
+        logfile_close(&fixture->log);
+        assert_int_equal(truncate(fixture->path, file_size(fixture) - cut), 0);
+        open_again(fixture);
+        assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
+        assert_int_equal(last, 2);
+        assert_true(logfile_settle(&fixture->log));
+        assert_int_equal(file_size(fixture) % LOG_SECTOR, 0);
+    }
+    for (uint64_t number = 3; number < 9; number++)
+        append(fixture, number, 2);
+    open_again(fixture);
+    assert_true(logfile_end(&fixture->log, 2, UINT64_MAX, &last));
+    assert_int_equal(last, 8);
+}
+
 /* What was refused stays so, and is gone once it was settled. */
 static void test_refused(void **state)
 {
@@ -298,10 +323,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_round_and_round),
-        TEST(test_a_torn_end),
-        TEST(test_damage),
-        TEST(test_refused),
+        TEST(test_round_and_round), TEST(test_a_torn_end), TEST(test_damage),
+        TEST(test_a_cut_end),       TEST(test_refused),
     };
 
     return cmocka_run_group_tests_name("store/logfile", tests, NULL, NULL);
