@@ -272,6 +272,42 @@ static void test_damage(void **state)
     buf_free(&good);
 }
 
+/* A record was torn, and so was the one that was written over it with the same number: what is left
+ * of both never makes one. */
+static void test_torn_twice(void **state)
+{
+    struct fixture *fixture = *state;
+    char bytes[3000];
+    struct buf before, tries[2];
+    bool written;
+    uint64_t last;
+    int64_t size = 0;
+
+    append(fixture, 1, 0);
+    before = snapshot(fixture);
+    for (int i = 0; i < 2; i++) {
+        put_back(fixture, buf_view(&before));
+        open_again(fixture);
+        assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
+        memset(bytes, 'a' + i, sizeof bytes);
+        assert_true(logfile_append(&fixture->log, 2, 0, (struct str){bytes, sizeof bytes}, &size,
+                                   &written));
+        tries[i] = snapshot(fixture);
+    }
+    assert_int_equal(tries[0].len, tries[1].len);
+    assert_int_equal(tries[0].len, before.len + (size_t)size);
+    for (size_t at = before.len + LOG_SECTOR; at < tries[0].len; at += LOG_SECTOR) {
+        memcpy(tries[0].at + before.len, tries[1].at + before.len, at - before.len);
+        put_back(fixture, buf_view(&tries[0]));
+        open_again(fixture);
+        assert_true(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
+        assert_int_equal(last, 1);
+    }
+    buf_free(&before);
+    buf_free(&tries[0]);
+    buf_free(&tries[1]);
+}
+
 /* A write that found no room ended anywhere, then others go on. */
 static void test_a_cut_end(void **state)
 {
@@ -324,7 +360,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_round_and_round), TEST(test_a_torn_end), TEST(test_damage),
-        TEST(test_a_cut_end),       TEST(test_refused),
+        TEST(test_torn_twice),      TEST(test_a_cut_end),  TEST(test_refused),
     };
 
     return cmocka_run_group_tests_name("store/logfile", tests, NULL, NULL);
