@@ -2,7 +2,7 @@
 #ifndef SCHED_SPEC_H
 #define SCHED_SPEC_H
 
-#include "base/json.h"
+#include "base/schema.h"
 #include "model/namespace.h"
 #include "store/store.h"
 
