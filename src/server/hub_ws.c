@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sched/registry.h"
+#include "server/api.h"
 #include "server/hub.h"
 #include "server/peers.h"
 #include "server/rpc.h"
