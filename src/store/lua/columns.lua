@@ -374,25 +374,29 @@ end
 local way_find -- asks the rule
 do
 local batch -- what is U otherwise
-local REPEATED = { -- what a rule may do to a job, and here is done to those that are alike
-  jobs = true, nodes = true, dirty = true, dirty_nodes = true, holds = true, wheel = true, created = true,
-  made = true, active = true, now = true, clock = true, gate_count = true,
-}
+-- What a rule may do to a job beside what its unit is given, and here is done to those that are alike.
+local REPEATED = {created = true}
 
 -- A unit for one job and its node: what a rule does in it happens nowhere else. What it only reads it finds in `around`;
 -- a table of the batch is an empty one for it.
 local unit
 local around = {}
+local added, adds = {}, 0 -- names that the rule wrote beside those it was given, which all are repeated
+local function add(_, name, value)
+  adds = adds + 1
+  added[adds] = name
+  rawset(unit, name, value)
+end
 local BEYOND = {
   __index = function(_, name)
     local value = rawget(batch, name)
     if value ~= nil and type(value) ~= 'table' then return value end
     value = {}
-    unit[name] = value
+    add(unit, name, value)
     return value
   end,
 }
-local APART_FROM_BATCH = {__index = around}
+local APART_FROM_BATCH = {__index = around, __newindex = add}
 
 -- What rules look at for nearly every job, so that they need no function for it.
 local function look_around()
@@ -419,13 +423,15 @@ local function ask_rule(op, j, n)
     now = batch.now, clock = batch.clock, jobs = {[op.job] = j}, nodes = {[n.id] = n}, dirty = {}, dirty_nodes = {},
     holds = {}, wheel = {}, active = batch.active, made = 0, gate_count = 0, -- this node has none
   }, APART_FROM_BATCH)
-  U, call = unit, no_call
+  U, call, adds = unit, no_call, 0
   local ok, answer = pcall(rules[op.verb], op)
   U, call = batch, calls
   local is_same = n.apart == apart
   n.apart, n.task_until, n.f2f_until = apart, task_until, f2f_until
   if not ok or answer.err ~= ERR.OK or answer.duplicate ~= 0 or not is_same then return nil end
-  for name, value in pairs(unit) do
+  for i = 1, adds do
+    local name = added[i]
+    local value = rawget(unit, name)
     if not REPEATED[name] and (type(value) ~= 'table' or next(value)) then return nil end
   end
   return unit, answer.job
