@@ -23,7 +23,7 @@ test: ## install, build with gcc and clang, run everything; closes with `N passe
 
 check: ## for people at work: the tree's rules, unit tests, some of the end-to-end cases; three minutes
 	@tools/install-packages test
-	@tests/run tree unit quick
+	@tests/run tree recipes unit quick
 
 fresh: ## as on a Debian 12 that was just installed (root): clone, make run, the tour, Ctrl-C, make test
 	@tests/fresh $(ARGS)

@@ -22,7 +22,7 @@ RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
 PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md", ROOT / "SECURITY.md"]
 
 # What is the project's in a checkout, and what was built of it.
-CHECKOUT = {"ARCHITECTURE.md", "Makefile", "PROTOCOL.md", "README.md", "SECURITY.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
+CHECKOUT = {"ARCHITECTURE.md", "HACKING.md", "Makefile", "PROTOCOL.md", "README.md", "SECURITY.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
 # What is not typed, because it is what runs this.
 NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
 # What is done in another way.
