@@ -1077,7 +1077,8 @@ static void log_start(const struct agent *agent)
 
 /* SIGHUP: settings are read again, checked whole, and only then taken over; a mistake changes
  * nothing and is reported. What is not FIELD_LIVE waits for a restart. Settings that were live
- * before stay in memory until the end of the process: a run or the link may hold a text of theirs. */
+ * before stay in memory until the end of the process: a run or the link may hold a text of theirs.
+ */
 static void agent_reload(struct agent *agent)
 {
     struct config_source *next = mem_new(struct config_source);
