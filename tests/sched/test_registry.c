@@ -270,6 +270,22 @@ static void signs_of_life_are_written_sparingly(void **state)
     assert_int_equal(atomic_load(&node->heartbeat_ms), rig->mono_ms - 60000);
 }
 
+/* Who may do more again is offered what waits, at once. */
+static void a_raised_max_is_room(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 2);
+    rig_place(rig, "{\"type\":\"t\"}");
+    rig_beat(rig, "{\"node_id\":\"n1\",\"max\":1}");
+    uint64_t job = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":60000}");
+    rig_quiet(rig);
+    assert_int_equal(rig_sends_of(rig, job), 0);
+    rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}");
+    rig_quiet(rig); /* no time passes */
+    assert_int_equal(rig_sends_of(rig, job), 1);
+}
+
 /* A node whose list of runs is empty lost what it ran, unless it has just been given something
  * whose ACK may be on its way. Then its leases would be void. */
 static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **state)
@@ -311,6 +327,7 @@ int main(void)
         ROW(an_answer_comes_when_every_loop_knows),
         ROW(heartbeats_cost_what_they_tell),
         ROW(max_is_never_above_what_was_registered),
+        ROW(a_raised_max_is_room),
         ROW(a_late_heartbeat_does_not_end_a_drain),
         ROW(changes_that_overtake_each_other_end_in_the_stores_order),
         ROW(a_node_that_came_back_is_not_taken_for_the_one_that_left),
