@@ -342,7 +342,7 @@ void guard_audit(struct call *call, int status)
     enum audit_kind kind = call->err == ERR_AUDIT ? AUDIT_REFUSED : audit_kind_of(status);
     struct audit_entry entry;
 
-    if (!call->req || !call->route || (!guard_audited(call->route) && !wrong_token(call)))
+    if (!call->route || (!guard_audited(call->route) && !wrong_token(call)))
         return;
     entry = entry_of(call, kind, status, call->err ? err_name(call->err) : "ok");
     if (entry.kind == AUDIT_REFUSED)

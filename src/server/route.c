@@ -223,8 +223,7 @@ static void request_log(struct call *call, int status)
     struct request_log *log = &call->worker->request_log;
 
     assert(status >= 100 && status < 600);
-    if (!call->req || (status < 500 && !names_itself(call)) ||
-        !may_tell(log, call->worker->loop.wall_ms))
+    if ((status < 500 && !names_itself(call)) || !may_tell(log, call->worker->loop.wall_ms))
         return;
     log_event(status >= 500 ? LOG_WARN : LOG_INFO, "request",
               KS("request_id", call_request_id(call)),
