@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/digest.h"
+#include "base/spare.h"
 #include "model/argv.h"
 #include "model/pool.h"
 #include "model/trace.h"
@@ -88,7 +89,7 @@ static bool is_given(const struct field *field, const struct spec *spec)
 /* `namespace`: for a node; at == NULL: it is in the type. */
 static void write_spec_in(struct spec *spec, struct str namespace, struct arena *arena)
 {
-    struct buf buf = {0};
+    struct buf buf = spare_take();
     struct jsonw w = jsonw_to(&buf);
 
     buf_reserve(&buf, 512);
@@ -110,7 +111,7 @@ static void write_spec_in(struct spec *spec, struct str namespace, struct arena 
     jsonw_end_obj(&w);
     assert(w.depth == 0 && spec->type.at);
     spec->json = arena_str(arena, buf_view(&buf));
-    buf_free(&buf);
+    spare_give(&buf);
 }
 
 static void write_spec(struct spec *spec, struct arena *arena)

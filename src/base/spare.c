@@ -1,0 +1,55 @@
+/* A few for each thread; they go with it. */
+#include "base/spare.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+enum { SPARES = 4, SPARE_BYTES_MAX = 64 << 10 };
+
+struct spares {
+    struct buf bufs[SPARES];
+    int count;
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static _Thread_local struct spares *own;
+
+static void free_spares(void *mem)
+{
+    struct spares *spares = mem;
+
+    while (spares->count > 0)
+        buf_free(&spares->bufs[--spares->count]);
+    free(spares);
+    own = NULL;
+}
+
+static void make_key(void)
+{
+    if (pthread_key_create(&key, free_spares))
+        abort(); /* only a program with a thousand keys has none left */
+}
+
+struct buf spare_take(void)
+{
+    return own && own->count > 0 ? own->bufs[--own->count] : (struct buf){0};
+}
+
+void spare_give(struct buf *buf)
+{
+    if (!own) {
+        pthread_once(&once, make_key);
+        own = mem_new(struct spares);
+        pthread_setspecific(key, own);
+    }
+    if (!buf->at || buf->cap > SPARE_BYTES_MAX || own->count == SPARES) {
+        buf_free(buf);
+        return;
+    }
+    buf_clear(buf);
+    own->bufs[own->count++] = *buf;
+    *buf = (struct buf){0};
+}
