@@ -18,7 +18,8 @@ RETENTION_MS = 600000
 
 
 class LockWatch:
-    """Counts, in a berth process, what each thread locks or waits for (tests/tools/lockwatch.c)."""
+    """Counts, in a berth process, what each thread locks or waits for, and how often it asks for memory
+    (tests/tools/lockwatch.c)."""
 
     library = pathlib.Path(BINARY).parent / "tests" / "lockwatch.so"
 
@@ -28,12 +29,18 @@ class LockWatch:
 
     def counts(self):
         """{name of a thread: locks taken and waited for so far}, of threads with the same name their sum."""
+        return self._column(0)
+
+    def allocations(self):
+        return self._column(1)
+
+    def _column(self, number):
         counts = collections.Counter()
         data = self.path.read_bytes()
         for at in range(0, len(data), 32):
-            name, locks = struct.unpack_from("<16sQ", data, at)
+            name, *row = struct.unpack_from("<16sQQ", data, at)
             if name[0]:
-                counts[name.split(b"\0")[0].decode()] += locks
+                counts[name.split(b"\0")[0].decode()] += row[number]
         return counts
 
 
@@ -226,3 +233,31 @@ class Gates(Case):
         self.assertGreater(sum(after.values()), 0, "somebody took one since the start, or nothing is counted")
         self.gate("no lock on the dispatch path", f"{locks} locks or waits of {len(loops)} loops in 500 whole lives", "0",
                   loops and locks == 0)
+
+
+@tags("load")
+class Steady(Case):
+    """The embedded store, once everything has been used before."""
+
+    WARM, JOBS = 5000, 10000
+
+    def whole_jobs(self, server, count):
+        load = pathlib.Path(BINARY).parent / "bench" / "load"
+        subprocess.run([load, "sat", "--port", str(server.port), "--jobs", str(count), "--protocol", "socket"], check=True,
+                       stdout=subprocess.DEVNULL, timeout=300 * SLOW)
+
+    def test_no_lock_and_no_allocation(self):
+        """Of the loop and of the store's thread, in whole lives of jobs over WebSockets. What is seldom (a buffer that
+        grows, a table of the last second) may ask for memory; what is done for each job may not, but for the list of its
+        ended attempts."""
+        watch = LockWatch(self.dir / "steady.counts")
+        server = self.start(loops=1, env=watch.env)
+        self.whole_jobs(server, self.WARM)
+        locks, allocations = watch.counts(), watch.allocations()
+        self.whole_jobs(server, self.JOBS)
+        locks, allocations = watch.counts() - locks, watch.allocations() - allocations
+        self.assertGreater(allocations["berth-flush"], self.JOBS, "SQLite asks for each row, or nothing is counted")
+        self.assertLess(allocations["berth-loop-0"], self.JOBS // 4, allocations)
+        self.assertLess(allocations["berth-store"], self.JOBS * 5 // 4, allocations)
+        self.assertLess(locks["berth-loop-0"], self.JOBS // 20, "connections come and go")
+        self.assertEqual(locks["berth-store"], 0)

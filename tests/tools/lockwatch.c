@@ -1,6 +1,7 @@
-/* Preloaded into a program: counts for each thread how often it takes or waits for a lock. The
- * counts are in a file (LOCKWATCH), a row for each thread: its name (16 bytes), a count (8), 8
- * unused. What is counted is every call, also one that finds the lock free. */
+/* Preloaded into a program: counts for each thread how often it takes or waits for a lock, and how
+ * often it asks for memory. The counts are in a file (LOCKWATCH), a row for each thread: its name
+ * (16 bytes), locks (8), allocations (8). What is counted is every call, also one that finds the
+ * lock free. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,8 +18,8 @@ enum { ROWS = 256 };
 
 struct row {
     char name[16];
-    uint64_t count;
-    uint64_t unused;
+    uint64_t locks;
+    uint64_t allocations;
 };
 
 static struct row *rows;
@@ -39,18 +40,44 @@ __attribute__((constructor)) static void open_rows(void)
         rows = at;
 }
 
-/* A thread gets its row with its first lock; its name may come later than that. */
-static void count(void)
+/* A thread gets its row with its first call; its name may come later than that, so it is asked for
+ * each time. */
+static struct row *row(void)
 {
+    static struct row nobody;
+
     if (!rows)
-        return;
+        return &nobody;
     if (!own) {
         int mine = atomic_fetch_add(&next, 1);
 
         own = &rows[mine < ROWS ? mine : ROWS - 1];
     }
     prctl(PR_GET_NAME, own->name);
-    own->count++;
+    return own;
+}
+
+/* Glibc's own names: dlsym() itself asks for memory. */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t number, size_t size);
+void *__libc_realloc(void *mem, size_t size);
+
+void *malloc(size_t size)
+{
+    row()->allocations++;
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t number, size_t size)
+{
+    row()->allocations++;
+    return __libc_calloc(number, size);
+}
+
+void *realloc(void *mem, size_t size)
+{
+    row()->allocations++;
+    return __libc_realloc(mem, size);
 }
 
 #define WATCH(name, params, args)                                                                  \
@@ -60,7 +87,7 @@ static void count(void)
                                                                                                    \
         if (!real)                                                                                 \
             real = (int(*) params)dlsym(RTLD_NEXT, #name);                                         \
-        count();                                                                                   \
+        row()->locks++;                                                                            \
         return real args;                                                                          \
     }
 
