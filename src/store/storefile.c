@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,10 +133,20 @@ static enum err in_use(int lock, const char *data_dir, struct problem *why)
                        data_dir, pid);
 }
 
+/* SQLite counts what it allocates, under a lock that all its threads share; nobody asks. Refused
+ * when it is at work already: then it goes on counting. */
+static void stop_counting(void)
+{
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+}
+
 enum err storefile_claim(struct storefile *file, const char *data_dir, struct problem *why)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char path[4096 + 16];
     int lock;
+
+    pthread_once(&once, stop_counting);
 
     if (!make_dirs(data_dir))
         return problem_set(why, ERR_IO, "data_dir", "The data directory %s cannot be made: %s.",
