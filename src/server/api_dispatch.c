@@ -110,7 +110,6 @@ static void note_session(const struct submit *submit, struct worker *worker)
 static void answer(struct submit *submit)
 {
     struct call *call = submit->user;
-    struct buf buf = {0};
 
     note_session(submit, call->worker);
     job_id_text(submit->dispatch->job, call->job_id);
@@ -118,19 +117,20 @@ static void answer(struct submit *submit)
     if (submit->dispatch->node)
         call->about_node = submit->dispatch->node->id;
     if (submit->err) {
-        struct jsonw w = call_problem_begin(call, &buf, &submit->why);
+        struct buf refusal = {0};
+        struct jsonw w = call_problem_begin(call, &refusal, &submit->why);
 
         refusal_write(&w, submit);
-        call_problem_end(call, &buf, &w, &submit->why);
+        call_problem_end(call, &refusal, &w, &submit->why);
         return;
     }
-    struct jsonw w = jsonw_to(&buf);
+    struct buf *buf = call_buf(call);
+    struct jsonw w = jsonw_to(buf);
     call->job = submit->dispatch->head.id;
     jsonw_obj(&w);
     submit_write(&w, submit);
     jsonw_end_obj(&w);
-    call_json(call, submit->queued ? 202 : 200, &buf);
-    buf_free(&buf);
+    call_json(call, submit->queued ? 202 : 200, buf);
 }
 
 /* Idempotency-Key: header, or beside the job in a frame; 1 to 255 visible characters. False:
