@@ -66,6 +66,7 @@ struct submit_socket {
     struct idmap by_job; /* -> struct follow * */
     struct follows ends; /* to be told */
     struct buf late;     /* answers for a reader that is behind, each behind its length */
+    size_t wanted;       /* by an end that found no room; 0: none did */
 };
 
 /* One message. Lives until its answer, which may come after the socket went. */
@@ -121,7 +122,10 @@ int64_t submit_socket_credit(int64_t queue_bytes_max)
 /* No more of what can wait: ends, and credit for more answers. */
 static bool is_behind(const struct submit_socket *socket)
 {
-    return ws_is_behind(socket->ws, (size_t)socket->limits.queue_bytes_max / 4);
+    size_t max = (size_t)socket->limits.queue_bytes_max;
+    size_t room = max > socket->wanted ? max - socket->wanted : 0;
+
+    return ws_is_behind(socket->ws, room < max / 4 ? room : max / 4);
 }
 
 /* Answers must leave, but not be the reason to give up a slow reader: there are at most as many as
@@ -300,6 +304,12 @@ static void say_ended(struct follow *follow, const struct store_record *record)
     jsonw_kint(&w, "ended_ms", head->ended_ms);
     jsonw_kraw(&w, "result", record ? record->result : STR_NONE);
     jsonw_end_obj(&w);
+    if (!ws_takes(socket->ws, socket->all->frame.len)) { /* a long result */
+        socket->wanted = socket->all->frame.len;
+        follow_place(follow, FOLLOW_ENDS);
+        return;
+    }
+    socket->wanted = 0;
     ws_send(socket->ws, buf_view(&socket->all->frame));
     follow_over(follow);
 }

@@ -17,6 +17,7 @@ static struct {
     struct ws ws;
     struct buf sent; /* frames, a line each */
     bool behind;
+    bool full; /* one more does not fit */
     int close_code;
     struct call *calls[CALLS_MAX]; /* dispatches, in order */
     int call_count;
@@ -29,6 +30,7 @@ struct ws *__wrap_ws_accept(struct http_request *req, const struct ws_handler *h
                             const struct ws_limits *limits, void *user);
 bool __wrap_ws_send(struct ws *ws, struct str text);
 bool __wrap_ws_is_behind(struct ws *ws, size_t bytes);
+bool __wrap_ws_takes(struct ws *ws, size_t bytes);
 void __wrap_ws_close(struct ws *ws, int code, const char *reason);
 void __wrap_sched_send(struct sched_loop *loop, struct store_op *op);
 void __wrap_api_dispatch_entry(struct call *call);
@@ -57,6 +59,11 @@ bool __wrap_ws_send(struct ws *ws, struct str text)
 bool __wrap_ws_is_behind(struct ws *ws, size_t bytes)
 {
     return world.behind;
+}
+
+bool __wrap_ws_takes(struct ws *ws, size_t bytes)
+{
+    return !world.full;
 }
 
 void __wrap_ws_close(struct ws *ws, int code, const char *reason)
@@ -444,6 +451,24 @@ static void what_the_store_could_not_say_is_asked_again(void **state)
                 "\"ended_ms\":0,\"result\":null}\n");
 }
 
+/* A long result, for a reader that has not read all of what came before. */
+static void an_end_without_room_waits(void **state)
+{
+    open_socket(*state);
+    hear_submit(1);
+    dispatched(0, JOB);
+    buf_clear(&world.sent);
+    ended(*state, JOB);
+    world.full = true;
+    is_read(0, ERR_OK, JOB_DONE);
+    assert_said("");
+    assert_int_equal(world.close_code, 0);
+    world.full = false;
+    tick(*state);
+    is_read(1, ERR_OK, JOB_DONE);
+    assert_said(ENDED(1, "j00000000000nw"));
+}
+
 /* Between the registration and the read of an attach, and behind it. */
 static void an_attached_job_is_told_once_whenever_it_ends(void **state)
 {
@@ -602,6 +627,7 @@ int main(void)
         ROW(a_reader_that_is_behind_gets_nothing_more),
         ROW(an_end_that_was_read_too_late_is_not_lost),
         ROW(what_the_store_could_not_say_is_asked_again),
+        ROW(an_end_without_room_waits),
         ROW(an_attached_job_is_told_once_whenever_it_ends),
         ROW(two_with_one_key_are_told_one_end),
         ROW(one_attached_before_it_was_there),
