@@ -1,4 +1,4 @@
-/* A few for each thread; they go with it. */
+/* Some for each thread; they go with it. */
 #include "base/spare.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-enum { SPARES = 4, SPARE_BYTES_MAX = 64 << 10 };
+enum { SPARES = 64, SPARE_BYTES_MAX = 16 << 10 };
 
 struct spares {
     struct buf bufs[SPARES];

@@ -17,6 +17,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/metrics.h"
+#include "base/spare.h"
 #include "base/str.h"
 #include "io/ip.h"
 #include "io/loop.h"
@@ -24,9 +25,7 @@
 #include "io/wheel.h"
 
 enum {
-    NET_SPARE_BUFS = 64,             /* empty write buffers kept for the next writer */
-    NET_SPARE_BYTES_MAX = 16 * 1024, /* a bigger one is given back to the heap */
-    NET_LINGER_MS = 2000,            /* how long a closed connection may take to drain */
+    NET_LINGER_MS = 2000, /* how long a closed connection may take to drain */
     NET_BACKLOG = 1024,
     NET_KEEPALIVE_S = 30,
     NET_USER_TIMEOUT_MS = 60000,
@@ -91,8 +90,6 @@ struct net_loop {
     struct net_conn_queue behind; /* whose readers have not taken all, the longest first */
     int64_t behind_bytes;         /* of all of them */
     struct wheel wheel;
-    struct buf spare[NET_SPARE_BUFS];
-    int spare_count;
     char *plain; /* TLS_RECORD_BYTES, NULL until the first TLS connection */
 };
 
@@ -136,27 +133,6 @@ static void unmark_dirty(struct net_private *p)
     if (p->dirty)
         TAILQ_REMOVE(&p->net->dirty, p, dirty_link);
     p->dirty = false;
-}
-
-/* --- buffers that wait for their next writer, so that an idle connection holds none --- */
-
-static void spare_take(struct net_loop *net, struct buf *buf)
-{
-    assert(!buf->at && net->spare_count >= 0);
-    if (net->spare_count > 0)
-        *buf = net->spare[--net->spare_count];
-}
-
-static void spare_give(struct net_loop *net, struct buf *buf)
-{
-    if (net->spare_count == NET_SPARE_BUFS || buf->cap > NET_SPARE_BYTES_MAX) {
-        buf_free(buf);
-        return;
-    }
-    buf->len = 0;
-    if (buf->at)
-        net->spare[net->spare_count++] = *buf;
-    *buf = (struct buf){0};
 }
 
 /* --- readers that are behind ---
@@ -204,7 +180,7 @@ static void on_written(uv_write_t *req, int status)
 
     assert(p->flight == flight);
     p->flight = NULL;
-    spare_give(p->net, &flight->bytes);
+    spare_give(&flight->bytes);
     free(flight);
     count_behind(p);
     if (uv_is_closing((uv_handle_t *)&p->tcp))
@@ -233,7 +209,7 @@ static void send_wire(struct net_private *p, struct buf *wire)
     if (sent < 0)
         sent = 0;
     if ((size_t)sent == wire->len) {
-        spare_give(p->net, wire);
+        spare_give(wire);
         return;
     }
     flight = mem_new(struct net_flight);
@@ -281,7 +257,7 @@ void net_flush(struct net_conn *conn)
                 net_conn_fail(conn, tls_error(p->tls));
                 return;
             }
-            spare_give(p->net, &p->out);
+            spare_give(&p->out);
         }
         if (conn->closing)
             tls_end(p->tls);
@@ -323,7 +299,7 @@ struct buf *net_room(struct net_conn *conn, size_t bytes)
             return NULL;
     }
     if (!p->out.at)
-        spare_take(p->net, &p->out);
+        p->out = spare_take(); /* an idle connection holds none */
     buf_reserve(&p->out, bytes);
     mark_dirty(p);
     return &p->out;
@@ -680,8 +656,6 @@ static void free_part(struct loop_part *part)
     assert(LIST_EMPTY(&net->conns));
     while (!LIST_EMPTY(&net->listeners))
         net_listener_free(LIST_FIRST(&net->listeners));
-    while (net->spare_count > 0)
-        buf_free(&net->spare[--net->spare_count]);
     free(net->plain);
     net->loop->net = NULL;
     free(net);
