@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "model/lease.h"
 #include "model/namespace.h"
-#include "model/pool.h"
+#include "model/selector.h"
 
 enum {
     LEASE_MS = 45000, /* until a server says otherwise */
@@ -80,6 +80,8 @@ static struct jsonw new_body(struct node_lease *node_lease)
 static void take_rows(struct node_lease *node_lease, const struct json *labels,
                       const struct json *namespaces, const struct json *rows)
 {
+    static const struct json none = {.type = JSON_OBJ};
+    struct selector_facts facts = {.id = node_lease->node_id, .labels = labels ? labels : &none};
     bool allowed = node_lease->config->allow_deployments;
     const struct json *row = json_first(rows);
     struct arena arena = {0};
@@ -89,7 +91,7 @@ static void take_rows(struct node_lease *node_lease, const struct json *labels,
         struct str id = json_str(json_get(row, "id"), &arena);
         struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), &arena);
         bool fits =
-            (!selector.len || selector_match(selector, labels)) && namespace_in(namespaces, id);
+            (!selector.len || selector_match(selector, &facts)) && namespace_in(namespaces, id);
 
         if (json_str_is(json_get(row, "type"), "daemon")) {
             if (fits && allowed)

@@ -65,6 +65,7 @@ enum err problem_set(struct problem *why, enum err err, const char *field, const
         return err;
     why->err = err;
     why->line = 0;
+    why->column = 0;
     snprintf(why->field, sizeof why->field, "%s", field ? field : "");
     va_start(args, fmt);
     vsnprintf(why->detail, sizeof why->detail, fmt, args);

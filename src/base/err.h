@@ -70,6 +70,7 @@ enum err err_by_name(const char *wire, int http); /* ERR_INTERNAL when unknown *
 struct problem {
     enum err err;
     int line;         /* of a file, 0 when it is not about a file */
+    int column;       /* of the field's text, from 1; 0 when it is not about one character */
     char field[64];   /* "" when it is not about one field */
     char detail[320]; /* a whole sentence */
 };

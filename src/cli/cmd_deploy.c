@@ -9,7 +9,7 @@
 #include "cli/list.h"
 #include "cli/request.h"
 #include "model/deploy.h"
-#include "model/pool.h"
+#include "model/selector.h"
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
@@ -101,14 +101,35 @@ static int cmd_deploy_apply(struct cli *cli)
     return code;
 }
 
-static bool any_matches(const struct json *nodes, struct str selector)
+static struct selector_facts facts_of(struct cli *cli, const struct json *node)
 {
+    return (struct selector_facts){.id = show_member(cli, node, "node_id"),
+                                   .labels = json_get(node, "labels")};
+}
+
+/* False: some node matches, or this client cannot tell. Else it says what each lacks. */
+static bool print_unmatched(struct cli *cli, const struct json *nodes, struct str text)
+{
+    struct selector selector;
+    struct buf why = {0};
     const struct json *node = json_first(nodes);
 
-    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
-        if (selector_match(selector, json_get(node, "labels")))
-            return true;
-    return false;
+    if (selector_read(text, "selector", &cli->arena, &selector, NULL) || selector.count == 0)
+        return false;
+    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
+        struct selector_facts facts = facts_of(cli, node);
+
+        buf_fmt(&why, "  " STR_FMT "  ", STR_ARG(facts.id));
+        if (!selector_explain(&selector, &facts, &why)) {
+            buf_free(&why);
+            return false;
+        }
+        buf_char(&why, '\n');
+    }
+    fprintf(cli->out, "\nNo node matches " STR_FMT ".\n" STR_FMT, STR_ARG(text),
+            STR_ARG(table_harmless_lines(&cli->arena, buf_view(&why))));
+    buf_free(&why);
+    return true;
 }
 
 /* Nobody has it: what each node last said of claiming. */
@@ -121,10 +142,8 @@ static void print_why(struct cli *cli, struct str selector)
         return;
     nodes = json_get(json, "nodes");
     node = json_first(nodes);
-    if (selector.len && !any_matches(nodes, selector)) {
-        fprintf(cli->out, "\nNo node matches " STR_FMT ".\n", STR_ARG(selector));
+    if (print_unmatched(cli, nodes, selector))
         return;
-    }
     fprintf(cli->out, "\nNobody has claimed it. What nodes last said:\n");
     for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
         const struct json *claim = json_get(node, "claim");

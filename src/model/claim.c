@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "model/deploy.h"
 #include "model/namespace.h"
-#include "model/pool.h"
+#include "model/selector.h"
 
 enum {
     CLAIM_INTERVAL_MS = 5000,
@@ -194,7 +194,9 @@ static bool failed_on(const struct deploy_row *row, struct str address)
 
 static bool matches(const struct claim_node *node, const struct deploy_row *row)
 {
-    return (!row->selector.len || selector_match(row->selector, node->labels)) &&
+    struct selector_facts facts = {.id = node->address, .labels = node->labels};
+
+    return (!row->selector.len || selector_match(row->selector, &facts)) &&
            namespace_in(node->namespaces, row->id);
 }
 

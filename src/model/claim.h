@@ -30,7 +30,7 @@ double score_resource(const struct score_usage *usage, const struct score_weight
 /* A node that is online, as one cycle sees it. */
 struct claim_node {
     struct str address;
-    const struct json *labels;     /* for selectors; NULL: none */
+    const struct json *labels;     /* for selectors; NULL: not known */
     const struct json *namespaces; /* of which it takes deployments; NULL: of all */
     bool takes; /* below danger, neither draining nor full: it would claim if asked */
     bool usage_known;

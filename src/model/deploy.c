@@ -8,7 +8,7 @@
 #include "base/schema.h"
 #include "base/url.h"
 #include "model/argv.h"
-#include "model/pool.h"
+#include "model/selector.h"
 
 /* --- owners --- */
 
@@ -126,7 +126,6 @@ bool deploy_release(struct deploy_row *row, const struct names *lost)
 
 enum {
     PACKAGE_MAX = 256,
-    SELECTOR_MAX = 4096,
     URL_MAX = 2048,
     WORDS_MAX = 256,           /* of a command with its arguments, and of the environment */
     WORDS_BYTES_MAX = 1 << 20, /* together: half of what Linux passes to a program */
@@ -188,8 +187,8 @@ static const struct field fields[] = {
     FIELD_ROW(deploy_spec, enabled, BOOL),
     FIELD_ROW(deploy_spec, package_name, STR, .max = PACKAGE_MAX),
     FIELD_ROW(deploy_spec, package_version, STR, .max = PACKAGE_MAX),
-    FIELD_ROW(deploy_spec, selector, STR, .max = SELECTOR_MAX,
-              .help = "labels its node must have: key=value,key=value"),
+    FIELD_ROW(deploy_spec, selector, STR, .max = SELECTOR_BYTES_MAX,
+              .help = "a selector, what its node must be like: zone in (eu,us), !spot"),
     ROW("command", deploy_spec, command_given, JSON, .shape = COMMAND_SHAPE,
         .help = "a text for the shell (when there are no args), or a program and its arguments"),
     ROW("args", deploy_spec, args_given, JSON, .shape = "[string|number]"),
@@ -435,9 +434,8 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
         err = check_size(&spec, why);
     if (!err)
         err = read_health(&spec, arena, why);
-    if (!err && spec.selector.at && !selector_valid(spec.selector))
-        err = problem_set(why, ERR_BAD_FIELD, "selector",
-                          "selector must be labels like zone=eu,gpu=yes.");
+    if (!err)
+        err = selector_check(spec.selector, SELECTOR_FULL, "selector", why);
     if (!err && restart->max_ms != FIELD_OFF && restart->min_ms != FIELD_OFF &&
         restart->max_ms < restart->min_ms)
         err = problem_set(why, ERR_BAD_FIELD, "restart.max_ms",

@@ -71,20 +71,10 @@ void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX]);
 /* Trimmed, lower-cased, 1..POOL_LANG_MAX of [a-z0-9-]; false: not a language code. */
 bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret);
 
-/* Label selectors: `key=value[,key=value]*`, all must match. */
-
-/* Keys and values are 1 to 64 of [A-Za-z0-9_.-], no key twice; empty is valid. */
-bool selector_valid(struct str selector);
-/* `labels` is a JSON object of texts (NULL: none). An empty selector matches all, an invalid one
- * nothing. */
-bool selector_match(struct str selector, const struct json *labels);
-/* Appends a valid one with its terms in an order of ours: those that ask for the same are equal. */
-void selector_sorted(struct str selector, struct buf *to);
-
 /* Which servers a type of work may go to, and in which order: a table the
  * configuration fills. Pure, no allocation. */
 
-/* An entry of `servers` is a server's id, a label selector (it has a '='), or "*" for any. */
+/* An entry of `servers` is a server's id, "*" for any, or a selector: what is no id. */
 struct routing_route {
     struct str type;
     struct strs servers; /* in order of preference */

@@ -8,6 +8,7 @@
 
 #include "model/level.h"
 #include "model/pool.h"
+#include "model/selector.h"
 #include "sched/sched.h"
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
@@ -167,7 +168,9 @@ static bool on_route(const struct sched *sched, const struct spec *spec,
 
 static bool has_labels(const struct spec *spec, const struct snap_node *member)
 {
-    return !spec->requires.at || selector_match(spec->requires, member->facts->label_values);
+    struct selector_facts facts = {.id = member->node->id, .labels = member->facts->label_values};
+
+    return selector_fits(&spec->selector, &facts);
 }
 
 static bool is_admitted(const struct spec *spec, const struct snap_node *member)
@@ -452,7 +455,7 @@ void candidates_choose(struct dispatch *dispatch)
     /* Few nodes may fit a selector: a sample could miss them all. */
     if (dispatch->only)
         choose_it(dispatch, pool, again_ok, &rules);
-    else if (dispatch->scan || dispatch->spec.requires.at ||
+    else if (dispatch->scan || dispatch->spec.selector.count ||
              dispatch->loop->sched->config.node_rules.namespaces ||
              (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
         choose_by_scan(dispatch, members, count, again_ok, &rules);

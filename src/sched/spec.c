@@ -50,7 +50,7 @@ static const struct field fields[] = {
     ROW(secrets, JSON, SPEC_TASK | SPEC_SHOWN_SET, "[\"key\"]", .shape = "[string]|{string}",
         .help = "names of secrets of its node, or {VARIABLE: name}"),
     ROW(requires, STR, SPEC_TASK | SPEC_SHOWN_SET, "\"zone=eu\"", .max = 1024,
-        .help = "labels its node must have: key=value,key=value"),
+        .help = "a selector, what its node must be like: zone in (eu,us), !spot"),
     ROW(interactive, BOOL, SPEC_TASK | SPEC_SHOWN_SET, "true"),
     ROW(queue_ms, MS, SPEC_TASK | SPEC_SHOWN_SET, "30000", .max = DAY_MS,
         .help = "how long it may wait for a slot"),
@@ -141,9 +141,9 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
         return err;
     const struct json *options = json_get(body, "options");
     spec->options_raw = json_is_null(options) ? NULL : options;
-    if (spec->requires.at && !selector_valid(spec->requires))
-        return problem_set(why, ERR_BAD_FIELD, "requires",
-                           "requires must be a selector like \"region=cn,gpu=yes\".");
+    err = selector_read(spec->requires, "requires", arena, &spec->selector, why);
+    if (err)
+        return err;
     if (spec->traceparent.at && !trace_valid(spec->traceparent))
         return problem_set(why, ERR_BAD_FIELD, "traceparent",
                            "traceparent must be like "
@@ -304,8 +304,8 @@ uint64_t spec_lane(const struct spec *spec)
                 spec->options.require_asr);
     else
         buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
-    if (!spec->f2f && spec->requires.at)
-        selector_sorted(spec->requires, &text);
+    if (!spec->f2f)
+        selector_canonical(&spec->selector, &text);
     digest_sha256_hex(buf_view(&text), digest);
     buf_free(&text);
     digest[DIGITS] = 0;

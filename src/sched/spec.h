@@ -4,6 +4,7 @@
 
 #include "base/schema.h"
 #include "model/namespace.h"
+#include "model/selector.h"
 #include "store/store.h"
 
 /* Marks of the rows of spec_schema: where a field of a job appears. Every one is kept in its record
@@ -37,7 +38,8 @@ struct spec {
     struct str title;
     int64_t priority;
     const struct json *payload, *command, *secrets;
-    struct str requires; /* a label selector */
+    struct str requires;      /* a selector */
+    struct selector selector; /* the same, read */
     bool interactive;
     int64_t queue_ms, timeout_ms;
     int64_t max_attempts; /* FIELD_OFF: the configured one */

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "model/pool.h"
+#include "model/selector.h"
 #include "server/api.h"
 #include "server/api_deploy.h"
 #include "server/messages.h"
@@ -143,6 +143,7 @@ static void assignments_write(struct jsonw *w, const struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
     const struct json *labels = label_values(own->call, op->node);
+    const struct selector_facts facts = {.id = op->node, .labels = labels};
     const struct node_rules *rules = &own->call->worker->sched->sched->config.node_rules;
     const struct json *namespaces = node_rules_namespaces(rules, op->node);
     bool fixed = node_rules_fix(rules, op->node, "labels");
@@ -154,7 +155,7 @@ static void assignments_write(struct jsonw *w, const struct deploy_call *own)
     for (size_t i = 0; i < op->u.renew.count; i++) {
         const struct deploys_row *row = &op->u.renew.items[i];
 
-        if (row->spec.type == DEPLOY_DAEMON && (!selector_match(row->spec.selector, labels) ||
+        if (row->spec.type == DEPLOY_DAEMON && (!selector_match(row->spec.selector, &facts) ||
                                                 !is_admitted(own->call, op->node, row->spec.id)))
             continue;
         jsonw_obj(w);

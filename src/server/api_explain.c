@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "model/level.h"
+#include "model/selector.h"
 #include "sched/explain.h"
 #include "sched/sched.h"
 #include "sched/spec.h"
@@ -88,12 +89,20 @@ static void say_tried(struct buf *to, const struct scene *scene)
 
 static void say_requires(struct buf *to, const struct scene *scene)
 {
-    struct str wants = scene->style->spec ? scene->style->spec->requires : STR_NONE;
+    const struct spec *spec = scene->style->spec;
+    const struct snap_node *member = scene->member;
 
-    if (wants.len)
-        buf_fmt(to, "Its labels are not what the job requires: " STR_FMT ".", STR_ARG(wants));
-    else
-        buf_str(to, STR("Its labels are not what the job requires."));
+    buf_str(to, STR("Its labels are not what the job requires"));
+    if (spec && spec->selector.count > 0) {
+        struct selector_facts facts = {.id = scene->id,
+                                       .labels = member ? member->facts->label_values : NULL};
+
+        buf_str(to, STR(": "));
+        /* It may be gone, or have others now. */
+        if (!member || !selector_explain(&spec->selector, &facts, to))
+            buf_str(to, spec->requires);
+    }
+    buf_char(to, '.');
 }
 
 static void say_level(struct buf *to, const struct scene *scene)

@@ -9,6 +9,7 @@
 #include "base/metrics.h"
 #include "model/level.h"
 #include "model/pool.h"
+#include "model/selector.h"
 #include "sched/node_report.h"
 #include "sched/registry.h"
 #include "sched/sched.h"
@@ -215,7 +216,8 @@ void api_node_list(struct call *call)
     const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct str cursor = http_query(call->req, "cursor");
     struct str health = http_query(call->req, "health");
-    struct str selector = http_query(call->req, "selector");
+    struct selector selector;
+    struct problem why;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     int64_t limit = LIST_DEFAULT, shown = 0;
@@ -229,9 +231,9 @@ void api_node_list(struct call *call)
                    "health must be registering, ready, degraded, draining or offline.");
         return;
     }
-    if (!selector_valid(selector)) {
-        call_error(call, ERR_BAD_FIELD, "selector",
-                   "selector must be labels like zone=eu,gpu=yes.");
+    if (selector_read(http_query(call->req, "selector"), "selector", call->arena, &selector,
+                      &why)) {
+        call_problem(call, &why);
         return;
     }
     jsonw_obj(&w);
@@ -239,10 +241,11 @@ void api_node_list(struct call *call)
     jsonw_arr(&w);
     for (; shown < limit && (node = snapshot_next(snapshot, &at)); last = node) {
         enum node_health now = (enum node_health)atomic_load(&node->node->health);
+        struct selector_facts facts = {.id = node->node->id, .labels = node->facts->label_values};
 
         if (health.at && now != node_health_by_name(health))
             continue;
-        if (!selector_match(selector, node->facts->label_values))
+        if (!selector_fits(&selector, &facts))
             continue;
         jsonw_obj(&w);
         node_write(&w, node, call->worker->sched);

@@ -72,6 +72,7 @@ static const struct field problem[] = {
     HAS("error", "ErrorName"),
     HAS("detail", "string", "a whole sentence"),
     MAY("field", "string", "the field that is to blame"),
+    MAY_IN("column", "integer", 1, 0, "the character of its text where it is wrong"),
     MAY("reasons", "{integer}"),
     MAY("attempt_id", "integer", "the current one"),
     MAY("state", "string"),

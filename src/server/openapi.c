@@ -26,7 +26,7 @@ static const struct {
     {"session_id", "string", "only of this session"},
     {"node_id", "string", "only of this node"},
     {"health", "string", "only of this health"},
-    {"selector", "string", "only with these labels: key=value,key=value"},
+    {"selector", "string", "only what it matches, like zone in (eu,us), !spot"},
     {"dry_run", "string", "1: tell what would happen, and change nothing"},
     {"enabled", "boolean", "only those switched on, or off"},
     {"address", "string", "only of this node; empty: of none"},

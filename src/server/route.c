@@ -694,6 +694,8 @@ void problem_write(struct jsonw *w, const struct problem *why)
     jsonw_kstr(w, "detail", str_of(why->detail));
     if (why->field[0])
         jsonw_kstr(w, "field", str_of(why->field));
+    if (why->column)
+        jsonw_kint(w, "column", why->column);
 }
 
 struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why)

@@ -230,7 +230,7 @@ struct deploys_op {
             bool owner_online; /* the server sees the owner; counts for one more lease_ms */
             int64_t lease_ms;
             bool seed;                 /* leases do not count */
-            const struct json *labels; /* CLAIM: the node's; NULL: none */
+            const struct json *labels; /* CLAIM: the node's; NULL: not known */
             bool failed;               /* YIELD: it cannot run here; `reason` says why */
             int64_t version;           /* YIELD: of the spec that failed */
             struct str reason;         /* YIELD; at == NULL: none */

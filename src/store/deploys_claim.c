@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "model/claim.h"
 #include "model/namespace.h"
-#include "model/pool.h"
+#include "model/selector.h"
 #include "store/deploys_row.h"
 
 /* --- leases and claims --- */
@@ -488,6 +488,7 @@ static bool refuse_claim(struct work *work)
 bool deploys_claim(struct work *work)
 {
     struct deploys_op *op = work->op;
+    struct selector_facts facts = {.id = op->node, .labels = op->u.claim.labels};
     struct lease owner = {0};
     bool mass_loss = false;
     int64_t changed = 0;
@@ -506,7 +507,7 @@ bool deploys_claim(struct work *work)
         return deploys_meta(work);
     }
     if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
-        !selector_match(op->row.spec.selector, op->u.claim.labels))
+        !selector_match(op->row.spec.selector, &facts))
         op->refusal = DEPLOYS_SELECTOR;
     if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
         !check_mass_loss(work, &owner, &mass_loss))

@@ -46,7 +46,7 @@ class Cli(Case):
         self.assertEqual(self.cli("node", "ls", "-l", "zone=eu,disk=ssd", "-o", "name"), "a1\na3\n")
         self.assertEqual(self.cli("node", "ls", "-l", "zone=eu", "-l", "disk=hdd", "-o", "name"), "")
         self.assertEqual(self.cli("node", "ls", "--health", "offline", "-o", "name"), "")
-        self.cli("node", "ls", "--selector", "nonsense", code=2)
+        self.cli("node", "ls", "--selector", "no sense", code=2)
         self.cli("node", "ls", "--health", "well", code=2)
         page = self.json("node", "ls", "--limit", "2")
         self.assertEqual(([node["node_id"] for node in page["nodes"]], page["next_cursor"]), (["a1", "a2"], "a2"))

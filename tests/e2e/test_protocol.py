@@ -21,7 +21,7 @@ LISTS = {
     "GET /v1/breakers` lists `{": ("Breaker", ()),
     "24h` (at most 7 days) adds up whole hours: `{": ("Report", ()),
     "`refused` lists `{": ("Report.refused", ()),
-    "application/problem+json` with `": ("Problem", ("field", "reasons", "attempt_id", "state", "node_id", "job_id", "explain",
+    "application/problem+json` with `": ("Problem", ("field", "column", "reasons", "attempt_id", "state", "node_id", "job_id", "explain",
                                                     "reason", "address", "generation")),
     "`takes_work`, and `why_not` `{": ("Node.why_not", ()),
     "`running_jobs`, a list of `{": ("Run", ()),

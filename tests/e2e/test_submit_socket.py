@@ -204,7 +204,7 @@ class Written(SubmitCase):
         client = Submitter(server)
         told = [client.welcome, client.submit({"type": "none"}), client.submit({"type": "dev"}, "placed", idempotency_key="k"),
                 client.submit({"type": "dev"}, "placed", idempotency_key="k"), client.submit({"type": "dev"}, "refused"),
-                client.submit({"type": "dev", "queue_ms": 600000}, "waiting"), client.submit({"type": 7}, "refused")]
+                client.submit({"type": "dev", "queue_ms": 600000}, "waiting"), client.submit({"type": "dev", "requires": ","}, "refused")]
         told += [client.attach(told[2]["job_id"]), Submitter(server).attach(told[2]["job_id"])]
         self.finish(node, told[2])
         told += [client.ended(told[2])]

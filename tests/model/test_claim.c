@@ -209,6 +209,39 @@ static void test_selectors_do_not_starve(void **state)
     assert_true(str_is(a.order[0]->id, "3"));
 }
 
+/* Terms beyond equality are shared out by the same rule; who is not known has nothing, and lacks
+ * nothing. */
+static void test_selectors_of_every_kind(void **state)
+{
+    static const struct {
+        const char *selector, *taker; /* NULL: nobody */
+    } cases[] = {
+        {"!gpu", "a"},         {"gpu in (yes,maybe)", "b"}, {"name != a", "b"},
+        {"cores >= 10", "b"},  {"cores < 10", NULL},        {"gpu notin (yes)", "a"},
+        {"no selector", NULL}, {"gpu=yes,", NULL},
+    };
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true},
+                                 {.address = STR("c"), .takes = true}};
+
+    assert_int_equal(json_parse(STR("{}"), &arena, &nodes[0].labels, NULL), ERR_OK);
+    assert_int_equal(
+        json_parse(STR("{\"gpu\":\"yes\",\"cores\":\"16\"}"), &arena, &nodes[1].labels, NULL),
+        ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct deploy_row rows[] = {row("1", "", cases[i].selector)};
+
+        for (size_t n = 0; n < COUNT_OF(nodes); n++) {
+            const char *me = nodes[n].address.at;
+            bool mine = cases[i].taker && str_is(nodes[n].address, cases[i].taker);
+
+            if ((plan(me, nodes, 3, rows, 1).count == 1) != mine ||
+                (share(me, nodes, 3, rows, 1).count == 1) != mine)
+                fail_msg("%s: %s", cases[i].selector, me);
+        }
+    }
+}
+
 /* What one node alone may have is not dealt to another, nor the other way round. */
 static void test_nodes_that_are_kept_for_some(void **state)
 {
@@ -409,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_environment_sets_interval_and_weights),
         cmocka_unit_test(test_a_node_that_takes_nothing_does_not_block_the_others),
         cmocka_unit_test(test_selectors_do_not_starve),
+        cmocka_unit_test(test_selectors_of_every_kind),
         cmocka_unit_test(test_nodes_that_are_kept_for_some),
         cmocka_unit_test(test_shares_are_disjoint_and_level),
         cmocka_unit_test(test_a_share_keeps_to_the_rules),

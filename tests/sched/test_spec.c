@@ -82,7 +82,7 @@ static void bad_input_names_its_field(void **state)
         {false, "{\"type\":\"dev\",\"queue_ms\":-1}", "queue_ms"},
         {false, "{\"type\":\"dev\",\"queue_ms\":86400001}", "queue_ms"},
         {false, "{\"type\":\"dev\",\"timeout_ms\":\"soon\"}", "timeout_ms"},
-        {false, "{\"type\":\"dev\",\"requires\":\"gpu\"}", "requires"},
+        {false, "{\"type\":\"dev\",\"requires\":\"gpu gpu\"}", "requires"},
         {false, "{\"type\":\"dev\",\"requires\":\"gpu=yes,\"}", "requires"},
         {false, "{\"type\":\"dev\",\"command\":{}}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[]}", "command"},
@@ -375,6 +375,10 @@ static void a_lane_is_of_those_who_wait_for_the_same(void **state)
         {"{\"src_lang\":\"EN\",\"tgt_lang\":\"zh\",\"session_id\":\"s\"}", true, 12},
         {"{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"require_tts\":true}}", true, -1},
         {"{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"options\":{\"require_asr\":true}}", true, -1},
+        {"{\"type\":\"a\",\"requires\":\" c == d, ca in (a),c-=x ,a=b\"}", false, 9},
+        {"{\"type\":\"a\",\"requires\":\"z in (eu,us),!spot,c>=4\"}", false, -1},
+        {"{\"type\":\"a\",\"requires\":\"c >= 04.0, !spot, z in (us, eu)\"}", false, 18},
+        {"{\"type\":\"a\",\"requires\":\"z notin (eu,us),!spot,c>=4\"}", false, -1},
     };
     struct arena *arena = *state;
     uint64_t lanes[COUNT_OF(rows)];
@@ -393,6 +397,8 @@ static void a_lane_is_of_those_who_wait_for_the_same(void **state)
     }
     /* Instances of two releases wait in the same: this is sha256("task a 0 "). */
     assert_true(lanes[0] == UINT64_C(0x7856b1696a89334f));
+    /* sha256("task a 0 a=b,c-=x,c=d,ca=a"): equality waits where it always did. */
+    assert_true(lanes[9] == UINT64_C(0x2ac3d64677040d56));
 }
 
 int main(void)

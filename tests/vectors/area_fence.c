@@ -1,17 +1,48 @@
-/* ext_selector, ext_lease. */
+/* ext_selector, selector, ext_lease. */
 #include "vec.h"
 
 #include "model/lease.h"
-#include "model/pool.h"
+#include "model/selector.h"
 
+/* The contract of equality: the product in the mode `selectors: equality`. */
 bool area_ext_selector(struct vec *vec)
 {
     struct str selector = vec_str(vec, vec->in, "selector");
+    struct selector_facts facts = {.labels = json_get(vec->in, "labels")};
+    bool valid = !selector_check(selector, SELECTOR_EQUALITY, "selector", NULL);
 
     jsonw_obj(vec->w);
-    jsonw_kbool(vec->w, "valid", selector_valid(selector));
-    jsonw_kbool(vec->w, "match", selector_match(selector, json_get(vec->in, "labels")));
+    jsonw_kbool(vec->w, "valid", valid);
+    jsonw_kbool(vec->w, "match", valid && selector_match(selector, &facts));
     jsonw_end_obj(vec->w);
+    return true;
+}
+
+/* All terms. */
+bool area_selector(struct vec *vec)
+{
+    struct str text = vec_str(vec, vec->in, "selector");
+    struct selector_facts facts = {.id = vec_str(vec, vec->in, "name"),
+                                   .labels = json_get(vec->in, "labels")};
+    struct selector selector;
+    struct problem problem = {0};
+    struct buf canonical = {0}, why = {0};
+    bool valid = !selector_read(text, "selector", vec->arena, &selector, &problem);
+
+    jsonw_obj(vec->w);
+    jsonw_kbool(vec->w, "valid", valid);
+    jsonw_kbool(vec->w, "match", selector_match(text, &facts));
+    if (valid) {
+        selector_canonical(&selector, &canonical);
+        jsonw_kstr(vec->w, "canonical", canonical.len ? buf_view(&canonical) : STR(""));
+        if (selector_explain(&selector, &facts, &why))
+            jsonw_kstr(vec->w, "why", buf_view(&why));
+    } else {
+        jsonw_kint(vec->w, "column", problem.column);
+    }
+    jsonw_end_obj(vec->w);
+    buf_free(&canonical);
+    buf_free(&why);
     return true;
 }
 

@@ -35,7 +35,7 @@ vec_run area_server_routing, area_cluster_status;
 vec_run area_store_degradation, area_cache_layers, area_cache_jitter;
 vec_run area_active_nodes, area_lost_addresses, area_deployment_counts, area_eligibility;
 vec_run area_resource_eligibility, area_candidate_order, area_claim_cas, area_claim_cycle;
-vec_run area_claim_config, area_lost_grace, area_ext_selector, area_ext_lease;
+vec_run area_claim_config, area_lost_grace, area_ext_selector, area_selector, area_ext_lease;
 
 /* A member by name. Absent and null read as the fallback; a wrong type does too. */
 struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */

@@ -48,6 +48,7 @@ static const struct vec_area areas[] = {
     {.name = "claim_config", .run = area_claim_config},
     {.name = "lost_grace", .run = area_lost_grace},
     {.name = "ext_selector", .run = area_ext_selector},
+    {.name = "selector", .run = area_selector},
     {.name = "ext_lease", .run = area_ext_lease},
 };
 

@@ -1,0 +1,611 @@
+/* The grammar of selectors, what their terms mean, and how one that does not match is explained.
+ * To add an operator, add a row to `ops`; what is known of a node beside its labels is a row of
+ * `facts`. Who is matched against what is the caller's business. */
+#include "model/selector.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- numbers --- */
+
+/* Decimals of any length, compared exactly: no label is rounded. */
+struct decimal {
+    bool negative;
+    struct str whole;    /* without zeros in front */
+    struct str fraction; /* without zeros at the end */
+};
+
+static size_t digits_at(struct str text, size_t at)
+{
+    size_t count = 0;
+
+    while (at + count < text.len && text.at[at + count] >= '0' && text.at[at + count] <= '9')
+        count++;
+    return count;
+}
+
+/* -?[0-9]+(\.[0-9]+)? */
+static bool decimal_read(struct str text, struct decimal *ret)
+{
+    size_t at = text.len > 0 && text.at[0] == '-';
+    struct str whole = {.at = text.at + at, .len = digits_at(text, at)}, fraction = {0};
+    bool negative = at > 0;
+
+    if (whole.len == 0)
+        return false;
+    at += whole.len;
+    if (at < text.len && text.at[at] == '.') {
+        fraction = (struct str){.at = text.at + at + 1, .len = digits_at(text, at + 1)};
+        if (fraction.len == 0)
+            return false;
+        at += 1 + fraction.len;
+    }
+    if (at != text.len)
+        return false;
+    while (whole.len > 0 && whole.at[0] == '0')
+        whole = (struct str){.at = whole.at + 1, .len = whole.len - 1};
+    while (fraction.len > 0 && fraction.at[fraction.len - 1] == '0')
+        fraction.len--;
+    *ret = (struct decimal){
+        .negative = negative && whole.len + fraction.len > 0, .whole = whole, .fraction = fraction};
+    return true;
+}
+
+static int decimal_cmp(const struct decimal *a, const struct decimal *b)
+{
+    int order;
+
+    if (a->negative != b->negative)
+        return a->negative ? -1 : 1;
+    if (a->whole.len != b->whole.len)
+        order = a->whole.len < b->whole.len ? -1 : 1;
+    else if ((order = str_cmp(a->whole, b->whole)) == 0)
+        order = str_cmp(a->fraction, b->fraction);
+    return a->negative ? (order < 0) - (order > 0) : order;
+}
+
+/* The shortest text of the same number. */
+static void decimal_write(const struct decimal *number, struct buf *to)
+{
+    if (number->negative)
+        buf_char(to, '-');
+    buf_str(to, number->whole.len ? number->whole : STR("0"));
+    if (number->fraction.len > 0) {
+        buf_char(to, '.');
+        buf_str(to, number->fraction);
+    }
+}
+
+/* --- what operators mean --- */
+
+static bool one_of(struct str values, struct str value)
+{
+    while (values.at)
+        if (str_eq(str_trim(str_cut(&values, ',')), value))
+            return true;
+    return false;
+}
+
+/* False: one of them is no number, and nothing can be said. */
+static bool compare(struct str value, struct str limit, int *ret_order)
+{
+    struct decimal left, right;
+
+    if (!decimal_read(value, &left) || !decimal_read(limit, &right))
+        return false;
+    *ret_order = decimal_cmp(&left, &right);
+    return true;
+}
+
+static bool holds_has(struct str values, struct str value)
+{
+    return true;
+}
+
+static bool holds_lacks(struct str values, struct str value)
+{
+    return false;
+}
+
+static bool holds_is(struct str values, struct str value)
+{
+    return str_eq(values, value);
+}
+
+static bool holds_not(struct str values, struct str value)
+{
+    return !str_eq(values, value);
+}
+
+static bool holds_notin(struct str values, struct str value)
+{
+    return !one_of(values, value);
+}
+
+static bool holds_more(struct str values, struct str value)
+{
+    int order;
+
+    return compare(value, values, &order) && order > 0;
+}
+
+static bool holds_more_eq(struct str values, struct str value)
+{
+    int order;
+
+    return compare(value, values, &order) && order >= 0;
+}
+
+static bool holds_less(struct str values, struct str value)
+{
+    int order;
+
+    return compare(value, values, &order) && order < 0;
+}
+
+static bool holds_less_eq(struct str values, struct str value)
+{
+    int order;
+
+    return compare(value, values, &order) && order <= 0;
+}
+
+enum takes { TAKES_NONE, TAKES_WORD, TAKES_NUMBER, TAKES_LIST };
+
+static const struct {
+    const char *sign; /* behind the key */
+    const char *alias;
+    enum takes takes;
+    bool (*holds)(struct str values, struct str value); /* `value` is the label's */
+    bool missing;                                       /* whether it holds without the label */
+} ops[] = {
+    [SELECTOR_HAS] = {.sign = "", .holds = holds_has},
+    [SELECTOR_LACKS] = {.sign = "", .holds = holds_lacks, .missing = true},
+    [SELECTOR_IS] = {.sign = "=", .alias = "==", .takes = TAKES_WORD, .holds = holds_is},
+    [SELECTOR_NOT] = {.sign = "!=", .takes = TAKES_WORD, .holds = holds_not, .missing = true},
+    [SELECTOR_IN] = {.sign = "in", .takes = TAKES_LIST, .holds = one_of},
+    [SELECTOR_NOTIN] = {.sign = "notin",
+                        .takes = TAKES_LIST,
+                        .holds = holds_notin,
+                        .missing = true},
+    [SELECTOR_MORE] = {.sign = ">", .takes = TAKES_NUMBER, .holds = holds_more},
+    [SELECTOR_MORE_EQ] = {.sign = ">=", .takes = TAKES_NUMBER, .holds = holds_more_eq},
+    [SELECTOR_LESS] = {.sign = "<", .takes = TAKES_NUMBER, .holds = holds_less},
+    [SELECTOR_LESS_EQ] = {.sign = "<=", .takes = TAKES_NUMBER, .holds = holds_less_eq},
+};
+
+/* --- reading --- */
+
+struct reader {
+    struct str text;
+    enum selector_form form;
+    size_t at;
+    const char *expected; /* at `at`: set when something else is there */
+};
+
+static bool wrong(struct reader *r, const char *expected)
+{
+    r->expected = expected;
+    return false;
+}
+
+static bool is_word_char(char c)
+{
+    static const bool in_words[256] = {['0' ... '9'] = true, ['A' ... 'Z'] = true,
+                                       ['a' ... 'z'] = true, ['_'] = true,
+                                       ['.'] = true,         ['-'] = true};
+
+    return in_words[(unsigned char)c];
+}
+
+static char peek(const struct reader *r)
+{
+    return r->at < r->text.len ? r->text.at[r->at] : '\0';
+}
+
+static bool at_end(const struct reader *r)
+{
+    return r->at == r->text.len;
+}
+
+static void skip_blanks(struct reader *r)
+{
+    while (r->form == SELECTOR_FULL && peek(r) == ' ')
+        r->at++;
+}
+
+static bool take_word(struct reader *r, const char *expected, struct str *ret_word)
+{
+    struct str word = {.at = r->text.at + r->at};
+
+    if (!is_word_char(peek(r)))
+        return wrong(r, expected);
+    for (; is_word_char(peek(r)); r->at++)
+        if (++word.len > SELECTOR_WORD_MAX)
+            return wrong(r, "a word of at most 64 characters to end");
+    *ret_word = word;
+    return true;
+}
+
+static bool take_number(struct reader *r, struct str *ret_word)
+{
+    struct decimal unused;
+    size_t begun = r->at;
+
+    if (!take_word(r, "a number", ret_word))
+        return false;
+    if (decimal_read(*ret_word, &unused))
+        return true;
+    r->at = begun;
+    return wrong(r, "a number");
+}
+
+/* "(a, b)"; what is between the brackets is kept as it is. */
+static bool take_list(struct reader *r, struct str *ret_values)
+{
+    struct str word;
+    size_t begun, count = 0;
+
+    if (peek(r) != '(')
+        return wrong(r, "\"(\"");
+    begun = r->at + 1;
+    do {
+        r->at++; /* the bracket or the comma */
+        skip_blanks(r);
+        if (count++ == SELECTOR_VALUES_MAX)
+            return wrong(r, "no more than 256 values");
+        if (!take_word(r, "a value", &word))
+            return false;
+        skip_blanks(r);
+    } while (peek(r) == ',');
+    if (peek(r) != ')')
+        return wrong(r, "\",\" or \")\"");
+    *ret_values = (struct str){.at = r->text.at + begun, .len = r->at - begun};
+    r->at++;
+    return true;
+}
+
+static bool is_sign(size_t op, struct str text)
+{
+    return ops[op].takes != TAKES_NONE &&
+           (str_is(text, ops[op].sign) || (ops[op].alias && str_is(text, ops[op].alias)));
+}
+
+/* A whole word, or a sign: one character, and the '=' that may follow it. */
+static bool take_op(struct reader *r, enum selector_op *ret_op)
+{
+    struct str sign = {.at = r->text.at + r->at, .len = !at_end(r)};
+
+    if (r->form == SELECTOR_EQUALITY && peek(r) != '=')
+        return wrong(r, "\"=\"");
+    if (is_word_char(peek(r)))
+        while (r->at + sign.len < r->text.len && is_word_char(sign.at[sign.len]))
+            sign.len++;
+    else if (r->form == SELECTOR_FULL && r->at + 1 < r->text.len && sign.at[1] == '=')
+        sign.len = 2;
+    for (size_t i = 0; i < COUNT_OF(ops); i++)
+        if (is_sign(i, sign)) {
+            r->at += sign.len;
+            *ret_op = (enum selector_op)i;
+            return true;
+        }
+    return wrong(r, "one of = != in notin > >= < <=, \",\" or the end");
+}
+
+static bool take_term(struct reader *r, struct selector_term *ret_term)
+{
+    struct selector_term term = {.op = SELECTOR_HAS, .text = {.at = r->text.at + r->at}};
+    bool ok = true;
+
+    if (r->form == SELECTOR_FULL && peek(r) == '!') {
+        term.op = SELECTOR_LACKS;
+        r->at++;
+        skip_blanks(r);
+    }
+    if (!take_word(r, "a key", &term.key))
+        return false;
+    term.text.len = (size_t)(r->text.at + r->at - term.text.at);
+    skip_blanks(r);
+    if (term.op == SELECTOR_LACKS || (r->form == SELECTOR_FULL && (at_end(r) || peek(r) == ','))) {
+        *ret_term = term;
+        return true;
+    }
+    if (!take_op(r, &term.op))
+        return false;
+    skip_blanks(r);
+    switch (ops[term.op].takes) {
+    case TAKES_NONE:
+        break;
+    case TAKES_WORD:
+        ok = take_word(r, "a value", &term.values);
+        break;
+    case TAKES_NUMBER:
+        ok = take_number(r, &term.values);
+        break;
+    case TAKES_LIST:
+        ok = take_list(r, &term.values);
+        break;
+    }
+    if (!ok)
+        return false;
+    term.text.len = (size_t)(r->text.at + r->at - term.text.at);
+    *ret_term = term;
+    return true;
+}
+
+/* Does it leave one value? A list may name it more than once. */
+static bool pins(const struct selector_term *term)
+{
+    struct str rest = term->values, first = str_trim(str_cut(&rest, ','));
+
+    if (term->op != SELECTOR_IS && term->op != SELECTOR_IN)
+        return false;
+    while (rest.at)
+        if (!str_eq(str_trim(str_cut(&rest, ',')), first))
+            return false;
+    return true;
+}
+
+/* One key with two values: no node has both, it must be a mistake. */
+static bool is_said(const struct selector_term *terms, size_t count,
+                    const struct selector_term *one)
+{
+    if (!pins(one))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(terms[i].key, one->key) && pins(&terms[i]))
+            return true;
+    return false;
+}
+
+/* Into `terms`, which have room for SELECTOR_TERMS_MAX. False: r->expected is not at r->at. */
+static bool read_terms(struct reader *r, struct selector_term *terms, size_t *ret_count)
+{
+    size_t count = 0, begun;
+
+    if (r->text.len > SELECTOR_BYTES_MAX) {
+        r->at = SELECTOR_BYTES_MAX;
+        return wrong(r, "a selector of at most 4096 characters to end");
+    }
+    skip_blanks(r);
+    *ret_count = 0;
+    if (at_end(r))
+        return true;
+    for (;; r->at++) {
+        skip_blanks(r);
+        begun = r->at;
+        if (count == SELECTOR_TERMS_MAX)
+            return wrong(r, "no more than 128 terms");
+        if (!take_term(r, &terms[count]))
+            return false;
+        if (is_said(terms, count, &terms[count])) {
+            r->at = begun;
+            return wrong(r, "another key: this one has a value already");
+        }
+        count++;
+        skip_blanks(r);
+        if (at_end(r))
+            break;
+        if (peek(r) != ',')
+            return wrong(r, "\",\" or the end");
+    }
+    assert(count > 0 && count <= SELECTOR_TERMS_MAX);
+    *ret_count = count;
+    return true;
+}
+
+/* All before it is ASCII: a byte is a character. */
+static enum err tell_wrong(const struct reader *r, const char *field, struct problem *why)
+{
+    struct str rest = {.at = r->text.at + r->at, .len = r->text.len - r->at};
+    struct str found = {.at = rest.at, .len = str_utf8_len(rest)};
+    bool shown = found.len > 0 && str_is_text(found);
+    enum err err;
+
+    assert(r->expected);
+    if (rest.len == 0)
+        err = problem_set(why, ERR_BAD_FIELD, field,
+                          "%s, character %zu: expected %s, but it ends there.", field, r->at + 1,
+                          r->expected);
+    else
+        err = problem_set(
+            why, ERR_BAD_FIELD, field, "%s, character %zu: expected %s, not %s" STR_FMT "%s.",
+            field, r->at + 1, r->expected, shown ? "\"" : "",
+            STR_ARG(shown ? found : STR("a byte that is no text")), shown ? "\"" : "");
+    if (why)
+        why->column = (int)r->at + 1;
+    return err;
+}
+
+enum err selector_read(struct str text, const char *field, struct arena *arena,
+                       struct selector *ret_selector, struct problem *why)
+{
+    struct selector_term terms[SELECTOR_TERMS_MAX], *kept;
+    struct reader r = {.text = text};
+    size_t count;
+
+    if (!read_terms(&r, terms, &count))
+        return tell_wrong(&r, field, why);
+    kept = count ? arena_raw(arena, count * sizeof *kept) : NULL;
+    if (count)
+        memcpy(kept, terms, count * sizeof *kept);
+    *ret_selector = (struct selector){.terms = kept, .count = count};
+    return ERR_OK;
+}
+
+enum err selector_check(struct str text, enum selector_form form, const char *field,
+                        struct problem *why)
+{
+    struct selector_term terms[SELECTOR_TERMS_MAX];
+    struct reader r = {.text = text, .form = form};
+    size_t count;
+
+    return read_terms(&r, terms, &count) ? ERR_OK : tell_wrong(&r, field, why);
+}
+
+/* --- matching --- */
+
+static bool fact_name(const struct selector_facts *facts, struct str *ret_value)
+{
+    *ret_value = facts->id;
+    return facts->id.at != NULL;
+}
+
+/* What is no label, and comes before labels: a node chooses those itself. */
+static const struct {
+    const char *key;
+    bool (*get)(const struct selector_facts *facts, struct str *ret_value); /* false: not known */
+} known[] = {
+    {"name", fact_name},
+};
+
+/* What a node has under this key; false: nothing. A text with an escape in it is given as it
+ * stands: it is there, and like no word of a selector. */
+static bool value_of(const struct selector_facts *facts, struct str key, struct str *ret_value)
+{
+    const struct json *name = json_first(facts->labels);
+
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (str_is(key, known[i].key) && known[i].get(facts, ret_value))
+            return true;
+    for (uint32_t i = 0; facts->labels && i < facts->labels->count;
+         i++, name = json_next(name + 1)) {
+        if (!str_eq((struct str){.at = name->at, .len = name->len}, key))
+            continue;
+        *ret_value = (struct str){.at = name[1].at, .len = name[1].len};
+        return json_type(name + 1) == JSON_STR;
+    }
+    return false;
+}
+
+static bool term_holds(const struct selector_term *term, const struct selector_facts *facts)
+{
+    struct str value;
+
+    assert((size_t)term->op < COUNT_OF(ops));
+    return value_of(facts, term->key, &value) ? ops[term->op].holds(term->values, value)
+                                              : ops[term->op].missing;
+}
+
+bool selector_fits(const struct selector *selector, const struct selector_facts *facts)
+{
+    if (selector->count > 0 && !facts->labels)
+        return false; /* "without this label" must not hold for whom nobody knows */
+    for (size_t i = 0; i < selector->count; i++)
+        if (!term_holds(&selector->terms[i], facts))
+            return false;
+    return true;
+}
+
+bool selector_match(struct str text, const struct selector_facts *facts)
+{
+    struct selector_term terms[SELECTOR_TERMS_MAX];
+    struct reader r = {.text = text};
+    struct selector selector = {.terms = terms};
+
+    return read_terms(&r, terms, &selector.count) && selector_fits(&selector, facts);
+}
+
+bool selector_explain(const struct selector *selector, const struct selector_facts *facts,
+                      struct buf *to)
+{
+    struct str value;
+
+    for (size_t i = 0; i < selector->count; i++) {
+        const struct selector_term *term = &selector->terms[i];
+
+        if (term_holds(term, facts))
+            continue;
+        buf_str(to, term->text);
+        if (value_of(facts, term->key, &value))
+            buf_fmt(to, ": " STR_FMT " is " STR_FMT, STR_ARG(term->key), STR_ARG(value));
+        else
+            buf_fmt(to, ": it has no " STR_FMT, STR_ARG(term->key));
+        return true;
+    }
+    return false;
+}
+
+/* --- one text for all that ask for the same --- */
+
+static int by_text(const void *a, const void *b)
+{
+    return str_cmp(*(const struct str *)a, *(const struct str *)b);
+}
+
+/* Sorted, each once. */
+static size_t tidy(struct str *texts, size_t count)
+{
+    size_t kept = 0;
+
+    qsort(texts, count, sizeof *texts, by_text);
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || !str_eq(texts[kept - 1], texts[i]))
+            texts[kept++] = texts[i];
+    return kept;
+}
+
+static void write_joined(const struct str *texts, size_t count, struct buf *to)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            buf_char(to, ',');
+        buf_str(to, texts[i]);
+    }
+}
+
+/* A list of one value is that value. */
+static void write_list(const struct selector_term *term, struct buf *to)
+{
+    struct str values[SELECTOR_VALUES_MAX], rest = term->values;
+    size_t count = 0;
+
+    while (rest.at)
+        values[count++] = str_trim(str_cut(&rest, ','));
+    count = tidy(values, count);
+    if (count == 1) {
+        buf_str(to, str_of(ops[term->op == SELECTOR_IN ? SELECTOR_IS : SELECTOR_NOT].sign));
+        buf_str(to, values[0]);
+        return;
+    }
+    buf_fmt(to, " %s (", ops[term->op].sign);
+    write_joined(values, count, to);
+    buf_char(to, ')');
+}
+
+static void write_term(const struct selector_term *term, struct buf *to)
+{
+    struct decimal number;
+
+    if (term->op == SELECTOR_LACKS)
+        buf_char(to, '!');
+    buf_str(to, term->key);
+    if (ops[term->op].takes == TAKES_LIST) {
+        write_list(term, to);
+        return;
+    }
+    buf_str(to, str_of(ops[term->op].sign));
+    if (ops[term->op].takes == TAKES_NUMBER && decimal_read(term->values, &number))
+        decimal_write(&number, to);
+    else
+        buf_str(to, term->values);
+}
+
+void selector_canonical(const struct selector *selector, struct buf *to)
+{
+    struct str texts[SELECTOR_TERMS_MAX];
+    struct buf all = {0};
+    size_t begun = 0;
+
+    assert(selector->count <= SELECTOR_TERMS_MAX);
+    for (size_t i = 0; i < selector->count; i++, begun = all.len) {
+        write_term(&selector->terms[i], &all);
+        texts[i] = (struct str){.len = all.len - begun};
+    }
+    begun = 0; /* it has stopped growing: the texts have their places now */
+    for (size_t i = 0; i < selector->count; begun += texts[i++].len)
+        texts[i].at = all.at + begun;
+    write_joined(texts, tidy(texts, selector->count), to);
+    buf_free(&all);
+}
