@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "model/deploy.h"
+#include "model/selector.h"
 #include "server/api.h"
 #include "server/hub.h"
 #include "server/messages.h"
@@ -505,9 +506,12 @@ static void was_put(struct deploy_call *own)
 void api_deploy_put(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_PUT, was_put);
+    const struct settings *settings = call->worker->server->settings;
     struct problem why;
 
-    if (deploy_body_read(call->body, call->params[0], call->arena, &own->spec, &why)) {
+    if (deploy_body_read(call->body, call->params[0], call->arena, &own->spec, &why) ||
+        selector_check(own->spec.selector, (enum selector_form)settings->selectors, "selector",
+                       &why)) {
         call_problem(call, &why);
         return;
     }

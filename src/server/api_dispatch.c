@@ -1,6 +1,7 @@
 /* Submitting work: one job, one task that may wait, or many at once. */
 #include <assert.h>
 
+#include "model/selector.h"
 #include "sched/submit.h"
 #include "server/api.h"
 #include "server/callback.h"
@@ -30,6 +31,15 @@ static enum err check_callback(const struct worker *worker, const struct spec *s
     return urls_check(worker->server, URL_CALLBACK, spec->callback_url, why);
 }
 
+/* Likewise what may be asked for. */
+static enum err check_requires(const struct worker *worker, const struct spec *spec,
+                               struct problem *why)
+{
+    const struct settings *settings = worker->server->settings;
+
+    return selector_check(spec->requires, (enum selector_form)settings->selectors, "requires", why);
+}
+
 enum err api_dispatch_read(struct worker *worker, const struct token *by, struct arena *arena,
                            const struct json *body, bool f2f, struct submit **ret_submit,
                            struct problem *why)
@@ -41,6 +51,8 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
 
     if (!err)
         err = check_callback(worker, &spec, why);
+    if (!err)
+        err = check_requires(worker, &spec, why);
     if (err)
         return err;
     *ret_submit = submit_new(worker->sched, arena, &spec, by ? &by->quota : NULL);
@@ -345,7 +357,7 @@ static void again_read(struct store_op *op)
         return;
     }
     if (spec_again(op->record.spec, op->job, name_of(call->token), call->arena, &spec, &why) ||
-        check_callback(call->worker, &spec, &why)) {
+        check_callback(call->worker, &spec, &why) || check_requires(call->worker, &spec, &why)) {
         call_problem(call, &why);
         return;
     }

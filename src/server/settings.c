@@ -237,6 +237,7 @@ static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL}
 static const char *const client_auths[] = {"required", "optional", NULL};
 static const char *const log_formats[] = {"logfmt", "json", NULL};
 static const char *const claim_modes[] = {"hardened", "seed", NULL}; /* enum deploy_mode */
+static const char *const selectors[] = {"full", "equality", NULL};   /* enum selector_form */
 
 static const char *const audits[] = {"tried", "required", NULL}; /* enum settings_audit */
 
@@ -260,6 +261,10 @@ static const struct field fields[] = {
                 "how often a node renews it; off = nine times in that"),
     FIELD_WORDS("claim_mode", AT(claim_mode), claim_modes, "hardened", 0,
                 "hardened, or seed: no leases, no grace, no guard against mass loss"),
+    FIELD_WORDS(
+        "selectors", AT(selectors), selectors, "full", FIELD_LIVE,
+        "what jobs and deployments may ask for: full, or equality: only key=value,key=value, "
+        "while servers or agents of releases that read no more are there"),
     FIELD_BOUND("loops", INT, AT(loops), 0, 64, "0", 0,
                 "loop threads; 0 = one for each core, at most 8"),
 

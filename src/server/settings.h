@@ -25,6 +25,7 @@ struct settings {
     int64_t database_timeout_ms; /* of one statement */
     int64_t deploy_lease_ms, deploy_renew_ms;
     int claim_mode; /* enum deploy_mode */
+    int selectors;  /* enum selector_form */
     int64_t loops;
     struct sched_config sched;
     struct http_limits http;
