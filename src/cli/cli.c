@@ -112,6 +112,10 @@ size_t cli_list(struct cli *cli, const char *name, struct str **ret_items)
 
         if (strcmp(cli->given[i].flag->name, name) != 0)
             continue;
+        if (cli->given[i].flag->type == FLAG_TERMS && rest.len > 0) {
+            (*ret_items)[count++] = rest;
+            continue;
+        }
         while (rest.at) {
             struct str item = str_trim(str_cut(&rest, ','));
 

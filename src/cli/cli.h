@@ -98,7 +98,8 @@ __attribute__((format(printf, 2, 3))) int cli_misuse(struct cli *cli, const char
 bool cli_given(const struct cli *cli, const char *name);
 const char *cli_text(const struct cli *cli, const char *name); /* NULL: not given */
 int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback);
-/* All values of a flag, cut at commas; the strings point into argv, the array is in the arena. */
+/* All values of a flag, those of a FLAG_LIST cut at commas; the strings point into argv, the array
+ * is in the arena. */
 size_t cli_list(struct cli *cli, const char *name, struct str **ret_items);
 
 #endif

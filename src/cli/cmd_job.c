@@ -273,7 +273,7 @@ static int put_task(struct cli *cli, struct jsonw *w)
     if ((code = put_secrets(cli, w)) != CLI_OK)
         return code;
     count = cli_list(cli, "requires", &items);
-    if (count > 0) { /* labels become one selector, "zone=eu,gpu=yes" */
+    if (count > 0) { /* all that was asked for becomes one selector */
         for (size_t i = 0; i < count; i++)
             buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
         jsonw_kstr(w, "requires", buf_view(&selector));
@@ -391,7 +391,8 @@ static const struct flag submit_flags[] = {
     FLAG("callback-url", 0, TEXT, "URL", "called when it has ended", .group = "task"),
     FLAG("secret", 0, LIST, "[VARIABLE=]NAME",
          "a secret of its node, as a file or as a variable too (several allowed)", .group = "task"),
-    FLAG("requires", 0, LIST, "KEY=VALUE", "a label its node must have (several allowed)",
+    FLAG("requires", 0, TERMS, "SELECTOR",
+         "what its node must be like: zone=eu, 'zone in (eu,us), !spot' (several: all of them)",
          .group = "task"),
     FLAG("interactive", 0, SWITCH, NULL, "a person waits: may use reserved slots", .group = "task"),
 };

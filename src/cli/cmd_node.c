@@ -220,7 +220,8 @@ static const struct listing node_list = {.path = "/v1/nodes",
                                          .filter_count = COUNT_OF(node_filters)};
 
 static const struct flag node_ls_flags[] = {
-    FLAG("selector", 'l', LIST, "KEY=VALUE", "only with this label (several: all of them)"),
+    FLAG("selector", 'l', TERMS, "SELECTOR",
+         "only what it matches: zone=eu, 'zone in (eu,us), !spot' (several: all of them)"),
     FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ..."),
 };
 
@@ -253,6 +254,7 @@ static const struct command rows[] = {
      .help = "all nodes",
      .examples = "berth node ls\n"
                  "berth node ls --selector zone=eu -o wide\n"
+                 "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"
                  "berth node ls --health ready -o name\n"
                  "berth node ls -o json | jq -r '.nodes[].node_id'"},
     {.noun = "node",

@@ -69,6 +69,11 @@ static const char *bound_text(const struct reader *r, const struct flag *flag, i
     return arena_fmt(r->arena, "%" PRId64 "%s", value / units[at].ms, units[at].unit).at;
 }
 
+static bool repeats(const struct flag *flag)
+{
+    return flag->type == FLAG_LIST || flag->type == FLAG_TERMS;
+}
+
 /* The value after '=', or the next word. A value that may be left out is taken from the next word
  * only if that reads as a time, so `--wait -- command` and `--wait 30s` both do what they look
  * like. */
@@ -98,7 +103,7 @@ static enum err read_value(struct reader *r, struct flag_given *given, const cha
         given->text = next;
         r->at++;
     }
-    if (flag->type == FLAG_TEXT || flag->type == FLAG_LIST)
+    if (flag->type == FLAG_TEXT || repeats(flag))
         return ERR_OK;
     text = str_of(given->text);
     if (!(is_time ? str_duration_ms(text, &given->num) : str_int(text, &given->num)))
@@ -132,7 +137,7 @@ static enum err read_flag(struct reader *r, struct flag_line *line)
     }
     if (!given->flag)
         return unknown(r, typed, name);
-    if (given->flag->type != FLAG_LIST)
+    if (!repeats(given->flag))
         for (size_t i = 0; i < line->given_count; i++)
             if (line->given[i].flag == given->flag)
                 return problem_set(r->why, ERR_BAD_REQUEST, "flag", "--%s was given twice",

@@ -11,7 +11,8 @@ enum flag_type {
     FLAG_INT,      /* min..max */
     FLAG_MS,       /* "30s", "250ms", or plain ms */
     FLAG_MS_MAYBE, /* the same, but the value may be left out */
-    FLAG_LIST,     /* text, may come several times */
+    FLAG_LIST,     /* text, may come several times, and have commas that cut it */
+    FLAG_TERMS,    /* the same, but its commas are its own: a selector */
 };
 
 struct flag {

@@ -17,6 +17,7 @@
 #include "cli/list.h"
 #include "cli/screen.h"
 #include "io/client.h"
+#include "io/http_parse.h"
 #include "model/job.h"
 
 enum { REQUEST_TIMEOUT_MS = 30000, REQUEST_REPLY_BYTES_MAX = 64 * 1024 * 1024 };
@@ -77,6 +78,42 @@ static void add_header(struct cli *cli, const char **headers, size_t *count, con
         headers[(*count)++] = arena_fmt(&cli->arena, "%s: %s", name, value).at;
 }
 
+/* What was sent as this field, of the body or the query. */
+static struct str sent_text(struct cli *cli, const struct request *request, struct str field)
+{
+    struct str rest = str_of(strchr(request->path, '?'));
+    const struct json *body;
+
+    if (request->body.at && !json_parse(request->body, &cli->arena, &body, NULL))
+        return json_str(json_get(body, arena_cstr(&cli->arena, field)), &cli->arena);
+    if (rest.len > 0)
+        rest = (struct str){.at = rest.at + 1, .len = rest.len - 1};
+    while (rest.len > 0) {
+        struct str value = str_cut(&rest, '&'), name = str_cut(&value, '=');
+        char *text = arena_alloc(&cli->arena, value.len + 1);
+        size_t len;
+
+        if (str_eq(name, field) && http_percent_decode(value, true, text, &len))
+            return (struct str){.at = text, .len = len};
+    }
+    return STR_NONE;
+}
+
+/* The text that is wrong and a mark below the character; of a long one the part around it. */
+static void point_at(struct cli *cli, struct str text, int64_t column)
+{
+    enum { BEFORE = 40, SHOWN = 76 };
+    size_t from = column > BEFORE ? (size_t)column - BEFORE : 0;
+    struct str part;
+
+    if (column < 1 || (uint64_t)column > (uint64_t)text.len + 1)
+        return;
+    part = (struct str){.at = text.at + from, .len = text.len - from};
+    part.len = part.len > SHOWN ? SHOWN : part.len;
+    fprintf(cli->err, "  " STR_FMT "\n  %*s\n", STR_ARG(table_harmless(&cli->arena, part)),
+            (int)((size_t)column - from), "^");
+}
+
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
 int request_refused(struct cli *cli, const struct request *request)
 {
@@ -93,8 +130,11 @@ int request_refused(struct cli *cli, const struct request *request)
             "%s wants a token: put it into a file and name that (--token-file), or into "
             "BERTH_TOKEN (" STR_FMT ")",
             cli->addr, STR_ARG(name));
-    return cli_fail(cli, err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status)),
-                    STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
+    cli_fail(cli, CLI_FAILED, STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
+    if (!json_is_null(json_get(request->json, "column")))
+        point_at(cli, sent_text(cli, request, show_member(cli, request->json, "field")),
+                 show_int(request->json, "column", 0));
+    return err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status));
 }
 
 static int judge(struct cli *cli, const struct request *request, enum err err)
