@@ -550,7 +550,8 @@ class Listener:
 
 
 class Events:
-    """A reader of GET /v1/events in a thread; keeps (event, data), and the id of the last."""
+    """A reader of GET /v1/events in a thread; keeps (event, data), and the id of the last. Once it is made it listens: the head of
+    the answer comes before that, and the first it is told says so."""
 
     def __init__(self, server, path="/v1/events", last_id=None, headers=None):
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
@@ -562,8 +563,10 @@ class Events:
         self.socket = self.connection.sock  # the answer takes it over
         self.reply = self.connection.getresponse()
         self.seen = []
+        self.begun = threading.Event()
         self.ended = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
+        assert self.begun.wait(60 * SLOW), "the stream does not begin"
 
     def _read(self):
         name, data, number = "message", [], self.last_id
@@ -580,8 +583,12 @@ class Events:
                     self.last_id = number
                     self.seen.append((name, json.loads("\n".join(data))))
                     name, data = "message", []
+                    self.begun.set()
+                elif line == ": resumed":  # there was nothing to tell; ": alive" may come before it listens
+                    self.begun.set()
         except (OSError, ValueError, AttributeError):
             pass
+        self.begun.set()
         self.ended.set()
 
     def close(self):
