@@ -392,6 +392,106 @@ static void test_leases_that_need_not_be_written(void **state)
     assert_int_equal(number_of("EXISTS", "owed"), 0);
 }
 
+/* What the audit finds to put right. */
+static long long audit(void)
+{
+    redisReply *reply;
+    const redisReply *tidied;
+    long long repairs;
+
+    begin();
+    wire_tidy(&session.wire, true, 0);
+    reply = redis_session_call(&session, clock_mono_ms() + CALL_MS);
+    if (!reply)
+        fail_msg("%s", session.link.why);
+    tidied = reply->element[reply->elements - 1];
+    assert_int_equal(tidied->elements, 7);
+    repairs = tidied->element[3]->integer;
+    freeReplyObject(reply);
+    return repairs;
+}
+
+/* One that runs and one that does not, and Redis has written down neither. */
+static void lease_two(uint64_t first)
+{
+    struct store_op op;
+
+    begin();
+    reserve(first);
+    reserve(first + 1);
+    call(NULL);
+    begin();
+    commit(&op, first, RIG_RUN_MS);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+}
+
+/* The audit counts leases that are not written yet, and those that it finds in the list of them. */
+static void test_audit_of_leases_that_are_not_written_yet(void **state)
+{
+    lease_two(70);
+    assert_int_equal(number_of("EXISTS", "h:n1"), 0);
+    assert_int_equal(audit(), 0);
+    assert_int_equal(number_of("HLEN", "h:n1"), 2);
+    lease_two(72);
+    assert_int_equal(number_of("HLEN", "h:n1"), 2);
+    redis_say(server.port, "FUNCTION FLUSH");
+    assert_int_equal(audit(), 0);
+    assert_int_equal(number_of("HLEN", "h:n1"), 4);
+}
+
+/* The epoch of a node ends: they are due at once. */
+static void test_epoch_of_leases_that_are_not_written_yet(void **state)
+{
+    struct store_op put = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+    struct store_op due = {.verb = STORE_DUE};
+    struct store_due items[4];
+
+    lease_two(80);
+    assert_int_equal(number_of("EXISTS", "h:n1"), 0);
+    put.u.node_put.health = NODE_OFFLINE;
+    put.u.node_put.max = -1;
+    put.u.node_put.new_epoch = true;
+    begin();
+    wire_op(&session.wire, &put, 0);
+    call(&put);
+    assert_int_equal(put.err, ERR_OK);
+    assert_int_equal(put.counts.reserved, 0);
+    assert_int_equal(put.counts.running, 0);
+    due.u.due.items = items;
+    due.u.due.max = COUNT_OF(items);
+    begin();
+    wire_op(&session.wire, &due, 0);
+    call(&due);
+    assert_int_equal(due.u.due.count, 2);
+    assert_int_equal(items[0].id, 80);
+    assert_int_equal(items[1].id, 81);
+    assert_int_equal(audit(), 0);
+}
+
+/* A node is dropped and comes back: it still has them. */
+static void test_drop_of_leases_that_are_not_written_yet(void **state)
+{
+    struct store_op drop = {.verb = STORE_NODE_DROP, .node = STR("n1")};
+    struct store_op op;
+
+    lease_two(90);
+    assert_int_equal(number_of("EXISTS", "h:n1"), 0);
+    begin();
+    wire_op(&session.wire, &drop, 0);
+    call(&drop);
+    assert_int_equal(drop.err, ERR_OK);
+    assert_int_equal(audit(), 0);
+    put_node(STR("n1"));
+    begin();
+    done(&op, 90, STR_NONE);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    assert_int_equal(op.counts.reserved, 1);
+    assert_int_equal(op.counts.running, 0);
+    assert_int_equal(audit(), 0);
+}
+
 /* Few nodes are a table to Redis as well, also after it was started and has read them from a file.
  */
 static void test_nodes_are_a_table(void **state)
@@ -418,6 +518,9 @@ int main(void)
         TEST(test_an_ack_that_was_lost_with_its_master),
         TEST(test_leases_that_are_not_written_yet),
         TEST(test_leases_that_need_not_be_written),
+        TEST(test_audit_of_leases_that_are_not_written_yet),
+        TEST(test_epoch_of_leases_that_are_not_written_yet),
+        TEST(test_drop_of_leases_that_are_not_written_yet),
         TEST(test_nodes_are_a_table),
         TEST(test_spoken_of_before_it_is_made),
         TEST(test_a_shorter_term),
