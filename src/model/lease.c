@@ -214,10 +214,10 @@ bool fence_reassign(struct fence *fence, struct str holder, int64_t now_ms, int6
     return true;
 }
 
-int64_t fence_stop_ms(int64_t sent_mono_ms, int64_t lease_ms)
+int64_t fence_stop_ms(int64_t sent_lease_ms, int64_t lease_ms)
 {
     assert(lease_ms > 0);
-    return sent_mono_ms + lease_ms / 3 * 2;
+    return sent_lease_ms + lease_ms / 3 * 2;
 }
 
 int64_t fence_grace_ms(int64_t lease_ms)

@@ -106,9 +106,10 @@ bool fence_renew(struct fence *fence, struct str holder, int64_t token, int64_t 
 /* Somebody takes over. False: the lease still lasts. */
 bool fence_reassign(struct fence *fence, struct str holder, int64_t now_ms, int64_t ttl_ms);
 
-/* When a holder must have begun to stop, by its own monotonic clock: two thirds of the lease after
- * the moment at which it *sent* the last renewal that was granted. */
-int64_t fence_stop_ms(int64_t sent_mono_ms, int64_t lease_ms);
+/* When a holder must have begun to stop, by clock_lease_ms(), which goes on while the machine
+ * sleeps: two thirds of the lease after the moment at which it *sent* the last renewal that was
+ * granted. */
+int64_t fence_stop_ms(int64_t sent_lease_ms, int64_t lease_ms);
 /* How long it then has for a gentle stop before the lease ends: at most 10 s, and a third of what
  * is left stays for the kill. */
 int64_t fence_grace_ms(int64_t lease_ms);

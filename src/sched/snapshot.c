@@ -89,8 +89,8 @@ struct snap_at snapshot_after_pool(const struct snapshot *snapshot, struct str i
     return snapshot && id.at ? snap_list_after(snapshot->by_pool, id) : (struct snap_at){0};
 }
 
-static const struct snap_pool *pool_by_id(const struct snapshot *snapshot, struct str src,
-                                          struct str tgt)
+static const struct snap_pool *find_pool(const struct snapshot *snapshot, struct str src,
+                                         struct str tgt)
 {
     char id[POOL_ID_MAX];
 
@@ -103,14 +103,14 @@ static const struct snap_pool *pool_by_id(const struct snapshot *snapshot, struc
 const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
                                       struct str tgt)
 {
-    return pool_by_id(snapshot, src, tgt);
+    return find_pool(snapshot, src, tgt);
 }
 
 const struct snap_pool *snapshot_type_pool(const struct snapshot *snapshot, struct str type)
 {
-    const struct snap_pool *pool = pool_by_id(snapshot, TYPE_POOL, type);
+    const struct snap_pool *pool = find_pool(snapshot, TYPE_POOL, type);
 
-    return pool ? pool : pool_by_id(snapshot, TYPE_POOL, TYPE_ANY);
+    return pool ? pool : find_pool(snapshot, TYPE_POOL, TYPE_ANY);
 }
 
 bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool *pool,

@@ -63,7 +63,7 @@ static const struct {
 enum {
     VERSION_KNOWN = COUNT_OF(migrations),
     OLDEST_UNIT = 65536,
-    JOURNAL_SINCE = 4, /* the first version whose program reads journal.log */
+    JOURNAL_SINCE = 4, /* the first version whose program reads all we write into journal.log */
     JOURNAL_KNOWN = 1, /* the version of journal.db's table */
 };
 
