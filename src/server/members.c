@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "model/level.h"
 #include "sched/registry.h"
@@ -542,20 +543,13 @@ static void ask_usage(struct usage_call *own, int64_t timeout_ms)
         write_usage(own);
 }
 
-static bool listed_before(const struct usage_call *own, struct str address)
-{
-    for (size_t i = 0; i < own->count; i++)
-        if (str_eq(own->asks[i].address, address))
-            return true;
-    return false;
-}
-
 void api_terminal_usage(struct call *call)
 {
     struct usage_call *own = arena_new(call->arena, struct usage_call);
     const struct json *list = json_get(call->body, "addresses");
     const struct json *item = json_first(list);
     int64_t timeout_ms = USAGE_TIMEOUT_MS;
+    struct map listed = {0};
     struct str node;
 
     if (!call_node(call, &node))
@@ -573,8 +567,11 @@ void api_terminal_usage(struct call *call)
     for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
         struct str address = json_type(item) == JSON_STR ? json_str(item, call->arena) : STR_NONE;
 
-        if (address.len && !listed_before(own, address))
-            own->asks[own->count++].address = address;
+        if (!address.len || map_get(&listed, address))
+            continue; /* nobody is asked twice */
+        map_put(&listed, address, own);
+        own->asks[own->count++].address = address;
     }
+    map_free(&listed);
     ask_usage(own, timeout_ms);
 }
