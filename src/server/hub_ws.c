@@ -340,7 +340,7 @@ static void say_accepted(struct socket *socket, int64_t upto, const struct recei
     ws_send(socket->ws, buf_view(frame));
 }
 
-/* All in front of the first that is open. A word ends where ACKs have other terms. */
+/* Everything before the first that is open. One receipt covers only ACKs with the same terms. */
 static void tell_accepted(struct socket *socket)
 {
     struct receipts *receipts = socket->receipts;

@@ -17,7 +17,7 @@
 #include "store/deploys_view.h"
 #include "store/op_queue.h"
 
-enum lane_name { LANE_WRITE, LANE_READ, LANE_COUNT };
+enum { THREAD_WRITE, THREAD_READ, THREAD_COUNT };
 
 enum {
     LOOK_MS = 1000,   /* how often the version is looked at: another instance may have changed it */
@@ -28,7 +28,7 @@ enum {
     OTHERS_MS = 20,     /* for all other ops, then it is the turn of renewals that came meanwhile */
 };
 
-struct lane {
+struct sql_thread {
     struct deploys *deploys;
     struct work_queue work_queue;
     struct msg stop;
@@ -42,7 +42,7 @@ struct lane {
 };
 
 struct deploys {
-    struct lane lanes[LANE_COUNT];
+    struct sql_thread threads[THREAD_COUNT];
     struct deploys_config config;
     int64_t told_news;          /* the writing thread's */
     struct deploys_facts facts; /* the reading thread's */
@@ -468,9 +468,9 @@ static const struct {
     [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
 };
 
-static struct lane *lane_of(struct deploys *deploys, enum deploys_verb verb)
+static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb verb)
 {
-    return &deploys->lanes[verbs[verb].how == READS ? LANE_READ : LANE_WRITE];
+    return &deploys->threads[verbs[verb].how == READS ? THREAD_READ : THREAD_WRITE];
 }
 
 static void set_detail(struct deploys *deploys, const char *detail)
@@ -482,36 +482,36 @@ static void set_detail(struct deploys *deploys, const char *detail)
 
 /* Every try counts, also our own: while it is away callers are refused before they get here, and a
  * counter that stands still would look like a database that is well. */
-static void went_down(struct lane *lane)
+static void went_down(struct sql_thread *thread)
 {
     metric_add_label(METRIC_SQL, "error", 1);
-    atomic_store(&lane->up, false);
-    atomic_fetch_add(&lane->deploys->errors, 1);
-    set_detail(lane->deploys, lane->sql->detail);
+    atomic_store(&thread->up, false);
+    atomic_fetch_add(&thread->deploys->errors, 1);
+    set_detail(thread->deploys, thread->sql->detail);
 }
 
 /* A statement failed. While the connection is good that is the caller's own affair: it is undone,
  * and nobody else's call suffers from it. */
-static enum err failed(struct lane *lane)
+static enum err failed(struct sql_thread *thread)
 {
-    if (lane->sql->connected) {
+    if (thread->sql->connected) {
         metric_add_label(METRIC_SQL, "refused", 1);
-        return lane->sql->err;
+        return thread->sql->err;
     }
-    went_down(lane);
+    went_down(thread);
     return ERR_STORE_DOWN;
 }
 
 /* Connected, and its tables are ours. *ret_newer: they are of a newer berth, which may mean
  * anything. */
-static bool bring_up(struct lane *lane, bool *ret_newer)
+static bool bring_up(struct sql_thread *thread, bool *ret_newer)
 {
     struct deploys_schema schema;
     char why[160];
 
     *ret_newer = false;
-    if (!sql_connect(lane->sql) || !deploys_migrate(lane->sql, &schema)) {
-        went_down(lane);
+    if (!sql_connect(thread->sql) || !deploys_migrate(thread->sql, &schema)) {
+        went_down(thread);
         return false;
     }
     *ret_newer = !deploys_schema_is_ours(&schema);
@@ -520,15 +520,15 @@ static bool bring_up(struct lane *lane, bool *ret_newer)
                  "it was written by a newer berth (its tables have format %" PRId64
                  ", this one knows up to %" PRId64 "): use that release",
                  schema.version, schema.known);
-        sql_failed(lane->sql, "use the database", why);
-        went_down(lane);
+        sql_failed(thread->sql, "use the database", why);
+        went_down(thread);
         return false;
     }
-    if (!deploys_follow_clock(lane->sql)) {
-        went_down(lane);
+    if (!deploys_follow_clock(thread->sql)) {
+        went_down(thread);
         return false;
     }
-    atomic_store(&lane->up, true);
+    atomic_store(&thread->up, true);
     return true;
 }
 
@@ -555,25 +555,25 @@ static bool finish(struct work *work, bool ok)
     return ok;
 }
 
-static bool follow_clock(struct lane *lane)
+static bool follow_clock(struct sql_thread *thread)
 {
-    int64_t before_ms = lane->sql->ahead_ms;
+    int64_t before_ms = thread->sql->ahead_ms;
 
-    if (!deploys_follow_clock(lane->sql))
+    if (!deploys_follow_clock(thread->sql))
         return false;
-    if (lane->sql->ahead_ms != before_ms)
-        atomic_store(&lane->deploys->facts_old, true);
+    if (thread->sql->ahead_ms != before_ms)
+        atomic_store(&thread->deploys->facts_old, true);
     return true;
 }
 
 /* An op that refuses something has read, and perhaps locked, but changed nothing. */
-static bool run_verb(struct lane *lane, struct deploys_op *op)
+static bool run_verb(struct sql_thread *thread, struct deploys_op *op)
 {
-    struct deploys *deploys = lane->deploys;
+    struct deploys *deploys = thread->deploys;
     struct work work = {
-        .sql = lane->sql, .op = op, .facts = &deploys->facts, .table = &deploys->table};
+        .sql = thread->sql, .op = op, .facts = &deploys->facts, .table = &deploys->table};
 
-    if (!follow_clock(lane))
+    if (!follow_clock(thread))
         return false;
     if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have none */
         work.facts_old = atomic_exchange(&deploys->facts_old, false);
@@ -591,51 +591,51 @@ static void answered(struct msg *msg)
     op->done(op);
 }
 
-static void answer(struct lane *lane, struct deploys_op *op)
+static void answer(struct sql_thread *thread, struct deploys_op *op)
 {
-    int64_t before = atomic_fetch_sub(&lane->deploys->in_flight, 1);
+    int64_t before = atomic_fetch_sub(&thread->deploys->in_flight, 1);
 
-    assert(before > 0 && !lane->sql->in_transaction);
+    assert(before > 0 && !thread->sql->in_transaction);
     op->msg.run = answered;
     inbox_post(op->reply_to, &op->msg);
 }
 
 /* It came too late, or there is no database: nothing is done. */
-static bool is_refused(struct lane *lane, struct deploys_op *op)
+static bool is_refused(struct sql_thread *thread, struct deploys_op *op)
 {
-    if (atomic_load(&lane->up) && (!op->until_mono_ms || clock_mono_ms() <= op->until_mono_ms))
+    if (atomic_load(&thread->up) && (!op->until_mono_ms || clock_mono_ms() <= op->until_mono_ms))
         return false;
     op->err = ERR_STORE_DOWN;
     metric_add_label(METRIC_SQL, "error", 1);
     return true;
 }
 
-static void run_op(struct lane *lane, struct deploys_op *op)
+static void run_op(struct sql_thread *thread, struct deploys_op *op)
 {
     int64_t news;
 
     op->err = ERR_OK;
     op->news = 0;
-    if (is_refused(lane, op)) {
-    } else if (!run_verb(lane, op)) {
-        op->err = failed(lane);
-        op->detail = arena_str(op->arena, str_of(lane->sql->detail));
+    if (is_refused(thread, op)) {
+    } else if (!run_verb(thread, op)) {
+        op->err = failed(thread);
+        op->detail = arena_str(op->arena, str_of(thread->sql->detail));
     } else {
         metric_add_label(METRIC_SQL, "ok", 1);
     }
     news = op->err || verbs[op->verb].how == READS ? 0 : op->news;
-    answer(lane, op);
-    tell_news(lane->deploys, news);
+    answer(thread, op);
+    tell_news(thread->deploys, news);
 }
 
 /* Renewals that came together are one transaction: a disk that takes 10 ms for each would keep up
  * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it;
  * so are all when the database refused one of them, which is undone for all.
  */
-static bool renew_together(struct lane *lane, bool done[RENEWALS_MAX])
+static bool renew_together(struct sql_thread *thread, bool done[RENEWALS_MAX])
 {
-    for (size_t i = 0; i < lane->renewal_count; i++) {
-        struct work work = {.sql = lane->sql, .op = lane->renewals[i]};
+    for (size_t i = 0; i < thread->renewal_count; i++) {
+        struct work work = {.sql = thread->sql, .op = thread->renewals[i]};
 
         if (!deploys_renew_good(&work, &done[i]))
             return false;
@@ -648,170 +648,172 @@ static int by_node(const void *a, const void *b)
     return str_cmp((*(struct deploys_op *const *)a)->node, (*(struct deploys_op *const *)b)->node);
 }
 
-static void run_renewals(struct lane *lane)
+static void run_renewals(struct sql_thread *thread)
 {
     bool done[RENEWALS_MAX] = {0}, ok;
     size_t count = 0;
 
-    for (size_t i = 0; i < lane->renewal_count; i++) {
-        struct deploys_op *op = lane->renewals[i];
+    for (size_t i = 0; i < thread->renewal_count; i++) {
+        struct deploys_op *op = thread->renewals[i];
 
         op->err = ERR_OK;
         op->news = 0;
-        if (is_refused(lane, op))
-            answer(lane, op);
+        if (is_refused(thread, op))
+            answer(thread, op);
         else
-            lane->renewals[count++] = op;
+            thread->renewals[count++] = op;
     }
-    lane->renewal_count = 0;
+    thread->renewal_count = 0;
     if (count == 0)
         return;
-    qsort(lane->renewals, count, sizeof *lane->renewals, by_node); /* who locks several does so */
-    lane->renewal_count = count;
-    ok = follow_clock(lane) && sql_begin(lane->sql) && renew_together(lane, done) &&
-         sql_commit(lane->sql);
-    lane->renewal_count = 0;
+    qsort(thread->renewals, count, sizeof *thread->renewals,
+          by_node); /* who locks several does so */
+    thread->renewal_count = count;
+    ok = follow_clock(thread) && sql_begin(thread->sql) && renew_together(thread, done) &&
+         sql_commit(thread->sql);
+    thread->renewal_count = 0;
     if (!ok) {
-        sql_rollback(lane->sql);
-        failed(lane);
+        sql_rollback(thread->sql);
+        failed(thread);
     }
     for (size_t i = 0; i < count; i++) {
-        struct deploys_op *op = lane->renewals[i];
+        struct deploys_op *op = thread->renewals[i];
 
-        if (ok ? !done[i] : lane->sql->connected) {
-            run_op(lane, op);
+        if (ok ? !done[i] : thread->sql->connected) {
+            run_op(thread, op);
             continue;
         }
         op->err = ok ? ERR_OK : ERR_STORE_DOWN;
         metric_add_label(METRIC_SQL, ok ? "ok" : "error", 1);
-        answer(lane, op);
+        answer(thread, op);
     }
 }
 
 static void take_op(struct msg *msg)
 {
     struct deploys_op *op = container_of(msg, struct deploys_op, msg);
-    struct lane *lane = lane_of(op->owner, op->verb);
+    struct sql_thread *thread = thread_of(op->owner, op->verb);
 
     if (op->verb == DEPLOYS_RENEW && !op->u.renew.goodbye) {
-        if (lane->renewal_count == RENEWALS_MAX)
-            run_renewals(lane);
-        lane->renewals[lane->renewal_count++] = op;
+        if (thread->renewal_count == RENEWALS_MAX)
+            run_renewals(thread);
+        thread->renewals[thread->renewal_count++] = op;
         return;
     }
     msg->next = NULL;
-    *(lane->first ? &lane->last->next : &lane->first) = msg;
-    lane->last = msg;
+    *(thread->first ? &thread->last->next : &thread->first) = msg;
+    thread->last = msg;
 }
 
 /* All that has come. Leases do not wait long behind other ops, however many there are. */
-static void run_ops(struct lane *lane)
+static void run_ops(struct sql_thread *thread)
 {
     do {
-        inbox_run(&lane->work_queue.inbox);
-        run_renewals(lane);
+        inbox_run(&thread->work_queue.inbox);
+        run_renewals(thread);
         for (int64_t until_ms = clock_mono_ms() + OTHERS_MS;
-             lane->first && clock_mono_ms() < until_ms;) {
-            struct deploys_op *op = container_of(lane->first, struct deploys_op, msg);
+             thread->first && clock_mono_ms() < until_ms;) {
+            struct deploys_op *op = container_of(thread->first, struct deploys_op, msg);
 
-            lane->first = lane->first->next;
-            run_op(lane, op);
+            thread->first = thread->first->next;
+            run_op(thread, op);
         }
-    } while (lane->first);
+    } while (thread->first);
 }
 
 static void stop_thread(struct msg *msg)
 {
-    container_of(msg, struct lane, stop)->stopping = true;
+    container_of(msg, struct sql_thread, stop)->stopping = true;
 }
 
 /* The writing thread: somebody else may have changed the table. */
-static void look(struct lane *lane)
+static void look(struct sql_thread *thread)
 {
     struct arena arena = {0};
     struct deploys_op op = {.arena = &arena};
-    struct work work = {.sql = lane->sql, .op = &op};
+    struct work work = {.sql = thread->sql, .op = &op};
 
-    lane->next_look_ms = clock_mono_ms() + LOOK_MS;
-    if (follow_clock(lane) && deploys_meta(&work))
-        tell_news(lane->deploys, op.news);
+    thread->next_look_ms = clock_mono_ms() + LOOK_MS;
+    if (follow_clock(thread) && deploys_meta(&work))
+        tell_news(thread->deploys, op.news);
     else
-        failed(lane);
+        failed(thread);
     arena_free(&arena);
 }
 
 /* The reading thread has the time for it. */
-static void forget(struct lane *lane)
+static void forget(struct sql_thread *thread)
 {
     struct arena arena = {0};
-    struct deploys_op op = {.arena = &arena, .owner = lane->deploys};
-    struct work work = {.sql = lane->sql, .op = &op};
+    struct deploys_op op = {.arena = &arena, .owner = thread->deploys};
+    struct work work = {.sql = thread->sql, .op = &op};
     bool more = false;
 
-    if (!follow_clock(lane) || !finish(&work, deploys_forget(&work, &more)))
-        failed(lane);
-    lane->next_look_ms = clock_mono_ms() + (more ? 0 : FORGET_MS);
+    if (!follow_clock(thread) || !finish(&work, deploys_forget(&work, &more)))
+        failed(thread);
+    thread->next_look_ms = clock_mono_ms() + (more ? 0 : FORGET_MS);
     arena_free(&arena);
 }
 
-static int64_t pause_ms(const struct lane *lane)
+static int64_t pause_ms(const struct sql_thread *thread)
 {
-    int64_t left_ms = lane->next_look_ms - clock_mono_ms();
+    int64_t left_ms = thread->next_look_ms - clock_mono_ms();
 
-    return !atomic_load(&lane->up) ? RETRY_MS : left_ms > 0 ? left_ms : 0;
+    return !atomic_load(&thread->up) ? RETRY_MS : left_ms > 0 ? left_ms : 0;
 }
 
 static void *sql_thread(void *arg)
 {
-    struct lane *lane = arg;
-    void (*now_and_then)(struct lane *) = lane == &lane->deploys->lanes[LANE_WRITE] ? look : forget;
+    struct sql_thread *thread = arg;
+    void (*now_and_then)(struct sql_thread *) =
+        thread == &thread->deploys->threads[THREAD_WRITE] ? look : forget;
     bool newer;
 
     metrics_thread();
-    while (!lane->stopping) {
-        work_queue_wait(&lane->work_queue, pause_ms(lane));
-        run_ops(lane);
-        if (!atomic_load(&lane->up)) {
-            if (bring_up(lane, &newer))
-                now_and_then(lane);
-            run_ops(lane); /* what came while we tried */
-        } else if (clock_mono_ms() >= lane->next_look_ms) {
-            now_and_then(lane);
+    while (!thread->stopping) {
+        work_queue_wait(&thread->work_queue, pause_ms(thread));
+        run_ops(thread);
+        if (!atomic_load(&thread->up)) {
+            if (bring_up(thread, &newer))
+                now_and_then(thread);
+            run_ops(thread); /* what came while we tried */
+        } else if (clock_mono_ms() >= thread->next_look_ms) {
+            now_and_then(thread);
         }
     }
-    run_ops(lane);
+    run_ops(thread);
     return NULL;
 }
 
-static enum err start(struct lane *lane, struct problem *why)
+static enum err start(struct sql_thread *thread, struct problem *why)
 {
     bool newer;
 
-    if (!bring_up(lane, &newer) &&
-        (newer || lane->sql->driver->dialect == SQL_LITE)) /* a file does not come back */
+    if (!bring_up(thread, &newer) &&
+        (newer || thread->sql->driver->dialect == SQL_LITE)) /* a file does not come back */
         return problem_set(why, ERR_IO, "database", "The database cannot be used: %s.",
-                           lane->sql->detail);
-    if (!work_queue_start(&lane->work_queue, "berth-sql", sql_thread, lane))
+                           thread->sql->detail);
+    if (!work_queue_start(&thread->work_queue, "berth-sql", sql_thread, thread))
         return problem_set(why, ERR_IO, "", "No thread for the database can be started.");
     return ERR_OK;
 }
 
 static void free_all(struct deploys *deploys)
 {
-    for (size_t i = 0; i < LANE_COUNT; i++)
-        sql_free(deploys->lanes[i].sql);
+    for (size_t i = 0; i < THREAD_COUNT; i++)
+        sql_free(deploys->threads[i].sql);
     arena_free(&deploys->facts.arena);
     deploys_table_done(&deploys->table);
     pthread_mutex_destroy(&deploys->detail_lock);
     free(deploys);
 }
 
-static void stop_lane(struct lane *lane)
+static void end_thread(struct sql_thread *thread)
 {
-    inbox_post(&lane->work_queue.inbox, &lane->stop);
-    work_queue_join(&lane->work_queue);
-    assert(lane->stopping);
-    atomic_store(&lane->up, false);
+    inbox_post(&thread->work_queue.inbox, &thread->stop);
+    work_queue_join(&thread->work_queue);
+    assert(thread->stopping);
+    atomic_store(&thread->up, false);
 }
 
 enum err deploys_open(const struct deploys_config *config, struct deploys **ret_deploys,
@@ -829,19 +831,19 @@ enum err deploys_open(const struct deploys_config *config, struct deploys **ret_
     if (deploys->config.in_flight_max <= 0)
         deploys->config.in_flight_max = IN_FLIGHT_DEFAULT;
     pthread_mutex_init(&deploys->detail_lock, NULL);
-    for (size_t i = 0; i < LANE_COUNT; i++) {
-        deploys->lanes[i].deploys = deploys;
-        deploys->lanes[i].stop.run = stop_thread;
-        work_queue_init(&deploys->lanes[i].work_queue);
+    for (size_t i = 0; i < THREAD_COUNT; i++) {
+        deploys->threads[i].deploys = deploys;
+        deploys->threads[i].stop.run = stop_thread;
+        work_queue_init(&deploys->threads[i].work_queue);
     }
-    for (; !err && started < LANE_COUNT; started += !err) {
-        err = sql_open(&sql, &deploys->lanes[started].sql, why);
+    for (; !err && started < THREAD_COUNT; started += !err) {
+        err = sql_open(&sql, &deploys->threads[started].sql, why);
         if (!err)
-            err = start(&deploys->lanes[started], why);
+            err = start(&deploys->threads[started], why);
     }
     if (err) {
         for (size_t i = 0; i < started; i++)
-            stop_lane(&deploys->lanes[i]);
+            end_thread(&deploys->threads[i]);
         free_all(deploys);
         return err;
     }
@@ -851,12 +853,12 @@ enum err deploys_open(const struct deploys_config *config, struct deploys **ret_
 
 enum err deploys_send(struct deploys *deploys, struct deploys_op *op)
 {
-    struct lane *lane;
+    struct sql_thread *thread;
 
     assert(op->done && op->reply_to && op->arena && op->verb < DEPLOYS_VERB_COUNT &&
            verbs[op->verb].run);
-    lane = lane_of(deploys, op->verb);
-    if (!atomic_load(&lane->up))
+    thread = thread_of(deploys, op->verb);
+    if (!atomic_load(&thread->up))
         return ERR_STORE_DOWN;
     if (atomic_fetch_add(&deploys->in_flight, 1) >= deploys->config.in_flight_max) {
         atomic_fetch_sub(&deploys->in_flight, 1);
@@ -864,15 +866,15 @@ enum err deploys_send(struct deploys *deploys, struct deploys_op *op)
     }
     op->owner = deploys;
     op->msg.run = take_op;
-    inbox_post(&lane->work_queue.inbox, &op->msg);
+    inbox_post(&thread->work_queue.inbox, &op->msg);
     return ERR_OK;
 }
 
 void deploys_status(struct deploys *deploys, struct deploys_status *ret_status)
 {
     *ret_status = (struct deploys_status){.up = true, .errors = atomic_load(&deploys->errors)};
-    for (size_t i = 0; i < LANE_COUNT; i++)
-        ret_status->up = ret_status->up && atomic_load(&deploys->lanes[i].up);
+    for (size_t i = 0; i < THREAD_COUNT; i++)
+        ret_status->up = ret_status->up && atomic_load(&deploys->threads[i].up);
     pthread_mutex_lock(&deploys->detail_lock);
     snprintf(ret_status->detail, sizeof ret_status->detail, "%s", deploys->detail);
     pthread_mutex_unlock(&deploys->detail_lock);
@@ -883,8 +885,8 @@ void deploys_stop(struct deploys *deploys)
     if (!deploys || deploys->stopped)
         return;
     deploys->stopped = true;
-    for (size_t i = 0; i < LANE_COUNT; i++)
-        stop_lane(&deploys->lanes[i]);
+    for (size_t i = 0; i < THREAD_COUNT; i++)
+        end_thread(&deploys->threads[i]);
     assert(atomic_load(&deploys->in_flight) == 0);
 }
 

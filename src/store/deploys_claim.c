@@ -73,7 +73,7 @@ static struct str instance_of(const struct deploys_op *op)
     return op->instance.at ? op->instance : STR("");
 }
 
-/* Another agent's, and it is good. Whoever does not say who it is, is taken for the right one. */
+/* Another agent's, and it is good. A caller without an instance is not checked. */
 static bool is_others(const struct lease *lease, struct str instance)
 {
     return lease->left_ms >= 0 && lease->instance.len > 0 && instance.len > 0 &&

@@ -429,7 +429,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         until = run_until;
     until = ledger_graced(ledger, until);
     is_last = !op->u.settle.send_id || op->u.settle.send_id == entry->run->dispatched_ms;
-    /* An orphan is not asked: the rule would end it here if it ran out, behind our back. */
+    /* Leases of an old epoch are left out: lease_commit() would expire one without unbinding it. */
     if (is_last && step.accepted && entry->run->holder && !ledger_orphaned(entry) &&
         lease_commit(&entry->run->holder->counts, &entry->run->lease, op->job, now_ms, until)) {
         assert(step.effect == JOB_EFFECT_COMMIT);
@@ -463,7 +463,7 @@ struct verdict {
                      */
 };
 
-/* Whatever its owner had reserved. */
+/* The owner takes back a reservation it never got an answer for, on whichever node it is. */
 static bool takes_back(const struct store_op *op)
 {
     return op->u.settle.outcome == STORE_SEND_FAILED && !op->node.at;
