@@ -64,7 +64,7 @@ class Redis:
     def say(self, *words):
         """One command; the lines of its answer as one text, an error too."""
         done = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, words)],
-                              capture_output=True, text=True, timeout=20)
+                              capture_output=True, text=True, errors="backslashreplace", timeout=20)
         return done.stdout.strip()
 
     def says(self, *words):
