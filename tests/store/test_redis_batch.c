@@ -39,16 +39,21 @@ static void call(struct store_op *last)
     freeReplyObject(reply);
 }
 
-static void put_node(struct str id)
+static void put_node_of(struct str id, int max)
 {
     struct store_op op = {.verb = STORE_NODE_PUT, .node = id};
 
     op.u.node_put.own = op.u.node_put.health = NODE_READY;
-    op.u.node_put.max = 4;
+    op.u.node_put.max = max;
     op.u.node_put.facts = STR("{}");
     begin();
     wire_op(&session.wire, &op, 0);
     call(NULL);
+}
+
+static void put_node(struct str id)
+{
+    put_node_of(id, 4);
 }
 
 static int setup(void **state)
@@ -492,6 +497,129 @@ static void test_drop_of_leases_that_are_not_written_yet(void **state)
     assert_int_equal(audit(), 0);
 }
 
+enum {
+    MANY = 5000,       /* leases of one node: ten parts of an audit */
+    TOGETHER = 250,    /* begin in one call */
+    AUDIT_CALLS = 24,  /* two rounds at least, and another while they change */
+    AUDIT_WORK = 2500, /* commands, arguments and answers of one: 512 records that are asked for */
+};
+
+static struct {
+    char state[MANY + TOGETHER]; /* by job: 'r'eserved, 'a'cknowledged, '-' over */
+    uint64_t count;
+    int reserved, running;
+} many;
+
+static void many_reserve(int count)
+{
+    begin();
+    for (int i = 0; i < count; i++) {
+        many.state[many.count++] = 'r';
+        reserve(many.count);
+    }
+    call(NULL);
+    many.reserved += count;
+}
+
+static void many_commit(uint64_t job, int64_t ttl_ms)
+{
+    struct store_op op;
+
+    begin();
+    commit(&op, job, ttl_ms);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    many.state[job - 1] = 'a';
+    many.reserved--;
+    many.running++;
+}
+
+static void many_end(uint64_t job)
+{
+    struct store_op op;
+
+    begin();
+    if (many.state[job - 1] == 'a')
+        done(&op, job, STR_NONE);
+    else
+        cancel(&op, job);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    *(many.state[job - 1] == 'a' ? &many.running : &many.reserved) -= 1;
+    many.state[job - 1] = '-';
+}
+
+/* Leases begin, are acknowledged for long, for less than the others have, for no time at all, and
+ * end, wherever the audit is. */
+static void many_change(int round)
+{
+    static const int64_t ttls[] = {4 * RIG_RUN_MS, RIG_RUN_MS, 1};
+
+    many_reserve(4);
+    for (uint64_t job = 1 + (uint64_t)round; job <= many.count; job += 97) {
+        if (many.state[job - 1] == 'r' && job % 5)
+            many_commit(job, ttls[job % COUNT_OF(ttls)]);
+        else if (many.state[job - 1] != '-')
+            many_end(job);
+    }
+}
+
+static void many_counts(int reserved, int running)
+{
+    struct store_op op;
+
+    begin();
+    done(&op, 1, STR_NONE); /* whatever comes of it */
+    call(&op);
+    assert_int_equal(op.counts.reserved, reserved);
+    assert_int_equal(op.counts.running, running);
+}
+
+/* A node with many leases is counted in parts, and stays right while they come and go in between;
+ * counters that are wrong are put right, and no call does more than its part. */
+static void test_audit_of_many_leases(void **state)
+{
+    static const char script[] =
+        "local node = redis.call('HGET', KEYS[1], 'n1') local a, b = struct.unpack('<i4i4', node, "
+        "3) redis.call('HSET', KEYS[1], 'n1', node:sub(1, 2) .. struct.pack('<i4i4', a + 7, b - 9) "
+        ".. node:sub(11))";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:n"};
+    struct store_op renew = {.verb = STORE_RENEW, .node = STR("n1")};
+    long long repairs = 0;
+    long work;
+
+    memset(&many, 0, sizeof many);
+    put_node_of(STR("n1"), 2 * MANY);
+    while (many.count < MANY)
+        many_reserve(TOGETHER);
+    for (uint64_t job = 1; job <= MANY; job += 2)
+        many_commit(job, RIG_RUN_MS);
+    renew.u.renew.terms = (struct lease_terms){2 * RIG_RUN_MS, 2 * RIG_RUN_MS};
+    begin();
+    wire_op(&session.wire, &renew, 0);
+    call(&renew);
+    assert_int_equal(renew.err, ERR_OK);
+    assert_int_equal(audit(), 0); /* what is owed by then is written */
+    redis_say(server.port, "HSET sched:{f}:meta work 0");
+    for (int i = 0; i < AUDIT_CALLS; i++) {
+        many_change(i);
+        assert_int_equal(audit(), 0);
+    }
+    many_counts(many.reserved, many.running);
+
+    redis_say_words(server.port, COUNT_OF(words), words);
+    many_counts(many.reserved + 7, many.running - 9);
+    for (int i = 0; i < AUDIT_CALLS; i++) {
+        many_change(AUDIT_CALLS + i);
+        repairs += audit();
+    }
+    assert_int_equal(repairs, 2);
+    many_counts(many.reserved, many.running);
+    work = strtol(redis_say(server.port, "HGET sched:{f}:meta work"), NULL, 10);
+    print_message("%d leases: one call's work is %ld\n", MANY, work);
+    assert_in_range(work, 1, AUDIT_WORK);
+}
+
 /* Few nodes are a table to Redis as well, also after it was started and has read them from a file.
  */
 static void test_nodes_are_a_table(void **state)
@@ -521,6 +649,7 @@ int main(void)
         TEST(test_audit_of_leases_that_are_not_written_yet),
         TEST(test_epoch_of_leases_that_are_not_written_yet),
         TEST(test_drop_of_leases_that_are_not_written_yet),
+        TEST(test_audit_of_many_leases),
         TEST(test_nodes_are_a_table),
         TEST(test_spoken_of_before_it_is_made),
         TEST(test_a_shorter_term),

@@ -150,6 +150,12 @@ local function write_formats()
   formats.text, formats.changed = nil, false -- and the next batch begins anew
 end
 
+-- Nothing is known of what Redis has, but how far a recount is.
+local function kept_forget()
+  kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
+  kept.is_table = false
+end
+
 -- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
 local function begin_batch(now, gen, known)
   local got = call('HMGET', KEY .. 'meta', 'state', 'format', 'waiting')
@@ -159,8 +165,8 @@ local function begin_batch(now, gen, known)
   formats.changed = false
   if not packed then formats_begin(now) end
   if not packed or is_other or packed ~= kept.state then
-    kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
-    kept.is_table = false
+    kept_forget()
+    kept.recount = nil
     columns.drop()
     is_lost = packed
   end
@@ -264,8 +270,8 @@ end
 local function keep_batch(state)
   local _, b = next(U.buckets)
   kept.row = b and b.row or kept.row
-  kept.state = not U.tidied and state or nil
-  kept.unit = nil
+  kept.state, kept.unit = state, nil
+  if U.tidied then kept_forget() end
   if U.touched or U.noted then return end
   U.buckets, U.raw, U.raw_nodes = nil, nil, nil
   kept.unit = U

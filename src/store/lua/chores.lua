@@ -3,28 +3,40 @@ local LOOK_JOBS = 256 -- so many new ones, and the memory is looked at
 local memory_look
 do
 
-local AUDIT_NODE, AUDIT_MAX = 2048, 512 -- leases: a node with more is not recounted; one call looks at so many
+local audit
+do
+local AUDIT_MAX = 512 -- leases one call looks at
 
--- The auditor recounts a node from its leases. Answers what it put right, and how many there are.
-local function audit_node(n)
-  local count = call('HLEN', KEY .. 'h:' .. n.id)
-  if count > AUDIT_NODE then return 0, 1 end
-  local reserved, running, apart, repairs = 0, 0, 0, 0
-  local held, ids = count > 0 and call('HGETALL', KEY .. 'h:' .. n.id) or {}, {}
-  for i = 1, #held, 2 do ids[#ids + 1] = held[i] end
-  jobs_prefetch(ids)
-  for i, id in ipairs(ids) do
-    local j = job_get(id)
-    if not j or j.lease == NONE or j.node ~= n.id then
-      holds_of(n.id)[id] = false
-    elseif not is_orphaned(j) then
-      if j.lease == RESERVED_LEASE then reserved = reserved + 1 else running = running + 1 end
-      if j.apart then apart = apart + 1 end
-      if held[2 * i] ~= stamps.value(j) then
-        holds_of(n.id)[id], repairs = stamps.value(j), repairs + 1
-      end
-    end
+-- The recount of this node that is under way. One of an epoch that is over begins anew.
+local function recount_of(n)
+  local r = kept.recount
+  if not r or r.node ~= n.id or r.epoch ~= n.epoch or r.runs_from ~= n.runs_from then
+    r = {
+      node = n.id, epoch = n.epoch, runs_from = n.runs_from, cursor = '0', counted = {},
+      reserved = 0, running = 0, apart = 0,
+    }
+    kept.recount = r
   end
+  return r
+end
+
+-- What `h:NODE` says of a job that has no lease there is taken out, what it says wrongly is put right. Answers how many were
+-- wrong.
+local function audit_lease(n, r, id, value)
+  local j = job_get(id)
+  local kind, is_wrong = recount.kind(r, j), false
+  if not j or j.lease == NONE or j.node ~= n.id then
+    holds_of(n.id)[id] = false
+  elseif kind and value ~= stamps.value(j) then
+    holds_of(n.id)[id], is_wrong = stamps.value(j), true
+  end
+  recount.set(r, id, kind)
+  return is_wrong and 1 or 0
+end
+
+-- All are counted: the counters of the node are put right. Answers how many were wrong.
+local function audit_counters(n, r)
+  local reserved, running, apart, repairs = r.reserved, r.running + r.apart, r.apart, 0
   if reserved ~= n.reserved then repairs = repairs + 1 end
   if running ~= n.running then repairs = repairs + 1 end
   if apart ~= n.apart then repairs = repairs + 1 end
@@ -32,23 +44,43 @@ local function audit_node(n)
     n.reserved, n.running, n.apart = reserved, running, apart
     node_changed(n)
   end
-  return repairs, count
+  return repairs
 end
 
--- A part of a page of nodes: the cursor tells the page, and how many of it were looked at.
-local function audit()
+-- The auditor recounts a node from its leases; a part of them, about `max`. Answers what it put right, at how many it
+-- looked, and whether that was the last part.
+local function audit_node(n, max)
+  local r, repairs, ids = recount_of(n), 0, {}
+  local page = call('HSCAN', KEY .. 'h:' .. n.id, r.cursor, 'COUNT', max)
+  local held = page[2]
+  for i = 1, #held, 2 do ids[#ids + 1] = held[i] end
+  jobs_prefetch(ids)
+  for i = 1, #ids do repairs = repairs + audit_lease(n, r, ids[i], held[2 * i]) end
+  r.cursor = page[1]
+  if r.cursor ~= '0' then return repairs, #ids, false end
+  kept.recount = nil
+  return repairs + audit_counters(n, r), #ids, true
+end
+
+-- A part of a page of nodes: the cursor tells the page, and how many of it were looked at. A recount that is under way
+-- goes on, though nodes that came or went may have moved its node to another place of the page.
+function audit()
   local cursor, done = string.match(cursor_get('audit') .. ' 0', '^(%d+) (%d+)')
   local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', 64)
-  local repairs, looked, at = 0, 0, 2 * tonumber(done)
+  local repairs, left, at = 0, AUDIT_MAX, 2 * tonumber(done)
   owed.settle()
-  while at < #page[2] and looked < AUDIT_MAX do
-    local n = node_get(page[2][at + 1])
-    local put_right, count = 0, 0
-    if n then put_right, count = audit_node(n) end
-    repairs, looked, at = repairs + put_right, looked + count, at + 2
+  while at < #page[2] and left > 0 do
+    local id = kept.recount and kept.recount.node or page[2][at + 1]
+    local n = node_get(id)
+    local put_right, looked, is_last = 0, 0, true
+    if n then put_right, looked, is_last = audit_node(n, left) else kept.recount = nil end
+    repairs, left = repairs + put_right, left - looked
+    if not is_last then break end
+    if id == page[2][at + 1] then at = at + 2 end
   end
   cursor_set('audit', at < #page[2] and cursor .. ' ' .. at / 2 or page[1])
   return repairs
+end
 end
 
 -- How near Redis is to its maxmemory. The function may write all the same (allow-oom), so it is the rules

@@ -342,9 +342,14 @@ end
 function columns.write_holds()
   if not has_holds then return end
   has_holds = false
+  local r = kept.recount
   for i = 1, changes do
     local n = changed[i]
     local takes, ends = n.takes, n.ends
+    if r and r.node == n.id then
+      for k = 1, takes, 2 do recount.hear(r, n.taken[k], true) end
+      for k = 1, ends do recount.hear(r, n.ended[k], false) end
+    end
     if takes > 0 then
       local taken = n.taken
       n.takes = 0

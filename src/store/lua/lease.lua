@@ -210,6 +210,7 @@ end
 function stamps.run(n, j)
   n.reserved, n.running, n.apart = n.reserved - 1, n.running + 1, n.apart + 1
   j.lease, j.apart = RUNNING_LEASE, true
+  holds_of(n.id)[j.id] = stamps.APART
   stamps.grace(j)
   node_changed(n)
 end

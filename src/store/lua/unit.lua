@@ -19,10 +19,10 @@ local A, at -- its arguments, and where we stand in them
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
 -- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
 -- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and
--- `owes`: see there. `is_table`: see stamps.lengthen.
+-- `owes`: see there. `is_table`: see stamps.lengthen. `recount`: see there.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
-  is_table = false,
+  is_table = false, recount = nil,
 }
 local columns = {} -- columns.lua
 
@@ -283,11 +283,49 @@ local function holds_of(node)
   return holds
 end
 
+-- The audit counts the leases of a node in parts (chores.lua), one in each of its calls. Between two of them leases begin, are
+-- acknowledged and end, so whoever writes `h:NODE` tells it. `kept.recount` is about one node: how many are `reserved`,
+-- `running` and run `apart` of those it has counted, and by id as which of these each was.
+local recount = {}
+do
+-- As what this job counts; nil: its lease is of an epoch that is over, or it has none there.
+function recount.kind(r, j)
+  if not j or j.node ~= r.node then return nil end
+  if j.lease == RESERVED_LEASE then return j.epoch == r.epoch and 'reserved' or nil end
+  if j.lease ~= RUNNING_LEASE or j.epoch < r.runs_from then return nil end
+  return j.apart and 'apart' or 'running'
+end
+
+-- It counts as that from now on. One large table would be made anew, and looked at by Lua's collector, in one go.
+function recount.set(r, id, kind)
+  local name = sub(id, -2)
+  local part = r.counted[name] or {}
+  local was = part[id]
+  if was then r[was] = r[was] - 1 end
+  if kind then r[kind] = r[kind] + 1 end
+  r.counted[name], part[id] = part, kind
+end
+
+-- This is about to be written to the `h:NODE` of its node. It reads what is known of the job and changes nothing there.
+function recount.hear(r, id, holds)
+  local j
+  if holds then
+    local packed = job_raw(id)
+    j = rawget(U, 'jobs') and U.jobs[id] or (packed and job_read(id, packed))
+  end
+  recount.set(r, id, recount.kind(r, j))
+end
+end
+
 local function write_holds()
   columns.write_holds()
   if not rawget(U, 'holds') then return end
+  local r = kept.recount
   for node, holds in pairs(U.holds) do
     local add, del = {}, {}
+    if r and r.node == node then
+      for id, value in pairs(holds) do recount.hear(r, id, value) end
+    end
     for id, value in pairs(holds) do
       if value then
         add[#add + 1], add[#add + 2] = id, value
