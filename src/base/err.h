@@ -27,6 +27,7 @@
         "The preferred node cannot do this work")                                                  \
     ROW(ERR_UPGRADE, "UPGRADE_REQUIRED", 426, 2, "The route speaks WebSocket")                     \
     ROW(ERR_QUEUE_FULL, "QUEUE_FULL", 429, 5, "The queue is full")                                 \
+    ROW(ERR_LIMITED, "LIMITED", 429, 5, "A key of the job is at its limit")                        \
     ROW(ERR_QUOTA, "QUOTA_EXCEEDED", 429, 5, "The token has used up its quota")                    \
     ROW(ERR_RATE_LIMIT, "RATE_LIMITED", 429, 5, "Too many requests")                               \
     ROW(ERR_HEADERS, "HEADERS_TOO_LARGE", 431, 2, "The headers are too large")                     \

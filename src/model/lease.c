@@ -17,6 +17,7 @@ static const char *const reason_names[LEASE_REASON_COUNT] = {
     [LEASE_NOT_READY] = "NOT_READY",
     [LEASE_NO_CAPACITY] = "NO_CAPACITY",
     [LEASE_FULL] = "FULL",
+    [LEASE_RESOURCES] = "RESOURCES",
     [LEASE_BREAKER] = "BREAKER_OPEN",
 };
 
@@ -46,6 +47,11 @@ static bool counts(const struct lease_node *node, const struct lease *lease)
     return lease->kind != LEASE_NONE && lease->epoch == node->epoch;
 }
 
+static int32_t slots_of(const struct lease *lease)
+{
+    return lease->slots > 0 ? lease->slots : 1;
+}
+
 static int64_t occupied(const struct lease_node *node)
 {
     return (int64_t)node->running + node->reserved;
@@ -72,12 +78,13 @@ enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, ui
         return LEASE_NOT_READY;
     if (node->max <= 0)
         return LEASE_NO_CAPACITY;
-    if (occupied(node) >= node->max)
+    if (occupied(node) + slots_of(lease) > node->max)
         return LEASE_FULL;
 
-    node->reserved++;
+    node->reserved += slots_of(lease);
     *lease = (struct lease){
         .kind = LEASE_RESERVED,
+        .slots = lease->slots,
         .epoch = node->epoch,
         .job = job,
         .until_ms = later(now_ms, ttl_ms),
@@ -94,9 +101,9 @@ bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, in
         return false;
     if (!counts(node, lease) || lease->kind != LEASE_RESERVED || lease->job != job)
         return false;
-    assert(node->reserved > 0);
-    node->reserved--;
-    node->running++;
+    assert(node->reserved >= slots_of(lease));
+    node->reserved -= slots_of(lease);
+    node->running += slots_of(lease);
     lease->kind = LEASE_RUNNING;
     lease->until_ms = until_ms;
     return true;
@@ -123,9 +130,9 @@ enum lease_kind lease_end(struct lease_node *node, struct lease *lease)
     assert(lease_counts_ok(node));
     lease->kind = LEASE_NONE;
     if (kind == LEASE_RESERVED)
-        node->reserved--;
+        node->reserved -= slots_of(lease);
     if (kind == LEASE_RUNNING)
-        node->running--;
+        node->running -= slots_of(lease);
     assert(lease_counts_ok(node));
     return kind;
 }

@@ -19,8 +19,9 @@ enum lease_reason {
     LEASE_RESV_EXISTS, /* the same reservation again: a replay, nothing changes */
     LEASE_NOT_READY,   /* health missing or not ready */
     LEASE_NO_CAPACITY, /* max <= 0 */
-    LEASE_FULL,        /* running + reserved >= max */
-    LEASE_BREAKER,     /* it keeps failing work of this type; said by the store, not here */
+    LEASE_FULL,        /* running + reserved + its slots > max */
+    LEASE_RESOURCES,   /* too little is left of something the job needs; said by the store */
+    LEASE_BREAKER,     /* it keeps failing work of this type; likewise */
     LEASE_REASON_COUNT
 };
 
@@ -51,6 +52,7 @@ struct lease_node {
 
 struct lease {
     enum lease_kind kind;
+    int32_t slots;  /* it takes, set before it is reserved; 0 counts as 1 */
     uint32_t epoch; /* the node's when it was taken */
     uint64_t job;
     int64_t until_ms; /* ends when now >= until_ms */

@@ -26,6 +26,7 @@ static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_LEVEL] = "LEVEL",
                                                  [WHY_ROUTE] = "ROUTE",
                                                  [WHY_NAMESPACE] = "NAMESPACE",
+                                                 [WHY_RESOURCES] = "RESOURCES",
                                                  [WHY_BREAKER] = "BREAKER_OPEN"};
 
 static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
@@ -34,6 +35,7 @@ static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
     [LEASE_NOT_READY] = WHY_NOT_READY,
     [LEASE_NO_CAPACITY] = WHY_NO_CAPACITY,
     [LEASE_FULL] = WHY_FULL,
+    [LEASE_RESOURCES] = WHY_RESOURCES,
     [LEASE_BREAKER] = WHY_BREAKER};
 
 enum { TELL_SHUT_MS = 60000 };

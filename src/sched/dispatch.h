@@ -20,6 +20,7 @@ enum dispatch_why {
     WHY_LEVEL,     /* its machine is too loaded for work of this priority */
     WHY_ROUTE,     /* the type's route does not name it */
     WHY_NAMESPACE, /* it is fixed to other namespaces */
+    WHY_RESOURCES, /* too little is left of something the job needs */
     WHY_BREAKER,   /* it keeps failing work of this type */
     WHY_COUNT
 };

@@ -18,7 +18,9 @@
 #include "model/breaker.h"
 #include "model/job.h"
 #include "model/lease.h"
+#include "model/limit.h"
 #include "model/pool.h"
+#include "model/resources.h"
 
 enum {
     STORE_CANDIDATES_MAX = 4, /* one reserve call tries so many */
@@ -50,6 +52,9 @@ enum store_verb {
     STORE_CALLBACK_DONE, /* delivered (or given up) */
     STORE_BREAKERS,      /* all that are open or count a failure, by node and type */
     STORE_BREAKER_RESET, /* an operator's order: closed, and the count starts over */
+    STORE_LIMIT_SET,     /* an operator's rule for keys: made, changed, or dropped */
+    STORE_LIMIT_HOLD,    /* nothing with this key starts for a while; or again, at once */
+    STORE_LIMITS,        /* the rules, and the keys that are in use */
     /* Only of a store that several instances share, see store_name(). */
     STORE_TELL,  /* a word to another instance, or to all */
     STORE_LINK,  /* this instance has a node's connection, or has lost it */
@@ -104,6 +109,8 @@ struct store_head {
     int64_t due_ms;     /* end of its lease, of the hold, or of its time to wait; 0 = none */
     int64_t timeout_ms; /* after the ACK; 0 = none */
     int callback;       /* enum store_callback */
+    /* The GPUs it has, a bit for each id: of the current attempt, also after its end; 0: none. */
+    uint64_t gpus;
 };
 
 enum store_callback {
@@ -172,9 +179,11 @@ struct store_node {
     enum node_admin admin;
     struct str admin_reason;
     int64_t registered_ms;
-    int64_t version;        /* of the record, +1 with every change of it */
-    struct str facts;       /* JSON object as registered, normalised by the registry */
-    struct store_live live; /* a shared store's */
+    int64_t version;      /* of the record, +1 with every change of it */
+    struct str facts;     /* JSON object as registered, normalised by the registry */
+    struct str resources; /* see resources_write(); COUNTS leaves it empty, as it does facts */
+    struct resources_left left; /* of them, by the leases */
+    struct store_live live;     /* a shared store's */
 };
 
 /* As of now, see model/breaker.h. probe_until_ms is the end of the probe's lease. */
@@ -217,6 +226,23 @@ struct store_run {
     int attempt;
     bool unknown; /* answer: no such running lease of this node; the node should drop it */
     bool later;   /* the store's own: it has not come to this one yet */
+};
+
+/* A rule for keys, and one key that has a lease, waits, is held, or has started something within
+ * its window. */
+struct store_limit {
+    struct str pattern;
+    struct limit limit;
+};
+
+struct store_limit_key {
+    struct str key;
+    struct str pattern; /* the rule that counts for it; at == NULL: none */
+    int32_t in_flight;
+    int32_t waiting;
+    int32_t started; /* within the window of its rate */
+    int64_t hold_ms; /* so long it is held yet; 0: it is not */
+    struct str hold_reason;
 };
 
 /* Whose job it is: what they have waiting is counted together. */
@@ -262,6 +288,8 @@ struct store_op {
             bool fresh;           /* RESERVE: its id was just made, nothing was ever sent of it that
                                      may have been taken: nobody need look whether it exists */
             struct str type;      /* likewise; at == NULL: it takes no part in breakers */
+            struct str demand;    /* likewise, see demand_write(): what it takes, and its keys.
+                                     Empty: one slot, no keys */
             bool last;            /* RESERVE: nobody else of the pool gets such work, so an open
                                      breaker lets one through at a time */
             struct str idem;      /* Idempotency-Key with its scope; at == NULL: none */
@@ -283,6 +311,9 @@ struct store_op {
             size_t candidate_count;
             int64_t ttl_ms;
             /* answer */
+            /* ERR_LIMITED: the key that keeps it from starting, or (PUT) from waiting. Nothing is
+             * made or moved then, and no rate is used up. */
+            struct limit_block block;
             int chosen; /* index; -1: none fits (err ERR_ALL_FULL) */
             bool probe; /* it is the one that decides whether a breaker closes */
             /* The key or the job was known: `head` is what it got the first time. By key: attempt 1
@@ -304,6 +335,11 @@ struct store_op {
             bool command; /* DONE, FAIL of a command that came with the job: it tells nothing of
                              its node, and moves no breaker */
             bool candidates_left; /* REFUSED, SEND_FAILED */
+            /* FAIL: the job ran into a bound of this key, one of its own, which is held from now
+             * on for that long; the attempt does not count (max_attempts grows by one). Another
+             * key: ERR_BAD_FIELD, nothing changes. at == NULL: none. */
+            struct str hold_key;
+            int64_t hold_key_ms;
             unsigned owner;
             /* Of a job that goes on (RETRYING, SELECTING): so long the caller has it to find a
              * place for it, or a lane (WAIT); then it is due for anybody. */
@@ -313,8 +349,11 @@ struct store_op {
             /* The same message was accepted before: ERR_OK, nothing moved, and no record unless
              * want_record. An ACK counts as repeated only while its lease is alive. */
             bool duplicate;
-            bool ended_lease;           /* a lease ended with this call */
-            bool stopped;               /* only that: its job had been cancelled before */
+            bool ended_lease; /* a lease ended with this call */
+            bool stopped;     /* only that: its job had been cancelled before */
+            /* Keys of the job for which others wait and one could start now: str_hash() of each. */
+            uint8_t freed_count;
+            uint64_t freed[DEMAND_KEYS_MAX];
             enum breaker_event breaker; /* what that did to the breaker of head.node x head.type */
         } settle;
         struct {                    /* RENEW */
@@ -331,6 +370,7 @@ struct store_op {
             int priority;
             int64_t wait_ms;
             struct store_bounds bounds;
+            struct limit_block block; /* answer: of ERR_LIMITED, as for PUT */
         } wait;
         struct {                      /* LANES, in the order of their numbers */
             uint64_t after;           /* cursor: lanes larger than this */
@@ -357,6 +397,7 @@ struct store_op {
             enum node_health health; /* what reserve checks; the operator's word is added here */
             int32_t max;             /* < 0: unchanged */
             struct str facts;        /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
+            struct str resources;    /* see resources_write(); at == NULL: unchanged */
             bool set_admin;
             enum node_admin admin;
             struct str admin_reason;
@@ -431,6 +472,24 @@ struct store_op {
         struct { /* BREAKER_RESET; its node is `node` */
             struct str type;
         } breaker;
+        struct {                /* LIMIT_SET, LIMIT_HOLD */
+            struct str pattern; /* HOLD: a key */
+            struct limit limit;
+            bool drop;       /* SET: the rule goes; ERR_NOT_FOUND when there is none */
+            int64_t hold_ms; /* HOLD: from now; 0: let go */
+            struct str reason;
+        } limit;
+        struct {               /* LIMITS */
+            struct str prefix; /* of keys; at == NULL: any. */
+            struct str after;  /* cursor: keys behind this one; at == NULL: from the first */
+            size_t max;        /* keys in one answer; 0: only the rules */
+            struct store_limit *rules; /* answer, in `arena`: all of them, in order */
+            size_t rule_count;
+            struct store_limit_key *keys; /* answer, likewise, in order */
+            size_t key_count;
+            bool more;
+            int64_t version; /* answer: +1 with every change of a rule */
+        } limits;
     } u;
 
     struct memread *recent; /* the embedded store's own: what its file lacks for this read */
@@ -440,6 +499,7 @@ struct store_op {
         record; /* answer: JOB_GET, and FINISH when the job goes on or want_record */
     struct lease_node
         counts; /* answer: the node's counters afterwards (RESERVE: of the chosen one) */
+    struct resources_left left; /* answer: of its resources, likewise; counts 0: it has none */
 };
 
 /* How well the store is. Any thread; never blocks. */
@@ -494,7 +554,10 @@ enum store_notice_kind {
     STORE_NOTICE_NODES, /* `text`: ids of nodes that changed, a space between two */
     STORE_NOTICE_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
                          there, and it is  among the first STORE_LANE_TOLD */
-    STORE_NOTICE_GAP,   /* listening begins, or began anew */
+    STORE_NOTICE_KEY,   /* `text`: keys for which jobs wait, and one could start now; a space
+                           between two */
+    STORE_NOTICE_LIMITS, /* rules changed */
+    STORE_NOTICE_GAP,    /* listening begins, or began anew */
 };
 
 struct store_notice {

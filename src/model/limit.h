@@ -1,0 +1,104 @@
+/* Limits by key: how many jobs with a key may have a lease at once, how many may start in a while,
+ * how many may wait, and how much of the queue's turns it gets. A rule names a key, or with a * at
+ * its end all keys that begin so, each on its own; the rule that says most about a key is its
+ * only one. Pure: the store keeps rules and what is known of each key, and hands in the time. */
+#ifndef MODEL_LIMIT_H
+#define MODEL_LIMIT_H
+
+#include "model/demand.h"
+
+enum {
+    LIMIT_NONE = -1, /* no bound */
+    LIMIT_RULES_MAX = 4096,
+    LIMIT_RATE_MAX = 1000000,
+    LIMIT_WINDOW_MS_MAX = 24 * 3600 * 1000,
+    LIMIT_STEPS = 1000, /* starts of one window are kept in so many steps of it */
+    LIMIT_WEIGHT_MAX = 1000,
+    LIMIT_REASON_MAX = 200,
+};
+
+#define LIMIT_HOLD_MS_MAX (30LL * 24 * 3600 * 1000)
+
+struct limit {
+    int32_t concurrency; /* leases alive; LIMIT_NONE */
+    int32_t rate;        /* starts in rate_ms; LIMIT_NONE */
+    int64_t rate_ms;
+    int32_t queue;  /* jobs that wait; LIMIT_NONE */
+    int32_t weight; /* 1.. */
+};
+
+extern const struct limit limit_none; /* bounds nothing, weight 1 */
+
+bool limit_is_pattern(struct str pattern); /* a key, or the beginning of one and a * */
+bool limit_matches(struct str pattern, struct str key);
+/* Is `a` the better rule for a key that both match? A key before a pattern, then the longer. */
+bool limit_is_closer(struct str a, struct str b);
+/* {concurrency: 3, rate: "60/1m", queue: 10000, weight: 3}; absent or null: none. */
+enum err limit_read(const struct json *body, struct arena *arena, struct limit *ret_limit,
+                    struct problem *why);
+/* Its members, each null where there is none. */
+void limit_write_members(const struct limit *limit, struct jsonw *w);
+/* "60/1m" */
+bool limit_rate_parse(struct str text, struct limit *limit);
+void limit_rate_text(const struct limit *limit, struct buf *to);
+/* "CONCURRENCY RATE RATE_MS QUEUE WEIGHT": what a store keeps. */
+void limit_write(const struct limit *limit, struct buf *to);
+bool limit_parse(struct str text, struct limit *ret_limit);
+
+/* Starts in a sliding window. A start leaves it rate_ms after it happened; of large rates it is
+ * kept in steps, and leaves up to one step later, never sooner. */
+struct limit_start {
+    int64_t at_ms;
+    int32_t count;
+};
+
+struct limit_window {
+    struct limit_start *starts; /* a ring: oldest first */
+    uint32_t first, count, cap;
+    int64_t total;
+};
+
+void limit_window_free(struct limit_window *window);
+/* How long until one more may start; 0: now. Forgets what has left the window. */
+int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *limit,
+                             int64_t now_ms);
+void limit_window_add(struct limit_window *window, const struct limit *limit, int64_t now_ms);
+/* It did not start after all: that of this moment is taken back, if it is still there. */
+void limit_window_undo(struct limit_window *window, const struct limit *limit, int64_t at_ms);
+/* "AT COUNT AT COUNT ...": each AT after the first is what has passed since the one before. */
+void limit_window_write(const struct limit_window *window, struct buf *to);
+bool limit_window_parse(struct str text, struct limit_window *ret_window);
+
+/* What is known of one key. */
+struct limit_key {
+    int32_t in_flight; /* leases */
+    int32_t waiting;   /* jobs in lanes */
+    struct limit_window window;
+    int64_t hold_until_ms; /* nothing starts before; 0: no hold */
+};
+
+enum limit_why {
+    LIMIT_OK,
+    LIMIT_HELD,
+    LIMIT_CONCURRENCY,
+    LIMIT_RATE,
+    LIMIT_QUEUE,
+    LIMIT_WHY_COUNT
+};
+const char *limit_why_name(enum limit_why why); /* "concurrency" */
+
+/* Why a key lets a job not start, or not wait. */
+struct limit_block {
+    enum limit_why why;
+    int32_t key;      /* which of the job's keys */
+    int32_t limit;    /* the bound; of a hold 0 */
+    int32_t used;     /* of it */
+    int64_t retry_ms; /* when it may be worth while to ask again; 0: nobody knows */
+};
+
+/* May one more start? In this order: hold, concurrency, rate. */
+struct limit_block limit_check(struct limit_key *key, const struct limit *limit, int64_t now_ms);
+/* May one more wait? */
+struct limit_block limit_check_queue(const struct limit_key *key, const struct limit *limit);
+
+#endif
