@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "model/demand.h"
 
 const struct limit limit_none = {
     .concurrency = LIMIT_NONE, .rate = LIMIT_NONE, .queue = LIMIT_NONE, .weight = 1};

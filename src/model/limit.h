@@ -5,7 +5,9 @@
 #ifndef MODEL_LIMIT_H
 #define MODEL_LIMIT_H
 
-#include "model/demand.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 
 enum {
     LIMIT_NONE = -1, /* no bound */
