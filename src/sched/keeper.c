@@ -57,11 +57,11 @@ struct keeper {
     int64_t judge_ms;   /* sched_awake_ms: nobody is lost before that */
     size_t may_lose;    /* how many more in this scan */
     struct hours hours;
-    enum store_mode store_mode; /* as last logged */
-    char generation[24];        /* of the store, as last seen */
-    unsigned moves;             /* likewise */
-    int64_t repairs;            /* likewise */
-    bool store_full;            /* likewise */
+    enum store_mode store_mode;   /* as last logged */
+    char generation[24];          /* of the store, as last seen */
+    unsigned moves;               /* likewise */
+    int64_t repairs[STORE_RULES]; /* likewise */
+    bool store_full;              /* likewise */
 };
 
 struct edition_swap {
@@ -653,15 +653,23 @@ static void watch_moves(struct keeper *keeper, const struct store_status *status
               KC("detail", "another server took over; what nodes hold and it lacks is taken back"));
 }
 
-/* Counts and leases move in one call, so this is a mistake of ours, or of whoever else wrote there.
- */
+/* What belongs together moves in one call, so this is a mistake of ours, or of whoever else wrote
+ * there. */
 static void watch_repairs(struct keeper *keeper, const struct store_status *status)
 {
-    if (status->repairs == keeper->repairs)
-        return;
-    log_event(LOG_ERROR, "store.repaired", KI("counts", status->repairs - keeper->repairs),
-              KC("detail", "slots were counted that no lease held, or the other way round"));
-    keeper->repairs = status->repairs;
+    static const char *const details[STORE_RULES] = {
+        [STORE_RULE_SLOTS] = "slots were counted that no lease held, or the other way round",
+        [STORE_RULE_LEASES] = "leases of a node were listed otherwise than their jobs have them",
+        [STORE_RULE_LANES] = "a queue had jobs that did not wait there",
+    };
+
+    for (int i = 0; i < STORE_RULES; i++) {
+        if (status->repairs[i] == keeper->repairs[i])
+            continue;
+        log_event(LOG_ERROR, "store.repaired", KC("rule", store_rule_name((enum store_rule)i)),
+                  KI("counts", status->repairs[i] - keeper->repairs[i]), KC("detail", details[i]));
+        keeper->repairs[i] = status->repairs[i];
+    }
 }
 
 /* What is there goes on, nothing new comes in. */

@@ -154,7 +154,6 @@ void api_metrics_declare(void)
         {METRIC_KILLS, {"emergency", "oom", "disk_limit", "timeout"}},
         {METRIC_LEASE_EXPIRED, {"reserved", "running"}},
         {METRIC_BREAKER_EVENTS, {"open", "probe", "closed", "reset"}},
-        {METRIC_INVARIANT, {"slots_equal_leases"}},
         {METRIC_RELOADS, {"ok", "refused"}},
         {METRIC_CONNECTIONS_DROPPED, {"unknown", "full", "behind"}},
         {METRIC_SQL, {"ok", "error", "refused"}},
@@ -168,6 +167,8 @@ void api_metrics_declare(void)
             metric_declare(rows[i].metric, rows[i].labels[k]);
     for (int i = 0; i < LEASE_REASON_COUNT; i++)
         metric_declare(METRIC_RESERVE, lease_reason_name((enum lease_reason)i));
+    for (int i = 0; i < STORE_RULES; i++)
+        metric_declare(METRIC_INVARIANT, store_rule_name((enum store_rule)i));
 }
 
 static void put_node(struct buf *text, const char *name, struct str id, const char *state,

@@ -377,7 +377,7 @@ static void audit(struct embedded *self, int64_t mono_ms)
 
     self->audit_ms = mono_ms + AUDIT_MS;
     if (repairs)
-        op_queue_count_repairs(&self->op_queue, repairs);
+        op_queue_count_repairs(&self->op_queue, STORE_RULE_SLOTS, repairs);
 }
 
 static void tidy(struct embedded *self, int64_t mono_ms)

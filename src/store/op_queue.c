@@ -277,12 +277,12 @@ void op_queue_count_error(struct op_queue *op_queue)
     count(&op_queue->errors, 1);
 }
 
-void op_queue_count_repairs(struct op_queue *op_queue, int64_t repairs)
+void op_queue_count_repairs(struct op_queue *op_queue, enum store_rule rule, int64_t repairs)
 {
     assert(repairs > 0);
-    count(&op_queue->repairs, repairs);
+    count(&op_queue->repairs[rule], repairs);
     metric_add(METRIC_AUDIT_REPAIRS, repairs);
-    metric_add_label(METRIC_INVARIANT, "slots_equal_leases", repairs);
+    metric_add_label(METRIC_INVARIANT, store_rule_name(rule), repairs);
 }
 
 void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status)
@@ -293,8 +293,9 @@ void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_s
         .errors = atomic_load_explicit(&op_queue->errors, memory_order_relaxed),
         .calls = atomic_load_explicit(&op_queue->calls, memory_order_relaxed),
         .batches = atomic_load_explicit(&op_queue->batches, memory_order_relaxed),
-        .repairs = atomic_load_explicit(&op_queue->repairs, memory_order_relaxed),
     };
+    for (int i = 0; i < STORE_RULES; i++)
+        ret_status->repairs[i] = atomic_load_explicit(&op_queue->repairs[i], memory_order_relaxed);
 }
 
 void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop)

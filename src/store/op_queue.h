@@ -45,7 +45,7 @@ struct op_queue {
     _Atomic int mode; /* enum store_mode */
     _Atomic int64_t since_ms;
     _Atomic int64_t errors;
-    _Atomic int64_t repairs;
+    _Atomic int64_t repairs[STORE_RULES];
     _Atomic int64_t calls;
     _Atomic int64_t batches;
 };
@@ -72,8 +72,8 @@ void op_queue_set_up(struct op_queue *op_queue, bool up);
 bool op_queue_is_up(const struct op_queue *op_queue);
 void op_queue_count_batch(struct op_queue *op_queue);
 void op_queue_count_error(struct op_queue *op_queue);
-/* An audit found so many counts that were not those of the leases: they can only move together. */
-void op_queue_count_repairs(struct op_queue *op_queue, int64_t repairs);
+/* An audit found the rule broken so often, and set it right. */
+void op_queue_count_repairs(struct op_queue *op_queue, enum store_rule rule, int64_t repairs);
 
 void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status);
 void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop);

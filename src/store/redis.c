@@ -458,21 +458,23 @@ static void take_number(struct redis *self, const redisReply *answer, int64_t se
     atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS, memory_order_relaxed);
 }
 
-/* What a tidying call found: counts it put right, whether there is more to rewrite, more to purge,
- * and how near to its maxmemory Redis is. */
+/* What a tidying call found: whether there is more to rewrite, more to purge, how near to its
+ * maxmemory Redis is, and by rule what it put right. */
 static void take_tidied(struct redis *self, const redisReply *answer)
 {
     int64_t soon_ms = clock_mono_ms() + TIDY_SOON_MS;
 
-    if (answer->type != REDIS_REPLY_ARRAY || answer->elements != 7)
+    if (answer->type != REDIS_REPLY_ARRAY || answer->elements != WIRE_TIDIED + STORE_RULES)
         return;
     if (answer->element[3]->integer > 0)
-        op_queue_count_repairs(&self->op_queue, answer->element[3]->integer);
-    if (answer->element[4]->integer > 0)
         self->tidy_ms = soon_ms;
-    self->purge_ms = answer->element[5]->integer > 0 ? soon_ms : INT64_MAX;
-    atomic_store_explicit(&self->full, answer->element[6]->integer == WIRE_FULL,
+    self->purge_ms = answer->element[4]->integer > 0 ? soon_ms : INT64_MAX;
+    atomic_store_explicit(&self->full, answer->element[5]->integer == WIRE_FULL,
                           memory_order_relaxed);
+    for (int i = 0; i < STORE_RULES; i++)
+        if (answer->element[WIRE_TIDIED + i]->integer > 0)
+            op_queue_count_repairs(&self->op_queue, (enum store_rule)i,
+                                   answer->element[WIRE_TIDIED + i]->integer);
 }
 
 /* One call of our own; its ops answer nothing that matters but our number and what was tidied. */

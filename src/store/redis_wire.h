@@ -23,6 +23,7 @@ enum {
     /* Where they begin: now, order, generation, open breakers, taken back, how far that now is
      * ahead of the steady clock. */
     WIRE_ANSWERS = 6,
+    WIRE_TIDIED = 6,          /* what a tidying answers before what it put right, by rule */
     WIRE_RESULT_MAX = 256,    /* results up to this are part of the record */
     WIRE_INSTANCE_MS = 15000, /* an instance that did not call for so long is gone */
     WIRE_FULL = 2,            /* `full` of the state: no new work is taken */

@@ -89,6 +89,17 @@ void store_listen(struct store *store, struct store_listener *listener)
     store->backend->listen(store, listener);
 }
 
+const char *store_rule_name(enum store_rule rule)
+{
+    static const char *const names[STORE_RULES] = {
+        [STORE_RULE_SLOTS] = "slots_equal_leases",
+        [STORE_RULE_LEASES] = "leases_equal_jobs",
+        [STORE_RULE_LANES] = "lanes_equal_jobs",
+    };
+
+    return names[rule];
+}
+
 bool store_number_is_ours(const struct store *store)
 {
     int64_t until_ms = atomic_load_explicit(&store->number_until_ms, memory_order_relaxed);

@@ -502,6 +502,15 @@ struct store_op {
     struct resources_left left; /* answer: of its resources, likewise; counts 0: it has none */
 };
 
+/* What holds after every call, and what the audits look after. */
+enum store_rule {
+    STORE_RULE_SLOTS,  /* the counters of a node are what its leases add up to */
+    STORE_RULE_LEASES, /* what is listed as a lease of a node is what the job's record says */
+    STORE_RULE_LANES,  /* the jobs that a lane has wait in it */
+    STORE_RULES,
+};
+const char *store_rule_name(enum store_rule rule);
+
 /* How well the store is. Any thread; never blocks. */
 enum store_mode { STORE_NORMAL, STORE_L2_ONLY, STORE_LOCAL_ONLY };
 struct store_status {
@@ -510,8 +519,8 @@ struct store_status {
     int64_t errors;   /* since the start */
     int64_t calls;
     int64_t batches;
-    int64_t repairs;     /* counts that were not those of the leases, and were set right */
-    char detail[160];    /* the last error, "" when none */
+    int64_t repairs[STORE_RULES]; /* how often each was found broken, and set right */
+    char detail[160];             /* the last error, "" when none */
     const char *warning; /* what could be wrong with it, as seen at the start; NULL: nothing */
     char generation[24]; /* of what a shared store holds: another one means that it was emptied */
     /* How often another server took over. What it answers begins anew: orders may be smaller, and

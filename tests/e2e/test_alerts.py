@@ -182,7 +182,7 @@ class TwoInstances(AlertCase):
         self.fires("BerthInvariantViolated")
         for server in (self.near, self.far):
             self.assertEqual(server.stop(), 0)  # before the case asks for broken invariants
-        self.assertIn("event=store.repaired", self.near.log + self.far.log)
+        self.assertIn("event=store.repaired rule=slots_equal_leases", self.near.log + self.far.log)
 
 
 class Coverage(unittest.TestCase):

@@ -266,12 +266,21 @@ size_t rig_due(struct rig *rig, struct store_due *items, size_t max)
     return rig->op.err ? 0 : rig->op.u.due.count;
 }
 
-int64_t rig_repairs(struct rig *rig)
+int64_t rig_repairs_of(struct rig *rig, enum store_rule rule)
 {
     struct store_status status;
 
     store_status(rig->store, &status);
-    return status.repairs;
+    return status.repairs[rule];
+}
+
+int64_t rig_repairs(struct rig *rig)
+{
+    int64_t repairs = 0;
+
+    for (int i = 0; i < STORE_RULES; i++)
+        repairs += rig_repairs_of(rig, (enum store_rule)i);
+    return repairs;
 }
 
 struct lease_node rig_counts(struct rig *rig, const char *node)

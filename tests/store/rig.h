@@ -59,7 +59,8 @@ enum err rig_finish(struct rig *rig, enum store_outcome outcome, uint64_t job, i
                     const char *node, const char *reason);
 enum err rig_get(struct rig *rig, uint64_t job);
 size_t rig_due(struct rig *rig, struct store_due *items, size_t max);
-int64_t rig_repairs(struct rig *rig); /* what its audits found since it was opened */
+int64_t rig_repairs_of(struct rig *rig, enum store_rule rule);   /* found since it was opened */
+int64_t rig_repairs(struct rig *rig);                            /* all of them */
 struct lease_node rig_counts(struct rig *rig, const char *node); /* health NONE: no such node */
 
 #endif

@@ -37,8 +37,30 @@ static void test_wrong_counters_are_put_right(void **state)
     while (rig_repairs(&fixture->rig) == 0)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_repairs(&fixture->rig), 2);
+    assert_int_equal(rig_repairs_of(&fixture->rig, STORE_RULE_SLOTS), 2);
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
     assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
+}
+
+/* What is listed as a lease says what its job's record says: here of another attempt. */
+static void test_a_wrong_lease_is_put_right(void **state)
+{
+    static const char script[] =
+        "local id, value = unpack(redis.call('HGETALL', KEYS[1])) if not id then return 0 end "
+        "redis.call('HSET', KEYS[1], id, '\\7' .. value:sub(2)) return 1";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:h:n1"};
+    struct redis_fixture *fixture = *state;
+    struct rig *rig = &fixture->rig;
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
+
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    while (strcmp(redis_say_words(fixture->server.port, COUNT_OF(words), words), "1") != 0)
+        assert_true(clock_mono_ms() < end_ms); /* it is not written yet */
+    while (rig_repairs(rig) == 0)
+        assert_true(clock_mono_ms() < end_ms);
+    assert_int_equal(rig_repairs_of(rig, STORE_RULE_LEASES), 1);
+    assert_int_equal(rig_repairs(rig), 1);
 }
 
 /* How many wait in all lanes is counted anew, lane by lane, while jobs come and go. */
@@ -235,6 +257,7 @@ static void test_strangers_in_a_lane(void **state)
     while (rig_repairs(rig) < 3 || lane_count(fixture) > 1)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_repairs(rig), 3);
+    assert_int_equal(rig_repairs_of(rig, STORE_RULE_LANES), 3);
     assert_int_equal(rig_lane(rig, 0x4d, 64), ERR_OK);
     assert_int_equal(rig->op.u.lane.count, 1);
     assert_int_equal(rig->op.u.lane.waiting, 1);
@@ -243,6 +266,8 @@ static void test_strangers_in_a_lane(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_wrong_lease_is_put_right, setup,
+                                        redis_fixture_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_counters_are_put_right, setup,
                                         redis_fixture_teardown),
         cmocka_unit_test_setup_teardown(test_every_node_is_looked_at, setup,

@@ -20,8 +20,8 @@ local function recount_of(n)
   return r
 end
 
--- What `h:NODE` says of a job that has no lease there is taken out, what it says wrongly is put right. Answers how many were
--- wrong.
+-- What `h:NODE` says of a job that has no lease there is taken out, what it says wrongly is put right. Answers how many said
+-- something wrong: the others were left by one that somebody deleted, and the counters tell.
 local function audit_lease(n, r, id, value)
   local j = job_get(id)
   local kind, is_wrong = recount.kind(r, j), false
@@ -47,19 +47,19 @@ local function audit_counters(n, r)
   return repairs
 end
 
--- The auditor recounts a node from its leases; a part of them, about `max`. Answers what it put right, at how many it
--- looked, and whether that was the last part.
+-- The auditor recounts a node from its leases; a part of them, about `max`. Answers how many counters and leases it put right,
+-- at how many it looked, and whether that was the last part.
 local function audit_node(n, max)
-  local r, repairs, ids = recount_of(n), 0, {}
+  local r, leases, ids = recount_of(n), 0, {}
   local page = call('HSCAN', KEY .. 'h:' .. n.id, r.cursor, 'COUNT', max)
   local held = page[2]
   for i = 1, #held, 2 do ids[#ids + 1] = held[i] end
   jobs_prefetch(ids)
-  for i = 1, #ids do repairs = repairs + audit_lease(n, r, ids[i], held[2 * i]) end
+  for i = 1, #ids do leases = leases + audit_lease(n, r, ids[i], held[2 * i]) end
   r.cursor = page[1]
-  if r.cursor ~= '0' then return repairs, #ids, false end
+  if r.cursor ~= '0' then return 0, leases, #ids, false end
   kept.recount = nil
-  return repairs + audit_counters(n, r), #ids, true
+  return audit_counters(n, r), leases, #ids, true
 end
 
 -- A part of a page of nodes: the cursor tells the page, and how many of it were looked at. A recount that is under way
@@ -67,19 +67,19 @@ end
 function audit()
   local cursor, done = string.match(cursor_get('audit') .. ' 0', '^(%d+) (%d+)')
   local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', 64)
-  local repairs, left, at = 0, AUDIT_MAX, 2 * tonumber(done)
+  local slots, leases, left, at = 0, 0, AUDIT_MAX, 2 * tonumber(done)
   owed.settle()
   while at < #page[2] and left > 0 do
     local id = kept.recount and kept.recount.node or page[2][at + 1]
     local n = node_get(id)
-    local put_right, looked, is_last = 0, 0, true
-    if n then put_right, looked, is_last = audit_node(n, left) else kept.recount = nil end
-    repairs, left = repairs + put_right, left - looked
+    local of_slots, of_leases, looked, is_last = 0, 0, 0, true
+    if n then of_slots, of_leases, looked, is_last = audit_node(n, left) else kept.recount = nil end
+    slots, leases, left = slots + of_slots, leases + of_leases, left - looked
     if not is_last then break end
     if id == page[2][at + 1] then at = at + 2 end
   end
   cursor_set('audit', at < #page[2] and cursor .. ' ' .. at / 2 or page[1])
-  return repairs
+  return slots, leases
 end
 end
 
@@ -267,14 +267,15 @@ end
 
 -- Once a second the whole of it; while there is much to purge, that alone, more often.
 function verbs.T(op)
-  local repairs, more = 0, 0
+  local slots, leases, wrong, more = 0, 0, 0, 0
   if op.whole then
     breakers_tidy()
     U.tidied = true -- and nothing is kept longer than that
     more = rewrite()
-    repairs = audit() + lanes.audit()
+    slots, leases = audit()
+    wrong = lanes.audit()
   end
   if op.whole or U.full > 0 then memory_look() end
-  return {ERR.OK, false, false, repairs, more, purge(op.jobs_max), U.full}
+  return {ERR.OK, false, false, more, purge(op.jobs_max), U.full, slots, leases, wrong} -- as enum store_rule
 end
 end
