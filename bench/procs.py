@@ -249,12 +249,19 @@ class Berth:
             raise RuntimeError(f"{path}: {answer.status} {text[:200]}")
         return json.loads(text)
 
-    def ended(self):
-        """How many jobs ended, by state."""
+    def metrics(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        return {state: float(value) for state, value in re.findall(r'^berth_jobs_total\{state="(\w+)"\} (\S+)', text, re.M)}
+        return connection.getresponse().read().decode()
+
+    def ended(self):
+        """How many jobs ended, by state."""
+        return {state: float(value) for state, value in re.findall(r'^berth_jobs_total\{state="(\w+)"\} (\S+)', self.metrics(), re.M)}
+
+    def commits(self):
+        """How many commits of the journal took up to so many us: [(us, count)]."""
+        return [(float(le) * 1e6, int(value))
+                for le, value in re.findall(r'^berth_store_commit_seconds_bucket\{le="([^"]+)"\} (\d+)', self.metrics(), re.M)]
 
     def wait_done(self, count, seconds):
         deadline = time.monotonic() + seconds
@@ -398,6 +405,19 @@ def wrk(port, seconds, conns=64):
 def percentile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def bucket_quantile(before, after, share):
+    """Of what a histogram counted between two looks; within a bucket everything lies evenly."""
+    counts = [(us, now - was) for (us, now), (_, was) in zip(after, before)]
+    wanted, low_us, below = share * counts[-1][1], 0, 0
+    if not counts[-1][1]:
+        raise RuntimeError("nothing was counted")
+    for us, upto in counts:
+        if upto >= wanted and upto > below:
+            return low_us + (us - low_us) * (wanted - below) / (upto - below) if us != float("inf") else low_us
+        low_us, below = us, upto
+    raise AssertionError("the last bucket has everything")
 
 
 def run_json(command, timeout=120):

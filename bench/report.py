@@ -17,7 +17,7 @@ MARK = re.compile(r"(?P<begin><!-- bench: (?P<name>\w+) -->\n).*?(?P<end><!-- be
 
 
 def measured(figures):
-    return [peer for peer in peers.PEERS if peer.key in figures["peers"]]
+    return [peer for peer in peers.PEERS if figures["peers"].get(peer.key, {}).get("runs")]
 
 
 def label(figures, peer, mark="`"):
@@ -94,7 +94,17 @@ def circumstances(figures):
             f"{machine['filesystem']}. In the same run the disk made {min(rates):,}-{max(rates):,} writes of 4 KiB durable a second, one "
             f"after the other (`fdatasync`; p50 {peers.median(one['p50_us'] for one in disk) / 1000:.2f} ms, p99 "
             f"{max(one['p99_us'] for one in disk) / 1000:.2f} ms).")
-    return text + caveat(figures) + "\n"
+    failed = [f" {peer.key} could not be measured: {figures['peers'][peer.key]['error']}." for peer in peers.PEERS
+              if "error" in figures["peers"].get(peer.key, {})]
+    return text + "".join(failed) + caveat(figures) + "\n"
+
+
+def commits(figures):
+    """Our latency beside the commits it consists of."""
+    done, commit = ([peers.spread(figures, "berth", "low", f"{what}_p{share}_us")[1] / 1000 for share in (50, 99)] for what in ("done", "commit"))
+    return (f"While {peers.RATE} jobs a second were submitted, a commit of the journal (one write, one `fdatasync`) took {commit[0]:.2f} ms at p50 and "
+            f"{commit[1]:.2f} ms at p99 (`berth_store_commit_seconds`), and submit to done {done[0]:.2f} and {done[1]:.2f} ms: {done[0] / commit[0]:.1f} "
+            f"and {done[1] / commit[1]:.1f} times as long.\n")
 
 
 # ------------------------------------------------------------------------------------ the plot
@@ -163,7 +173,7 @@ def svg(figures):
 
 # ------------------------------------------------------------------------------------ the files
 
-PARTS = {"short": short_table, "whole": whole_table, "circumstances": circumstances}
+PARTS = {"short": short_table, "whole": whole_table, "circumstances": circumstances, "commits": commits}
 
 
 def filled(text, figures):

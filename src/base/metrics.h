@@ -16,6 +16,8 @@
         "How old an answer about a session was")                                                   \
     ROW(METRIC_POOL_DELAY, HISTOGRAM, "berth_pool_consistency_delay_seconds", NULL,                \
         "From a membership change to its snapshot being live")                                     \
+    ROW(METRIC_COMMIT_SECONDS, HISTOGRAM, "berth_store_commit_seconds", NULL,                      \
+        "Writing a batch to the journal and making it durable (embedded store)")                   \
     ROW(METRIC_RESERVE, COUNTER, "berth_reserve_total", "result",                                  \
         "Candidates asked for a slot, by answer")                                                  \
     ROW(METRIC_DISPATCH, COUNTER, "berth_dispatch_total", "outcome",                               \
@@ -124,7 +126,7 @@ struct metric_cell {
 size_t metric_cells(enum metric metric, struct metric_cell ret_cells[METRIC_LABELS_MAX + 1]);
 /* What a histogram has counted so far, over all its labels; and where the given share (in
  * thousandths) of what came between two such readings lies, -1 when nothing came. */
-enum { METRIC_BUCKETS = 18 };
+enum { METRIC_BUCKETS = 24 };
 void metric_buckets(enum metric metric, int64_t ret_counts[METRIC_BUCKETS]);
 int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t now[METRIC_BUCKETS],
                            int share_pm);

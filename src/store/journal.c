@@ -2,6 +2,8 @@
  */
 #include "store/journal.h"
 
+#include "base/clock.h"
+#include "base/metrics.h"
 #include "store/change.h"
 #include "store/reader.h"
 
@@ -218,15 +220,17 @@ bool journal_probe(struct journal *journal)
 static bool write_batch(struct journal *journal, bool *ret_written)
 {
     struct change meta = {.kind = CHANGE_META, .u.meta = {journal->floor, journal->wait_shift_ms}};
-    int64_t size;
+    int64_t size, begun_us;
 
     buf_clear(&journal->batch);
     if (journal->meta_changed)
         change_write(&journal->batch, &meta);
     memtable_seal(&journal->rows, journal->seq + 1, &journal->batch);
+    begun_us = clock_mono_us();
     if (!log_ok(journal, logfile_append(&journal->log, journal->seq + 1, journal->flushed_seq,
                                         buf_view(&journal->batch), &size, ret_written)))
         return false;
+    metric_observe_us(METRIC_COMMIT_SECONDS, clock_mono_us() - begun_us);
     journal->seq++;
     journal->bytes += size;
     journal->meta_changed = false;

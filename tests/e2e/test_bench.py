@@ -9,7 +9,7 @@ import unittest
 
 from harness import BINARY, ROOT, SLOW, Case, clean_env, tags
 
-PEERS = {"berth", "berth-redis", "beanstalkd", "beanstalkd-binlog", "beanstalkd-fsync", "nats", "jetstream", "gearmand", "bullmq"}
+PEERS = {"berth", "berth-http", "berth-redis", "beanstalkd", "beanstalkd-binlog", "beanstalkd-fsync", "nats", "jetstream", "gearmand", "bullmq"}
 # Kept from one run to the next, so that BullMQ is fetched once.
 CACHE = ROOT / "build" / "cache"
 
@@ -54,6 +54,7 @@ class Bench(Case):
             self.assertRegex(peer["version"], r"^\d+\.\d+", name)
             for conc in ("64", "1024"):
                 self.assertTrue(all(run[conc][figure] > 0 for figure in ("per_s", "server_us")), f"{name}: {run}")
+            self.assertEqual("commit_p50_us" in run["low"], name in ("berth", "berth-http"), name)
             for what in ("start", "done"):
                 self.assertLessEqual(0, run["low"][f"{what}_p50_us"], f"{name}: {run}")
                 self.assertLessEqual(run["low"][f"{what}_p50_us"], run["low"][f"{what}_p99_us"], f"{name}: {run}")
@@ -69,3 +70,36 @@ class Bench(Case):
         self.assertEqual((code, found["failed"]), (1, 1), said)
         self.assertIn("beanstalkd  could not be measured: beanstalkd is not installed (Debian: beanstalkd)", said)
         self.assertEqual(len(found["figures"]["peers"]["berth"]["runs"]), 1)
+
+
+class Pages(unittest.TestCase):
+    """The pages are what the figures that are kept make of them; and a run in which a peer failed makes pages, too."""
+
+    def setUp(self):
+        sys.path.insert(0, str(ROOT / "bench"))
+        self.addCleanup(sys.path.remove, str(ROOT / "bench"))
+        import procs
+        import report
+        self.procs, self.report = procs, report
+
+    def test_pages_show_the_figures_that_are_kept(self):
+        for path, text in self.report.pages(str(ROOT), self.report.kept(str(ROOT))).items():
+            with open(path) as file:
+                self.assertEqual(file.read(), text, f"{path}: bench/report.py makes it anew")
+
+    def test_a_peer_that_failed_is_named(self):
+        figures = self.report.kept(str(ROOT))
+        figures["peers"]["gearmand"] = {"runs": [], "error": "gearmand is not installed"}
+        made = self.report.pages(str(ROOT), figures)
+        page = made[str(ROOT / "docs/benchmarks.md")]
+        self.assertIn("gearmand could not be measured: gearmand is not installed.", page)
+        self.assertNotIn("| gearmand 1", page)
+        self.assertNotIn("gearmand", made[str(ROOT / "docs/benchmarks.svg")])
+
+    def test_where_a_share_of_a_histogram_lies(self):
+        inf = float("inf")
+        for before, after, share, want in (
+                ([0, 0, 0], [10, 10, 10], .5, 50), ([0, 0, 0], [0, 10, 10], .5, 150), ([5, 5, 5], [5, 15, 15], .5, 150),
+                ([0, 0, 0], [5, 10, 10], .99, 198), ([0, 0, 0], [0, 0, 10], .5, 200)):
+            looks = [list(zip((100, 200, inf), counts)) for counts in (before, after)]
+            self.assertAlmostEqual(self.procs.bucket_quantile(*looks, share), want)

@@ -161,6 +161,7 @@ class Metrics(Case):
         self.assertEqual(values['berth_jobs_total{state="DONE"}'], 1)
         for outcome in ("PLACED", "ALL_CANDIDATES_FULL_OR_FAILED", "NO_CAPABLE_NODE"):
             self.assertEqual(values[f'berth_dispatch_seconds_count{{outcome="{outcome}"}}'], 1)
+        self.assertGreaterEqual(values["berth_store_commit_seconds_count"], 2)  # the placing and the end, each on disk
         eventually("the node is counted", lambda: server.metrics().get('berth_nodes{health="ready"}') == 1)
 
     def test_histogram_is_cumulative(self):
