@@ -206,6 +206,7 @@ static const struct list_column node_columns[] = {
     {.title = "LABELS", .member = "labels", .wide = true},
     {.title = "ROLE", .member = "role", .wide = true},
     {.title = "AGENT", .member = "agent_version", .wide = true},
+    {.title = "LOADED", .member = "loaded", .wide = true},
     {.title = "REASON", .member = "why_not", .put = put_reason, .wide = true},
 };
 

@@ -143,11 +143,41 @@ enum policy_skip policy_filter(const struct policy_candidate *candidate,
     return POLICY_KEEP;
 }
 
+/* Smaller is asked first. Of several names that a job prefers, who has more of them is warmer. */
+enum warmth { WARMTH_IDLE_COLD = 0, WARMTH_BUSY_WARM, WARMTH_BUSY_COLD, WARMTH_FULL };
+
+/* A node is idle as long as it has a free slot and its slots are at most half fuller than those of
+ * the others (of its rank) together; one without others is. So what is loaded draws work to a node
+ * only until that is half fuller than the rest: a warm one beyond that comes behind every cold one
+ * that is not, and those always exist while anybody has room. */
+static int32_t warmth_of(const struct policy_candidate *candidates, size_t count,
+                         const struct policy_candidate *it)
+{
+    int64_t slots = it->max - it->spare, load = 0, others = 0;
+
+    if (it->load >= slots)
+        return WARMTH_FULL;
+    for (size_t i = 0; i < count; i++) {
+        const struct policy_candidate *other = &candidates[i];
+        int64_t theirs = other->max - other->spare;
+
+        if (other == it || other->rank != it->rank || theirs <= 0)
+            continue;
+        others += theirs;
+        load += other->load < theirs ? other->load : theirs;
+    }
+    if (2 * it->load * others <= 3 * load * slots)
+        return WARMTH_IDLE_COLD - it->warm;
+    return it->warm > 0 ? WARMTH_BUSY_WARM : WARMTH_BUSY_COLD;
+}
+
 static bool goes_after(const struct policy *policy, const struct policy_candidate *a,
                        const struct policy_candidate *b, const struct policy_rules *rules)
 {
     if (a->rank != b->rank)
         return a->rank > b->rank;
+    if (a->warmth != b->warmth)
+        return a->warmth > b->warmth;
     return policy->compare && policy->compare(a, b, rules) > 0;
 }
 
@@ -164,8 +194,11 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
         candidates[kept] = candidates[i];
         candidates[kept].age_steps =
             age_steps(age_ms(&candidates[i], rules), rules->heartbeat_interval_ms);
+        candidates[kept].warmth = 0;
         kept++;
     }
+    for (size_t i = 0; rules->prefers && i < kept; i++)
+        candidates[i].warmth = warmth_of(candidates, kept, &candidates[i]);
     /* By insertion: stable, and for twenty candidates faster than anything cleverer. */
     for (size_t i = 1; i < kept; i++) {
         struct policy_candidate moved = candidates[i];

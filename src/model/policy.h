@@ -20,14 +20,18 @@ struct policy_candidate {
     int32_t score; /* health_score 0..100 */
     int32_t spare; /* of its slots, not for this job */
     int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
+    int32_t warm;  /* of what the job prefers it has so many loaded; -1: it prefers nothing */
     int64_t heartbeat_ms;
-    int64_t age_steps; /* policy_rank's own: the heartbeat's age in intervals, divided once */
+    /* policy_rank's own: the heartbeat's age in intervals, divided once; and its warmth. */
+    int64_t age_steps;
+    int32_t warmth;
 };
 
 struct policy_rules {
     int64_t now_ms;
     int64_t stale_ms;              /* POLICY_STALE_OFF: no staleness filter */
     int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the exact order */
+    bool prefers; /* the job would rather go where something is loaded: `warm` of candidates */
 };
 
 struct policy {
@@ -54,7 +58,9 @@ size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
 enum policy_skip { POLICY_KEEP, POLICY_SKIP_HEALTH, POLICY_SKIP_STALE, POLICY_SKIP_COUNT };
 enum policy_skip policy_filter(const struct policy_candidate *candidate,
                                const struct policy_rules *rules);
-/* Drops what the filter refuses and stable-sorts the rest. Returns how many are left. */
+/* Drops what the filter refuses and stable-sorts the rest: by rank; of a job that prefers something
+ * idle and warm, idle and cold, busy and warm, busy and cold, full; then by the policy. Returns how
+ * many are left. */
 size_t policy_rank(const struct policy *policy, struct policy_candidate *candidates, size_t count,
                    const struct policy_rules *rules);
 

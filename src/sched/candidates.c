@@ -10,6 +10,7 @@
 #include "model/pool.h"
 #include "model/selector.h"
 #include "sched/sched.h"
+#include "sched/warm_index.h"
 
 enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
@@ -118,9 +119,12 @@ static struct policy_candidate look_at(const struct dispatch *dispatch,
                                        const struct snap_node *member)
 {
     struct node *node = member->node;
+    const struct spec *spec = &dispatch->spec;
 
     return (struct policy_candidate){
         .node = node,
+        .warm =
+            spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
         .spare = spare_of(&dispatch->spec, member),
         .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
@@ -135,7 +139,8 @@ struct policy_rules candidates_rules(const struct dispatch *dispatch)
 
     return (struct policy_rules){.now_ms = sched_awake_ms(dispatch->loop),
                                  .stale_ms = config->heartbeat_stale_ms,
-                                 .heartbeat_interval_ms = config->heartbeat_ms};
+                                 .heartbeat_interval_ms = config->heartbeat_ms,
+                                 .prefers = dispatch->spec.prefer_count > 0};
 }
 
 static bool is_routed(const struct sched *sched)
@@ -279,6 +284,7 @@ struct dispatch_look candidates_look(const struct policy_candidate *candidate,
                   : age_ms > INT32_MAX ? INT32_MAX
                                        : (int32_t)age_ms,
         .why = (uint8_t)why,
+        .warm = (int8_t)candidate->warm,
         .health = (uint8_t)candidate->health,
         .admin = (uint8_t)atomic_load_explicit(&node->admin, memory_order_relaxed),
         .level = (int8_t)atomic_load_explicit(&node->level, memory_order_relaxed)};
@@ -310,20 +316,79 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
     return why == WHY_COUNT;
 }
 
+/* It is one of the first so many candidates. */
+static bool is_listed(const struct dispatch *dispatch, size_t count, const struct node *node)
+{
+    for (size_t i = 0; i < count; i++)
+        if (dispatch->list[i].node == node)
+            return true;
+    return false;
+}
+
+/* A member with room where that name is loaded, which nobody has looked at yet. */
+static bool is_warm(const struct dispatch *dispatch, const struct snap_pool *pool, uint32_t mark,
+                    uint32_t number, bool again_ok, const struct policy_rules *rules,
+                    struct policy_candidate *ret_candidate)
+{
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct snap_node *member = number / SNAP_CHUNK < snapshot->table->chunk_count
+                                         ? snapshot_numbered(snapshot, number)
+                                         : NULL;
+
+    dispatch->loop->looked++;
+    if (!member || !member->node || !warm_index_has(member->node, &mark, 1)) {
+        warm_index_del(dispatch->loop->sched->warm, mark, number);
+        return false;
+    }
+    return member->node != dispatch->preferred &&
+           snapshot_is_member(snapshot, pool, member, candidates_wants(&dispatch->spec)) &&
+           candidates_judge(dispatch, member, rules, again_ok, ret_candidate) == WHY_COUNT &&
+           ret_candidate->load < ret_candidate->max - ret_candidate->spare;
+}
+
+/* Of many members a sample may miss the few that have loaded what the job prefers: the index knows
+ * them. They get up to half of the places; the others are for those they are compared with. Who is
+ * left out here is not counted: it may be in the sample yet. */
+static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool, bool again_ok,
+                        const struct policy_rules *rules)
+{
+    struct sched *sched = dispatch->loop->sched;
+    struct policy_candidate found[WARM_INDEX_NODES];
+    uint32_t numbers[WARM_INDEX_NODES];
+    size_t keep = (size_t)sched->config.sample_k / 2;
+
+    for (uint32_t i = 0; i < dispatch->spec.prefer_count && dispatch->count < keep; i++) {
+        uint32_t mark = dispatch->spec.prefer_marks[i];
+        size_t count = warm_index_find(sched->warm, mark, &dispatch->loop->rnd,
+                                       (size_t)sched->config.sample_k, numbers);
+        size_t kept = 0;
+
+        for (size_t n = 0; n < count; n++)
+            if (is_warm(dispatch, pool, mark, numbers[n], again_ok, rules, &found[kept]) &&
+                !is_listed(dispatch, dispatch->count, found[kept].node))
+                kept++;
+        kept = policy_rank(sched->policy, found, kept, rules);
+        for (size_t n = 0; n < kept && dispatch->count < keep; n++)
+            dispatch->list[dispatch->count++] = found[n];
+    }
+}
+
 /* Every member, or every one with room (by what this loop knows); a fair choice of them when there
  * are many. Costs a look at each member. */
 static void scan_members(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                          bool again_ok, bool with_room, const struct policy_rules *rules)
 {
     const struct snapshot *snapshot = dispatch->loop->snapshot;
-    uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k;
+    size_t warm = dispatch->count; /* they stay */
+    uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k - (uint32_t)warm;
 
-    assert(keep <= SCHED_SAMPLE_MAX);
+    assert(warm + keep <= SCHED_SAMPLE_MAX && keep > 0);
     for (uint32_t i = 0; i < count; i++) {
+        const struct snap_node *member = snapshot_numbered(snapshot, members[i]);
         struct policy_candidate candidate;
 
-        if (!may_take(dispatch, snapshot_numbered(snapshot, members[i]), rules, again_ok,
-                      &candidate))
+        if (is_listed(dispatch, warm, member->node) ||
+            !may_take(dispatch, member, rules, again_ok, &candidate))
             continue;
         if (with_room && candidate.load >= candidate.max - candidate.spare) {
             leave_out(dispatch, &candidate, WHY_FULL);
@@ -332,9 +397,9 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
         uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
         seen++;
         if (at < keep)
-            dispatch->list[at] = candidate;
+            dispatch->list[warm + at] = candidate;
     }
-    dispatch->count = seen < keep ? seen : keep;
+    dispatch->count = warm + (seen < keep ? seen : keep);
 }
 
 /* Room to write down every member, within bounds. */
@@ -382,14 +447,19 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     const struct snapshot *snapshot = dispatch->loop->snapshot;
     uint32_t picks[SCHED_SAMPLE_MAX];
     assert(config->sample_k > 0 && config->sample_k <= SCHED_SAMPLE_MAX);
-    size_t picked = policy_sample(count, (uint32_t)config->sample_k, &dispatch->loop->rnd, picks);
+    size_t warm = dispatch->count; /* they stay */
+    size_t picked = policy_sample(count, (uint32_t)config->sample_k - (uint32_t)warm,
+                                  &dispatch->loop->rnd, picks);
 
     if (!config->candidate_shuffle)
         qsort(picks, picked, sizeof *picks, by_number);
-    for (size_t i = 0; i < picked; i++)
-        if (may_take(dispatch, snapshot_numbered(snapshot, members[picks[i]]), rules, again_ok,
-                     &dispatch->list[dispatch->count]))
+    for (size_t i = 0; i < picked; i++) {
+        const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
+
+        if (!is_listed(dispatch, warm, member->node) &&
+            may_take(dispatch, member, rules, again_ok, &dispatch->list[dispatch->count]))
             dispatch->count++;
+    }
 }
 
 /* The one that was offered. */
@@ -452,6 +522,9 @@ void candidates_choose(struct dispatch *dispatch)
     const uint32_t *members = pool->members[wants];
     uint32_t count = pool->counts[wants];
     bool again_ok = candidates_again_ok(dispatch);
+    if (dispatch->spec.prefer_count && !dispatch->only &&
+        count > (uint32_t)dispatch->loop->sched->config.sample_k)
+        choose_warm(dispatch, pool, again_ok, &rules);
     /* Few nodes may fit a selector: a sample could miss them all. */
     if (dispatch->only)
         choose_it(dispatch, pool, again_ok, &rules);

@@ -604,6 +604,9 @@ static void sent(struct send_op *send)
     assert(dispatch->exists && (send->ok || send->reason));
     if (send->ok) {
         outcome_placed(&dispatch->outcome);
+        if (dispatch->spec.prefer_count)
+            metric_add_label(METRIC_DISPATCH_WARM,
+                             dispatch->list[dispatch->next - 1].warm > 0 ? "warm" : "cold", 1);
         struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
         dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
         if (log_on(LOG_DEBUG))

@@ -38,6 +38,7 @@ struct dispatch_look {
     uint8_t health; /* enum node_health */
     uint8_t admin;  /* enum node_admin */
     int8_t level;   /* enum level; -1: it has no agent */
+    int8_t warm;    /* of what the job prefers it had so many loaded; -1: it prefers nothing */
 };
 
 struct dispatch {

@@ -282,7 +282,7 @@ static void apply_put(struct keeper *keeper, struct change *change)
     change->facts = NULL;
     take_figures(change->node, change);
     node_report_remember(&change->report, change->node);
-    registry_take_live(change->node, &change->report);
+    registry_take_live(keeper->sched, change->node, &change->report);
     atomic_store(&change->node->heartbeat_ms, now_ms);
     atomic_store(&change->node->left_ms, 0);
     if (!known)

@@ -10,6 +10,7 @@
 #include "base/schema.h"
 #include "model/level.h"
 #include "model/node.h"
+#include "model/warm.h"
 #include "sched/shared_text.h"
 #include "sched/snapshot.h"
 #include "store/store.h"
@@ -47,6 +48,8 @@ static const struct field fields[] = {
     ROW(level, ENUM, .names = level_names),
     ROW(usage, JSON, .shape = "{any}"),
     ROW(claim, JSON, .shape = "{any}", .help = "how its claims of deployments went"),
+    ROW(loaded, JSON, .shape = "[string]",
+        .help = "names of what it holds ready, for jobs that prefer it"),
     ROW(current_load, JSON, .shape = "{number|null}"),
     ROW(running_jobs, JSON, .shape = "[Run]"),
     ROW(taking, INT, .help = "jobs it has received and not begun"),
@@ -182,6 +185,12 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
                            "health must be ready, degraded, draining or offline.");
     if (!fits_board(report.usage, "usage", why) || !fits_board(report.claim, "claim", why))
         return ERR_BAD_FIELD;
+    if (!warm_names(report.loaded, WARM_LOADED_MAX, arena, &report.loaded_names) ||
+        (report.loaded && json_raw(report.loaded).len > SHARED_TEXT_BYTES_MAX))
+        return problem_set(why, ERR_BAD_FIELD, "loaded",
+                           "loaded must be a list of at most %d " WARM_NAME_RULE
+                           "; together at most %d bytes.",
+                           WARM_LOADED_MAX, SHARED_TEXT_BYTES_MAX);
     err = check_usage(report.usage, arena, why);
     if (err)
         return err;

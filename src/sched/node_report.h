@@ -32,6 +32,8 @@ struct node_report {
     int level;   /* enum level; -1: not sent */
     const struct json *usage;
     const struct json *claim;
+    const struct json *loaded;
+    struct strs loaded_names; /* the same, read */
     const struct json *current_load;
     const struct json *running_jobs;
     int64_t taking; /* jobs it has received and not begun: their ACK may be under way */

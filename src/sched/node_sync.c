@@ -1,13 +1,14 @@
 /* How the table of nodes follows the store: one call at a time, in this order: all nodes once,
  * nodes that were heard of, all counters. Signs of life are sent in one call for all nodes of this
- * instance, and to everybody at once, with level, load and usage: any instance can show and judge
- * any node. */
+ * instance, and to everybody at once, with level, load, usage and what is loaded: any instance can
+ * show and judge any node. */
 #include "sched/node_sync.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
@@ -17,6 +18,7 @@
 #include "sched/registry.h"
 #include "sched/sched.h"
 #include "sched/shared_text.h"
+#include "sched/warm_index.h"
 #include "store/chain.h"
 
 struct node_sync {
@@ -181,7 +183,20 @@ static void tell(struct node_sync_live *live, struct telling *telling, size_t be
     sched_send(live_loop(live), &telling->op);
 }
 
-/* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. */
+/* A line of its own, which a release before this takes for a sign of life without figures. */
+static void add_loaded(struct telling *telling, struct node *node)
+{
+    struct shared_text *board = atomic_load(&node->loaded_names);
+    struct buf names = {0};
+
+    if (board && shared_text_read(board, &names)) /* empty: it had some before */
+        buf_fmt(&telling->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
+                STR_ARG(names.len ? buf_view(&names) : STR("[]")));
+    buf_free(&names);
+}
+
+/* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. Behind
+ * it, if it ever told so, "\nNODE loaded NAMES", a JSON list without blanks. */
 static void add_node(struct telling *telling, struct node *node)
 {
     struct shared_text *board = atomic_load(&node->usage);
@@ -200,6 +215,7 @@ static void add_node(struct telling *telling, struct node *node)
             buf_char(&telling->text,
                      usage.at[i] == '\n' || usage.at[i] == '\r' ? ' ' : usage.at[i]);
     buf_free(&usage);
+    add_loaded(telling, node);
 }
 
 void node_sync_live_tick(struct node_sync_live *live)
@@ -269,6 +285,17 @@ static void take_load(struct node *node, const struct store_seen *seen)
         atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
 }
 
+static void take_loaded(struct node_sync_live *live, struct node *node, struct str text)
+{
+    struct arena arena = {0};
+    const struct json *list;
+    struct strs names;
+
+    if (!json_parse(text, &arena, &list, NULL) && warm_names(list, WARM_LOADED_MAX, &arena, &names))
+        warm_index_put(live->sched->warm, node, &names);
+    arena_free(&arena);
+}
+
 static void node_sync_live_seen(struct node_sync_live *live, const struct node_table *members,
                                 struct str text)
 {
@@ -282,6 +309,11 @@ static void node_sync_live_seen(struct node_sync_live *live, const struct node_t
 
         if (!node || atomic_load(&node->link))
             continue; /* whose connection is ours we know better */
+        if (str_starts(line, STR("loaded "))) {
+            str_cut(&line, ' ');
+            take_loaded(live, node, line);
+            continue;
+        }
         struct store_seen seen = {.level = next_figure(&line)};
         seen.cpu_pm = next_figure(&line);
         seen.gpu_pm = next_figure(&line);

@@ -8,6 +8,7 @@
 #include "sched/keeper.h"
 #include "sched/sched.h"
 #include "sched/shared_text.h"
+#include "sched/warm_index.h"
 
 static void stored(struct store_op *op);
 
@@ -185,7 +186,7 @@ void registry_take_usage(struct node *node, struct str usage)
     shared_text_put(&node->usage, usage);
 }
 
-void registry_take_live(struct node *node, const struct node_report *report)
+void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report)
 {
     if (report->level >= 0)
         atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
@@ -193,6 +194,8 @@ void registry_take_live(struct node *node, const struct node_report *report)
         registry_take_usage(node, json_raw(report->usage));
     if (!json_is_null(report->claim))
         shared_text_put(&node->claim, json_raw(report->claim));
+    if (!json_is_null(report->loaded))
+        warm_index_put(sched->warm, node, &report->loaded_names);
 }
 
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
@@ -214,7 +217,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node
         atomic_store_explicit(&node->gpu_pm, load->gpu_pm, memory_order_relaxed);
     if (load->mem_pm >= 0)
         atomic_store_explicit(&node->mem_pm, load->mem_pm, memory_order_relaxed);
-    registry_take_live(node, report);
+    registry_take_live(loop->sched, node, report);
     if (away || (report->level >= 0 && report->level < level))
         keeper_freed(loop->sched->keeper, node);
     /* One we held for lost or degraded is taken back by the store before it gets work again. */

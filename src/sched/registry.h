@@ -54,8 +54,8 @@ enum registry_beat {
 };
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
                                       const struct node_report_load *load);
-/* Level and usage of a report, into the live figures. */
-void registry_take_live(struct node *node, const struct node_report *report);
+/* Level, usage and what is loaded, of a report, into the live figures. */
+void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report);
 void registry_take_usage(struct node *node, struct str usage); /* JSON */
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);

@@ -10,6 +10,7 @@
 #include "sched/explain.h"
 #include "sched/keeper.h"
 #include "sched/tally.h"
+#include "sched/warm_index.h"
 
 /* --- start and end --- */
 
@@ -52,6 +53,7 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
         return ERR_BAD_CONFIG;
     }
     sched->loops = mem_array(struct sched_loop, (size_t)loop_count + 1);
+    sched->warm = warm_index_new();
     sched->keeper = keeper_new(sched, pairs, config->pools.count, arena);
     return ERR_OK;
 }
@@ -80,7 +82,9 @@ void sched_done(struct sched *sched)
         tally_free(sched->loops[i].tally);
     }
     free(sched->loops);
+    warm_index_free(sched->warm);
     sched->keeper = NULL;
+    sched->warm = NULL;
     sched->loops = NULL;
 }
 

@@ -91,6 +91,7 @@ struct sched {
     int loop_count;
     const struct sched_hooks *hooks;
     struct keeper *keeper;
+    struct warm_index *warm; /* which nodes have what loaded */
     /* Jobs that wait in the store, whoever put them, as far as the keeper knows (it looks every
      * second, and hears of most sooner), and those it has in hand. */
     _Atomic int64_t queue_depth;

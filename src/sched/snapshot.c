@@ -703,6 +703,7 @@ void node_table_free(struct node_table *members)
         shared_text_free(atomic_load(&node->usage));
         shared_text_free(atomic_load(&node->admin_reason));
         shared_text_free(atomic_load(&node->claim));
+        shared_text_free(atomic_load(&node->loaded_names));
         free(node);
     }
     map_free(&members->by_id);
@@ -732,6 +733,9 @@ static void clear_live(struct node *node)
     shared_text_put(&node->usage, STR(""));
     shared_text_put(&node->admin_reason, STR(""));
     shared_text_put(&node->claim, STR(""));
+    for (int i = 0; i < WARM_LOADED_MAX; i++)
+        atomic_store(&node->loaded[i], 0);
+    shared_text_put(&node->loaded_names, STR(""));
 }
 
 /* Behind the others that left; once. */

@@ -14,6 +14,7 @@
 #include "base/map.h"
 #include "model/node.h"
 #include "model/pool.h"
+#include "model/warm.h"
 #include "sched/snap_list.h"
 
 enum {
@@ -45,6 +46,10 @@ struct node {
     _Atomic int32_t level;               /* enum level as its agent sent it; -1 = it has no agent */
     _Atomic(struct shared_text *) claim; /* `claim` of its last heartbeat: how its claims went */
     _Atomic(struct shared_text *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
+    /* What it has loaded, as its last report told: marks of the names (0: none from there on) and
+     * the names, a JSON list; see warm_index.h. */
+    _Atomic uint32_t loaded[WARM_LOADED_MAX];
+    _Atomic(struct shared_text *) loaded_names;
     /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */

@@ -51,6 +51,8 @@ static const struct field fields[] = {
         .help = "names of secrets of its node, or {VARIABLE: name}"),
     ROW(requires, STR, SPEC_TASK | SPEC_SHOWN_SET, "\"zone=eu\"", .max = 1024,
         .help = "a selector, what its node must be like: zone in (eu,us), !spot"),
+    ROW(prefers, JSON, BOTH | SPEC_SHOWN_SET, "[\"whisper-v3\"]", .shape = "[string]",
+        .help = "names of what had better be loaded on its node; a wish, no condition"),
     ROW(interactive, BOOL, SPEC_TASK | SPEC_SHOWN_SET, "true"),
     ROW(queue_ms, MS, SPEC_TASK | SPEC_SHOWN_SET, "30000", .max = DAY_MS,
         .help = "how long it may wait for a slot"),
@@ -131,6 +133,20 @@ struct str spec_session(const struct spec *spec, struct arena *arena)
                : STR_NONE;
 }
 
+static enum err read_prefers(struct spec *spec, struct arena *arena, struct problem *why)
+{
+    struct strs names;
+
+    if (!warm_names(spec->prefers, WARM_PREFERS_MAX, arena, &names))
+        return problem_set(why, ERR_BAD_FIELD, "prefers",
+                           "prefers must be a list of at most %d " WARM_NAME_RULE ".",
+                           WARM_PREFERS_MAX);
+    for (size_t i = 0; i < names.count; i++)
+        spec->prefer_marks[i] = warm_mark(names.at[i]);
+    spec->prefer_count = (uint32_t)names.count;
+    return ERR_OK;
+}
+
 static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
                             struct problem *why)
 {
@@ -155,7 +171,7 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
                            ARGV_BYTES_EACH);
     if (!argv_secrets(spec->secrets, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
-    return ERR_OK;
+    return read_prefers(spec, arena, why);
 }
 
 static enum err missing(struct problem *why, const char *name)

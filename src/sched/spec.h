@@ -5,6 +5,7 @@
 #include "base/schema.h"
 #include "model/namespace.h"
 #include "model/selector.h"
+#include "model/warm.h"
 #include "store/store.h"
 
 /* Marks of the rows of spec_schema: where a field of a job appears. Every one is kept in its record
@@ -41,6 +42,9 @@ struct spec {
     struct str requires;      /* a selector */
     struct selector selector; /* the same, read */
     bool interactive;
+    const struct json *prefers;              /* names of what had better be loaded where it goes */
+    uint32_t prefer_marks[WARM_PREFERS_MAX]; /* the same, see model/warm.h */
+    uint32_t prefer_count;
     int64_t queue_ms, timeout_ms;
     int64_t max_attempts; /* FIELD_OFF: the configured one */
     struct str callback_url;

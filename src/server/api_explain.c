@@ -151,16 +151,22 @@ static void say_breaker(struct buf *to, const struct scene *scene)
         buf_str(to, STR("It kept failing such jobs: its breaker was open."));
 }
 
+/* Of a job that prefers something: whether it is there. */
+static const char *warm_words(const struct dispatch_look *look)
+{
+    return look->warm < 0 ? "" : look->warm > 0 ? ", warm" : ", cold";
+}
+
 static void say_chosen(struct buf *to, const struct scene *scene)
 {
-    buf_fmt(to, "It has room (%d of %d taken), and the policy put it first.", scene->look->load,
-            scene->look->max);
+    buf_fmt(to, "It has room (%d of %d taken%s), and the policy put it first.", scene->look->load,
+            scene->look->max, warm_words(scene->look));
 }
 
 static void say_behind(struct buf *to, const struct scene *scene)
 {
-    buf_fmt(to, "It has room (%d of %d taken), but the policy put another first.",
-            scene->look->load, scene->look->max);
+    buf_fmt(to, "It has room (%d of %d taken%s), but the policy put another first.",
+            scene->look->load, scene->look->max, warm_words(scene->look));
 }
 
 static void say_asked(struct buf *to, const struct scene *scene)
@@ -277,6 +283,8 @@ static void figures_write(struct jsonw *w, const struct dispatch_look *look, boo
     else
         jsonw_null(w); /* nobody reckoned it */
     jsonw_kint(w, "rank", look->rank);
+    if (look->warm >= 0)
+        jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
 }
 
 /* What belongs to one reason alone. */
@@ -358,7 +366,7 @@ static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
         if (stands_in(explain, scene->member->node->hash))
             continue;
         bool member = snapshot_is_member(snapshot, pool, scene->member, scene->wants);
-        struct dispatch_look look = {.why = member ? member_why : EXPLAIN_NOT_CAPABLE};
+        struct dispatch_look look = {.warm = -1, .why = member ? member_why : EXPLAIN_NOT_CAPABLE};
         scene->id = scene->member->node->id;
         scene->look = &look;
         node_line(w, scene, false);
@@ -501,6 +509,7 @@ void explain_write_node(struct jsonw *w, const struct snap_node *member, const s
     const struct node *node = member->node;
     int64_t age_ms = now_ms - atomic_load(&node->heartbeat_ms);
     struct dispatch_look look = {.load = counts_load(node),
+                                 .warm = -1,
                                  .max = atomic_load(&node->max) - member->facts->reserved_slots,
                                  .age_ms = age_ms < 0           ? 0
                                            : age_ms > INT32_MAX ? INT32_MAX

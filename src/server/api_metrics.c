@@ -148,6 +148,7 @@ void api_metrics_declare(void)
           "SCHEDULER_DEPENDENCY_DOWN", "OUTCOME_UNKNOWN", "SCHEDULER_BUSY", "STORE_FULL",
           "QUEUE_FULL", "QUOTA_EXCEEDED"}},
         {METRIC_DISPATCH_SECONDS, {"PLACED"}},
+        {METRIC_DISPATCH_WARM, {"warm", "cold"}},
         {METRIC_CACHE, {"l1,hit", "l1,miss", "l2,hit", "l2,miss"}},
         {METRIC_STORE_CALLS, {"ok", "refused", "down", "unknown"}},
         {METRIC_JOBS, {"DONE", "FAILED"}},

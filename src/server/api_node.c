@@ -82,6 +82,17 @@ static void claim_write(struct jsonw *w, const struct node *node)
     buf_free(&text);
 }
 
+static void loaded_write(struct jsonw *w, const struct node *node)
+{
+    struct shared_text *board = atomic_load(&node->loaded_names);
+    struct buf names = {0};
+
+    if (board)
+        shared_text_read(board, &names);
+    jsonw_kraw(w, "loaded", names.len ? buf_view(&names) : STR("[]"));
+    buf_free(&names);
+}
+
 /* How it is right now. */
 static void live_write(struct jsonw *w, const struct node *node, const struct sched_loop *loop)
 {
@@ -93,6 +104,7 @@ static void live_write(struct jsonw *w, const struct node *node, const struct sc
     jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
     reason_write(w, node);
     claim_write(w, node);
+    loaded_write(w, node);
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);

@@ -199,6 +199,7 @@ static const struct field node_reason[] = {
     MAY("heartbeat_age_ms", "integer"),
     MAY("health_score", "integer|null", "null unless the policy is health"),
     MAY("rank", "integer", "its place on the type's route"),
+    MAY("warm", "=warm|=cold", "of a job that prefers something: whether it is loaded there"),
     MAY("missing", "string", "NOT_CAPABLE: what it does not offer"),
     MAY("breaker", "BreakerNow", "BREAKER_OPEN: how it is now"),
 };
@@ -366,6 +367,7 @@ static const struct field node[] = {
     MAY("claim", "any",
         "how its claims of deployments went: cycles, claims, skips by reason, last; null: it "
         "claims none"),
+    MAY("loaded", "[string]", "what it holds ready, for jobs that prefer it"),
     HAS("max", "integer"),
     HAS("running", "integer"),
     HAS("reserved", "integer"),

@@ -213,6 +213,33 @@ class Explain(Case):
         self.assertEqual(said.returncode, 7)
         self.assertIn("failed: ALL_CANDIDATES_FULL_OR_FAILED; attempt 1 on n1: fail, EXIT_3\n", said.stderr)
 
+    def test_warm_and_cold(self):
+        server = self.start()
+        for number in range(3):
+            Node(server, f"n{number}", allowed_types=["dev"], max_concurrent_jobs=4, loaded=["whisper-v3", "llama"] if number == 1 else None)
+        self.assertEqual(server.node("n1")["loaded"], ["whisper-v3", "llama"])
+        self.assertEqual(server.node("n0")["loaded"], [])
+        now = self.dry(server, {"type": "dev", "prefers": ["whisper-v3"]})["now"]
+        self.assertEqual(now["node_id"], "n1")
+        self.assertEqual({node["node_id"]: node["warm"] for node in now["nodes"]}, {"n0": "cold", "n1": "warm", "n2": "cold"})
+        job = self.ok(self.task(server, prefers=["whisper-v3"]))
+        self.assertEqual(job["node_id"], "n1")
+        decision = self.why(server, job["job_id"])["decisions"][0]
+        chosen = [node for node in decision["nodes"] if node["reason"] == "CHOSEN"]
+        self.assertEqual([node["warm"] for node in chosen], ["warm"])
+        self.assertIn("(0 of 4 taken, warm)", chosen[0]["detail"])
+        plain = self.dry(server, {"type": "dev"})["now"]
+        self.assertFalse([node for node in plain["nodes"] if "warm" in node], "it prefers nothing")
+        counted = server.metrics()
+        self.assertEqual((counted['berth_dispatch_warm_total{result="warm"}'], counted['berth_dispatch_warm_total{result="cold"}']), (1, 0))
+        said = berth("node", "ls", "-o", "wide", env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"})
+        self.assertRegex(said.stdout, r"n1 .*whisper-v3")
+        for wrong in ("whisper-v3", [7], ["a b"], [""], ["x" * 65], [f"m{i}" for i in range(9)]):
+            self.problem(self.task(server, prefers=wrong), 400, "BAD_FIELD")
+        for wrong in ("whisper-v3", [7], ["a b"], [f"m{i}" for i in range(65)], [f"{i:064}" for i in range(64)]):
+            self.problem(server.post("/v1/node/heartbeat", {"node_id": "n1", "loaded": wrong}), 400, "BAD_FIELD")
+        self.assertEqual(server.node("n1")["loaded"], ["whisper-v3", "llama"])
+
     def test_the_command_line(self):
         server = self.start()
         self.fleet(server)

@@ -64,6 +64,19 @@ class Nodes(Instances):
         delay = [s.metrics()["berth_pool_consistency_delay_seconds_count"] for s in self.all]
         self.assertTrue(all(count > 1 for count in delay), delay)
 
+    def test_what_a_node_has_loaded_is_known_everywhere(self):
+        a, b, c = self.all
+        facts = {"allowed_types": ["*"], "max_concurrent_jobs": 50}
+        nodes = [Node(a, f"n{number}", **facts) for number in range(4)]
+        eventually("registered", lambda: self.views([node.id for node in nodes]))
+        versions = [s.node("n2")["version"] for s in self.all]
+        self.ok(nodes[2].heartbeat(loaded=["whisper-v3"]))
+        eventually("told", lambda: all(s.node("n2")["loaded"] == ["whisper-v3"] for s in self.all))
+        self.assertEqual(self.ok(c.post("/v1/dispatch/task", {"type": "dev", "prefers": ["whisper-v3"]}))["node_id"], "n2")
+        self.ok(nodes[2].heartbeat(loaded=[]))
+        eventually("unloaded", lambda: all(s.node("n2")["loaded"] == [] for s in self.all))
+        self.assertEqual([s.node("n2")["version"] for s in self.all], versions, "its record was not written")
+
     @tags("long")
     def test_a_node_that_beats_at_one_is_alive_for_all(self):
         settings = {name: int(ms * SLOW) for name, ms in

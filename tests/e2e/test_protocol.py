@@ -14,7 +14,7 @@ NAMES = re.compile(r"\{?[a-z_0-9]+\??(?:: ?\[[^\]]*\])?(?:, [a-z_0-9]+\??(?:: ?\
 LISTS = {
     "explain` answers `{": ("Explain", ()),
     "A decision (and `now`) is `{": ("Decision", ()),
-    "`nodes` lists `{": ("NodeReason", ("load", "max", "health", "admin", "level", "heartbeat_age_ms", "health_score", "rank",
+    "`nodes` lists `{": ("NodeReason", ("load", "max", "health", "admin", "level", "heartbeat_age_ms", "health_score", "rank", "warm",
                                         "missing", "breaker")),
     "a node that was looked at `": ("NodeReason", ("node_id", "reason", "detail", "missing", "breaker")),
     "and answers 200 `{": ("DryRun", ()),

@@ -253,6 +253,65 @@ static void test_equal_idle_nodes_share_evenly(void **state)
     assert_true(unevenness(first, NODES, ROUNDS / (double)NODES, ROUNDS / (double)NODES) < 4);
 }
 
+/* Of a job that prefers something: idle and warm, idle and cold, busy and warm, busy and cold,
+ * full; a node is busy when it is more than half fuller than the others. The order of the ids. */
+static void test_warm_ones_first(void **state)
+{
+    static const struct {
+        const char *policy;
+        struct policy_candidate in[4];
+        const char *order;
+    } rows[] = {
+        /* All idle: warm first, of several names who has more. */
+        {"least_loaded", {{.max = 4}, {.max = 4, .warm = 1}, {.max = 4, .warm = 2}}, "cba"},
+        {"random", {{.max = 4}, {.max = 4, .warm = 1}}, "ba"},
+        {"health", {{.max = 4, .score = 100}, {.max = 4, .score = 1, .warm = 1}}, "ba"},
+        /* The warm one runs something, the others nothing. */
+        {"random", {{.max = 4, .load = 1, .warm = 1}, {.max = 4}, {.max = 4}}, "bca"},
+        /* Exactly half fuller than the others is not more than that. */
+        {"least_loaded",
+         {{.max = 4, .load = 2}, {.max = 4, .load = 3, .warm = 1}, {.max = 4, .load = 2}},
+         "bac"},
+        {"least_loaded",
+         {{.max = 9, .load = 2}, {.max = 9, .load = 4, .warm = 1}, {.max = 9, .load = 2}},
+         "acb"},
+        /* Slots are compared by their share: 4 of 16 are not fuller than 1 of 4. */
+        {"least_loaded", {{.max = 4, .load = 1}, {.max = 16, .load = 4, .warm = 1}}, "ba"},
+        /* Busy and warm before busy and cold; full ones are the last, warm or not. */
+        {"random",
+         {{.max = 4, .load = 4, .warm = 1},
+          {.max = 8, .load = 7},
+          {.max = 8, .load = 7, .warm = 1},
+          {.max = 8}},
+         "dcba"},
+        /* Slots that are not for this job do not count. */
+        {"random", {{.max = 4, .load = 2, .spare = 2, .warm = 1}, {.max = 4, .load = 2}}, "ba"},
+        /* A route is first. */
+        {"random", {{.max = 4, .rank = 1, .warm = 1}, {.max = 4, .rank = 0}}, "ba"},
+        {"random",
+         {{.max = 4, .rank = 1}, {.max = 4, .load = 1, .warm = 1}, {.max = 4, .load = 1}},
+         "bca"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct policy_rules rules = {
+            .stale_ms = POLICY_STALE_OFF, .heartbeat_interval_ms = 5000, .prefers = true};
+        struct policy_candidate list[4];
+        static char names[] = "abcd";
+        size_t count = strlen(rows[i].order);
+
+        memcpy(list, rows[i].in, sizeof list);
+        for (size_t n = 0; n < count; n++) {
+            list[n].node = &names[n];
+            list[n].health = NODE_READY;
+        }
+        assert_int_equal(policy_rank(policy_by_name(str_of(rows[i].policy)), list, count, &rules),
+                         count);
+        for (size_t n = 0; n < count; n++)
+            assert_int_equal(*(char *)list[n].node, rows[i].order[n]);
+    }
+}
+
 /* --- outcome --- */
 
 /* The order of a dispatch's answers. */
@@ -354,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_order_rows),
         cmocka_unit_test(test_rank_is_a_stable_sort_of_what_is_kept),
         cmocka_unit_test(test_equal_idle_nodes_share_evenly),
+        cmocka_unit_test(test_warm_ones_first),
         cmocka_unit_test(test_first_phase),
         cmocka_unit_test(test_preferred_failed),
         cmocka_unit_test(test_ends),

@@ -79,6 +79,7 @@ export const logs = object("offset next total", "", { text: word, ended: flag })
 export const node = object("max_concurrent_jobs health_score registered_ms", "reached_by endpoint agent_version", {
   allowed_types: words,
   fixed: words,
+  loaded: words,
   nmt_pairs: (value) => (value === "any" ? value : list(words)(value)),
   labels: map(word),
   why_not: maybe(object("", "reason detail")),

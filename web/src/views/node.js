@@ -127,6 +127,7 @@ function factsOf(node) {
     ["Jobs at once", html`<span class="num">${node.max_concurrent_jobs}</span>`],
     ["Health score", html`<span class="num">${node.health_score}</span>`],
     ["Registered", time(node.registered_ms)],
+    ["Loaded", node.loaded.length > 0 && list(node.loaded)],
     ["Agent", node.agent_version || html`<span class="muted">none: nothing is measured there</span>`],
   ];
 }

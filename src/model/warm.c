@@ -1,0 +1,49 @@
+/* Names of what is loaded. */
+#include "model/warm.h"
+
+bool warm_is_name(struct str name)
+{
+    if (!name.len || name.len > WARM_NAME_MAX)
+        return false;
+    for (size_t i = 0; i < name.len; i++)
+        if (name.at[i] <= ' ' || name.at[i] > '~' || name.at[i] == '"' || name.at[i] == '\\')
+            return false;
+    return true;
+}
+
+static bool has_name(const struct strs *names, struct str name)
+{
+    for (size_t i = 0; i < names->count; i++)
+        if (str_eq(names->at[i], name))
+            return true;
+    return false;
+}
+
+bool warm_names(const struct json *list, size_t max, struct arena *arena, struct strs *ret_names)
+{
+    const struct json *item = json_first(list);
+    struct strs names = {0};
+
+    if (!json_is_null(list)) {
+        if (json_type(list) != JSON_ARR || list->count > max)
+            return false;
+        names.at = arena_array(arena, struct str, list->count + 1);
+        for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+            struct str name = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
+
+            if (!warm_is_name(name))
+                return false;
+            if (!has_name(&names, name))
+                names.at[names.count++] = name;
+        }
+    }
+    *ret_names = names;
+    return true;
+}
+
+uint32_t warm_mark(struct str name)
+{
+    uint32_t mark = (uint32_t)str_hash(name);
+
+    return mark ? mark : 1;
+}

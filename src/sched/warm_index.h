@@ -1,0 +1,30 @@
+/* Which nodes have a name loaded, and which names a node has: told by heartbeats, read by every
+ * dispatch whose job prefers something. Advisory as all live figures are: any thread reads and
+ * writes, nobody waits, nothing is stored, and no snapshot is made for it. */
+#ifndef SCHED_WARM_INDEX_H
+#define SCHED_WARM_INDEX_H
+
+#include "base/clock.h"
+#include "base/schema.h"
+#include "sched/snapshot.h"
+
+enum { WARM_INDEX_NODES = 64 }; /* found of a name at most; who is on so many is easily sampled */
+
+struct warm_index;
+
+struct warm_index *warm_index_new(void);
+void warm_index_free(struct warm_index *index); /* NULL is fine */
+
+/* Everything the node has loaded. To be told again, changed or not: that heals what was lost when
+ * two threads wrote at once. */
+void warm_index_put(struct warm_index *index, struct node *node, const struct strs *names);
+/* How many of these names it has. */
+int32_t warm_index_has(const struct node *node, const uint32_t *marks, size_t count);
+/* The numbers of nodes that have the name, as far as is known, in random order; `out` has room for
+ * `max`. Returns how many. */
+size_t warm_index_find(struct warm_index *index, uint32_t mark, struct rnd *rnd, size_t max,
+                       uint32_t *out);
+/* It has not, any more. */
+void warm_index_del(struct warm_index *index, uint32_t mark, uint32_t number);
+
+#endif

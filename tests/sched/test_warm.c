@@ -1,0 +1,209 @@
+/* `prefers`: who gets a job, and what it saves (the simulation with fewer jobs than bench_warm). */
+#include "rig.h"
+
+#include "base/metrics.h"
+#include "sched/candidates.h"
+#include "sched/node_sync.h"
+#include "sched/warm_index.h"
+#include "warm_sim.h"
+
+#include <stdio.h>
+
+static void register_node(struct rig *rig, const char *id, int max, const char *loaded)
+{
+    char text[256];
+
+    snprintf(text, sizeof text,
+             "{\"node_id\":\"%s\",\"max_concurrent_jobs\":%d,\"allowed_types\":[\"*\"],"
+             "\"semantic_langs\":[\"en\"],\"nmt_pairs\":[[\"en\",\"zh\"]],\"loaded\":%s}",
+             id, max, loaded);
+    assert_int_equal(rig_register(rig, text), ERR_OK);
+}
+
+static const char *place(struct rig *rig, const char *json)
+{
+    return rig_last_sent(rig, rig_place(rig, json))->node;
+}
+
+#define WISH "{\"type\":\"dev\",\"prefers\":[\"whisper-v3\"]}"
+
+/* By chance one of ten; by what is loaded always the same. */
+static void test_a_warm_node_is_first(void **state)
+{
+    struct rig *rig = *state;
+
+    for (int i = 0; i < 10; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "n%d", i);
+        register_node(rig, id, 4, i == 7 ? "[\"llama\",\"whisper-v3\"]" : "[\"llama\"]");
+    }
+    assert_string_equal(place(rig, WISH), "n7");
+    assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "warm"), 1);
+    /* It is busier than the others now: they are idle, and cold will do. */
+    assert_string_not_equal(place(rig, WISH), "n7");
+    assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "warm"), 1);
+    assert_int_equal(metric_value(METRIC_DISPATCH_WARM, "cold"), 1);
+    assert_non_null(place(rig, "{\"type\":\"dev\"}")); /* it prefers nothing: not counted */
+    assert_int_equal(metric_value(METRIC_DISPATCH_WARM, NULL), 2);
+}
+
+static void test_face_to_face_prefers_too(void **state)
+{
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+
+    register_node(rig, "n1", 4, "[]");
+    register_node(rig, "n2", 4, "[\"whisper-v3\"]");
+    register_node(rig, "n3", 4, "[]");
+    dispatch = rig_f2f(rig, "{\"session_id\":\"s\",\"src_lang\":\"en\",\"tgt_lang\":\"zh\","
+                            "\"prefers\":[\"whisper-v3\"]}");
+    assert_int_equal(rig_run(rig, dispatch), ERR_OK);
+    assert_string_equal(rig_last_sent(rig, dispatch->job)->node, "n2");
+}
+
+/* Loads and unloads come with heartbeats: no change of the node, no snapshot. */
+static void test_a_heartbeat_changes_what_is_loaded(void **state)
+{
+    struct rig *rig = *state;
+
+    register_node(rig, "n1", 4, "[]");
+    register_node(rig, "n2", 4, "[\"whisper-v3\"]");
+    int64_t version = rig_loop(rig, 0)->snapshot->version;
+    size_t puts = rig->calls[STORE_NODE_PUT];
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"loaded\":[\"whisper-v3\"]}"), BEAT_TAKEN);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n2\",\"loaded\":[]}"), BEAT_TAKEN);
+    assert_int_equal(rig_loop(rig, 0)->snapshot->version, version);
+    assert_int_equal(rig->calls[STORE_NODE_PUT], puts);
+    assert_string_equal(place(rig, WISH), "n1");
+    /* One that says nothing of it changes nothing. */
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\"}"), BEAT_TAKEN);
+    uint32_t mark = warm_mark(STR("whisper-v3"));
+    assert_int_equal(warm_index_has(rig_node(rig, "n1"), &mark, 1), 1);
+    assert_int_equal(warm_index_has(rig_node(rig, "n2"), &mark, 1), 0);
+}
+
+/* A wish is no condition: the only node with room gets it, whatever is loaded where. */
+static void test_nobody_waits_for_a_warm_node(void **state)
+{
+    struct rig *rig = *state;
+
+    register_node(rig, "warm", 1, "[\"whisper-v3\"]");
+    register_node(rig, "cold", 1, "[]");
+    assert_string_equal(place(rig, WISH), "warm");
+    assert_string_equal(place(rig, WISH), "cold");
+}
+
+/* Among 300 nodes a sample of 20 would miss the one, most of the time. */
+static void test_the_one_warm_node_of_many_is_found(void **state)
+{
+    enum { NODES = 300 };
+    struct rig *rig = *state;
+
+    for (int i = 0; i < NODES; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "n%d", i);
+        register_node(rig, id, 4, i == 123 ? "[\"whisper-v3\"]" : "[]");
+    }
+    for (int i = 0; i < 20; i++) {
+        struct dispatch *dispatch = rig_task(rig, WISH);
+        uint64_t looked = rig_loop(rig, 0)->looked;
+
+        candidates_choose(dispatch);
+        assert_true(str_is(((struct node *)dispatch->list[0].node)->id, "n123"));
+        assert_int_equal(dispatch->list[0].warm, 1);
+        assert_true(rig_loop(rig, 0)->looked - looked <= 21); /* not all of them */
+        for (size_t a = 0; a < dispatch->count; a++)
+            for (size_t b = 0; b < a; b++)
+                assert_ptr_not_equal(dispatch->list[a].node, dispatch->list[b].node);
+    }
+}
+
+/* One that left is not offered by what it had, and its number may be another's by then. */
+static void test_who_left_is_not_warm(void **state)
+{
+    enum { NODES = 40 };
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+
+    for (int i = 0; i < NODES; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "n%d", i);
+        register_node(rig, id, 4, i == 5 ? "[\"whisper-v3\"]" : "[]");
+    }
+    assert_int_equal(rig_drop(rig, "n5"), ERR_OK);
+    dispatch = rig_task(rig, WISH);
+    candidates_choose(dispatch);
+    assert_true(dispatch->count > 0);
+    for (size_t i = 0; i < dispatch->count; i++)
+        assert_int_equal(dispatch->list[i].warm, 0);
+}
+
+/* What was loaded is told to other instances; an empty list as well. */
+static void test_other_instances_hear_of_it(void **state)
+{
+    struct rig *rig = *state;
+    uint32_t mark = warm_mark(STR("whisper-v3"));
+    static const struct {
+        const char *text;
+        int has;
+    } rows[] = {
+        {"n1 -1 -1 -1 -1 \nn1 loaded [\"llama\",\"whisper-v3\"]", 1},
+        {"n1 0 1 2 3 {\"cpu_cores\":4}", 1}, /* nothing of it */
+        {"n1 loaded 7", 1},                  /* no list: as it was */
+        {"n1 0 1 2 3 {\"cpu_cores\":4}\nn1 loaded []", 0},
+    };
+
+    register_node(rig, "n1", 4, "[]");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        node_sync_seen(keeper_view(rig->sched.keeper), str_of(rows[i].text));
+        assert_int_equal(warm_index_has(rig_node(rig, "n1"), &mark, 1), rows[i].has);
+    }
+}
+
+/* A third of the cold loads at most, nobody waits longer, and no node is filled for its models. */
+static void test_a_third_of_the_cold_loads(void **state)
+{
+    static const int slots[] = {1, 2, 4, 8};
+
+    for (size_t i = 0; i < COUNT_OF(slots); i++) {
+        struct warm_sim sim = {.seed = 1,
+                               .nodes = 20,
+                               .slots = slots[i],
+                               .models = 40,
+                               .room = 4,
+                               .jobs = 4000,
+                               .load = 0.6,
+                               .load_cost = 20};
+        struct warm_sim_result alone = warm_sim_run(&sim), warm;
+
+        sim.prefers = true;
+        warm = warm_sim_run(&sim);
+        assert_true(alone.cold > sim.jobs / 2);
+        assert_true(alone.use > 0.5 && alone.use < 0.7);
+        assert_true(warm.cold * 3 <= alone.cold);
+        assert_true(warm.wait_p99 <= alone.wait_p99 * 1.1);
+        assert_true(warm.start_p99 <= alone.start_p99 * 1.1);
+        assert_int_equal(warm.fuller, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_warm_node_is_first, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_face_to_face_prefers_too, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_a_heartbeat_changes_what_is_loaded, rig_setup,
+                                        rig_teardown),
+        cmocka_unit_test_setup_teardown(test_nobody_waits_for_a_warm_node, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_the_one_warm_node_of_many_is_found, rig_setup,
+                                        rig_teardown),
+        cmocka_unit_test_setup_teardown(test_who_left_is_not_warm, rig_setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(test_other_instances_hear_of_it, rig_setup, rig_teardown),
+        cmocka_unit_test(test_a_third_of_the_cold_loads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
