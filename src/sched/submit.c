@@ -77,7 +77,8 @@ static struct store_bounds bounds_of(const struct submit *submit)
     const struct sched_config *config = &submit->dispatch->loop->sched->config;
     struct store_bounds bounds = {.lane_max = config->queue_max,
                                   .all_max = config->queue_total_max,
-                                  .account = spec_account(&submit->dispatch->spec)};
+                                  .account = spec_account(&submit->dispatch->spec),
+                                  .keys = true};
 
     bounds.account.jobs_max = submit->quota.waiting;
     bounds.account.bytes_max = submit->quota.bytes;

@@ -259,6 +259,9 @@ struct store_bounds {
     int64_t lane_max;             /* jobs in that lane: ERR_QUEUE_FULL */
     int64_t all_max;              /* in all lanes: ERR_QUEUES_FULL */
     struct store_account account; /* ERR_QUOTA_WAITING, ERR_QUOTA_BYTES */
+    /* Asked last, of one that is in no lane: how many may wait with each of its keys (ERR_LIMITED).
+     * Not set for a job that was accepted once and comes back. */
+    bool keys;
 };
 
 struct memread;
