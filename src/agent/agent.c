@@ -121,6 +121,7 @@ static void describe_tags(struct agent *agent, struct jsonw *w)
     jsonw_obj(w);
     jsonw_kstr(w, "node_unit", STR("true"));
     jsonw_kstr(w, "node_unit_address", agent->node_id);
+    jsonw_kstr(w, "node_unit_indexed", STR("true"));
     jsonw_kstr(w, "node_unit_takes", agent->sent_takes ? STR("true") : STR("false"));
     jsonw_end_obj(w);
 }

@@ -323,6 +323,9 @@ enum { WATCH_MS_MAX = 5 * 60 * 1000 };
 /* A tag a node sets when it would not claim although it is well: it is full, or claims nothing. */
 #define TAG_TAKES "node_unit_takes"
 
+/* And one by which it says that it knows of copies with an index. */
+#define TAG_INDEXED "node_unit_indexed"
+
 struct member_list_entry {
     struct arena arena;
     struct str id;
@@ -492,7 +495,8 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
         entry = map_get(&member_list->by_id, units.terminals[i]);
         *node = (struct claim_node){.address = units.addresses.at[i],
                                     .labels = json_get(entry->terminal, "labels"),
-                                    .namespaces = json_get(entry->terminal, "namespaces")};
+                                    .namespaces = json_get(entry->terminal, "namespaces"),
+                                    .indexed = json_str_is(tag(entry, TAG_INDEXED), "true")};
         json_bool(json_get(entry->terminal, "takes"), &node->takes);
         if (json_str_is(tag(entry, TAG_TAKES), "false"))
             node->takes = false;
@@ -964,6 +968,7 @@ static void ask_view(struct claimer *claimer, struct str cursor)
         jsonw_kstr(&w, "cursor", cursor);
     else
         deploy_table_write(&claimer->deploy_table, &w);
+    jsonw_kbool(&w, "indexed", true);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/deployments/view", on_view, CALL_MS);
 }

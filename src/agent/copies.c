@@ -375,7 +375,7 @@ enum err copies_log(const struct copies *copies, struct str id, bool previous, i
 
 /* --- from a spec to a run --- */
 
-enum { OWN_ENV = 8, ID_IN_KEY_MAX = 72 };
+enum { OWN_ENV = 10, ID_IN_KEY_MAX = 72 };
 
 /* The deployment's id where it can be part of a file's name, else a hash of it. */
 static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
@@ -402,7 +402,9 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
 
     for (; count < own->env.count; count++)
         env[count] = own->env.at[count];
-    env[count++] = arena_fmt(arena, "BERTH_DEPLOYMENT_ID=" STR_FMT, STR_ARG(copy->id));
+    env[count++] = arena_fmt(arena, "BERTH_DEPLOYMENT_ID=" STR_FMT, STR_ARG(deploy_name(copy->id)));
+    if (!copy->daemon)
+        env[count++] = arena_fmt(arena, "BERTH_INDEX=%" PRId64, deploy_index(copy->id));
     env[count++] = arena_fmt(arena, "BERTH_GENERATION=%" PRId64, copy->generation);
     env[count++] = arena_fmt(arena, "BERTH_VERSION=%" PRId64, version);
     env[count++] = arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->node_id));
@@ -423,14 +425,16 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
 static enum err copy_secrets(const struct copy *copy, const struct deploy_spec *own,
                              struct run_spec *spec, struct problem *why)
 {
+    struct str deployment = deploy_name(copy->id);
+
     for (size_t i = 0; i < own->secrets.count; i++) {
         struct str name = secret_name(own->secrets.at[i]);
 
-        if (!secret_for_deployment(copy->copies->config, name, copy->id))
+        if (!secret_for_deployment(copy->copies->config, name, deployment))
             return problem_set(why, ERR_FORBIDDEN, "secrets",
                                "No rule of this agent gives the secret " STR_FMT
                                " to the deployment " STR_FMT ".",
-                               STR_ARG(name), STR_ARG(copy->id));
+                               STR_ARG(name), STR_ARG(deployment));
     }
     spec->secrets = own->secrets.at;
     spec->secret_count = own->secrets.count;
@@ -460,7 +464,7 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
         return false;
     read.kind = json_str(json_get(root, "kind"), arena);
     read.id = json_str(json_get(root, "deployment_id"), arena);
-    if (!read.kind.at || read.id.len == 0 || read.id.len > DEPLOY_ID_MAX ||
+    if (!read.kind.at || read.id.len == 0 || read.id.len > DEPLOY_COPY_ID_MAX ||
         !json_int(json_get(root, "generation"), &read.generation) ||
         !json_int(json_get(root, "version"), &read.version) ||
         !json_bool(json_get(root, "daemon"), &read.daemon))
@@ -1160,7 +1164,7 @@ struct row {
 };
 
 static const struct field row_fields[] = {
-    FIELD_ROW(row, id, STR, .min = 1, .max = DEPLOY_ID_MAX),
+    FIELD_ROW(row, id, STR, .min = 1, .max = DEPLOY_COPY_ID_MAX),
     FIELD_ROW(row, type, STR, .preset = "deployment"),
     FIELD_ROW(row, generation, INT),
     FIELD_ROW(row, version, INT),

@@ -46,8 +46,8 @@ struct node_lease {
     size_t status_from; /* the copy the next call begins with */
     struct link_call yield;
     bool yielding;
-    char leaving[DEPLOY_ID_MAX + 1]; /* which one is being given up */
-    int64_t left_ms;                 /* when the last one went */
+    char leaving[DEPLOY_COPY_ID_MAX + 1]; /* which one is being given up */
+    int64_t left_ms;                      /* when the last one went */
     struct link_call goodbye;
     struct rnd rnd;
     struct buf body;

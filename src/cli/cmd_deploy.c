@@ -210,6 +210,25 @@ static int cmd_deploy_restart(struct cli *cli)
                        cli->args[0]);
 }
 
+static int cmd_deploy_scale(struct cli *cli)
+{
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    int64_t count;
+
+    if (!str_int(str_of(cli->args[1]), &count) || count < 1 || count > DEPLOY_COUNT_MAX) {
+        fprintf(cli->err,
+                "berth: a deployment has 1 to %d copies (berth deploy disable stops it)\n",
+                DEPLOY_COUNT_MAX);
+        return CLI_USAGE;
+    }
+    jsonw_obj(&w);
+    jsonw_kint(&w, "count", count);
+    jsonw_end_obj(&w);
+    return answer_post(cli, answer_path(cli, "/v1/deployments/", "/scale"), &body,
+                       "%s has count %s", cli->args[0], cli->args[1]);
+}
+
 static int cmd_deploy_delete(struct cli *cli)
 {
     struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/deployments/", "")};
@@ -280,9 +299,17 @@ static void put_state(struct list_view *view, const struct list_column *column,
                       const struct json *item)
 {
     struct str state = show_member(view->cli, item, column->member);
+    int64_t count = show_int(item, "count", 1), ready = show_int(item, "ready", 0);
     bool enabled = true;
 
     json_bool(json_get(item, "enabled"), &enabled);
+    if (enabled && count > 1) {
+        table_cell_colour(
+            &view->table,
+            arena_fmt(&view->cli->arena, "%" PRId64 " of %" PRId64 " ready", ready, count),
+            ready == count ? TABLE_GREEN : TABLE_YELLOW);
+        return;
+    }
     if (!enabled)
         table_cell_colour(&view->table, STR("disabled"), TABLE_DIM);
     else
@@ -306,11 +333,21 @@ static void put_version(struct list_view *view, const struct list_column *column
                                                          "%" PRId64 " -> %" PRId64, there, wanted));
 }
 
+/* Of several copies `berth deploy show` tells the nodes. */
+static void put_node(struct list_view *view, const struct list_column *column,
+                     const struct json *item)
+{
+    int64_t count = show_int(item, "count", 1);
+
+    table_cell(&view->table, count > 1 ? arena_fmt(&view->cli->arena, "%" PRId64 " copies", count)
+                                       : show_member(view->cli, item, column->member));
+}
+
 static const struct list_column columns[] = {
     {.title = "ID", .member = "id"},
     {.title = "TYPE", .member = "type"},
     {.title = "STATE", .member = "state", .put = put_state},
-    {.title = "NODE", .member = "address"},
+    {.title = "NODE", .member = "address", .put = put_node},
     {.title = ">GENERATION", .member = "generation"},
     {.title = ">VERSION", .member = "version", .put = put_version},
     {.title = "COMMAND", .member = "command"},
@@ -372,6 +409,15 @@ static const struct command rows[] = {
     ROW("restart", "ID", "restart it", "berth deploy restart web", cmd_deploy_restart),
     ROW("disable", "ID", "stop it, but keep it", "berth deploy disable web", cmd_deploy_switch),
     ROW("enable", "ID", "let it run again", "berth deploy enable web", cmd_deploy_switch),
+    {.noun = "deploy",
+     .verb = "scale",
+     .arg = "ID COUNT",
+     .kind = COMMAND_API,
+     .help = "as many copies of it",
+     .detail = "Copies are spread over the nodes, and each has an index from 0 to COUNT - 1 that\n"
+               "never exists twice. Those that are there go on; the highest indices go first.",
+     .examples = "berth deploy scale web 3",
+     .run = cmd_deploy_scale},
     ROW("delete", "ID", "stop it and forget it", "berth deploy delete web", cmd_deploy_delete),
     {.noun = "deploy",
      .verb = "history",

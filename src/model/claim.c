@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -197,13 +198,14 @@ static bool matches(const struct claim_node *node, const struct deploy_row *row)
     struct selector_facts facts = {.id = node->address, .labels = node->labels};
 
     return (!row->selector.len || selector_match(row->selector, &facts)) &&
-           namespace_in(node->namespaces, row->id);
+           namespace_in(node->namespaces, row->id) && (node->indexed || deploy_index(row->id) == 0);
 }
 
 /* Do both match the same nodes? */
 static bool match_alike(const struct deploy_row *a, const struct deploy_row *b)
 {
-    return str_eq(a->selector, b->selector) && str_eq(namespace_of(a->id), namespace_of(b->id));
+    return str_eq(a->selector, b->selector) && str_eq(namespace_of(a->id), namespace_of(b->id)) &&
+           (deploy_index(a->id) > 0) == (deploy_index(b->id) > 0);
 }
 
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row)
@@ -218,10 +220,59 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
     return false;
 }
 
+/* How many copies of each deployment of several every node has, with those this cycle deals to it.
+ */
+struct spread {
+    struct names names; /* of the deployments */
+    int *counts;        /* of each, one for each node of the view */
+    size_t node_count;
+};
+
+static struct spread spread_of(const struct claim_view *view, struct arena *arena)
+{
+    struct spread spread = {.node_count = view->node_count};
+    struct names nodes;
+    size_t indexed = 0;
+
+    for (size_t i = 0; i < view->row_count; i++)
+        indexed += deploy_index(view->rows[i].id) > 0;
+    names_init(&spread.names, indexed, arena);
+    if (indexed == 0)
+        return spread;
+    for (size_t i = 0; i < view->row_count; i++)
+        if (deploy_index(view->rows[i].id) > 0)
+            names_add(&spread.names, deploy_name(view->rows[i].id));
+    names_init(&nodes, view->node_count, arena);
+    for (size_t i = 0; i < view->node_count; i++)
+        names_add(&nodes, view->nodes[i].address);
+    spread.counts = arena_array(arena, int, spread.names.count * view->node_count + 1);
+    for (size_t i = 0; i < view->row_count; i++) {
+        const struct deploy_row *row = &view->rows[i];
+        size_t name = names_find(&spread.names, deploy_name(row->id));
+        size_t node = row->address.len ? names_find(&nodes, row->address) : NAMES_NONE;
+
+        if (name != NAMES_NONE && node != NAMES_NONE && row->enabled)
+            spread.counts[name * view->node_count + node]++;
+    }
+    return spread;
+}
+
+/* Those of a row's deployment; NULL: it has one copy. */
+static int *spread_counts(const struct spread *spread, const struct deploy_row *row)
+{
+    size_t name = spread->counts ? names_find(&spread->names, deploy_name(row->id)) : NAMES_NONE;
+
+    return name == NAMES_NONE ? NULL : &spread->counts[name * spread->node_count];
+}
+
 /* Which nodes a row may go to, by their place in the view. Those on which it failed count only when
- * there are no others: it must run somewhere. Selectors repeat, so the last answer is kept. */
+ * there are no others: it must run somewhere. Of the rest those that have the fewest copies of its
+ * deployment: a node gets a second one only when all have one. Selectors repeat, so the last answer
+ * is kept. */
 struct takers {
     const struct claim_view *view;
+    struct spread spread;
+    int *have; /* how many copies of the last row's deployment each node has; NULL: it is alone */
     const struct deploy_row *last; /* whose answer it is; NULL: none */
     bool *fit;                     /* they would claim, and it matches them */
     bool *chosen;                  /* and it did not fail there, if there are such */
@@ -231,8 +282,23 @@ struct takers {
 static struct takers takers_of(const struct claim_view *view, struct arena *arena)
 {
     return (struct takers){.view = view,
+                           .spread = spread_of(view, arena),
                            .fit = arena_array(arena, bool, view->node_count + 1),
                            .chosen = arena_array(arena, bool, view->node_count + 1)};
+}
+
+static void keep_fewest(struct takers *takers)
+{
+    int fewest = INT_MAX;
+
+    for (size_t i = 0; i < takers->view->node_count; i++)
+        if (takers->chosen[i] && takers->have[i] < fewest)
+            fewest = takers->have[i];
+    for (size_t i = 0; i < takers->view->node_count; i++)
+        if (takers->chosen[i] && takers->have[i] > fewest) {
+            takers->chosen[i] = false;
+            takers->count--;
+        }
 }
 
 static void takers_find(struct takers *takers, const struct deploy_row *row)
@@ -252,6 +318,9 @@ static void takers_find(struct takers *takers, const struct deploy_row *row)
     for (size_t i = 0; fresh == 0 && i < view->node_count; i++)
         takers->chosen[i] = takers->fit[i];
     takers->count = fresh > 0 ? fresh : fit;
+    takers->have = spread_counts(&takers->spread, row);
+    if (takers->have)
+        keep_fewest(takers);
 }
 
 static size_t place_of_me(const struct claim_view *view)
@@ -305,18 +374,21 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
 {
     struct takers takers = takers_of(view, arena);
     const struct deploy_row *before = NULL;
+    size_t me = place_of_me(view), kept = 0;
     bool eligible = false;
-    size_t kept = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (!before || before->failed_count || order[i]->failed_count ||
-            !match_alike(order[i], before)) {
+        if (!before || before->failed_count || order[i]->failed_count || takers.have ||
+            spread_counts(&takers.spread, order[i]) || !match_alike(order[i], before)) {
             takers_find(&takers, order[i]);
             eligible = am_least(&takers, arena);
         }
         before = order[i];
-        if (eligible)
-            order[kept++] = order[i];
+        if (!eligible)
+            continue;
+        order[kept++] = order[i];
+        if (takers.have)
+            takers.have[me]++;
     }
     return kept;
 }
@@ -403,6 +475,8 @@ static void deal(const struct claim_view *view, struct arena *arena, struct clai
         if (least == NAMES_NONE)
             continue;
         loads[least].value += view->policy->provider->step;
+        if (takers.have)
+            takers.have[least]++;
         if (least == me)
             plan->order[plan->count++] = plan->order[i];
     }

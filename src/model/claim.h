@@ -32,7 +32,8 @@ struct claim_node {
     struct str address;
     const struct json *labels;     /* for selectors; NULL: not known */
     const struct json *namespaces; /* of which it takes deployments; NULL: of all */
-    bool takes; /* below danger, neither draining nor full: it would claim if asked */
+    bool indexed; /* it knows of copies with an index: agents before them get none */
+    bool takes;   /* below danger, neither draining nor full: it would claim if asked */
     bool usage_known;
     struct score_usage usage;
     double memory_total_mb; /* 0: unknown */
@@ -124,7 +125,8 @@ struct claim_plan {
 /* One by one: a node that is among the least loaded may take any row, one by one until its
  * budget is used up. A row with a selector is measured against the nodes it matches: the least
  * loaded of *those* takes it. Nodes that would not claim (`takes` false) do not count, else nobody
- * would take what they leave; nor do those on which it failed lately, while there are others. */
+ * would take what they leave; nor do those on which it failed lately, while there are others; nor
+ * those that have more copies of the same deployment than others. */
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
 /* The share of this node, all at once: where one by one would end if every node took its turn.
  * All nodes that see the same deal the same, so none is in another's way. A metric that cannot be

@@ -3,7 +3,9 @@
 #include "model/deploy.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/schema.h"
 #include "base/url.h"
@@ -35,6 +37,46 @@ enum deploy_type deploy_type_by_name(struct str name)
 const char *deploy_mode_name(enum deploy_mode mode)
 {
     return mode == DEPLOY_SEED ? "seed" : "hardened";
+}
+
+static const char *hash_of(struct str id)
+{
+    return id.len ? memchr(id.at, '#', id.len) : NULL;
+}
+
+struct str deploy_name(struct str id)
+{
+    const char *hash = hash_of(id);
+
+    return hash ? (struct str){.at = id.at, .len = (size_t)(hash - id.at)} : id;
+}
+
+int64_t deploy_index(struct str id)
+{
+    const char *hash = hash_of(id);
+    int64_t index = 0;
+
+    if (!hash ||
+        !str_int((struct str){.at = hash + 1, .len = id.len - (size_t)(hash + 1 - id.at)}, &index))
+        return 0;
+    return index;
+}
+
+bool deploy_id_valid(struct str id)
+{
+    struct str name = deploy_name(id);
+    int64_t index = deploy_index(id);
+    char text[8];
+
+    if (!str_is_name(name, DEPLOY_ID_MAX))
+        return false;
+    if (name.len == id.len)
+        return true;
+    /* One index is written in one way. */
+    if (index < 1 || index >= DEPLOY_COUNT_MAX)
+        return false;
+    snprintf(text, sizeof text, "%d", (int)index);
+    return id.len == name.len + 1 + strlen(text);
 }
 
 /* Disabled rows, daemons and rows of a type nobody knows are no part of claiming. */
@@ -203,6 +245,10 @@ static const struct field fields[] = {
     FIELD_ROW(deploy_spec, stop_grace_ms, MS, .max = DAY_MS, .preset = "10000"),
     FIELD_ROW(deploy_spec, restart, OBJ, .fields = restart_fields,
               .field_count = COUNT_OF(restart_fields)),
+    FIELD_ROW(deploy_spec, count, INT, .min = 1, .max = DEPLOY_COUNT_MAX,
+              .help = "copies; not said: as many as there are, 1 at first"),
+    FIELD_ROW(deploy_spec, max_unavailable, INT, .min = 1, .max = DEPLOY_COUNT_MAX, .preset = "1",
+              .help = "copies that an update may replace at once"),
     ADDED("address"),
     ADDED("generation"),
     ADDED("version"),
@@ -214,6 +260,7 @@ static const struct field fields[] = {
     ADDED("ended"),
     ADDED("copy_version"),
     ADDED("changed"),
+    ADDED("ready"),
 };
 
 static const struct schema stored_schema = {
@@ -293,6 +340,13 @@ static void write_said(const struct field *field, const void *at, struct jsonw *
     field_show(field, at, w);
 }
 
+/* How many there are is no part of what a copy runs: it may change without a new version. */
+static bool is_of_copies(const struct field *field)
+{
+    return field->offset == offsetof(struct deploy_spec, count) ||
+           field->offset == offsetof(struct deploy_spec, max_unavailable);
+}
+
 /* The other fields have columns of their own; these are the objects, the number and the secrets. */
 void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
 {
@@ -300,7 +354,7 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
         const struct field *field = &fields[i];
         const void *obj = (const char *)spec + field->offset;
 
-        if (is_number(field))
+        if (is_number(field) && !is_of_copies(field))
             write_said(field, spec, w);
         if (field->type != FIELD_OBJ || !any_said(field->fields, field->field_count, obj))
             continue;
@@ -440,6 +494,9 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
         restart->max_ms < restart->min_ms)
         err = problem_set(why, ERR_BAD_FIELD, "restart.max_ms",
                           "restart.max_ms must not be less than restart.min_ms.");
+    if (!err && spec.count > 1 && spec.type != 0)
+        err = problem_set(why, ERR_BAD_FIELD, "count",
+                          "count is of type deployment: a daemon runs once on every node.");
     if (!err)
         *ret_spec = spec;
     return err;

@@ -8,8 +8,10 @@
 
 enum {
     DEPLOY_ID_MAX = 128,
-    DEPLOY_INSTANCE_MAX = 64, /* of an agent */
-    DEPLOY_REASON_MAX = 256,  /* of a copy, or of a node that gives one up */
+    DEPLOY_COUNT_MAX = 1000,                /* copies of one deployment */
+    DEPLOY_COPY_ID_MAX = DEPLOY_ID_MAX + 4, /* "#999" */
+    DEPLOY_INSTANCE_MAX = 64,               /* of an agent */
+    DEPLOY_REASON_MAX = 256,                /* of a copy, or of a node that gives one up */
     DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 
@@ -22,6 +24,13 @@ enum deploy_type {
 
 const char *deploy_type_name(enum deploy_type type);
 enum deploy_type deploy_type_by_name(struct str name); /* DEPLOY_OTHER when unknown */
+
+/* A deployment of several copies has a row for each, which is claimed, leased and fenced by itself.
+ * The copy with index 0 has the deployment's own id, "web", the others are "web#1", "web#2": no id
+ * that a person may give has a '#'. */
+struct str deploy_name(struct str id); /* of the deployment: without the index */
+int64_t deploy_index(struct str id);
+bool deploy_id_valid(struct str id); /* of a deployment or one of its copies */
 
 struct deploy_row {
     struct str id;
@@ -113,6 +122,8 @@ struct deploy_spec {
     struct deploy_limits limits;
     struct deploy_restart restart;
     int64_t stop_grace_ms;
+    int64_t count;           /* copies; not said: as many as there are, or 1 */
+    int64_t max_unavailable; /* copies that an update may replace at once */
     const struct json *ignored;
 };
 

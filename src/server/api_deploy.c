@@ -244,6 +244,8 @@ static enum err deploy_body_read(const struct json *body, struct str id, struct 
         .selector = or_empty(in.selector),
         .options = options_text(&in, arena),
         .enabled = in.enabled,
+        .count = in.count == FIELD_OFF ? 0 : in.count,
+        .max_unavailable = in.max_unavailable == FIELD_OFF ? 0 : in.max_unavailable,
     };
     set_command(&in, arena, ret_spec);
     assert(ret_spec->type != DEPLOY_OTHER && ret_spec->command.at && ret_spec->args.at);
@@ -328,6 +330,10 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     jsonw_kstr(w, "type", str_of(deploy_type_name(row->spec.type)));
     deploy_body_write(w, &row->spec, secrets, arena);
     jsonw_kbool(w, "enabled", row->spec.enabled);
+    if (row->spec.count > 1 || row->spec.max_unavailable > 1) {
+        jsonw_kint(w, "count", row->spec.count);
+        jsonw_kint(w, "max_unavailable", row->spec.max_unavailable);
+    }
     jsonw_kstr(w, "address", row->address);
     jsonw_kint(w, "generation", row->generation);
     jsonw_kint(w, "version", row->version);
@@ -340,11 +346,14 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
             jsonw_kint(w, "copy_version", row->copy_version);
         else
             jsonw_knull(w, "copy_version");
+        if (row->spec.count > 1)
+            jsonw_kint(w, "ready", row->ready);
     } else if (op->verb == DEPLOYS_GET) {
         jsonw_key(w, "copies");
         jsonw_arr(w);
         for (size_t i = 0; i < op->copy_count; i++)
-            schema_write(&copy_schema, &op->copies[i], w);
+            schema_write(row->spec.count > 1 ? &indexed_copy_schema : &copy_schema, &op->copies[i],
+                         w);
         jsonw_end_arr(w);
         jsonw_key(w, "failed_on");
         jsonw_arr(w);
@@ -368,7 +377,7 @@ enum {
     LOG_MAX = 1 << 20,
 };
 
-/* The deployment of the path. */
+/* The deployment of the path; or one of its copies, "web#1". */
 static struct str named(struct call *call)
 {
     struct namespace_view view = call_view(call);
@@ -544,6 +553,38 @@ void api_deploy_restart(struct call *call)
 
     own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
+        deploy_send(own);
+}
+
+static void was_scaled(struct deploy_call *own)
+{
+    if (own->op.err) {
+        call_error(own->call, ERR_CONFLICT, "count",
+                   "It is a daemon, which runs once on every node.");
+        return;
+    }
+    log_change(own, "deployment.scaled");
+    answer_row(own);
+}
+
+static const struct field scale_fields[] = {{.name = "count",
+                                             .type = FIELD_INT,
+                                             .flags = FIELD_REQUIRED,
+                                             .min = 1,
+                                             .max = DEPLOY_COUNT_MAX,
+                                             .help = "copies"}};
+const struct schema deploy_scale_schema = {
+    .what = "the body", .fields = scale_fields, .count = COUNT_OF(scale_fields), .strict = true};
+
+void api_deploy_scale(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_SCALE, was_scaled);
+    struct problem why;
+
+    own->op.id = named(call);
+    if (schema_read(&deploy_scale_schema, call->body, &own->op.u.put.count, call->arena, &why))
+        call_problem(call, &why);
+    else if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
 

@@ -284,6 +284,7 @@ void api_deploy_view(struct call *call)
     own->op.u.view.if_version = body_int(call, "if_version", DEPLOYS_ANY);
     own->op.u.view.if_facts = body_int(call, "if_facts", DEPLOYS_ANY);
     json_bool(json_get(call->body, "delta"), &own->op.u.view.delta);
+    json_bool(json_get(call->body, "indexed"), &own->op.u.view.indexed);
     own->op.u.view.within_ms = settings_of(call)->deploy_lease_ms / 2;
     own->op.u.view.after = json_str(json_get(call->body, "cursor"), call->arena);
     deploy_send(own);
@@ -327,7 +328,7 @@ static bool read_claim(struct deploy_call *own)
     if (!read_instance(call, &op->instance))
         return false;
     op->id = json_str(json_get(call->body, "id"), call->arena);
-    if (!str_is_name(op->id, DEPLOY_ID_MAX)) {
+    if (!deploy_id_valid(op->id)) {
         call_error(call, ERR_BAD_FIELD, "id", "id is required: a deployment.");
         return false;
     }
@@ -473,7 +474,7 @@ struct copy_fields {
 
 #define ROW(member, kind, ...) FIELD_ROW(copy_fields, member, kind, __VA_ARGS__)
 static const struct field copy_fields[] = {
-    ROW(id, NAME, .max = DEPLOY_ID_MAX, .flags = FIELD_REQUIRED),
+    ROW(id, STR, .min = 1, .max = DEPLOY_COPY_ID_MAX, .flags = FIELD_REQUIRED),
     /* A newer agent may have words of its own: they are shown as they are. */
     ROW(state, ID, .max = STATE_MAX, .flags = FIELD_REQUIRED, .shape = "CopyState"),
     ROW(generation, INT),
@@ -498,6 +499,9 @@ static enum err read_copy(const struct json *item, struct arena *arena,
 
     if (err)
         return err;
+    if (!deploy_id_valid(in.id))
+        return problem_set(why, ERR_BAD_FIELD, "id",
+                           "id must be a deployment or one of its copies.");
     *ret_copy = (struct deploys_copy){.id = in.id,
                                       .generation = in.generation,
                                       .version = in.version,

@@ -548,7 +548,9 @@ static const struct field deployment[] = {
     MAY("stop_grace_ms", "integer"),
     MAY("restart", "DeploymentRestart"),
     HAS("enabled", "boolean"),
-    HAS("address", "string", "its node; empty: none yet"),
+    MAY("count", "integer", "copies; left out: 1"),
+    MAY("max_unavailable", "integer", "copies that an update replaces at once"),
+    HAS("address", "string", "its node, of several copies that of index 0; empty: none yet"),
     HAS("generation", "integer", "fencing token"),
     HAS("version", "integer"),
     HAS("created_at", "string"),
@@ -558,6 +560,7 @@ static const struct field deployment[] = {
     MAY("state", "string|null", "in lists: of its node's copy"),
     MAY("copy_version", "integer|null",
         "in lists: of its node's copy, which may not be the one that is wanted yet"),
+    MAY("ready", "integer", "in lists, of several copies: how many run and are well"),
     MAY("changed", "boolean", "answer to a change: it was one"),
     MAY("copies", "[Copy]", "of one deployment, not in lists"),
     MAY("failed_on", "[FailedOn]",
@@ -565,7 +568,9 @@ static const struct field deployment[] = {
         "first"),
 };
 
+/* The index first, and only of several copies. */
 static const struct field copy[] = {
+    FIELD_ROW(deploys_copy, index, INT, .help = "of several: 0 to count - 1, one copy each"),
     PUT(deploys_copy, address, STR, .shape = "string|null"),
     PUT(deploys_copy, generation, INT),
     PUT(deploys_copy, version, INT),
@@ -578,7 +583,8 @@ static const struct field copy[] = {
     PUT_NULL(deploys_copy, limits, STR, .help = "enforced, or not enforced: which, and why"),
     PUT(deploys_copy, updated_ms, INT),
 };
-const struct schema copy_schema = {.fields = copy, .count = COUNT_OF(copy)};
+const struct schema copy_schema = {.fields = copy + 1, .count = COUNT_OF(copy) - 1};
+const struct schema indexed_copy_schema = {.fields = copy, .count = COUNT_OF(copy)};
 
 static const struct field deployment_list[] = {
     HAS("deployments", "[Deployment]"),
@@ -630,6 +636,7 @@ static const struct field deploy_look[] = {
     MAY("instance", "string", "of a renewal: which agent of this node_id it is"),
     MAY("if_version", "integer"),
     MAY("delta", "boolean", "of a view: what changed since if_version will do"),
+    MAY("indexed", "boolean", "of a view: rows of copies with an index, like web#1, as well"),
     MAY("if_facts", "integer", "of a view: leases and failures of another number only"),
     MAY("cursor", "string"),
     MAY("goodbye", "boolean", "of a renewal: the node stops; its lease is not prolonged"),
@@ -899,14 +906,17 @@ static const struct message_type message_types[] = {
     {"DeploymentRestart", .rows = {.schema = &deploy_restart_schema}},
     {"FailedOn", ROWS(failed_on)},
     {"Deployment", ROWS(deployment)},
-    {"CopyState", .shape = "=installing|=starting|=running|=updating|=unhealthy|=backoff|=crash_"
-                           "loop|=finished|=failed|=refused|=stopping|=stopped"},
+    {"CopyState", .shape =
+                      "=installing|=starting|=running|=updating|=unhealthy|=backoff|=crash_"
+                      "loop|=finished|=failed|=refused|=stopping|=stopped|=claimed|=unclaimed"},
     {"Copy", ROWS(copy)},
     {"DeploymentList", ROWS(deployment_list)},
     {"DeploymentSpec", .rows = {.schema = &deploy_spec_schema}, .request = true,
      .help = "what must run; unknown fields are refused",
      .example = "{\"command\": \"exec my-server --port 8080\", \"env\": {\"MODE\": \"prod\"}, "
                 "\"selector\": \"zone=us\", \"limits\": {\"memory_mb\": 512}}"},
+    {"Scale", .rows = {.schema = &deploy_scale_schema}, .request = true,
+     .example = "{\"count\": 3}"},
     {"Enabled", ROWS(enabled), .request = true, .example = "{\"enabled\": false}"},
     {"HistoryEntry", ROWS(history_entry)},
     {"DeploymentHistory", ROWS(deployment_history)},

@@ -40,6 +40,7 @@ struct message_type {
 /* Answers that are written by their rows, with schema_write(): the structs are of store/deploys.h
  * and model/deploy.h. */
 extern const struct schema copy_schema;          /* deploys_copy */
+extern const struct schema indexed_copy_schema;  /* the same, of one of several */
 extern const struct schema failed_on_schema;     /* deploys_failure */
 extern const struct schema history_entry_schema; /* deploys_event */
 extern const struct schema held_schema;          /* deploys_held */

@@ -350,6 +350,8 @@ static const struct route routes[] = {
      .help = "take a deployment away"},
     {HTTP_M_POST, "/v1/deployments/{id}/restart", api_deploy_restart, SCOPE_DEPLOY, .body = true,
      .body_optional = true, .in = "Anything", .out = "Deployment", .help = "restart a deployment"},
+    {HTTP_M_POST, "/v1/deployments/{id}/scale", api_deploy_scale, SCOPE_DEPLOY, .body = true,
+     .in = "Scale", .out = "Deployment", .help = "as many copies of a deployment"},
     {HTTP_M_GET, "/v1/deployments/{id}/history", api_deploy_history, SCOPE_READ,
      .query = "limit cursor", .out = "DeploymentHistory",
      .help = "what happened to a deployment, newest first"},

@@ -257,6 +257,10 @@ static const struct {
     COLUMN("spec_version", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
     COLUMN("ended", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
     COLUMN("free_from_ms", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("replicas", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
+    COLUMN("max_unavailable", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
+    COLUMN("copy_of", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("copy_index", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
 #undef COLUMN
 };
 
@@ -367,6 +371,16 @@ static bool add_instances(struct sql *sql, struct arena *arena)
     return add_columns(sql, arena) && run_all(sql, texts, COUNT_OF(texts), arena);
 }
 
+/* Number 6: several copies of a deployment. Each but the first has a row of its own, `copy_of` the
+ * deployment's. */
+static bool add_copies(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text text = SAME(
+        INDEX("berth_deployment_copy_of", "deployment (copy_of, copy_index) WHERE copy_of <> ''"));
+
+    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
+}
+
 /* A row per version; the next one is after the last. `oldest` is the first version whose
  * program may go on after that: instances are replaced one by one, and one can go back a release. A
  * table or a column more is nothing to one that names what it wants. */
@@ -374,7 +388,9 @@ static const struct {
     bool (*run)(struct sql *sql, struct arena *arena);
     int64_t oldest;
 } migrations[] = {
-    {make_tables, 1}, {index_address, 2}, {add_ended, 3}, {remember_nodes, 4}, {add_instances, 4}};
+    {make_tables, 1},    {index_address, 2}, {add_ended, 3},
+    {remember_nodes, 4}, {add_instances, 4}, {add_copies, 4},
+};
 
 static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
 {
@@ -461,11 +477,11 @@ static const struct {
     [DEPLOYS_LIST] = {deploys_list, READS},        [DEPLOYS_GET] = {deploys_get, READS},
     [DEPLOYS_PUT] = {deploys_put, WRITES},         [DEPLOYS_ENABLE] = {deploys_enable, WRITES},
     [DEPLOYS_RESTART] = {deploys_restart, WRITES}, [DEPLOYS_DELETE] = {deploys_delete, WRITES},
-    [DEPLOYS_HISTORY] = {deploys_history, READS},  [DEPLOYS_RELEASE] = {deploys_release, WRITES},
-    [DEPLOYS_APPROVE] = {deploys_approve, WRITES}, [DEPLOYS_DRAIN] = {deploys_drain, WRITES},
-    [DEPLOYS_VIEW] = {deploys_view, READS},        [DEPLOYS_RENEW] = {deploys_renew, LAZY},
-    [DEPLOYS_CLAIM] = {deploys_claim, WRITES},     [DEPLOYS_YIELD] = {deploys_yield, WRITES},
-    [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
+    [DEPLOYS_SCALE] = {deploys_scale, WRITES},     [DEPLOYS_HISTORY] = {deploys_history, READS},
+    [DEPLOYS_RELEASE] = {deploys_release, WRITES}, [DEPLOYS_APPROVE] = {deploys_approve, WRITES},
+    [DEPLOYS_DRAIN] = {deploys_drain, WRITES},     [DEPLOYS_VIEW] = {deploys_view, READS},
+    [DEPLOYS_RENEW] = {deploys_renew, LAZY},       [DEPLOYS_CLAIM] = {deploys_claim, WRITES},
+    [DEPLOYS_YIELD] = {deploys_yield, WRITES},     [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
 };
 
 static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb verb)

@@ -26,6 +26,7 @@ enum deploys_verb {
     DEPLOYS_PUT,     /* creates or replaces */
     DEPLOYS_ENABLE,  /* on or off */
     DEPLOYS_RESTART, /* a new version of the same spec */
+    DEPLOYS_SCALE,   /* as many copies */
     DEPLOYS_DELETE,
     DEPLOYS_HISTORY, /* newest first */
     DEPLOYS_RELEASE, /* an operator takes them from nodes whose lease has run out */
@@ -50,6 +51,8 @@ struct deploys_spec {
     struct str selector;
     struct str options; /* JSON object: the rest, as the server puts it */
     bool enabled;
+    int64_t count;           /* copies; PUT, 0: as many as there are, or 1 */
+    int64_t max_unavailable; /* PUT, 0: 1 */
 };
 
 struct deploys_row {
@@ -64,11 +67,13 @@ struct deploys_row {
     int64_t free_from_ms;
     struct str state; /* LIST: of its owner's copy, as it last told; at == NULL: nothing was told */
     int64_t copy_version; /* LIST: likewise */
+    int64_t ready;        /* LIST, of several copies: how many run and are well */
 };
 
 /* A copy as its node tells it. */
 struct deploys_copy {
     struct str id;
+    int64_t index; /* answer of GET, of one of several */
     struct str address;
     int64_t generation;
     int64_t version;
@@ -149,7 +154,7 @@ struct deploys_op {
     struct arena *arena;   /* answers go there */
     enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
     struct str detail;     /* what the database said when a statement failed */
-    struct str id;         /* GET, ENABLE, RESTART, DELETE, HISTORY, CLAIM, YIELD */
+    struct str id;         /* GET, ENABLE, RESTART, SCALE, DELETE, HISTORY, CLAIM, YIELD */
     struct str node;       /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
     /* RENEW, CLAIM, YIELD, STATUS: which agent speaks for the node; at == NULL: not told, and the
      * node's name must do. Two agents with one name are two: the lease is the first one's. */
@@ -166,9 +171,10 @@ struct deploys_op {
             size_t count;
             bool more;
         } list;
-        struct {                             /* PUT, ENABLE, RESTART, DELETE */
+        struct {                             /* PUT, ENABLE, RESTART, SCALE, DELETE */
             const struct deploys_spec *spec; /* PUT */
             bool enabled;                    /* ENABLE */
+            int64_t count;                   /* SCALE */
             int64_t if_version;              /* DEPLOYS_ANY; 0: only if there is none */
             bool created, changed;           /* answer */
         } put;
@@ -198,6 +204,7 @@ struct deploys_op {
             int64_t if_version; /* DEPLOYS_ANY */
             int64_t if_facts;   /* DEPLOYS_ANY; leases and failures of another number only */
             int64_t within_ms;  /* of leases: those that end in this time; and goodbyes */
+            bool indexed;       /* copies with an index as well */
             bool delta; /* what changed since if_version will do; answer: that is what it is */
             struct str after;
             struct deploy_row *items; /* answer; user is unused */
@@ -246,8 +253,9 @@ struct deploys_op {
     /* answers */
     enum deploys_refusal refusal; /* RENEW, CLAIM, YIELD, STATUS: why it is ERR_CONFLICT */
     int64_t left_ms;              /* OTHER_INSTANCE: of its lease */
-    struct deploys_row row;      /* GET, PUT, ENABLE, RESTART, CLAIM, YIELD; the one there is now */
-    bool found;                  /* `row` is one */
+    struct deploys_row
+        row;    /* GET, PUT, ENABLE, RESTART, SCALE, CLAIM, YIELD; the one there is now */
+    bool found; /* `row` is one */
     struct deploys_copy *copies; /* GET */
     size_t copy_count;
     struct deploys_failure *failures; /* GET, VIEW: those that still count */

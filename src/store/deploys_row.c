@@ -30,14 +30,16 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
                  .env = sql_cell(rows, at, 6),
                  .selector = sql_cell(rows, at, 7),
                  .options = sql_cell(rows, at, 8),
-                 .enabled = sql_cell_bool(rows, at, 9)},
+                 .enabled = sql_cell_bool(rows, at, 9),
+                 .count = sql_cell_int(rows, at, 15),
+                 .max_unavailable = sql_cell_int(rows, at, 16)},
         .address = sql_cell(rows, at, 10),
         .generation = sql_cell_int(rows, at, 11),
         .version = sql_cell_int(rows, at, 12),
         .ended = sql_cell(rows, at, 13),
         .free_from_ms = sql_cell_int(rows, at, 14),
-        .created_at = sql_cell(rows, at, 15),
-        .updated_at = sql_cell(rows, at, 16),
+        .created_at = sql_cell(rows, at, 17),
+        .updated_at = sql_cell(rows, at, 18),
     };
 }
 

@@ -13,14 +13,20 @@ enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 bool deploys_list(struct work *work)
 {
 /* clang-format off */
+#define READY(D)                                                                                   \
+    "CASE WHEN replicas > 1 THEN (SELECT COUNT(*) FROM deployment d JOIN berth_deployment_status s"\
+    " ON s.id = " D##_TEXT("d.id") " AND s.address = d.address WHERE (d.id = deployment.id OR"     \
+    " d.copy_of = " D##_TEXT("deployment.id") ") AND s.state IN ('running', 'finished')"           \
+    " AND s.healthy = 'true') ELSE 0 END"
 #define COPY_OF_OWNER(D, column)                                                                   \
     "(SELECT s." column " FROM berth_deployment_status s WHERE s.id = " D##_TEXT("deployment.id")  \
     " AND s.address = deployment.address)"
 #define LIST(D)                                                                                    \
     "SELECT " DEPLOYS_COLUMNS(D) ", " COPY_OF_OWNER(D, "state") ", " COPY_OF_OWNER(D, "version")   \
-    " FROM deployment WHERE " D##_ID " > $1"                                                       \
+    ", " READY(D) " FROM deployment WHERE copy_of = '' AND " D##_ID " > $1"                                                       \
     " AND (CAST($2 AS TEXT) IS NULL OR type = $2)"                                                 \
-    " AND (CAST($3 AS TEXT) IS NULL OR address = $3)"                                              \
+    " AND (CAST($3 AS TEXT) IS NULL OR address = $3 OR (replicas > 1 AND EXISTS (SELECT 1 FROM"    \
+    " deployment c WHERE c.copy_of = " D##_TEXT("deployment.id") " AND c.address = $3)))"          \
     " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                                         \
     " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                          \
     " AND (CAST($7 AS TEXT) IS NULL OR (" D##_ID " > $7 AND " D##_ID " < $8))"                     \
@@ -51,39 +57,55 @@ bool deploys_list(struct work *work)
         deploys_row_read(&rows, i, &op->u.list.items[i]);
         op->u.list.items[i].state = sql_cell(&rows, i, DEPLOYS_COLUMN_COUNT);
         op->u.list.items[i].copy_version = sql_cell_int(&rows, i, DEPLOYS_COLUMN_COUNT + 1);
+        op->u.list.items[i].ready = sql_cell_int(&rows, i, DEPLOYS_COLUMN_COUNT + 2);
     }
     return deploys_meta(work);
 }
 
-/* The copies of a deployment: only its owner's, or a daemon's everywhere. */
+/* The copies of a deployment: only its owner's, or a daemon's everywhere. Of several, each index is
+ * there, also one that nobody has or of which nothing was told yet. */
 static bool read_copies(struct work *work)
 {
-    static const struct sql_text copies = {
-        {"SELECT address, generation, version, state, restarts, pid, since_ms, healthy, reason,"
-         " limits, updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address",
-         "SELECT address, generation, version, state, restarts, pid, since_ms, healthy, reason,"
-         " limits, updated_ms FROM berth_deployment_status WHERE id = $1 ORDER BY address COLLATE "
-         "\"C\""}};
+/* clang-format off */
+#define COPY_COLUMNS "s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason, s.limits, s.updated_ms"
+#define ITS_COPIES(D)                                                                              \
+    "SELECT s.address, s.generation, s.version, 0, s.id, " COPY_COLUMNS                            \
+    " FROM berth_deployment_status s WHERE s.id = $1 ORDER BY " D##_BYTES("s.address")
+#define ALL_COPIES(D)                                                                              \
+    "SELECT d.address, d.generation, COALESCE(s.version, d.spec_version), d.copy_index, "          \
+    D##_TEXT("d.id") ", " COPY_COLUMNS                                                             \
+    " FROM deployment d LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT("d.id")           \
+    " AND s.address = d.address WHERE " D##_BYTES("d.id") " = $1 OR (d.copy_of = $1"               \
+    " AND d.copy_of <> '') ORDER BY d.copy_index"
+    /* clang-format on */
+    static const struct sql_text texts[] = {DEPLOYS_BOTH(ITS_COPIES), DEPLOYS_BOTH(ALL_COPIES)};
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &copies, &rows, SQL_STR(op->id)))
+    if (!WORK_RUN(work, &texts[op->row.spec.count > 1], &rows, SQL_STR(op->id)))
         return false;
     op->copies = arena_array(op->arena, struct deploys_copy, rows.count + 1);
     op->copy_count = rows.count;
-    for (size_t i = 0; i < rows.count; i++)
-        op->copies[i] = (struct deploys_copy){.id = op->id,
-                                              .address = sql_cell(&rows, i, 0),
+    for (size_t i = 0; i < rows.count; i++) {
+        struct str address = sql_cell(&rows, i, 0), state = sql_cell(&rows, i, 5);
+        bool told = state.at != NULL;
+
+        op->copies[i] = (struct deploys_copy){.address = address.len ? address : STR_NONE,
                                               .generation = sql_cell_int(&rows, i, 1),
                                               .version = sql_cell_int(&rows, i, 2),
-                                              .state = sql_cell(&rows, i, 3),
-                                              .restarts = sql_cell_int(&rows, i, 4),
-                                              .pid = sql_cell_int(&rows, i, 5),
-                                              .since_ms = sql_cell_int(&rows, i, 6),
-                                              .healthy = sql_cell(&rows, i, 7),
-                                              .reason = sql_cell(&rows, i, 8),
-                                              .limits = sql_cell(&rows, i, 9),
-                                              .updated_ms = sql_cell_int(&rows, i, 10)};
+                                              .index = sql_cell_int(&rows, i, 3),
+                                              .id = sql_cell(&rows, i, 4),
+                                              .state = told          ? state
+                                                       : address.len ? STR("claimed")
+                                                                     : STR("unclaimed"),
+                                              .restarts = sql_cell_int(&rows, i, 6),
+                                              .pid = sql_cell_int(&rows, i, 7),
+                                              .since_ms = sql_cell_int(&rows, i, 8),
+                                              .healthy = told ? sql_cell(&rows, i, 9) : STR("null"),
+                                              .reason = told ? sql_cell(&rows, i, 10) : STR(""),
+                                              .limits = told ? sql_cell(&rows, i, 11) : STR(""),
+                                              .updated_ms = sql_cell_int(&rows, i, 12)};
+    }
     return true;
 }
 
@@ -231,10 +253,109 @@ static bool replace(struct work *work)
 /* Somebody did something about it: it may run anywhere. */
 static bool forget_failures(struct work *work)
 {
-    static const struct sql_text text = {{"DELETE FROM berth_deployment_failure WHERE id = $1",
-                                          "DELETE FROM berth_deployment_failure WHERE id = $1"}};
+#define FORGET(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
+#define FORGET_ALL(D)                                                                              \
+    FORGET(D) " OR id IN (SELECT " D##_TEXT("id") " FROM deployment WHERE copy_of = $1)"
+    static const struct sql_text texts[] = {DEPLOYS_BOTH(FORGET), DEPLOYS_BOTH(FORGET_ALL)};
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
+    return WORK_RUN(work, &texts[work->op->row.spec.count > 1], NULL, SQL_STR(work->op->id));
+}
+
+/* --- several copies --- */
+
+/* Those behind the last one there is get its spec. What holds for a deployment that is made again
+ * holds for each: it stays with the node that had it while that lease is good, and goes on counting
+ * generations. */
+static bool add_copies(struct work *work, int64_t from, int64_t to)
+{
+/* clang-format off */
+#define LAST_OF(D, column)                                                                         \
+    "(SELECT " column " FROM berth_deployment_history h WHERE h.id = CAST($1 AS TEXT) || '#' ||"   \
+    " CAST(i AS TEXT) ORDER BY h.seq DESC LIMIT 1)"
+#define ADD_COPIES(D)                                                                              \
+    "WITH RECURSIVE n(i) AS (SELECT CAST($2 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i + 1"  \
+    " < CAST($3 AS BIGINT)) INSERT INTO deployment (id, type, package_name, package_version,"      \
+    " command, args, env, selector, options, enabled, spec_version, copy_of, copy_index, address," \
+    " generation, created_at, updated_at) SELECT CAST($1 AS TEXT) || '#' || CAST(i AS TEXT),"      \
+    " d.type, d.package_name, d.package_version, d.command, d.args, d.env, d.selector, d.options," \
+    " d.enabled, d.spec_version, CAST($1 AS TEXT), i, COALESCE("                                   \
+    LAST_OF(D, "CASE WHEN h.what = 'deleted' AND EXISTS (SELECT 1 FROM berth_node_lease l WHERE"   \
+            " l.address = h.address AND l.until_ms >= " D##_NOW ") THEN h.address ELSE '' END")    \
+    ", ''), COALESCE(" LAST_OF(D, "h.generation + 1") ", 0), " D##_TIME ", " D##_TIME              \
+    " FROM n, deployment d WHERE " D##_BYTES("d.id") " = $4"
+#define NOTE_COPIES(D)                                                                             \
+    "INSERT INTO berth_deployment_history (id, at_ms, what, address, generation, version, detail)" \
+    " SELECT " D##_TEXT("id") ", " D##_NOW ", CAST($3 AS TEXT), address, generation, spec_version,"\
+    " '' FROM deployment WHERE copy_of = $1 AND copy_index >= $2 ORDER BY copy_index"
+    /* clang-format on */
+    static const struct sql_text add = DEPLOYS_BOTH(ADD_COPIES), note = DEPLOYS_BOTH(NOTE_COPIES);
+    struct str id = work->op->id;
+    struct str last =
+        from == 1 ? id
+                  : arena_fmt(work->op->arena, STR_FMT "#%lld", STR_ARG(id), (long long)from - 1);
+
+    assert(from >= 1 && from < to && to <= DEPLOY_COUNT_MAX);
+    return WORK_RUN(work, &add, NULL, SQL_STR(id), SQL_INT(from), SQL_INT(to), SQL_STR(last)) &&
+           WORK_RUN(work, &note, NULL, SQL_STR(id), SQL_INT(from), SQL_STR(STR("created")));
+}
+
+/* All from this index on. Their rows are locked first: a claim must not come between what is noted
+ * of them and their end. */
+static bool drop_copies(struct work *work, int64_t from)
+{
+/* clang-format off */
+#define OF_COPIES "copy_of = $1 AND copy_index >= $2"
+#define LOCK_COPIES(D) "SELECT 1 FROM deployment WHERE " OF_COPIES " ORDER BY copy_index" D##_LOCK
+#define DROP_STATUS(D)                                                                             \
+    "DELETE FROM berth_deployment_status WHERE id IN (SELECT " D##_TEXT("id")                      \
+    " FROM deployment WHERE " OF_COPIES ")"
+#define DROP_FAILURES(D)                                                                           \
+    "DELETE FROM berth_deployment_failure WHERE id IN (SELECT " D##_TEXT("id")                     \
+    " FROM deployment WHERE " OF_COPIES ")"
+#define DROP_COPIES(D) "DELETE FROM deployment WHERE " OF_COPIES
+    /* clang-format on */
+    static const struct sql_text lock = DEPLOYS_BOTH(LOCK_COPIES), note = DEPLOYS_BOTH(NOTE_COPIES),
+                                 drops[] = {DEPLOYS_BOTH(DROP_STATUS), DEPLOYS_BOTH(DROP_FAILURES),
+                                            DEPLOYS_BOTH(DROP_COPIES)};
+    struct sql_rows rows;
+
+    assert(from >= 1);
+    if (!WORK_RUN(work, &lock, &rows, SQL_STR(work->op->id), SQL_INT(from)) ||
+        !WORK_RUN(work, &note, NULL, SQL_STR(work->op->id), SQL_INT(from), SQL_STR(STR("deleted"))))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(drops); i++)
+        if (!WORK_RUN(work, &drops[i], NULL, SQL_STR(work->op->id), SQL_INT(from)))
+            return false;
+    return true;
+}
+
+static bool set_count(struct work *work, int64_t count, int64_t max_unavailable)
+{
+#define COUNTS(D) "UPDATE deployment SET replicas = $2, max_unavailable = $3 WHERE " D##_ID " = $1"
+    static const struct sql_text text = DEPLOYS_BOTH(COUNTS);
+    int64_t before = work->op->found ? work->op->row.spec.count : 1;
+
+    assert(count >= 1 && count <= DEPLOY_COUNT_MAX && max_unavailable >= 1);
+    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(count),
+                    SQL_INT(max_unavailable)) &&
+           (count <= before || add_copies(work, before, count)) &&
+           (count >= before || drop_copies(work, count));
+}
+
+/* All copies get the spec of the first. */
+static bool follow_first(struct work *work)
+{
+/* clang-format off */
+#define FOLLOW(D)                                                                                  \
+    "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
+    " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
+    " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
+    " updated_at = h.updated_at FROM (SELECT * FROM deployment WHERE " D##_ID                      \
+    " = $1) AS h WHERE deployment.copy_of = $1"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(FOLLOW);
+
+    return work->op->row.spec.count <= 1 || WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
 }
 
 /* After a change: the row as it is now, a line in its history, a new version of the table. */
@@ -248,22 +369,50 @@ static bool changed(struct work *work, const char *what)
            deploys_bump(work, true);
 }
 
+static bool scaled(struct work *work)
+{
+    struct str detail;
+
+    work->op->u.put.changed = true;
+    if (!deploys_row_get(work, false))
+        return false;
+    detail = arena_fmt(work->op->arena, "count %lld", (long long)work->op->row.spec.count);
+    return deploys_note(work, &work->op->row, "scaled", work->op->row.address, detail.at) &&
+           deploys_bump(work, true);
+}
+
 bool deploys_put(struct work *work)
 {
     struct deploys_op *op = work->op;
+    const struct deploys_spec *spec = op->u.put.spec;
+    int64_t count, max_unavailable;
+    bool counts;
 
-    assert(op->u.put.spec && op->u.put.spec->type != DEPLOY_OTHER);
-    assert(op->u.put.spec->args.at && op->u.put.spec->env.at && op->u.put.spec->options.at);
-    op->id = op->u.put.spec->id;
+    assert(spec && spec->type != DEPLOY_OTHER);
+    assert(spec->args.at && spec->env.at && spec->options.at);
+    op->id = spec->id;
     if (!deploys_row_get(work, true))
         return false;
     if (!precondition(op))
         return true;
-    if (op->found && same_spec(&op->row.spec, op->u.put.spec, op->arena))
-        return deploys_meta(work);
-    if (op->found)
-        return replace(work) && changed(work, "changed");
-    return insert(work) && changed(work, "created");
+    count = spec->type != DEPLOY_DEPLOYMENT ? 1
+            : spec->count > 0               ? spec->count
+            : op->found                     ? op->row.spec.count
+                                            : 1;
+    max_unavailable = spec->max_unavailable > 0 ? spec->max_unavailable : 1;
+    counts = !op->found || op->row.spec.count != count ||
+             op->row.spec.max_unavailable != max_unavailable;
+    if (op->found && same_spec(&op->row.spec, spec, op->arena))
+        return counts ? set_count(work, count, max_unavailable) && scaled(work)
+                      : deploys_meta(work);
+    if (!op->found && !insert(work))
+        return false;
+    if (counts && !set_count(work, count, max_unavailable))
+        return false;
+    if (!op->found)
+        return changed(work, "created");
+    op->row.spec.count = count;
+    return replace(work) && follow_first(work) && changed(work, "changed");
 }
 
 /* False: there is nothing to be done, or the database failed (*ret_ok). */
@@ -274,7 +423,7 @@ static bool find_existing(struct work *work, bool *ret_ok)
     *ret_ok = deploys_row_get(work, true);
     if (!*ret_ok)
         return false;
-    if (!op->found) {
+    if (!op->found || deploy_index(op->id) > 0) { /* one copy is not changed without the others */
         op->err = ERR_NOT_FOUND;
         return false;
     }
@@ -289,7 +438,7 @@ static bool touch(struct work *work, bool enabled, const char *what)
     static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
 
     return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
-           changed(work, what);
+           follow_first(work) && changed(work, what);
 }
 
 bool deploys_enable(struct work *work)
@@ -313,6 +462,22 @@ bool deploys_restart(struct work *work)
     return touch(work, work->op->row.spec.enabled, "restarted");
 }
 
+bool deploys_scale(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    bool ok;
+
+    if (!find_existing(work, &ok))
+        return ok;
+    if (op->row.spec.type != DEPLOY_DEPLOYMENT) {
+        op->err = ERR_CONFLICT;
+        return true;
+    }
+    if (op->row.spec.count == op->u.put.count)
+        return deploys_meta(work);
+    return set_count(work, op->u.put.count, op->row.spec.max_unavailable) && scaled(work);
+}
+
 bool deploys_delete(struct work *work)
 {
 #define DELETE(D) "DELETE FROM deployment WHERE " D##_ID " = $1"
@@ -329,8 +494,9 @@ bool deploys_delete(struct work *work)
         return false;
     daemon = op->row.spec.type == DEPLOY_DAEMON || op->row.free_from_ms >= op->now_ms;
     op->u.put.changed = true;
-    return WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
-           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && forget_failures(work) &&
+    return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
+           WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
+           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) &&
            deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
            deploys_bump(work, true);
 }

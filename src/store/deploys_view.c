@@ -269,6 +269,12 @@ static void tell_row(struct deploys_op *op, const struct deploy_row *row)
     to->updated_at = arena_str(op->arena, row->updated_at);
 }
 
+/* A claimer that does not know of copies with an index would run them without it. */
+static bool is_for(const struct deploys_op *op, struct str id)
+{
+    return op->u.view.indexed || deploy_index(id) == 0;
+}
+
 /* What changed since the version the claimer has. False: too much, or nobody knows. */
 static bool tell_changes(struct work *work)
 {
@@ -289,7 +295,7 @@ static bool tell_changes(struct work *work)
     op->u.view.items = arena_array(op->arena, struct deploy_row, changed + 1);
     op->u.view.gone = arena_array(op->arena, struct str, gone + 1);
     for (size_t i = 0; i < table->count; i++)
-        if (table->rows[i].changed > since)
+        if (table->rows[i].changed > since && is_for(op, table->rows[i].row.id))
             tell_row(op, &table->rows[i].row);
     for (size_t i = 0; i < table->gone_count; i++)
         if (table->gone[i].at > since)
@@ -302,7 +308,7 @@ static void tell_page(struct work *work)
     const struct deploys_table *table = work->table;
     struct deploys_op *op = work->op;
     struct str after = op->u.view.after.at ? op->u.view.after : STR("");
-    size_t low = 0, high = table->count, left;
+    size_t low = 0, high = table->count;
 
     while (low < high) { /* the first behind it */
         size_t middle = low + (high - low) / 2;
@@ -312,12 +318,12 @@ static void tell_page(struct work *work)
         else
             low = middle + 1;
     }
-    left = table->count - low;
     op->u.view.delta = false;
-    op->u.view.more = left > DEPLOYS_PAGE_MAX;
     op->u.view.items = arena_array(op->arena, struct deploy_row, DEPLOYS_PAGE_MAX + 1);
-    for (size_t i = 0; i < left && i < DEPLOYS_PAGE_MAX; i++)
-        tell_row(op, &table->rows[low + i].row);
+    for (; low < table->count && op->u.view.count < DEPLOYS_PAGE_MAX; low++)
+        if (is_for(op, table->rows[low].row.id))
+            tell_row(op, &table->rows[low].row);
+    op->u.view.more = low < table->count;
 }
 
 /* Leases end without a new version, and failures are forgotten without one: both have a number of

@@ -120,6 +120,10 @@ class Calls:
         self.call("PATCH", "/v1/deployments/web", self.example("Enabled"), one)
         self.call("PATCH", "/v1/deployments/web", {"enabled": True}, one)
         self.call("POST", "/v1/deployments/web/restart", {}, one + "/restart")
+        self.call("POST", "/v1/deployments/web/scale", self.example("Scale"), one + "/scale")
+        self.call("GET", "/v1/deployments/web", route=one)
+        self.call("GET", "/v1/deployments")
+        self.call("POST", "/v1/deployments/web/scale", {"count": 1}, one + "/scale")
         for name in ("renew", "view"):
             self.call("POST", f"/v1/deployments/{name}", self.example("DeployLook"))
         claimed = self.call("POST", "/v1/deployments/claim", self.example("DeployClaim")).json

@@ -3,6 +3,8 @@
 #include "model/claim.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "../unit.h"
 
@@ -188,6 +190,73 @@ static void test_a_node_that_takes_nothing_does_not_block_the_others(void **stat
     assert_int_equal(plan("b", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
     nodes[1].takes = true;
     assert_int_equal(plan("a", nodes, 2, rows, 2).skip, CLAIM_NOT_ELIGIBLE);
+}
+
+static const char *const copy_ids[] = {"web", "web#1", "web#2", "x"};
+
+static void copy_rows(const char *const owners[], struct deploy_row rows[])
+{
+    for (size_t i = 0; i < COUNT_OF(copy_ids); i++)
+        rows[i] = row(copy_ids[i], owners[i], "");
+}
+
+/* Copies of one deployment go to different nodes while there are such, whatever else those have;
+ * then evenly on. All nodes deal the same. */
+static void test_copies_are_spread(void **state)
+{
+    static const struct {
+        size_t node_count;
+        bool old_c;            /* c is an agent from before indices */
+        const char *owners[4]; /* "": nobody */
+        const char *claims[3]; /* by a, b, c */
+    } rows[] = {
+        {3, false, {"", "", "", "a"}, {"web#2 ", "web ", "web#1 "}},
+        {3, false, {"a", "", "", ""}, {"x ", "web#1 ", "web#2 "}},
+        {3, false, {"a", "gone", "c", ""}, {"x ", "web#1 ", ""}},
+        {3, false, {"a", "a", "", "b"}, {"", "", "web#2 "}},
+        {2, false, {"", "", "", "b"}, {"web web#2 ", "web#1 "}},
+        {1, false, {"", "", "", "a"}, {"web web#1 web#2 "}},
+        {3, true, {"", "", "", ""}, {"web web#2 ", "web#1 ", "x "}},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        for (size_t me = 0; me < rows[i].node_count; me++) {
+            struct claim_node nodes[] = {
+                {.address = STR("a"), .takes = true, .indexed = true},
+                {.address = STR("b"), .takes = true, .indexed = true},
+                {.address = STR("c"), .takes = true, .indexed = !rows[i].old_c}};
+            struct deploy_row all[COUNT_OF(copy_ids)];
+            struct claim_plan got;
+            char text[64] = "";
+
+            copy_rows(rows[i].owners, all);
+            got = share((const char *[]){"a", "b", "c"}[me], nodes, rows[i].node_count, all,
+                        COUNT_OF(all));
+            for (size_t k = 0; k < got.count; k++) {
+                size_t len = strlen(text);
+
+                snprintf(text + len, sizeof text - len, STR_FMT " ", STR_ARG(got.order[k]->id));
+            }
+            assert_string_equal(text, rows[i].claims[me]);
+        }
+}
+
+/* The least loaded takes one, although it may take several; who has one leaves the next. */
+static void test_copies_are_spread_one_by_one(void **state)
+{
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .indexed = true},
+                                 {.address = STR("b"), .takes = true, .indexed = true}};
+    struct deploy_row rows[COUNT_OF(copy_ids)];
+    struct claim_plan got;
+
+    copy_rows((const char *const[]){"", "", "", "b"}, rows);
+    rows[3].enabled = false;
+    got = plan("a", nodes, 2, rows, COUNT_OF(rows));
+    assert_int_equal(got.count, 1);
+    assert_true(str_is(got.order[0]->id, "web"));
+    rows[0].address = STR("a");
+    assert_int_equal(plan("a", nodes, 2, rows, COUNT_OF(rows)).skip, CLAIM_NOT_ELIGIBLE);
+    assert_true(str_is(plan("b", nodes, 2, rows, COUNT_OF(rows)).order[0]->id, "web#1"));
 }
 
 /* A selector is a field of its own: the least loaded of those it matches takes the row. */
@@ -441,6 +510,8 @@ int main(void)
         cmocka_unit_test(test_environment_switches_the_policy),
         cmocka_unit_test(test_environment_sets_interval_and_weights),
         cmocka_unit_test(test_a_node_that_takes_nothing_does_not_block_the_others),
+        cmocka_unit_test(test_copies_are_spread),
+        cmocka_unit_test(test_copies_are_spread_one_by_one),
         cmocka_unit_test(test_selectors_do_not_starve),
         cmocka_unit_test(test_selectors_of_every_kind),
         cmocka_unit_test(test_nodes_that_are_kept_for_some),

@@ -365,9 +365,39 @@ static void test_options_are_what_was_said(void **state)
     arena_free(&arena);
 }
 
+static void test_ids_of_copies(void **state)
+{
+    static const struct {
+        const char *id, *name;
+        int64_t index;
+        bool valid;
+    } rows[] = {
+        {"web", "web", 0, true},
+        {"web#1", "web", 1, true},
+        {"maps/web#12", "maps/web", 12, true},
+        {"web#999", "web", 999, true},
+        {"web#1000", "web", 1000, false},
+        {"web#0", "web", 0, false},
+        {"web#01", "web", 1, false},
+        {"web#", "web", 0, false},
+        {"web#1#2", "web", 0, false},
+        {"#1", "", 1, false},
+        {"web#+1", "web", 1, false},
+        {"", "", 0, false},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        assert_true(str_is(deploy_name(str_of(rows[i].id)), rows[i].name));
+        if (rows[i].valid)
+            assert_int_equal(deploy_index(str_of(rows[i].id)), rows[i].index);
+        assert_int_equal(deploy_id_valid(str_of(rows[i].id)), rows[i].valid);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ids_of_copies),
         cmocka_unit_test(test_identifies_lost_addresses_when_a_node_unit_disappears),
         cmocka_unit_test(test_counts_deployments_per_address_and_ignores_empty_ones),
         cmocka_unit_test(test_candidates_by_updated_at_created_at_id),

@@ -1,0 +1,116 @@
+"""Deployments of several copies on real agents: spread over the nodes, an index each that never exists twice, whatever is
+killed or cut off."""
+import collections
+import os
+import re
+import signal
+
+from harness import berth, eventually, tags
+from relay import Relay
+from test_claim import ClaimCase
+
+# Every copy holds the lock of its index for as long as it lives, and writes down what it is.
+WITNESS = """me="$BERTH_DEPLOYMENT_ID $BERTH_INDEX $BERTH_GENERATION $BERTH_NODE_ID $$"
+exec 9>>"$W/lock.$BERTH_DEPLOYMENT_ID.$BERTH_INDEX"
+if ! flock -n 9; then echo "OVERLAP $me" >> "$W/log"; exit 9; fi
+echo "start $me" >> "$W/log"
+trap 'echo "stop $me" >> "$W/log"; exit 0' TERM
+while :; do sleep 0.2 9>&-; done"""
+
+Start = collections.namedtuple("Start", "id index generation node pid")
+
+
+class ReplicaCase(ClaimCase):
+    lease_ms = 3000
+    interval_ms = 300
+
+    def cluster(self, server, names):
+        self.wires, agents = {}, {}
+        for name in names:
+            self.wires[name] = Relay(server.port)
+            self.addCleanup(self.wires[name].close)
+            agents[name] = self.node(self.wires[name].url, name)
+        eventually("all are there", lambda: len(server.get("/v1/terminals").json["terminals"]) == len(names), 60)
+        for agent in agents.values():
+            eventually("it knows of all", lambda: f"nodes={len(names)} " in agent.log, 60)
+        return agents
+
+    def starts(self):
+        """Every start there ever was. No line may tell of two copies of one index at once."""
+        lines = [line.split() for line in self.lines("log")]
+        self.assertEqual([line for line in lines if line[0] == "OVERLAP"], [])
+        return [Start(*line[1:]) for line in lines if line[0] == "start"]
+
+    def cli(self, server, *args, code=0):
+        done = berth(*args, env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"})
+        self.assertEqual(done.returncode, code, f"berth {' '.join(map(str, args))}\n{done.stdout}{done.stderr}")
+        return done
+
+    def put(self, server, name, status=201, command=WITNESS, **spec):
+        return self.ok(server.call("PUT", f"/v1/deployments/{name}",
+                                   {"command": command, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, **spec}), status)
+
+    def copies(self, server, name):
+        """{index: (node, generation)}, as the table has it."""
+        found = self.ok(server.get(f"/v1/deployments/{name}"))
+        return {copy["index"]: (copy["address"], copy["generation"]) for copy in found["copies"]}
+
+    def settled(self, server, name, count, seconds=90):
+        """Waits until each index runs once, where the table says and in its generation."""
+        def all_run():
+            table = self.copies(server, name)
+            living = [start for start in self.living() if start.id == name]
+            return len(living) == count and table == {
+                int(start.index): (start.node, int(start.generation)) for start in living} and table
+
+        return eventually(f"{count} copies of {name} run", all_run, seconds)
+
+
+class Copies(ReplicaCase):
+    @tags("load")
+    def test_three_on_three_nodes(self):
+        server = self.serve()
+        agents = self.cluster(server, "abc")
+        self.put(server, "web", count=3)
+        first = self.settled(server, "web", 3)
+        self.assertEqual(sorted(first), [0, 1, 2])
+        self.assertEqual({node for node, _ in first.values()}, set("abc"), "one on each node")
+        self.assertEqual(len(self.starts()), 3, "each was started once")
+        eventually("all are well", lambda: re.search(r"web +deployment +3 of 3 ready", self.cli(server, "deploy", "ls").stdout))
+        # More and fewer: what is there is left alone.
+        self.cli(server, "deploy", "scale", "web", "5")
+        five = self.settled(server, "web", 5)
+        self.assertEqual({index: five[index] for index in first}, first)
+        self.assertEqual(sorted(collections.Counter(node for node, _ in five.values()).values()), [1, 2, 2])
+        self.cli(server, "deploy", "scale", "web", "3")
+        self.assertEqual(self.settled(server, "web", 3), first)
+        # kill -9 of a node, with all that runs on it.
+        gone = next(index for index, (node, _) in first.items() if node == "c")
+        _, *runs = self.tree_of("c")
+        agents["c"].kill()
+        for pid in runs:
+            os.kill(pid, signal.SIGKILL)
+        second = eventually("its index has moved", lambda: (table := self.settled(server, "web", 3))[gone][0] in ("a", "b") and table, 90)
+        self.assertEqual({index: second[index] for index in second if index != gone},
+                         {index: first[index] for index in first if index != gone})
+        self.assertGreater(second[gone][1], first[gone][1])
+
+    @tags("load")
+    def test_no_index_twice_over_partitions(self):
+        server = self.serve()
+        self.cluster(server, "abc")
+        self.put(server, "web", count=3)
+        before = self.settled(server, "web", 3)
+        for name in "abca":
+            moved = [index for index, (node, _) in before.items() if node == name]
+            self.wires[name].cut()
+            if moved:
+                eventually("what it had runs elsewhere", lambda: all(
+                    node not in (name, None) for node, _ in self.copies(server, "web").values()), 90)
+            after = self.settled(server, "web", 3)
+            for index in moved:
+                self.assertGreater(after[index][1], before[index][1])
+            self.wires[name].heal()
+            eventually("it is back", lambda: len(server.get("/v1/terminals").json["terminals"]) == 3, 90)
+            before = self.settled(server, "web", 3)
+        self.assertGreater(len(self.starts()), 3)
