@@ -26,6 +26,7 @@
 #include "agent/identity.h"
 #include "agent/jobs.h"
 #include "agent/link.h"
+#include "agent/loaded.h"
 #include "agent/node_lease.h"
 #include "agent/protect.h"
 #include "agent/sampler.h"
@@ -56,6 +57,7 @@ struct agent {
     struct node_lease *node_lease;
     struct claimer *claimer;
     struct sampler *sampler;
+    struct loaded loaded;
     struct protect protect;
     uv_signal_t signals[3];
     int endings;      /* signals to end that came, while it ends what runs */
@@ -168,6 +170,7 @@ static void link_describe(struct link *link, struct jsonw *w)
     describe_tags(agent, w);
     jsonw_key(w, "claim");
     claimer_write(agent->claimer, w);
+    loaded_write(&agent->loaded, w);
     if (protect->sampled) {
         int64_t gpu = usage->gpu_permille;
         int64_t used = usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE
@@ -310,6 +313,15 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
     buf_free(&text);
 }
 
+/* A dispatch that prefers it should hear of it before the next heartbeat. */
+static void on_loaded(struct loaded *loaded)
+{
+    struct agent *agent = container_of(loaded, struct agent, loaded);
+
+    if (agent->link)
+        link_beat(agent->link);
+}
+
 static void on_sample(struct sampler *sampler, const struct usage *usage)
 {
     struct agent *agent = sampler_user(sampler);
@@ -322,6 +334,7 @@ static void on_sample(struct sampler *sampler, const struct usage *usage)
     protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, listing.count);
     sampler_own(sampler, agent->pids, listing.pids);
     jobs_trim(agent->jobs);
+    loaded_look(&agent->loaded, agent->config->loaded_file);
     danger = protect->level.level >= LEVEL_DANGER;
     claimer_danger(agent->claimer, danger);
     copies_danger(agent->copies, danger);
@@ -1162,6 +1175,7 @@ static int run(struct agent *agent)
         fprintf(stderr, "berth: a loop cannot be made\n");
         return 1;
     }
+    loaded_init(&agent->loaded, &agent->loop, on_loaded);
     raise_fds(agent->config);
     shield();
     err = agent_init(agent, &why);
@@ -1181,6 +1195,7 @@ static int run(struct agent *agent)
     /* Runs go on under their shims; the next agent takes them up. */
     sampler_free(agent->sampler);
     link_free(agent->link);
+    agent->link = NULL;
     claimer_free(agent->claimer);
     node_lease_free(agent->node_lease);
     link_calls_free(agent->link_calls);
@@ -1188,6 +1203,7 @@ static int run(struct agent *agent)
     jobs_free(agent->jobs);
     runs_free(agent->runs);
     loop_done(&agent->loop);
+    loaded_done(&agent->loaded);
     if (agent->protect.kill)
         protect_done(&agent->protect);
     free(agent->tasks);

@@ -10,6 +10,7 @@
 
 #include "agent/identity.h"
 #include "agent/job_user.h"
+#include "agent/loaded.h"
 #include "agent/secret.h"
 #include "base/file.h"
 #include "base/schema.h"
@@ -365,6 +366,8 @@ static const struct field fields[] = {
     FIELD_BOUND("host_root", STR, AT(host_root), 1, 2048, "/", 0, "where proc and sys are found"),
     FIELD_BOUND("gpu_command", STR, AT(gpu_command), 0, 2048, NULL, 0,
                 "prints the GPU's use in percent; default: nvidia-smi; empty = none"),
+    FIELD_BOUND("loaded_file", STR, AT(loaded_file), 1, LOADED_PATH_MAX, NULL, FIELD_LIVE,
+                "names of what is loaded here, one a line; who loads something keeps it"),
 
     FIELD_BOUND("log_bytes_max", INT, AT(log_bytes_max), 4096, 1LL << 40, "4194304", FIELD_LIVE,
                 "output kept of a run; as much again from before"),

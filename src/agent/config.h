@@ -87,6 +87,7 @@ struct config {
     int64_t high_priority_min;
     int64_t monitor_interval_ms;
     struct str host_root;
+    struct str loaded_file; /* at == NULL: nothing is */
     struct str gpu_command; /* at == NULL: nvidia-smi if it is there; "": none */
     int64_t log_bytes_max;
     int64_t runs_kept, runs_kept_bytes, runs_kept_ms;

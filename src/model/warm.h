@@ -6,9 +6,10 @@
 #include "base/schema.h"
 
 enum {
-    WARM_NAME_MAX = 64,   /* bytes of a name */
-    WARM_LOADED_MAX = 64, /* names a node tells */
-    WARM_PREFERS_MAX = 8, /* names a job prefers */
+    WARM_NAME_MAX = 64,         /* bytes of a name */
+    WARM_LOADED_MAX = 64,       /* names a node tells */
+    WARM_PREFERS_MAX = 8,       /* names a job prefers */
+    WARM_LIST_BYTES_MAX = 4096, /* of all that a node tells, as a JSON list */
 };
 
 #define WARM_NAME_RULE "names of 1 to 64 printable ASCII characters, without blank, quote or \\"

@@ -186,11 +186,11 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
     if (!fits_board(report.usage, "usage", why) || !fits_board(report.claim, "claim", why))
         return ERR_BAD_FIELD;
     if (!warm_names(report.loaded, WARM_LOADED_MAX, arena, &report.loaded_names) ||
-        (report.loaded && json_raw(report.loaded).len > SHARED_TEXT_BYTES_MAX))
+        (report.loaded && json_raw(report.loaded).len > WARM_LIST_BYTES_MAX))
         return problem_set(why, ERR_BAD_FIELD, "loaded",
                            "loaded must be a list of at most %d " WARM_NAME_RULE
                            "; together at most %d bytes.",
-                           WARM_LOADED_MAX, SHARED_TEXT_BYTES_MAX);
+                           WARM_LOADED_MAX, WARM_LIST_BYTES_MAX);
     err = check_usage(report.usage, arena, why);
     if (err)
         return err;

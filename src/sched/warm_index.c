@@ -12,6 +12,8 @@
 
 enum { BUCKETS = 1024 };
 
+_Static_assert((int)WARM_LIST_BYTES_MAX <= (int)SHARED_TEXT_BYTES_MAX, "a list can be shown");
+
 struct warm_index {
     _Atomic uint64_t words[BUCKETS][WARM_INDEX_NODES];
 };

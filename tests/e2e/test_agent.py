@@ -162,6 +162,29 @@ class AgentCase(Case):
         return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
+class Loaded(AgentCase):
+    def test_what_a_job_loads_is_told(self):
+        """A job writes the file of what is loaded; the next one that prefers it goes there."""
+        server = self.start()
+        file = self.dir / "loaded"
+        self.agent(server, "cold")
+        agent = self.agent(server, "warm", loaded_file=file, config='labels: {gpu: "1"}\n')
+        self.assertEqual(server.node("warm")["loaded"], [])
+        job = self.run_task(server, f"echo whisper-v3 > {file}.new && mv {file}.new {file}", requires="gpu=1")
+        self.assertEqual(self.ended(server, job)["state"], "DONE")
+        eventually("it is told", lambda: server.node("warm")["loaded"] == ["whisper-v3"])
+        for _ in range(4):
+            job = self.run_task(server, "true", prefers=["whisper-v3"])
+            self.assertEqual(job["node_id"], "warm")
+            self.assertEqual(self.ended(server, job)["state"], "DONE")
+            self.assertSlots(server, "warm", 0, 0)
+        file.write_text("two words\n")
+        eventually("it is refused", lambda: agent.events("agent.loaded_refused"))
+        self.assertEqual(server.node("warm")["loaded"], ["whisper-v3"])
+        file.unlink()
+        eventually("nothing is", lambda: server.node("warm")["loaded"] == [])
+
+
 class Running(AgentCase):
     def test_a_command_and_its_result(self):
         server = self.start()
