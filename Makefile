@@ -98,11 +98,12 @@ many: build ## MANY (100000) jobs that wait and as many that run, on one Redis w
 	@BERTH_E2E_MANY=$(MANY) tests/e2e/run -v -j 1 -k test_many.
 
 OPS ?= 10000000
-compare: build ## the embedded store and the one in Redis given OPS (10000000) equal random calls, one by one and in crowds
+compare: build ## the embedded store and the one in Redis given OPS (10000000) equal random calls, one by one and in crowds; fast steps and verbs in Redis
 	@tools/install-packages test
-	@ninja -C build tests/store/test_redis_same tests/store/test_redis_crowd
+	@ninja -C build tests/store/test_redis_same tests/store/test_redis_crowd tests/store/test_redis_steps
 	@STORE_OPS=$$(($(OPS) / 3)) build/tests/store/test_redis_same
 	@STORE_OPS=$$(($(OPS) / 3)) build/tests/store/test_redis_crowd
+	@STORE_OPS=$$(($(OPS) / 100)) build/tests/store/test_redis_steps
 
 format: ## clang-format over every C file
 	@git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

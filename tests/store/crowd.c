@@ -240,6 +240,10 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
 
     op->job = play->ids[slot];
     op->attempt = head->id && !odd(play, 30) ? head->attempt : (int)crowd_below(play, 11);
+    if (crowd_chance(play, 60))
+        op->attempt = 1 + op->attempt % 2; /* of which others beside it are right */
+    if (head->dispatched_ms && crowd_chance(play, 2))
+        op->u.settle.send_id = head->dispatched_ms - crowd_chance(play, 20);
     if (!odd(play, 100))
         op->node = str_of(some_node(play, head));
     op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};

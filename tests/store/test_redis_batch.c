@@ -269,6 +269,54 @@ static void test_one_that_is_not(void **state)
     assert_int_equal(op.counts.running, 0);
 }
 
+/* An ACK or an end of another attempt, or an ACK of another send, in the same call as that of jobs
+ * that are alike: what holds for those does not hold for it. */
+static void test_another_attempt_beside_those_that_are_alike(void **state)
+{
+    struct store_op op;
+
+    begin();
+    for (uint64_t job = 1; job <= 4; job++)
+        reserve(job);
+    call(NULL);
+
+    begin();
+    commit(&op, 1, RIG_RUN_MS);
+    op = (struct store_op){.verb = STORE_COMMIT, .job = 2, .attempt = 2, .node = STR("n1")};
+    op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_RUN_MS};
+    wire_op(&session.wire, &op, 0);
+    call(&op);
+    assert_int_equal(op.err, ERR_STALE);
+    assert_int_equal(op.head.state, JOB_DISPATCHED);
+
+    begin();
+    for (uint64_t job = 3; job <= 4; job++) {
+        op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+        op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_RUN_MS};
+        op.u.settle.send_id = rig_now_ms() - (job == 4);
+        wire_op(&session.wire, &op, 0);
+    }
+    call(&op);
+    assert_int_equal(op.err, ERR_STALE);
+    assert_int_equal(op.head.state, JOB_DISPATCHED);
+    assert_int_equal(op.counts.running, 2);
+
+    begin();
+    commit(&op, 2, RIG_RUN_MS);
+    commit(&op, 4, RIG_RUN_MS);
+    call(&op);
+    assert_int_equal(op.err, ERR_OK);
+    begin();
+    done(&op, 2, STR_NONE);
+    op = (struct store_op){.verb = STORE_FINISH, .job = 4, .attempt = 2, .node = STR("n1")};
+    op.u.settle.outcome = STORE_DONE;
+    wire_op(&session.wire, &op, 0);
+    call(&op);
+    assert_int_equal(op.err, ERR_STALE);
+    assert_int_equal(op.head.state, JOB_ACKED);
+    assert_int_equal(op.counts.running, 3);
+}
+
 /* What a batch without verbs leaves to the next. Time: a pause is what lies between two calls, and
  * many small ones are none, or leases would be prolonged. */
 static void test_small_steps_are_no_pause(void **state)
@@ -656,6 +704,7 @@ int main(void)
         TEST(test_a_shorter_term),
         TEST(test_those_that_are_alike),
         TEST(test_one_that_is_not),
+        TEST(test_another_attempt_beside_those_that_are_alike),
         TEST(test_those_that_are_alike_beside_a_breaker),
         TEST(test_small_steps_are_no_pause),
         TEST(test_nothing_is_left_of_what_was_emptied),
