@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks
+.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks kills
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -90,6 +90,10 @@ outages: build ## Redis away for 60 s and emptied, under load, 20 times each (an
 attacks: build ## what callers, nodes and memory notice while others attack (tests/e2e/attacks.py --help); wants an idle machine
 	@tools/install-packages test
 	@tests/e2e/attacks.py $(ARGS)
+
+kills: build ## a million jobs at full speed, 20 times kill -9: is everything there that was answered (tests/e2e/kills.py --help); some minutes
+	@tools/install-packages test
+	@tests/e2e/kills.py $(ARGS)
 
 MANY ?= 100000
 many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait, there and in the embedded store
