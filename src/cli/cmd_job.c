@@ -243,6 +243,20 @@ static int put_secrets(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
+static void put_prefers(struct cli *cli, struct jsonw *w)
+{
+    struct str *items;
+    size_t count = cli_list(cli, "prefers", &items);
+
+    if (count == 0)
+        return;
+    jsonw_key(w, "prefers");
+    jsonw_arr(w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, items[i]);
+    jsonw_end_arr(w);
+}
+
 static int put_task(struct cli *cli, struct jsonw *w)
 {
     const char *payload = cli_text(cli, "payload");
@@ -339,6 +353,7 @@ int submit_ask(struct cli *cli, struct request *request)
         put_f2f(cli, &w);
     else
         code = put_task(cli, &w);
+    put_prefers(cli, &w);
     jsonw_end_obj(&w);
     request->body = arena_str(&cli->arena, buf_view(&body));
     buf_free(&body);
@@ -394,6 +409,8 @@ static const struct flag submit_flags[] = {
     FLAG("requires", 0, TERMS, "SELECTOR",
          "what its node must be like: zone=eu, 'zone in (eu,us), !spot' (several: all of them)",
          .group = "task"),
+    FLAG("prefers", 0, LIST, "NAME",
+         "rather where this is loaded; a wish, no condition (several allowed)"),
     FLAG("interactive", 0, SWITCH, NULL, "a person waits: may use reserved slots", .group = "task"),
 };
 
@@ -414,6 +431,7 @@ static const struct command submit_rows[] = {
          "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
          "--wait=1m\n"
          "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
+         "berth job submit --type transcribe --payload @audio.json --prefers whisper-v3\n"
          "berth job submit --wait -- make -j2 test",
      .run = cmd_job_submit},
 };

@@ -232,8 +232,14 @@ class Explain(Case):
         self.assertFalse([node for node in plain["nodes"] if "warm" in node], "it prefers nothing")
         counted = server.metrics()
         self.assertEqual((counted['berth_dispatch_warm_total{result="warm"}'], counted['berth_dispatch_warm_total{result="cold"}']), (1, 0))
-        said = berth("node", "ls", "-o", "wide", env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"})
-        self.assertRegex(said.stdout, r"n1 .*whisper-v3")
+        env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"}
+        self.assertRegex(berth("node", "ls", "-o", "wide", env=env).stdout, r"n1 .*whisper-v3")
+        self.assertRegex(berth("node", "show", "n1", env=env).stdout, r"loaded.*whisper-v3")
+        said = berth("explain", "--type", "dev", "--prefers", "whisper-v3", env=env)
+        self.assertRegex(said.stdout, r"n1 .*taken, warm\)")
+        self.assertRegex(said.stdout, r"n2 .*taken, cold\)")
+        submitted = berth("job", "submit", "--src", "en", "--tgt", "zh", "--prefers", "llama,x", env=env).stdout.strip()
+        self.assertEqual(server.job(submitted)["prefers"], ["llama", "x"])
         for wrong in ("whisper-v3", [7], ["a b"], [""], ["x" * 65], [f"m{i}" for i in range(9)]):
             self.problem(self.task(server, prefers=wrong), 400, "BAD_FIELD")
         for wrong in ("whisper-v3", [7], ["a b"], [f"m{i}" for i in range(65)], [f"{i:064}" for i in range(64)]):

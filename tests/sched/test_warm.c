@@ -120,6 +120,32 @@ static void test_the_one_warm_node_of_many_is_found(void **state)
     }
 }
 
+/* Also where all are looked at for a selector, or because it may wait, and more fit than are asked.
+ */
+static void test_the_one_warm_node_survives_a_scan(void **state)
+{
+    enum { NODES = 300 };
+    struct rig *rig = *state;
+
+    for (int i = 0; i < NODES; i++) {
+        char id[8];
+
+        snprintf(id, sizeof id, "n%d", i);
+        register_node(rig, id, 4, i == 123 ? "[\"whisper-v3\"]" : "[]");
+    }
+    for (int i = 0; i < 20; i++) {
+        struct dispatch *dispatch = rig_task(
+            rig, "{\"type\":\"dev\",\"prefers\":[\"whisper-v3\"],\"requires\":\"name != x\"}");
+
+        candidates_choose(dispatch);
+        assert_int_equal(dispatch->count, rig->config.sample_k);
+        assert_true(str_is(((struct node *)dispatch->list[0].node)->id, "n123"));
+        for (size_t a = 0; a < dispatch->count; a++)
+            for (size_t b = 0; b < a; b++)
+                assert_ptr_not_equal(dispatch->list[a].node, dispatch->list[b].node);
+    }
+}
+
 /* One that left is not offered by what it had, and its number may be another's by then. */
 static void test_who_left_is_not_warm(void **state)
 {
@@ -199,6 +225,8 @@ int main(void)
                                         rig_teardown),
         cmocka_unit_test_setup_teardown(test_nobody_waits_for_a_warm_node, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_the_one_warm_node_of_many_is_found, rig_setup,
+                                        rig_teardown),
+        cmocka_unit_test_setup_teardown(test_the_one_warm_node_survives_a_scan, rig_setup,
                                         rig_teardown),
         cmocka_unit_test_setup_teardown(test_who_left_is_not_warm, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_other_instances_hear_of_it, rig_setup, rig_teardown),

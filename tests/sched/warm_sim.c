@@ -152,7 +152,7 @@ static bool place(struct world *world, const struct job *job)
     world->result.fuller += is_fuller(world, node);
     bool warm = use_model(world, node, job->model);
     cost = warm ? 0 : world->sim->load_cost;
-    service = cost + exponential(&world->rnd);
+    service = exponential(&world->rnd) + (world->sim->loads_aside ? 0 : cost);
     world->result.cold += !warm;
     world->running[node]++;
     assert_true(world->running[node] <= world->sim->slots);

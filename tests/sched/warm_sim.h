@@ -16,6 +16,7 @@ struct warm_sim {
     int jobs;
     double load;      /* share of the slots in use when the policy alone decides, loads included */
     double load_cost; /* of a model that is not there, in mean service times */
+    bool loads_aside; /* a load holds no slot: only the job waits for it */
     bool prefers;     /* false: the policy alone (least_loaded) */
 };
 

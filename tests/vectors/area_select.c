@@ -2,8 +2,25 @@
 #include "vec.h"
 
 #include "model/policy.h"
+#include "model/warm.h"
 
 enum { HEARTBEAT_MS = 5000, SAMPLE_N_MAX = 1 << 24, SAMPLE_ROUNDS = 50 };
+
+/* How many of the names the job prefers it has loaded; -1: it prefers none. */
+static int32_t warm_of(struct vec *vec, const struct json *value)
+{
+    struct strs prefers, loaded;
+    int32_t warm = 0;
+
+    if (!warm_names(json_get(vec->in, "prefers"), WARM_PREFERS_MAX, vec->arena, &prefers) ||
+        !warm_names(json_get(value, "loaded"), WARM_LOADED_MAX, vec->arena, &loaded) ||
+        !prefers.count)
+        return -1;
+    for (size_t i = 0; i < prefers.count; i++)
+        for (size_t l = 0; l < loaded.count; l++)
+            warm += str_eq(prefers.at[i], loaded.at[l]);
+    return warm;
+}
 
 static struct policy_candidate read_candidate(struct vec *vec, const struct json *value)
 {
@@ -13,6 +30,9 @@ static struct policy_candidate read_candidate(struct vec *vec, const struct json
         .load = (int32_t)(vec_int(value, "running", 0) + vec_int(value, "reserved", 0)),
         .max = (int32_t)vec_int(value, "max", 0),
         .score = (int32_t)vec_int(value, "score", 0),
+        .spare = (int32_t)vec_int(value, "reserved_slots", 0),
+        .rank = (int32_t)vec_int(value, "rank", 0),
+        .warm = warm_of(vec, value),
         .heartbeat_ms = vec_int(value, "last_heartbeat_ms", INT64_MIN),
     };
 }
@@ -20,6 +40,7 @@ static struct policy_candidate read_candidate(struct vec *vec, const struct json
 bool area_selection_order(struct vec *vec)
 {
     const struct json *list = json_get(vec->in, "candidates");
+    const struct json *prefers = json_get(vec->in, "prefers");
     struct str name = vec_str(vec, vec->in, "policy");
     const struct policy *policy = policy_by_name(name.at ? name : STR("least_loaded"));
     struct policy_rules rules = {
@@ -32,6 +53,7 @@ bool area_selection_order(struct vec *vec)
     struct vec_at at = {0};
     size_t count = 0;
 
+    rules.prefers = json_type(prefers) == JSON_ARR && prefers->count > 0;
     if (!policy || json_type(list) != JSON_ARR || rules.heartbeat_interval_ms < 1)
         return false;
     candidates = arena_array(vec->arena, struct policy_candidate, list->count + 1);
