@@ -24,6 +24,8 @@
         "Dispatch requests, by outcome")                                                           \
     ROW(METRIC_DISPATCH_WARM, COUNTER, "berth_dispatch_warm_total", "result",                      \
         "Jobs that prefer something, placed where it is loaded or not")                            \
+    ROW(METRIC_LIMITED, COUNTER, "berth_limited_total", "why",                                     \
+        "Times a key kept a job from starting or from waiting, by bound")                          \
     ROW(METRIC_POOL_EMPTY, COUNTER, "berth_pool_empty_total", NULL,                                \
         "Dispatches that found no capable node")                                                   \
     ROW(METRIC_ACK_TIMEOUT, COUNTER, "berth_ack_timeout_total", NULL,                              \

@@ -30,6 +30,14 @@ static int by_score(const struct policy_candidate *a, const struct policy_candid
     return score != 0 ? score : order(a->load, b->load);
 }
 
+static int by_fit(const struct policy_candidate *a, const struct policy_candidate *b,
+                  const struct policy_rules *rules)
+{
+    int over = order(a->over, b->over);
+
+    return over != 0 ? over : by_load(a, b, rules);
+}
+
 static const struct policy policies[] = {
     {.name = "random", .help = "any capable node, evenly", .key = "chance"},
     {.name = "least_loaded",
@@ -41,6 +49,11 @@ static const struct policy policies[] = {
      .key = "health_score, load",
      .by_score = true,
      .compare = by_score},
+    {.name = "best_fit",
+     .help = "the least left over of what the job needs most of, else of the slots",
+     .key = "left_over, load, heartbeat_age",
+     .by_fit = true,
+     .compare = by_fit},
 };
 
 const struct policy *policy_by_name(struct str name)

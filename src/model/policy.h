@@ -20,6 +20,7 @@ struct policy_candidate {
     int32_t score; /* health_score 0..100 */
     int32_t spare; /* of its slots, not for this job */
     int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
+    int32_t over;  /* what would be left there, see best_fit; 0 where nobody asks */
     int32_t warm;  /* of what the job prefers it has so many loaded; -1: it prefers nothing */
     int64_t heartbeat_ms;
     /* policy_rank's own: the heartbeat's age in intervals, divided once; and its warmth. */
@@ -39,6 +40,7 @@ struct policy {
     const char *help;
     const char *key; /* what it orders by, for people */
     bool by_score;   /* it asks for the score of nodes, which is reckoned only then */
+    bool by_fit;     /* likewise for what would be left over */
     /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. Only
      * policy_rank calls it. */
     int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,

@@ -431,6 +431,62 @@ bool resources_left_fit(const struct resources *declared, const struct resources
     return fits(declared, left, demand, &gpus, ret_short ? ret_short : &unused);
 }
 
+bool resources_left_take(const struct resources *declared, struct resources_left *left,
+                         const struct demand *demand)
+{
+    struct resources_short unused;
+    uint64_t gpus;
+    size_t at = 0;
+
+    if (!fits(declared, left, demand, &gpus, &unused))
+        return false;
+    for (size_t i = 0; i < demand->need_count; i++) {
+        while (!str_is(demand->needs[i].name, declared->items[at].name))
+            at++; /* both are in the order of names, and it fits: so it is there */
+        left->left[at] -= demand->needs[i].amount;
+    }
+    for (size_t i = 0; gpus && i < declared->gpu_count; i++) {
+        if (!(gpus >> declared->gpus[i].id & 1))
+            continue;
+        if (demand->gpus) {
+            left->gpu_left[i] = RESOURCES_LEFT_WHOLE;
+        } else {
+            left->gpu_left[i] -= demand->vram_mb;
+            left->shared |= 1u << i;
+        }
+    }
+    return true;
+}
+
+static int32_t least(int32_t over, int32_t left, int32_t of)
+{
+    int64_t share = of > 0 && left > 0 ? (int64_t)left * 1000 / of : 0;
+
+    return share < over ? (int32_t)share : over;
+}
+
+int32_t resources_left_over(const struct resources *declared, const struct resources_left *left,
+                            const struct demand *demand)
+{
+    struct resources_left rest = *left;
+    int32_t over = INT32_MAX;
+    int32_t whole = 0;
+
+    if (!resources_left_take(declared, &rest, demand))
+        return -1;
+    for (size_t i = 0; i < declared->count; i++)
+        if (rest.left[i] != left->left[i])
+            over = least(over, rest.left[i], declared->items[i].capacity);
+    for (size_t i = 0; i < declared->gpu_count; i++) {
+        if (!demand->gpus && rest.gpu_left[i] != left->gpu_left[i])
+            over = least(over, rest.gpu_left[i], declared->gpus[i].vram_mb);
+        whole += rest.gpu_left[i] != RESOURCES_LEFT_WHOLE && !(rest.shared >> i & 1);
+    }
+    if (demand->gpus)
+        over = least(over, whole, (int32_t)declared->gpu_count);
+    return over;
+}
+
 /* `sign` 1: a lease takes it; -1: it gives it back. What the node does not declare any more is
  * counted when it does again: then everything is. */
 static void move(struct resources *resources, const struct demand *demand, uint64_t gpus, int sign)

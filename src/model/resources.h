@@ -89,6 +89,13 @@ void resources_left(const struct resources *resources, struct resources_left *re
 /* The same question asked of what is left, by whoever has no leases. */
 bool resources_left_fit(const struct resources *declared, const struct resources_left *left,
                         const struct demand *demand, struct resources_short *ret_short);
+/* And takes it from there. False: it does not fit, nothing is taken. */
+bool resources_left_take(const struct resources *declared, struct resources_left *left,
+                         const struct demand *demand);
+/* How much of the scarcest thing the demand asks for would be left, in 1/1000 of what the node
+ * declares; -1: it does not fit. What it does not ask for does not count. */
+int32_t resources_left_over(const struct resources *declared, const struct resources_left *left,
+                            const struct demand *demand);
 /* "GPU 0: 6.2 of 23 GB free, needs 7 GB", "licences: 0 of 3 free, needs 1", "it has no licences".
  */
 void resources_short_text(const struct resources_short *lack, struct buf *to);

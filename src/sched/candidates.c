@@ -115,6 +115,36 @@ static int32_t spare_of(const struct spec *spec, const struct snap_node *member)
     return spec->interactive ? 0 : member->facts->reserved_slots;
 }
 
+/* What is left when what this instance is about to reserve there is as large as this job. */
+static bool known_left(const struct spec *spec, const struct snap_node *member,
+                       struct resources_left *ret_left)
+{
+    const struct resources *declared = member->facts->resources;
+    int32_t pending = atomic_load_explicit(&member->node->resources.pending, memory_order_relaxed);
+
+    if (!declared || !counts_left(member->node, declared, ret_left))
+        return false;
+    while (pending-- > 0 && resources_left_take(declared, ret_left, spec->demand))
+        ;
+    return true;
+}
+
+/* Of the scarcest thing it asks for, or of the slots if it asks for nothing else, this would be
+ * left there: in 1/1000 of all. */
+static int32_t left_over(const struct spec *spec, const struct snap_node *member)
+{
+    int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
+    int32_t left = max - spare_of(spec, member) - counts_load(member->node) - spec_slots(spec);
+    struct resources_left resources;
+
+    if (spec_has_needs(spec) && known_left(spec, member, &resources)) {
+        int32_t over = resources_left_over(member->facts->resources, &resources, spec->demand);
+
+        return over < 0 ? INT32_MAX : over;
+    }
+    return left < 0 || max <= 0 ? INT32_MAX : (int32_t)((int64_t)left * 1000 / max);
+}
+
 static struct policy_candidate look_at(const struct dispatch *dispatch,
                                        const struct snap_node *member)
 {
@@ -130,6 +160,7 @@ static struct policy_candidate look_at(const struct dispatch *dispatch,
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
         .score = atomic_load_explicit(&node->score, memory_order_relaxed),
+        .over = dispatch->loop->sched->policy->by_fit ? left_over(spec, member) : 0,
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
 }
 
@@ -183,11 +214,77 @@ static bool is_admitted(const struct spec *spec, const struct snap_node *member)
     return namespace_in(member->facts->namespaces, spec->type);
 }
 
+/* Has it as much as the job needs when it is idle? */
+static bool is_large_enough(const struct spec *spec, const struct snap_node *member)
+{
+    const struct facts *facts = member->facts;
+    uint64_t gpus;
+
+    if (!spec->demand)
+        return true;
+    if (spec->demand->slots > 1 &&
+        spec->demand->slots > facts->max_concurrent_jobs - spare_of(spec, member))
+        return false;
+    return !spec_has_needs(spec) ||
+           (facts->resources && resources_fit(facts->resources, spec->demand, &gpus, NULL));
+}
+
+bool candidates_has_left(const struct spec *spec, const struct snap_node *member)
+{
+    struct resources_left left;
+
+    return !spec_has_needs(spec) || !known_left(spec, member, &left) ||
+           resources_left_fit(member->facts->resources, &left, spec->demand, NULL);
+}
+
+static uint8_t need_of(const struct demand *demand, const struct resources_short *lack)
+{
+    if (str_is(str_of(lack->name), "gpus"))
+        return NEEDS_GPUS;
+    if (str_is(str_of(lack->name), "vram_mb"))
+        return NEEDS_VRAM;
+    for (size_t i = 0; i < demand->need_count; i++)
+        if (str_is(demand->needs[i].name, lack->name))
+            return (uint8_t)(NEEDS_NAMED + i);
+    return NEEDS_UNKNOWN;
+}
+
+struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const struct node *node,
+                                     enum dispatch_why why)
+{
+    const struct spec *spec = &dispatch->spec;
+    const struct snap_node *member = snapshot_of(dispatch->loop->snapshot, node);
+    struct resources none = {0};
+    struct resources_left left;
+    struct resources_short lack;
+
+    if ((why != WHY_TOO_SMALL && why != WHY_RESOURCES) || !member || !spec->demand)
+        return (struct dispatch_lack){0};
+    if (why == WHY_TOO_SMALL) {
+        const struct resources *declared =
+            member->facts->resources ? member->facts->resources : &none;
+
+        resources_left(declared, &left);
+        if (!spec_has_needs(spec) || resources_left_fit(declared, &left, spec->demand, &lack))
+            return (struct dispatch_lack){.what = NEEDS_SLOTS,
+                                          .of = member->facts->max_concurrent_jobs -
+                                                spare_of(spec, member),
+                                          .gpu = -1};
+    } else if (!known_left(spec, member, &left) ||
+               resources_left_fit(member->facts->resources, &left, spec->demand, &lack)) {
+        return (struct dispatch_lack){.gpu = -1};
+    }
+    return (struct dispatch_lack){.left = lack.left,
+                                  .of = lack.of,
+                                  .gpu = (int8_t)lack.gpu,
+                                  .what = need_of(spec->demand, &lack)};
+}
+
 static bool fits(const struct sched *sched, const struct spec *spec, const struct snap_node *member)
 {
     struct policy_candidate unused;
 
-    return has_labels(spec, member) && is_admitted(spec, member) &&
+    return has_labels(spec, member) && is_admitted(spec, member) && is_large_enough(spec, member) &&
            (spec->f2f || on_route(sched, spec, member, &unused));
 }
 
@@ -202,10 +299,10 @@ bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
     const struct pool_facts *facts = &member->facts->pool;
     int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
 
-    return counts_load(member->node) < max - spare_of(spec, member) &&
+    return counts_load(member->node) + spec_slots(spec) <= max - spare_of(spec, member) &&
            (spec->f2f ? pool_member(facts, spec->src, spec->tgt, candidates_wants(spec))
                       : pool_type_member(facts, spec_node_type(spec))) &&
-           fits(loop->sched, spec, member);
+           fits(loop->sched, spec, member) && candidates_has_left(spec, member);
 }
 
 /* Is there a member that could do it and where no attempt ended before? */
@@ -258,6 +355,8 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     if (!dispatch->spec.f2f &&
         !on_route(dispatch->loop->sched, &dispatch->spec, member, ret_candidate))
         return WHY_ROUTE;
+    if (!is_large_enough(&dispatch->spec, member))
+        return WHY_TOO_SMALL;
     int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
     if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
                                    dispatch->loop->sched->config.high_priority_min))
@@ -296,9 +395,12 @@ static void leave_out(struct dispatch *dispatch, const struct policy_candidate *
 {
     assert(why < WHY_COUNT);
     dispatch->whys[why]++;
-    if (dispatch->look_count < dispatch->look_max)
-        dispatch->looks[dispatch->look_count] =
-            candidates_look(candidate, why, sched_awake_ms(dispatch->loop));
+    if (dispatch->look_count < dispatch->look_max) {
+        struct dispatch_look *look = &dispatch->looks[dispatch->look_count];
+
+        *look = candidates_look(candidate, why, sched_awake_ms(dispatch->loop));
+        look->lack = candidates_lack(dispatch, candidate->node, why);
+    }
     dispatch->look_count++;
 }
 
@@ -343,7 +445,9 @@ static bool is_warm(const struct dispatch *dispatch, const struct snap_pool *poo
     return member->node != dispatch->preferred &&
            snapshot_is_member(snapshot, pool, member, candidates_wants(&dispatch->spec)) &&
            candidates_judge(dispatch, member, rules, again_ok, ret_candidate) == WHY_COUNT &&
-           ret_candidate->load < ret_candidate->max - ret_candidate->spare;
+           ret_candidate->load + spec_slots(&dispatch->spec) <=
+               ret_candidate->max - ret_candidate->spare &&
+           candidates_has_left(&dispatch->spec, member);
 }
 
 /* Of many members a sample may miss the few that have loaded what the job prefers: the index knows
@@ -390,8 +494,13 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
         if (is_listed(dispatch, warm, member->node) ||
             !may_take(dispatch, member, rules, again_ok, &candidate))
             continue;
-        if (with_room && candidate.load >= candidate.max - candidate.spare) {
+        if (with_room &&
+            candidate.load + spec_slots(&dispatch->spec) > candidate.max - candidate.spare) {
             leave_out(dispatch, &candidate, WHY_FULL);
+            continue;
+        }
+        if (with_room && !candidates_has_left(&dispatch->spec, member)) {
+            leave_out(dispatch, &candidate, WHY_RESOURCES);
             continue;
         }
         uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
@@ -426,7 +535,9 @@ static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, u
     make_room(dispatch, count);
     memcpy(before, dispatch->whys, sizeof before);
     scan_members(dispatch, members, count, again_ok, true, rules);
-    if (dispatch->count || dispatch->scan || dispatch->whys[WHY_FULL] == before[WHY_FULL])
+    if (dispatch->count || dispatch->scan ||
+        (dispatch->whys[WHY_FULL] == before[WHY_FULL] &&
+         dispatch->whys[WHY_RESOURCES] == before[WHY_RESOURCES]))
         return;
     memcpy(dispatch->whys, before, sizeof before);
     dispatch->look_count = looks;
@@ -525,10 +636,10 @@ void candidates_choose(struct dispatch *dispatch)
     if (dispatch->spec.prefer_count && !dispatch->only &&
         count > (uint32_t)dispatch->loop->sched->config.sample_k)
         choose_warm(dispatch, pool, again_ok, &rules);
-    /* Few nodes may fit a selector: a sample could miss them all. */
+    /* Few nodes may fit a selector, or have enough left: a sample could miss them all. */
     if (dispatch->only)
         choose_it(dispatch, pool, again_ok, &rules);
-    else if (dispatch->scan || dispatch->spec.selector.count ||
+    else if (dispatch->scan || dispatch->spec.selector.count || spec_has_needs(&dispatch->spec) ||
              dispatch->loop->sched->config.node_rules.namespaces ||
              (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
         choose_by_scan(dispatch, members, count, again_ok, &rules);
@@ -564,7 +675,8 @@ void candidates_preferred_failed(struct dispatch *dispatch)
 bool candidates_nobody_fits(const struct dispatch *dispatch)
 {
     const struct snap_pool *pool = candidates_pool(dispatch);
-    uint32_t never = dispatch->whys[WHY_REQUIRES] + dispatch->whys[WHY_NAMESPACE];
+    uint32_t never = dispatch->whys[WHY_REQUIRES] + dispatch->whys[WHY_NAMESPACE] +
+                     dispatch->whys[WHY_TOO_SMALL];
 
     return never > 0 && pool && never == pool->counts[candidates_wants(&dispatch->spec)];
 }
@@ -573,8 +685,8 @@ bool candidates_nobody_fits(const struct dispatch *dispatch)
 static bool is_only(const struct dispatch *dispatch, enum dispatch_why why)
 {
     static const bool may_change[WHY_COUNT] = {
-        [WHY_NOT_READY] = true, [WHY_STALE] = true,       [WHY_NO_CAPACITY] = true,
-        [WHY_FULL] = true,      [WHY_SEND_FAILED] = true, [WHY_LEVEL] = true,
+        [WHY_NOT_READY] = true,   [WHY_STALE] = true, [WHY_NO_CAPACITY] = true, [WHY_FULL] = true,
+        [WHY_SEND_FAILED] = true, [WHY_LEVEL] = true, [WHY_RESOURCES] = true,
     };
 
     for (int i = 0; i < WHY_COUNT; i++)

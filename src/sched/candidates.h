@@ -7,7 +7,7 @@
 
 unsigned candidates_wants(const struct spec *spec);                       /* of POOL_WANT_* */
 const struct snap_pool *candidates_pool(const struct dispatch *dispatch); /* NULL: there is none */
-/* Its labels and its place on the type's route are what the job asks for. */
+/* Its labels, its place on the type's route and what it has are what the job asks for. */
 bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member);
 /* This node can do such work, and has a slot for it as far as is known. */
 bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
@@ -39,7 +39,13 @@ void candidates_preferred_failed(struct dispatch *dispatch);
 /* Before another choice: what was counted is counted anew. */
 void candidates_start_over(struct dispatch *dispatch);
 
-/* No member has the labels: to wait or to try again would not help. */
+/* What a node that was left out for its resources has too little of. */
+struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const struct node *node,
+                                     enum dispatch_why why);
+/* Enough is left of what the job needs, as far as is known; slots apart. */
+bool candidates_has_left(const struct spec *spec, const struct snap_node *member);
+
+/* No member has the labels, or as much as it needs: to wait or to try again would not help. */
 bool candidates_nobody_fits(const struct dispatch *dispatch);
 /* All who could do it, and have not had it before, are kept shut by their breakers. */
 bool candidates_all_shut(const struct dispatch *dispatch);

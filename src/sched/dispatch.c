@@ -26,6 +26,7 @@ static const char *const why_names[WHY_COUNT] = {[WHY_NOT_READY] = "NOT_READY",
                                                  [WHY_LEVEL] = "LEVEL",
                                                  [WHY_ROUTE] = "ROUTE",
                                                  [WHY_NAMESPACE] = "NAMESPACE",
+                                                 [WHY_TOO_SMALL] = "TOO_SMALL",
                                                  [WHY_RESOURCES] = "RESOURCES",
                                                  [WHY_BREAKER] = "BREAKER_OPEN"};
 
@@ -66,7 +67,8 @@ struct dispatch *dispatch_new(struct arena *arena)
 
 static bool waits_on(const struct dispatch *dispatch, enum err err)
 {
-    return dispatch->spec.queue_ms > 0 && (dispatch->queued || err == ERR_ALL_FULL);
+    return dispatch->spec.queue_ms > 0 &&
+           (dispatch->queued || err == ERR_ALL_FULL || err == ERR_LIMITED);
 }
 
 static void finish(struct dispatch *dispatch, enum err err)
@@ -128,6 +130,12 @@ static enum err refuse_all(struct dispatch *dispatch)
                            "Every node asked (%u) keeps failing work of type " STR_FMT
                            " and gets none until its breaker lets a probe through.",
                            shut, STR_ARG(type));
+    if (dispatch->whys[WHY_RESOURCES] && !shut)
+        return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                           "No candidate took the job: %u %s too little left of what it needs, the "
+                           "others are full, not ready or out of reach.",
+                           dispatch->whys[WHY_RESOURCES],
+                           dispatch->whys[WHY_RESOURCES] == 1 ? "has" : "have");
     if (shut)
         return problem_set(&dispatch->why, ERR_ALL_FULL, "",
                            "No candidate took the job: %u kept failing work of type " STR_FMT
@@ -139,6 +147,50 @@ static enum err refuse_all(struct dispatch *dispatch)
                        "No candidate took the job: all are full, not ready or out of reach.");
 }
 
+/* Which key, and how much of what it may is taken. */
+static enum err refuse_limited(struct dispatch *dispatch)
+{
+    const struct limit_block *block = &dispatch->block;
+    const struct demand *demand = dispatch->spec.demand;
+    struct str key = dispatch_limited_key(dispatch);
+    static const char *const words[LIMIT_WHY_COUNT] = {
+        [LIMIT_CONCURRENCY] = "of its jobs run or are about to",
+        [LIMIT_RATE] = "of its jobs started within its window",
+        [LIMIT_QUEUE] = "of its jobs wait already"};
+
+    assert(demand && block->why != LIMIT_OK);
+    if (block->why == LIMIT_HELD)
+        return problem_set(&dispatch->why, ERR_LIMITED, "keys",
+                           "The key " STR_FMT " is held for another %lld s.", STR_ARG(key),
+                           (long long)((block->retry_ms + 999) / 1000));
+    return problem_set(&dispatch->why, ERR_LIMITED, "keys",
+                       "The key " STR_FMT " is at its limit (%s): %d of %d %s.", STR_ARG(key),
+                       limit_why_name(block->why), block->used, block->limit, words[block->why]);
+}
+
+struct str dispatch_limited_key(const struct dispatch *dispatch)
+{
+    const struct demand *demand = dispatch->spec.demand;
+    int32_t at = dispatch->block.key;
+
+    return demand && at >= 0 && (size_t)at < demand->key_count ? demand->keys[at] : STR_NONE;
+}
+
+/* Nobody has as much as it needs. */
+static enum err refuse_needs(struct dispatch *dispatch)
+{
+    struct str type = spec_node_type(&dispatch->spec);
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    demand_write_needs(dispatch->spec.demand, &w);
+    problem_set(&dispatch->why, ERR_NO_CAPABLE_NODE, "needs",
+                "No node that takes jobs of type " STR_FMT " has as much as it needs: " STR_FMT ".",
+                STR_ARG(type), STR_ARG(buf_view(&buf)));
+    buf_free(&buf);
+    return ERR_NO_CAPABLE_NODE;
+}
+
 enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
 {
     const struct spec *spec = &dispatch->spec;
@@ -146,7 +198,11 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
 
     assert(err != ERR_OK);
     switch (err) {
+    case ERR_LIMITED:
+        return refuse_limited(dispatch);
     case ERR_NO_CAPABLE_NODE:
+        if (dispatch->whys[WHY_TOO_SMALL])
+            return refuse_needs(dispatch);
         if (!spec->f2f && spec->requires.at)
             return problem_set(&dispatch->why, err, "",
                                "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
@@ -428,6 +484,7 @@ static void fill_reserve(struct dispatch *dispatch)
         op->u.put.fresh = true;
         op->u.put.spec = spec->json;
         op->u.put.type = spec->type;
+        op->u.put.demand = spec->demand_text;
         op->u.put.idem = dispatch->idem;
         op->u.put.fingerprint = dispatch->fingerprint;
         op->u.put.callback = spec->callback_url.at != NULL;
@@ -453,7 +510,10 @@ static void reserve_next(struct dispatch *dispatch)
     }
     /* Count our own reserve at once, or everybody here aims at the same empty node. */
     dispatch->expected = dispatch->list[dispatch->next].node;
-    atomic_fetch_add_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dispatch->expected->pending, spec_slots(&dispatch->spec),
+                              memory_order_relaxed);
+    if (spec_has_needs(&dispatch->spec))
+        atomic_fetch_add_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
     fill_reserve(dispatch);
     sched_send(dispatch->loop, &dispatch->op);
 }
@@ -545,13 +605,21 @@ static void reserved(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
 
-    int32_t pending =
-        atomic_fetch_sub_explicit(&dispatch->expected->pending, 1, memory_order_relaxed);
+    int32_t pending = atomic_fetch_sub_explicit(&dispatch->expected->pending,
+                                                spec_slots(&dispatch->spec), memory_order_relaxed);
     assert(pending > 0);
     (void)pending;
+    if (spec_has_needs(&dispatch->spec))
+        atomic_fetch_sub_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
     if (op->err == ERR_ALL_FULL) {
         note_candidates(dispatch);
         reserve_next(dispatch);
+        return;
+    }
+    if (op->err == ERR_LIMITED) {
+        dispatch->block = op->u.put.block;
+        metric_add_label(METRIC_LIMITED, limit_why_name(dispatch->block.why), 1);
+        give_up(dispatch, dispatch_refuse(dispatch, ERR_LIMITED));
         return;
     }
     dispatch->head = op->head;
@@ -582,7 +650,7 @@ static void reserved(struct store_op *op)
     dispatch->exists = true;
     /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
     dispatch->next = first + (size_t)op->u.put.chosen + 1;
-    counts_take(dispatch->node, &op->counts, op->order, false);
+    counts_take(dispatch->node, &op->counts, &op->left, op->order, false);
     if (op->u.put.probe)
         note_probe(dispatch);
     send_job(dispatch);
@@ -640,7 +708,7 @@ static void released(struct store_op *op)
         return;
     }
     dispatch->head = op->head;
-    counts_take(dispatch->node, &op->counts, op->order, false);
+    counts_take(dispatch->node, &op->counts, &op->left, op->order, false);
     dispatch->record = op->record;
     dispatch->ended = job_state_final(op->head.state);
     tally_note_end(dispatch->loop, op, false);

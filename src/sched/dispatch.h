@@ -20,6 +20,7 @@ enum dispatch_why {
     WHY_LEVEL,     /* its machine is too loaded for work of this priority */
     WHY_ROUTE,     /* the type's route does not name it */
     WHY_NAMESPACE, /* it is fixed to other namespaces */
+    WHY_TOO_SMALL, /* it has not as much of something as the job needs, however idle it is */
     WHY_RESOURCES, /* too little is left of something the job needs */
     WHY_BREAKER,   /* it keeps failing work of this type */
     WHY_COUNT
@@ -27,6 +28,21 @@ enum dispatch_why {
 const char *dispatch_why_name(enum dispatch_why why); /* "NOT_READY" */
 
 enum { DISPATCH_LOOKS_MAX = 512 }; /* of one scan, kept for explain; more are only counted */
+
+/* What a node has too little of: TOO_SMALL and RESOURCES. */
+struct dispatch_lack {
+    int32_t left, of; /* see struct resources_short */
+    int8_t gpu;
+    uint8_t what; /* enum dispatch_needs */
+};
+
+enum dispatch_needs {
+    NEEDS_UNKNOWN, /* the store said so, by what is not known here */
+    NEEDS_SLOTS,
+    NEEDS_GPUS,
+    NEEDS_VRAM,
+    NEEDS_NAMED, /* and the number of the job's need */
+};
 
 /* A node that was looked at and left out: why, and what was seen. */
 struct dispatch_look {
@@ -39,6 +55,7 @@ struct dispatch_look {
     uint8_t admin;  /* enum node_admin */
     int8_t level;   /* enum level; -1: it has no agent */
     int8_t warm;    /* of what the job prefers it had so many loaded; -1: it prefers nothing */
+    struct dispatch_lack lack;
 };
 
 struct dispatch {
@@ -72,6 +89,7 @@ struct dispatch {
     bool ended;                 /* the job is over: it can neither wait nor be given up */
     struct store_record record; /* when it exists but was not placed: for the queue */
     uint32_t whys[WHY_COUNT];
+    struct limit_block block; /* of ERR_LIMITED */
 
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
@@ -105,6 +123,8 @@ struct dispatch {
 struct dispatch *dispatch_new(struct arena *arena);
 
 void dispatch_start(struct dispatch *dispatch);
+/* The key that kept it from starting, or from waiting (ERR_LIMITED). */
+struct str dispatch_limited_key(const struct dispatch *dispatch);
 /* Fills `why` with the sentence a refusal ends with; returns its error. */
 enum err dispatch_refuse(struct dispatch *dispatch, enum err err);
 

@@ -40,15 +40,19 @@ static bool is_shut(const struct survey *survey, struct str node)
     return false;
 }
 
-/* As the reserve in the store would: capacity, room, breaker. */
-static enum dispatch_why ask(const struct survey *survey, const struct policy_candidate *candidate)
+/* As the reserve in the store would: capacity, room, resources, breaker. */
+static enum dispatch_why ask(const struct survey *survey, const struct snap_node *member,
+                             const struct policy_candidate *candidate)
 {
     const struct node *node = candidate->node;
+    const struct spec *spec = &survey->dispatch->spec;
 
     if (candidate->max <= 0)
         return WHY_NO_CAPACITY;
-    if (candidate->load >= candidate->max - candidate->spare)
+    if (candidate->load + spec_slots(spec) > candidate->max - candidate->spare)
         return WHY_FULL;
+    if (!candidates_has_left(spec, member))
+        return WHY_RESOURCES;
     return is_shut(survey, node->id) ? WHY_BREAKER : WHY_COUNT;
 }
 
@@ -71,7 +75,7 @@ static unsigned judge(struct survey *survey, const struct snap_node *member, boo
 
     if (!is_member)
         return EXPLAIN_NOT_CAPABLE;
-    return why == WHY_COUNT ? ask(survey, ret_candidate) : why;
+    return why == WHY_COUNT ? ask(survey, member, ret_candidate) : why;
 }
 
 /* Who is left is ranked, and all but the first are behind it. */
@@ -108,6 +112,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
             .look = candidates_look(&candidate, WHY_FULL, survey->rules.now_ms),
             .hash = node->node->hash};
         survey->nodes[i].look.why = (uint8_t)why;
+        survey->nodes[i].look.lack = candidates_lack(dispatch, node->node, (enum dispatch_why)why);
         if (why != WHY_COUNT)
             continue;
         survey->nodes[i].look.why = EXPLAIN_BEHIND;
@@ -363,6 +368,7 @@ static void put_nodes(struct explain *explain, const struct dispatch *dispatch, 
         struct dispatch_look look = candidates_look(&dispatch->list[i], WHY_FULL, now_ms);
         unsigned why = list_why(dispatch, i);
 
+        look.lack = candidates_lack(dispatch, look.node, (enum dispatch_why)why);
         put_node(&explain->list[at], &look, why);
         explain->counts[why] += why >= WHY_COUNT;
     }

@@ -253,7 +253,7 @@ static void publish(struct keeper *keeper)
 }
 
 /* The live figures as the store has them now. */
-static void take_figures(struct node *node, const struct change *change)
+static void take_figures(struct node *node, struct change *change)
 {
     const struct store_op *op = &change->op;
 
@@ -268,7 +268,8 @@ static void take_figures(struct node *node, const struct change *change)
     }
     atomic_store(&node->health, op->counts.health);
     atomic_store(&node->max, op->counts.max);
-    counts_take(node, &op->counts, op->order, op->u.node_put.created);
+    counts_take(node, &op->counts, &op->left, op->order, op->u.node_put.created);
+    registry_take_resources(node, change);
 }
 
 static void apply_put(struct keeper *keeper, struct change *change)
@@ -305,6 +306,8 @@ static bool is_late(struct keeper *keeper, struct change *change)
     }
     facts_unref(change->facts);
     change->facts = NULL;
+    free(change->resources);
+    change->resources = NULL;
     change->node = node;
     return true;
 }
@@ -314,12 +317,12 @@ static void apply(struct msg *msg)
     struct change *change = container_of(msg, struct change, msg);
     struct keeper *keeper = change->from->sched->keeper;
     static const char *const words[] = {[CHANGE_PUT] = "changed",
-                                        [CHANGE_MAX] = "max",
+                                        [CHANGE_FIGURES] = "max",
                                         [CHANGE_ADMIN] = "admin",
                                         [CHANGE_DROP] = "left",
                                         [CHANGE_WATCH] = "health"};
 
-    assert(!change->err && change->kind < COUNT_OF(words) && change->kind != CHANGE_MAX);
+    assert(!change->err && change->kind < COUNT_OF(words) && change->kind != CHANGE_FIGURES);
     if (!is_late(keeper, change)) {
         if (change->kind == CHANGE_PUT)
             apply_put(keeper, change);

@@ -17,7 +17,7 @@
 
 #define NODE_REPORT_FIGURE_MAX INT64_C(1000000000000000) /* any other figure */
 
-enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64 };
+enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64, RESOURCES_BYTES_MAX = 8192 };
 
 static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
                                            "draining", "offline",     NULL};
@@ -44,6 +44,11 @@ static const struct field fields[] = {
     ROW(role, STR, .max = 128),
     ROW(reserved_slots, INT, .max = NODE_REPORT_SLOTS_MAX),
     ROW(priority, INT, .max = 1000),
+    ROW(resources, JSON, .shape = "{number|[{any}]}",
+        .help = "what it has: {cpu: 8, mem_mb: 15000, gpus: [{id, model, vram_mb}]}"),
+    ROW(free, JSON, .shape = "{number|[{any}]}", .help = "how much of that is free now"),
+    ROW(ours, JSON, .shape = "{number|[{any}]}",
+        .help = "how much of it its jobs have, each at most what it needs"),
     ROW(max, INT, .max = NODE_REPORT_SLOTS_MAX),
     ROW(level, ENUM, .names = level_names),
     ROW(usage, JSON, .shape = "{any}"),
@@ -192,6 +197,11 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
                            "; together at most %d bytes.",
                            WARM_LOADED_MAX, WARM_LIST_BYTES_MAX);
     err = check_usage(report.usage, arena, why);
+    if (!err && (!json_is_null(report.free) || !json_is_null(report.ours))) {
+        struct resources any = {0}; /* what it declares is not known here: only how it is said */
+
+        err = resources_read_free(report.free, report.ours, arena, &any, why);
+    }
     if (err)
         return err;
     report.registers = report.max_concurrent_jobs != FIELD_OFF ||
@@ -237,7 +247,8 @@ static void marks_of(const struct node_report *report, uint32_t marks[NODE_MARKS
                             mark_str(report->name),
                             mark_str(report->role),
                             mark_json(report->raw_reserved),
-                            mark_json(report->raw_priority)};
+                            mark_json(report->raw_priority),
+                            mark_json(report->resources)};
 
     _Static_assert(COUNT_OF(all) == NODE_MARKS, "one mark for each fact");
     memcpy(marks, all, sizeof all);
@@ -444,6 +455,28 @@ static enum err merge_tags(const struct json *sent, const struct json *old, stru
     return ERR_OK;
 }
 
+static enum err take_resources(const struct json *value, struct facts *facts, struct problem *why)
+{
+    struct resources *resources;
+    enum err err;
+
+    if (json_is_null(value))
+        return ERR_OK;
+    if (json_raw(value).len > RESOURCES_BYTES_MAX)
+        return problem_set(why, ERR_BAD_FIELD, "resources", "resources must be at most %d bytes.",
+                           RESOURCES_BYTES_MAX);
+    resources = arena_new(&facts->arena, struct resources);
+    err = resources_read(value, &facts->arena, resources, why);
+    if (err || (!resources->count && !resources->gpu_count))
+        return err;
+    facts->resources = resources;
+    facts->resources_json = arena_str(&facts->arena, json_raw(value));
+    err = json_parse(facts->resources_json, &facts->arena, &value, why);
+    if (!err && resources->gpu_count)
+        facts->gpus = json_get(value, "gpus");
+    return err;
+}
+
 static void write_facts(struct facts *facts, struct str id)
 {
     struct buf buf = {0};
@@ -461,6 +494,8 @@ static void write_facts(struct facts *facts, struct str id)
     jsonw_kstr(&w, "agent_version", facts->agent_version);
     jsonw_kstr(&w, "name", facts->name);
     jsonw_kstr(&w, "role", facts->role);
+    if (facts->resources)
+        jsonw_kraw(&w, "resources", facts->resources_json);
     jsonw_end_obj(&w);
     assert(w.depth == 0 && id.len > 0);
     facts->json = arena_str(&facts->arena, buf_view(&buf));
@@ -509,6 +544,8 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
         err = read_types(types, facts, why);
     if (!err && !json_is_null(labels))
         err = read_labels(labels, why);
+    if (!err)
+        err = take_resources(or_before(report->resources, old, "resources"), facts, why);
     if (!err)
         err = merge_tags(report->tags, json_get(old, "tags"), facts, why);
     if (!err)

@@ -36,6 +36,9 @@ struct node_report {
     struct strs loaded_names; /* the same, read */
     const struct json *current_load;
     const struct json *running_jobs;
+    const struct json *resources; /* what it has; */
+    const struct json *free;      /* of that: what is free now, and what its jobs have of it */
+    const struct json *ours;
     int64_t taking; /* jobs it has received and not begun: their ACK may be under way */
     bool registers; /* see node_report_registers() */
     const struct json *namespaces; /* whose work it takes, as the rules say; NULL: all */

@@ -470,6 +470,8 @@ static struct facts *facts_of(const struct node_sync *view, const struct store_n
 static void take_figures(struct node_sync *view, struct node *node, const struct store_node *record,
                          bool first)
 {
+    struct resources resources;
+
     atomic_store(&node->own, record->own);
     atomic_store(&node->health, record->counts.health);
     atomic_store(&node->admin, record->admin);
@@ -478,7 +480,9 @@ static void take_figures(struct node_sync *view, struct node *node, const struct
     node->version = record->version;
     node->registered_ms = record->registered_ms;
     node->change_order = view->op.order;
-    counts_take(node, &record->counts, view->op.order, first);
+    counts_take(node, &record->counts, &record->left, view->op.order, first);
+    if (record->resources.len && resources_parse(record->resources, &resources))
+        counts_usable_put(node, &resources);
 }
 
 /* What somebody found out about it holds until it gives a new sign of life; our start, and our
@@ -645,7 +649,7 @@ static void compared(struct node_sync *view)
             want(view, record->id);
         if (!node)
             continue;
-        counts_take(node, &record->counts, op->order, false);
+        counts_take(node, &record->counts, &record->left, op->order, false);
         node_sync_live_take(view->live, node, &record->live, op->order);
     }
     for (size_t i = 0; (member = map_next(&view->members->by_id, &i));)

@@ -3,7 +3,9 @@
 #include "sched/registry.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
+#include "base/mem.h"
 #include "model/level.h"
 #include "sched/keeper.h"
 #include "sched/sched.h"
@@ -11,6 +13,69 @@
 #include "sched/warm_index.h"
 
 static void stored(struct store_op *op);
+
+/* What a heartbeat says is usable, in steps that noise does not cross. */
+static struct resources usable_now(const struct node *node, const struct resources *declared,
+                                   const struct node_report *report)
+{
+    struct resources before =
+        node ? counts_usable(node, declared) : *declared; /* of one nobody knows: all */
+    struct resources now = before;
+    struct arena arena = {0};
+
+    if (json_is_null(report->free))
+        return before;
+    /* How it is said was checked when it was read. */
+    if (resources_read_free(report->free, report->ours, &arena, &now, NULL))
+        now = before;
+    arena_free(&arena);
+    resources_settle(&now, &before);
+    return now;
+}
+
+static bool same_usable(const struct resources *a, const struct resources *b)
+{
+    assert(a->count == b->count && a->gpu_count == b->gpu_count);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->items[i].usable != b->items[i].usable)
+            return false;
+    for (size_t i = 0; i < a->gpu_count; i++)
+        if (a->gpus[i].usable_mb != b->gpus[i].usable_mb)
+            return false;
+    return true;
+}
+
+static bool has_other_usable(const struct snap_node *known, const struct node_report *report)
+{
+    const struct resources *declared = known->facts->resources;
+
+    if (!declared || json_is_null(report->free))
+        return false;
+    struct resources before = counts_usable(known->node, declared);
+    struct resources now = usable_now(known->node, declared, report);
+    return !same_usable(&before, &now);
+}
+
+static char *resources_text(const struct resources *resources)
+{
+    struct buf buf = {0};
+
+    resources_write(resources, &buf);
+    buf_char(&buf, 0);
+    return buf.at; /* buf_free() would free it */
+}
+
+/* With its facts the store is told all of what it has: it may have lost it, or never known. */
+static char *resources_of(const struct snap_node *known, const struct facts *facts,
+                          const struct node_report *report)
+{
+    if (facts->resources) {
+        struct resources now = usable_now(known ? known->node : NULL, facts->resources, report);
+
+        return resources_text(&now);
+    }
+    return known && !known->facts->resources ? NULL : mem_zeroed(1, 1);
+}
 
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why)
@@ -36,16 +101,24 @@ enum err registry_prepare(struct sched_loop *loop, const struct node_report *rep
                                   .node_id = report->node_id,
                                   .facts = facts,
                                   .own = own,
+                                  .resources = resources_of(known, facts, report),
                                   .report = *report};
     assert(own >= NODE_READY && own < NODE_HEALTH_COUNT);
     return ERR_OK;
 }
 
-void registry_prepare_max(const struct node_report *report, struct node *node,
-                          struct change *ret_change)
+void registry_prepare_figures(struct sched_loop *loop, const struct node_report *report,
+                              struct node *node, struct change *ret_change)
 {
-    *ret_change =
-        (struct change){.kind = CHANGE_MAX, .node = node, .node_id = node->id, .report = *report};
+    const struct snap_node *known = snapshot_of(loop->snapshot, node);
+
+    *ret_change = (struct change){
+        .kind = CHANGE_FIGURES, .node = node, .node_id = node->id, .report = *report};
+    if (known && has_other_usable(known, report)) {
+        struct resources now = usable_now(node, known->facts->resources, report);
+
+        ret_change->resources = resources_text(&now);
+    }
 }
 
 /* How many jobs it may have: what it said it would run now, never more than it registered. */
@@ -61,7 +134,8 @@ static void fill_op(struct change *change)
 {
     struct store_op *op = &change->op;
     const struct snap_node *known = snapshot_node(change->from->snapshot, change->node_id);
-    bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_MAX; /* the node itself */
+    /* the node itself */
+    bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_FIGURES;
 
     *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
                             .reply_to = change->from->inbox,
@@ -79,9 +153,11 @@ static void fill_op(struct change *change)
     /* What is not its to say stays as the store has it: our view of that may be old. */
     op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
     op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
+    says &= change->facts || change->report.max != FIELD_OFF;
     op->u.node_put.max =
         says ? bounded(change->report.max, change->facts ? change->facts : known->facts) : -1;
     op->u.node_put.facts = change->facts ? change->facts->json : STR_NONE;
+    op->u.node_put.resources = change->resources ? str_of(change->resources) : STR_NONE;
     op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
     op->u.node_put.admin = change->admin;
     op->u.node_put.admin_reason = change->admin_reason;
@@ -97,6 +173,8 @@ void registry_send(struct sched_loop *loop, struct change *change)
     /* In a shared store it may have come elsewhere a moment ago: then the store knows. */
     bool asks = change->kind == CHANGE_DROP && store_name(loop->sched->store);
     if (change->kind != CHANGE_PUT && !asks && !snapshot_node(loop->snapshot, change->node_id)) {
+        free(change->resources);
+        change->resources = NULL;
         change->err = problem_set(&change->why, ERR_NOT_FOUND, "node_id",
                                   "There is no node \"" STR_FMT "\".", STR_ARG(change->node_id));
         change->done(change);
@@ -106,15 +184,29 @@ void registry_send(struct sched_loop *loop, struct change *change)
     sched_send(loop, &change->op);
 }
 
+void registry_take_resources(struct node *node, struct change *change)
+{
+    struct resources resources;
+
+    if (change->resources && resources_parse(str_of(change->resources), &resources))
+        counts_usable_put(node, &resources);
+    free(change->resources);
+    change->resources = NULL;
+}
+
 /* No membership changes with it: no new snapshot is needed. */
-static void take_max(struct change *change)
+static void take_figures(struct change *change)
 {
     struct node *node = change->node;
 
     assert(node && change->op.counts.max >= 0);
     int32_t before = atomic_exchange(&node->max, change->op.counts.max);
+    bool more = change->op.counts.max > before || change->resources;
 
-    if (change->op.counts.max > before)
+    if (change->resources)
+        counts_take(node, &change->op.counts, &change->op.left, change->op.order, false);
+    registry_take_resources(node, change);
+    if (more)
         keeper_freed(change->from->sched->keeper, node);
     change->done(change);
 }
@@ -125,8 +217,8 @@ static void stored(struct store_op *op)
 
     assert(op->reply_to == change->from->inbox);
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
-    if (!change->err && change->kind == CHANGE_MAX) {
-        take_max(change);
+    if (!change->err && change->kind == CHANGE_FIGURES) {
+        take_figures(change);
         return;
     }
     if (!change->err) {
@@ -139,7 +231,9 @@ static void stored(struct store_op *op)
     else
         problem_set(&change->why, change->err, "", "%s.", err_title(change->err));
     facts_unref(change->facts);
+    free(change->resources);
     change->facts = NULL;
+    change->resources = NULL;
     change->done(change);
 }
 
@@ -228,7 +322,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node
                 (int32_t)node_effective(own, NODE_READY, admin);
     if (back || node_report_is_news(report, node))
         return BEAT_NEWS;
-    return report->max != FIELD_OFF && bounded(report->max, known->facts) != atomic_load(&node->max)
-               ? BEAT_MAX
-               : BEAT_TAKEN;
+    bool new_max =
+        report->max != FIELD_OFF && bounded(report->max, known->facts) != atomic_load(&node->max);
+    return new_max || has_other_usable(known, report) ? BEAT_FIGURES : BEAT_TAKEN;
 }

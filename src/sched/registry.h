@@ -8,11 +8,11 @@
 #include "sched/sched.h"
 
 enum change_kind {
-    CHANGE_PUT,   /* register, or a heartbeat with news */
-    CHANGE_MAX,   /* what it would run right now */
-    CHANGE_ADMIN, /* drain, undrain, cordon */
-    CHANGE_DROP,  /* deregister, forgotten */
-    CHANGE_WATCH, /* what the keeper makes of its silence; offline = lost = a new epoch */
+    CHANGE_PUT,     /* register, or a heartbeat with news */
+    CHANGE_FIGURES, /* what it would run right now, what of its resources is usable */
+    CHANGE_ADMIN,   /* drain, undrain, cordon */
+    CHANGE_DROP,    /* deregister, forgotten */
+    CHANGE_WATCH,   /* what the keeper makes of its silence; offline = lost = a new epoch */
 };
 
 struct change {
@@ -27,6 +27,9 @@ struct change {
     enum node_health watch; /* WATCH */
     bool without_runs;      /* PUT: it is back and has none of what it ran: a new epoch */
     struct str admin_reason;
+    /* PUT, FIGURES: what of its resources is usable, see resources_write(); ours until it is over;
+     * NULL: as it was */
+    char *resources;
     struct node_report report;           /* PUT: to remember its marks */
     enum err err;                        /* answer */
     struct problem why;                  /* answer */
@@ -38,8 +41,8 @@ struct change {
 /* Fills the change from a report; checks it against what is known. Nothing is sent yet. */
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why);
-void registry_prepare_max(const struct node_report *report, struct node *node,
-                          struct change *ret_change);
+void registry_prepare_figures(struct sched_loop *loop, const struct node_report *report,
+                              struct node *node, struct change *ret_change);
 /* Sends it; done() is called once, whatever happens. */
 void registry_send(struct sched_loop *loop, struct change *change);
 
@@ -49,11 +52,13 @@ bool registry_came_back_empty(const struct sched_loop *loop, const struct node_r
 enum registry_beat {
     BEAT_TAKEN,   /* nothing new: done */
     BEAT_NEWS,    /* prepare and send a change */
-    BEAT_MAX,     /* only what it would run now differs: prepare_max and send */
+    BEAT_FIGURES, /* only what it would run now, or what is usable, differs: prepare_figures */
     BEAT_UNKNOWN, /* no such node */
 };
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
                                       const struct node_report_load *load);
+/* What of its resources is usable, once the store knows. */
+void registry_take_resources(struct node *node, struct change *change);
 /* Level, usage and what is loaded, of a report, into the live figures. */
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report);
 void registry_take_usage(struct node *node, struct str usage); /* JSON */

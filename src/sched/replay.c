@@ -215,6 +215,7 @@ static void put_again(struct entry *entry, int64_t now_ms)
                             .arena = &entry->arena};
     op->u.put.spec = record->spec;
     op->u.put.type = spec.type;
+    op->u.put.demand = spec.demand_text;
     op->u.put.idem = record->idem;
     op->u.put.fingerprint = record->fingerprint;
     op->u.put.max_attempts = record->head.max_attempts;

@@ -215,7 +215,79 @@ static bool is_older(uint64_t a, uint64_t b)
     return a != b && ((b - a) & ORDER_MASK) < 1ull << (COUNTS_ORDER_BITS - 1);
 }
 
-void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool first)
+static uint32_t shape_of(size_t count, size_t gpu_count)
+{
+    return (uint32_t)(count << 8 | gpu_count);
+}
+
+static void take_left(struct node_resources *to, const struct resources_left *left)
+{
+    for (size_t i = 0; i < left->count; i++)
+        atomic_store_explicit(&to->left[i], left->left[i], memory_order_relaxed);
+    for (size_t i = 0; i < left->gpu_count; i++)
+        atomic_store_explicit(&to->gpu_left[i], left->gpu_left[i], memory_order_relaxed);
+    atomic_store_explicit(&to->shared, left->shared, memory_order_relaxed);
+    atomic_store_explicit(&to->left_shape, shape_of(left->count, left->gpu_count),
+                          memory_order_relaxed);
+}
+
+bool counts_left(const struct node *node, const struct resources *declared,
+                 struct resources_left *ret_left)
+{
+    const struct node_resources *from = &node->resources;
+    uint32_t shape = atomic_load_explicit(&from->left_shape, memory_order_relaxed);
+
+    if (!shape || shape != shape_of(declared->count, declared->gpu_count))
+        return false;
+    *ret_left = (struct resources_left){
+        .count = (uint8_t)declared->count,
+        .gpu_count = (uint8_t)declared->gpu_count,
+        .shared = atomic_load_explicit(&from->shared, memory_order_relaxed)};
+    for (size_t i = 0; i < declared->count; i++)
+        ret_left->left[i] = atomic_load_explicit(&from->left[i], memory_order_relaxed);
+    for (size_t i = 0; i < declared->gpu_count; i++)
+        ret_left->gpu_left[i] = atomic_load_explicit(&from->gpu_left[i], memory_order_relaxed);
+    return true;
+}
+
+void counts_usable_put(struct node *node, const struct resources *resources)
+{
+    struct node_resources *to = &node->resources;
+
+    for (size_t i = 0; i < resources->count; i++)
+        atomic_store_explicit(&to->usable[i], resources->items[i].usable, memory_order_relaxed);
+    for (size_t i = 0; i < resources->gpu_count; i++)
+        atomic_store_explicit(&to->gpu_usable[i], resources->gpus[i].usable_mb,
+                              memory_order_relaxed);
+    atomic_store_explicit(&to->usable_shape, shape_of(resources->count, resources->gpu_count),
+                          memory_order_relaxed);
+}
+
+static int32_t at_most(int32_t figure, int32_t most)
+{
+    return figure < most ? figure : most;
+}
+
+struct resources counts_usable(const struct node *node, const struct resources *declared)
+{
+    const struct node_resources *from = &node->resources;
+    uint32_t shape = atomic_load_explicit(&from->usable_shape, memory_order_relaxed);
+    struct resources usable = *declared;
+
+    if (shape != shape_of(declared->count, declared->gpu_count))
+        return usable;
+    for (size_t i = 0; i < usable.count; i++)
+        usable.items[i].usable = at_most(
+            atomic_load_explicit(&from->usable[i], memory_order_relaxed), usable.items[i].capacity);
+    for (size_t i = 0; i < usable.gpu_count; i++)
+        usable.gpus[i].usable_mb =
+            at_most(atomic_load_explicit(&from->gpu_usable[i], memory_order_relaxed),
+                    usable.gpus[i].vram_mb);
+    return usable;
+}
+
+void counts_take(struct node *node, const struct lease_node *counts,
+                 const struct resources_left *left, uint64_t order, bool first)
 {
     uint64_t old = atomic_load_explicit(&node->counts, memory_order_relaxed);
     uint64_t word = pack((uint64_t)counts->reserved, (uint64_t)counts->running, order);
@@ -229,6 +301,8 @@ void counts_take(struct node *node, const struct lease_node *counts, uint64_t or
     while (!atomic_compare_exchange_weak_explicit(&node->counts, &old, word, memory_order_relaxed,
                                                   memory_order_relaxed));
     atomic_store_explicit(&node->epoch, counts->epoch, memory_order_relaxed);
+    if (left && (left->count || left->gpu_count))
+        take_left(&node->resources, left);
 }
 
 void counts_take_of(const struct snapshot *snapshot, struct str node_id, const struct store_op *op)
@@ -236,7 +310,7 @@ void counts_take_of(const struct snapshot *snapshot, struct str node_id, const s
     const struct snap_node *member = snapshot_node(snapshot, node_id);
 
     if (member)
-        counts_take(member->node, &op->counts, op->order, false);
+        counts_take(member->node, &op->counts, &op->left, op->order, false);
 }
 
 void counts_full(struct node *node)

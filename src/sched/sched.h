@@ -203,12 +203,22 @@ static inline int32_t counts_load(const struct node *node)
     return now.reserved + now.running + atomic_load_explicit(&node->pending, memory_order_relaxed);
 }
 
-/* Takes over an answer's counters unless newer ones are known; the first ones of a node (`first`)
- * in any case. All counters are read once a second, so 24 bits always tell which is newer. */
-void counts_take(struct node *node, const struct lease_node *counts, uint64_t order, bool first);
+/* Takes over an answer's counters, and what is left of resources (NULL, or of none: not told),
+ * unless newer ones are known; the first ones of a node (`first`) in any case. All counters are
+ * read once a second, so 24 bits always tell which is newer. */
+void counts_take(struct node *node, const struct lease_node *counts,
+                 const struct resources_left *left, uint64_t order, bool first);
 /* The same of a node that may not be there any more. */
 void counts_take_of(const struct snapshot *snapshot, struct str node_id, const struct store_op *op);
 /* The store said FULL: show it as full until it tells more. */
 void counts_full(struct node *node);
+
+/* What is left of a node's resources as far as is known; false: nothing is known of them. */
+bool counts_left(const struct node *node, const struct resources *declared,
+                 struct resources_left *ret_left);
+/* What is usable of them: noted when it became true in the store; and what was noted, `declared`
+ * where nothing was. */
+void counts_usable_put(struct node *node, const struct resources *resources);
+struct resources counts_usable(const struct node *node, const struct resources *declared);
 
 #endif

@@ -76,10 +76,13 @@ void settle_start(struct settle *settle)
     op->u.settle.reason = settle->reason;
     op->u.settle.result = settle->result;
     op->u.settle.command = settle->command;
+    op->u.settle.hold_key = settle->hold_key;
+    op->u.settle.hold_key_ms = settle->hold_key_ms;
     op->u.settle.owner = store_number(settle->loop->sched->store);
     op->u.settle.hold_ms = SCHED_HOLD_MS;
     if (settle->kind != SETTLE_ACK) {
-        bool refusal = settle->kind == SETTLE_FAIL && job_reason_is_refusal(settle->reason);
+        bool refusal = settle->kind == SETTLE_FAIL && !settle->hold_key.at &&
+                       job_reason_is_refusal(settle->reason);
 
         op->u.settle.outcome = refusal               ? STORE_REFUSED
                                : is_given_up(settle) ? STORE_CANCEL
@@ -245,7 +248,7 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
     assert(op->verb == STORE_COMMIT || op->verb == STORE_FINISH);
     if (!member)
         return;
-    counts_take(member->node, &op->counts, op->order, false);
+    counts_take(member->node, &op->counts, &op->left, op->order, false);
     if (op->node.at)
         registry_alive(loop, member->node);
     if (op->verb != STORE_FINISH)

@@ -20,6 +20,10 @@ struct settle {
     struct str reason;
     struct str result; /* JSON; at == NULL: none */
     bool command;      /* DONE, FAIL: of a command that came with the job */
+    /* FAIL: it ran into a bound of this key of its own, which is held for so long; at == NULL: it
+     * did not. */
+    struct str hold_key;
+    int64_t hold_key_ms;
     void (*done)(struct settle *settle);
     void *user;
     /* the answer */

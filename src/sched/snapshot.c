@@ -50,6 +50,19 @@ void facts_unref(struct facts *facts)
     free(facts);
 }
 
+const struct json *facts_gpu_model(const struct facts *facts, int32_t id)
+{
+    const struct json *item = json_first(facts->gpus);
+
+    for (uint32_t i = 0; facts->gpus && i < facts->gpus->count; i++, item = json_next(item)) {
+        int64_t of;
+
+        if (json_int(json_get(item, "id"), &of) && of == id)
+            return json_type(json_get(item, "model")) == JSON_STR ? json_get(item, "model") : NULL;
+    }
+    return NULL;
+}
+
 static const struct node *node_of(const struct str *item)
 {
     return item ? container_of(item, struct node, id) : NULL;

@@ -14,12 +14,24 @@
 #include "base/map.h"
 #include "model/node.h"
 #include "model/pool.h"
+#include "model/resources.h"
 #include "model/warm.h"
 #include "sched/snap_list.h"
 
 enum {
     NODE_RING = 100, /* the last jobs health_score looks at */
-    NODE_MARKS = 14, /* fields of a registration, see node_report.c */
+    NODE_MARKS = 15, /* fields of a registration, see node_report.c */
+};
+
+/* What is known of a node's resources, in the order of its facts'. Each figure is true by itself;
+ * the shape tells of how many names and GPUs they are, 0: nothing was told yet. */
+struct node_resources {
+    _Atomic int32_t pending; /* reserves of this instance under way that ask for some */
+    _Atomic uint32_t left_shape;
+    _Atomic uint32_t shared;
+    _Atomic int32_t left[RESOURCES_MAX], gpu_left[RESOURCES_GPUS_MAX];
+    _Atomic uint32_t usable_shape; /* by measurement, as it was last put into the store */
+    _Atomic int32_t usable[RESOURCES_MAX], gpu_usable[RESOURCES_GPUS_MAX];
 };
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
@@ -72,6 +84,7 @@ struct node {
     uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
+    struct node_resources resources;
 };
 
 /* What a node registered: immutable, shared by the versions that hold it. */
@@ -84,8 +97,11 @@ struct facts {
     struct str tags;     /* JSON object text: what UpdateTerminalInfo sets */
     struct str agent_version;
     struct str name, role;
-    const struct json *label_values; /* parsed `labels` */
-    const struct json *namespaces;   /* whose work it takes, as the rules say; NULL: all */
+    const struct json *label_values;   /* parsed `labels` */
+    const struct json *namespaces;     /* whose work it takes, as the rules say; NULL: all */
+    const struct resources *resources; /* declared; NULL: none */
+    struct str resources_json;         /* the same as it was said; at == NULL: likewise */
+    const struct json *gpus;           /* of that: the list, with the models; NULL: none */
     int32_t max_concurrent_jobs;
     int32_t reserved_slots; /* of its slots, kept for interactive jobs */
     int64_t priority;       /* of the server: lower is asked first where a route does not say */
@@ -96,6 +112,8 @@ struct facts {
 struct facts *facts_new(void);
 struct facts *facts_ref(struct facts *facts);
 void facts_unref(struct facts *facts); /* NULL is fine */
+/* What its GPU is called, a text; NULL: it was not said. */
+const struct json *facts_gpu_model(const struct facts *facts, int32_t id);
 
 struct snap_node {
     struct node *node; /* NULL: nobody has this number */

@@ -11,7 +11,12 @@
 #include "model/pool.h"
 #include "model/trace.h"
 
-enum { HEAD_MAX = 128, TEXT_MAX = 256, REF_MAX = 4096, DAY_MS = 24 * 3600 * 1000 };
+enum {
+    HEAD_MAX = 160 + 3 * RESOURCES_GPUS_MAX,
+    TEXT_MAX = 256,
+    REF_MAX = 4096,
+    DAY_MS = 24 * 3600 * 1000
+};
 
 static const struct field option_fields[] = {
     FIELD_ROW(spec_options, require_tts, BOOL),
@@ -53,6 +58,10 @@ static const struct field fields[] = {
         .help = "a selector, what its node must be like: zone in (eu,us), !spot"),
     ROW(prefers, JSON, BOTH | SPEC_SHOWN_SET, "[\"whisper-v3\"]", .shape = "[string]",
         .help = "names of what had better be loaded on its node; a wish, no condition"),
+    ROW(needs, JSON, BOTH | SPEC_SHOWN_SET, "{\"slots\":2}", .shape = "{number}",
+        .help = "how much of which resources of its node it takes: {cpu: 1.5, mem_mb: 6000}"),
+    ROW(keys, JSON, BOTH | SPEC_SHOWN_SET, "[\"tenant:acme\"]", .shape = "[string]",
+        .help = "whose limits it counts against; the queue takes turns by the first"),
     ROW(interactive, BOOL, SPEC_TASK | SPEC_SHOWN_SET, "true"),
     ROW(queue_ms, MS, SPEC_TASK | SPEC_SHOWN_SET, "30000", .max = DAY_MS,
         .help = "how long it may wait for a slot"),
@@ -147,6 +156,79 @@ static enum err read_prefers(struct spec *spec, struct arena *arena, struct prob
     return ERR_OK;
 }
 
+/* Of what is kept, and of a request once its defaults are in it. */
+static enum err read_demand(struct spec *spec, struct arena *arena, struct problem *why)
+{
+    struct demand demand = demand_plain;
+    struct demand *own;
+    enum err err;
+
+    if (json_is_null(spec->needs) && json_is_null(spec->keys))
+        return ERR_OK;
+    err = demand_read_needs(spec->needs, arena, &demand, why);
+    if (!err)
+        err = demand_read_keys(spec->keys, arena, &demand, why);
+    if (err || demand_is_plain(&demand))
+        return err;
+    struct buf text = spare_take();
+    demand_write(&demand, &text);
+    own = arena_new(arena, struct demand);
+    *own = demand;
+    spec->demand = own;
+    spec->demand_text = arena_str(arena, buf_view(&text));
+    spare_give(&text);
+    return ERR_OK;
+}
+
+static const struct spec_type *find_type(const struct spec_types *types, struct str type)
+{
+    size_t low = 0, high = types ? types->count : 0;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = str_cmp(types->rows[middle].type, type);
+
+        if (order == 0)
+            return &types->rows[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* What its type needs, and what it says itself over that: kept with the job, so that one that waits
+ * does not change with the configuration. */
+static enum err take_defaults(struct spec *spec, const struct spec_types *types,
+                              struct arena *arena, struct problem *why)
+{
+    const struct spec_type *row = find_type(types, spec_node_type(spec));
+    struct demand demand = demand_plain;
+    enum err err;
+
+    if (!row)
+        return ERR_OK;
+    if (json_is_null(spec->keys))
+        spec->keys = row->keys;
+    err = demand_read_needs(row->needs, arena, &demand, why);
+    if (!err)
+        err = demand_read_needs(spec->needs, arena, &demand, why);
+    if (!err) {
+        struct buf text = spare_take();
+        struct jsonw w = jsonw_to(&text);
+
+        demand_write_needs(&demand, &w);
+        err = json_parse(arena_str(arena, buf_view(&text)), arena, &spec->needs, why);
+        spare_give(&text);
+        if (!err && spec->needs->count == 0)
+            spec->needs = NULL;
+    }
+    spec->demand = NULL;
+    spec->demand_text = STR_NONE;
+    return err ? err : read_demand(spec, arena, why);
+}
+
 static enum err read_fields(const struct json *body, struct arena *arena, struct spec *spec,
                             struct problem *why)
 {
@@ -171,7 +253,8 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
                            ARGV_BYTES_EACH);
     if (!argv_secrets(spec->secrets, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
-    return read_prefers(spec, arena, why);
+    err = read_prefers(spec, arena, why);
+    return err ? err : read_demand(spec, arena, why);
 }
 
 static enum err missing(struct problem *why, const char *name)
@@ -216,6 +299,9 @@ enum err spec_read_f2f(const struct json *body, const struct spec_author *author
     spec.submitted_by = author->name;
     assert(spec.src.len && spec.tgt.len);
     spec.queue_ms = 0; /* face to face is refused at once when all are full */
+    err = take_defaults(&spec, author->types, arena, why);
+    if (err)
+        return err;
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
@@ -239,6 +325,9 @@ enum err spec_read_task(const struct json *body, const struct spec_author *autho
                            "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
     spec.retried_from = STR_NONE;
     spec.submitted_by = author->name;
+    err = take_defaults(&spec, author->types, arena, why);
+    if (err)
+        return err;
     write_spec(&spec, arena);
     *ret_spec = spec;
     return ERR_OK;
@@ -306,13 +395,27 @@ struct store_account spec_account(const struct spec *spec)
     return (struct store_account){.name = spec->submitted_by, .bytes = (int64_t)spec->json.len};
 }
 
-uint64_t spec_lane(const struct spec *spec)
+/* A number that only this text has, as far as anybody can tell; never 0. */
+static uint64_t number_of(struct str text)
 {
     enum { DIGITS = 16 };
-    struct buf text = {0};
     char digest[DIGEST_HEX + 1];
+    uint64_t number;
+
+    digest_sha256_hex(text, digest);
+    digest[DIGITS] = 0;
+    number = strtoull(digest, NULL, 16);
+    return number ? number : 1;
+}
+
+static uint64_t lane_of(const struct spec *spec, struct str demand)
+{
+    struct buf text = spare_take();
     uint64_t lane;
 
+    /* Neither a type nor its namespace is "needs", and how long the demand is stands before it. */
+    if (demand.len)
+        buf_fmt(&text, "needs %zu " STR_FMT " ", demand.len, STR_ARG(demand));
     /* No language and no type has a space in it, and what may have one is last. */
     if (spec->f2f)
         buf_fmt(&text, STR_FMT " " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->type),
@@ -322,11 +425,52 @@ uint64_t spec_lane(const struct spec *spec)
         buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
     if (!spec->f2f)
         selector_canonical(&spec->selector, &text);
-    digest_sha256_hex(buf_view(&text), digest);
+    lane = number_of(buf_view(&text));
+    spare_give(&text);
+    return lane;
+}
+
+uint64_t spec_lane(const struct spec *spec)
+{
+    return lane_of(spec, spec->demand_text);
+}
+
+uint64_t spec_fit(const struct spec *spec)
+{
+    struct demand keyless;
+    struct buf text = {0};
+    uint64_t fit;
+
+    if (!spec->demand || !spec->demand->key_count)
+        return spec_lane(spec);
+    keyless = *spec->demand;
+    keyless.key_count = 0;
+    demand_write(&keyless, &text);
+    fit = lane_of(spec, buf_view(&text));
     buf_free(&text);
-    digest[DIGITS] = 0;
-    lane = strtoull(digest, NULL, 16);
-    return lane ? lane : 1;
+    return fit;
+}
+
+bool spec_has_needs(const struct spec *spec)
+{
+    const struct demand *demand = spec->demand;
+
+    return demand && (demand->need_count || demand->gpus || demand->vram_mb);
+}
+
+void spec_gpus_write(uint64_t gpus, struct buf *to)
+{
+    char mark = '[';
+
+    for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+        if (gpus >> id & 1) {
+            buf_char(to, mark);
+            buf_int(to, id);
+            mark = ',';
+        }
+    if (mark == '[')
+        buf_char(to, mark);
+    buf_char(to, ']');
 }
 
 struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
@@ -347,6 +491,10 @@ struct str spec_message(const struct spec *spec, const struct store_head *head, 
     buf_int(&buf, head->dispatched_ms);
     buf_str(&buf, STR(",\"deadline_ms\":"));
     buf_int(&buf, head->due_ms);
+    if (head->gpus) {
+        buf_str(&buf, STR(",\"gpus\":"));
+        spec_gpus_write(head->gpus, &buf);
+    }
     buf_char(&buf, ',');
     assert(buf.len < HEAD_MAX);
     buf_add(&buf, rest.at + 1, rest.len - 1); /* behind its brace */

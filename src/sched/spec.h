@@ -3,6 +3,7 @@
 #define SCHED_SPEC_H
 
 #include "base/schema.h"
+#include "model/demand.h"
 #include "model/namespace.h"
 #include "model/selector.h"
 #include "model/warm.h"
@@ -45,6 +46,9 @@ struct spec {
     const struct json *prefers;              /* names of what had better be loaded where it goes */
     uint32_t prefer_marks[WARM_PREFERS_MAX]; /* the same, see model/warm.h */
     uint32_t prefer_count;
+    const struct json *needs, *keys; /* with the defaults of its type */
+    const struct demand *demand;     /* the same, read; NULL: one slot and no keys */
+    struct str demand_text;          /* see demand_write(); at == NULL likewise */
     int64_t queue_ms, timeout_ms;
     int64_t max_attempts; /* FIELD_OFF: the configured one */
     struct str callback_url;
@@ -56,10 +60,22 @@ struct spec {
 
 enum { SPEC_PRIORITY_F2F = 7, SPEC_PRIORITY_TASK = 5 };
 
+/* What jobs of a type need and which keys they have, unless they say so themselves. */
+struct spec_type {
+    struct str type; /* as nodes know it */
+    const struct json *needs, *keys;
+};
+
+struct spec_types {
+    const struct spec_type *rows; /* by type */
+    size_t count;
+};
+
 /* Whoever sent the body; it does not say so itself. */
 struct spec_author {
     struct str name; /* of a token; at == NULL: there are none */
     struct namespace_view view;
+    const struct spec_types *types; /* NULL: there are none */
 };
 enum err spec_read_f2f(const struct json *body, const struct spec_author *author,
                        struct arena *arena, struct spec *ret_spec, struct problem *why);
@@ -79,9 +95,21 @@ enum err spec_again(struct str json, uint64_t retried_from, struct str submitted
                     struct arena *arena, struct spec *ret_spec, struct problem *why);
 /* For whom it waits, without bounds. */
 struct store_account spec_account(const struct spec *spec);
-/* The number of the lane in which it waits, never 0: everything that decides who may take it. The
- * same in every instance and after every restart, and nobody can make other work share it. */
+/* The number of the lane in which it waits, never 0: everything that decides who may take it, and
+ * when. The same in every instance and after every restart, and nobody can make other work share
+ * it. */
 uint64_t spec_lane(const struct spec *spec);
+/* The same without its keys: whoever may take one may take all of the same number. */
+uint64_t spec_fit(const struct spec *spec);
+/* Does it ask for more than slots? */
+bool spec_has_needs(const struct spec *spec);
+/* Slots it takes. */
+static inline int32_t spec_slots(const struct spec *spec)
+{
+    return spec->demand ? spec->demand->slots : 1;
+}
+/* The ids of a set of GPUs as a JSON list. */
+void spec_gpus_write(uint64_t gpus, struct buf *to);
 /* The message to the node, in the arena: the type as it knows it, its namespace beside it, and not
  * what is not its business (callback_url). */
 struct str spec_message(const struct spec *spec, const struct store_head *head,

@@ -86,11 +86,17 @@ static struct store_bounds bounds_of(const struct submit *submit)
 }
 
 /* Is it one of the bounds that keeps it from waiting? Then submit->why says which. */
-static bool is_out_of_bounds(struct submit *submit, enum err err)
+static bool is_out_of_bounds(struct submit *submit, const struct store_op *op)
 {
     struct store_bounds bounds = bounds_of(submit);
+    enum err err = op->err;
 
-    if (err == ERR_QUEUE_FULL)
+    if (err == ERR_LIMITED) {
+        submit->dispatch->block = op->verb == STORE_PUT ? op->u.put.block : op->u.wait.block;
+        metric_add_label(METRIC_LIMITED, limit_why_name(submit->dispatch->block.why), 1);
+        dispatch_refuse(submit->dispatch, err);
+        submit->why = submit->dispatch->why;
+    } else if (err == ERR_QUEUE_FULL)
         problem_set(&submit->why, ERR_QUEUE_FULL, "",
                     "%lld jobs that ask for the same wait already (queue_max).",
                     (long long)bounds.lane_max);
@@ -152,7 +158,7 @@ static void put(struct store_op *op)
     struct store_record record = {.head = op->head};
 
     dispatch->head = op->head;
-    if (is_out_of_bounds(submit, op->err)) {
+    if (is_out_of_bounds(submit, op)) {
         submit_over(submit, submit->why.err);
     } else if (op->err) {
         submit_failed(submit, op->err);
@@ -185,7 +191,7 @@ static void waited(struct store_op *op)
     struct submit *submit = dispatch->user;
     struct store_record record = {.head = op->head, .history = dispatch->record.history};
 
-    if (is_out_of_bounds(submit, op->err)) {
+    if (is_out_of_bounds(submit, op)) {
         abandon(submit);
     } else if (op->err == ERR_STALE) {
         went_on(submit, &op->head);
@@ -239,6 +245,7 @@ static void enqueue(struct submit *submit)
                             .arena = dispatch->arena};
     op->u.put.spec = dispatch->spec.json;
     op->u.put.type = dispatch->spec.type;
+    op->u.put.demand = dispatch->spec.demand_text;
     op->u.put.idem = dispatch->idem;
     op->u.put.fingerprint = dispatch->fingerprint;
     op->u.put.max_attempts = dispatch->max_attempts;
@@ -256,7 +263,9 @@ static void dispatched(struct dispatch *dispatch)
 {
     struct submit *submit = dispatch->user;
 
-    if (dispatch->err == ERR_ALL_FULL && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
+    bool later = dispatch->err == ERR_ALL_FULL || dispatch->err == ERR_LIMITED;
+
+    if (later && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
         enqueue(submit);
         return;
     }

@@ -44,7 +44,9 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
                            const struct json *body, bool f2f, struct submit **ret_submit,
                            struct problem *why)
 {
-    struct spec_author author = {.name = name_of(by), .view = token_view(by)};
+    struct spec_author author = {.name = name_of(by),
+                                 .view = token_view(by),
+                                 .types = &worker->server->settings->type_defaults};
     struct spec spec;
     enum err err = f2f ? spec_read_f2f(body, &author, arena, &spec, why)
                        : spec_read_task(body, &author, arena, &spec, why);
@@ -93,6 +95,17 @@ static bool shows_whys(enum err err)
            err == ERR_QUOTA;
 }
 
+/* Which key it is that keeps the job from starting, and why. */
+static void block_write(struct jsonw *w, const struct dispatch *dispatch)
+{
+    const struct limit_block *block = &dispatch->block;
+
+    jsonw_kstr(w, "key", dispatch_limited_key(dispatch));
+    jsonw_kstr(w, "why", str_of(limit_why_name(block->why)));
+    jsonw_kint(w, "limit", block->limit);
+    jsonw_kint(w, "used", block->used);
+}
+
 /* What a refusal tells more: reasons, and under which id its explanation is found. */
 static void refusal_write(struct jsonw *w, const struct submit *submit)
 {
@@ -101,8 +114,10 @@ static void refusal_write(struct jsonw *w, const struct submit *submit)
 
     if (shows_whys(err))
         whys_write(w, submit->dispatch);
-    if (!shows_whys(err) && err != ERR_NO_CAPABLE_NODE && err != ERR_PREFERRED_NOT_CAPABLE &&
-        err != ERR_UNKNOWN)
+    if (err == ERR_LIMITED)
+        block_write(w, submit->dispatch);
+    if (!shows_whys(err) && err != ERR_LIMITED && err != ERR_NO_CAPABLE_NODE &&
+        err != ERR_PREFERRED_NOT_CAPABLE && err != ERR_UNKNOWN)
         return;
     job_id_text(submit->dispatch->job, id);
     jsonw_kstr(w, "job_id", str_of(id));
@@ -130,6 +145,9 @@ static void answer(struct submit *submit)
         call->about_node = submit->dispatch->node->id;
     if (submit->err) {
         struct buf refusal = {0};
+
+        if (submit->err == ERR_LIMITED)
+            call->retry_after_s = (submit->dispatch->block.retry_ms + 999) / 1000;
         struct jsonw w = call_problem_begin(call, &refusal, &submit->why);
 
         refusal_write(&w, submit);

@@ -121,6 +121,63 @@ static void say_route(struct buf *to, const struct scene *scene)
     buf_fmt(to, "The route of type " STR_FMT " does not name it.", STR_ARG(scene->tgt));
 }
 
+/* Which need it is, and how much of it is asked for. */
+static bool lack_of(const struct scene *scene, struct resources_short *ret_lack)
+{
+    const struct dispatch_lack *lack = &scene->look->lack;
+    const struct demand *demand = scene->style->spec ? scene->style->spec->demand : NULL;
+    struct str name = STR_NONE;
+
+    if (!demand || lack->what == NEEDS_UNKNOWN)
+        return false;
+    *ret_lack = (struct resources_short){.left = lack->left, .of = lack->of, .gpu = lack->gpu};
+    if (lack->what >= NEEDS_NAMED) {
+        size_t at = (size_t)(lack->what - NEEDS_NAMED);
+
+        if (at >= demand->need_count)
+            return false;
+        name = demand->needs[at].name;
+        ret_lack->needed = demand->needs[at].amount;
+    } else {
+        name = lack->what == NEEDS_SLOTS  ? STR("slots")
+               : lack->what == NEEDS_GPUS ? STR("gpus")
+                                          : STR("vram_mb");
+        ret_lack->needed = lack->what == NEEDS_SLOTS  ? demand->slots
+                           : lack->what == NEEDS_GPUS ? demand->gpus
+                                                      : demand->vram_mb;
+    }
+    return str_copy(name, ret_lack->name, sizeof ret_lack->name);
+}
+
+static void say_small(struct buf *to, const struct scene *scene)
+{
+    struct resources_short lack;
+
+    if (!lack_of(scene, &lack))
+        buf_str(to, STR("It has less than the job needs, even when it is idle."));
+    else if (lack.of == 0)
+        buf_fmt(to, "It has no %s.", str_is(str_of(lack.name), "vram_mb") ? "GPU" : lack.name);
+    else {
+        buf_fmt(to, "It has only ");
+        demand_write_amount(str_of(lack.name), lack.of, to);
+        buf_fmt(to, " %s, and the job needs ", lack.name);
+        demand_write_amount(str_of(lack.name), lack.needed, to);
+        buf_char(to, '.');
+    }
+}
+
+static void say_resources(struct buf *to, const struct scene *scene)
+{
+    struct resources_short lack;
+
+    if (!lack_of(scene, &lack)) {
+        buf_str(to, STR("Too little is left there of what the job needs."));
+        return;
+    }
+    resources_short_text(&lack, to);
+    buf_char(to, '.');
+}
+
 static void say_namespace(struct buf *to, const struct scene *scene)
 {
     buf_str(to, STR("The server's configuration keeps it for other namespaces."));
@@ -245,6 +302,8 @@ static say *const sentences[EXPLAIN_COUNT] = {[WHY_NOT_READY] = say_ready,
                                               [WHY_LEVEL] = say_level,
                                               [WHY_ROUTE] = say_route,
                                               [WHY_NAMESPACE] = say_namespace,
+                                              [WHY_TOO_SMALL] = say_small,
+                                              [WHY_RESOURCES] = say_resources,
                                               [WHY_BREAKER] = say_breaker,
                                               [EXPLAIN_CHOSEN] = say_chosen,
                                               [EXPLAIN_BEHIND] = say_behind,
@@ -287,6 +346,16 @@ static void figures_write(struct jsonw *w, const struct dispatch_look *look, boo
         jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
 }
 
+/* As people write it: cpu in cores. */
+static void amount_write(struct jsonw *w, const char *key, struct str name, int32_t amount)
+{
+    struct buf number = {0};
+
+    demand_write_amount(name, amount > 0 ? amount : 0, &number);
+    jsonw_kraw(w, key, buf_view(&number));
+    buf_free(&number);
+}
+
 /* What belongs to one reason alone. */
 static void more_write(struct jsonw *w, const struct scene *scene)
 {
@@ -296,6 +365,21 @@ static void more_write(struct jsonw *w, const struct scene *scene)
     if (why == WHY_BREAKER && breaker_of(scene)) {
         jsonw_key(w, "breaker"); /* as it is now */
         breaker_write(breaker_of(scene), w);
+    }
+    struct resources_short lack;
+    if ((why == WHY_RESOURCES || why == WHY_TOO_SMALL) && lack_of(scene, &lack)) {
+        struct str name = str_of(lack.name);
+
+        jsonw_key(w, "lack");
+        jsonw_obj(w);
+        jsonw_kstr(w, "resource", name);
+        amount_write(w, "needed", name, lack.needed);
+        if (why == WHY_RESOURCES)
+            amount_write(w, "left", name, lack.left);
+        amount_write(w, "of", name, lack.of);
+        if (lack.gpu >= 0)
+            jsonw_kint(w, "gpu", lack.gpu);
+        jsonw_end_obj(w);
     }
     if (why == EXPLAIN_NOT_CAPABLE && scene->member) {
         say_missing(&text, scene);

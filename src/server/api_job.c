@@ -287,11 +287,27 @@ void waiters_drain(struct waiters *waiters)
 
 enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_BYTES_MAX = 1024 * 1024 };
 
+/* A key of the job's that is to be held: until then, or for so long. */
+struct hold_fields {
+    struct str key, reason;
+    int64_t until_ms, for_ms;
+};
+
 struct message_fields {
     struct str job_id, node_id, status, reason;
     int64_t attempt_id, send_id;
     bool command;
     const struct json *result;
+    struct hold_fields hold;
+};
+
+static const struct field hold_fields[] = {
+    FIELD_ROW(hold_fields, key, STR, .max = DEMAND_KEY_MAX, .flags = FIELD_REQUIRED),
+    FIELD_ROW(hold_fields, until_ms, INT, .max = INT64_C(1) << 47,
+              .help = "ms since 1970; this or for_ms"),
+    FIELD_ROW(hold_fields, for_ms, MS, .max = LIMIT_HOLD_MS_MAX),
+    FIELD_ROW(hold_fields, reason, STR, .max = LIMIT_REASON_MAX,
+              .help = "stands for the reason of the FAIL where that has none"),
 };
 
 #define ROW(member, kind, ...) FIELD_ROW(message_fields, member, kind, __VA_ARGS__)
@@ -304,6 +320,9 @@ static const struct field fields[] = {
     ROW(reason, STR, .max = 1024),
     ROW(command, BOOL, .help = "what ended is a command that came with the job: moves no breaker"),
     ROW(result, JSON, .help = "any JSON"),
+    ROW(hold, OBJ, .fields = hold_fields, .field_count = COUNT_OF(hold_fields),
+        .help = "FAIL: the job ran into a bound of this key of its own; nothing with the key "
+                "starts before, and the attempt does not count"),
 };
 const struct schema job_report_schema = {
     .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
@@ -317,6 +336,27 @@ static struct str cut_text(struct str text, size_t max)
     while (text.len > 0 && ((unsigned char)text.at[text.len] & 0xc0) == 0x80)
         text.len--;
     return text;
+}
+
+/* How long a key is held, from now. */
+static enum err read_hold(struct call *call, const struct hold_fields *hold, enum settle_kind kind,
+                          struct settle *settle, struct problem *why)
+{
+    int64_t for_ms = hold->until_ms ? hold->until_ms - call->worker->loop.wall_ms : hold->for_ms;
+
+    if (!hold->key.at)
+        return ERR_OK;
+    if (kind != SETTLE_FAIL)
+        return problem_set(why, ERR_BAD_FIELD, "hold", "hold is for a FAIL.");
+    if (!hold->until_ms == !hold->for_ms)
+        return problem_set(why, ERR_BAD_FIELD, "hold", "hold has until_ms or for_ms.");
+    if (!demand_is_key(hold->key))
+        return problem_set(why, ERR_BAD_FIELD, "hold", "hold.key must be a key of the job's.");
+    settle->hold_key = hold->key;
+    settle->hold_key_ms = for_ms < 1                   ? 1 /* it is over already */
+                          : for_ms > LIMIT_HOLD_MS_MAX ? LIMIT_HOLD_MS_MAX
+                                                       : for_ms;
+    return ERR_OK;
 }
 
 /* What a node says about a job, as a settle of this kind; who says it and whom to tell is the
@@ -333,7 +373,7 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
     if (kind == SETTLE_DONE && in.status.at && !str_is(in.status, "ok"))
         kind = SETTLE_FAIL;
     if (kind == SETTLE_FAIL && !in.reason.at)
-        in.reason = STR("FAILED");
+        in.reason = in.hold.reason.len ? in.hold.reason : STR("FAILED");
     memset(ret_settle, 0, offsetof(struct settle, op)); /* that is filled in when it starts */
     ret_settle->loop = call->worker->sched;
     ret_settle->arena = call->arena;
@@ -342,6 +382,9 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
     ret_settle->send_id = in.send_id;
     ret_settle->reason = cut_text(in.reason, STORE_REASON_MAX);
     ret_settle->command = in.command;
+    err = read_hold(call, &in.hold, kind, ret_settle, why);
+    if (err)
+        return err;
     if (!job_id_parse(in.job_id, &ret_settle->job))
         return problem_set(why, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".",
                            STR_ARG(in.job_id));
@@ -369,6 +412,9 @@ static void settle_refused(struct call *call, const struct settle *settle)
                     id, job_state_name(settle->head.state), settle->head.attempt);
     else if (settle->err == ERR_NOT_FOUND)
         problem_set(&why, ERR_NOT_FOUND, "job_id", "There is no job \"%s\".", id);
+    else if (settle->err == ERR_BAD_FIELD)
+        problem_set(&why, ERR_BAD_FIELD, "hold", "" STR_FMT " is not a key of job %s.",
+                    STR_ARG(settle->hold_key), id);
     else
         problem_set(&why, settle->err, "", "%s.", err_title(settle->err));
     struct jsonw w = call_problem_begin(call, &buf, &why);
@@ -509,6 +555,13 @@ void job_write(struct jsonw *w, const struct store_record *record,
             raw_or_null(w, spec, spec_schema.fields[i].name);
     if (head->callback != CALLBACK_NONE)
         jsonw_kstr(w, "callback", str_of(callbacks[head->callback]));
+    if (head->gpus) {
+        struct buf gpus = {0};
+
+        spec_gpus_write(head->gpus, &gpus);
+        jsonw_kraw(w, "gpus", buf_view(&gpus));
+        buf_free(&gpus);
+    }
     jsonw_kraw(w, "attempts", record->history.len ? record->history : STR("[]"));
     jsonw_kraw(w, "result", record->result);
     jsonw_end_obj(w);

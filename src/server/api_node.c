@@ -119,6 +119,76 @@ static void live_write(struct jsonw *w, const struct node *node, const struct sc
     jsonw_kint(w, "epoch", atomic_load(&node->epoch));
 }
 
+static void amount_write(struct jsonw *w, const char *key, struct str name, int32_t amount)
+{
+    struct buf number = {0};
+
+    demand_write_amount(name, amount > 0 ? amount : 0, &number);
+    jsonw_kraw(w, key, buf_view(&number));
+    buf_free(&number);
+}
+
+/* One of them: what there is, what of it is usable, what its jobs were promised, what is left. */
+static void resource_write(struct jsonw *w, struct str name, int32_t capacity, int32_t usable,
+                           const int32_t *left)
+{
+    amount_write(w, "capacity", name, capacity);
+    amount_write(w, "usable", name, usable);
+    if (!left) {
+        jsonw_knull(w, "promised");
+        jsonw_knull(w, "left");
+        return;
+    }
+    bool whole = *left == RESOURCES_LEFT_WHOLE;
+    amount_write(w, "promised", name, whole ? capacity : usable - *left);
+    amount_write(w, "left", name, *left);
+}
+
+static void resources_show(struct jsonw *w, const struct snap_node *member)
+{
+    const struct resources *declared = member->facts->resources;
+    struct resources_left left;
+
+    jsonw_key(w, "resources");
+    if (!declared) {
+        jsonw_null(w);
+        return;
+    }
+    struct resources now = counts_usable(member->node, declared);
+    bool known = counts_left(member->node, declared, &left);
+    jsonw_obj(w);
+    for (size_t i = 0; i < now.count; i++) {
+        struct str name = str_of(now.items[i].name);
+
+        jsonw_key_str(w, name);
+        jsonw_obj(w);
+        resource_write(w, name, now.items[i].capacity, now.items[i].usable,
+                       known ? &left.left[i] : NULL);
+        jsonw_end_obj(w);
+    }
+    if (now.gpu_count) {
+        jsonw_key(w, "gpus");
+        jsonw_arr(w);
+    }
+    for (size_t i = 0; i < now.gpu_count; i++) {
+        const struct json *model = facts_gpu_model(member->facts, now.gpus[i].id);
+
+        jsonw_obj(w);
+        jsonw_kint(w, "id", now.gpus[i].id);
+        jsonw_kraw(w, "model", model ? json_raw(model) : STR_NONE);
+        jsonw_key(w, "vram_mb");
+        jsonw_obj(w);
+        resource_write(w, STR("vram_mb"), now.gpus[i].vram_mb, now.gpus[i].usable_mb,
+                       known ? &left.gpu_left[i] : NULL);
+        jsonw_end_obj(w);
+        jsonw_kbool(w, "whole", known && left.gpu_left[i] == RESOURCES_LEFT_WHOLE);
+        jsonw_end_obj(w);
+    }
+    if (now.gpu_count)
+        jsonw_end_arr(w);
+    jsonw_end_obj(w);
+}
+
 /* What of it is the configuration's word and not its own. */
 static void fixed_write(struct jsonw *w, const struct node *node, const struct sched *sched)
 {
@@ -151,6 +221,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kstr(w, "endpoint", facts->endpoint);
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
+    resources_show(w, member);
     jsonw_kint(w, "registered_ms", atomic_load(&member->node->registered_ms));
     explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }
@@ -582,8 +653,8 @@ void api_node_heartbeat(struct call *call)
                    "There is no node \"" STR_FMT "\": register it first.", STR_ARG(report.node_id));
         return;
     }
-    if (beat == BEAT_MAX) {
-        registry_prepare_max(&report, node, &own->change);
+    if (beat == BEAT_FIGURES) {
+        registry_prepare_figures(loop, &report, node, &own->change);
     } else if (registry_prepare(loop, &report, &own->change, &why)) {
         call_problem(call, &why);
         return;

@@ -79,6 +79,10 @@ static const struct field problem[] = {
     MAY("node_id", "string|null"),
     MAY("job_id", "string", "of a refused job: only explain knows it"),
     MAY("explain", "string", "where to ask why"),
+    MAY("key", "string", "LIMITED: the key, one of the job's,"),
+    MAY("why", "=hold|=concurrency|=rate|=queue", "which of its bounds it is at,"),
+    MAY("limit", "integer", "how much it may have,"),
+    MAY("used", "integer", "and has"),
     MAY("reason", "string"),
     MAY("address", "string|null"),
     MAY("generation", "integer"),
@@ -129,6 +133,7 @@ static const struct field job_message[] = {
     HAS("send_id", "integer", "which send of this attempt it is: the ACK repeats it"),
     HAS("deadline_ms", "integer", "an ACK that comes later is refused"),
     MAY("namespace", "string", "whose it is; a job of `default` has none"),
+    MAY("gpus", "[integer]", "the ids of those it got, if it needs some"),
 };
 
 static const struct field node_jobs[] = {
@@ -164,6 +169,7 @@ static const struct field job[] = {
     HAS("acked_ms", "integer|null", SINCE_1970),
     HAS("ended_ms", "integer|null", SINCE_1970),
     MAY("callback", "=wanted|=pending|=sent|=given_up"),
+    MAY("gpus", "[integer]", "the ids of those it got, in its current or last attempt"),
     HAS("attempts", "[Attempt]"),
     HAS("result", "any"),
 };
@@ -200,8 +206,17 @@ static const struct field node_reason[] = {
     MAY("health_score", "integer|null", "null unless the policy is health"),
     MAY("rank", "integer", "its place on the type's route"),
     MAY("warm", "=warm|=cold", "of a job that prefers something: whether it is loaded there"),
+    MAY("lack", "ResourceLack", "RESOURCES, TOO_SMALL: the first thing that is short"),
     MAY("missing", "string", "NOT_CAPABLE: what it does not offer"),
     MAY("breaker", "BreakerNow", "BREAKER_OPEN: how it is now"),
+};
+
+static const struct field resource_lack[] = {
+    HAS("resource", "string", "cpu, mem_mb, vram_mb, gpus, slots or a name of the operator's"),
+    HAS("needed", "number"),
+    MAY("left", "number"),
+    HAS("of", "number", "what the node has of it in all"),
+    MAY("gpu", "integer", "the one that has the most left"),
 };
 
 static const struct field decision[] = {
@@ -391,6 +406,9 @@ static const struct field node[] = {
     HAS("endpoint", "string|null"),
     HAS("name", "string|null"),
     HAS("role", "string|null"),
+    MAY("resources", "{any}|null",
+        "by name {capacity, usable, promised, left}; gpus: a list of {id, model, vram_mb: {the "
+        "same}, whole}; null: it declares none"),
     HAS("registered_ms", "integer", SINCE_1970),
     HAS("takes_work", "boolean"),
     HAS("why_not", "WhyNot|null"),
@@ -860,6 +878,7 @@ static const struct message_type message_types[] = {
     {"JobList", ROWS(job_list)},
     {"JobEnd", ROWS(job_end)},
     {"BreakerNow", ROWS(breaker_now)},
+    {"ResourceLack", ROWS(resource_lack)},
     {"NodeReason", ROWS(node_reason)},
     {"ReasonName", .word = reason_names},
     {"Decision", ROWS(decision)},

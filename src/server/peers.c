@@ -770,7 +770,7 @@ static void hear_room(struct peers *peers, struct str rest)
                                 .epoch = (uint32_t)values[4]};
     if (!known || values[0] >= NODE_HEALTH_COUNT || !lease_counts_ok(&counts))
         return;
-    counts_take(known->node, &counts, (uint64_t)values[5], false);
+    counts_take(known->node, &counts, NULL, (uint64_t)values[5], false);
     keeper_freed(peers->keeper->server->sched.keeper, known->node);
 }
 

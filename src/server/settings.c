@@ -1,9 +1,10 @@
 /* The settings table. The setting `nodes` says what is true of a node whatever it says of itself;
- * `routes` which servers a type of task may go to, in which order. */
+ * `routes` which servers a type of task may go to, in which order; `types` what its jobs need. */
 #include "server/settings.h"
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/schema.h"
 #include "io/http.h"
@@ -36,6 +37,7 @@ static const struct {
     {"max_concurrent_jobs", NULL},
     {"reserved_slots", NULL},
     {"priority", NULL},
+    {"resources", NULL},
     {"name", NULL},
     {"role", NULL},
 };
@@ -224,6 +226,71 @@ static enum err settings_read_routes(struct settings *settings, struct arena *ar
     return ERR_OK;
 }
 
+/* --- `types` --- */
+
+enum { TYPES_MAX = 4096 };
+
+static enum err bad_type(struct str type, const char *detail, struct problem *why)
+{
+    return problem_set(why, ERR_BAD_CONFIG, "types", "types: the row \"" STR_FMT "\": %.300s",
+                       STR_ARG(type), detail);
+}
+
+static enum err read_type(const struct json *key, struct arena *arena, struct spec_type *ret_type,
+                          struct problem *why)
+{
+    struct spec_type row = {.type = json_str(key, arena)};
+    const struct json *member = json_first(key + 1);
+    struct demand demand = demand_plain;
+    struct problem what;
+
+    if (!str_is_id(row.type, POOL_LANG_MAX))
+        return bad_type(row.type, "It is no type of a job.", why);
+    if (json_type(key + 1) != JSON_OBJ)
+        return bad_type(row.type, "It must be an object, like {needs: {cpu: 1.5}}.", why);
+    for (uint32_t i = 0; i < (key + 1)->count; i++, member = json_next(member + 1)) {
+        if (json_str_is(member, "needs"))
+            row.needs = member + 1;
+        else if (json_str_is(member, "keys"))
+            row.keys = member + 1;
+        else
+            return bad_type(row.type, "It may have needs and keys, and nothing else.", why);
+    }
+    if (demand_read_needs(row.needs, arena, &demand, &what) ||
+        demand_read_keys(row.keys, arena, &demand, &what))
+        return bad_type(row.type, what.detail, why);
+    *ret_type = row;
+    return ERR_OK;
+}
+
+static int by_type(const void *a, const void *b)
+{
+    return str_cmp(((const struct spec_type *)a)->type, ((const struct spec_type *)b)->type);
+}
+
+/* `types` into type_defaults: {"dev": {"needs": {"cpu": 1.2}}}. */
+static enum err settings_read_types(struct settings *settings, struct arena *arena,
+                                    struct problem *why)
+{
+    const struct json *map = settings->types, *key = json_first(map);
+    struct spec_type *rows;
+    enum err err = ERR_OK;
+
+    if (json_is_null(map))
+        return ERR_OK;
+    if (json_type(map) != JSON_OBJ || map->count > TYPES_MAX)
+        return problem_set(why, ERR_BAD_CONFIG, "types",
+                           "types must map at most %d types of jobs to what they need, like dev: "
+                           "{needs: {cpu: 1.5, mem_mb: 2000}}.",
+                           TYPES_MAX);
+    rows = arena_array(arena, struct spec_type, map->count + 1);
+    for (uint32_t i = 0; !err && i < map->count; i++, key = json_next(key + 1))
+        err = read_type(key, arena, &rows[i], why);
+    qsort(rows, map->count, sizeof *rows, by_type);
+    settings->type_defaults = (struct spec_types){.rows = rows, .count = map->count};
+    return err;
+}
+
 /* --- the table --- */
 
 #define AT(member) offsetof(struct settings, member)
@@ -317,6 +384,9 @@ static const struct field fields[] = {
     FIELD_PLAIN("nodes", JSON, AT(nodes), NULL, FIELD_NO_FLAG,
                 "what nodes are, whatever they say: by node_id (\"gpu-*\": {labels: {zone: eu}, "
                 "allowed_types: [f2f]})"),
+    FIELD_PLAIN("types", JSON, AT(types), NULL, FIELD_NO_FLAG | FIELD_LIVE,
+                "what jobs of a type need unless they say so themselves, like dev: {needs: {cpu: "
+                "1.5, mem_mb: 2000}}"),
     FIELD_BOUND("high_priority_min", INT, SCHED(high_priority_min), 0, 10, "7", 0,
                 "priority a machine at level warning still takes"),
     FIELD_BOUND("store_timeout_ms", MS, SCHED(store_timeout_ms), 10, 60 * SECOND_MS, "2000", 0,
@@ -476,6 +546,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
         err = settings_read_routes(settings, &source->arena, why);
     if (!err)
         err = settings_read_nodes(settings, &source->arena, why);
+    if (!err)
+        err = settings_read_types(settings, &source->arena, why);
     if (!err)
         err = read_proxies(settings, &source->arena, why);
     if (!err)

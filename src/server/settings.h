@@ -9,6 +9,7 @@
 #include "io/ws.h"
 #include "model/token.h"
 #include "sched/sched.h"
+#include "sched/spec.h"
 
 enum tls_client_auth { TLS_CLIENT_REQUIRED, TLS_CLIENT_OPTIONAL };
 
@@ -63,6 +64,8 @@ struct settings {
     int tls_client_auth;
     const struct json *routes; /* {"talk": ["hk", "us"]}; becomes sched.routing */
     const struct json *nodes;  /* {"gpu-*": {...}}; becomes sched.node_rules */
+    const struct json *types;  /* {"dev": {"needs": {...}}}; becomes type_defaults */
+    struct spec_types type_defaults;
 };
 
 enum settings_audit { SETTINGS_AUDIT_TRIED, SETTINGS_AUDIT_REQUIRED };

@@ -562,9 +562,10 @@ enum registry_beat rig_beat(struct rig *rig, const char *json)
     enum registry_beat beat = registry_heartbeat(rig_loop(rig, 0), &report, &load);
     if (beat == BEAT_TAKEN || beat == BEAT_UNKNOWN)
         return beat;
-    if (beat == BEAT_MAX)
-        registry_prepare_max(
-            &report, snapshot_node(rig_loop(rig, 0)->snapshot, report.node_id)->node, &change);
+    if (beat == BEAT_FIGURES)
+        registry_prepare_figures(rig_loop(rig, 0), &report,
+                                 snapshot_node(rig_loop(rig, 0)->snapshot, report.node_id)->node,
+                                 &change);
     else
         assert_int_equal(registry_prepare(rig_loop(rig, 0), &report, &change, &why), ERR_OK);
     assert_int_equal(send_change(rig, &change), ERR_OK);

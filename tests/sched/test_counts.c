@@ -38,8 +38,8 @@ static void newest_answer_wins(void **state)
         struct node node = {0};
         struct lease_node before = counted(1, 2), after = counted(3, 4);
 
-        counts_take(&node, &before, rows[i].known, true);
-        counts_take(&node, &after, rows[i].comes, rows[i].first);
+        counts_take(&node, &before, NULL, rows[i].known, true);
+        counts_take(&node, &after, NULL, rows[i].comes, rows[i].first);
         if (counts_of(&node).reserved != (rows[i].taken ? 3 : 1) ||
             counts_of(&node).running != (rows[i].taken ? 4 : 2))
             fail_msg("%s: reserved %d, running %d", rows[i].what, counts_of(&node).reserved,
@@ -52,7 +52,7 @@ static void load_is_all_three(void **state)
     struct node node = {0};
     struct lease_node counts = counted(2, 3);
 
-    counts_take(&node, &counts, 1, true);
+    counts_take(&node, &counts, NULL, 1, true);
     assert_int_equal(counts_load(&node), 5);
     atomic_fetch_add(&node.pending, 4);
     assert_int_equal(counts_load(&node), 9);
@@ -64,7 +64,7 @@ static void largest_counts_fit(void **state)
     struct node node = {0};
     struct lease_node counts = counted(1000000, 1000000);
 
-    counts_take(&node, &counts, WRAP - 1, true);
+    counts_take(&node, &counts, NULL, WRAP - 1, true);
     assert_int_equal(counts_of(&node).reserved, 1000000);
     assert_int_equal(counts_of(&node).running, 1000000);
 }
@@ -75,8 +75,8 @@ static void an_answer_about_no_node_changes_nothing(void **state)
     struct node node = {0};
     struct lease_node counts = counted(2, 3), none = {0};
 
-    counts_take(&node, &counts, 1, true);
-    counts_take(&node, &none, 2, false);
+    counts_take(&node, &counts, NULL, 1, true);
+    counts_take(&node, &none, NULL, 2, false);
     assert_int_equal(counts_load(&node), 5);
 }
 
@@ -86,13 +86,13 @@ static void full_shows_until_more_is_known(void **state)
     struct lease_node counts = counted(0, 4);
 
     atomic_store(&node.max, 10);
-    counts_take(&node, &counts, 7, true);
+    counts_take(&node, &counts, NULL, 7, true);
     counts_full(&node);
     assert_int_equal(counts_load(&node), 10);
     assert_int_equal(counts_of(&node).running, 4);
-    counts_take(&node, &counts, 6, false); /* older than what said FULL */
+    counts_take(&node, &counts, NULL, 6, false); /* older than what said FULL */
     assert_int_equal(counts_load(&node), 10);
-    counts_take(&node, &counts, 8, false);
+    counts_take(&node, &counts, NULL, 8, false);
     assert_int_equal(counts_load(&node), 4);
     atomic_store(&node.max, 3); /* lowered below what runs */
     counts_full(&node);
@@ -115,7 +115,7 @@ static void *tell(void *arg)
     for (int i = teller->number; i < ANSWERS; i += THREADS) {
         struct lease_node counts = counted(i % 1000, (i + 1) % 1000);
 
-        counts_take(teller->node, &counts, (uint64_t)i, false);
+        counts_take(teller->node, &counts, NULL, (uint64_t)i, false);
         if (i % 7 == 0)
             counts_full(teller->node);
         assert_true(counts_of(teller->node).reserved <= 1000);

@@ -6,7 +6,9 @@
 
 #include <string.h>
 
-#define N1     "{\"node_id\":\"n1\",\"allowed_types\":[\"*\"],\"max_concurrent_jobs\":4"
+#define N1 "{\"node_id\":\"n1\",\"allowed_types\":[\"*\"],\"max_concurrent_jobs\":4"
+#define RESOURCES                                                                                  \
+    "{\"cpu\":8,\"mem_mb\":16000,\"gpus\":[{\"id\":1,\"model\":\"L4\",\"vram_mb\":24000}]}"
 #define LABELS ",\"labels\":{\"gpu\":\"yes\"}"
 
 static void an_answer_comes_when_every_loop_knows(void **state)
@@ -37,10 +39,10 @@ static void heartbeats_cost_what_they_tell(void **state)
         {"{\"node_id\":\"n1\"}", BEAT_TAKEN},
         {N1 "}", BEAT_TAKEN},
         {N1 ",\"max\":4}", BEAT_TAKEN},
-        {N1 ",\"max\":2}", BEAT_MAX},
+        {N1 ",\"max\":2}", BEAT_FIGURES},
         {N1 ",\"max\":2}", BEAT_TAKEN},
         {N1 "}", BEAT_TAKEN},
-        {N1 ",\"max\":4}", BEAT_MAX},
+        {N1 ",\"max\":4}", BEAT_FIGURES},
         {N1 LABELS "}", BEAT_NEWS},
         {N1 LABELS "}", BEAT_TAKEN},
         {"{\"node_id\":\"n1\",\"health\":\"draining\"}", BEAT_NEWS},
@@ -76,15 +78,15 @@ static void max_is_never_above_what_was_registered(void **state)
         assert_int_equal(atomic_load(&rig_node(rig, "n1")->max), 4);
         assert_int_equal(rig_counts(rig, "n1").max, 4);
     }
-    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":1}"), BEAT_MAX);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":1}"), BEAT_FIGURES);
     assert_int_equal(rig_counts(rig, "n1").max, 1);
-    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":50}"), BEAT_MAX);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":50}"), BEAT_FIGURES);
     assert_int_equal(rig_counts(rig, "n1").max, 4);
     for (int i = 0; i < 4; i++)
         rig_place(rig, "{\"type\":\"t\"}");
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
     /* Lowered below what it runs: nothing is taken from it, nothing more is given. */
-    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}"), BEAT_MAX);
+    assert_int_equal(rig_beat(rig, "{\"node_id\":\"n1\",\"max\":2}"), BEAT_FIGURES);
     assert_int_equal(counts_load(rig_node(rig, "n1")), 4);
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
 }
@@ -320,6 +322,72 @@ static void who_comes_back_without_its_runs_is_told_from_who_begins_one(void **s
     }
 }
 
+/* What is usable of a node's resources is told to the store when it matters, and only then. */
+static void a_measured_fall_is_put_and_noise_is_not(void **state)
+{
+    static const struct {
+        const char *json;
+        enum registry_beat beat;
+        int32_t mem_mb, vram_mb; /* usable, afterwards */
+    } rows[] = {
+        {N1 "}", BEAT_TAKEN, 16000, 24000},
+        {N1 ",\"free\":{\"mem_mb\":16000}}", BEAT_TAKEN, 16000, 24000},
+        {N1 ",\"free\":{\"mem_mb\":8000,\"gpus\":[{\"id\":1,\"vram_mb\":3000}]}}", BEAT_FIGURES,
+         8000, 3000},
+        {N1 ",\"free\":{\"mem_mb\":8100,\"gpus\":[{\"id\":1,\"vram_mb\":3001}]}}", BEAT_TAKEN, 8000,
+         3000},
+        {N1 "}", BEAT_TAKEN, 8000, 3000},
+        /* Ours is promised already: it is not lost. */
+        {N1 ",\"free\":{\"mem_mb\":2000,\"gpus\":[{\"id\":1,\"vram_mb\":3000}]},"
+            "\"ours\":{\"mem_mb\":6000}}",
+         BEAT_TAKEN, 8000, 3000},
+        {N1 ",\"free\":{\"mem_mb\":20000,\"gpus\":[{\"id\":1,\"vram_mb\":3000}]},\"max\":1}",
+         BEAT_FIGURES, 16000, 3000},
+        {N1 ",\"resources\":" RESOURCES "}", BEAT_TAKEN, 16000, 3000},
+        {N1 ",\"labels\":{\"a\":\"b\"}}", BEAT_NEWS, 16000, 3000}, /* keeps what was measured */
+    };
+    struct rig *rig = *state;
+
+    assert_int_equal(rig_register(rig, N1 ","
+                                          "\"resources\":" RESOURCES "}"),
+                     ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        size_t puts = rig->calls[STORE_NODE_PUT];
+        enum registry_beat beat = rig_beat(rig, rows[i].json);
+        const struct snap_node *n1 = snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1"));
+        struct resources now = counts_usable(n1->node, n1->facts->resources);
+
+        if (beat != rows[i].beat || now.items[1].usable != rows[i].mem_mb ||
+            now.gpus[0].usable_mb != rows[i].vram_mb)
+            fail_msg("%s: beat %d, mem_mb %d, vram_mb %d", rows[i].json, beat, now.items[1].usable,
+                     now.gpus[0].usable_mb);
+        assert_int_equal(rig->calls[STORE_NODE_PUT] - puts, beat != BEAT_TAKEN);
+        if (beat == BEAT_FIGURES) /* what it would run is not touched by that */
+            assert_int_equal(atomic_load(&n1->node->max), i == 6 ? 1 : 4);
+    }
+}
+
+static void figures_that_are_none_are_refused(void **state)
+{
+    static const char *const bodies[] = {
+        N1 ",\"free\":[]}", N1 ",\"free\":{\"mem_mb\":\"much\"}}", N1 ",\"free\":{\"mem_mb\":-1}}",
+        N1 ",\"free\":{},\"ours\":{\"gpus\":[{\"id\":\"a\"}]}}", N1 ",\"free\":{\"gpus\":{}}}"};
+    struct rig *rig = *state;
+
+    for (size_t i = 0; i < COUNT_OF(bodies); i++) {
+        const struct json *json;
+        struct node_report report;
+        struct problem why = {0};
+
+        assert_int_equal(json_parse(str_of(bodies[i]), &rig->arena, &json, NULL), ERR_OK);
+        if (node_report_read(json, STR_NONE, NULL, &rig->arena, &report, &why) != ERR_BAD_FIELD)
+            fail_msg("%s", bodies[i]);
+    }
+    assert_int_equal(rig_register(rig, N1 ",\"resources\":{\"cpu\":\"8\"}}"), ERR_BAD_FIELD);
+    assert_int_equal(rig_register(rig, N1 ",\"resources\":{\"gpus\":[{\"id\":64,\"vram_mb\":1}]}}"),
+                     ERR_BAD_FIELD);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -338,6 +406,8 @@ int main(void)
         ROW(a_late_change_is_refused),
         ROW(signs_of_life_are_written_sparingly),
         ROW(who_comes_back_without_its_runs_is_told_from_who_begins_one),
+        ROW(a_measured_fall_is_put_and_noise_is_not),
+        ROW(figures_that_are_none_are_refused),
     };
 
     return cmocka_run_group_tests_name("sched/registry", tests, NULL, NULL);

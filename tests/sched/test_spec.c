@@ -88,6 +88,13 @@ static void bad_input_names_its_field(void **state)
         {false, "{\"type\":\"dev\",\"command\":[]}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[\"ls\",5]}", "command"},
         {false, "{\"type\":\"dev\",\"command\":7}", "command"},
+        {false, "{\"type\":\"dev\",\"needs\":[]}", "needs"},
+        {false, "{\"type\":\"dev\",\"needs\":{\"cpu\":-1}}", "needs"},
+        {false, "{\"type\":\"dev\",\"needs\":{\"slots\":0}}", "needs"},
+        {true, "{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"needs\":{\"mem_mb\":0.5}}", "needs"},
+        {false, "{\"type\":\"dev\",\"keys\":\"a\"}", "keys"},
+        {false, "{\"type\":\"dev\",\"keys\":[\"a b\"]}", "keys"},
+        {false, "{\"type\":\"dev\",\"keys\":[\"a\",\"a\"]}", "keys"},
         {false, "{\"type\":\"dev\",\"command\":\"\"}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[\"\"]}", "command"},
         {false, "{\"type\":\"dev\",\"command\":[\"\",\"ls\"]}", "command"},
@@ -401,6 +408,97 @@ static void a_lane_is_of_those_who_wait_for_the_same(void **state)
     assert_true(lanes[9] == UINT64_C(0x2ac3d64677040d56));
 }
 
+/* --- needs and keys --- */
+
+static void needs_come_from_the_type_and_stay(void **state)
+{
+    static const struct {
+        const char *json;
+        const char *demand;
+        const char *needs; /* as they are kept; NULL: not at all */
+    } rows[] = {
+        {"{\"type\":\"other\"}", "", NULL},
+        {"{\"type\":\"other\",\"needs\":{\"cpu\":2}}", "1 0 0 cpu=2000 ", "{\"cpu\":2}"},
+        {"{\"type\":\"dev\"}", "1 0 0 cpu=1200,mem_mb=1536 t:dev", "{\"cpu\":1.2,\"mem_mb\":1536}"},
+        {"{\"type\":\"dev\",\"needs\":{\"mem_mb\":10,\"gpus\":1},\"keys\":[\"b\",\"a\"]}",
+         "1 1 0 cpu=1200,mem_mb=10 b,a", "{\"gpus\":1,\"cpu\":1.2,\"mem_mb\":10}"},
+        {"{\"type\":\"dev\",\"needs\":{\"mem_mb\":0,\"cpu\":0},\"keys\":[]}", "", NULL},
+    };
+    struct arena *arena = *state;
+    struct spec_type row = {
+        .type = STR("dev"),
+        .needs = parse(arena, STR("{\"cpu\":1.2,\"mem_mb\":1536}")),
+        .keys = parse(arena, STR("[\"t:dev\"]")),
+    };
+    struct spec_types types = {.rows = &row, .count = 1};
+    struct spec_author author = nobody;
+
+    author.types = &types;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct spec spec, stored, again;
+        struct problem why = {0};
+
+        assert_int_equal(
+            spec_read_task(parse(arena, str_of(rows[i].json)), &author, arena, &spec, &why),
+            ERR_OK);
+        if (!str_eq(spec.demand_text.at ? spec.demand_text : STR(""), str_of(rows[i].demand)))
+            fail_msg("%s: " STR_FMT, rows[i].json, STR_ARG(spec.demand_text));
+        assert_int_equal(spec.demand != NULL, rows[i].demand[0] != 0);
+        assert_int_equal(json_is_null(spec.needs), rows[i].needs == NULL);
+        if (rows[i].needs)
+            assert_true(str_is(json_raw(spec.needs), rows[i].needs));
+        /* A restart, or a retry, under another configuration: as it was. */
+        assert_int_equal(spec_stored(spec.json, arena, &stored, &why), ERR_OK);
+        assert_true(str_eq(stored.demand_text, spec.demand_text));
+        assert_int_equal(spec_lane(&stored), spec_lane(&spec));
+        assert_int_equal(spec_again(spec.json, 7, STR_NONE, arena, &again, &why), ERR_OK);
+        assert_true(str_eq(again.demand_text, spec.demand_text));
+    }
+}
+
+static void two_demands_share_no_lane(void **state)
+{
+    static const char *const jobs[] = {
+        "{\"type\":\"dev\"}",
+        "{\"type\":\"dev\",\"needs\":{\"slots\":2}}",
+        "{\"type\":\"dev\",\"needs\":{\"cpu\":2}}",
+        "{\"type\":\"dev\",\"needs\":{\"mem_mb\":2000}}",
+        "{\"type\":\"dev\",\"keys\":[\"a\",\"b\"]}",
+        "{\"type\":\"dev\",\"keys\":[\"b\",\"a\"]}",
+        "{\"type\":\"dev\",\"needs\":{\"cpu\":2},\"keys\":[\"a\"]}",
+    };
+    struct arena *arena = *state;
+
+    for (size_t i = 0; i < COUNT_OF(jobs); i++)
+        for (size_t j = 0; j < COUNT_OF(jobs); j++) {
+            struct spec a = must_read(arena, false, jobs[i]), b = must_read(arena, false, jobs[j]);
+
+            if ((spec_lane(&a) == spec_lane(&b)) != (i == j))
+                fail_msg("%s and %s", jobs[i], jobs[j]);
+        }
+    struct spec plain = must_read(arena, false, jobs[0]), keyed = must_read(arena, false, jobs[4]);
+    assert_int_equal(spec_fit(&plain), spec_fit(&keyed)); /* who may take one may take the other */
+    struct spec large = must_read(arena, false, jobs[2]), both = must_read(arena, false, jobs[6]);
+    assert_int_equal(spec_fit(&large), spec_fit(&both));
+    assert_int_not_equal(spec_fit(&large), spec_fit(&plain));
+}
+
+static void the_node_hears_which_gpus_it_got(void **state)
+{
+    struct arena *arena = *state;
+    struct spec spec = must_read(arena, false, "{\"type\":\"dev\",\"needs\":{\"gpus\":2}}");
+    struct store_head head = {.id = 7, .attempt = 1, .gpus = UINT64_C(1) << 63 | 2};
+    const struct json *message = parse(arena, spec_message(&spec, &head, arena));
+
+    assert_true(str_is(json_raw(json_get(message, "gpus")), "[1,63]"));
+    assert_true(str_is(json_raw(json_get(message, "needs")), "{\"gpus\":2}"));
+    head.gpus = UINT64_MAX >> 48; /* as many as a node may have */
+    parse(arena, spec_message(&spec, &head, arena));
+    head.gpus = 0;
+    message = parse(arena, spec_message(&spec, &head, arena));
+    assert_true(json_is_null(json_get(message, "gpus")));
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -415,6 +513,9 @@ int main(void)
         ROW(nobody_says_themselves_who_submits),
         ROW(a_lane_is_of_those_who_wait_for_the_same),
         ROW(the_message_is_whole_and_tells_no_callback),
+        ROW(needs_come_from_the_type_and_stay),
+        ROW(two_demands_share_no_lane),
+        ROW(the_node_hears_which_gpus_it_got),
     };
 
     return cmocka_run_group_tests_name("sched/spec", tests, NULL, NULL);

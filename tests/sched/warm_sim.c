@@ -85,7 +85,7 @@ static void tell_counts(struct world *world, int node)
     struct lease_node counts = {
         .health = NODE_READY, .max = world->sim->slots, .running = world->running[node]};
 
-    counts_take(world->nodes[node], &counts, ++world->order, false);
+    counts_take(world->nodes[node], &counts, NULL, ++world->order, false);
 }
 
 static void tell_loaded(struct world *world, int node)

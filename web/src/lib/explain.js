@@ -41,6 +41,8 @@ const REASONS = {
   LEVEL: "machine too busy",
   ROUTE: "not on the route of this type",
   NAMESPACE: "kept for other namespaces",
+  TOO_SMALL: "has less than it needs",
+  RESOURCES: "too little left of what it needs",
   BREAKER_OPEN: "breaker open",
 };
 
