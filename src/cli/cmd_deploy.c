@@ -157,6 +157,29 @@ static void print_why(struct cli *cli, struct str selector)
         fprintf(cli->out, "  there are no nodes\n");
 }
 
+/* Of several copies: how far an update is, and why it went back. */
+static void print_update(struct cli *cli, const struct json *deployment)
+{
+    const struct json *update = json_get(deployment, "update"), *copies, *copy;
+    int64_t version = show_int(deployment, "version", 0), good, there = 0;
+
+    if (json_is_null(update))
+        return;
+    copies = json_get(deployment, "copies");
+    copy = json_first(copies);
+    good = show_int(update, "good_version", 0);
+    if (json_str_is(json_get(update, "state"), "rolling_back"))
+        version = good;
+    for (uint32_t i = 0; copies && i < copies->count; i++, copy = json_next(copy))
+        there += show_int(copy, "version", 0) == version;
+    fprintf(cli->out,
+            "\nUpdate: " STR_FMT ", %" PRId64 " of %" PRIu32 " copies run version %" PRId64 ".",
+            STR_ARG(show_member(cli, update, "state")), there, copies ? copies->count : 0, version);
+    if (!json_is_null(json_get(update, "reason")))
+        fprintf(cli->out, " " STR_FMT, STR_ARG(show_member(cli, update, "reason")));
+    fprintf(cli->out, "\n");
+}
+
 /* Nodes that gave it up. */
 static void print_failures(struct cli *cli, const struct json *failures)
 {
@@ -185,6 +208,7 @@ static int cmd_deploy_show(struct cli *cli)
     if (code != CLI_OK || cli->output != CLI_TABLE ||
         request_get(cli, path, &json, &reply) != CLI_OK)
         return code;
+    print_update(cli, json);
     print_failures(cli, json_get(json, "failed_on"));
     json_bool(json_get(json, "enabled"), &enabled);
     if (enabled && json_str_is(json_get(json, "type"), "deployment") &&
@@ -227,6 +251,31 @@ static int cmd_deploy_scale(struct cli *cli)
     jsonw_end_obj(&w);
     return answer_post(cli, answer_path(cli, "/v1/deployments/", "/scale"), &body,
                        "%s has count %s", cli->args[0], cli->args[1]);
+}
+
+static int cmd_deploy_rollback(struct cli *cli)
+{
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    struct request request = {.method = "POST",
+                              .path = answer_path(cli, "/v1/deployments/", "/rollback")};
+    int code;
+
+    jsonw_obj(&w);
+    if (cli_given(cli, "to"))
+        jsonw_kint(&w, "to_version", cli_num(cli, "to", 0));
+    jsonw_end_obj(&w);
+    request.body = arena_str(&cli->arena, buf_view(&body));
+    buf_free(&body);
+    code = request_run(cli, &request);
+    if (code != CLI_OK)
+        return code;
+    if (cli->json)
+        show_raw(cli, request.reply);
+    else
+        fprintf(cli->out, "%s goes back to version %" PRId64 "\n", cli->args[0],
+                show_int(request.json, "version", 0));
+    return CLI_OK;
 }
 
 static int cmd_deploy_delete(struct cli *cli)
@@ -374,6 +423,9 @@ static const struct flag ls_flags[] = {
     FLAG("package", 0, TEXT, "NAME", "only of this package"),
     FLAG("enabled", 0, TEXT, "BOOL", "true or false"),
 };
+static const struct flag rollback_flags[] = {
+    FLAG("to", 0, INT, "VERSION", "to this one"),
+};
 static const struct flag approve_flags[] = {
     FLAG("for", 0, MS, "DURATION", "how long (default 10m)"),
 };
@@ -418,6 +470,18 @@ static const struct command rows[] = {
                "never exists twice. Those that are there go on; the highest indices go first.",
      .examples = "berth deploy scale web 3",
      .run = cmd_deploy_scale},
+    {.noun = "deploy",
+     .verb = "rollback",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .flags = FLAGS(rollback_flags),
+     .help = "back to a version of before",
+     .detail =
+         "Without --to it is the last version that was another spec. Several copies follow as\n"
+         "with any update. `berth deploy history` lists the versions; the last 50 are kept.",
+     .examples = "berth deploy rollback web\n"
+                 "berth deploy rollback web --to 1",
+     .run = cmd_deploy_rollback},
     ROW("delete", "ID", "stop it and forget it", "berth deploy delete web", cmd_deploy_delete),
     {.noun = "deploy",
      .verb = "history",

@@ -261,6 +261,7 @@ static const struct field fields[] = {
     ADDED("copy_version"),
     ADDED("changed"),
     ADDED("ready"),
+    ADDED("update"),
 };
 
 static const struct schema stored_schema = {

@@ -66,7 +66,7 @@ void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
 
 /* api_deploy.c */
-extern const struct schema deploy_approve_schema, deploy_scale_schema;
+extern const struct schema deploy_approve_schema, deploy_scale_schema, deploy_rollback_schema;
 void api_deploy_list(struct call *call);
 void api_deploy_show(struct call *call);
 void api_deploy_put(struct call *call);
@@ -74,6 +74,7 @@ void api_deploy_patch(struct call *call);
 void api_deploy_delete(struct call *call);
 void api_deploy_restart(struct call *call);
 void api_deploy_scale(struct call *call);
+void api_deploy_rollback(struct call *call);
 void api_deploy_history(struct call *call);
 void api_deploy_logs(struct call *call);
 void api_deploy_release(struct call *call);

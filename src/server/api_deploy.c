@@ -321,6 +321,19 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     }
 }
 
+/* How an update of several copies is; nothing when none is of interest. */
+static void update_write(struct jsonw *w, const struct deploys_row *row)
+{
+    if (row->rollout == ROLLOUT_NONE)
+        return;
+    jsonw_key(w, "update");
+    jsonw_obj(w);
+    jsonw_kstr(w, "state", str_of(rollout_state_name(row->rollout)));
+    jsonw_kint(w, "good_version", row->good_version);
+    jsonw_kstr(w, "reason", row->rollout_reason.len ? row->rollout_reason : STR_NONE);
+    jsonw_end_obj(w);
+}
+
 /* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
 static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
                              const struct deploys_op *op, bool secrets, struct arena *arena)
@@ -340,6 +353,7 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
     jsonw_kstr(w, "created_at", row->created_at);
     jsonw_kstr(w, "updated_at", row->updated_at);
+    update_write(w, row);
     if (!op) {
         jsonw_kstr(w, "state", row->state);
         if (row->state.at)
@@ -583,6 +597,46 @@ void api_deploy_scale(struct call *call)
 
     own->op.id = named(call);
     if (schema_read(&deploy_scale_schema, call->body, &own->op.u.put.count, call->arena, &why))
+        call_problem(call, &why);
+    else if (read_match(call, &own->op.u.put.if_version))
+        deploy_send(own);
+}
+
+static void was_rolled_back(struct deploy_call *own)
+{
+    if (own->op.err && own->op.u.put.to_version == 0) {
+        call_error(own->call, ERR_CONFLICT, "to_version", "No version before this one is kept.");
+        return;
+    }
+    if (own->op.err) {
+        call_error(own->call, ERR_CONFLICT, "to_version",
+                   "Version %lld of it is not kept, or is of another type.",
+                   (long long)own->op.u.put.to_version);
+        return;
+    }
+    log_change(own, "deployment.rolled_back");
+    answer_row(own);
+}
+
+static const struct field rollback_fields[] = {
+    {.name = "to_version",
+     .type = FIELD_INT,
+     .min = 1,
+     .max = INT64_MAX,
+     .help = "not said: the last one that was another spec"}};
+const struct schema deploy_rollback_schema = {.what = "the body",
+                                              .fields = rollback_fields,
+                                              .count = COUNT_OF(rollback_fields),
+                                              .strict = true};
+
+void api_deploy_rollback(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_ROLLBACK, was_rolled_back);
+    struct problem why;
+
+    own->op.id = named(call);
+    if (call->body && schema_read(&deploy_rollback_schema, call->body, &own->op.u.put.to_version,
+                                  call->arena, &why))
         call_problem(call, &why);
     else if (read_match(call, &own->op.u.put.if_version))
         deploy_send(own);

@@ -575,6 +575,7 @@ static const struct field deployment[] = {
     HAS("updated_at", "string"),
     HAS("ended", "=finished|=failed|null",
         "this version ran to its end and is not started again (restart.policy)"),
+    MAY("update", "DeploymentUpdate", "of several copies, while there is one or it went back"),
     MAY("state", "string|null", "in lists: of its node's copy"),
     MAY("copy_version", "integer|null",
         "in lists: of its node's copy, which may not be the one that is wanted yet"),
@@ -584,6 +585,12 @@ static const struct field deployment[] = {
     MAY("failed_on", "[FailedOn]",
         "of one deployment: nodes that gave it up because it failed there; until then others come "
         "first"),
+};
+
+static const struct field deployment_update[] = {
+    HAS("state", "=rolling|=rolling_back|=rolled_back|=stopped"),
+    HAS("good_version", "integer", "the last that all copies ran, to which it goes back"),
+    HAS("reason", "string|null", "why it went back or stopped"),
 };
 
 /* The index first, and only of several copies. */
@@ -924,6 +931,7 @@ static const struct message_type message_types[] = {
     {"DeploymentLimits", .rows = {.schema = &deploy_limits_schema}},
     {"DeploymentRestart", .rows = {.schema = &deploy_restart_schema}},
     {"FailedOn", ROWS(failed_on)},
+    {"DeploymentUpdate", ROWS(deployment_update)},
     {"Deployment", ROWS(deployment)},
     {"CopyState", .shape =
                       "=installing|=starting|=running|=updating|=unhealthy|=backoff|=crash_"
@@ -936,6 +944,8 @@ static const struct message_type message_types[] = {
                 "\"selector\": \"zone=us\", \"limits\": {\"memory_mb\": 512}}"},
     {"Scale", .rows = {.schema = &deploy_scale_schema}, .request = true,
      .example = "{\"count\": 3}"},
+    {"Rollback", .rows = {.schema = &deploy_rollback_schema}, .request = true,
+     .example = "{\"to_version\": 1}"},
     {"Enabled", ROWS(enabled), .request = true, .example = "{\"enabled\": false}"},
     {"HistoryEntry", ROWS(history_entry)},
     {"DeploymentHistory", ROWS(deployment_history)},

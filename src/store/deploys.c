@@ -261,6 +261,11 @@ static const struct {
     COLUMN("max_unavailable", "INTEGER NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 1"),
     COLUMN("copy_of", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
     COLUMN("copy_index", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("newest_version", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("good_version", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("rolling", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
+    COLUMN("rollout", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("rollout_reason", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
 #undef COLUMN
 };
 
@@ -381,6 +386,19 @@ static bool add_copies(struct sql *sql, struct arena *arena)
     return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
 }
 
+/* Number 7: what each version was, and how an update of several copies is. */
+static bool keep_specs(struct sql *sql, struct arena *arena)
+{
+#define SPECS(number)                                                                              \
+    "CREATE TABLE IF NOT EXISTS berth_deployment_spec (id TEXT NOT NULL, version " number          \
+    " NOT NULL, type TEXT NOT NULL, package_name TEXT NOT NULL, package_version TEXT NOT NULL,"    \
+    " command TEXT NOT NULL, args TEXT NOT NULL, env TEXT NOT NULL, selector TEXT NOT NULL,"       \
+    " options TEXT NOT NULL, PRIMARY KEY (id, version))"
+    static const struct sql_text text = {{SPECS("INTEGER"), SPECS("BIGINT")}};
+
+    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
+}
+
 /* A row per version; the next one is after the last. `oldest` is the first version whose
  * program may go on after that: instances are replaced one by one, and one can go back a release. A
  * table or a column more is nothing to one that names what it wants. */
@@ -388,8 +406,8 @@ static const struct {
     bool (*run)(struct sql *sql, struct arena *arena);
     int64_t oldest;
 } migrations[] = {
-    {make_tables, 1},    {index_address, 2}, {add_ended, 3},
-    {remember_nodes, 4}, {add_instances, 4}, {add_copies, 4},
+    {make_tables, 1},   {index_address, 2}, {add_ended, 3},  {remember_nodes, 4},
+    {add_instances, 4}, {add_copies, 4},    {keep_specs, 4},
 };
 
 static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
@@ -477,11 +495,12 @@ static const struct {
     [DEPLOYS_LIST] = {deploys_list, READS},        [DEPLOYS_GET] = {deploys_get, READS},
     [DEPLOYS_PUT] = {deploys_put, WRITES},         [DEPLOYS_ENABLE] = {deploys_enable, WRITES},
     [DEPLOYS_RESTART] = {deploys_restart, WRITES}, [DEPLOYS_DELETE] = {deploys_delete, WRITES},
-    [DEPLOYS_SCALE] = {deploys_scale, WRITES},     [DEPLOYS_HISTORY] = {deploys_history, READS},
-    [DEPLOYS_RELEASE] = {deploys_release, WRITES}, [DEPLOYS_APPROVE] = {deploys_approve, WRITES},
-    [DEPLOYS_DRAIN] = {deploys_drain, WRITES},     [DEPLOYS_VIEW] = {deploys_view, READS},
-    [DEPLOYS_RENEW] = {deploys_renew, LAZY},       [DEPLOYS_CLAIM] = {deploys_claim, WRITES},
-    [DEPLOYS_YIELD] = {deploys_yield, WRITES},     [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
+    [DEPLOYS_SCALE] = {deploys_scale, WRITES},     [DEPLOYS_ROLLBACK] = {deploys_rollback, WRITES},
+    [DEPLOYS_HISTORY] = {deploys_history, READS},  [DEPLOYS_RELEASE] = {deploys_release, WRITES},
+    [DEPLOYS_APPROVE] = {deploys_approve, WRITES}, [DEPLOYS_DRAIN] = {deploys_drain, WRITES},
+    [DEPLOYS_VIEW] = {deploys_view, READS},        [DEPLOYS_RENEW] = {deploys_renew, LAZY},
+    [DEPLOYS_CLAIM] = {deploys_claim, WRITES},     [DEPLOYS_YIELD] = {deploys_yield, WRITES},
+    [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
 };
 
 static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb verb)

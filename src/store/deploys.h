@@ -13,6 +13,7 @@
 #include "base/inbox.h"
 #include "base/json.h"
 #include "model/deploy.h"
+#include "model/rollout.h"
 
 enum {
     DEPLOYS_PAGE_MAX = 1000,
@@ -21,12 +22,13 @@ enum {
 };
 
 enum deploys_verb {
-    DEPLOYS_LIST,    /* by id, filtered, with a cursor */
-    DEPLOYS_GET,     /* one, with its copies */
-    DEPLOYS_PUT,     /* creates or replaces */
-    DEPLOYS_ENABLE,  /* on or off */
-    DEPLOYS_RESTART, /* a new version of the same spec */
-    DEPLOYS_SCALE,   /* as many copies */
+    DEPLOYS_LIST,     /* by id, filtered, with a cursor */
+    DEPLOYS_GET,      /* one, with its copies */
+    DEPLOYS_PUT,      /* creates or replaces */
+    DEPLOYS_ENABLE,   /* on or off */
+    DEPLOYS_RESTART,  /* a new version of the same spec */
+    DEPLOYS_SCALE,    /* as many copies */
+    DEPLOYS_ROLLBACK, /* to a version of before */
     DEPLOYS_DELETE,
     DEPLOYS_HISTORY, /* newest first */
     DEPLOYS_RELEASE, /* an operator takes them from nodes whose lease has run out */
@@ -60,6 +62,10 @@ struct deploys_row {
     struct str address;
     int64_t generation;
     int64_t version;
+    int64_t newest_version; /* the highest there ever was: `version` may have gone back */
+    int64_t good_version;   /* the last that all copies ran; 0: none was updated yet */
+    enum rollout_state rollout;
+    struct str rollout_reason; /* why it went back or stopped */
     struct str created_at, updated_at;
     /* "finished" or "failed": this version ran to its end and is not started again; "" = it is. */
     struct str ended;
@@ -154,8 +160,8 @@ struct deploys_op {
     struct arena *arena;   /* answers go there */
     enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
     struct str detail;     /* what the database said when a statement failed */
-    struct str id;         /* GET, ENABLE, RESTART, SCALE, DELETE, HISTORY, CLAIM, YIELD */
-    struct str node;       /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
+    struct str id;   /* GET, ENABLE, RESTART, SCALE, ROLLBACK, DELETE, HISTORY, CLAIM, YIELD */
+    struct str node; /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
     /* RENEW, CLAIM, YIELD, STATUS: which agent speaks for the node; at == NULL: not told, and the
      * node's name must do. Two agents with one name are two: the lease is the first one's. */
     struct str instance;
@@ -171,10 +177,11 @@ struct deploys_op {
             size_t count;
             bool more;
         } list;
-        struct {                             /* PUT, ENABLE, RESTART, SCALE, DELETE */
+        struct {                             /* PUT, ENABLE, RESTART, SCALE, ROLLBACK, DELETE */
             const struct deploys_spec *spec; /* PUT */
             bool enabled;                    /* ENABLE */
             int64_t count;                   /* SCALE */
+            int64_t to_version;              /* ROLLBACK; 0: the last that was another */
             int64_t if_version;              /* DEPLOYS_ANY; 0: only if there is none */
             bool created, changed;           /* answer */
         } put;
@@ -254,7 +261,7 @@ struct deploys_op {
     enum deploys_refusal refusal; /* RENEW, CLAIM, YIELD, STATUS: why it is ERR_CONFLICT */
     int64_t left_ms;              /* OTHER_INSTANCE: of its lease */
     struct deploys_row
-        row;    /* GET, PUT, ENABLE, RESTART, SCALE, CLAIM, YIELD; the one there is now */
+        row;    /* GET, PUT, ENABLE, RESTART, SCALE, ROLLBACK, CLAIM, YIELD; the one there is now */
     bool found; /* `row` is one */
     struct deploys_copy *copies; /* GET */
     size_t copy_count;

@@ -9,7 +9,7 @@
 #include "model/claim.h"
 #include "model/namespace.h"
 #include "model/selector.h"
-#include "store/deploys_row.h"
+#include "store/deploys_rollout.h"
 
 /* --- leases and claims --- */
 
@@ -585,7 +585,8 @@ struct held {
     bool daemon;
     int64_t row_generation, row_version;
     struct str ended;
-    bool told; /* its node has named it now */
+    bool rolling; /* an update of its deployment is under way */
+    bool told;    /* its node has named it now */
 };
 
 /* All a node may have copies of: what it owns, and daemons. */
@@ -595,7 +596,7 @@ static bool read_held(struct work *work, struct map *held)
 #define HELD_BY(D)                                                                                 \
     "SELECT " D##_TEXT("d.id") ", d.type, d.generation, d.spec_version, d.ended,"                  \
     " s.generation, s.version, s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason,"       \
-    " s.limits FROM deployment d LEFT JOIN berth_deployment_status s"                              \
+    " s.limits, d.rolling FROM deployment d LEFT JOIN berth_deployment_status s"                              \
     " ON s.id = " D##_TEXT("d.id") " AND s.address = $1 WHERE d.type = "
 #define HELD(D)                                                                                    \
     HELD_BY(D) "'daemon' UNION ALL " HELD_BY(D) "'deployment' AND d.address = $1"
@@ -612,6 +613,7 @@ static bool read_held(struct work *work, struct map *held)
                              .row_generation = sql_cell_int(&rows, i, 2),
                              .row_version = sql_cell_int(&rows, i, 3),
                              .ended = sql_cell(&rows, i, 4),
+                             .rolling = sql_cell_int(&rows, i, 14) != 0,
                              .copy = {.id = sql_cell(&rows, i, 0),
                                       .generation = sql_cell_int(&rows, i, 5),
                                       .version = sql_cell_int(&rows, i, 6),
@@ -773,21 +775,53 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, struct hel
     return write_copy(work, copy) && note_state(work, copy, &held->copy);
 }
 
+/* Which updates this status may move on. The rows that stand for them are locked before anything is
+ * written, in the order in which a change of them locks. */
+static bool lock_updates(struct work *work, const struct map *held, struct names *ret_names)
+{
+    struct deploys_op *op = work->op;
+
+    names_init(ret_names, op->u.status.count, op->arena);
+    for (size_t i = 0; i < op->u.status.count; i++) {
+        const struct held *one = map_get(held, op->u.status.copies[i].id);
+
+        if (one && one->rolling)
+            names_add(ret_names, deploy_name(one->copy.id));
+    }
+    for (size_t i = 0; i < ret_names->count; i++) {
+        op->id = ret_names->at[i];
+        if (!work_begin(work) || !deploys_row_get(work, true))
+            return false;
+    }
+    return true;
+}
+
+static bool move_updates(struct work *work, const struct names *names, bool *news)
+{
+    for (size_t i = 0; i < names->count; i++) {
+        work->op->id = names->at[i];
+        if (!deploys_row_get(work, false) || !deploys_roll_on(work, news))
+            return false;
+    }
+    return true;
+}
+
 /* A status names all copies of its node, unless it is partial: what it does not name is no longer
  * there. */
 bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
     struct map held = {0};
+    struct names updates;
     struct held *one;
-    bool changed = false, ok;
+    bool changed = false, news = false, ok;
 
     assert(op->u.status.count <= DEPLOYS_COPIES_MAX);
     if (!deploys_check_instance(work))
         return false;
     if (op->err)
         return true;
-    ok = read_held(work, &held);
+    ok = read_held(work, &held) && lock_updates(work, &held, &updates);
     for (size_t i = 0; ok && i < op->u.status.count; i++)
         ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
                          &changed);
@@ -795,7 +829,8 @@ bool deploys_set_status(struct work *work)
         if (!one->told && one->copy.state.at)
             ok = forget_copy(work, one->copy.id);
     map_free(&held);
-    return ok && (!changed || deploys_bump(work, false));
+    return ok && move_updates(work, &updates, &news) &&
+           (!(changed || news) || deploys_bump(work, news));
 }
 
 /* One deployment of a node whose lease has run out; the lease is locked, or its node could renew it

@@ -38,9 +38,15 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
         .version = sql_cell_int(rows, at, 12),
         .ended = sql_cell(rows, at, 13),
         .free_from_ms = sql_cell_int(rows, at, 14),
-        .created_at = sql_cell(rows, at, 17),
-        .updated_at = sql_cell(rows, at, 18),
+        .newest_version = sql_cell_int(rows, at, 17),
+        .good_version = sql_cell_int(rows, at, 18),
+        .rollout = rollout_state_by_name(sql_cell(rows, at, 19)),
+        .rollout_reason = sql_cell(rows, at, 20),
+        .created_at = sql_cell(rows, at, 21),
+        .updated_at = sql_cell(rows, at, 22),
     };
+    if (ret_row->newest_version < ret_row->version) /* a row from before it was counted */
+        ret_row->newest_version = ret_row->version;
 }
 
 bool deploys_row_get(struct work *work, bool lock)

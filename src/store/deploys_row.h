@@ -38,10 +38,11 @@
 #define DEPLOYS_COLUMNS(D)                                                                         \
     D##_TEXT("id") ", type, package_name, package_version, command, "                              \
     D##_TEXT("args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled,"          \
-    " address, generation, spec_version, ended, free_from_ms, replicas, max_unavailable, "         \
+    " address, generation, spec_version, ended, free_from_ms, replicas, max_unavailable,"          \
+    " newest_version, good_version, rollout, rollout_reason, "                                     \
     D##_WHEN("created_at") ", " D##_WHEN("updated_at")
 /* clang-format on */
-enum { DEPLOYS_COLUMN_COUNT = 19 };
+enum { DEPLOYS_COLUMN_COUNT = 23 };
 
 /* What claimers want to know beside the rows, as it was not long ago: whose lease ends soon, who
  * said goodbye, and what failed where. It changes without a new version of the table. */
@@ -89,8 +90,8 @@ struct work {
 
 typedef bool deploys_verb(struct work *work);
 deploys_verb deploys_list, deploys_get, deploys_put, deploys_enable, deploys_restart, deploys_scale,
-    deploys_delete, deploys_history, deploys_release, deploys_approve, deploys_drain, deploys_view,
-    deploys_renew, deploys_claim, deploys_yield, deploys_set_status;
+    deploys_rollback, deploys_delete, deploys_history, deploys_release, deploys_approve,
+    deploys_drain, deploys_view, deploys_renew, deploys_claim, deploys_yield, deploys_set_status;
 
 bool work_run(struct work *work, const struct sql_text *text, const struct sql_param *params,
               size_t count, struct sql_rows *ret_rows);

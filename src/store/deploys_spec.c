@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "model/namespace.h"
-#include "store/deploys_row.h"
+#include "store/deploys_rollout.h"
 
 enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 
@@ -227,8 +227,12 @@ static bool insert(struct work *work)
                     SQL_INT(free_from_ms));
 }
 
-/* One that becomes a daemon, or stops being one, has no owner. */
-static bool replace(struct work *work)
+/* The next one: after a step back, not one that was there. */
+#define NEXT_VERSION                                                                               \
+    "(CASE WHEN newest_version > spec_version THEN newest_version ELSE spec_version END + 1)"
+
+/* One that becomes a daemon, or stops being one, has no owner. `version`: 0 is the next one. */
+static bool replace(struct work *work, const struct deploys_spec *spec, int64_t version)
 {
 /* clang-format off */
 #define REPLACE(D)                                                                                 \
@@ -237,17 +241,18 @@ static bool replace(struct work *work)
     " free_from_ms = CASE WHEN type = $2 THEN free_from_ms WHEN type = 'daemon' THEN " LAST_LEASE  \
     " ELSE 0 END, type = $2,"                                                                      \
     " package_name = $3, package_version = $4, command = $5, args = $6, env = $7, selector = $8,"  \
-    " options = $9, enabled = $10, ended = '', spec_version = spec_version + 1, updated_at = "     \
+    " options = $9, enabled = $10, ended = '', spec_version = CASE WHEN CAST($11 AS BIGINT) > 0"   \
+    " THEN CAST($11 AS BIGINT) ELSE " NEXT_VERSION " END, newest_version = " NEXT_VERSION          \
+    " - CASE WHEN CAST($11 AS BIGINT) > 0 THEN 1 ELSE 0 END, updated_at = "                        \
     D##_TIME " WHERE " D##_ID " = $1"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(REPLACE);
-    const struct deploys_spec *spec = work->op->u.put.spec;
 
     return WORK_RUN(work, &text, NULL, SQL_STR(spec->id),
                     SQL_STR(str_of(deploy_type_name(spec->type))), SQL_STR(spec->package_name),
                     SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
                     SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
-                    SQL_INT(spec->enabled));
+                    SQL_INT(spec->enabled), SQL_INT(version));
 }
 
 /* Somebody did something about it: it may run anywhere. */
@@ -275,10 +280,10 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
 #define ADD_COPIES(D)                                                                              \
     "WITH RECURSIVE n(i) AS (SELECT CAST($2 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i + 1"  \
     " < CAST($3 AS BIGINT)) INSERT INTO deployment (id, type, package_name, package_version,"      \
-    " command, args, env, selector, options, enabled, spec_version, copy_of, copy_index, address," \
+    " command, args, env, selector, options, enabled, spec_version, rolling, copy_of, copy_index, address," \
     " generation, created_at, updated_at) SELECT CAST($1 AS TEXT) || '#' || CAST(i AS TEXT),"      \
     " d.type, d.package_name, d.package_version, d.command, d.args, d.env, d.selector, d.options," \
-    " d.enabled, d.spec_version, CAST($1 AS TEXT), i, COALESCE("                                   \
+    " d.enabled, d.spec_version, d.rolling, CAST($1 AS TEXT), i, COALESCE("                                   \
     LAST_OF(D, "CASE WHEN h.what = 'deleted' AND EXISTS (SELECT 1 FROM berth_node_lease l WHERE"   \
             " l.address = h.address AND l.until_ms >= " D##_NOW ") THEN h.address ELSE '' END")    \
     ", ''), COALESCE(" LAST_OF(D, "h.generation + 1") ", 0), " D##_TIME ", " D##_TIME              \
@@ -342,20 +347,19 @@ static bool set_count(struct work *work, int64_t count, int64_t max_unavailable)
            (count >= before || drop_copies(work, count));
 }
 
-/* All copies get the spec of the first. */
-static bool follow_first(struct work *work)
+/* The first copy's row has another version than `before`, and the others follow: a few at a time
+ * while they run. */
+static bool follow(struct work *work, const struct deploys_row *before)
 {
-/* clang-format off */
-#define FOLLOW(D)                                                                                  \
-    "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
-    " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
-    " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
-    " updated_at = h.updated_at FROM (SELECT * FROM deployment WHERE " D##_ID                      \
-    " = $1) AS h WHERE deployment.copy_of = $1"
-    /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(FOLLOW);
+    bool rolls = before->rollout == ROLLOUT_ROLLING || before->rollout == ROLLOUT_BACK ||
+                 before->rollout == ROLLOUT_STOPPED;
 
-    return work->op->row.spec.count <= 1 || WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
+    if (!deploys_row_get(work, false) || !deploys_keep_spec(work))
+        return false;
+    if (work->op->row.spec.count > 1 && before->spec.enabled && work->op->row.spec.enabled &&
+        before->spec.type == work->op->row.spec.type)
+        return deploys_roll(work, rolls ? before->good_version : before->version);
+    return deploys_follow_first(work);
 }
 
 /* After a change: the row as it is now, a line in its history, a new version of the table. */
@@ -386,6 +390,7 @@ bool deploys_put(struct work *work)
     struct deploys_op *op = work->op;
     const struct deploys_spec *spec = op->u.put.spec;
     int64_t count, max_unavailable;
+    struct deploys_row before;
     bool counts;
 
     assert(spec && spec->type != DEPLOY_OTHER);
@@ -410,9 +415,10 @@ bool deploys_put(struct work *work)
     if (counts && !set_count(work, count, max_unavailable))
         return false;
     if (!op->found)
-        return changed(work, "created");
-    op->row.spec.count = count;
-    return replace(work) && follow_first(work) && changed(work, "changed");
+        return deploys_keep_spec(work) && changed(work, "created");
+    before = op->row;
+    return deploys_keep_spec(work) && replace(work, spec, 0) && follow(work, &before) &&
+           changed(work, "changed");
 }
 
 /* False: there is nothing to be done, or the database failed (*ret_ok). */
@@ -433,12 +439,14 @@ static bool find_existing(struct work *work, bool *ret_ok)
 static bool touch(struct work *work, bool enabled, const char *what)
 {
 #define TOUCH(D)                                                                                   \
-    "UPDATE deployment SET enabled = $2, ended = '', spec_version = spec_version + 1,"             \
-    " updated_at = " D##_TIME " WHERE " D##_ID " = $1"
+    "UPDATE deployment SET enabled = $2, ended = '', spec_version = " NEXT_VERSION                 \
+    ", newest_version = " NEXT_VERSION ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
     static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
+    struct deploys_row before = work->op->row;
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
-           follow_first(work) && changed(work, what);
+    return deploys_keep_spec(work) &&
+           WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
+           follow(work, &before) && changed(work, what);
 }
 
 bool deploys_enable(struct work *work)
@@ -478,6 +486,60 @@ bool deploys_scale(struct work *work)
     return set_count(work, op->u.put.count, op->row.spec.max_unavailable) && scaled(work);
 }
 
+/* The last version before this one that was another spec: a restart is a version, too. */
+static bool find_before(struct work *work, int64_t *ret_version)
+{
+#define VERSIONS(D)                                                                                \
+    "SELECT version FROM berth_deployment_spec WHERE id = $1 AND version < $2 ORDER BY version "   \
+    "DESC"
+    static const struct sql_text text = DEPLOYS_BOTH(VERSIONS);
+    struct deploys_op *op = work->op;
+    struct deploys_spec spec;
+    struct sql_rows rows;
+    bool found;
+
+    *ret_version = 0;
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_INT(op->row.version)))
+        return false;
+    for (size_t i = 0; i < rows.count && *ret_version == 0; i++) {
+        int64_t version = sql_cell_int(&rows, i, 0);
+
+        if (!deploys_kept_spec(work, version, &spec, &found))
+            return false;
+        spec.enabled = op->row.spec.enabled;
+        if (found && !same_spec(&spec, &op->row.spec, op->arena))
+            *ret_version = version;
+    }
+    return true;
+}
+
+/* A number always stands for the same spec, so it is the version it goes back to. */
+bool deploys_rollback(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    struct deploys_row before;
+    struct deploys_spec spec;
+    bool ok, found = false;
+
+    if (!find_existing(work, &ok))
+        return ok;
+    if (!deploys_keep_spec(work) ||
+        (op->u.put.to_version == 0 && !find_before(work, &op->u.put.to_version)))
+        return false;
+    if (op->u.put.to_version == op->row.version)
+        return deploys_meta(work);
+    if (!deploys_kept_spec(work, op->u.put.to_version, &spec, &found))
+        return false;
+    if (!found || (spec.type != DEPLOY_DEPLOYMENT && op->row.spec.count > 1)) {
+        op->err = ERR_CONFLICT;
+        return true;
+    }
+    before = op->row;
+    spec.enabled = before.spec.enabled;
+    return replace(work, &spec, op->u.put.to_version) && follow(work, &before) &&
+           changed(work, "rolled back");
+}
+
 bool deploys_delete(struct work *work)
 {
 #define DELETE(D) "DELETE FROM deployment WHERE " D##_ID " = $1"
@@ -494,9 +556,10 @@ bool deploys_delete(struct work *work)
         return false;
     daemon = op->row.spec.type == DEPLOY_DAEMON || op->row.free_from_ms >= op->now_ms;
     op->u.put.changed = true;
+    op->row.version = op->row.newest_version; /* made again, it goes on from there */
     return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
            WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
-           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) &&
+           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&
            deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
            deploys_bump(work, true);
 }

@@ -437,6 +437,7 @@ ROUTES = {
     "GET /v1/deployments/{id}/logs": of_deployments("GET", "/logs", statuses=(404,)),  # no node has it
     "PATCH /v1/deployments/{id}": of_deployments("PATCH", body={"enabled": False}),
     "POST /v1/deployments/{id}/restart": of_deployments("POST", "/restart", {}),
+    "POST /v1/deployments/{id}/rollback": of_deployments("POST", "/rollback", {"to_version": 1}),
     "POST /v1/deployments/{id}/scale": of_deployments("POST", "/scale", {"count": 2}),
     "POST /v1/deployments/release": released,
     "POST /v1/deployments/approve": approved,

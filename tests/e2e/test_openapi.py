@@ -123,6 +123,9 @@ class Calls:
         self.call("POST", "/v1/deployments/web/scale", self.example("Scale"), one + "/scale")
         self.call("GET", "/v1/deployments/web", route=one)
         self.call("GET", "/v1/deployments")
+        self.call("POST", "/v1/deployments/web/rollback", self.example("Rollback"), one + "/rollback")
+        self.call("GET", "/v1/deployments/web", route=one)
+        self.call("POST", "/v1/deployments/web/rollback", {"to_version": 5}, one + "/rollback")
         self.call("POST", "/v1/deployments/web/scale", {"count": 1}, one + "/scale")
         for name in ("renew", "view"):
             self.call("POST", f"/v1/deployments/{name}", self.example("DeployLook"))

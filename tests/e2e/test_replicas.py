@@ -114,3 +114,64 @@ class Copies(ReplicaCase):
             eventually("it is back", lambda: len(server.get("/v1/terminals").json["terminals"]) == 3, 90)
             before = self.settled(server, "web", 3)
         self.assertGreater(len(self.starts()), 3)
+
+
+class Updates(ReplicaCase):
+    """One copy after the other, as long as the new version is well."""
+
+    def versions(self, server, name="web"):
+        return [copy["version"] for copy in self.ok(server.get(f"/v1/deployments/{name}"))["copies"]]
+
+    def update_of(self, server):
+        return self.ok(server.get("/v1/deployments/web")).get("update", {}).get("state")
+
+    @tags("load")
+    def test_a_good_version_goes_round(self):
+        server = self.serve()
+        self.cluster(server, "abc")
+        self.put(server, "web", count=3)
+        self.settled(server, "web", 3)
+        eventually("all are well", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout)
+        changed = self.put(server, "web", 200, env={"W": str(self.dir), "NEW": "1"})
+        self.assertEqual((changed["count"], changed["update"]["state"], changed["update"]["good_version"]), (3, "rolling", 1))
+        least = 3
+
+        def over():
+            nonlocal least
+            living = {start.index for start in self.living()}
+            least = min(least, len(living))
+            return self.update_of(server) is None and self.versions(server) == [2, 2, 2]
+
+        eventually("all run it", over, 90)
+        self.assertGreaterEqual(least, 2, "one at a time")
+        self.settled(server, "web", 3)
+        order = [start.index for start in self.starts()][3:]
+        self.assertEqual(order, ["0", "1", "2"])
+        # And back, by hand.
+        self.assertIn("goes back to version 1", self.cli(server, "deploy", "rollback", "web").stdout)
+        eventually("all are back", lambda: self.update_of(server) is None and self.versions(server) == [1, 1, 1], 90)
+
+    @tags("load")
+    def test_a_bad_version_stops_and_goes_back_by_itself(self):
+        server = self.serve()
+        for name in "abcd":
+            self.node(server, name, restart_min_ms=3000, restart_max_ms=3000)
+        self.put(server, "web", count=4, max_unavailable=2)
+        self.settled(server, "web", 4)
+        eventually("all are well", lambda: "4 of 4 ready" in self.cli(server, "deploy", "ls").stdout)
+        before = self.copies(server, "web")
+        pids = {start.index: start.pid for start in self.living()}
+        self.put(server, "web", 200, command=f'echo "$BERTH_INDEX" >> {self.dir}/bad; exit 3', count=4, max_unavailable=2)
+        eventually("it went back", lambda: self.update_of(server) == "rolled_back", 90)
+        eventually("all run what was good", lambda: self.settled(server, "web", 4) == before, 90)
+        bad = set(self.lines("bad"))
+        self.assertTrue(bad and len(bad) <= 2, f"no more than max_unavailable tried it: {bad}")
+        self.assertEqual({start.index: start.pid for start in self.living() if start.index not in bad},
+                         {index: pid for index, pid in pids.items() if index not in bad}, "the others never noticed")
+        shown = self.cli(server, "deploy", "show", "web").stdout
+        self.assertIn("Update: rolled_back, 4 of 4 copies run version 1. Version 2 is not well: index", shown)
+        self.assertIn("rolled back", self.cli(server, "deploy", "history", "web").stdout)
+        # A check that never passes is a failure as well.
+        self.put(server, "web", 200, count=4, max_unavailable=1, env={"W": str(self.dir), "V": "3"},
+                 health={"command": "exit 1", "interval_ms": 100, "failures": 2})
+        eventually("it goes back again", lambda: self.update_of(server) == "rolled_back" and self.versions(server) == [1, 1, 1, 1], 90)

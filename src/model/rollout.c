@@ -1,0 +1,87 @@
+/* The rules of an update, copy by copy. */
+#include "model/rollout.h"
+
+#include <assert.h>
+
+static const char *const names[ROLLOUT_STATE_COUNT] = {
+    [ROLLOUT_NONE] = "",
+    [ROLLOUT_ROLLING] = "rolling",
+    [ROLLOUT_BACK] = "rolling_back",
+    [ROLLOUT_ROLLED_BACK] = "rolled_back",
+    [ROLLOUT_STOPPED] = "stopped",
+};
+
+const char *rollout_state_name(enum rollout_state state)
+{
+    assert(state < ROLLOUT_STATE_COUNT);
+    return names[state];
+}
+
+enum rollout_state rollout_state_by_name(struct str name)
+{
+    for (enum rollout_state state = ROLLOUT_NONE; state < ROLLOUT_STATE_COUNT; state++)
+        if (str_is(name, names[state]))
+            return state;
+    return ROLLOUT_NONE;
+}
+
+/* One that fails a check is not lost yet: after a few it is restarted, and that is a failure. */
+enum rollout_health rollout_health(struct str state, struct str healthy)
+{
+    static const char *const bad[] = {"backoff", "crash_loop", "refused", "failed"};
+
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (str_is(state, bad[i]))
+            return ROLLOUT_FAILED;
+    return str_is(state, "finished") || (str_is(state, "running") && str_is(healthy, "true"))
+               ? ROLLOUT_WELL
+               : ROLLOUT_UNKNOWN;
+}
+
+/* It runs what it is to run, and well. */
+static bool is_available(const struct rollout_copy *copy)
+{
+    return copy->owned && copy->runs == copy->wants && copy->health == ROLLOUT_WELL;
+}
+
+void rollout_plan(const struct rollout_copy *copies, size_t count, int64_t to_version, bool back,
+                  int64_t max_unavailable, size_t *next, struct rollout_plan *ret_plan)
+{
+    struct rollout_plan plan = {.done = true, .failed = ROLLOUT_NOBODY, .next = next};
+    int64_t replaced = 0, unavailable = 0; /* of those that nodes have */
+    bool nobodys = false;                  /* some that nobody has are left */
+
+    assert(max_unavailable >= 1 && to_version > 0);
+    for (size_t i = 0; i < count; i++) {
+        const struct rollout_copy *copy = &copies[i];
+        bool has = copy->wants == to_version;
+
+        if (plan.failed == ROLLOUT_NOBODY && has && copy->owned && copy->runs == to_version &&
+            copy->health == ROLLOUT_FAILED)
+            plan.failed = i;
+        nobodys = nobodys || (!copy->owned && !has);
+        plan.done = plan.done && (!copy->owned || (has && is_available(copy)));
+        if (!copy->owned || is_available(copy))
+            continue;
+        unavailable++;
+        replaced += has;
+    }
+    for (size_t i = 0; nobodys && (plan.done || back) && i < count; i++)
+        if (!copies[i].owned && copies[i].wants != to_version)
+            plan.next[plan.count++] = i;
+    plan.done = plan.done && !nobodys;
+    for (size_t i = 0; i < count && replaced < max_unavailable; i++)
+        if (copies[i].owned && copies[i].wants != to_version && !is_available(&copies[i])) {
+            plan.next[plan.count++] = i;
+            replaced++;
+        }
+    for (size_t i = 0; i < count && replaced < max_unavailable && unavailable < max_unavailable;
+         i++)
+        if (copies[i].wants != to_version && is_available(&copies[i])) {
+            plan.next[plan.count++] = i;
+            replaced++;
+            unavailable++;
+        }
+    assert(plan.count <= count && !(plan.done && plan.count > 0));
+    *ret_plan = plan;
+}

@@ -1,0 +1,249 @@
+/* An update of several copies: each has the spec it is to run in a row of its own, and the new one
+ * goes from row to row as model/rollout.h says. What a version was is kept, so that one can go back
+ * to it: a number always stands for the same spec. */
+#include "store/deploys_rollout.h"
+
+#include <assert.h>
+
+#include "model/rollout.h"
+
+enum { SPECS_KEPT = 50 }; /* versions of one deployment */
+
+/* --- versions that are kept --- */
+
+bool deploys_keep_spec(struct work *work)
+{
+/* clang-format off */
+#define KEEP_SPEC(D)                                                                               \
+    "INSERT INTO berth_deployment_spec (id, version, type, package_name, package_version, command,"\
+    " args, env, selector, options) SELECT " D##_TEXT("id") ", spec_version, type, package_name,"  \
+    " package_version, command, " D##_TEXT("args") ", " D##_TEXT("env") ", selector, "             \
+    D##_TEXT("options") " FROM deployment WHERE " D##_ID " = $1 ON CONFLICT (id, version) DO NOTHING"
+#define PRUNE_SPECS(D)                                                                             \
+    "DELETE FROM berth_deployment_spec WHERE id = $1 AND version <= (SELECT version FROM"          \
+    " berth_deployment_spec WHERE id = $1 ORDER BY version DESC LIMIT 1 OFFSET CAST($2 AS BIGINT))"\
+    " AND version <> (SELECT good_version FROM deployment WHERE " D##_ID " = $1)"
+    /* clang-format on */
+    static const struct sql_text keep = DEPLOYS_BOTH(KEEP_SPEC), prune = DEPLOYS_BOTH(PRUNE_SPECS);
+
+    return WORK_RUN(work, &keep, NULL, SQL_STR(work->op->id)) &&
+           WORK_RUN(work, &prune, NULL, SQL_STR(work->op->id), SQL_INT(SPECS_KEPT));
+}
+
+bool deploys_forget_specs(struct work *work)
+{
+#define FORGET_SPECS(D) "DELETE FROM berth_deployment_spec WHERE id = $1"
+    static const struct sql_text text = DEPLOYS_BOTH(FORGET_SPECS);
+
+    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
+}
+
+bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *ret_spec,
+                       bool *ret_found)
+{
+#define KEPT_SPEC(D)                                                                               \
+    "SELECT type, package_name, package_version, command, args, env, selector, options"            \
+    " FROM berth_deployment_spec WHERE id = $1 AND version = $2"
+    static const struct sql_text text = DEPLOYS_BOTH(KEPT_SPEC);
+    struct sql_rows rows;
+
+    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->id), SQL_INT(version)))
+        return false;
+    *ret_found = rows.count > 0;
+    if (*ret_found)
+        *ret_spec = (struct deploys_spec){.id = work->op->id,
+                                          .type = deploy_type_by_name(sql_cell(&rows, 0, 0)),
+                                          .package_name = sql_cell(&rows, 0, 1),
+                                          .package_version = sql_cell(&rows, 0, 2),
+                                          .command = sql_cell(&rows, 0, 3),
+                                          .args = sql_cell(&rows, 0, 4),
+                                          .env = sql_cell(&rows, 0, 5),
+                                          .selector = sql_cell(&rows, 0, 6),
+                                          .options = sql_cell(&rows, 0, 7)};
+    return true;
+}
+
+/* --- from row to row --- */
+
+bool deploys_follow_first(struct work *work)
+{
+/* clang-format off */
+#define FOLLOW(D)                                                                                  \
+    "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
+    " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
+    " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
+    " updated_at = h.updated_at, rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID         \
+    " = $1) AS h WHERE deployment.copy_of = $1"
+#define LEVEL(D)                                                                                   \
+    "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0,"                        \
+    " good_version = spec_version WHERE " D##_ID " = $1"
+    /* clang-format on */
+    static const struct sql_text follow = DEPLOYS_BOTH(FOLLOW), level = DEPLOYS_BOTH(LEVEL);
+
+    return WORK_RUN(work, &level, NULL, SQL_STR(work->op->id)) &&
+           (work->op->row.spec.count <= 1 || WORK_RUN(work, &follow, NULL, SQL_STR(work->op->id)));
+}
+
+/* The first copy's row also says how the update is; `rolling` of all, that there is one. */
+static bool set_rollout(struct work *work, enum rollout_state state, int64_t good, bool rolling,
+                        struct str reason)
+{
+#define SET_ROLLOUT(D)                                                                             \
+    "UPDATE deployment SET rollout = $2, good_version = $3, rolling = $4, rollout_reason = $5"     \
+    " WHERE " D##_ID " = $1"
+#define SET_ROLLING(D) "UPDATE deployment SET rolling = $2 WHERE copy_of = $1"
+    static const struct sql_text first = DEPLOYS_BOTH(SET_ROLLOUT),
+                                 others = DEPLOYS_BOTH(SET_ROLLING);
+    struct deploys_op *op = work->op;
+
+    op->row.rollout = state;
+    op->row.good_version = good;
+    op->row.rollout_reason = reason;
+    return WORK_RUN(work, &first, NULL, SQL_STR(op->id), SQL_STR(str_of(rollout_state_name(state))),
+                    SQL_INT(good), SQL_INT(rolling), SQL_STR(reason)) &&
+           WORK_RUN(work, &others, NULL, SQL_STR(op->id), SQL_INT(rolling));
+}
+
+struct group {
+    struct rollout_copy *copies;
+    struct sql_rows rows; /* id, wants, address, runs, state, healthy, reason, lease */
+};
+
+static bool read_group(struct work *work, struct group *ret_group)
+{
+/* clang-format off */
+#define GROUP(D)                                                                                   \
+    "SELECT " D##_TEXT("d.id") ", d.spec_version, d.address, s.version, s.state, s.healthy,"       \
+    " s.reason, COALESCE(l.until_ms, 0) - " D##_NOW " FROM deployment d"                           \
+    " LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT("d.id") " AND s.address = d.address"\
+    " AND s.generation = d.generation LEFT JOIN berth_node_lease l ON l.address = d.address"       \
+    " WHERE " D##_BYTES("d.id") " = $1 OR (d.copy_of = $1 AND d.copy_of <> '')"                    \
+    " ORDER BY d.copy_index"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(GROUP);
+    struct sql_rows *rows = &ret_group->rows;
+
+    if (!WORK_RUN(work, &text, rows, SQL_STR(work->op->id)))
+        return false;
+    ret_group->copies = arena_array(work->op->arena, struct rollout_copy, rows->count + 1);
+    for (size_t i = 0; i < rows->count; i++) {
+        bool alive = sql_cell_int(rows, i, 7) >= 0;
+
+        ret_group->copies[i] = (struct rollout_copy){
+            .wants = sql_cell_int(rows, i, 1),
+            .runs = sql_cell_int(rows, i, 3),
+            .health = alive ? rollout_health(sql_cell(rows, i, 4), sql_cell(rows, i, 5))
+                            : ROLLOUT_UNKNOWN,
+            .owned = sql_cell(rows, i, 2).len > 0};
+    }
+    return true;
+}
+
+static bool set_spec(struct work *work, struct str id, const struct deploys_spec *spec,
+                     int64_t version)
+{
+/* clang-format off */
+#define SET_SPEC(D)                                                                                \
+    "UPDATE deployment SET package_name = $2, package_version = $3, command = $4, args = $5,"      \
+    " env = $6, selector = $7, options = $8, spec_version = $9, ended = '', updated_at = "         \
+    D##_TIME " WHERE " D##_ID " = $1"
+#define FORGIVE_COPY(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
+    /* clang-format on */
+    static const struct sql_text set = DEPLOYS_BOTH(SET_SPEC), forgive = DEPLOYS_BOTH(FORGIVE_COPY);
+
+    return WORK_RUN(work, &set, NULL, SQL_STR(id), SQL_STR(spec->package_name),
+                    SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
+                    SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
+                    SQL_INT(version)) &&
+           WORK_RUN(work, &forgive, NULL, SQL_STR(id));
+}
+
+/* The version before comes back; or, if nobody knows it any more, nothing goes on. */
+static bool go_back(struct work *work, const struct group *group, size_t failed)
+{
+    struct deploys_op *op = work->op;
+    struct str id = sql_cell(&group->rows, failed, 0);
+    struct str reason = arena_fmt(
+        op->arena, "Version %lld is not well: index %lld on " STR_FMT " (" STR_FMT "). " STR_FMT,
+        (long long)op->row.version, (long long)deploy_index(id),
+        STR_ARG(sql_cell(&group->rows, failed, 2)), STR_ARG(sql_cell(&group->rows, failed, 4)),
+        STR_ARG(sql_cell(&group->rows, failed, 6)));
+    struct deploys_spec spec;
+    bool kept;
+
+    if (!deploys_kept_spec(work, op->row.good_version, &spec, &kept))
+        return false;
+    return set_rollout(work, kept ? ROLLOUT_BACK : ROLLOUT_STOPPED, op->row.good_version, kept,
+                       reason) &&
+           deploys_note(work, &op->row, kept ? "rolling back" : "update stopped", op->row.address,
+                        arena_cstr(op->arena, reason));
+}
+
+static bool finish(struct work *work, int64_t version)
+{
+    struct deploys_op *op = work->op;
+    bool back = op->row.rollout == ROLLOUT_BACK;
+
+    return set_rollout(work, back ? ROLLOUT_ROLLED_BACK : ROLLOUT_NONE, version, false,
+                       back ? op->row.rollout_reason : STR("")) &&
+           deploys_row_get(work, false) &&
+           deploys_note(work, &op->row, back ? "rolled back" : "updated", op->row.address,
+                        back ? arena_cstr(op->arena, op->row.rollout_reason) : "");
+}
+
+/* One look at how all copies are. False in *ret_again: there is nothing more to be done now. */
+static bool look(struct work *work, bool *ret_again, bool *ret_changed)
+{
+    struct deploys_op *op = work->op;
+    bool back = op->row.rollout == ROLLOUT_BACK, kept;
+    int64_t to = back ? op->row.good_version : op->row.version;
+    struct rollout_plan plan;
+    struct deploys_spec spec;
+    struct group group;
+
+    *ret_again = false;
+    if (!read_group(work, &group))
+        return false;
+    rollout_plan(group.copies, group.rows.count, to, back, op->row.spec.max_unavailable,
+                 arena_array(op->arena, size_t, group.rows.count + 1), &plan);
+    *ret_changed = *ret_changed || plan.done || plan.count > 0 || plan.failed != ROLLOUT_NOBODY;
+    if (plan.failed != ROLLOUT_NOBODY && !back) {
+        *ret_again = true;
+        return go_back(work, &group, plan.failed);
+    }
+    if (plan.done)
+        return finish(work, to);
+    if (plan.count == 0)
+        return true;
+    if (!deploys_kept_spec(work, to, &spec, &kept))
+        return false;
+    if (!kept)
+        return set_rollout(
+            work, ROLLOUT_STOPPED, op->row.good_version, false,
+            arena_fmt(op->arena, "Version %lld is not kept any more.", (long long)to));
+    for (size_t i = 0; i < plan.count; i++)
+        if (!set_spec(work, sql_cell(&group.rows, plan.next[i], 0), &spec, to))
+            return false;
+    return true;
+}
+
+bool deploys_roll_on(struct work *work, bool *ret_changed)
+{
+    struct deploys_op *op = work->op;
+    bool again = true;
+
+    while (again && op->found &&
+           (op->row.rollout == ROLLOUT_ROLLING || op->row.rollout == ROLLOUT_BACK))
+        if (!look(work, &again, ret_changed))
+            return false;
+    return true;
+}
+
+bool deploys_roll(struct work *work, int64_t good)
+{
+    bool changed = false;
+
+    assert(work->op->found && work->op->row.spec.count > 1 && good > 0);
+    return set_rollout(work, ROLLOUT_ROLLING, good, true, STR("")) &&
+           deploys_row_get(work, false) && deploys_roll_on(work, &changed);
+}
