@@ -152,13 +152,26 @@ struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entr
     return run;
 }
 
+static void due_del(struct ledger *ledger, struct ledger_job *entry)
+{
+    heap_del(entry->due_waits ? &ledger->due_waits : &ledger->due, &entry->due);
+}
+
+static void due_move(struct ledger *ledger, struct ledger_job *entry, bool waits, int64_t due_ms)
+{
+    if (entry->due_waits != waits)
+        due_del(ledger, entry);
+    entry->due_waits = waits;
+    heap_move(waits ? &ledger->due_waits : &ledger->due, &entry->due, due_ms);
+}
+
 static void entry_free(struct ledger *ledger, struct ledger_job *entry)
 {
     struct ledger_run *run = entry->run;
 
     assert(!run->probe && !entry->in_lane.at);
     idshards_del(&ledger->jobs, entry->head.id);
-    heap_del(&ledger->due, &entry->due);
+    due_del(ledger, entry);
     chain_del(&entry->in_list);
     if (run != &never_ran) {
         chain_del(&run->in_holder);
@@ -284,6 +297,15 @@ bool ledger_orphaned(const struct ledger_job *entry)
     return entry->run->holder && entry->run->lease.epoch != entry->run->holder->counts.epoch;
 }
 
+/* Leases apart from the others, so that those never wait behind these. */
+static void add_lapsed(struct ledger *ledger, struct ledger_job *entry)
+{
+    bool is_lease = entry->run->holder || entry->ran_out != LEASE_NONE;
+
+    due_del(ledger, entry);
+    chain_add_last(is_lease ? &ledger->lapsed : &ledger->lapsed_waits, &entry->in_list);
+}
+
 void ledger_place(struct ledger *ledger, struct ledger_job *entry)
 {
     chain_del(&entry->in_list);
@@ -291,18 +313,16 @@ void ledger_place(struct ledger *ledger, struct ledger_job *entry)
     if (entry->run->holder)
         entry->head.due_ms = entry->run->lease.until_ms;
     if (ledger_orphaned(entry)) {
-        heap_del(&ledger->due, &entry->due);
-        chain_add_last(&ledger->lapsed, &entry->in_list);
+        add_lapsed(ledger, entry);
     } else if (entry->run->holder) {
-        heap_move(&ledger->due, &entry->due, entry->run->lease.until_ms);
+        due_move(ledger, entry, false, entry->run->lease.until_ms);
     } else if (ledger_waiting(entry)) {
-        heap_move(&ledger->due, &entry->due, entry->head.due_ms);
+        due_move(ledger, entry, true, entry->head.due_ms);
+    } else if (ledger_over(entry)) {
+        due_del(ledger, entry);
+        retire(ledger, entry);
     } else {
-        heap_del(&ledger->due, &entry->due);
-        if (ledger_over(entry))
-            retire(ledger, entry);
-        else
-            chain_add_last(&ledger->lapsed, &entry->in_list);
+        add_lapsed(ledger, entry);
     }
 }
 
@@ -311,7 +331,6 @@ void ledger_place(struct ledger *ledger, struct ledger_job *entry)
 static void lapse(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     assert(entry->due.at && entry->due.key <= now_ms);
-    heap_del(&ledger->due, &entry->due);
     if (entry->run->holder) {
         entry->ran_out = entry->run->lease.kind;
         breakers_release(entry);
@@ -322,17 +341,22 @@ static void lapse(struct ledger *ledger, struct ledger_job *entry, int64_t now_m
         ledger_unbind(ledger, entry);
     }
     assert(!entry->run->holder);
-    chain_add_last(&ledger->lapsed, &entry->in_list);
+    add_lapsed(ledger, entry);
 }
 
-size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max)
+static size_t lapse_from(struct ledger *ledger, struct heap *heap, int64_t now_ms, size_t max)
 {
     struct heap_node *top;
     size_t count = 0;
 
-    for (; count < max && (top = heap_top(&ledger->due)) && top->key <= now_ms; count++)
+    for (; count < max && (top = heap_top(heap)) && top->key <= now_ms; count++)
         lapse(ledger, container_of(top, struct ledger_job, due), now_ms);
     return count;
+}
+
+void ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max)
+{
+    lapse_from(ledger, &ledger->due, now_ms, max);
 }
 
 void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
@@ -507,6 +531,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .runs = {.size = sizeof(struct ledger_run)},
     };
     chain_init(&ledger->lapsed);
+    chain_init(&ledger->lapsed_waits);
     chain_init(&ledger->recent);
     sessions_init(&ledger->sessions);
     breakers_init(&ledger->breakers, &config->breaker);
@@ -546,6 +571,7 @@ void ledger_free(struct ledger *ledger)
     idshards_free(&ledger->jobs);
     map_free(&ledger->nodes);
     heap_free(&ledger->due);
+    heap_free(&ledger->due_waits);
     sessions_free(&ledger->sessions);
     *ledger = (struct ledger){0};
 }
@@ -862,6 +888,7 @@ static void shift(struct ledger *ledger, int64_t step_ms)
             entry->due.key = entry->run->holder ? entry->run->lease.until_ms : entry->head.due_ms;
     }
     heap_reorder(&ledger->due);
+    heap_reorder(&ledger->due_waits);
     if (ledger->lanes.job_count > 0)
         journal_shift_waits(ledger->journal, step_ms);
     ledger->now_ms += step_ms;
@@ -963,15 +990,12 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     op->counts = holder->counts;
 }
 
-void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+static void due_list(struct store_op *op, const struct chain *lapsed)
 {
-    size_t count = 0;
-
-    ledger_lapse(ledger, now_ms, op->u.due.max);
-    for (struct chain *at = ledger->lapsed.next; at != &ledger->lapsed && count < op->u.due.max;
+    for (const struct chain *at = lapsed->next; at != lapsed && op->u.due.count < op->u.due.max;
          at = at->next) {
         const struct ledger_job *entry = container_of(at, struct ledger_job, in_list);
-        struct store_due *due = &op->u.due.items[count++];
+        struct store_due *due = &op->u.due.items[op->u.due.count++];
 
         assert(!entry->run->holder || ledger_orphaned(entry));
         *due = (struct store_due){.id = entry->head.id,
@@ -981,5 +1005,16 @@ void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
                                   .lane = entry->head.lane};
         str_copy(str_of(entry->run->node), due->node, sizeof due->node);
     }
-    op->u.due.count = count;
+}
+
+/* Leases first: nodes and their jobs wait for that, and of jobs that waited in vain there may be
+ * very many. */
+void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    size_t leases = lapse_from(ledger, &ledger->due, now_ms, op->u.due.max);
+
+    lapse_from(ledger, &ledger->due_waits, now_ms, op->u.due.max - leases);
+    op->u.due.count = 0;
+    due_list(op, &ledger->lapsed);
+    due_list(op, &ledger->lapsed_waits);
 }

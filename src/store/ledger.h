@@ -77,9 +77,9 @@ struct ledger_head {
     char type[POOL_LANG_MAX + 1];
 };
 
-/* A job in memory. It is in exactly one place: in the heap of what will run out, in the list of
- * what ran out and waits for the sweep, or among the finished ones. Beside that it may be in a
- * lane: head.lane says so. */
+/* A job in memory. It is in exactly one place: in one of the heaps of what will run out, in one of
+ * the lists of what ran out and waits for the sweep, or among the finished ones. Beside that it may
+ * be in a lane: head.lane says so. */
 struct ledger_job {
     struct ledger_head head;
     enum lease_kind
@@ -87,6 +87,7 @@ struct ledger_job {
     bool unwritten : 1; /* its row still tells of the lease that ran out */
     bool keyed : 1;     /* its row has an Idempotency-Key and was made by a reserve */
     bool answered : 1;  /* somebody was answered with it by that key */
+    bool due_waits : 1; /* which heap `due` is in: that of jobs that wait */
     int64_t account_bytes;
     struct account *account; /* where it counts while it is in a lane; NULL: nowhere */
     struct ledger_run *run;  /* to write to it: ledger_own_run() */
@@ -101,11 +102,13 @@ struct ledger {
     struct slab entries;
     struct slab runs;
     struct map nodes;
-    struct heap due;
-    struct lanes lanes; /* of entry.in_lane */
+    struct heap due;       /* leases */
+    struct heap due_waits; /* jobs that wait: holds, and times to wait */
+    struct lanes lanes;    /* of entry.in_lane */
     struct accounts accounts;
-    struct chain lapsed; /* oldest first */
-    struct chain recent; /* oldest first */
+    struct chain lapsed;       /* leases that ran out, or whose epoch is over; oldest first */
+    struct chain lapsed_waits; /* the others, likewise; there may be very many */
+    struct chain recent;       /* oldest first */
     size_t recent_count;
     size_t active_count;
     size_t unwritten_count;
@@ -178,8 +181,9 @@ enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
                         const struct store_bounds *bounds);
 /* Is this the attempt that may start now? */
 bool ledger_may_start(const struct ledger_job *entry, int attempt);
-/* Clears up to `max` that ran out: leases give their slot back, the jobs wait for the sweep. */
-size_t ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
+/* Clears up to `max` leases that ran out: they give their slot back, the jobs wait for the sweep.
+ */
+void ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
 void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms);
 /* Writes what ledger_lapse left to the sweep. Whoever takes a slot that was given back does it in
  * the same commit, or a restart would give the slot to both. */

@@ -522,14 +522,43 @@ static void test_due(void **state)
     assert_int_equal(rig_due(rig, due, 1), 1);
     rig_pass(rig, 30000);
     assert_int_equal(rig_due(rig, due, 8), 3);
-    assert_int_equal(due[2].id, 3);
-    assert_int_equal(due[2].state, JOB_ACKED);
+    assert_int_equal(due[1].id, 3); /* leases first */
+    assert_int_equal(due[1].state, JOB_ACKED);
+    assert_int_equal(due[2].id, 1);
     /* They stay due until somebody decides. */
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 2, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 3, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig_due(rig, due, 8), 1);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 1, 0, NULL, NULL), ERR_OK);
     assert_int_equal(rig_due(rig, due, 8), 0);
+}
+
+/* Very many jobs waited in vain, and nobody has looked at them yet: leases that ran out after them
+ * are told first all the same, and their slots are free. */
+static void test_leases_before_jobs_that_wait(void **state)
+{
+    enum { WAITS = 400, LEASES = 2, HOLD_MS = 15000 };
+    struct rig *rig = *state;
+    struct store_due due[LEASES + 1];
+
+    assert_int_equal(rig_node(rig, "n9", LEASES, NODE_READY), ERR_OK);
+    for (uint64_t job = 1; job <= WAITS; job++)
+        assert_int_equal(rig_put(rig, job), ERR_OK);
+    rig_pass(rig, HOLD_MS - RIG_TTL_MS + 1000);
+    for (uint64_t job = WAITS + 1; job <= WAITS + LEASES; job++)
+        assert_int_equal(rig_reserve(rig, job, 1, "n9"), ERR_OK);
+    rig_jump(RIG_TTL_MS - 500);
+    assert_int_equal(rig_due(rig, due, 1), 1); /* one that waited */
+    assert_int_equal(due[0].id, 1);
+    rig_jump(1000);
+    assert_int_equal(rig_reserve(rig, WAITS + LEASES + 1, 1, "n9"), ERR_OK);
+    assert_int_equal(rig_due(rig, due, COUNT_OF(due)), COUNT_OF(due));
+    for (int i = 0; i < LEASES; i++) {
+        assert_int_equal(due[i].id, WAITS + 1 + i);
+        assert_int_equal(due[i].lease, LEASE_RESERVED);
+    }
+    assert_int_equal(due[LEASES].id, 1);
+    assert_int_equal(due[LEASES].lease, LEASE_NONE);
 }
 
 const struct CMUnitTest contract_jobs[] = {
@@ -549,5 +578,6 @@ const struct CMUnitTest contract_jobs[] = {
     CONTRACT(test_callbacks),
     CONTRACT(test_sessions),
     CONTRACT(test_due),
+    CONTRACT(test_leases_before_jobs_that_wait),
 };
 const size_t contract_jobs_count = COUNT_OF(contract_jobs);

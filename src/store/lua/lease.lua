@@ -257,20 +257,20 @@ local function lapse_one(j)
   elseif (j.place == AT_WHEEL or j.place == AT_DUE) and j.due <= U.clock then lapse(j) end
 end
 
+local lapse_some
+do
 local LOOK_MAX = 256 -- beside what may lapse: those that were prolonged meanwhile
 
--- Up to `max` that ran out. `ripe`: nothing is due before that, so that most batches do not ask. What has a
--- longer term by now is put where that ends.
-local function lapse_some(max)
-  local looks, found = max + LOOK_MAX, 0
-  if U.clock < U.ripe then return end
-  repeat
+-- Up to `max` that ran out, of those whose scores in `due` are between these. What has a longer term by now is put where
+-- that ends. Answers how many it may still be, and whether those were all.
+local function lapse_between(low, high, max)
+  local looks = max + LOOK_MAX
+  while max > 0 and looks > 0 do
     write_due()
     local asked = max < looks and max or looks
-    local ids = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', U.clock, 'LIMIT', 0, asked)
-    found = #ids
+    local ids = call('ZRANGEBYSCORE', KEY .. 'due', low, high, 'LIMIT', 0, asked)
     jobs_prefetch(ids)
-    for i = 1, found do
+    for i = 1, #ids do
       local j = job_get(ids[i])
       if not j then
         U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
@@ -281,12 +281,29 @@ local function lapse_some(max)
         max = max - 1
       end
     end
-    looks = looks - found
-    if max == 0 or looks <= 0 then return end
-  until found < asked
-  write_due()
-  local first = call('ZRANGE', KEY .. 'due', 0, 0, 'WITHSCORES')
-  U.ripe = first[2] and tonumber(first[2]) or FOREVER
+    looks = looks - #ids
+    if #ids < asked then return max, true end
+  end
+  return max, false
+end
+
+-- Up to `max` leases that ran out. `ripe`: none is due before that, so that most batches do not ask. Answers how many
+-- it may still be.
+function lapse_some(max)
+  if U.clock < U.ripe then return max end
+  local left, are_all = lapse_between('-inf', U.clock, max)
+  if are_all then
+    write_due()
+    local first = call('ZRANGEBYSCORE', KEY .. 'due', '-inf', wheel.WAITS - 1, 'WITHSCORES', 'LIMIT', 0, 1)
+    U.ripe = first[2] and tonumber(first[2]) or FOREVER
+  end
+  return left
+end
+
+-- Up to `max` jobs that waited in vain.
+function wheel.lapse_waits(max)
+  lapse_between(wheel.WAITS, wheel.WAITS + U.clock, max)
+end
 end
 
 -- Called without a pause since then: who reserved something before may never have heard of it.

@@ -309,7 +309,7 @@ end
 function verbs.D(op)
   free_some()
   orphans_some()
-  lapse_some(op.max)
+  wheel.lapse_waits(lapse_some(op.max))
   write_lapsed()
   local ids = call('ZRANGE', KEY .. 'lapsed', 0, op.max - 1)
   local answer = {ERR.OK, false, false}

@@ -6,11 +6,15 @@
 -- added some. A term that becomes longer (an ACK, a heartbeat) changes nothing there: when its time
 -- comes the job is looked at, and put where it is due by now. Only what runs out within the quarter
 -- of a second that has begun stands, to the millisecond, in the sorted set `due`.
+--
+-- Of jobs that wait very many may run out at once. So leases are before them: in `due` what waits has a score that
+-- is larger by WAITS, and in `lapsed` what had a lease has one that is smaller by as much.
 local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
 local tick_of, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel, write_due, write_lapsed
 local job_place -- lease.lua
-local wheel = {} -- what is seldom needed: Lua has room for 200 locals
+local wheel = {WAITS = 4503599627370496} -- what is seldom needed: Lua has room for 200 locals
 do
+local WAITS = wheel.WAITS
 local TICK_MS = 256
 local PART_MAX = 512 -- ids of one element of a list; a part of a list ends with the element that reaches it
 local ELEMENTS = 64 -- and has no more of them
@@ -56,8 +60,12 @@ end
 function job_due(j)
   if tick_of(j.due) <= U.wheel_at then
     job_at(j, AT_DUE)
-    U.due[j.id] = j.due
-    if j.due < U.ripe then U.ripe = j.due end
+    if j.lease == NONE then
+      U.due[j.id] = WAITS + j.due
+    else
+      U.due[j.id] = j.due
+      if j.due < U.ripe then U.ripe = j.due end
+    end
     return
   end
   job_at(j, AT_WHEEL)
@@ -67,7 +75,7 @@ end
 function job_lapsed(j)
   job_at(j, AT_LAPSED)
   U.lapse_seq = U.lapse_seq + 1
-  U.lapsed[j.id] = U.lapse_seq
+  U.lapsed[j.id] = (j.lease == NONE and j.ran_out == NONE) and U.lapse_seq or U.lapse_seq - WAITS
 end
 
 function job_nowhere(j)
