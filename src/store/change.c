@@ -62,9 +62,14 @@ static void put_times(struct buf *to, const struct change_job *job)
 static void put_job(struct buf *to, const struct change_job *job)
 {
     const struct store_head *head = &job->head;
+    unsigned parts = job->parts & ~(unsigned)(CHANGE_GPUS | CHANGE_DEMAND);
 
+    if (head->gpus)
+        parts |= CHANGE_GPUS;
+    if (job->demand.len && parts & CHANGE_NEW)
+        parts |= CHANGE_DEMAND;
     put_number(to, head->id);
-    put_number(to, job->parts);
+    put_number(to, parts);
     put_number(to, job->answered);
     put_number(to, head->state);
     put_number(to, head->lease);
@@ -82,15 +87,19 @@ static void put_job(struct buf *to, const struct change_job *job)
     put_signed(to, head->timeout_ms);
     put_times(to, job);
     put_text(to, job->attempts);
-    if (job->parts & CHANGE_NEW) {
+    if (parts & CHANGE_NEW) {
         put_text(to, job->spec);
         put_text(to, job->idem);
         put_number(to, job->fingerprint);
     }
-    if (job->parts & CHANGE_RESULT)
+    if (parts & CHANGE_RESULT)
         put_text(to, job->result);
-    if (job->parts & CHANGE_FIRST_NODE)
+    if (parts & CHANGE_FIRST_NODE)
         put_text(to, job->first_node);
+    if (parts & CHANGE_GPUS)
+        put_number(to, head->gpus);
+    if (parts & CHANGE_DEMAND)
+        put_text(to, job->demand);
 }
 
 static void put_node(struct buf *to, const struct store_node *node)
@@ -104,16 +113,30 @@ static void put_node(struct buf *to, const struct store_node *node)
     put_signed(to, node->registered_ms);
     put_signed(to, node->version);
     put_text(to, node->facts);
+    if (node->resources.len)
+        put_text(to, node->resources);
+}
+
+static void put_limit(struct buf *to, const struct limit *limit)
+{
+    put_signed(to, limit->concurrency);
+    put_signed(to, limit->rate);
+    put_signed(to, limit->rate_ms);
+    put_signed(to, limit->queue);
+    put_signed(to, limit->weight);
 }
 
 void change_write(struct buf *to, const struct change *change)
 {
-    buf_char(to, (char)change->kind);
+    bool has_resources = change->kind == CHANGE_NODE && change->u.node.resources.len;
+
+    buf_char(to, (char)(has_resources ? CHANGE_NODE_RESOURCES : change->kind));
     switch (change->kind) {
     case CHANGE_JOB:
         put_job(to, &change->u.job);
         break;
     case CHANGE_NODE:
+    case CHANGE_NODE_RESOURCES:
         put_text(to, change->u.node.id);
         put_node(to, &change->u.node);
         break;
@@ -137,6 +160,22 @@ void change_write(struct buf *to, const struct change *change)
         put_text(to, change->u.session.lang_pair);
         put_signed(to, change->u.session.version);
         put_signed(to, change->u.session.updated_ms);
+        break;
+    case CHANGE_LIMIT:
+        put_text(to, change->u.limit.pattern);
+        put_limit(to, &change->u.limit.limit);
+        break;
+    case CHANGE_LIMIT_DEL:
+        put_text(to, change->u.limit.pattern);
+        break;
+    case CHANGE_LIMIT_KEY:
+        put_text(to, change->u.limit_key.key);
+        put_signed(to, change->u.limit_key.hold_until_ms);
+        put_text(to, change->u.limit_key.reason);
+        put_text(to, change->u.limit_key.starts);
+        break;
+    case CHANGE_LIMIT_KEY_DEL:
+        put_text(to, change->u.limit_key.key);
         break;
     case CHANGE_META:
         put_number(to, change->u.meta.floor);
@@ -265,6 +304,14 @@ static void get_job(struct source *from, struct change_job *job)
         job->first_node = get_text(from);
         from->bad |= job->first_node.len > NODE_ID_MAX;
     }
+    if (job->parts & CHANGE_GPUS)
+        head->gpus = get_number(from);
+    if (job->parts & CHANGE_DEMAND) {
+        struct demand demand;
+
+        job->demand = get_text(from);
+        from->bad |= !(job->parts & CHANGE_NEW) || !demand_parse(job->demand, &demand);
+    }
     from->bad |= head->id == 0 || head->id > INT64_MAX;
 }
 
@@ -279,6 +326,33 @@ static void get_node(struct source *from, struct store_node *node)
     node->registered_ms = get_signed(from);
     node->version = get_signed(from);
     node->facts = get_text(from);
+}
+
+static void get_resources(struct source *from, struct store_node *node)
+{
+    struct resources resources;
+
+    node->resources = get_text(from);
+    from->bad |= !resources_parse(node->resources, &resources);
+}
+
+/* As large as a text of it may say. */
+static int32_t get_bound(struct source *from, int64_t min, int64_t max)
+{
+    int64_t value = get_signed(from);
+
+    from->bad |= value < min || value > max;
+    return from->bad ? 0 : (int32_t)value;
+}
+
+static void get_limit(struct source *from, struct limit *limit)
+{
+    limit->concurrency = get_bound(from, LIMIT_NONE, DEMAND_AMOUNT_MAX);
+    limit->rate = get_bound(from, LIMIT_NONE, LIMIT_RATE_MAX);
+    limit->rate_ms = get_bound(from, limit->rate != LIMIT_NONE, LIMIT_WINDOW_MS_MAX);
+    limit->queue = get_bound(from, LIMIT_NONE, DEMAND_AMOUNT_MAX);
+    limit->weight = get_bound(from, 1, LIMIT_WEIGHT_MAX);
+    from->bad |= limit->rate == 0;
 }
 
 static struct str get_name(struct source *from, size_t max)
@@ -299,8 +373,12 @@ bool change_read(struct str *rest, struct change *ret_change)
         get_job(&from, &ret_change->u.job);
         break;
     case CHANGE_NODE:
+    case CHANGE_NODE_RESOURCES:
         ret_change->u.node.id = get_name(&from, NODE_ID_MAX);
         get_node(&from, &ret_change->u.node);
+        if (ret_change->kind == CHANGE_NODE_RESOURCES)
+            get_resources(&from, &ret_change->u.node);
+        ret_change->kind = CHANGE_NODE;
         break;
     case CHANGE_NODE_DEL:
         ret_change->u.node.id = get_name(&from, NODE_ID_MAX);
@@ -325,6 +403,22 @@ bool change_read(struct str *rest, struct change *ret_change)
         ret_change->u.session.updated_ms = get_signed(&from);
         from.bad |= !ret_change->u.session.id.at;
         break;
+    case CHANGE_LIMIT:
+        ret_change->u.limit.pattern = get_name(&from, DEMAND_KEY_MAX + 1);
+        get_limit(&from, &ret_change->u.limit.limit);
+        break;
+    case CHANGE_LIMIT_DEL:
+        ret_change->u.limit.pattern = get_name(&from, DEMAND_KEY_MAX + 1);
+        break;
+    case CHANGE_LIMIT_KEY:
+        ret_change->u.limit_key.key = get_name(&from, DEMAND_KEY_MAX);
+        ret_change->u.limit_key.hold_until_ms = get_signed(&from);
+        ret_change->u.limit_key.reason = get_text(&from);
+        ret_change->u.limit_key.starts = get_text(&from);
+        break;
+    case CHANGE_LIMIT_KEY_DEL:
+        ret_change->u.limit_key.key = get_name(&from, DEMAND_KEY_MAX);
+        break;
     case CHANGE_META:
         ret_change->u.meta.floor = get_number(&from);
         ret_change->u.meta.wait_shift_ms = get_signed(&from);
@@ -344,6 +438,7 @@ void change_job_merge(struct change_job *into, const struct change_job *later)
     both.parts |= into->parts;
     if (!(later->parts & CHANGE_NEW)) {
         both.spec = into->spec;
+        both.demand = into->demand;
         both.idem = into->idem;
         both.fingerprint = into->fingerprint;
     }

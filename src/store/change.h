@@ -19,6 +19,11 @@ enum change_kind {
     CHANGE_BREAKER_DEL = 5,
     CHANGE_SESSION = 6,
     CHANGE_META = 7,
+    CHANGE_NODE_RESOURCES = 8, /* as it is written: a CHANGE_NODE that has resources */
+    CHANGE_LIMIT = 9,
+    CHANGE_LIMIT_DEL = 10,
+    CHANGE_LIMIT_KEY = 11,
+    CHANGE_LIMIT_KEY_DEL = 12,
 };
 
 /* What a change of a job tells beside its head and its attempts. */
@@ -27,7 +32,10 @@ enum change_part {
     CHANGE_RESULT = 2,      /* `result`; at == NULL: none */
     CHANGE_FIRST_NODE = 4,  /* `first_node` */
     CHANGE_KEY_DROPPED = 8, /* its Idempotency-Key is free again */
-    CHANGE_PARTS = 15,
+    /* Set and cleared by change_write(): without them there are none. */
+    CHANGE_GPUS = 16,   /* `head.gpus` */
+    CHANGE_DEMAND = 32, /* of one that is NEW: `demand` */
+    CHANGE_PARTS = 63,
 };
 
 struct change_job {
@@ -37,7 +45,8 @@ struct change_job {
     unsigned parts;      /* enum change_part */
     struct str attempts; /* at == NULL: none ended yet */
     struct str spec;
-    struct str idem; /* at == NULL: none */
+    struct str demand; /* empty: demand_plain */
+    struct str idem;   /* at == NULL: none */
     uint64_t fingerprint;
     struct str first_node;
     struct str result;
@@ -58,6 +67,18 @@ struct change_session {
     int64_t updated_ms;
 };
 
+struct change_limit {
+    struct str pattern;
+    struct limit limit;
+};
+
+struct change_limit_key {
+    struct str key;
+    int64_t hold_until_ms; /* 0: it is not held. This and the starts: less wait_shift_ms */
+    struct str reason;
+    struct str starts; /* see limit_window_write() */
+};
+
 struct change_meta {
     uint64_t floor; /* no active job has a smaller id */
     int64_t wait_shift_ms;
@@ -70,6 +91,8 @@ struct change {
         struct store_node node;        /* NODE_DEL: the id alone */
         struct change_breaker breaker; /* BREAKER_DEL: node and type alone */
         struct change_session session;
+        struct change_limit limit;         /* LIMIT_DEL: the pattern alone */
+        struct change_limit_key limit_key; /* LIMIT_KEY_DEL: the key alone */
         struct change_meta meta;
     } u;
 };

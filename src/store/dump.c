@@ -205,13 +205,16 @@ static void breaker_row(struct embedded_dump *dump, sqlite3_stmt *row)
     dump_breaker(dump->w, &breaker);
 }
 
+/* A demand begins with its slots. */
+#define SLOTS "coalesce(sum(CASE WHEN demand IS NULL THEN 1 ELSE CAST(demand AS INT) END), 0)"
+
 static bool sections(struct embedded_dump *dump)
 {
     return section(
                dump, "nodes",
                "SELECT id, health, max, epoch,"
-               " (SELECT count(*) FROM job WHERE node = n.id AND lease = 1 AND epoch = n.epoch),"
-               " (SELECT count(*) FROM job WHERE node = n.id AND lease = 2 AND epoch = n.epoch),"
+               " (SELECT " SLOTS " FROM job WHERE node = n.id AND lease = 1 AND epoch = n.epoch),"
+               " (SELECT " SLOTS " FROM job WHERE node = n.id AND lease = 2 AND epoch = n.epoch),"
                " version, registered_ms, admin_reason, facts FROM node n ORDER BY id",
                node_row) &&
            section(dump, "leases",

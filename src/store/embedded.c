@@ -356,6 +356,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
         if (!take_late(self, op) && !refuse_when_full(self, op))
             ledger_apply(&self->ledger, op, now_ms);
     }
+    ledger_end(&self->ledger);
     enum err err = journal_commit(&self->journal);
     if (err) {
         go_down(self); /* first, so that nobody sends more */

@@ -23,12 +23,14 @@ static const char *const lookup_texts[LOOKUP_COUNT] = {
     [LOOKUP_RECORD] = "SELECT " JOBROW_RECORD ", idem, fingerprint FROM job WHERE id = ?1",
     [LOOKUP_KEY] = "SELECT id, fingerprint, first_node FROM job WHERE idem = ?1",
     [LOOKUP_ACTIVE] = "SELECT " JOBROW_SHIFTED ", attempts, first_node, answered, " JOBROW_SPEC_TEXT
-                      " FROM job WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
+                      ", demand FROM job WHERE id >= ?1 AND (state < ?2 OR lease > 0)",
     [LOOKUP_NODES] = "SELECT id, own, health, max, epoch, admin, admin_reason, registered_ms,"
-                     " version, facts FROM node",
+                     " version, facts, resources FROM node",
     [LOOKUP_BREAKERS] = "SELECT node, type, state, failures, opened_ms, probe_job FROM breaker",
     [LOOKUP_SESSION] = "SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
                        " WHERE id = ?1",
+    [LOOKUP_LIMITS] = "SELECT pattern, rule FROM limit_rule",
+    [LOOKUP_LIMIT_KEYS] = "SELECT key, hold_until_ms, reason, starts FROM limit_key",
     [LOOKUP_META] = "SELECT floor, max(max_id, (SELECT coalesce(max(id), 0) FROM job)),"
                     " wait_shift_ms, journal_seq FROM meta",
 };
@@ -304,6 +306,7 @@ void journal_job_add(struct journal *journal, const struct ledger_job *entry,
     struct change change = change_of(journal, entry, CHANGE_NEW);
 
     change.u.job.spec = op->u.put.spec;
+    change.u.job.demand = op->u.put.demand;
     change.u.job.idem = op->u.put.idem;
     change.u.job.fingerprint = op->u.put.idem.at ? op->u.put.fingerprint : 0;
     if (entry->keyed) {
@@ -358,7 +361,7 @@ static bool read_job(struct journal *journal, sqlite3_stmt *stmt, struct journal
     buf_str(&ret_job->attempts, jobrow_text(stmt, JOBROW_AFTER_HEAD));
     ret_job->keyed = sqlite3_column_type(stmt, JOBROW_AFTER_HEAD + 1) != SQLITE_NULL;
     ret_job->answered = sqlite3_column_int(stmt, JOBROW_AFTER_HEAD + 2) != 0;
-    ret_job->spec = STR_NONE;
+    ret_job->spec = ret_job->demand = STR_NONE;
     return true;
 }
 
@@ -376,6 +379,7 @@ static void take_row(const struct journal *journal, const struct memjob *job,
     if (row->parts & CHANGE_NEW) {
         ret_job->keyed = false;
         ret_job->spec = row->spec;
+        ret_job->demand = row->demand;
     }
     if (row->parts & CHANGE_FIRST_NODE)
         ret_job->keyed = true;
@@ -431,6 +435,7 @@ bool journal_job_active(struct journal *journal, struct journal_job *ret_job)
                 return false;
             }
             ret_job->spec = jobrow_text(stmt, JOBROW_AFTER_HEAD + 3);
+            ret_job->demand = jobrow_text(stmt, JOBROW_AFTER_HEAD + 4);
             job = memtable_job(&journal->rows, ret_job->head.id);
             if (job)
                 take_row(journal, job, ret_job);
@@ -522,7 +527,8 @@ void journal_node_put(struct journal *journal, const struct ledger_node *holder)
                                        .admin_reason = buf_view(&holder->admin_reason),
                                        .registered_ms = holder->registered_ms,
                                        .version = holder->version,
-                                       .facts = buf_view(&holder->facts)}};
+                                       .facts = buf_view(&holder->facts),
+                                       .resources = buf_view(&holder->resources_text)}};
 
     note(journal, &change);
 }
@@ -548,6 +554,7 @@ static void read_node(sqlite3_stmt *stmt, struct store_node *ret_node)
         .registered_ms = sqlite3_column_int64(stmt, 7),
         .version = sqlite3_column_int64(stmt, 8),
         .facts = jobrow_text(stmt, 9),
+        .resources = jobrow_text(stmt, 10),
     };
     /* Values no berth writes read as "unknown", which never gets work. */
     if (own > 0 && own < NODE_HEALTH_COUNT)
@@ -675,6 +682,95 @@ bool journal_session_find(struct journal *journal, struct change_session *sessio
     session->updated_ms = sqlite3_column_int64(stmt, 3);
     sqlite3_reset(stmt);
     return true;
+}
+
+/* Limits. */
+
+void journal_limit_put(struct journal *journal, struct str pattern, const struct limit *limit)
+{
+    struct change change = {.kind = CHANGE_LIMIT, .u.limit = {.pattern = pattern, .limit = *limit}};
+
+    note(journal, &change);
+}
+
+void journal_limit_del(struct journal *journal, struct str pattern)
+{
+    struct change change = {.kind = CHANGE_LIMIT_DEL, .u.limit = {.pattern = pattern}};
+
+    note(journal, &change);
+}
+
+void journal_limit_key_put(struct journal *journal, const struct change_limit_key *key)
+{
+    struct change change = {.kind = CHANGE_LIMIT_KEY, .u.limit_key = *key};
+
+    note(journal, &change);
+}
+
+void journal_limit_key_del(struct journal *journal, struct str key)
+{
+    struct change change = {.kind = CHANGE_LIMIT_KEY_DEL, .u.limit_key = {.key = key}};
+
+    note(journal, &change);
+}
+
+/* Rows no berth writes are passed over. */
+static bool read_limit(sqlite3_stmt *stmt, struct change_limit *ret_limit)
+{
+    ret_limit->pattern = jobrow_text(stmt, 0);
+    return limit_is_pattern(ret_limit->pattern) &&
+           limit_parse(jobrow_text(stmt, 1), &ret_limit->limit);
+}
+
+bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_LIMITS);
+    struct change change;
+
+    if (!stmt)
+        return false;
+    while (journal->rows_at == 0 && row(journal, stmt, "read the limits"))
+        if (read_limit(stmt, ret_limit) &&
+            !memtable_side(&journal->rows, CHANGE_LIMIT, ret_limit->pattern, &change))
+            return true;
+    while (!journal_failed(journal) &&
+           memtable_side_next(&journal->rows, CHANGE_LIMIT, &journal->rows_at, &change))
+        if (change.kind == CHANGE_LIMIT) {
+            *ret_limit = change.u.limit;
+            return true;
+        }
+    journal->rows_at = 0;
+    return false;
+}
+
+static bool read_limit_key(sqlite3_stmt *stmt, struct change_limit_key *ret_key)
+{
+    *ret_key = (struct change_limit_key){.key = jobrow_text(stmt, 0),
+                                         .hold_until_ms = sqlite3_column_int64(stmt, 1),
+                                         .reason = jobrow_text(stmt, 2),
+                                         .starts = jobrow_text(stmt, 3)};
+    return demand_is_key(ret_key->key);
+}
+
+bool journal_limit_key_next(struct journal *journal, struct change_limit_key *ret_key)
+{
+    sqlite3_stmt *stmt = lookup(journal, LOOKUP_LIMIT_KEYS);
+    struct change change;
+
+    if (!stmt)
+        return false;
+    while (journal->rows_at == 0 && row(journal, stmt, "read the keys"))
+        if (read_limit_key(stmt, ret_key) &&
+            !memtable_side(&journal->rows, CHANGE_LIMIT_KEY, ret_key->key, &change))
+            return true;
+    while (!journal_failed(journal) &&
+           memtable_side_next(&journal->rows, CHANGE_LIMIT_KEY, &journal->rows_at, &change))
+        if (change.kind == CHANGE_LIMIT_KEY) {
+            *ret_key = change.u.limit_key;
+            return true;
+        }
+    journal->rows_at = 0;
+    return false;
 }
 
 /* The meta row. */

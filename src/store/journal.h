@@ -24,6 +24,8 @@ enum journal_lookup { /* of store.db */
                       LOOKUP_NODES,
                       LOOKUP_BREAKERS,
                       LOOKUP_SESSION,
+                      LOOKUP_LIMITS,
+                      LOOKUP_LIMIT_KEYS,
                       LOOKUP_META,
                       LOOKUP_COUNT
 };
@@ -54,7 +56,8 @@ struct journal_job { /* how a job stands */
     bool keyed; /* its row has an Idempotency-Key and was made by a reserve */
     bool answered;
     struct buf attempts; /* the caller's: it lasts from one call to the next */
-    struct str spec;     /* of journal_job_active() alone, until its next call */
+    struct str spec;     /* these two of journal_job_active() alone, until its next call */
+    struct str demand;
 };
 
 struct journal_key { /* what an Idempotency-Key led to */
@@ -109,7 +112,15 @@ void journal_session_put(struct journal *journal, const struct change_session *s
 /* Takes over version and time of the stored one; *ret_same: its pool and pair are these. */
 bool journal_session_find(struct journal *journal, struct change_session *session, bool *ret_same);
 
-/* Every end of a time to wait is so much later. */
+void journal_limit_put(struct journal *journal, struct str pattern, const struct limit *limit);
+void journal_limit_del(struct journal *journal, struct str pattern);
+void journal_limit_key_put(struct journal *journal, const struct change_limit_key *key);
+void journal_limit_key_del(struct journal *journal, struct str key);
+/* One after the other; false at the end. The texts live until the next call. */
+bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit);
+bool journal_limit_key_next(struct journal *journal, struct change_limit_key *ret_key);
+
+/* Every end of a time to wait is so much later, of a hold and of a window of starts, too. */
 void journal_shift_waits(struct journal *journal, int64_t ms);
 /* The smallest id of an active job, found by the audit. Written with the next batch. */
 void journal_floor(struct journal *journal, uint64_t floor);

@@ -199,6 +199,17 @@ void accounts_free(struct accounts *accounts)
 
 /* --- verbs --- */
 
+/* With each of its keys. */
+static void count_waiting(const struct ledger_job *entry, int32_t more)
+{
+    const struct demands_entry *demand = entry->demand;
+
+    for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
+        demand->keys[i]->state.waiting += more;
+        assert(demand->keys[i]->state.waiting >= 0);
+    }
+}
+
 void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t lane, int priority,
                        const struct store_account *account)
 {
@@ -208,10 +219,12 @@ void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t
     entry->head.priority = priority;
     entry->in_lane = (struct heap_node){.key = -(int64_t)priority, .tie = entry->head.id};
     lanes_enter(&ledger->lanes, lane, &entry->in_lane);
+    count_waiting(entry, 1);
     if (!account->name.len)
         return;
-    entry->account = accounts_enter(&ledger->accounts, account->name, account->bytes);
-    entry->account_bytes = account->bytes;
+    /* No request is that large. */
+    entry->account_bytes = account->bytes < UINT32_MAX ? (uint32_t)account->bytes : UINT32_MAX;
+    entry->account = accounts_enter(&ledger->accounts, account->name, entry->account_bytes);
 }
 
 void ledger_leave_lane(struct ledger *ledger, struct ledger_job *entry)
@@ -219,6 +232,7 @@ void ledger_leave_lane(struct ledger *ledger, struct ledger_job *entry)
     if (!entry->head.lane)
         return;
     lanes_leave(&ledger->lanes, entry->head.lane, &entry->in_lane);
+    count_waiting(entry, -1);
     if (entry->account)
         accounts_leave(&ledger->accounts, entry->account, entry->account_bytes);
     entry->account = NULL;
@@ -231,8 +245,21 @@ static bool is_over(int64_t have, int64_t max)
     return max > 0 && have > max;
 }
 
-enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
-                        const struct store_bounds *bounds)
+static bool keys_are_full(struct ledger *ledger, const struct demands_entry *demand,
+                          struct limit_block *ret_block)
+{
+    for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
+        *ret_block = limits_check_queue(&ledger->limits, demand->keys[i]);
+        ret_block->key = (int32_t)i;
+        if (ret_block->why != LIMIT_OK)
+            return true;
+    }
+    return false;
+}
+
+enum err ledger_refusal(struct ledger *ledger, const struct demands_entry *demand, uint64_t from,
+                        uint64_t to, const struct store_bounds *bounds,
+                        struct limit_block *ret_block)
 {
     const struct store_account *account = &bounds->account;
     const struct lane *lane = lanes_find(&ledger->lanes, to);
@@ -245,13 +272,13 @@ enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
     if (is_over((int64_t)ledger->lanes.job_count + 1, bounds->all_max))
         return ERR_QUEUES_FULL;
     if (!account->name.len)
-        return ERR_OK;
+        return bounds->keys && keys_are_full(ledger, demand, ret_block) ? ERR_LIMITED : ERR_OK;
     known = map_get(&ledger->accounts.by_name, account->name);
     if (is_over((known ? known->jobs : 0) + 1, account->jobs_max))
         return ERR_QUOTA_WAITING;
     if (is_over((known ? known->bytes : 0) + account->bytes, account->bytes_max))
         return ERR_QUOTA_BYTES;
-    return ERR_OK;
+    return bounds->keys && keys_are_full(ledger, demand, ret_block) ? ERR_LIMITED : ERR_OK;
 }
 
 void ledger_wait(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -259,12 +286,14 @@ void ledger_wait(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     struct ledger_job *entry = ledger_find(ledger, op->job);
     uint64_t lane = op->u.wait.lane;
 
+    op->u.wait.block = (struct limit_block){0};
     if (!entry) {
         op->err = ERR_NOT_FOUND;
         return;
     }
     op->err = ledger_may_start(entry, op->attempt)
-                  ? ledger_refusal(ledger, entry->head.lane, lane, &op->u.wait.bounds)
+                  ? ledger_refusal(ledger, entry->demand, entry->head.lane, lane,
+                                   &op->u.wait.bounds, &op->u.wait.block)
                   : ERR_STALE;
     if (!op->err) {
         ledger_enter_lane(ledger, entry, lane, op->u.wait.priority, &op->u.wait.bounds.account);

@@ -37,7 +37,36 @@ void ledger_breaker_reset(struct ledger *ledger, struct store_op *op, int64_t no
 
 void ledger_tidy(struct ledger *ledger, int64_t now_ms)
 {
+    limits_tidy(&ledger->limits, ledger->journal, ledger_steady_ms(ledger, now_ms));
     breakers_tidy(&ledger->breakers, ledger->journal, &ledger->nodes, now_ms);
+}
+
+/* --- limits --- */
+
+int64_t ledger_steady_ms(const struct ledger *ledger, int64_t now_ms)
+{
+    return now_ms - ledger->journal->wait_shift_ms;
+}
+
+void ledger_limit_set(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    op->err = limits_set(&ledger->limits, ledger->journal, op);
+}
+
+void ledger_limit_hold(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    op->err = limits_hold_key(&ledger->limits, op, ledger_steady_ms(ledger, now_ms));
+}
+
+void ledger_limits(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+{
+    assert(op->arena);
+    limits_list(&ledger->limits, op, ledger_steady_ms(ledger, now_ms));
+}
+
+void ledger_end(struct ledger *ledger)
+{
+    limits_write(&ledger->limits, ledger->journal);
 }
 
 /* --- the ledger --- */
@@ -60,6 +89,9 @@ static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_CALLBACK_DONE] = ledger_callback_done,
     [STORE_BREAKERS] = ledger_breakers,
     [STORE_BREAKER_RESET] = ledger_breaker_reset,
+    [STORE_LIMIT_SET] = ledger_limit_set,
+    [STORE_LIMIT_HOLD] = ledger_limit_hold,
+    [STORE_LIMITS] = ledger_limits,
 };
 
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -67,6 +99,7 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     assert(op->verb < STORE_VERB_COUNT && verbs[op->verb]);
     op->err = ERR_OK;
     op->head.id = 0;
+    op->left.count = op->left.gpu_count = 0;
     verbs[op->verb](ledger, op, now_ms);
 }
 
@@ -84,6 +117,15 @@ static struct ledger_node *ledger_holder_add(struct ledger *ledger, struct str i
     return holder;
 }
 
+static void holder_free(struct ledger_node *holder)
+{
+    buf_free(&holder->admin_reason);
+    buf_free(&holder->facts);
+    buf_free(&holder->resources_text);
+    free(holder->resources);
+    free(holder);
+}
+
 /* Frees it without leases. */
 static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder)
 {
@@ -92,21 +134,52 @@ static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder
     holder->admin = NODE_ADMIN_NONE;
     buf_clear(&holder->admin_reason);
     buf_clear(&holder->facts);
+    buf_clear(&holder->resources_text);
+    free(holder->resources);
+    holder->resources = NULL;
     if (!chain_alone(&holder->leases))
         return;
     assert(holder->counts.reserved == 0 && holder->counts.running == 0);
     map_del(&ledger->nodes, holder->id);
-    buf_free(&holder->admin_reason);
-    buf_free(&holder->facts);
-    free(holder);
+    holder_free(holder);
+}
+
+/* Does the lease take something of its node? Not one of an epoch that is over. */
+static bool takes(const struct ledger_node *holder, const struct ledger_run *run)
+{
+    const struct demands_entry *demand = run->job->demand;
+
+    return holder->resources && demand && demand->has_needs &&
+           run->lease.epoch == holder->counts.epoch;
 }
 
 void ledger_bind(struct ledger_job *entry, struct ledger_node *holder)
 {
-    assert(!entry->run->holder && entry->run->lease.kind != LEASE_NONE);
+    struct ledger_run *run = entry->run;
+    const struct demands_entry *demand = entry->demand;
+
+    assert(!run->holder && run->lease.kind != LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
-    entry->run->holder = holder;
-    chain_add_last(&holder->leases, &entry->run->in_holder);
+    run->holder = holder;
+    chain_add_last(&holder->leases, &run->in_holder);
+    if (!demand)
+        return;
+    if (takes(holder, run))
+        resources_take(holder->resources, &demand->demand, run->gpus);
+    for (size_t i = 0; i < demand->demand.key_count; i++)
+        demand->keys[i]->state.in_flight++;
+}
+
+static void give_back(struct ledger_job *entry, struct ledger_node *holder)
+{
+    const struct demands_entry *demand = entry->demand;
+
+    if (takes(holder, entry->run))
+        resources_give(holder->resources, &demand->demand, entry->run->gpus);
+    for (size_t i = 0; i < demand->demand.key_count; i++) {
+        demand->keys[i]->state.in_flight--;
+        assert(demand->keys[i]->state.in_flight >= 0);
+    }
 }
 
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
@@ -115,6 +188,8 @@ void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
 
     assert(holder && entry->run->lease.kind == LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
+    if (entry->demand)
+        give_back(entry, holder);
     entry->run->holder = NULL;
     chain_del(&entry->run->in_holder);
     if (!holder->known)
@@ -169,7 +244,7 @@ static void entry_free(struct ledger *ledger, struct ledger_job *entry)
 {
     struct ledger_run *run = entry->run;
 
-    assert(!run->probe && !entry->in_lane.at);
+    assert(!run->probe && !entry->in_lane.at && !entry->demand);
     idshards_del(&ledger->jobs, entry->head.id);
     due_del(ledger, entry);
     chain_del(&entry->in_list);
@@ -183,6 +258,8 @@ static void entry_free(struct ledger *ledger, struct ledger_job *entry)
 
 static void retire(struct ledger *ledger, struct ledger_job *entry)
 {
+    demands_unuse(&ledger->demands, &ledger->limits, entry->demand);
+    entry->demand = NULL;
     chain_add_last(&ledger->recent, &entry->in_list);
     ledger->active_count--;
     if (++ledger->recent_count <= LEDGER_RECENT_MAX)
@@ -217,7 +294,8 @@ static struct ledger_job *take_row(struct ledger *ledger, struct journal_job *ro
     entry->keyed = row->keyed;
     entry->answered = row->answered;
     if (*from->node || *from->reason || from->epoch || from->dispatched_ms || from->acked_ms ||
-        from->ended_ms || row->run_until_ms || row->attempts.len || from->lease != LEASE_NONE) {
+        from->ended_ms || from->gpus || row->run_until_ms || row->attempts.len ||
+        from->lease != LEASE_NONE) {
         struct ledger_run *run = ledger_own_run(ledger, entry);
 
         memcpy(run->node, from->node, sizeof run->node);
@@ -227,6 +305,8 @@ static struct ledger_job *take_row(struct ledger *ledger, struct journal_job *ro
         run->acked_ms = from->acked_ms;
         run->ended_ms = from->ended_ms;
         run->run_until_ms = row->run_until_ms;
+        run->started_ms = ledger_steady_ms(ledger, from->dispatched_ms);
+        run->gpus = from->gpus;
         run->attempts = row->attempts;
         row->attempts = (struct buf){0};
     }
@@ -255,6 +335,7 @@ struct store_head ledger_head(const struct ledger_job *entry)
         .due_ms = from->due_ms,
         .timeout_ms = from->timeout_ms,
         .callback = from->callback,
+        .gpus = run->gpus,
     };
 
     memcpy(head.node, run->node, sizeof head.node);
@@ -402,6 +483,13 @@ struct job_facts ledger_facts(const struct ledger_job *entry)
     };
 }
 
+void ledger_answer_node(struct store_op *op, const struct ledger_node *holder)
+{
+    op->counts = holder->counts;
+    if (holder->resources)
+        resources_left(holder->resources, &op->left);
+}
+
 void ledger_answer(struct store_op *op, const struct ledger_job *entry)
 {
     op->head = ledger_head(entry);
@@ -419,6 +507,18 @@ bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
 
 /* From the file. */
 
+/* What no berth wrote is nothing: then it gets no work that needs some of it. */
+static void load_resources(struct ledger_node *holder, struct str text)
+{
+    struct resources resources;
+
+    if (!text.len || !resources_parse(text, &resources))
+        return;
+    buf_str(&holder->resources_text, text);
+    holder->resources = mem_new(struct resources);
+    *holder->resources = resources;
+}
+
 static void load_node(struct ledger *ledger, const struct store_node *row)
 {
     struct ledger_node *holder = ledger_holder_add(ledger, row->id);
@@ -428,6 +528,7 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
     holder->admin = row->admin;
     buf_str(&holder->admin_reason, row->admin_reason);
     buf_str(&holder->facts, row->facts);
+    load_resources(holder, row->resources);
     holder->registered_ms = row->registered_ms;
     holder->version = row->version;
     holder->known = true;
@@ -441,6 +542,11 @@ static void raise_epoch(struct ledger *ledger, struct ledger_node *holder, uint3
     holder->counts.reserved = holder->counts.running = 0;
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
         ledger_place(ledger, container_of(at, struct ledger_run, in_holder)->job);
+}
+
+static int32_t slots_of(const struct lease *lease)
+{
+    return lease->slots > 0 ? lease->slots : 1;
 }
 
 /* A lease counts again as its row says. Time the store was away does not count: a running one gets
@@ -465,13 +571,15 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
         until = now_ms + reserved_ms;
     entry->run->lease = (struct lease){
         .kind = entry->head.lease,
+        .slots = entry->demand ? entry->demand->demand.slots : 0,
         .epoch = entry->run->epoch,
         .job = entry->head.id,
         .until_ms = until,
     };
     if (entry->run->lease.epoch == holder->counts.epoch)
-        ++*(entry->run->lease.kind == LEASE_RUNNING ? &holder->counts.running
-                                                    : &holder->counts.reserved);
+        *(entry->run->lease.kind == LEASE_RUNNING ? &holder->counts.running
+                                                  : &holder->counts.reserved) +=
+            slots_of(&entry->run->lease);
     ledger_bind(entry, holder);
 }
 
@@ -495,7 +603,10 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 
     while (journal_job_active(ledger->journal, &row)) {
         struct ledger_job *entry = take_row(ledger, &row);
+        struct demand demand;
 
+        if (demand_parse(row.demand, &demand))
+            entry->demand = demands_use(&ledger->demands, &ledger->limits, row.demand);
         entry->head.lane = 0;
         entry->head.priority = 0;
         if (entry->head.lease != LEASE_NONE) {
@@ -535,6 +646,8 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     chain_init(&ledger->recent);
     sessions_init(&ledger->sessions);
     breakers_init(&ledger->breakers, &config->breaker);
+    limits_init(&ledger->limits);
+    limits_load(&ledger->limits, ledger->journal);
     while (journal_node_next(ledger->journal, &row))
         load_node(ledger, &row);
     if (load_jobs(ledger, config->now_ms))
@@ -562,10 +675,10 @@ void ledger_free(struct ledger *ledger)
     slab_free(&ledger->entries);
     slab_free(&ledger->runs);
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
-        buf_free(&holder->admin_reason);
-        buf_free(&holder->facts);
-        free(holder);
+        holder_free(holder);
     }
+    demands_free(&ledger->demands);
+    limits_free(&ledger->limits);
     lanes_free(&ledger->lanes);
     accounts_free(&ledger->accounts);
     idshards_free(&ledger->jobs);
@@ -617,6 +730,37 @@ static bool take_facts(struct ledger_node *holder, const struct store_op *op)
     return changed;
 }
 
+/* What is used of it, by the leases that count. */
+static void recount_resources(const struct ledger_node *holder, struct resources *resources)
+{
+    resources_none_used(resources);
+    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
+        const struct ledger_run *run = container_of(at, struct ledger_run, in_holder);
+
+        if (takes(holder, run))
+            resources_take(resources, &run->job->demand->demand, run->gpus);
+    }
+}
+
+/* False: it is as it was. */
+static bool take_resources(struct ledger_node *holder, struct str text,
+                           const struct resources *resources)
+{
+    if (!text.at || same(&holder->resources_text, text))
+        return false;
+    replace(&holder->resources_text, text);
+    if (!text.len) {
+        free(holder->resources);
+        holder->resources = NULL;
+        return true;
+    }
+    if (!holder->resources)
+        holder->resources = mem_new(struct resources);
+    if (!resources_update(holder->resources, resources))
+        recount_resources(holder, holder->resources);
+    return true;
+}
+
 /* The node it is about, made if this is its registration. */
 static struct ledger_node *put_target(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
@@ -648,11 +792,15 @@ static struct ledger_node *put_target(struct ledger *ledger, struct store_op *op
 static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool keeps_runs)
 {
     lease_new_epoch(&holder->counts, keeps_runs);
+    if (holder->resources)
+        resources_none_used(holder->resources);
     for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next) {
         struct ledger_job *entry = container_of(at, struct ledger_run, in_holder)->job;
 
         if (keeps_runs && lease_keep(&holder->counts, &entry->run->lease)) {
             entry->run->epoch = entry->run->lease.epoch;
+            if (takes(holder, entry->run))
+                resources_take(holder->resources, &entry->demand->demand, entry->run->gpus);
             journal_job_step(ledger->journal, entry);
         } else {
             assert(ledger_orphaned(entry));
@@ -667,8 +815,13 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     bool old_epoch;
     bool is_fresh; /* its first epoch has only begun */
     bool changed;
+    struct resources resources;
 
     op->u.node_put.created = false;
+    if (op->u.node_put.resources.at && !resources_parse(op->u.node_put.resources, &resources)) {
+        op->err = ERR_BAD_FIELD;
+        return;
+    }
     holder = put_target(ledger, op, now_ms);
     if (!holder)
         return;
@@ -684,6 +837,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
             begin_epoch(ledger, holder, op->u.node_put.keeps_runs);
             changed = true;
         }
+        changed |= take_resources(holder, op->u.node_put.resources, &resources);
         if (changed) {
             holder->version++;
             journal_node_put(ledger->journal, holder);
@@ -691,7 +845,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     op->u.node_put.version = holder->version;
     op->u.node_put.registered_ms = holder->registered_ms;
-    op->counts = holder->counts;
+    ledger_answer_node(op, holder);
 }
 
 void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -702,7 +856,7 @@ void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms
         op->err = ERR_NOT_FOUND;
         return;
     }
-    op->counts = holder->counts;
+    ledger_answer_node(op, holder);
     journal_node_del(ledger->journal, op->node);
     ledger_holder_drop(ledger, holder);
 }
@@ -725,7 +879,11 @@ static void list(struct ledger *ledger, struct store_op *op, bool with_facts)
             .registered_ms = holder->registered_ms,
             .version = holder->version,
             .facts = with_facts ? arena_str(op->arena, buf_view(&holder->facts)) : STR_NONE,
+            .resources =
+                with_facts ? arena_str(op->arena, buf_view(&holder->resources_text)) : STR_NONE,
         };
+        if (holder->resources)
+            resources_left(holder->resources, &items[count - 1].left);
     }
     assert(count <= ledger->nodes.count);
     op->u.nodes.items = items;
@@ -753,9 +911,62 @@ static struct lease_node recount(const struct ledger_node *holder)
 
         assert(lease->kind != LEASE_NONE);
         if (lease->epoch == counts.epoch)
-            ++*(lease->kind == LEASE_RUNNING ? &counts.running : &counts.reserved);
+            *(lease->kind == LEASE_RUNNING ? &counts.running : &counts.reserved) += slots_of(lease);
     }
     return counts;
+}
+
+/* Counts what is used anew; how many figures were not those of the leases. */
+static int repair_resources(struct ledger_node *holder)
+{
+    struct resources *now = holder->resources;
+    struct resources counted;
+    int repairs = 0;
+
+    if (!now)
+        return 0;
+    counted = *now;
+    recount_resources(holder, &counted);
+    for (size_t i = 0; i < now->count; i++)
+        repairs += now->items[i].used != counted.items[i].used;
+    for (size_t i = 0; i < now->gpu_count; i++)
+        repairs += now->gpus[i].used_mb != counted.gpus[i].used_mb ||
+                   now->gpus[i].whole != counted.gpus[i].whole;
+    *now = counted;
+    return repairs;
+}
+
+/* How many leases each key has, into key->recount. */
+static void recount_keys(const struct ledger *ledger)
+{
+    struct limits_key *key;
+    struct ledger_node *holder;
+
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));)
+        key->recount = 0;
+    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));)
+        for (struct chain *link = holder->leases.next; link != &holder->leases; link = link->next) {
+            const struct demands_entry *demand =
+                container_of(link, struct ledger_run, in_holder)->job->demand;
+
+            for (size_t i = 0; demand && i < demand->demand.key_count; i++)
+                demand->keys[i]->recount++;
+        }
+}
+
+static int repair_keys(struct ledger *ledger)
+{
+    struct limits_key *key;
+    int repairs = 0;
+
+    if (ledger->limits.keys.count == 0)
+        return 0;
+    recount_keys(ledger);
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
+        repairs += key->state.in_flight != key->recount;
+        key->state.in_flight = key->recount;
+    }
+    return repairs;
 }
 
 int ledger_audit(struct ledger *ledger)
@@ -769,7 +980,9 @@ int ledger_audit(struct ledger *ledger)
         repairs += counts.reserved != holder->counts.reserved;
         repairs += counts.running != holder->counts.running;
         holder->counts = counts;
+        repairs += repair_resources(holder);
     }
+    repairs += repair_keys(ledger);
     ledger->floor = ledger->journal->max_id + 1;
     ledger->floor_shard = 0;
     ledger->repairs += repairs;
@@ -789,6 +1002,67 @@ bool ledger_seek_floor(struct ledger *ledger)
         return true;
     journal_floor(ledger->journal, ledger->floor);
     return false;
+}
+
+static void check_resources(const struct ledger_node *holder)
+{
+    const struct resources *now = holder->resources;
+    struct resources counted;
+
+    assert((now != NULL) == (holder->resources_text.len > 0));
+    if (!now)
+        return;
+    counted = *now;
+    recount_resources(holder, &counted);
+    for (size_t i = 0; i < now->count; i++)
+        assert(now->items[i].used == counted.items[i].used);
+    for (size_t i = 0; i < now->gpu_count; i++)
+        assert(now->gpus[i].used_mb == counted.gpus[i].used_mb &&
+               now->gpus[i].whole == counted.gpus[i].whole);
+}
+
+static void check_limits(const struct ledger *ledger)
+{
+    struct demands_entry *demand;
+    struct ledger_job *entry;
+    struct limits_key *key;
+
+    recount_keys(ledger);
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
+        assert(key->state.in_flight == key->recount);
+        key->recount = 0;
+    }
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
+        for (size_t i = 0; entry->head.lane && entry->demand && i < entry->demand->demand.key_count;
+             i++)
+            entry->demand->keys[i]->recount++;
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
+        assert(key->state.waiting == key->recount);
+        key->recount = 0;
+    }
+    for (size_t at = 0; (demand = map_next(&ledger->demands.by_text, &at));)
+        for (size_t i = 0; i < demand->demand.key_count; i++)
+            demand->keys[i]->recount++;
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));)
+        assert((uint32_t)key->recount == key->refs);
+    limits_verify(&ledger->limits);
+}
+
+static void check_demands(const struct ledger *ledger)
+{
+    const struct demands_entry *demand;
+    struct ledger_job *entry;
+    uint64_t refs = 0;
+
+    for (size_t at = 0; (demand = map_next(&ledger->demands.by_text, &at));) {
+        assert(demand->refs > 0);
+        refs += demand->refs;
+    }
+    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));) {
+        assert(!entry->demand || !ledger_over(entry));
+        refs -= entry->demand != NULL;
+    }
+    assert(refs == 0);
 }
 
 static void check_entry(const struct ledger *ledger, const struct ledger_job *entry)
@@ -853,6 +1127,7 @@ void ledger_check(const struct ledger *ledger)
         assert(counts.reserved == holder->counts.reserved);
         assert(counts.running == holder->counts.running);
         assert(holder->known || !chain_alone(&holder->leases));
+        check_resources(holder);
     }
     for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at)); total++) {
         check_entry(ledger, entry);
@@ -868,6 +1143,8 @@ void ledger_check(const struct ledger *ledger)
     lanes_check(&ledger->lanes);
     check_accounts(ledger);
     breakers_check(&ledger->breakers);
+    check_demands(ledger);
+    check_limits(ledger);
 }
 
 /* --- time --- */
@@ -889,7 +1166,7 @@ static void shift(struct ledger *ledger, int64_t step_ms)
     }
     heap_reorder(&ledger->due);
     heap_reorder(&ledger->due_waits);
-    if (ledger->lanes.job_count > 0)
+    if (ledger->lanes.job_count > 0 || ledger->limits.keys.count > 0)
         journal_shift_waits(ledger->journal, step_ms);
     ledger->now_ms += step_ms;
     ledger->grace_from_ms += step_ms;
@@ -987,7 +1264,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
             renew_one(ledger, holder, container_of(at, struct ledger_run, in_holder)->job, now_ms,
                       &op->u.renew.terms);
-    op->counts = holder->counts;
+    ledger_answer_node(op, holder);
 }
 
 static void due_list(struct store_op *op, const struct chain *lapsed)

@@ -11,7 +11,9 @@
 #include "base/mem.h"
 #include "store/breakers.h"
 #include "store/chain.h"
+#include "store/demands.h"
 #include "store/lanes.h"
+#include "store/limits.h"
 #include "store/sessions.h"
 #include "store/store.h"
 
@@ -33,6 +35,8 @@ struct ledger_node {
     enum node_admin admin;
     struct buf admin_reason;
     struct buf facts;
+    struct buf resources_text;   /* as it was put; empty: it has none */
+    struct resources *resources; /* NULL: it has none */
     int64_t registered_ms;
     int64_t version;
     bool known;          /* false: dropped, and only here until its last lease ended */
@@ -51,6 +55,8 @@ struct ledger_run {
     int64_t acked_ms;
     int64_t ended_ms;
     int64_t run_until_ms; /* a running lease is not renewed beyond this; 0 = no bound */
+    int64_t started_ms;   /* dispatched_ms as limits.h has it: what a refusal takes back */
+    uint64_t gpus;
     struct lease lease;
     struct ledger_node *holder;  /* NULL: it has no lease */
     struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
@@ -88,9 +94,10 @@ struct ledger_job {
     bool keyed : 1;     /* its row has an Idempotency-Key and was made by a reserve */
     bool answered : 1;  /* somebody was answered with it by that key */
     bool due_waits : 1; /* which heap `due` is in: that of jobs that wait */
-    int64_t account_bytes;
-    struct account *account; /* where it counts while it is in a lane; NULL: nowhere */
-    struct ledger_run *run;  /* to write to it: ledger_own_run() */
+    uint32_t account_bytes;
+    struct account *account;      /* where it counts while it is in a lane; NULL: nowhere */
+    struct demands_entry *demand; /* NULL: demand_plain, or it is over */
+    struct ledger_run *run;       /* to write to it: ledger_own_run() */
     struct heap_node due;
     struct heap_node in_lane;
     struct chain in_list;
@@ -123,6 +130,8 @@ struct ledger {
     int64_t retention_ms; /* for sessions: when to refresh one that does not change */
     struct sessions sessions;
     struct breakers breakers;
+    struct demands demands;
+    struct limits limits;
     int64_t repairs; /* differences the audits found */
 };
 
@@ -143,9 +152,11 @@ void ledger_clock_set(struct ledger *ledger, int64_t step_ms);
 /* Once per batch, before its ops: what the passing of time alone changes. */
 void ledger_begin(struct ledger *ledger, int64_t now_ms);
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
+/* And after them, before the journal is committed. */
+void ledger_end(struct ledger *ledger);
 
-/* The auditor: recounts every node from the leases, repairs differences and returns how many there
- * were; also begins to look for the smallest active id. */
+/* The auditor: recounts every node and every key from the leases, repairs differences and returns
+ * how many there were; also begins to look for the smallest active id. */
 int ledger_audit(struct ledger *ledger);
 /* Goes on looking for it, through a part of the jobs, and tells the journal at the end. True: there
  * is more to look through. */
@@ -159,14 +170,15 @@ void ledger_check(const struct ledger *ledger);
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_wait,
     ledger_lanes, ledger_lane, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes,
-    ledger_counts, ledger_callback_done, ledger_breakers, ledger_breaker_reset;
+    ledger_counts, ledger_callback_done, ledger_breakers, ledger_breaker_reset, ledger_limit_set,
+    ledger_limit_hold, ledger_limits;
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id);
 /* What it has of its own; made if it has nothing yet. */
 struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entry);
 struct store_head ledger_head(const struct ledger_job *entry);
-/* The lease in entry->run->lease now counts on this node, or ended. */
+/* The lease in entry->run->lease now counts on this node and for its keys, or ended. */
 void ledger_bind(struct ledger_job *entry, struct ledger_node *holder);
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
 /* Puts it where its state and lease say it belongs. */
@@ -177,8 +189,9 @@ void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t
 void ledger_leave_lane(struct ledger *ledger,
                        struct ledger_job *entry); /* in none: nothing happens */
 /* What keeps a job that is in lane `from`, 0 = none, from waiting in lane `to`. */
-enum err ledger_refusal(const struct ledger *ledger, uint64_t from, uint64_t to,
-                        const struct store_bounds *bounds);
+enum err ledger_refusal(struct ledger *ledger, const struct demands_entry *demand, uint64_t from,
+                        uint64_t to, const struct store_bounds *bounds,
+                        struct limit_block *ret_block);
 /* Is this the attempt that may start now? */
 bool ledger_may_start(const struct ledger_job *entry, int attempt);
 /* Clears up to `max` leases that ran out: they give their slot back, the jobs wait for the sweep.
@@ -197,6 +210,10 @@ bool ledger_over(const struct ledger_job *entry);    /* nothing will happen to i
  * time its node may still tell how it ended. */
 bool ledger_orphaned(const struct ledger_job *entry);
 struct job_facts ledger_facts(const struct ledger_job *entry);
+/* Now, as limits.h has it. */
+int64_t ledger_steady_ms(const struct ledger *ledger, int64_t now_ms);
+/* What a node has left, afterwards. */
+void ledger_answer_node(struct store_op *op, const struct ledger_node *holder);
 /* Fills the answer about a job. */
 void ledger_answer(struct store_op *op, const struct ledger_job *entry);
 bool ledger_answer_record(struct ledger *ledger, struct store_op *op,

@@ -37,6 +37,7 @@ static void as_first_answered(struct store_head *head, const char *first_node)
     head->ended_ms = 0;
     head->lane = 0;
     head->priority = 0;
+    head->gpus = 0;
     head->reason[0] = '\0';
     str_copy(str_of(first_node), head->node, sizeof head->node);
 }
@@ -70,6 +71,8 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
 
 static bool may_create(struct store_op *op)
 {
+    struct demand demand;
+
     if (op->job == 0 || op->attempt > 1 || !op->u.put.spec.at) {
         op->err = ERR_NOT_FOUND;
         return false;
@@ -78,19 +81,22 @@ static bool may_create(struct store_op *op)
         op->err = ERR_BAD_FIELD;
         return false;
     }
-    if (op->u.put.type.len > POOL_LANG_MAX) {
+    if (op->u.put.type.len > POOL_LANG_MAX ||
+        (op->u.put.demand.len && !demand_parse(op->u.put.demand, &demand))) {
         op->err = ERR_BAD_FIELD;
         return false;
     }
     return true;
 }
 
-static struct ledger_job *create(struct ledger *ledger, const struct store_op *op, int64_t now_ms)
+static struct ledger_job *create(struct ledger *ledger, const struct store_op *op,
+                                 struct demands_entry *demand, int64_t now_ms)
 {
     struct ledger_job *entry = ledger_add(ledger, op->job);
 
     if (op->job < ledger->floor)
         ledger->floor = op->job; /* the search may have been where it stands now */
+    entry->demand = demand;
     entry->head.state = JOB_NEW;
     entry->head.attempt = 1;
     entry->head.max_attempts = op->u.put.max_attempts;
@@ -112,10 +118,12 @@ static void note_session(struct ledger *ledger, const struct store_op *op, int64
 
 void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
+    struct demands_entry *demand;
     struct ledger_job *entry;
 
     op->u.put.chosen = -1;
     op->u.put.duplicate = false;
+    op->u.put.block = (struct limit_block){0};
     if (answered_by_key(ledger, op))
         return;
     entry = ledger_find(ledger, op->job);
@@ -126,11 +134,15 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (!may_create(op))
         return;
+    demand = demands_use(&ledger->demands, &ledger->limits, op->u.put.demand);
     if (op->u.put.lane)
-        op->err = ledger_refusal(ledger, 0, op->u.put.lane, &op->u.put.bounds);
-    if (op->err)
+        op->err =
+            ledger_refusal(ledger, demand, 0, op->u.put.lane, &op->u.put.bounds, &op->u.put.block);
+    if (op->err) {
+        demands_unuse(&ledger->demands, &ledger->limits, demand);
         return;
-    entry = create(ledger, op, now_ms);
+    }
+    entry = create(ledger, op, demand, now_ms);
     entry->head.due_ms =
         ledger_later(now_ms, op->u.put.lane ? op->u.put.wait_ms : op->u.put.hold_ms);
     if (op->u.put.lane)
@@ -168,7 +180,24 @@ static void answer_replay(struct store_op *op, const struct ledger_job *entry)
         if (str_is(op->u.put.candidates[i].node, entry->run->node))
             op->u.put.chosen = (int)i;
     if (entry->run->holder)
-        op->counts = entry->run->holder->counts;
+        ledger_answer_node(op, entry->run->holder);
+}
+
+/* May its keys let one more start? Else op->u.put.block says which does not. */
+static bool keys_allow(struct ledger *ledger, struct store_op *op,
+                       const struct demands_entry *demand, int64_t now_ms)
+{
+    for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
+        struct limit_block block =
+            limits_check(&ledger->limits, demand->keys[i], ledger_steady_ms(ledger, now_ms));
+
+        if (block.why == LIMIT_OK)
+            continue;
+        block.key = (int32_t)i;
+        op->u.put.block = block;
+        return false;
+    }
+    return true;
 }
 
 /* A slot of this node, as if it had `spare` fewer: those are for others. */
@@ -184,12 +213,31 @@ static enum lease_reason take_slot(struct ledger_node *holder, struct lease *lea
     return why == LEASE_NO_CAPACITY && holder->counts.max > 0 ? LEASE_FULL : why;
 }
 
-/* The first candidate with a free slot and a breaker that lets this type through. A breaker is
- * asked last: the yes of one that is half open is the only one there is. */
-static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op, struct str type,
-                                     struct lease *lease, struct breaker_entry **ret_probe,
-                                     int64_t now_ms)
+static bool has_room(const struct ledger_node *holder, const struct demands_entry *demand,
+                     uint64_t *ret_gpus)
 {
+    *ret_gpus = 0;
+    if (!demand || !demand->has_needs)
+        return true;
+    return holder->resources && resources_fit(holder->resources, &demand->demand, ret_gpus, NULL);
+}
+
+/* What a job is to get, and what is asked for it. */
+struct place {
+    struct str type;
+    const struct demands_entry *demand;
+    struct lease lease;
+    uint64_t gpus;
+    struct breaker_entry *probe;
+};
+
+/* The first candidate with free slots, enough of everything else, and a breaker that lets this type
+ * through. A breaker is asked last: the yes of one that is half open is the only one there is. */
+static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
+                                     struct place *place, int64_t now_ms)
+{
+    struct lease *lease = &place->lease;
+
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         struct store_candidate *candidate = &op->u.put.candidates[i];
         struct ledger_node *holder =
@@ -200,13 +248,17 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
         if (holder && holder->known)
             candidate->why = take_slot(holder, lease, op, candidate->spare, now_ms);
         assert(candidate->why != LEASE_RESV_EXISTS);
-        if (candidate->why == LEASE_OK && !breakers_allow(&ledger->breakers, candidate->node, type,
-                                                          op->u.put.last, now_ms, ret_probe)) {
-            lease_end(&holder->counts, lease);
-            candidate->why = LEASE_BREAKER;
-        }
         if (candidate->why != LEASE_OK)
             continue;
+        if (!has_room(holder, place->demand, &place->gpus))
+            candidate->why = LEASE_RESOURCES;
+        else if (!breakers_allow(&ledger->breakers, candidate->node, place->type, op->u.put.last,
+                                 now_ms, &place->probe))
+            candidate->why = LEASE_BREAKER;
+        if (candidate->why != LEASE_OK) {
+            lease_end(&holder->counts, lease);
+            continue;
+        }
         assert(holder->counts.reserved + holder->counts.running <= holder->counts.max);
         op->u.put.chosen = (int)i;
         return holder;
@@ -217,8 +269,9 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
 /* Reserved and, as far as the record goes, sent: DISPATCHED is the intent, with node and deadline,
  * written before anything leaves. */
 static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder,
-                  const struct lease *lease, unsigned owner, int64_t now_ms)
+                  const struct place *place, unsigned owner, int64_t now_ms)
 {
+    const struct lease *lease = &place->lease;
     struct ledger_head *head = &entry->head;
     struct ledger_run *run = ledger_own_run(ledger, entry);
     struct job_step step;
@@ -235,11 +288,15 @@ static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger
     run->dispatched_ms = now_ms;
     run->acked_ms = 0;
     run->run_until_ms = 0;
+    run->started_ms = ledger_steady_ms(ledger, now_ms);
+    run->gpus = place->gpus;
     run->lease = *lease;
     head->owner = owner;
     head->lease = lease->kind;
     head->updated_ms = now_ms;
     ledger_bind(entry, holder);
+    for (size_t i = 0; entry->demand && i < entry->demand->demand.key_count; i++)
+        limits_start(&ledger->limits, entry->demand->keys[i], run->started_ms);
     ledger_place(ledger, entry);
     assert(head->state == JOB_DISPATCHED && head->due_ms == lease->until_ms);
 }
@@ -261,8 +318,8 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
 
 void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    struct lease lease = {0};
-    struct breaker_entry *probe = NULL;
+    struct place place = {0};
+    struct demands_entry *demand;
     struct ledger_node *holder;
     struct ledger_job *entry;
     bool created;
@@ -270,6 +327,7 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     assert(op->u.put.candidate_count <= STORE_CANDIDATES_MAX);
     op->u.put.chosen = -1;
     op->u.put.duplicate = op->u.put.probe = false;
+    op->u.put.block = (struct limit_block){0};
     for (size_t i = 0; i < op->u.put.candidate_count; i++)
         op->u.put.candidates[i].tried = false;
     if (answered_by_key(ledger, op))
@@ -279,20 +337,29 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         return;
 
     ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
-    holder = first_fit(ledger, op, entry ? str_of(entry->head.type) : op->u.put.type, &lease,
-                       &probe, now_ms);
-    if (!holder) {
+    created = !entry;
+    demand =
+        created ? demands_use(&ledger->demands, &ledger->limits, op->u.put.demand) : entry->demand;
+    place.type = created ? op->u.put.type : str_of(entry->head.type);
+    place.demand = demand;
+    place.lease.slots = demand ? demand->demand.slots : 0;
+    holder = NULL;
+    if (!keys_allow(ledger, op, demand, now_ms))
+        op->err = ERR_LIMITED;
+    else if (!(holder = first_fit(ledger, op, &place, now_ms)))
         op->err = ERR_ALL_FULL;
-        if (entry)
+    if (!holder) {
+        if (created)
+            demands_unuse(&ledger->demands, &ledger->limits, demand);
+        else
             ledger_answer(op, entry);
         return;
     }
-    created = !entry;
     if (created) {
-        entry = create(ledger, op, now_ms);
+        entry = create(ledger, op, demand, now_ms);
         entry->keyed = op->u.put.idem.at != NULL;
     }
-    start(ledger, entry, holder, &lease, op->u.put.owner, now_ms);
+    start(ledger, entry, holder, &place, op->u.put.owner, now_ms);
     ledger_write_lapsed(ledger);
     if (created)
         journal_job_add(ledger->journal, entry, op);
@@ -300,11 +367,11 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         journal_job_step(ledger->journal, entry);
     if (!created && entry->keyed && entry->head.attempt == 1)
         journal_job_first_node(ledger->journal, entry);
-    if (probe)
-        breakers_probe(&ledger->breakers, ledger->journal, probe, entry, now_ms);
+    if (place.probe)
+        breakers_probe(&ledger->breakers, ledger->journal, place.probe, entry, now_ms);
     note_session(ledger, op, now_ms);
-    op->u.put.probe = probe != NULL;
-    op->counts = holder->counts;
+    op->u.put.probe = place.probe != NULL;
+    ledger_answer_node(op, holder);
     ledger_answer(op, entry);
 }
 
@@ -412,6 +479,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
     op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
+    op->u.settle.freed_count = 0;
     if (!entry) {
         op->err = ERR_NOT_FOUND;
         return;
@@ -447,7 +515,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_STALE;
     }
     if (entry->run->holder)
-        op->counts = entry->run->holder->counts;
+        ledger_answer_node(op, entry->run->holder);
     ledger_answer(op, entry);
 }
 
@@ -526,6 +594,26 @@ static struct verdict verdict_of(const struct ledger *ledger, const struct ledge
     return verdict;
 }
 
+/* The key that ran into a bound of its own, and is held for it; NULL: none of the job's. */
+static struct limits_key *key_to_hold(const struct ledger_job *entry, const struct store_op *op)
+{
+    const struct demands_entry *demand = entry->demand;
+
+    if (op->u.settle.outcome != STORE_FAIL)
+        return NULL;
+    for (size_t i = 0; demand && i < demand->demand.key_count; i++)
+        if (str_eq(demand->demand.keys[i], op->u.settle.hold_key))
+            return demand->keys[i];
+    return NULL;
+}
+
+/* It did nothing wrong: it gets another attempt for this one. */
+static bool gets_another(const struct ledger_job *entry, const struct store_op *op)
+{
+    return op->u.settle.hold_key.at && key_to_hold(entry, op) &&
+           entry->head.max_attempts < JOB_ATTEMPTS_MAX;
+}
+
 /* Asks the job machine. The record says DISPATCHED before the send, so a failed send is judged as
  * RESERVED; a job that waits is looked at as SELECTING when nobody can take it. */
 static struct job_step ask(const struct ledger_job *entry, const struct store_op *op,
@@ -540,6 +628,7 @@ static struct job_step ask(const struct ledger_job *entry, const struct store_op
 
     if (takes_back(op) && op->u.settle.owner != entry->head.owner)
         return (struct job_step){.accepted = false};
+    facts.max_attempts += gets_another(entry, op);
     if (verdict->event == JOB_EV_SEND_FAILED && facts.state == JOB_DISPATCHED)
         facts.state = JOB_RESERVED;
     if (verdict->of_attempt)
@@ -592,6 +681,38 @@ static enum breakers_word word_of(const struct ledger_job *entry, const struct s
     return breaker_blames(verdict->reason) ? BREAKERS_BAD : BREAKERS_NOTHING;
 }
 
+/* The node never began it, so that it uses up none of a rate. */
+static bool never_began(const struct ledger_job *entry, const struct store_op *op)
+{
+    enum store_outcome outcome = op->u.settle.outcome;
+
+    return entry->head.state == JOB_DISPATCHED &&
+           (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED || outcome == STORE_ABANDON);
+}
+
+/* What the end of an attempt does to its keys; then says for which of them others may start. */
+static void settle_keys(struct ledger *ledger, struct store_op *op, const struct ledger_job *entry,
+                        int64_t now_ms)
+{
+    const struct demands_entry *demand = entry->demand;
+    int64_t steady_ms = ledger_steady_ms(ledger, now_ms);
+    struct limits_key *held = key_to_hold(entry, op);
+    int64_t hold_ms = op->u.settle.hold_key_ms;
+
+    if (hold_ms > LIMIT_HOLD_MS_MAX)
+        hold_ms = LIMIT_HOLD_MS_MAX;
+    if (held && hold_ms > 0 && steady_ms + hold_ms > held->state.hold_until_ms)
+        limits_hold(&ledger->limits, held, steady_ms + hold_ms, op->u.settle.reason);
+    for (size_t i = 0; i < demand->demand.key_count; i++) {
+        struct limits_key *key = demand->keys[i];
+
+        if (never_began(entry, op))
+            limits_undo(&ledger->limits, key, entry->run->started_ms);
+        if (key->state.waiting > 0 && limits_check(&ledger->limits, key, steady_ms).why == LIMIT_OK)
+            op->u.settle.freed[op->u.settle.freed_count++] = str_hash(key->name);
+    }
+}
+
 /* The attempt is over: into the list it goes, and its lease with it. */
 static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                         const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
@@ -603,6 +724,8 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
     op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
                                            word_of(entry, op, verdict), now_ms);
     ledger_settled(ledger, entry);
+    if (entry->demand)
+        settle_keys(ledger, op, entry, now_ms);
     struct store_head head = ledger_head(entry);
     attempts_add(&entry->run->attempts, &head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
@@ -633,6 +756,7 @@ static void become_waiting(struct store_op *op, struct ledger_job *entry, int64_
     entry->run->node[0] = '\0'; /* the same attempt, but on none */
     entry->run->dispatched_ms = 0;
     entry->run->acked_ms = 0;
+    entry->run->gpus = 0;
 }
 
 static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
@@ -647,6 +771,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
     ledger_leave_lane(ledger, entry);
     if (step->effect != JOB_EFFECT_NONE || ran_out)
         end_attempt(ledger, op, entry, verdict, step->effect, now_ms);
+    head->max_attempts += gets_another(entry, op);
     head->state = step->state;
     head->attempt = step->attempt;
     head->updated_ms = now_ms;
@@ -709,7 +834,7 @@ static void answer_counts(const struct ledger *ledger, struct store_op *op, stru
     const struct ledger_node *holder = node.len ? map_get(&ledger->nodes, node) : NULL;
 
     if (holder)
-        op->counts = holder->counts;
+        ledger_answer_node(op, holder);
 }
 
 /* Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
@@ -736,6 +861,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     assert(op->u.settle.outcome < STORE_OUTCOME_COUNT);
     op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
+    op->u.settle.freed_count = 0;
     op->record = (struct store_record){0};
     if (!entry) {
         op->err = ERR_NOT_FOUND;
@@ -747,6 +873,10 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     step = ask(entry, op, &verdict);
     if (step.accepted && !verdict.unsent && goes_on(ledger, op, entry, now_ms))
         op->err = ERR_STALE;
+    else if (((step.accepted && verdict.in_time) || ends_cancelled(entry, op, &verdict)) &&
+             op->u.settle.outcome == STORE_FAIL && op->u.settle.hold_key.at &&
+             !key_to_hold(entry, op))
+        op->err = ERR_BAD_FIELD;
     else if (step.accepted && verdict.in_time)
         take(ledger, op, entry, &verdict, &step, now_ms);
     else if (ends_cancelled(entry, op, &verdict))

@@ -102,6 +102,7 @@ static void job_free(struct memtable *table, struct memjob *job)
     idtree_del(&table->by_callback, &job->by_callback);
     chain_del(&job->order);
     drop_text(table, &job->row.spec);
+    drop_text(table, &job->row.demand);
     drop_text(table, &job->row.idem);
     drop_text(table, &job->row.attempts);
     drop_text(table, &job->row.first_node);
@@ -136,6 +137,7 @@ static void put_job(struct memtable *table, const struct change_job *change)
     keep_text(table, &row->attempts, change->attempts);
     if (change->parts & CHANGE_NEW) {
         keep_text(table, &row->spec, change->spec);
+        keep_text(table, &row->demand, change->demand);
         keep_text(table, &row->idem, change->idem);
         row->fingerprint = change->fingerprint;
         if (row->idem.at)
@@ -171,6 +173,12 @@ static char group_of(enum change_kind kind)
     case CHANGE_BREAKER:
     case CHANGE_BREAKER_DEL:
         return 'b';
+    case CHANGE_LIMIT:
+    case CHANGE_LIMIT_DEL:
+        return 'l';
+    case CHANGE_LIMIT_KEY:
+    case CHANGE_LIMIT_KEY_DEL:
+        return 'k';
     default:
         assert(kind == CHANGE_SESSION);
         return 's';
@@ -186,6 +194,26 @@ static void write_key(struct buf *to, enum change_kind kind, struct str name, st
         return;
     buf_char(to, '|');
     buf_str(to, type);
+}
+
+static void write_key_of(struct buf *to, const struct change *change)
+{
+    switch (group_of(change->kind)) {
+    case 'b':
+        write_key(to, change->kind, change->u.breaker.node, change->u.breaker.type);
+        break;
+    case 'l':
+        write_key(to, change->kind, change->u.limit.pattern, STR_NONE);
+        break;
+    case 'k':
+        write_key(to, change->kind, change->u.limit_key.key, STR_NONE);
+        break;
+    case 's':
+        write_key(to, change->kind, change->u.session.id, STR_NONE);
+        break;
+    default:
+        write_key(to, change->kind, change->u.node.id, STR_NONE);
+    }
 }
 
 static struct memside *side_of(struct memtable *table, struct str key)
@@ -217,12 +245,7 @@ static void put_side(struct memtable *table, const struct change *change)
     struct buf key = {0};
     struct memside *side;
 
-    if (group_of(change->kind) == 'b')
-        write_key(&key, change->kind, change->u.breaker.node, change->u.breaker.type);
-    else
-        write_key(&key, change->kind,
-                  change->kind == CHANGE_SESSION ? change->u.session.id : change->u.node.id,
-                  STR_NONE);
+    write_key_of(&key, change);
     side = side_of(table, buf_view(&key));
     buf_free(&key);
     table->bytes -= (int64_t)side->change.len;

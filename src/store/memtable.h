@@ -21,7 +21,7 @@ struct memjob {
     struct idtree_node by_callback; /* whose callback is pending, or was */
 };
 
-/* A node, a breaker or a session: its last change as bytes. */
+/* A node, a breaker, a session, a rule or a key: its last change as bytes. */
 struct memside {
     struct str key; /* in `text` */
     struct buf change;
@@ -56,8 +56,8 @@ void memtable_free(struct memtable *table);
 void memtable_put(struct memtable *table, const struct change *change);
 struct memjob *memtable_job(const struct memtable *table, uint64_t id); /* NULL: not here */
 struct memjob *memtable_key(const struct memtable *table, struct str idem);
-/* The last change of a node or a session, put or deleted; false: none here. Borrowed until the next
- * change of it. */
+/* The last change of anything but a job or a breaker, put or deleted; false: none here. Borrowed
+ * until the next change of it. */
 bool memtable_side(const struct memtable *table, enum change_kind kind, struct str name,
                    struct change *ret_change);
 bool memtable_breaker(const struct memtable *table, struct str node, struct str type);

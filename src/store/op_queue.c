@@ -195,6 +195,7 @@ bool op_queue_only_looks(enum store_verb verb)
     case STORE_SESSION_GET:
     case STORE_CALLBACKS:
     case STORE_BREAKERS:
+    case STORE_LIMITS:
     case STORE_PEERS:
         return true;
     default:

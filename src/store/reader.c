@@ -69,6 +69,7 @@ bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_r
     str_copy(jobrow_text(stmt, at++), head->type, sizeof head->type);
     head->lane = (uint64_t)sqlite3_column_int64(stmt, at++);
     head->priority = sqlite3_column_int(stmt, at++);
+    head->gpus = (uint64_t)sqlite3_column_int64(stmt, at++);
     return head->id != 0 && at == JOBROW_AFTER_HEAD;
 }
 

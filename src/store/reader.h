@@ -30,7 +30,7 @@ void reader_run(struct reader *reader, struct store_op *op);
 #define JOBROW_COLUMNS(due_ms)                                                                     \
     "id, state, lease, callback, attempt, max_attempts, epoch, owner, node, reason, created_ms, "  \
     "updated_ms, dispatched_ms, acked_ms, ended_ms, " due_ms                                       \
-    ", timeout_ms, run_until_ms, type, lane, priority"
+    ", timeout_ms, run_until_ms, type, lane, priority, gpus"
 #define JOBROW_WRITTEN JOBROW_COLUMNS("due_ms")
 /* As they are read: ends of times to wait move with wait_shift_ms, not row by row. That of the meta
  * row is as old as the rows; the journal may know a newer one. */
@@ -41,7 +41,7 @@ void reader_run(struct reader *reader, struct store_op *op);
 /* And what follows it when the whole record is wanted. */
 #define JOBROW_RECORD JOBROW_SHIFTED ", attempts, result, " JOBROW_SPEC_TEXT
 
-enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 21, JOBROW_SPEC = 23 };
+enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 22, JOBROW_SPEC = 24 };
 enum { JOBROW_SHIFT = 9 }; /* the parameter */
 
 /* False: the row holds values no berth writes. */

@@ -57,13 +57,20 @@ static const struct {
      2},
     {"ALTER TABLE meta ADD COLUMN journal_seq INT NOT NULL DEFAULT 0;", 2},
     {"", 2}, /* the journal is another file */
+    {"ALTER TABLE job ADD COLUMN gpus INT NOT NULL DEFAULT 0;"
+     "ALTER TABLE job ADD COLUMN demand TEXT;"
+     "ALTER TABLE node ADD COLUMN resources TEXT;"
+     "CREATE TABLE limit_rule(pattern TEXT PRIMARY KEY, rule TEXT) WITHOUT ROWID;"
+     "CREATE TABLE limit_key("
+     " key TEXT PRIMARY KEY, hold_until_ms INT, reason TEXT, starts TEXT) WITHOUT ROWID;",
+     2}, /* what jobs take, what nodes have, and limits */
 };
 
 /* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
 enum {
     VERSION_KNOWN = COUNT_OF(migrations),
     OLDEST_UNIT = 65536,
-    JOURNAL_SINCE = 4, /* the first version whose program reads all we write into journal.log */
+    JOURNAL_SINCE = 5, /* the first version whose program reads all we write into journal.log */
     JOURNAL_KNOWN = 1, /* the version of journal.db's table */
 };
 

@@ -11,16 +11,16 @@ enum { SPEC_INLINE_MAX = 2048 }; /* longer ones have a row of their own, written
     "UPDATE job SET state = ?2, lease = ?3, callback = ?4, attempt = ?5, epoch = ?6, owner = ?7,"  \
     " node = ?8, reason = ?9, updated_ms = ?10, dispatched_ms = ?11, acked_ms = ?12,"              \
     " ended_ms = ?13, due_ms = ?14, run_until_ms = ?15, lane = ?16, priority = ?17,"               \
-    " attempts = ?18, answered = ?19"
+    " attempts = ?18, answered = ?19, max_attempts = ?20, gpus = ?21"
 
 static const char *const texts[TABLES_SQL_COUNT] = {
     [TABLES_BEGIN] = "BEGIN IMMEDIATE",
     [TABLES_COMMIT] = "COMMIT",
     [TABLES_JOB_ADD] = "INSERT INTO job(" JOBROW_WRITTEN ", attempts, answered, result,"
-                       " fingerprint, idem, first_node, spec)"
-                       " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                       " fingerprint, idem, first_node, spec, demand)"
+                       " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [TABLES_JOB_STEP] = JOB_STEPPED " WHERE id = ?1",
-    [TABLES_JOB_RESULT] = JOB_STEPPED ", result = ?20 WHERE id = ?1",
+    [TABLES_JOB_RESULT] = JOB_STEPPED ", result = ?22 WHERE id = ?1",
     [TABLES_JOB_FIRST_NODE] = "UPDATE job SET first_node = ?2 WHERE id = ?1",
     [TABLES_JOB_DROP_KEY] = "UPDATE job SET idem = NULL, first_node = NULL WHERE id = ?1",
     [TABLES_JOB_DEL] = "DELETE FROM job WHERE id = ?1",
@@ -30,8 +30,8 @@ static const char *const texts[TABLES_SQL_COUNT] = {
     [TABLES_BULK_ADD] = "INSERT INTO bulk(id, spec) VALUES(?1, ?2)",
     [TABLES_BULK_DEL] = "DELETE FROM bulk WHERE id = ?1",
     [TABLES_NODE_PUT] = "INSERT OR REPLACE INTO node(id, own, health, max, epoch, admin,"
-                        " admin_reason, registered_ms, version, facts)"
-                        " VALUES(?,?,?,?,?,?,?,?,?,?)",
+                        " admin_reason, registered_ms, version, facts, resources)"
+                        " VALUES(?,?,?,?,?,?,?,?,?,?,?)",
     [TABLES_NODE_DEL] = "DELETE FROM node WHERE id = ?1",
     [TABLES_BREAKER_PUT] = "INSERT OR REPLACE INTO breaker(node, type, state, failures, opened_ms,"
                            " probe_job) VALUES(?,?,?,?,?,?)",
@@ -40,6 +40,11 @@ static const char *const texts[TABLES_SQL_COUNT] = {
                            " updated_ms) VALUES(?,?,?,?,?)",
     [TABLES_SESSION_OLDEST] = "SELECT seq, updated_ms FROM session ORDER BY seq LIMIT 1",
     [TABLES_SESSION_DEL] = "DELETE FROM session WHERE seq = ?1",
+    [TABLES_LIMIT_PUT] = "INSERT OR REPLACE INTO limit_rule(pattern, rule) VALUES(?,?)",
+    [TABLES_LIMIT_DEL] = "DELETE FROM limit_rule WHERE pattern = ?1",
+    [TABLES_LIMIT_KEY_PUT] = "INSERT OR REPLACE INTO limit_key(key, hold_until_ms, reason, starts)"
+                             " VALUES(?,?,?,?)",
+    [TABLES_LIMIT_KEY_DEL] = "DELETE FROM limit_key WHERE key = ?1",
     [TABLES_META_GET] = "SELECT floor, row_count, max_id, wait_shift_ms, journal_seq,"
                         " (SELECT coalesce(max(seq), 0) FROM session) FROM meta",
     [TABLES_META_PUT] = "UPDATE meta SET floor = ?1, row_count = ?2, max_id = ?3,"
@@ -242,6 +247,7 @@ static void bind_head(sqlite3_stmt *stmt, const struct change_job *job)
     bind_cstr(stmt, at++, head->type);
     sqlite3_bind_int64(stmt, at++, (int64_t)head->lane);
     sqlite3_bind_int(stmt, at++, head->priority);
+    sqlite3_bind_int64(stmt, at++, (int64_t)head->gpus);
     assert(at == JOBROW_AFTER_HEAD + 1);
 }
 
@@ -265,6 +271,7 @@ static void add_job(struct tables *tables, const struct change_job *job)
     bind(stmt, at++, keyed ? job->idem : STR_NONE);
     bind(stmt, at++, keyed ? job->first_node : STR_NONE);
     bind(stmt, at++, bulky ? STR_NONE : job->spec);
+    bind(stmt, at++, job->demand.len ? job->demand : STR_NONE);
     run(tables, stmt, "write a job");
     if (bulky && (stmt = to_write(tables, TABLES_BULK_ADD))) {
         sqlite3_bind_int64(stmt, 1, (int64_t)job->head.id);
@@ -317,8 +324,10 @@ static void update_job(struct tables *tables, const struct change_job *job)
     sqlite3_bind_int(stmt, 17, head->priority);
     bind(stmt, 18, job->attempts);
     bind_flag(stmt, 19, job->answered);
+    sqlite3_bind_int(stmt, 20, head->max_attempts);
+    sqlite3_bind_int64(stmt, 21, (int64_t)head->gpus);
     if (with_result)
-        bind(stmt, 20, job->result);
+        bind(stmt, 22, job->result);
     run(tables, stmt, "write a job");
     if (job->parts & (CHANGE_KEY_DROPPED | CHANGE_FIRST_NODE))
         update_key(tables, job);
@@ -342,6 +351,7 @@ static void put_node(struct tables *tables, const struct store_node *node)
     sqlite3_bind_int64(stmt, 8, node->registered_ms);
     sqlite3_bind_int64(stmt, 9, node->version);
     bind(stmt, 10, node->facts);
+    bind(stmt, 11, node->resources.len ? node->resources : STR_NONE);
     run(tables, stmt, "write a node");
 }
 
@@ -375,6 +385,33 @@ static void put_session(struct tables *tables, const struct change_session *sess
     tables->session_max = sqlite3_last_insert_rowid(tables->db);
 }
 
+static void put_limit(struct tables *tables, const struct change_limit *limit)
+{
+    sqlite3_stmt *stmt = to_write(tables, TABLES_LIMIT_PUT);
+    struct buf text = {0};
+
+    if (!stmt)
+        return;
+    limit_write(&limit->limit, &text);
+    bind(stmt, 1, limit->pattern);
+    bind(stmt, 2, buf_view(&text));
+    run(tables, stmt, "write a limit");
+    buf_free(&text);
+}
+
+static void put_limit_key(struct tables *tables, const struct change_limit_key *key)
+{
+    sqlite3_stmt *stmt = to_write(tables, TABLES_LIMIT_KEY_PUT);
+
+    if (!stmt)
+        return;
+    bind(stmt, 1, key->key);
+    sqlite3_bind_int64(stmt, 2, key->hold_until_ms);
+    bind(stmt, 3, key->reason.len ? key->reason : STR_NONE);
+    bind(stmt, 4, key->starts.len ? key->starts : STR_NONE);
+    run(tables, stmt, "write a key");
+}
+
 static void del_named(struct tables *tables, enum tables_sql which, struct str first,
                       struct str second)
 {
@@ -398,6 +435,7 @@ void tables_put(struct tables *tables, const struct change *change)
             update_job(tables, &change->u.job);
         break;
     case CHANGE_NODE:
+    case CHANGE_NODE_RESOURCES:
         put_node(tables, &change->u.node);
         break;
     case CHANGE_NODE_DEL:
@@ -411,6 +449,18 @@ void tables_put(struct tables *tables, const struct change *change)
         break;
     case CHANGE_SESSION:
         put_session(tables, &change->u.session);
+        break;
+    case CHANGE_LIMIT:
+        put_limit(tables, &change->u.limit);
+        break;
+    case CHANGE_LIMIT_DEL:
+        del_named(tables, TABLES_LIMIT_DEL, change->u.limit.pattern, STR_NONE);
+        break;
+    case CHANGE_LIMIT_KEY:
+        put_limit_key(tables, &change->u.limit_key);
+        break;
+    case CHANGE_LIMIT_KEY_DEL:
+        del_named(tables, TABLES_LIMIT_KEY_DEL, change->u.limit_key.key, STR_NONE);
         break;
     case CHANGE_META:
         tables->meta = change->u.meta;

@@ -67,7 +67,8 @@ static size_t add_all(struct CMUnitTest *to, const struct CMUnitTest *from, size
 int contract_run(const struct contract_backend *backend)
 {
     size_t total = contract_story_count + contract_jobs_count + contract_keys_count +
-                   contract_lanes_count + contract_nodes_count + contract_breaker_count;
+                   contract_lanes_count + contract_nodes_count + contract_breaker_count +
+                   contract_needs_count + contract_limits_count;
     struct CMUnitTest *tests = mem_array(struct CMUnitTest, total);
     size_t count = 0;
     int failed;
@@ -84,6 +85,10 @@ int contract_run(const struct contract_backend *backend)
     count += add_all(tests + count, contract_lanes, contract_lanes_count);
     count += add_all(tests + count, contract_nodes, contract_nodes_count);
     count += add_all(tests + count, contract_breaker, contract_breaker_count);
+    if (backend->has_needs) {
+        count += add_all(tests + count, contract_needs, contract_needs_count);
+        count += add_all(tests + count, contract_limits, contract_limits_count);
+    }
     failed = _cmocka_run_group_tests(backend->name, tests, count, NULL, NULL);
     free(tests);
     return failed;

@@ -19,6 +19,7 @@ struct contract_backend {
     void (*open)(struct rig *rig);
     void (*close)(struct rig *rig);
     void (*done)(struct rig *rig);
+    bool has_needs; /* it knows demands, resources and limits; else those cases are left out */
 };
 
 /* Runs all of it; the number of failures. */
@@ -31,7 +32,7 @@ extern const size_t contract_story_count;
 const char *contract_story_name(size_t at);
 void contract_story(void **state);
 /* And what no table can tell (contract_jobs.c, contract_keys.c, contract_lanes.c, contract_nodes.c,
- * contract_breaker.c). */
+ * contract_breaker.c, contract_needs.c, contract_limits.c). */
 extern const struct CMUnitTest contract_jobs[];
 extern const size_t contract_jobs_count;
 extern const struct CMUnitTest contract_keys[];
@@ -42,6 +43,10 @@ extern const struct CMUnitTest contract_nodes[];
 extern const size_t contract_nodes_count;
 extern const struct CMUnitTest contract_breaker[];
 extern const size_t contract_breaker_count;
+extern const struct CMUnitTest contract_needs[];
+extern const size_t contract_needs_count;
+extern const struct CMUnitTest contract_limits[];
+extern const size_t contract_limits_count;
 
 /* Fixtures: a rig with nodes n1 and n2 (max 2, ready) and n3 (max 1, draining). */
 int contract_setup(void **state);

@@ -23,6 +23,7 @@ void same_head(const struct store_op *a, const struct store_head *left,
     SAME(left->callback, right->callback, "callback");
     SAME(left->lane, right->lane, "lane");
     SAME(left->priority, right->priority, "priority");
+    SAME(left->gpus, right->gpus, "gpus");
     SAME_TEXT(str_of(left->node), str_of(right->node), "node");
     SAME_TEXT(str_of(left->type), str_of(right->type), "type");
     SAME_TEXT(str_of(left->reason), str_of(right->reason), "reason");

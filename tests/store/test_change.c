@@ -70,6 +70,26 @@ static void fill_job(struct rnd *rnd, struct arena *arena, struct change_job *jo
         job->result = text(rnd, arena, TEXT_MAX, true);
     if (job->parts & CHANGE_FIRST_NODE)
         job->first_node = text(rnd, arena, NODE_ID_MAX, true);
+    if (job->parts & CHANGE_GPUS)
+        head->gpus = (uint64_t)number(rnd);
+    if (job->parts & CHANGE_NEW && job->parts & CHANGE_DEMAND)
+        job->demand = STR("2 1 0 cpu=1500,mem_mb=6000 tenant:acme,api");
+}
+
+static struct limit some_limit(struct rnd *rnd)
+{
+    struct limit limit = limit_none;
+
+    limit.weight = 1 + (int32_t)rnd_below(rnd, LIMIT_WEIGHT_MAX);
+    if (rnd_below(rnd, 2))
+        limit.concurrency = (int32_t)rnd_below(rnd, 100);
+    if (rnd_below(rnd, 2)) {
+        limit.rate = 1 + (int32_t)rnd_below(rnd, LIMIT_RATE_MAX);
+        limit.rate_ms = 1 + rnd_below(rnd, LIMIT_WINDOW_MS_MAX);
+    }
+    if (rnd_below(rnd, 2))
+        limit.queue = (int32_t)rnd_below(rnd, 100000);
+    return limit;
 }
 
 static struct str name(struct rnd *rnd, struct arena *arena, size_t max)
@@ -81,12 +101,15 @@ static struct str name(struct rnd *rnd, struct arena *arena, size_t max)
 
 static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
 {
-    *change = (struct change){.kind = (enum change_kind)(1 + rnd_below(rnd, CHANGE_META))};
+    *change = (struct change){.kind = (enum change_kind)(1 + rnd_below(rnd, CHANGE_LIMIT_KEY_DEL))};
+    if (change->kind == CHANGE_NODE_RESOURCES)
+        change->kind = CHANGE_NODE;
     switch (change->kind) {
     case CHANGE_JOB:
         fill_job(rnd, arena, &change->u.job);
         break;
     case CHANGE_NODE:
+    case CHANGE_NODE_RESOURCES:
         change->u.node = (struct store_node){
             .counts = {.health = (enum node_health)rnd_below(rnd, NODE_HEALTH_COUNT),
                        .max = (int32_t)rnd_below(rnd, 1000),
@@ -99,6 +122,8 @@ static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
             .facts = text(rnd, arena, TEXT_MAX, true),
         };
         change->u.node.id = name(rnd, arena, NODE_ID_MAX);
+        if (rnd_below(rnd, 2))
+            change->u.node.resources = STR("cpu=8000/7500,licences=3/3 0=23034/20000");
         break;
     case CHANGE_NODE_DEL:
         change->u.node.id = name(rnd, arena, NODE_ID_MAX);
@@ -119,6 +144,20 @@ static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
                                                     .lang_pair = text(rnd, arena, TEXT_MAX, true),
                                                     .version = number(rnd),
                                                     .updated_ms = number(rnd)};
+        break;
+    case CHANGE_LIMIT:
+        change->u.limit.limit = some_limit(rnd);
+        __attribute__((fallthrough));
+    case CHANGE_LIMIT_DEL:
+        change->u.limit.pattern = name(rnd, arena, DEMAND_KEY_MAX + 1);
+        break;
+    case CHANGE_LIMIT_KEY:
+        change->u.limit_key.hold_until_ms = number(rnd);
+        change->u.limit_key.reason = text(rnd, arena, LIMIT_REASON_MAX, true);
+        change->u.limit_key.starts = text(rnd, arena, TEXT_MAX, true);
+        __attribute__((fallthrough));
+    case CHANGE_LIMIT_KEY_DEL:
+        change->u.limit_key.key = name(rnd, arena, DEMAND_KEY_MAX);
         break;
     case CHANGE_META:
         change->u.meta = (struct change_meta){(uint64_t)number(rnd), number(rnd)};
@@ -152,6 +191,13 @@ static void test_round_trip(void **state)
         assert_int_equal(read.kind, change.kind);
         if (change.kind == CHANGE_JOB)
             assert_memory_equal(&read.u.job.head, &change.u.job.head, sizeof change.u.job.head);
+        if (change.kind == CHANGE_JOB)
+            assert_true(str_eq(read.u.job.demand, change.u.job.demand));
+        if (change.kind == CHANGE_NODE)
+            assert_true(str_eq(read.u.node.resources, change.u.node.resources));
+        if (change.kind == CHANGE_LIMIT)
+            assert_memory_equal(&read.u.limit.limit, &change.u.limit.limit,
+                                sizeof change.u.limit.limit);
         buf_free(&bytes);
         buf_free(&again);
         arena_reset(&arena);
@@ -204,6 +250,7 @@ static void test_merge(void **state)
     struct change_job first = {.head = {.id = 7, .state = JOB_NEW},
                                .parts = CHANGE_NEW | CHANGE_FIRST_NODE,
                                .spec = STR("{}"),
+                               .demand = STR("2 0 0  "),
                                .idem = STR("key"),
                                .first_node = STR("n1"),
                                .fingerprint = 9};
@@ -217,9 +264,11 @@ static void test_merge(void **state)
 
     change_job_merge(&first, &end);
     change_job_merge(&first, &callback);
-    assert_int_equal(first.parts, CHANGE_PARTS);
+    assert_int_equal(first.parts,
+                     CHANGE_NEW | CHANGE_FIRST_NODE | CHANGE_RESULT | CHANGE_KEY_DROPPED);
     assert_int_equal(first.head.state, JOB_DONE);
     assert_int_equal(first.head.callback, CALLBACK_SENT);
+    assert_true(str_is(first.demand, "2 0 0  "));
     assert_true(str_is(first.spec, "{}") && str_is(first.idem, "key"));
     assert_true(str_is(first.first_node, "n1") && str_is(first.result, "5"));
     assert_int_equal(first.fingerprint, 9);

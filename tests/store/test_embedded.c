@@ -15,6 +15,7 @@ static const struct contract_backend backend = {
     .open = open_checked,
     .close = rig_close,
     .done = rig_done,
+    .has_needs = true,
 };
 
 int main(void)

@@ -1,0 +1,73 @@
+/* Limits by key: the rules of operators, and what is known of every key that a job in memory has,
+ * or that is held, or under which something started within its window. What a key lets through is
+ * model/limit.h's to say. Rules are written as they change, keys once a batch.
+ *
+ * Moments are steady: the store's time less the journal's wait_shift_ms. So a pause, or a clock
+ * that was set, moves none of them. */
+#ifndef STORE_LIMITS_H
+#define STORE_LIMITS_H
+
+#include "base/map.h"
+#include "store/chain.h"
+#include "store/store.h"
+
+struct journal;
+
+struct limits_key {
+    struct limit_key state;
+    struct limit limit;              /* of its rule; limits_rule() says whether that is still so */
+    int64_t version;                 /* of the rules when it was looked up */
+    int32_t rule;                    /* among the rules; -1: none counts for it */
+    uint32_t refs;                   /* demands that name it */
+    bool written;                    /* there is a row of it */
+    struct chain dirty;              /* its row is behind */
+    struct chain idle;               /* no job in memory has it */
+    struct buf reason;               /* of its hold */
+    struct limits_key *left, *right; /* the tree, by name; a heap by rank */
+    uint64_t rank;
+    struct str name; /* in `text` */
+    int32_t recount; /* ledger_audit's */
+    char text[];
+};
+
+struct limits {
+    struct store_limit *rules; /* by pattern, which it owns */
+    size_t rule_count;
+    int64_t version; /* +1 with every change of a rule; never 0 */
+    struct map keys;
+    struct limits_key *root;
+    struct chain dirty;
+    struct chain idle; /* looked at longest ago first */
+};
+
+void limits_init(struct limits *limits);
+void limits_free(struct limits *limits);
+/* From the file, before the jobs. */
+void limits_load(struct limits *limits, struct journal *journal);
+
+/* A demand names it; made if nobody did before. */
+struct limits_key *limits_use(struct limits *limits, struct str name);
+void limits_unuse(struct limits *limits, struct limits_key *key);
+
+/* May one more start, or wait? */
+struct limit_block limits_check(struct limits *limits, struct limits_key *key, int64_t steady_ms);
+struct limit_block limits_check_queue(struct limits *limits, struct limits_key *key);
+/* One started; or did not after all, which was to start at that moment. */
+void limits_start(struct limits *limits, struct limits_key *key, int64_t steady_ms);
+void limits_undo(struct limits *limits, struct limits_key *key, int64_t at_ms);
+/* Nothing starts before that moment; 0: from now on anything may. */
+void limits_hold(struct limits *limits, struct limits_key *key, int64_t until_ms,
+                 struct str reason);
+
+/* LIMIT_SET, LIMIT_HOLD and LIMITS. */
+enum err limits_set(struct limits *limits, struct journal *journal, const struct store_op *op);
+enum err limits_hold_key(struct limits *limits, const struct store_op *op, int64_t steady_ms);
+void limits_list(struct limits *limits, struct store_op *op, int64_t steady_ms);
+
+/* The rows of keys become what memory says: once a batch, before it is committed. */
+void limits_write(struct limits *limits, struct journal *journal);
+/* Forgets keys that no job has and of which nothing is left to know, some at a time. */
+void limits_tidy(struct limits *limits, struct journal *journal, int64_t steady_ms);
+void limits_verify(const struct limits *limits); /* see ledger_check */
+
+#endif
