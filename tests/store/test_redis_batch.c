@@ -547,14 +547,15 @@ static void test_drop_of_leases_that_are_not_written_yet(void **state)
 }
 
 enum {
-    MANY = 5000,       /* leases of one node: ten parts of an audit */
+    MANY = 5000,       /* leases of one node: 20 parts of an audit */
     TOGETHER = 250,    /* begin in one call */
-    AUDIT_CALLS = 24,  /* two rounds at least, and another while they change */
-    AUDIT_WORK = 2500, /* commands, arguments and answers of one: 512 records that are asked for */
+    AUDIT_CALLS = 48,  /* two rounds of it, and more */
+    COMING = 4,        /* leases that begin between two of them */
+    AUDIT_WORK = 1500, /* commands, arguments and answers of one: 256 records are asked for */
 };
 
 static struct {
-    char state[MANY + TOGETHER]; /* by job: 'r'eserved, 'a'cknowledged, '-' over */
+    char state[MANY + 2 * AUDIT_CALLS * COMING]; /* by job: 'r'eserved, 'a'cknowledged, '-' over */
     uint64_t count;
     int reserved, running;
 } many;
@@ -604,7 +605,7 @@ static void many_change(int round)
 {
     static const int64_t ttls[] = {4 * RIG_RUN_MS, RIG_RUN_MS, 1};
 
-    many_reserve(4);
+    many_reserve(COMING);
     for (uint64_t job = 1 + (uint64_t)round; job <= many.count; job += 97) {
         if (many.state[job - 1] == 'r' && job % 5)
             many_commit(job, ttls[job % COUNT_OF(ttls)]);

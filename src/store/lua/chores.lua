@@ -5,7 +5,7 @@ do
 
 local audit
 do
-local AUDIT_MAX = 512 -- leases one call looks at
+local AUDIT_MAX = 256 -- leases one call looks at
 
 -- The recount of this node that is under way. One of an epoch that is over begins anew.
 local function recount_of(n)
