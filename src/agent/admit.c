@@ -117,7 +117,8 @@ static struct protect_task read_slot(int fd, struct arena *arena)
                                 .type = STR(""),
                                 .memory_kib = USAGE_NONE,
                                 .swap_kib = USAGE_NONE,
-                                .cpu_permille = USAGE_NONE};
+                                .cpu_permille = USAGE_NONE,
+                                .vram_kib = USAGE_NONE};
     char line[LINE_MAX_BYTES] = "";
     ssize_t len = pread(fd, line, sizeof line - 1, 0);
     char type[TYPE_MAX + 1];
@@ -322,7 +323,8 @@ static bool take_slot(struct admit *admit, const struct usage *usage)
                                .priority = request->priority,
                                .memory_kib = USAGE_NONE,
                                .swap_kib = USAGE_NONE,
-                               .cpu_permille = USAGE_NONE};
+                               .cpu_permille = USAGE_NONE,
+                               .vram_kib = USAGE_NONE};
     struct arena arena = {0};
     struct problem why = {0};
     enum protect_answer answer;
@@ -338,8 +340,8 @@ static bool take_slot(struct admit *admit, const struct usage *usage)
     now_ms = own.started_ms = clock_mono_ms();
     count = admit_slots_list(&admit->slots, admit->tasks, ADMIT_SLOTS_MAX, &arena);
     protect_sample(&admit->protect, now_ms, usage, admit->tasks, count);
-    answer =
-        protect_admits(&admit->protect, now_ms, own.type, own.priority, request->interactive, NULL);
+    answer = protect_admits(&admit->protect, now_ms, own.type, own.priority, request->interactive,
+                            1, NULL);
     assert(answer != PROTECT_TYPE && answer != PROTECT_STALE);
     if (answer != PROTECT_ADMIT && explain_never(admit))
         taken = false;

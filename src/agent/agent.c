@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/capacity.h"
 #include "agent/cgroup.h"
 #include "agent/claimer.h"
 #include "agent/config.h"
@@ -59,6 +60,7 @@ struct agent {
     struct sampler *sampler;
     struct loaded loaded;
     struct protect protect;
+    struct capacity capacity;
     uv_signal_t signals[3];
     int endings;      /* signals to end that came, while it ends what runs */
     int64_t ended_ms; /* CLOCK_MONOTONIC: nothing runs any more since; 0: something does */
@@ -67,9 +69,11 @@ struct agent {
     enum level sent_level;
     int64_t sent_max;
     bool sent_takes;
+    int64_t fell_ms; /* when a fall of what is free was told */
     /* Room for what runs. */
     struct protect_task *tasks;
-    struct agent_owner { /* of the task at the same place */
+    struct capacity_task *promised; /* those of them that said what they need */
+    struct agent_owner {            /* of the task at the same place */
         struct agent_job *job;
         struct copy *copy; /* if it is no job */
     } * owners;
@@ -166,6 +170,7 @@ static void link_describe(struct link *link, struct jsonw *w)
     jsonw_key(w, "running_jobs");
     jobs_write_running(agent->jobs, w);
     jsonw_kint(w, "taking", (int64_t)jobs_taking(agent->jobs));
+    capacity_write(&agent->capacity, w);
     jsonw_key(w, "tags");
     describe_tags(agent, w);
     jsonw_key(w, "claim");
@@ -200,7 +205,11 @@ static void link_describe(struct link *link, struct jsonw *w)
 
 /* --- what the samples mean --- */
 
-enum { STALE_SAMPLES = 10, DEPLOYMENT_PRIORITY = 5 };
+enum {
+    STALE_SAMPLES = 10,
+    DEPLOYMENT_PRIORITY = 5,
+    FALL_MS = 300, /* between two falls that are told at once */
+};
 
 static const struct usage_tree *find_tree(const struct usage *usage, int pid)
 {
@@ -217,7 +226,7 @@ static const struct usage_tree *find_tree(const struct usage *usage, int pid)
 
 struct listing {
     const struct usage *usage;
-    size_t count, pids;
+    size_t count, pids, promised;
 };
 
 static void list_one(struct agent *agent, struct listing *listing, struct agent_owner owner,
@@ -231,6 +240,12 @@ static void list_one(struct agent *agent, struct listing *listing, struct agent_
     task.memory_kib = tree->freed_kib;
     task.swap_kib = tree->swap_kib;
     task.cpu_permille = tree->cpu_permille;
+    task.vram_kib = listing->usage->vram_total_kib > 0
+                        ? capacity_vram_kib(listing->usage, listing->usage->vram_gpu, pid)
+                        : USAGE_NONE;
+    if (owner.job && owner.job->asks)
+        agent->promised[listing->promised++] = (struct capacity_task){
+            .demand = &owner.job->demand, .gpus = owner.job->gpus, .tree = tree};
     agent->owners[listing->count] = owner;
     agent->tasks[listing->count++] = task;
 }
@@ -245,6 +260,7 @@ static void list_all(struct agent *agent, struct listing *listing)
     if (count > agent->room) {
         agent->room = count * 2;
         agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
+        agent->promised = mem_resize(agent->promised, agent->room * sizeof *agent->promised);
         agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
         agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
     }
@@ -257,6 +273,7 @@ static void list_all(struct agent *agent, struct listing *listing)
                      (struct protect_task){.id = str_of(job->job_id),
                                            .type = job->type,
                                            .priority = job->priority,
+                                           .slots = job->demand.slots,
                                            .started_ms = job->since_ms,
                                            .stopping = job->stopping || job->state == JOBS_ACKING},
                      pid);
@@ -300,7 +317,11 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
         /* For `deploy show`. */
         buf_fmt(&text, "Ended to save the machine, which was at level %s because of its %s",
                 level_name(kill->level), level_signal_name(kill->by));
-        if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
+        if (kill->by == LEVEL_VRAM) {
+            buf_fmt(&text, " on GPU %d", kill->gpu);
+            if (kill->task->vram_kib != USAGE_NONE)
+                buf_fmt(&text, "; it had %" PRId64 " MB of it", kill->task->vram_kib / 1024);
+        } else if (kill->by == LEVEL_CPU && kill->task->cpu_permille != USAGE_NONE)
             buf_fmt(&text, "; it used %" PRId64 " %% of all CPU", kill->task->cpu_permille / 10);
         else if (kill->by != LEVEL_CPU && kill->task->memory_kib != USAGE_NONE)
             buf_fmt(&text, "; it had %" PRId64 " MB", kill->task->memory_kib / 1024);
@@ -322,15 +343,35 @@ static void on_loaded(struct loaded *loaded)
         link_beat(agent->link);
 }
 
-static void on_sample(struct sampler *sampler, const struct usage *usage)
+/* A fall of what is free is told before the next heartbeat, but not in bursts. */
+static bool has_fallen(struct agent *agent)
+{
+    if (agent->loop.mono_ms - agent->fell_ms < FALL_MS || !capacity_fell(&agent->capacity))
+        return false;
+    agent->fell_ms = agent->loop.mono_ms;
+    return true;
+}
+
+static void on_sample(struct sampler *sampler, const struct usage *sampled)
 {
     struct agent *agent = sampler_user(sampler);
     const struct protect *protect = &agent->protect;
+    struct capacity *capacity = &agent->capacity;
+    struct usage seen = *sampled;
+    const struct usage *usage = &seen;
     struct listing listing = {.usage = usage};
     struct jsonw w = jsonw_to(&agent->text);
     bool danger;
 
     list_all(agent, &listing);
+    capacity_sample(capacity, agent->loop.mono_ms, usage, agent->promised, listing.promised);
+    if (capacity->short_total_mb > 0) { /* who has how much of that one? */
+        seen.vram_gpu = capacity->short_gpu;
+        seen.vram_total_kib = (int64_t)capacity->short_total_mb * 1024;
+        seen.vram_free_kib = (int64_t)capacity->short_free_mb * 1024;
+        listing = (struct listing){.usage = usage};
+        list_all(agent, &listing);
+    }
     protect_sample(&agent->protect, agent->loop.mono_ms, usage, agent->tasks, listing.count);
     sampler_own(sampler, agent->pids, listing.pids);
     jobs_trim(agent->jobs);
@@ -339,8 +380,8 @@ static void on_sample(struct sampler *sampler, const struct usage *usage)
     claimer_danger(agent->claimer, danger);
     copies_danger(agent->copies, danger);
     /* Connect only once it is known what the machine can carry. */
-    if (!agent->link) {
-        struct buf why = {0};
+    if (!agent->link && !usage->gpus_new) {
+        struct buf why = {0}, has = {0};
 
         /* If the machine carries less than its owner believes, the log says why from the start. */
         protect_explain(protect, &why);
@@ -348,14 +389,19 @@ static void on_sample(struct sampler *sampler, const struct usage *usage)
                   KS("node_id", agent->node_id), KI("slots", protect->slots.max),
                   KI("free", protect->slots.additional),
                   KC("level", level_name(protect->level.level)), KS("reason", buf_view(&why)));
+        resources_write(&capacity->resources, &has);
+        log_event(LOG_INFO, "agent.resources", KS("node_id", agent->node_id),
+                  KS("resources", buf_view(&has)));
         buf_free(&why);
+        buf_free(&has);
         agent->link = link_new(&agent->loop, &agent->link_config, &agent_link_handler, agent);
-    } else if (protect->level.level != agent->sent_level ||
-               describe_max(agent) != agent->sent_max) {
+    } else if (agent->link && (protect->level.level != agent->sent_level ||
+                               describe_max(agent) != agent->sent_max || has_fallen(agent))) {
         link_beat(agent->link);
     }
     /* Others wait for the least loaded node to claim: one that will not must say so. */
-    if (link_is_up(agent->link) && agent->sent_takes != claimer_takes(agent->claimer)) {
+    if (agent->link && link_is_up(agent->link) &&
+        agent->sent_takes != claimer_takes(agent->claimer)) {
         buf_clear(&agent->text);
         jsonw_obj(&w);
         jsonw_kstr(&w, "msg", STR("UpdateTerminalInfo"));
@@ -393,6 +439,8 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
         bounds(res->mem_warning_pct, res->mem_danger_pct, res->mem_critical_pct);
     rules.level.bounds[LEVEL_SWAP] =
         bounds(res->swap_warning_pct, res->swap_danger_pct, res->swap_critical_pct);
+    rules.level.bounds[LEVEL_VRAM] =
+        bounds(res->vram_warning_pct, res->vram_danger_pct, res->vram_critical_pct);
     rules.level.bounds[LEVEL_DISK].warning_centi = centi_or_never(res->disk_warning_pct);
     rules.level.bounds[LEVEL_DISK].danger_centi = centi_or_never(res->disk_danger_pct);
     rules.disk_counted_kib = centi(res->disk_counted_gb) * (1024 * 1024 / 100);
@@ -705,8 +753,8 @@ static bool jobs_send(struct jobs *jobs, struct str text)
     return agent->link && link_send(agent->link, text);
 }
 
-static const char *jobs_refuses(struct jobs *jobs, struct str type, int64_t priority,
-                                bool interactive, struct buf *detail)
+static const char *jobs_refuses(struct jobs *jobs, const struct jobs_request *request,
+                                struct buf *detail)
 {
     struct agent *agent = jobs_user(jobs);
     enum protect_answer answer;
@@ -715,8 +763,11 @@ static const char *jobs_refuses(struct jobs *jobs, struct str type, int64_t prio
         buf_str(detail, STR("The agent ends."));
         return "NODE_OVERLOADED";
     }
-    answer =
-        protect_admits(&agent->protect, agent->loop.mono_ms, type, priority, interactive, detail);
+    answer = protect_admits(&agent->protect, agent->loop.mono_ms, request->type, request->priority,
+                            request->interactive, request->demand.slots, detail);
+    if (answer == PROTECT_ADMIT &&
+        !capacity_fits(&agent->capacity, &request->demand, request->gpus, detail))
+        answer = PROTECT_FULL;
     return answer == PROTECT_ADMIT ? NULL : protect_code(answer);
 }
 
@@ -724,7 +775,8 @@ static void job_began(struct agent_job *job)
 {
     struct agent *agent = jobs_user(job->jobs);
 
-    protect_started(&agent->protect, job->since_ms);
+    protect_started(&agent->protect, job->since_ms, job->demand.slots);
+    capacity_take(&agent->capacity, &job->demand, job->gpus);
 }
 
 static void job_started(struct agent_job *job)
@@ -738,14 +790,23 @@ static void job_over(struct agent_job *job)
 {
     struct agent *agent = jobs_user(job->jobs);
 
-    protect_ended(&agent->protect, job->since_ms);
+    protect_ended(&agent->protect, job->since_ms, job->demand.slots);
+    capacity_give(&agent->capacity, &job->demand, job->gpus);
+}
+
+static bool has_gpus(struct jobs *jobs)
+{
+    const struct agent *agent = jobs_user(jobs);
+
+    return agent->capacity.resources.gpu_count > 0;
 }
 
 static const struct jobs_handler jobs_handler = {.send = jobs_send,
                                                  .refuses = jobs_refuses,
                                                  .began = job_began,
                                                  .started = job_started,
-                                                 .over = job_over};
+                                                 .over = job_over,
+                                                 .has_gpus = has_gpus};
 
 /* --- deployments --- */
 
@@ -1028,6 +1089,7 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     if (err)
         return err;
     protect_init(&agent->protect, &rules, machine_kill, agent);
+    capacity_init(&agent->capacity, config);
     len = readlink("/proc/self/exe", path, sizeof path - 1); /* this program becomes the shims */
     if (len <= 0)
         return problem_set(why, ERR_IO, "", "Cannot find this program: %s.", strerror(errno));
@@ -1110,7 +1172,9 @@ static void agent_reload(struct agent *agent)
         next->config.url_count = now->url_count;
         next->config.tls = now->tls;
         if (!next->config.token_file.len)
-            next->config.token = now->token;         /* of the environment, which was wiped */
+            next->config.token = now->token; /* of the environment, which was wiped */
+        if (!str_eq(next->config.declared.text, now->declared.text))
+            buf_fmt(&changed, "%sresources", changed.len ? "," : "");
         if (!str_eq(next->config.token, now->token)) /* another one in the same file */
             buf_fmt(&changed, "%stoken", changed.len ? "," : "");
         err = agent_rules(&next->config, &rules, &why);
@@ -1126,6 +1190,7 @@ static void agent_reload(struct agent *agent)
         agent->settings = next->config;
         agent_access(agent);
         agent->protect.rules = rules;
+        capacity_reload(&agent->capacity);
         agent_run_rules(agent);
         log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
         node_lease_judge(agent->node_lease);
@@ -1207,6 +1272,7 @@ static int run(struct agent *agent)
     if (agent->protect.kill)
         protect_done(&agent->protect);
     free(agent->tasks);
+    free(agent->promised);
     free(agent->owners);
     free(agent->pids);
     buf_free(&agent->text);

@@ -505,6 +505,7 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, str
                      const struct cgroup_limits *wanted, struct problem *why)
 {
     bool limited = wanted->memory_bytes_max || wanted->pids_max || wanted->cpu_permille_max;
+    char weight[24];
     int error;
 
     assert(wanted->memory_bytes_max >= 0 && wanted->pids_max >= 0 && wanted->cpu_permille_max >= 0);
@@ -515,6 +516,10 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, str
         return problem_set(why, ERR_IO, "", "Its limits cannot be enforced here (%s).",
                            place->missing[0] ? place->missing : "no control groups");
     error = make(group, place, key);
+    if (error == 0 && wanted->cpu_weight > 0 && place->limits[CGROUP_CPU]) {
+        snprintf(weight, sizeof weight, "%" PRId64, wanted->cpu_weight);
+        cgroup_file_put(group->fd, "cpu.weight", weight);
+    }
     if (error == 0 && limited)
         error = set_limits(group, wanted);
     if (error == 0)

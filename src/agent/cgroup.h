@@ -54,6 +54,7 @@ struct cgroup_limits {
     int64_t memory_bytes_spare; /* if there is no other: for as well as it goes; swap is free */
     int64_t pids_max;
     int64_t cpu_permille_max; /* of one core */
+    int64_t cpu_weight;       /* 0 = as it is; where it cannot be set it stays so */
 };
 
 /* A limit that cannot be set is an error; without limits a run has a group if one can be had. */

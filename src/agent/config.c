@@ -270,6 +270,9 @@ static const struct field resource_fields[] = {
     RESOURCE_ROW(disk_warning_pct, NULL, "5", "disk free, where runs and packages are; 0 = any"),
     RESOURCE_ROW(disk_danger_pct, NULL, "2", "disk free; 0 = any"),
     RESOURCE_ROW(disk_counted_gb, NULL, "100", "a larger disk counts as one of this size"),
+    RESOURCE_ROW(vram_warning_pct, NULL, "30", "memory free of a GPU whose promises do not fit"),
+    RESOURCE_ROW(vram_danger_pct, NULL, "20", "likewise"),
+    RESOURCE_ROW(vram_critical_pct, NULL, "10", "likewise"),
 };
 
 static const struct field fields[] = {
@@ -350,9 +353,12 @@ static const struct field fields[] = {
     FIELD_BOUND("slots_min", INT, AT(slots_min), 0, CONFIG_JOBS_MAX, "1", FIELD_LIVE,
                 "jobs carried at level normal, even if the formula has no slot",
                 .alias = "slotsMin"),
-    FIELD_PLAIN("resources", OBJ, AT(resources), NULL, FIELD_LIVE,
-                "{cpu_per_process, mem_per_process_gb, load_warning_pct, ...}",
-                .fields = resource_fields, .field_count = COUNT_OF(resource_fields)),
+    FIELD_PLAIN(
+        "resources", OBJ, AT(resources), NULL, FIELD_LIVE | FIELD_OPEN,
+        "{cpu_per_process, mem_per_process_gb, load_warning_pct, ...}, and what the node has "
+        "for `needs`: {cpu: 8, mem_mb: 15000, licences: 3}; default: cpu, mem_mb and gpus as "
+        "measured",
+        .fields = resource_fields, .field_count = COUNT_OF(resource_fields)),
     FIELD_PLAIN("protected_types", STRS, AT(protected_types), "f2f", FIELD_LIVE,
                 "never ended to save the machine; deployment and daemon too, * = nothing is",
                 .alias = "protectedTypes"),
@@ -364,10 +370,13 @@ static const struct field fields[] = {
     FIELD_BOUND("monitor_interval_ms", MS, AT(monitor_interval_ms), 100, HOUR_MS, "1000", 0,
                 "how often the machine is measured", .alias = "monitorIntervalMs"),
     FIELD_BOUND("host_root", STR, AT(host_root), 1, 2048, "/", 0, "where proc and sys are found"),
-    FIELD_BOUND("gpu_command", STR, AT(gpu_command), 0, 2048, NULL, 0,
-                "prints the GPU's use in percent; default: nvidia-smi; empty = none"),
     FIELD_BOUND("loaded_file", STR, AT(loaded_file), 1, LOADED_PATH_MAX, NULL, FIELD_LIVE,
                 "names of what is loaded here, one a line; who loads something keeps it"),
+    FIELD_BOUND(
+        "gpu_command", STR, AT(gpu_command), 0, 2048, NULL, 0,
+        "prints the GPUs as JSON, see docs/operators.md; default: nvidia-smi; empty = none"),
+    FIELD_PLAIN("cpu_strict", BOOL, AT(cpu_strict), "false", FIELD_LIVE,
+                "work that needs cpu gets no more of it, even if nobody else wants it"),
 
     FIELD_BOUND("log_bytes_max", INT, AT(log_bytes_max), 4096, 1LL << 40, "4194304", FIELD_LIVE,
                 "output kept of a run; as much again from before"),
@@ -427,6 +436,49 @@ static const struct field fields[] = {
 static const struct schema config_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
+/* The names in `resources` that are no settings. */
+static enum err declared_read(const struct json *given, struct arena *arena,
+                              struct config_declared *ret_declared, struct problem *why)
+{
+    struct config_declared declared = {.gpus = false};
+    const struct json *key = json_first(given), *root;
+    struct buf text = {0};
+    struct jsonw w = jsonw_to(&text);
+    size_t named = 0;
+    enum err err = ERR_OK;
+
+    if (json_type(given) != JSON_OBJ)
+        return ERR_OK;
+    jsonw_obj(&w);
+    for (uint32_t i = 0; i < given->count; i++, key = json_next(key + 1)) {
+        struct str name = json_str(key, arena);
+        int64_t number;
+
+        if (schema_find(resource_fields, COUNT_OF(resource_fields), name))
+            continue;
+        named++;
+        declared.gpus |= str_is(name, "gpus");
+        jsonw_key_str(&w, name);
+        jsonw_raw(&w, str_is(name, "gpus") && json_int(key + 1, &number) && number == 0
+                          ? STR("[]")
+                          : json_raw(key + 1));
+    }
+    jsonw_end_obj(&w);
+    if (named > 0) {
+        declared.text = arena_str(arena, buf_view(&text));
+        err = json_parse(declared.text, arena, &root, why);
+        assert(!err);
+        err = resources_read(root, arena, &declared.resources, why);
+    }
+    buf_free(&text);
+    if (err) {
+        why->err = ERR_BAD_CONFIG;
+        return ERR_BAD_CONFIG;
+    }
+    *ret_declared = declared;
+    return ERR_OK;
+}
+
 /* The table first, then the executors, whose names are the user's own. Both know the lines. */
 static enum err read_yaml(struct config_source *source, const char *path, struct problem *why)
 {
@@ -446,6 +498,9 @@ static enum err read_yaml(struct config_source *source, const char *path, struct
     if (!err)
         err = executors_read(json_get(lines.root, "executors"), &lines, &source->arena,
                              &source->config.executors, &source->config.executor_count, why);
+    if (!err)
+        err = declared_read(json_get(lines.root, "resources"), &source->arena,
+                            &source->config.declared, why);
     if (!err)
         err =
             secret_rules_read(json_get(lines.root, "secrets"), &lines, &source->arena,

@@ -5,6 +5,7 @@
 
 #include "base/schema.h"
 #include "model/claim.h"
+#include "model/resources.h"
 
 enum {
     CONFIG_URLS_MAX = 16,
@@ -48,6 +49,14 @@ struct config_resources { /* each has another name, in camel case, as an alias *
     double mem_warning_pct, mem_danger_pct, mem_critical_pct;
     double swap_warning_pct, swap_danger_pct, swap_critical_pct;
     double disk_warning_pct, disk_danger_pct, disk_counted_gb;
+    double vram_warning_pct, vram_danger_pct, vram_critical_pct;
+};
+
+/* The other names of `resources` in the file: what the node has of each, whatever is measured. */
+struct config_declared {
+    struct resources resources; /* 0: it has none, though some is measured */
+    bool gpus;                  /* they are named there, perhaps none */
+    struct str text;            /* as JSON; "" = nothing is named */
 };
 
 struct config {
@@ -82,6 +91,8 @@ struct config {
     int64_t max_slots, reserved_slots, slots_fixed, safety_buffer; /* FIELD_OFF: not set */
     int64_t slots_min;
     struct config_resources resources;
+    struct config_declared declared;
+    bool cpu_strict; /* a job has no more CPU than it needs, even if nobody else wants it */
     struct strs protected_types;
     struct strs killable_types; /* count 0: all that are not protected */
     int64_t high_priority_min;

@@ -33,7 +33,7 @@ struct job_message {
     int64_t priority;
     int64_t timeout_ms;
     bool interactive;
-    const struct json *payload, *command, *options, *secrets;
+    const struct json *payload, *command, *options, *secrets, *needs, *gpus;
 };
 
 static void jobs_meta_write(const struct agent_job *job, struct buf *out);
@@ -56,6 +56,7 @@ static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
 
     job->jobs = jobs;
     job->state = state;
+    job->demand = demand_plain;
     return job;
 }
 
@@ -171,7 +172,13 @@ void *jobs_user(const struct jobs *jobs)
 
 /* --- from the server's message to a run --- */
 
-enum { TEXT_MAX = 4096, OWN_ENV = 13, PRIORITY_DEFAULT = 5 };
+enum {
+    TEXT_MAX = 4096,
+    OWN_ENV = 21,
+    PRIORITY_DEFAULT = 5,
+    CPU_WEIGHT = 100, /* of one core, as that of work which does not say what it needs */
+    CPU_WEIGHT_MAX = 10000,
+};
 
 #define ROW(member, kind, ...) FIELD_ROW(job_message, member, kind, __VA_ARGS__)
 static const struct field fields[] = {
@@ -197,6 +204,8 @@ static const struct field fields[] = {
     ROW(command, JSON),
     ROW(options, JSON),
     ROW(secrets, JSON),
+    ROW(needs, JSON),
+    ROW(gpus, JSON),
 };
 
 static const struct schema order_schema = {
@@ -213,6 +222,40 @@ static enum err job_message_read(const struct json *body, struct arena *arena,
     return err;
 }
 
+/* [0, 3]: ids of GPUs, a bit each. */
+static bool read_gpus(const struct json *list, uint64_t *ret_gpus)
+{
+    const struct json *item = json_first(list);
+    uint64_t gpus = 0;
+
+    if (json_is_null(list)) {
+        *ret_gpus = 0;
+        return true;
+    }
+    if (json_type(list) != JSON_ARR)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        int64_t id;
+
+        if (!json_int(item, &id) || id < 0 || id >= RESOURCES_GPU_IDS)
+            return false;
+        gpus |= UINT64_C(1) << id;
+    }
+    *ret_gpus = gpus;
+    return true;
+}
+
+/* What it takes beside a slot. Keys are the server's business. */
+static enum err read_needs(const struct job_message *order, struct arena *arena,
+                           struct demand *ret_demand, uint64_t *ret_gpus, struct problem *why)
+{
+    *ret_demand = demand_plain;
+    if (!read_gpus(order->gpus, ret_gpus))
+        return problem_set(why, ERR_BAD_FIELD, "gpus", "gpus must be a list of ids below %d.",
+                           RESOURCES_GPU_IDS);
+    return demand_read_needs(order->needs, arena, ret_demand, why);
+}
+
 static bool is_f2f(const struct job_message *order)
 {
     return str_is(order->type, "f2f");
@@ -225,6 +268,43 @@ static void add_env(struct arena *arena, struct str *env, size_t *count, const c
 {
     if (value.at)
         env[(*count)++] = arena_fmt(arena, "%s=" STR_FMT, name, STR_ARG(value));
+}
+
+/* Which GPUs are its own. One that said what it needs, and that is no GPU, sees none; one that said
+ * nothing sees what the machine has. ROCr hides some from what stands above it, HIP and OpenCL,
+ * which count anew what is left. */
+static void add_gpus(const struct agent_job *job, struct str *env, size_t *count,
+                     struct arena *arena)
+{
+    struct buf ids = {0}, places = {0};
+    int place = 0;
+
+    if (!job->asks || (!job->gpus && !job->jobs->handler->has_gpus(job->jobs)))
+        return;
+    for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+        if (job->gpus >> id & 1) {
+            buf_fmt(&ids, "%s%d", place ? "," : "", id);
+            buf_fmt(&places, "%s%d", place ? "," : "", place);
+            place++;
+        }
+    buf_reserve(&ids, 1); /* a text also if it is empty */
+    const struct {
+        const char *name;
+        struct str some, none;
+    } rows[] = {
+        {"BERTH_GPUS", buf_view(&ids), STR("")},
+        {"CUDA_DEVICE_ORDER", STR("PCI_BUS_ID"), STR_NONE}, /* as nvidia-smi numbers them */
+        {"CUDA_VISIBLE_DEVICES", buf_view(&ids), STR("")},
+        {"NVIDIA_VISIBLE_DEVICES", buf_view(&ids), STR("void")},
+        {"ROCR_VISIBLE_DEVICES", buf_view(&ids), STR("-1")},
+        {"HIP_VISIBLE_DEVICES", buf_view(&places), STR("-1")},
+        {"GPU_DEVICE_ORDINAL", buf_view(&places), STR("-1")},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        add_env(arena, env, count, rows[i].name, job->gpus ? rows[i].some : rows[i].none);
+    buf_free(&ids);
+    buf_free(&places);
 }
 
 /* Ours come last: a later entry of the same name wins. */
@@ -249,6 +329,7 @@ static void make_env(const struct agent_job *job, const struct job_message *orde
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
             arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
                       runs_dir(job->jobs->runs), job->key));
+    add_gpus(job, env, &count, arena);
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
     spec->env = env;
     spec->env_count = count;
@@ -346,6 +427,33 @@ static void limit(const struct job_message *order, const struct jobs *jobs,
     spec->user = executor->user;
 }
 
+static int32_t need_of(const struct demand *demand, struct str name)
+{
+    for (size_t i = 0; i < demand->need_count; i++)
+        if (str_eq(demand->needs[i].name, name))
+            return demand->needs[i].amount;
+    return 0;
+}
+
+/* What it needs is also what it gets, where that can be enforced. CPU by weight: while others leave
+ * it idle it may have more, and only where they do not everybody has his share. A quota would make
+ * it wait on an idle machine, so that is for whoever sets cpu_strict. */
+static void limit_needs(const struct agent_job *job, struct run_spec *spec)
+{
+    int64_t cpu_milli = need_of(&job->demand, STR("cpu"));
+    int64_t memory_bytes = (int64_t)need_of(&job->demand, STR("mem_mb")) << 20;
+    int64_t weight = cpu_milli * CPU_WEIGHT / DEMAND_CPU_MILLI;
+    struct run_limits_offered offered;
+
+    runs_offered(job->jobs->runs, &offered);
+    if (offered.memory)
+        spec->memory_bytes_max = shorter(spec->memory_bytes_max, memory_bytes);
+    if (cpu_milli > 0)
+        spec->cpu_weight = weight < 1 ? 1 : weight < CPU_WEIGHT_MAX ? weight : CPU_WEIGHT_MAX;
+    if (offered.cpu && job->jobs->config->cpu_strict)
+        spec->cpu_permille_max = cpu_milli;
+}
+
 static int64_t at_least_1(int64_t ms)
 {
     return ms > 0 ? ms : 1; /* 0 would be none */
@@ -389,6 +497,7 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
     executor = config_executor(jobs->config, order.type);
     make_env(job, &order, executor, &spec, arena);
     limit(&order, jobs, executor, &spec);
+    limit_needs(job, &spec);
     fence(job, &spec);
     spec.input = input_of(&order, arena);
     if (json_is_null(order.command)) {
@@ -428,8 +537,37 @@ static void jobs_meta_write(const struct agent_job *job, struct buf *out)
     jsonw_kint(&w, "priority", job->priority);
     if (job->command)
         jsonw_kbool(&w, "command", true);
+    if (job->asks) {
+        jsonw_key(&w, "needs");
+        demand_write_needs(&job->demand, &w);
+    }
+    if (job->gpus) {
+        jsonw_key(&w, "gpus");
+        jsonw_arr(&w);
+        for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+            if (job->gpus >> id & 1)
+                jsonw_int(&w, id);
+        jsonw_end_arr(&w);
+    }
     jsonw_kint(&w, "received_ms", job->received_ms);
     jsonw_end_obj(&w);
+}
+
+/* Its names are copied: what they were read from goes. */
+static void take_needs(const struct job_message *order, struct agent_job *job)
+{
+    struct arena arena = {0};
+    struct buf text = {0};
+    struct demand demand;
+    bool parsed;
+
+    job->asks = !json_is_null(order->needs) &&
+                read_needs(order, &arena, &demand, &job->gpus, NULL) == ERR_OK;
+    demand_write(job->asks ? &demand : &demand_plain, &text);
+    parsed = demand_parse(arena_str(&job->arena, buf_view(&text)), &job->demand);
+    assert(parsed);
+    buf_free(&text);
+    arena_free(&arena);
 }
 
 static bool jobs_meta_read(struct str meta, struct agent_job *job)
@@ -451,6 +589,7 @@ static bool jobs_meta_read(struct str meta, struct agent_job *job)
         job->priority = order.priority;
         job->command = !json_is_null(order.command);
         json_int(json_get(root, "received_ms"), &job->received_ms);
+        take_needs(&order, job);
     }
     arena_free(&arena);
     return ok;
@@ -912,6 +1051,7 @@ static void take(struct jobs *jobs, const struct job_message *order, const char 
         job->title = arena_str(&job->arena, order->title);
     if (order->traceparent.at)
         job->traceparent = arena_str(&job->arena, trace_parent(order->traceparent));
+    take_needs(order, job);
     err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
     assert(!err);
     jobs_enter(job);
@@ -921,9 +1061,12 @@ static void take(struct jobs *jobs, const struct job_message *order, const char 
 }
 
 /* NULL: it may come in; else the reason, and what a person reads about it. */
-static const char *refusal(struct jobs *jobs, const struct job_message *order, struct buf *detail)
+static const char *refusal(struct jobs *jobs, const struct job_message *order, struct arena *arena,
+                           struct buf *detail)
 {
     const struct config *config = jobs->config;
+    struct jobs_request request = {
+        .type = order->type, .priority = order->priority, .interactive = order->interactive};
     const char *unfit = NULL;
 
     /* Face-to-face jobs come by language, not by task type: their executor says yes or no. */
@@ -941,7 +1084,8 @@ static const char *refusal(struct jobs *jobs, const struct job_message *order, s
         buf_str(detail, STR("Too many outcomes wait for the server."));
         return REASON_OVERLOADED;
     }
-    return jobs->handler->refuses(jobs, order->type, order->priority, order->interactive, detail);
+    read_needs(order, arena, &request.demand, &request.gpus, NULL);
+    return jobs->handler->refuses(jobs, &request, detail);
 }
 
 void jobs_job(struct jobs *jobs, const struct json *body)
@@ -949,12 +1093,15 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     struct arena arena = {0};
     struct buf detail = {0};
     struct job_message order;
+    struct demand unused;
+    uint64_t gpus;
     char key[JOBS_KEY_MAX];
     struct agent_job *job;
     struct problem why = {.detail = "The id is too long."};
     const char *reason;
 
     if (job_message_read(body, &arena, &order, &why) ||
+        read_needs(&order, &arena, &unused, &gpus, &why) ||
         !jobs_key(order.job_id, order.attempt, key)) {
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
@@ -966,7 +1113,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
                                    STR_NONE, STR_NONE, false, job);
         else if (job->state == JOBS_KEPT)
             report_run(job);
-    } else if ((reason = refusal(jobs, &order, &detail))) {
+    } else if ((reason = refusal(jobs, &order, &arena, &detail))) {
         log_event(LOG_WARN, "job.refused", KS("job_id", order.job_id), KS("node_id", jobs->node_id),
                   KI("attempt_id", order.attempt), KS("type", order.type), KC("reason", reason),
                   KS("detail", buf_view(&detail)));

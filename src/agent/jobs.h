@@ -8,6 +8,7 @@
 #include "agent/outbox.h"
 #include "agent/runfile.h"
 #include "base/map.h"
+#include "model/demand.h"
 
 struct jobs;
 
@@ -36,12 +37,15 @@ struct agent_job {
     struct str type, title;
     struct str traceparent; /* len 0: none */
     int64_t priority;
-    bool command;        /* it came with its own, and needs no executor */
-    int64_t received_ms; /* wall */
-    int64_t since_ms;    /* CLOCK_MONOTONIC: since when it takes a slot */
-    int64_t taken_ms;    /* clock_lease_ms(): before its ACK was sent for the first time */
-    int64_t listed_ms;   /* since when heartbeats list it; 0: it was adopted */
-    int64_t lease_ms;    /* as its ACK was answered; 0: it may not be tried again, so no fence */
+    bool asks;            /* it said what it needs, */
+    struct demand demand; /* this; else demand_plain. In the arena, without keys */
+    uint64_t gpus;        /* that it got, a bit for each id */
+    bool command;         /* it came with its own, and needs no executor */
+    int64_t received_ms;  /* wall */
+    int64_t since_ms;     /* CLOCK_MONOTONIC: since when it takes a slot */
+    int64_t taken_ms;     /* clock_lease_ms(): before its ACK was sent for the first time */
+    int64_t listed_ms;    /* since when heartbeats list it; 0: it was adopted */
+    int64_t lease_ms;     /* as its ACK was answered; 0: it may not be tried again, so no fence */
     /* Likewise: beyond its timeout it may take so long, then it begins elsewhere; -1: no timeout */
     int64_t timeout_grace_ms;
     bool cancelled;     /* before it began */
@@ -56,14 +60,24 @@ struct agent_job {
     struct arena arena;
 };
 
+/* What decides whether a job may begin. */
+struct jobs_request {
+    struct str type;
+    int64_t priority;
+    bool interactive;
+    struct demand demand;
+    uint64_t gpus;
+};
+
 struct jobs_handler {
     bool (*send)(struct jobs *jobs, struct str text); /* to the server; false: not connected */
     /* May such a job begin now? NULL, or the reason it is refused with, and a sentence. */
-    const char *(*refuses)(struct jobs *jobs, struct str type, int64_t priority, bool interactive,
+    const char *(*refuses)(struct jobs *jobs, const struct jobs_request *request,
                            struct buf *detail);
     void (*began)(struct agent_job *job);   /* it takes a slot from now on */
     void (*started)(struct agent_job *job); /* its process runs */
     void (*over)(struct agent_job *job);    /* and does not any more; once for each `began` */
+    bool (*has_gpus)(struct jobs *jobs);    /* this machine has some */
 };
 
 struct jobs_config {

@@ -58,6 +58,8 @@ enum err protect_check(const struct protect_rules *rules, struct problem *why)
         err = check_bounds("mem", &rules->level.bounds[LEVEL_MEMORY], true, why);
     if (!err)
         err = check_bounds("swap", &rules->level.bounds[LEVEL_SWAP], false, why);
+    if (!err)
+        err = check_bounds("vram", &rules->level.bounds[LEVEL_VRAM], true, why);
     if (err)
         return err;
     if (rules->disk_counted_kib <= 0)
@@ -112,19 +114,25 @@ static bool is_pending(const struct protect *protect, int64_t started_ms)
     return protect->sampled && started_ms > protect->usage.mono_ms;
 }
 
-void protect_started(struct protect *protect, int64_t started_ms)
+void protect_started(struct protect *protect, int64_t started_ms, int64_t slots)
 {
-    protect->in_use++;
-    protect->pending += is_pending(protect, started_ms);
+    assert(slots > 0);
+    protect->in_use += slots;
+    protect->pending += is_pending(protect, started_ms) ? slots : 0;
     recount(protect);
 }
 
-void protect_ended(struct protect *protect, int64_t started_ms)
+static int64_t less(int64_t from, int64_t by)
 {
-    if (protect->in_use > 0) /* a sample may have come between its end and this call */
-        protect->in_use--;
-    if (is_pending(protect, started_ms) && protect->pending > 0)
-        protect->pending--;
+    return from > by ? from - by : 0;
+}
+
+void protect_ended(struct protect *protect, int64_t started_ms, int64_t slots)
+{
+    /* A sample may have come between its end and this call. */
+    protect->in_use = less(protect->in_use, slots);
+    if (is_pending(protect, started_ms))
+        protect->pending = less(protect->pending, slots);
     if (protect->pending > protect->in_use)
         protect->pending = protect->in_use;
     recount(protect);
@@ -162,6 +170,7 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
             .mem_total_kib = protect->usage.mem_total_kib,
             .missing_kib = sample->by == LEVEL_CPU ? 0 : sample->missing,
             .missing_cpu_permille = sample->by == LEVEL_CPU ? sample->missing / (PPM / 1000) : 0,
+            .gpu = sample->by == LEVEL_VRAM ? protect->usage.vram_gpu : -1,
             .grace_ms = sample->by == LEVEL_MEMORY ? 0 : GRACE_MS,
             .score = protect->picked[i]->score,
             .age_ms = now_ms - task->started_ms,
@@ -180,7 +189,8 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
             KI("mem_free_percent", percent(kill.figures.ppm[LEVEL_MEMORY])),
             KI("swap_percent", percent(kill.figures.ppm[LEVEL_SWAP])),
             KI("missing_kib", kill.missing_kib), KI("gives_kib", known(task->memory_kib)),
-            KI("gives_swap_kib", known(task->swap_kib)),
+            KI("gives_swap_kib", known(task->swap_kib)), KI("gpu", kill.gpu),
+            KI("gives_vram_kib", known(task->vram_kib)),
             KI("gives_cpu_permille", known(task->cpu_permille)), KI("number", (int64_t)kill.number),
             KI("count", (int64_t)kill.count));
         protect->kill(protect, &kill);
@@ -190,7 +200,8 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
 /* The cause that freezes a machine soonest, if there are several; busy CPUs do not. */
 static enum level_signal cause_of(const struct level_verdict *now)
 {
-    static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_CPU};
+    static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_VRAM,
+                                              LEVEL_CPU};
 
     for (size_t i = 0; i < COUNT_OF(order); i++)
         if (now->of[order[i]] == LEVEL_CRITICAL)
@@ -229,6 +240,10 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
     case LEVEL_CPU: /* a load can exceed the whole, a gift cannot */
         return above(figures->ppm[by] < PPM ? figures->ppm[by] : PPM,
                      (critical_centi - margin_centi) * PPM_PER_CENTI);
+    case LEVEL_VRAM:
+        bound_centi = critical_centi + margin_centi;
+        return kill_missing_kib(usage->vram_total_kib, usage->vram_free_kib,
+                                bound_centi < 10000 ? bound_centi : 10000);
     case LEVEL_DISK:
     case LEVEL_SIGNAL_COUNT:
         break;
@@ -282,6 +297,7 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
             .memory_kib = size_of(tasks[i].memory_kib, 1),
             .swap_kib = size_of(tasks[i].swap_kib, 1),
             .cpu_ppm = size_of(tasks[i].cpu_permille, PPM / 1000),
+            .vram_kib = size_of(tasks[i].vram_kib, 1),
             .doomed = tasks[i].stopping,
         };
     }
@@ -317,11 +333,14 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
                   KI("cpu_percent", percent(figures.ppm[LEVEL_CPU])),
                   KI("mem_free_percent", percent(figures.ppm[LEVEL_MEMORY])),
                   KI("swap_percent", percent(figures.ppm[LEVEL_SWAP])),
-                  KI("disk_free_percent", percent(figures.ppm[LEVEL_DISK])));
+                  KI("disk_free_percent", percent(figures.ppm[LEVEL_DISK])),
+                  KI("vram_free_percent", percent(figures.ppm[LEVEL_VRAM])));
     protect->in_use = protect->pending = 0;
     for (size_t i = 0; i < count; i++) {
-        protect->in_use += !tasks[i].deployment;
-        protect->pending += !tasks[i].deployment && is_pending(protect, tasks[i].started_ms);
+        int64_t slots = tasks[i].deployment ? 0 : tasks[i].slots > 0 ? tasks[i].slots : 1;
+
+        protect->in_use += slots;
+        protect->pending += is_pending(protect, tasks[i].started_ms) ? slots : 0;
     }
     recount(protect);
     face_emergency(protect, now_ms, &figures, tasks, count);
@@ -344,11 +363,15 @@ const char *protect_code(enum protect_answer answer)
     return codes[answer];
 }
 
+static int64_t free_slots(const struct protect *protect, bool interactive)
+{
+    return interactive ? protect->slots.additional : protect->slots.additional_noninteractive;
+}
+
 static enum protect_answer judge(const struct protect *protect, int64_t now_ms, struct str type,
-                                 int64_t priority, bool interactive)
+                                 int64_t priority, bool interactive, int64_t slots)
 {
     const struct protect_rules *rules = &protect->rules;
-    const struct slots *slots = &protect->slots;
 
     if (rules->allowed_types.count > 0 && !routing_allows(&rules->allowed_types, type))
         return PROTECT_TYPE;
@@ -356,15 +379,17 @@ static enum protect_answer judge(const struct protect *protect, int64_t now_ms, 
         return PROTECT_STALE;
     if (!level_admits(level_gate(&protect->level), priority, rules->high_priority_min))
         return PROTECT_LEVEL;
-    if ((interactive ? slots->additional : slots->additional_noninteractive) <= 0)
+    if (free_slots(protect, interactive) < slots)
         return PROTECT_FULL;
     return PROTECT_ADMIT;
 }
 
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
-                                   int64_t priority, bool interactive, struct buf *detail)
+                                   int64_t priority, bool interactive, int64_t slots,
+                                   struct buf *detail)
 {
-    enum protect_answer answer = judge(protect, now_ms, type, priority, interactive);
+    enum protect_answer answer = judge(protect, now_ms, type, priority, interactive, slots);
+    int64_t left = free_slots(protect, interactive);
 
     if (!detail || answer == PROTECT_ADMIT)
         return answer;
@@ -378,6 +403,9 @@ enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms
                 level_signal_name(protect->level.now.level >= protect->level.level
                                       ? protect->level.now.by
                                       : protect->level.by));
+    else if (left > 0)
+        buf_fmt(detail, "It needs %" PRId64 " slots, %" PRId64 " %s free.", slots, left,
+                left == 1 ? "is" : "are");
     else
         buf_fmt(detail, "No slot is free: %s.", slots_zero(&protect->slots)->reason);
     return answer;
@@ -446,7 +474,9 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
         {"memory_kib", kill->task->memory_kib},
         {"swap_kib", kill->task->swap_kib},
         {"cpu_permille", kill->task->cpu_permille},
+        {"vram_kib", kill->task->vram_kib},
     };
+    const size_t count = COUNT_OF(gifts) - (kill->gpu < 0); /* the last is about a GPU */
 
     jsonw_obj(w);
     jsonw_kstr(w, "reason", STR(KILL_REASON));
@@ -459,9 +489,11 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
         static const char *const names[LEVEL_SIGNAL_COUNT] = {
             [LEVEL_MEMORY] = "mem_free_ppm", [LEVEL_CPU] = "cpu_ppm",
             [LEVEL_SWAP] = "swap_used_ppm",  [LEVEL_PRESSURE] = "pressure_ppm",
-            [LEVEL_DISK] = "disk_free_ppm",
+            [LEVEL_DISK] = "disk_free_ppm",  [LEVEL_VRAM] = "vram_free_ppm",
         };
 
+        if (i == LEVEL_VRAM && kill->gpu < 0)
+            continue;
         if (kill->figures.ppm[i] == LEVEL_UNKNOWN)
             jsonw_knull(w, names[i]);
         else
@@ -469,7 +501,9 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
     }
     jsonw_kint(w, "missing_kib", kill->missing_kib);
     jsonw_kint(w, "missing_cpu_permille", kill->missing_cpu_permille);
-    for (size_t i = 0; i < COUNT_OF(gifts); i++)
+    if (kill->gpu >= 0)
+        jsonw_kint(w, "gpu", kill->gpu);
+    for (size_t i = 0; i < count; i++)
         if (gifts[i].figure == USAGE_NONE)
             jsonw_knull(w, gifts[i].name);
         else

@@ -28,12 +28,14 @@ struct protect_task {
     struct str id;
     struct str type;
     bool deployment; /* it takes no slot */
+    int64_t slots;   /* how many a job takes; 0 counts as 1 */
     int64_t priority;
     int64_t started_ms;
     /* What its end gives back; USAGE_NONE: not known. */
     int64_t memory_kib; /* also in swap */
     int64_t swap_kib;
     int64_t cpu_permille; /* of all the machine has */
+    int64_t vram_kib;     /* of the GPU that runs short */
     bool stopping;        /* its end was asked for already */
 };
 
@@ -44,7 +46,8 @@ struct protect_kill {
     enum level_signal by;
     struct level_figures figures;
     int64_t mem_free_kib, mem_total_kib;
-    int64_t missing_kib; /* of memory or swap; 0 unless that is what is missing */
+    int64_t missing_kib; /* of memory, swap or VRAM; 0 unless that is what is missing */
+    int gpu;             /* the one whose memory that is; -1: it is not about one */
     int64_t missing_cpu_permille;
     int64_t grace_ms; /* between TERM and KILL: none when memory runs out */
     int64_t score;
@@ -80,9 +83,9 @@ void protect_done(struct protect *protect);
  * emergency.kill and emergency.unresolved. */
 bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage *usage,
                     const struct protect_task *tasks, size_t count);
-/* Between two samples, so that the slots stay true. `started_ms` is the job's. */
-void protect_started(struct protect *protect, int64_t started_ms);
-void protect_ended(struct protect *protect, int64_t started_ms);
+/* Between two samples, so that the slots stay true. `started_ms` and slots are the job's. */
+void protect_started(struct protect *protect, int64_t started_ms, int64_t slots);
+void protect_ended(struct protect *protect, int64_t started_ms, int64_t slots);
 
 enum protect_answer {
     PROTECT_ADMIT,
@@ -96,7 +99,8 @@ enum protect_answer {
 const char *protect_code(enum protect_answer answer); /* "", "TYPE_NOT_ALLOWED", ... */
 /* May a job like this start here now? `detail` (may be NULL) gets one sentence when not. */
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
-                                   int64_t priority, bool interactive, struct buf *detail);
+                                   int64_t priority, bool interactive, int64_t slots,
+                                   struct buf *detail);
 
 /* How many slots there are and why, in one line. After the first sample. */
 void protect_explain(const struct protect *protect, struct buf *out);

@@ -50,6 +50,8 @@ struct run_spec {
     int64_t memory_bytes_max; /* 0 = none; one that is not offered (runs_offered) is refused */
     int64_t pids_max;         /* likewise */
     int64_t cpu_permille_max; /* of one core; likewise */
+    int64_t cpu_weight;       /* its share when all is busy, 1 to 10000, where shares can be given;
+                               * 0 = 100, as everybody's */
     int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
     int64_t disk_bytes_max;   /* below its directory, else DISK_LIMIT; 0 = the rules' */
     int64_t

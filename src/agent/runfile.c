@@ -47,6 +47,7 @@ static const struct int_field spec_ints[] = {
     SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),
     SPEC_INT(log_bytes_max),    SPEC_INT(cwd_given),        SPEC_INT(unfiltered),
     SPEC_INT(private_tmp),      SPEC_INT(disk_bytes_max),   SPEC_INT(memory_bytes_spare),
+    SPEC_INT(cpu_weight),
 };
 
 #define EXIT_INT(name)                                                                             \

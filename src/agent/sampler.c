@@ -19,14 +19,22 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { WATCH_MS = 100, WATCH_MS_MIN = 10, ALERT_CENTI = 1000, FIRST_MS = 250, BUSY_MS = 10000 };
+enum {
+    WATCH_MS = 100,
+    WATCH_MS_MIN = 10,
+    ALERT_CENTI = 1000,
+    FIRST_MS = 250,
+    BUSY_MS = 10000,
+    GPU_STEPS = 64, /* a fall by this part of a GPU's memory matters */
+};
 
 struct sampler {
     struct loop *loop;
     struct loop_part part; /* only to be freed if the loop ends with a report in its inbox */
     struct msg report;
-    atomic_bool reported; /* the report is the loop's */
-    struct usage usage;   /* of the report */
+    atomic_bool reported;   /* the report is the loop's */
+    struct usage usage;     /* of the report, */
+    struct usage_gpus gpus; /* and what it points to */
     void (*sampled)(struct sampler *sampler, const struct usage *usage);
     void *user;
     bool freed; /* waits for its report to come back */
@@ -37,6 +45,8 @@ struct sampler {
     int64_t alert_centi;
     struct usage_meter *meter; /* the thread's, as all down to the next empty line */
     struct usage_gpu gpu;
+    uint32_t gpu_looks;                       /* that were compared with the last sample */
+    int32_t vram_free_mb[RESOURCES_GPUS_MAX]; /* of each GPU in that */
     char *gpu_command;
     int64_t next_ms;                     /* when a sample is due */
     int64_t watch_ms;                    /* when memory alone is looked at */
@@ -87,6 +97,25 @@ static void on_loop_done(struct loop_part *part)
 
 /* --- on the thread --- */
 
+/* Whose processes have their memory, as the trees of this look are. */
+static void put_gpus(struct sampler *sampler, int64_t now_ms)
+{
+    const struct usage_gpus *seen = usage_gpu_seen(&sampler->gpu, now_ms);
+    struct usage *usage = &sampler->usage;
+
+    usage->gpu_permille = sampler->gpu.permille;
+    usage->gpus_new = usage_gpu_is_new(&sampler->gpu);
+    usage->gpus = seen ? &sampler->gpus : NULL;
+    for (size_t i = 0; i < RESOURCES_GPUS_MAX; i++)
+        sampler->vram_free_mb[i] = seen && i < seen->count ? seen->cards[i].vram_free_mb : 0;
+    if (!seen)
+        return;
+    sampler->gpus = *seen;
+    for (size_t i = 0; i < sampler->gpus.process_count; i++)
+        sampler->gpus.processes[i].tree =
+            usage_tree_of(sampler->meter, sampler->gpus.processes[i].pid);
+}
+
 static void sample(struct sampler *sampler, int64_t now_ms)
 {
     struct usage *usage = &sampler->usage;
@@ -108,7 +137,7 @@ static void sample(struct sampler *sampler, int64_t now_ms)
      * machine. */
     if (usage->busy_10s_permille != USAGE_NONE && usage->busy_ms < BUSY_MS)
         usage->busy_10s_permille = usage->busy_10s_permille * usage->busy_ms / BUSY_MS;
-    usage->gpu_permille = sampler->gpu.permille;
+    put_gpus(sampler, now_ms);
     sampler->mem_total_kib = usage->mem_total_kib;
     sampler->mem_free_kib = usage->mem_free_kib;
     atomic_store_explicit(&sampler->reported, true, memory_order_release);
@@ -146,6 +175,23 @@ static void watch_memory(struct sampler *sampler, int64_t now_ms)
         sampler->next_ms = now_ms;
 }
 
+/* Memory of a GPU that somebody took is given away meanwhile. */
+static void watch_gpus(struct sampler *sampler, int64_t now_ms)
+{
+    const struct usage_gpus *seen = usage_gpu_seen(&sampler->gpu, now_ms);
+
+    for (size_t i = 0; i < RESOURCES_GPUS_MAX; i++) {
+        const struct usage_gpu_card *card = seen && i < seen->count ? &seen->cards[i] : NULL;
+        int32_t step = card ? card->vram_mb / GPU_STEPS : 0;
+
+        if (sampler->vram_free_mb[i] - (card ? card->vram_free_mb : 0) > step)
+            sampler->next_ms = now_ms;
+    }
+    if (sampler->gpu_looks == 0) /* the first: whoever waits for it need not wait longer */
+        sampler->next_ms = now_ms;
+    sampler->gpu_looks = sampler->gpu.looks;
+}
+
 static void *thread_main(void *arg)
 {
     struct sampler *sampler = arg;
@@ -159,6 +205,8 @@ static void *thread_main(void *arg)
         if (now_ms >= sampler->next_ms)
             sample(sampler, now_ms);
         gpu_ms = usage_gpu_step(&sampler->gpu, now_ms);
+        if (sampler->gpu.looks != sampler->gpu_looks)
+            watch_gpus(sampler, now_ms);
         fds[1] = (struct pollfd){.fd = sampler->gpu.fd, .events = POLLIN};
         until_ms = sampler->next_ms < sampler->watch_ms ? sampler->next_ms : sampler->watch_ms;
         until_ms = gpu_ms < until_ms ? gpu_ms : until_ms;

@@ -585,7 +585,8 @@ static enum err begin(struct shim *shim, struct problem *why)
                       &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
                                               .memory_bytes_spare = spec->memory_bytes_spare,
                                               .pids_max = spec->pids_max,
-                                              .cpu_permille_max = spec->cpu_permille_max},
+                                              .cpu_permille_max = spec->cpu_permille_max,
+                                              .cpu_weight = spec->cpu_weight},
                       why);
     if (err)
         return err;

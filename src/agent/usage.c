@@ -564,6 +564,7 @@ static void usage_cgroup_read_memory(const struct usage_groups *groups,
 
 enum {
     BUSY_MS = 10000,
+    BUSY_MS_MIN = 500, /* less says nothing */
     LOAD_MS = 60000,
     PAST_MAX = 64,
     PAST_STEP_MS = 950, /* so the past reaches a minute back however often one looks */
@@ -621,6 +622,11 @@ void usage_alert(struct usage_meter *meter, int64_t mem_alert_centi)
 void usage_own(struct usage_meter *meter, const int *pids, size_t count)
 {
     usage_trees_own(meter->trees, pids, count);
+}
+
+int usage_tree_of(const struct usage_meter *meter, int pid)
+{
+    return usage_trees_find(meter->trees, pid);
 }
 
 void usage_disk(struct usage_meter *meter, const char *dir)
@@ -681,6 +687,7 @@ static int64_t used_milli(const struct past *then, const struct past *now)
 static void put_cpu(const struct usage_meter *meter, const struct usage_proc *proc,
                     const struct usage_cgroup *cgroup, const struct past *now, struct usage *usage)
 {
+    const struct past *before = past_at(meter, now->mono_ms, BUSY_MS_MIN);
     const struct past *short_ago = past_at(meter, now->mono_ms, BUSY_MS);
     const struct past *long_ago = past_at(meter, now->mono_ms, LOAD_MS);
     int64_t milli = cgroup->cpu_milli;
@@ -693,6 +700,7 @@ static void put_cpu(const struct usage_meter *meter, const struct usage_proc *pr
         (usage->cores_milli != USAGE_NONE && milli >= usage->cores_milli)) {
         usage->load_1m_centi = proc->load_1m_centi;
         usage->busy_10s_permille = busy_of_machine(short_ago, now);
+        usage->busy_permille = busy_of_machine(before, now);
         return;
     }
     usage->confined = true;
@@ -700,6 +708,9 @@ static void put_cpu(const struct usage_meter *meter, const struct usage_proc *pr
     used = used_milli(short_ago, now);
     if (used != USAGE_NONE)
         usage->busy_10s_permille = clamp(used * 1000 / milli, 0, 1000);
+    used = used_milli(before, now);
+    if (used != USAGE_NONE)
+        usage->busy_permille = clamp(used * 1000 / milli, 0, 1000);
     used = used_milli(long_ago, now);
     if (used != USAGE_NONE)
         usage->load_1m_centi = used / 10;
@@ -769,6 +780,7 @@ static const struct usage usage_nothing = {
     .cores_milli = USAGE_NONE,
     .load_1m_centi = USAGE_NONE,
     .busy_10s_permille = USAGE_NONE,
+    .busy_permille = USAGE_NONE,
     .mem_total_kib = USAGE_NONE,
     .mem_free_kib = USAGE_NONE,
     .swap_total_kib = USAGE_NONE,
@@ -938,6 +950,9 @@ void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
                                        ? LEVEL_UNKNOWN
                                        : usage->psi_mem_full_centi * 100,
                 [LEVEL_DISK] = LEVEL_UNKNOWN, /* how much counts is a rule: usage_disk_ppm() */
+                [LEVEL_VRAM] = usage->vram_total_kib <= 0
+                                   ? LEVEL_UNKNOWN
+                                   : usage->vram_free_kib * PPM / usage->vram_total_kib,
             },
     };
 }

@@ -8,6 +8,8 @@
 #include "base/str.h"
 #include "model/level.h"
 
+struct usage_gpus;
+
 #define USAGE_NONE INT64_MIN /* not known; the same as LEVEL_UNKNOWN and SLOTS_UNKNOWN */
 
 /* One of the trees that were named with usage_own: its root and all below it that is alive. */
@@ -26,6 +28,7 @@ struct usage {
                             * others, so then: cores in use over the last minute x 100 */
     int64_t busy_10s_permille; /* CPU busy over the last 10 s, of all cores (of the quota if
                                   confined) */
+    int64_t busy_permille;     /* the same over about a second */
     int64_t busy_ms;           /* so much of these 10 s was watched: less just after the start */
     int64_t mem_total_kib;     /* the cgroup's limit when that is what runs out first */
     int64_t mem_free_kib; /* MemAvailable, or what is left of the limit (reclaimable is free) */
@@ -48,6 +51,12 @@ struct usage {
     int64_t mono_ms;
     const struct usage_tree *trees; /* in the order they were named; valid during the call only */
     size_t tree_count;
+    /* Likewise, with the memory of each; NULL: there are none, or nobody knows how they are. */
+    const struct usage_gpus *gpus;
+    bool gpus_new; /* the first look at them is under way: they are not known yet */
+    /* Of the GPU whose memory runs short, see capacity.h; total 0: of none. */
+    int vram_gpu;
+    int64_t vram_total_kib, vram_free_kib;
 };
 
 /* Derived, as the rules want them. */
@@ -88,6 +97,9 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
 /* While less memory than this is free every look walks through the trees, whatever that costs:
  * somebody is going to be chosen by their sizes. Percent x 100. */
 void usage_alert(struct usage_meter *meter, int64_t mem_alert_centi);
+
+/* The pid of the named tree that a process was in at the last look; 0: in none. */
+int usage_tree_of(const struct usage_meter *meter, int pid);
 
 /* Only how much memory there is and is free, which costs little, in the groups of the last look;
  * USAGE_NONE where not known. */

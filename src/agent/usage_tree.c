@@ -384,3 +384,12 @@ void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int6
     usage->trees = trees->trees;
     usage->tree_count = trees->count;
 }
+
+int usage_trees_find(const struct usage_trees *trees, int pid)
+{
+    const struct proc *proc = find_proc(&trees->now, pid);
+
+    return proc && proc->owner >= 0 && proc->owner < (int)trees->count
+               ? trees->trees[proc->owner].pid
+               : 0;
+}

@@ -13,5 +13,7 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count);
  * it is urgent. */
 void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int64_t mono_ms,
                       bool urgent, struct usage *usage);
+/* See usage_tree_of. */
+int usage_trees_find(const struct usage_trees *trees, int pid);
 
 #endif

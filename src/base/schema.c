@@ -25,7 +25,7 @@ struct reader {
 static enum err tell(const struct reader *r, const struct json *token, const struct path *path,
                      struct buf *sentence);
 static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
-                            const struct json *obj, void *out, const struct path *up);
+                            bool open, const struct json *obj, void *out, const struct path *up);
 
 /* --- the types of fields --- */
 
@@ -677,15 +677,15 @@ const char *schema_nearest(const struct field *fields, size_t count, struct str 
 
     if (name.len > NAME_BYTES_MAX)
         return NULL;
-    for (size_t i = 0; i < count; i++) {
-        struct str candidate = str_of(fields[i].name);
+    for (size_t i = 0; i < 2 * count; i++) {
+        struct str candidate = str_of(i < count ? fields[i].name : fields[i - count].alias);
         size_t far;
 
-        if (candidate.len > NAME_BYTES_MAX)
+        if (!candidate.len || candidate.len > NAME_BYTES_MAX)
             continue;
         far = distance(name, candidate);
         if (far <= best_distance && (!best || far < best_distance)) {
-            best = fields[i].name;
+            best = fields[i % count].name;
             best_distance = far;
         }
     }
@@ -734,15 +734,15 @@ static enum err read_member(const struct reader *r, const struct field *field,
     struct path path = {.up = up, .name = field->name};
 
     if (field->type == FIELD_OBJ && json_type(value) == JSON_OBJ)
-        return read_fields(r, field->fields, field->field_count, value, (char *)out + field->offset,
-                           &path);
+        return read_fields(r, field->fields, field->field_count, field->flags & FIELD_OPEN, value,
+                           (char *)out + field->offset, &path);
     if (field->type == FIELD_OBJ || !field_from_json(field, value, out, r->arena))
         return wrong_value(r, value, &path, field);
     return ERR_OK;
 }
 
 static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
-                            const struct json *obj, void *out, const struct path *up)
+                            bool open, const struct json *obj, void *out, const struct path *up)
 {
     uint64_t seen[FIELDS_MAX / 64] = {0};
     const struct json *key = json_first(obj);
@@ -755,7 +755,8 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
         const struct field *field = schema_find(fields, count, json_str(key, r->arena));
         size_t at = field ? (size_t)(field - fields) : 0;
 
-        if (!field && r->schema->strict)
+        if (!field && r->schema->strict &&
+            (!open || schema_nearest(fields, count, json_str(key, r->arena))))
             return unknown_key(r, key, up, fields, count);
         if (!field || (json_is_null(value) && !field_takes_null(field)))
             continue;
@@ -780,7 +781,7 @@ enum err schema_read_lines(const struct schema *schema, const struct json *obj,
 
     assert(schema->what[0] >= 'a' && schema->what[0] <= 'z'); /* becomes a capital below */
     if (json_type(obj) == JSON_OBJ)
-        return read_fields(&r, schema->fields, schema->count, obj, out, NULL);
+        return read_fields(&r, schema->fields, schema->count, false, obj, out, NULL);
     return problem_set(why, ERR_BAD_FIELD, "", "%c%s must be an object with named values.",
                        schema->what[0] - ('a' - 'A'), schema->what + 1);
 }

@@ -35,7 +35,8 @@ enum field_flag {
     FIELD_HIDDEN = 32,  /* read, but in no document */
     FIELD_SENDER = 64,  /* required over HTTP, by hand; a node's socket knows it already */
     FIELD_EMPTY = 128,  /* of an answer: a number below 1, an empty text is written as null */
-    FIELD_OWN = 256,    /* this and higher ones are marks of the table's own */
+    FIELD_OPEN = 256,   /* FIELD_OBJ: members of other names are left to whoever reads them */
+    FIELD_OWN = 512,    /* this and higher ones are marks of the table's own */
 };
 
 #define FIELD_OFF INT64_MIN

@@ -45,7 +45,10 @@ bool kill_may(const struct kill_rules *rules, struct str type)
 
 static int64_t gives(const struct kill_task *task, enum level_signal by)
 {
-    return by == LEVEL_CPU ? task->cpu_ppm : by == LEVEL_SWAP ? task->swap_kib : task->memory_kib;
+    return by == LEVEL_CPU    ? task->cpu_ppm
+           : by == LEVEL_SWAP ? task->swap_kib
+           : by == LEVEL_VRAM ? task->vram_kib
+                              : task->memory_kib;
 }
 
 /* KILL_UNKNOWN is less than any size: a known gift before an unknown one. */

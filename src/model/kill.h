@@ -19,8 +19,9 @@ struct kill_task {
     /* What its end gives back; KILL_UNKNOWN. */
     int64_t memory_kib; /* its share of swap too */
     int64_t swap_kib;
-    int64_t cpu_ppm; /* of all the machine has */
-    bool doomed;     /* picked, now or before: not picked again */
+    int64_t cpu_ppm;  /* of all the machine has */
+    int64_t vram_kib; /* of the GPU it is about */
+    bool doomed;      /* picked, now or before: not picked again */
 };
 
 struct kill_rules {

@@ -22,7 +22,7 @@ static const struct {
 } signals[LEVEL_SIGNAL_COUNT] = {
     [LEVEL_MEMORY] = {"memory", true}, [LEVEL_CPU] = {"cpu", false},
     [LEVEL_SWAP] = {"swap", false},    [LEVEL_PRESSURE] = {"pressure", false},
-    [LEVEL_DISK] = {"disk", true},
+    [LEVEL_DISK] = {"disk", true},     [LEVEL_VRAM] = {"vram", true},
 };
 
 const struct level_rules level_defaults = {
@@ -35,6 +35,7 @@ const struct level_rules level_defaults = {
             /* Nobody is ended because of a full disk: nobody knows whose files they are. Its
              * borders lie close together, and what is free there does not waver as load does. */
             [LEVEL_DISK] = {500, 200, LEVEL_NEVER, 50},
+            [LEVEL_VRAM] = {3000, 2000, 1000, 0},
         },
     .margin_centi = 300,
     .rise_samples = 3,

@@ -15,21 +15,22 @@ enum level_signal {
     LEVEL_SWAP,
     LEVEL_PRESSURE,
     LEVEL_DISK,
+    LEVEL_VRAM,
     LEVEL_SIGNAL_COUNT
 };
 
 const char *level_name(enum level level); /* "normal", ... */
 bool level_by_name(struct str name, enum level *ret_level);
-const char *
-level_signal_name(enum level_signal signal);  /* "memory", "cpu", "swap", "pressure", "disk" */
-const char *level_dispatch(enum level level); /* "all", "high_priority_only", "none" */
+const char *level_signal_name(enum level_signal signal); /* "memory", "cpu", "swap", ... */
+const char *level_dispatch(enum level level);            /* "all", "high_priority_only", "none" */
 
 #define LEVEL_UNKNOWN INT64_MIN /* a figure nobody sent: it does not trip */
 #define LEVEL_NEVER   INT64_MIN /* a bound that is not there */
 
 /* In millionths of the whole, so 59.9 % is 599000: memory free, CPU used (may exceed a million),
- * swap used (none there = 0), the share of time everything waited for memory (PSI full avg10), and
- * disk free where runs and packages are. */
+ * swap used (none there = 0), the share of time everything waited for memory (PSI full avg10),
+ * disk free where runs and packages are, and memory free of the GPU that cannot keep what it
+ * promised. */
 struct level_figures {
     int64_t ppm[LEVEL_SIGNAL_COUNT];
 };

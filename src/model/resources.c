@@ -61,6 +61,39 @@ static struct resource_gpu *add_gpu(struct resources *resources, int64_t id)
     return &resources->gpus[at];
 }
 
+bool resources_declare(struct resources *resources, struct str name, int32_t capacity)
+{
+    struct resource *item = find(resources, name);
+
+    if (capacity == 0 && item) {
+        resources->count--;
+        memmove(item, item + 1,
+                (size_t)(resources->items + resources->count - item) * sizeof *item);
+        return true;
+    }
+    if (!item && capacity > 0 && is_name(name))
+        item = add(resources, name);
+    if (item)
+        item->capacity = item->usable = capacity;
+    return item || capacity == 0;
+}
+
+bool resources_declare_gpu(struct resources *resources, int32_t id, int32_t vram_mb)
+{
+    struct resource_gpu *gpu = find_gpu(resources, id);
+
+    if (vram_mb == 0 && gpu) {
+        resources->gpu_count--;
+        memmove(gpu, gpu + 1, (size_t)(resources->gpus + resources->gpu_count - gpu) * sizeof *gpu);
+        return true;
+    }
+    if (!gpu && vram_mb > 0)
+        gpu = add_gpu(resources, id);
+    if (gpu)
+        gpu->vram_mb = gpu->usable_mb = vram_mb;
+    return gpu || vram_mb == 0;
+}
+
 static enum err bad_gpus(struct problem *why, const char *field)
 {
     return problem_set(why, ERR_BAD_FIELD, field,

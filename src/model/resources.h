@@ -51,6 +51,10 @@ struct resources_left {
  * 23034}], licences: 3}. All of it is usable. */
 enum err resources_read(const struct json *value, struct arena *arena,
                         struct resources *ret_resources, struct problem *why);
+/* By hand, as a machine was measured: adds it, or changes what was declared; 0 takes it away. All
+ * of it is usable. False: no such name or id, or there is no room for one more. */
+bool resources_declare(struct resources *resources, struct str name, int32_t capacity);
+bool resources_declare_gpu(struct resources *resources, int32_t id, int32_t vram_mb);
 /* `free` of a heartbeat: {mem_mb: 5000, gpus: [{id: 0, vram_mb: 3000}]}, what is free now; and
  * `ours`, the same shape: what our work has of what it was promised. Usable is the sum of both.
  * What neither names is as it was declared; names that were not declared are passed over. */

@@ -26,6 +26,9 @@ struct fixture {
     char dir[64];
     const char *refuse; /* what the machine says to new jobs; NULL: welcome */
     int slots;          /* began minus over */
+    bool has_gpus;
+    int asked_slots;     /* of the last job that was asked about, */
+    uint64_t asked_gpus; /* and its GPUs */
     /* What was sent to the server. */
     struct arena arena;
     int said;
@@ -41,14 +44,21 @@ static bool on_send(struct jobs *jobs, struct str text)
     return true;
 }
 
-static const char *on_refuses(struct jobs *jobs, struct str type, int64_t priority,
-                              bool interactive, struct buf *detail)
+static const char *on_refuses(struct jobs *jobs, const struct jobs_request *request,
+                              struct buf *detail)
 {
     struct fixture *fixture = jobs_user(jobs);
 
-    if (fixture->refuse && priority < 7)
+    fixture->asked_slots = request->demand.slots;
+    fixture->asked_gpus = request->gpus;
+    if (fixture->refuse && request->priority < 7)
         buf_str(detail, STR("Because."));
-    return priority < 7 ? fixture->refuse : NULL;
+    return request->priority < 7 ? fixture->refuse : NULL;
+}
+
+static bool on_has_gpus(struct jobs *jobs)
+{
+    return ((struct fixture *)jobs_user(jobs))->has_gpus;
 }
 
 static void on_began(struct agent_job *job)
@@ -73,7 +83,8 @@ static const struct jobs_handler handler = {.send = on_send,
                                             .refuses = on_refuses,
                                             .began = on_began,
                                             .started = on_started,
-                                            .over = on_over};
+                                            .over = on_over,
+                                            .has_gpus = on_has_gpus};
 
 /* --- the agent's life --- */
 

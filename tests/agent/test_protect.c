@@ -89,7 +89,7 @@ static struct protect_task *add_task(struct scene *scene, const char *id, const 
 static enum protect_answer ask(struct scene *scene, const char *type, int priority,
                                bool interactive)
 {
-    return protect_admits(&scene->protect, scene->now_ms, str_of(type), priority, interactive,
+    return protect_admits(&scene->protect, scene->now_ms, str_of(type), priority, interactive, 1,
                           NULL);
 }
 
@@ -168,15 +168,15 @@ static void test_types_and_slots(void **state)
     assert_int_equal(ask(&scene, "dev", 9, true), PROTECT_TYPE);
     assert_string_equal(protect_code(PROTECT_TYPE), "TYPE_NOT_ALLOWED");
     assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_ADMIT);
-    protect_started(&scene.protect, scene.now_ms);
+    protect_started(&scene.protect, scene.now_ms, 1);
     assert_int_equal(ask(&scene, "talk", 5, false), PROTECT_FULL); /* the last is kept */
     assert_int_equal(ask(&scene, "talk", 5, true), PROTECT_ADMIT);
-    protect_started(&scene.protect, scene.now_ms);
-    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("talk"), 9, true, &why),
+    protect_started(&scene.protect, scene.now_ms, 1);
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("talk"), 9, true, 1, &why),
                      PROTECT_FULL);
     assert_str(buf_view(&why), "No slot is free: 2 of 2 in use.");
     assert_string_equal(protect_code(PROTECT_FULL), "NODE_OVERLOADED");
-    protect_ended(&scene.protect, scene.now_ms);
+    protect_ended(&scene.protect, scene.now_ms, 1);
     assert_int_equal(ask(&scene, "talk", 5, true), PROTECT_ADMIT);
     buf_free(&why);
     protect_done(&scene.protect);
@@ -195,11 +195,11 @@ static void test_a_burst_is_not_let_in_twice(void **state)
     sample(&scene);
     scene.now_ms += 10;
     while (ask(&scene, "dev", 5, false) == PROTECT_ADMIT) {
-        protect_started(&scene.protect, scene.now_ms);
+        protect_started(&scene.protect, scene.now_ms, 1);
         started++;
     }
     assert_int_equal(started, 2);
-    protect_ended(&scene.protect, scene.now_ms); /* a short one makes room at once */
+    protect_ended(&scene.protect, scene.now_ms, 1); /* a short one makes room at once */
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_ADMIT);
     assert_int_equal(scene.protect.slots.max_to_send, 2);
     protect_done(&scene.protect);
@@ -216,14 +216,14 @@ static void test_an_old_one_ends(void **state)
     scene.usage.load_1m_centi = 350;
     add_task(&scene, "old", "dev", 5, 5000, 0);
     sample(&scene);
-    protect_started(&scene.protect, scene.now_ms + 1);
-    protect_started(&scene.protect, scene.now_ms + 1);
+    protect_started(&scene.protect, scene.now_ms + 1, 1);
+    protect_started(&scene.protect, scene.now_ms + 1, 1);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_FULL);
-    protect_ended(&scene.protect, scene.tasks[0].started_ms);
+    protect_ended(&scene.protect, scene.tasks[0].started_ms, 1);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_FULL);
     assert_int_equal(scene.protect.in_use, 2);
     for (int i = 0; i < 4; i++) /* more ends than beginnings: a sample came between */
-        protect_ended(&scene.protect, scene.now_ms + 1);
+        protect_ended(&scene.protect, scene.now_ms + 1, 1);
     assert_int_equal(scene.protect.in_use, 0);
     assert_int_equal(ask(&scene, "dev", 5, false), PROTECT_ADMIT);
     protect_done(&scene.protect);
@@ -235,18 +235,18 @@ static void test_refusals_say_why(void **state)
     struct buf why = {0};
 
     scene_init(&scene, NULL);
-    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, &why);
+    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, 1, &why);
     assert_str(buf_view(&why), "The machine was not measured lately.");
     buf_clear(&why);
     scene.usage.mem_free_kib = 2 * GIB;
     sample(&scene);
-    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, &why);
+    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 5, false, 1, &why);
     assert_str(buf_view(&why), "The machine is at level danger because of its memory.");
     buf_clear(&why);
     scene.usage.mem_free_kib = 14 * GIB;
     scene.usage.load_1m_centi = 500; /* warning by CPU now, but danger is not over */
     tick(&scene);
-    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 9, false, &why);
+    protect_admits(&scene.protect, scene.now_ms, STR("dev"), 9, false, 1, &why);
     assert_str(buf_view(&why), "The machine is at level danger because of its memory.");
     buf_free(&why);
     protect_done(&scene.protect);
@@ -331,6 +331,71 @@ static void test_cpu_takes_three_samples(void **state)
     assert_int_equal(scene.kills, 1);
     tick(&scene);
     assert_int_equal(scene.kills, 2);
+    protect_done(&scene.protect);
+}
+
+/* A GPU cannot keep what it promised: of those that have its memory the largest goes. */
+static void test_vram_ends_one(void **state)
+{
+    struct buf evidence = {0};
+    struct jsonw w = jsonw_to(&evidence);
+    struct scene scene;
+
+    scene_init(&scene, NULL);
+    add_task(&scene, "elsewhere", "task", 0, 100000, 6 * GIB)->vram_kib = 0;
+    add_task(&scene, "small", "task", 5, 100000, 2 * GIB)->vram_kib = 3 * GIB;
+    add_task(&scene, "large", "task", 5, 100000, 1 * GIB)->vram_kib = 9 * GIB;
+    scene.usage.vram_gpu = 1;
+    scene.usage.vram_total_kib = 20 * GIB;
+    scene.usage.vram_free_kib = 1 * GIB;
+    sample(&scene);
+    tick(&scene);
+    assert_int_equal(scene.kills, 0);
+    tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_string_equal(scene.killed[0], "large");
+    assert_int_equal(scene.last.by, LEVEL_VRAM);
+    assert_int_equal(scene.last.gpu, 1);
+    assert_int_equal(scene.last.missing_kib, 1 * GIB);
+    assert_true(scene.last.grace_ms > 0);
+    protect_kill_write(&scene.last, &w);
+    buf_char(&evidence, 0);
+    assert_non_null(strstr(evidence.at, "\"vram_free_ppm\":50000"));
+    assert_non_null(strstr(evidence.at, "\"gpu\":1,"));
+    assert_non_null(strstr(evidence.at, "\"vram_kib\":9437184"));
+    buf_free(&evidence);
+    scene.usage.vram_total_kib = 0; /* it can keep them again */
+    for (int i = 0; i < 100; i++)
+        tick(&scene);
+    assert_int_equal(scene.kills, 1);
+    assert_int_equal(scene.protect.level.level, LEVEL_NORMAL);
+    protect_done(&scene.protect);
+}
+
+/* A job of several slots takes as many, from its beginning to its end. */
+static void test_several_slots(void **state)
+{
+    struct protect_rules rules = protect_defaults();
+    struct buf why = {0};
+    struct scene scene;
+
+    rules.slots.slots_fixed = 4;
+    scene_init(&scene, &rules);
+    sample(&scene);
+    protect_started(&scene.protect, scene.now_ms, 3);
+    assert_int_equal(scene.protect.slots.additional, 1);
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("t"), 5, false, 1, NULL),
+                     PROTECT_ADMIT);
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("t"), 5, false, 2, &why),
+                     PROTECT_FULL);
+    assert_true(str_is(buf_view(&why), "It needs 2 slots, 1 is free."));
+    add_task(&scene, "a", "t", 5, 0, USAGE_NONE)->slots = 3;
+    tick(&scene);
+    assert_int_equal(scene.protect.in_use, 3);
+    assert_int_equal(scene.protect.slots.max_to_send, 4);
+    protect_ended(&scene.protect, scene.tasks[0].started_ms, 3);
+    assert_int_equal(scene.protect.slots.additional, 4);
+    buf_free(&why);
     protect_done(&scene.protect);
 }
 
@@ -486,7 +551,7 @@ static void test_full_disk(void **state)
         tick(&scene);
     assert_int_equal(scene.protect.level.level, LEVEL_DANGER);
     assert_int_equal(scene.protect.level.by, LEVEL_DISK);
-    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("task"), 9, true, &detail),
+    assert_int_equal(protect_admits(&scene.protect, scene.now_ms, STR("task"), 9, true, 1, &detail),
                      PROTECT_LEVEL);
     assert_str(buf_view(&detail), "The machine is at level danger because of its disk.");
     assert_int_equal(scene.protect.kills, 0);
@@ -617,6 +682,8 @@ int main(void)
         cmocka_unit_test(test_ends_as_many_as_are_missing_then_waits),
         cmocka_unit_test(test_cpu_takes_three_samples),
         cmocka_unit_test(test_pressure_ends_one),
+        cmocka_unit_test(test_vram_ends_one),
+        cmocka_unit_test(test_several_slots),
         cmocka_unit_test(test_cpu_ends_who_uses_it),
         cmocka_unit_test(test_a_deployment_takes_no_slot),
         cmocka_unit_test(test_unresolved_and_back_by_itself),

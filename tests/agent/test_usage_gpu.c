@@ -1,4 +1,8 @@
 /* The GPU's command: what it says, and that nobody waits for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "../unit.h"
 #include "agent/usage.h"
 #include "agent/usage_gpu.h"
@@ -18,8 +22,82 @@ static void test_gpu_text(void **state)
         {"101\n", USAGE_NONE}, {"No devices were found\n", USAGE_NONE},
     };
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        assert_int_equal(usage_gpu_parse(str_of(rows[i].text)), rows[i].permille);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct usage_gpus gpus;
+        int64_t permille = 7;
+
+        assert_int_equal(usage_gpu_parse(str_of(rows[i].text), &gpus, &permille),
+                         rows[i].permille != USAGE_NONE);
+        assert_int_equal(permille, rows[i].permille);
+        assert_int_equal(gpus.count, 0); /* a share names no GPU */
+    }
+}
+
+#define L4 "{\"id\":0,\"model\":\"L4\",\"vram_mb\":23034,\"vram_free_mb\":20000.5,\"util\":40}"
+
+/* What a wrapper prints: each GPU with its memory, and who has it. */
+static void test_gpu_json(void **state)
+{
+    static const char *const wrong[] = {
+        "[",
+        "[0]",
+        "[{}]",
+        "{\"id\":0}",
+        "[" L4 "," L4 "]", /* the same twice */
+        "[{\"id\":64,\"vram_mb\":1,\"vram_free_mb\":1}]",
+        "[{\"id\":0,\"vram_mb\":1}]",
+        "[{\"id\":0,\"vram_mb\":-1,\"vram_free_mb\":1}]",
+        "[{\"id\":0,\"vram_mb\":\"1\",\"vram_free_mb\":1}]",
+        "[{\"id\":0,\"vram_mb\":1,\"vram_free_mb\":1,\"processes\":{}}]",
+        "[{\"id\":0,\"vram_mb\":1,\"vram_free_mb\":1,\"processes\":[{\"pid\":1}]}]",
+    };
+    struct usage_gpus gpus;
+    int64_t permille;
+
+    assert_true(usage_gpu_parse(STR(" [" L4 ",\n{\"id\":3,\"vram_mb\":100,\"vram_free_mb\":200,"
+                                    "\"util\":60,\"processes\":[{\"pid\":12,\"vram_mb\":7}]}]"),
+                                &gpus, &permille));
+    assert_int_equal(permille, 500);
+    assert_int_equal(gpus.count, 2);
+    assert_int_equal(gpus.cards[0].vram_mb, 23034);
+    assert_int_equal(gpus.cards[0].vram_free_mb, 20000);
+    assert_string_equal(gpus.cards[0].model, "L4");
+    assert_false(gpus.cards[0].listed);
+    assert_int_equal(gpus.cards[1].id, 3);
+    assert_int_equal(gpus.cards[1].vram_free_mb, 100); /* never more than there is */
+    assert_true(gpus.cards[1].listed);
+    assert_int_equal(gpus.process_count, 1);
+    assert_int_equal(gpus.processes[0].card, 1);
+    assert_int_equal(gpus.processes[0].pid, 12);
+    assert_int_equal(gpus.processes[0].vram_mb, 7);
+    assert_true(usage_gpu_parse(STR("[]"), &gpus, &permille)); /* none, and that is known */
+    assert_int_equal(gpus.count, 0);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++)
+        if (usage_gpu_parse(str_of(wrong[i]), &gpus, &permille))
+            fail_msg("%s", wrong[i]);
+}
+
+/* What nvidia-smi prints, also where a driver does not know everything. */
+static void test_gpu_smi(void **state)
+{
+    struct usage_gpus gpus;
+    int64_t permille;
+
+    assert_true(usage_gpu_parse(STR("0, GPU-aa, NVIDIA L4, 23034, 22000, 5\n"
+                                    "1, GPU-bb, NVIDIA L4, 23034, 1000, [N/A]\n"
+                                    "2, GPU-cc, NVIDIA GB10, [N/A], [N/A], 3\n"
+                                    "GPU-bb, 4711, 20000\nGPU-bb, 4712, [N/A]\nGPU-dd, 5, 6\n"),
+                                &gpus, &permille));
+    assert_int_equal(gpus.count, 2); /* the third has memory that nobody can count */
+    assert_string_equal(gpus.cards[1].model, "NVIDIA L4");
+    assert_int_equal(gpus.cards[1].vram_free_mb, 1000);
+    assert_int_equal(gpus.cards[1].permille, USAGE_NONE);
+    assert_int_equal(permille, 50);
+    assert_false(gpus.cards[0].listed);
+    assert_true(gpus.cards[1].listed);
+    assert_int_equal(gpus.process_count, 1);
+    assert_int_equal(gpus.processes[0].pid, 4711);
+    assert_int_equal(gpus.processes[0].card, 1);
 }
 
 /* Steps until the command is gone; the kernel's word wakes it, time is the test's own. */
@@ -60,6 +138,34 @@ static void test_gpu_command(void **state)
     usage_gpu_done(&gpu);
 }
 
+/* GPUs that work waits for are looked at every second, and what was seen counts for a while only.
+ */
+static void test_gpu_is_seen_for_a_while(void **state)
+{
+    char path[] = "/tmp/berth-gpu-XXXXXX", command[64];
+    int fd = mkstemp(path);
+    struct usage_gpu gpu;
+
+    assert_true(fd >= 0 && write(fd, "[" L4 "]", sizeof L4 + 1) == sizeof L4 + 1);
+    close(fd);
+    snprintf(command, sizeof command, "cat %s", path);
+    usage_gpu_init(&gpu, command);
+    assert_true(usage_gpu_is_new(&gpu));
+    assert_null(usage_gpu_seen(&gpu, 0));
+    usage_gpu_step(&gpu, 0);
+    gpu_until_idle(&gpu, 100);
+    assert_false(usage_gpu_is_new(&gpu));
+    assert_int_equal(gpu.next_ms, 1100);
+    assert_int_equal(usage_gpu_seen(&gpu, 100)->count, 1);
+    unlink(path);
+    usage_gpu_step(&gpu, 1100);
+    gpu_until_idle(&gpu, 1200);
+    assert_true(gpu.next_ms < 10000);                        /* soon again */
+    assert_int_equal(usage_gpu_seen(&gpu, 10000)->count, 1); /* it may have been slow */
+    assert_null(usage_gpu_seen(&gpu, 10101));
+    usage_gpu_done(&gpu);
+}
+
 static void test_gpu_that_hangs_or_floods(void **state)
 {
     struct usage_gpu gpu;
@@ -88,7 +194,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpu_text),
+        cmocka_unit_test(test_gpu_json),
+        cmocka_unit_test(test_gpu_smi),
         cmocka_unit_test(test_gpu_command),
+        cmocka_unit_test(test_gpu_is_seen_for_a_while),
         cmocka_unit_test(test_gpu_that_hangs_or_floods),
     };
 

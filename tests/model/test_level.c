@@ -12,7 +12,8 @@ static struct level_figures figures(double mem_free, double cpu, double swap)
                                           [LEVEL_CPU] = PCT(cpu),
                                           [LEVEL_SWAP] = PCT(swap),
                                           [LEVEL_PRESSURE] = LEVEL_UNKNOWN,
-                                          [LEVEL_DISK] = LEVEL_UNKNOWN}};
+                                          [LEVEL_DISK] = LEVEL_UNKNOWN,
+                                          [LEVEL_VRAM] = LEVEL_UNKNOWN}};
 }
 
 static void test_borders(void **state)
@@ -79,14 +80,16 @@ static void test_names(void **state)
     assert_string_equal(level_signal_name(LEVEL_MEMORY), "memory");
     assert_string_equal(level_signal_name(LEVEL_PRESSURE), "pressure");
     assert_string_equal(level_signal_name(LEVEL_DISK), "disk");
+    assert_string_equal(level_signal_name(LEVEL_VRAM), "vram");
 }
 
 static void test_unknown_figures_do_not_trip(void **state)
 {
-    struct level_figures nothing = {
-        .ppm = {LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN, LEVEL_UNKNOWN}};
+    struct level_figures nothing;
     struct level_state level = {0};
 
+    for (int i = 0; i < LEVEL_SIGNAL_COUNT; i++)
+        nothing.ppm[i] = LEVEL_UNKNOWN;
     assert_int_equal(level_of(&nothing, &level_defaults).level, LEVEL_NORMAL);
     for (int i = 0; i < 10; i++)
         assert_false(level_step(&level, &level_defaults, &nothing, i * 1000));

@@ -80,6 +80,7 @@ bool area_danger_level(struct vec *vec)
                 [LEVEL_SWAP] = read_ppm(vec->in, "swap_used_pct", 0),
                 [LEVEL_PRESSURE] = LEVEL_UNKNOWN,
                 [LEVEL_DISK] = LEVEL_UNKNOWN,
+                [LEVEL_VRAM] = LEVEL_UNKNOWN,
             },
     };
     enum level level = level_of(&figures, &level_defaults).level;

@@ -1,0 +1,424 @@
+/* Declared, free and ours. Owns the figures; who may start by its level and slots is protect's. */
+#include "agent/capacity.h"
+
+#include <assert.h>
+#include <math.h>
+
+enum {
+    KIB_PER_MIB = 1024,
+    STEPS = 64,
+    /* What others use of the CPU counts as a mean over some seconds and beyond a tenth of all:
+     * some process or other is always at something, and nobody waits for that to stop. */
+    OTHERS_MS = 5000,
+    OTHERS_PART = 10,
+};
+
+void capacity_init(struct capacity *capacity, const struct config *config)
+{
+    *capacity = (struct capacity){.config = config};
+}
+
+void capacity_reload(struct capacity *capacity)
+{
+    capacity->declared = false;
+}
+
+/* --- what is declared --- */
+
+static struct resource *find(struct resources *resources, struct str name)
+{
+    for (size_t i = 0; i < resources->count; i++)
+        if (str_is(name, resources->items[i].name))
+            return &resources->items[i];
+    return NULL;
+}
+
+static int32_t amount_of(int64_t value)
+{
+    return value < 0 ? 0 : value > DEMAND_AMOUNT_MAX ? DEMAND_AMOUNT_MAX : (int32_t)value;
+}
+
+static int64_t reserve_mb(const struct capacity *capacity)
+{
+    return llround(capacity->config->resources.mem_reserve_gb * KIB_PER_MIB);
+}
+
+/* Once, and after a change of the settings: a limit of the group that comes and goes with what
+ * others use is no change of the machine. */
+static void declare(struct capacity *capacity, const struct usage *usage)
+{
+    const struct config_declared *named = &capacity->config->declared;
+    struct resources resources = named->resources;
+    const struct {
+        struct str name;
+        int32_t amount;
+    } measured[] = {
+        {STR("cpu"), amount_of(usage->cores_milli)},
+        {STR("mem_mb"), amount_of(usage->mem_total_kib / KIB_PER_MIB - reserve_mb(capacity))},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(measured); i++)
+        if (!find(&resources, measured[i].name))
+            resources_declare(&resources, measured[i].name, measured[i].amount);
+    for (size_t i = 0; i < resources.count;) {
+        if (resources.items[i].capacity > 0)
+            i++;
+        else
+            resources_declare(&resources, str_of(resources.items[i].name), 0);
+    }
+    for (size_t i = 0; !named->gpus && i < capacity->resources.gpu_count; i++)
+        resources_declare_gpu(&resources, capacity->resources.gpus[i].id,
+                              capacity->resources.gpus[i].vram_mb);
+    capacity->resources = resources;
+    capacity->declared = true;
+}
+
+/* One that is seen for the first time is declared. One that is not seen any more stays, with
+ * nothing free: it may come back, and what runs there still counts. */
+static void declare_gpus(struct capacity *capacity, const struct usage_gpus *gpus)
+{
+    for (size_t i = 0; gpus && i < gpus->count; i++) {
+        const struct usage_gpu_card *card = &gpus->cards[i];
+
+        capacity->gpus_seen |= UINT64_C(1) << card->id;
+        memcpy(capacity->models[card->id], card->model, sizeof card->model);
+        if (!capacity->config->declared.gpus)
+            resources_declare_gpu(&capacity->resources, card->id, card->vram_mb);
+    }
+}
+
+/* --- what was promised --- */
+
+/* No asserts: runs of an earlier agent may have more than is declared now. */
+static void move(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
+{
+    struct resources *resources = &capacity->resources;
+
+    for (size_t i = 0; i < demand->need_count; i++) {
+        struct resource *item = find(resources, demand->needs[i].name);
+
+        if (item)
+            item->used = amount_of((int64_t)item->used + sign * demand->needs[i].amount);
+    }
+    for (size_t i = 0; gpus && i < resources->gpu_count; i++) {
+        struct resource_gpu *gpu = &resources->gpus[i];
+
+        if (!(gpus >> gpu->id & 1))
+            continue;
+        if (demand->gpus)
+            gpu->whole = sign > 0;
+        else
+            gpu->used_mb = amount_of((int64_t)gpu->used_mb + sign * demand->vram_mb);
+    }
+}
+
+static int32_t need_of(const struct demand *demand, struct str name)
+{
+    for (size_t i = 0; i < demand->need_count; i++)
+        if (str_eq(demand->needs[i].name, name))
+            return demand->needs[i].amount;
+    return 0;
+}
+
+void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+{
+    move(capacity, demand, gpus, 1);
+    capacity->changes_milli += need_of(demand, STR("cpu"));
+}
+
+void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+{
+    move(capacity, demand, gpus, -1);
+    capacity->changes_milli += need_of(demand, STR("cpu"));
+}
+
+/* What one job was promised of a GPU that it has. */
+static int32_t promised_mb(const struct demand *demand, const struct resource_gpu *gpu)
+{
+    return demand->gpus ? gpu->vram_mb : demand->vram_mb;
+}
+
+/* --- what is free --- */
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t cpu_used(const struct usage_tree *tree, const struct usage *usage)
+{
+    return tree->cpu_permille == USAGE_NONE ? 0 : tree->cpu_permille * usage->cores_milli / 1000;
+}
+
+/* What its end would bring back, as far as that is in memory. */
+static int64_t mem_used(const struct usage_tree *tree, const struct usage *usage)
+{
+    (void)usage;
+    return tree->freed_kib == USAGE_NONE ? 0 : (tree->freed_kib - tree->swap_kib) / KIB_PER_MIB;
+}
+
+static int64_t sum_ours(struct str name, const struct usage *usage,
+                        int64_t (*used)(const struct usage_tree *tree, const struct usage *usage),
+                        const struct capacity_task *tasks, size_t count)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        sum += least(used(tasks[i].tree, usage), need_of(tasks[i].demand, name));
+    return sum;
+}
+
+/* Usable is what is free and ours, and never more than was declared. */
+static struct capacity_amount amount(int64_t free, int64_t ours, int32_t capacity,
+                                     int32_t *ret_usable)
+{
+    free = free > 0 ? free : 0;
+    *ret_usable = amount_of(least(free + ours, capacity));
+    return (struct capacity_amount){
+        .measured = true, .free = amount_of(free), .ours = amount_of(ours)};
+}
+
+/* What nobody was promised, averaged, so that a compiler's second does not keep work away. What
+ * begins or ends between two samples is in one figure and not in the other. */
+static void note_others(struct capacity *capacity, int64_t now_ms, int64_t others_milli)
+{
+    int64_t past_ms = least(now_ms - capacity->sampled_ms, OTHERS_MS);
+
+    others_milli -= capacity->changes_milli;
+    if (others_milli < 0)
+        others_milli = 0;
+    capacity->others_milli += (others_milli - capacity->others_milli) * past_ms / OTHERS_MS;
+}
+
+static void measure_cpu(struct capacity *capacity, int64_t now_ms, const struct usage *usage,
+                        const struct capacity_task *tasks, size_t count)
+{
+    struct resource *item = find(&capacity->resources, STR("cpu"));
+    int64_t ours, most, over;
+
+    if (!item || usage->cores_milli == USAGE_NONE || usage->busy_permille == USAGE_NONE)
+        return;
+    ours = sum_ours(STR("cpu"), usage, cpu_used, tasks, count);
+    note_others(capacity, now_ms, usage->busy_permille * usage->cores_milli / 1000 - ours);
+    /* Whoever declares more than there is wants more to be given away. */
+    most = usage->cores_milli > item->capacity ? usage->cores_milli : item->capacity;
+    over = capacity->others_milli - usage->cores_milli / OTHERS_PART;
+    most -= over > 0 ? over : 0;
+    most = least(most > 0 ? most : 0, item->capacity);
+    ours = least(ours, most);
+    capacity->items[item - capacity->resources.items] =
+        amount(most - ours, ours, item->capacity, &item->usable);
+}
+
+static void measure_mem(struct capacity *capacity, const struct usage *usage,
+                        const struct capacity_task *tasks, size_t count)
+{
+    struct resource *item = find(&capacity->resources, STR("mem_mb"));
+
+    if (!item || usage->mem_free_kib == USAGE_NONE)
+        return;
+    capacity->items[item - capacity->resources.items] = amount(
+        usage->mem_free_kib / KIB_PER_MIB - reserve_mb(capacity),
+        sum_ours(STR("mem_mb"), usage, mem_used, tasks, count), item->capacity, &item->usable);
+}
+
+static const struct usage_gpu_card *find_card(const struct usage_gpus *gpus, int32_t id)
+{
+    for (size_t i = 0; gpus && i < gpus->count; i++)
+        if (gpus->cards[i].id == id)
+            return &gpus->cards[i];
+    return NULL;
+}
+
+int64_t capacity_vram_kib(const struct usage *usage, int32_t gpu, int tree_pid)
+{
+    const struct usage_gpu_card *card = find_card(usage->gpus, gpu);
+    int64_t sum = 0;
+
+    if (!card || !card->listed || tree_pid <= 0)
+        return USAGE_NONE;
+    for (size_t i = 0; i < usage->gpus->process_count; i++) {
+        const struct usage_gpu_process *process = &usage->gpus->processes[i];
+
+        if (&usage->gpus->cards[process->card] == card && process->tree == tree_pid)
+            sum += process->vram_mb;
+    }
+    return sum * KIB_PER_MIB;
+}
+
+/* A GPU may be full of what it promised; that is what it is for. It is short when what others have
+ * there, and what ours have beyond their promise, leaves less than was promised. Only the list of
+ * its processes tells whose memory it is: without one it is never short. */
+static void judge_gpu(struct capacity *capacity, const struct resource_gpu *gpu,
+                      const struct usage_gpu_card *card, int64_t ours_mb)
+{
+    int64_t promised = gpu->whole ? gpu->vram_mb : gpu->used_mb;
+    int64_t others = card->vram_mb - card->vram_free_mb - ours_mb;
+
+    if (!card->listed || promised == 0 || others + promised <= card->vram_mb)
+        return;
+    if (capacity->short_total_mb && (int64_t)capacity->short_free_mb * card->vram_mb <=
+                                        (int64_t)card->vram_free_mb * capacity->short_total_mb)
+        return;
+    capacity->short_gpu = gpu->id;
+    capacity->short_total_mb = card->vram_mb;
+    capacity->short_free_mb = card->vram_free_mb;
+}
+
+static void measure_gpu(struct capacity *capacity, size_t at, const struct usage *usage,
+                        const struct capacity_task *tasks, size_t count)
+{
+    struct resource_gpu *gpu = &capacity->resources.gpus[at];
+    const struct usage_gpu_card *card = find_card(usage->gpus, gpu->id);
+    int64_t ours = 0;
+
+    if (!card) {
+        if (capacity->gpus_seen >> gpu->id & 1)
+            capacity->gpus[at] = amount(0, 0, gpu->vram_mb, &gpu->usable_mb);
+        return;
+    }
+    for (size_t i = 0; card->listed && i < count; i++) {
+        int64_t kib = tasks[i].gpus >> gpu->id & 1
+                          ? capacity_vram_kib(usage, gpu->id, tasks[i].tree->pid)
+                          : 0;
+
+        if (kib > 0)
+            ours += least(kib / KIB_PER_MIB, promised_mb(tasks[i].demand, gpu));
+    }
+    if (!card->listed)
+        ours = least(card->vram_mb - card->vram_free_mb, gpu->whole ? gpu->vram_mb : gpu->used_mb);
+    capacity->gpus[at] = amount(card->vram_free_mb, ours, gpu->vram_mb, &gpu->usable_mb);
+    judge_gpu(capacity, gpu, card, ours);
+}
+
+void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usage *usage,
+                     const struct capacity_task *tasks, size_t count)
+{
+    struct resources *resources = &capacity->resources;
+
+    if (!capacity->declared)
+        declare(capacity, usage);
+    declare_gpus(capacity, usage->gpus);
+    resources_none_used(resources);
+    for (size_t i = 0; i < count; i++)
+        move(capacity, tasks[i].demand, tasks[i].gpus, 1);
+    for (size_t i = 0; i < RESOURCES_MAX; i++)
+        capacity->items[i] = (struct capacity_amount){.measured = false};
+    for (size_t i = 0; i < RESOURCES_GPUS_MAX; i++)
+        capacity->gpus[i] = (struct capacity_amount){.measured = false};
+    capacity->short_total_mb = 0;
+    measure_cpu(capacity, now_ms, usage, tasks, count);
+    measure_mem(capacity, usage, tasks, count);
+    for (size_t i = 0; i < resources->gpu_count; i++)
+        measure_gpu(capacity, i, usage, tasks, count);
+    capacity->changes_milli = 0;
+    capacity->sampled_ms = now_ms;
+}
+
+/* --- what may come in --- */
+
+bool capacity_fits(const struct capacity *capacity, const struct demand *demand, uint64_t gpus,
+                   struct buf *detail)
+{
+    struct resources on = capacity->resources;
+    struct resources_short lack;
+    uint64_t chosen;
+
+    /* Of its own GPUs only: then it either gets all of them or does not fit. */
+    for (size_t i = on.gpu_count; gpus && i-- > 0;)
+        if (!(gpus >> on.gpus[i].id & 1))
+            resources_declare_gpu(&on, on.gpus[i].id, 0);
+    if (!resources_fit(&on, demand, &chosen, &lack)) {
+        resources_short_text(&lack, detail);
+        return false;
+    }
+    if (chosen != gpus) {
+        buf_str(detail, STR("the GPUs that were named are not those it needs"));
+        return false;
+    }
+    return true;
+}
+
+/* --- what the server hears --- */
+
+static bool fell(int32_t sent, int32_t now, int32_t capacity)
+{
+    return sent - now >= (capacity >= STEPS ? capacity / STEPS : 1);
+}
+
+bool capacity_fell(const struct capacity *capacity)
+{
+    const struct resources *now = &capacity->resources, *sent = &capacity->sent;
+
+    if (now->count != sent->count || now->gpu_count != sent->gpu_count)
+        return true;
+    for (size_t i = 0; i < now->count; i++)
+        if (fell(sent->items[i].usable, now->items[i].usable, now->items[i].capacity))
+            return true;
+    for (size_t i = 0; i < now->gpu_count; i++)
+        if (fell(sent->gpus[i].usable_mb, now->gpus[i].usable_mb, now->gpus[i].vram_mb))
+            return true;
+    return false;
+}
+
+static void write_amount(struct jsonw *w, const char *name, int32_t amount)
+{
+    struct buf text = {0};
+
+    demand_write_amount(str_of(name), amount, &text);
+    jsonw_kraw(w, name, buf_view(&text));
+    buf_free(&text);
+}
+
+enum part { DECLARED, FREE, OURS };
+
+static void write_part(const struct capacity *capacity, enum part part, struct jsonw *w)
+{
+    const struct resources *resources = &capacity->resources;
+
+    jsonw_obj(w);
+    for (size_t i = 0; i < resources->count; i++) {
+        const struct capacity_amount *amount = &capacity->items[i];
+
+        if (part == DECLARED)
+            write_amount(w, resources->items[i].name, resources->items[i].capacity);
+        else if (amount->measured)
+            write_amount(w, resources->items[i].name, part == FREE ? amount->free : amount->ours);
+    }
+    if (resources->gpu_count > 0) {
+        jsonw_key(w, "gpus");
+        jsonw_arr(w);
+    }
+    for (size_t i = 0; i < resources->gpu_count; i++) {
+        const struct capacity_amount *amount = &capacity->gpus[i];
+        const struct resource_gpu *gpu = &resources->gpus[i];
+
+        if (part != DECLARED && !amount->measured)
+            continue;
+        jsonw_obj(w);
+        jsonw_kint(w, "id", gpu->id);
+        if (part == DECLARED && capacity->models[gpu->id][0])
+            jsonw_kstr(w, "model", str_of(capacity->models[gpu->id]));
+        jsonw_kint(w, "vram_mb",
+                   part == DECLARED ? gpu->vram_mb
+                   : part == FREE   ? amount->free
+                                    : amount->ours);
+        jsonw_end_obj(w);
+    }
+    if (resources->gpu_count > 0)
+        jsonw_end_arr(w);
+    jsonw_end_obj(w);
+}
+
+void capacity_write(struct capacity *capacity, struct jsonw *w)
+{
+    static const char *const names[] = {[DECLARED] = "resources", [FREE] = "free", [OURS] = "ours"};
+
+    if (!capacity->declared)
+        return;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        jsonw_key(w, names[i]);
+        write_part(capacity, (enum part)i, w);
+    }
+    capacity->sent = capacity->resources;
+}
