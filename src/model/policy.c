@@ -160,24 +160,28 @@ enum policy_skip policy_filter(const struct policy_candidate *candidate,
 enum warmth { WARMTH_IDLE_COLD = 0, WARMTH_BUSY_WARM, WARMTH_BUSY_COLD, WARMTH_FULL };
 
 /* A node is idle as long as it has a free slot and its slots are at most half fuller than those of
- * the others (of its rank) together; one without others is. So what is loaded draws work to a node
- * only until that is half fuller than the rest: a warm one beyond that comes behind every cold one
- * that is not, and those always exist while anybody has room. */
+ * the others (of its rank, with room) together; one without others is. So what is loaded draws work
+ * to a node only until that is half fuller than the rest: a warm one beyond that comes behind every
+ * cold one that is not, and those always exist while anybody has room. */
 static int32_t warmth_of(const struct policy_candidate *candidates, size_t count,
-                         const struct policy_candidate *it)
+                         const struct policy_candidate *it, const struct policy_rules *rules)
 {
     int64_t slots = it->max - it->spare, load = 0, others = 0;
 
     if (it->load >= slots)
         return WARMTH_FULL;
-    for (size_t i = 0; i < count; i++) {
+    if (rules->others_slots > 0) {
+        others = rules->others_slots - slots;
+        load = rules->others_load - it->load;
+    }
+    for (size_t i = 0; !rules->others_slots && i < count; i++) {
         const struct policy_candidate *other = &candidates[i];
         int64_t theirs = other->max - other->spare;
 
-        if (other == it || other->rank != it->rank || theirs <= 0)
+        if (other == it || other->aside || other->rank != it->rank || other->load >= theirs)
             continue;
         others += theirs;
-        load += other->load < theirs ? other->load : theirs;
+        load += other->load;
     }
     if (2 * it->load * others <= 3 * load * slots)
         return WARMTH_IDLE_COLD - it->warm;
@@ -211,7 +215,7 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
         kept++;
     }
     for (size_t i = 0; rules->prefers && i < kept; i++)
-        candidates[i].warmth = warmth_of(candidates, kept, &candidates[i]);
+        candidates[i].warmth = warmth_of(candidates, kept, &candidates[i], rules);
     /* By insertion: stable, and for twenty candidates faster than anything cleverer. */
     for (size_t i = 1; i < kept; i++) {
         struct policy_candidate moved = candidates[i];

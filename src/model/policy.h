@@ -22,6 +22,7 @@ struct policy_candidate {
     int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
     int32_t over;  /* what would be left there, see best_fit; 0 where nobody asks */
     int32_t warm;  /* of what the job prefers it has so many loaded; -1: it prefers nothing */
+    bool aside;    /* it was looked for: no part of the sample by which others are judged */
     int64_t heartbeat_ms;
     /* policy_rank's own: the heartbeat's age in intervals, divided once; and its warmth. */
     int64_t age_steps;
@@ -33,6 +34,9 @@ struct policy_rules {
     int64_t stale_ms;              /* POLICY_STALE_OFF: no staleness filter */
     int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the exact order */
     bool prefers; /* the job would rather go where something is loaded: `warm` of candidates */
+    /* Where the candidates are only the best of more: what all that have room run, and their slots;
+     * 0: they are all there are. */
+    int64_t others_load, others_slots;
 };
 
 struct policy {

@@ -472,8 +472,10 @@ static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool,
                 !is_listed(dispatch, dispatch->count, found[kept].node))
                 kept++;
         kept = policy_rank(sched->policy, found, kept, rules);
-        for (size_t n = 0; n < kept && dispatch->count < keep; n++)
+        for (size_t n = 0; n < kept && dispatch->count < keep; n++) {
+            found[n].aside = true; /* warm ones are fuller than others: they would look usual */
             dispatch->list[dispatch->count++] = found[n];
+        }
     }
 }
 

@@ -22,6 +22,7 @@ struct survey {
     struct explain_node *nodes; /* of the snapshot, in its order */
     struct policy_candidate best[POLICY_SAMPLE_MAX];
     size_t best_count;
+    int64_t load, slots; /* of all that passed by and have room */
     bool again_ok;
     bool last; /* all of the pool are shut: one of them gets a probe at a time */
 };
@@ -60,8 +61,12 @@ static enum dispatch_why ask(const struct survey *survey, const struct snap_node
 static void enter(struct survey *survey, const struct policy_candidate *candidate)
 {
     survey->best[survey->best_count++] = *candidate;
+    survey->load += candidate->load;
+    survey->slots += candidate->max - candidate->spare;
     if (survey->best_count < COUNT_OF(survey->best))
         return;
+    survey->rules.others_load = survey->load;
+    survey->rules.others_slots = survey->slots;
     policy_rank(survey->dispatch->loop->sched->policy, survey->best, survey->best_count,
                 &survey->rules);
     survey->best_count = COUNT_OF(survey->best) / 2;
@@ -83,6 +88,10 @@ static struct node *decide(struct survey *survey)
 {
     const struct policy *policy = survey->dispatch->loop->sched->policy;
 
+    if (survey->rules.others_slots) { /* some were left behind */
+        survey->rules.others_load = survey->load;
+        survey->rules.others_slots = survey->slots;
+    }
     survey->best_count = policy_rank(policy, survey->best, survey->best_count, &survey->rules);
     return survey->best_count ? survey->best[0].node : NULL;
 }
@@ -104,6 +113,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
     struct node *only = NULL;
     struct snap_at at = {0};
 
+    survey->load = survey->slots = survey->rules.others_slots = 0;
     for (size_t i = 0; (node = snapshot_next(snapshot, &at)); i++) {
         struct policy_candidate candidate;
         unsigned why = judge(survey, node, is_member_of(dispatch, pool, node), &candidate);

@@ -284,6 +284,8 @@ static void test_warm_ones_first(void **state)
           {.max = 8, .load = 7, .warm = 1},
           {.max = 8}},
          "dcba"},
+        /* Who is full is none of the others. */
+        {"random", {{.max = 4, .load = 4}, {.max = 4, .load = 2, .warm = 1}, {.max = 4}}, "cba"},
         /* Slots that are not for this job do not count. */
         {"random", {{.max = 4, .load = 2, .spare = 2, .warm = 1}, {.max = 4, .load = 2}}, "ba"},
         /* A route is first. */

@@ -3,6 +3,7 @@
 
 #include "base/metrics.h"
 #include "sched/candidates.h"
+#include "sched/explain.h"
 #include "sched/node_sync.h"
 #include "sched/warm_index.h"
 #include "warm_sim.h"
@@ -146,6 +147,63 @@ static void test_the_one_warm_node_survives_a_scan(void **state)
     }
 }
 
+static const struct node *first_of_many(struct rig *rig, int running_warm)
+{
+    enum { NODES = 100, WARM = 12 };
+    static uint64_t order = 1u << 20;
+    struct dispatch *dispatch;
+
+    for (int i = 0; i < NODES; i++) {
+        struct lease_node counts = {
+            .health = NODE_READY, .max = 8, .running = i < WARM ? running_warm : 4};
+        char id[8];
+
+        snprintf(id, sizeof id, "n%03d", i);
+        if (!rig_node(rig, id))
+            register_node(rig, id, 8, i < WARM ? "[\"whisper-v3\"]" : "[]");
+        counts_take((struct node *)rig_node(rig, id), &counts, NULL, ++order, false);
+    }
+    dispatch = rig_task(rig, WISH);
+    candidates_choose(dispatch);
+    return dispatch->list[0].node;
+}
+
+/* Half of the candidates are warm and fuller than the rest of the fleet: it is the rest that
+ * counts.
+ */
+static void test_warm_nodes_are_compared_with_the_fleet(void **state)
+{
+    struct rig *rig = *state;
+    uint32_t mark = warm_mark(STR("whisper-v3"));
+
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(warm_index_has(first_of_many(rig, 6), &mark, 1), 1); /* half fuller */
+        assert_int_equal(warm_index_has(first_of_many(rig, 7), &mark, 1), 0); /* more */
+    }
+}
+
+/* A dry run compares with all, though it keeps only the best in hand. */
+static void test_a_dry_run_over_many_nodes(void **state)
+{
+    enum { NODES = 200 };
+    struct rig *rig = *state;
+    struct dispatch *dispatch;
+
+    for (int i = 0; i < NODES; i++) {
+        struct lease_node counts = {.health = NODE_READY, .max = 8, .running = i % 5 ? 6 : 0};
+        char id[8];
+
+        snprintf(id, sizeof id, "n%03d", i);
+        register_node(rig, id, 8, i == 3 ? "[\"whisper-v3\"]" : "[]");
+        counts_take((struct node *)rig_node(rig, id), &counts, NULL, 1u << 20, false);
+    }
+    dispatch = rig_task(rig, WISH);
+    dispatch->done = NULL;
+    explain_now(dispatch, NULL, 0, NODES);
+    assert_int_equal(dispatch->err, ERR_OK);
+    assert_true(str_is(dispatch->node->id, "n003")); /* 6 of 8, and of all others about as much */
+}
+
 /* One that left is not offered by what it had, and its number may be another's by then. */
 static void test_who_left_is_not_warm(void **state)
 {
@@ -228,6 +286,9 @@ int main(void)
                                         rig_teardown),
         cmocka_unit_test_setup_teardown(test_the_one_warm_node_survives_a_scan, rig_setup,
                                         rig_teardown),
+        cmocka_unit_test_setup_teardown(test_warm_nodes_are_compared_with_the_fleet, rig_setup,
+                                        rig_teardown),
+        cmocka_unit_test_setup_teardown(test_a_dry_run_over_many_nodes, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_who_left_is_not_warm, rig_setup, rig_teardown),
         cmocka_unit_test_setup_teardown(test_other_instances_hear_of_it, rig_setup, rig_teardown),
         cmocka_unit_test(test_a_third_of_the_cold_loads),
