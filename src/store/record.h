@@ -50,13 +50,16 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(owner, U32, about, 2, GIVEN)                                                               \
     ROW(max, U8, about, 2, GIVEN)                                                                  \
     ROW(keyed, BOOL, about, 2, 0)                                                                  \
-    ROW(has_key, BOOL, about, 2, 0) /* it came with an Idempotency-Key, which goes with it */      \
-    ROW(outside, U8, about, 2, 0)   /* its result is beside the record */                          \
-    ROW(priority, U8, about, 2, 0)  /* in its lane */                                              \
-    ROW(lane, U64, about, 2, 0)     /* in which it waits; 0: it does not, or is held */            \
+    ROW(has_key, BOOL, about, 2, 0)    /* it came with an Idempotency-Key, which goes with it */   \
+    ROW(outside, U8, about, 2, 0)      /* its result is beside the record */                       \
+    ROW(priority, U8, about, 2, 0)     /* in its lane */                                           \
+    ROW(lane, U64, about, 2, 0)        /* in which it waits; 0: it does not, or is held */         \
+    ROW(counted, U8, about, 2, 0)      /* by the audit of its keys, see lua/limit.lua */           \
+    ROW(demand, TEXT, texts, 2, GIVEN) /* what it takes, and its keys, see demand_write() */       \
     ROW(node, TEXT, texts, 2, GIVEN)                                                               \
     ROW(type, TEXT, texts, 2, GIVEN)                                                               \
-    ROW(reason, TEXT, texts, 2, GIVEN)
+    ROW(reason, TEXT, texts, 2, GIVEN)                                                             \
+    ROW(gpus, TEXT, texts, 2, GIVEN) /* their ids, a comma between two */
 
 /* Counts and limits are what answers carry of a node. Nobody who is not known has a health. */
 #define NODE_RECORD(ROW)                                                                           \
@@ -72,6 +75,8 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(runs_from, U32, facts, 2, GIVEN) /* runs of this epoch and later ones count */             \
     ROW(registered, I64, facts, 2, GIVEN)                                                          \
     ROW(version, I64, facts, 2, GIVEN)                                                             \
+    ROW(wide, I32, facts, 2, GIVEN)        /* slots of its runs beyond one for each */             \
+    ROW(stocked, BOOL, facts, 2, GIVEN)    /* it has resources, see lua/needs.lua */               \
     ROW(apart, I32, facts, 2, GIVEN)       /* runs that its stamp does not renew */                \
     ROW(task_until, TIME, facts, 2, GIVEN) /* its stamp: so long it renewed them */                \
     ROW(f2f_until, TIME, facts, 2, GIVEN)  /* and those of face-to-face jobs */
@@ -99,9 +104,13 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(unlooked, I64, all, 2, GIVEN) /* jobs that came since the memory was looked at */          \
     ROW(full, I64, all, 2, GIVEN)     /* how near Redis is to its maxmemory, see lua/chores.lua */ \
     ROW(recover_until, I64, all, 2, GIVEN)                                                         \
+    ROW(limits_version, I64, all, 2, GIVEN) /* of the rules for keys */                            \
+    ROW(lease_round, I64, all, 2, GIVEN)    /* of the audit of keys, see lua/limit.lua */          \
+    ROW(lane_round, I64, all, 2, GIVEN)                                                            \
     ROW(gen, TEXT, all, 2, GIVEN)                                                                  \
-    ROW(span, TEXT, all, 2, GIVEN)     /* the newest that `spans` has */                           \
-    ROW(instance, TEXT, all, 2, GIVEN) /* who called last */
+    ROW(span, TEXT, all, 2, GIVEN)      /* the newest that `spans` has */                          \
+    ROW(limits_at, TEXT, all, 2, GIVEN) /* which change of those was the last */                   \
+    ROW(instance, TEXT, all, 2, GIVEN)  /* who called last */
 
 #define RECORD_JOB_INDEX(name, kind, part, since, plain)   RECORD_JOB_##name,
 #define RECORD_NODE_INDEX(name, kind, part, since, plain)  RECORD_NODE_##name,
@@ -110,7 +119,7 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
 enum { JOB_RECORD(RECORD_JOB_INDEX) RECORD_JOB_COUNT };
 enum { NODE_RECORD(RECORD_NODE_INDEX) RECORD_NODE_COUNT };
 enum { STATE_RECORD(RECORD_STATE_INDEX) RECORD_STATE_COUNT };
-enum { RECORD_FIELDS_MAX = 32 };
+enum { RECORD_FIELDS_MAX = 40 };
 
 enum record_kind {
     RECORD_U8,

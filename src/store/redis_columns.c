@@ -128,10 +128,10 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
 static bool put_is_plain(const struct store_op *op, size_t count)
 {
     return op->verb == STORE_RESERVE && !op->u.put.last && op->job && op->attempt == 1 &&
-           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && op->u.put.max_attempts >= 1 &&
-           op->u.put.max_attempts <= JOB_ATTEMPTS_MAX && op->u.put.type.len <= POOL_LANG_MAX &&
-           op->u.put.candidates[0].node.len <= NODE_ID_MAX && op->u.put.candidates[0].spare >= 0 &&
-           op->u.put.candidates[0].spare <= UINT8_MAX;
+           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && !op->u.put.demand.len &&
+           op->u.put.max_attempts >= 1 && op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
+           op->u.put.type.len <= POOL_LANG_MAX && op->u.put.candidates[0].node.len <= NODE_ID_MAX &&
+           op->u.put.candidates[0].spare >= 0 && op->u.put.candidates[0].spare <= UINT8_MAX;
 }
 
 /* What many jobs have in common. */
@@ -171,8 +171,8 @@ static void put_lane(struct scratch *to, const struct store_op *op)
     wire_lane(op->u.put.lane, lane);
     put_bytes(to, (struct str){lane, sizeof lane});
     PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, bounds->lane_max,
-        bounds->all_max, bounds->account.bytes, bounds->account.jobs_max,
-        bounds->account.bytes_max);
+        bounds->all_max, bounds->account.bytes, bounds->account.jobs_max, bounds->account.bytes_max,
+        bounds->keys);
     put_name(to, bounds->account.name);
 }
 
@@ -185,8 +185,9 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
         type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
     put_begin(to);
     PUT(to, COLUMN_PUT_REST, op->u.put.last, op->u.put.spec.at != NULL, op->u.put.idem.at != NULL,
-        op->attempt, op->u.put.hold_ms, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
-        op->u.put.owner, op->u.put.max_attempts, not_after_ms);
+        op->u.put.demand.len > 0, op->attempt, op->u.put.hold_ms, op->u.put.ttl_ms,
+        op->u.put.callback, op->u.put.timeout_ms, op->u.put.owner, op->u.put.max_attempts,
+        not_after_ms);
     put_name(to, type);
     put_candidates(to, op, count);
     if (op->verb == STORE_PUT)
@@ -196,7 +197,11 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
 static struct column_texts put_texts(const struct store_op *op, struct arena *arena)
 {
     struct column_texts texts = {.count = 0};
+    struct demand demand;
 
+    if (op->u.put.demand.len)
+        texts.items[texts.count++] =
+            demand_parse(op->u.put.demand, &demand) ? op->u.put.demand : STR(WIRE_UNREADABLE);
     if (op->u.put.spec.at)
         texts.items[texts.count++] = op->u.put.spec;
     if (op->u.put.session.at) {
@@ -295,6 +300,12 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
     return commit_texts(op, arena);
 }
 
+/* Only a FAIL does. */
+static bool holds_key(const struct store_op *op)
+{
+    return op->u.settle.outcome == STORE_FAIL && op->u.settle.hold_key.at;
+}
+
 static void finish_rest(struct scratch *to, const struct store_op *op, struct str reason,
                         int64_t not_after_ms)
 {
@@ -306,7 +317,8 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
     put_begin(to);
     PUT(to, COLUMN_FINISH_REST, op->node.at != NULL, op->attempt, not_after_ms,
         op->u.settle.outcome, reason.len > 0, op->u.settle.candidates_left,
-        op->u.settle.want_record, speaks, op->u.settle.owner, op->u.settle.hold_ms);
+        op->u.settle.want_record, speaks, op->u.settle.owner, op->u.settle.hold_ms, holds_key(op),
+        op->u.settle.hold_key_ms);
 }
 
 /* The reason also as JSON: the library writes the list of attempts, but knows no escapes. */
@@ -318,12 +330,14 @@ static struct column_texts finish_texts(const struct store_op *op, struct str re
 
     if (op->u.settle.result.at)
         texts.items[texts.count++] = op->u.settle.result;
-    if (!reason.len)
-        return texts;
-    json_quote(&quoted, reason);
-    texts.items[texts.count++] = reason;
-    texts.items[texts.count++] = arena_str(arena, buf_view(&quoted));
-    buf_free(&quoted);
+    if (reason.len) {
+        json_quote(&quoted, reason);
+        texts.items[texts.count++] = reason;
+        texts.items[texts.count++] = arena_str(arena, buf_view(&quoted));
+        buf_free(&quoted);
+    }
+    if (holds_key(op))
+        texts.items[texts.count++] = op->u.settle.hold_key;
     return texts;
 }
 

@@ -8,7 +8,7 @@
 #include "store/record.h"
 #include "store/store.h"
 
-enum { COLUMN_COUNT = 6, COLUMN_TEXTS_MAX = 6, COLUMN_TERMS_MAX = 255 };
+enum { COLUMN_COUNT = 6, COLUMN_TEXTS_MAX = 7, COLUMN_TERMS_MAX = 255 };
 
 /* A code: the verb, and what is true of the row. */
 enum {
@@ -31,19 +31,20 @@ enum {
     "<i8i8i8"              /* its lease, that of a face-to-face job, the grace of a stop */
 #define COLUMN_BOUND "<i8" /* not after */
 #define COLUMN_SEND  "<i6" /* the send_id an ACK names */
-/* Rests: of a put whether it is the last candidate, has a spec, a key; attempt, hold, the term. */
-#define COLUMN_PUT_REST "<BBBi4i8i8Bi8I4i4i8"
+/* Rests: of a put whether it is the last candidate, has a spec, a key, a demand; attempt, hold, the
+ * term. */
+#define COLUMN_PUT_REST "<BBBBi4i8i8Bi8I4i4i8"
 #define COLUMN_COUNT_REST                                                                          \
     "<i4B"                     /* slots that stay free on the first candidate, how many there are */
 #define COLUMN_NODE_REST "<i4" /* likewise, of a further one, whose name follows */
 /* Of a PUT: priority, how long it waits; how many may be in its lane, and in all; what it counts
- * for, how many jobs and bytes of its account may wait. The lane is before it, eight bytes, the
- * name of the account behind it. */
-#define COLUMN_WAIT_REST   "<Bi8i8i8i8i8i8"
+ * for, how many jobs and bytes of its account may wait; whether its keys bound it. The lane is
+ * before it, eight bytes, the name of the account behind it. */
+#define COLUMN_WAIT_REST   "<Bi8i8i8i8i8i8B"
 #define COLUMN_COMMIT_REST "<Bi4i8i8i8i8"
 /* From a node, attempt, not after, outcome, has a reason, candidates are left, the record is
- * wanted, it speaks of its executor, owner, hold. */
-#define COLUMN_FINISH_REST "<Bi4i8BBBBBI4i8"
+ * wanted, it speaks of its executor, owner, hold, whether a key is held, and for how long. */
+#define COLUMN_FINISH_REST "<Bi4i8BBBBBI4i8Bi8"
 
 struct columns {
     struct buf of[COLUMN_COUNT];

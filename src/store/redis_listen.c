@@ -1,5 +1,5 @@
-/* Subscribed: to changes of nodes, to new first jobs of lanes, to what is for all instances, and to
- * what is for us. */
+/* Subscribed: to changes of nodes, to new first jobs of lanes, to keys under which a job may start,
+ * to changes of their rules, to what is for all instances, and to what is for us. */
 #include "store/redis_listen.h"
 
 #include "base/mem.h"
@@ -13,6 +13,8 @@
 
 #define EARS_NODES REDIS_KEY "ev"
 #define EARS_LANES REDIS_KEY "first"
+#define EARS_KEYS  REDIS_KEY "freed"
+#define EARS_RULES REDIS_KEY "rules"
 #define EARS_ALL   REDIS_KEY "all"
 
 enum {
@@ -103,6 +105,13 @@ static void hear_lane(struct redis_listen *subscriber, struct str text)
     post(subscriber, &notice);
 }
 
+/* Told as it is. */
+static void hear_ours(struct redis_listen *subscriber, enum store_notice_kind kind, struct str text)
+{
+    if (is_ours(subscriber, &text))
+        post(subscriber, &(struct store_notice){.kind = kind, .text = text});
+}
+
 /* {"message", channel, text}; all else only shows that somebody is there. */
 static void take(struct redis_listen *subscriber, const redisReply *reply)
 {
@@ -119,6 +128,10 @@ static void take(struct redis_listen *subscriber, const redisReply *reply)
         hear_nodes(subscriber, text);
     else if (str_is(channel, EARS_LANES))
         hear_lane(subscriber, text);
+    else if (str_is(channel, EARS_KEYS))
+        hear_ours(subscriber, STORE_NOTICE_KEY, text);
+    else if (str_is(channel, EARS_RULES))
+        hear_ours(subscriber, STORE_NOTICE_LIMITS, text);
     else if (!str_is(channel, EARS_ALL) || is_ours(subscriber, &text))
         post(subscriber, &(struct store_notice){.kind = STORE_WORD_TOLD, .text = text});
 }
@@ -139,7 +152,8 @@ static bool say(struct redis_listen *subscriber, int count, const char **words)
 /* Not before the server has confirmed it: what is said from then on is heard. */
 static bool subscribe(struct redis_listen *subscriber)
 {
-    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES, EARS_ALL, subscriber->inbox};
+    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES,       EARS_KEYS,
+                           EARS_RULES,  EARS_ALL,   subscriber->inbox};
     int64_t deadline_ms = clock_mono_ms() + EARS_OPEN_MS;
 
     if (!redis_link_open(&subscriber->link, deadline_ms) ||

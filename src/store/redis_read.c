@@ -908,13 +908,13 @@ enum {
     BESIDE_MAX =
         2 * NODES_PAGE, /* nodes of one round trip: a scan may tell some more than asked for */
     FIELDS_MAX = 256,   /* of one command */
-    ASKS_MAX = 1 + NODES_PAGE / FIELDS_MAX + BESIDE_MAX / FIELDS_MAX * 4,
+    ASKS_MAX = 1 + NODES_PAGE / FIELDS_MAX + BESIDE_MAX / FIELDS_MAX * 5,
 };
 
 /* What is beside the records, a command each. COUNTS leaves out the last, which is long. */
-enum { BESIDE_ADMIN, BESIDE_LINKS, BESIDE_LIVE, BESIDE_FACTS, BESIDE_COUNT };
-static const char *const beside_keys[BESIDE_COUNT] = {REDIS_KEY "admin", REDIS_KEY "links",
-                                                      REDIS_KEY "live", REDIS_KEY "facts"};
+enum { BESIDE_ADMIN, BESIDE_LINKS, BESIDE_LIVE, BESIDE_RESOURCES, BESIDE_FACTS, BESIDE_COUNT };
+static const char *const beside_keys[BESIDE_COUNT] = {
+    REDIS_KEY "admin", REDIS_KEY "links", REDIS_KEY "live", REDIS_KEY "r", REDIS_KEY "facts"};
 
 struct nodes {
     struct redis_read *read;
@@ -1057,6 +1057,15 @@ static struct str kept_node(struct nodes *nodes, const redisReply *reply)
     return text.at ? arena_str(nodes->read->op->arena, text) : STR("");
 }
 
+static void take_resources(struct nodes *nodes, struct store_node *node, struct str packed)
+{
+    struct str declared = STR("");
+
+    node->resources = STR("");
+    if (wire_resources_read(packed, &declared, &node->left) && beside_count(nodes) == BESIDE_COUNT)
+        node->resources = arena_str(nodes->read->op->arena, declared);
+}
+
 static bool take_beside(struct nodes *nodes, redisReply *const *replies, size_t count)
 {
     for (size_t kind = 0; kind < beside_count(nodes); kind++)
@@ -1069,6 +1078,7 @@ static bool take_beside(struct nodes *nodes, redisReply *const *replies, size_t 
         wire_live_read(redis_text(replies[BESIDE_LINKS]->element[i]),
                        redis_text(replies[BESIDE_LIVE]->element[i]), nodes->state.now_ms,
                        &node->live);
+        take_resources(nodes, node, redis_text(replies[BESIDE_RESOURCES]->element[i]));
         if (beside_count(nodes) == BESIDE_COUNT)
             node->facts = kept_node(nodes, replies[BESIDE_FACTS]->element[i]);
     }

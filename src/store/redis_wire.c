@@ -227,6 +227,7 @@ static void write_wait(struct wire *wire, const struct store_op *op)
     add_int(wire, bounds->account.jobs_max);
     add_int(wire, bounds->account.bytes_max);
     add_text(wire, bounds->account.name.at ? bounds->account.name : STR(""));
+    add_word(wire, bounds->keys ? "1" : "0");
 }
 
 static void write_due(struct wire *wire, const struct store_op *op)
@@ -236,7 +237,8 @@ static void write_due(struct wire *wire, const struct store_op *op)
 
 static void write_node_put(struct wire *wire, const struct store_op *op)
 {
-    char *flags = arena_raw(&wire->arena, 4);
+    char *flags = arena_raw(&wire->arena, 5);
+    struct resources resources;
     size_t len = 0;
 
     if (op->u.node_put.facts.at)
@@ -247,6 +249,8 @@ static void write_node_put(struct wire *wire, const struct store_op *op)
         flags[len++] = 'e';
     if (op->u.node_put.keeps_runs)
         flags[len++] = 'k';
+    if (op->u.node_put.resources.at)
+        flags[len++] = 'r';
     add_text(wire, op->node);
     add(wire, flags, len);
     add_int(wire, op->u.node_put.own);
@@ -256,6 +260,10 @@ static void write_node_put(struct wire *wire, const struct store_op *op)
     add_int(wire, op->u.node_put.if_epoch);
     if (op->u.node_put.facts.at)
         add_text(wire, op->u.node_put.facts);
+    if (op->u.node_put.resources.at)
+        add_text(wire, resources_parse(op->u.node_put.resources, &resources)
+                           ? op->u.node_put.resources
+                           : STR(WIRE_UNREADABLE));
     if (op->u.node_put.set_admin)
         add_text(wire, op->u.node_put.admin_reason);
 }
@@ -279,6 +287,31 @@ static void write_reset(struct wire *wire, const struct store_op *op)
 {
     add_text(wire, op->node);
     add_text(wire, op->u.breaker.type);
+}
+
+static void write_limit_set(struct wire *wire, const struct store_op *op)
+{
+    struct buf text = {0};
+
+    limit_write(&op->u.limit.limit, &text);
+    add_text(wire, op->u.limit.pattern);
+    add_text(wire, arena_str(&wire->arena, buf_view(&text)));
+    add_word(wire, op->u.limit.drop ? "1" : "0");
+    buf_free(&text);
+}
+
+static void write_limit_hold(struct wire *wire, const struct store_op *op)
+{
+    add_text(wire, op->u.limit.pattern);
+    add_int(wire, op->u.limit.hold_ms);
+    add_text(wire, op->u.limit.reason.at ? op->u.limit.reason : STR(""));
+}
+
+static void write_limits(struct wire *wire, const struct store_op *op)
+{
+    add_text(wire, op->u.limits.prefix.at ? op->u.limits.prefix : STR(""));
+    add_text(wire, op->u.limits.after.at ? op->u.limits.after : STR(""));
+    add_int(wire, (int64_t)op->u.limits.max);
 }
 
 /* Nobody is "". */
@@ -336,6 +369,9 @@ static const struct {
     [STORE_CALLBACK_DONE] = {.letter = "K", .write = write_callback},
     [STORE_BREAKERS] = {.letter = "B", .write = write_nothing},
     [STORE_BREAKER_RESET] = {.letter = "Z", .write = write_reset},
+    [STORE_LIMIT_SET] = {.letter = "A", .write = write_limit_set},
+    [STORE_LIMIT_HOLD] = {.letter = "H", .write = write_limit_hold},
+    [STORE_LIMITS] = {.letter = "Q", .write = write_limits},
     [STORE_TELL] = {.letter = "S", .write = write_tell},
     [STORE_LINK] = {.letter = "U", .write = write_link},
     [STORE_SEEN] = {.letter = "E", .write = write_seen},
@@ -466,6 +502,22 @@ static int small(int64_t value, int limit, bool *ok)
     return 0;
 }
 
+/* "0,1": a bit for each. */
+static bool read_gpus(struct str text, uint64_t *ret_gpus)
+{
+    uint64_t gpus = 0;
+
+    while (text.len) {
+        int64_t id;
+
+        if (!str_int(str_cut(&text, ','), &id) || id < 0 || id >= RESOURCES_GPU_IDS)
+            return false;
+        gpus |= UINT64_C(1) << id;
+    }
+    *ret_gpus = gpus;
+    return true;
+}
+
 bool wire_job_read(struct str packed, int64_t offset_ms, struct store_head *ret_head,
                    struct wire_job *ret_job)
 {
@@ -496,7 +548,8 @@ bool wire_job_read(struct str packed, int64_t offset_ms, struct store_head *ret_
     head.priority = (int)numbers[RECORD_JOB_priority];
     if (!str_copy(record.texts[RECORD_JOB_node], head.node, sizeof head.node) ||
         !str_copy(record.texts[RECORD_JOB_type], head.type, sizeof head.type) ||
-        !str_copy(record.texts[RECORD_JOB_reason], head.reason, sizeof head.reason) || !ok)
+        !str_copy(record.texts[RECORD_JOB_reason], head.reason, sizeof head.reason) ||
+        !read_gpus(record.texts[RECORD_JOB_gpus], &head.gpus) || !ok)
         return false;
     *ret_head = head;
     *ret_job = (struct wire_job){
@@ -569,6 +622,71 @@ bool wire_node_read(struct str packed, struct wire_node *ret_node)
     return ok;
 }
 
+/* A lease holds so much: "#0" is memory of a GPU, "!0" a whole one. */
+static void use(struct resources *resources, struct str name, int32_t amount)
+{
+    int64_t id = -1;
+
+    if (name.len > 1 && (name.at[0] == '#' || name.at[0] == '!'))
+        str_int((struct str){name.at + 1, name.len - 1}, &id);
+    for (size_t i = 0; i < resources->gpu_count; i++) {
+        if (resources->gpus[i].id != id)
+            continue;
+        if (name.at[0] == '#')
+            resources->gpus[i].used_mb = amount;
+        else
+            resources->gpus[i].whole = amount > 0;
+    }
+    for (size_t i = 0; i < resources->count; i++)
+        if (str_is(name, resources->items[i].name))
+            resources->items[i].used = amount;
+}
+
+bool wire_resources_read(struct str packed, struct str *ret_declared,
+                         struct resources_left *ret_left)
+{
+    const char *end = packed.len ? memchr(packed.at, '\0', packed.len) : NULL;
+    struct str declared = {packed.at, end ? (size_t)(end - packed.at) : 0};
+    struct str sums;
+    struct resources resources;
+
+    if (!declared.len || !resources_parse(declared, &resources))
+        return false;
+    sums = (struct str){end + 1, packed.len - declared.len - 1};
+    while (sums.len) {
+        struct str numbers = str_cut(&sums, ',');
+        struct str name = str_cut(&numbers, '=');
+        struct str reserved = str_cut(&numbers, '/');
+        int64_t values[2];
+
+        if (!str_int(reserved, &values[0]) || !str_int(numbers, &values[1]))
+            return false;
+        use(&resources, name, (int32_t)(values[0] + values[1]));
+    }
+    *ret_declared = declared;
+    resources_left(&resources, ret_left);
+    return true;
+}
+
+/* What lua/needs.lua tells of a node's resources; *ret_rest is what is behind it. */
+static bool read_left(struct str packed, struct resources_left *ret_left, struct str *ret_rest)
+{
+    struct bytes from = bytes_of(packed);
+    struct resources_left left = {.count = (uint8_t)take(&from, 1),
+                                  .gpu_count = (uint8_t)take(&from, 1)};
+
+    left.shared = (uint32_t)take(&from, 4);
+    if (left.count > RESOURCES_MAX || left.gpu_count > RESOURCES_GPUS_MAX)
+        return false;
+    for (size_t i = 0; i < left.count; i++)
+        left.left[i] = (int32_t)take(&from, 4);
+    for (size_t i = 0; i < left.gpu_count; i++)
+        left.gpu_left[i] = (int32_t)take(&from, 4);
+    *ret_left = left;
+    *ret_rest = (struct str){(const char *)from.at, from.left};
+    return !from.short_of;
+}
+
 /* The beginning of a node's record; *ret_rest is what is behind it. */
 static bool read_counts(struct str packed, struct lease_node *ret_counts, struct str *ret_rest)
 {
@@ -578,6 +696,13 @@ static bool read_counts(struct str packed, struct lease_node *ret_counts, struct
         return false;
     *ret_rest = record.rest;
     return true;
+}
+
+/* Counters, and behind them what is left of the node's resources if it has any. */
+static bool read_node_counts(struct store_op *op, struct str packed)
+{
+    return read_counts(packed, &op->counts, &packed) &&
+           (!packed.len || read_left(packed, &op->left, &packed));
 }
 
 /* A record goes with the id of its job before it. */
@@ -607,12 +732,26 @@ static int64_t number(const redisReply *answer, size_t at)
 static bool read_rest(struct store_op *op, struct bytes *from, int64_t offset_ms,
                       struct wire_job *ret_job)
 {
-    bool has_counts = take(from, 1) == '1';
+    uint64_t mark = take(from, 1); /* '1': counters, '2': and what is left of resources */
     struct str rest = {(const char *)from->at, from->left};
 
-    if (from->short_of || (has_counts && !read_counts(rest, &op->counts, &rest)))
+    if (from->short_of || (mark != '0' && !read_counts(rest, &op->counts, &rest)) ||
+        (mark == '2' && !read_left(rest, &op->left, &rest)))
         return false;
     return rest.len == 0 || read_job(rest, offset_ms, &op->head, ret_job);
+}
+
+static struct limit_block take_block(struct bytes *from)
+{
+    struct limit_block block = {
+        .why = (enum limit_why)take_small(from, LIMIT_WHY_COUNT),
+        .key = take_small(from, DEMAND_KEYS_MAX),
+    };
+
+    block.limit = (int32_t)take(from, 4);
+    block.used = (int32_t)take(from, 4);
+    block.retry_ms = (int64_t)take(from, 6);
+    return block;
 }
 
 static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
@@ -627,8 +766,12 @@ static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
         take(from, 1);
     op->u.put.chosen = (int)take(from, 1) - 1;
     tried = (size_t)take(from, 1);
-    if (op->verb != STORE_RESERVE)
+    op->u.put.block = (struct limit_block){0};
+    if (op->verb != STORE_RESERVE) {
+        if (op->err == ERR_LIMITED)
+            op->u.put.block = take_block(from);
         return read_rest(op, from, offset_ms, &job);
+    }
     if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
         return false;
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
@@ -640,6 +783,8 @@ static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
         if (i < tried)
             op->u.put.candidates[i].why = (enum lease_reason)why;
     }
+    if (op->err == ERR_LIMITED)
+        op->u.put.block = take_block(from);
     return read_rest(op, from, offset_ms, &job);
 }
 
@@ -678,7 +823,20 @@ static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_
     bool duplicate = take(from, 1);
     uint64_t ended = take(from, 1); /* 1: a lease; 2: that of a job that was cancelled before */
     int event = take_small(from, BREAKER_RECOVERED + 1);
+    int freed = take_small(from, DEMAND_KEYS_MAX + 1);
     struct wire_job job = {0};
+
+    op->u.settle.freed_count = (uint8_t)freed;
+    for (int i = 0; i < freed; i++) {
+        size_t len = (size_t)take(from, 1);
+        struct str key = {(const char *)from->at, len};
+
+        if (from->left < len)
+            return false;
+        op->u.settle.freed[i] = str_hash(key);
+        from->at += len;
+        from->left -= len;
+    }
 
     op->u.settle.duplicate = duplicate;
     op->u.settle.ended_lease = ended > 0;
@@ -815,10 +973,83 @@ static bool read_breakers(struct store_op *op, const redisReply *answer)
     return true;
 }
 
+static bool read_wait(struct store_op *op, const redisReply *answer)
+{
+    struct bytes from = bytes_of(redis_text(part(answer, 3)));
+
+    op->u.wait.block = (struct limit_block){0};
+    if (op->err == ERR_LIMITED)
+        op->u.wait.block = take_block(&from);
+    return !from.short_of;
+}
+
+static int by_pattern(const void *a, const void *b)
+{
+    const struct store_limit *left = a;
+    const struct store_limit *right = b;
+
+    return str_cmp(left->pattern, right->pattern);
+}
+
+static bool read_rules(struct store_op *op, const redisReply *list)
+{
+    size_t count = list->elements / 2;
+    struct store_limit *rules = arena_array(op->arena, struct store_limit, count);
+
+    for (size_t i = 0; i < count; i++) {
+        rules[i].pattern = arena_str(op->arena, redis_text(list->element[2 * i]));
+        if (!limit_parse(redis_text(list->element[2 * i + 1]), &rules[i].limit))
+            return false;
+    }
+    qsort(rules, count, sizeof *rules, by_pattern);
+    op->u.limits.rules = rules;
+    op->u.limits.rule_count = count;
+    return true;
+}
+
+/* Of each: key, pattern, leases, jobs that wait, starts, how long it is held yet, and why. */
+static bool read_limit_keys(struct store_op *op, const redisReply *list)
+{
+    struct store_limit_key *keys = arena_array(op->arena, struct store_limit_key, list->elements);
+
+    for (size_t i = 0; i < list->elements; i++) {
+        const redisReply *item = list->element[i];
+
+        if (item->type != REDIS_REPLY_ARRAY || item->elements != 7)
+            return false;
+        keys[i] = (struct store_limit_key){
+            .key = arena_str(op->arena, redis_text(part(item, 0))),
+            .in_flight = (int32_t)number(item, 2),
+            .waiting = (int32_t)number(item, 3),
+            .started = (int32_t)number(item, 4),
+            .hold_ms = number(item, 5),
+            .hold_reason = arena_str(op->arena, redis_text(part(item, 6))),
+        };
+        if (redis_text(part(item, 1)).len)
+            keys[i].pattern = arena_str(op->arena, redis_text(part(item, 1)));
+    }
+    op->u.limits.keys = keys;
+    op->u.limits.key_count = list->elements;
+    return true;
+}
+
+static bool read_limits(struct store_op *op, const redisReply *answer)
+{
+    const redisReply *rules = part(answer, 4);
+    const redisReply *keys = part(answer, 5);
+
+    if (!keys || rules->type != REDIS_REPLY_ARRAY || keys->type != REDIS_REPLY_ARRAY)
+        return false;
+    op->u.limits.version = number(answer, 3);
+    op->u.limits.more = number(answer, 6) > 0;
+    return read_rules(op, rules) && read_limit_keys(op, keys);
+}
+
 /* What a verb answers beyond its error, the head and the counters. */
 static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
     [STORE_RENEW] = read_renew,       [STORE_DUE] = read_due,   [STORE_NODE_PUT] = read_node_put,
-    [STORE_BREAKERS] = read_breakers, [STORE_TELL] = read_tell,
+    [STORE_BREAKERS] = read_breakers, [STORE_TELL] = read_tell, [STORE_WAIT] = read_wait,
+    [STORE_LIMITS] = read_limits,
 };
 
 static bool is_packed(enum store_verb verb)
@@ -850,6 +1081,7 @@ static bool read_fast(struct store_op *op, struct str counts, struct str packed,
         if (op->u.put.candidate_count == 0)
             return false;
         op->u.put.duplicate = op->u.put.probe = false;
+        op->u.put.block = (struct limit_block){0};
         op->u.put.chosen = 0;
         for (size_t i = 0; i < op->u.put.candidate_count; i++)
             op->u.put.candidates[i].tried = i == 0;
@@ -858,11 +1090,11 @@ static bool read_fast(struct store_op *op, struct str counts, struct str packed,
         op->u.settle.duplicate = op->u.settle.stopped = false;
         op->u.settle.ended_lease = op->verb == STORE_FINISH;
         op->u.settle.breaker = BREAKER_NO_EVENT;
+        op->u.settle.freed_count = 0;
         if (op->verb == STORE_FINISH)
             op->record = (struct store_record){0};
     }
-    return read_counts(counts, &op->counts, &counts) &&
-           wire_job_read(packed, offset_ms, &op->head, &job);
+    return read_node_counts(op, counts) && wire_job_read(packed, offset_ms, &op->head, &job);
 }
 
 /* The counters of a node, which begin with their format, and not the answer of a verb. */
@@ -883,7 +1115,7 @@ static bool read_list(struct store_op *op, const redisReply *answer, int64_t off
     op->err = errors[code];
     op->head.id = 0;
     if ((head.at && !read_job(head, offset_ms, &op->head, &job)) ||
-        (counts.at && !read_counts(counts, &op->counts, &counts)))
+        (counts.at && !read_node_counts(op, counts)))
         return false;
     if (op->err == ERR_TOO_LATE || !readers[op->verb])
         return true;
@@ -897,6 +1129,7 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
 
     if (!answer)
         return false;
+    op->left = (struct resources_left){0};
     if (answer->type == REDIS_REPLY_STRING) {
         if (!is_packed(op->verb))
             return false;

@@ -47,13 +47,17 @@ static_assert((int)FORMAT_NEWEST < (int)WIRE_ANSWER_MARK, "a record begins with 
     ROW(CONFLICT)                                                                                  \
     ROW(QUEUES_FULL)                                                                               \
     ROW(QUOTA_WAITING)                                                                             \
-    ROW(QUOTA_BYTES)
+    ROW(QUOTA_BYTES)                                                                               \
+    ROW(LIMITED)
 
 #define WIRE_ERROR_NUMBER(name) WIRE_ERR_##name,
 enum { WIRE_ERRORS(WIRE_ERROR_NUMBER) WIRE_ERROR_COUNT };
 
 /* The longest time the library knows; later than that is for ever. */
 #define WIRE_FOREVER INT64_C(99999999999999)
+
+/* Sent for a text that cannot be read: the verb refuses it. */
+#define WIRE_UNREADABLE "?"
 
 /* Arguments; their texts are borrowed. */
 struct wire_list {
@@ -141,5 +145,8 @@ struct wire_state {
 };
 bool wire_state_read(struct str state, struct wire_state *ret_state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
+/* Out of `r`: what a node declares, borrowed, and what is left of it. False: it has nothing. */
+bool wire_resources_read(struct str packed, struct str *ret_declared,
+                         struct resources_left *ret_left);
 
 #endif

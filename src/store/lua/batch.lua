@@ -36,7 +36,7 @@ end
 function readers.W()
   return {job = text(), attempt = number(), lane = text(), priority = number(), wait = number(),
     lane_max = number(), all_max = number(), bytes = number(), jobs_max = number(), bytes_max = number(),
-    account = text()}
+    account = text(), bounds_keys = text() == '1'}
 end
 
 function readers.D()
@@ -48,6 +48,7 @@ function readers.M()
   local flags = text()
   op.own, op.health, op.max, op.admin, op.if_epoch = number(), number(), number(), number(), number()
   if has(flags, 'f') then op.facts = text() end
+  if has(flags, 'r') then op.resources = text() end
   op.set_admin, op.new_epoch, op.keeps_runs = has(flags, 'a'), has(flags, 'e'), has(flags, 'k')
   op.admin_reason = op.set_admin and text() or ''
   return op
@@ -67,6 +68,18 @@ end
 
 function readers.Z()
   return {node = text(), type = text()}
+end
+
+function readers.A()
+  return {pattern = text(), limit = text(), drop = text() == '1'}
+end
+
+function readers.H()
+  return {pattern = text(), hold = number(), reason = text()}
+end
+
+function readers.Q()
+  return {prefix = text(), after = text(), max = number()}
 end
 
 function readers.I()
@@ -115,7 +128,7 @@ local function unit_new(now, gen)
     open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
     grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
     unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, owes = false, noted = false,
-    tidied = false, lost = 0, moved = false,
+    tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', lease_round = 0, lane_round = 0,
   }, LAZY)
   layout.state.begin(unit)
   return unit
@@ -286,12 +299,14 @@ local function end_batch(count)
   if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
   if U.tidied or kept.owes >= LIMIT.OWED then owed.settle() else write_holds() end
+  if U.touched then resources.write() end
   write_nodes()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end
     if next(U.dirty_idems) then write_idems() end
     if next(U.callbacks) then write_callbacks() end
     lanes.write()
+    limits.write()
     publish_nodes()
     lanes.publish()
   end

@@ -13,7 +13,8 @@ local function recount_of(n)
   if not r or r.node ~= n.id or r.epoch ~= n.epoch or r.runs_from ~= n.runs_from then
     r = {
       node = n.id, epoch = n.epoch, runs_from = n.runs_from, cursor = '0', counted = {},
-      reserved = 0, running = 0, apart = 0,
+      reserved = 0, running = 0, apart = 0, wide = {reserved = 0, running = 0, apart = 0},
+      sums = {reserved = {}, running = {}},
     }
     kept.recount = r
   end
@@ -30,18 +31,22 @@ local function audit_lease(n, r, id, value)
   elseif kind and value ~= stamps.value(j) then
     holds_of(n.id)[id], is_wrong = stamps.value(j), true
   end
-  recount.set(r, id, kind)
+  recount.set(r, id, kind, j)
+  if j and j.lease ~= NONE then limits.count_lease(j) end
   return is_wrong and 1 or 0
 end
 
 -- All are counted: the counters of the node are put right. Answers how many were wrong.
 local function audit_counters(n, r)
-  local reserved, running, apart, repairs = r.reserved, r.running + r.apart, r.apart, 0
+  local wide = r.wide.running + r.wide.apart
+  local reserved, running, apart = r.reserved + r.wide.reserved, r.running + r.apart + wide, r.apart
+  local repairs = resources.put_right(n, r.sums.reserved, r.sums.running)
   if reserved ~= n.reserved then repairs = repairs + 1 end
   if running ~= n.running then repairs = repairs + 1 end
   if apart ~= n.apart then repairs = repairs + 1 end
+  if wide ~= n.wide then repairs = repairs + 1 end
   if repairs > 0 then
-    n.reserved, n.running, n.apart = reserved, running, apart
+    n.reserved, n.running, n.apart, n.wide = reserved, running, apart, wide
     node_changed(n)
   end
   return repairs
@@ -78,6 +83,7 @@ function audit()
     if not is_last then break end
     if id == page[2][at + 1] then at = at + 2 end
   end
+  if at >= #page[2] and page[1] == '0' then U.lease_round = U.lease_round + 1 end -- see limit.lua
   cursor_set('audit', at < #page[2] and cursor .. ' ' .. at / 2 or page[1])
   return slots, leases
 end
@@ -274,6 +280,7 @@ function verbs.T(op)
     more = rewrite()
     slots, leases = audit()
     wrong = lanes.audit()
+    slots = slots + limits.tidy()
   end
   if op.whole or U.full > 0 then memory_look() end
   return {ERR.OK, false, false, more, purge(op.jobs_max), U.full, slots, leases, wrong} -- as enum store_rule

@@ -76,17 +76,17 @@ local function put_fast(k, letter, rest)
   return {
     verb = letter, job = job_of(k), ttl = ttl, callback = callback == 1, timeout = timeout, owner = owner, max = max,
     type = sub(term, type_at), attempt = 1, hold = 0, has_spec = 1, has_idem = 0, not_after = not_after,
-    nodes = nil, spares = nil, spec = nil,
+    nodes = nil, spares = nil, spec = nil, demand = '',
   }, from
 end
 
 local function put_long(k, letter, rest)
-  local last, has_spec, has_idem, attempt, hold, ttl, callback, timeout, owner, max, not_after, type, from =
+  local last, has_spec, has_idem, has_demand, attempt, hold, ttl, callback, timeout, owner, max, not_after, type, from =
     unpack_struct(PACKED.PUT_REST .. 'Bc0', rest)
   return {
     verb = letter, job = job_of(k), last = last == 1, has_spec = has_spec, has_idem = has_idem, attempt = attempt,
     hold = hold, ttl = ttl, callback = callback == 1, timeout = timeout, owner = owner, max = max,
-    not_after = not_after, type = type, nodes = nil, spares = nil, spec = nil,
+    not_after = not_after, type = type, nodes = nil, spares = nil, spec = nil, demand = has_demand == 1 and text() or '',
   }, from
 end
 
@@ -98,8 +98,10 @@ local function put_op(k, letter, code, rest)
   for i = 2, count do op.spares[i], op.nodes[i], from = unpack_struct(PACKED.NODE_REST .. 'Bc0', rest, from) end
   if letter == 'P' then
     op.lane, from = unpack_struct('c8', rest, from)
-    op.priority, op.wait, op.lane_max, op.all_max, op.bytes, op.jobs_max, op.bytes_max, op.account =
+    local keys
+    op.priority, op.wait, op.lane_max, op.all_max, op.bytes, op.jobs_max, op.bytes_max, keys, op.account =
       unpack_struct(PACKED.WAIT_REST .. 'Bc0', rest, from)
+    op.bounds_keys = keys == 1
   end
   if op.has_spec == 1 then op.spec = text() end
   if has_more[code] then op.session, op.pool, op.lang_pair = text(), text(), text() end
@@ -124,11 +126,11 @@ end
 
 local function finish_op(k, letter, code, rest)
   local has_node, has_reason, left, want_record, speaks = 1, 0, 0, 0, 1
-  local attempt, outcome, owner, hold, not_after = firsts[k], OUTCOME.DONE, 0, 0, nil
+  local attempt, outcome, owner, hold, has_hold_key, hold_key_ms, not_after = firsts[k], OUTCOME.DONE, 0, 0, 0, 0, nil
   if is_fast[code] then
     not_after = unpack_struct(PACKED.BOUND, rest)
   else
-    has_node, attempt, not_after, outcome, has_reason, left, want_record, speaks, owner, hold =
+    has_node, attempt, not_after, outcome, has_reason, left, want_record, speaks, owner, hold, has_hold_key, hold_key_ms =
       unpack_struct(PACKED.FINISH_REST, rest)
   end
   return {
@@ -136,6 +138,7 @@ local function finish_op(k, letter, code, rest)
     hold = hold, left = left == 1, want_record = want_record == 1, speaks = speaks == 1,
     node = has_node == 1 and nodes[k] or nil, result = has_more[code] and text() or nil,
     reason = has_reason == 1 and text() or '', reason_json = has_reason == 1 and text() or 'null',
+    hold_key = has_hold_key == 1 and text() or nil, hold_key_ms = hold_key_ms,
   }
 end
 
@@ -170,7 +173,7 @@ local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
 local has_holds -- has any of them `taken` or `ended`?
 local job, node_of -- the layouts that are written
-local LEASE, ABOUT, EPOCH, TEXTS -- where these begin in the record of a job
+local LEASE, ABOUT, EPOCH, TEXTS, NODE -- where these begin in the record of a job without a demand, which would be the first text
 local EPOCH_BYTES = 4
 local SAME_REST -- of a row that may be fast: no bound in time, and no candidate but the first
 
@@ -276,9 +279,9 @@ local function keep_job(id, n)
   columns.ask()
   local packed = raw[id]
   if not packed or byte(packed) ~= layout.format or (touched and U.jobs[id] ~= nil) then return nil end
-  local behind = TEXTS + #n.id + 1
+  local behind = NODE + #n.id + 1
   if byte(packed, LEASE) == NONE or sub(packed, EPOCH, EPOCH + EPOCH_BYTES - 1) ~= n.epoch_text or
-    sub(packed, TEXTS, behind - 1) ~= n.id .. '\0' then
+    byte(packed, TEXTS) ~= 0 or sub(packed, NODE, behind - 1) ~= n.id .. '\0' then
     return nil
   end
   local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, TEXTS - 1) .. sub(packed, behind)
@@ -293,15 +296,16 @@ end
 local function counts_text(n, counts)
   local text = n.texts[counts]
   if not text then
-    text = node_of.counts(n.health, floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits
+    text = node_of.counts(n.health, floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits .. n.left
     n.texts[counts] = text
   end
   return text
 end
 
-local function texts_of(health, limits)
-  local texts = kept.counts[health .. limits] or {}
-  kept.counts[health .. limits] = texts
+local function texts_of(health, limits, left)
+  local name = health .. limits .. left
+  local texts = kept.counts[name] or {}
+  kept.counts[name] = texts
   return texts
 end
 
@@ -319,7 +323,8 @@ local function keep_node(node)
   end
   n.counts, n.room = ONE_RESERVED * n.reserved + ONE_RUNNING * n.running, lease_room(n)
   n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
-  n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}, {}
+  n.left = resources.left(n)
+  n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits, n.left), stamps.epoch(n.epoch), {}, {}
   n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
   n.owed = kept.owed[node] or {count = 0}
   kept.owed[node], known[node] = n.owed, n
@@ -331,7 +336,7 @@ function columns.node_text(n)
   local counts = n.counts
   local record = n.records[counts]
   if not record then
-    record = counts_text(n, counts) .. n.facts
+    record = sub(counts_text(n, counts), 1, -1 - #n.left) .. n.facts
     n.records[counts] = record
   end
   return record
@@ -520,8 +525,8 @@ end
 -- The record of a job that began on one node as it is on another, behind its head.
 local function back_of(n, way, kind)
   local record = way.record
-  local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. sub(record, EPOCH + EPOCH_BYTES, TEXTS - 1) .. n.id ..
-    sub(record, TEXTS + #way.node)
+  local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. sub(record, EPOCH + EPOCH_BYTES, NODE - 1) .. n.id ..
+    sub(record, NODE + #way.node)
   n.backs[terms[kind]] = back
   return back
 end
@@ -675,6 +680,7 @@ function columns.use(new)
   job, node_of = new.job, new.node
   SAME_REST = pack(PACKED.BOUND, 0) .. pack(PACKED.COUNT_REST, 0, 1)
   LEASE, ABOUT, EPOCH, TEXTS = job.at.lease, job.from.about, job.at.epoch, job.from.texts
+  NODE = TEXTS + 1
   steps_begin()
 end
 

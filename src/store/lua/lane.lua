@@ -2,7 +2,6 @@
 -- the smaller id; `lanes` has the lanes in which any job stands, by their number. A lane is the eight bytes of
 -- that number here, as a record has them: Lua's numbers are too short. Their names are its hexadecimal digits.
 local lanes = {}
-local cursor_get, cursor_set -- where a chore goes on the next time: breaker.lua
 do
 
 local AUDIT_MAX, AUDIT_LANES = 256, 16 -- jobs and lanes one call looks at
@@ -89,6 +88,7 @@ function lanes.leave(j)
   moved(name, 0 - call('ZREM', KEY .. 'q:' .. name, j.id))
   account_leave(j.id)
   lane_forget(name)
+  limits.leave(j)
   j.lane, j.priority = NO_LANE, 0
 end
 
@@ -101,6 +101,7 @@ function lanes.enter(j, op)
   account_enter(j.id, op)
   if call('ZCARD', key) == 1 then call('ZADD', KEY .. 'lanes', 0, name) end
   if call('ZRANK', key, j.id) < LIMIT.LANE_TOLD then U.fronts[#U.fronts + 1] = name .. ' ' .. priority .. ' ' .. j.id end
+  limits.enter(j)
   j.lane, j.priority = op.lane, priority
 end
 
@@ -123,7 +124,10 @@ local function audited()
   if cursor ~= '0' and name then return name, cursor end
   local after = call('ZRANGEBYLEX', KEY .. 'lanes', name and '(' .. name or '-', '+', 'LIMIT', 0, 1)[1]
   count_on(not name, after)
-  if name and not after then cursor_set('lanes', '0') end
+  if not after then
+    cursor_set('lanes', '0')
+    U.lane_round = U.lane_round + 1 -- see limit.lua
+  end
   return after, '0'
 end
 
@@ -142,6 +146,8 @@ local function audit_lane()
     if not j or j.lane == NO_LANE or name_of(j.lane) ~= name then
       moved(name, 0 - call('ZREM', KEY .. 'q:' .. name, ids[i]))
       wrong = wrong + 1
+    else
+      limits.count_waiting(j)
     end
   end
   lane_forget(name)

@@ -39,22 +39,25 @@ end
 
 -- A store that was emptied while nodes were at work. For a while, runs that nodes list are taken
 -- back as what they are, and a node gets nothing new before it has listed its runs, or had the time.
+local recover_begin, is_recovering, is_held
+do -- Lua has room for 200 locals
 local RECOVER_MS, RECOVER_NODE_MS = 60000, 15000
 
-local function recover_begin()
+function recover_begin()
   U.recover_until = U.now + RECOVER_MS
   call('DEL', KEY .. 'heard')
 end
 
 -- May nodes hold what this store does not know? It was emptied, or whoever calls had another master
 -- a while ago: what that one acknowledged last may never have come here.
-local function is_recovering()
+function is_recovering()
   return U.moved or U.now < U.recover_until
 end
 
-local function is_held(n)
+function is_held(n)
   return U.now < U.recover_until and U.now - n.registered < RECOVER_NODE_MS and
     call('HEXISTS', KEY .. 'heard', n.id) == 0
+end
 end
 
 -- How many slots of it are free; less than none if it takes nothing.
@@ -63,11 +66,11 @@ local function lease_room(n)
   return n.max - n.running - n.reserved
 end
 
--- Why this node does not take it; OK when it does. `spare` slots are kept for others.
-local function lease_check(n, spare)
+-- Why this node does not take it, which needs so many slots; OK when it does. `spare` slots are kept for others.
+local function lease_check(n, spare, slots)
   if n.health ~= HEALTH.READY or is_held(n) then return WHY.NOT_READY end
   if n.max <= 0 then return WHY.NO_CAPACITY end
-  return lease_room(n) > spare and WHY.OK or WHY.FULL
+  return lease_room(n) >= spare + slots and WHY.OK or WHY.FULL
 end
 
 -- A face-to-face job, of whatever namespace.
@@ -195,12 +198,14 @@ function stamps.close(n)
   local eras = n.rest
   if #eras >= ERAS_MAX * ERA_BYTES then eras = sub(eras, ERA_BYTES + 1) end
   n.rest = eras .. pack(ERA, n.epoch, n.task_until, n.f2f_until)
-  n.apart, n.task_until, n.f2f_until = 0, 0, 0
+  n.apart, n.wide, n.task_until, n.f2f_until = 0, 0, 0, 0
 end
 end
 
 local function lease_take(n, j, ttl)
-  n.reserved = n.reserved + 1
+  n.reserved = n.reserved + demands.slots(j)
+  resources.take(n, j)
+  limits.begin(j)
   holds_of(n.id)[j.id] = stamps.APART
   node_changed(n)
   j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.clock, ttl)
@@ -208,20 +213,25 @@ end
 
 -- It was acknowledged; its term is known. Whoever calls places it.
 function stamps.run(n, j)
-  n.reserved, n.running, n.apart = n.reserved - 1, n.running + 1, n.apart + 1
+  local slots = demands.slots(j)
+  n.reserved, n.running, n.apart, n.wide = n.reserved - slots, n.running + slots, n.apart + 1, n.wide + slots - 1
+  resources.run(n, j)
   j.lease, j.apart = RUNNING_LEASE, true
   holds_of(n.id)[j.id] = stamps.APART
   stamps.grace(j)
   node_changed(n)
 end
 
--- Ends it whatever it is; one that counts nowhere moves no counter.
+-- Ends it whatever it is; one that counts nowhere moves no counter of its node, but its keys are free only now.
 local function lease_end(n, j)
   if not is_orphaned(j) then
-    if j.lease == RESERVED_LEASE and n.reserved > 0 then n.reserved = n.reserved - 1 end
-    if j.lease == RUNNING_LEASE and n.running > 0 then n.running = n.running - 1 end
-    if j.lease == RUNNING_LEASE and j.apart and n.apart > 0 then n.apart = n.apart - 1 end
+    local slots = demands.slots(j)
+    if j.lease == RESERVED_LEASE then n.reserved = math.max(0, n.reserved - slots) end
+    if j.lease == RUNNING_LEASE then n.running, n.wide = math.max(0, n.running - slots), math.max(0, n.wide - slots + 1) end
+    if j.lease == RUNNING_LEASE and j.apart then n.apart = math.max(0, n.apart - 1) end
+    resources.give(n, j)
   end
+  limits.finish(j)
   j.lease, j.apart = NONE, false
 end
 

@@ -31,6 +31,7 @@ local function take_facts(n, op)
   local changed = n.own ~= own or n.health ~= health or n.max ~= max
   n.own, n.health, n.max = own, health, max
   if op.facts and text_set('facts', n.id, op.facts) then changed = true end
+  if op.resources and resources.declare(n, op.resources) then changed = true end
   if op.set_admin then
     if n.admin ~= admin then
       n.admin = admin
@@ -45,6 +46,7 @@ end
 -- that is lost that is only what it never acknowledged: the rest may still run there.
 local function begin_epoch(n, keeps_runs)
   n.epoch, n.reserved = n.epoch + 1, 0
+  resources.begin_epoch(n, keeps_runs)
   if not keeps_runs then
     stamps.close(n)
     n.running, n.runs_from = 0, n.epoch
@@ -85,6 +87,7 @@ local function put_answer(err, n, created)
 end
 
 function verbs.M(op)
+  if op.resources == PACKED.UNREADABLE then return put_answer(ERR.BAD_FIELD) end
   local n = node_get(op.node)
   local created = false
   if not (n and n.known) then
@@ -117,6 +120,7 @@ function verbs.X(op)
   if not (n and n.known) then return {ERR.NOT_FOUND, false, false} end
   local counts = node_counts(n)
   n.known, n.health, n.admin = false, 0, 0
+  resources.declare(n, '')
   for _, name in ipairs({'facts', 'admin', 'links', 'live'}) do call('HDEL', KEY .. name, n.id) end
   node_changed(n)
   if not has_leases(n.id) then U.nodes[n.id] = false end
@@ -269,7 +273,7 @@ end
 local function renew_listed(n, op)
   local each, counts, unknown = stamps.may_be_over(n), epochs_of(n), {}
   local listed, count, alone = sort_runs(n, op, counts, each, unknown)
-  local others = n.running - n.apart - count
+  local others = n.running - n.wide - n.apart - count -- runs, and not their slots
   if not each and others > count then
     for _, i in pairs(listed) do alone[#alone + 1] = i end
   elseif not each and count > 0 then

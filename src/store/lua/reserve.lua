@@ -5,7 +5,9 @@ end
 
 -- What an answer tells of the node's counters, and of the job.
 local function counts_and_head(answer)
-  return (answer.node and '1' .. node_counts(answer.node) or '0') .. (answer.job and head_of(answer.job) or '')
+  local n = answer.node
+  local mark = not n and '0' or n.stocked and '2' or '1'
+  return mark .. (n and node_counts(n) or '') .. (answer.job and head_of(answer.job) or '')
 end
 
 local keys = {} -- Idempotency-Keys
@@ -63,7 +65,7 @@ local function first_answer(j, node)
   first.state = node ~= '' and DISPATCHED or NEW
   first.attempt, first.lease, first.due, first.ended = 1, NONE, 0, 0
   first.lane, first.priority = NO_LANE, 0
-  first.reason, first.node, first.packed = '', node, nil
+  first.reason, first.node, first.gpus, first.packed = '', node, '', nil
   return first
 end
 
@@ -89,7 +91,7 @@ end
 local function may_create(op, answer)
   if op.job == '' or op.attempt > 1 or not op.spec then
     answer.err = ERR.NOT_FOUND
-  elseif op.max < 1 or op.max > ATTEMPTS_MAX or #op.type > LIMIT.TYPE then
+  elseif op.max < 1 or op.max > ATTEMPTS_MAX or #op.type > LIMIT.TYPE or op.demand == PACKED.UNREADABLE then
     answer.err = ERR.BAD_FIELD
   elseif U.full == FULL then
     answer.err = ERR.STORE_FULL
@@ -105,7 +107,7 @@ function job_new(id, about)
     updated = U.now, dispatched = 0, acked = 0, ended = 0, due = 0, timeout = about.timeout,
     timed = about.timeout > 0 and 1 or 0,
     run_until = 0, filed = 0, node = '', type = about.type, reason = '', result = '',
-    lane = NO_LANE, priority = 0,
+    lane = NO_LANE, priority = 0, demand = about.demand or '', gpus = '',
   }
   job_beside(j, ':s', about.spec)
   U.jobs[id] = j
@@ -151,11 +153,18 @@ end
 local function placed_answer(answer)
   local why = answer.why or ''
   return char(ANSWER + answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
-    counts_and_head(answer)
+    (answer.block and limits.block_text(answer.block) or '') .. counts_and_head(answer)
+end
+
+-- What keeps a job with this demand, which stands in the lane `from`, from waiting in that of `op`.
+local function refusal(op, from, demand)
+  local err, block = lanes.refusal(from, op), nil
+  if err == ERR.OK and from == NO_LANE and op.bounds_keys then block = limits.queue_block(demand) end
+  return block and ERR.LIMITED or err, block
 end
 
 local function may_wait(op, answer)
-  if op.lane ~= NO_LANE then answer.err = lanes.refusal(NO_LANE, op) end
+  if op.lane ~= NO_LANE then answer.err, answer.block = refusal(op, NO_LANE, op.demand) end
   return answer.err == ERR.OK
 end
 
@@ -184,15 +193,15 @@ local function may_start(j, attempt)
 end
 
 function verbs.W(op)
-  local j, err = job_get(op.job), ERR.OK
+  local j, err, block = job_get(op.job), ERR.STALE, nil
   if not j then return {ERR.NOT_FOUND, false, false} end
-  if may_start(j, op.attempt) then err = lanes.refusal(j.lane, op) else err = ERR.STALE end
+  if may_start(j, op.attempt) then err, block = refusal(op, j.lane, j.demand) end
   if err == ERR.OK then
     lanes.enter(j, op)
     j.due, j.updated = later(U.clock, op.wait), U.now
     job_place(j)
   end
-  return {err, head_of(j), false}
+  return {err, head_of(j), false, block and limits.block_text(block)}
 end
 
 -- The same reserve again: what it got the first time.
@@ -215,13 +224,18 @@ local function may_reserve(op, j, answer)
   return false
 end
 
--- The first candidate with a free slot and a breaker that lets this type through.
-local function first_fit(op, type, answer)
-  local why = ''
+-- The first candidate with enough slots, all that the job needs, and a breaker that lets this type through. Answers it with the GPUs
+-- that the job gets, and the breaker if this is its probe.
+local function first_fit(op, type, demand, answer)
+  local why, d = '', demands.parse(demand)
   for i = 1, #op.nodes do
     local n = node_get(op.nodes[i])
-    local reason, probe = WHY.NOT_READY, nil
-    if n and n.known then reason = lease_check(n, op.spares[i]) end
+    local reason, probe, gpus = WHY.NOT_READY, nil, ''
+    if n and n.known then reason = lease_check(n, op.spares[i], d.slots) end
+    if reason == WHY.OK and d.is_more then
+      gpus = resources.fit(n, d)
+      if not gpus then reason = WHY.RESOURCES end
+    end
     if reason == WHY.OK then
       local allowed
       allowed, probe = breaker_allows(op.nodes[i], type, op.last)
@@ -230,7 +244,7 @@ local function first_fit(op, type, answer)
     why = why .. reason
     if reason == WHY.OK then
       answer.chosen, answer.why = i - 1, why
-      return n, probe
+      return n, gpus, probe
     end
   end
   answer.why = why
@@ -239,13 +253,13 @@ end
 
 -- Reserved and, as far as the record goes, sent: DISPATCHED is the intent, written before anything
 -- leaves.
-local function start(op, j, n)
+local function start(op, j, n, gpus)
   lanes.leave(j)
   if j.state ~= SELECTING then
     j.state, j.attempt = job_step(j.state, j.attempt, j.max, j.node, 'select', 0, nil)
   end
   j.state = DISPATCHED
-  j.node, j.reason, j.owner = n.id, '', op.owner
+  j.node, j.gpus, j.reason, j.owner = n.id, gpus, '', op.owner
   j.dispatched, j.acked, j.updated, j.run_until = U.now, 0, U.now, 0
   lease_take(n, j, op.ttl)
   job_place(j)
@@ -270,14 +284,20 @@ function rules.R(op)
   local j = job_get(op.job)
   if not may_reserve(op, j, answer) then return answer end
   lapse_some(LIMIT.CLEAR)
-  local n, probe = first_fit(op, j and j.type or op.type, answer)
+  local demand = j and j.demand or op.demand
+  answer.block = limits.block(demand)
+  if answer.block then
+    answer.err, answer.job = ERR.LIMITED, j
+    return answer
+  end
+  local n, gpus, probe = first_fit(op, j and j.type or op.type, demand, answer)
   if not n then
     answer.err, answer.job = ERR.ALL_FULL, j
     return answer
   end
   local created = not j
   if created then j = create(op) end
-  start(op, j, n)
+  start(op, j, n, gpus)
   note_key(op, j, created)
   if probe then
     breaker_probe(probe, j)

@@ -2,7 +2,10 @@
 
 -- A text, or a list that begins with it when the whole record is wanted.
 local function settled_answer(answer)
-  local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker) .. counts_and_head(answer)
+  local freed = answer.freed or ''
+  local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker, #freed)
+  for i = 1, #freed do head = head .. char(#freed[i]) .. freed[i] end
+  head = head .. counts_and_head(answer)
   if not answer.history then return head end
   return {head, answer.spec or false, answer.history, answer.result or false, answer.key or false}
 end
@@ -148,7 +151,14 @@ local function word_of(j, v)
   return v.speaks and 'bad' or nil
 end
 
-local function end_attempt(answer, j, v)
+-- The node never began it, so that it uses up none of a rate.
+local function never_began(op, j)
+  local outcome = op.outcome
+  return j.state == DISPATCHED and
+    (outcome == OUTCOME.REFUSED or outcome == OUTCOME.SEND_FAILED or outcome == OUTCOME.ABANDON)
+end
+
+local function end_attempt(op, answer, j, v)
   if j.lease ~= NONE then
     local n = holder_of(j)
     lease_end(n, j)
@@ -156,6 +166,11 @@ local function end_attempt(answer, j, v)
     lease_unbind(n, j)
   elseif j.ran_out ~= NONE then
     answer.ended = 1 -- it was cleared before; now that is settled
+  end
+  if j.demand ~= '' then
+    if op.hold_key then limits.hold_longer(op.hold_key, op.hold_key_ms, op.reason) end
+    if never_began(op, j) then limits.undo(j) end
+    answer.freed = limits.freed(j)
   end
   answer.breaker = breaker_settle(j, word_of(j, v))
   j.ran_out = NONE
@@ -178,7 +193,7 @@ end
 local function become_waiting(op, j)
   j.owner, j.due = op.owner, later(U.clock, op.hold)
   if j.state ~= SELECTING then return end
-  j.node, j.dispatched, j.acked = '', 0, 0 -- the same attempt, but on none
+  j.node, j.gpus, j.dispatched, j.acked = '', '', 0, 0 -- the same attempt, but on none
 end
 
 local function job_result(j, result)
@@ -191,10 +206,18 @@ local function job_result(j, result)
   end
 end
 
+local function is_its_key(j, key)
+  local keys = demands.keys(j)
+  for i = 1, #keys do
+    if keys[i] == key then return true end
+  end
+  return false
+end
+
 local function take(op, answer, j, v, to, attempt, effect)
   local ran_out = not is_waiting(j) and not is_alive(j)
   lanes.leave(j)
-  if effect or ran_out then end_attempt(answer, j, v) end
+  if effect or ran_out then end_attempt(op, answer, j, v) end
   j.state, j.attempt, j.updated, j.reason = to, attempt, U.now, v.reason
   if is_final(j) then
     become_final(j, v)
@@ -214,7 +237,7 @@ local function ends_cancelled(op, j, v)
 end
 
 local function end_cancelled(op, answer, j, v)
-  end_attempt(answer, j, v)
+  end_attempt(op, answer, j, v)
   job_result(j, op.result)
   answer.ended = STOPPED
   j.due, j.updated = 0, U.now
@@ -258,10 +281,16 @@ function rules.F(op)
   end
   local node = j.node
   lapse_one(j)
-  local v = verdict_of(op, j)
+  local v, max = verdict_of(op, j), j.max
+  local is_stranger = op.hold_key and not is_its_key(j, op.hold_key)
+  -- It ran into a bound of this key, which is held from now on: the attempt does not count.
+  if op.hold_key and not is_stranger and max < ATTEMPTS_MAX then j.max = max + 1 end
   local to, attempt, effect = ask(op, j, v)
+  if not to or not v.in_time then j.max = max end
   if to and not v.unsent and goes_on(op, j) then
     answer.err = ERR.STALE
+  elseif is_stranger and ((to and v.in_time) or ends_cancelled(op, j, v)) then
+    answer.err = ERR.BAD_FIELD
   elseif to and v.in_time then
     take(op, answer, j, v, to, attempt, effect)
   elseif ends_cancelled(op, j, v) then

@@ -228,6 +228,7 @@ end
 
 local stamps = {APART = ''} -- lease.lua
 local owed = {} -- what `h:NODE` does not say yet, see below
+local demands, resources = {}, {} -- needs.lua
 
 local function job_get(id)
   local j = U.jobs[id]
@@ -288,6 +289,8 @@ end
 -- `running` and run `apart` of those it has counted, and by id as which of these each was.
 local recount = {}
 do
+-- `counted`: by id what a job counts as; of one that takes more than a slot a table, with what it takes.
+
 -- As what this job counts; nil: its lease is of an epoch that is over, or it has none there.
 function recount.kind(r, j)
   if not j or j.node ~= r.node then return nil end
@@ -296,14 +299,27 @@ function recount.kind(r, j)
   return j.apart and 'apart' or 'running'
 end
 
+local function add(r, what, sign)
+  local kind = type(what) == 'table' and what.kind or what
+  r[kind] = r[kind] + sign
+  if what == kind then return end
+  local sums = kind == 'reserved' and r.sums.reserved or r.sums.running
+  r.wide[kind] = r.wide[kind] + sign * (what.slots - 1)
+  for i = 1, #what.takes do
+    local need = what.takes[i]
+    sums[need.name] = (sums[need.name] or 0) + sign * need.amount
+  end
+end
+
 -- It counts as that from now on. One large table would be made anew, and looked at by Lua's collector, in one go.
-function recount.set(r, id, kind)
+function recount.set(r, id, kind, j)
   local name = sub(id, -2)
   local part = r.counted[name] or {}
-  local was = part[id]
-  if was then r[was] = r[was] - 1 end
-  if kind then r[kind] = r[kind] + 1 end
-  r.counted[name], part[id] = part, kind
+  local was, what = part[id], kind
+  if kind and j.demand ~= '' then what = {kind = kind, slots = demands.slots(j), takes = demands.takes(j)} end
+  if was then add(r, was, -1) end
+  if what then add(r, what, 1) end
+  r.counted[name], part[id] = part, what
 end
 
 -- This is about to be written to the `h:NODE` of its node. It reads what is known of the job and changes nothing there.
@@ -313,7 +329,7 @@ function recount.hear(r, id, holds)
     local packed = job_raw(id)
     j = rawget(U, 'jobs') and U.jobs[id] or (packed and job_read(id, packed))
   end
-  recount.set(r, id, recount.kind(r, j))
+  recount.set(r, id, recount.kind(r, j), j)
 end
 end
 
@@ -434,7 +450,7 @@ local function node_new(id)
   local n = {
     id = id, health = 0, own = 0, admin = 0, known = false, max = 0, reserved = 0, running = 0,
     epoch = has_leases(id) and floor(U.now / 1000) or 1, runs_from = 0, registered = 0, version = 0, rest = '',
-    apart = 0, task_until = 0, f2f_until = 0,
+    apart = 0, task_until = 0, f2f_until = 0, wide = 0, stocked = false,
   }
   n.runs_from = n.epoch
   U.nodes[id] = n
@@ -442,8 +458,9 @@ local function node_new(id)
   return n
 end
 
+-- What answers tell of it: its counters, and what is left of its resources.
 local function node_counts(n)
-  return sub(layout.node.pack(n), 1, layout.node.from.facts - 1)
+  return sub(layout.node.pack(n), 1, layout.node.from.facts - 1) .. resources.left(n)
 end
 
 -- Writing.

@@ -1,0 +1,467 @@
+-- Limits by key: model/limit.c. `limits` has the rules, by their pattern; `keys` what is known of each key; `t:KEY` the starts
+-- in its window, oldest first. Times are by the steady clock.
+local limits = {}
+local cursor_get, cursor_set -- where a chore goes on the next time: breaker.lua
+do
+
+-- Rules by the keys that were asked for lately, as of `rules_at`: a change of any makes them be looked up again.
+local RULES_MAX = 4096
+local rules_at, rules_known, rule_count = nil, {}, 0
+local NO_RULE = {concurrency = -1, rate = -1, rate_ms = 0, queue = -1, pattern = ''}
+
+local function rule_read(pattern, text)
+  local concurrency, rate, rate_ms, queue = string.match(text, '^(%-?%d+) (%-?%d+) (%d+) (%-?%d+) ')
+  return {
+    pattern = pattern, concurrency = tonumber(concurrency or -1), rate = tonumber(rate or -1),
+    rate_ms = tonumber(rate_ms or 0), queue = tonumber(queue or -1),
+  }
+end
+
+-- A key of its own, else the longest beginning: all that could be are asked for at once.
+local function rule_find(key)
+  local patterns = {key}
+  for length = #key, 0, -1 do patterns[#patterns + 1] = sub(key, 1, length) .. '*' end
+  local got = call('HMGET', KEY .. 'limits', unpack_list(patterns))
+  for i = 1, #patterns do
+    if got[i] then return rule_read(patterns[i], got[i]) end
+  end
+  return NO_RULE
+end
+
+local function rule_of(key)
+  if U.limits_version == 0 then return NO_RULE end
+  if rules_at ~= U.limits_at or rule_count == RULES_MAX then rules_at, rules_known, rule_count = U.limits_at, {}, 0 end
+  local rule = rules_known[key]
+  if not rule then
+    rule = rule_find(key)
+    rules_known[key], rule_count = rule, rule_count + 1
+  end
+  return rule
+end
+
+-- A key: leases, jobs in lanes; until when it is held; the starts in its window: how many, when the first was that is in the list,
+-- and the last, which is not in it. Then how far the audit is, of leases and of lanes: the round it was last looked at in, and
+-- how many have been counted in that. The reason of the hold follows.
+local KEY_STATE = '<i4i4i6i4i6i6i4i4i4i4i4'
+
+local function starts_key(key)
+  return KEY .. 't:' .. key
+end
+
+-- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was counted last, and is counted
+-- when it begins or when the audit comes to it. So when a round is over its count is that of all there are.
+local function settle(k, count, round, counted, now_round)
+  if k[round] == now_round then return end
+  local right = k[round] == now_round - 1 and k[counted] or 0
+  if k[count] ~= right then
+    U.key_repairs = (rawget(U, 'key_repairs') or 0) + 1
+    k[count] = right
+  end
+  k[round], k[counted], k.is_changed = now_round, 0, true
+end
+
+function limits.get(key)
+  local k = U.limited[key]
+  if not k then
+    local packed = call('HGET', KEY .. 'keys', key)
+    if packed then
+      local in_flight, waiting, hold, total, first_at, last_at, last, round, counted, lane_round, lane_counted, from =
+        unpack_struct(KEY_STATE, packed)
+      k = {
+        key = key, in_flight = in_flight, waiting = waiting, hold = hold, total = total, first_at = first_at, last_at = last_at,
+        last = last, round = round, counted = counted, lane_round = lane_round, lane_counted = lane_counted,
+        reason = sub(packed, from), is_new = false, is_changed = false,
+      }
+    else
+      k = {
+        key = key, in_flight = 0, waiting = 0, hold = 0, total = 0, first_at = 0, last_at = 0, last = 0,
+        round = U.lease_round, counted = 0, lane_round = U.lane_round, lane_counted = 0, reason = '', is_new = true,
+        is_changed = false,
+      }
+    end
+    U.limited[key] = k
+  end
+  settle(k, 'in_flight', 'round', 'counted', U.lease_round)
+  settle(k, 'waiting', 'lane_round', 'lane_counted', U.lane_round)
+  return k
+end
+
+-- The window.
+
+local PAGE = 64 -- starts that are read at once
+
+local function start_read(text)
+  local at, count = string.match(text, '^(%-?%d+) (%d+)$')
+  return tonumber(at), tonumber(count)
+end
+
+local function is_past(rule, at)
+  return U.clock - at >= rule.rate_ms or at - U.clock > rule.rate_ms
+end
+
+local function window_forget(k)
+  if k.first_at ~= 0 then call('DEL', starts_key(k.key)) end
+  k.total, k.first_at, k.last_at, k.last, k.is_changed = 0, 0, 0, 0, true
+end
+
+-- What has left the window is forgotten.
+local function window_pass(k, rule)
+  while k.first_at ~= 0 and is_past(rule, k.first_at) do
+    local page, gone = call('LRANGE', starts_key(k.key), 0, PAGE), 0
+    k.first_at, k.is_changed = 0, true
+    for i = 1, #page do
+      local at, count = start_read(page[i])
+      if i > PAGE or not is_past(rule, at) then
+        k.first_at = at
+        break
+      end
+      gone, k.total = gone + 1, k.total - count
+    end
+    call('LTRIM', starts_key(k.key), gone, -1)
+  end
+  if k.first_at == 0 and k.last_at ~= 0 and is_past(rule, k.last_at) then window_forget(k) end
+end
+
+-- How long until one more may start.
+local function window_wait(k, rule)
+  if rule.rate < 0 then
+    if k.last_at ~= 0 then window_forget(k) end
+    return 0
+  end
+  window_pass(k, rule)
+  local over, wait, from = k.total - rule.rate + 1, 0, 0
+  while over > 0 and k.first_at ~= 0 do
+    local page = call('LRANGE', starts_key(k.key), from, from + PAGE - 1)
+    for i = 1, #page do
+      local at, count = start_read(page[i])
+      if over > 0 then over, wait = over - count, at + rule.rate_ms - U.clock end
+    end
+    from = from + PAGE
+    if #page < PAGE then break end
+  end
+  if over > 0 then wait = k.last_at + rule.rate_ms - U.clock end
+  return wait > 0 and wait or 0
+end
+
+-- The end of the step a moment is in.
+local function step_end(rule, at)
+  local step = rule.rate > LIMIT.STEPS and floor(rule.rate_ms / LIMIT.STEPS) or 1
+  return step > 1 and floor((at + step - 1) / step) * step or at
+end
+
+local function window_add(k, rule)
+  if rule.rate < 0 then return end
+  local at = step_end(rule, U.clock)
+  k.total, k.is_changed = k.total + 1, true
+  if k.last_at >= at then
+    k.last = k.last + 1
+    return
+  end
+  if k.last_at ~= 0 then
+    call('RPUSH', starts_key(k.key), string.format('%.0f %.0f', k.last_at, k.last))
+    if k.first_at == 0 then k.first_at = k.last_at end
+  end
+  k.last_at, k.last = at, 1
+end
+
+-- The start of that moment is taken back, if it is still there.
+local function window_undo(k, rule, at)
+  if rule.rate < 0 then return end
+  at = step_end(rule, at)
+  if k.last_at == at and k.last > 0 then
+    k.last, k.total, k.is_changed = k.last - 1, k.total - 1, true
+    return
+  end
+  local to = -1
+  while k.first_at ~= 0 and k.last_at > at do
+    local page = call('LRANGE', starts_key(k.key), to - PAGE + 1, to)
+    for i = #page, 1, -1 do
+      local its, count = start_read(page[i])
+      if its < at then return end
+      if its == at and count > 0 then
+        call('LSET', starts_key(k.key), to - #page + i, string.format('%.0f %.0f', at, count - 1))
+        k.total, k.is_changed = k.total - 1, true
+        return
+      end
+    end
+    if #page < PAGE then return end
+    to = to - PAGE
+  end
+end
+
+-- Why no more may start: in this order. nil: one may.
+local function check(k)
+  local rule = rule_of(k.key)
+  if k.hold > U.clock then return {why = WHY.HELD, limit = 0, used = 0, retry = k.hold - U.clock} end
+  if rule.concurrency >= 0 and k.in_flight >= rule.concurrency then
+    return {why = WHY.CONCURRENCY, limit = rule.concurrency, used = k.in_flight, retry = 0}
+  end
+  local wait = window_wait(k, rule)
+  if wait > 0 then return {why = WHY.RATE, limit = rule.rate, used = k.total, retry = wait} end
+  return nil
+end
+
+local function first_block(demand, look)
+  if demand == '' then return nil end
+  local keys = demands.parse(demand).keys
+  for i = 1, #keys do
+    local block = look(limits.get(keys[i]))
+    if block then
+      block.key = i - 1
+      return block
+    end
+  end
+  return nil
+end
+
+-- What keeps a job with this demand from starting; nil: nothing.
+function limits.block(demand)
+  return first_block(demand, check)
+end
+
+-- And from waiting.
+function limits.queue_block(demand)
+  return first_block(demand, function(k)
+    local rule = rule_of(k.key)
+    if rule.queue < 0 or k.waiting < rule.queue then return nil end
+    return {why = WHY.QUEUE, limit = rule.queue, used = k.waiting, retry = 0}
+  end)
+end
+
+function limits.block_text(block)
+  return pack('<BBi4i4i6', block.why, block.key, block.limit, block.used, block.retry)
+end
+
+local function each(j, visit)
+  if j.demand == '' then return end
+  local keys = demands.keys(j)
+  for i = 1, #keys do
+    local k = limits.get(keys[i])
+    visit(k)
+    k.is_changed = true
+  end
+end
+
+-- Was it counted in this round? It is from now on.
+local function count_in(j, round)
+  local mark = round % 255 + 1
+  local is_counted = j.counted == mark
+  j.counted = mark
+  return is_counted
+end
+
+-- Its lease begins.
+function limits.begin(j)
+  if j.demand == '' then return end
+  each(j, function(k)
+    k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
+    window_add(k, rule_of(k.key))
+  end)
+  count_in(j, U.lease_round)
+end
+
+local function less(k, count, counted, is_counted)
+  if k[count] > 0 then k[count] = k[count] - 1 end
+  if is_counted and k[counted] > 0 then k[counted] = k[counted] - 1 end
+end
+
+function limits.finish(j)
+  if j.demand == '' then return end
+  local is_counted = count_in(j, U.lease_round)
+  each(j, function(k)
+    less(k, 'in_flight', 'counted', is_counted)
+    U.eased[k.key] = true
+  end)
+end
+
+-- It never started.
+function limits.undo(j)
+  each(j, function(k) window_undo(k, rule_of(k.key), j.dispatched - U.offset) end)
+end
+
+function limits.enter(j)
+  if j.demand == '' then return end
+  each(j, function(k) k.waiting, k.lane_counted = k.waiting + 1, k.lane_counted + 1 end)
+  count_in(j, U.lane_round)
+end
+
+function limits.leave(j)
+  if j.demand == '' then return end
+  local is_counted = count_in(j, U.lane_round)
+  each(j, function(k) less(k, 'waiting', 'lane_counted', is_counted) end)
+end
+
+-- The audit comes to a lease, and to a job in a lane.
+function limits.count_lease(j)
+  if j.demand == '' or #demands.keys(j) == 0 or count_in(j, U.lease_round) then return end
+  each(j, function(k) k.counted = k.counted + 1 end)
+  job_changed(j)
+end
+
+function limits.count_waiting(j)
+  if j.demand == '' or #demands.keys(j) == 0 or count_in(j, U.lane_round) then return end
+  each(j, function(k) k.lane_counted = k.lane_counted + 1 end)
+  job_changed(j)
+end
+
+-- Nothing starts for a while. 0: at once.
+function limits.hold(key, ms, reason)
+  local k = limits.get(key)
+  if ms == 0 and k.is_new then return end
+  k.hold, k.reason, k.is_changed = ms > 0 and later(U.clock, ms) or 0, ms > 0 and reason or '', true
+  if ms == 0 then U.eased[key] = true end
+end
+
+function limits.hold_longer(key, ms, reason)
+  if ms > LIMIT.HOLD_MS then ms = LIMIT.HOLD_MS end
+  if ms > 0 and U.clock + ms > limits.get(key).hold then limits.hold(key, ms, reason) end
+end
+
+-- Of these keys those for which a job waits that could start now.
+local function ready(keys)
+  local list = {}
+  for i = 1, #keys do
+    local k = limits.get(keys[i])
+    if k.waiting > 0 and not check(k) then list[#list + 1] = keys[i] end
+  end
+  return list
+end
+
+function limits.freed(j)
+  return j.demand ~= '' and ready(demands.keys(j)) or {}
+end
+
+local function is_used(k)
+  return k.in_flight > 0 or k.waiting > 0 or k.hold > U.clock or k.total > 0
+end
+
+local function forget(k)
+  if k.first_at ~= 0 then call('DEL', starts_key(k.key)) end
+  call('HDEL', KEY .. 'keys', k.key)
+  call('ZREM', KEY .. 'keyed', k.key)
+end
+
+local TIDY_MAX = 256 -- keys one call looks at
+
+-- Keys that nobody uses any more are forgotten, a part at a time. Answers how many counts were wrong since.
+function limits.tidy()
+  local page = call('HSCAN', KEY .. 'keys', cursor_get('keys'), 'COUNT', TIDY_MAX)
+  cursor_set('keys', page[1])
+  for i = 1, #page[2], 2 do
+    local k = limits.get(page[2][i])
+    window_wait(k, rule_of(k.key))
+    k.is_over = not is_used(k)
+    k.is_changed = k.is_changed or k.is_over
+  end
+  local repairs = rawget(U, 'key_repairs') or 0
+  U.key_repairs = 0
+  return repairs
+end
+
+local function publish(eased)
+  local keys = {}
+  for key in pairs(eased) do keys[#keys + 1] = key end
+  keys = ready(keys)
+  if #keys > 0 then call('PUBLISH', KEY .. 'freed', U.gen .. ' ' .. concat(keys, ' ')) end
+end
+
+-- What came in this batch is in the list of keys, too.
+function limits.write_new()
+  local add = {}
+  for key, k in pairs(rawget(U, 'limited') or {}) do
+    if k.is_new and k.is_changed then
+      add[#add + 1], add[#add + 2], k.is_new = 0, key, false
+    end
+  end
+  if #add > 0 then call_in_parts('ZADD', KEY .. 'keyed', add, 2) end
+end
+
+function limits.write()
+  local eased = rawget(U, 'eased')
+  if eased then publish(eased) end
+  local set = {}
+  limits.write_new()
+  for key, k in pairs(rawget(U, 'limited') or {}) do
+    if k.is_over and not is_used(k) then
+      forget(k)
+    elseif k.is_changed then
+      set[#set + 1], set[#set + 2] = key, pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at,
+        k.last, k.round, k.counted, k.lane_round, k.lane_counted) .. k.reason
+    end
+  end
+  if #set > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2) end
+end
+
+local function rules_changed()
+  U.limits_version, U.limits_at = U.limits_version + 1, U.instance .. ' ' .. U.order .. ' ' .. U.now
+  rules_at = nil
+  call('PUBLISH', KEY .. 'rules', U.gen)
+end
+
+local function is_key(text)
+  return #text > 0 and #text <= LIMIT.KEY and find(text, '^[%w._:@-]+$') ~= nil
+end
+
+local function is_pattern(text)
+  return is_key(text) or text == '*' or (sub(text, -1) == '*' and is_key(sub(text, 1, -2)))
+end
+
+function verbs.A(op)
+  if not is_pattern(op.pattern) then return {ERR.BAD_FIELD, false, false} end
+  local had = call('HGET', KEY .. 'limits', op.pattern)
+  if op.drop and not had then return {ERR.NOT_FOUND, false, false} end
+  if not op.drop and not had and call('HLEN', KEY .. 'limits') >= LIMIT.RULES then return {ERR.CONFLICT, false, false} end
+  if op.drop then
+    call('HDEL', KEY .. 'limits', op.pattern)
+  else
+    call('HSET', KEY .. 'limits', op.pattern, op.limit)
+  end
+  rules_changed()
+  return {ERR.OK, false, false}
+end
+
+function verbs.H(op)
+  if not is_key(op.pattern) or op.hold < 0 or op.hold > LIMIT.HOLD_MS or #op.reason > LIMIT.KEY_REASON then
+    return {ERR.BAD_FIELD, false, false}
+  end
+  limits.hold(op.pattern, op.hold, op.reason)
+  return {ERR.OK, false, false}
+end
+
+local function key_answer(k)
+  local rule = rule_of(k.key)
+  window_wait(k, rule)
+  if not is_used(k) then return nil end
+  local held = k.hold > U.clock
+  return {k.key, rule.pattern, k.in_flight, k.waiting, k.total, held and k.hold - U.clock or 0, held and k.reason or ''}
+end
+
+local LOOK_MAX = 4096 -- keys one call looks at beside those it tells
+
+-- Up to `max` keys behind `after`, and whether there are more. Those that nobody uses any more are passed over.
+local function keys_page(op)
+  local list, from, looked = {}, '[' .. op.prefix, 0
+  if op.after >= op.prefix and op.after ~= '' then from = '(' .. op.after end
+  while looked <= op.max + LOOK_MAX do
+    local count = op.max - #list + 1
+    local page = call('ZRANGEBYLEX', KEY .. 'keyed', from, '[' .. op.prefix .. '\255', 'LIMIT', 0, count)
+    for i = 1, #page do
+      local told = key_answer(limits.get(page[i]))
+      if told and #list == op.max then return list, 1 end
+      if told then list[#list + 1] = told end
+      from = '(' .. page[i]
+    end
+    if #page < count then return list, 0 end
+    looked = looked + count
+  end
+  return list, 1
+end
+
+function verbs.Q(op)
+  local keys, more = {}, 0
+  limits.write_new()
+  if op.max > 0 then keys, more = keys_page(op) end
+  return {ERR.OK, false, false, U.limits_version + 1, call('HGETALL', KEY .. 'limits'), keys, more}
+end
+
+end
