@@ -133,8 +133,9 @@ static void test_table(void **state)
     assert_string_equal(policy_at(0)->name, "random");
     assert_string_equal(policy_at(1)->name, "least_loaded");
     assert_string_equal(policy_at(2)->name, "health");
-    assert_null(policy_at(3));
-    assert_null(policy_name(3));
+    assert_string_equal(policy_at(3)->name, "best_fit");
+    assert_null(policy_at(4));
+    assert_null(policy_name(4));
     for (size_t i = 0; policy_at(i); i++) {
         assert_ptr_equal(policy_by_name(str_of(policy_at(i)->name)), policy_at(i));
         assert_non_null(policy_at(i)->help);
