@@ -12,9 +12,9 @@
 #include "store/chain.h"
 
 enum {
-    JOBS_MAX = 4096, /* with more the oldest go first */
-    BYTES_MAX = 8 * 1024 * 1024,
-    PUT_BATCH = 256, /* in one tick */
+    JOBS_MAX = 4096,             /* with more the oldest go first */
+    BYTES_MAX = 8 * 1024 * 1024, /* of their texts; an entry itself is of one size */
+    PUT_BATCH = 256,             /* in one tick */
 };
 
 struct entry {
@@ -116,7 +116,7 @@ static struct str copy(char **at, struct str text)
 
 void replay_add(struct replay *replay, const struct store_record *record)
 {
-    size_t bytes = sizeof(struct entry) + record->spec.len + record->idem.len;
+    size_t bytes = record->spec.len + record->idem.len;
     struct entry *entry;
     char *at;
 
@@ -124,7 +124,7 @@ void replay_add(struct replay *replay, const struct store_record *record)
     /* A store that is ours alone has what it acknowledged. */
     if (!store_name(replay->sched->store) || idmap_get(&replay->by_job, record->head.id))
         return;
-    entry = mem_zeroed(1, bytes);
+    entry = mem_zeroed(1, sizeof *entry + bytes);
     at = entry->texts;
     entry->replay = replay;
     entry->record.head = record->head;
