@@ -63,10 +63,67 @@ void same_counts(const struct store_op *a, const struct lease_node *left,
     SAME(left->epoch, right->epoch, "epoch of the node");
 }
 
+static void same_left(const struct store_op *a, const struct resources_left *left,
+                      const struct resources_left *right)
+{
+    SAME(left->count, right->count, "number of resources");
+    SAME(left->gpu_count, right->gpu_count, "number of GPUs");
+    for (size_t i = 0; i < left->count; i++)
+        SAME(left->left[i], right->left[i], "what is left");
+    for (size_t i = 0; i < left->gpu_count; i++)
+        SAME(left->gpu_left[i], right->gpu_left[i], "what is left of a GPU");
+    if (left->gpu_count)
+        SAME(left->shared, right->shared, "GPUs that are shared");
+}
+
+static void same_block(const struct store_op *a, const struct limit_block *left,
+                       const struct limit_block *right)
+{
+    SAME(left->why, right->why, "why a key blocks");
+    SAME(left->key, right->key, "which key blocks");
+    SAME(left->limit, right->limit, "bound of a key");
+    SAME(left->used, right->used, "used of a key");
+    SAME(left->retry_ms, right->retry_ms, "retry of a key");
+}
+
+static void same_limits(const struct store_op *a, const struct store_op *b)
+{
+    SAME(a->u.limits.version, b->u.limits.version, "version of the rules");
+    SAME(a->u.limits.rule_count, b->u.limits.rule_count, "number of rules");
+    SAME(a->u.limits.key_count, b->u.limits.key_count, "number of keys");
+    SAME(a->u.limits.more, b->u.limits.more, "more keys");
+    for (size_t i = 0; i < a->u.limits.rule_count; i++) {
+        const struct store_limit *left = &a->u.limits.rules[i];
+        const struct store_limit *right = &b->u.limits.rules[i];
+
+        SAME_TEXT(left->pattern, right->pattern, "pattern");
+        SAME(left->limit.concurrency, right->limit.concurrency, "concurrency");
+        SAME(left->limit.rate, right->limit.rate, "rate");
+        SAME(left->limit.rate_ms, right->limit.rate_ms, "window of a rate");
+        SAME(left->limit.queue, right->limit.queue, "queue");
+        SAME(left->limit.weight, right->limit.weight, "weight");
+    }
+    for (size_t i = 0; i < a->u.limits.key_count; i++) {
+        const struct store_limit_key *left = &a->u.limits.keys[i];
+        const struct store_limit_key *right = &b->u.limits.keys[i];
+
+        SAME_TEXT(left->key, right->key, "key");
+        SAME_TEXT(left->pattern, right->pattern, "rule of a key");
+        SAME(left->in_flight, right->in_flight, "leases of a key");
+        SAME(left->waiting, right->waiting, "jobs that wait with a key");
+        SAME(left->started, right->started, "starts of a key");
+        SAME(left->hold_ms, right->hold_ms, "hold of a key");
+        if (left->hold_ms)
+            SAME_TEXT(left->hold_reason, right->hold_reason, "reason of a hold");
+    }
+}
+
 static void same_put(const struct store_op *a, const struct store_op *b)
 {
     SAME(a->u.put.chosen, b->u.put.chosen, "chosen");
     SAME(a->u.put.duplicate, b->u.put.duplicate, "duplicate");
+    if (a->err == ERR_LIMITED)
+        same_block(a, &a->u.put.block, &b->u.put.block);
     if (a->verb == STORE_PUT)
         return;
     SAME(a->u.put.probe, b->u.put.probe, "probe");
@@ -124,6 +181,9 @@ static void same_settle(const struct store_op *a, const struct store_op *b)
     SAME(a->u.settle.ended_lease, b->u.settle.ended_lease, "ended_lease");
     SAME(a->u.settle.stopped, b->u.settle.stopped, "stopped");
     SAME(a->u.settle.breaker, b->u.settle.breaker, "breaker event");
+    SAME(a->u.settle.freed_count, b->u.settle.freed_count, "number of freed keys");
+    for (size_t i = 0; i < a->u.settle.freed_count; i++)
+        SAME(a->u.settle.freed[i], b->u.settle.freed[i], "freed key");
 }
 
 void same_answer(const struct store_op *a, const struct store_op *b)
@@ -136,6 +196,11 @@ void same_answer(const struct store_op *a, const struct store_op *b)
         return;
     same_head(a, &a->head, &b->head, false);
     same_counts(a, &a->counts, &b->counts);
+    same_left(a, &a->left, &b->left);
+    if (a->verb == STORE_WAIT && a->err == ERR_LIMITED)
+        same_block(a, &a->u.wait.block, &b->u.wait.block);
+    if (a->verb == STORE_LIMITS && !a->err)
+        same_limits(a, b);
     if (a->verb == STORE_PUT || a->verb == STORE_RESERVE)
         same_put(a, b);
     if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH)
@@ -206,6 +271,9 @@ static void same_node(const struct store_op *a, const struct store_node *left,
     SAME(left->version, right->version, "version");
     assert_true(str_eq(left->admin_reason, right->admin_reason));
     SAME_TEXT(left->facts, right->facts, "facts");
+    if (left->resources.len || right->resources.len)
+        SAME_TEXT(left->resources, right->resources, "resources");
+    same_left(a, &left->left, &right->left);
 }
 
 void same_nodes(struct rig *left, struct rig *right)

@@ -22,6 +22,7 @@ static const struct contract_backend backend = {
     .open = rig_open,
     .close = rig_close,
     .done = rig_done,
+    .has_needs = true,
 };
 
 int main(void)

@@ -35,6 +35,41 @@ static const char *const types[] = {"talk", "dev", "f2f"};
 static const uint64_t lanes[] = {7, 1, UINT64_C(1) << 63, UINT64_MAX - 1};
 static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
 
+/* What jobs take, and nodes have; the last of each cannot be read. */
+static const char *const demands[] = {
+    "2 0 0  ",
+    "1 0 0  t:a",
+    "1 0 0  t:a,acc",
+    "3 0 0 cpu=500 t:b,t:a",
+    "1 0 0 cpu=1500,mem_mb=3000 acc",
+    "1 0 0 cpu=250,licences=1,mem_mb=100 t:b,acc",
+    "1 0 0 gold=1 ",
+    "1 0 7000  t:c",
+    "1 0 3000 cpu=100 ",
+    "1 1 0  ",
+    "2 2 10000 mem_mb=500 t:c,acc,t:a",
+    "1 0 0  x,y,z,t:a",
+    "one slot",
+};
+static const char *const stocks[] = {
+    "",
+    "cpu=8000/8000,mem_mb=16000/16000 ",
+    "cpu=8000/6000,mem_mb=16000/4000 ",
+    "cpu=8000/8000,licences=2/2,mem_mb=16000/9000 0=24000/24000,1=16000/16000",
+    "cpu=8000/8000,licences=2/2,mem_mb=16000/9000 0=24000/20000,1=16000/15000",
+    " 0=24000/24000,3=16000/16000,7=16000/16000",
+    "cpu=2000/500,gold=3/3 1=12000/12000",
+    "cpu",
+};
+static const char *const patterns[] = {"t:a", "t:b", "t:*", "acc", "a*", "t:c", "*", "x y"};
+/* All windows are as long: when a start that has left its window is forgotten is each store's own
+ * affair, and a longer one would show it. So is that of a key without a rate: every key has one. */
+static const char *const limits[] = {
+    "2 900000 5000 -1 1", "-1 3 5000 -1 1",   "0 1000 5000 -1 1",
+    "5 4 5000 3 2",       "-1 1000 5000 0 1", "-1 1 5000 -1 1",
+    "3 2000 5000 -1 1",   "9 1001 5000 9 9",  "1 10 5000 -1 1",
+};
+
 /* What an op points to, for one of the two. */
 struct side {
     struct store_op op;
@@ -60,6 +95,7 @@ struct play {
     int waiting;
     long ops;
     long answers[STORE_VERB_COUNT][2]; /* refused, accepted */
+    long limited, with_gpus, short_of; /* by a key; got some; too little of something */
 };
 
 static unsigned below(struct play *play, unsigned bound)
@@ -149,6 +185,7 @@ static struct store_bounds some_bounds(struct play *play)
 
     return (struct store_bounds){.lane_max = chance(play, 2) ? LANE_MAX : 0,
                                  .all_max = chance(play, 3) ? ALL_MAX : 0,
+                                 .keys = chance(play, 2),
                                  .account = {.name = account ? str_of(account) : STR_NONE,
                                              .bytes = below(play, 1000),
                                              .jobs_max = chance(play, 3) ? ACCOUNT_MAX : 0,
@@ -164,6 +201,9 @@ static void make_put(struct play *play, struct store_op *op, int slot)
     op->u.put.fresh = op->job == play->fresh_id;
     if (is_typed(op->job))
         op->u.put.type = str_of(types[below(play, COUNT_OF(types))]);
+    if (chance(play, 2))
+        op->u.put.demand =
+            str_of(demands[below(play, COUNT_OF(demands) - (chance(play, 20) ? 0 : 1))]);
     if (chance(play, 10)) {
         op->u.put.idem = str_of(keys[below(play, COUNT_OF(keys))]);
         op->u.put.fingerprint = below(play, 2);
@@ -268,6 +308,12 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     op->u.settle.owner = 1 + below(play, 2);
     op->u.settle.hold_ms = HOLD_MS;
     op->u.settle.want_record = chance(play, play->calm ? 20 : 4);
+    if (chance(play, 12)) {
+        static const char *const held[] = {"t:a", "acc", "t:b"};
+
+        op->u.settle.hold_key = str_of(held[below(play, COUNT_OF(held))]);
+        op->u.settle.hold_key_ms = below(play, 8000);
+    }
 }
 
 /* What the node runs, with luck all of it: then one stamp renews them all in Redis. */
@@ -323,6 +369,9 @@ static void make_node_put(struct play *play, struct store_op *op)
     op->u.node_put.max = (int32_t)below(play, 7) + (play->calm ? 6 : -1);
     if (chance(play, 2))
         op->u.node_put.facts = chance(play, 2) ? STR("{\"v\":1}") : STR("{\"v\":2}");
+    if (chance(play, 2))
+        op->u.node_put.resources =
+            str_of(stocks[below(play, COUNT_OF(stocks) - (chance(play, 20) ? 0 : 1))]);
     op->u.node_put.set_admin = chance(play, 6);
     op->u.node_put.admin =
         chance(play, play->calm ? 10 : 2) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
@@ -330,6 +379,30 @@ static void make_node_put(struct play *play, struct store_op *op)
     op->u.node_put.new_epoch = chance(play, 6);
     op->u.node_put.keeps_runs = op->u.node_put.new_epoch && chance(play, 2);
     op->u.node_put.if_epoch = chance(play, 4) ? 1 + below(play, 3) : 0;
+}
+
+static void make_limit(struct play *play, struct store_op *op)
+{
+    unsigned patterns_count = COUNT_OF(patterns) - (chance(play, 20) ? 0 : 1);
+
+    op->u.limit.pattern = str_of(patterns[below(play, patterns_count)]);
+    if (op->verb == STORE_LIMIT_HOLD) {
+        op->u.limit.hold_ms = chance(play, 3) ? 0 : below(play, 9000);
+        op->u.limit.reason = chance(play, 2) ? STR("full") : STR_NONE;
+        return;
+    }
+    op->u.limit.drop = chance(play, 3) && !str_is(op->u.limit.pattern, "*");
+    assert_true(limit_parse(str_of(limits[below(play, COUNT_OF(limits))]), &op->u.limit.limit));
+}
+
+static void make_limits(struct play *play, struct store_op *op)
+{
+    static const char *const prefixes[] = {NULL, "", "t:", "acc", "u"};
+    static const char *const afters[] = {NULL, "a", "t:a", "zz"};
+
+    op->u.limits.prefix = str_of(prefixes[below(play, COUNT_OF(prefixes))]);
+    op->u.limits.after = str_of(afters[below(play, COUNT_OF(afters))]);
+    op->u.limits.max = below(play, 8);
 }
 
 static void make_due(struct play *play, struct call *call)
@@ -346,14 +419,15 @@ struct share {
 };
 
 static const struct share mix[] = {
-    {STORE_RESERVE, 26},  {STORE_COMMIT, 16},       {STORE_FINISH, 29},  {STORE_PUT, 5},
+    {STORE_RESERVE, 26},  {STORE_COMMIT, 16},       {STORE_FINISH, 25},  {STORE_PUT, 5},
     {STORE_WAIT, 4},      {STORE_RENEW, 8},         {STORE_DUE, 2},      {STORE_NODE_PUT, 5},
     {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1}, {STORE_BREAKER_RESET, 1},
+    {STORE_LIMIT_SET, 2}, {STORE_LIMIT_HOLD, 1},    {STORE_LIMITS, 1},
 };
 
 static const struct share calm_mix[COUNT_OF(mix)] = {
-    {STORE_RESERVE, 34}, {STORE_COMMIT, 30}, {STORE_FINISH, 30},
-    {STORE_PUT, 1},      {STORE_RENEW, 3},   {STORE_NODE_PUT, 1},
+    {STORE_RESERVE, 34}, {STORE_COMMIT, 30},  {STORE_FINISH, 30}, {STORE_PUT, 1},
+    {STORE_RENEW, 2},    {STORE_NODE_PUT, 1}, {STORE_LIMITS, 1},
 };
 
 static enum store_verb pick_verb(struct play *play)
@@ -397,6 +471,10 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
     } else if (op->verb == STORE_CALLBACK_DONE) {
         op->job = play->ids[call->slot];
         op->u.callback.given_up = chance(play, 2);
+    } else if (op->verb == STORE_LIMIT_SET || op->verb == STORE_LIMIT_HOLD) {
+        make_limit(play, op);
+    } else if (op->verb == STORE_LIMITS) {
+        make_limits(play, op);
     }
 }
 
@@ -420,12 +498,24 @@ static void make_call(struct play *play, struct call *call)
         make_due(play, call);
 }
 
+static void note(struct play *play, const struct store_op *a)
+{
+    play->limited += a->err == ERR_LIMITED;
+    if (a->verb != STORE_RESERVE)
+        return;
+    play->with_gpus += a->head.gpus != 0;
+    for (size_t i = 0; i < a->u.put.candidate_count; i++)
+        play->short_of +=
+            a->u.put.candidates[i].tried && a->u.put.candidates[i].why == LEASE_RESOURCES;
+}
+
 static void compare(struct play *play, const struct call *call)
 {
     const struct store_op *a = &call->sides[0].op;
 
     same_answer(a, &call->sides[1].op);
     play->answers[a->verb][a->err == ERR_OK]++;
+    note(play, a);
     if (call->slot < 0 || a->err == ERR_TOO_LATE || a->job != play->ids[call->slot])
         return;
     if (a->head.id == a->job)
@@ -576,6 +666,12 @@ static void play_it(bool calm)
         for (int k = 0; k < 2; k++)
             assert_int_equal(
                 rig_node(&play.rigs[k], names[i], 1 + i % 4 * (calm ? 12 : 1), NODE_READY), ERR_OK);
+    for (int k = 0; k < 2; k++) {
+        struct store_op any = {.verb = STORE_LIMIT_SET, .u.limit.pattern = STR("*")};
+
+        assert_true(limit_parse(str_of(limits[0]), &any.u.limit.limit));
+        assert_int_equal(rig_call(&play.rigs[k], &any), ERR_OK);
+    }
     while (play.ops < want) {
         play_round(&play);
         pass(&play);
@@ -584,6 +680,9 @@ static void play_it(bool calm)
     for (size_t i = 0; !calm && i < COUNT_OF(mix); i++)
         assert_true(play.answers[mix[i].verb][true] > 0);
     assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);
+    print_message("%ld limited, %ld got GPUs, %ld short of something\n", play.limited,
+                  play.with_gpus, play.short_of);
+    assert_true(calm || (play.limited > 0 && play.with_gpus > 0 && play.short_of > 0));
     for (int k = 0; k < 2; k++) {
         assert_int_equal(rig_repairs(&play.rigs[k]), 0);
         rig_done(&play.rigs[k]);

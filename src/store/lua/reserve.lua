@@ -6,7 +6,7 @@ end
 -- What an answer tells of the node's counters, and of the job.
 local function counts_and_head(answer)
   local n = answer.node
-  local mark = not n and '0' or n.stocked and '2' or '1'
+  local mark = not n and '0' or resources.left(n) ~= '' and '2' or '1'
   return mark .. (n and node_counts(n) or '') .. (answer.job and head_of(answer.job) or '')
 end
 
