@@ -182,7 +182,8 @@ static struct capacity_amount amount(int64_t free, int64_t ours, int32_t capacit
  * begins or ends between two samples is in one figure and not in the other. */
 static void note_others(struct capacity *capacity, int64_t now_ms, int64_t others_milli)
 {
-    int64_t past_ms = least(now_ms - capacity->sampled_ms, OTHERS_MS);
+    /* What nobody watched counts as idle. */
+    int64_t past_ms = capacity->sampled_ms ? least(now_ms - capacity->sampled_ms, OTHERS_MS) : 0;
 
     others_milli -= capacity->changes_milli;
     if (others_milli < 0)

@@ -270,8 +270,8 @@ static const struct field resource_fields[] = {
     RESOURCE_ROW(disk_warning_pct, NULL, "5", "disk free, where runs and packages are; 0 = any"),
     RESOURCE_ROW(disk_danger_pct, NULL, "2", "disk free; 0 = any"),
     RESOURCE_ROW(disk_counted_gb, NULL, "100", "a larger disk counts as one of this size"),
-    RESOURCE_ROW(vram_warning_pct, NULL, "30", "memory free of a GPU whose promises do not fit"),
-    RESOURCE_ROW(vram_danger_pct, NULL, "20", "likewise"),
+    RESOURCE_ROW(vram_warning_pct, NULL, "10", "memory free of a GPU whose promises do not fit"),
+    RESOURCE_ROW(vram_danger_pct, NULL, "10", "likewise"),
     RESOURCE_ROW(vram_critical_pct, NULL, "10", "likewise"),
 };
 

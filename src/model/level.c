@@ -35,7 +35,9 @@ const struct level_rules level_defaults = {
             /* Nobody is ended because of a full disk: nobody knows whose files they are. Its
              * borders lie close together, and what is free there does not waver as load does. */
             [LEVEL_DISK] = {500, 200, LEVEL_NEVER, 50},
-            [LEVEL_VRAM] = {3000, 2000, 1000, 0},
+            /* A GPU that is short gets no new work anyway, and what else the machine has is not
+             * short: nothing to be said before somebody must end. */
+            [LEVEL_VRAM] = {1000, 1000, 1000, 0},
         },
     .margin_centi = 300,
     .rise_samples = 3,

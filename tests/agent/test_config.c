@@ -83,31 +83,33 @@ static void test_defaults(void **state)
 /* Names in camelCase, as older files have them, and ours side by side. */
 static void test_whole_file(void **state)
 {
-    static const char yaml[] = "server: https://a:7420, wss://[::1]:9/\n"
-                               "node_id: hk\n"
-                               "nmt_pairs: [[en, zh], [zh, en]]\n"
-                               "labels: {zone: hk}\n"
-                               "allowedTypes: [talk, research]\n"
-                               "maxSlots: 2\n"
-                               "reservedSlots: 1\n"
-                               "resources: {memPerProcessGB: 2.5, load_danger_pct: 85}\n"
-                               "gpu_command: ''\n"
-                               "executors:\n"
-                               "  talk:\n"
-                               "    command: /usr/bin/talker\n"
-                               "    args: [-c, \"two\\nlines\", 3]\n"
-                               "    env: {LANG: C, N: 4}\n"
-                               "    cwd: /srv\n"
-                               "    user: nobody\n"
-                               "    timeout_ms: 5m\n"
-                               "    memory_mb_max: 512\n"
-                               "    pids_max: 64\n"
-                               "    secrets: {KEY: api-key}\n"
-                               "  '*': {command: cat}\n"
-                               "secrets_dir: /etc/keys\n"
-                               "secrets:\n"
-                               "  api-key: {types: [talk, maps/*], deployments: [web]}\n"
-                               "  ci: {types: ['*'], commands: true}\n";
+    static const char yaml[] =
+        "server: https://a:7420, wss://[::1]:9/\n"
+        "node_id: hk\n"
+        "nmt_pairs: [[en, zh], [zh, en]]\n"
+        "labels: {zone: hk}\n"
+        "allowedTypes: [talk, research]\n"
+        "maxSlots: 2\n"
+        "reservedSlots: 1\n"
+        "resources: {memPerProcessGB: 2.5, load_danger_pct: 85, licences: 3, cpu: 1.5, "
+        "mem_mb: 0, gpus: 0}\n"
+        "gpu_command: ''\n"
+        "executors:\n"
+        "  talk:\n"
+        "    command: /usr/bin/talker\n"
+        "    args: [-c, \"two\\nlines\", 3]\n"
+        "    env: {LANG: C, N: 4}\n"
+        "    cwd: /srv\n"
+        "    user: nobody\n"
+        "    timeout_ms: 5m\n"
+        "    memory_mb_max: 512\n"
+        "    pids_max: 64\n"
+        "    secrets: {KEY: api-key}\n"
+        "  '*': {command: cat}\n"
+        "secrets_dir: /etc/keys\n"
+        "secrets:\n"
+        "  api-key: {types: [talk, maps/*], deployments: [web]}\n"
+        "  ci: {types: ['*'], commands: true}\n";
     struct config_source source;
     const struct config *config = &source.config;
 
@@ -123,6 +125,12 @@ static void test_whole_file(void **state)
     assert_true(config->resources.mem_per_process_gb == 2.5);
     assert_true(config->resources.load_danger_pct == 85);
     assert_true(config->resources.load_warning_pct == 60);
+    assert_true(config->declared.gpus && config->declared.resources.gpu_count == 0);
+    assert_int_equal(config->declared.resources.count, 3);
+    assert_string_equal(config->declared.resources.items[0].name, "cpu");
+    assert_int_equal(config->declared.resources.items[0].capacity, 1500);
+    assert_int_equal(config->declared.resources.items[1].capacity, 3);
+    assert_int_equal(config->declared.resources.items[2].capacity, 0);
     assert_true(config->gpu_command.at && config->gpu_command.len == 0);
 
     const struct executor *talk = config_executor(config, STR("talk"));
@@ -161,6 +169,10 @@ static void test_mistakes(void **state)
     } rows[] = {
         {"max_slot: 3\n", "", "Line 1: unknown setting \"max_slot\"; did you mean \"max_slots\"?"},
         {"name: x\nresources:\n  memReserve: 3\n", "", "Line 3: unknown setting"},
+        {"resources: {cpu_per_proces: 3}\n", "", "did you mean \"resources.cpu_per_process\"?"},
+        {"resources: {licences: many}\n", "", "resources.licences must be a number"},
+        {"resources: {vram_mb: 5}\n", "", "neither slots nor vram_mb"},
+        {"resources: {gpus: 2}\n", "", "must be a list"},
         {"executors:\n  dev:\n    comand: x\n", "",
          "Line 3: unknown setting \"comand\"; did you "
          "mean \"command\"?"},

@@ -1250,6 +1250,107 @@ static void test_fence_and_drop(void **state)
     assert_int_equal(fake_run_find("j1.1")->deadline_ms, old_ms);
 }
 
+/* --- what it needs --- */
+
+#define NEEDS                                                                                      \
+    "\"needs\":{\"slots\":2,\"cpu\":1.5,\"mem_mb\":600,\"vram_mb\":700,\"licences\":1},\"gpus\":[" \
+    "3]"
+
+/* A job that says what it needs is asked about with that, gets it as its limits, and finds its GPUs
+ * in its environment; one that says nothing is as ever. */
+static void test_needs(void **state)
+{
+    static const struct {
+        const char *more;
+        bool has_gpus;
+        const char *visible; /* NULL: nothing is said about GPUs */
+        const char *hip;
+        int64_t memory_mb, weight;
+    } rows[] = {
+        {"," NEEDS, true, "3", "0", 600, 150},
+        {"," NEEDS, false, "3", "0", 600, 150},
+        {",\"needs\":{\"gpus\":2},\"gpus\":[1,5]", true, "1,5", "0,1", 1000, 0},
+        {",\"needs\":{\"cpu\":0.001}", true, "", "-1", 1000, 1},
+        {",\"needs\":{\"cpu\":500,\"mem_mb\":2000}", false, NULL, NULL, 1000, 10000},
+        {"", true, NULL, NULL, 1000, 0},
+        {",\"keys\":[\"tenant:a\"]", true, NULL, NULL, 1000, 0},
+    };
+    struct run_limits_offered before = fake_run_offered;
+    struct fixture *fixture = *state;
+
+    fixture->executors[0].memory_mb_max = 1000;
+    fake_run_offered = (struct run_limits_offered){.memory = true, .cpu = true, .pids = true};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char key[16], want[96];
+        struct fake_run *fake;
+
+        fixture->has_gpus = rows[i].has_gpus;
+        job(fixture, "\"job_id\":\"n%zu\",\"attempt_id\":1,\"type\":\"dev\"%s", i, rows[i].more);
+        assert_int_equal(fixture->asked_slots, i < 2 ? 2 : 1);
+        accept_last(fixture);
+        snprintf(key, sizeof key, "n%zu.1", i);
+        fake = fake_run_find(key);
+        assert_int_equal(fake->spec.memory_bytes_max, rows[i].memory_mb << 20);
+        assert_int_equal(fake->spec.cpu_weight, rows[i].weight);
+        assert_int_equal(fake->spec.cpu_permille_max, 0);
+        if (rows[i].visible) {
+            snprintf(want, sizeof want, "|CUDA_VISIBLE_DEVICES=%s|", rows[i].visible);
+            assert_has(str_of(fake->env), want);
+            snprintf(want, sizeof want, "|HIP_VISIBLE_DEVICES=%s|", rows[i].hip);
+            assert_has(str_of(fake->env), want);
+        } else {
+            assert_null(strstr(fake->env, "VISIBLE_DEVICES"));
+            assert_null(strstr(fake->env, "BERTH_GPUS"));
+        }
+    }
+    /* Where nothing can be limited it runs all the same; and where CPU shall not be more, not. */
+    fake_run_offered = (struct run_limits_offered){.cpu = true};
+    fixture->executors[0].memory_mb_max = 0;
+    fixture->config.cpu_strict = true;
+    job(fixture, "\"job_id\":\"strict\",\"attempt_id\":1,\"type\":\"dev\"," NEEDS);
+    accept_last(fixture);
+    assert_int_equal(fake_run_find("strict.1")->spec.memory_bytes_max, 0);
+    assert_int_equal(fake_run_find("strict.1")->spec.cpu_permille_max, 1500);
+    fake_run_offered = before;
+}
+
+/* The next agent knows again what the one before it had promised. */
+static void test_needs_after_a_restart(void **state)
+{
+    struct fixture *fixture = *state;
+    struct agent_job *found;
+    struct buf text = {0};
+
+    job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"dev\"," NEEDS);
+    accept_last(fixture);
+    fake_run_begin("j1.1");
+    run_job(fixture, "j2");
+    fixture_restart(fixture);
+    found = jobs_find(fixture->jobs, STR("j1"), 1);
+    assert_true(found->asks);
+    assert_int_equal(found->gpus, 1 << 3);
+    demand_write(&found->demand, &text);
+    assert_str(buf_view(&text), "2 0 700 cpu=1500,licences=1,mem_mb=600 ");
+    found = jobs_find(fixture->jobs, STR("j2"), 1);
+    assert_false(found->asks);
+    assert_true(demand_is_plain(&found->demand));
+    buf_free(&text);
+}
+
+/* Nobody guesses what such a message means. */
+static void test_needs_that_cannot_be_read(void **state)
+{
+    static const char *const rows[] = {
+        "\"needs\":7", "\"needs\":{\"cpu\":-1}", "\"gpus\":3", "\"gpus\":[64]", "\"gpus\":[\"a\"]",
+    };
+    struct fixture *fixture = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        job(fixture, "\"job_id\":\"j1\",\"attempt_id\":1,\"type\":\"dev\",%s", rows[i]);
+    assert_int_equal(fixture->said, 0);
+    assert_int_equal(fixture->slots, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -1295,6 +1396,9 @@ int main(void)
         TEST(test_fence_after_a_restart),
         TEST(test_fence_and_timeout),
         TEST(test_fence_and_drop),
+        TEST(test_needs),
+        TEST(test_needs_after_a_restart),
+        TEST(test_needs_that_cannot_be_read),
     };
 
     log_setup(LOG_ERROR, LOG_LOGFMT, open("/dev/null", O_WRONLY | O_CLOEXEC));
