@@ -712,6 +712,7 @@ static void released(struct store_op *op)
     dispatch->record = op->record;
     dispatch->ended = job_state_final(op->head.state);
     tally_note_end(dispatch->loop, op, false);
+    settle_keys_freed(dispatch->loop, op);
     if (dispatch->ended)
         note_failed(dispatch, &op->head);
     reserve_next(dispatch);
@@ -792,6 +793,7 @@ static void is_settled(struct store_op *op)
         dispatch->record = op->record;
         dispatch->history = op->record.history;
         tally_note_end(dispatch->loop, op, false);
+        settle_keys_freed(dispatch->loop, op);
     }
     begin(dispatch);
 }

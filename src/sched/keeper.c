@@ -446,14 +446,68 @@ void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec)
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 
+/* Keys of which one job may start now, or (count 0) rules that changed. Posted by any thread. */
+struct keys_freed {
+    struct msg msg;
+    struct keeper *keeper;
+    size_t count;
+    uint64_t keys[DEMAND_KEYS_MAX];
+};
+
+static void keys_freed(struct msg *msg)
+{
+    struct keys_freed *freed = container_of(msg, struct keys_freed, msg);
+
+    for (size_t i = 0; i < freed->count; i++)
+        queue_key_freed(freed->keeper->queue, freed->keys[i]);
+    if (!freed->count)
+        queue_limits_changed(freed->keeper->queue);
+    free(freed);
+}
+
+void keeper_keys_freed(struct keeper *keeper, const uint64_t *keys, size_t count)
+{
+    struct keys_freed *freed = mem_new(struct keys_freed);
+
+    assert(count <= DEMAND_KEYS_MAX);
+    freed->msg.run = keys_freed;
+    freed->keeper = keeper;
+    freed->count = count;
+    memcpy(freed->keys, keys, count * sizeof *keys);
+    inbox_post(loop_of(keeper)->inbox, &freed->msg);
+}
+
+void keeper_limits_changed(struct keeper *keeper)
+{
+    static const uint64_t none[1];
+
+    keeper_keys_freed(keeper, none, 0);
+}
+
+static void hear_of_keys(struct keeper *keeper, struct str text)
+{
+    while (text.len)
+        queue_key_freed(keeper->queue, str_hash(str_cut(&text, ' ')));
+}
+
 void keeper_heard(struct keeper *keeper, const struct store_notice *word)
 {
     if (word->kind == STORE_NOTICE_LANE) {
         queue_hear(keeper->queue, word->text);
         return;
     }
-    if (word->kind == STORE_NOTICE_GAP)
+    if (word->kind == STORE_NOTICE_KEY) {
+        hear_of_keys(keeper, word->text);
+        return;
+    }
+    if (word->kind == STORE_NOTICE_LIMITS) {
+        queue_limits_changed(keeper->queue);
+        return;
+    }
+    if (word->kind == STORE_NOTICE_GAP) {
         queue_look(keeper->queue);
+        queue_limits_changed(keeper->queue);
+    }
     node_sync_heard(keeper->view, word);
 }
 

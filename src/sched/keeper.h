@@ -29,6 +29,10 @@ void keeper_apply(struct keeper *keeper,
                   struct change *change); /* true in the store: make it live */
 /* A slot of it became free, or something else about it changed for the better. Cheap when nobody
  * waits. */
+/* By str_hash(): a job with one of these keys may start now. Any thread. */
+void keeper_keys_freed(struct keeper *keeper, const uint64_t *keys, size_t count);
+/* Rules of keys, or a hold, were changed here: who waits for keys looks again. Any thread. */
+void keeper_limits_changed(struct keeper *keeper);
 void keeper_freed(struct keeper *keeper, struct node *node);
 /* A job goes on: to another node (SELECTING), to its next attempt (RETRYING); or it was put into a
  * lane, and then counts as waiting at once. Copies what it needs of the record. */

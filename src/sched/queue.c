@@ -22,6 +22,7 @@
 #include "sched/replay.h"
 #include "sched/sched.h"
 #include "sched/settle.h"
+#include "sched/shares.h"
 #include "sched/spec.h"
 #include "store/chain.h"
 
@@ -38,7 +39,12 @@ enum {
     LOOK_LANE_MS = 1000,  /* each no more often than that */
     OFFER_FIRST = 4,      /* a node that takes any type is offered to lanes of so many, */
     OFFER_TYPES = 1024,   /* then of so many, */
-    OFFER_LANES = 16,     /* and to so many of one type; to others when they look by themselves */
+    OFFER_GROUPS = 16,    /* and of one type to so many groups that fit other nodes, */
+    OFFER_LANES = 16,     /* and to so many lanes of one; to others when they look by themselves */
+    KEY_LOOKS = 64,     /* keys of which a lane is woken in one tick, without a word of anybody; */
+    KEY_LOOK_MS = 1000, /* each no more often than that, */
+    KEY_LOOK_MOST_MS = 5000, /* nor less often, whatever it was told */
+    LIMITS_EVERY_MS = 1000,  /* the rules are looked at, while jobs with keys wait */
     MISSING_MS =
         2000, /* by then the keeper knows whether the store lost it, and has put it again */
     LOOK_AGAIN_MS = 500, /* for a job to be abandoned that the store does not know yet */
@@ -48,30 +54,55 @@ enum {
         5000, /* a job that may not wait still outlives a store that is away for so long */
 };
 
-/* The blocked lanes of one type. */
-struct group {
+/* Lanes of one type. */
+struct kind {
     struct str type;
-    struct heap blocked;   /* of lane.head */
-    struct heap_node head; /* in queue->groups, by the best of them */
+    struct heap groups;    /* of group.head: those with blocked lanes */
+    struct heap_node head; /* in queue->kinds, by the best of them */
     size_t lanes;          /* that know it, blocked or not */
+};
+
+/* Those of them that fit the same nodes: they differ by nothing but their keys. */
+struct group {
+    uint64_t fit; /* see spec_fit() */
+    struct kind *kind;
+    struct share_order blocked; /* of lane.place */
+    struct heap_node head;      /* in kind->groups, by the best of them */
+    size_t lanes;               /* that know it, blocked or not */
+};
+
+/* Lanes whose best job a key keeps from starting. They wait for the key, not for nodes: one of them
+ * is woken when the key may have room, and passes that on to the next unless the key said no. */
+struct key_wait {
+    uint64_t key;             /* str_hash() of it */
+    struct share_order lanes; /* of lane.place */
+    size_t count;             /* of lanes, also those that have nothing to try now */
+    struct heap_node due;     /* in queue->dues: when one is woken in any case, sched_awake_ms */
 };
 
 struct lane {
     struct queue *queue;
     uint64_t number;
     struct arena arena;
-    struct spec spec;      /* of one of its jobs: who may take it may take all; */
-    struct group *group;   /* NULL: none was read yet */
-    int64_t count;         /* of jobs that wait there, as far as is known */
-    size_t jobs;           /* in the window, also those under way to a node; */
-    size_t bytes;          /* those that they have */
-    size_t busy;           /* the latter */
-    struct chain window;   /* of waiting.in_lane */
-    struct heap order;     /* those of them that can be tried, the best first */
-    struct heap_node head; /* by its best job, */
-    struct heap *heap;     /* in this one: queue->heads, group->blocked; NULL: nothing to do */
-    struct heap_node look; /* in queue->looks while it is blocked */
-    bool stale;            /* its first jobs are to be read, whatever is known */
+    struct spec spec;           /* of one of its jobs: who may take it may take all; */
+    struct group *group;        /* NULL: none was read yet */
+    int64_t count;              /* of jobs that wait there, as far as is known */
+    size_t jobs;                /* in the window, also those under way to a node; */
+    size_t bytes;               /* those that they have */
+    size_t busy;                /* the latter */
+    struct chain window;        /* of waiting.in_lane */
+    struct heap order;          /* those of them that can be tried, the best first */
+    struct share *share;        /* of their first key; NULL: none was read yet */
+    struct share_place place;   /* by its best job, */
+    int priority;               /* which has this one, */
+    uint64_t first;             /* and is this, */
+    struct share_order *stands; /* in this one: queue->heads, group->blocked, limit->lanes; NULL:
+                                   nothing to do */
+    struct key_wait *limit;     /* the key that keeps it from starting; NULL: none does */
+    uint64_t woken_by;          /* a key may have room, and nobody else was told; 0: none */
+    size_t pace;                /* jobs of it that may be under way at once */
+    struct heap_node look;      /* in queue->looks while it is blocked */
+    bool stale;                 /* its first jobs are to be read, whatever is known */
     bool reading;
     bool rereading;            /* and who is known to be the first may not be it */
     size_t read_max;           /* jobs, the next time */
@@ -117,6 +148,7 @@ struct waiting {
     int64_t explained_ms;  /* sched_awake_ms: a try that failed was last kept for explain */
     const char *unsettled; /* see struct dispatch */
     int64_t unsettled_until_ms;
+    struct share_turn turn;    /* of its share, taken for the try that is under way */
     bool abandon;              /* it shall end: its client was told OUTCOME_UNKNOWN */
     int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
     struct waiting *successor; /* newer news of the same job, that came while it was busy */
@@ -128,10 +160,20 @@ struct queue {
     struct replay *replay;
     struct idmap jobs;  /* -> struct waiting * */
     struct idmap lanes; /* -> struct lane * */
-    struct heap heads;  /* of lanes with something to try or to read */
-    struct heap groups; /* with blocked lanes */
-    struct map types;   /* -> struct group * */
-    struct heap looks;  /* of blocked lanes, by when they look at all nodes: sched_awake_ms */
+    struct shares shares;
+    struct share_order heads; /* of lanes with something to try or to read */
+    struct heap kinds;        /* with blocked lanes */
+    struct map types;         /* -> struct kind * */
+    struct idmap fits;        /* -> struct group * */
+    struct idmap keys;        /* -> struct key_wait * */
+    struct heap dues;         /* of them */
+    size_t keyed;             /* lanes with keys */
+    struct store_op limits_op;
+    struct arena limits_arena;
+    bool reading_limits;
+    int64_t limits_version; /* of the rules as they were last read */
+    int64_t next_limits_ms; /* sched_awake_ms */
+    struct heap looks;      /* of blocked lanes, by when they look at all nodes: sched_awake_ms */
     struct node *first_offered, *last_offered;
     uint64_t offers;     /* so far, the first of those in the list included */
     uint64_t lane_looks; /* likewise */
@@ -188,6 +230,8 @@ struct queue *queue_new(struct sched *sched)
     queue->sched = sched;
     queue->replay = replay_new(sched);
     queue->offers = 1;
+    queue->limits_version = -1;
+    shares_init(&queue->shares);
     return queue;
 }
 
@@ -302,7 +346,7 @@ static struct lane *lane_of(struct queue *queue, uint64_t number)
     lane->queue = queue;
     lane->number = number;
     lane->round = queue->round;
-    lane->read_max = lane->whole = WINDOW;
+    lane->read_max = lane->whole = lane->pace = WINDOW;
     chain_init(&lane->window);
     idmap_put(&queue->lanes, number, lane);
     return lane;
@@ -320,33 +364,41 @@ static bool has_more(const struct lane *lane)
     return lane->count > (int64_t)lane->jobs;
 }
 
-static void group_changed(struct queue *queue, struct group *group)
+static void stand_by(struct heap *heap, struct heap_node *head, const struct heap_node *best)
 {
-    const struct heap_node *top = heap_top(&group->blocked);
-
-    heap_del(&queue->groups, &group->head);
-    if (!top)
+    heap_del(heap, head);
+    if (!best)
         return;
-    group->head.key = top->key;
-    group->head.tie = top->tie;
-    heap_add(&queue->groups, &group->head);
+    head->key = best->key;
+    head->tie = best->tie;
+    heap_add(heap, head);
 }
 
-static void lane_stand(struct lane *lane, struct heap *heap)
+/* The keys of a group and of a kind may be of before the last turns: they are never too large. */
+static void group_changed(struct queue *queue, struct group *group)
 {
-    struct heap *before = lane->heap;
+    const struct share_place *first = share_order_first(&group->blocked);
+    struct heap_node key = first ? share_place_key(first) : (struct heap_node){0};
 
-    if (before)
-        heap_del(before, &lane->head);
-    lane->heap = heap;
-    if (heap) {
-        const struct heap_node *top = heap_top(&lane->order);
+    stand_by(&group->kind->groups, &group->head, first ? &key : NULL);
+    stand_by(&queue->kinds, &group->kind->head, heap_top(&group->kind->groups));
+}
 
-        lane->head.key = top ? top->key : lane->head.key;
-        lane->head.tie = top ? top->tie : lane->head.tie;
-        heap_add(heap, &lane->head);
+static void lane_stand(struct lane *lane, struct share_order *order)
+{
+    struct share_order *before = lane->stands;
+    const struct heap_node *top = heap_top(&lane->order);
+
+    share_order_del(&lane->place);
+    lane->stands = order;
+    if (top) {
+        lane->priority = (int)-top->key;
+        lane->first = top->tie;
     }
-    if (lane->group && (before == &lane->group->blocked || heap == &lane->group->blocked))
+    if (order)
+        share_order_put(&lane->queue->shares, order, &lane->place, lane->share, lane->priority,
+                        lane->first);
+    if (lane->group && (before == &lane->group->blocked || order == &lane->group->blocked))
         group_changed(lane->queue, lane->group);
 }
 
@@ -368,30 +420,121 @@ static void lane_unblock(struct lane *lane)
     heap_del(&lane->queue->looks, &lane->look);
 }
 
+static void kind_leave(struct queue *queue, struct kind *kind)
+{
+    assert(kind->lanes > 0);
+    if (--kind->lanes > 0)
+        return;
+    map_del(&queue->types, kind->type);
+    heap_free(&kind->groups);
+    free((void *)kind->type.at);
+    free(kind);
+}
+
 static void group_leave(struct queue *queue, struct group *group)
 {
+    struct kind *kind = group->kind;
+
     assert(group->lanes > 0);
-    if (--group->lanes > 0)
+    if (--group->lanes == 0) {
+        idmap_del(&queue->fits, group->fit);
+        share_order_done(&group->blocked);
+        free(group);
+    }
+    kind_leave(queue, kind);
+}
+
+/* It waits for this key, and has been told when to ask again (0: nobody knows). */
+static void lane_limit(struct lane *lane, uint64_t key, int64_t retry_ms)
+{
+    struct queue *queue = lane->queue;
+    int64_t now_ms = sched_awake_ms(loop_of(queue));
+    struct key_wait *wait = idmap_get(&queue->keys, key);
+
+    assert(!lane->limit);
+    if (!wait) {
+        wait = mem_new(struct key_wait);
+        wait->key = key;
+        wait->due.tie = key;
+        idmap_put(&queue->keys, key, wait);
+    }
+    wait->count++;
+    lane->limit = wait;
+    if (retry_ms <= 0)
+        retry_ms = KEY_LOOK_MS;
+    heap_move(&queue->dues, &wait->due,
+              now_ms + (retry_ms < KEY_LOOK_MOST_MS ? retry_ms : KEY_LOOK_MOST_MS));
+}
+
+static void lane_unlimit(struct lane *lane)
+{
+    struct key_wait *wait = lane->limit;
+    struct queue *queue = lane->queue;
+
+    if (!wait)
         return;
-    map_del(&queue->types, group->type);
-    heap_free(&group->blocked);
-    free((void *)group->type.at);
-    free(group);
+    lane_stand(lane, NULL);
+    lane->limit = NULL;
+    assert(wait->count > 0);
+    if (--wait->count > 0)
+        return;
+    heap_del(&queue->dues, &wait->due);
+    idmap_del(&queue->keys, wait->key);
+    share_order_done(&wait->lanes);
+    free(wait);
 }
 
 static void lane_free(struct lane *lane)
 {
     struct queue *queue = lane->queue;
 
-    assert(!lane->heap && !lane->jobs);
+    assert(!lane->stands && !lane->jobs);
     lane_unblock(lane);
+    lane_unlimit(lane);
     set_count(lane, 0);
     if (lane->group)
         group_leave(queue, lane->group);
+    if (lane->share)
+        shares_leave(&queue->shares, lane->share);
+    if (lane->spec.demand && lane->spec.demand->key_count)
+        queue->keyed--;
     idmap_del(&queue->lanes, lane->number);
     heap_free(&lane->order);
     arena_free(&lane->arena);
     free(lane);
+}
+
+/* Nodes are offered by what they take: types first. */
+static struct kind *kind_of(struct queue *queue, struct str type)
+{
+    struct kind *kind = map_get(&queue->types, type);
+    char *text;
+
+    if (kind)
+        return kind;
+    kind = mem_new(struct kind);
+    text = mem_alloc(type.len + 1);
+    memcpy(text, type.at, type.len);
+    kind->type = (struct str){.at = text, .len = type.len};
+    map_put(&queue->types, kind->type, kind);
+    return kind;
+}
+
+/* One lane more. */
+static struct group *group_of(struct queue *queue, const struct spec *spec)
+{
+    uint64_t fit = spec_fit(spec);
+    struct group *group = idmap_get(&queue->fits, fit);
+
+    if (!group) {
+        group = mem_new(struct group);
+        group->fit = fit;
+        group->kind = kind_of(queue, spec_node_type(spec));
+        idmap_put(&queue->fits, fit, group);
+    }
+    group->lanes++;
+    group->kind->lanes++;
+    return group;
 }
 
 /* A job of it was read. */
@@ -402,19 +545,13 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
     if (lane->group ||
         spec_stored(arena_str(&lane->arena, waiting->spec.json), &lane->arena, &lane->spec, NULL))
         return;
-    struct str type = spec_node_type(&lane->spec); /* nodes are offered by what they take */
-    struct group *group = map_get(&queue->types, type);
-    if (!group) {
-        char *text = mem_alloc(type.len + 1);
+    const struct demand *demand = lane->spec.demand;
+    bool keyed = demand && demand->key_count;
 
-        group = mem_new(struct group);
-        memcpy(text, type.at, type.len);
-        group->type = (struct str){.at = text, .len = type.len};
-        group->head.tie = lane->number;
-        map_put(&queue->types, group->type, group);
-    }
-    group->lanes++;
-    lane->group = group;
+    lane_stand(lane, NULL); /* what follows decides where it stands */
+    lane->group = group_of(queue, &lane->spec);
+    lane->share = shares_enter(&queue->shares, keyed ? demand->keys[0] : STR_NONE);
+    queue->keyed += keyed;
 }
 
 /* More of it is read before the window is empty. */
@@ -435,10 +572,12 @@ static void lane_changed(struct lane *lane)
     bool top = lane->order.count > 0;
     bool needs_read = !top && (lane->reading || wants_read(lane));
 
-    if (needs_read && !lane->reading)
+    if (needs_read && !lane->reading && !lane->limit)
         lane->queue->kick_wanted = true;
-    if (!top && !needs_read)
+    if ((!top && !needs_read) || (top && lane->busy >= lane->pace))
         lane_stand(lane, NULL);
+    else if (lane->limit)
+        lane_stand(lane, &lane->limit->lanes);
     else if (needs_read || !lane->blocked)
         lane_stand(lane, &lane->queue->heads);
     else
@@ -1070,14 +1209,23 @@ static void offer_next(struct queue *queue)
     queue->offers++;
 }
 
-static struct lane *lane_at(struct heap_node *head)
+static struct lane *lane_at(struct share_place *place)
 {
-    return head ? container_of(head, struct lane, head) : NULL;
+    return place ? container_of(place, struct lane, place) : NULL;
+}
+
+static bool is_better(const struct heap_node *key, const struct lane *than)
+{
+    struct heap_node other = share_place_key(&than->place);
+
+    return is_before(key, &other);
 }
 
 static struct lane *better(struct lane *a, struct lane *b)
 {
-    return !a || (b && is_before(&b->head, &a->head)) ? b : a;
+    struct heap_node key = b ? share_place_key(&b->place) : (struct heap_node){0};
+
+    return !a || (b && is_better(&key, a)) ? b : a;
 }
 
 static bool has_room(const struct node *node)
@@ -1085,36 +1233,54 @@ static bool has_room(const struct node *node)
     return counts_load(node) < atomic_load_explicit(&node->max, memory_order_relaxed);
 }
 
-/* The best lane of a type that has something for this node. */
-static struct lane *fit_of_group(struct queue *queue, const struct group *group,
+/* The best lane of a group that has something for this node. */
+static struct lane *fit_of_group(struct queue *queue, struct group *group,
                                  const struct snap_node *member)
 {
-    struct heap_node *first[OFFER_LANES];
-    size_t count = group ? heap_first(&group->blocked, OFFER_LANES, first) : 0;
+    struct share_place *first[OFFER_LANES];
+    size_t count = share_order_some(&group->blocked, OFFER_LANES, first);
+    struct lane *best = NULL;
 
     for (size_t i = 0; i < count; i++) {
         struct lane *lane = lane_at(first[i]);
 
         queue->lane_looks++;
-        if (lane->misfit != queue->offers &&
-            candidates_has_room(loop_of(queue), &lane->spec, member))
-            return lane;
+        if (lane->misfit == queue->offers)
+            continue;
+        /* Who fits one of them fits all. */
+        if (!best && !candidates_has_room(loop_of(queue), &lane->spec, member))
+            return NULL;
+        best = better(best, lane);
     }
-    return NULL;
+    return best;
+}
+
+/* And of a type. */
+static struct lane *fit_of_kind(struct queue *queue, const struct kind *kind,
+                                const struct snap_node *member)
+{
+    struct heap_node *groups[OFFER_GROUPS];
+    size_t count = kind ? heap_first(&kind->groups, OFFER_GROUPS, groups) : 0;
+    struct lane *best = NULL;
+
+    for (size_t i = 0; i < count && (!best || is_better(groups[i], best)); i++)
+        best =
+            better(best, fit_of_group(queue, container_of(groups[i], struct group, head), member));
+    return best;
 }
 
 /* The same for a node that takes any type. Nearly always one of the first few fits. */
 static struct lane *fit_of_any(struct queue *queue, const struct snap_node *member)
 {
-    struct heap_node *groups[OFFER_TYPES];
+    struct heap_node *kinds[OFFER_TYPES];
     struct lane *best = NULL;
 
     for (size_t max = OFFER_FIRST, i = 0;; max = OFFER_TYPES) {
-        size_t count = heap_first(&queue->groups, max, groups);
+        size_t count = heap_first(&queue->kinds, max, kinds);
 
-        for (; i < count && (!best || is_before(groups[i], &best->head)); i++)
-            best = better(best,
-                          fit_of_group(queue, container_of(groups[i], struct group, head), member));
+        for (; i < count && (!best || is_better(kinds[i], best)); i++)
+            best =
+                better(best, fit_of_kind(queue, container_of(kinds[i], struct kind, head), member));
         if (best || count < max || max == OFFER_TYPES)
             return best;
     }
@@ -1128,7 +1294,7 @@ static struct lane *fit_of(struct queue *queue, const struct snap_node *member)
     if (pool_type_member(facts, STR("*")))
         return fit_of_any(queue, member);
     for (size_t i = 0; i < facts->type_count; i++)
-        best = better(best, fit_of_group(queue, map_get(&queue->types, facts->types[i]), member));
+        best = better(best, fit_of_kind(queue, map_get(&queue->types, facts->types[i]), member));
     return best;
 }
 
@@ -1145,6 +1311,81 @@ static struct lane *offered_to(struct queue *queue)
         offer_next(queue);
     }
     return NULL;
+}
+
+/* --- keys --- */
+
+/* The first of those who wait for a key is tried again. */
+static void wake_one(struct queue *queue, struct key_wait *wait)
+{
+    struct lane *lane = lane_at(share_order_first(&wait->lanes));
+
+    heap_move(&queue->dues, &wait->due, sched_awake_ms(loop_of(queue)) + KEY_LOOK_MS);
+    if (!lane)
+        return;
+    lane->woken_by = wait->key;
+    lane_unlimit(lane);
+    lane_changed(lane);
+    queue->kick_wanted = true;
+}
+
+void queue_key_freed(struct queue *queue, uint64_t key)
+{
+    struct key_wait *wait = idmap_get(&queue->keys, key);
+
+    if (wait)
+        wake_one(queue, wait);
+}
+
+static void wake_due(struct queue *queue, int64_t now_ms)
+{
+    struct heap_node *top;
+
+    for (int i = 0; i < KEY_LOOKS && (top = heap_top(&queue->dues)) && top->key <= now_ms; i++)
+        wake_one(queue, container_of(top, struct key_wait, due));
+}
+
+/* Any of them may have room now: each is looked at, some with every tick. */
+static void all_due(struct queue *queue)
+{
+    struct key_wait *wait;
+
+    for (size_t i = 0; (wait = idmap_next(&queue->keys, &i));)
+        wait->due.key = 0;
+    heap_reorder(&queue->dues);
+}
+
+static void limits_read(struct store_op *op)
+{
+    struct queue *queue = container_of(op, struct queue, limits_op);
+
+    queue->reading_limits = false;
+    if (!op->err && op->u.limits.version != queue->limits_version) {
+        queue->limits_version = op->u.limits.version;
+        shares_set_rules(&queue->shares, op->u.limits.rules, op->u.limits.rule_count);
+        all_due(queue);
+    }
+    arena_reset(&queue->limits_arena);
+}
+
+static void look_at_limits(struct queue *queue, int64_t now_ms)
+{
+    if (queue->reading_limits || !queue->keyed || now_ms < queue->next_limits_ms)
+        return;
+    queue->next_limits_ms = now_ms + LIMITS_EVERY_MS;
+    queue->limits_op = (struct store_op){.verb = STORE_LIMITS,
+                                         .reply_to = loop_of(queue)->inbox,
+                                         .done = limits_read,
+                                         .arena = &queue->limits_arena};
+    queue->reading_limits = true;
+    sched_send(loop_of(queue), &queue->limits_op);
+}
+
+void queue_limits_changed(struct queue *queue)
+{
+    queue->next_limits_ms = 0;
+    all_due(queue);
+    wake_due(queue, sched_awake_ms(loop_of(queue)));
 }
 
 /* --- placing --- */
@@ -1195,6 +1436,55 @@ static bool stands_again(const struct waiting *waiting, const struct dispatch *d
     return waiting->lane && !dispatch->err && dispatch->head.lane == waiting->lane->number;
 }
 
+/* A lane that was woken for a key: who is next there is told, unless the key let nobody in. */
+static void pass_on(struct lane *lane, bool still_limited)
+{
+    uint64_t key = lane->woken_by;
+    struct key_wait *wait;
+
+    lane->woken_by = 0;
+    if (!key || still_limited)
+        return;
+    wait = idmap_get(&lane->queue->keys, key);
+    if (wait)
+        wake_one(lane->queue, wait);
+}
+
+/* The turn that was taken is given back if it came to nothing. A lane at the limit of a key is
+ * tried with one job at a time, until that goes well. */
+static void note_turn(struct waiting *waiting, const struct dispatch *dispatch, bool is_placed)
+{
+    struct lane *lane = waiting->lane;
+    bool limited = dispatch->err == ERR_LIMITED;
+
+    if (is_placed)
+        shares_use_turn(&lane->queue->shares, (int)waiting->spec.priority, waiting->turn);
+    else if (lane->share)
+        shares_give_back(lane->share, (int)waiting->spec.priority, waiting->turn);
+    waiting->turn = (struct share_turn){0};
+    if (limited)
+        lane->pace = 1;
+    else if (is_placed && lane->pace < WINDOW)
+        lane->pace *= 2;
+    pass_on(lane, limited && str_hash(dispatch_limited_key(dispatch)) == lane->woken_by);
+}
+
+/* It is in its lane as before, and that waits for a key. */
+static void stays_limited(struct waiting *waiting, const struct limit_block *block, uint64_t key)
+{
+    struct lane *lane = waiting->lane;
+
+    if (is_superseded(waiting)) {
+        drop(waiting);
+        return;
+    }
+    heap_add(&lane->order, &waiting->order);
+    lane_unblock(lane);
+    lane_unlimit(lane);
+    lane_limit(lane, key, block->retry_ms);
+    lane_changed(lane);
+}
+
 static void tried(struct dispatch *dispatch)
 {
     struct placing *placing = container_of(dispatch, struct placing, dispatch);
@@ -1213,6 +1503,7 @@ static void tried(struct dispatch *dispatch)
     if (waiting->lane) {
         waiting->lane->busy--;
         waiting->lane->stale |= stands_again(waiting, dispatch);
+        note_turn(waiting, dispatch, is_placed);
     }
     waiting->unsettled = dispatch->unsettled;
     waiting->unsettled_until_ms = dispatch->unsettled_until_ms;
@@ -1221,6 +1512,11 @@ static void tried(struct dispatch *dispatch)
         buf_str(&waiting->history, dispatch->record.history);
     }
     struct node *offered = placing->offered;
+    struct limit_block block = dispatch->block;
+    uint64_t key = str_hash(dispatch_limited_key(dispatch));
+    /* What it was tried for is for others: they may have found it taken meanwhile. */
+    if (err == ERR_LIMITED && dispatch->expected)
+        queue_room(waiting->queue, dispatch->expected);
     arena_free(&placing->arena);
     free(placing);
     if (over && !is_placed) { /* others of its lane may want what it was tried for */
@@ -1236,7 +1532,10 @@ static void tried(struct dispatch *dispatch)
     } else if (over) {
         drop(waiting);
     } else if (waiting->lane && !held && !waiting->unsettled) {
-        stays(waiting, particular && !away, offered);
+        if (err == ERR_LIMITED)
+            stays_limited(waiting, &block, key);
+        else
+            stays(waiting, particular && !away, offered);
     } else {
         take_in_hand(waiting);
         if (away || is_superseded(waiting))
@@ -1267,7 +1566,11 @@ static void place_on(struct waiting *waiting, struct node *only)
     assert(!waiting->busy && !waiting->again.at);
     waiting->busy = true;
     waiting->offers = queue->offers;
+    waiting->turn = (struct share_turn){0};
     if (lane) {
+        if (lane->share && queue->keyed) /* else there is nobody to take turns with */
+            waiting->turn =
+                shares_take_turn(&queue->shares, lane->share, (int)waiting->spec.priority);
         heap_del(&lane->order, &waiting->order);
         lane->busy++;
         lane_changed(lane);
@@ -1300,7 +1603,7 @@ static void place(struct waiting *waiting)
 /* One job is tried, or one window read; false: there is nothing to do now. */
 static bool step(struct queue *queue)
 {
-    struct lane *open = lane_at(heap_top(&queue->heads));
+    struct lane *open = lane_at(share_order_first(&queue->heads));
     struct lane *lane = better(open, offered_to(queue));
     const struct heap_node *top = lane ? heap_top(&lane->order) : NULL;
     struct waiting *waiting = top ? container_of(top, struct waiting, order) : NULL;
@@ -1370,6 +1673,8 @@ void queue_tick(struct queue *queue, int64_t now_ms)
     try_in_hand(queue, now_ms);
     replay_tick(queue->replay);
     look_for_room(queue, now_ms);
+    look_at_limits(queue, now_ms);
+    wake_due(queue, now_ms);
     queue->kick_wanted = true;
 }
 
@@ -1551,20 +1856,37 @@ void queue_free(struct queue *queue)
 {
     struct waiting *waiting;
     struct lane *lane;
+    struct key_wait *wait;
     struct group *group;
+    struct kind *kind;
 
     if (!queue)
         return;
     for (size_t i = 0; (lane = idmap_next(&queue->lanes, &i));) {
+        share_order_del(&lane->place);
         heap_free(&lane->order);
         arena_free(&lane->arena);
         free(lane);
     }
-    for (size_t i = 0; (group = map_next(&queue->types, &i));) {
-        heap_free(&group->blocked);
-        free((void *)group->type.at);
+    for (size_t i = 0; (group = idmap_next(&queue->fits, &i));) {
+        share_order_done(&group->blocked);
         free(group);
     }
+    for (size_t i = 0; (kind = map_next(&queue->types, &i));) {
+        heap_free(&kind->groups);
+        free((void *)kind->type.at);
+        free(kind);
+    }
+    for (size_t i = 0; (wait = idmap_next(&queue->keys, &i));) {
+        share_order_done(&wait->lanes);
+        free(wait);
+    }
+    share_order_done(&queue->heads);
+    shares_done(&queue->shares);
+    arena_free(&queue->limits_arena);
+    idmap_free(&queue->fits);
+    idmap_free(&queue->keys);
+    heap_free(&queue->dues);
     for (size_t i = 0; (waiting = idmap_next(&queue->jobs, &i));) {
         waiting->lane = NULL;
         waiting->order.at = waiting->again.at = waiting->age.at = 0;
@@ -1573,8 +1895,7 @@ void queue_free(struct queue *queue)
     idmap_free(&queue->jobs);
     idmap_free(&queue->lanes);
     map_free(&queue->types);
-    heap_free(&queue->heads);
-    heap_free(&queue->groups);
+    heap_free(&queue->kinds);
     heap_free(&queue->looks);
     heap_free(&queue->later);
     heap_free(&queue->ages);

@@ -21,6 +21,8 @@ void queue_continue(struct queue *queue, const struct store_record *record);
 void queue_abandon(struct queue *queue, const struct store_record *record);
 void queue_want_kick(struct queue *queue); /* place what can be placed, at the end of this turn */
 void queue_room(struct queue *queue, struct node *node); /* it may have room, or take other work */
+void queue_key_freed(struct queue *queue, uint64_t key); /* by str_hash(): one may start now */
+void queue_limits_changed(struct queue *queue);          /* any key may have room now */
 void queue_turn(struct queue *queue);
 void queue_tick(struct queue *queue, int64_t now_ms); /* sched_awake_ms */
 /* "LANE PRIORITY JOB", a STORE_NOTICE_LANE: it came there, among the first. */

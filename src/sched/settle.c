@@ -305,6 +305,12 @@ static bool is_whole(const struct sched_loop *loop, const struct store_op *op)
            (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
 }
 
+void settle_keys_freed(struct sched_loop *loop, const struct store_op *op)
+{
+    if (op->verb == STORE_FINISH && op->u.settle.freed_count)
+        keeper_keys_freed(loop->sched->keeper, op->u.settle.freed, op->u.settle.freed_count);
+}
+
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
@@ -341,6 +347,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     const struct snap_node *member = freed ? snapshot_node(loop->snapshot, node) : NULL;
     if (member)
         keeper_freed(keeper, member->node);
+    settle_keys_freed(loop, op);
     if (op->verb == STORE_FINISH && op->u.settle.outcome == STORE_CANCEL)
         keeper_forget(keeper, head->id);
 }

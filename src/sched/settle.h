@@ -37,6 +37,8 @@ struct settle {
 void settle_start(struct settle *settle);
 /* What follows from a finish that was applied, also one the sweep made. */
 void settle_applied(struct sched_loop *loop, const struct store_op *op);
+/* Whoever waits for a key of a job whose lease ended may start. */
+void settle_keys_freed(struct sched_loop *loop, const struct store_op *op);
 /* A job has ended: its part in the metrics. */
 void settle_count(const struct store_head *head);
 

@@ -685,6 +685,7 @@ static struct call *put_waiting(struct rig *rig, const struct dispatch *job)
     call->op = (struct store_op){.verb = STORE_PUT, .job = job->job, .attempt = 1};
     call->op.u.put.spec = job->spec.json;
     call->op.u.put.type = job->spec.type;
+    call->op.u.put.demand = job->spec.demand_text;
     call->op.u.put.max_attempts = job->max_attempts;
     call->op.u.put.timeout_ms = job->spec.timeout_ms;
     call->op.u.put.owner = store_number(&rig->turnstile);
@@ -723,6 +724,68 @@ uint64_t rig_put_unreadable(struct rig *rig, const char *task_json, int64_t hold
     ask(rig, call);
     assert_int_equal(call->op.err, ERR_OK);
     return job->job;
+}
+
+void rig_put_many(struct rig *rig, const char *task_json, size_t count)
+{
+    enum { BATCH = 1024 };
+    const struct dispatch *job = rig_task(rig, task_json);
+    uint64_t lane = spec_lane(&job->spec);
+    struct arena arenas[BATCH] = {0};
+    struct call *calls = mem_array(struct call, BATCH);
+
+    while (count > 0) {
+        size_t batch = count < BATCH ? count : BATCH;
+
+        for (size_t i = 0; i < batch; i++) {
+            calls[i] = (struct call){.op = {.verb = STORE_PUT,
+                                            .job = job_id_next(rig->wall_ms, 1),
+                                            .attempt = 1,
+                                            .reply_to = &rig->inboxes[0],
+                                            .done = answered,
+                                            .arena = &arenas[i]}};
+            calls[i].op.u.put.spec = job->spec.json;
+            calls[i].op.u.put.type = job->spec.type;
+            calls[i].op.u.put.demand = job->spec.demand_text;
+            calls[i].op.u.put.max_attempts = job->max_attempts;
+            calls[i].op.u.put.lane = lane;
+            calls[i].op.u.put.priority = (int)job->spec.priority;
+            calls[i].op.u.put.wait_ms = job->spec.queue_ms;
+            go_through(rig, &calls[i].op);
+        }
+        rig_quiet(rig);
+        for (size_t i = 0; i < batch; i++) {
+            assert_true(calls[i].done && !calls[i].op.err);
+            arena_free(&arenas[i]);
+        }
+        count -= batch;
+    }
+    free(calls);
+}
+
+void rig_limit(struct rig *rig, const char *pattern, const char *json)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+    const struct json *body;
+
+    call->op = (struct store_op){.verb = STORE_LIMIT_SET};
+    call->op.u.limit.pattern = str_of(pattern);
+    assert_int_equal(json_parse(str_of(json), &rig->arena, &body, NULL), ERR_OK);
+    assert_int_equal(limit_read(body, &rig->arena, &call->op.u.limit.limit, NULL), ERR_OK);
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
+}
+
+void rig_hold(struct rig *rig, const char *key, int64_t hold_ms)
+{
+    struct call *call = arena_new(&rig->arena, struct call);
+
+    call->op = (struct store_op){.verb = STORE_LIMIT_HOLD};
+    call->op.u.limit.pattern = str_of(key);
+    call->op.u.limit.hold_ms = hold_ms;
+    call->op.u.limit.reason = STR("a test");
+    ask(rig, call);
+    assert_int_equal(call->op.err, ERR_OK);
 }
 
 uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json)

@@ -1200,6 +1200,316 @@ static void what_is_held_and_cannot_be_read_ends(void **state)
     assert_int_equal(depth(rig), 0);
 }
 
+/* --- keys: limits and turns --- */
+
+#define KEYED(key) "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"" key "\"]}"
+
+/* The one that runs now ends; which of these keys does the next one have? NULL: none runs. */
+static uint64_t running(struct rig *rig)
+{
+    const struct rig_sent *last = rig->sent_count ? &rig->sent[rig->sent_count - 1] : NULL;
+
+    return last && is_placed(rig, last->job) ? last->job : 0;
+}
+
+static bool has_key(struct rig *rig, const char *key)
+{
+    const struct rig_sent *last = &rig->sent[rig->sent_count - 1];
+    char text[96];
+
+    snprintf(text, sizeof text, "\"%s\"", key);
+    return strstr(last->message, text) != NULL;
+}
+
+/* Of `jobs` that come to run one after the other, so many have this key. */
+static size_t count_of(struct rig *rig, size_t jobs, const char *key)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < jobs; i++) {
+        uint64_t job = running(rig);
+
+        assert_true(job);
+        count += has_key(rig, key);
+        finish(rig, job);
+    }
+    return count;
+}
+
+static void a_hundred_thousand_delay_another_by_one(void **state)
+{
+    enum { JOBS = 100000 };
+    struct rig *rig = *state;
+
+    rig_put_many(rig, KEYED("tenant:a"), JOBS);
+    rig_worker(rig, "n1", 1);
+    pass(rig, 2000);
+    count_of(rig, 100, "tenant:a");
+    assert_true(has_key(rig, "tenant:a"));
+    uint64_t other = rig_wait_in_queue(rig, KEYED("tenant:b"));
+    assert_false(is_placed(rig, other));
+    finish(rig, running(rig));
+    assert_true(is_placed(rig, other));
+    finish(rig, other);
+    assert_true(running(rig) && has_key(rig, "tenant:a")); /* and the others go on */
+    /* Jobs without keys are one more. */
+    uint64_t plain = rig_wait_in_queue(rig, WAITS);
+    finish(rig, running(rig));
+    if (!is_placed(rig, plain))
+        finish(rig, running(rig));
+    assert_true(is_placed(rig, plain));
+    assert_in_range(depth(rig), JOBS - 110, JOBS);
+}
+
+static void turns_follow_the_weights(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_limit(rig, "tenant:*", "{\"weight\":1}");
+    rig_limit(rig, "tenant:b", "{\"weight\":3}");
+    rig_put_many(rig, KEYED("tenant:a"), 300);
+    rig_put_many(rig, KEYED("tenant:b"), 300);
+    rig_put_many(rig, "{\"type\":\"t\",\"queue_ms\":600000}", 300);
+    rig_worker(rig, "n1", 1);
+    pass(rig, 3000);
+    count_of(rig, 20, "tenant:a");
+    assert_in_range(count_of(rig, 100, "tenant:b"), 59, 61); /* of a, b and none: 1, 3, 1 */
+    assert_in_range(count_of(rig, 100, "tenant:a"), 19, 21);
+    rig_limit(rig, "tenant:b", "{\"weight\":1}");
+    pass(rig, 2000); /* the rules are looked at */
+    count_of(rig, 10, "tenant:a");
+    assert_in_range(count_of(rig, 60, "tenant:b"), 19, 21);
+}
+
+/* Within a priority: the higher one is first, whoever had most. */
+static void priority_is_before_turns(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_put_many(rig, KEYED("tenant:a"), 50);
+    rig_worker(rig, "n1", 1);
+    pass(rig, 2000);
+    count_of(rig, 10, "tenant:a");
+    uint64_t low = rig_wait_in_queue(
+        rig, "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"b\"],\"priority\":4}");
+    uint64_t high = rig_wait_in_queue(
+        rig, "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"tenant:a\"],\"priority\":6}");
+    finish(rig, running(rig));
+    assert_true(is_placed(rig, high));
+    finish(rig, high);
+    assert_true(has_key(rig, "tenant:a"));
+    count_of(rig, 38, "tenant:a");
+    assert_false(is_placed(rig, low));
+    finish(rig, running(rig));
+    assert_true(is_placed(rig, low));
+}
+
+static void a_key_at_its_limit_holds_up_nobody_else(void **state)
+{
+    enum { OTHERS = 40 };
+    struct rig *rig = *state;
+    uint64_t first[3], others[OTHERS];
+
+    rig_limit(rig, "a", "{\"concurrency\":2}");
+    rig_worker(rig, "n1", 8);
+    for (size_t i = 0; i < COUNT_OF(first); i++)
+        first[i] = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":600000,\"priority\":9,"
+                                          "\"keys\":[\"a\"]}");
+    assert_true(is_placed(rig, first[0]) && is_placed(rig, first[1]));
+    assert_false(is_placed(rig, first[2]));
+    for (size_t i = 0; i < OTHERS; i++) {
+        char json[128];
+
+        snprintf(json, sizeof json, "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"other:%zu\"]}",
+                 i % 7);
+        others[i] = rig_wait_in_queue(rig, json);
+        if (!is_placed(rig, others[i]))
+            fail_msg("job %zu waits, though there is room", i);
+        finish(rig, others[i]);
+    }
+    /* Nor is it asked for again and again. */
+    size_t reserves = rig->calls[STORE_RESERVE];
+    for (int i = 0; i < 10; i++)
+        rig_tick(rig, 100);
+    assert_true(rig->calls[STORE_RESERVE] - reserves <= 2);
+    reserves = rig->calls[STORE_RESERVE];
+    finish(rig, first[0]);
+    assert_true(is_placed(rig, first[2])); /* at once: the answer of the end said so */
+    assert_true(rig->calls[STORE_RESERVE] - reserves <= 2);
+}
+
+/* Many lanes wait for one key: of each that ends one begins, in turns, and few are asked. */
+static void one_lane_is_woken_at_a_time(void **state)
+{
+    enum { LANES = 60, JOBS = 120 };
+    struct rig *rig = *state;
+    size_t most = 0;
+
+    rig_limit(rig, "account", "{\"concurrency\":1}");
+    rig_worker(rig, "n1", 8);
+    uint64_t first = rig_wait_in_queue(rig, KEYED("account"));
+    for (int i = 0; i < JOBS; i++) {
+        char json[160];
+
+        snprintf(json, sizeof json,
+                 "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"tenant:%d\",\"account\"]}",
+                 i % LANES);
+        rig_wait_in_queue(rig, json);
+    }
+    assert_true(running(rig) == first);
+    for (int i = 0; i < JOBS; i++) {
+        size_t reserves = rig->calls[STORE_RESERVE];
+
+        finish(rig, running(rig));
+        if (!running(rig))
+            fail_msg("nobody runs after %d", i);
+        reserves = rig->calls[STORE_RESERVE] - reserves;
+        most = reserves > most ? reserves : most;
+    }
+    assert_true(most <= 4);
+    finish(rig, running(rig));
+    assert_int_equal(depth(rig), 0);
+}
+
+/* Every way in which a key comes to have room. */
+static void who_waits_for_a_key_is_woken(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t job;
+
+    rig_limit(rig, "k", "{\"concurrency\":1}");
+    rig_worker(rig, "n1", 8);
+    uint64_t first = rig_wait_in_queue(rig, KEYED("k"));
+    job = rig_wait_in_queue(rig, KEYED("k"));
+    assert_false(is_placed(rig, job));
+    finish(rig, first); /* the answer of the end */
+    assert_true(is_placed(rig, job));
+    first = job;
+    job = rig_wait_in_queue(rig, KEYED("k"));
+    rig_settle(rig, SETTLE_ACK, first, 1, "n1", NULL);
+    rig_finish_behind(rig, STORE_DONE, first, 1, "n1"); /* another instance ended it: its notice */
+    struct store_notice word = {.kind = STORE_NOTICE_KEY, .text = STR("x k")};
+    keeper_heard(rig->sched.keeper, &word);
+    rig_quiet(rig);
+    keeper_turn(rig->sched.keeper);
+    rig_quiet(rig);
+    assert_true(is_placed(rig, job));
+    first = job;
+    job = rig_wait_in_queue(rig, KEYED("k"));
+    rig_limit(rig, "k", "{\"concurrency\":2}"); /* another rule */
+    keeper_limits_changed(rig->sched.keeper);
+    rig_tick(rig, 100);
+    assert_true(is_placed(rig, job));
+    finish(rig, job);
+    finish(rig, first);
+    rig_hold(rig, "k", 3000); /* the end of a hold */
+    job = rig_wait_in_queue(rig, KEYED("k"));
+    pass(rig, 2000);
+    assert_false(is_placed(rig, job));
+    pass(rig, 1500);
+    assert_true(is_placed(rig, job));
+    finish(rig, job);
+    rig_hold(rig, "k", 600000); /* it is let go, and nobody says so */
+    job = rig_wait_in_queue(rig, KEYED("k"));
+    pass(rig, 2000);
+    rig_hold(rig, "k", 0);
+    pass(rig, 5500);
+    assert_true(is_placed(rig, job));
+    finish(rig, job);
+    assert_int_equal(depth(rig), 0);
+}
+
+static void starts_keep_to_a_rate(void **state)
+{
+    enum { JOBS = 12 };
+    struct rig *rig = *state;
+    uint64_t jobs[JOBS];
+    size_t started = 0;
+
+    rig_limit(rig, "api:*", "{\"rate\":\"3/10s\"}");
+    rig_worker(rig, "n1", 100);
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = rig_wait_in_queue(rig, KEYED("api:x"));
+    for (int seconds = 0; seconds <= 32; seconds++) {
+        for (int i = 0; i < JOBS; i++)
+            if (jobs[i] && is_placed(rig, jobs[i])) {
+                finish(rig, jobs[i]); /* an end frees no rate */
+                jobs[i] = 0;
+                started++;
+            }
+        if (started > (size_t)(3 + seconds / 10 * 3) ||
+            (seconds % 10 == 2 && started < (size_t)(3 + seconds / 10 * 3)))
+            fail_msg("%zu started after %d s", started, seconds);
+        pass(rig, 1000);
+    }
+    assert_int_equal(started, JOBS);
+}
+
+/* Thousands of tenants of one type: a slot that becomes free is given away at once, and with few
+ * looks. */
+static void a_lane_for_each_tenant(void **state)
+{
+    enum { TENANTS = 2000, JOBS = 200 };
+    struct rig *rig = *state;
+    uint64_t jobs[TENANTS];
+
+    rig_worker(rig, "n1", 1);
+    uint64_t current = rig_place(rig, "{\"type\":\"t\"}");
+    for (int i = 0; i < TENANTS; i++) {
+        char json[128];
+
+        snprintf(json, sizeof json, "{\"type\":\"t\",\"queue_ms\":600000,\"keys\":[\"tenant:%d\"]}",
+                 i);
+        jobs[i] = rig_wait_in_queue(rig, json);
+    }
+    struct looks before = looks_begin(rig);
+    for (int i = 0; i < JOBS; i++) {
+        finish(rig, current);
+        if (!is_placed(rig, jobs[i]))
+            fail_msg("job %d does not run", i);
+        current = jobs[i];
+    }
+    assert_looks(rig, before, 2 * JOBS, 20 * JOBS);
+}
+
+/* What needs more than is left waits for that alone. */
+static void resources_that_come_back_are_given_away(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(rig_register(rig, "{\"node_id\":\"n1\",\"allowed_types\":[\"t\"],"
+                                       "\"max_concurrent_jobs\":10,"
+                                       "\"resources\":{\"mem_mb\":10000}}"),
+                     ERR_OK);
+#define MEM(mb) "{\"type\":\"t\",\"queue_ms\":600000,\"needs\":{\"mem_mb\":" mb "}}"
+    uint64_t first = rig_wait_in_queue(rig, MEM("6000"));
+    uint64_t second = rig_wait_in_queue(rig, MEM("6000"));
+    uint64_t small = rig_wait_in_queue(rig, MEM("3000"));
+    uint64_t plain = rig_wait_in_queue(rig, WAITS_FOR "}");
+    assert_true(is_placed(rig, first) && is_placed(rig, small) && is_placed(rig, plain));
+    assert_false(is_placed(rig, second));
+    size_t reserves = rig->calls[STORE_RESERVE];
+    finish(rig, plain); /* a slot alone is of no use */
+    assert_int_equal(rig->calls[STORE_RESERVE], reserves);
+    finish(rig, first);
+    assert_true(is_placed(rig, second));
+    uint64_t third = rig_wait_in_queue(rig, MEM("5000"));
+    assert_false(is_placed(rig, third));
+    finish(rig, small);
+    assert_false(is_placed(rig, third));
+    finish(rig, second);
+    assert_true(is_placed(rig, third));
+    /* Somebody else's processes go away. */
+    rig_beat(rig, "{\"node_id\":\"n1\",\"free\":{\"mem_mb\":1000},\"ours\":{\"mem_mb\":5000}}");
+    uint64_t fourth = rig_wait_in_queue(rig, MEM("4000"));
+    assert_false(is_placed(rig, fourth));
+    rig_beat(rig, "{\"node_id\":\"n1\",\"free\":{\"mem_mb\":5000},\"ours\":{\"mem_mb\":5000}}");
+    rig_tick(rig, 100);
+    assert_true(is_placed(rig, fourth));
+#undef MEM
+    assert_int_equal(depth(rig), 0);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
@@ -1251,6 +1561,15 @@ int main(void)
         ROW(large_jobs_wait_in_the_store),
         ROW(what_cannot_be_read_holds_up_nobody),
         ROW(what_is_held_and_cannot_be_read_ends),
+        ROW(a_hundred_thousand_delay_another_by_one),
+        ROW(turns_follow_the_weights),
+        ROW(priority_is_before_turns),
+        ROW(a_key_at_its_limit_holds_up_nobody_else),
+        ROW(one_lane_is_woken_at_a_time),
+        ROW(who_waits_for_a_key_is_woken),
+        ROW(starts_keep_to_a_rate),
+        ROW(a_lane_for_each_tenant),
+        ROW(resources_that_come_back_are_given_away),
     };
 
     return cmocka_run_group_tests_name("sched/queue", tests, NULL, NULL);
