@@ -307,10 +307,8 @@ static void get_job(struct source *from, struct change_job *job)
     if (job->parts & CHANGE_GPUS)
         head->gpus = get_number(from);
     if (job->parts & CHANGE_DEMAND) {
-        struct demand demand;
-
         job->demand = get_text(from);
-        from->bad |= !(job->parts & CHANGE_NEW) || !demand_parse(job->demand, &demand);
+        from->bad |= !(job->parts & CHANGE_NEW) || !job->demand.len;
     }
     from->bad |= head->id == 0 || head->id > INT64_MAX;
 }
@@ -326,14 +324,6 @@ static void get_node(struct source *from, struct store_node *node)
     node->registered_ms = get_signed(from);
     node->version = get_signed(from);
     node->facts = get_text(from);
-}
-
-static void get_resources(struct source *from, struct store_node *node)
-{
-    struct resources resources;
-
-    node->resources = get_text(from);
-    from->bad |= !resources_parse(node->resources, &resources);
 }
 
 /* As large as a text of it may say. */
@@ -377,7 +367,7 @@ bool change_read(struct str *rest, struct change *ret_change)
         ret_change->u.node.id = get_name(&from, NODE_ID_MAX);
         get_node(&from, &ret_change->u.node);
         if (ret_change->kind == CHANGE_NODE_RESOURCES)
-            get_resources(&from, &ret_change->u.node);
+            ret_change->u.node.resources = get_name(&from, RESOURCES_TEXT_MAX);
         ret_change->kind = CHANGE_NODE;
         break;
     case CHANGE_NODE_DEL:

@@ -1,4 +1,4 @@
-/* Demands by their text. */
+/* Demands by their text, which is read when the first job has it. */
 #include "store/demands.h"
 
 #include <assert.h>
@@ -7,17 +7,18 @@
 #include "base/mem.h"
 #include "store/limits.h"
 
+/* NULL: it cannot be read. */
 static struct demands_entry *add(struct demands *demands, struct limits *limits, struct str text)
 {
     struct demands_entry *entry = mem_zeroed(1, sizeof *entry + text.len);
     struct demand *demand = &entry->demand;
-    bool ok;
 
     memcpy(entry->bytes, text.at, text.len);
     entry->text = (struct str){.at = entry->bytes, .len = text.len};
-    ok = demand_parse(entry->text, demand);
-    assert(ok);
-    (void)ok;
+    if (!demand_parse(entry->text, demand)) {
+        free(entry);
+        return NULL;
+    }
     entry->has_needs = demand->need_count > 0 || demand->gpus || demand->vram_mb;
     for (size_t i = 0; i < demand->key_count; i++)
         entry->keys[i] = limits_use(limits, demand->keys[i]);
@@ -25,17 +26,19 @@ static struct demands_entry *add(struct demands *demands, struct limits *limits,
     return entry;
 }
 
-struct demands_entry *demands_use(struct demands *demands, struct limits *limits, struct str text)
+bool demands_use(struct demands *demands, struct limits *limits, struct str text,
+                 struct demands_entry **ret_entry)
 {
-    struct demands_entry *entry;
+    struct demands_entry *entry = text.len ? map_get(&demands->by_text, text) : NULL;
 
-    if (!text.len)
-        return NULL;
-    entry = map_get(&demands->by_text, text);
-    if (!entry)
+    if (text.len && !entry)
         entry = add(demands, limits, text);
-    entry->refs++;
-    return entry;
+    if (text.len && !entry)
+        return false;
+    if (entry)
+        entry->refs++;
+    *ret_entry = entry;
+    return true;
 }
 
 void demands_unuse(struct demands *demands, struct limits *limits, struct demands_entry *entry)

@@ -23,8 +23,10 @@ struct demands {
 };
 
 void demands_free(struct demands *demands);
-/* NULL: demand_plain. The text can be read, see demand_parse(). */
-struct demands_entry *demands_use(struct demands *demands, struct limits *limits, struct str text);
+/* False: it cannot be read, see demand_parse(). *ret_entry NULL: demand_plain. */
+bool demands_use(struct demands *demands, struct limits *limits, struct str text,
+                 struct demands_entry **ret_entry);
+/* NULL is fine. */
 void demands_unuse(struct demands *demands, struct limits *limits, struct demands_entry *entry);
 
 #endif

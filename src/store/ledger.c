@@ -603,10 +603,8 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 
     while (journal_job_active(ledger->journal, &row)) {
         struct ledger_job *entry = take_row(ledger, &row);
-        struct demand demand;
 
-        if (demand_parse(row.demand, &demand))
-            entry->demand = demands_use(&ledger->demands, &ledger->limits, row.demand);
+        demands_use(&ledger->demands, &ledger->limits, row.demand, &entry->demand);
         entry->head.lane = 0;
         entry->head.priority = 0;
         if (entry->head.lease != LEASE_NONE) {

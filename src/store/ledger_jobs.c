@@ -71,8 +71,6 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
 
 static bool may_create(struct store_op *op)
 {
-    struct demand demand;
-
     if (op->job == 0 || op->attempt > 1 || !op->u.put.spec.at) {
         op->err = ERR_NOT_FOUND;
         return false;
@@ -81,8 +79,7 @@ static bool may_create(struct store_op *op)
         op->err = ERR_BAD_FIELD;
         return false;
     }
-    if (op->u.put.type.len > POOL_LANG_MAX ||
-        (op->u.put.demand.len && !demand_parse(op->u.put.demand, &demand))) {
+    if (op->u.put.type.len > POOL_LANG_MAX) {
         op->err = ERR_BAD_FIELD;
         return false;
     }
@@ -134,7 +131,10 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     }
     if (!may_create(op))
         return;
-    demand = demands_use(&ledger->demands, &ledger->limits, op->u.put.demand);
+    if (!demands_use(&ledger->demands, &ledger->limits, op->u.put.demand, &demand)) {
+        op->err = ERR_BAD_FIELD;
+        return;
+    }
     if (op->u.put.lane)
         op->err =
             ledger_refusal(ledger, demand, 0, op->u.put.lane, &op->u.put.bounds, &op->u.put.block);
@@ -338,8 +338,12 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
     ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
     created = !entry;
-    demand =
-        created ? demands_use(&ledger->demands, &ledger->limits, op->u.put.demand) : entry->demand;
+    if (!created) {
+        demand = entry->demand;
+    } else if (!demands_use(&ledger->demands, &ledger->limits, op->u.put.demand, &demand)) {
+        op->err = ERR_BAD_FIELD;
+        return;
+    }
     place.type = created ? op->u.put.type : str_of(entry->head.type);
     place.demand = demand;
     place.lease.slots = demand ? demand->demand.slots : 0;

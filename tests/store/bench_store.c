@@ -1,7 +1,8 @@
 /* How fast the embedded store is on this machine:
- *     bench_store DIR [reserve|life] [in_flight] [ops] [spec_bytes]
+ *     bench_store DIR [reserve|life] [in_flight] [ops] [spec_bytes] [needs]
  * One producer keeps `in_flight` ops under way. `reserve` makes a new job with each op; `life`
- * takes each job through reserve, commit and done. Prints verbs a second, latency, and CPU of the
+ * takes each job through reserve, commit and done. `needs`: each takes three resources and has two
+ * keys with a limit, of a hundred tenants. Prints verbs a second, latency, and CPU of the
  * store's threads for each verb, that of the flush thread until it has caught up. Build only: it is
  * not a test. */
 #include "base/clock.h"
@@ -17,7 +18,7 @@
 #include "store/op_queue.h"
 #include "store/store.h"
 
-enum { NODES = 1000, LATENCIES = 1 << 20, FLUSH_MS = 500 };
+enum { NODES = 1000, LATENCIES = 1 << 20, FLUSH_MS = 500, TENANTS = 100 };
 
 struct slot {
     struct store_op op;
@@ -30,12 +31,14 @@ static struct {
     struct work_queue work_queue;
     struct store *store;
     bool life;
+    bool needs;
     long want;
     long sent;
     long done;
     char spec[65536];
     size_t spec_len;
     char names[NODES][16];
+    char demands[TENANTS][80];
     uint32_t latency_us[LATENCIES];
 } bench;
 
@@ -54,6 +57,8 @@ static void send_next(struct slot *slot)
         op->verb = STORE_RESERVE;
         op->job = job_id_next(clock_wall_ms(), 1);
         op->u.put.spec = (struct str){bench.spec, bench.spec_len};
+        if (bench.needs)
+            op->u.put.demand = str_of(bench.demands[rand() % TENANTS]);
         op->u.put.max_attempts = 2;
         op->u.put.ttl_ms = 5000;
         op->u.put.candidate_count = 4;
@@ -86,7 +91,7 @@ static void finished(struct store_op *op)
         printf("verb %d: %s\n", op->verb, err_name(op->err));
         abort();
     }
-    if (op->verb != STORE_NODE_PUT)
+    if (op->verb != STORE_NODE_PUT && op->verb != STORE_LIMIT_SET)
         bench.latency_us[bench.done % LATENCIES] = (uint32_t)(clock_mono_us() - slot->sent_us);
     bench.done++;
     slot->step = bench.life ? (slot->step + 1) % 3 : 0;
@@ -151,6 +156,10 @@ static void register_nodes(int32_t max)
         slots[i].op.u.node_put.own = slots[i].op.u.node_put.health = NODE_READY;
         slots[i].op.u.node_put.max = max;
         slots[i].op.u.node_put.facts = STR("{}");
+        if (bench.needs)
+            slots[i].op.u.node_put.resources =
+                STR("cpu=1000000000/1000000000,licences=1000000000/1000000000,"
+                    "mem_mb=1000000000/1000000000 ");
         if (store_send(bench.store, &slots[i].op))
             abort();
     }
@@ -158,6 +167,24 @@ static void register_nodes(int32_t max)
     bench.sent = NODES;
     run_until_done();
     free(slots);
+}
+
+static void set_limit(void)
+{
+    struct slot slot = {
+        .op = {.reply_to = &bench.work_queue.inbox, .done = finished, .verb = STORE_LIMIT_SET}};
+
+    slot.op.u.limit.pattern = STR("*");
+    slot.op.u.limit.limit = limit_none;
+    slot.op.u.limit.limit.concurrency = DEMAND_AMOUNT_MAX;
+    for (int i = 0; i < TENANTS; i++)
+        snprintf(bench.demands[i], sizeof bench.demands[i],
+                 "1 0 0 cpu=1,licences=1,mem_mb=1 tenant:%d,account:api-%d", i, i % 7);
+    bench.done = 0;
+    bench.want = bench.sent = 1;
+    if (store_send(bench.store, &slot.op))
+        abort();
+    run_until_done();
 }
 
 int main(int argc, char **argv)
@@ -175,6 +202,7 @@ int main(int argc, char **argv)
     int64_t flush_ns;
 
     bench.life = argc > 2 && strcmp(argv[2], "life") == 0;
+    bench.needs = argc > 6 && strcmp(argv[6], "needs") == 0;
     bench.spec_len = argc > 5 ? (size_t)atol(argv[5]) : 250;
     assert(bench.spec_len < sizeof bench.spec);
     memset(bench.spec, 'x', bench.spec_len);
@@ -186,6 +214,8 @@ int main(int argc, char **argv)
     }
     printf("open %.1f ms\n", (double)(clock_mono_us() - wall_us) / 1000);
     register_nodes(bench.life ? 1000000 : 100000000);
+    if (bench.needs)
+        set_limit();
     store_ns = cpu_ns("berth-store");
     helper_ns = cpu_ns("berth-reader");
     flush_ns = cpu_ns("berth-flush");
