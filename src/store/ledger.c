@@ -37,7 +37,8 @@ void ledger_breaker_reset(struct ledger *ledger, struct store_op *op, int64_t no
 
 void ledger_tidy(struct ledger *ledger, int64_t now_ms)
 {
-    limits_tidy(&ledger->limits, ledger->journal, ledger_steady_ms(ledger, now_ms));
+    /* Of the last batch: whether there was a pause since only the next one knows. */
+    limits_tidy(&ledger->limits, ledger->journal, ledger_steady_ms(ledger, ledger->now_ms));
     breakers_tidy(&ledger->breakers, ledger->journal, &ledger->nodes, now_ms);
 }
 

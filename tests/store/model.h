@@ -5,7 +5,36 @@
 
 #include "store/store.h"
 
-enum { MODEL_NODES = 6, MODEL_ENDED = 24, MODEL_RUN_MS = 45000, MODEL_TTL_MS = 5000 };
+enum {
+    MODEL_NODES = 6,
+    MODEL_ENDED = 24,
+    MODEL_RUN_MS = 45000,
+    MODEL_TTL_MS = 5000,
+    MODEL_DEMANDS = 10,
+    MODEL_KEYS = 3,
+    MODEL_STARTS = 256,
+    MODEL_GPUS = 2,
+};
+
+/* What a job may take, and the text that says so. */
+struct model_demand {
+    const char *text;
+    int slots;
+    int32_t cpu, mem_mb;
+    int gpus;
+    int32_t vram_mb;
+    int keys[2]; /* of the model's; -1: none */
+};
+
+extern const struct model_demand model_demands[MODEL_DEMANDS];
+extern const char *const model_keys[MODEL_KEYS];
+
+struct model_key {
+    struct limit limit;
+    int64_t hold_ms; /* until when */
+    int64_t starts[MODEL_STARTS];
+    int start_count;
+};
 
 struct model_job {
     uint64_t id; /* 0: does not exist */
@@ -25,7 +54,10 @@ struct model_job {
     int64_t hold_ms;              /* until when; or the end of its time to wait in its lane */
     uint64_t lane;
     int priority;
-    int ended_by; /* enum store_outcome of the call that made it final */
+    int demand;         /* of model_demands */
+    unsigned gpus;      /* a bit each */
+    int64_t started_ms; /* as its keys have it: reserved_ms, but for pauses since */
+    int ended_by;       /* enum store_outcome of the call that made it final */
     struct {
         int attempt;
         int node;
@@ -37,12 +69,16 @@ struct model_job {
 struct model_node {
     int32_t max;
     uint32_t epoch;
+    bool has_resources;
+    int32_t cpu, mem_mb; /* usable */
+    int32_t vram_mb[MODEL_GPUS];
 };
 
 struct model {
     struct model_job *jobs;
     size_t job_count;
     struct model_node nodes[MODEL_NODES];
+    struct model_key keys[MODEL_KEYS];
     int64_t now_ms;
     int64_t grace_from_ms, grace_until_ms;
     int64_t since_ms; /* without a pause */
@@ -54,12 +90,15 @@ struct model_wait {
     int64_t until_ms;
     int64_t lane_max;
     int64_t all_max;
+    bool keys; /* theirs, too */
 };
 
 struct model_answer {
     enum err err;
     bool duplicate;
     int chosen; /* node, -1: none */
+    enum limit_why why;
+    unsigned freed; /* a bit for each of the model's keys */
 };
 
 /* What the store must answer, and what it then holds true. */
@@ -74,7 +113,7 @@ struct model_answer model_commit(struct model *model, struct model_job *job, int
                                  int64_t stop_grace_ms);
 struct model_answer model_finish(struct model *model, struct model_job *job,
                                  enum store_outcome outcome, int attempt, int node, bool left,
-                                 int64_t hold_ms);
+                                 int64_t hold_ms, int hold_key, int64_t hold_key_ms);
 void model_renew(struct model *model, int node);
 /* It is lost (what it runs goes on), or back without its runs. */
 void model_new_epoch(struct model *model, int node, bool keeps_runs);
@@ -91,6 +130,14 @@ size_t model_lane(const struct model *model, uint64_t lane, size_t max,
 uint64_t model_lane_after(const struct model *model, uint64_t lane);
 /* How many leases of this kind count on the node now. */
 int model_count(const struct model *model, int node, enum lease_kind kind);
+/* What the leases of a node leave of it; of a GPU that one has whole INT32_MIN. */
+int32_t model_cpu_left(const struct model *model, int node);
+int32_t model_mem_left(const struct model *model, int node);
+int32_t model_gpu_left(const struct model *model, int node, int gpu);
+/* Leases with a key, jobs that wait with it, and what started within its window. */
+int model_key_in_flight(const struct model *model, int key);
+int model_key_waiting(const struct model *model, int key);
+int model_key_started(const struct model *model, int key);
 bool model_alive(const struct model *model, const struct model_job *job);
 
 #endif

@@ -33,6 +33,7 @@ enum {
 /* What the child was told, in memory it shares with the parent. */
 static struct told {
     _Atomic uint64_t next;       /* job */
+    _Atomic int32_t started;     /* so many were told that they have a node */
     _Atomic uint8_t state[JOBS]; /* enum job_state + 1; 0: nothing was said OK to */
 } * told;
 
@@ -57,6 +58,8 @@ static void heard(struct store_op *op)
     if (op->err)
         _exit(1);
     atomic_store(&told->state[op->job], (uint8_t)(op->head.state + 1));
+    if (op->verb == STORE_RESERVE)
+        atomic_fetch_add(&told->started, 1);
     if (answers_left > 0 && --answers_left == 0)
         raise(SIGKILL);
     worker->step++;
@@ -101,6 +104,7 @@ static void go_on(struct worker *worker)
     op->verb = steps[worker->step];
     if (op->verb == STORE_PUT || op->verb == STORE_RESERVE) {
         op->u.put.spec = STR("{\"text\":\"some words that take a little room in the file\"}");
+        op->u.put.demand = STR("1 0 0 cpu=10 tenant:acme");
         op->u.put.max_attempts = 2;
         op->u.put.ttl_ms = RIG_TTL_MS;
         op->u.put.candidate_count = 1;
@@ -120,13 +124,30 @@ static void go_on(struct worker *worker)
         _exit(3);
 }
 
+/* What the node has, and that starts of all jobs are counted. */
+static void set_up(struct rig *rig)
+{
+    struct store_op node = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+    struct store_op limit = {.verb = STORE_LIMIT_SET};
+
+    node.u.node_put.own = node.u.node_put.health = NODE_READY;
+    node.u.node_put.max = MAX;
+    node.u.node_put.facts = STR("{}");
+    node.u.node_put.resources = STR("cpu=1000000000/1000000000 ");
+    limit.u.limit.pattern = STR("tenant:*");
+    limit.u.limit.limit = limit_none;
+    limit.u.limit.limit.rate = LIMIT_RATE_MAX;
+    limit.u.limit.limit.rate_ms = LIMIT_WINDOW_MS_MAX;
+    if (rig_call(rig, &node) || rig_call(rig, &limit))
+        _exit(4);
+}
+
 static void work_until_death(struct rig *rig, int calls)
 {
     static struct worker workers[FLIGHT];
 
     rig_open(rig);
-    if (rig_node(rig, "n1", MAX, NODE_READY))
-        _exit(4);
+    set_up(rig);
     lossyvfs_arm(calls);
     for (int i = 0; i < FLIGHT; i++)
         workers[i] = (struct worker){.rig = rig};
@@ -185,6 +206,30 @@ static void check_lanes(struct rig *rig)
     assert_int_equal(count, listed(rig, JOB_NEW));
 }
 
+/* Each lease has its share of the node, each start that was told is in the window of its key. */
+static void check_limits(struct rig *rig)
+{
+    int leases = listed(rig, JOB_DISPATCHED) + listed(rig, JOB_ACKED);
+    struct store_op nodes = {.verb = STORE_COUNTS};
+    struct store_op limits = {.verb = STORE_LIMITS};
+    const struct store_limit_key *key;
+
+    limits.u.limits.max = 9;
+    assert_int_equal(rig_call(rig, &nodes), ERR_OK);
+    assert_int_equal(rig_call(rig, &limits), ERR_OK);
+    assert_int_equal(nodes.u.nodes.items[0].left.left[0], 1000000000 - 10 * leases);
+    assert_int_equal(limits.u.limits.rule_count, 1);
+    key = limits.u.limits.keys;
+    if (limits.u.limits.key_count == 0) {
+        assert_int_equal(atomic_load(&told->started), 0);
+        return;
+    }
+    assert_int_equal(limits.u.limits.key_count, 1);
+    assert_int_equal(key->in_flight, leases);
+    assert_int_equal(key->waiting, listed(rig, JOB_NEW));
+    assert_true(key->started >= atomic_load(&told->started));
+}
+
 /* Everything the child was told since job `from` is true, or went on from there; and the counters
  * fit the jobs. */
 static void check_told(struct rig *rig, uint64_t from)
@@ -210,6 +255,7 @@ static void check_told(struct rig *rig, uint64_t from)
     assert_int_equal(rig_counts(rig, "n1").reserved, listed(rig, JOB_DISPATCHED));
     assert_int_equal(rig_counts(rig, "n1").running, listed(rig, JOB_ACKED));
     check_lanes(rig);
+    check_limits(rig);
     arena_reset(&rig->arena);
     rig_close(rig);
 }

@@ -7,6 +7,7 @@
 #include "store/ledger.h"
 
 #include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ struct fixture {
     struct journal journal;
     struct ledger ledger;
     int64_t now_ms;
+    struct str demand; /* of jobs that are put */
 };
 
 static void load(struct fixture *fixture)
@@ -33,6 +35,7 @@ static void load(struct fixture *fixture)
 static void unload(struct fixture *fixture)
 {
     ledger_check(&fixture->ledger);
+    ledger_end(&fixture->ledger);
     assert_int_equal(journal_commit(&fixture->journal), ERR_OK);
     ledger_free(&fixture->ledger);
     journal_close(&fixture->journal);
@@ -121,6 +124,136 @@ static void test_audit_repairs(void **state)
     ledger_check(&fixture->ledger);
 }
 
+static enum err reserve_needs(struct fixture *fixture, uint64_t job, const char *demand)
+{
+    struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.demand = str_of(demand);
+    op.u.put.max_attempts = 2;
+    op.u.put.ttl_ms = RIG_TTL_MS;
+    op.u.put.candidate_count = 1;
+    op.u.put.candidates[0] =
+        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1"))};
+    return apply(fixture, &op);
+}
+
+static void add_resources(struct fixture *fixture, const char *resources)
+{
+    struct store_op op = {.verb = STORE_NODE_PUT, .node = STR("n1")};
+
+    op.u.node_put.own = op.u.node_put.health = NODE_READY;
+    op.u.node_put.max = -1;
+    op.u.node_put.resources = str_of(resources);
+    assert_int_equal(apply(fixture, &op), ERR_OK);
+}
+
+/* So are what is used of a node, and how many leases a key has. */
+static void test_audit_repairs_needs_and_keys(void **state)
+{
+    struct fixture *fixture = *state;
+    struct ledger_node *holder = map_get(&fixture->ledger.nodes, STR("n1"));
+    struct limits_key *key;
+
+    add_resources(fixture, "cpu=4000/4000 0=8000/8000,1=8000/8000");
+    assert_int_equal(reserve_needs(fixture, 1, "1 1 0 cpu=1000 a"), ERR_OK);
+    assert_int_equal(reserve_needs(fixture, 2, "1 0 500 cpu=500 a,b"), ERR_OK);
+    key = map_get(&fixture->ledger.limits.keys, STR("a"));
+    assert_int_equal(ledger_audit(&fixture->ledger), 0);
+    holder->resources->items[0].used = 7;
+    holder->resources->gpus[0].whole = false;
+    holder->resources->gpus[1].used_mb = 0;
+    key->state.in_flight = 9;
+    assert_int_equal(ledger_audit(&fixture->ledger), 4);
+    assert_int_equal(holder->resources->items[0].used, 1500);
+    assert_true(holder->resources->gpus[0].whole);
+    assert_int_equal(holder->resources->gpus[1].used_mb, 500);
+    assert_int_equal(key->state.in_flight, 2);
+    assert_int_equal(ledger_audit(&fixture->ledger), 0);
+    ledger_check(&fixture->ledger);
+}
+
+static void refuse(struct fixture *fixture, uint64_t job)
+{
+    struct store_op op = {.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
+
+    op.u.settle.outcome = STORE_REFUSED;
+    op.u.settle.candidates_left = true;
+    assert_int_equal(apply(fixture, &op), ERR_OK);
+}
+
+/* The clock is set while a job is on its way: neither its window nor its hold notices, and what a
+ * refusal takes back is found. */
+static void test_clock_set_moves_no_limit(void **state)
+{
+    static const int64_t steps[] = {3600000, -7200000, 90000000};
+    struct fixture *fixture = *state;
+    struct store_op set = {.verb = STORE_LIMIT_SET};
+    struct store_op hold = {.verb = STORE_LIMIT_HOLD};
+    struct limits_key *key;
+
+    set.u.limit.pattern = STR("*");
+    set.u.limit.limit = limit_none;
+    set.u.limit.limit.rate = 1;
+    set.u.limit.limit.rate_ms = 60000;
+    assert_int_equal(apply(fixture, &set), ERR_OK);
+    hold.u.limit.pattern = STR("b");
+    hold.u.limit.hold_ms = 1000;
+    assert_int_equal(apply(fixture, &hold), ERR_OK);
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        uint64_t job = 10 * i + 1;
+
+        assert_int_equal(reserve_needs(fixture, job, "1 0 0  a"), ERR_OK);
+        ledger_clock_set(&fixture->ledger, steps[i]);
+        fixture->now_ms += steps[i];
+        assert_int_equal(reserve_needs(fixture, job + 1, "1 0 0  a"), ERR_LIMITED);
+        assert_int_equal(reserve_needs(fixture, job + 2, "1 0 0  b"), ERR_LIMITED);
+        refuse(fixture, job);
+        key = map_get(&fixture->ledger.limits.keys, STR("a"));
+        assert_int_equal(key->state.window.total, 0);
+        unload(fixture);
+        load(fixture);
+        assert_int_equal(reserve_needs(fixture, job + 2, "1 0 0  b"), ERR_LIMITED);
+    }
+    fixture->now_ms += 1000;
+    assert_int_equal(reserve_needs(fixture, 99, "1 0 0  b"), ERR_OK);
+}
+
+/* Keys that nobody has any more go, with their rows, when there is nothing left to know of them;
+ * and demands with the last job. */
+static void test_keys_are_forgotten(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store_op set = {.verb = STORE_LIMIT_SET};
+    char demand[32];
+
+    set.u.limit.pattern = STR("k1*");
+    set.u.limit.limit = limit_none;
+    set.u.limit.limit.rate = 100;
+    set.u.limit.limit.rate_ms = 60000;
+    assert_int_equal(apply(fixture, &set), ERR_OK);
+    for (uint64_t job = 1; job <= 100; job++) {
+        snprintf(demand, sizeof demand, "1 0 0  k%d", (int)job);
+        assert_int_equal(reserve_needs(fixture, job, demand), ERR_OK);
+        finish(fixture, job, false);
+    }
+    assert_int_equal(fixture->ledger.demands.by_text.count, 0);
+    assert_int_equal(fixture->ledger.limits.keys.count, 12); /* k1, k10 to k19, k100 */
+    unload(fixture);
+    load(fixture);
+    assert_int_equal(fixture->ledger.limits.keys.count, 12);
+    ledger_tidy(&fixture->ledger, fixture->now_ms);
+    assert_int_equal(fixture->ledger.limits.keys.count, 12);
+    for (int64_t ms = 0; ms < 60000; ms += LEDGER_AWAY_MS)
+        ledger_begin(&fixture->ledger, fixture->now_ms += LEDGER_AWAY_MS);
+    ledger_tidy(&fixture->ledger, fixture->now_ms);
+    assert_int_equal(fixture->ledger.limits.keys.count, 0);
+    unload(fixture);
+    load(fixture);
+    assert_int_equal(fixture->ledger.limits.keys.count, 0);
+    assert_int_equal(fixture->ledger.limits.rule_count, 1);
+}
+
 /* Finished jobs leave memory; a message that comes twice finds them in the file all the same. */
 static void test_finished_jobs_leave_memory(void **state)
 {
@@ -199,6 +332,7 @@ static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
 
     op.u.put.spec = STR("{}");
     op.u.put.max_attempts = 2;
+    op.u.put.demand = fixture->demand;
     op.u.put.lane = lane;
     op.u.put.priority = (int)(job % 10);
     op.u.put.wait_ms = op.u.put.hold_ms = RIG_WAIT_MS;
@@ -401,6 +535,7 @@ static void test_a_waiting_job_is_small(void **state)
         .journal = &fixture->journal, .now_ms = fixture->now_ms, .breaker = breaker_defaults};
     size_t before, after;
 
+    fixture->demand = STR("2 0 0  tenant:acme,account:api-1"); /* all the same */
     for (uint64_t job = 1; job <= JOBS; job++)
         assert_int_equal(put(fixture, job, 77 + job % LANES), ERR_OK);
     assert_int_equal(fixture->ledger.runs.used, 0);
@@ -489,6 +624,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_audit_repairs),
+        TEST(test_audit_repairs_needs_and_keys),
+        TEST(test_clock_set_moves_no_limit),
+        TEST(test_keys_are_forgotten),
         TEST(test_finished_jobs_leave_memory),
         TEST(test_audit_finds_the_floor),
         TEST(test_floor_holds_while_it_is_sought),

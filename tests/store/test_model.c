@@ -22,6 +22,9 @@ enum {
     LANE_MAX = 3,
     ALL_MAX = 6,
     SHOWN_MAX = 8,
+    ATTEMPTS_MAX = 5, /* that holds of keys may add to */
+    VRAM_SMALL = 8000,
+    VRAM_LARGE = 16000,
 };
 
 static const char *const names[MODEL_NODES] = {"n0", "n1", "n2", "n3", "n4", "n5"};
@@ -34,6 +37,7 @@ struct call {
     uint64_t want_lane;
     int64_t want_until_ms;
     bool has_job;
+    unsigned want_gpus;
     size_t shown_count; /* what LANE or LANES must tell */
     size_t waiting;
     struct store_lane shown[SHOWN_MAX];
@@ -54,6 +58,9 @@ struct play {
     int64_t refused;   /* by a full lane */
     int64_t timed_out; /* in a lane */
     int64_t from_lane; /* reserved from there */
+    int64_t limited[LIMIT_WHY_COUNT];
+    int64_t short_of; /* no room but for what they need */
+    int64_t freed;
 };
 
 static struct play *playing;
@@ -97,6 +104,37 @@ static void compare_shown(const struct call *call)
     }
 }
 
+static unsigned freed_of(const struct store_op *op)
+{
+    unsigned freed = 0;
+
+    for (int i = 0; i < op->u.settle.freed_count; i++)
+        for (int key = 0; key < MODEL_KEYS; key++)
+            if (op->u.settle.freed[i] == str_hash(str_of(model_keys[key])))
+                freed |= 1u << key;
+    return freed;
+}
+
+static void compare_keys(const struct store_op *op, const struct model_answer *want)
+{
+    if (op->verb == STORE_RESERVE) {
+        assert_int_equal(op->u.put.block.why, want->why);
+        playing->limited[want->why]++;
+        for (size_t i = 0; op->err == ERR_ALL_FULL && i < op->u.put.candidate_count; i++)
+            playing->short_of += op->u.put.candidates[i].why == LEASE_RESOURCES;
+    }
+    if (op->verb == STORE_FINISH && op->err != ERR_NOT_FOUND) {
+        assert_int_equal(freed_of(op), want->freed);
+        playing->freed += op->u.settle.freed_count;
+    }
+    if (op->verb == STORE_PUT || op->verb == STORE_WAIT) {
+        enum limit_why why = op->verb == STORE_PUT ? op->u.put.block.why : op->u.wait.block.why;
+
+        assert_int_equal(why, op->err == ERR_LIMITED ? LIMIT_QUEUE : LIMIT_OK);
+        playing->limited[LIMIT_QUEUE] += op->err == ERR_LIMITED;
+    }
+}
+
 static void compare(struct store_op *op)
 {
     struct call *call = container_of(op, struct call, op);
@@ -110,8 +148,10 @@ static void compare(struct store_op *op)
                  (unsigned long long)op->job, op->attempt, err_name(op->err),
                  is_duplicate(op) ? " (duplicate)" : "", err_name(call->want.err),
                  call->want.duplicate ? " (duplicate)" : "");
+    compare_keys(op, &call->want);
     if (call->has_job) {
         assert_int_equal(op->head.id, op->job);
+        assert_true(op->head.gpus == call->want_gpus);
         assert_string_equal(job_state_name(op->head.state), job_state_name(call->want_state));
         assert_true(op->head.lane == call->want_lane);
         if (call->want_lane)
@@ -136,6 +176,7 @@ static struct model_job *pick(struct play *play)
     if (!job->id) {
         job->max_attempts = 1 + (int)below(play, 3);
         job->timeout_ms = below(play, 3) ? 0 : 20000;
+        job->demand = below(play, 2) ? 0 : (int)below(play, MODEL_DEMANDS);
     }
     return job;
 }
@@ -169,7 +210,8 @@ static struct model_wait some_wait(struct play *play)
                                .priority = (int)below(play, 3),
                                .until_ms = play->model.now_ms + below(play, 4 * HOLD_MS),
                                .lane_max = below(play, 4) ? LANE_MAX : 0,
-                               .all_max = below(play, 2) ? ALL_MAX : 0};
+                               .all_max = below(play, 2) ? ALL_MAX : 0,
+                               .keys = below(play, 2) != 0};
 }
 
 static void call_put(struct play *play, struct call *call)
@@ -182,6 +224,7 @@ static void call_put(struct play *play, struct call *call)
     op->job = id_of(play, job);
     op->attempt = 1;
     op->u.put.spec = STR("{}");
+    op->u.put.demand = str_of(model_demands[job->demand].text);
     op->u.put.max_attempts = job->max_attempts;
     op->u.put.timeout_ms = job->timeout_ms;
     op->u.put.owner = 1;
@@ -191,6 +234,7 @@ static void call_put(struct play *play, struct call *call)
     op->u.put.wait_ms = wait.until_ms - play->model.now_ms;
     op->u.put.bounds.lane_max = wait.lane_max;
     op->u.put.bounds.all_max = wait.all_max;
+    op->u.put.bounds.keys = wait.keys;
     call->want = model_put(&play->model, job, op->job, HOLD_MS, &wait);
     play->refused += call->want.err == ERR_QUEUE_FULL || call->want.err == ERR_QUEUES_FULL;
 }
@@ -212,6 +256,7 @@ static void call_wait(struct play *play, struct call *call)
     op->u.wait.wait_ms = wait.until_ms - play->model.now_ms;
     op->u.wait.bounds.lane_max = wait.lane_max;
     op->u.wait.bounds.all_max = wait.all_max;
+    op->u.wait.bounds.keys = wait.keys;
     call->want = model_wait(&play->model, call->job, op->attempt, &wait);
     play->waited += call->want.err == ERR_OK;
     play->refused += call->want.err == ERR_QUEUE_FULL || call->want.err == ERR_QUEUES_FULL;
@@ -261,6 +306,7 @@ static void call_reserve(struct play *play, struct call *call)
     op->job = id_of(play, job);
     op->attempt = below(play, 10) ? attempt : 1 + (int)below(play, 3);
     op->u.put.spec = STR("{}");
+    op->u.put.demand = str_of(model_demands[job->demand].text);
     op->u.put.max_attempts = job->max_attempts;
     op->u.put.timeout_ms = job->timeout_ms;
     op->u.put.owner = 1;
@@ -303,6 +349,7 @@ static void call_finish(struct play *play, struct call *call)
     struct model_job *job;
     enum store_outcome outcome = often[below(play, COUNT_OF(often))];
     bool by_node = outcome <= STORE_SEND_FAILED;
+    int hold_key = -1;
     int node;
 
     for (int i = 0; i < 8 && outcome == STORE_QUEUE_TIMEOUT && !call->job->lane; i++)
@@ -322,9 +369,53 @@ static void call_finish(struct play *play, struct call *call)
     op->u.settle.candidates_left = below(play, 4) != 0;
     op->u.settle.owner = 1;
     op->u.settle.hold_ms = HOLD_MS;
-    call->want = model_finish(&play->model, job, outcome, op->attempt, node,
-                              op->u.settle.candidates_left, HOLD_MS);
+    if (outcome == STORE_FAIL && job->max_attempts < ATTEMPTS_MAX && below(play, 4) == 0)
+        hold_key = model_demands[job->demand].keys[below(play, 2)];
+    if (hold_key >= 0) {
+        op->u.settle.hold_key = str_of(model_keys[hold_key]);
+        op->u.settle.hold_key_ms = 1 + below(play, HOLD_MS);
+    }
+    call->want =
+        model_finish(&play->model, job, outcome, op->attempt, node, op->u.settle.candidates_left,
+                     HOLD_MS, hold_key, op->u.settle.hold_key_ms);
     play->timed_out += outcome == STORE_QUEUE_TIMEOUT && !call->want.err && !call->want.duplicate;
+}
+
+/* What the node measures: anything up to what it has. The first has nothing to declare. */
+static struct str some_resources(struct play *play, int at)
+{
+    struct model_node *node = &play->model.nodes[at];
+    int32_t all = 1000 * (at + 1);
+
+    if (at == 0)
+        return STR("");
+    node->has_resources = true;
+    node->cpu = below(play, 2) ? all : (int32_t)below(play, (unsigned)all + 1);
+    node->mem_mb = below(play, 2) ? all / 2 : (int32_t)below(play, (unsigned)all / 2 + 1);
+    node->vram_mb[0] = VRAM_SMALL;
+    node->vram_mb[1] = VRAM_LARGE;
+    return arena_fmt(&play->rig.arena, "cpu=%d/%d,mem_mb=%d/%d 0=%d/%d,3=%d/%d", all, node->cpu,
+                     all / 2, node->mem_mb, VRAM_SMALL, VRAM_SMALL, VRAM_LARGE, VRAM_LARGE);
+}
+
+/* Rates stay as they were set at first: what a change of them does is in the contract. */
+static void call_limit(struct play *play, struct call *call)
+{
+    int at = (int)below(play, MODEL_KEYS);
+    struct model_key *key = &play->model.keys[at];
+    struct store_op *op = &call->op;
+
+    op->u.limit.pattern = str_of(model_keys[at]);
+    if (below(play, 2)) {
+        op->verb = STORE_LIMIT_HOLD;
+        op->u.limit.hold_ms = below(play, 2) ? 0 : 1 + below(play, 6000);
+        key->hold_ms = op->u.limit.hold_ms ? play->model.now_ms + op->u.limit.hold_ms : 0;
+        return;
+    }
+    op->verb = STORE_LIMIT_SET;
+    key->limit.concurrency = below(play, 3) ? 1 + (int32_t)below(play, 4) : LIMIT_NONE;
+    key->limit.queue = below(play, 2) ? (int32_t)below(play, 4) : LIMIT_NONE;
+    op->u.limit.limit = key->limit;
 }
 
 static void call_node(struct play *play, struct call *call)
@@ -343,6 +434,8 @@ static void call_node(struct play *play, struct call *call)
     op->verb = STORE_NODE_PUT;
     op->u.node_put.own = op->u.node_put.health = NODE_READY;
     op->u.node_put.max = node->max;
+    if (below(play, 4) == 0)
+        op->u.node_put.resources = some_resources(play, at);
     if (below(play, 8) == 0) {
         op->u.node_put.new_epoch = true;
         op->u.node_put.keeps_runs = below(play, 2) == 0;
@@ -372,10 +465,14 @@ static void make_call(struct play *play, struct call *call)
         call_lane(play, call);
     else if (dice < 95)
         call_lanes(play, call);
+    else if (dice < 96)
+        call_limit(play, call);
     else
         call_node(play, call);
     call->has_job = dice < 91 && call->job->id == call->op.job && call->op.job != 0;
     call->want_state = call->job->state;
+    /* The second GPU has the id 3. */
+    call->want_gpus = (call->job->gpus & 1) | (call->job->gpus & 2) << 2;
     call->want_lane = call->job->lane;
     call->want_until_ms = call->job->hold_ms;
 }
@@ -391,6 +488,52 @@ static void check_counts(struct play *play)
         assert_true(counts.reserved + counts.running <= counts.max);
         assert_int_equal(counts.epoch, play->model.nodes[i].epoch);
     }
+}
+
+static void check_resources(struct play *play)
+{
+    struct store_op op = {.verb = STORE_COUNTS};
+
+    assert_int_equal(rig_call(&play->rig, &op), ERR_OK);
+    for (size_t i = 0; i < op.u.nodes.count; i++) {
+        const struct resources_left *left = &op.u.nodes.items[i].left;
+        int node = op.u.nodes.items[i].id.at[1] - '0';
+
+        assert_int_equal(left->count, play->model.nodes[node].has_resources ? 2 : 0);
+        if (!left->count)
+            continue;
+        assert_int_equal(left->left[0], model_cpu_left(&play->model, node));
+        assert_int_equal(left->left[1], model_mem_left(&play->model, node));
+        for (int gpu = 0; gpu < MODEL_GPUS; gpu++) {
+            assert_int_equal(left->gpu_left[gpu], model_gpu_left(&play->model, node, gpu));
+            assert_true(left->gpu_left[gpu] >= 0 || left->gpu_left[gpu] == RESOURCES_LEFT_WHOLE);
+        }
+    }
+}
+
+static void check_keys(struct play *play)
+{
+    struct store_op op = {.verb = STORE_LIMITS};
+    int listed = 0;
+
+    op.u.limits.max = 2 * MODEL_KEYS;
+    assert_int_equal(rig_call(&play->rig, &op), ERR_OK);
+    for (int key = 0; key < MODEL_KEYS; key++) {
+        int64_t hold_ms = play->model.keys[key].hold_ms - play->model.now_ms;
+        struct store_limit_key shown = {0};
+
+        for (size_t i = 0; i < op.u.limits.key_count; i++)
+            if (str_is(op.u.limits.keys[i].key, model_keys[key]))
+                shown = op.u.limits.keys[i];
+        listed += shown.key.at != NULL;
+        assert_int_equal(shown.in_flight, model_key_in_flight(&play->model, key));
+        assert_int_equal(shown.waiting, model_key_waiting(&play->model, key));
+        assert_int_equal(shown.hold_ms, hold_ms > 0 ? hold_ms : 0);
+        assert_int_equal(shown.started, play->model.keys[key].limit.rate == LIMIT_NONE
+                                            ? 0
+                                            : model_key_started(&play->model, key));
+    }
+    assert_int_equal(op.u.limits.key_count, listed);
 }
 
 static void play_round(struct play *play)
@@ -410,6 +553,8 @@ static void play_round(struct play *play)
         inbox_run(&play->rig.work_queue.inbox);
     }
     check_counts(play);
+    check_resources(play);
+    check_keys(play);
     arena_reset(&play->rig.arena);
 }
 
@@ -472,6 +617,20 @@ static void play_all(uint64_t seed, bool restarts)
     for (int i = 0; i < MODEL_NODES; i++) {
         play.model.nodes[i] = (struct model_node){.max = 1 + i, .epoch = 1};
         assert_int_equal(rig_node(&play.rig, names[i], 1 + i, NODE_READY), ERR_OK);
+        play.rig.op.u.node_put.resources = some_resources(&play, i);
+        assert_int_equal(rig_call(&play.rig, &play.rig.op), ERR_OK);
+    }
+    for (int i = 0; i < MODEL_KEYS; i++) {
+        struct store_op op = {.verb = STORE_LIMIT_SET};
+
+        play.model.keys[i].limit = limit_none;
+        if (i == 1) {
+            play.model.keys[i].limit.rate = 5;
+            play.model.keys[i].limit.rate_ms = 10000;
+        }
+        op.u.limit.pattern = str_of(model_keys[i]);
+        op.u.limit.limit = play.model.keys[i].limit;
+        assert_int_equal(rig_call(&play.rig, &op), ERR_OK);
     }
     for (int i = 0; i < ROUNDS; i++) {
         play_round(&play);
@@ -487,6 +646,9 @@ static void play_all(uint64_t seed, bool restarts)
     assert_true(play.taken > ROUNDS);
     assert_true(play.waited > ROUNDS / 4 && play.timed_out > ROUNDS / 40);
     assert_true(play.from_lane > ROUNDS / 4 && play.refused > ROUNDS / 40);
+    for (int why = LIMIT_OK; why < LIMIT_WHY_COUNT; why++)
+        assert_true(play.limited[why] > ROUNDS / 40);
+    assert_true(play.short_of > ROUNDS / 40 && play.freed > ROUNDS / 40);
     /* Every reservation ended exactly once. A restart forgets who was told of an end. */
     if (!restarts)
         assert_int_equal(play.taken, play.ended);
