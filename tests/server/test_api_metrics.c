@@ -10,8 +10,8 @@ static struct stats_reading reading(int64_t placed, int64_t fast, int64_t slow)
 {
     struct stats_reading now = {.placed = placed, .queue = 3, .slots_used = 4, .slots_max = 9};
 
-    now.times[2] = fast; /* up to 0.25 ms */
-    now.times[9] = slow; /* up to 50 ms */
+    now.times[4] = fast;  /* up to 0.25 ms */
+    now.times[15] = slow; /* up to 50 ms */
     return now;
 }
 
