@@ -1,13 +1,17 @@
-/* The loop's life and its rhythm. One turn of libuv is: timers, prepare, poll (where the reads and
- * the inbox run), check, closing. What was coalesced leaves at the end of the inbox batch and in
- * prepare and check, so nothing that a timer or a read left behind waits through a poll. */
+/* The loop's life and its rhythm. One turn of libuv is: timers, prepare, poll (where the reads
+ * run), check, closing. The inbox runs in prepare, or in the poll that it ended. What was coalesced
+ * leaves at the end of the inbox batch and in prepare and check, so nothing that a timer or a read
+ * left behind waits through a poll. */
 #include "io/loop.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "base/clock.h"
@@ -25,6 +29,7 @@ void loop_refresh(struct loop *loop)
 
 void loop_enter(struct loop *loop)
 {
+    atomic_store_explicit(&loop->asleep, false, memory_order_relaxed);
     if (loop->uv_ms != uv_now(&loop->uv))
         loop_refresh(loop);
 }
@@ -62,20 +67,44 @@ void loop_remove_part(struct loop *loop, struct loop_part *part)
         *at = part->next;
 }
 
+/* An eventfd of our own: libuv's waits in a busy loop for whoever wakes it to come back from the
+ * kernel, which may take as long as we run. */
+static void end_poll(struct loop *loop)
+{
+    uint64_t one = 1;
+    ssize_t done = write(loop->wake_fd, &one, sizeof one);
+
+    assert(done == sizeof one || errno == EAGAIN || errno == EINTR);
+    (void)done;
+}
+
+/* A loop that is not in its poll looks into its inbox before the next one: it posts to itself all
+ * the time, and is at work while the store answers. */
 static void wake_from_any_thread(struct inbox *inbox)
 {
     struct loop *loop = container_of(inbox, struct loop, inbox);
 
-    uv_async_send(&loop->wake);
+    if (atomic_exchange(&loop->asleep, false))
+        end_poll(loop);
 }
 
-static void on_wake(uv_async_t *wake)
+static void run_inbox(struct loop *loop)
 {
-    struct loop *loop = wake->data;
-
     loop_enter(loop);
     inbox_run(&loop->inbox);
     loop_turn(loop);
+}
+
+static void on_wake(uv_poll_t *wake, int status, int events)
+{
+    struct loop *loop = wake->data;
+    uint64_t count;
+    ssize_t got = read(loop->wake_fd, &count, sizeof count);
+
+    (void)status;
+    (void)events;
+    (void)got; /* it is a number, whatever it is */
+    run_inbox(loop);
     if (loop->stopping)
         uv_stop(&loop->uv);
 }
@@ -92,9 +121,18 @@ static void on_tick(uv_timer_t *tick)
         loop->on_tick(loop);
 }
 
+/* What is posted before `asleep` is set is found behind it, what is posted later ends the poll. One
+ * batch only: then sockets have their turn, whatever it posted. */
 static void on_prepare(uv_prepare_t *prepare)
 {
-    loop_turn(prepare->data);
+    struct loop *loop = prepare->data;
+
+    loop_turn(loop);
+    if (atomic_load(&loop->inbox.head))
+        run_inbox(loop);
+    atomic_exchange(&loop->asleep, true);
+    if (atomic_load(&loop->inbox.head) && atomic_exchange(&loop->asleep, false))
+        end_poll(loop);
 }
 
 static void on_check(uv_check_t *check)
@@ -110,11 +148,15 @@ enum err loop_init(struct loop *loop, int index)
     signal(SIGPIPE, SIG_IGN);
     if (uv_loop_init(&loop->uv) != 0)
         return ERR_IO;
-    if (uv_async_init(&loop->uv, &loop->wake, on_wake) != 0) {
+    loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->wake_fd < 0 || uv_poll_init(&loop->uv, &loop->wake, loop->wake_fd) != 0) {
+        if (loop->wake_fd >= 0)
+            close(loop->wake_fd);
         uv_loop_close(&loop->uv);
         return ERR_IO;
     }
-    /* These three cannot fail: they only link themselves into the loop. */
+    /* These cannot fail: they only link themselves into the loop. */
+    uv_poll_start(&loop->wake, UV_READABLE, on_wake);
     uv_timer_init(&loop->uv, &loop->tick);
     uv_prepare_init(&loop->uv, &loop->before_poll);
     uv_check_init(&loop->uv, &loop->after_poll);
@@ -153,7 +195,7 @@ enum err loop_start(struct loop *loop)
 void loop_stop(struct loop *loop)
 {
     loop->stopping = true;
-    uv_async_send(&loop->wake);
+    end_poll(loop);
 }
 
 void loop_join(struct loop *loop)
@@ -212,6 +254,7 @@ void loop_done(struct loop *loop)
     }
     err = uv_loop_close(&loop->uv);
     assert(err == 0); /* a handle that was opened while closing */
+    close(loop->wake_fd);
     free(loop->read_buf);
     loop->read_buf = NULL;
     loop->parts = NULL;

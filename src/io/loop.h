@@ -27,8 +27,10 @@ struct loop_part {
 struct loop {
     uv_loop_t uv;
     struct inbox inbox; /* post from any thread: inbox_post(&loop->inbox, msg) */
-    uv_async_t wake;
-    uv_timer_t tick; /* every LOOP_TICK_MS: refreshes now_ms, calls on_tick */
+    uv_poll_t wake;
+    int wake_fd;
+    atomic_bool asleep; /* it is in its poll, or about to be: whoever posts must end that */
+    uv_timer_t tick;    /* every LOOP_TICK_MS: refreshes now_ms, calls on_tick */
     uv_prepare_t before_poll;
     uv_check_t after_poll;
     uv_thread_t thread;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../unit.h"
 #include "base/str.h"
@@ -79,6 +80,40 @@ static void test_stopped_before_it_ran(void **state)
     loop_stop(&loop);
     loop_run(&loop);
     loop_done(&loop);
+}
+
+/* Posts itself until it has run often enough, and looks whether that woke the loop. */
+struct again {
+    struct msg msg;
+    struct loop loop;
+    int left;
+    int wakes;
+};
+
+static void run_again(struct msg *msg)
+{
+    struct again *again = container_of(msg, struct again, msg);
+    uint64_t count;
+
+    again->wakes += read(again->loop.wake_fd, &count, sizeof count) > 0;
+    if (again->left-- > 0)
+        inbox_post(&again->loop.inbox, msg);
+    else
+        loop_stop(&again->loop);
+}
+
+static void test_who_is_awake_is_not_woken(void **state)
+{
+    static struct again again;
+
+    again = (struct again){.msg = {.run = run_again}, .left = 100};
+    assert_int_equal(loop_init(&again.loop, 0), ERR_OK);
+    inbox_post(&again.loop.inbox, &again.msg); /* it does not run yet: it will look */
+    loop_run(&again.loop);
+    assert_int_equal(again.left, -1);
+    /* What a batch posts before a poll ends that, what it posts in one is found before the next. */
+    assert_true(again.wakes <= 1);
+    loop_done(&again.loop);
 }
 
 /* --- the order of a turn --- */
@@ -172,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_post_is_run),
+        cmocka_unit_test(test_who_is_awake_is_not_woken),
         cmocka_unit_test(test_stopped_before_it_ran),
         cmocka_unit_test(test_the_order_of_a_turn),
         cmocka_unit_test(test_the_clocks_move),
