@@ -125,7 +125,10 @@ static void mark_dirty(struct net_private *p)
     if (p->dirty)
         return;
     p->dirty = true;
-    TAILQ_INSERT_TAIL(&p->net->dirty, p, dirty_link);
+    if (p->conn.first)
+        TAILQ_INSERT_HEAD(&p->net->dirty, p, dirty_link);
+    else
+        TAILQ_INSERT_TAIL(&p->net->dirty, p, dirty_link);
 }
 
 static void unmark_dirty(struct net_private *p)

@@ -62,6 +62,7 @@ struct net_conn {
     uint64_t peer_id;                  /* what it counts as for limits per address; 0: not known */
     bool closing;
     bool queue_bounded;    /* by its handler: it is not given up for what others do not read */
+    bool first;            /* what it is sent in a turn leaves before what others are sent */
     const char *peer_name; /* out of the certificate it showed and we checked; NULL: none */
     const char *error;     /* what broke it, in words that live for ever; NULL: nothing did */
     /* the rest is private to net.c, behind this header */

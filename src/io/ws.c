@@ -311,6 +311,11 @@ bool ws_is_behind(struct ws *ws, size_t bytes)
     return net_write_queued(net) > bytes;
 }
 
+void ws_goes_first(struct ws *ws)
+{
+    ws->priv->net->first = true;
+}
+
 void ws_close(struct ws *ws, int code, const char *reason)
 {
     struct ws_private *p = ws->priv;

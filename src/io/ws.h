@@ -54,5 +54,7 @@ bool ws_takes(struct ws *ws, size_t bytes); /* would it, now? */
 bool ws_is_behind(struct ws *ws, size_t bytes);
 /* Says goodbye; `closed` follows when the peer has answered or let it be. */
 void ws_close(struct ws *ws, int code, const char *reason);
+/* Server role: what it is sent in a turn of the loop leaves before what others are sent in it. */
+void ws_goes_first(struct ws *ws);
 
 #endif

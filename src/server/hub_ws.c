@@ -647,5 +647,8 @@ void hub_accept(struct call *call)
         idmap_del(&hub->sockets, socket->incarnation);
         free(socket->token);
         free(socket);
+        return;
     }
+    /* A job begins when its node has it, not when whoever submitted it is told so. */
+    ws_goes_first(socket->ws);
 }

@@ -18,8 +18,11 @@
 #include "store/reader.h"
 
 #include <assert.h>
+#include <linux/ioprio.h>
 #include <semaphore.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum {
     IDLE_MS = 1000,
@@ -79,7 +82,8 @@ struct embedded {
     int64_t purge_ms; /* when the next is due */
     int64_t retry_ms; /* not before, after a failure */
     int flush_failures;
-    bool flush_wanted; /* before its time */
+    bool flush_wanted;  /* before its time */
+    bool requests_idle; /* its requests come behind those of everybody else */
     bool flusher_stopping;
 
     /* From the store thread to the flush thread. */
@@ -502,12 +506,27 @@ static void stop_helper(struct msg *msg)
 
 /* The flush thread. */
 
+/* A commit is waited for, a flush is not: the disk takes its requests when it has no others. With
+ * much to do it is one of many, or a disk that others keep busy would stop us in the end. A kernel
+ * without priorities for this disk says no, or takes no notice. */
+static void rank_requests(struct embedded *self)
+{
+    bool idle = !self->flush_wanted;
+
+    if (idle == self->requests_idle)
+        return;
+    self->requests_idle = idle;
+    syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, /* the calling thread */
+            IOPRIO_PRIO_VALUE(idle ? IOPRIO_CLASS_IDLE : IOPRIO_CLASS_NONE, 0));
+}
+
 /* True: it went well. */
 static bool flush_once(struct embedded *self)
 {
     int64_t mono_ms = clock_mono_ms();
     bool purge_more;
 
+    rank_requests(self);
     self->flush_ms = mono_ms;
     self->flush_wanted = false;
     if (!flush_step(&self->flush, atomic_load(&self->committed_seq),
