@@ -31,6 +31,7 @@
 #include "agent/node_lease.h"
 #include "agent/protect.h"
 #include "agent/sampler.h"
+#include "agent/services.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -59,6 +60,7 @@ struct agent {
     struct claimer *claimer;
     struct sampler *sampler;
     struct loaded loaded;
+    struct services services;
     struct protect protect;
     struct capacity capacity;
     uv_signal_t signals[3];
@@ -658,6 +660,7 @@ static void link_up(struct link *link)
     jobs_up(agent->jobs);
     node_lease_up(agent->node_lease);
     claimer_up(agent->claimer);
+    services_up(&agent->services);
 }
 
 static void link_down(struct link *link)
@@ -667,6 +670,7 @@ static void link_down(struct link *link)
     jobs_down(agent->jobs);
     node_lease_down(agent->node_lease);
     claimer_down(agent->claimer);
+    services_down(&agent->services);
     link_calls_down(agent->link_calls);
 }
 
@@ -1017,6 +1021,8 @@ static enum err open_copies(struct agent *agent, struct problem *why)
                                                            .link_calls = agent->link_calls,
                                                            .copies = agent->copies,
                                                            .node_lease = agent->node_lease});
+    services_init(&agent->services, &agent->loop, agent->link_calls, agent->config, agent->node_id,
+                  agent->dir);
     return ERR_OK;
 }
 
@@ -1261,6 +1267,7 @@ static int run(struct agent *agent)
     sampler_free(agent->sampler);
     link_free(agent->link);
     agent->link = NULL;
+    services_stop(&agent->services);
     claimer_free(agent->claimer);
     node_lease_free(agent->node_lease);
     link_calls_free(agent->link_calls);
@@ -1269,6 +1276,7 @@ static int run(struct agent *agent)
     runs_free(agent->runs);
     loop_done(&agent->loop);
     loaded_done(&agent->loaded);
+    services_done(&agent->services);
     if (agent->protect.kill)
         protect_done(&agent->protect);
     free(agent->tasks);

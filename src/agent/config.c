@@ -393,6 +393,15 @@ static const struct field fields[] = {
 
     FIELD_BOUND("deployments_max", INT, AT(deployments_max), 0, CONFIG_JOBS_MAX, "256", FIELD_LIVE,
                 "deployments this machine claims at most; 0 = none"),
+    FIELD_BOUND("port_min", INT, AT(port_min), 0, 65535, "21000", FIELD_LIVE,
+                "the first of the ports that copies of deployments get in BERTH_PORT; 0 = none"),
+    FIELD_BOUND("port_max", INT, AT(port_max), 0, 65535, "21999", FIELD_LIVE, "the last of them"),
+    FIELD_BOUND("service_address", STR, AT(service_address), 1, 255, NULL, FIELD_LIVE,
+                "where others reach what listens here; default: the machine's name"),
+    FIELD_BOUND("services_file", STR, AT(services_file), 1, 2048, "services.json", 0,
+                "tells where the copies of all deployments listen; below data_dir, or absolute"),
+    FIELD_BOUND("services_interval_ms", MS, AT(services_interval_ms), 0, HOUR_MS, "5000",
+                FIELD_LIVE, "how often that is asked; 0 = there is no such file"),
     FIELD_PLAIN("claim_policy", ENUM, AT(claim_policy_index), "deployment_count", FIELD_LIVE,
                 "who claims", .name_at = claim_policy_name),
     FIELD_BOUND("claim_interval_ms", MS, AT(claim_interval_ms), 100, HOUR_MS, "5000", FIELD_LIVE,
@@ -562,6 +571,9 @@ static enum err check(const struct config *config, struct problem *why)
     if (config->restart_max_ms < config->restart_min_ms)
         return problem_set(why, ERR_BAD_CONFIG, "restart_max_ms",
                            "restart_max_ms must not be less than restart_min_ms.");
+    if (config->port_min && config->port_max < config->port_min)
+        return problem_set(why, ERR_BAD_CONFIG, "port_max",
+                           "port_max must not be less than port_min.");
     if (!is_command(config->install_command))
         return problem_set(why, ERR_BAD_CONFIG, "install_command",
                            "install_command must be a text for the shell or a list of texts.");

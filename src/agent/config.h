@@ -105,7 +105,11 @@ struct config {
     bool stop_runs;
     bool sleeps_with_server; /* see clock_leases_sleep() */
     int64_t deployments_max;
-    int claim_policy_index; /* of claim_policy_at() */
+    int64_t port_min, port_max;   /* handed out to copies; port_min 0: none are */
+    struct str service_address;   /* where others reach copies; at == NULL: the machine's name */
+    struct str services_file;     /* below data_dir, or absolute */
+    int64_t services_interval_ms; /* 0: there is none */
+    int claim_policy_index;       /* of claim_policy_at() */
     const struct claim_policy *claim_policy;
     int64_t claim_interval_ms;
     int64_t claim_budget;        /* 0: its share */

@@ -7,9 +7,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/link.h"
@@ -27,7 +29,7 @@
 #define COPY_UNHEALTHY "UNHEALTHY" /* the reason of a stop */
 struct copy_meta {
     struct str kind, id;
-    int64_t generation, version;
+    int64_t generation, version, port;
     bool daemon;
 };
 
@@ -260,6 +262,12 @@ static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
         jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
     jsonw_kstr(w, "reason", reported_reason(copy));
     write_limits(copy, w);
+    if (copy->run && copy->port) {
+        struct str address = copies->config->service_address;
+
+        jsonw_kstr(w, "host", address.at ? address : str_of(copies->host));
+        jsonw_kint(w, "port", copy->port);
+    }
     if (exit && exit->exit_code >= 0)
         jsonw_kint(w, "exit_code", exit->exit_code);
     if (exit && exit->signal >= 0)
@@ -375,7 +383,7 @@ enum err copies_log(const struct copies *copies, struct str id, bool previous, i
 
 /* --- from a spec to a run --- */
 
-enum { OWN_ENV = 10, ID_IN_KEY_MAX = 72 };
+enum { OWN_ENV = 11, ID_IN_KEY_MAX = 72 };
 
 /* The deployment's id where it can be part of a file's name, else a hash of it. */
 static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
@@ -394,6 +402,69 @@ static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY
     assert(len > 0 && len <= RUN_KEY_MAX);
 }
 
+/* --- ports --- */
+
+static bool is_given(const struct copies *copies, const struct copy *except, int64_t port)
+{
+    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+        if (copy != except && copy->port == port)
+            return true;
+    return false;
+}
+
+/* Could somebody listen there now, on any address of the machine? Connections that ended a moment
+ * ago do not matter (SO_REUSEADDR), who listens does. */
+static bool is_free(int64_t port)
+{
+    struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd6 = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), fd4 = -1, on = 1;
+    bool good = true;
+
+    if (fd6 >= 0) { /* a machine without IPv6 has only the other */
+        good = setsockopt(fd6, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) == 0 &&
+               setsockopt(fd6, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+               (bind(fd6, (struct sockaddr *)&any6, sizeof any6) == 0 || errno == EADDRNOTAVAIL);
+        close(fd6);
+    }
+    if (good) {
+        fd4 = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        good = fd4 >= 0 && setsockopt(fd4, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+               bind(fd4, (struct sockaddr *)&any4, sizeof any4) == 0;
+    }
+    if (fd4 >= 0)
+        close(fd4);
+    return good;
+}
+
+/* Before a start. A copy keeps its port while it lives, from run to run and from agent to agent,
+ * unless somebody else listens there by now. Another begins at a place of its own in the range:
+ * after it was away it gets the same again, more often than not. */
+static enum err copy_take_port(struct copy *copy, struct problem *why)
+{
+    const struct config *config = copy->copies->config;
+    int64_t first = config->port_min, count = config->port_max - first + 1;
+    int64_t start = count > 0 ? (int64_t)(str_hash(copy->id) % (uint64_t)count) : 0;
+
+    if (first == 0) {
+        copy->port = 0;
+        return ERR_OK;
+    }
+    if (copy->port >= first && copy->port <= config->port_max && is_free(copy->port))
+        return ERR_OK;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t port = first + (start + i) % count;
+
+        if (is_given(copy->copies, copy, port) || !is_free(port))
+            continue;
+        copy->port = port;
+        return ERR_OK;
+    }
+    return problem_set(why, ERR_BUSY, "port_min",
+                       "No port from %" PRId64 " to %" PRId64 " is free (port_min, port_max).",
+                       first, config->port_max);
+}
+
 static void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t version,
                      const char *dir, struct arena *arena, struct run_spec *spec)
 {
@@ -408,6 +479,8 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
     env[count++] = arena_fmt(arena, "BERTH_GENERATION=%" PRId64, copy->generation);
     env[count++] = arena_fmt(arena, "BERTH_VERSION=%" PRId64, version);
     env[count++] = arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->node_id));
+    if (copy->port)
+        env[count++] = arena_fmt(arena, "BERTH_PORT=%" PRId64, copy->port);
     if (own->package_name.len)
         env[count++] = arena_fmt(arena, "BERTH_PACKAGE_NAME=" STR_FMT, STR_ARG(own->package_name));
     if (own->package_version.len)
@@ -452,6 +525,8 @@ static void copy_meta_write(const struct copy *copy, const char *kind, struct bu
     jsonw_kint(&w, "generation", copy->generation);
     jsonw_kint(&w, "version", copy->version);
     jsonw_kbool(&w, "daemon", copy->daemon);
+    if (copy->port)
+        jsonw_kint(&w, "port", copy->port);
     jsonw_end_obj(&w);
 }
 
@@ -469,6 +544,7 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
         !json_int(json_get(root, "version"), &read.version) ||
         !json_bool(json_get(root, "daemon"), &read.daemon))
         return false;
+    json_int(json_get(root, "port"), &read.port);
     *ret_meta = read;
     return true;
 }
@@ -541,6 +617,8 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     err = find_argv(copy, dir, &arena, &words, why);
     if (!err)
         err = copy_secrets(copy, own, &spec, why);
+    if (!err)
+        err = copy_take_port(copy, why);
     if (err) {
         arena_free(&arena);
         return err;
@@ -711,9 +789,13 @@ static void ask_http(struct copy *copy)
 {
     const struct deploy_health *health = &copy_spec_of_run(copy)->health;
     struct check_call *own = mem_new(struct check_call);
+    struct arena arena = {0};
+    struct str url;
 
     own->copy = copy;
-    own->url = strndup(health->http.at, health->http.len);
+    url = deploy_with_port(health->http, copy->port, &arena);
+    own->url = strndup(url.at, url.len);
+    arena_free(&arena);
     own->call = (struct client_call){.method = "GET",
                                      .url = own->url,
                                      .timeout_ms = health->timeout_ms,
@@ -1327,6 +1409,7 @@ static void adopt_copy(struct copies *copies, struct run *run, const struct copy
     copy->run_generation = copy->generation = meta->generation;
     copy->run_version = copy->version = meta->version;
     copy->daemon = meta->daemon;
+    copy->port = meta->port;
     copy->stopping = run->state == RUN_STOPPING;
     copy->state = copy->stopping ? COPY_STOPPING : COPY_RUNNING;
     copy->since_ms = copies->loop->mono_ms;
@@ -1379,6 +1462,8 @@ enum err copies_new(struct loop *loop, const struct copies_config *config, void 
     copies->data_dir = config->data_dir;
     copies->runs = config->runs;
     copies->changed = config->changed;
+    if (gethostname(copies->host, sizeof copies->host - 1) != 0)
+        copies->host[0] = 0;
     copies->user = user;
     copies->packages = packages_new(loop, config->config, config->data_dir, config->runs);
     rnd_seed_os(&copies->rnd);

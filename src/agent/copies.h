@@ -131,6 +131,7 @@ struct copies {
     int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */
     bool danger;                      /* the machine is in danger */
     int64_t number;                   /* of the next run, beside the time */
+    char host[256];                   /* the machine's name */
     struct rnd rnd;
     struct loop_part part;
     bool freed; /* its runs go on without it */
@@ -175,6 +176,7 @@ struct copy {
     struct run *last;                    /* the one before it, for its output */
     int64_t last_version;                /* of `last` */
     int64_t run_generation, run_version; /* of `run` */
+    int64_t port;                        /* that it was given; 0: none yet, or there are none */
     bool stopping;                       /* its end was asked for, so it is no failure */
     bool unhealthy;                      /* and that was why */
     char unwell[COPY_REASON_MAX];        /* what its check said last; "" = nothing bad */

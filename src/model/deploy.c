@@ -437,11 +437,24 @@ static enum err check_size(const struct deploy_spec *spec, struct problem *why)
 
 /* --- what to ask --- */
 
-static bool is_here(struct str text)
+struct str deploy_with_port(struct str text, int64_t port, struct arena *arena)
+{
+    const char *mark = memmem(text.at, text.len, DEPLOY_PORT_MARK, sizeof DEPLOY_PORT_MARK - 1);
+    struct str rest;
+
+    if (!mark)
+        return text;
+    rest.at = mark + sizeof DEPLOY_PORT_MARK - 1;
+    rest.len = text.len - (size_t)(rest.at - text.at);
+    return arena_fmt(arena, "%.*s%lld" STR_FMT, (int)(mark - text.at), text.at, (long long)port,
+                     STR_ARG(rest));
+}
+
+static bool is_here(struct str text, struct arena *arena)
 {
     struct url url;
 
-    return url_parse(text, &url) && url.port_number >= 0 &&
+    return url_parse(deploy_with_port(text, 1, arena), &url) && url.port_number >= 0 &&
            str_eq_nocase(url.scheme, STR("http")) && url_is_loopback(&url);
 }
 
@@ -454,7 +467,7 @@ static enum err read_health(struct deploy_spec *spec, struct arena *arena, struc
         return problem_set(why, ERR_BAD_FIELD, "health.command",
                            "health.command must be a text for the shell, or a list of texts whose "
                            "first is not empty.");
-    if (health->http.at && !is_here(health->http))
+    if (health->http.at && !is_here(health->http, arena))
         return problem_set(why, ERR_BAD_FIELD, "health.http",
                            "health.http must be a URL of the machine it runs on, like "
                            "http://127.0.0.1:8080/healthz: each node asks its own copy.");

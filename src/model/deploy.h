@@ -136,6 +136,9 @@ extern const struct schema deploy_health_schema, deploy_limits_schema, deploy_re
 enum err deploy_spec_read(const struct json *body, bool strict, struct arena *arena,
                           struct deploy_spec *ret_spec, struct problem *why);
 void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena);
+/* A text with the port of a copy in the place of $BERTH_PORT; in the arena if there is one. */
+#define DEPLOY_PORT_MARK "$BERTH_PORT"
+struct str deploy_with_port(struct str text, int64_t port, struct arena *arena);
 bool deploy_spec_checked(const struct deploy_spec *spec); /* it has a health check */
 /* health, limits, restart, stop_grace_ms, secrets as members of an open object: only what was said.
  */

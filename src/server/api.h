@@ -74,6 +74,8 @@ void api_deploy_patch(struct call *call);
 void api_deploy_delete(struct call *call);
 void api_deploy_restart(struct call *call);
 void api_deploy_scale(struct call *call);
+void api_service_show(struct call *call);
+void api_deploy_services(struct call *call);
 void api_deploy_rollback(struct call *call);
 void api_deploy_history(struct call *call);
 void api_deploy_logs(struct call *call);

@@ -782,6 +782,48 @@ void api_deploy_approve(struct call *call)
     deploy_send(own);
 }
 
+void service_write(struct jsonw *w, const struct deploys_service *service)
+{
+    jsonw_kint(w, "index", deploy_index(service->id));
+    jsonw_kstr(w, "node", service->node);
+    jsonw_kstr(w, "address", service->address.len ? service->address : STR_NONE);
+    if (service->port)
+        jsonw_kint(w, "port", service->port);
+    else
+        jsonw_knull(w, "port");
+    jsonw_kraw(w, "healthy", service->healthy);
+}
+
+static void answer_service(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "name", call_shown(own->call, op->id));
+    jsonw_key(&w, "copies");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < op->u.services.count; i++) {
+        jsonw_obj(&w);
+        service_write(&w, &op->u.services.items[i]);
+        jsonw_kint(&w, "version", op->u.services.items[i].version);
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_arr(&w);
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_service_show(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_SERVICES, answer_service);
+
+    own->op.id = named(call);
+    deploy_send(own);
+}
+
 /* What a copy printed is its node's: found in the table, asked over its socket. */
 struct logs_call {
     struct deploy_call *own;

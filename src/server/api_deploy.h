@@ -31,5 +31,7 @@ void deploy_send(struct deploy_call *own); /* answers by itself when it cannot *
  * no PUT takes: what was shown so cannot come back by mistake. */
 void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
                        struct arena *arena);
+/* A copy that is alive, as members of an open object. */
+void service_write(struct jsonw *w, const struct deploys_service *service);
 
 #endif

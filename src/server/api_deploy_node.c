@@ -464,11 +464,11 @@ static void answer_status(struct deploy_call *own)
     buf_free(&buf);
 }
 
-enum { STATE_MAX = 32 };
+enum { STATE_MAX = 32, HOST_MAX = 255 };
 
 struct copy_fields {
-    struct str id, state, reason, limits;
-    int64_t generation, version, wants, restarts, pid, since_ms;
+    struct str id, state, reason, limits, host;
+    int64_t port, generation, version, wants, restarts, pid, since_ms;
     const struct json *healthy;
 };
 
@@ -486,6 +486,8 @@ static const struct field copy_fields[] = {
     ROW(reason, STR, .max = DEPLOY_REASON_MAX),
     ROW(limits, STR, .max = DEPLOY_REASON_MAX),
     ROW(healthy, JSON, .shape = "boolean"),
+    ROW(host, STR, .max = HOST_MAX, .help = "where others reach it"),
+    ROW(port, INT, .max = 65535, .help = "that it was given"),
 };
 const struct schema copy_report_schema = {
     .what = "a copy", .fields = copy_fields, .count = COUNT_OF(copy_fields)};
@@ -514,7 +516,9 @@ static enum err read_copy(const struct json *item, struct arena *arena,
                                                  : healthy == JSON_FALSE ? STR("false")
                                                                          : STR("null"),
                                       .reason = in.reason.at ? in.reason : STR(""),
-                                      .limits = in.limits.at ? in.limits : STR("")};
+                                      .limits = in.limits.at ? in.limits : STR(""),
+                                      .host = in.host.at ? in.host : STR(""),
+                                      .port = in.port};
     return ERR_OK;
 }
 
@@ -543,5 +547,50 @@ void api_deploy_status(struct call *call)
             call_problem(call, &why);
             return;
         }
+    deploy_send(own);
+}
+
+static void answer_services(struct deploy_call *own)
+{
+    const struct deploys_op *op = &own->op;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    jsonw_obj(&w);
+    jsonw_kint(&w, "number", op->u.services.number);
+    jsonw_kbool(&w, "unchanged", op->u.services.same);
+    if (op->u.services.left_ms == INT64_MAX)
+        jsonw_knull(&w, "left_ms");
+    else
+        jsonw_kint(&w, "left_ms", op->u.services.left_ms);
+    if (!op->u.services.same) {
+        jsonw_key(&w, "copies");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.services.count; i++) {
+            const struct deploys_service *one = &op->u.services.items[i];
+
+            if (!is_admitted(own->call, op->node, one->id))
+                continue;
+            jsonw_obj(&w);
+            jsonw_kstr(&w, "service", deploy_name(one->id));
+            service_write(&w, one);
+            jsonw_kint(&w, "left_ms", one->until_ms - op->now_ms);
+            jsonw_end_obj(&w);
+        }
+        jsonw_end_arr(&w);
+    }
+    jsonw_end_obj(&w);
+    call_json(own->call, 200, &buf);
+    buf_free(&buf);
+}
+
+/* All that a node may know of: those of the namespaces it is for. */
+void api_deploy_services(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_SERVICES, answer_services);
+
+    if (!call_node(call, &own->op.node))
+        return;
+    own->op.u.services.if_number = body_int(call, "if_number", DEPLOYS_ANY);
     deploy_send(own);
 }

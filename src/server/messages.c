@@ -770,6 +770,40 @@ static const struct field deploy_stale[] = {
     HAS("waits", "[DaemonWait]", "daemons that asked and must wait"),
 };
 
+#define SERVICE_ROWS                                                                               \
+    HAS("index", "integer", "0 to count - 1"), HAS("node", "string"),                              \
+        HAS("address", "string|null", "of the node, as its agent gives it"),                       \
+        HAS("port", "integer|null", "that it was given in BERTH_PORT"),                            \
+        HAS("healthy", "boolean|null")
+
+static const struct field service_copy[] = {
+    SERVICE_ROWS,
+    HAS("version", "integer"),
+};
+
+static const struct field service[] = {
+    HAS("name", "string"),
+    HAS("copies", "[ServiceCopy]", "those that are alive"),
+};
+
+static const struct field services_look[] = {
+    MAY("node_id", "string"),
+    MAY("if_number", "integer"),
+};
+
+static const struct field service_alive[] = {
+    HAS("service", "string", "the deployment"),
+    SERVICE_ROWS,
+    HAS("left_ms", "integer", "of its node's lease"),
+};
+
+static const struct field services_alive[] = {
+    HAS("number", "integer", "of these copies: the same are not told twice"),
+    HAS("unchanged", "boolean"),
+    HAS("left_ms", "integer|null", "of the lease that ends first"),
+    MAY("copies", "[ServiceAlive]"),
+};
+
 static const struct field terminal[] = {
     HAS("terminal_id", "string"),
     HAS("name", "string|null"),
@@ -971,6 +1005,12 @@ static const struct message_type message_types[] = {
     {"DeployStatus", ROWS(deploy_status), .request = true,
      .example = "{\"node_id\": \"n1\", \"copies\": [{\"id\": \"web\", \"generation\": 1, "
                 "\"version\": 1, \"state\": \"running\"}]}"},
+    {"ServiceCopy", ROWS(service_copy)},
+    {"Service", ROWS(service)},
+    {"ServicesLook", ROWS(services_look), .request = true, .help = "node_id is required over HTTP",
+     .example = "{\"node_id\": \"n1\"}"},
+    {"ServiceAlive", ROWS(service_alive)},
+    {"ServicesAlive", ROWS(services_alive)},
     {"DaemonWait", ROWS(daemon_wait)},
     {"DeployStale", ROWS(deploy_stale)},
     {"Terminal", ROWS(terminal)},

@@ -47,6 +47,7 @@ struct deploys {
     int64_t told_news;          /* the writing thread's */
     struct deploys_facts facts; /* the reading thread's */
     struct deploys_table table; /* likewise */
+    struct deploys_alive alive; /* likewise */
     _Atomic bool facts_old;     /* something was written since they were read */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
@@ -399,6 +400,21 @@ static bool keep_specs(struct sql *sql, struct arena *arena)
     return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
 }
 
+/* Number 8: where copies listen. */
+static bool add_ports(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text texts[] = {
+        {{"ALTER TABLE berth_deployment_status ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+          "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS host TEXT NOT NULL"
+          " DEFAULT ''"}},
+        {{"ALTER TABLE berth_deployment_status ADD COLUMN port INTEGER NOT NULL DEFAULT 0",
+          "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS port BIGINT NOT NULL"
+          " DEFAULT 0"}},
+    };
+
+    return run_all(sql, texts, COUNT_OF(texts), arena);
+}
+
 /* A row per version; the next one is after the last. `oldest` is the first version whose
  * program may go on after that: instances are replaced one by one, and one can go back a release. A
  * table or a column more is nothing to one that names what it wants. */
@@ -407,7 +423,7 @@ static const struct {
     int64_t oldest;
 } migrations[] = {
     {make_tables, 1},   {index_address, 2}, {add_ended, 3},  {remember_nodes, 4},
-    {add_instances, 4}, {add_copies, 4},    {keep_specs, 4},
+    {add_instances, 4}, {add_copies, 4},    {keep_specs, 4}, {add_ports, 4},
 };
 
 static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
@@ -500,7 +516,7 @@ static const struct {
     [DEPLOYS_APPROVE] = {deploys_approve, WRITES}, [DEPLOYS_DRAIN] = {deploys_drain, WRITES},
     [DEPLOYS_VIEW] = {deploys_view, READS},        [DEPLOYS_RENEW] = {deploys_renew, LAZY},
     [DEPLOYS_CLAIM] = {deploys_claim, WRITES},     [DEPLOYS_YIELD] = {deploys_yield, WRITES},
-    [DEPLOYS_STATUS] = {deploys_set_status, LAZY},
+    [DEPLOYS_STATUS] = {deploys_set_status, LAZY}, [DEPLOYS_SERVICES] = {deploys_services, READS},
 };
 
 static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb verb)
@@ -605,8 +621,11 @@ static bool follow_clock(struct sql_thread *thread)
 static bool run_verb(struct sql_thread *thread, struct deploys_op *op)
 {
     struct deploys *deploys = thread->deploys;
-    struct work work = {
-        .sql = thread->sql, .op = op, .facts = &deploys->facts, .table = &deploys->table};
+    struct work work = {.sql = thread->sql,
+                        .op = op,
+                        .facts = &deploys->facts,
+                        .table = &deploys->table,
+                        .alive = &deploys->alive};
 
     if (!follow_clock(thread))
         return false;
@@ -838,6 +857,7 @@ static void free_all(struct deploys *deploys)
     for (size_t i = 0; i < THREAD_COUNT; i++)
         sql_free(deploys->threads[i].sql);
     arena_free(&deploys->facts.arena);
+    arena_free(&deploys->alive.arena);
     deploys_table_done(&deploys->table);
     pthread_mutex_destroy(&deploys->detail_lock);
     free(deploys);

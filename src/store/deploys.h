@@ -30,12 +30,13 @@ enum deploys_verb {
     DEPLOYS_SCALE,    /* as many copies */
     DEPLOYS_ROLLBACK, /* to a version of before */
     DEPLOYS_DELETE,
-    DEPLOYS_HISTORY, /* newest first */
-    DEPLOYS_RELEASE, /* an operator takes them from nodes whose lease has run out */
-    DEPLOYS_APPROVE, /* claims although many nodes are gone */
-    DEPLOYS_DRAIN,   /* until when a node that drains may take its time */
-    DEPLOYS_VIEW,    /* the table as a claimer needs it */
-    DEPLOYS_RENEW,   /* a node lives */
+    DEPLOYS_HISTORY,  /* newest first */
+    DEPLOYS_RELEASE,  /* an operator takes them from nodes whose lease has run out */
+    DEPLOYS_APPROVE,  /* claims although many nodes are gone */
+    DEPLOYS_DRAIN,    /* until when a node that drains may take its time */
+    DEPLOYS_SERVICES, /* where copies listen */
+    DEPLOYS_VIEW,     /* the table as a claimer needs it */
+    DEPLOYS_RENEW,    /* a node lives */
     DEPLOYS_CLAIM,
     DEPLOYS_YIELD,  /* its owner gives one up */
     DEPLOYS_STATUS, /* what a node says of its copies */
@@ -90,6 +91,8 @@ struct deploys_copy {
     struct str healthy; /* JSON: true, false or null */
     struct str reason;
     struct str limits;  /* are they enforced? "" = it has none */
+    struct str host;    /* STATUS: where others reach it; "" = not told */
+    int64_t port;       /* STATUS: that it was given; 0: none */
     int64_t wants;      /* STATUS: a daemon asks to go on to this version; 0: it does not */
     int64_t updated_ms; /* answer: of the database's clock */
     bool stale;         /* answer of STATUS: not the node's in that generation */
@@ -118,6 +121,17 @@ struct deploys_failure {
     struct str address;
     int64_t at_ms, until_ms; /* of the database's clock */
     struct str reason;
+};
+
+/* A copy that is alive: its node said so, and has its lease. */
+struct deploys_service {
+    struct str id; /* of the copy, "web#1" */
+    struct str node;
+    struct str address; /* where others reach it; "" = not told */
+    int64_t port;       /* 0: it has none */
+    struct str healthy; /* JSON: true, false or null */
+    int64_t version;
+    int64_t until_ms; /* of its node's lease, by the database's clock */
 };
 
 struct deploys_held { /* what an operator could not take */
@@ -226,6 +240,14 @@ struct deploys_op {
             int64_t approved_until_ms;
             bool unchanged;
         } view;
+        struct {                           /* SERVICES: of op->id; at == NULL: all */
+            int64_t if_number;             /* DEPLOYS_ANY; all of another number only */
+            struct deploys_service *items; /* answer, by index or id and by node */
+            size_t count;
+            int64_t number;
+            bool same;
+            int64_t left_ms; /* of all: of the lease that ends first */
+        } services;
         struct {          /* RENEW */
             bool goodbye; /* the node stops: the lease is not prolonged, and nothing else told */
             bool held;    /* by the agent's own clock its lease never ran out */

@@ -596,7 +596,7 @@ static bool read_held(struct work *work, struct map *held)
 #define HELD_BY(D)                                                                                 \
     "SELECT " D##_TEXT("d.id") ", d.type, d.generation, d.spec_version, d.ended,"                  \
     " s.generation, s.version, s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason,"       \
-    " s.limits, d.rolling FROM deployment d LEFT JOIN berth_deployment_status s"                              \
+    " s.limits, d.rolling, s.host, s.port FROM deployment d LEFT JOIN berth_deployment_status s"                              \
     " ON s.id = " D##_TEXT("d.id") " AND s.address = $1 WHERE d.type = "
 #define HELD(D)                                                                                    \
     HELD_BY(D) "'daemon' UNION ALL " HELD_BY(D) "'deployment' AND d.address = $1"
@@ -623,7 +623,9 @@ static bool read_held(struct work *work, struct map *held)
                                       .since_ms = sql_cell_int(&rows, i, 10),
                                       .healthy = sql_cell(&rows, i, 11),
                                       .reason = sql_cell(&rows, i, 12),
-                                      .limits = sql_cell(&rows, i, 13)}};
+                                      .limits = sql_cell(&rows, i, 13),
+                                      .host = sql_cell(&rows, i, 15),
+                                      .port = sql_cell_int(&rows, i, 16)}};
         map_put(held, one->copy.id, one);
     }
     return true;
@@ -634,27 +636,30 @@ static bool same_copy(const struct deploys_copy *a, const struct deploys_copy *b
     return a->generation == b->generation && a->version == b->version &&
            str_eq(a->state, b->state) && a->restarts == b->restarts && a->pid == b->pid &&
            a->since_ms == b->since_ms && str_eq(a->healthy, b->healthy) &&
-           str_eq(a->reason, b->reason) && str_eq(a->limits, b->limits);
+           str_eq(a->reason, b->reason) && str_eq(a->limits, b->limits) && a->port == b->port &&
+           str_eq(a->host, b->host);
 }
 
 static bool write_copy(struct work *work, const struct deploys_copy *copy)
 {
+/* clang-format off */
 #define COPY(D)                                                                                    \
     "INSERT INTO berth_deployment_status (id, address, generation, version, state, restarts, pid," \
-    " since_ms, healthy, reason, limits, updated_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,"  \
-    " $10, $11, " D##_NOW                                                                          \
-        ") ON CONFLICT (id, address) DO UPDATE SET generation = excluded.generation, version"      \
-        " = excluded.version, state = excluded.state, restarts = excluded.restarts, pid = "        \
-        "excluded.pid"                                                                             \
-        ", since_ms = excluded.since_ms, healthy = excluded.healthy, reason = excluded.reason,"    \
-        " limits = excluded.limits, updated_ms = excluded.updated_ms"
+    " since_ms, healthy, reason, limits, host, port, updated_ms) VALUES ($1, $2, $3, $4, $5, $6,"  \
+    " $7, $8, $9, $10, $11, $12, $13, " D##_NOW ") ON CONFLICT (id, address) DO UPDATE SET"        \
+    " generation = excluded.generation, version = excluded.version, state = excluded.state,"       \
+    " restarts = excluded.restarts, pid = excluded.pid, since_ms = excluded.since_ms,"             \
+    " healthy = excluded.healthy, reason = excluded.reason, limits = excluded.limits,"             \
+    " host = excluded.host, port = excluded.port, updated_ms = excluded.updated_ms"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(COPY);
 
     return work_begin(work) &&
            WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
                     SQL_INT(copy->generation), SQL_INT(copy->version), SQL_STR(copy->state),
                     SQL_INT(copy->restarts), SQL_INT(copy->pid), SQL_INT(copy->since_ms),
-                    SQL_STR(copy->healthy), SQL_STR(copy->reason), SQL_STR(copy->limits));
+                    SQL_STR(copy->healthy), SQL_STR(copy->reason), SQL_STR(copy->limits),
+                    SQL_STR(copy->host.at ? copy->host : STR("")), SQL_INT(copy->port));
 }
 
 static bool forget_copy(struct work *work, struct str id)

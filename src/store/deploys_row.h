@@ -63,6 +63,15 @@ struct deploys_seen {
     int64_t changed; /* the version in which it was found to be so */
 };
 
+/* All copies that are alive, as it was not long ago. */
+struct deploys_alive {
+    struct arena arena;
+    struct deploys_service *items;
+    size_t count;
+    int64_t number; /* the same copies have the same number, whoever reads them */
+    int64_t read_mono_ms, took_ms;
+};
+
 struct deploys_gone;
 struct deploys_table {
     struct arena arena;
@@ -84,6 +93,7 @@ struct work {
     struct deploys_op *op;
     struct deploys_facts *facts; /* VIEW */
     struct deploys_table *table; /* VIEW */
+    struct deploys_alive *alive; /* SERVICES */
     bool facts_old;              /* VIEW: they must be read again */
     int64_t approved_until_ms;   /* from deploys_meta() */
 };
@@ -91,7 +101,8 @@ struct work {
 typedef bool deploys_verb(struct work *work);
 deploys_verb deploys_list, deploys_get, deploys_put, deploys_enable, deploys_restart, deploys_scale,
     deploys_rollback, deploys_delete, deploys_history, deploys_release, deploys_approve,
-    deploys_drain, deploys_view, deploys_renew, deploys_claim, deploys_yield, deploys_set_status;
+    deploys_drain, deploys_view, deploys_renew, deploys_claim, deploys_yield, deploys_set_status,
+    deploys_services;
 
 bool work_run(struct work *work, const struct sql_text *text, const struct sql_param *params,
               size_t count, struct sql_rows *ret_rows);

@@ -2,9 +2,12 @@
  * is prolonged after its deadline, one that an agent's restart touches. */
 #include "copies_fixture.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "unit.h"
@@ -780,9 +783,53 @@ static void test_logs(void **state)
 
 #define COPY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* Each copy has a port of its own, that nobody listens on, from run to run and from agent to agent.
+ */
+static void test_ports(void **state)
+{
+    struct fixture *fixture = *state;
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    socklen_t len = sizeof any;
+    int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct fake_run *run;
+    char web[32], next[32];
+
+    /* A range of which one is taken. */
+    assert_int_equal(bind(taken, (struct sockaddr *)&any, sizeof any), 0);
+    assert_int_equal(listen(taken, 1), 0);
+    assert_int_equal(getsockname(taken, (struct sockaddr *)&any, &len), 0);
+    fixture->config.port_min = ntohs(any.sin_port);
+    fixture->config.port_max =
+        fixture->config.port_min + 40 > 65535 ? 65535 : fixture->config.port_min + 40;
+    fixture_round(fixture, "[" ROW("web", 1, 1) "," ROW("web#1", 1, 1) "]");
+    copies_fence(fixture->copies, clock_lease_ms() + HOUR_MS, 1000);
+    run = up(fixture, "web");
+    assert_non_null(strstr(run->env, "BERTH_PORT="));
+    assert_non_null(strstr(run->env, "BERTH_INDEX=0"));
+    snprintf(web, sizeof web, "BERTH_PORT=%.5s", strstr(run->env, "BERTH_PORT=") + 11);
+    snprintf(next, sizeof next, "BERTH_PORT=%d", ntohs(any.sin_port));
+    assert_null(strstr(run->env, next));
+    assert_true(str_eq(told(fixture, "port"), str_of(web + 11)));
+    run = up(fixture, "web#1");
+    assert_null(strstr(run->env, web));
+    assert_non_null(strstr(run->env, "BERTH_INDEX=1"));
+    assert_non_null(strstr(run->env, "BERTH_DEPLOYMENT_ID=web|"));
+    fixture_close(fixture);
+    fixture_open(fixture);
+    fixture_round(fixture, "[" ROW("web", 1, 1) "," ROW("web#1", 1, 1) "]");
+    copies_fence(fixture->copies, clock_lease_ms() + HOUR_MS, 1000);
+    assert_true(str_eq(told(fixture, "port"), str_of(web + 11)));
+    fake_run_end(fixture_run("web")->key, "EXITED", 1, -1, "");
+    fixture_tick(fixture, HOUR_MS);
+    run = up(fixture, "web");
+    assert_non_null(strstr(run->env, web));
+    close(taken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        COPY_TEST(test_ports),
         COPY_TEST(test_starts_with_a_lease_only),
         COPY_TEST(test_a_daemon_needs_no_lease),
         COPY_TEST(test_crashes),

@@ -185,6 +185,14 @@ def of_deployments(method, suffix="", body=None, statuses=(200,)):
     return check
 
 
+def of_services(cells):
+    path = "/v1/services/{}"
+    cells.fine("its own", cells.call("GET", path.format("web")))
+    for other in cells.world.others(cells.team):
+        for name in (f"only-{other}", f"{other}/web"):
+            cells.missing("GET", path, name, name.replace("web", "nowhere").replace("only-", "none-"))
+
+
 def listed(path, *own):
     """A list: its own are there, and nothing of others."""
 
@@ -438,6 +446,7 @@ ROUTES = {
     "PATCH /v1/deployments/{id}": of_deployments("PATCH", body={"enabled": False}),
     "POST /v1/deployments/{id}/restart": of_deployments("POST", "/restart", {}),
     "POST /v1/deployments/{id}/rollback": of_deployments("POST", "/rollback", {"to_version": 1}),
+    "GET /v1/services/{name}": of_services,
     "POST /v1/deployments/{id}/scale": of_deployments("POST", "/scale", {"count": 2}),
     "POST /v1/deployments/release": released,
     "POST /v1/deployments/approve": approved,

@@ -129,6 +129,8 @@ class Calls:
         self.call("POST", "/v1/deployments/web/scale", {"count": 1}, one + "/scale")
         for name in ("renew", "view"):
             self.call("POST", f"/v1/deployments/{name}", self.example("DeployLook"))
+        self.call("POST", "/v1/deployments/services", self.example("ServicesLook"))
+        self.call("GET", "/v1/services/web", route="/v1/services/{name}")
         claimed = self.call("POST", "/v1/deployments/claim", self.example("DeployClaim")).json
         self.call("POST", "/v1/deployments/claim", self.example("DeployClaim"))
         self.call("POST", "/v1/deployments/status", self.example("DeployStatus"))

@@ -1,11 +1,15 @@
 """Deployments of several copies on real agents: spread over the nodes, an index each that never exists twice, whatever is
 killed or cut off."""
 import collections
+import json
 import os
 import re
 import signal
+import socket
+import time
 
-from harness import berth, eventually, tags
+from harness import SLOW, berth, eventually, tags
+from redis import free_port
 from relay import Relay
 from test_claim import ClaimCase
 
@@ -175,3 +179,67 @@ class Updates(ReplicaCase):
         self.put(server, "web", 200, count=4, max_unavailable=1, env={"W": str(self.dir), "V": "3"},
                  health={"command": "exit 1", "interval_ms": 100, "failures": 2})
         eventually("it goes back again", lambda: self.update_of(server) == "rolled_back" and self.versions(server) == [1, 1, 1, 1], 90)
+
+
+class Services(ReplicaCase):
+    """Where copies listen: in answers of the server and in a file on each node."""
+
+    def where(self, server, name="web"):
+        return {copy["index"]: (copy["node"], copy["port"])
+                for copy in self.ok(server.get(f"/v1/services/{name}"))["copies"]}
+
+    def in_file(self, name, service="web"):
+        try:
+            known = json.loads((self.dir / f"agent-{name}" / "services.json").read_text())
+        except OSError:
+            return None
+        return {copy["index"]: (copy["node"], copy["port"]) for copy in known["services"].get(service, [])}
+
+    @tags("load")
+    def test_ports_answers_and_files(self):
+        server = self.serve()
+        first = free_port()
+        agents = {}
+        self.wires = {}
+        for name in "abc":
+            self.wires[name] = Relay(server.port)
+            self.addCleanup(self.wires[name].close)
+            agents[name] = self.node(self.wires[name].url, name, port_min=first, port_max=min(first + 50, 65535), services_interval_ms=200,
+                                     service_address="127.0.0.1")
+        for agent in agents.values():
+            eventually("it knows of all", lambda: "nodes=3 " in agent.log, 60)
+        self.problem(server.get("/v1/services/web"), 404, "NOT_FOUND")
+        self.put(server, "web", count=3, command='cd "$W" && exec python3 -m http.server --bind 127.0.0.1 "$BERTH_PORT"',
+                 health={"http": "http://127.0.0.1:$BERTH_PORT/", "interval_ms": 200, "start_ms": 60000})
+        eventually("all are well", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout, 90)
+        known = self.where(server)
+        self.assertEqual(({node for node, _ in known.values()}, sorted(known)), (set("abc"), [0, 1, 2]))
+        self.assertEqual(len({port for _, port in known.values()}), 3, "all are on one machine here")
+        copies = self.ok(server.get("/v1/services/web"))["copies"]
+        self.assertEqual({(copy["address"], copy["healthy"], copy["version"]) for copy in copies}, {("127.0.0.1", True, 1)})
+        for _, port in known.values():
+            socket.create_connection(("127.0.0.1", port), 10).close()
+        for name in "abc":
+            eventually(f"the file of {name} tells the same", lambda: self.in_file(name) == known, 60)
+        # A node that dies is not named when its lease has ended.
+        gone = next(index for index, (node, _) in known.items() if node == "c")
+        _, *runs = self.tree_of("c")
+        agents["c"].kill()
+        for pid in runs:
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        lease = self.lease_ms * SLOW / 1000
+        asked = 0
+        while asked <= killed + lease + 1:
+            asked = time.monotonic()
+            named = self.where(server).get(gone)
+            if asked > killed + lease:
+                self.assertNotEqual(named, known[gone], "an answer that names a dead copy behind its lease")
+            time.sleep(0.05)
+        eventually("it runs elsewhere", lambda: self.where(server).get(gone, ("c",))[0] in ("a", "b"), 90)
+        eventually("the files tell that", lambda: self.in_file("a") == self.in_file("b") == self.where(server), 60)
+        # Who is cut off does not go on naming anybody.
+        self.wires["a"].cut()
+        eventually("its file is empty", lambda: self.in_file("a") == {}, 90)
+        self.wires["a"].heal()
+        eventually("it tells again", lambda: self.in_file("a") == self.where(server) and len(self.where(server)) == 3, 90)

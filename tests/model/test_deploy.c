@@ -365,6 +365,17 @@ static void test_options_are_what_was_said(void **state)
     arena_free(&arena);
 }
 
+static void test_a_text_with_a_port(void **state)
+{
+    struct arena own = {0};
+
+    assert_true(str_is(deploy_with_port(STR("http://127.0.0.1:$BERTH_PORT/up"), 21007, &own),
+                       "http://127.0.0.1:21007/up"));
+    assert_true(str_is(deploy_with_port(STR("http://127.0.0.1:8080/"), 21007, &own),
+                       "http://127.0.0.1:8080/"));
+    arena_free(&own);
+}
+
 static void test_ids_of_copies(void **state)
 {
     static const struct {
@@ -398,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ids_of_copies),
+        cmocka_unit_test(test_a_text_with_a_port),
         cmocka_unit_test(test_identifies_lost_addresses_when_a_node_unit_disappears),
         cmocka_unit_test(test_counts_deployments_per_address_and_ignores_empty_ones),
         cmocka_unit_test(test_candidates_by_updated_at_created_at_id),

@@ -238,13 +238,34 @@ static void test_an_existing_table_of_the_seed(void **state)
 /* A database of the first version is brought up to date, and keeps what it has. */
 static void test_an_older_database_goes_forward(void **state)
 {
+    static const char *const later[] = {
+        "DROP INDEX berth_deployment_copy_of",
+        "DROP TABLE berth_deployment_spec",
+        "ALTER TABLE berth_deployment_status DROP COLUMN host",
+        "ALTER TABLE berth_deployment_status DROP COLUMN port",
+        "ALTER TABLE deployment DROP COLUMN replicas",
+        "ALTER TABLE deployment DROP COLUMN max_unavailable",
+        "ALTER TABLE deployment DROP COLUMN copy_of",
+        "ALTER TABLE deployment DROP COLUMN copy_index",
+        "ALTER TABLE deployment DROP COLUMN newest_version",
+        "ALTER TABLE deployment DROP COLUMN good_version",
+        "ALTER TABLE deployment DROP COLUMN rolling",
+        "ALTER TABLE deployment DROP COLUMN rollout",
+        "ALTER TABLE deployment DROP COLUMN rollout_reason",
+    };
     const char *url = fresh_url();
+    struct deploys_op back = {
+        .verb = DEPLOYS_ROLLBACK, .id = STR("web"), .u.put.if_version = DEPLOYS_ANY};
+    struct deploys_op scale = {
+        .verb = DEPLOYS_SCALE, .id = STR("web"), .u.put = {.if_version = DEPLOYS_ANY, .count = 3}};
     struct deploys_rig rig;
 
     (void)state;
     deploys_rig_open(&rig, url, "/nowhere");
     deploys_rig_put(&rig, "web", "run");
     deploys_rig_close(&rig);
+    for (size_t i = 0; i < COUNT_OF(later); i++)
+        run_sql(url, later[i]);
     run_sql(url, "DROP INDEX berth_node_lease_goodbye");
     run_sql(url, "DROP INDEX berth_node_lease_until");
     run_sql(url, "ALTER TABLE berth_node_lease DROP COLUMN instance");
@@ -258,6 +279,13 @@ static void test_an_older_database_goes_forward(void **state)
     deploys_rig_open(&rig, url, "/nowhere");
     assert_int_equal(deploys_rig_get(&rig, "web").err, ERR_OK);
     deploys_rig_renew(&rig, "n1", LEASE_MS);
+    /* What was there before counts: it has one copy, and its version can be gone back to. */
+    assert_int_equal(deploys_rig_get(&rig, "web").row.spec.count, 1);
+    deploys_rig_put(&rig, "web", "run faster");
+    assert_int_equal(deploys_rig_call(&rig, &back), ERR_OK);
+    assert_true(back.row.version == 1 && str_is(back.row.spec.command, "run"));
+    assert_int_equal(deploys_rig_call(&rig, &scale), ERR_OK);
+    assert_int_equal(deploys_rig_get(&rig, "web").copy_count, 3);
     deploys_rig_close(&rig);
     run_sql(url, "DROP INDEX berth_deployment_address"); /* it is there again */
     run_sql(url, "DROP INDEX berth_node_lease_until");

@@ -323,6 +323,62 @@ static void test_what_comes_between(void **state)
     assert_int_equal(deploys_rig_get(rig, "web").row.rollout, ROLLOUT_ROLLED_BACK);
 }
 
+/* --- services --- */
+
+static struct deploys_op services(struct deploys_rig *rig, const char *id)
+{
+    struct deploys_op op = {
+        .verb = DEPLOYS_SERVICES, .id = str_of(id), .u.services.if_number = DEPLOYS_ANY};
+
+    deploys_rig_call(rig, &op);
+    return op;
+}
+
+/* Those that run, on nodes whose lease is good; and nobody's of before. */
+static void test_where_copies_listen(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_copy copy = {.id = STR("web"),
+                                .generation = 1,
+                                .version = 1,
+                                .state = STR("running"),
+                                .healthy = STR("true"),
+                                .reason = STR(""),
+                                .limits = STR(""),
+                                .host = STR("h1"),
+                                .port = 21007};
+    struct deploys_op status = {
+        .verb = DEPLOYS_STATUS, .node = STR("n1"), .u.status = {.copies = &copy, .count = 1}};
+    struct deploys_op op;
+
+    start_three(rig);
+    assert_int_equal(services(rig, "web").u.services.count, 0);
+    assert_int_equal(services(rig, "nope").err, ERR_NOT_FOUND);
+    assert_int_equal(services(rig, "web#1").err, ERR_NOT_FOUND);
+    assert_int_equal(deploys_rig_call(rig, &status), ERR_OK);
+    tell(rig, 1, 1, "running");
+    tell(rig, 2, 1, "backoff");
+    op = services(rig, "web");
+    assert_int_equal(op.u.services.count, 2);
+    assert_true(str_is(op.u.services.items[0].id, "web"));
+    assert_true(str_is(op.u.services.items[0].node, "n1"));
+    assert_true(str_is(op.u.services.items[0].address, "h1"));
+    assert_int_equal(op.u.services.items[0].port, 21007);
+    assert_true(op.u.services.items[0].until_ms > op.now_ms);
+    assert_int_equal(op.u.services.items[1].port, 0);
+    op = services(rig, NULL); /* all */
+    assert_int_equal(op.u.services.count, 2);
+    op.u.services.if_number = op.u.services.number;
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_true(op.u.services.same && op.u.services.left_ms > 0);
+    deploys_rig_lapse(rig, "n1");
+    op = services(rig, "web");
+    assert_int_equal(op.u.services.count, 1);
+    assert_true(str_is(op.u.services.items[0].id, "web#1"));
+    deploys_rig_renew(rig, "n1", LEASE_MS); /* an assignment anew: what ran before is none of it */
+    assert_int_equal(services(rig, "web").u.services.count, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +391,7 @@ int main(void)
         DEPLOYS_TEST(test_a_bad_version_goes_back),
         DEPLOYS_TEST(test_an_operator_goes_back),
         DEPLOYS_TEST(test_what_comes_between),
+        DEPLOYS_TEST(test_where_copies_listen),
     };
 
     return deploys_main("deploys_copies", tests, COUNT_OF(tests));

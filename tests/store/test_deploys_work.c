@@ -79,6 +79,12 @@ static void fill_all(const char *url, int count)
 {
     fill(url, count, DEPLOYMENT, "'d' || i, 'deployment', 'run', 'n' || (i / 5), 1");
     fill(url, LOST, DEPLOYMENT, "'lost' || i, 'deployment', 'run', 'gone' || i, 1");
+    fill(url, 1,
+         "deployment (id, type, command, address, generation, replicas, rollout, rolling,"
+         " good_version)",
+         "'many', 'deployment', 'run', 'n0', 1, 3, 'rolling', 1, 1");
+    fill(url, 2, "deployment (id, type, command, copy_of, copy_index, rolling)",
+         "'many#' || (i + 1), 'deployment', 'run', 'many', i + 1, 1");
     fill(url, 3, DEPLOYMENT, "'each' || i, 'daemon', 'run', '', 1");
     fill(url, count / NODES_PER_ROW, LEASE, "'n' || i, now + 600000, now");
     fill(url, LOST, LEASE, "'gone' || i, now - 5000, now - 50000");
@@ -106,8 +112,8 @@ static void renew(struct deploys_rig *rig, int i, bool all)
     op.instance = str_of(node);
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     assert_false(op.u.renew.lapsed);
-    if (all)
-        assert_int_equal(op.u.renew.count, NODES_PER_ROW + 3);
+    if (all) /* n0 has one more */
+        assert_int_equal(op.u.renew.count, NODES_PER_ROW + 3 + (i == 0));
     version = op.version;
 }
 
@@ -172,6 +178,36 @@ static void come_too_late(struct deploys_rig *rig, int i)
     assert_int_equal(deploys_rig_claim(rig, "n1", id, owner, 1).refusal, DEPLOYS_CONFLICT);
 }
 
+static void find_service(struct deploys_rig *rig, int i)
+{
+    char id[16];
+    struct deploys_op op = {.verb = DEPLOYS_SERVICES};
+
+    snprintf(id, sizeof id, "d%d", i);
+    op.id = str_of(id);
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.u.services.count, 1);
+}
+
+/* An update of several copies goes on. */
+static void tell_update(struct deploys_rig *rig, int i)
+{
+    struct deploys_copy copy = {.id = STR("many"),
+                                .generation = 1,
+                                .version = 1,
+                                .state = i % 2 ? STR("starting") : STR("running"),
+                                .healthy = STR("null"),
+                                .reason = STR(""),
+                                .limits = STR("")};
+    struct deploys_op op = {.verb = DEPLOYS_STATUS,
+                            .node = STR("n0"),
+                            .instance = STR("n0"),
+                            .u.status = {.copies = &copy, .count = 1, .partial = true}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_false(copy.stale);
+}
+
 static const struct {
     const char *name;
     void (*call)(struct deploys_rig *rig, int i);
@@ -183,6 +219,8 @@ static const struct {
     {"a short page of the list", read_page},
     {"a claim of what a lost node has", take_over},
     {"a claim that comes too late", come_too_late},
+    {"where a deployment listens", find_service},
+    {"a status while there is an update", tell_update},
 };
 
 static void count_all(int count, int64_t work[COUNT_OF(calls)])
