@@ -1,5 +1,6 @@
 """README.md and docs/: every block of code in them is run as it is printed, in a small world where what it names exists;
 every other command, setting, metric and file they name is there. fences.py tells what a block's language means."""
+import json
 import os
 import pathlib
 import pwd
@@ -7,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 from fences import KINDS, Shell, fences, messages, outside, pattern_of
@@ -45,6 +47,17 @@ def users():
     """Those the package makes, and Redis' own, if its package is installed."""
     made = set(re.findall(r"^ +make_user (\S+)$", (ROOT / "ops/debian/postinst").read_text(), re.M))
     return made | {one.pw_name for one in pwd.getpwall() if one.pw_name == "redis"}
+
+
+def gpus(script):
+    """What the script prints of two cards, as rocm-smi shows them."""
+    with tempfile.TemporaryDirectory() as place:
+        smi = pathlib.Path(place) / "rocm-smi"
+        smi.write_text("#!/bin/sh\ncat <<END\n\ndevice,GPU use (%),VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
+                       "card0,7,17163091968,27934720\ncard1,100,17163091968,17163091968\n\nEND\n")
+        smi.chmod(0o755)
+        done = subprocess.run(["sh", script], capture_output=True, text=True, check=True, env={"PATH": f"{place}:{os.environ['PATH']}"})
+    return json.loads(done.stdout)
 
 
 def command_lines(page):
@@ -237,6 +250,8 @@ class Typed(TlsCase):
         elif path.name == "agent.yaml":  # a flag that nobody knows is found after the file was read
             done = berth("agent", "--config", path, "--nobody-knows")
             self.assertIn("Unknown flag --nobody-knows", done.stderr, str(fence))
+        elif path.name == "gpus.sh":
+            self.assertEqual(gpus(path), [{"id": 0, "vram_mb": 16368, "vram_free_mb": 16341, "util": 7}, {"id": 1, "vram_mb": 16368, "vram_free_mb": 0, "util": 100}])
         else:
             self.assertIn(path.name, ("worker.sh", "web.yaml"), f"{fence}: who reads it?")
 
