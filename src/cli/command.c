@@ -66,6 +66,7 @@ enum { NAMES_MAX = 128 };
         row(pool)        /* cmd_cluster.c */                                                       \
         row(session)     /* cmd_cluster.c */                                                       \
         row(breaker)     /* cmd_cluster.c */                                                       \
+        row(limit)       /* cmd_limit.c */                                                         \
         row(report)      /* cmd_report.c */                                                        \
         row(debug)       /* cmd_debug.c */                                                         \
         row(token)       /* cmd_token.c */                                                         \

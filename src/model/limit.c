@@ -80,40 +80,6 @@ void limit_rate_text(const struct limit *limit, struct buf *to)
     buf_fmt(to, "%dms", (int)limit->rate_ms);
 }
 
-enum err limit_read(const struct json *body, struct arena *arena, struct limit *ret_limit,
-                    struct problem *why)
-{
-    struct limit limit = limit_none;
-    const struct {
-        const char *name;
-        int32_t *to;
-        int32_t min, max;
-    } rows[] = {{"concurrency", &limit.concurrency, 0, DEMAND_AMOUNT_MAX},
-                {"queue", &limit.queue, 0, DEMAND_AMOUNT_MAX},
-                {"weight", &limit.weight, 1, LIMIT_WEIGHT_MAX}};
-    const struct json *rate = json_get(body, "rate");
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const struct json *value = json_get(body, rows[i].name);
-        int64_t number;
-
-        if (json_is_null(value))
-            continue;
-        if (!json_int(value, &number) || number < rows[i].min || number > rows[i].max)
-            return problem_set(why, ERR_BAD_FIELD, rows[i].name,
-                               "%s must be a whole number from %d to %d.", rows[i].name,
-                               rows[i].min, rows[i].max);
-        *rows[i].to = (int32_t)number;
-    }
-    if (!json_is_null(rate) &&
-        (json_type(rate) != JSON_STR || !limit_rate_parse(json_str(rate, arena), &limit)))
-        return problem_set(why, ERR_BAD_FIELD, "rate",
-                           "rate must be like \"60/1m\": 1 to %d starts in 1ms to 1d.",
-                           LIMIT_RATE_MAX);
-    *ret_limit = limit;
-    return ERR_OK;
-}
-
 static void write_bound(struct jsonw *w, const char *name, int32_t bound)
 {
     if (bound == LIMIT_NONE)

@@ -35,9 +35,6 @@ bool limit_is_pattern(struct str pattern); /* a key, or the beginning of one and
 bool limit_matches(struct str pattern, struct str key);
 /* Is `a` the better rule for a key that both match? A key before a pattern, then the longer. */
 bool limit_is_closer(struct str a, struct str b);
-/* {concurrency: 3, rate: "60/1m", queue: 10000, weight: 3}; absent or null: none. */
-enum err limit_read(const struct json *body, struct arena *arena, struct limit *ret_limit,
-                    struct problem *why);
 /* Its members, each null where there is none. */
 void limit_write_members(const struct limit *limit, struct jsonw *w);
 /* "60/1m" */

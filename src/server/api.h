@@ -65,6 +65,15 @@ extern const struct schema breaker_name_schema;
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
 
+/* api_limit.c */
+extern const struct schema limit_rule_schema, limit_hold_schema;
+void api_limit_list(struct call *call);
+void api_limit_get(struct call *call);
+void api_limit_set(struct call *call);
+void api_limit_drop(struct call *call);
+void api_limit_hold(struct call *call);
+void api_limit_release(struct call *call);
+
 /* api_deploy.c */
 extern const struct schema deploy_approve_schema, deploy_scale_schema, deploy_rollback_schema;
 void api_deploy_list(struct call *call);

@@ -86,6 +86,10 @@ static const struct field problem[] = {
     MAY("reason", "string"),
     MAY("address", "string|null"),
     MAY("generation", "integer"),
+    MAY("key", "string", "LIMITED: the key, and what of it: hold, concurrency, rate or queue"),
+    MAY("why", "string"),
+    MAY("limit", "integer"),
+    MAY("used", "integer"),
 };
 
 static const struct field ok[] = {
@@ -433,6 +437,25 @@ static const struct field breaker[] = {
 
 static const struct field breaker_list[] = {
     HAS("breakers", "[Breaker]"),
+    NEXT_CURSOR,
+};
+
+static const struct field limit[] = {
+    HAS("key", "string", "or the beginning of keys, with a * at its end"),
+    HAS("rule", "string|null", "the limit that counts for it"),
+    HAS("concurrency", "integer|null", "jobs with it that may have a lease at once"),
+    HAS("rate", "string|null", "starts in a sliding window"),
+    HAS("queue", "integer|null", "jobs that may wait"),
+    HAS("weight", "integer"),
+    HAS("in_flight", "integer|null", "leases; null of a rule for many keys, as what follows"),
+    HAS("waiting", "integer|null"),
+    HAS("started", "integer|null", "within the window"),
+    HAS("held_ms", "integer|null", "so long nothing starts yet; 0: it is not held"),
+    HAS("hold_reason", "string|null"),
+};
+
+static const struct field limit_list[] = {
+    HAS("limits", "[Limit]"),
     NEXT_CURSOR,
 };
 
@@ -948,6 +971,11 @@ static const struct message_type message_types[] = {
     {"Breaker", ROWS(breaker)},
     {"BreakerList", ROWS(breaker_list)},
     {"BreakerName", .rows = {.schema = &breaker_name_schema}, .request = true},
+    {"Limit", ROWS(limit)},
+    {"LimitList", ROWS(limit_list)},
+    {"LimitRule", .rows = {.schema = &limit_rule_schema}, .request = true,
+     .help = "what is absent or null is not limited"},
+    {"LimitHold", .rows = {.schema = &limit_hold_schema}, .request = true},
     {"Token", ROWS(known_token), MORE(token)},
     {"TokenList", ROWS(token_list)},
     {"NewToken", ROWS(new_token), .request = true,

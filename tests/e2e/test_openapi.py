@@ -111,6 +111,17 @@ class Calls:
         self.call("GET", "/v1/breakers?limit=1", route="/v1/breakers")
         self.call("POST", "/v1/breakers/reset", {"node_id": "n1", "type": "dev"})
 
+    def limits(self):
+        one = "/v1/limits/{key}"
+        self.call("PUT", "/v1/limits/account:api-1", {"concurrency": 3, "rate": "60/1m", "queue": 10, "weight": 2}, one)
+        self.call("PUT", "/v1/limits/tenant:*", {"concurrency": 50}, one)
+        self.call("POST", "/v1/limits/account:api-1/hold", {"for_ms": 60000, "reason": "a test"}, one + "/hold")
+        for path in ("/v1/limits?limit=1", "/v1/limits?prefix=account:", "/v1/limits"):
+            self.call("GET", path, route="/v1/limits")
+        self.call("GET", "/v1/limits/account:api-1", route=one)
+        self.call("DELETE", "/v1/limits/account:api-1/hold", route=one + "/hold")
+        self.call("DELETE", "/v1/limits/tenant:*", route=one)
+
     def deployments(self):
         one = "/v1/deployments/{id}"
         self.call("PUT", "/v1/deployments/web", {**self.example("DeploymentSpec"), "stop_grace_ms": "2s", "restart": {"max_ms": 9},
@@ -217,7 +228,7 @@ class Calls:
 
 
 ORDER = [Calls.fleet, Calls.f2f, Calls.batch, Calls.life, Calls.jobs, Calls.ends, Calls.nodes, Calls.status, Calls.info,
-         Calls.streams, Calls.breakers, Calls.deployments, Calls.terminals, Calls.logs,
+         Calls.streams, Calls.breakers, Calls.limits, Calls.deployments, Calls.terminals, Calls.logs,
          Calls.tokens]
 
 

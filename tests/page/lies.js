@@ -62,8 +62,9 @@ async function furnished(rig) {
     usage: { cpu_cores: 4, cpu_load: 1, mem_total_gb: 8, mem_free_gb: 2, slots_max: 4, slots_available: 2, slots_in_use: 1,
       tripped: "cpu", clamps: [{ name: "by_cpu", value: 2, reason: "load" }] },
   });
+  await rig.call("PUT", "/v1/limits/tenant:acme", { concurrency: 3, rate: "60/1m", queue: 10 });
   await rig.call("PUT", "/v1/deployments/web", { command: ["sleep", "1"] });
-  return ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", `/#/jobs/${job.job_id}`, "/#/pools", "/#/events", "/#/report", "/#/deployments", "/#/deployments/web"];
+  return ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", `/#/jobs/${job.job_id}`, "/#/pools", "/#/events", "/#/report", "/#/limits", "/#/deployments", "/#/deployments/web"];
 }
 
 /* Nothing ran, nothing leads anywhere else, and the way to the other views is there. */

@@ -11,6 +11,7 @@ const VIEWS = [
   "/#/pools",
   "/#/events",
   "/#/report",
+  "/#/limits",
   "/#/deployments",
   "/#/nowhere",
 ];

@@ -13,6 +13,7 @@ import { Deployment, Deployments } from "./views/deployments.js";
 import { Events } from "./views/events.js";
 import { Job } from "./views/job.js";
 import { Jobs } from "./views/jobs.js";
+import { Limits } from "./views/limits.js";
 import { Node } from "./views/node.js";
 import { Nodes } from "./views/nodes.js";
 import { Overview } from "./views/overview.js";
@@ -26,6 +27,7 @@ const VIEWS = {
   deployments: { all: Deployments, one: Deployment },
   events: { all: Events },
   report: { all: Report },
+  limits: { all: Limits },
 };
 
 function View() {

@@ -22,6 +22,7 @@ export const TABS = [
   { path: "deployments", title: "Deployments", key: "5", when: () => known.deployments },
   { path: "events", title: "Events", key: "6" },
   { path: "report", title: "Report", key: "7" },
+  { path: "limits", title: "Limits", key: "8" },
 ];
 
 /* A second hand, for texts like "12 s ago". */
@@ -76,7 +77,7 @@ function Figures() {
 }
 
 const SHORTCUTS = [
-  ["1 … 7", "go to a view"],
+  ["1 … 8", "go to a view"],
   ["/", "filter"],
   ["↑ ↓ or j k", "move in a table"],
   ["Enter", "open"],

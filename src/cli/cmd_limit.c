@@ -1,0 +1,248 @@
+/* `berth limit ...`: how many jobs with a key may run, start and wait, and holding a key. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "cli/list.h"
+#include "cli/request.h"
+
+static int cmd_limit_show(struct cli *cli)
+{
+    return answer_show(cli, answer_path(cli, "/v1/limits/", ""), "key");
+}
+
+static int cmd_limit_set(struct cli *cli)
+{
+    static const char *const numbers[] = {"concurrency", "queue", "weight"};
+    struct request request = {.method = "PUT", .path = answer_path(cli, "/v1/limits/", "")};
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+    bool some = cli_given(cli, "rate");
+    int code;
+
+    jsonw_obj(&w);
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        if (!cli_given(cli, numbers[i]))
+            continue;
+        jsonw_kint(&w, numbers[i], cli_num(cli, numbers[i], 0));
+        some = true;
+    }
+    if (cli_given(cli, "rate"))
+        jsonw_kstr(&w, "rate", str_of(cli_text(cli, "rate")));
+    jsonw_end_obj(&w);
+    if (!some) {
+        buf_free(&body);
+        return cli_misuse(cli, "what is limited: --concurrency, --rate, --queue or --weight");
+    }
+    request.body = buf_view(&body);
+    code = answer_done(cli, &request, "%s is limited", cli->args[0]);
+    buf_free(&body);
+    return code;
+}
+
+static int cmd_limit_rm(struct cli *cli)
+{
+    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/limits/", "")};
+
+    return answer_done(cli, &request, "%s is limited no more", cli->args[0]);
+}
+
+/* "18:00" today, or tomorrow when that is past; "2026-11-18T18:00". By the clock here. */
+static bool read_time(const char *text, int64_t now_ms, int64_t *ret_ms)
+{
+    static const char *const dated[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"};
+    time_t now = (time_t)(now_ms / 1000), at;
+    struct tm local = *localtime(&now);
+    const char *end = strptime(text, "%H:%M", &local);
+
+    local.tm_sec = 0;
+    local.tm_isdst = -1;
+    if (end && !*end) {
+        at = mktime(&local);
+        if (at <= now) {
+            local.tm_mday++;
+            local.tm_isdst = -1;
+            at = mktime(&local);
+        }
+        *ret_ms = (int64_t)at * 1000;
+        return true;
+    }
+    for (size_t i = 0; i < COUNT_OF(dated); i++) {
+        struct tm day = {.tm_isdst = -1};
+
+        end = strptime(text, dated[i], &day);
+        if (end && !*end) {
+            *ret_ms = (int64_t)mktime(&day) * 1000;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int cmd_limit_hold(struct cli *cli)
+{
+    const char *until = cli_text(cli, "until");
+    int64_t now_ms = clock_wall_ms(), until_ms = 0;
+    struct buf body = {0};
+    struct jsonw w = jsonw_to(&body);
+
+    if (!until == !cli_given(cli, "for"))
+        return cli_misuse(cli, "how long: either --until 18:00 or --for 10m");
+    if (until && !read_time(until, now_ms, &until_ms))
+        return cli_misuse(cli, "--until is like 18:00 or 2026-11-18T18:00, not \"%s\"", until);
+    if (until && until_ms <= now_ms)
+        return cli_misuse(cli, "--until %s is past", until);
+    jsonw_obj(&w);
+    if (until) /* as a length: the two clocks may differ */
+        jsonw_kint(&w, "for_ms", until_ms - now_ms);
+    else
+        jsonw_kint(&w, "for_ms", cli_num(cli, "for", 0));
+    if (cli_given(cli, "reason"))
+        jsonw_kstr(&w, "reason", str_of(cli_text(cli, "reason")));
+    jsonw_end_obj(&w);
+    return answer_post(cli, answer_path(cli, "/v1/limits/", "/hold"), &body, "%s is held",
+                       cli->args[0]);
+}
+
+static int cmd_limit_release(struct cli *cli)
+{
+    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/limits/", "/hold")};
+
+    return answer_done(cli, &request, "%s may start again", cli->args[0]);
+}
+
+/* "3/3" in red when nothing more may start. */
+static void put_use(struct list_view *view, const struct list_column *column,
+                    const struct json *limit)
+{
+    int64_t used = show_int(limit, "in_flight", -1), bound = show_int(limit, "concurrency", -1);
+    struct str text = used < 0 ? STR_NONE
+                      : bound < 0
+                          ? arena_fmt(&view->cli->arena, "%" PRId64, used)
+                          : arena_fmt(&view->cli->arena, "%" PRId64 "/%" PRId64, used, bound);
+
+    (void)column;
+    if (bound >= 0 && used >= bound)
+        table_cell_colour(&view->table, text, TABLE_RED);
+    else
+        table_cell(&view->table, text);
+}
+
+static void put_held(struct list_view *view, const struct list_column *column,
+                     const struct json *limit)
+{
+    int64_t held_ms = show_int(limit, column->member, 0);
+
+    if (held_ms <= 0)
+        table_cell(&view->table, STR_NONE);
+    else
+        table_cell_colour(&view->table,
+                          arena_fmt(&view->cli->arena, "%" PRId64 "s", (held_ms + 999) / 1000),
+                          TABLE_YELLOW);
+}
+
+static const struct list_column columns[] = {
+    {.title = "KEY", .member = "key"},
+    {.title = ">IN FLIGHT", .member = "in_flight", .put = put_use},
+    {.title = "RATE", .member = "rate"},
+    {.title = ">STARTED", .member = "started"},
+    {.title = ">WAITING", .member = "waiting"},
+    {.title = ">QUEUE", .member = "queue"},
+    {.title = ">WEIGHT", .member = "weight"},
+    {.title = ">HELD", .member = "held_ms", .put = put_held},
+    {.title = "REASON", .member = "hold_reason"},
+    {.title = "RULE", .member = "rule", .wide = true},
+    {.title = ">CONCURRENCY", .member = "concurrency", .wide = true},
+};
+
+static const struct list_filter filters[] = {{.flag = "prefix", .param = "prefix"}};
+
+static const struct listing limit_list = {.path = "/v1/limits",
+                                          .name = "limits",
+                                          .id = "key",
+                                          .columns = columns,
+                                          .column_count = COUNT_OF(columns),
+                                          .filters = filters,
+                                          .filter_count = COUNT_OF(filters)};
+
+enum { NUMBER_MAX = 1000000000, WEIGHT_MAX = 1000 };
+
+static const struct flag set_flags[] = {
+    FLAG("concurrency", 0, INT, "N", "jobs with the key that may have a lease at once", .min = 0,
+         .max = NUMBER_MAX),
+    FLAG("rate", 0, TEXT, "N/DURATION", "starts in a sliding window, like 60/1m"),
+    FLAG("queue", 0, INT, "N", "jobs that may wait", .min = 0, .max = NUMBER_MAX),
+    FLAG("weight", 0, INT, "N", "turns of the queue beside others' one (default 1)", .min = 1,
+         .max = WEIGHT_MAX),
+};
+
+static const struct flag ls_flags[] = {
+    FLAG("prefix", 0, TEXT, "TEXT", "only keys that begin so"),
+};
+
+static const struct flag hold_flags[] = {
+    FLAG("until", 0, TEXT, "TIME", "18:00 (today or tomorrow), or 2026-11-18T18:00"),
+    FLAG("for", 0, MS, "DURATION", "from now, like 10m", .min = 1, .max = 30LL * 24 * 3600 * 1000),
+    FLAG("reason", 0, TEXT, "TEXT", "why, for whoever looks later"),
+};
+
+static const struct command rows[] = {
+    {.noun = "limit",
+     .verb = "set",
+     .arg = "KEY",
+     .kind = COMMAND_API,
+     .flags = FLAGS(set_flags),
+     .help = "bound what jobs with a key may have",
+     .detail = "Jobs carry up to four keys. With a * at the end the limit is for all keys that\n"
+               "begin so, each on its own; the limit that says most about a key is its only one.\n"
+               "What is not named is not limited: `limit set` replaces the whole limit.",
+     .examples = "berth limit set account:api-1 --concurrency 3 --rate 60/1m\n"
+                 "berth limit set 'tenant:*' --concurrency 50 --queue 10000\n"
+                 "berth limit set tenant:acme --weight 3",
+     .run = cmd_limit_set},
+    {.noun = "limit",
+     .verb = "ls",
+     .kind = COMMAND_API,
+     .flags = FLAGS(ls_flags),
+     .list = &limit_list,
+     .help = "limits, and the keys in use with how much of them is used",
+     .examples = "berth limit ls\n"
+                 "berth limit ls --prefix tenant: -o wide"},
+    {.noun = "limit",
+     .verb = "show",
+     .arg = "KEY",
+     .kind = COMMAND_API,
+     .help = "one key: its limit, what is in use, whether it is held",
+     .examples = "berth limit show account:api-1",
+     .run = cmd_limit_show},
+    {.noun = "limit",
+     .verb = "rm",
+     .arg = "KEY",
+     .kind = COMMAND_API,
+     .help = "take a limit away",
+     .examples = "berth limit rm 'tenant:*'",
+     .run = cmd_limit_rm},
+    {.noun = "limit",
+     .verb = "hold",
+     .arg = "KEY",
+     .kind = COMMAND_API,
+     .flags = FLAGS(hold_flags),
+     .help = "let nothing with this key start for a while",
+     .detail = "What runs goes on. The hold ends by itself; a node can do the same with a FAIL\n"
+               "that names the key, for an account that ran into its quota.",
+     .examples = "berth limit hold account:api-1 --until 18:00 --reason 'quota used up'\n"
+                 "berth limit hold tenant:acme --for 10m",
+     .run = cmd_limit_hold},
+    {.noun = "limit",
+     .verb = "release",
+     .arg = "KEY",
+     .kind = COMMAND_API,
+     .help = "end a hold at once",
+     .examples = "berth limit release account:api-1",
+     .run = cmd_limit_release},
+};
+
+const struct command_set commands_limit = COMMANDS(rows);
