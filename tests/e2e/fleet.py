@@ -136,9 +136,12 @@ class Submitter(threading.Thread):
         self.over = threading.Event()
         self.failure = None
 
+    def body(self, number):
+        return {"type": "dev", "payload": {"n": number}, "queue_ms": 120000, "max_attempts": 9}
+
     def one(self, number):
         begun, first = time.monotonic(), self.tries
-        body = {"type": "dev", "payload": {"n": number}, "queue_ms": 120000, "max_attempts": 9}
+        body = self.body(number)
         while time.monotonic() - begun < 60 * SLOW:
             self.tries += 1
             try:
