@@ -8,7 +8,7 @@ const struct demand demand_plain = {.slots = 1};
 
 bool demand_is_key(struct str key)
 {
-    return str_is_id(key, DEMAND_KEY_MAX);
+    return str_is_name(key, DEMAND_FULL_KEY_MAX);
 }
 
 /* A name is part of the text: nothing that separates there, and no figure that an object has
@@ -131,7 +131,7 @@ enum err demand_read_keys(const struct json *keys, struct arena *arena, struct d
     for (uint32_t i = 0; i < keys->count; i++, item = json_next(item)) {
         struct str key = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
 
-        if (!demand_is_key(key))
+        if (!str_is_id(key, DEMAND_KEY_MAX))
             return problem_set(why, ERR_BAD_FIELD, "keys",
                                "A key must be 1 to %d characters out of letters, digits and "
                                ". _ : @ -, like \"tenant:acme\".",

@@ -12,7 +12,8 @@ enum {
     DEMAND_NEEDS_MAX = 8, /* of names, beside slots, gpus and vram_mb */
     DEMAND_KEYS_MAX = 4,
     DEMAND_NAME_MAX = 32,           /* bytes of the name of a resource */
-    DEMAND_KEY_MAX = 64,            /* and of a key */
+    DEMAND_KEY_MAX = 64,            /* and of a key, */
+    DEMAND_FULL_KEY_MAX = 81,       /* with its namespace */
     DEMAND_AMOUNT_MAX = 1000000000, /* of anything */
     DEMAND_SLOTS_MAX = 1000000,     /* as many as a node may have */
     DEMAND_GPUS_MAX = 16,           /* and so many GPUs */
@@ -53,7 +54,9 @@ void demand_write(const struct demand *demand, struct buf *to);
 bool demand_parse(struct str text, struct demand *ret_demand);
 
 bool demand_is_plain(const struct demand *demand);
-bool demand_is_key(struct str key); /* may a job carry it? */
+/* May a job have it? Full names: a key of another namespace than `default` has that in front, so
+ * that no namespace uses up what is another's. Callers write short ones. */
+bool demand_is_key(struct str key);
 /* The needs as the object a request would have; slots only when it is not 1. */
 void demand_write_needs(const struct demand *demand, struct jsonw *w);
 /* An amount as people write it: 1500 of "cpu" is 1.5. */

@@ -156,7 +156,7 @@ static enum err read_prefers(struct spec *spec, struct arena *arena, struct prob
     return ERR_OK;
 }
 
-/* Of what is kept, and of a request once its defaults are in it. */
+/* Of what is kept, and of a request once its type is the full name and its defaults are in it. */
 static enum err read_demand(struct spec *spec, struct arena *arena, struct problem *why)
 {
     struct demand demand = demand_plain;
@@ -170,6 +170,8 @@ static enum err read_demand(struct spec *spec, struct arena *arena, struct probl
         err = demand_read_keys(spec->keys, arena, &demand, why);
     if (err || demand_is_plain(&demand))
         return err;
+    for (size_t i = 0; i < demand.key_count; i++)
+        demand.keys[i] = namespace_join(namespace_of(spec->type), demand.keys[i], arena);
     struct buf text = spare_take();
     demand_write(&demand, &text);
     own = arena_new(arena, struct demand);
@@ -208,7 +210,7 @@ static enum err take_defaults(struct spec *spec, const struct spec_types *types,
     enum err err;
 
     if (!row)
-        return ERR_OK;
+        return read_demand(spec, arena, why);
     if (json_is_null(spec->keys))
         spec->keys = row->keys;
     err = demand_read_needs(row->needs, arena, &demand, why);
@@ -224,8 +226,6 @@ static enum err take_defaults(struct spec *spec, const struct spec_types *types,
         if (!err && spec->needs->count == 0)
             spec->needs = NULL;
     }
-    spec->demand = NULL;
-    spec->demand_text = STR_NONE;
     return err ? err : read_demand(spec, arena, why);
 }
 
@@ -253,8 +253,7 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
                            ARGV_BYTES_EACH);
     if (!argv_secrets(spec->secrets, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
-    err = read_prefers(spec, arena, why);
-    return err ? err : read_demand(spec, arena, why);
+    return read_prefers(spec, arena, why);
 }
 
 static enum err missing(struct problem *why, const char *name)
@@ -358,6 +357,9 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
         return missing(why, "type"); /* we did not write that */
     spec.f2f = str_is(spec_node_type(&spec), "f2f");
     spec.json = json;
+    err = read_demand(&spec, arena, why);
+    if (err)
+        return err;
     *ret_spec = spec;
     return ERR_OK;
 }

@@ -499,6 +499,26 @@ static void the_node_hears_which_gpus_it_got(void **state)
     assert_true(json_is_null(json_get(message, "gpus")));
 }
 
+static void keys_are_of_a_namespace(void **state)
+{
+    static const struct spec_author author = {.view = {.namespace = {"maps", 4}}};
+    struct arena *arena = *state;
+    struct spec spec, stored;
+    struct problem why;
+
+    assert_int_equal(
+        spec_read_task(parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"tenant:a\",\"x\"]}")),
+                       &author, arena, &spec, &why),
+        ERR_OK);
+    assert_str(spec.demand_text, "1 0 0  maps/tenant:a,maps/x");
+    assert_int_equal(spec_stored(spec.json, arena, &stored, &why), ERR_OK);
+    assert_str(stored.demand_text, "1 0 0  maps/tenant:a,maps/x");
+    assert_str(json_raw(stored.keys), "[\"tenant:a\",\"x\"]"); /* as it was written */
+    assert_int_equal(spec_read_task(parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"ml/a\"]}")),
+                                    &author, arena, &spec, &why),
+                     ERR_BAD_FIELD);
+}
+
 int main(void)
 {
 #define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -516,6 +536,7 @@ int main(void)
         ROW(needs_come_from_the_type_and_stay),
         ROW(two_demands_share_no_lane),
         ROW(the_node_hears_which_gpus_it_got),
+        ROW(keys_are_of_a_namespace),
     };
 
     return cmocka_run_group_tests_name("sched/spec", tests, NULL, NULL);
