@@ -27,6 +27,7 @@ static const struct {
     {"node_id", "string", "only of this node"},
     {"health", "string", "only of this health"},
     {"selector", "string", "only what it matches, like zone in (eu,us), !spot"},
+    {"prefix", "string", "only keys that begin so"},
     {"dry_run", "string", "1: tell what would happen, and change nothing"},
     {"enabled", "boolean", "only those switched on, or off"},
     {"address", "string", "only of this node; empty: of none"},

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "model/namespace.h"
 #include "store/ending.h"
 #include "store/journal.h"
 #include "store/ledger.h"
@@ -606,7 +607,8 @@ static struct limits_key *key_to_hold(const struct ledger_job *entry, const stru
     if (op->u.settle.outcome != STORE_FAIL)
         return NULL;
     for (size_t i = 0; demand && i < demand->demand.key_count; i++)
-        if (str_eq(demand->demand.keys[i], op->u.settle.hold_key))
+        if (str_eq(demand->demand.keys[i], op->u.settle.hold_key) ||
+            str_eq(namespace_name(demand->demand.keys[i]), op->u.settle.hold_key))
             return demand->keys[i];
     return NULL;
 }

@@ -338,9 +338,10 @@ struct store_op {
             bool command; /* DONE, FAIL of a command that came with the job: it tells nothing of
                              its node, and moves no breaker */
             bool candidates_left; /* REFUSED, SEND_FAILED */
-            /* FAIL: the job ran into a bound of this key, one of its own, which is held from now
-             * on for that long; the attempt does not count (max_attempts grows by one). Another
-             * key: ERR_BAD_FIELD, nothing changes. at == NULL: none. */
+            /* FAIL: the job ran into a bound of this key, one of its own (nodes know it without its
+             * namespace), which is held from now on for that long; the attempt does not count
+             * (max_attempts grows by one). Another key: ERR_BAD_FIELD, nothing changes.
+             * at == NULL: none. */
             struct str hold_key;
             int64_t hold_key_ms;
             unsigned owner;

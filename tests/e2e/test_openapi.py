@@ -116,6 +116,9 @@ class Calls:
         self.call("PUT", "/v1/limits/account:api-1", {"concurrency": 3, "rate": "60/1m", "queue": 10, "weight": 2}, one)
         self.call("PUT", "/v1/limits/tenant:*", {"concurrency": 50}, one)
         self.call("POST", "/v1/limits/account:api-1/hold", {"for_ms": 60000, "reason": "a test"}, one + "/hold")
+        refused = self.server.post("/v1/dispatch/task", {"type": "dev", "keys": ["account:api-1"]})
+        self.case.problem(refused, 429, "LIMITED")
+        self.case.assertEqual((refused.json["key"], refused.json["why"]), ("account:api-1", "hold"))
         for path in ("/v1/limits?limit=1", "/v1/limits?prefix=account:", "/v1/limits"):
             self.call("GET", path, route="/v1/limits")
         self.call("GET", "/v1/limits/account:api-1", route=one)
