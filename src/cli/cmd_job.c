@@ -431,7 +431,7 @@ static const struct command submit_rows[] = {
          "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
          "--wait=1m\n"
          "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
-         "berth job submit --type transcribe --payload @build.json --prefers whisper-v3\n"
+         "berth job submit --type build --payload @build.json --prefers whisper-v3\n"
          "berth job submit --wait -- make -j2 test",
      .run = cmd_job_submit},
 };

@@ -86,10 +86,6 @@ static const struct field problem[] = {
     MAY("reason", "string"),
     MAY("address", "string|null"),
     MAY("generation", "integer"),
-    MAY("key", "string", "LIMITED: the key, and what of it: hold, concurrency, rate or queue"),
-    MAY("why", "string"),
-    MAY("limit", "integer"),
-    MAY("used", "integer"),
 };
 
 static const struct field ok[] = {

@@ -104,6 +104,8 @@ class Examples(AgentCase):
                     job = ended
                     if command.startswith("deploy "):  # an earlier one may have removed it
                         self.type("echo '{id: web, command: my-server}' | berth deploy apply -")
+                    if command == "deploy rollback":  # to what was before
+                        self.type("echo '{id: web, command: another}' | berth deploy apply -")
                     if command == "deploy logs":
                         eventually("a node has it", lambda: server.get("/v1/deployments/web/logs").status == 200, 60)
                     if command.startswith("breaker "):  # nor may there be one of what never failed, or was reset

@@ -448,6 +448,19 @@ static void test_fail_holds_its_key(void **state)
     assert_true(str_is(look(rig, "account:api-1").hold_reason, "closed"));
 }
 
+/* A node knows the keys of its jobs without their namespace. */
+static void test_fail_holds_the_key_of_its_namespace(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(reserve(rig, 1, "1 0 0  maps/account:api-1"), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    assert_int_equal(fail_holding(rig, 1, 1, "count:api-1", 30000), ERR_BAD_FIELD);
+    assert_int_equal(fail_holding(rig, 1, 1, "account:api-1", 30000), ERR_OK);
+    assert_int_equal(look(rig, "maps/account:api-1").hold_ms, 30000);
+    assert_int_equal(look(rig, "account:api-1").hold_ms, 0);
+}
+
 /* Attempts have an end all the same. */
 static void test_fail_cannot_go_on_forever(void **state)
 {
@@ -635,6 +648,7 @@ const struct CMUnitTest contract_limits[] = {
     LIMITS(test_keys_are_listed),
     LIMITS(test_hold),
     LIMITS(test_fail_holds_its_key),
+    LIMITS(test_fail_holds_the_key_of_its_namespace),
     LIMITS(test_fail_cannot_go_on_forever),
     LIMITS(test_waiting),
     LIMITS(test_wait_again),

@@ -206,12 +206,13 @@ local function job_result(j, result)
   end
 end
 
-local function is_its_key(j, key)
+-- The full name of the key that a FAIL holds, if it is one of the job's: nodes know it without its namespace.
+local function own_key(j, key)
   local keys = demands.keys(j)
   for i = 1, #keys do
-    if keys[i] == key then return true end
+    if keys[i] == key or string.match(keys[i], '/(.*)$') == key then return keys[i] end
   end
-  return false
+  return nil
 end
 
 local function take(op, answer, j, v, to, attempt, effect)
@@ -282,9 +283,11 @@ function rules.F(op)
   local node = j.node
   lapse_one(j)
   local v, max = verdict_of(op, j), j.max
-  local is_stranger = op.hold_key and not is_its_key(j, op.hold_key)
+  local full_key = op.hold_key and own_key(j, op.hold_key)
+  local is_stranger = op.hold_key and not full_key
+  op.hold_key = full_key
   -- It ran into a bound of this key, which is held from now on: the attempt does not count.
-  if op.hold_key and not is_stranger and max < ATTEMPTS_MAX then j.max = max + 1 end
+  if full_key and max < ATTEMPTS_MAX then j.max = max + 1 end
   local to, attempt, effect = ask(op, j, v)
   if not to or not v.in_time then j.max = max end
   if to and not v.unsent and goes_on(op, j) then
