@@ -5,7 +5,6 @@
 #ifndef MODEL_LIMIT_H
 #define MODEL_LIMIT_H
 
-#include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
 

@@ -763,15 +763,13 @@ void rig_put_many(struct rig *rig, const char *task_json, size_t count)
     free(calls);
 }
 
-void rig_limit(struct rig *rig, const char *pattern, const char *json)
+void rig_limit(struct rig *rig, const char *pattern, const char *limit)
 {
     struct call *call = arena_new(&rig->arena, struct call);
-    const struct json *body;
 
     call->op = (struct store_op){.verb = STORE_LIMIT_SET};
     call->op.u.limit.pattern = str_of(pattern);
-    assert_int_equal(json_parse(str_of(json), &rig->arena, &body, NULL), ERR_OK);
-    assert_int_equal(limit_read(body, &rig->arena, &call->op.u.limit.limit, NULL), ERR_OK);
+    assert_true(limit_parse(str_of(limit), &call->op.u.limit.limit));
     ask(rig, call);
     assert_int_equal(call->op.err, ERR_OK);
 }

@@ -137,9 +137,9 @@ uint64_t rig_wait_in_queue(struct rig *rig, const char *task_json);
 uint64_t rig_put_waiting(struct rig *rig, const char *task_json);
 /* So many of the same, in batches. */
 void rig_put_many(struct rig *rig, const char *task_json, size_t count);
-/* A rule for keys: {"concurrency":3}; and nothing with a key starts for so long (0: again at once).
- * Past the scheduler, which is not told. */
-void rig_limit(struct rig *rig, const char *pattern, const char *json);
+/* A rule for keys, as limit_write() has it; and nothing with a key starts for so long (0: again at
+ * once). Past the scheduler, which is not told. */
+void rig_limit(struct rig *rig, const char *pattern, const char *limit);
 void rig_hold(struct rig *rig, const char *key, int64_t hold_ms);
 /* The same, with a record that this release cannot read: in the lane of the task, or (`hold_ms`) in
  * the hands of somebody who dies. */

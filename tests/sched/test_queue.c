@@ -1265,8 +1265,8 @@ static void turns_follow_the_weights(void **state)
 {
     struct rig *rig = *state;
 
-    rig_limit(rig, "tenant:*", "{\"weight\":1}");
-    rig_limit(rig, "tenant:b", "{\"weight\":3}");
+    rig_limit(rig, "tenant:*", "-1 -1 0 -1 1");
+    rig_limit(rig, "tenant:b", "-1 -1 0 -1 3");
     rig_put_many(rig, KEYED("tenant:a"), 300);
     rig_put_many(rig, KEYED("tenant:b"), 300);
     rig_put_many(rig, "{\"type\":\"t\",\"queue_ms\":600000}", 300);
@@ -1275,7 +1275,7 @@ static void turns_follow_the_weights(void **state)
     count_of(rig, 20, "tenant:a");
     assert_in_range(count_of(rig, 100, "tenant:b"), 59, 61); /* of a, b and none: 1, 3, 1 */
     assert_in_range(count_of(rig, 100, "tenant:a"), 19, 21);
-    rig_limit(rig, "tenant:b", "{\"weight\":1}");
+    rig_limit(rig, "tenant:b", "-1 -1 0 -1 1");
     pass(rig, 2000); /* the rules are looked at */
     count_of(rig, 10, "tenant:a");
     assert_in_range(count_of(rig, 60, "tenant:b"), 19, 21);
@@ -1310,7 +1310,7 @@ static void a_key_at_its_limit_holds_up_nobody_else(void **state)
     struct rig *rig = *state;
     uint64_t first[3], others[OTHERS];
 
-    rig_limit(rig, "a", "{\"concurrency\":2}");
+    rig_limit(rig, "a", "2 -1 0 -1 1");
     rig_worker(rig, "n1", 8);
     for (size_t i = 0; i < COUNT_OF(first); i++)
         first[i] = rig_wait_in_queue(rig, "{\"type\":\"t\",\"queue_ms\":600000,\"priority\":9,"
@@ -1345,7 +1345,7 @@ static void one_lane_is_woken_at_a_time(void **state)
     struct rig *rig = *state;
     size_t most = 0;
 
-    rig_limit(rig, "account", "{\"concurrency\":1}");
+    rig_limit(rig, "account", "1 -1 0 -1 1");
     rig_worker(rig, "n1", 8);
     uint64_t first = rig_wait_in_queue(rig, KEYED("account"));
     for (int i = 0; i < JOBS; i++) {
@@ -1377,7 +1377,7 @@ static void who_waits_for_a_key_is_woken(void **state)
     struct rig *rig = *state;
     uint64_t job;
 
-    rig_limit(rig, "k", "{\"concurrency\":1}");
+    rig_limit(rig, "k", "1 -1 0 -1 1");
     rig_worker(rig, "n1", 8);
     uint64_t first = rig_wait_in_queue(rig, KEYED("k"));
     job = rig_wait_in_queue(rig, KEYED("k"));
@@ -1396,7 +1396,7 @@ static void who_waits_for_a_key_is_woken(void **state)
     assert_true(is_placed(rig, job));
     first = job;
     job = rig_wait_in_queue(rig, KEYED("k"));
-    rig_limit(rig, "k", "{\"concurrency\":2}"); /* another rule */
+    rig_limit(rig, "k", "2 -1 0 -1 1"); /* another rule */
     keeper_limits_changed(rig->sched.keeper);
     rig_tick(rig, 100);
     assert_true(is_placed(rig, job));
@@ -1426,7 +1426,7 @@ static void starts_keep_to_a_rate(void **state)
     uint64_t jobs[JOBS];
     size_t started = 0;
 
-    rig_limit(rig, "api:*", "{\"rate\":\"3/10s\"}");
+    rig_limit(rig, "api:*", "-1 3 10000 -1 1");
     rig_worker(rig, "n1", 100);
     for (int i = 0; i < JOBS; i++)
         jobs[i] = rig_wait_in_queue(rig, KEYED("api:x"));
