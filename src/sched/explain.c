@@ -153,8 +153,8 @@ static enum err answer(struct survey *survey, const struct snap_pool *pool,
         outcome_preferred_failed(&dispatch->outcome, dispatch->members - 1);
     if (dispatch->outcome.phase == OUTCOME_REFUSED)
         return dispatch->outcome.err;
-    if (chosen)
-        return ERR_OK;
+    if (chosen) /* keys are looked at before nodes, but only if there is somebody to ask */
+        return dispatch->block.why == LIMIT_OK ? ERR_OK : ERR_LIMITED;
     return candidates_nobody_fits(dispatch) ? ERR_NO_CAPABLE_NODE : ERR_ALL_FULL;
 }
 

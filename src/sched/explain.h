@@ -75,7 +75,8 @@ void explain_keep(struct buf *found, struct str listed);
 
 /* What would become of this job now: a dispatch that is filled in but never started. Every node is
  * looked at, also where a sample would decide. The breakers are the store's, of now; at most `max`
- * nodes are listed, the best first. dispatch->err and ->why are what a client would get. */
+ * nodes are listed, the best first. Whether a key keeps it is dispatch->block. dispatch->err and
+ * ->why are what a client would get. */
 const struct explain *explain_now(struct dispatch *dispatch, const struct store_breaker *breakers,
                                   size_t breaker_count, size_t max);
 

@@ -728,7 +728,11 @@ struct why_call {
     struct store_op breakers; /* BREAKERS */
     struct peers_round round;
     int64_t limit;
-    struct submit *submit; /* of a dry run */
+    struct submit *submit;     /* of a dry run */
+    struct dispatch *dispatch; /* what it is about; NULL: nobody knows */
+    struct store_op limits;    /* LIMITS, of one key after the other */
+    size_t key;
+    void (*then)(struct why_call *own);
 };
 
 static struct why_call *why_call(struct call *call)
@@ -748,6 +752,73 @@ static void send_breakers(struct why_call *own, store_done *done)
                                       .not_after_ms = sched_not_after(own->call->worker->sched),
                                       .arena = own->call->arena};
     sched_send(own->call->worker->sched, &own->breakers);
+}
+
+/* Would this key let one more start? As the store's reserve asks, by what it tells of it. */
+static struct limit_block check_key(const struct store_op *op, struct str key)
+{
+    const struct store_limit *rule = NULL;
+    const struct store_limit_key *now = NULL;
+
+    for (size_t i = 0; i < op->u.limits.rule_count; i++) {
+        const struct store_limit *item = &op->u.limits.rules[i];
+
+        if (limit_matches(item->pattern, key) &&
+            (!rule || limit_is_closer(item->pattern, rule->pattern)))
+            rule = item;
+    }
+    for (size_t i = 0; i < op->u.limits.key_count; i++)
+        if (str_eq(op->u.limits.keys[i].key, key))
+            now = &op->u.limits.keys[i];
+    if (now && now->hold_ms > 0)
+        return (struct limit_block){.why = LIMIT_HELD, .retry_ms = now->hold_ms};
+    if (rule && rule->limit.concurrency != LIMIT_NONE &&
+        (now ? now->in_flight : 0) >= rule->limit.concurrency)
+        return (struct limit_block){.why = LIMIT_CONCURRENCY,
+                                    .limit = rule->limit.concurrency,
+                                    .used = now ? now->in_flight : 0};
+    if (rule && now && rule->limit.rate != LIMIT_NONE && now->started >= rule->limit.rate)
+        return (struct limit_block){
+            .why = LIMIT_RATE, .limit = rule->limit.rate, .used = now->started};
+    return (struct limit_block){.why = LIMIT_OK};
+}
+
+static void send_key(struct why_call *own);
+
+static void key_read(struct store_op *op)
+{
+    struct why_call *own = container_of(op, struct why_call, limits);
+    struct dispatch *dispatch = own->dispatch;
+    struct limit_block block = {.why = LIMIT_OK};
+
+    if (!op->err)
+        block = check_key(op, dispatch->spec.demand->keys[own->key]);
+    block.key = (int32_t)own->key++;
+    if (block.why != LIMIT_OK) {
+        dispatch->block = block;
+        own->then(own);
+    } else {
+        send_key(own);
+    }
+}
+
+/* What is known of its next key; then, when there is no more, or one keeps it from starting. */
+static void send_key(struct why_call *own)
+{
+    const struct demand *demand = own->dispatch ? own->dispatch->spec.demand : NULL;
+
+    if (!demand || own->key >= demand->key_count) {
+        own->then(own);
+        return;
+    }
+    own->limits = (struct store_op){.verb = STORE_LIMITS,
+                                    .reply_to = &own->call->worker->loop.inbox,
+                                    .done = key_read,
+                                    .not_after_ms = sched_not_after(own->call->worker->sched),
+                                    .arena = own->call->arena};
+    own->limits.u.limits.prefix = demand->keys[own->key];
+    own->limits.u.limits.max = 1; /* of those that begin so it is the first */
+    sched_send(own->call->worker->sched, &own->limits);
 }
 
 /* A dispatch of what the job is about, as its next attempt would be. */
@@ -867,7 +938,7 @@ static void write_job(struct jsonw *w, const struct why_call *own)
 static void job_answer(struct why_call *own)
 {
     struct call *call = own->call;
-    struct dispatch *dispatch = own->op.err ? NULL : dispatch_of(own);
+    struct dispatch *dispatch = own->dispatch;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
@@ -888,7 +959,14 @@ static void job_answer(struct why_call *own)
 
 static void job_breakers(struct store_op *op)
 {
-    job_answer(container_of(op, struct why_call, breakers));
+    struct why_call *own = container_of(op, struct why_call, breakers);
+
+    own->dispatch = own->op.err ? NULL : dispatch_of(own);
+    own->then = job_answer;
+    if (has_now(own))
+        send_key(own);
+    else
+        job_answer(own);
 }
 
 static void job_told(struct peers_round *round)
@@ -975,7 +1053,8 @@ static void tell_would(struct why_call *own)
 
     write_now(&inner, own, dispatch); /* first: it decides */
     bool others = atomic_load(&sched->queue_depth) > 0 && dispatch->err != ERR_NO_CAPABLE_NODE;
-    bool waits = dispatch->spec.queue_ms > 0 && (others || dispatch->err == ERR_ALL_FULL);
+    bool later = dispatch->err == ERR_ALL_FULL || dispatch->err == ERR_LIMITED;
+    bool waits = dispatch->spec.queue_ms > 0 && (others || later);
     jsonw_obj(&w);
     write_would(&w, dispatch, waits);
     jsonw_kint(&w, "waiting", atomic_load(&sched->queue_depth));
@@ -994,7 +1073,7 @@ static void dry_answer(struct store_op *op)
         call_error(own->call, ERR_STORE_DOWN, "",
                    "The store cannot be reached: every job is refused now.");
     else
-        tell_would(own);
+        send_key(own);
 }
 
 void explain_dry_run(struct call *call, struct submit *submit)
@@ -1002,6 +1081,8 @@ void explain_dry_run(struct call *call, struct submit *submit)
     struct why_call *own = why_call(call);
 
     own->submit = submit;
+    own->dispatch = submit->dispatch;
+    own->then = tell_would;
     if (!call_query_int(call, "limit", 1, NODES_MAX, &own->limit))
         return;
     if (!call->worker->sched->snapshot)

@@ -373,6 +373,20 @@ static const struct field why_not[] = {
     HAS("detail", "string"),
 };
 
+static const struct field resource[] = {
+    HAS("capacity", "number", "what there is,"),
+    HAS("usable", "number", "what of it is, by measurement: free, or had by its jobs,"),
+    HAS("promised", "number|null", "what its jobs may have of that, whether they use it or not,"),
+    HAS("left", "number|null", "and what may be given away; null: the store has not told yet"),
+};
+
+static const struct field node_gpu[] = {
+    HAS("id", "integer"),
+    HAS("model", "string|null"),
+    HAS("vram_mb", "Resource"),
+    HAS("whole", "boolean", "one job has all of it"),
+};
+
 static const struct field node[] = {
     HAS_IN("node_id", "id", 0, NODE_ID_MAX),
     HAS("health", "NodeHealth"),
@@ -406,9 +420,8 @@ static const struct field node[] = {
     HAS("endpoint", "string|null"),
     HAS("name", "string|null"),
     HAS("role", "string|null"),
-    MAY("resources", "{any}|null",
-        "by name {capacity, usable, promised, left}; gpus: a list of {id, model, vram_mb: {the "
-        "same}, whole}; null: it declares none"),
+    MAY("resources", "{Resource|[NodeGpu]}|null",
+        "by name, and `gpus`, a list; null: it declares none"),
     HAS("registered_ms", "integer", SINCE_1970),
     HAS("takes_work", "boolean"),
     HAS("why_not", "WhyNot|null"),
@@ -960,6 +973,8 @@ static const struct message_type message_types[] = {
     {"Anything", .shape = "any", .help = "any JSON"},
     {"NodeLoad", ROWS(node_load)},
     {"WhyNot", ROWS(why_not)},
+    {"Resource", ROWS(resource)},
+    {"NodeGpu", ROWS(node_gpu)},
     {"Node", ROWS(node)},
     {"NodeList", ROWS(node_list)},
     {"Reason", .rows = {.schema = &node_admin_schema}, .request = true,

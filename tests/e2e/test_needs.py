@@ -1,0 +1,226 @@
+"""What jobs take of their nodes beside a slot, and the keys they count against: given out whole, never twice, and told to people."""
+import signal
+import time
+
+from harness import Case, Node, WsNode, berth, eventually, in_parallel
+
+GPU = {"cpu": 8, "mem_mb": 16000, "gpus": [{"id": 0, "model": "L4", "vram_mb": 24000}, {"id": 3, "model": "T4", "vram_mb": 16000}]}
+
+
+class Needs(Case):
+    def node(self, server, node_id="n1", **facts):
+        return Node(server, node_id, **{"allowed_types": ["*"], "max_concurrent_jobs": 50, "resources": GPU, **facts})
+
+    def take(self, node):
+        job = eventually("a job came", lambda: node.poll(wait="1s", most=1))[0]
+        self.ok(node.ack(job))
+        return job
+
+    def left(self, server, name, node_id="n1"):
+        return server.node(node_id)["resources"][name]["left"]
+
+    def vram(self, server, node_id="n1"):
+        return {gpu["id"]: gpu["vram_mb"]["left"] for gpu in server.node(node_id)["resources"]["gpus"]}
+
+
+class Taking(Needs):
+    def test_all_of_it_or_nothing(self):
+        server = self.start()
+        node = self.node(server)
+        first = self.ok(self.task(server, needs={"cpu": 5.5, "mem_mb": 9000}))["job_id"]
+        self.take(node)
+        self.assertEqual(server.node("n1")["resources"]["cpu"], {"capacity": 8, "usable": 8, "promised": 5.5, "left": 2.5})
+        refused = self.problem(self.task(server, needs={"cpu": 1, "mem_mb": 9000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(refused["reasons"], {"RESOURCES": 1})
+        self.assertEqual(self.left(server, "cpu"), 2.5)  # nothing of it was taken
+        why = self.ok(server.get(refused["explain"]))["decisions"][0]["nodes"][0]
+        self.assertEqual((why["reason"], why["node_id"]), ("RESOURCES", "n1"))
+        dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "needs": {"mem_mb": 9000}}))
+        self.assertEqual(dry["outcome"], "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(dry["now"]["nodes"][0]["detail"], "mem_mb: 7000 of 16000 free, needs 9000.")
+        self.assertEqual(dry["now"]["nodes"][0]["lack"], {"resource": "mem_mb", "needed": 9000, "left": 7000, "of": 16000})
+        waits = self.ok(self.task(server, needs={"mem_mb": 9000}, queue_ms=600000), 202)["job_id"]
+        plain = self.ok(self.task(server, queue_ms=600000), 202)["job_id"]  # who comes now goes through the queue
+        job = self.take(node)
+        self.assertEqual(job["job_id"], plain)  # and is not held up by who has no room
+        self.ok(node.done({"job_id": first, "attempt_id": 1}))
+        self.assertEqual(self.take(node)["job_id"], waits)
+        self.assertEqual(server.job(waits)["needs"], {"mem_mb": 9000})
+
+    def test_more_than_anybody_has_is_refused_at_once(self):
+        server = self.start()
+        self.node(server)
+        for needs, said in (({"mem_mb": 16001}, "It has only 16000 mem_mb, and the job needs 16001."), ({"licences": 1}, "It has no licences."),
+                            ({"gpus": 3}, "It has only 2 gpus, and the job needs 3."), ({"slots": 51}, "It has only 50 slots, and the job needs 51."),
+                            ({"cpu": 8.001}, "It has only 8 cpu, and the job needs 8.001.")):
+            body = self.problem(self.task(server, needs=needs, queue_ms=60000), 422, "NO_CAPABLE_NODE")
+            self.assertIn("has as much as it needs", body["detail"])
+            dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "needs": needs}))
+            self.assertEqual((dry["now"]["reasons"], dry["now"]["nodes"][0]["detail"]), ({"TOO_SMALL": 1}, said))
+        Node(server, "plain", allowed_types=["*"])
+        self.problem(self.task(server, needs={"cpu": 9}), 422, "NO_CAPABLE_NODE")
+        self.ok(self.task(server, needs={"slots": 2}))  # slots are what every node has
+
+    def test_gpus(self):
+        server = self.start()
+        node = WsNode(server, "n1", allowed_types=["*"], max_concurrent_jobs=50, resources=GPU)
+        shared = self.ok(self.task(server, needs={"vram_mb": 7000}))["job_id"]
+        self.assertEqual(node.expect("job", job_id=shared)["gpus"], [3])  # the one that is left with the least
+        self.assertEqual(server.job(shared)["gpus"], [3])
+        whole = self.ok(self.task(server, needs={"gpus": 1}))["job_id"]
+        self.assertEqual(node.expect("job", job_id=whole)["gpus"], [0])
+        gpus = {gpu["id"]: gpu for gpu in server.node("n1")["resources"]["gpus"]}
+        self.assertEqual((gpus[0]["whole"], gpus[0]["model"], gpus[3]["vram_mb"]), (True, "L4", {"capacity": 16000, "usable": 16000, "promised": 7000, "left": 9000}))
+        refused = self.problem(self.task(server, needs={"vram_mb": 10000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.assertEqual(refused["reasons"], {"RESOURCES": 1})
+        dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "needs": {"vram_mb": 10000}}))
+        self.assertEqual(dry["now"]["nodes"][0]["detail"], "GPU 3: 8.8 of 15.6 GB free, needs 9.8.")
+        node.report("fail", {"job_id": whole, "attempt_id": 1}, reason="NODE_OVERLOADED")
+        self.ok(self.task(server, needs={"vram_mb": 20000}))
+
+    def test_never_more_than_there_is(self):
+        """Many at once, from many connections: what runs fits, and in the end everything is back."""
+        server = self.start()
+        node = self.node(server, max_concurrent_jobs=1000)
+        answers = in_parallel(40, lambda _: self.task(server, needs={"cpu": 1, "mem_mb": 100}, queue_ms=600000))
+        self.assertEqual({answer.status for answer in answers} - {200, 202}, set())
+        done = 0
+        while done < 40:
+            jobs = eventually("jobs came", lambda: node.poll(wait="2s", most=100))
+            self.assertLessEqual(len(jobs), 8)
+            for job in jobs:
+                self.ok(node.ack(job))
+            self.assertGreaterEqual(self.left(server, "cpu"), 0)
+            for job in jobs:
+                self.ok(node.done(job))
+                done += 1
+        eventually("all of it is back", lambda: (self.left(server, "cpu"), self.left(server, "mem_mb")) == (8, 16000))
+        self.assertSlots(server, "n1", 0, 0)
+
+    def test_what_was_taken_outlives_the_server(self):
+        server = self.start()
+        node = self.node(server)
+        self.ok(self.task(server, needs={"mem_mb": 9000, "gpus": 1}))
+        job = self.take(node)
+        server.kill()
+        server = self.start()
+        node.server = server
+        eventually("it is known again", lambda: server.node("n1")["resources"]["mem_mb"]["left"] == 7000)
+        self.ok(node.heartbeat(running_jobs=[{"job_id": job["job_id"], "attempt_id": 1}]))
+        self.problem(self.task(server, needs={"mem_mb": 9000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        self.ok(node.done(job))
+        self.ok(self.task(server, needs={"mem_mb": 9000}))
+
+
+class Measured(Needs):
+    def test_what_others_use_is_left_alone(self):
+        server = self.start()
+        node = self.node(server)
+        free = {"mem_mb": 5000, "gpus": [{"id": 0, "vram_mb": 3000}]}
+        self.ok(node.heartbeat(free=free))
+        self.assertEqual(self.left(server, "mem_mb"), 5000)
+        self.assertEqual(self.vram(server), {0: 3000, 3: 16000})
+        self.problem(self.task(server, needs={"mem_mb": 6000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
+        waits = self.ok(self.task(server, needs={"mem_mb": 6000}, queue_ms=600000), 202)["job_id"]
+        version = server.node("n1")["version"]
+        self.ok(node.heartbeat(free={**free, "mem_mb": 5100}))  # noise
+        self.ok(node.heartbeat())  # and nothing
+        self.assertEqual(server.node("n1")["version"], version)
+        self.ok(node.heartbeat(free={**free, "mem_mb": 9000}))
+        self.assertEqual(self.take(node)["job_id"], waits)
+        # Its memory is used now, and was promised already: it does not count twice.
+        self.ok(node.heartbeat(free={**free, "mem_mb": 3000}, ours={"mem_mb": 6000}))
+        self.assertEqual(server.node("n1")["resources"]["mem_mb"]["left"], 3000)
+
+    def test_by_the_configuration(self):
+        config = self.dir / "server.yaml"
+        config.write_text("nodes:\n  gpu-*: {resources: {mem_mb: 1000}}\n")
+        server = self.start(config=str(config))
+        self.node(server, "gpu-1")
+        self.assertEqual(list(server.node("gpu-1")["resources"]), ["mem_mb"])
+        self.assertEqual(server.node("gpu-1")["fixed"], ["resources"])
+        self.problem(self.task(server, needs={"gpus": 1}), 422, "NO_CAPABLE_NODE")
+
+
+class Types(Needs):
+    def test_defaults_of_a_type(self):
+        config = self.dir / "server.yaml"
+        config.write_text("types:\n  dev: {needs: {cpu: 1.2, mem_mb: 1536}, keys: [kind:dev]}\n")
+        server = self.start(config=str(config))
+        node = self.node(server)
+        job = self.ok(self.task(server))["job_id"]
+        self.assertEqual((server.job(job)["needs"], server.job(job)["keys"]), ({"cpu": 1.2, "mem_mb": 1536}, ["kind:dev"]))
+        own = self.ok(self.task(server, needs={"mem_mb": 0, "gpus": 1}, keys=["t:a"]))["job_id"]
+        self.assertEqual((server.job(own)["needs"], server.job(own)["keys"]), ({"gpus": 1, "cpu": 1.2}, ["t:a"]))
+        self.assertNotIn("needs", server.job(self.ok(self.task(server, type="other"))["job_id"]))
+        batch = self.ok(server.post("/v1/dispatch/batch", {"jobs": [{"type": "dev"}]}))["results"][0]["job_id"]
+        self.assertEqual(server.job(batch)["needs"], {"cpu": 1.2, "mem_mb": 1536})
+        config.write_text("types:\n  dev: {needs: {cpu: 2}}\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually("it was read", lambda: "event=server.reloaded changed=types" in server.log)
+        self.assertEqual(server.job(self.ok(self.task(server))["job_id"])["needs"], {"cpu": 2})
+        self.assertEqual(server.job(job)["needs"], {"cpu": 1.2, "mem_mb": 1536})
+        for message in node.poll(wait="1s", most=100):
+            if message["job_id"] == job:
+                self.ok(node.ack(message))
+                self.ok(node.done(message))
+        again = self.ok(server.post(f"/v1/jobs/{job}/retry"))["job_id"]  # as it was
+        self.assertEqual(server.job(again)["needs"], {"cpu": 1.2, "mem_mb": 1536})
+
+    def test_bad_rows_are_refused(self):
+        for row, said in (("dev: {need: {cpu: 1}}", "needs and keys"), ("dev: {needs: {cpu: -1}}", "needs.cpu"), ("dev: [1]", "an object"),
+                          ("dev: {keys: [a b]}", "A key"), ('"a b": {}', "no type")):
+            config = self.dir / "server.yaml"
+            config.write_text(f"types:\n  {row}\n")
+            done = berth("config", "show", "--config", config)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("types", done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+class Keys(Needs):
+    def test_a_job_that_fails_holds_its_key(self):
+        server = self.start()
+        node = self.node(server)
+        self.ok(self.task(server, keys=["tenant:a", "account:1"]))
+        job = self.take(node)
+        bad = self.problem(node.fail(job, hold={"key": "account:2", "for_ms": 1000}), 400, "BAD_FIELD")
+        self.assertIn("account:2", bad["detail"])
+        for hold in ({"key": "account:1"}, {"for_ms": 1000}, {"key": "account:1", "for_ms": 1, "until_ms": 1}, []):
+            self.problem(node.fail(job, hold=hold), 400, "BAD_FIELD")
+        self.problem(node.done(job, hold={"key": "account:1", "for_ms": 1000}), 400, "BAD_FIELD")
+        self.ok(node.fail(job, "QUOTA", hold={"key": "account:1", "until_ms": int(time.time() * 1000) + 3600000}))
+        answer = self.task(server, keys=["account:1"])
+        body = self.problem(answer, 429, "LIMITED")
+        self.assertEqual((body["key"], body["why"], body["limit"], body["used"]), ("account:1", "hold", 0, 0))
+        self.assertIn(int(answer.headers["Retry-After"]), range(3500, 3601))
+        self.assertEqual(self.ok(server.get(body["explain"]))["decisions"][0]["outcome"], "LIMITED")
+        dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["tenant:a", "account:1"]}))
+        self.assertEqual((dry["status"], dry["outcome"]), (429, "LIMITED"))
+        self.assertRegex(dry["detail"], r"^The key account:1 is held for another \d+ s\.$")
+        self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["account:1"], "queue_ms": 1000}))["outcome"], "WAITS")
+        self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["account"]}))["outcome"], "PLACED")
+        waits = self.ok(self.task(server, keys=["account:1"], queue_ms=600000), 202)["job_id"]
+        self.assertIn("The key account:1 is held", self.ok(server.get(f"/v1/jobs/{waits}/explain"))["now"]["detail"])
+        other = self.ok(self.task(server, keys=["tenant:a"], queue_ms=600000), 202)["job_id"]
+        self.assertEqual(self.take(node)["job_id"], other)
+        self.assertEqual(server.job(waits)["state"], "NEW")
+        self.assertEqual(server.job(waits)["keys"], ["account:1"])
+        self.assertGreaterEqual(server.metrics()['berth_limited_total{why="hold"}'], 2)
+        results = self.ok(server.post("/v1/dispatch/batch", {"jobs": [{"type": "dev", "keys": ["account:1"]}, {"type": "dev"}]}))["results"]
+        self.assertEqual([result["status"] for result in results], [429, 202 if results[1]["status"] == 202 else 200])
+
+    def test_the_attempt_does_not_count_and_it_goes_on_after(self):
+        server = self.start()
+        node = self.node(server)
+        job = self.ok(self.task(server, keys=["account:1"], queue_ms=600000, max_attempts=1))["job_id"]
+        self.take(node)
+        self.ok(server.post("/v1/job/fail", {"job_id": job, "attempt_id": 1, "node_id": "n1",
+                                             "hold": {"key": "account:1", "for_ms": "3s", "reason": "OUT_OF_QUOTA"}}))
+        self.assertEqual(server.job(job)["state"], "RETRYING")
+        self.assertEqual(server.job(job)["attempts"][0]["reason"], "OUT_OF_QUOTA")
+        again = self.take(node)
+        self.assertEqual((again["job_id"], again["attempt_id"]), (job, 2))
+        self.assertGreaterEqual(server.job(job)["dispatched_ms"] - server.job(job)["attempts"][0]["ended_ms"], 2900)
+        self.ok(node.done(again))
+        eventually("it is done", lambda: server.job(job)["state"] == "DONE")
