@@ -197,6 +197,18 @@ static void print_failures(struct cli *cli, const struct json *failures)
                 STR_ARG(show_member(cli, failure, "reason")));
 }
 
+/* Nobody has it, or one of its copies. */
+static bool is_unclaimed(const struct json *deployment)
+{
+    const struct json *copies = json_get(deployment, "copies"), *copy = json_first(copies);
+    bool found = json_str_is(json_get(deployment, "address"), "");
+
+    for (uint32_t i = 0; !found && json_type(copies) == JSON_ARR && i < copies->count;
+         i++, copy = json_next(copy))
+        found = json_str_is(json_get(copy, "state"), "unclaimed");
+    return found;
+}
+
 static int cmd_deploy_show(struct cli *cli)
 {
     const char *path = answer_path(cli, "/v1/deployments/", "");
@@ -211,8 +223,7 @@ static int cmd_deploy_show(struct cli *cli)
     print_update(cli, json);
     print_failures(cli, json_get(json, "failed_on"));
     json_bool(json_get(json, "enabled"), &enabled);
-    if (enabled && json_str_is(json_get(json, "type"), "deployment") &&
-        json_str_is(json_get(json, "address"), ""))
+    if (enabled && json_str_is(json_get(json, "type"), "deployment") && is_unclaimed(json))
         print_why(cli, show_member(cli, json, "selector"));
     return CLI_OK;
 }

@@ -73,7 +73,7 @@ bool deploys_follow_first(struct work *work)
     " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
     " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
     " updated_at = h.updated_at, rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID         \
-    " = $1) AS h WHERE deployment.copy_of = $1"
+    " = $1) AS h WHERE " COPY_OF("deployment.", "$1")
 #define LEVEL(D)                                                                                   \
     "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0,"                        \
     " good_version = spec_version WHERE " D##_ID " = $1"
@@ -91,7 +91,7 @@ static bool set_rollout(struct work *work, enum rollout_state state, int64_t goo
 #define SET_ROLLOUT(D)                                                                             \
     "UPDATE deployment SET rollout = $2, good_version = $3, rolling = $4, rollout_reason = $5"     \
     " WHERE " D##_ID " = $1"
-#define SET_ROLLING(D) "UPDATE deployment SET rolling = $2 WHERE copy_of = $1"
+#define SET_ROLLING(D) "UPDATE deployment SET rolling = $2 WHERE " COPY_OF("", "$1")
     static const struct sql_text first = DEPLOYS_BOTH(SET_ROLLOUT),
                                  others = DEPLOYS_BOTH(SET_ROLLING);
     struct deploys_op *op = work->op;
@@ -117,7 +117,7 @@ static bool read_group(struct work *work, struct group *ret_group)
     " s.reason, COALESCE(l.until_ms, 0) - " D##_NOW " FROM deployment d"                           \
     " LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT("d.id") " AND s.address = d.address"\
     " AND s.generation = d.generation LEFT JOIN berth_node_lease l ON l.address = d.address"       \
-    " WHERE " D##_BYTES("d.id") " = $1 OR (d.copy_of = $1 AND d.copy_of <> '')"                    \
+    " WHERE " D##_BYTES("d.id") " = $1 OR " COPY_OF("d.", "$1")                                    \
     " ORDER BY d.copy_index"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(GROUP);

@@ -102,7 +102,11 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
     "SELECT id, address, at_ms, until_ms, reason FROM berth_deployment_failure"                    \
     " WHERE until_ms >= " D##_BEGUN
 #define ALL_FAILURES(D) FAILURES(D) " ORDER BY " D##_BYTES("id") ", " D##_BYTES("address")
-#define ITS_FAILURES(D) FAILURES(D) " AND id = $1 ORDER BY " D##_BYTES("address")
+/* clang-format off */
+#define ITS_FAILURES(D)                                                                            \
+    FAILURES(D) " AND (id = $1 OR id IN (SELECT " D##_TEXT("id") " FROM deployment WHERE "         \
+    COPY_OF("", "$1") ")) ORDER BY " D##_BYTES("id") ", " D##_BYTES("address")
+    /* clang-format on */
     static const struct sql_text all = DEPLOYS_BOTH(ALL_FAILURES), its = DEPLOYS_BOTH(ITS_FAILURES);
     struct sql_param param = SQL_STR(id);
     struct sql_rows rows;

@@ -33,6 +33,10 @@
         }                                                                                          \
     }
 
+/* The copies of a deployment that have a row beside the first's. The index of them leaves out all
+ * other rows, and is used only where that is said. */
+#define COPY_OF(row, id) "(" row "copy_of = " id " AND " row "copy_of <> '')"
+
 /* The columns of a row, in the order deploys_row_read() takes them. */
 /* clang-format off */
 #define DEPLOYS_COLUMNS(D)                                                                         \

@@ -24,7 +24,7 @@ enum {
     " FROM deployment WHERE " which
 #define ALIVE_OF(D)                                                                                \
     ALIVE(D, ROWS_WHERE(D, D##_ID " = $1") " UNION ALL "                                           \
-             ROWS_WHERE(D, "copy_of = $1 AND copy_of <> ''"))
+             ROWS_WHERE(D, COPY_OF("", "$1")))
 #define ALIVE_ALL(D) ALIVE(D, ROWS_WHERE(D, "enabled"))
 /* clang-format on */
 

@@ -13,11 +13,13 @@ enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
 bool deploys_list(struct work *work)
 {
 /* clang-format off */
+#define IS_READY "s.state IN ('running', 'finished') AND s.healthy = 'true'"
 #define READY(D)                                                                                   \
-    "CASE WHEN replicas > 1 THEN (SELECT COUNT(*) FROM deployment d JOIN berth_deployment_status s"\
-    " ON s.id = " D##_TEXT("d.id") " AND s.address = d.address WHERE (d.id = deployment.id OR"     \
-    " d.copy_of = " D##_TEXT("deployment.id") ") AND s.state IN ('running', 'finished')"           \
-    " AND s.healthy = 'true') ELSE 0 END"
+    "CASE WHEN replicas > 1 THEN (SELECT COUNT(*) FROM berth_deployment_status s WHERE s.id = "    \
+    D##_TEXT("deployment.id") " AND s.address = deployment.address AND " IS_READY                  \
+    ") + (SELECT COUNT(*) FROM deployment d JOIN berth_deployment_status s ON s.id = "             \
+    D##_TEXT("d.id") " AND s.address = d.address WHERE "                                           \
+    COPY_OF("d.", D##_TEXT("deployment.id")) " AND " IS_READY ") ELSE 0 END"
 #define COPY_OF_OWNER(D, column)                                                                   \
     "(SELECT s." column " FROM berth_deployment_status s WHERE s.id = " D##_TEXT("deployment.id")  \
     " AND s.address = deployment.address)"
@@ -26,7 +28,7 @@ bool deploys_list(struct work *work)
     ", " READY(D) " FROM deployment WHERE copy_of = '' AND " D##_ID " > $1"                                                       \
     " AND (CAST($2 AS TEXT) IS NULL OR type = $2)"                                                 \
     " AND (CAST($3 AS TEXT) IS NULL OR address = $3 OR (replicas > 1 AND EXISTS (SELECT 1 FROM"    \
-    " deployment c WHERE c.copy_of = " D##_TEXT("deployment.id") " AND c.address = $3)))"          \
+    " deployment c WHERE " COPY_OF("c.", D##_TEXT("deployment.id")) " AND c.address = $3)))"       \
     " AND (CAST($4 AS TEXT) IS NULL OR package_name = $4)"                                         \
     " AND (CAST($5 AS BIGINT) < 0 OR enabled = (CAST($5 AS BIGINT) = 1))"                          \
     " AND (CAST($7 AS TEXT) IS NULL OR (" D##_ID " > $7 AND " D##_ID " < $8))"                     \
@@ -75,8 +77,8 @@ static bool read_copies(struct work *work)
     "SELECT d.address, d.generation, COALESCE(s.version, d.spec_version), d.copy_index, "          \
     D##_TEXT("d.id") ", " COPY_COLUMNS                                                             \
     " FROM deployment d LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT("d.id")           \
-    " AND s.address = d.address WHERE " D##_BYTES("d.id") " = $1 OR (d.copy_of = $1"               \
-    " AND d.copy_of <> '') ORDER BY d.copy_index"
+    " AND s.address = d.address WHERE " D##_BYTES("d.id") " = $1 OR "                             \
+    COPY_OF("d.", "$1") " ORDER BY d.copy_index"
     /* clang-format on */
     static const struct sql_text texts[] = {DEPLOYS_BOTH(ITS_COPIES), DEPLOYS_BOTH(ALL_COPIES)};
     struct deploys_op *op = work->op;
@@ -260,7 +262,7 @@ static bool forget_failures(struct work *work)
 {
 #define FORGET(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
 #define FORGET_ALL(D)                                                                              \
-    FORGET(D) " OR id IN (SELECT " D##_TEXT("id") " FROM deployment WHERE copy_of = $1)"
+    FORGET(D) " OR id IN (SELECT " D##_TEXT("id") " FROM deployment WHERE " COPY_OF("", "$1") ")"
     static const struct sql_text texts[] = {DEPLOYS_BOTH(FORGET), DEPLOYS_BOTH(FORGET_ALL)};
 
     return WORK_RUN(work, &texts[work->op->row.spec.count > 1], NULL, SQL_STR(work->op->id));
@@ -291,7 +293,7 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
 #define NOTE_COPIES(D)                                                                             \
     "INSERT INTO berth_deployment_history (id, at_ms, what, address, generation, version, detail)" \
     " SELECT " D##_TEXT("id") ", " D##_NOW ", CAST($3 AS TEXT), address, generation, spec_version,"\
-    " '' FROM deployment WHERE copy_of = $1 AND copy_index >= $2 ORDER BY copy_index"
+    " '' FROM deployment WHERE " COPY_OF("", "$1") " AND copy_index >= $2 ORDER BY copy_index"
     /* clang-format on */
     static const struct sql_text add = DEPLOYS_BOTH(ADD_COPIES), note = DEPLOYS_BOTH(NOTE_COPIES);
     struct str id = work->op->id;
@@ -309,7 +311,7 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
 static bool drop_copies(struct work *work, int64_t from)
 {
 /* clang-format off */
-#define OF_COPIES "copy_of = $1 AND copy_index >= $2"
+#define OF_COPIES COPY_OF("", "$1") " AND copy_index >= $2"
 #define LOCK_COPIES(D) "SELECT 1 FROM deployment WHERE " OF_COPIES " ORDER BY copy_index" D##_LOCK
 #define DROP_STATUS(D)                                                                             \
     "DELETE FROM berth_deployment_status WHERE id IN (SELECT " D##_TEXT("id")                      \

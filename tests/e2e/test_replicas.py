@@ -7,7 +7,9 @@ import re
 import signal
 import socket
 import time
+import unittest
 
+import postgres
 from harness import SLOW, berth, eventually, tags
 from redis import free_port
 from relay import Relay
@@ -81,6 +83,11 @@ class Copies(ReplicaCase):
         self.assertEqual({node for node, _ in first.values()}, set("abc"), "one on each node")
         self.assertEqual(len(self.starts()), 3, "each was started once")
         eventually("all are well", lambda: re.search(r"web +deployment +3 of 3 ready", self.cli(server, "deploy", "ls").stdout))
+        # One copy by its name.
+        self.assertIn("created", self.cli(server, "deploy", "history", "web#1").stdout)
+        self.assertIn("web#1", self.cli(server, "deploy", "show", "web#1").stdout)
+        self.cli(server, "deploy", "logs", "web#1")
+        self.cli(server, "deploy", "restart", "web#1", code=3)
         # More and fewer: what is there is left alone.
         self.cli(server, "deploy", "scale", "web", "5")
         five = self.settled(server, "web", 5)
@@ -157,7 +164,17 @@ class Updates(ReplicaCase):
 
     @tags("load")
     def test_a_bad_version_stops_and_goes_back_by_itself(self):
-        server = self.serve()
+        self.bad_version()
+
+    @tags("load")
+    @unittest.skipUnless(postgres.programs(), "no PostgreSQL here")
+    def test_the_same_with_postgresql(self):
+        pg = postgres.Postgres(self.dir)
+        self.addCleanup(pg.close)
+        self.bad_version(database=pg.url)
+
+    def bad_version(self, **settings):
+        server = self.serve(**settings)
         for name in "abcd":
             self.node(server, name, restart_min_ms=3000, restart_max_ms=3000)
         self.put(server, "web", count=4, max_unavailable=2)

@@ -160,6 +160,17 @@ static void read_page(struct deploys_rig *rig, int i)
     assert_int_equal(op.u.list.count, 5);
 }
 
+static void read_copies(struct deploys_rig *rig, int i)
+{
+    struct deploys_op op = {.verb = DEPLOYS_LIST,
+                            .u.list = {.enabled = -1, .max = 5, .after = STR("lost9")}};
+
+    (void)i;
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_int_equal(op.u.list.count, 1);
+    assert_int_equal(deploys_rig_get(rig, "many").copy_count, 3);
+}
+
 static void take_over(struct deploys_rig *rig, int i)
 {
     char id[16], owner[16];
@@ -217,6 +228,7 @@ static const struct {
     {"a status", tell_status},
     {"a view when nothing changed", look_unchanged},
     {"a short page of the list", read_page},
+    {"a deployment of several copies", read_copies},
     {"a claim of what a lost node has", take_over},
     {"a claim that comes too late", come_too_late},
     {"where a deployment listens", find_service},
