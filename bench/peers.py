@@ -213,25 +213,13 @@ PEERS = [
 
 # ------------------------------------------------------------------------------------ measuring
 
-def settled_cpu_s(server):
-    """CPU so far, once what is left to do behind the answers is done."""
-    seen = sum(procs.cpu_s(pid) for pid in server.pids)
-    for _ in range(60):
-        time.sleep(0.7)  # longer than store.db is behind
-        now = sum(procs.cpu_s(pid) for pid in server.pids)
-        if now - seen < 0.01:
-            break
-        seen = now
-    return now
-
-
 def window(run, peer, server, verb, **flags):
     """One run of the client, and the CPU time the server took for it."""
     words = [word for name, value in flags.items() for word in ("--" + name, value)]
     command = [*peer.client(run, verb), "--port", server.port, *words]
     before = sum(procs.cpu_s(pid) for pid in server.pids)
     found = procs.run_json(command, timeout=300)
-    after = settled_cpu_s(server) if peer.ours and verb == "sat" else sum(procs.cpu_s(pid) for pid in server.pids)
+    after = procs.settled_cpu_s(server.pids) if peer.ours and verb == "sat" else sum(procs.cpu_s(pid) for pid in server.pids)
     return {**found, "server_cpu_s": after - before}
 
 

@@ -124,6 +124,18 @@ def cpu_by_thread(pid):
     return sums
 
 
+def settled_cpu_s(pids):
+    """CPU so far, once what is left to do behind the answers is done."""
+    seen = sum(cpu_s(pid) for pid in pids)
+    for _ in range(60):
+        time.sleep(0.7)  # longer than store.db is behind
+        now = sum(cpu_s(pid) for pid in pids)
+        if now - seen < 0.01:
+            break
+        seen = now
+    return now
+
+
 def background(seconds=0.5):
     """Share of the machine that is busy while we do nothing."""
     def read():
