@@ -134,14 +134,23 @@ static void put_use(struct list_view *view, const struct list_column *column,
 static void put_held(struct list_view *view, const struct list_column *column,
                      const struct json *limit)
 {
+    static const struct {
+        int64_t ms;
+        const char *unit;
+    } units[] = {{24 * 3600 * 1000, "d"}, {3600 * 1000, "h"}, {60 * 1000, "m"}, {1000, "s"}};
     int64_t held_ms = show_int(limit, column->member, 0);
+    size_t i = 0;
 
-    if (held_ms <= 0)
+    if (held_ms <= 0) {
         table_cell(&view->table, STR_NONE);
-    else
-        table_cell_colour(&view->table,
-                          arena_fmt(&view->cli->arena, "%" PRId64 "s", (held_ms + 999) / 1000),
-                          TABLE_YELLOW);
+        return;
+    }
+    while (i + 1 < COUNT_OF(units) && held_ms < 2 * units[i].ms)
+        i++;
+    table_cell_colour(&view->table,
+                      arena_fmt(&view->cli->arena, "%" PRId64 "%s",
+                                (held_ms + units[i].ms - 1) / units[i].ms, units[i].unit),
+                      TABLE_YELLOW);
 }
 
 static const struct list_column columns[] = {

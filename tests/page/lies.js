@@ -50,6 +50,7 @@ async function furnished(rig) {
     tts_langs: ["zh"],
     allowed_types: ["dev"],
     labels: { zone: "eu" },
+    resources: { cpu: 8, licences: 3, gpus: [{ id: 0, model: "L4", vram_mb: 23034 }] },
     max_concurrent_jobs: 4,
   });
   const job = await rig.task({ title: "work", session_id: "room", command: ["echo", "x"], payload: { a: [1] }, max_attempts: 1 });

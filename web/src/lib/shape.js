@@ -78,12 +78,20 @@ export const jobs = object("", "next_cursor", { jobs: list(job) });
 export const placed = object("", "job_id");
 export const explain = object("", "node_id", { decisions: list(decision), now: maybe(decision) });
 export const logs = object("offset next total", "", { text: word, ended: flag });
+const amount = object("capacity usable promised left", "");
+const gpu = object("id", "model", { vram_mb: amount, whole: flag });
+/* By name, and the GPUs. */
+function resources(value) {
+  const { gpus, ...named } = isObject(value) ? value : {};
+  return { named: Object.entries(map(amount)(named)), gpus: list(gpu)(gpus) };
+}
 export const node = object("max_concurrent_jobs health_score registered_ms", "reached_by endpoint agent_version", {
   allowed_types: words,
   fixed: words,
   loaded: words,
   nmt_pairs: (value) => (value === "any" ? value : list(words)(value)),
   labels: map(word),
+  resources,
   why_not: maybe(object("", "reason detail")),
 });
 export const report = object("since_ms until_ms", "scope", {

@@ -1,7 +1,7 @@
 /* One node: how it is and why, what it can do, its breakers, and what an operator can do about it. */
 import { post, seg } from "../lib/api.js";
 import { useTopics } from "../lib/frame.js";
-import { ago, percent, time } from "../lib/format.js";
+import { ago, count, gigabytes, percent, time } from "../lib/format.js";
 import { levelText, whyNoRoom } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { known, slowPoll, statePoll } from "../lib/known.js";
@@ -156,6 +156,28 @@ function Figures({ server }) {
   `;
 }
 
+/* What leases hold of it; others may have some of the rest. */
+function Amount({ label, of, whole, unit = (value) => count(value) }) {
+  const { capacity, usable, promised, left } = of;
+  const others = capacity - usable;
+  const share = whole ? 100 : capacity > 0 ? (100 * (capacity - left)) / capacity : 100;
+  return html`<${Bar} label=${label} value=${share} tone=${left > 0 && !whole ? "good" : "danger"}
+    text=${percent(share)} note=${`${whole ? "one job has it whole" : `${unit(promised)} of ${unit(capacity)}`}${others > 0 ? `, ${unit(others)} in use by others` : ""}`} />`;
+}
+
+const gigabytesOf = (mb) => gigabytes(mb / 1024);
+const NAMED = { cpu: { label: "CPU", unit: (cores) => `${Math.round(10 * cores) / 10}` }, mem_mb: { label: "Memory", unit: gigabytesOf } };
+
+function Resources({ resources }) {
+  if (!resources.named.length && !resources.gpus.length) return null;
+  return html`<${Panel} title="Promised to jobs">
+    ${resources.gpus.map(
+      (gpu) => html`<${Amount} key=${`gpu ${gpu.id}`} label=${`GPU ${gpu.id}`} of=${gpu.vram_mb} whole=${gpu.whole} unit=${gigabytesOf} />`,
+    )}
+    ${resources.named.map(([name, of]) => html`<${Amount} key=${name} of=${of} ...${shape.pick(NAMED, name) || { label: name }} />`)}
+  <//>`;
+}
+
 function Actions({ id, server }) {
   if (server.admin || server.health === "draining")
     return html`<button class="main" onClick=${() => ask(id, "undrain")}>Undrain</button>`;
@@ -194,6 +216,7 @@ export function Node({ id }) {
         <div class="bar"><span class="bar-label">Slots</span><${Slots} server=${server} /></div>
         <p><span class="muted">available for</span> <${AvailableFor} server=${server} /></p>
       <//>
+      ${node && html`<${Resources} resources=${node.resources} />`}
       <${Running} server=${server} />
       <${Breakers} id=${id} />
       ${status && status.servers[id] && html`<${Clamps} clamps=${status.servers[id].clamps} />`}
