@@ -23,6 +23,7 @@ LISTS = {
     "and answers 200 `{": ("DryRun", ()),
     "GET /v1/breakers` lists `{": ("Breaker", ()),
     "limits and keys: `{": ("Limit", ()),
+    "the copies of a deployment listen: `{": ("Service", ()),
     "24h` (at most 7 days) adds up whole hours: `{": ("Report", ()),
     "`refused` lists `{": ("Report.refused", ()),
     "application/problem+json` with `": ("Problem", ("field", "column", "reasons", "attempt_id", "state", "node_id", "job_id", "explain",
