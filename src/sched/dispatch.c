@@ -152,7 +152,7 @@ static enum err refuse_limited(struct dispatch *dispatch)
 {
     const struct limit_block *block = &dispatch->block;
     const struct demand *demand = dispatch->spec.demand;
-    struct str key = dispatch_limited_key(dispatch);
+    struct str key = namespace_name(dispatch_limited_key(dispatch));
     static const char *const words[LIMIT_WHY_COUNT] = {
         [LIMIT_CONCURRENCY] = "of its jobs run or are about to",
         [LIMIT_RATE] = "of its jobs started within its window",

@@ -517,6 +517,68 @@ static struct str text_or(struct str sent, struct str before, struct arena *aren
     return text.at && text.len ? arena_str(arena, text) : STR_NONE;
 }
 
+/* What it has can be asked for like a label; a label of the same name comes first. */
+static void write_figures(const struct facts *facts, const struct json *labels, struct jsonw *w)
+{
+    const struct resources *resources = facts->resources;
+    struct buf text = {0};
+    int32_t vram_mb = 0, first = 0;
+
+    for (size_t i = 0; i < resources->count; i++) {
+        struct str name = str_of(resources->items[i].name);
+
+        if (json_get(labels, resources->items[i].name))
+            continue;
+        buf_clear(&text);
+        demand_write_amount(name, resources->items[i].capacity, &text);
+        jsonw_key_str(w, name);
+        jsonw_str(w, buf_view(&text));
+    }
+    for (size_t i = 0; i < resources->gpu_count; i++)
+        if (resources->gpus[i].vram_mb > vram_mb) {
+            vram_mb = resources->gpus[i].vram_mb;
+            first = resources->gpus[i].id;
+        }
+    buf_clear(&text);
+    buf_int(&text, (int64_t)resources->gpu_count);
+    if (!json_get(labels, "gpu.count"))
+        jsonw_kstr(w, "gpu.count", buf_view(&text));
+    buf_clear(&text);
+    buf_int(&text, vram_mb);
+    if (resources->gpu_count && !json_get(labels, "gpu.vram_mb"))
+        jsonw_kstr(w, "gpu.vram_mb", buf_view(&text));
+    const struct json *model = resources->gpu_count ? facts_gpu_model(facts, first) : NULL;
+    if (model && !json_get(labels, "gpu.model"))
+        jsonw_kraw(w, "gpu.model", json_raw(model));
+    buf_free(&text);
+}
+
+/* What selectors look at. */
+static enum err read_label_values(struct facts *facts, struct problem *why)
+{
+    const struct json *labels;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    enum err err = json_parse(facts->labels, &facts->arena, &labels, why);
+
+    if (err || !facts->resources) {
+        facts->label_values = labels;
+        return err;
+    }
+    jsonw_obj(&w);
+    const struct json *key = json_first(labels);
+    for (uint32_t i = 0; i < labels->count; i++, key = json_next(key + 1)) {
+        jsonw_key_str(&w, json_str(key, &facts->arena));
+        jsonw_raw(&w, json_raw(key + 1));
+    }
+    write_figures(facts, labels, &w);
+    jsonw_end_obj(&w);
+    err = json_parse(arena_str(&facts->arena, buf_view(&buf)), &facts->arena, &facts->label_values,
+                     why);
+    buf_free(&buf);
+    return err;
+}
+
 static enum err fill_facts(const struct node_report *report, const struct facts *before,
                            const struct json *old, struct facts *facts, struct problem *why)
 {
@@ -569,7 +631,7 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
         text_or(report->agent_version, before ? before->agent_version : STR_NONE, &facts->arena);
     facts->name = text_or(report->name, before ? before->name : STR_NONE, &facts->arena);
     facts->role = text_or(report->role, before ? before->role : STR_NONE, &facts->arena);
-    return json_parse(facts->labels, &facts->arena, &facts->label_values, why);
+    return read_label_values(facts, why);
 }
 
 enum err node_report_facts(const struct node_report *report, const struct facts *before,

@@ -97,7 +97,7 @@ struct facts {
     struct str tags;     /* JSON object text: what UpdateTerminalInfo sets */
     struct str agent_version;
     struct str name, role;
-    const struct json *label_values;   /* parsed `labels` */
+    const struct json *label_values;   /* parsed `labels`, and what it has of resources */
     const struct json *namespaces;     /* whose work it takes, as the rules say; NULL: all */
     const struct resources *resources; /* declared; NULL: none */
     struct str resources_json;         /* the same as it was said; at == NULL: likewise */

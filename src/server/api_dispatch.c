@@ -96,26 +96,28 @@ static bool shows_whys(enum err err)
 }
 
 /* Which key it is that keeps the job from starting, and why. */
-static void block_write(struct jsonw *w, const struct dispatch *dispatch)
+static void block_write(struct jsonw *w, const struct dispatch *dispatch,
+                        const struct namespace_view *view)
 {
     const struct limit_block *block = &dispatch->block;
 
-    jsonw_kstr(w, "key", dispatch_limited_key(dispatch));
+    jsonw_kstr(w, "key", namespace_shown(view, dispatch_limited_key(dispatch)));
     jsonw_kstr(w, "why", str_of(limit_why_name(block->why)));
     jsonw_kint(w, "limit", block->limit);
     jsonw_kint(w, "used", block->used);
 }
 
 /* What a refusal tells more: reasons, and under which id its explanation is found. */
-static void refusal_write(struct jsonw *w, const struct submit *submit)
+static void refusal_write(struct jsonw *w, const struct submit *submit, const struct call *call)
 {
+    struct namespace_view view = call_view(call);
     enum err err = submit->err;
     char id[JOB_ID_TEXT + 1];
 
     if (shows_whys(err))
         whys_write(w, submit->dispatch);
     if (err == ERR_LIMITED)
-        block_write(w, submit->dispatch);
+        block_write(w, submit->dispatch, &view);
     if (!shows_whys(err) && err != ERR_LIMITED && err != ERR_NO_CAPABLE_NODE &&
         err != ERR_PREFERRED_NOT_CAPABLE && err != ERR_UNKNOWN)
         return;
@@ -150,7 +152,7 @@ static void answer(struct submit *submit)
             call->retry_after_s = (submit->dispatch->block.retry_ms + 999) / 1000;
         struct jsonw w = call_problem_begin(call, &refusal, &submit->why);
 
-        refusal_write(&w, submit);
+        refusal_write(&w, submit, call);
         call_problem_end(call, &refusal, &w, &submit->why);
         return;
     }
@@ -262,7 +264,7 @@ static void entry_write(struct jsonw *w, const struct entry *entry)
     } else {
         problem_write(w, submit ? &submit->why : &entry->why);
         if (submit)
-            refusal_write(w, submit);
+            refusal_write(w, submit, entry->batch->call);
     }
     jsonw_end_obj(w);
 }

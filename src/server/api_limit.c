@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "model/demand.h"
 #include "model/limit.h"
+#include "sched/keeper.h"
 #include "server/api.h"
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
@@ -243,6 +244,7 @@ static void was_set(struct store_op *op)
         failed(own->call, own);
         return;
     }
+    keeper_limits_changed(own->call->worker->sched->sched->keeper);
     log_event(LOG_INFO, op->u.limit.drop ? "limit.dropped" : "limit.set", KS("key", own->name));
     call_ok(own->call);
 }
@@ -309,6 +311,8 @@ static void was_held(struct store_op *op)
         failed(own->call, own);
         return;
     }
+    if (!op->u.limit.hold_ms) /* who waits for it may go on */
+        keeper_limits_changed(own->call->worker->sched->sched->keeper);
     log_event(LOG_INFO, op->u.limit.hold_ms ? "limit.held" : "limit.released", KS("key", own->name),
               KI("hold_ms", op->u.limit.hold_ms));
     call_ok(own->call);

@@ -1,8 +1,10 @@
 """What jobs take of their nodes beside a slot, and the keys they count against: given out whole, never twice, and told to people."""
 import signal
 import time
+import urllib.parse
 
 from harness import Case, Node, WsNode, berth, eventually, in_parallel
+from redis import Redis
 
 GPU = {"cpu": 8, "mem_mb": 16000, "gpus": [{"id": 0, "model": "L4", "vram_mb": 24000}, {"id": 3, "model": "T4", "vram_mb": 16000}]}
 
@@ -122,10 +124,10 @@ class Measured(Needs):
         self.assertEqual(self.vram(server), {0: 3000, 3: 16000})
         self.problem(self.task(server, needs={"mem_mb": 6000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         waits = self.ok(self.task(server, needs={"mem_mb": 6000}, queue_ms=600000), 202)["job_id"]
-        version = server.node("n1")["version"]
+        eventually("its record is read again", lambda: server.node("n1")["version"] == 2)
         self.ok(node.heartbeat(free={**free, "mem_mb": 5100}))  # noise
         self.ok(node.heartbeat())  # and nothing
-        self.assertEqual(server.node("n1")["version"], version)
+        self.assertEqual(server.node("n1")["version"], 2)
         self.ok(node.heartbeat(free={**free, "mem_mb": 9000}))
         self.assertEqual(self.take(node)["job_id"], waits)
         # Its memory is used now, and was promised already: it does not count twice.
@@ -140,6 +142,20 @@ class Measured(Needs):
         self.assertEqual(list(server.node("gpu-1")["resources"]), ["mem_mb"])
         self.assertEqual(server.node("gpu-1")["fixed"], ["resources"])
         self.problem(self.task(server, needs={"gpus": 1}), 422, "NO_CAPABLE_NODE")
+
+
+class Selected(Needs):
+    def test_what_a_node_has_is_like_a_label(self):
+        server = self.start()
+        self.node(server, labels={"cpu": "many"})
+        self.node(server, "small", resources={"cpu": 2.5, "mem_mb": 4000})
+        Node(server, "none", allowed_types=["*"])
+        for selector, ids in (("mem_mb >= 16000", ["n1"]), ("mem_mb", ["n1", "small"]), ("gpu.count = 2", ["n1"]), ("gpu.vram_mb > 20000, gpu.model = L4", ["n1"]),
+                              ("cpu = many", ["n1"]), ("cpu < 3", ["small"]), ("!mem_mb", ["none"]), ("gpu.model in (T4)", []), ("gpu.count=0", ["small"])):
+            found = self.ok(server.get(f"/v1/nodes?selector={urllib.parse.quote(selector)}"))["nodes"]
+            self.assertEqual([node["node_id"] for node in found], ids, selector)
+        self.assertEqual(server.node("n1")["labels"], {"cpu": "many"})
+        self.assertEqual(self.ok(self.task(server, requires="gpu.vram_mb >= 20000"))["node_id"], "n1")
 
 
 class Types(Needs):
@@ -224,3 +240,81 @@ class Keys(Needs):
         self.assertGreaterEqual(server.job(job)["dispatched_ms"] - server.job(job)["attempts"][0]["ended_ms"], 2900)
         self.ok(node.done(again))
         eventually("it is done", lambda: server.job(job)["state"] == "DONE")
+
+
+class Limits(Needs):
+    def limit(self, server, key, **rule):
+        self.ok(server.call("PUT", f"/v1/limits/{key}", rule))
+
+    def test_who_waits_goes_on_at_once(self):
+        server = self.start()
+        node = self.node(server)
+        self.limit(server, "account:*", concurrency=1)
+        self.ok(self.task(server, keys=["account:1"]))
+        first = self.take(node)
+        answer = self.task(server, keys=["account:1"])
+        body = self.problem(answer, 429, "LIMITED")
+        self.assertEqual((body["key"], body["why"], body["limit"], body["used"], answer.headers["Retry-After"]), ("account:1", "concurrency", 1, 1, "1"))
+        jobs = [self.ok(self.task(server, keys=["account:1"], queue_ms=600000), 202)["job_id"] for _ in range(3)]
+        self.ok(node.done(first))
+        second = self.take(node)
+        self.assertEqual(second["job_id"], jobs[0])
+        self.limit(server, "account:*", concurrency=2)  # another rule
+        self.assertEqual(self.take(node)["job_id"], jobs[1])
+        self.ok(server.post("/v1/limits/account:1/hold", {"for_ms": 3600000}))
+        self.ok(node.done(second))
+        self.assertEqual(node.poll(wait="2s"), [])
+        self.ok(server.call("DELETE", "/v1/limits/account:1/hold"))
+        self.assertEqual(self.take(node)["job_id"], jobs[2])
+
+    def test_tenants_take_turns_by_weight(self):
+        server = self.start()
+        self.limit(server, "tenant:c", weight=3)
+        node = self.node(server, max_concurrent_jobs=1)
+        jobs = [{"type": "dev", "keys": [f"tenant:{name}"], "queue_ms": 600000} for name in "aaaaabbbc" * 20]
+        for answer in self.ok(server.post("/v1/dispatch/batch", {"jobs": sorted(jobs, key=lambda job: job["keys"])}))["results"]:
+            self.assertIn(answer["status"], (200, 202))
+        order = []
+        for _ in range(40):
+            job = self.take(node)
+            order.append(job["keys"][0][-1])
+            self.ok(node.done(job))
+        counts = {name: order[5:30].count(name) for name in "abc"}
+        self.assertTrue(4 <= counts["a"] <= 6 and 4 <= counts["b"] <= 6 and 13 <= counts["c"] <= 17, (counts, order))
+
+
+class InRedis(Needs):
+    """Two servers on one Redis: what one gives out is gone for the other."""
+
+    def pair(self):
+        redis = Redis(self.dir / "redis")
+        self.addCleanup(redis.kill)
+        return [self.start(data_dir=name, store=redis.url) for name in ("a", "b")]
+
+    def test_both_give_out_the_same(self):
+        one, two = self.pair()
+        node = self.node(one)
+        eventually("the other knows it too", lambda: two.get("/v1/nodes/n1").status == 200)
+        answers = in_parallel(40, lambda i: self.task((one, two)[i % 2], needs={"cpu": 1, "vram_mb": 2000}, queue_ms=600000))
+        self.assertEqual({answer.status for answer in answers} - {200, 202}, set())
+        done = 0
+        while done < 40:
+            jobs = eventually("jobs came", lambda: node.poll(wait="2s", most=100))
+            self.assertLessEqual(len(jobs), 8)
+            for job in jobs:
+                self.assertEqual(len(job["gpus"]), 1)
+                self.ok(node.ack(job))
+                self.ok(node.done(job))
+                done += 1
+        for server in (one, two):
+            eventually("all of it is back", lambda: self.left(server, "cpu") == 8 and self.vram(server) == {0: 24000, 3: 16000})
+
+    def test_a_hold_is_everybodys(self):
+        one, two = self.pair()
+        node = self.node(one)
+        eventually("the other knows it too", lambda: two.get("/v1/nodes/n1").status == 200)
+        self.ok(self.task(one, keys=["account:1"]))
+        self.ok(node.fail(self.take(node), "QUOTA", hold={"key": "account:1", "for_ms": 5000}))
+        self.problem(self.task(two, keys=["account:1"]), 429, "LIMITED")
+        waits = self.ok(self.task(two, keys=["account:1"], queue_ms=600000), 202)["job_id"]
+        self.assertEqual(self.take(node)["job_id"], waits)
