@@ -1,6 +1,7 @@
 """Deployments of several copies on real agents: spread over the nodes, an index each that never exists twice, whatever is
 killed or cut off."""
 import collections
+import contextlib
 import json
 import os
 import re
@@ -52,6 +53,14 @@ class ReplicaCase(ClaimCase):
         self.assertEqual(done.returncode, code, f"berth {' '.join(map(str, args))}\n{done.stdout}{done.stderr}")
         return done
 
+    def kill_node(self, agent):
+        """-9, with all that runs on it."""
+        _, *runs = self.tree_of(agent.node_id)
+        agent.kill()
+        for pid in runs:
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile, or with its shim
+                os.kill(pid, signal.SIGKILL)
+
     def put(self, server, name, status=201, command=WITNESS, **spec):
         return self.ok(server.call("PUT", f"/v1/deployments/{name}",
                                    {"command": command, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, **spec}), status)
@@ -97,10 +106,7 @@ class Copies(ReplicaCase):
         self.assertEqual(self.settled(server, "web", 3), first)
         # kill -9 of a node, with all that runs on it.
         gone = next(index for index, (node, _) in first.items() if node == "c")
-        _, *runs = self.tree_of("c")
-        agents["c"].kill()
-        for pid in runs:
-            os.kill(pid, signal.SIGKILL)
+        self.kill_node(agents["c"])
         second = eventually("its index has moved", lambda: (table := self.settled(server, "web", 3))[gone][0] in ("a", "b") and table, 90)
         self.assertEqual({index: second[index] for index in second if index != gone},
                          {index: first[index] for index in first if index != gone})
@@ -240,10 +246,7 @@ class Services(ReplicaCase):
             eventually(f"the file of {name} tells the same", lambda: self.in_file(name) == known, 60)
         # A node that dies is not named when its lease has ended.
         gone = next(index for index, (node, _) in known.items() if node == "c")
-        _, *runs = self.tree_of("c")
-        agents["c"].kill()
-        for pid in runs:
-            os.kill(pid, signal.SIGKILL)
+        self.kill_node(agents["c"])
         killed = time.monotonic()
         lease = self.lease_ms * SLOW / 1000
         asked = 0
