@@ -18,6 +18,12 @@ static bool is_name(struct str name)
     return str_is_id(name, DEMAND_NAME_MAX) && !memchr(name.at, ':', name.len);
 }
 
+/* Has a member of its own in struct demand. */
+static bool is_own(struct str name)
+{
+    return str_is(name, "slots") || str_is(name, "gpus") || str_is(name, "vram_mb");
+}
+
 bool demand_amount(struct str name, const struct json *value, int32_t *ret_amount)
 {
     double amount;
@@ -116,6 +122,14 @@ enum err demand_read_needs(const struct json *needs, struct arena *arena, struct
     return ERR_OK;
 }
 
+static bool has_key(const struct demand *demand, struct str key)
+{
+    for (size_t i = 0; i < demand->key_count; i++)
+        if (str_eq(demand->keys[i], key))
+            return true;
+    return false;
+}
+
 enum err demand_read_keys(const struct json *keys, struct arena *arena, struct demand *ret_demand,
                           struct problem *why)
 {
@@ -136,10 +150,9 @@ enum err demand_read_keys(const struct json *keys, struct arena *arena, struct d
                                "A key must be 1 to %d characters out of letters, digits and "
                                ". _ : @ -, like \"tenant:acme\".",
                                DEMAND_KEY_MAX);
-        for (size_t k = 0; k < ret_demand->key_count; k++)
-            if (str_eq(ret_demand->keys[k], key))
-                return problem_set(why, ERR_BAD_FIELD, "keys", "keys names \"" STR_FMT "\" twice.",
-                                   STR_ARG(key));
+        if (has_key(ret_demand, key))
+            return problem_set(why, ERR_BAD_FIELD, "keys", "keys names \"" STR_FMT "\" twice.",
+                               STR_ARG(key));
         ret_demand->keys[ret_demand->key_count++] = key;
     }
     return ERR_OK;
@@ -178,11 +191,13 @@ void demand_write(const struct demand *demand, struct buf *to)
     }
 }
 
+/* As buf_int() writes it, so that there is one text for one demand. */
 static bool parse_number(struct str word, int32_t min, int32_t max, int32_t *ret_number)
 {
     int64_t number;
 
-    if (!str_int(word, &number) || number < min || number > max)
+    if (!word.len || word.at[0] < '0' || word.at[0] > '9' || (word.at[0] == '0' && word.len > 1) ||
+        !str_int(word, &number) || number < min || number > max)
         return false;
     *ret_number = (int32_t)number;
     return true;
@@ -201,25 +216,31 @@ bool demand_parse(struct str text, struct demand *ret_demand)
         !parse_number(str_cut(&rest, ' '), 0, DEMAND_AMOUNT_MAX, &demand.vram_mb))
         return false;
     struct str needs = str_cut(&rest, ' ');
-    while (needs.len) {
+    bool more = needs.len > 0;
+    while (more) {
         struct str need = str_cut(&needs, ',');
         struct str name = str_cut(&need, '=');
         int32_t amount;
 
-        if (!is_name(name) || !parse_number(need, 1, DEMAND_AMOUNT_MAX, &amount) ||
+        more = needs.at != NULL;
+        if (!is_name(name) || is_own(name) || !parse_number(need, 1, DEMAND_AMOUNT_MAX, &amount) ||
             (demand.need_count && str_cmp(demand.needs[demand.need_count - 1].name, name) >= 0) ||
             !set(&demand, name, amount))
             return false;
     }
     if (!rest.at)
         return false;
-    while (rest.len) {
+    more = rest.len > 0;
+    while (more) {
         struct str key = str_cut(&rest, ',');
 
-        if (!demand_is_key(key) || demand.key_count == DEMAND_KEYS_MAX)
+        more = rest.at != NULL;
+        if (!demand_is_key(key) || demand.key_count == DEMAND_KEYS_MAX || has_key(&demand, key))
             return false;
         demand.keys[demand.key_count++] = key;
     }
+    if (demand_is_plain(&demand))
+        return false;
     *ret_demand = demand;
     return true;
 }

@@ -225,11 +225,16 @@ void limit_window_undo(struct limit_window *window, const struct limit *limit, i
 
         if (start->at_ms < at_ms)
             return;
-        if (start->at_ms == at_ms && start->count > 0) {
-            start->count--;
-            window->total--;
-            return;
+        if (start->at_ms > at_ms)
+            continue;
+        window->total--;
+        /* None is left empty: a node that keeps refusing would fill the window with them. */
+        if (--start->count == 0) {
+            for (; i + 1 < window->count; i++)
+                *start_at(window, i) = *start_at(window, i + 1);
+            window->count--;
         }
+        return;
     }
 }
 
@@ -258,7 +263,7 @@ bool limit_window_parse(struct str text, struct limit_window *ret_window)
         int64_t at_ms, count;
 
         if (!str_int(str_cut(&text, ' '), &at_ms) || !str_int(str_cut(&text, ' '), &count) ||
-            count < 0 || count > INT32_MAX || (window.count && at_ms < 0) ||
+            count < 1 || count > INT32_MAX || (window.count && at_ms < 0) ||
             __builtin_add_overflow(before, at_ms, &before)) {
             limit_window_free(&window);
             return false;

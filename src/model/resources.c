@@ -168,6 +168,12 @@ enum err resources_read(const struct json *value, struct arena *arena,
     return ERR_OK;
 }
 
+/* No more than there is, however often a heartbeat names it. */
+static int32_t sum(int32_t a, int32_t b, int32_t max)
+{
+    return (int64_t)a + b < max ? a + b : max;
+}
+
 /* What a heartbeat names is set (`adds` false) or added to what was set. */
 static enum err read_amounts(const struct json *value, const char *field, bool adds,
                              struct arena *arena, struct resources *resources, struct problem *why)
@@ -197,7 +203,7 @@ static enum err read_amounts(const struct json *value, const char *field, bool a
                     return bad_gpus(why, field);
                 gpu = find_gpu(resources, id);
                 if (gpu)
-                    gpu->usable_mb = adds ? gpu->usable_mb + amount : amount;
+                    gpu->usable_mb = sum(adds ? gpu->usable_mb : 0, amount, gpu->vram_mb);
             }
             continue;
         }
@@ -206,7 +212,7 @@ static enum err read_amounts(const struct json *value, const char *field, bool a
                                "%s." STR_FMT " must be a number from 0 to %d.", field,
                                STR_ARG(name), DEMAND_AMOUNT_MAX);
         if (item)
-            item->usable = adds ? item->usable + amount : amount;
+            item->usable = sum(adds ? item->usable : 0, amount, item->capacity);
     }
     return ERR_OK;
 }
@@ -226,12 +232,6 @@ enum err resources_read_free(const struct json *free, const struct json *ours, s
         err = read_amounts(ours, "ours", true, arena, &read, why);
     if (err)
         return err;
-    for (size_t i = 0; i < read.count; i++)
-        if (read.items[i].usable > read.items[i].capacity)
-            read.items[i].usable = read.items[i].capacity;
-    for (size_t i = 0; i < read.gpu_count; i++)
-        if (read.gpus[i].usable_mb > read.gpus[i].vram_mb)
-            read.gpus[i].usable_mb = read.gpus[i].vram_mb;
     *resources = read;
     return ERR_OK;
 }
@@ -293,6 +293,8 @@ static bool parse_pair(struct str text, int32_t *ret_capacity, int32_t *ret_usab
 bool resources_parse(struct str text, struct resources *ret_resources)
 {
     struct resources resources = {0};
+    struct buf again = {0};
+    bool same;
     struct str gpus = text;
     struct str items = str_cut(&gpus, ' ');
 
@@ -313,8 +315,12 @@ bool resources_parse(struct str text, struct resources *ret_resources)
         if (!gpu || !parse_pair(pair, &gpu->vram_mb, &gpu->usable_mb))
             return false;
     }
-    *ret_resources = resources;
-    return true;
+    resources_write(&resources, &again);
+    same = str_eq(buf_view(&again), text);
+    buf_free(&again);
+    if (same)
+        *ret_resources = resources;
+    return same;
 }
 
 /* --- what fits --- */
@@ -612,6 +618,7 @@ void resources_short_text(const struct resources_short *lack, struct buf *to)
         gigabytes(lack->of, to);
         buf_str(to, STR(" GB free, needs "));
         gigabytes(lack->needed, to);
+        buf_str(to, STR(" GB"));
     } else {
         buf_fmt(to, "%s: ", lack->name);
         demand_write_amount(name, left, to);

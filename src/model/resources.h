@@ -66,7 +66,8 @@ void resources_settle(struct resources *resources, const struct resources *befor
 
 /* "NAME=CAPACITY/USABLE,... ID=VRAM/USABLE,...": what a store keeps. "" has nothing. */
 void resources_write(const struct resources *resources, struct buf *to);
-bool resources_parse(struct str text, struct resources *ret_resources); /* nothing is used */
+/* Nothing is used. False: resources_write did not write that. */
+bool resources_parse(struct str text, struct resources *ret_resources);
 
 /* Why a demand does not fit: the first thing that is short. */
 struct resources_short {

@@ -219,6 +219,22 @@ static void test_clock_set_moves_no_limit(void **state)
     assert_int_equal(reserve_needs(fixture, 99, "1 0 0  b"), ERR_OK);
 }
 
+/* Whether there was a pause only the next batch knows: what is tidied before it is not judged by
+ * it.
+ */
+static void test_tidying_knows_no_pause(void **state)
+{
+    struct fixture *fixture = *state;
+    struct store_op hold = {.verb = STORE_LIMIT_HOLD};
+
+    hold.u.limit.pattern = STR("a");
+    hold.u.limit.hold_ms = 60000;
+    assert_int_equal(apply(fixture, &hold), ERR_OK);
+    fixture->now_ms += 600000;
+    ledger_tidy(&fixture->ledger, fixture->now_ms);
+    assert_int_equal(reserve_needs(fixture, 1, "1 0 0  a"), ERR_LIMITED);
+}
+
 /* Keys that nobody has any more go, with their rows, when there is nothing left to know of them;
  * and demands with the last job. */
 static void test_keys_are_forgotten(void **state)
@@ -627,6 +643,7 @@ int main(void)
         TEST(test_audit_repairs_needs_and_keys),
         TEST(test_clock_set_moves_no_limit),
         TEST(test_keys_are_forgotten),
+        TEST(test_tidying_knows_no_pause),
         TEST(test_finished_jobs_leave_memory),
         TEST(test_audit_finds_the_floor),
         TEST(test_floor_holds_while_it_is_sought),
