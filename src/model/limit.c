@@ -12,18 +12,22 @@ const struct limit limit_none = {
 
 /* --- rules --- */
 
-bool limit_is_pattern(struct str pattern)
-{
-    if (pattern.len && pattern.at[pattern.len - 1] == '*')
-        pattern.len--;
-    else if (!pattern.len)
-        return false;
-    return !pattern.len || demand_is_key(pattern);
-}
-
 static bool is_open(struct str pattern)
 {
     return pattern.len && pattern.at[pattern.len - 1] == '*';
+}
+
+bool limit_is_pattern(struct str pattern)
+{
+    if (!is_open(pattern))
+        return demand_is_key(pattern);
+    pattern.len--;
+    if (!pattern.len)
+        return true;
+    if (pattern.at[pattern.len - 1] != '/')
+        return demand_is_key(pattern);
+    pattern.len--; /* all keys of a namespace */
+    return str_is_id(pattern, DEMAND_KEY_MAX);
 }
 
 bool limit_matches(struct str pattern, struct str key)

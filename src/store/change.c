@@ -394,20 +394,20 @@ bool change_read(struct str *rest, struct change *ret_change)
         from.bad |= !ret_change->u.session.id.at;
         break;
     case CHANGE_LIMIT:
-        ret_change->u.limit.pattern = get_name(&from, DEMAND_KEY_MAX + 1);
+        ret_change->u.limit.pattern = get_name(&from, DEMAND_FULL_KEY_MAX + 1);
         get_limit(&from, &ret_change->u.limit.limit);
         break;
     case CHANGE_LIMIT_DEL:
-        ret_change->u.limit.pattern = get_name(&from, DEMAND_KEY_MAX + 1);
+        ret_change->u.limit.pattern = get_name(&from, DEMAND_FULL_KEY_MAX + 1);
         break;
     case CHANGE_LIMIT_KEY:
-        ret_change->u.limit_key.key = get_name(&from, DEMAND_KEY_MAX);
+        ret_change->u.limit_key.key = get_name(&from, DEMAND_FULL_KEY_MAX);
         ret_change->u.limit_key.hold_until_ms = get_signed(&from);
         ret_change->u.limit_key.reason = get_text(&from);
         ret_change->u.limit_key.starts = get_text(&from);
         break;
     case CHANGE_LIMIT_KEY_DEL:
-        ret_change->u.limit_key.key = get_name(&from, DEMAND_KEY_MAX);
+        ret_change->u.limit_key.key = get_name(&from, DEMAND_FULL_KEY_MAX);
         break;
     case CHANGE_META:
         ret_change->u.meta.floor = get_number(&from);

@@ -187,10 +187,11 @@ enum err limits_set(struct limits *limits, struct journal *journal, const struct
 /* The rule that says most about it: of its own name, else the longest beginning. */
 static void look_up(const struct limits *limits, struct limits_key *key)
 {
-    char pattern[DEMAND_KEY_MAX + 2];
+    char pattern[DEMAND_FULL_KEY_MAX + 1];
     size_t at;
     bool found = find_rule(limits, key->name, &at);
 
+    assert(key->name.len < sizeof pattern);
     memcpy(pattern, key->name.at, key->name.len);
     for (size_t len = key->name.len + 1; !found && len-- > 0;) {
         pattern[len] = '*';

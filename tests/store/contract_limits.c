@@ -2,6 +2,7 @@
  * hold and no start is forgotten. */
 #include "contract.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #define ACME "1 0 0  tenant:acme"
@@ -285,6 +286,35 @@ static void test_closest_rule(void **state)
     assert_int_equal(set(rig, "*", NULL), ERR_OK);
     assert_true(str_is(look(rig, "tenant:acme").pattern, "tenant:acme*"));
     assert_null(look(rig, "x").pattern.at);
+}
+
+/* Of another namespace: as long as a name can be, and rules for all of it. */
+static void test_namespaces(void **state)
+{
+    static const char longest[] =
+        "0123456789abcdef/"
+        "0123456789012345678901234567890123456789012345678901234567890123";
+    struct rig *rig = *state;
+    char demand[128];
+
+    static_assert(sizeof longest - 1 == DEMAND_FULL_KEY_MAX, "that is how long");
+    snprintf(demand, sizeof demand, "1 0 0  %s,team/a", longest);
+    assert_int_equal(set(rig, longest, "1 -1 0 -1 1"), ERR_OK);
+    assert_int_equal(set(rig, "team/*", "1 -1 0 -1 1"), ERR_OK);
+    assert_int_equal(set(rig, "team/a/*", "1 -1 0 -1 1"), ERR_BAD_FIELD);
+    assert_int_equal(set(rig, "/*", "1 -1 0 -1 1"), ERR_BAD_FIELD);
+    assert_int_equal(set(rig, ".a", "1 -1 0 -1 1"), ERR_BAD_FIELD);
+    assert_int_equal(reserve(rig, 1, demand), ERR_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_true(str_is(look(rig, longest).pattern, longest));
+        assert_true(str_is(look(rig, "team/a").pattern, "team/*"));
+        assert_blocked(rig, 2, demand,
+                       (struct limit_block){.why = LIMIT_CONCURRENCY, .limit = 1, .used = 1});
+        assert_int_equal(hold(rig, longest, 600000, "closed"), ERR_OK);
+        contract_reopen(rig);
+        assert_int_equal(look(rig, longest).hold_ms, 600000);
+        assert_int_equal(hold(rig, longest, 0, NULL), ERR_OK);
+    }
 }
 
 static void test_rules_are_listed(void **state)
@@ -644,6 +674,7 @@ const struct CMUnitTest contract_limits[] = {
     LIMITS(test_refused_costs_no_rate),
     LIMITS(test_all_or_none),
     LIMITS(test_closest_rule),
+    LIMITS(test_namespaces),
     LIMITS(test_rules_are_listed),
     LIMITS(test_keys_are_listed),
     LIMITS(test_hold),

@@ -149,7 +149,7 @@ static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
         change->u.limit.limit = some_limit(rnd);
         __attribute__((fallthrough));
     case CHANGE_LIMIT_DEL:
-        change->u.limit.pattern = name(rnd, arena, DEMAND_KEY_MAX + 1);
+        change->u.limit.pattern = name(rnd, arena, DEMAND_FULL_KEY_MAX + 1);
         break;
     case CHANGE_LIMIT_KEY:
         change->u.limit_key.hold_until_ms = number(rnd);
@@ -157,7 +157,7 @@ static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
         change->u.limit_key.starts = text(rnd, arena, TEXT_MAX, true);
         __attribute__((fallthrough));
     case CHANGE_LIMIT_KEY_DEL:
-        change->u.limit_key.key = name(rnd, arena, DEMAND_KEY_MAX);
+        change->u.limit_key.key = name(rnd, arena, DEMAND_FULL_KEY_MAX);
         break;
     case CHANGE_META:
         change->u.meta = (struct change_meta){(uint64_t)number(rnd), number(rnd)};

@@ -398,12 +398,17 @@ local function rules_changed()
   call('PUBLISH', KEY .. 'rules', U.gen)
 end
 
+local ID = '[%w_:@-][%w._:@-]*'
+
+-- One of another namespace than `default` has that in front.
 local function is_key(text)
-  return #text > 0 and #text <= LIMIT.KEY and find(text, '^[%w._:@-]+$') ~= nil
+  return #text <= LIMIT.KEY and (find(text, '^' .. ID .. '$') or find(text, '^' .. ID .. '/' .. ID .. '$')) ~= nil
 end
 
 local function is_pattern(text)
-  return is_key(text) or text == '*' or (sub(text, -1) == '*' and is_key(sub(text, 1, -2)))
+  if sub(text, -1) ~= '*' then return is_key(text) end
+  local start = sub(text, 1, -2)
+  return start == '' or is_key(start) or (sub(start, -1) == '/' and find(start, '^' .. ID .. '/$') ~= nil)
 end
 
 function verbs.A(op)
