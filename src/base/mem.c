@@ -110,6 +110,9 @@ static void add_chunk(struct arena *arena, size_t need)
 
     if (size > CHUNK_MAX)
         size = CHUNK_MAX;
+    /* One large piece at the beginning does not decide that the next chunk is too large to keep. */
+    while (size < need && 2 * size <= CHUNK_KEEP_MAX)
+        size *= 2;
     if (size < need)
         size = need;
     chunk = chunk_new(size);
