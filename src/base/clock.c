@@ -46,7 +46,8 @@ clockid_t clock_lease_id(void)
     return lease_clock;
 }
 
-/* Again until nothing came between the two: a pause there would look like a clock that was set. */
+/* Repeats until no time passes between the two readings: a pause there would look as if somebody
+ * had set the clock. */
 int64_t clock_wall_ahead_ms(void)
 {
     int64_t before_us, wall_ms;
@@ -58,18 +59,18 @@ int64_t clock_wall_ahead_ms(void)
     return wall_ms - before_us / 1000;
 }
 
-/* `count` decimal digits of `value`; returns what is behind them. */
-static char *put_digits(char *to, int64_t value, int count, char behind)
+/* Writes `count` decimal digits of `value`, then `after`; returns the end. */
+static char *put_digits(char *to, int64_t value, int count, char after)
 {
     for (int i = count; i > 0; i--, value /= 10)
         to[i - 1] = (char)('0' + value % 10);
     assert(value == 0);
-    to[count] = behind;
+    to[count] = after;
     return to + count + 1;
 }
 
-/* Years start in March here, so that the leap day is a year's last; eras of 400 years all have the
- * same days. */
+/* Years start in March here, so that the leap day is the last day of the year; every era of 400
+ * years has the same number of days. */
 void clock_iso(int64_t wall_ms, char text[CLOCK_ISO_BYTES])
 {
     int64_t day = wall_ms / 86400000 + 719468; /* since 0000-03-01 */

@@ -9,14 +9,14 @@
 int64_t clock_wall_ms(void); /* since 1970, for records that people read */
 int64_t clock_mono_ms(void); /* for intervals; never jumps */
 int64_t clock_mono_us(void);
-/* For leases: likewise, but the time a machine slept counts, unless who judges them sleeps as well.
- */
+/* For leases: the same, but includes time the machine spent suspended, unless the store that judges
+ * the leases is suspended with it. */
 int64_t clock_lease_ms(void);
-void clock_leases_sleep(void); /* once, before anybody asks: they do */
+void clock_leases_sleep(void); /* it is; call once, before the first clock_lease_ms() */
 clockid_t clock_lease_id(void);
 
-/* How far clock_wall_ms() is ahead of clock_mono_ms(): changes only when somebody sets the clock,
- * or the machine slept. */
+/* How far clock_wall_ms() is ahead of clock_mono_ms(): changes only when somebody sets the clock or
+ * the machine was suspended. */
 int64_t clock_wall_ahead_ms(void);
 
 enum { CLOCK_ISO_BYTES = 25 }; /* with the NUL */

@@ -1,6 +1,6 @@
-/* The settings of a program, from sources that come one after the other: presets, the file of
- * --config, environment, flags. What comes later wins; where each value came from is kept for
- * `config show`. One way for every command that has settings. */
+/* The settings of a program, read from presets, the --config file, the environment and flags, in
+ * that order. Later sources win; the source of each value is kept for `config show`. Every command
+ * with settings uses this. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ enum err conf_yaml(struct conf *conf, struct str text, struct problem *why)
     if (err)
         return err;
     err = json_parse(json, conf->arena, &lines.root, why);
-    assert(err == ERR_OK); /* yaml_read keeps to the same limits */
+    assert(err == ERR_OK); /* yaml_read has the same limits */
     if (json_is_null(lines.root))
         return ERR_OK;
     err = schema_read_lines(conf->schema, lines.root, &lines, conf->out, conf->arena, why);
@@ -76,7 +76,7 @@ enum err conf_yaml(struct conf *conf, struct str text, struct problem *why)
     return ERR_OK;
 }
 
-/* Reads up to one byte more than is allowed, so that yaml_read can tell. */
+/* Reads up to one byte more than is allowed, so that yaml_read notices a file that is too long. */
 static bool read_all(int fd, struct buf *text)
 {
     while (text->len <= YAML_BYTES_MAX) {
@@ -110,7 +110,7 @@ enum err conf_file(struct conf *conf, const char *path, struct problem *why)
     return err;
 }
 
-/* A flag or a variable: `shown` is how the person wrote its name. */
+/* A flag or a variable: `shown` is its name as the user wrote it. */
 static enum err set_text(struct conf *conf, const struct field *field, struct str text,
                          enum conf_source source, const char *shown, struct problem *why)
 {
@@ -127,7 +127,7 @@ static enum err set_text(struct conf *conf, const struct field *field, struct st
     return err;
 }
 
-/* SNAKE_CASE or snake-case to the field it means; NULL when that may not be set this way. */
+/* Finds the field for SNAKE_CASE or snake-case; NULL when it may not be set this way. */
 static const struct field *find_shown(const struct conf *conf, struct str shown)
 {
     char name[CONF_NAME_MAX];
@@ -157,7 +157,7 @@ enum err conf_env(struct conf *conf, char *const *vars, struct problem *why)
         const struct field *field;
         enum err err;
 
-        /* An empty variable counts as none: scripts and compose files pass those on. */
+        /* An empty variable counts as unset: scripts and compose files pass those on. */
         if (!str_starts(name, prefix) || value.len == 0 || !str_copy(name, shown, sizeof shown))
             continue;
         field = find_shown(conf, str_of(shown + prefix.len));
@@ -220,25 +220,17 @@ enum err conf_check(const struct conf *conf, struct problem *why)
     return ERR_OK;
 }
 
-/* FIELD_JSON shows the text as it was given; a newline in it can only be between tokens. */
-static void show_on_one_line(const struct field *field, const void *out, struct buf *text)
-{
-    struct jsonw w = jsonw_to(text);
-    size_t start = text->len;
-
-    field_show(field, out, &w);
-    for (size_t i = start; i < text->len; i++)
-        if (text->at[i] == '\n' || text->at[i] == '\r')
-            text->at[i] = ' ';
-}
-
 void conf_show(const struct conf *conf, struct buf *ret_text)
 {
     for (size_t i = 0; i < conf->schema->count; i++) {
         const struct field *field = &conf->schema->fields[i];
+        struct jsonw w = jsonw_to(ret_text);
+        size_t start;
 
         buf_fmt(ret_text, "%s: ", field->name);
-        show_on_one_line(field, conf->out, ret_text);
+        start = ret_text->len;
+        field_show(field, conf->out, &w);
+        json_one_line(ret_text->at + start, ret_text->len - start); /* FIELD_JSON is as given */
         buf_fmt(ret_text, "  # %s", source_names[conf->sources[i]]);
         if (conf->lines[i] > 0)
             buf_fmt(ret_text, ", line %d", conf->lines[i]);
@@ -284,7 +276,7 @@ void conf_keep(struct conf *conf, const struct conf *old, struct buf *ret_change
 
 enum { NAME_MAX_BYTES = 64 };
 
-/* --config is looked for first: flags win over the file it names. */
+/* Looks for --config before the other flags are read: they override the file it names. */
 const char *conf_path(int argc, char **argv)
 {
     for (int i = 0; i < argc; i++) {

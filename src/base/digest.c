@@ -44,7 +44,7 @@ void digest_hmac_sha256_hex(struct str key, struct str first, struct str second,
     buf_str(&text, second);
     if (!HMAC(EVP_sha256(), key.at, (int)key.len, (const unsigned char *)text.at, text.len, raw,
               &len))
-        abort(); /* for want of memory */
+        abort(); /* out of memory */
     assert(len == DIGEST_HEX / 2);
     to_hex(raw, out);
     buf_free(&text);
@@ -107,7 +107,7 @@ static uint32_t crc_by_table(uint32_t crc, struct str bytes)
 }
 
 #if defined(__x86_64__)
-/* The processor has an instruction for it. */
+/* Uses the processor's CRC-32C instruction. */
 __attribute__((target("sse4.2"))) static uint32_t crc_by_chip(uint32_t crc, struct str bytes)
 {
     uint64_t wide = crc;

@@ -64,10 +64,10 @@ enum err { ERR_OK = 0, ERR_ROWS(ERR_ENUM_ROW) ERR_COUNT };
 const char *err_name(enum err err);               /* the wire name; "OK" for ERR_OK */
 const char *err_title(enum err err);              /* one plain sentence */
 int err_http(enum err err);                       /* HTTP status; 200 for ERR_OK */
-int err_exit(enum err err);                       /* what the CLI exits with */
+int err_exit(enum err err);                       /* exit code of the CLI */
 enum err err_by_name(const char *wire, int http); /* ERR_INTERNAL when unknown */
 
-/* What went wrong, for a person: which error, which field, and one sentence. */
+/* What went wrong, for people: which error, which field, and one sentence. */
 struct problem {
     enum err err;
     int line;         /* of a file, 0 when it is not about a file */

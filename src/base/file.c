@@ -16,13 +16,13 @@ static enum err failed(struct problem *why, const char *what, const char *path)
     return problem_set(why, err, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }
 
-/* As much as it has, or one byte more than `max`; < 0: it cannot be read. What it told of its size
- * is only where to begin: it may grow, and files of the kernel tell nothing. */
+/* Reads the whole file, but at most one byte more than `max`; returns < 0 when it cannot be read.
+ * The size from fstat is only a first guess: the file may grow, and kernel files report 0. */
 static ssize_t read_all(int fd, size_t max, struct arena *arena, char **ret_text)
 {
     struct stat stat;
-    size_t told = fstat(fd, &stat) == 0 && stat.st_size > 0 ? (size_t)stat.st_size : 4095;
-    size_t cap = (told < max ? told : max) + 1;
+    size_t guess = fstat(fd, &stat) == 0 && stat.st_size > 0 ? (size_t)stat.st_size : 4095;
+    size_t cap = (guess < max ? guess : max) + 1;
     char *text = arena_raw(arena, cap);
     size_t len = 0;
     ssize_t got;
@@ -81,7 +81,7 @@ static bool write_all(int fd, struct str text)
     return true;
 }
 
-/* The entry of a new file is durable when its directory is. */
+/* A new file's directory entry is durable only once the directory itself is synced. */
 static bool sync_dir(const char *path)
 {
     struct str dir = str_of(path);

@@ -1,21 +1,21 @@
-/* Small whole files: read within a bound, replaced so that a crash leaves the old or the new one.
- */
+/* Small whole files: read up to a size limit, and replaced so that a crash leaves the old file or
+ * the new one. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Into the arena. ERR_NOT_FOUND: there is none; ERR_TOO_LARGE: more than `max` bytes; ERR_IO. */
+/* Into the arena. ERR_NOT_FOUND: no such file; ERR_TOO_LARGE: more than `max` bytes; ERR_IO. */
 enum err file_read(const char *path, size_t max, struct arena *arena, struct str *ret_text,
                    struct problem *why);
-/* Durable when it returns; the file is readable to its owner alone. ERR_IO: the old one is. */
+/* Durable on return, and readable only by the owner. ERR_IO: the old file is still in place. */
 enum err file_replace(const char *path, struct str text, struct problem *why);
 
 /* May everybody on this machine read it? For files that hold secrets. */
 bool file_is_public(const char *path);
 
-/* What tells whether a file is another than before. Zeroed: there is none. */
+/* Changes when the file is changed or replaced. Zeroed: there is no file. */
 struct file_stamp {
     uint64_t device, inode, size;
     int64_t changed_ns;

@@ -1,4 +1,4 @@
-/* The usual array heap; each node knows its position, so any of them can move or leave. */
+/* The usual array heap; each node knows its position, so any node can be moved or removed. */
 #include "base/heap.h"
 
 #include <assert.h>
@@ -64,7 +64,8 @@ void heap_move(struct heap *heap, struct heap_node *node, int64_t key)
     sift(heap, node, node->at - 1);
 }
 
-/* The lower half are heaps of one; from there each is put on top of two that are in order. */
+/* The lower half are heaps of one node; going up from there, each node is sifted into the two
+ * ordered heaps below it. */
 void heap_reorder(struct heap *heap)
 {
     for (size_t at = heap->count / 2; at-- > 0;)
@@ -90,8 +91,8 @@ struct heap_node *heap_top(const struct heap *heap)
     return heap->count ? heap->nodes[0] : NULL;
 }
 
-/* A node comes after its parent. So the next one is always among the children of those already
- * found, and a second heap of these finds it. */
+/* A node comes after its parent, so the next one is always a child of a node already found; a
+ * second heap, of those children, finds it. */
 size_t heap_first(const struct heap *heap, size_t max, struct heap_node **ret_nodes)
 {
     size_t count = max < heap->count ? max : heap->count;

@@ -1,5 +1,5 @@
-/* A stack that any thread pushes to and only its owner empties, all of it at once: with no single
- * pop there is no ABA problem, and the owner turns the batch around to get the order of posting. */
+/* A stack that any thread pushes to and only its owner empties, all at once: without single pops
+ * there is no ABA problem, and the owner reverses the batch to get the order of posting. */
 #include "base/inbox.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* Reading JSON. One pass with a stack of open levels makes tokens; when an object closes, its keys
- * are checked for duplicates. Values are read out of the tokens when they are asked for. */
+ * are checked for duplicates. Values are decoded from the tokens only when a caller needs them. */
 #include "base/json.h"
 
 #include <assert.h>
@@ -82,7 +82,7 @@ static size_t put_utf8(char *to, unsigned code)
     return 4;
 }
 
-/* Reads the escape at *at, which json_parse found right, and moves behind it; returns how many
+/* Decodes the escape at *at, which json_parse has validated, and moves past it; returns how many
  * bytes it wrote: at most 4, and never more than the escape is long. */
 static size_t unescape(const char **at, char *to)
 {
@@ -223,7 +223,7 @@ static struct decimal read_decimal(const struct json *value)
 
 static bool decimal_int(const struct decimal *num, int64_t *ret)
 {
-    int64_t sum = 0; /* counted below zero, where INT64_MIN fits as well */
+    int64_t sum = 0; /* summed as a negative number, so that INT64_MIN fits */
 
     if (num->len == 0) {
         *ret = 0;
@@ -304,7 +304,7 @@ const char *json_type_name(enum json_type type)
 
 /* --- text to tokens --- */
 
-enum { KEYS_FEW = 16 }; /* up to here comparing each with each is cheaper than hashing */
+enum { KEYS_FEW = 16 }; /* up to here comparing every pair is cheaper than hashing */
 
 struct parse {
     const char *start;
@@ -361,7 +361,7 @@ static int hex_value(char c)
     return -1;
 }
 
-/* The four digits of a \u escape; -1 when they are not there. */
+/* The four digits of a \u escape; -1 when they are missing. */
 static int read_hex4(const char *at, const char *end)
 {
     int value = 0;
@@ -378,7 +378,7 @@ static int read_hex4(const char *at, const char *end)
     return value;
 }
 
-/* p->at rests on the backslash. */
+/* p->at is at the backslash. */
 static bool skip_escape(struct parse *p)
 {
     char c = p->end - p->at >= 2 ? p->at[1] : '\0';
@@ -414,7 +414,7 @@ static const bool special[256] = {
 
 #define EACH_BYTE(value) (0x0101010101010101u * (value))
 
-/* The top bit of the first byte that is special, and perhaps of some behind it; 0 when none is.
+/* Sets the top bit of the first special byte, and perhaps of later ones; 0 when none is special.
  * x - 1 borrows into the top bit just when x is 0, and likewise for bytes below 0x20. */
 static uint64_t special_bits(uint64_t word)
 {
@@ -425,7 +425,7 @@ static uint64_t special_bits(uint64_t word)
     return (hit | word) & EACH_BYTE(0x80);
 }
 
-/* The first special byte from `at` on, eight at a time while there are eight. */
+/* Finds the first special byte from `at` on, eight bytes at a time while there are eight. */
 static const char *skip_plain(const char *at, const char *end)
 {
     while (end - at >= 8) {
@@ -463,7 +463,7 @@ static bool skip_special(struct parse *p, struct json *token)
     return true;
 }
 
-/* p->at is behind the opening quote; leaves it behind the closing one. */
+/* p->at is just after the opening quote and ends up just after the closing one. */
 static bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);
@@ -489,7 +489,7 @@ static const char *skip_digits(const char *at, const char *end)
     return at;
 }
 
-/* Behind the number that starts at `at`; NULL when there is none. */
+/* The end of the number that starts at `at`; NULL when there is none. */
 static const char *skip_number(const char *at, const char *end)
 {
     const char *digits;
@@ -630,7 +630,7 @@ static bool check_keys(struct parse *p, const struct json *obj)
     return fail(p, "a key that the object does not have yet");
 }
 
-/* Behind an opening bracket; says through `ret_empty` whether it is closed at once. */
+/* After an opening bracket; `ret_empty` is set when the closing one follows at once. */
 static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
 {
     uint32_t index = p->count;
@@ -681,7 +681,7 @@ static bool read_value(struct parse *p, bool *ret_whole)
     }
 }
 
-/* Behind a value: closes levels until another value is due, or none is open any more. */
+/* After a value: closes levels until another value is due or no level is open. */
 static bool read_tail(struct parse *p)
 {
     while (p->depth > 0) {
@@ -724,7 +724,7 @@ static bool read_text(struct parse *p)
 static enum err parse_text(struct str text, uint32_t depth_max, struct arena *arena,
                            const struct json **ret_root, struct problem *why)
 {
-    struct parse p; /* not zeroed as a whole: `open` is large and needs none */
+    struct parse p; /* not zeroed as a whole: `open` is large and does not need it */
 
     if (text.len > UINT32_MAX / 2)
         return problem_set(why, ERR_TOO_LARGE, "", "The JSON text is longer than 2 GiB.");

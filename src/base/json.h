@@ -1,7 +1,7 @@
 /* Strict JSON (RFC 8259). Reading makes an array of tokens over the text: no allocation per value,
- * no recursion. The token array comes from an arena; strings stay where they are until asked for.
+ * no recursion. The token array comes from an arena; strings are decoded only on request.
  * Refused: depth over JSON_DEPTH_MAX, duplicate keys, bad UTF-8, lone surrogates, raw control
- * characters, leading zeros, NaN, anything behind the value. Numbers keep their text. */
+ * characters, leading zeros, NaN, anything after the value. Numbers keep their text. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -9,8 +9,8 @@
 #include "base/mem.h"
 
 enum {
-    JSON_DEPTH_BODY = 32, /* of what somebody sends */
-    JSON_DEPTH_MAX = 40,  /* who is shown that gets it with a few levels around it */
+    JSON_DEPTH_BODY = 32, /* of a request body */
+    JSON_DEPTH_MAX = 40,  /* answers show a body with a few levels around it */
 };
 
 enum json_type { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUM, JSON_STR, JSON_ARR, JSON_OBJ };
@@ -27,7 +27,7 @@ struct json {
 /* `why` gets the byte offset and what was expected. The tokens point into `text`. */
 enum err json_parse(struct str text, struct arena *arena, const struct json **ret_root,
                     struct problem *why);
-/* The same for what may become a part of something else: JSON_DEPTH_BODY levels. */
+/* The same for a text that may become part of a larger one: JSON_DEPTH_BODY levels. */
 enum err json_parse_body(struct str text, struct arena *arena, const struct json **ret_root,
                          struct problem *why);
 
@@ -41,8 +41,7 @@ const struct json *json_get(const struct json *obj, const char *name); /* NULL w
 enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
 bool json_is_null(const struct json *value);        /* absent or null */
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
-/* JSON becomes a part of one line: a line end in it can only be between two tokens, and is made
- * a space. */
+/* Puts JSON on one line: a line break in it can only be between two tokens, and becomes a space. */
 void json_one_line(char *text, size_t len);
 struct str json_str(const struct json *value,
                     struct arena *arena); /* unescaped (copied only if it must be) */
@@ -59,7 +58,7 @@ bool json_is_number(struct str text);            /* the whole text is one JSON n
 struct jsonw {
     struct buf *buf;
     uint8_t depth;
-    bool keyed;    /* a key is there, its value is due */
+    bool keyed;    /* a key was written, its value is due */
     uint64_t some; /* bit d: level d has an element already */
     uint64_t objs; /* bit d: level d is an object */
 };

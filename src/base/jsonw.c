@@ -22,7 +22,7 @@ static uint64_t level_bit(const struct jsonw *w)
     return (uint64_t)1 << w->depth;
 }
 
-/* Before a value: the comma of an array, or the end of waiting behind a key. */
+/* Before a value: writes the comma of an array, or notes that the key has its value. */
 static void start_value(struct jsonw *w)
 {
     uint64_t bit = level_bit(w);
@@ -117,8 +117,8 @@ void jsonw_key_str(struct jsonw *w, struct str name)
     buf_char(w->buf, ':');
 }
 
-/* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that is behind
- * the backslash. */
+/* 0: as it is; 'u': \u00XX; 'x': the start of a UTF-8 sequence; else the letter that follows the
+ * backslash. */
 static const char escapes[256] = {
     [0 ... 7] = 'u', ['\b'] = 'b',  ['\t'] = 't', ['\n'] = 'n',
     [0x0b] = 'u',    ['\f'] = 'f',  ['\r'] = 'r', [0x0e ... 0x1f] = 'u',
@@ -178,10 +178,10 @@ static bool reads_back(const char *text, double value)
     return strtod(text, NULL) == value;
 }
 
-/* Fifteen digits tell all decimals of that length apart, so if they read back the same they are,
- * with their trailing zeros gone, the shortest; below DBL_MIN doubles are sparser than that. Above
- * a power of two the gap is twice the one below: there the next decimal away from zero may do with
- * sixteen digits although it is not the nearest. */
+/* Doubles distinguish all decimals of fifteen digits, so a text of fifteen that reads back the same
+ * is the shortest once its trailing zeros are cut; below DBL_MIN doubles are sparser than that.
+ * Just above a power of two the gap is twice the one below it: there the next decimal away from
+ * zero may need only sixteen digits although it is not the nearest. */
 static void format_double(char *text, size_t size, double value)
 {
     int digits = fabs(value) < DBL_MIN ? 1 : DBL_DIG;
@@ -221,7 +221,7 @@ void jsonw_double(struct jsonw *w, double value)
     char text[40];
 
     start_value(w);
-    if (!isfinite(value)) { /* JSON has no word for it */
+    if (!isfinite(value)) { /* JSON cannot express it */
         buf_str(w->buf, STR("null"));
         return;
     }

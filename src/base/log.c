@@ -1,6 +1,6 @@
 /* A line is built on the stack and leaves in one write, so lines of different threads never mix and
- * no lock is needed. A line is at most PIPE_BUF long: what a pipe takes in one piece. Who reads the
- * log may stop reading: then lines are lost, and counted, but nobody waits. */
+ * no lock is needed. A line is at most PIPE_BUF long, which a pipe takes in one piece. When the
+ * reader of the log stops reading, lines are dropped and counted, but no thread blocks. */
 #include "base/log.h"
 
 #include <assert.h>
@@ -18,12 +18,11 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The last LOG_RECENT lines are kept in memory from now on; before the threads start. */
-enum { LOG_RECENT = 1000 };
+enum { LOG_RECENT = 1000 }; /* lines kept in memory, for log_recent() */
 
 enum {
     LINE_MAX_BYTES = PIPE_BUF,
-    VALUE_MAX_BYTES = 1024, /* of one value as it is given; the rest becomes "..." */
+    VALUE_MAX_BYTES = 1024, /* of one value before escaping; the rest becomes "..." */
     TAIL_BYTES = 32,        /* kept free for the mark of a cut line, a brace and the newline */
 };
 
@@ -38,10 +37,10 @@ static const char *const level_names[] = {
 static _Atomic int least_level = LOG_INFO;
 static _Atomic int line_format = LOG_LOGFMT;
 static _Atomic int line_fd = STDERR_FILENO;
-static _Atomic bool line_socket;   /* it is one: systemd's journal */
+static _Atomic bool line_socket;   /* the log is a socket: systemd's journal */
 static _Atomic int64_t lost_lines; /* since a line last got through */
 
-/* Lines by their number; each slot is exchanged as a whole, so nobody waits. */
+/* Lines by number; each slot is swapped atomically, so no thread waits. */
 static _Atomic(char *) recent[LOG_RECENT];
 static _Atomic uint64_t recent_count;
 static bool keeps;
@@ -50,11 +49,11 @@ struct line {
     char at[LINE_MAX_BYTES];
     size_t len;
     bool cut;  /* something did not fit; nothing more is added */
-    bool json; /* for the whole line, whatever a reload says meanwhile */
+    bool json; /* fixed for the whole line, even if a reload changes the format meanwhile */
 };
 
-/* Whether a write to standard error waits is a matter of all who share it. A pipe can be opened
- * once more, for us alone. */
+/* O_NONBLOCK on standard error would affect every process that shares it. A pipe can be reopened,
+ * which gives this process a description of its own. */
 static int own_stderr(void)
 {
     static int own = -1;
@@ -96,7 +95,8 @@ enum err log_open(const char *path, struct problem *why)
         line_fd = fd;
         return ERR_OK;
     }
-    /* The number stays, so that a thread that is just writing hits the old file or the new one. */
+    /* The descriptor number stays: a thread that is just writing reaches the old file or the new.
+     */
     bool swapped = dup3(fd, now, O_CLOEXEC) == now;
     assert(swapped);
     (void)swapped;
@@ -139,16 +139,8 @@ static void put_num(struct line *line, int64_t value)
     put(line, digits + at, sizeof digits - at);
 }
 
-static void put_time(struct line *line)
-{
-    char text[CLOCK_ISO_BYTES];
-
-    clock_iso(clock_wall_ms(), text);
-    put_c(line, text);
-}
-
-/* One character, escaped as JSON does; a control character must reach no terminal, a newline start
- * no line. Returns how many bytes of `text` it took. */
+/* One character, escaped as in JSON: no control character may reach a terminal, and no newline may
+ * start a line. Returns how many bytes of `text` it used. */
 static size_t put_escaped(struct line *line, struct str text)
 {
     static const char hex[] = "0123456789abcdef";
@@ -190,7 +182,7 @@ static void put_quoted(struct line *line, struct str text)
     put(line, "\"", 1);
 }
 
-/* May the value be in logfmt without quotes? */
+/* Can the value go into logfmt without quotes? */
 static bool is_bare(struct str text)
 {
     if (text.len == 0 || text.len > VALUE_MAX_BYTES || !str_is_text(text))
@@ -237,25 +229,19 @@ static bool send_line(const struct line *line)
     return written >= 0;
 }
 
-static void remember(const struct line *line)
-{
-    uint64_t number = atomic_fetch_add(&recent_count, 1);
-    char *copy = strndup(line->at, line->len);
-
-    free(atomic_exchange(&recent[number % LOG_RECENT], copy));
-}
-
 static void build(struct line *line, enum log_level level, const char *event,
                   const struct log_kv *kvs)
 {
     bool json = line_format == LOG_JSON;
+    char now[CLOCK_ISO_BYTES];
     const char *tail;
 
+    clock_iso(clock_wall_ms(), now);
     line->len = 0;
     line->cut = false;
     line->json = json;
     put_c(line, json ? "{\"ts\":\"" : "ts=");
-    put_time(line);
+    put_c(line, now);
     put_c(line, json ? "\"" : "");
     put_pair(line, "level", &KC("level", level_names[level]));
     put_pair(line, "event", &KC("event", event));
@@ -280,8 +266,11 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     assert(level <= LOG_ERROR && event && kvs);
     build(&line, level, event, kvs);
     sent = send_line(&line);
-    if (keeps)
-        remember(&line);
+    if (keeps) {
+        uint64_t number = atomic_fetch_add(&recent_count, 1);
+
+        free(atomic_exchange(&recent[number % LOG_RECENT], strndup(line.at, line.len)));
+    }
     lost = sent ? atomic_exchange(&lost_lines, 0) : 1;
     if (sent && lost) {
         build(&line, LOG_WARN, "log.lost",
@@ -297,8 +286,8 @@ void log_keep(void)
     keeps = true;
 }
 
-/* A line is taken out while it is copied. If a newer one came into its place meanwhile, that one
- * stays. */
+/* A line is taken out of its slot while it is copied. If a newer line gets into the slot meanwhile,
+ * the newer one stays. */
 void log_recent(struct buf *ret_lines)
 {
     uint64_t count = recent_count;

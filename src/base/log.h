@@ -1,6 +1,6 @@
 /* One event a line, logfmt or JSON, on stderr: `event=job.retry job_id=j41 node_id=n7
- * attempt_id=2`. Whoever decides logs, once; base, io, model and store return errors instead. Any
- * thread. */
+ * attempt_id=2`. The code that makes a decision logs it, once; base, io, model and store return
+ * errors instead. Any thread. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -23,10 +23,10 @@ struct log_kv {
 
 void log_setup(enum log_level least, enum log_format format, int fd); /* before the threads start */
 void log_tune(enum log_level least, enum log_format format);          /* any time */
-/* Lines go to the end of this file from now on. Again with the same path: what was moved away by a
- * log rotation is let go. */
+/* Appends lines to this file from now on. Called again with the same path it reopens the file,
+ * after a log rotation moved the old one away. */
 enum err log_open(const char *path, struct problem *why);
-void log_keep(void);
+void log_keep(void); /* keeps the last lines in memory; call before the threads start */
 void log_recent(struct buf *ret_lines); /* oldest first, each with its newline */
 bool log_on(enum log_level level);
 void log_write(enum log_level level, const char *event, const struct log_kv *kvs);

@@ -1,5 +1,5 @@
-/* Linear probing with backward-shift deletion: no tombstones, so a map that sees much coming and
- * going never slows down. At most three quarters of the slots are used. */
+/* Linear probing with backward-shift deletion: no tombstones, so a map with many insertions and
+ * deletions never slows down. At most three quarters of the slots are used. */
 #include "base/map.h"
 
 #include <assert.h>
@@ -66,8 +66,8 @@ void map_put(struct map *map, struct str key, void *value)
     map->slots[at] = (struct map_slot){.key = key, .hash = hash, .value = value};
 }
 
-/* May the entry whose home is `home` move from `from` back to the hole? Only if its home does not
- * lie behind the hole on the way from the one to the other. */
+/* May the entry whose home is `home` move from `from` back to the hole? Only if its home is not
+ * between the hole and `from`. */
 static bool may_fill(size_t hole, size_t home, size_t from, size_t mask)
 {
     return ((from - home) & mask) >= ((from - hole) & mask);
@@ -204,11 +204,11 @@ void *idmap_next(const struct idmap *map, size_t *at)
     return NULL;
 }
 
-/* Ids are made in the order of time, and used likewise: those that differ in their low bits only
- * share a shard, which is then in the processor's cache. */
+/* Ids are created and used roughly in order of time. Ids that differ only in their low bits share a
+ * shard, which is then likely to be in the processor's cache. */
 static size_t shard_of(uint64_t key)
 {
-    static_assert(IDSHARDS == 1 << 8, "as many as the bits that choose one tell apart");
+    static_assert(IDSHARDS == 1 << 8, "one shard for each value of the bits that select it");
     return mix(key >> IDSHARDS_NEAR_BITS) >> (64 - 8);
 }
 
@@ -233,7 +233,7 @@ void idshards_free(struct idshards *map)
         idmap_free(&map->shards[i]);
 }
 
-/* *at: the slot, times the number of shards, and the shard. */
+/* *at is slot * IDSHARDS + shard. */
 void *idshards_next(const struct idshards *map, size_t *at)
 {
     for (size_t shard = *at % IDSHARDS, slot = *at / IDSHARDS; shard < IDSHARDS;

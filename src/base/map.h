@@ -20,9 +20,10 @@ struct map {
 void *map_get(const struct map *map, struct str key);
 void *map_get_hashed(const struct map *map, struct str key, uint64_t hash);
 void map_put(struct map *map, struct str key, void *value); /* replaces key and value */
-void *map_del(struct map *map, struct str key);             /* what it held, or NULL */
+void *map_del(struct map *map, struct str key);             /* the old value, or NULL */
 void map_free(struct map *map);
-/* `for (size_t i = 0; (v = map_next(&m, &i));)` in no order; the map must not change meanwhile. */
+/* `for (size_t i = 0; (v = map_next(&m, &i));)` in no particular order; the map must not change
+ * meanwhile. */
 void *map_next(const struct map *map, size_t *at);
 
 struct idmap_slot {
@@ -42,8 +43,8 @@ void *idmap_del(struct idmap *map, uint64_t key);
 void idmap_free(struct idmap *map);
 void *idmap_next(const struct idmap *map, size_t *at);
 
-/* The same in shards, for very many: it never grows as a whole, so that no call takes long, and one
- * shard at a time can be walked while the others change. A key stays in its shard. */
+/* An idmap in shards, for very many entries: it never grows as a whole, so no call takes long, and
+ * one shard at a time can be walked while the others change. A key stays in its shard. */
 enum { IDSHARDS = 256, IDSHARDS_NEAR_BITS = 26 };
 
 struct idshards {

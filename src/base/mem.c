@@ -49,9 +49,9 @@ void *mem_aligned(size_t align, size_t size)
 
 /* --- arenas --- */
 
-/* Chunks that double in size, filled from the front. Under the address sanitiser whatever is not
- * handed out is poisoned, with a gap behind each piece, so that an overrun or a use after
- * arena_reset is caught as if it were malloc's. */
+/* Chunks that double in size, filled from the front. Under the address sanitiser all memory that is
+ * not handed out is poisoned, with a gap after each piece, so that an overrun or a use after
+ * arena_reset is caught as it would be with malloc. */
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -72,7 +72,7 @@ enum {
     ARENA_ALIGN = 16,
     CHUNK_MIN = 4096,
     CHUNK_MAX = 256 * 1024,
-    CHUNK_KEEP_MAX = 16 * 1024, /* what an idle connection may hold on to */
+    CHUNK_KEEP_MAX = 16 * 1024, /* kept by an idle connection at most */
 };
 
 struct arena_chunk {
@@ -140,7 +140,7 @@ void *arena_alloc(struct arena *arena, size_t size)
     return memset(arena_raw(arena, size), 0, size);
 }
 
-/* The newest chunk holds one piece only: grows both, so that no copy of the piece stays behind. */
+/* The newest chunk holds only this piece: grows both, so that no old copy of it is left over. */
 static void *grow_chunk(struct arena *arena, size_t size)
 {
     struct arena_chunk *chunk = arena->chunk;

@@ -1,8 +1,8 @@
 /* Memory of three kinds: the heap, arenas (many small pieces with the life of one request, freed in
- * one call) and slabs (things of one size that come and go all the time).
+ * one call) and slabs (objects of one size that come and go all the time).
  *
- * Memory is always there: a process that cannot have it says so and aborts, because no caller could
- * do better and a check at every call would never be tested. */
+ * No allocation fails: a process that runs out of memory says so and aborts, because no caller
+ * could do better and a check at every call would never be tested. */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
 
@@ -43,19 +43,19 @@ void arena_free(struct arena *arena);
 #define arena_new(arena, type)          ((type *)arena_alloc((arena), sizeof(type)))
 #define arena_array(arena, type, count) ((type *)arena_alloc((arena), sizeof(type) * (count)))
 
-/* Things of one size, made and freed all the time by one thread: they come from blocks and go back
- * to a free list, so that neither the allocator nor the kernel is asked for each of them. The
- * blocks are kept until the end: memory stays at its highest mark. */
+/* Objects of one size, allocated and freed all the time by one thread: they come from blocks and go
+ * back to a free list, so that most need neither the allocator nor the kernel. The blocks are kept
+ * until slab_free(): memory stays at its high-water mark. */
 
 struct slab {
-    size_t size; /* of a thing; set by the owner before the first use */
+    size_t size; /* of an object; set by the owner before the first use */
     struct slab_free *free;
     struct slab_block *blocks;
-    size_t used; /* things that are out */
+    size_t used; /* objects handed out */
 };
 
 void *slab_new(struct slab *slab); /* zeroed */
 void slab_drop(struct slab *slab, void *thing);
-void slab_free(struct slab *slab); /* all of it, also what is still out */
+void slab_free(struct slab *slab); /* everything, including objects still handed out */
 
 #endif

@@ -1,4 +1,4 @@
-/* Each counting thread has a shard of its own and alone writes to it, with plain relaxed stores; a
+/* Each counting thread has its own shard and is the only one to write to it, with relaxed stores; a
  * scrape reads all shards and adds them up. Gauges, and the counts of threads without a shard, are
  * in one shared shard that is written with atomic additions. */
 #include "base/metrics.h"
@@ -29,7 +29,7 @@ enum { HISTOGRAMS = 0 METRIC_ROWS(METRIC_IS_HISTOGRAM) };
 
 #define METRIC_CHECK_ROW(id, kind, text, labels, about)                                            \
     _Static_assert(((kind) == HISTOGRAM) == ((int)(id) < (int)HISTOGRAMS),                         \
-                   "histograms stand before the others: " #id);
+                   "histograms come before the others: " #id);
 METRIC_ROWS(METRIC_CHECK_ROW)
 
 static const char *const type_names[] = {[COUNTER] = "counter",
@@ -62,8 +62,9 @@ struct hist {
     _Atomic int64_t sum_us;
 };
 
-/* The cells of a metric: without a label the first one counts, with labels each one has a name and
- * the last is "other". Of a histogram they only have the names; it counts beside them. */
+/* The cells of a metric: without labels only the first is used; with labels each cell has a name
+ * and the last is "other". For a histogram the cells hold only the names; its counts are separate.
+ */
 struct shard {
     struct shard *next;
     struct cell cells[METRIC_COUNT][METRIC_LABELS_MAX + 1];
@@ -90,7 +91,8 @@ void metrics_thread(void)
     own = shard;
 }
 
-/* Only the owner writes to its shard, so that a load and a store do; the shared one needs more. */
+/* Only its owner writes to a shard, so a load and a store are enough; the shared one needs an
+ * atomic addition. */
 static void bump(_Atomic int64_t *value, int64_t n, bool is_own)
 {
     if (is_own)
@@ -105,7 +107,7 @@ static bool same_label(const char *a, const char *b)
     return a == b || strcmp(a, b) == 0;
 }
 
-/* The cell of a label: literals mostly come from one place, so the address is tried first. */
+/* The cell of a label: most labels are literals from one place, so addresses are compared first. */
 static struct cell *find_cell(struct cell *cells, const char *label)
 {
     for (int i = 0; i < METRIC_LABELS_MAX; i++) {
@@ -122,7 +124,7 @@ static struct cell *find_cell(struct cell *cells, const char *label)
         if (!name && atomic_compare_exchange_strong_explicit(
                          &cells[i].label, &name, label, memory_order_acq_rel, memory_order_acquire))
             return &cells[i];
-        if (same_label(name, label)) /* perhaps another thread was faster with the same one */
+        if (same_label(name, label)) /* another thread may have just added the same label */
             return &cells[i];
     }
     return &cells[METRIC_LABELS_MAX];
@@ -196,7 +198,7 @@ static void observe(struct shard *shard, struct hist *hist, int64_t us)
     size_t bucket = 0;
 
     if (us < 0)
-        us = 0; /* two clocks, or a test's */
+        us = 0; /* the two times came from different clocks, or from a test */
     while (bucket < COUNT_OF(buckets) && us > buckets[bucket].us)
         bucket++;
     bump(&hist->counts[bucket], 1, shard == own);
@@ -226,7 +228,7 @@ void metric_declare(enum metric metric, const char *label)
     find_cell(shard_for(metric)->cells[metric], label);
 }
 
-/* What all shards together say about one metric. */
+/* One metric, summed over all shards. */
 struct total {
     struct {
         const char *label;
@@ -255,13 +257,6 @@ static int place_of(struct total *total, const char *label)
     return i;
 }
 
-static void add_hist(struct total *total, int place, struct hist *hist)
-{
-    for (int i = 0; i < BUCKETS; i++)
-        total->cells[place].hist[i] += atomic_load_explicit(&hist->counts[i], memory_order_relaxed);
-    total->cells[place].sum_us += atomic_load_explicit(&hist->sum_us, memory_order_relaxed);
-}
-
 static bool is_counted(struct shard *shard, enum metric metric, int cell)
 {
     if (atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed))
@@ -287,8 +282,14 @@ static void add_cell(struct total *total, struct shard *shard, enum metric metri
     }
     total->cells[place].value +=
         atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed);
-    if (metric < (enum metric)HISTOGRAMS)
-        add_hist(total, place, &shard->hists[metric][cell]);
+    if (metric < (enum metric)HISTOGRAMS) {
+        struct hist *hist = &shard->hists[metric][cell];
+
+        for (int i = 0; i < BUCKETS; i++)
+            total->cells[place].hist[i] +=
+                atomic_load_explicit(&hist->counts[i], memory_order_relaxed);
+        total->cells[place].sum_us += atomic_load_explicit(&hist->sum_us, memory_order_relaxed);
+    }
 }
 
 static int by_label(const void *a, const void *b)
@@ -347,7 +348,7 @@ void metric_buckets(enum metric metric, int64_t ret_counts[METRIC_BUCKETS])
             ret_counts[k] += total.cells[i].hist[k];
 }
 
-/* Within a bucket everything is taken to lie evenly; the last one has no end and tells its start.
+/* Assumes an even distribution within a bucket; the last bucket has no end, so its start is used.
  */
 int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t now[METRIC_BUCKETS],
                            int share_pm)
@@ -383,7 +384,7 @@ static void put_value(struct buf *text, struct str value)
     }
 }
 
-/* layer="l1",result="hit"; the last name takes what is left. */
+/* layer="l1",result="hit"; the last name takes the rest of the values. */
 static void put_pairs(struct buf *text, const char *label_names, const char *label_values)
 {
     struct str names = str_of(label_names);
@@ -397,13 +398,6 @@ static void put_pairs(struct buf *text, const char *label_names, const char *lab
         put_value(text, names.len > 0 ? str_cut(&values, ',') : values);
         buf_str(text, names.len > 0 ? STR("\",") : STR("\""));
     }
-}
-
-static void metrics_labels(struct buf *text, const char *names, const char *values)
-{
-    buf_char(text, '{');
-    put_pairs(text, names, values);
-    buf_char(text, '}');
 }
 
 void metrics_head(struct buf *text, const char *name, const char *type, const char *help)
@@ -486,7 +480,7 @@ void metrics_render_part(struct buf *text, enum metric metric,
 void metrics_render_version(struct buf *text, const char *version)
 {
     metrics_head(text, "berth_build_info", "gauge", "The version that runs");
-    buf_str(text, STR("berth_build_info"));
-    metrics_labels(text, "version", version);
-    buf_str(text, STR(" 1\n"));
+    buf_str(text, STR("berth_build_info{"));
+    put_pairs(text, "version", version);
+    buf_str(text, STR("} 1\n"));
 }

@@ -1,14 +1,14 @@
-/* Counters, gauges and histograms in Prometheus text. One table; each thread counts in memory of
- * its own (no shared cache line on the dispatch path), a scrape adds them up. */
+/* Counters, gauges and histograms in Prometheus text. One table; each thread counts in its own
+ * memory (no shared cache line on the dispatch path), and a scrape adds up all threads. */
 #ifndef BASE_METRICS_H
 #define BASE_METRICS_H
 
 #include "base/str.h"
 
-/* id, type, name, label, help. A label like "layer,result" stands for two, whose values are given
- * in one text as well: "l1,hit" is counted under layer="l1",result="hit". Histograms come first.
- * A GAUGE_MS is set in milliseconds and shown in seconds. A PARTED counter is not for everybody as
- * a whole: who renders the others shows what it may of it. */
+/* id, type, name, label, help. A label like "layer,result" means two labels, whose values are also
+ * given in one text: "l1,hit" is counted under layer="l1",result="hit". Histograms come first. A
+ * GAUGE_MS is set in milliseconds and shown in seconds. A PARTED counter must not be shown to every
+ * caller as a whole: metrics_render() skips it, and metrics_render_part() shows a selection. */
 #define METRIC_ROWS(ROW)                                                                           \
     ROW(METRIC_DISPATCH_SECONDS, HISTOGRAM, "berth_dispatch_seconds", "outcome",                   \
         "Time from the request to its answer, by outcome")                                         \
@@ -101,44 +101,44 @@
 enum metric { METRIC_ROWS(METRIC_ENUM_ROW) METRIC_COUNT };
 #undef METRIC_ENUM_ROW
 
-/* Labels are a fixed, small set per metric, given as texts that live as long as the process (their
- * address is kept); up to METRIC_LABELS_MAX are told apart by content, the rest count as "other".
- */
+/* Labels are a small fixed set per metric, given as texts that live as long as the process (their
+ * address is kept); up to METRIC_LABELS_MAX different texts are counted separately, the rest as
+ * "other". */
 enum { METRIC_LABELS_MAX = 32 };
 
-/* Call once on each thread that counts, if it lives long: its memory is never given back. Threads
- * that do not call it share one slower slot. */
+/* Call once on each long-lived thread that counts: its memory is never freed. Threads that do not
+ * call it share one slower slot. */
 void metrics_thread(void);
 void metric_add(enum metric metric, int64_t n); /* a gauge may be moved by a negative n */
 void metric_add_label(enum metric metric, const char *label, int64_t n);
-/* The same with a text that is copied when it is new: names that people made up. */
+/* The same for a label that users chose: the text is copied when it is new. */
 void metric_add_text(enum metric metric, const char *label, int64_t n);
 void metric_set(enum metric metric, int64_t value);
 void metric_set_label(enum metric metric, const char *label, int64_t value);
 void metric_observe_us(enum metric metric, int64_t us);
 void metric_observe_label_us(enum metric metric, const char *label, int64_t us);
-/* Shows it from now on, as 0 until it is counted: a counter that appears with its first event has
- * no increase that a rule could see. */
+/* Shows the metric as 0 until it is counted: a counter that first appears with its first event
+ * shows no increase to an alerting rule. */
 void metric_declare(enum metric metric, const char *label);
 int64_t metric_value(enum metric metric,
                      const char *label); /* for tests and the report; label NULL = all */
-/* A counter's labels with their values, by label; how many there are. */
+/* A counter's labels with their values, sorted by label; returns how many. */
 struct metric_cell {
     const char *label;
     int64_t value;
 };
 size_t metric_cells(enum metric metric, struct metric_cell ret_cells[METRIC_LABELS_MAX + 1]);
-/* What a histogram has counted so far, over all its labels; and where the given share (in
- * thousandths) of what came between two such readings lies, -1 when nothing came. */
+/* A histogram's counts so far, over all its labels; and the quantile (in thousandths) of the
+ * samples between two such readings, -1 when there were none. */
 enum { METRIC_BUCKETS = 24 };
 void metric_buckets(enum metric metric, int64_t ret_counts[METRIC_BUCKETS]);
 int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t now[METRIC_BUCKETS],
                            int share_pm);
-/* For what others add to the text: the lines before the samples of a metric; a value in quotes. */
+/* For code that adds its own metrics to the text: the lines before the samples; a quoted value. */
 void metrics_head(struct buf *text, const char *name, const char *type, const char *help);
 /* All but the PARTED ones. */
 void metrics_render(struct buf *text);
-/* Of a PARTED one what `shows` says yes to, by the text of its labels. */
+/* The cells of a PARTED metric whose label text `shows` accepts. */
 void metrics_render_part(struct buf *text, enum metric metric,
                          bool (*shows)(const char *label, const void *user), const void *user);
 void metrics_render_version(struct buf *text, const char *version); /* berth_build_info */

@@ -1,5 +1,5 @@
-/* From a JSON object to a C struct by a table of fields, with messages for people. A field has one
- * of a few types: one row each with how it is read, named and shown. */
+/* Reads a JSON object into a C struct by a table of fields, with error messages for people. Each
+ * field type is a row that says how its values are read, described and shown. */
 #include "base/schema.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@
 struct path {
     const struct path *up;
     const char *name;
-    struct str key; /* instead, when no field has it */
+    struct str key; /* used instead when no field has that name */
 };
 
 struct reader {
@@ -22,8 +22,8 @@ struct reader {
     struct problem *why;
 };
 
-static enum err tell(const struct reader *r, const struct json *token, const struct path *path,
-                     struct buf *sentence);
+static enum err set_problem(const struct reader *r, const struct json *token,
+                            const struct path *path, struct buf *sentence);
 static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
                             bool open, const struct json *obj, void *out, const struct path *up);
 
@@ -44,7 +44,7 @@ static bool in_bounds(const struct field *field, int64_t value)
 }
 
 /* " from 0 to 9", " of at least 1" or nothing. */
-static void tell_bounds(const struct field *field, struct buf *text)
+static void describe_bounds(const struct field *field, struct buf *text)
 {
     if (has_bounds(field) && field->max < field->min)
         buf_fmt(text, " of at least %lld", (long long)field->min);
@@ -53,7 +53,7 @@ static void tell_bounds(const struct field *field, struct buf *text)
 }
 
 /* " of 1 to 20 bytes", " of at least 1 bytes" or nothing. */
-static void tell_count(const struct field *field, struct buf *text, const char *what)
+static void describe_count(const struct field *field, struct buf *text, const char *what)
 {
     if (has_bounds(field) && field->max < field->min)
         buf_fmt(text, " of at least %lld %s", (long long)field->min, what);
@@ -61,7 +61,7 @@ static void tell_count(const struct field *field, struct buf *text, const char *
         buf_fmt(text, " of %lld to %lld %s", (long long)field->min, (long long)field->max, what);
 }
 
-static void tell_null(const struct field *field, struct buf *text)
+static void describe_null(const struct field *field, struct buf *text)
 {
     if (field_takes_null(field))
         buf_str(text, STR(", or off"));
@@ -100,7 +100,7 @@ static bool bool_from_text(const struct field *field, struct str text, void *to,
     return true;
 }
 
-static void bool_tell(const struct field *field, struct buf *text)
+static void bool_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("true or false"));
 }
@@ -129,11 +129,11 @@ static bool int_from_text(const struct field *field, struct str text, void *to, 
     return str_int(text, &num) && store_int(field, num, to);
 }
 
-static void int_tell(const struct field *field, struct buf *text)
+static void int_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a whole number"));
-    tell_bounds(field, text);
-    tell_null(field, text);
+    describe_bounds(field, text);
+    describe_null(field, text);
 }
 
 static void int_show(const struct field *field, const void *from, struct jsonw *w)
@@ -167,15 +167,15 @@ static bool ms_from_json(const struct field *field, const struct json *value, vo
     return json_int(value, &ms) && ms >= 0 && store_int(field, ms, to);
 }
 
-static void ms_tell(const struct field *field, struct buf *text)
+static void ms_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a time such as 250ms, 5s or 2m"));
     if (has_bounds(field)) {
         buf_char(text, ',');
-        tell_bounds(field, text);
+        describe_bounds(field, text);
         buf_str(text, STR(" ms"));
     }
-    tell_null(field, text);
+    describe_null(field, text);
 }
 
 static bool str_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
@@ -192,10 +192,10 @@ static bool str_from_json(const struct field *field, const struct json *value, v
     return json_type(value) == JSON_STR && str_from_text(field, json_str(value, arena), to, arena);
 }
 
-static void str_tell(const struct field *field, struct buf *text)
+static void str_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a text"));
-    tell_count(field, text, "bytes");
+    describe_count(field, text, "bytes");
     buf_str(text, STR(" without control characters"));
 }
 
@@ -243,7 +243,7 @@ static bool name_from_json(const struct field *field, const struct json *value, 
     return json_type(value) == JSON_STR && name_from_text(field, json_str(value, arena), to, arena);
 }
 
-static void id_tell(const struct field *field, struct buf *text)
+static void id_describe(const struct field *field, struct buf *text)
 {
     buf_fmt(text, "1 to %zu characters out of A-Z a-z 0-9 . _ : @ - and not start with a dot",
             id_max(field));
@@ -273,7 +273,7 @@ static bool enum_from_json(const struct field *field, const struct json *value, 
     return json_type(value) == JSON_STR && enum_from_text(field, json_str(value, arena), to, arena);
 }
 
-static void enum_tell(const struct field *field, struct buf *text)
+static void enum_describe(const struct field *field, struct buf *text)
 {
     const char *word;
 
@@ -323,18 +323,18 @@ static bool strs_from_text(const struct field *field, struct str text, void *to,
         struct str entry = str_trim(str_cut(&text, ','));
 
         if (entry.len == 0)
-            return false; /* "a,,b": a slip rather than an empty name */
+            return false; /* "a,,b": a typing mistake rather than an empty name */
         list.at[list.count++] = entry;
     }
     *(struct strs *)to = list;
     return true;
 }
 
-static void strs_tell(const struct field *field, struct buf *text)
+static void strs_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a list"));
     if (has_bounds(field))
-        tell_count(field, text, "texts");
+        describe_count(field, text, "texts");
     else
         buf_str(text, STR(" of texts"));
     buf_str(text, STR(" without control characters"));
@@ -350,7 +350,7 @@ static void strs_show(const struct field *field, const void *from, struct jsonw 
     jsonw_end_arr(w);
 }
 
-static void obj_tell(const struct field *field, struct buf *text)
+static void obj_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("an object"));
 }
@@ -385,7 +385,7 @@ static bool json_from_text(const struct field *field, struct str text, void *to,
     return json_parse(text, arena, to, NULL) == ERR_OK;
 }
 
-static void json_tell(const struct field *field, struct buf *text)
+static void json_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("valid JSON"));
 }
@@ -423,10 +423,10 @@ static bool real_from_text(const struct field *field, struct str text, void *to,
            real_from_json(field, value, to, arena);
 }
 
-static void real_tell(const struct field *field, struct buf *text)
+static void real_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a number"));
-    tell_bounds(field, text);
+    describe_bounds(field, text);
 }
 
 static void real_show(const struct field *field, const void *from, struct jsonw *w)
@@ -439,40 +439,33 @@ static void raw_show(const struct field *field, const void *from, struct jsonw *
     jsonw_raw(w, *(const struct str *)from);
 }
 
+/* from_json and from_text leave `to` untouched when they return false because the value is not what
+ * field_expect() describes. FIELD_OBJ has neither: it has its own fields. */
 struct type_row {
     bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
     bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
-    void (*tell)(const struct field *, struct buf *); /* what is behind "must be" */
+    void (*describe)(const struct field *, struct buf *); /* what follows "must be" */
     void (*show)(const struct field *, const void *from, struct jsonw *);
 };
 
 static const struct type_row types[] = {
-    [FIELD_BOOL] = {bool_from_json, bool_from_text, bool_tell, bool_show},
-    [FIELD_INT] = {int_from_json, int_from_text, int_tell, int_show},
-    [FIELD_MS] = {ms_from_json, ms_from_text, ms_tell, int_show},
-    [FIELD_STR] = {str_from_json, str_from_text, str_tell, str_show},
-    [FIELD_ID] = {id_from_json, id_from_text, id_tell, str_show},
-    [FIELD_NAME] = {name_from_json, name_from_text, id_tell, str_show},
-    [FIELD_ENUM] = {enum_from_json, enum_from_text, enum_tell, enum_show},
-    [FIELD_STRS] = {strs_from_json, strs_from_text, strs_tell, strs_show},
-    [FIELD_OBJ] = {NULL, NULL, obj_tell, obj_show},
-    [FIELD_JSON] = {json_from_json, json_from_text, json_tell, json_show},
-    [FIELD_REAL] = {real_from_json, real_from_text, real_tell, real_show},
-    [FIELD_RAW] = {NULL, NULL, json_tell, raw_show},
+    [FIELD_BOOL] = {bool_from_json, bool_from_text, bool_describe, bool_show},
+    [FIELD_INT] = {int_from_json, int_from_text, int_describe, int_show},
+    [FIELD_MS] = {ms_from_json, ms_from_text, ms_describe, int_show},
+    [FIELD_STR] = {str_from_json, str_from_text, str_describe, str_show},
+    [FIELD_ID] = {id_from_json, id_from_text, id_describe, str_show},
+    [FIELD_NAME] = {name_from_json, name_from_text, id_describe, str_show},
+    [FIELD_ENUM] = {enum_from_json, enum_from_text, enum_describe, enum_show},
+    [FIELD_STRS] = {strs_from_json, strs_from_text, strs_describe, strs_show},
+    [FIELD_OBJ] = {NULL, NULL, obj_describe, obj_show},
+    [FIELD_JSON] = {json_from_json, json_from_text, json_describe, json_show},
+    [FIELD_REAL] = {real_from_json, real_from_text, real_describe, real_show},
+    [FIELD_RAW] = {NULL, NULL, json_describe, raw_show},
 };
 
 bool field_takes_null(const struct field *field)
 {
     return (field->flags & FIELD_NULLABLE) && (field->type == FIELD_INT || field->type == FIELD_MS);
-}
-
-/* Both store at `out + field->offset`, and leave it alone when they return false because the value
- * is not what field_expect() says. FIELD_OBJ is not read here: it has fields of its own. */
-static bool field_from_json(const struct field *field, const struct json *value, void *out,
-                            struct arena *arena)
-{
-    assert((size_t)field->type < COUNT_OF(types) && types[field->type].from_json);
-    return types[field->type].from_json(field, value, (char *)out + field->offset, arena);
 }
 
 bool field_from_text(const struct field *field, struct str text, void *out, struct arena *arena)
@@ -485,7 +478,7 @@ void field_expect(const struct field *field, struct buf *ret_text)
 {
     assert((size_t)field->type < COUNT_OF(types));
     buf_str(ret_text, STR("must be "));
-    types[field->type].tell(field, ret_text);
+    types[field->type].describe(field, ret_text);
 }
 
 static bool is_empty(const struct field *field, const void *from)
@@ -550,10 +543,10 @@ void field_copy(const struct field *field, const void *from, void *to)
 
 enum {
     FIELDS_MAX = 256,    /* of one object */
-    NAME_BYTES_MAX = 64, /* of a name in messages, and of one that is compared for likeness */
+    NAME_BYTES_MAX = 64, /* of a name in messages, and of one that schema_nearest() compares */
 };
 
-/* A name from outside is shown in part, and without what a terminal would act on. */
+/* Shortens a name from outside, and removes control characters that a terminal would act on. */
 static void add_name(struct buf *text, struct str name)
 {
     for (size_t i = 0; i < name.len;) {
@@ -588,9 +581,9 @@ static int line_of(const struct reader *r, const struct json *token)
     return r->lines->lines[token - r->lines->root];
 }
 
-/* The sentence, behind "Line 7: " when it is about a file. */
-static enum err tell(const struct reader *r, const struct json *token, const struct path *path,
-                     struct buf *sentence)
+/* Sets the problem's sentence, after "Line 7: " when it is about a file. */
+static enum err set_problem(const struct reader *r, const struct json *token,
+                            const struct path *path, struct buf *sentence)
 {
     struct buf name = {0};
     int line = line_of(r, token);
@@ -619,16 +612,7 @@ static enum err wrong_value(const struct reader *r, const struct json *value,
     buf_char(&sentence, ' ');
     field_expect(field, &sentence);
     buf_char(&sentence, '.');
-    return tell(r, value, path, &sentence);
-}
-
-static enum err missing(const struct reader *r, const struct json *obj, const struct path *path)
-{
-    struct buf sentence = {0};
-
-    add_path(&sentence, path);
-    buf_str(&sentence, STR(" is required."));
-    return tell(r, obj, path, &sentence);
+    return set_problem(r, value, path, &sentence);
 }
 
 static enum err given_twice(const struct reader *r, const struct json *key, const struct path *path,
@@ -638,7 +622,7 @@ static enum err given_twice(const struct reader *r, const struct json *key, cons
 
     add_path(&sentence, path);
     buf_fmt(&sentence, " is given twice, as %s and as %s.", field->name, field->alias);
-    return tell(r, key, path, &sentence);
+    return set_problem(r, key, path, &sentence);
 }
 
 static size_t least(size_t a, size_t b)
@@ -646,7 +630,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* How many letters must be put in, taken out, changed or swapped to make `b` of `a`. */
+/* Edit distance: insertions, deletions, changes and swaps that turn `a` into `b`. */
 static size_t distance(struct str a, struct str b)
 {
     size_t rows[3][NAME_BYTES_MAX + 1];
@@ -673,7 +657,8 @@ static size_t distance(struct str a, struct str b)
 const char *schema_nearest(const struct field *fields, size_t count, struct str name)
 {
     const char *best = NULL;
-    size_t best_distance = name.len < 6 ? 1 : name.len / 3; /* further is no slip of the finger */
+    size_t best_distance =
+        name.len < 6 ? 1 : name.len / 3; /* beyond that it is not a typing mistake */
 
     if (name.len > NAME_BYTES_MAX)
         return NULL;
@@ -709,7 +694,7 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
         add_path(&sentence, &(struct path){.up = up, .name = near});
         buf_str(&sentence, STR("\"?"));
     }
-    return tell(r, key, &path, &sentence);
+    return set_problem(r, key, &path, &sentence);
 }
 
 static bool is_name(const char *name, struct str key)
@@ -732,11 +717,14 @@ static enum err read_member(const struct reader *r, const struct field *field,
                             const struct json *value, void *out, const struct path *up)
 {
     struct path path = {.up = up, .name = field->name};
+    void *to = (char *)out + field->offset;
 
     if (field->type == FIELD_OBJ && json_type(value) == JSON_OBJ)
         return read_fields(r, field->fields, field->field_count, field->flags & FIELD_OPEN, value,
-                           (char *)out + field->offset, &path);
-    if (field->type == FIELD_OBJ || !field_from_json(field, value, out, r->arena))
+                           to, &path);
+    assert((size_t)field->type < COUNT_OF(types));
+    assert(field->type == FIELD_OBJ || types[field->type].from_json);
+    if (field->type == FIELD_OBJ || !types[field->type].from_json(field, value, to, r->arena))
         return wrong_value(r, value, &path, field);
     return ERR_OK;
 }
@@ -767,9 +755,16 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
         if (err)
             return err;
     }
-    for (size_t i = 0; i < count && !partial; i++)
-        if ((fields[i].flags & FIELD_REQUIRED) && !(seen[i / 64] >> i % 64 & 1))
-            return missing(r, obj, &(struct path){.up = up, .name = fields[i].name});
+    for (size_t i = 0; i < count && !partial; i++) {
+        struct path path = {.up = up, .name = fields[i].name};
+        struct buf sentence = {0};
+
+        if (!(fields[i].flags & FIELD_REQUIRED) || seen[i / 64] >> i % 64 & 1)
+            continue;
+        add_path(&sentence, &path);
+        buf_str(&sentence, STR(" is required."));
+        return set_problem(r, obj, &path, &sentence);
+    }
     return ERR_OK;
 }
 

@@ -31,12 +31,12 @@ enum field_flag {
     FIELD_NULLABLE = 2, /* FIELD_INT, FIELD_MS: null (or "off") stores FIELD_OFF */
     FIELD_SECRET = 4,   /* `config show` prints *** */
     FIELD_NO_FLAG = 8,  /* only from the file or a body, never a flag or env */
-    FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others wait for a start */
+    FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others need a restart */
     FIELD_HIDDEN = 32,  /* read, but in no document */
     FIELD_SENDER = 64,  /* required over HTTP, by hand; a node's socket knows it already */
     FIELD_EMPTY = 128,  /* of an answer: a number below 1, an empty text is written as null */
-    FIELD_OPEN = 256,   /* FIELD_OBJ: members of other names are left to whoever reads them */
-    FIELD_OWN = 512,    /* this and higher ones are marks of the table's own */
+    FIELD_OPEN = 256,   /* FIELD_OBJ: other members are allowed; the caller reads them */
+    FIELD_OWN = 512,    /* this and higher ones are for a table's own use */
 };
 
 #define FIELD_OFF INT64_MIN
@@ -48,7 +48,7 @@ struct field {
     size_t offset;                        /* of the value in the struct */
     int64_t min, max;                     /* both 0: no bound; max below min: no upper bound */
     const char *const *names;             /* FIELD_ENUM: NULL-terminated */
-    const char *(*name_at)(size_t index); /* instead: out of a table; NULL after the last */
+    const char *(*name_at)(size_t index); /* instead of names: from a table; NULL after the last */
     const struct field *fields;           /* FIELD_OBJ */
     size_t field_count;
     const char *preset; /* the default as text, read like a flag; NULL leaves the struct as it is */
@@ -58,8 +58,8 @@ struct field {
     const char *example; /* JSON text, or NULL */
 };
 
-/* Settings in short: key, type (or its words), place, default, flags, help; what else a row has
- * follows as designated initialisers. BOUND: with the lowest and the highest. */
+/* Settings in short form: key, type (or its names), place, default, flags, help; anything else
+ * follows as designated initialisers. BOUND adds the lowest and highest value. */
 #define FIELD_PLAIN(key, kind, at, value, marks, text, ...)                                        \
     {                                                                                              \
         .name = (key), .type = FIELD_##kind, .offset = (at), .preset = (value), .flags = (marks),  \
@@ -69,7 +69,7 @@ struct field {
     FIELD_PLAIN(key, kind, at, value, marks, text, .min = (low), .max = (high), __VA_ARGS__)
 #define FIELD_WORDS(key, at, words, value, marks, text, ...)                                       \
     FIELD_PLAIN(key, ENUM, at, value, marks, text, .names = (words), __VA_ARGS__)
-/* A row in short. `in` is the struct, `kind` one of the types without FIELD_; what else it has
+/* A row in short form. `in` is the struct, `kind` one of the types without FIELD_; anything else
  * follows as designated initialisers. */
 #define FIELD_ROW(in, member, kind, ...)                                                           \
     {                                                                                              \
@@ -115,10 +115,10 @@ enum err conf_env(struct conf *conf, char *const *vars, struct problem *why); /*
 enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why);
 /* After the last source: is every FIELD_REQUIRED field set? */
 enum err conf_check(const struct conf *conf, struct problem *why);
-/* All of them after conf_init: the file of --config or BERTH_CONFIG, the environment, the flags. An
- * unknown flag is told with the nearest one. */
+/* Reads all sources after conf_init: the file of --config or BERTH_CONFIG, the environment, the
+ * flags. The error for an unknown flag suggests the nearest one. */
 enum err conf_load(struct conf *conf, int argc, char **argv, struct problem *why);
-/* Its parts, for whoever reads more out of the file. */
+/* Its parts, for callers that read more from the file. */
 const char *conf_path(int argc, char **argv); /* of the file; NULL: none */
 enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *why);
 /* The flags, one a line, with their defaults. */
@@ -146,7 +146,7 @@ bool field_from_text(const struct field *field, struct str text, void *out, stru
 bool field_takes_null(const struct field *field);                   /* null is a value: off */
 void field_expect(const struct field *field, struct buf *ret_text); /* "must be true or false" */
 void field_show(const struct field *field, const void *out, struct jsonw *w);
-/* Have both structs the same value? Inside FIELD_OBJ secrets all look the same. */
+/* Do both structs have the same value? Inside FIELD_OBJ all secrets compare equal. */
 bool field_same(const struct field *field, const void *a, const void *b);
 void field_copy(const struct field *field, const void *from, void *to);
 

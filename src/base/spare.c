@@ -1,4 +1,4 @@
-/* Some for each thread; they go with it. */
+/* A few buffers per thread, freed when the thread ends. */
 #include "base/spare.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ static void free_spares(void *mem)
 static void make_key(void)
 {
     if (pthread_key_create(&key, free_spares))
-        abort(); /* only a program with a thousand keys has none left */
+        abort(); /* fails only when the process has used up some thousand keys */
 }
 
 struct buf spare_take(void)

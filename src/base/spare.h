@@ -1,13 +1,13 @@
-/* Buffers that a thread has used and may use again: what is written at every request, and gone with
- * it, needs no memory of its own. */
+/* Buffers that a thread keeps for reuse: text that is written for every request and dropped with it
+ * needs no new memory. */
 #ifndef BASE_SPARE_H
 #define BASE_SPARE_H
 
 #include "base/str.h"
 
-/* An empty buffer, mostly with memory that was another's before. */
+/* An empty buffer, usually with memory left from an earlier use. */
 struct buf spare_take(void);
-/* Instead of buf_free(), by the thread that has it now. */
+/* Instead of buf_free(), on the thread that now owns the buffer. */
 void spare_give(struct buf *buf);
 
 #endif

@@ -86,7 +86,7 @@ bool str_int(struct str a, int64_t *ret_value)
 
     if (a.len == (size_t)minus)
         return false;
-    /* Counted below zero, where INT64_MIN fits as well. */
+    /* Summed as a negative number, so that INT64_MIN fits. */
     for (size_t i = minus; i < a.len; i++) {
         if (a.at[i] < '0' || a.at[i] > '9')
             return false;
@@ -104,7 +104,7 @@ static const struct {
     struct str name;
     int64_t ms;
 } units[] = {
-    /* "ms" is before "s", which it ends with */
+    /* "ms" comes before "s", which is also its ending */
     {{"ms", 2}, 1},
     {{"s", 1}, 1000},
     {{"m", 1}, 60 * 1000},
@@ -131,7 +131,7 @@ bool str_duration_ms(struct str a, int64_t *ret_ms)
     return !__builtin_mul_overflow(count, unit_ms, ret_ms);
 }
 
-/* Drawn once per process, so that nobody outside can choose keys that collide. */
+/* Random per process, so that no client can choose keys that collide. */
 static uint64_t secret[3];
 
 __attribute__((constructor)) static void draw_secret(void)
@@ -163,8 +163,8 @@ static uint64_t load32(const char *at)
     return word;
 }
 
-/* Sixteen bytes a step, multiplied to 128 bits and folded. The tail is read as two words that
- * overlap instead of being padded; the length tells such texts apart. */
+/* Sixteen bytes a step, multiplied to 128 bits and folded. The tail is read as two overlapping
+ * words instead of being padded; mixing in the length separates texts that would look alike. */
 uint64_t str_hash(struct str a)
 {
     uint64_t state = secret[0];

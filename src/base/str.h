@@ -45,8 +45,8 @@ bool str_duration_ms(struct str a, int64_t *ret_ms);
 uint64_t str_hash(struct str a);
 /* Copies with a NUL; false (and an empty string) when it does not fit. */
 bool str_copy(struct str a, char *to, size_t size);
-/* 1 to `max` characters out of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a
- * file. */
+/* 1 to `max` characters of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a file
+ * name. */
 bool str_is_id(struct str a, size_t max);
 /* An id, or two of them with a '/' between; 1 to `max` characters in all. */
 bool str_is_name(struct str a, size_t max);
@@ -56,7 +56,7 @@ size_t str_utf8_len(struct str a);
 /* Valid UTF-8 without control characters (C0, DEL, C1): safe to show. */
 bool str_is_text(struct str a);
 
-/* Bytes that grow. Zero-initialised is empty; memory that cannot be had aborts the process. */
+/* Bytes that grow. Zero-initialised is empty; running out of memory aborts the process. */
 struct buf {
     char *at;
     size_t len;
@@ -65,8 +65,8 @@ struct buf {
 
 void buf_grow(struct buf *buf, size_t more); /* buf_reserve() when there is no room yet */
 
-/* Room for `more` bytes behind len. Like what follows it is called for every few bytes that are
- * written, and nearly always there is room. */
+/* Makes room for `more` bytes after len. Inline, like the functions below: called for every few
+ * bytes written, and nearly always there is room already. */
 static inline void buf_reserve(struct buf *buf, size_t more)
 {
     if (__builtin_expect(more > buf->cap - buf->len, 0))

@@ -1,5 +1,5 @@
-/* One pass, left to right. A port of "*" is let through as text for the patterns of
- * client_url_allowed; its number is -1. */
+/* One pass, left to right. The port "*" is accepted for the patterns of client_url_allowed; its
+ * number is -1. */
 #include "base/url.h"
 
 #include <arpa/inet.h>
@@ -86,7 +86,7 @@ bool url_parse(struct str text, struct url *ret_url)
         !take_port(&text, &url))
         return false;
     if (text.len > 0 && text.at[0] != '/')
-        return false; /* userinfo, or a query right behind the host */
+        return false; /* userinfo, or a query right after the host */
     for (size_t i = 0; i < text.len; i++)
         if ((unsigned char)text.at[i] <= ' ' || (unsigned char)text.at[i] >= 0x7f ||
             text.at[i] == '#' || text.at[i] == '\\')

@@ -1,4 +1,4 @@
-/* Absolute URLs, as much of them as we ever follow: no userinfo, no fragment, no spaces. */
+/* Absolute URLs, limited to what we follow: no userinfo, no fragment, no spaces. */
 #ifndef BASE_URL_H
 #define BASE_URL_H
 
@@ -15,7 +15,7 @@ struct url {
 
 bool url_parse(struct str text, struct url *ret_url);
 bool url_is_loopback(const struct url *url); /* localhost, 127.0.0.0/8 or ::1, as a plain address */
-/* Would a secret that is sent there cross a network in the clear? (http and ws, not to loopback) */
+/* Would a secret sent there cross a network unencrypted? (http and ws, except to loopback) */
 bool url_is_exposed(struct str text);
 
 #endif

@@ -18,7 +18,7 @@
 _Static_assert((int)YAML_DEPTH_MAX <= (int)JSON_DEPTH_MAX, "what comes out must be readable");
 
 struct level {
-    struct map keys; /* of a mapping: those seen so far */
+    struct map keys; /* of a mapping: the keys seen so far */
     bool is_map;
     bool want_key;
 };
@@ -35,7 +35,7 @@ struct reader {
     struct level levels[YAML_DEPTH_MAX];
     size_t depth;
     bool some;  /* a document was read */
-    bool ended; /* the stream's end was */
+    bool ended; /* the end of the stream was read */
 };
 
 static enum err refuse(struct reader *r, size_t line, const char *what)
@@ -56,7 +56,7 @@ static void add_line(struct reader *r, size_t line)
     r->lines[r->line_count++] = (int)line + 1;
 }
 
-/* Before a value of any kind: is one due here? In a mapping a key comes next. */
+/* Before a value of any kind: may one come here? In a mapping a key comes next. */
 static enum err start_value(struct reader *r, const yaml_event_t *event, const void *tag,
                             const void *anchor)
 {
