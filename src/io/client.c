@@ -1,4 +1,5 @@
-/* libcurl's multi interface driven by libuv: curl says which sockets and which timer it wants. */
+/* libcurl's multi interface driven by libuv: curl asks for sockets to be watched and for a timer.
+ */
 #include "io/client.h"
 
 #include <assert.h>
@@ -15,7 +16,7 @@
 
 enum { CONNECT_TIMEOUT_MS = 10000, HOST_BYTES_MAX = 256 };
 
-/* One call on its way; goes when done is called. */
+/* One call in flight; freed before its `done` is called. */
 struct flight {
     struct client *client;
     struct client_call *call;
@@ -37,7 +38,7 @@ struct client {
     bool closing;
 };
 
-/* A socket of curl's, watched until curl says to stop. */
+/* A socket of curl's, watched until curl asks us to stop. */
 struct watch {
     uv_poll_t poll;
     struct client *client;
@@ -190,7 +191,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *user)
     }
     if (call->reply.len + len > (size_t)call->reply_bytes_max) {
         flight->too_large = true;
-        return 0; /* curl gives up */
+        return 0; /* makes curl end the transfer */
     }
     buf_add(&call->reply, bytes, len);
     return len;
@@ -234,7 +235,7 @@ static void set_method(CURL *easy, const struct client_call *call)
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
 }
 
-/* libcurl by itself would take a certificate by its common name. */
+/* libcurl on its own would accept a certificate by its common name. */
 static CURLcode guard_tls(CURL *easy, void *ssl_ctx, void *user)
 {
     const struct flight *flight = user;
@@ -259,7 +260,7 @@ static bool set_up(struct flight *flight)
     curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L); /* what was checked is what is asked for */
+    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L); /* request exactly the path that was checked */
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_USERAGENT, "berth/" BERTH_VERSION);
     curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
@@ -382,7 +383,7 @@ enum err client_new(struct loop *loop, int64_t connections_max, struct client **
 
 /* --- which URLs may be called --- */
 
-/* A path that a server could read as another one: dot segments, plain or escaped. */
+/* False for dot segments, plain or escaped: a server could read such a path as another one. */
 static bool is_plain_path(struct str path)
 {
     for (size_t i = 0; i + 1 < path.len; i++) {

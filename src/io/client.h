@@ -12,18 +12,18 @@ struct client_call {
     const char *url;
     struct str body;
     const char *content_type;
-    const char *const *headers; /* more lines, "Name: value", NULL-terminated; NULL: none */
+    const char *const *headers; /* extra lines, "Name: value", NULL-terminated; NULL: none */
     const char *ca_file;        /* certificates to trust, for https; NULL: the system's */
-    const char *cert_file;      /* our own, for servers that ask for one; NULL: none */
+    const char *cert_file;      /* our own, for servers that request one; NULL: none */
     const char *key_file;
-    int64_t timeout_ms; /* for all of it; 0: no end, for streams */
+    int64_t timeout_ms; /* for the whole call; 0: no limit, for streams */
     int64_t reply_bytes_max;
-    /* NULL: the answer's body is kept in `reply`. Else each piece of a 2xx body is handed over as
-     * it comes (server-sent events) and reply_bytes_max does not apply; false ends the call. */
+    /* NULL: the response body is kept in `reply`. Else each piece of a 2xx body is passed on as it
+     * arrives (server-sent events) and reply_bytes_max does not apply; false ends the call. */
     bool (*piece)(struct client_call *call, struct str bytes);
     void (*done)(struct client_call *call); /* once, on the loop */
     /* results */
-    /* ERR_OK: an answer came, whatever its status. ERR_TIMEOUT, ERR_IO, ERR_TOO_LARGE (the answer
+    /* ERR_OK: a response arrived, whatever its status. ERR_TIMEOUT, ERR_IO, ERR_TOO_LARGE (the body
      * is longer than reply_bytes_max), ERR_CLOSED (the client was freed first). */
     enum err err;
     int status;
@@ -32,12 +32,12 @@ struct client_call {
 };
 
 enum err client_new(struct loop *loop, int64_t connections_max, struct client **ret_client);
-/* No redirects, no proxies, http and https only. `call` and what it points to must stay until done,
- * which is never called from in here. */
+/* No redirects, no proxies, http and https only. `call` and what it points to must stay valid until
+ * `done`, which is never called before this returns. */
 enum err client_send(struct client *client, struct client_call *call);
 void client_free(struct client *client); /* unfinished calls get ERR_CLOSED */
 
-/* `url` allowed by one of `patterns`: "http://127.0.0.1:*", "https://hooks.example.com/x/" (prefix
+/* Does one of `patterns` allow `url`? "http://127.0.0.1:*", "https://hooks.example.com/x/" (prefix
  * of the path), "loopback" = any port on 127.0.0.0/8, [::1], localhost. No userinfo, no fragments.
  */
 bool client_url_allowed(struct str url, const struct str *patterns, size_t count);

@@ -1,4 +1,4 @@
-/* The server's side of a connection: bytes become requests, one at a time, within the limits;
+/* The server side of a connection: parses bytes into requests, one at a time, within the limits;
  * replies are assembled in place in the connection's write buffer, so that an ordinary one costs
  * two copies and no allocation. Streams are replies without an end. */
 #include "io/http.h"
@@ -19,7 +19,7 @@ enum {
     HTTP_HELD_BYTES_MAX =
         64 * 1024, /* pipelined bytes held while a reply is pending; then reading stops */
     HTTP_SKIP_BYTES_MAX = 64 * 1024, /* of a refused body; a longer one closes the connection */
-    HTTP_SPARE_REQUESTS = 256,       /* with their memory, kept for the next ones */
+    HTTP_SPARE_REQUESTS = 256,       /* kept with their memory for reuse */
     HTTP_DATE_BYTES = 96,
 };
 
@@ -28,8 +28,8 @@ enum http_state {
     HTTP_BODY,   /* reading the body of conn->req */
     HTTP_WAIT,   /* conn->req is with its handler */
     HTTP_SKIP,   /* a refused request's body is thrown away */
-    HTTP_STREAM, /* answers until somebody closes; what comes in is ignored */
-    HTTP_TAKEN,  /* another handler has the connection */
+    HTTP_STREAM, /* open until either side closes; input is ignored */
+    HTTP_TAKEN,  /* another handler owns the connection */
 };
 
 struct http_conn {
@@ -37,15 +37,15 @@ struct http_conn {
     struct http_server_private *srv;
     struct http_private *req;   /* being read or answered; NULL: none */
     struct http_stream *stream; /* HTTP_STREAM */
-    struct buf held;            /* the begin of a head, or what was pipelined */
-    struct http_scan scan;      /* of the head that comes in */
+    struct buf held;            /* the start of a head, or pipelined bytes */
+    struct http_scan scan;      /* of the head being received */
     struct http_body body;
-    int64_t begun_us; /* of the head that comes in */
+    int64_t begun_us; /* of the head being received */
     int64_t requests;
     int64_t skipped; /* bytes of a refused body so far */
     enum http_state state;
-    bool skippable; /* the body of the request, if it is refused: it is short, and surely comes */
-    bool busy;      /* inside consume(): a reply need not go on reading */
+    bool skippable; /* a refused body may be skipped: it is short and certain to arrive */
+    bool busy;      /* inside consume(): a reply need not resume reading */
     bool blank;     /* the one empty line before a request was seen */
     LIST_ENTRY(http_conn) link;
 };
@@ -53,7 +53,7 @@ struct http_conn {
 struct http_private {
     struct http_request req; /* first: the two are one piece of memory */
     struct http_conn *conn;  /* NULL: the peer is gone */
-    struct buf body;         /* one that did not come with its head */
+    struct buf body;         /* a body that did not arrive with its head */
     int64_t body_bytes_max;
     int64_t body_reserved; /* of bodies_bytes_max */
     bool keep_alive;
@@ -74,7 +74,7 @@ struct http_server_private {
     struct http_request_list spare;
     int spare_count;
     struct http_header *headers; /* header_count_max, for the head being read */
-    char date[HTTP_DATE_BYTES];  /* what every answer says in this second */
+    char date[HTTP_DATE_BYTES];  /* the Date lines of all replies within this second */
     size_t date_len;
     int64_t date_s;
     bool draining;
@@ -87,7 +87,7 @@ static void http_stream_closed(struct http_stream *stream);
 
 /* --- the memory of a request --- */
 
-/* Taken from the last ones, filled in one go; and what handlers ask of a request. */
+/* Requests are reused and filled with one copy; and what handlers read from a request. */
 
 static struct http_private *http_request_new(struct http_conn *conn)
 {
@@ -142,8 +142,8 @@ static void http_request_free(struct http_private *p)
     free(p);
 }
 
-/* A slice of the text that was read becomes the same slice of its copy; others are in constants.
- */
+/* Moves a slice of the text that was read to the same place in its copy; other slices point to
+ * constants. */
 static struct str moved(struct str slice, struct str text, const char *copy)
 {
     if (slice.at >= text.at && slice.at + slice.len <= text.at + text.len)
@@ -151,8 +151,7 @@ static struct str moved(struct str slice, struct str text, const char *copy)
     return slice;
 }
 
-/* The read buffer is used again before the reply: what the request needs of it is copied. The read
- * buffer is used again before the reply: what the request needs is copied in one go. */
+/* The read buffer is reused before the reply, so all that the request needs is copied at once. */
 static void http_request_keep(struct http_private *p, const struct http_head *head, struct str text)
 {
     struct http_request *req = &p->req;
@@ -176,7 +175,7 @@ static void http_request_keep(struct http_private *p, const struct http_head *he
     p->minor = head->minor;
 }
 
-/* False: it is not percent-encoded UTF-8, or holds a NUL. What is there encoded is ASCII, see
+/* False: not percent-encoded UTF-8, or contains a NUL. The encoded text is ASCII, see
  * http_parse.c. */
 static bool decode(struct str encoded, bool plus_is_blank, struct arena *arena,
                    struct str *ret_text)
@@ -217,7 +216,7 @@ static enum err check_query(struct http_request *req, struct problem *why)
     return ERR_OK;
 }
 
-/* Do its path and the values of its query decode to text? */
+/* Do the path and the query values decode to text? */
 static enum err http_request_check(struct http_request *req, struct problem *why)
 {
     struct str text;
@@ -230,7 +229,7 @@ static enum err http_request_check(struct http_request *req, struct problem *why
 
 /* --- all bodies together --- */
 
-static _Atomic int64_t bodies_bytes; /* of all loops: memory is one */
+static _Atomic int64_t bodies_bytes; /* of all loops: they share the process's memory */
 
 bool http_bodies_take(int64_t bytes, const struct http_limits *limits)
 {
@@ -246,7 +245,7 @@ void http_bodies_give(int64_t bytes)
     atomic_fetch_sub(&bodies_bytes, bytes);
 }
 
-/* It is to hold so much of a body; false: all bodies together are too much. */
+/* Reserves memory for a body of `bytes`; false: all bodies together would be too large. */
 static bool http_request_reserve(struct http_private *p, size_t bytes)
 {
     int64_t more = (int64_t)bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
@@ -259,7 +258,7 @@ static bool http_request_reserve(struct http_private *p, size_t bytes)
     return true;
 }
 
-/* What it reserved. */
+/* Releases what http_request_reserve() reserved. */
 static void http_request_release(struct http_private *p)
 {
     if (p->body_reserved > 0)
@@ -272,7 +271,7 @@ int64_t http_bodies_bytes(void)
     return atomic_load(&bodies_bytes);
 }
 
-/* --- what handlers ask --- */
+/* --- for handlers --- */
 
 void http_known(struct http_request *req)
 {
@@ -356,8 +355,8 @@ static void refuse(struct http_private *p, enum err err, const char *detail)
     http_refuse(p, &why);
 }
 
-/* What did not come yet of the body of a request that is being answered; false: the connection must
- * end. */
+/* Deals with the part of the body that has not arrived when the request is answered; false: the
+ * connection must be closed. */
 static bool http_conn_leave_body(struct http_conn *conn)
 {
     if (http_body_done(&conn->body))
@@ -371,7 +370,7 @@ static bool http_conn_leave_body(struct http_conn *conn)
     return true;
 }
 
-/* May they, and how much? False: answered already. */
+/* Lets the head callback accept the request and limit its body. False: it has replied already. */
 static bool ask_head(struct http_private *p)
 {
     const struct http_server *server = p->req.server;
@@ -386,7 +385,7 @@ static bool ask_head(struct http_private *p)
     return true;
 }
 
-/* So much of its body, all in all: is there room for it? */
+/* Is there room for a body of `bytes` in total? */
 static enum err admit_body(struct http_private *p, int64_t bytes, struct problem *why)
 {
     if (bytes > p->body_bytes_max)
@@ -399,8 +398,8 @@ static enum err admit_body(struct http_private *p, int64_t bytes, struct problem
     return ERR_OK;
 }
 
-/* The head is whole: everything that can be refused without the body is. `rest` is what came behind
- * it; returns how much of that belongs to the request and was used. */
+/* The head is complete: refuses everything that can be refused without the body. `rest` is what
+ * arrived after it; returns how much of that belongs to the request and was used. */
 static size_t begin_request(struct http_conn *conn, struct str text, struct str rest)
 {
     struct http_server_private *srv = conn->srv;
@@ -440,7 +439,7 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
     if (!head.chunked && rest.len >= (size_t)head.content_length) {
         p->req.body = arena_str(&p->req.arena,
                                 (struct str){.at = rest.at, .len = (size_t)head.content_length});
-        http_body_sized(&conn->body, 0); /* it is here already */
+        http_body_sized(&conn->body, 0); /* it is complete already */
         ask_handler(conn);
         return (size_t)head.content_length;
     }
@@ -467,7 +466,7 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
     if (conn->scan.at == 0) {
         conn->begun_us = clock_mono_us();
         net_conn_deadline(conn->net, conn->net->loop->mono_ms + limits->net.header_timeout_ms);
-        if (bytes.at[0] == '\r' && !conn->blank) { /* some old clients send a line behind a body */
+        if (bytes.at[0] == '\r' && !conn->blank) { /* some old clients send a CR LF after a body */
             if (bytes.len == 1)
                 return 0;
             conn->blank = bytes.at[1] == '\n';
@@ -493,7 +492,7 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
                              (struct str){.at = bytes.at + len, .len = bytes.len - len});
         return len;
     }
-    return 0; /* more must come, or the connection closes */
+    return 0; /* needs more bytes, or the connection is closing */
 }
 
 static size_t step_body(struct http_conn *conn, struct str bytes)
@@ -553,7 +552,7 @@ static size_t (*const steps[])(struct http_conn *conn, struct str bytes) = {
     [HTTP_SKIP] = step_skip, [HTTP_STREAM] = step_ignore, [HTTP_TAKEN] = step_nothing,
 };
 
-/* Reads as far as it can; returns how many bytes are done with. */
+/* Parses as far as possible; returns how many bytes were used up. */
 static size_t consume(struct http_conn *conn, struct str bytes)
 {
     size_t used = 0;
@@ -582,7 +581,7 @@ static void conn_free(struct http_conn *conn)
 static void hold_back(struct http_conn *conn)
 {
     if (conn->held.len == 0)
-        buf_free(&conn->held); /* an idle connection shall cost little */
+        buf_free(&conn->held); /* an idle connection should cost little */
     if (conn->held.len >= HTTP_HELD_BYTES_MAX && conn->state == HTTP_WAIT)
         net_read_pause(conn->net);
     else
@@ -615,7 +614,7 @@ static void on_data(struct net_conn *net, struct str bytes)
         hold_back(conn);
 }
 
-/* The reply is out: what was pipelined behind its request is next. */
+/* The reply is sent: continues with the bytes pipelined after its request. */
 static void go_on(struct http_conn *conn)
 {
     size_t used = consume(conn, buf_view(&conn->held));
@@ -705,14 +704,14 @@ static void on_expired(struct net_conn *net)
 {
     struct http_conn *conn = net->user;
 
-    assert(conn->state != HTTP_WAIT && conn->state != HTTP_STREAM); /* these may take for ever */
+    assert(conn->state != HTTP_WAIT && conn->state != HTTP_STREAM); /* these have no deadline */
     if (conn->state == HTTP_HEAD && conn->held.len > 0) {
         refuse_head(conn, ERR_REQUEST_TIMEOUT, "The headers did not come in time.");
     } else if (conn->state == HTTP_BODY) {
         conn->req->keep_alive = false;
         refuse(conn->req, ERR_REQUEST_TIMEOUT, "The body did not come in time.");
     } else {
-        net_close_after(net); /* idle, or a refused body that does not end */
+        net_close_after(net); /* idle, or a refused body that is still not complete */
     }
 }
 
@@ -727,7 +726,7 @@ static void on_closed(struct net_conn *net)
         http_request_free(p); /* no handler saw it */
     } else if (p) {
         p->conn = NULL;
-        p->req.peer = arena_cstr(&p->req.arena, str_of(p->req.peer)); /* it may be the socket's */
+        p->req.peer = arena_cstr(&p->req.arena, str_of(p->req.peer)); /* may be the socket's text */
         if (net->peer_name)
             p->req.peer_name = arena_cstr(&p->req.arena, str_of(net->peer_name));
         p->req.gone = true;
@@ -757,7 +756,7 @@ static void free_part(struct loop_part *part)
     struct http_private *p;
 
     assert(LIST_EMPTY(&srv->conns));
-    while ((p = LIST_FIRST(&srv->requests))) { /* never answered; nobody is left to do it */
+    while ((p = LIST_FIRST(&srv->requests))) { /* never answered, and no handler is left to do it */
         buf_free(&p->body);
         http_request_release(p);
         LIST_REMOVE(p, link);
@@ -873,7 +872,7 @@ static struct str reason_of(int status)
     return STR("Unknown");
 }
 
-/* Date and the fixed headers. Rewritten once a second; every answer ends its status line with it.
+/* Date and the fixed headers, rewritten once a second; every reply has them after its status line.
  */
 static struct str http_date_lines(struct http_server_private *srv)
 {
@@ -894,7 +893,7 @@ static struct str http_date_lines(struct http_server_private *srv)
     return (struct str){.at = srv->date, .len = srv->date_len};
 }
 
-/* A value may carry what a client sent: a line end in it must not become one of ours. */
+/* A value may contain client input: a line break in it must not start a header of its own. */
 static void put_value(struct buf *out, struct str value)
 {
     for (size_t i = 0; i < value.len; i++) {
@@ -978,7 +977,7 @@ void http_reply(struct http_request *req, const struct http_reply *reply)
     struct http_conn *conn = p->conn;
     bool keep_alive = false;
 
-    assert(p->answerable); /* exactly one reply, and only where one is asked for */
+    assert(p->answerable); /* exactly one reply, and only when one is due */
     if (conn && !conn->net->closing) {
         keep_alive = reply->status != 401 && stays_open(p) && http_conn_leave_body(conn);
         write_reply(p, reply, keep_alive);
@@ -1035,7 +1034,7 @@ struct http_stream *http_stream(struct http_request *req, const char *content_ty
             conn->stream = stream;
             conn->state = HTTP_STREAM;
             if (!conn->busy)
-                buf_free(&conn->held); /* pipelined behind a stream: never read */
+                buf_free(&conn->held); /* pipelined after a stream: never read */
             net_read_resume(conn->net);
         }
     }

@@ -1,5 +1,5 @@
-/* HTTP/1.1 server on net.h. Every limit is enforced before a handler sees a request; a reply may
- * come now or later, on the same loop, also after the peer left. */
+/* HTTP/1.1 server on net.h. Every limit is enforced before a handler sees a request; the handler
+ * may reply now or later, on the same loop, even after the peer left. */
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
@@ -8,8 +8,8 @@
 #include "base/mem.h"
 #include "io/net.h"
 
-/* A request may hold so much of a body for itself, as it may of a head; what is above that counts
- * against bodies_bytes_max. So who sends much never is in the way of who sends little. */
+/* Up to here a request's body is not counted, just as its head is not; the rest counts against
+ * bodies_bytes_max. So clients with large bodies never block those with small ones. */
 enum { HTTP_BODY_SMALL_BYTES = 16 * 1024 };
 
 struct http_limits {
@@ -17,9 +17,9 @@ struct http_limits {
     int64_t header_bytes_max; /* request line and headers together */
     int64_t header_count_max;
     int64_t uri_bytes_max;
-    int64_t body_bytes_max;              /* the server's bound; a route may set a smaller one */
+    int64_t body_bytes_max;              /* the server's limit; a route may set a smaller one */
     int64_t bodies_bytes_max;            /* all bodies of the process, read or being worked on */
-    int64_t requests_per_connection_max; /* 0 = no bound */
+    int64_t requests_per_connection_max; /* 0 = no limit */
 };
 
 extern const struct http_limits http_limits_default;
@@ -48,33 +48,34 @@ struct http_request {
     struct http_server *server;
     struct loop *loop;
     enum http_method method;
-    /* As it was sent: cut at its slashes first, then http_path_part. Refused earlier if it is not
-     * percent-encoded UTF-8 without NUL. */
+    /* As sent: split it at its slashes, then decode each part with http_path_part. A path that is
+     * not percent-encoded UTF-8 without NUL has been refused already. */
     struct str path;
-    struct str query; /* behind '?', still encoded; its values decode to text, as the path does */
+    struct str query; /* after '?', still encoded; its values decode to text, as the path does */
     struct str body;
     const struct http_header *headers;
     size_t header_count;
-    const char *peer;      /* who sent it: "127.0.0.1:5123"; without a port: http_caller told us */
-    uint64_t peer_id;      /* its address, for limits; 0: not known */
-    const char *peer_name; /* out of its certificate; NULL: it showed none */
+    const char *peer; /* the sender: "127.0.0.1:5123"; without a port when set by http_caller */
+    uint64_t peer_id; /* the sender's address, for limits; 0: not known */
+    const char *peer_name; /* from the sender's certificate; NULL: it has none */
     struct arena arena;    /* the request's memory: handlers allocate here */
     int64_t begun_us;      /* monotonic, when its first byte was parsed */
     void *user;            /* for the handler */
     void *call;            /* of the callbacks: from `head` to `request` */
-    bool gone;             /* the peer left; a reply is still required and goes nowhere */
-    /* Told once when the peer leaves before the reply; may be NULL. */
+    bool gone;             /* the peer left; a reply is still required but not sent */
+    /* Called once when the peer leaves before the reply; may be NULL. */
     void (*on_gone)(struct http_request *req);
     struct http_private *priv;
 };
 
 struct http_callbacks {
-    /* The head is whole and nothing of the body was read: who calls, and may they? False: it has
-     * called http_reply; a short body is thrown away then, with a longer one the connection ends
-     * behind the reply. Else *ret_body_bytes_max bounds the body. NULL: all may. */
+    /* The head is complete and nothing of the body was read: authenticates and authorises the
+     * caller. False: it has called http_reply; then a short body is skipped, and for a longer one
+     * the connection is closed after the reply. Else *ret_body_bytes_max limits the body. NULL:
+     * every request is accepted. */
     bool (*head)(struct http_request *req, int64_t *ret_body_bytes_max);
     void (*request)(struct http_request *req); /* must lead to exactly one reply */
-    /* Writes the body of an error answer http itself gives (400, 408, 413, 431...). */
+    /* Writes the body of an error that http itself replies with (400, 408, 413, 431...). */
     void (*problem)(struct http_request *req, const struct problem *why, struct buf *ret_body);
 };
 
@@ -89,22 +90,22 @@ struct http_server {
 
 enum err http_serve(struct http_server *server, const char *addr, struct problem *why);
 int http_port(const struct http_server *server);
-/* Stops accepting; idle connections close, the others after their reply. */
+/* Stops accepting; closes idle connections now and the others after their reply. */
 void http_drain(struct http_server *server);
 int64_t http_connections(const struct http_server *server); /* WebSockets and streams included */
 int64_t http_bodies_bytes(void); /* what counts against bodies_bytes_max now */
-/* The same for what is no request's body and as large. False: there is no room for it now. */
+/* Counts other data of such size against the same limit. False: there is no room for it now. */
 bool http_bodies_take(int64_t bytes, const struct http_limits *limits);
 void http_bodies_give(int64_t bytes);
 
-/* Who sent it has shown who it is: its connection is kept when there is no room for another. */
+/* The sender has been authenticated: its connection is never dropped to make room for another. */
 void http_known(struct http_request *req);
-/* It is not its peer's own, which passes it on for this one: text that lives as long as the
- * request, and ip_peer_id(). */
+/* The peer is a proxy that forwards the request for `peer`: text that lives as long as the request,
+ * with its ip_peer_id(). */
 void http_caller(struct http_request *req, const char *peer, uint64_t peer_id);
 struct str http_header_get(const struct http_request *req, const char *name); /* at==NULL: absent */
-/* What is between two slashes of a path, percent-decoded, in the arena if need be. What is not
- * percent-encoded stays as it is. */
+/* One segment of a path, percent-decoded, in the arena if needed. Text that is not percent-encoded
+ * is returned as it is. */
 struct str http_path_part(struct str part, struct arena *arena);
 /* A decoded query parameter, in the arena; at==NULL: absent. */
 struct str http_query(struct http_request *req, const char *name);
@@ -118,28 +119,28 @@ struct http_reply {
 };
 
 /* Exactly once per request; frees it. HEAD sends the headers alone. Adds Date, Content-Length,
- * Connection where needed, X-Content-Type-Options: nosniff. A 401 is the last answer of its
- * connection: who is not let in shall not stay. */
+ * Connection where needed, X-Content-Type-Options: nosniff. A 401 closes the connection: a client
+ * that is not authenticated should not occupy one. */
 void http_reply(struct http_request *req, const struct http_reply *reply);
 
 /* Server-sent events: the request turns into a stream until one side closes it. */
 struct http_stream {
     struct net_conn *conn;
     void *user;
-    void (*closed)(struct http_stream *stream); /* once; then the memory goes */
+    void (*closed)(struct http_stream *stream); /* once; then the memory is freed */
 };
-/* Answers 200 without a length; consumes the request. NULL when there is nobody to stream to: the
- * peer left, or only asked for the headers (HEAD). */
+/* Replies 200 without a length; consumes the request. NULL when there is nothing to stream to: the
+ * peer left, or requested only the headers (HEAD). */
 struct http_stream *http_stream(struct http_request *req, const char *content_type);
 /* false when the reader is too slow and the piece was dropped (the stream then closes). */
 bool http_stream_send(struct http_stream *stream, struct str bytes);
 void http_stream_close(struct http_stream *stream);
 
-/* Is it a request of HTTP/1.1 for another protocol? */
+/* Is it an HTTP/1.1 request to switch to another protocol? */
 bool http_wants_upgrade(const struct http_request *req);
-/* False: its connection is gone, and now the request is as well. */
+/* False: the connection is gone, and the request has been freed. */
 bool http_can_take(struct http_request *req);
-/* Hands the connection over: the request is consumed, what was read too far goes to `handler`. */
+/* Hands the connection over: the request is consumed; bytes read beyond it go to `handler`. */
 struct net_conn *http_take(struct http_request *req, const struct net_handler *handler, void *user);
 
 #endif

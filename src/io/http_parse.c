@@ -1,8 +1,8 @@
 /* Heads and bodies of HTTP/1.x messages. A head is read in one pass over its lines: the few headers
  * that decide about framing and routing are rows of a table, all others are only split into name
- * and value. A body is read by a state per kind of byte, and nothing optional is accepted in its
- * framing: CR LF everywhere, hex digits only, extensions and trailers without control characters
- * and only so many of them. */
+ * and value. A body is read by a state machine that accepts nothing optional in its framing: CR LF
+ * everywhere, hex digits only, extensions and trailers without control characters and of limited
+ * total size. */
 #include "io/http_parse.h"
 
 #include <assert.h>
@@ -94,7 +94,7 @@ static enum err refuse(struct http_head *head, enum err err, const char *detail)
     return err;
 }
 
-/* --- headers that mean something here --- */
+/* --- headers that affect framing and routing --- */
 
 bool http_list_has(struct str list, struct str token)
 {
@@ -194,7 +194,7 @@ static struct str take_line(struct str *rest)
 {
     struct str line = str_cut(rest, '\n');
 
-    assert(line.len > 0 && line.at[line.len - 1] == '\r'); /* http_scan saw to it */
+    assert(line.len > 0 && line.at[line.len - 1] == '\r'); /* http_scan has checked it */
     line.len--;
     return line;
 }
@@ -376,13 +376,13 @@ bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len)
 enum state {
     SIZED,     /* `left` bytes of body */
     SIZE,      /* hex digits */
-    EXTENSION, /* behind a ';', thrown away */
+    EXTENSION, /* after a ';', ignored */
     SIZE_LF,
     DATA,
     DATA_CR,
     DATA_LF,
     TRAILER,      /* at the start of a line */
-    TRAILER_NAME, /* a trailer is a header like any other, but thrown away */
+    TRAILER_NAME, /* a trailer has the form of a header, but is ignored */
     TRAILER_VALUE,
     TRAILER_LF,
     END_LF,
@@ -446,7 +446,7 @@ static bool step_size_lf(struct http_body *body, char c)
     return c == '\n';
 }
 
-/* A trailer may not say anew what the head has said: another reader could believe it. */
+/* A trailer may not repeat a header that affects framing: another parser could act on it. */
 static bool is_harmless(struct str name)
 {
     static const struct str framing[] = {

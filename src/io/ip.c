@@ -70,7 +70,7 @@ bool ip_parse(struct str text, struct ip *ret_ip)
     }
     if (parse_bare(text, ret_ip))
         return true;
-    host = str_cut(&rest, ':'); /* an IPv6 address with a port has brackets */
+    host = str_cut(&rest, ':'); /* an IPv6 address with a port needs brackets */
     return rest.at && is_port(rest) && parse_bare(host, ret_ip);
 }
 

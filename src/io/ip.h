@@ -1,5 +1,5 @@
-/* Addresses and ranges of them, IPv4 and IPv6 alike: an IPv4 address is kept as the IPv6 one it is
- * mapped to, so that it is the same one however it came. */
+/* IPv4 and IPv6 addresses and address ranges. An IPv4 address is stored in its IPv4-mapped IPv6
+ * form, so that it compares equal in whichever form it arrived. */
 #ifndef IO_IP_H
 #define IO_IP_H
 
@@ -26,8 +26,8 @@ bool ip_parse(struct str text, struct ip *ret_ip);
 void ip_text(const struct ip *ip, char to[IP_TEXT_MAX]); /* without brackets */
 bool ip_eq(const struct ip *a, const struct ip *b);
 bool ip_is_loopback(const struct ip *ip);
-/* What it counts as for limits per address, never 0. Of IPv6 the first 64 bits: one customer
- * usually has all of those. */
+/* Identifies the address in per-address limits, never 0. Uses the first 64 bits of an IPv6 address:
+ * one customer usually has the whole /64. */
 uint64_t ip_peer_id(const struct ip *ip);
 
 /* "10.0.0.0/8", "fd00::/8", or an address, which is a range of one. */

@@ -1,7 +1,7 @@
-/* The loop's life and its rhythm. One turn of libuv is: timers, prepare, poll (where the reads
- * run), check, closing. The inbox runs in prepare, or in the poll that it ended. What was coalesced
- * leaves at the end of the inbox batch and in prepare and check, so nothing that a timer or a read
- * left behind waits through a poll. */
+/* The loop's life cycle. One turn of libuv is: timers, prepare, poll (where the reads run), check,
+ * closing. The inbox runs in prepare, or in the poll that it ended. Coalesced writes are flushed at
+ * the end of the inbox batch and in prepare and check, so nothing that a timer or a read queued
+ * waits through a poll. */
 #include "io/loop.h"
 
 #include <assert.h>
@@ -34,7 +34,7 @@ void loop_enter(struct loop *loop)
         loop_refresh(loop);
 }
 
-/* on_turn and the parts'. */
+/* Runs on_turn and the callbacks of all parts. */
 static void loop_turn(struct loop *loop)
 {
     for (struct loop_part *part = loop->parts; part; part = part->next)
@@ -217,7 +217,7 @@ static void job_done(uv_work_t *work, int status)
 {
     struct loop_job *job = container_of(work, struct loop_job, work);
 
-    assert(status == 0); /* none is ever cancelled: loop_done waits for them */
+    assert(status == 0); /* work is never cancelled: loop_done waits for it */
     job->done(job);
 }
 
@@ -240,7 +240,7 @@ void loop_done(struct loop *loop)
     int err;
 
     assert(!loop->started);
-    loop->stopping = true; /* nobody opens anything from here on */
+    loop->stopping = true; /* no handle is opened from here on */
     loop->on_tick = NULL;
     loop->on_turn = NULL;
     for (struct loop_part *part = loop->parts; part; part = part->next)

@@ -1,5 +1,5 @@
-/* One connection: reading, the write queue, TLS around both, its deadline and its end; and the two
- * ways it comes to be, accepted by a listener or dialled. */
+/* A connection: reading, the write queue, TLS, its deadline and its end; and the two ways to get
+ * one, accepted by a listener or dialled. */
 #include "io/net.h"
 
 #include <assert.h>
@@ -31,7 +31,7 @@ enum {
     NET_USER_TIMEOUT_MS = 60000,
 };
 
-/* Bytes that the kernel did not take at once, with the request that waits for it. */
+/* Bytes that the kernel did not take at once, with the libuv request that writes them. */
 struct net_flight {
     uv_write_t req;
     struct buf bytes;
@@ -48,7 +48,7 @@ struct net_private {
     struct buf out;            /* not sent yet; plaintext */
     struct net_flight *flight; /* NULL: the kernel took everything so far */
     struct buf unread;
-    struct net_peer *peer; /* NULL: known, or its address is not */
+    struct net_peer *peer; /* NULL: authenticated, or its address is not known */
     struct wheel_item deadline;
     LIST_ENTRY(net_private) link;
     TAILQ_ENTRY(net_private) dirty_link;
@@ -56,15 +56,15 @@ struct net_private {
     TAILQ_ENTRY(net_private) unknown_link;
     TAILQ_ENTRY(net_private) peer_link;
     TAILQ_ENTRY(net_private) behind_link;
-    int64_t behind_bytes; /* of net->behind_bytes; 0: its reader has taken all */
+    int64_t behind_bytes; /* its share of net->behind_bytes; 0: its reader has taken all */
     bool dirty;
-    bool opened;    /* the handler was told */
+    bool opened;    /* the handler's `opened` was called */
     bool paused;    /* by the handler */
-    bool refused;   /* over the limits; the handler never hears of it */
-    bool unknown;   /* its peer has not shown who it is; in listener->unknown */
-    bool given_up;  /* for a newer connection, which has its place already */
+    bool refused;   /* over the limits; the handler never sees it */
+    bool unknown;   /* its peer is not authenticated; in listener->unknown */
+    bool given_up;  /* for a newer connection, which already has its slot */
     bool lingering; /* our side is shut; reading until the peer's is */
-    bool in_data;   /* the handler is being given bytes */
+    bool in_data;   /* inside the handler's `data` */
     bool eof;       /* the peer shut its side */
     bool unread_queued;
 };
@@ -72,7 +72,7 @@ struct net_private {
 LIST_HEAD(net_conn_list, net_private);
 LIST_HEAD(net_listener_list, net_listener);
 
-/* The connections of one address that are not known. */
+/* The connections from one address that are not authenticated. */
 struct net_peer {
     uint64_t id;
     int64_t count;
@@ -87,13 +87,13 @@ struct net_loop {
     struct net_listener_list listeners;
     struct net_conn_queue dirty;  /* have something to flush */
     struct net_conn_queue unread; /* have bytes to be read again */
-    struct net_conn_queue behind; /* whose readers have not taken all, the longest first */
-    int64_t behind_bytes;         /* of all of them */
+    struct net_conn_queue behind; /* readers have not taken everything; longest first */
+    int64_t behind_bytes;         /* of all of these */
     struct wheel wheel;
     char *plain; /* TLS_RECORD_BYTES, NULL until the first TLS connection */
 };
 
-/* Outlives its connection if that is closed while the lookup still runs. */
+/* Outlives its connection when that is closed while the lookup is running. */
 struct net_dial {
     uv_getaddrinfo_t lookup;
     uv_connect_t connect;
@@ -140,9 +140,9 @@ static void unmark_dirty(struct net_private *p)
 
 /* --- readers that are behind ---
  *
- * What the kernel does not take of an answer waits here, in memory, for as long as its reader
- * likes; so there is one bound for all of them, and over it the one that has been behind for the
- * longest time goes. */
+ * What the kernel does not take of a reply waits in memory for as long as its reader likes. So
+ * there is one limit for all connections of a loop; when it is exceeded, the one that has been
+ * behind for the longest time is dropped. */
 
 static void count_behind(struct net_private *p)
 {
@@ -168,7 +168,7 @@ static void give_up_behind(struct net_loop *net)
 
         next = TAILQ_NEXT(p, behind_link);
         if (max == 0 || net->behind_bytes <= max || !next)
-            break; /* one may be larger than all are to be */
+            break; /* a single reply may be larger than the limit */
         metric_add_label(METRIC_CONNECTIONS_DROPPED, "behind", 1);
         net_conn_fail(&p->conn, "the peer reads too slowly");
     }
@@ -196,7 +196,7 @@ static void on_written(uv_write_t *req, int status)
         p->conn.handler->written(&p->conn);
 }
 
-/* Hands `wire` to the kernel, and to libuv what the kernel does not take. */
+/* Writes `wire` to the socket, and leaves to libuv what the kernel does not take. */
 static void send_wire(struct net_private *p, struct buf *wire)
 {
     uv_buf_t piece = uv_buf_init(wire->at, (unsigned)wire->len);
@@ -231,7 +231,7 @@ static void send_wire(struct net_private *p, struct buf *wire)
     count_behind(p);
 }
 
-/* Everything has left: shut our side and read until the peer has shut its own. */
+/* Everything is sent: shuts down our side and reads until the peer has shut down its own. */
 static void linger(struct net_private *p)
 {
     uv_os_fd_t fd;
@@ -290,7 +290,7 @@ struct buf *net_room(struct net_conn *conn, size_t bytes)
 
     if (conn->closing)
         return NULL;
-    /* One answer may be bigger than the queue; a second one must wait for the reader. */
+    /* One reply may be larger than the queue; a second one must wait for the reader. */
     if (p->out.len + bytes > max || p->flight) {
         size_t queued;
 
@@ -302,7 +302,7 @@ struct buf *net_room(struct net_conn *conn, size_t bytes)
             return NULL;
     }
     if (!p->out.at)
-        p->out = spare_take(); /* an idle connection holds none */
+        p->out = spare_take(); /* an idle connection has no buffer */
     buf_reserve(&p->out, bytes);
     mark_dirty(p);
     return &p->out;
@@ -324,7 +324,7 @@ static void on_ended(struct net_private *p)
     if (p->conn.closing || net_write_queued(&p->conn) == 0)
         net_close(&p->conn);
     else
-        net_close_after(&p->conn); /* it may still read what is queued */
+        net_close_after(&p->conn); /* the peer may still read what is queued */
 }
 
 static void open_to_handler(struct net_private *p)
@@ -349,7 +349,7 @@ static bool tls_step(struct net_private *p)
     }
     if (result == TLS_MORE)
         return false;
-    net_flush(&p->conn); /* the alert that tells the peer why */
+    net_flush(&p->conn); /* the TLS alert with the reason */
     net_conn_fail(&p->conn, tls_error(p->tls));
     return false;
 }
@@ -379,7 +379,7 @@ static void tls_input(struct net_private *p, struct str cipher)
         net_conn_fail(&p->conn, tls_error(p->tls));
 }
 
-/* What was put back, before anything newer. */
+/* Delivers what net_unread() put back, before anything newer. */
 static void read_again(struct net_private *p)
 {
     struct buf bytes = p->unread;
@@ -407,7 +407,7 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
     struct net_private *p = stream->data;
 
     if (len == 0)
-        return; /* nothing there after all */
+        return; /* EAGAIN: nothing to read */
     loop_enter(p->conn.loop);
     if (len < 0) {
         if (len != UV_EOF && !p->conn.error)
@@ -416,7 +416,7 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
         return;
     }
     if (p->conn.closing)
-        return; /* thrown away, see net_close_after */
+        return; /* discarded, see net_close_after */
     if (p->unread_queued)
         read_again(p);
     if (p->conn.closing)
@@ -498,7 +498,7 @@ void net_conn_deadline(struct net_conn *conn, int64_t mono_ms)
         wheel_set(&conn->priv->net->wheel, &conn->priv->deadline, mono_ms);
 }
 
-/* A connection without a socket yet; linked into the loop. */
+/* A connection that has no socket yet; linked into the loop. */
 static struct net_conn *net_conn_new(struct net_loop *net, const struct net_handler *handler,
                                      void *user, int64_t write_queue_bytes_max)
 {
@@ -508,13 +508,13 @@ static struct net_conn *net_conn_new(struct net_loop *net, const struct net_hand
     p->conn = (struct net_conn){.loop = net->loop, .handler = handler, .user = user, .priv = p};
     p->net = net;
     p->write_queue_bytes_max = write_queue_bytes_max;
-    uv_tcp_init(&net->loop->uv, &p->tcp); /* opens nothing yet: cannot fail */
+    uv_tcp_init(&net->loop->uv, &p->tcp); /* opens no socket yet: cannot fail */
     p->tcp.data = p;
     LIST_INSERT_HEAD(&net->conns, p, link);
     return &p->conn;
 }
 
-/* The socket is up: TLS or `opened`, then reading. */
+/* The socket is connected: TLS or `opened`, then reading. */
 static void net_conn_begin(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;
@@ -525,7 +525,7 @@ static void net_conn_begin(struct net_conn *conn)
     } else {
         if (!p->net->plain)
             p->net->plain = mem_alloc(TLS_RECORD_BYTES);
-        tls_step(p); /* the client's role speaks first */
+        tls_step(p); /* a TLS client sends first */
     }
     if (!conn->closing && !p->paused)
         net_conn_start_read(p);
@@ -535,13 +535,13 @@ static void on_closed(uv_handle_t *handle)
 {
     struct net_private *p = handle->data;
     struct net_conn *conn = &p->conn;
-    bool told = p->opened || !p->listener; /* who dialled waits for one of the two calls */
+    bool expected = p->opened || !p->listener; /* after a dial either `opened` or `closed` comes */
 
     assert(conn->closing && !p->dirty && !p->flight);
     if (p->dial)
         net_dial_closed(p);
     LIST_REMOVE(p, link);
-    if (told && !p->refused)
+    if (expected && !p->refused)
         conn->handler->closed(conn);
     if (p->listener)
         net_listener_left(p);
@@ -557,7 +557,7 @@ void net_close(struct net_conn *conn)
 
     conn->closing = true;
     if (uv_is_closing((uv_handle_t *)&p->tcp))
-        return; /* on_closed comes, or net.c sees `closing` before its next try */
+        return; /* on_closed follows, or the dial sees `closing` before its next attempt */
     unmark_dirty(p);
     if (p->behind_bytes > 0)
         TAILQ_REMOVE(&p->net->behind, p, behind_link);
@@ -589,7 +589,7 @@ void net_close_after(struct net_conn *conn)
     }
     net_conn_deadline(conn, conn->loop->mono_ms + NET_LINGER_MS);
     conn->closing = true;
-    mark_dirty(p); /* the end comes with the flush */
+    mark_dirty(p); /* the flush closes it */
 }
 
 /* --- per loop --- */
@@ -630,7 +630,7 @@ int64_t net_listener_recheck(struct net_listener *listener)
         if (p->listener != listener || !p->tls || p->conn.closing ||
             !tls_is_revoked(p->tls, listener->tls))
             continue;
-        net_close(&p->conn); /* its memory goes later: the list stays */
+        net_close(&p->conn); /* freed later, so the list stays valid */
         closed++;
     }
     return closed;
@@ -669,7 +669,7 @@ bool net_idle(const struct loop *loop)
     return !loop->net || LIST_EMPTY(&loop->net->conns);
 }
 
-/* Made at its first use. */
+/* Created on first use. */
 static struct net_loop *net_loop(struct loop *loop)
 {
     struct net_loop *net = loop->net;
@@ -693,8 +693,8 @@ static struct net_loop *net_loop(struct loop *loop)
 
 /* --- listening --- */
 
-/* Accepting within limits. A connection over a limit is accepted all the same, told so in a few
- * bytes and closed: left in the backlog it would only come again. */
+/* Accepting within limits. A connection over a limit is still accepted, gets a short refusal and is
+ * closed: left in the backlog it would only come up again. */
 
 /* "host:port", "[v6]:port" -> parts; port 0 to 65535. */
 static bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port)
@@ -741,7 +741,7 @@ bool net_addr_is_loopback(const char *addr)
     return uv_ip6_addr(text, 0, &v6) == 0 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
-/* Text of a socket address, and what it counts as for the limit per peer. */
+/* Text of a socket address, and its ip_peer_id(). */
 static uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, size_t size)
 {
     char host[INET6_ADDRSTRLEN] = "";
@@ -767,12 +767,12 @@ static uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, s
     return 0;
 }
 
-/* --- who goes when there is no room ---
+/* --- what is dropped when there is no room ---
  *
- * A peer that has not shown who it is may be anybody, and there are many of them. Of those the one
- * that had the longest time to do so makes room for a newcomer: who is let in shows it within a
- * moment, so a peer that comes back gets in through any number of silent ones, and nobody who has
- * shown it is ever given up. */
+ * Anybody can open connections without authenticating, and any number of them. So the oldest such
+ * connection makes room for a new one: legitimate peers authenticate within a moment, so a peer
+ * that reconnects gets in past any number of silent ones, and no authenticated peer is ever
+ * dropped. */
 
 static struct net_peer *peer_of(struct net_listener *listener, uint64_t id)
 {
@@ -839,7 +839,7 @@ void net_known(struct net_conn *conn)
         unknown_remove(conn->priv);
 }
 
-/* Its place is free at once, its descriptor with it; its end is told in the next turn. */
+/* Frees its slot and its descriptor at once; the handler's `closed` comes in the next turn. */
 static void give_up(struct net_private *p)
 {
     p->given_up = true;
@@ -849,7 +849,7 @@ static void give_up(struct net_private *p)
     net_conn_fail(&p->conn, "another connection needed its place");
 }
 
-/* The one of this address that makes room for another of it; NULL: there is room. */
+/* The connection that must make room for another from its address; NULL: there is room. */
 static struct net_private *peer_oldest(struct net_listener *listener, uint64_t peer_id)
 {
     int64_t max = listener->limits->connections_per_peer_max;
@@ -871,7 +871,7 @@ void net_counts_as(struct net_conn *conn, uint64_t peer_id)
     peer_join(p, peer_id);
 }
 
-/* False: everybody is known, and there is no place left. */
+/* False: there is no slot left, and all peers are authenticated. */
 static bool make_room(struct net_listener *listener, uint64_t peer_id)
 {
     const struct net_limits *limits = listener->limits;
@@ -891,7 +891,7 @@ static bool make_room(struct net_listener *listener, uint64_t peer_id)
 
 /* --- accepting --- */
 
-/* A connection of its listener is gone. */
+/* A connection of this listener is gone. */
 static void net_listener_left(struct net_private *p)
 {
     struct net_listener *listener = p->listener;
@@ -904,7 +904,7 @@ static void net_listener_left(struct net_private *p)
     assert(listener->connections >= 0 && listener->refused >= 0);
 }
 
-/* Cheap: no TLS, no handler, a few bytes, and only so many at a time. */
+/* Cheap: no TLS, no handler, a few bytes, and at most NET_REFUSED_MAX at a time. */
 static void refuse(struct net_private *p)
 {
     struct net_listener *listener = p->listener;
@@ -920,10 +920,10 @@ static void refuse(struct net_private *p)
     net_close_after(&p->conn);
 }
 
-/* libuv keeps a spare descriptor: when there are no more it closes that, accepts and drops what
- * waits, and opens it again. If another thread was quicker to take it, libuv would ask us for ever,
- * so a connection that is not known makes room. connections_max leaves enough descriptors for all
- * else, so this is for a process that lost some of them while it ran. */
+/* libuv keeps a spare descriptor: when there are none left it closes that one, accepts and drops
+ * what waits, and opens it again. If another thread takes the descriptor first, libuv would call us
+ * for ever, so an unauthenticated connection makes room. connections_max leaves enough descriptors
+ * for everything else; this is for a process that leaked some. */
 static void out_of_descriptors(struct net_listener *listener)
 {
     struct net_private *oldest = TAILQ_FIRST(&listener->unknown);
@@ -972,7 +972,7 @@ static void on_connection(uv_stream_t *server, int status)
 
 /* --- the listener --- */
 
-/* Accepted sockets inherit these, so a connection costs no setsockopt of its own. */
+/* Accepted sockets inherit these options, which saves a setsockopt per connection. */
 static int set_listener_options(uv_tcp_t *tcp)
 {
     static const struct {
@@ -1037,7 +1037,7 @@ enum err net_addr_free(const char *addr, struct problem *why)
     int fd, err = 0;
 
     if (!addr_parse(addr, &sockaddr))
-        return ERR_OK; /* net_listen tells what is wrong with it */
+        return ERR_OK; /* net_listen reports what is wrong with it */
     fd = socket(sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return ERR_OK;
@@ -1071,7 +1071,7 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
     listener->user = user;
     TAILQ_INIT(&listener->unknown);
     err = uv_tcp_init_ex(&loop->uv, &listener->tcp, sockaddr.ss_family);
-    if (err != 0) { /* no descriptor, or no IPv6 here: libuv has kept nothing */
+    if (err != 0) { /* no descriptor, or no IPv6 here: libuv holds no socket */
         free(listener);
         return problem_set(why, ERR_IO, "listen", "Cannot listen on %s: %s.", addr,
                            uv_strerror(err));
@@ -1146,15 +1146,15 @@ static void dial_free(struct net_dial *dial)
     free(dial);
 }
 
-/* A connection that still dials is gone. */
+/* The connection was closed while it was still dialling. */
 static void net_dial_closed(struct net_private *p)
 {
     struct net_dial *dial = p->dial;
 
     p->dial = NULL;
     dial->p = NULL;
-    /* A lookup that runs cannot be cancelled: on_lookup finds nobody and frees. libuv has ended a
-     * connect by the time the handle is closed. */
+    /* A running lookup cannot be cancelled: on_lookup finds no connection and frees the dial. libuv
+     * has ended a connect by the time the handle is closed. */
     if (dial->addrs || dial->error)
         dial_free(dial);
     else
@@ -1166,7 +1166,7 @@ static void set_dialled_options(uv_tcp_t *tcp)
     int timeout_ms = NET_USER_TIMEOUT_MS;
     uv_os_fd_t fd;
 
-    /* Without these the connection works too: a failure is no reason to give it up. */
+    /* The connection works without these options, so a failure is no reason to drop it. */
     uv_tcp_nodelay(tcp, 1);
     uv_tcp_keepalive(tcp, 1, NET_KEEPALIVE_S);
     if (uv_fileno((uv_handle_t *)tcp, &fd) == 0)

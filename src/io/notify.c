@@ -1,4 +1,4 @@
-/* The manager's socket is opened once and kept: a word costs one system call. */
+/* The manager's socket is opened once and kept: a message costs one system call. */
 #include "io/notify.h"
 
 #include <assert.h>
@@ -16,7 +16,7 @@ static socklen_t manager_len; /* 0: there is none */
 static int manager_fd = -1;
 static int64_t watchdog_ms;
 
-/* A path, or a name in the abstract space that is written with an @. */
+/* A path, or with a leading @ a name in the abstract namespace. */
 static bool read_address(const char *text)
 {
     size_t len = text ? strlen(text) : 0;

@@ -1,5 +1,5 @@
-/* OpenSSL over two buffers of ours instead of its memory BIOs: those keep the largest record they
- * ever held, ours hold nothing while a connection is idle. */
+/* OpenSSL over two buffers of our own instead of its memory BIOs: those keep the largest record
+ * they ever held, ours use no memory while a connection is idle. */
 #include "io/tls.h"
 
 #include <assert.h>
@@ -25,7 +25,7 @@ struct tls {
     struct buf kept; /* ciphertext of an earlier feed */
     struct buf wire;
     const char *error;
-    bool ended;      /* our close_notify is out */
+    bool ended;      /* our close_notify was sent */
     char *peer_name; /* see tls_peer_name */
 };
 
@@ -85,13 +85,13 @@ static const char *last_error(void)
     return text ? text : "unknown TLS error";
 }
 
-/* Of TLS 1.2 only what keeps an old conversation secret when a key is lost, with ciphers that check
- * what they decrypt; all of 1.3 is so. */
+/* Of TLS 1.2 only cipher suites with forward secrecy and authenticated encryption; those of 1.3 all
+ * have both. */
 static void set_strength(SSL_CTX *ctx)
 {
     if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 ||
         SSL_CTX_set_cipher_list(ctx, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1)
-        abort(); /* the library cannot do any of it */
+        abort(); /* the library supports none of them */
 }
 
 static enum err config_new(const SSL_METHOD *method, struct net_tls **ret_config,
@@ -132,7 +132,7 @@ enum err net_tls_identity(struct net_tls *config, const char *cert_file, const c
     return ERR_OK;
 }
 
-/* `setting` is what an operator calls the file. */
+/* `setting` is the setting that names the file, for messages. */
 static enum err trust(struct net_tls *config, const char *ca_file, const char *setting,
                       struct problem *why)
 {
@@ -219,14 +219,14 @@ void net_tls_free(struct net_tls *config)
 {
     if (!config || --config->owners > 0)
         return;
-    SSL_CTX_free(config->ctx); /* sessions have their own hold on it */
+    SSL_CTX_free(config->ctx); /* sessions hold references of their own */
     free(config);
 }
 
 /* --- sessions --- */
 
-/* The certificate must be for `host`. The common name is for people; what a certificate is good for
- * is in subjectAltName. True: it is a name and no address, which would have no SNI. */
+/* The certificate must be valid for `host` by its subjectAltName; the common name does not count.
+ * True: `host` is a name, not an address, so SNI is sent. */
 static bool check_host(X509_VERIFY_PARAM *param, const char *host)
 {
     if (X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1)
@@ -280,7 +280,7 @@ void tls_free(struct tls *tls)
 
 void tls_feed(struct tls *tls, struct str cipher)
 {
-    assert(tls->fed.len == 0); /* tls_keep comes between two of these */
+    assert(tls->fed.len == 0); /* tls_keep must be called between two feeds */
     if (tls->kept.len > 0) {
         buf_str(&tls->kept, cipher);
         cipher = buf_view(&tls->kept);
@@ -301,7 +301,7 @@ void tls_keep(struct tls *tls)
     tls->fed = STR_NONE;
 }
 
-/* Which way a call of OpenSSL ended, and why if it failed. */
+/* The result of an OpenSSL call; records the reason if it failed. */
 static enum tls_result outcome(struct tls *tls, int ret)
 {
     long verify;
@@ -337,7 +337,7 @@ bool tls_write(struct tls *tls, struct str plain)
     size_t written;
 
     ERR_clear_error();
-    /* The wire takes everything, so this writes all or fails. */
+    /* The output buffer has no limit, so this writes everything or fails. */
     return outcome(tls, SSL_write_ex(tls->ssl, plain.at, plain.len, &written)) == TLS_DONE &&
            written == plain.len;
 }
@@ -351,7 +351,7 @@ void tls_end(struct tls *tls)
     SSL_shutdown(tls->ssl);
 }
 
-/* The common name of the subject, whole or not at all: a NUL inside must not cut it short. */
+/* The subject's common name, complete or NULL: a NUL inside must not cut it short. */
 static char *common_name(X509 *cert)
 {
     X509_NAME *subject = X509_get_subject_name(cert);
@@ -362,7 +362,7 @@ static char *common_name(X509 *cert)
     int len;
 
     if (at < 0 || X509_NAME_get_index_by_NID(subject, NID_commonName, at) >= 0)
-        return NULL; /* none, or two: whose would it be? */
+        return NULL; /* none, or several: which one would count? */
     value = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
     len = ASN1_STRING_to_UTF8(&text, value);
     if (len > 0 && !memchr(text, 0, (size_t)len)) {

@@ -1,5 +1,5 @@
-/* A ring of slots, one per tick. An item whose time is further away than the ring reaches waits in
- * the furthest slot and is put again when that comes up. */
+/* A ring of slots, one per tick. An item due later than the ring reaches waits in the furthest slot
+ * and is inserted again when that slot comes up. */
 #include "io/wheel.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@ void wheel_init(struct wheel *wheel, int64_t now_ms, void (*expired)(struct whee
     assert(now_ms >= 0 && expired);
     for (int i = 0; i < WHEEL_SLOTS; i++)
         LIST_INIT(&wheel->slots[i]);
-    wheel->tick = now_ms / WHEEL_TICK_MS + 1; /* so that tick 0 never is a real one */
+    wheel->tick = now_ms / WHEEL_TICK_MS + 1; /* so that tick 0 is never a real one */
     wheel->expired = expired;
 }
 
@@ -41,7 +41,7 @@ void wheel_set(struct wheel *wheel, struct wheel_item *item, int64_t due_ms)
         return; /* dropped when its slot comes up */
     if (item->tick) {
         if ((due_ms + WHEEL_TICK_MS - 1) / WHEEL_TICK_MS + 1 >= item->tick)
-            return; /* put again when its slot comes up */
+            return; /* inserted again when its slot comes up */
         LIST_REMOVE(item, link);
     }
     put(wheel, item);
@@ -53,7 +53,7 @@ static void run_slot(struct wheel *wheel, int64_t now_ms)
     struct wheel_list due = LIST_HEAD_INITIALIZER(due);
     struct wheel_item *item;
 
-    /* Moved aside first: what expires may set itself or others again. */
+    /* Moved to a list first: an item that expires may set itself or others again. */
     while ((item = LIST_FIRST(slot))) {
         LIST_REMOVE(item, link);
         LIST_INSERT_HEAD(&due, item, link);
@@ -77,7 +77,7 @@ void wheel_run(struct wheel *wheel, int64_t now_ms)
 {
     int64_t last = now_ms / WHEEL_TICK_MS + 1;
 
-    /* After a long stop (a suspended machine) every slot is looked at once, not every tick. */
+    /* After a long pause (a suspended machine) visits every slot once, not every tick. */
     if (last > wheel->tick + WHEEL_SLOTS)
         wheel->tick = last - WHEEL_SLOTS;
     while (wheel->tick < last) {

@@ -1,6 +1,6 @@
-/* Deadlines by the tick: setting one is O(1) and usually a single store, because a deadline that
- * only moves away stays in its slot until that comes up. An item expires on the first wheel_run at
- * or after its time. One thread. */
+/* Timer wheel: setting a deadline is O(1) and usually a single store, because one that only moves
+ * later stays in its slot until the slot comes up. An item expires on the first wheel_run at or
+ * after its time. One thread. */
 #ifndef IO_WHEEL_H
 #define IO_WHEEL_H
 
@@ -27,7 +27,7 @@ struct wheel {
 
 void wheel_init(struct wheel *wheel, int64_t now_ms, void (*expired)(struct wheel_item *item));
 void wheel_set(struct wheel *wheel, struct wheel_item *item, int64_t due_ms); /* 0 clears */
-void wheel_remove(struct wheel_item *item); /* before its memory goes; not in: nothing happens */
+void wheel_remove(struct wheel_item *item); /* before its memory is freed; no-op if not set */
 void wheel_run(struct wheel *wheel, int64_t now_ms);
 
 #endif

@@ -1,6 +1,6 @@
 /* WebSockets: handshakes of both roles (RFC 6455 section 4), then frames in and out on wslay's
- * frame layer. Its contexts hold 4 KiB each, so a connection borrows one of its loop's only while
- * it is inside a frame; an idle one costs nothing. */
+ * frame layer. A wslay context takes 4 KiB, so a connection borrows one from its loop only while it
+ * is inside a frame; an idle connection has none. */
 #include "io/ws.h"
 
 #include <assert.h>
@@ -28,7 +28,7 @@ enum {
 
 enum ws_state { WS_OPENING, WS_OPEN, WS_CLOSING };
 
-/* The client's half of a handshake; gone once it is done. */
+/* The client's side of a handshake; freed when the handshake is done. */
 struct ws_opening {
     struct http_scan scan;
     struct buf answer;
@@ -52,14 +52,14 @@ struct ws_private {
     bool frame_fin;
     bool in_frame;
     bool in_message; /* its first fragment was seen */
-    bool pinged;     /* and nothing came since */
+    bool pinged;     /* a ping was sent, and nothing received since */
     bool client;
 };
 
 struct ws_reader {
     wslay_frame_context_ptr ctx;
     struct str input;
-    uint64_t inside; /* bytes wslay was given that belong to no frame we saw yet */
+    uint64_t inside; /* bytes passed to wslay that belong to no frame reported yet */
     struct ws_reader *next;
 };
 
@@ -74,9 +74,9 @@ enum {
     WS_CONTROL_MAX = 125,
     WS_FRAME_OVERHEAD = 14,
     FRAME_FIN = 0x80,   /* in the first byte */
-    FRAME_MASK = 0x80,  /* in the second, above the length or what stands for it: */
-    FRAME_LEN_16 = 126, /* two more bytes have the length */
-    FRAME_LEN_64 = 127, /* or eight */
+    FRAME_MASK = 0x80,  /* in the second, above the length or one of these codes: */
+    FRAME_LEN_16 = 126, /* the length is in the next two bytes */
+    FRAME_LEN_64 = 127, /* in the next eight */
 };
 
 const struct ws_limits ws_limits_default = {
@@ -192,7 +192,7 @@ static struct ws_reader *reader_take(struct ws_loop *wsl)
     return reader;
 }
 
-/* Only one that is between two frames can serve another connection. */
+/* Only a reader that is between two frames can serve another connection. */
 static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
 {
     assert(reader->inside == 0 && reader->input.len == 0);
@@ -207,7 +207,7 @@ static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
 
 /* --- writing --- */
 
-/* A frame that is not masked is a few bytes and the payload. */
+/* An unmasked frame is a short header and the payload. */
 static void put_frame(struct buf *out, uint8_t opcode, struct str payload)
 {
     uint8_t head[10] = {(uint8_t)(FRAME_FIN | opcode)};
@@ -268,7 +268,7 @@ static void send_close(struct ws_private *p, int code, struct str reason)
     send_frame(p, WSLAY_CONNECTION_CLOSE, (struct str){.at = payload, .len = len});
 }
 
-/* The peer broke a rule: it is told which and not listened to any more. */
+/* The peer broke a rule: closes with the code for it and ignores further input. */
 static void fail(struct ws_private *p, int code)
 {
     if (p->state == WS_OPEN)
@@ -284,7 +284,7 @@ bool ws_send(struct ws *ws, struct str text)
     if (p->state != WS_OPEN || p->net->closing)
         return false;
     if (net_write_queued(p->net) + text.len > max) {
-        net_flush(p->net); /* coalesced bytes are not a slow reader's */
+        net_flush(p->net); /* coalesced bytes do not mean a slow reader */
         if (net_write_queued(p->net) > 0 && net_write_queued(p->net) + text.len > max) {
             fail(p, WS_TRY_LATER);
             return false;
@@ -333,7 +333,7 @@ void ws_close(struct ws *ws, int code, const char *reason)
 static void deliver(struct ws_private *p, struct str text)
 {
     if (p->state != WS_OPEN)
-        return; /* we said goodbye: what still comes is not read */
+        return; /* we sent a close frame: further input is ignored */
     if (!str_is_utf8(text))
         fail(p, WS_BAD_UTF8);
     else
@@ -416,7 +416,7 @@ static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
         buf_str(pieces, last);
         whole = buf_view(pieces);
     }
-    text = *pieces; /* taken out first: the handler may close us */
+    text = *pieces; /* detached first: the handler may close the connection */
     *pieces = (struct buf){0};
     if (control) {
         take_control(p, p->frame_opcode, whole);
@@ -471,8 +471,8 @@ static void unmask(char *to, const char *from, size_t len, const char mask[4])
         to[i] = (char)(from[i] ^ mask[i % 4]);
 }
 
-/* What nearly every frame of a client is: a text in one frame that has come whole, and is not long.
- * Everything else is wslay's, which must be between two frames for this. */
+/* Fast path for nearly all frames of clients: a short text in a single frame that has arrived
+ * completely. wslay handles everything else, and must be between two frames here. */
 static bool take_short(struct ws_private *p)
 {
     struct ws_reader *reader = p->reader;
@@ -542,7 +542,7 @@ static void ws_read(struct ws_private *p, struct str bytes)
     p->reader = NULL;
 }
 
-/* --- life --- */
+/* --- opening and closing --- */
 
 static struct ws_private *ws_new(struct loop *loop, const struct ws_handler *handler,
                                  const struct ws_limits *limits, void *user)
@@ -566,7 +566,7 @@ static void ws_begin(struct ws_private *p)
 
 static void on_opened(struct net_conn *net)
 {
-    /* Only the client's role: its request is written already, the server's answer is awaited. */
+    /* Client role only: the request has been written and the server's response is awaited. */
     net_conn_deadline(net, net->loop->mono_ms + http_limits_default.net.header_timeout_ms);
 }
 
@@ -646,7 +646,7 @@ static void accept_for(struct str key, char *ret_accept)
     tls_sha1_base64((struct str){.at = text, .len = sizeof text}, ret_accept);
 }
 
-/* Base64 of 16 bytes: 22 digits, of which the last carries two bits, and two fillers. */
+/* Base64 of 16 bytes: 22 digits, the last of which carries two bits, and two padding characters. */
 static bool is_key(struct str key)
 {
     if (key.len != WS_KEY_LEN || key.at[22] != '=' || key.at[23] != '=' ||
@@ -714,7 +714,7 @@ static struct str find(const struct http_head *head, struct str name)
     return STR_NONE;
 }
 
-/* NULL when the server agreed. */
+/* NULL when the server accepted the handshake. */
 static const char *judge(struct ws_private *p, struct str text)
 {
     struct http_header headers[WS_ANSWER_HEADERS_MAX];

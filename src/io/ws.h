@@ -1,4 +1,4 @@
-/* WebSocket (RFC 6455) on wslay, both roles. A message is whole when a handler sees it. */
+/* WebSocket (RFC 6455) on wslay, both roles. Handlers only see complete messages. */
 #ifndef IO_WS_H
 #define IO_WS_H
 
@@ -10,15 +10,15 @@ struct ws_handler {
     void (*opened)(struct ws *ws);                   /* client role: the handshake is done */
     void (*message)(struct ws *ws, struct str text); /* UTF-8 text; may call ws_close */
     void (*closed)(struct ws *ws, int code);         /* once, last; 1006 when no close frame came */
-    void (*written)(struct ws *ws); /* a reader that was behind has taken all; may be NULL */
+    void (*written)(struct ws *ws);                  /* a slow reader has caught up; may be NULL */
 };
 
 struct ws_limits {
     int64_t message_bytes_max;
-    int64_t queue_bytes_max; /* what may wait to be sent; over it the peer is closed with 1013 */
-    int64_t ping_ms;    /* a ping when nothing came for so long; twice that without a sign = dead */
-    bool counts_behind; /* server role: what its peer leaves unread counts with that of the readers
-                           of answers, and it may be given up as one of them */
+    int64_t queue_bytes_max; /* may wait to be sent; beyond it the peer is closed with 1013 */
+    int64_t ping_ms;    /* sends a ping when nothing came for this long; dead after twice that */
+    bool counts_behind; /* server role: bytes its peer leaves unread count against
+                           write_queues_bytes_max, and it may be dropped for them */
 };
 
 extern const struct ws_limits ws_limits_default;
@@ -28,18 +28,18 @@ struct ws {
     const struct ws_handler *handler;
     void *user;
     char peer[64];
-    const char *error; /* client role, when closed: what failed, in words that live for ever */
+    const char *error; /* client role, when closed: what failed, a static text */
     int status;        /* client role, when closed: the server's answer if it was not 101, else 0 */
     struct ws_private *priv;
 };
 
 /* True when the request asks for an upgrade to WebSocket (Upgrade, Connection, version 13, key). */
 bool ws_wanted(const struct http_request *req);
-/* Answers 101 and turns the connection into a WebSocket; consumes the request, for which ws_wanted
+/* Replies 101 and turns the connection into a WebSocket; consumes the request, for which ws_wanted
  * was true. NULL when the peer has left meanwhile. */
 struct ws *ws_accept(struct http_request *req, const struct ws_handler *handler,
                      const struct ws_limits *limits, void *user);
-/* Client. Nothing is called before this returns; then `opened` or, when it fails, `closed`.
+/* Client role. Calls `opened` or, on failure, `closed`, but neither before this returns.
  * `limits` must outlive the connection. url "ws://host:port/path" or "wss://"; `headers` are extra
  * lines ("Authorization: ..."). */
 enum err ws_connect(struct loop *loop, const char *url, const struct http_header *headers,
@@ -48,11 +48,11 @@ enum err ws_connect(struct loop *loop, const char *url, const struct http_header
                     struct problem *why);
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
-bool ws_takes(struct ws *ws, size_t bytes); /* would it, now? */
-/* Does more than that wait for its reader, after what was coalesced has been handed to the kernel?
- * Then `written` follows once it has left. */
+bool ws_takes(struct ws *ws, size_t bytes); /* would ws_send() succeed now? */
+/* Are more than `bytes` still unsent after coalesced writes were flushed? Then `written` is called
+ * once all of it has been sent. */
 bool ws_is_behind(struct ws *ws, size_t bytes);
-/* Says goodbye; `closed` follows when the peer has answered or let it be. */
+/* Sends a close frame; `closed` follows when the peer has answered or did not in time. */
 void ws_close(struct ws *ws, int code, const char *reason);
 /* Server role: what it is sent in a turn of the loop leaves before what others are sent in it. */
 void ws_goes_first(struct ws *ws);
