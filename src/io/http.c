@@ -83,7 +83,6 @@ struct http_server_private {
 static void http_request_release(struct http_private *p);
 static void http_conn_replied(struct http_conn *conn, bool keep_alive);
 static void http_refuse(struct http_private *p, const struct problem *why);
-static void http_stream_closed(struct http_stream *stream);
 
 /* --- the memory of a request --- */
 
@@ -720,8 +719,11 @@ static void on_closed(struct net_conn *net)
     struct http_conn *conn = net->user;
     struct http_private *p = conn->req;
 
-    if (conn->stream)
-        http_stream_closed(conn->stream);
+    if (conn->stream) {
+        if (conn->stream->closed)
+            conn->stream->closed(conn->stream);
+        free(conn->stream);
+    }
     if (p && !p->answerable) {
         http_request_free(p); /* no handler saw it */
     } else if (p) {
@@ -903,25 +905,6 @@ static void put_value(struct buf *out, struct str value)
     }
 }
 
-static size_t headers_size(const struct http_header *headers, size_t count)
-{
-    size_t size = 0;
-
-    for (size_t i = 0; i < count; i++)
-        size += headers[i].name.len + headers[i].value.len + 4;
-    return size;
-}
-
-static void put_headers(struct buf *out, const struct http_header *headers, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        buf_str(out, headers[i].name);
-        buf_str(out, STR(": "));
-        put_value(out, headers[i].value);
-        buf_str(out, STR("\r\n"));
-    }
-}
-
 static void put_status(struct buf *out, struct http_server_private *srv, int status)
 {
     assert(status >= 200 && status <= 599);
@@ -932,21 +915,16 @@ static void put_status(struct buf *out, struct http_server_private *srv, int sta
     buf_str(out, http_date_lines(srv));
 }
 
-static void put_connection(struct buf *out, const struct http_private *p, bool keep_alive)
-{
-    if (!keep_alive)
-        buf_str(out, STR("Connection: close\r\n"));
-    else if (p->minor == 0)
-        buf_str(out, STR("Connection: keep-alive\r\n"));
-}
-
 static void write_reply(struct http_private *p, const struct http_reply *reply, bool keep_alive)
 {
     const char *type = reply->content_type ? reply->content_type : "application/json";
     bool bodiless = reply->status == 204 || reply->status == 304;
-    size_t size = 512 + headers_size(reply->headers, reply->header_count) + reply->body.len;
-    struct buf *out = net_room(p->conn->net, size);
+    size_t size = 512 + reply->body.len;
+    struct buf *out;
 
+    for (size_t i = 0; i < reply->header_count; i++)
+        size += reply->headers[i].name.len + reply->headers[i].value.len + 4;
+    out = net_room(p->conn->net, size);
     if (!out)
         return;
     put_status(out, p->conn->srv, reply->status);
@@ -957,29 +935,32 @@ static void write_reply(struct http_private *p, const struct http_reply *reply, 
         buf_int(out, (int64_t)reply->body.len);
         buf_str(out, STR("\r\n"));
     }
-    put_connection(out, p, keep_alive);
-    put_headers(out, reply->headers, reply->header_count);
+    if (!keep_alive)
+        buf_str(out, STR("Connection: close\r\n"));
+    else if (p->minor == 0)
+        buf_str(out, STR("Connection: keep-alive\r\n"));
+    for (size_t i = 0; i < reply->header_count; i++) {
+        buf_str(out, reply->headers[i].name);
+        buf_str(out, STR(": "));
+        put_value(out, reply->headers[i].value);
+        buf_str(out, STR("\r\n"));
+    }
     buf_str(out, STR("\r\n"));
     if (!bodiless && p->req.method != HTTP_M_HEAD)
         buf_str(out, reply->body);
-}
-
-static bool stays_open(const struct http_private *p)
-{
-    int64_t max = p->req.server->limits->requests_per_connection_max;
-
-    return p->keep_alive && !p->conn->srv->draining && (max == 0 || p->conn->requests < max);
 }
 
 void http_reply(struct http_request *req, const struct http_reply *reply)
 {
     struct http_private *p = req->priv;
     struct http_conn *conn = p->conn;
+    int64_t max = req->server->limits->requests_per_connection_max;
     bool keep_alive = false;
 
     assert(p->answerable); /* exactly one reply, and only when one is due */
     if (conn && !conn->net->closing) {
-        keep_alive = reply->status != 401 && stays_open(p) && http_conn_leave_body(conn);
+        keep_alive = reply->status != 401 && p->keep_alive && !conn->srv->draining &&
+                     (max == 0 || conn->requests < max) && http_conn_leave_body(conn);
         write_reply(p, reply, keep_alive);
     }
     p->answerable = false;
@@ -1055,11 +1036,4 @@ bool http_stream_send(struct http_stream *stream, struct str bytes)
 void http_stream_close(struct http_stream *stream)
 {
     net_close_after(stream->conn);
-}
-
-static void http_stream_closed(struct http_stream *stream)
-{
-    if (stream->closed)
-        stream->closed(stream);
-    free(stream);
 }

@@ -439,13 +439,6 @@ static bool step_line(struct http_body *body, char c, enum state end)
     return c == '\r' || is_text(c);
 }
 
-static bool step_size_lf(struct http_body *body, char c)
-{
-    body->state = body->left > 0 ? DATA : TRAILER;
-    body->digits = 0;
-    return c == '\n';
-}
-
 /* A trailer may not repeat a header that affects framing: another parser could act on it. */
 static bool is_harmless(struct str name)
 {
@@ -496,7 +489,8 @@ static bool step(struct http_body *body, char c)
     case EXTENSION:
         return step_line(body, c, SIZE_LF);
     case SIZE_LF:
-        return step_size_lf(body, c);
+        body->digits = 0;
+        return expect(body, c, '\n', body->left > 0 ? DATA : TRAILER);
     case DATA_CR:
         return expect(body, c, '\r', DATA_LF);
     case DATA_LF:
@@ -520,17 +514,6 @@ static bool step(struct http_body *body, char c)
     return false;
 }
 
-static void take_piece(struct http_body *body, struct str bytes, struct str *ret_piece)
-{
-    size_t len = bytes.len < body->left ? bytes.len : (size_t)body->left;
-
-    assert(len > 0);
-    *ret_piece = (struct str){.at = bytes.at, .len = len};
-    body->left -= len;
-    if (body->left == 0)
-        body->state = body->state == SIZED ? DONE : DATA_CR;
-}
-
 enum err http_body_read(struct http_body *body, struct str bytes, size_t *ret_used,
                         struct str *ret_piece)
 {
@@ -539,9 +522,14 @@ enum err http_body_read(struct http_body *body, struct str bytes, size_t *ret_us
     *ret_piece = STR_NONE;
     while (used < bytes.len && body->state != DONE) {
         if (body->state == SIZED || body->state == DATA) {
-            take_piece(body, (struct str){.at = bytes.at + used, .len = bytes.len - used},
-                       ret_piece);
-            used += ret_piece->len;
+            size_t len = bytes.len - used < body->left ? bytes.len - used : (size_t)body->left;
+
+            assert(len > 0);
+            *ret_piece = (struct str){.at = bytes.at + used, .len = len};
+            body->left -= len;
+            if (body->left == 0)
+                body->state = body->state == SIZED ? DONE : DATA_CR;
+            used += len;
             break;
         }
         if (!step(body, bytes.at[used++]))

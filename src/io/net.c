@@ -774,26 +774,22 @@ static uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, s
  * that reconnects gets in past any number of silent ones, and no authenticated peer is ever
  * dropped. */
 
-static struct net_peer *peer_of(struct net_listener *listener, uint64_t id)
-{
-    struct net_peer *peer = idmap_get(&listener->peers, id);
-
-    if (!peer) {
-        peer = mem_new(struct net_peer);
-        peer->id = id;
-        TAILQ_INIT(&peer->conns);
-        idmap_put(&listener->peers, id, peer);
-    }
-    return peer;
-}
-
 static void peer_join(struct net_private *p, uint64_t peer_id)
 {
+    struct net_peer *peer;
+
     if (!peer_id)
         return;
-    p->peer = peer_of(p->listener, peer_id);
-    p->peer->count++;
-    TAILQ_INSERT_TAIL(&p->peer->conns, p, peer_link);
+    peer = idmap_get(&p->listener->peers, peer_id);
+    if (!peer) {
+        peer = mem_new(struct net_peer);
+        peer->id = peer_id;
+        TAILQ_INIT(&peer->conns);
+        idmap_put(&p->listener->peers, peer_id, peer);
+    }
+    p->peer = peer;
+    peer->count++;
+    TAILQ_INSERT_TAIL(&peer->conns, p, peer_link);
 }
 
 static void peer_leave(struct net_private *p)
@@ -920,18 +916,6 @@ static void refuse(struct net_private *p)
     net_close_after(&p->conn);
 }
 
-/* libuv keeps a spare descriptor: when there are none left it closes that one, accepts and drops
- * what waits, and opens it again. If another thread takes the descriptor first, libuv would call us
- * for ever, so an unauthenticated connection makes room. connections_max leaves enough descriptors
- * for everything else; this is for a process that leaked some. */
-static void out_of_descriptors(struct net_listener *listener)
-{
-    struct net_private *oldest = TAILQ_FIRST(&listener->unknown);
-
-    if (oldest)
-        give_up(oldest);
-}
-
 static void on_connection(uv_stream_t *server, int status)
 {
     struct net_listener *listener = server->data;
@@ -940,8 +924,13 @@ static void on_connection(uv_stream_t *server, int status)
     struct net_private *p;
     uint64_t peer_id = 0;
 
-    if (status == UV_EMFILE || status == UV_ENFILE)
-        out_of_descriptors(listener);
+    /* Out of descriptors. libuv keeps a spare one: it closes that, accepts and drops what waits,
+     * and opens it again. If another thread takes the descriptor first, libuv would call us for
+     * ever, so an unauthenticated connection makes room. connections_max leaves enough descriptors
+     * for everything else; this is for a process that leaked some. */
+    p = TAILQ_FIRST(&listener->unknown);
+    if ((status == UV_EMFILE || status == UV_ENFILE) && p)
+        give_up(p);
     if (status < 0)
         return;
     loop_enter(listener->net->loop);

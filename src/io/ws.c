@@ -367,14 +367,6 @@ static void take_close(struct ws_private *p, struct str payload)
     net_close_after(p->net);
 }
 
-static void take_control(struct ws_private *p, uint8_t opcode, struct str payload)
-{
-    if (opcode == WSLAY_CONNECTION_CLOSE)
-        take_close(p, payload);
-    else if (opcode == WSLAY_PING && p->state == WS_OPEN)
-        send_frame(p, WSLAY_PONG, payload);
-}
-
 /* 0, or the code to fail with. wslay has checked lengths and the form of control frames. */
 static int check_frame(const struct ws_private *p, const struct wslay_frame_iocb *frame)
 {
@@ -418,11 +410,13 @@ static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
     }
     text = *pieces; /* detached first: the handler may close the connection */
     *pieces = (struct buf){0};
-    if (control) {
-        take_control(p, p->frame_opcode, whole);
-    } else {
+    if (!control) {
         p->in_message = false;
         deliver(p, whole);
+    } else if (p->frame_opcode == WSLAY_CONNECTION_CLOSE) {
+        take_close(p, whole);
+    } else if (p->frame_opcode == WSLAY_PING && p->state == WS_OPEN) {
+        send_frame(p, WSLAY_PONG, whole);
     }
     buf_free(&text);
 }
@@ -699,13 +693,6 @@ static void ws_opening_free(struct ws_private *p)
     p->opening = NULL;
 }
 
-static void give_up(struct ws_private *p, const char *error)
-{
-    if (!p->net->error)
-        p->net->error = error;
-    net_close(p->net);
-}
-
 static struct str find(const struct http_head *head, struct str name)
 {
     for (size_t i = 0; i < head->header_count; i++)
@@ -755,7 +742,9 @@ static void ws_opening_read(struct ws_private *p, struct str bytes)
     else
         error = judge(p, (struct str){.at = opening->answer.at, .len = len});
     if (error) {
-        give_up(p, error);
+        if (!p->net->error)
+            p->net->error = error;
+        net_close(p->net);
         return;
     }
     answer = opening->answer; /* may hold the first frames */
