@@ -1,12 +1,12 @@
-/* The page and its files. They change only with the program: a browser asks each time whether its
- * copy is still good, and mostly hears 304. */
+/* The page and its files. They change only with the program: a browser revalidates its copy each
+ * time and usually gets a 304. */
 #include <assert.h>
 
 #include "server/api.h"
 #include "server/page.h"
 #include "server/route.h"
 
-/* No script, style or connection but our own; nobody shows the page inside another. */
+/* No script, style or connection but our own; the page may not be framed by another. */
 #define POLICY                                                                                     \
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "                    \
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -25,24 +25,22 @@ static const struct page_file *file_find(struct str name)
     return NULL;
 }
 
-/* "gzip, deflate, br": a word of the list, and not one that is refused (gzip;q=0). */
+/* "gzip, deflate, br": is gzip in the list, and not excluded (gzip;q=0)? */
 static bool takes_gzip(const struct http_request *req)
 {
     struct str rest = http_header_get(req, "Accept-Encoding");
 
     while (rest.len) {
         struct str item = str_cut(&rest, ',');
-        struct str word = str_trim(str_cut(&item, ';'));
+        struct str coding = str_trim(str_cut(&item, ';'));
 
-        if (str_eq_nocase(word, STR("gzip")))
+        if (str_eq_nocase(coding, STR("gzip")))
             return !str_is(str_trim(item), "q=0");
     }
     return false;
 }
 
-/* A browser keeps to TLS for all ports of a name: not on a machine whose loopback others serve,
- * too.
- */
+/* HSTS applies to all ports of a host name: not for loopback, where other services listen too. */
 static bool keeps_to_tls(const struct settings *settings, struct arena *arena)
 {
     return settings->tls_cert.len && !net_addr_is_loopback(arena_cstr(arena, settings->listen));

@@ -1,5 +1,5 @@
-/* A ring of entries on the main thread, and the file behind it. /v1/audit: who did what, newest
- * first. */
+/* A ring of entries on the main thread, and the files they are written to. /v1/audit: who did what,
+ * newest first. */
 #include "server/audit.h"
 
 #include <assert.h>
@@ -20,31 +20,31 @@
 #include "server/audit_chain.h"
 #include "server/server.h"
 
-/* What is kept of one kind. */
+/* The entries of one kind. */
 struct trail {
     char path[AUDIT_PATH_MAX]; /* "": there is no file */
     int fd;
-    bool cut; /* the file ends within a line: a write failed, or a crash came between */
+    bool cut; /* the file ends within a line: a write failed, or the server crashed */
     int64_t size;
     struct audit_chain *chain; /* NULL: its entries are not signed */
     struct buf lines;          /* of this batch, not in the file yet */
     int64_t line_count;
-    struct audit_entry *ring; /* AUDIT_KEPT; the one that was put as number n at n % AUDIT_KEPT */
-    int64_t put;              /* how many there have been */
+    struct audit_entry *ring; /* AUDIT_KEPT of them; entry number n is at n % AUDIT_KEPT */
+    int64_t put;              /* how many there were so far */
 };
 
 struct audit {
     struct trail trails[AUDIT_KINDS];
     struct audit_chain chain; /* of the changes */
-    struct audit_check check; /* the last that was made, */
+    struct audit_check check; /* the last check, */
     int64_t checked_ms;       /* and when */
     int error;                /* errno of the file of changes in this batch; 0: none */
-    int64_t last;             /* id of the newest; 0: none yet */
-    struct msg *left;         /* of the server's inbox of notes: taken, and not run yet */
-    struct mail back; /* requests of this batch: they go back to their loops once it is written */
-    /* The loops'. */
+    int64_t last;             /* id of the newest entry; 0: none yet */
+    struct msg *left;         /* of the server's inbox of notes: taken but not run yet */
+    struct mail back; /* requests of this batch: returned to their loops once it is written */
+    /* shared with the loops */
     _Atomic int64_t queued[AUDIT_KINDS];
-    _Atomic int64_t left_out[AUDIT_KINDS]; /* calls that nobody was told of yet */
+    _Atomic int64_t left_out[AUDIT_KINDS]; /* calls dropped and not reported yet */
 };
 
 /* --- the log --- */
@@ -92,7 +92,7 @@ static const struct {
 #undef TEXT
 };
 
-/* All but its MAC. */
+/* Everything but the MAC. */
 static void write_bare(struct buf *buf, const struct audit_entry *entry)
 {
     struct jsonw w = jsonw_to(buf);
@@ -139,7 +139,7 @@ static bool read_entry(struct str line, struct audit_entry *ret_entry)
     if (good) {
         json_int(json_get(json, "count"), &entry.count);
         str_copy(json_str(json_get(json, "mac"), &arena), entry.mac, sizeof entry.mac);
-        /* A line of before the kinds were kept apart does not name its own. */
+        /* A line from before there were kinds does not name one. */
         if (!audit_kind_parse(json_str(json_get(json, "kind"), &arena), &entry.kind))
             entry.kind = audit_kind_of(entry.status);
     }
@@ -164,7 +164,7 @@ static void keep(struct audit *audit, const struct audit_entry *entry)
         audit->last = entry->id;
 }
 
-/* Every line of a file, without its end. */
+/* Calls `use` for every line of a file, without its line end. */
 static void each_line(const char *path, void (*use)(struct audit *audit, struct str line),
                       struct audit *audit)
 {
@@ -186,7 +186,7 @@ static void each_line(const char *path, void (*use)(struct audit *audit, struct 
     fclose(file);
 }
 
-/* Lines that cannot be read, as one that was cut by a crash, are left out. */
+/* Skips lines that cannot be parsed, such as one that was cut by a crash. */
 static void load_line(struct audit *audit, struct str line)
 {
     struct audit_entry entry;
@@ -202,21 +202,21 @@ static void load_line(struct audit *audit, struct str line)
 static void check_line(struct audit *audit, struct str line)
 {
     struct audit_entry entry;
-    /* One that ends with a MAC is what it says, or does not fit. */
+    /* A signed line need not be parsed: either its MAC matches or the check fails. */
     bool change =
         !audit_line_signed(line) && read_entry(line, &entry) && entry.kind == AUDIT_CHANGE;
 
     audit_check_line(&audit->check, line, change ? entry.id : 0);
 }
 
-/* 0, or why there is none. */
+/* 0 or an errno. */
 static int open_file(struct trail *trail)
 {
     struct stat st = {0};
     char last = '\n';
 
     if (!trail->path[0])
-        return EBUSY; /* it is another server's */
+        return EBUSY; /* it belongs to another server */
     trail->fd = open(trail->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (trail->fd < 0) {
         int error = errno;
@@ -238,7 +238,7 @@ static void old_path(const struct trail *trail, char to[sizeof trail->path + 2])
     snprintf(to, sizeof trail->path + 2, "%s.1", trail->path);
 }
 
-/* The old file and the present one. */
+/* The lines of the rotated file, then of the current one. */
 static void each_line_of(struct trail *trail, void (*use)(struct audit *audit, struct str line),
                          struct audit *audit)
 {
@@ -272,8 +272,8 @@ static bool some_signed(const struct trail *trail)
     return false;
 }
 
-/* The file of changes comes first: before the kinds were kept apart it had both, and those are
- * older than all of the other file. */
+/* The file of changes comes first: earlier versions wrote both kinds to it, and those entries are
+ * older than everything in the other file. */
 struct audit *audit_open(struct str data_dir)
 {
     struct audit *audit = mem_new(struct audit);
@@ -301,7 +301,7 @@ struct audit *audit_open(struct str data_dir)
         audit_chain_open(&audit->chain, data_dir, audit->last,
                          some_signed(&audit->trails[AUDIT_CHANGE]));
     if (audit->chain.written.id > audit->last)
-        audit->last = audit->chain.written.id; /* a number is not given twice */
+        audit->last = audit->chain.written.id; /* an id is never used twice */
     check(audit);
     audit_chain_resume(&audit->chain, &audit->check);
     return audit;
@@ -361,8 +361,8 @@ static int write_lines(struct trail *trail, size_t *wrote_bytes)
     return fdatasync(trail->fd) == 0 ? 0 : errno;
 }
 
-/* The lines of a batch, with one sync; 0, or why not. A crash leaves whole lines and at most one
- * that is cut. */
+/* Writes the lines of a batch with one sync; returns 0 or an errno. A crash leaves whole lines and
+ * at most one that is cut. */
 static int flush(struct trail *trail)
 {
     size_t wrote = 0;
@@ -373,7 +373,7 @@ static int flush(struct trail *trail)
     if (trail->fd >= 0 && trail->size >= AUDIT_FILE_BYTES_MAX)
         error = rotate(trail);
     else if (trail->fd < 0)
-        error = open_file(trail); /* the disk may be well again */
+        error = open_file(trail); /* the disk may have recovered */
     if (!error)
         error = write_lines(trail, &wrote);
     if (trail->chain)
@@ -393,7 +393,7 @@ static void put(struct audit *audit, struct audit_entry *entry)
     assert(entry->count > 0);
     entry->id = audit->last + 1;
     if (trail->cut && !trail->lines.len)
-        buf_char(&trail->lines, '\n'); /* what is there cut must not take this one with it */
+        buf_char(&trail->lines, '\n'); /* a line that was cut must not run into this one */
     size_t from = trail->lines.len;
     write_bare(&trail->lines, entry);
     if (trail->chain)
@@ -439,14 +439,14 @@ void audit_note(struct worker *from, const struct audit_entry *entry)
     if (atomic_fetch_add(&audit->queued[entry->kind], 1) >= AUDIT_QUEUED_MAX) {
         atomic_fetch_sub(&audit->queued[entry->kind], 1);
         atomic_fetch_add(&audit->left_out[entry->kind], entry->count);
-        return; /* the main thread is at work, and tells of it after its next batch */
+        return; /* the main thread is running, and reports this after its next batch */
     }
     note = mem_new(struct note);
     *note = (struct note){.msg = {.run = note_here}, .server = from->server, .entry = *entry};
     inbox_post(&from->server->notes, &note->msg);
 }
 
-static void tell_left_out(struct audit *audit)
+static void note_left_out(struct audit *audit)
 {
     for (int i = 0; i < AUDIT_KINDS; i++) {
         struct audit_entry entry = {.at_ms = clock_wall_ms(),
@@ -471,7 +471,7 @@ static bool wanted(const struct audit_query *query, const struct audit_entry *en
            (!query->kind.at || str_is(query->kind, kinds[entry->kind].name));
 }
 
-/* The newest entry that was not passed yet, of both kinds; NULL: none is left. */
+/* The newest entry of both kinds that was not visited yet; NULL: none is left. */
 static const struct audit_entry *step_back(const struct audit *audit, int64_t next[AUDIT_KINDS])
 {
     const struct audit_entry *newest = NULL;
@@ -499,8 +499,8 @@ static void query_over(struct msg *msg)
     query->done(query);
 }
 
-/* What was noted in this batch comes into the file with it, or not: whoever waits for that is told
- * at its end. */
+/* The entries of a batch reach the file together or not at all: requests that wait for that are
+ * answered at its end. */
 static void flush_changes(struct audit *audit)
 {
     int error = flush(&audit->trails[AUDIT_CHANGE]);
@@ -610,7 +610,7 @@ static void send_back(struct audit *audit, int error)
 
     audit->back = (struct mail){0};
     while (msg) {
-        struct msg *next = msg->next; /* it is the loop's once it is posted */
+        struct msg *next = msg->next; /* the loop owns it once it is posted */
 
         struct audit_request *request = container_of(msg, struct audit_request, msg);
 
@@ -631,7 +631,7 @@ bool audit_run(struct server *server)
         msg->run(msg);
         ran++;
     }
-    tell_left_out(audit);
+    note_left_out(audit);
     flush(&audit->trails[AUDIT_REFUSED]);
     flush_changes(audit);
     send_back(audit, audit->error);
@@ -651,7 +651,7 @@ static void answered(struct audit_query *query)
 {
     struct audit_call *own = container_of(query, struct audit_call, query);
 
-    struct buf answer = query->answer; /* the reply ends the request, and us with it */
+    struct buf answer = query->answer; /* the reply frees the request, and `query` with it */
 
     call_json(own->call, 200, &answer);
     buf_free(&answer);

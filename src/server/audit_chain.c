@@ -1,4 +1,5 @@
-/* The key, the MACs and the file beside the audit that says where its chain begins and ends. */
+/* The key, the MACs, and the state file audit.chain that records where the chain begins and ends.
+ */
 #include "server/audit_chain.h"
 
 #include <assert.h>
@@ -24,12 +25,13 @@ enum {
 
 static const size_t mac_bytes = sizeof MAC_HEAD - 1 + DIGEST_HEX + sizeof TAIL - 1;
 
-/* In front of the first entry there ever was. */
+/* The link before the very first entry. */
 static const struct audit_link nothing = {
     .mac = "0000000000000000000000000000000000000000000000000000000000000000"};
 
-/* The newest, when what is told beside the file is gone: no entry has it, so that a check does not
- * find it, and the next one, which is signed behind it, fits nothing that is there. */
+/* Stands in for the newest link when the state file is lost: no entry has it, so that a check does
+ * not find it, and the next entry, whose MAC is chained to it, does not match what is in the file.
+ */
 static const struct audit_link unknown = {
     .id = 1, .mac = "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"};
 
@@ -54,7 +56,7 @@ bool audit_line_signed(struct str line)
     return mac_of(line).at != NULL;
 }
 
-/* Of a line that we wrote. */
+/* The id in a line that we wrote. */
 static int64_t id_of(struct str line)
 {
     struct str rest = line, number;
@@ -93,7 +95,7 @@ void audit_chain_sign(struct audit_chain *chain, int64_t id, struct buf *lines, 
     memcpy(chain->last.mac, ret_mac, DIGEST_HEX + 1);
 }
 
-/* --- what is beside the file --- */
+/* --- the state file --- */
 
 static void write_link(struct jsonw *w, const char *name, const struct audit_link *link)
 {
@@ -146,13 +148,13 @@ static bool read_link(const struct json *json, const char *name, struct arena *a
            str_copy(mac, ret_link->mac, sizeof ret_link->mac);
 }
 
-/* False: there is none, or it is not as we wrote it. */
+/* False: there is no state, or it is not as we wrote it. */
 static bool read_state(struct audit_chain *chain)
 {
     char text[STATE_BYTES], seal[DIGEST_HEX + 1];
     struct arena arena = {0};
     const struct json *json;
-    struct str told;
+    struct str stored;
     struct buf buf = {0};
     bool good = pread(chain->fd, text, sizeof text, 0) == (ssize_t)sizeof text &&
                 !json_parse((struct str){.at = text, .len = sizeof text}, &arena, &json, NULL) &&
@@ -163,8 +165,8 @@ static bool read_state(struct audit_chain *chain)
     if (good) {
         write_links(chain, &buf);
         digest_hmac_sha256_hex(str_of(chain->key), STR(""), buf_view(&buf), seal);
-        told = json_str(json_get(json, "seal"), &arena);
-        good = told.len == DIGEST_HEX && digest_equal(told.at, seal);
+        stored = json_str(json_get(json, "seal"), &arena);
+        good = stored.len == DIGEST_HEX && digest_equal(stored.at, seal);
     }
     buf_free(&buf);
     arena_free(&arena);
@@ -185,16 +187,7 @@ static void sync_state(const struct audit_chain *chain)
         log_event(LOG_ERROR, "audit.chain_not_written", KC("reason", strerror(errno)));
 }
 
-/* A new one. It is on the disk before its key is: where there is a key there must be a state. */
-static void begin(struct audit_chain *chain, int64_t last_id)
-{
-    chain->oldest.id = last_id; /* what is older was never signed */
-    chain->begun = chain->written = chain->oldest;
-    save(chain);
-    sync_state(chain);
-}
-
-/* True: it was made just now, and the chain with it unless there were others before. */
+/* True: the key is new, and so is the chain unless there are signed entries already. */
 static bool read_or_make_key(struct audit_chain *chain, const char *path, int64_t last_id,
                              bool some_signed)
 {
@@ -205,8 +198,13 @@ static bool read_or_make_key(struct audit_chain *chain, const char *path, int64_
     enum err err = file_read(path, STATE_BYTES, &arena, &text, &why);
 
     if (err == ERR_NOT_FOUND && digest_secret(chain->key)) {
-        if (!some_signed)
-            begin(chain, last_id);
+        /* The new state is on disk before its key: where there is a key there must be a state. */
+        if (!some_signed) {
+            chain->oldest.id = last_id; /* older entries were never signed */
+            chain->begun = chain->written = chain->oldest;
+            save(chain);
+            sync_state(chain);
+        }
         err = file_replace(path, str_of(chain->key), &why);
         made = !err;
     } else if (!err && is_hex(text)) {
@@ -251,7 +249,7 @@ void audit_chain_open(struct audit_chain *chain, struct str data_dir, int64_t la
     if (!chain->key[0])
         return;
     if ((!made || some_signed) && !read_state(chain)) {
-        /* Nobody knows where it began: only the very first entry fits this. Nor where it ended. */
+        /* Where the chain began and ended is unknown: only the very first entry matches this. */
         chain->oldest = chain->begun = nothing;
         chain->written = unknown;
         if (last_id > unknown.id)
@@ -275,7 +273,7 @@ void audit_chain_wrote(struct audit_chain *chain, struct str lines, size_t wrote
     while (rest.at) {
         struct str line = str_cut(&rest, '\n');
 
-        /* Without its line end it is whole: that comes before the next one. */
+        /* A line that lacks only its line end is complete: that is written before the next one. */
         if (line.len && (size_t)(line.at + line.len - lines.at) <= wrote && mac_of(line).at)
             chain->written = link_of(line);
     }
@@ -289,7 +287,7 @@ struct audit_link audit_chain_rotate(struct audit_chain *chain)
     struct audit_link oldest = chain->oldest;
 
     if (chain->begun.id == chain->written.id)
-        return oldest; /* a crash came between this and the files */
+        return oldest; /* the server crashed between this and renaming the files */
     chain->oldest = chain->begun;
     chain->begun = chain->written;
     save(chain);
@@ -326,7 +324,7 @@ void audit_check_line(struct audit_check *check, struct str line, int64_t entry_
     char wanted[DIGEST_HEX + 1];
     struct buf bare = {0};
 
-    /* What is older than all that is kept goes with the next rotation, or was never signed. */
+    /* Entries before the oldest link go with the next rotation, or were never signed. */
     if (check->reason || !id || (id <= check->chain->oldest.id && check->entries == 0))
         return;
     if (!mac.at) {
@@ -358,8 +356,8 @@ void audit_check_end(struct audit_check *check)
 
 void audit_chain_resume(struct audit_chain *chain, const struct audit_check *check)
 {
-    /* After a crash the file may be ahead of what was told beside it. Behind a break the chain goes
-     * on from where it was, so that the break stays in sight. */
+    /* After a crash the file may be ahead of its state file. After a break the chain continues from
+     * where it was, so that the break stays visible. */
     if (!check->reason && chain->key[0])
         chain->written = check->before;
     chain->last = chain->written;

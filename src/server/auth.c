@@ -1,5 +1,5 @@
-/* Tokens and client certificates against what a route needs. Wrong tokens of an address leak away
- * at max_per_min a minute; the bucket holds as many. */
+/* Checks tokens and client certificates against what a route needs. Wrong tokens are limited by a
+ * leaky bucket per address: it holds max_per_min and drains at that rate per minute. */
 #include "server/auth.h"
 
 #include <assert.h>
@@ -42,7 +42,7 @@ void auth_free(struct auth *auth)
     free(auth);
 }
 
-/* Every token is compared, so that the time tells nothing of which one it nearly was. */
+/* Compares with every token, so that the time taken does not reveal which one nearly matched. */
 static const struct token *find(const struct auth *auth, const char *digest)
 {
     const struct token *found = NULL;
@@ -63,7 +63,7 @@ struct str auth_bearer(const struct http_request *req)
     return str_trim((struct str){.at = header.at + BEARER.len, .len = header.len - BEARER.len});
 }
 
-/* The node whose certificate the peer showed; at == NULL: none, or it names no node. */
+/* The node named by the peer's certificate; at == NULL: no certificate, or it names no node. */
 static struct str certified(const struct http_request *req)
 {
     struct str name = str_of(req->peer_name);
@@ -71,7 +71,7 @@ static struct str certified(const struct http_request *req)
     return str_is_id(name, NODE_ID_MAX) ? name : STR_NONE;
 }
 
-/* A certificate alone makes a node, and only that one. */
+/* A certificate without a token authenticates a node, and only the one it names. */
 static enum err by_certificate(struct http_request *req, struct str node_id,
                                enum token_scope needed, const struct token **ret_token,
                                struct problem *why)
@@ -171,7 +171,7 @@ bool auth_still(const struct auth *auth, const struct token *token, enum token_s
     if (!token)
         return !auth->tokens.count;
     if (!token->digest[0])
-        return true; /* by its certificate, which TLS has checked */
+        return true; /* by its certificate, which TLS has verified */
     now = find(auth, token->digest);
     return now && !token_expired(now, now_ms) && (now->scopes & 1u << needed) &&
            (!now->node_id.at || auth_speaks_for(token, now->node_id)) &&
@@ -198,7 +198,8 @@ static struct login *find_login(struct logins *logins, uint64_t peer)
     return NULL;
 }
 
-/* The one of its set that is missed least: without failures before with, then the oldest. */
+/* Finds the address, or replaces the least valuable entry of its set: one without failures if there
+ * is one, then the oldest. */
 static struct login *find_or_take(struct logins *logins, uint64_t peer, int64_t now_ms)
 {
     struct login *set = set_of(logins, peer);
@@ -225,12 +226,12 @@ static void leak(struct login *login, int64_t max_per_min, int64_t now_ms)
 
     assert(login->failures_milli >= 0 && less >= 0);
     login->failures_milli = less < login->failures_milli ? login->failures_milli - less : 0;
-    /* What was too little to count stays for the next time. */
+    /* Time too short to count is kept for the next call. */
     login->seen_ms = login->failures_milli == 0
                          ? now_ms
                          : login->seen_ms + less * MINUTE_MS / (max_per_min * MILLI);
     if (login->failures_milli == 0)
-        login->told = false;
+        login->limit_logged = false;
 }
 
 bool logins_may(struct logins *logins, uint64_t peer, int64_t max_per_min, int64_t now_ms)
@@ -253,7 +254,7 @@ bool logins_failed(struct logins *logins, uint64_t peer, int64_t max_per_min, in
     login = find_or_take(logins, peer, now_ms);
     leak(login, max_per_min, now_ms);
     login->failures_milli += MILLI;
-    news = !login->told && login->failures_milli + MILLI > max_per_min * MILLI;
-    login->told |= news;
+    news = !login->limit_logged && login->failures_milli + MILLI > max_per_min * MILLI;
+    login->limit_logged |= news;
     return news;
 }

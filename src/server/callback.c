@@ -1,7 +1,7 @@
-/* Delivering callbacks: list what is pending, post each, mark it done; failed ones wait longer each
- * time. What is in memory is only when to try again; the truth is in the store. Which URLs may be
- * called: by the lists of the settings; without any, services of this machine are open to whoever
- * is on it anyway, but not to somebody elsewhere who has a token. */
+/* Delivers callbacks: lists the pending ones, posts each, marks it done; failed ones wait longer
+ * each time. Only the time of the next attempt is in memory; the store holds everything else. The
+ * settings list which URLs may be called. Without a list only services of this machine may be,
+ * which its users can reach anyway, and with tokens none, since callers may then be remote. */
 #include "server/callback.h"
 
 #include <assert.h>
@@ -18,11 +18,11 @@
 struct callbacks {
     struct worker *keeper;
     struct idmap known; /* job -> struct delivery * */
-    int busy;           /* of them being posted */
+    int busy;           /* deliveries being posted */
     struct store_op list_op;
     struct arena arena;
     bool listing;
-    uint64_t after; /* where the listing goes on */
+    uint64_t after; /* where the next page of the listing starts */
     int64_t next_look_ms;
     struct msg kick;
     _Atomic bool kicked;
@@ -70,7 +70,7 @@ enum err urls_check(struct server *server, enum url_use use, struct str url, str
 enum {
     BATCH = 64,
     KNOWN_MAX = 10000, /* in memory; the others wait in the store */
-    BUSY_MAX = 128,    /* posts at a time: more would only wait for a connection, and time out */
+    BUSY_MAX = 128,    /* posts at a time: more would wait for a connection and time out */
     LOOK_EVERY_MS = 2000,
     BACKOFF_MAX_MS = 60000,
     TIMEOUT_MS = 10000,
@@ -125,7 +125,7 @@ static void marked(struct store_op *op)
 
     assert(delivery->busy && op->job == delivery->job);
     if (store_is_away(op->err)) {
-        delivery->busy = false; /* it is delivered once more: at least once */
+        delivery->busy = false; /* will be delivered again: at least once */
         delivery->next_ms = delivery->callbacks->keeper->loop.mono_ms + LOOK_EVERY_MS;
         return;
     }
@@ -144,7 +144,7 @@ static void mark(struct delivery *delivery, bool given_up)
     sched_send(delivery->callbacks->keeper->sched, &delivery->op);
 }
 
-/* How long to wait after that many tries. */
+/* How long to wait after `tries` attempts. */
 static int64_t pause_after(const struct delivery *delivery, int tries)
 {
     const struct settings *settings = delivery->callbacks->keeper->server->settings;
@@ -192,7 +192,7 @@ static void post(struct delivery *delivery)
                                           .timeout_ms = TIMEOUT_MS,
                                           .reply_bytes_max = 65536,
                                           .done = delivered};
-    /* Accepted under other settings, maybe: what counts is what is allowed now. */
+    /* It may have been accepted under other settings: the current ones decide. */
     if (!urls_allowed(callbacks->keeper->server, URL_CALLBACK, str_of(delivery->url))) {
         delivery->call.err = ERR_FORBIDDEN;
         delivered(&delivery->call);
@@ -212,14 +212,15 @@ static void claimed(struct store_op *op)
         post(delivery);
         return;
     }
-    /* Another instance has it, or had it: should it die, the list shows the job again. */
+    /* Another instance has claimed or delivered it: if that one dies, the list shows the job again.
+     */
     callbacks->busy--;
     idmap_del(&callbacks->known, delivery->job);
     delivery_free(delivery);
 }
 
-/* Where the store is shared, the one that claimed it delivers it, up to its next try and as long as
- * that may take; then it is anybody's. */
+/* In a shared store the instance that claimed the callback delivers it. The claim lasts until its
+ * next attempt and as long as that may take; then any instance may claim it. */
 static void deliver(struct delivery *delivery)
 {
     struct callbacks *callbacks = delivery->callbacks;
@@ -259,7 +260,7 @@ static void add(struct callbacks *callbacks, const struct store_record *record)
     job_write(&w, record, &owner, &callbacks->arena);
     idmap_put(&callbacks->known, delivery->job, delivery);
     if (callbacks->busy < BUSY_MAX)
-        deliver(delivery); /* else with a tick */
+        deliver(delivery); /* else at a tick */
 }
 
 static void listed(struct store_op *op)
@@ -272,7 +273,7 @@ static void listed(struct store_op *op)
         return;
     for (size_t i = 0; i < op->u.list.count; i++)
         add(callbacks, &op->u.list.items[i]);
-    /* A full page: there may be more behind it. */
+    /* A full page: there may be more after it. */
     callbacks->after = op->u.list.count == BATCH ? op->u.list.items[BATCH - 1].head.id : 0;
     if (callbacks->after)
         callbacks->next_look_ms = 0;
@@ -313,7 +314,7 @@ void callbacks_tick(struct callbacks *callbacks)
     int64_t now_ms = callbacks->keeper->loop.mono_ms;
     struct delivery *delivery;
 
-    /* What ends a delivery comes as a message, later: the map does not change here. */
+    /* Deliveries end by a message, later, so the map does not change in this loop. */
     for (size_t i = 0;
          callbacks->busy < BUSY_MAX && (delivery = idmap_next(&callbacks->known, &i));)
         if (!delivery->busy && delivery->next_ms <= now_ms)

@@ -1,5 +1,5 @@
-/* Callbacks: the result of a job POSTed to its callback_url, at least once. The outbox is the
- * store: a finished job stays PENDING until its callback was answered 2xx. Keeper's thread. */
+/* Callbacks: POSTs the result of a job to its callback_url, at least once. The store is the outbox:
+ * a finished job's callback stays PENDING until it was answered with 2xx. Keeper's thread. */
 #ifndef SERVER_CALLBACK_H
 #define SERVER_CALLBACK_H
 
@@ -12,13 +12,13 @@ void callbacks_free(struct callbacks *callbacks);
 void callbacks_tick(struct callbacks *callbacks);
 void callbacks_kick(struct callbacks *callbacks); /* any thread: a job with a callback ended */
 
-/* Which URLs callers may have this server call: endpoints of nodes, and callbacks of jobs. */
+/* URLs that callers can make this server call: endpoints of nodes, and callbacks of jobs. */
 
 enum url_use { URL_ENDPOINT, URL_CALLBACK };
 
-/* By the settings and tokens of now, whatever they were when the URL was given. Any thread. */
+/* By the current settings and tokens, whatever they were when the URL was given. Any thread. */
 bool urls_allowed(struct server *server, enum url_use use, struct str url);
-/* The same; the problem names the setting. ERR_BAD_FIELD. An empty URL is none. */
+/* The same; the problem names the setting. ERR_BAD_FIELD. An empty URL is accepted. */
 enum err urls_check(struct server *server, enum url_use use, struct str url, struct problem *why);
 
 #endif

@@ -1,8 +1,8 @@
-/* Events: made on the loop where they happen, numbered and kept by the keeper, passed to each loop
- * that has streams. A reader that is too slow is dropped by the stream's own bound.
+/* Events: created on the loop where they happen, numbered and kept by the keeper, passed to each
+ * loop that has streams. A reader that is too slow is dropped by the stream's own limit.
  *
- * An id is "INSTANCE-NUMBER". Numbers begin at the time of the start in microseconds, so those of
- * an earlier life are smaller. A reader that comes back with an id at or above `floor` is sent what
+ * An id is "INSTANCE-NUMBER". Numbers start at the server's start time in microseconds, so those of
+ * an earlier run are smaller. A reader that reconnects with an id at or above `floor` is sent what
  * it missed; any other gets a `gap` and must read the state again. */
 #include "server/events.h"
 
@@ -28,19 +28,19 @@ struct events {
     int64_t next_alive_ms;
     struct thinned *thinned;
     int64_t next_thin_ms;
-    /* the keeper's alone */
+    /* only the keeper's */
     int64_t seq;   /* of the last event */
-    int64_t floor; /* whoever has seen this one can be told all that followed */
+    int64_t floor; /* a reader that has seen this one can be sent everything after it */
     struct frame *first, *last;
     size_t kept_bytes;
-    int64_t listened_ms; /* somebody listened then, monotonic */
-    /* of all loops, in the keeper's struct */
-    _Atomic bool armed;        /* events are made although nobody may listen */
-    _Atomic bool lost;         /* one was, since the last that was numbered */
+    int64_t listened_ms; /* when there was last a listener, monotonic */
+    /* shared by all loops, in the keeper's struct */
+    _Atomic bool armed;        /* events are created, even if there is no listener just now */
+    _Atomic bool lost;         /* an event was dropped since the last one that was numbered */
     _Atomic int64_t in_flight; /* bytes */
 };
 
-/* What is thinned out for the readers of one namespace; of all, for those who see all. */
+/* The thinned events for the readers of one namespace, or for those who see all namespaces. */
 struct thinned {
     struct thinned *next;
     int readers;
@@ -51,30 +51,25 @@ struct thinned {
 
 struct stream {
     struct events *events;
-    struct http_stream *http; /* NULL: closed while it joined */
+    struct http_stream *http; /* NULL: closed while joining */
     struct token *token;      /* owned; NULL: there were no tokens */
     struct stream *next, **prev;
-    bool live;               /* the keeper has answered: what comes is new to it */
-    bool host;               /* wants the list of members, and nothing else */
-    struct thinned *thinned; /* wants only the last event of each job, now and then; NULL: all */
-    struct str listed;       /* whose jobs it is told of, in `token`; at == NULL: all */
-    int64_t from;            /* the number up to which it was told when it came */
+    bool live;               /* the keeper has answered: further events are new to it */
+    bool host;               /* wants only the member list */
+    struct thinned *thinned; /* wants only the latest event of each job at intervals; NULL: all */
+    struct str listed;       /* namespace whose jobs it sees, in `token`; at == NULL: all */
+    int64_t from;            /* number of the last event covered when it joined */
 };
 
-/* --- streams for eyes --- */
+/* --- thinned streams --- */
 
-/* The last event of each job, found by an open hash that is never more than a quarter full. */
-
-/* Ids differ in their low bits and in the middle: both must matter. */
-static size_t place_of(uint64_t job)
-{
-    return (size_t)((job * 0x9e3779b97f4a7c15u) >> 40) & (LATEST_PLACES - 1);
-}
+/* The latest event of each job, found by an open hash that is never more than a quarter full. */
 
 /* The place of a job, or the free one where it belongs. */
 static uint16_t *find(struct latest *latest, uint64_t job)
 {
-    size_t at = place_of(job);
+    /* Ids differ in their low and middle bits, and both must affect the place. */
+    size_t at = (size_t)((job * 0x9e3779b97f4a7c15u) >> 40) & (LATEST_PLACES - 1);
 
     while (latest->places[at] && latest->frames[latest->places[at] - 1]->job != job)
         at = (at + 1) & (LATEST_PLACES - 1);
@@ -128,17 +123,17 @@ void latest_clear(struct latest *latest)
 
 enum {
     KEEP_ALIVE_MS = 15000,
-    RESUME_MS = 60000,                /* events are kept so long after the last reader left */
-    IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* on their way through inboxes; more are lost, and told */
+    RESUME_MS = 60000,                /* events are kept this long after the last reader left */
+    IN_FLIGHT_BYTES = 8 * 1024 * 1024 /* in inboxes; more are dropped, and reported as a gap */
 };
 
-#define HOST_EVENT "HostEvent" /* the channel of members' changes */
+#define HOST_EVENT "HostEvent" /* event name for changes of the member list */
 
-/* What happened, on its way to the keeper. */
+/* An event on its way to the keeper. */
 struct event {
     struct msg msg;
     struct server *server;
-    bool ours; /* other instances may want to hear of it */
+    bool ours; /* it happened at this instance: others may want it too */
     const char *name;
     uint64_t job;                      /* 0: not of a job */
     char namespace[NAMESPACE_MAX + 1]; /* of the job */
@@ -161,9 +156,9 @@ struct join {
     bool resumes;
     const char *listed; /* a copy of the stream's, which may be gone; NULL: all */
     char namespace[NAMESPACE_MAX + 1];
-    int64_t last; /* the number it has seen; < 0: not one of ours */
-    int64_t upto; /* of the last event it is told with the answer */
-    struct buf told;
+    int64_t last; /* the number it has seen; < 0: not an id of ours */
+    int64_t upto; /* number of the last event covered by `reply` */
+    struct buf reply;
 };
 
 static struct events *kept(const struct server *server)
@@ -199,7 +194,7 @@ static void drop_first(struct events *events)
     frame_unref(frame);
 }
 
-/* What was before cannot be told any more. */
+/* Earlier events can no longer be replayed. */
 static void break_off(struct events *events)
 {
     while (events->first)
@@ -267,7 +262,7 @@ static void thinned_leave(struct events *events, struct thinned *thinned)
     free(thinned);
 }
 
-/* Is it of those who listen to this? */
+/* May readers of the namespace `listed` see this event? */
 static bool is_listed(struct str listed, const struct frame *frame)
 {
     return !frame->job || !listed.at || str_is(listed, frame->namespace);
@@ -293,7 +288,7 @@ static void stream_closed(struct http_stream *http)
     stream_leave(stream);
     stream->http = NULL;
     if (stream->live)
-        free(stream); /* else its join does */
+        free(stream); /* else its join frees it */
 }
 
 static bool fits_in_flight(struct events *keeper, size_t bytes)
@@ -329,7 +324,7 @@ static void pass_on(struct msg *msg)
     free(hop);
 }
 
-/* To every loop that has streams, and into what is kept. */
+/* Sends an event to every loop that has streams, and keeps it for replay. */
 static void publish(struct server *server, const char *name, uint64_t job, const char *namespace,
                     struct str data)
 {
@@ -350,7 +345,7 @@ static void publish(struct server *server, const char *name, uint64_t job, const
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
     memcpy(frame->text + used, data.at, data.len);
-    json_one_line(frame->text + used, data.len); /* it may hold what a node wrote */
+    json_one_line(frame->text + used, data.len); /* it may contain text from a node */
     memcpy(frame->text + used + data.len, "\n\n", 2);
     atomic_store(&frame->refs, 1);
     for (int i = 0; i < server->loop_count; i++) {
@@ -373,8 +368,8 @@ static void publish(struct server *server, const char *name, uint64_t job, const
         drop_first(events);
 }
 
-/* Who listens missed something: it is told before anything else is. */
-static void tell_lost(struct server *server)
+/* Readers missed something: they get a gap before any further event. */
+static void publish_lost(struct server *server)
 {
     if (!atomic_exchange(&kept(server)->lost, false))
         return;
@@ -392,7 +387,7 @@ static void number(struct msg *msg)
     if (event->ours && peers_want(server, PEERS_EVENTS))
         peers_event(server, event->job, str_of(event->namespace), text);
     if (events_heard_here(server)) {
-        tell_lost(server);
+        publish_lost(server);
         publish(server, event->name, event->job, event->namespace, text);
     }
     atomic_fetch_sub(&kept(server)->in_flight, (int64_t)event->len);
@@ -447,7 +442,7 @@ void events_node(struct server *server, const char *what, struct str node_id)
     jsonw_kstr(&w, "node_id", node_id);
     jsonw_end_obj(&w);
     emit(server, "node", 0, STR(""), buf_view(&buf),
-         false); /* each instance sees nodes change by itself */
+         false); /* each instance notices changes of nodes itself */
     buf_free(&buf);
 }
 
@@ -455,7 +450,7 @@ void events_host(struct server *server, struct str data)
 {
     if (!events_heard_here(server))
         return;
-    tell_lost(server);
+    publish_lost(server);
     publish(server, HOST_EVENT, 0, "", data);
 }
 
@@ -464,7 +459,7 @@ void events_elsewhere(struct server *server, uint64_t job, struct str namespace,
     emit(server, "job", job, namespace, text, false);
 }
 
-/* Back on its loop. Whatever was numbered later is behind this message in the inbox. */
+/* Back on its loop. Events numbered later come after this message in the inbox. */
 static void joined(struct msg *msg)
 {
     struct join *join = container_of(msg, struct join, msg);
@@ -475,26 +470,27 @@ static void joined(struct msg *msg)
     if (!stream->http)
         free(stream); /* it left meanwhile */
     else
-        http_stream_send(stream->http, buf_view(&join->told));
-    buf_free(&join->told);
+        http_stream_send(stream->http, buf_view(&join->reply));
+    buf_free(&join->reply);
     free(join);
 }
 
-/* On the keeper's: all that happened up to now and not seen yet, or that it cannot be told. */
+/* Writes the present member list. */
 static void join_host(struct join *join)
 {
     struct events *events = kept(join->server);
-    struct jsonw w = jsonw_to(&join->told);
+    struct jsonw w = jsonw_to(&join->reply);
 
-    buf_fmt(&join->told,
+    buf_fmt(&join->reply,
             "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
             (long long)events->seq);
-    size_t head = join->told.len;
+    size_t head = join->reply.len;
     members_write_list(join->server->members, &w);
-    json_one_line(join->told.at + head, join->told.len - head); /* likewise */
-    buf_str(&join->told, STR("\n\n"));
+    json_one_line(join->reply.at + head, join->reply.len - head); /* likewise */
+    buf_str(&join->reply, STR("\n\n"));
 }
 
+/* On the keeper: replays the events that the reader has not seen, or sends a gap. */
 static void join_keeper(struct msg *msg)
 {
     struct join *join = container_of(msg, struct join, msg);
@@ -508,18 +504,18 @@ static void join_keeper(struct msg *msg)
     if (join->stream->host)
         join_host(join);
     else if (join->resumes && !known)
-        buf_fmt(&join->told, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
+        buf_fmt(&join->reply, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
                 store_name(join->server->store), (long long)events->seq,
                 join->last < 0 ? "unknown_id" : "too_old");
     else if (!join->resumes)
-        buf_fmt(&join->told, "id: %x-%lld\nevent: hello\ndata: {}\n\n",
+        buf_fmt(&join->reply, "id: %x-%lld\nevent: hello\ndata: {}\n\n",
                 store_name(join->server->store), (long long)events->seq);
     bool replays = join->resumes && known && !join->stream->host;
     for (struct frame *frame = events->first; replays && frame; frame = frame->next)
         if (frame->seq > join->last && is_listed(str_of(join->listed), frame))
-            buf_add(&join->told, frame->text, frame->len);
-    if (!join->told.len)
-        buf_str(&join->told, STR(": resumed\n\n"));
+            buf_add(&join->reply, frame->text, frame->len);
+    if (!join->reply.len)
+        buf_str(&join->reply, STR(": resumed\n\n"));
     join->msg.run = joined;
     inbox_post(&join->stream->events->worker->loop.inbox, &join->msg);
 }
@@ -548,7 +544,7 @@ static void subscribe(struct call *call, bool host)
 
     if (!call_query_int(call, "thin", 0, 1, &latest))
         return;
-    /* The request's memory, and what it points to, goes with the next call. */
+    /* The next call frees the request's memory, and the token in it. */
     struct token *token =
         call->token ? token_put(mem_alloc(token_bytes(call->token)), call->token) : NULL;
     struct namespace_view view = token_view(token);
@@ -595,8 +591,8 @@ void events_subscribe_host(struct call *call)
     subscribe(call, true);
 }
 
-/* False: it is too slow, and closes. */
-static bool tell_thin(const struct stream *stream)
+/* False: the reader is too slow, and its stream is closing. */
+static bool send_thinned(const struct stream *stream)
 {
     const struct latest *latest = &stream->thinned->latest;
     char more[64];
@@ -626,7 +622,7 @@ static void latest_tick(struct events *events)
         latest_sort(&at->latest);
     for (struct stream *stream = events->streams; stream; stream = next) {
         next = stream->next;
-        if (stream->thinned && stream->live && !tell_thin(stream))
+        if (stream->thinned && stream->live && !send_thinned(stream))
             metric_add(METRIC_EVENTS_DROPPED, 1);
     }
     for (struct thinned *at = events->thinned; at; at = at->next)
@@ -659,7 +655,8 @@ void events_recheck(struct events *events)
     }
 }
 
-/* Nobody listens for long: then nothing is made any more, and who comes back has a gap. */
+/* A while after the last reader left no more events are created; a reader that returns gets a gap.
+ */
 void events_keeper_tick(struct server *server)
 {
     struct events *events = kept(server);
@@ -667,7 +664,7 @@ void events_keeper_tick(struct server *server)
 
     if (!atomic_load(&events->armed))
         return;
-    tell_lost(server);
+    publish_lost(server);
     if (listeners(server) > 0)
         events->listened_ms = now_ms;
     if (now_ms - events->listened_ms < RESUME_MS)

@@ -1,5 +1,5 @@
-/* Tokens against limits, and entries of the audit from requests and their answers. Refused calls
- * are counted in a table that is emptied at the end of each window: nothing in it ages by itself.
+/* Checks tokens against limits, and makes audit entries from requests and their answers. Refused
+ * calls are counted in a table that is emptied at the end of each window: no row expires by itself.
  */
 #include "server/guard.h"
 
@@ -21,7 +21,8 @@
 struct refusal {
     uint64_t caller; /* 0: several */
     int64_t noted;
-    struct audit_entry more; /* the first that was only counted; its `count` is of all of them */
+    struct audit_entry
+        more; /* the first call that was only counted; its `count` covers all of them */
 };
 
 struct refusals {
@@ -91,7 +92,7 @@ void refusals_tick(struct worker *worker)
 
 enum { REQUEST_ID_MAX = 64 };
 
-/* A team's operator has its jobs, and nothing of what it shares with others. */
+/* A team's operator may act on its own jobs, but not on what all teams share. */
 static enum err check_namespace(const struct call *call, struct problem *why)
 {
     struct namespace_view view = call_view(call);
@@ -119,7 +120,8 @@ enum err guard_identify(struct call *call, struct problem *why)
     if (bearer.at)
         proxy_tell_clear(call);
     if (!worker->auth->tokens.count) {
-        http_known(call->req); /* only this machine can call, and nobody has more to show */
+        http_known(
+            call->req); /* only this machine can call, and there is nothing to authenticate with */
         return ERR_OK;
     }
     if (call->route->scope == SCOPE_NONE)
@@ -130,7 +132,7 @@ enum err guard_identify(struct call *call, struct problem *why)
         http_known(call->req);
         return err ? err : check_namespace(call, why);
     }
-    /* Behind one address there may be many callers: a right token is never limited. */
+    /* Many callers may share one address: a valid token is never limited. */
     if (bearer.at && !logins_may(worker->logins, peer, max, now_ms)) {
         metric_add_label(METRIC_LOGINS, "limited", 1);
         return problem_set(why, ERR_RATE_LIMIT, "Authorization",
@@ -155,7 +157,7 @@ enum err guard_count_job(struct call *call, quota_meter *meter, struct problem *
     int64_t wait_ms;
 
     if (call->job_counted) {
-        call->job_counted = false; /* it was counted with the head */
+        call->job_counted = false; /* it was counted when the head arrived */
         return ERR_OK;
     }
     if (!meter || quota_take(&call->token->quota, meter, call->worker->loop.mono_ms, &wait_ms))
@@ -200,7 +202,7 @@ bool guard_audited(const struct route *route)
            route->method != HTTP_M_GET;
 }
 
-/* The verb of a route whose path ends in what it is about. */
+/* The verb for a route whose path ends in a noun. */
 static const char *method_verb(enum http_method method)
 {
     static const char *const verbs[] = {[HTTP_M_GET] = "read",
@@ -213,26 +215,26 @@ static const char *method_verb(enum http_method method)
     return verbs[method];
 }
 
-/* The words of the path without its version and its parameters. */
+/* The segments of the path without its version and its parameters. */
 void guard_action(const struct route *route, char *to, size_t size)
 {
-    struct str rest = str_of(route->path), word;
+    struct str rest = str_of(route->path), segment;
     size_t used = 0;
-    int words = 0;
+    int segments = 0;
 
     assert(size > 0);
     to[0] = 0;
     str_cut(&rest, '/');
     while (rest.at) {
-        word = str_cut(&rest, '/');
-        if (word.at[0] == '{' || str_is(word, "v1"))
+        segment = str_cut(&rest, '/');
+        if (segment.at[0] == '{' || str_is(segment, "v1"))
             continue;
-        used +=
-            (size_t)snprintf(to + used, size - used, "%s" STR_FMT, used ? "." : "", STR_ARG(word));
+        used += (size_t)snprintf(to + used, size - used, "%s" STR_FMT, used ? "." : "",
+                                 STR_ARG(segment));
         assert(used < size);
-        words++;
+        segments++;
     }
-    if (words < 2)
+    if (segments < 2)
         snprintf(to + used, size - used, ".%s", method_verb(route->method));
 }
 
@@ -250,7 +252,8 @@ static struct str target_of(const struct call *call)
     return text;
 }
 
-/* As much of a text as fits, without what might break a line: who calls chose it. */
+/* As much of a text as fits, up to the first character that could break a line: the caller chose
+ * the text. */
 static void copy_text(struct str text, char *to, size_t size)
 {
     size_t len = 0;
@@ -275,7 +278,7 @@ uint64_t guard_caller(const struct call *call)
     return caller ? caller : 1;
 }
 
-/* Somebody who brought a token that is none, whatever he wanted. */
+/* The caller sent a token that is not valid, whatever the route. */
 static bool wrong_token(const struct call *call)
 {
     return !call->token && (call->err == ERR_UNAUTHORIZED || call->err == ERR_RATE_LIMIT) &&
@@ -294,7 +297,7 @@ static struct audit_entry entry_of(struct call *call, enum audit_kind kind, int 
     copy_text(target_of(call), entry.target, sizeof entry.target);
     copy_text(call_request_id(call), entry.request_id, sizeof entry.request_id);
     copy_text(str_of(result), entry.result, sizeof entry.result);
-    if (entry.kind == AUDIT_CHANGE && call->route->body) /* whoever is refused costs no digest */
+    if (entry.kind == AUDIT_CHANGE && call->route->body) /* a refused call must not cost a digest */
         digest_sha256_hex(call->req->body, entry.body_sha256);
     return entry;
 }
@@ -338,7 +341,8 @@ void guard_handle(struct call *call)
 
 void guard_audit(struct call *call, int status)
 {
-    /* What was not done for want of an audit is no change, although the fault is ours. */
+    /* A call that failed because the audit could not be written changed nothing, although the error
+     * is the server's. */
     enum audit_kind kind = call->err == ERR_AUDIT ? AUDIT_REFUSED : audit_kind_of(status);
     struct audit_entry entry;
 

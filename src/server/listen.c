@@ -1,4 +1,4 @@
-/* Each loop opens its own listener, on its own thread; the main thread waits for the outcome. */
+/* Each loop opens its own listener, on its own thread; the main thread waits for the result. */
 #include "server/listen.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@ enum {
     ADDR_MAX = 256,
     FDS_PROCESS = 64, /* store, database, logs, tokens, certificates while they are read */
     FDS_LOOP = 16,    /* of libuv, and the listener */
-    FDS_LOOP_ALSO = SERVER_PUSH_CONNECTIONS_MAX + NET_REFUSED_MAX, /* at most, and seldom */
+    FDS_LOOP_ALSO = SERVER_PUSH_CONNECTIONS_MAX + NET_REFUSED_MAX, /* at most, and rarely */
 };
 
 struct opening {
@@ -25,7 +25,8 @@ struct opening {
     struct problem why;
 };
 
-/* NULL without TLS. One for each listener: connections of a loop count on it without atomics. */
+/* NULL without TLS. One for each listener: a loop's connections count references to it without
+ * atomics. */
 static enum err new_tls(const struct settings *settings, struct net_tls **ret_tls,
                         struct problem *why)
 {
@@ -64,7 +65,7 @@ static void serve_here(struct loop_call *loop_call)
     opening->err = http_serve(&worker->http, opening->addr, &opening->why);
     if (!opening->err && opening->tls)
         net_listener_tls(worker->http.listener, opening->tls);
-    net_tls_free(opening->tls); /* the listener keeps it */
+    net_tls_free(opening->tls); /* the listener has its own reference */
 }
 
 static void change_tls_here(struct loop_call *loop_call)
@@ -79,20 +80,7 @@ static void change_tls_here(struct loop_call *loop_call)
         log_event(LOG_WARN, "tls.revoked", KI("connections", closed));
 }
 
-static enum err serve_one(struct worker *worker, const char *addr, struct problem *why)
-{
-    struct opening opening = {.loop_call = {.run = serve_here, .worker = worker}, .addr = addr};
-    enum err err = new_tls(worker->server->settings, &opening.tls, why);
-
-    if (err)
-        return err;
-    loop_call_run(&opening.loop_call);
-    if (opening.err)
-        *why = opening.why;
-    return opening.err;
-}
-
-/* The first listener may take a free port; the others join it there. */
+/* The first listener may pick a free port; the others use the same one. */
 enum err listen_all(struct server *server, struct problem *why)
 {
     const struct settings *settings = server->settings;
@@ -102,10 +90,17 @@ enum err listen_all(struct server *server, struct problem *why)
     if (net_addr_free(addr, why))
         return ERR_IO;
     for (int i = 0; i < server->loop_count; i++) {
-        enum err err = serve_one(&server->workers[i], addr, why);
+        struct opening opening = {.loop_call = {.run = serve_here, .worker = &server->workers[i]},
+                                  .addr = addr};
+        enum err err = new_tls(settings, &opening.tls, why);
 
         if (err)
             return err;
+        loop_call_run(&opening.loop_call);
+        if (opening.err) {
+            *why = opening.why;
+            return opening.err;
+        }
         server->port = http_port(&server->workers[i].http);
         char *colon = strrchr(addr, ':');
         assert(colon);
@@ -114,7 +109,7 @@ enum err listen_all(struct server *server, struct problem *why)
     log_event(LOG_INFO, "server.listening", KC("addr", addr), KC("version", BERTH_VERSION),
               KI("loops", server->loop_count),
               KI("connections_max", server->limits.net.connections_max), KI("pid", getpid()));
-    /* Behind a proxy it depends on how that was called: see route.h. */
+    /* Behind a proxy it depends on how the client called the proxy: see route.h. */
     if (!settings->tls_cert.len && !net_addr_is_loopback(addr) && !settings->proxies.count) {
         atomic_store(&server->clear_told, true);
         log_event(LOG_WARN, "server.in_the_clear", KC("addr", addr),
@@ -125,7 +120,7 @@ enum err listen_all(struct server *server, struct problem *why)
     return ERR_OK;
 }
 
-/* Files may change while we read them: all are read before the first listener gets its own. */
+/* Files may change while we read them, so all are read before any listener is changed. */
 enum err listen_tls(struct server *server, const struct settings *settings, struct problem *why)
 {
     struct opening openings[SERVER_LOOPS_MAX] = {0};
@@ -146,7 +141,7 @@ enum err listen_tls(struct server *server, const struct settings *settings, stru
     return err;
 }
 
-/* What is seldom needed may have a quarter at most: with few descriptors callers come first. */
+/* Rarely needed descriptors get a quarter at most: when there are few, callers come first. */
 int64_t listen_connections(int64_t descriptors, int loops, int64_t wanted)
 {
     int64_t threads = loops + 1; /* and the keeper's */

@@ -4,18 +4,19 @@
 
 #include "server/server.h"
 
-/* Is the address one, and may it be served on? `guarded`: there are tokens. */
+/* Is the address valid, and may the server listen on it? `guarded`: there are tokens. */
 enum err listen_check(const struct settings *settings, bool guarded, struct problem *why);
-/* How many connections each of so many loops can have with so many descriptors, `wanted` at most;
- * 0: too few descriptors to serve anybody. */
+/* How many connections each of `loops` loops can have with this many descriptors, `wanted` at most;
+ * 0: too few descriptors to serve any. */
 int64_t listen_connections(int64_t descriptors, int loops, int64_t wanted);
-/* All descriptors this process may have, and no more connections than they suffice for: at the
- * limit it is known who goes, without descriptors it is not. Before anything else is opened. */
+/* Raises the limit on descriptors as far as allowed, and lowers connections_max to fit: at that
+ * limit we choose which connection to drop, but not when descriptors run out. Call before anything
+ * else is opened. */
 enum err listen_fit(struct server *server, struct problem *why);
-/* Every loop begins to serve; sets server->port. On the main thread, while the loops run. */
+/* Starts listening on every loop; sets server->port. On the main thread, while the loops run. */
 enum err listen_all(struct server *server, struct problem *why);
-/* The certificate is read again, for new connections. On failure the one before stays. Does
- * nothing without TLS. On the main thread. */
+/* Reads the certificate again, for new connections. On failure the old one stays. Does nothing
+ * without TLS. On the main thread. */
 enum err listen_tls(struct server *server, const struct settings *settings, struct problem *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* OpenAPI: the document is made for each request; nothing is kept in step by hand. */
+/* OpenAPI: the document is generated for each request; nothing is kept in sync by hand. */
 #include "server/openapi.h"
 
 #include <assert.h>
@@ -10,7 +10,7 @@
 #include "server/api.h"
 #include "server/messages.h"
 
-/* Query parameters by name: a row of the route table names those it reads. */
+/* Query parameters by name: a row of the route table names those that its handler reads. */
 static const struct {
     const char *name;
     const char *type;
@@ -102,29 +102,25 @@ static void write_queries(struct jsonw *w, const char *names)
     }
 }
 
-static void write_ref(struct jsonw *w, const char *schema)
-{
-    struct buf text = {0};
-
-    buf_fmt(&text, "#/components/schemas/%s", schema);
-    jsonw_key(w, "schema");
-    jsonw_obj(w);
-    jsonw_kstr(w, "$ref", buf_view(&text));
-    jsonw_end_obj(w);
-    buf_free(&text);
-}
-
-/* What a body or an answer holds. */
+/* The content of a request body or a response. */
 static void write_content(struct jsonw *w, const char *media, const char *schema)
 {
+    struct buf ref = {0};
+
     jsonw_key(w, "content");
     jsonw_obj(w);
     jsonw_key(w, media);
     jsonw_obj(w);
-    if (schema)
-        write_ref(w, schema);
-    else
+    if (schema) {
+        buf_fmt(&ref, "#/components/schemas/%s", schema);
+        jsonw_key(w, "schema");
+        jsonw_obj(w);
+        jsonw_kstr(w, "$ref", buf_view(&ref));
+        jsonw_end_obj(w);
+        buf_free(&ref);
+    } else {
         write_type(w, "string");
+    }
     jsonw_end_obj(w);
     jsonw_end_obj(w);
 }
@@ -246,7 +242,7 @@ static void write_shape(struct jsonw *w, struct str shape, bool open);
 static void write_rows(struct jsonw *w, const struct message_rows *rows, bool request,
                        bool required);
 
-/* Texts of a form. */
+/* Strings with a format. */
 static const struct {
     const char *name;
     const char *pattern;
@@ -257,7 +253,7 @@ static const struct {
               "(,(rate=[0-9]+/[smh]|waiting=[0-9]+|bytes=[0-9]+([KMG]iB)?))*$"},
 };
 
-/* The part of a shape up to a `|` that is in no bracket. */
+/* Cuts a shape at the first `|` outside brackets. */
 static struct str cut_shape(struct str *rest)
 {
     struct str part = *rest;
@@ -322,7 +318,7 @@ static void write_word(struct jsonw *w, struct str part)
         jsonw_str(w, word);
 }
 
-/* One that is not a choice. */
+/* A part of a shape that is not a choice. */
 static void write_part(struct jsonw *w, struct str part)
 {
     struct str inner = {.at = part.at + 1, .len = part.len - 2};
@@ -349,14 +345,14 @@ static void write_part(struct jsonw *w, struct str part)
     } else {
         struct buf ref = {0};
 
-        assert(message_type_find(part)); /* a word that no table knows */
+        assert(message_type_find(part)); /* not a known type */
         buf_fmt(&ref, "#/components/schemas/" STR_FMT, STR_ARG(part));
         jsonw_kstr(w, "$ref", buf_view(&ref));
         buf_free(&ref);
     }
 }
 
-/* `open`: an object of its own; else its members only. */
+/* `open`: writes a whole object; else only its members. */
 static void write_shape(struct jsonw *w, struct str shape, bool open)
 {
     struct str rest = shape, part = cut_shape(&rest);
@@ -384,8 +380,8 @@ static void write_shape(struct jsonw *w, struct str shape, bool open)
         jsonw_end_obj(w);
 }
 
-/* What its type says, where the row has no shape. A time may be sent as a text, and is answered as
- * a number. */
+/* The shape that follows from the type, for a row without one. A duration may be sent as text, and
+ * is answered as a number. */
 static void add_shape(const struct field *field, bool request, struct buf *shape)
 {
     static const char *const shapes[] = {
@@ -409,7 +405,7 @@ static void add_shape(const struct field *field, bool request, struct buf *shape
     }
 }
 
-/* What a reader insists on. Of an answer only what its row says for it. */
+/* The limits that a request is checked against. For an answer only those its row states. */
 static void write_bounds(struct jsonw *w, const struct field *field, bool request, struct str shape)
 {
     bool text = str_starts(shape, STR("string")) || str_starts(shape, STR("id"));
@@ -428,7 +424,7 @@ static void write_bounds(struct jsonw *w, const struct field *field, bool reques
         jsonw_kint(w, "maximum", field->max);
 }
 
-/* An object inside is answered as it was sent, with what its reader does not know. */
+/* A nested object is answered as it was sent, including members that we do not read. */
 static void write_inner(struct jsonw *w, const struct field *field, bool nullable, bool request)
 {
     const struct schema schema = {.fields = field->fields, .count = field->field_count};
@@ -487,8 +483,8 @@ static bool is_required(const struct message_rows *rows, const struct field *fie
     return field->flags & (rows->required ? rows->required : FIELD_REQUIRED | FIELD_SENDER);
 }
 
-/* Its rows as properties, or the names of those that are `required`. In a request null is as good
- * as absent. */
+/* Writes the rows as properties, or the names of the required ones. In a request null means absent.
+ */
 static void write_rows(struct jsonw *w, const struct message_rows *rows, bool request,
                        bool required)
 {
@@ -511,7 +507,7 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
     }
 }
 
-/* Some words stand for several rows of their table. */
+/* Several rows of a table may have the same word. */
 static bool is_new_word(const struct message_type *type, size_t index)
 {
     for (size_t i = 0; i < index; i++)
@@ -555,19 +551,10 @@ static void write_message(struct jsonw *w, const struct message_type *type)
     jsonw_end_obj(w);
 }
 
-static void write_schemas(struct jsonw *w)
+static void write_components(struct jsonw *w)
 {
     const struct message_type *type;
 
-    jsonw_key(w, "schemas");
-    jsonw_obj(w);
-    for (size_t i = 0; (type = message_type_at(i)); i++)
-        write_message(w, type);
-    jsonw_end_obj(w);
-}
-
-static void write_components(struct jsonw *w)
-{
     jsonw_key(w, "components");
     jsonw_obj(w);
     jsonw_key(w, "securitySchemes");
@@ -578,7 +565,11 @@ static void write_components(struct jsonw *w)
     jsonw_kstr(w, "scheme", STR("bearer"));
     jsonw_end_obj(w);
     jsonw_end_obj(w);
-    write_schemas(w);
+    jsonw_key(w, "schemas");
+    jsonw_obj(w);
+    for (size_t i = 0; (type = message_type_at(i)); i++)
+        write_message(w, type);
+    jsonw_end_obj(w);
     jsonw_end_obj(w);
 }
 

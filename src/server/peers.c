@@ -1,8 +1,8 @@
-/* What instances say to each other. Jobs, cancels and questions for nodes that are connected to
- * another instance: the one that has the connection says whether it got through; who hears nothing
- * in time takes it for lost. A job that arrived all the same is fenced: its reservation is gone, so
- * its ACK is refused. Questions to all instances travel as those to their nodes do, and are
- * answered on the keeper's loop there. */
+/* Messages between instances. Jobs, cancels and questions for nodes that are connected to another
+ * instance: the instance with the connection reports whether the node got it; without a report in
+ * time it counts as lost. A job that arrived nevertheless is fenced: its reservation is gone, so
+ * its ACK is refused. Questions to all instances travel like those to their nodes, and are answered
+ * on the keeper's loop there. */
 #include "server/peers.h"
 
 #include <assert.h>
@@ -24,26 +24,26 @@
 #include "server/hub.h"
 #include "server/rpc.h"
 
-#define PEERS_ITSELF "*" /* in the place of a node: the instance itself is asked */
+#define PEERS_ITSELF "*" /* instead of a node: the question is for the instance itself */
 
-/* What one turn has for one instance. */
+/* All messages of one turn for one instance. */
 struct parcel {
     struct store_op op;
     struct peers *peers;
     struct parcel *next;
     struct buf frames;
-    struct buf seqs; /* uint64_t each: what fails when nobody takes it */
+    struct buf seqs; /* uint64_t each: what fails when it is not delivered */
 };
 
 static uint32_t peers_name(const struct peers *peers);
 static bool peers_name_read(struct str text, uint32_t *ret_name);
 static struct parcel *peers_parcel(struct peers *peers, uint32_t to);
-static void hear(struct store_listener *listener, const struct store_notice *word);
+static void hear(struct store_listener *listener, const struct store_notice *notice);
 
 /* --- jobs and questions --- */
 
 enum {
-    ANSWER_MS = 1000, /* for an answer of the other instance, beside the way there and back */
+    ANSWER_MS = 1000, /* for an answer of the other instance, plus the way there and back */
     HOPS_MAX = 2,
 };
 
@@ -65,8 +65,8 @@ struct asking {
     char node_id[NODE_ID_MAX + 1];
 };
 
-/* How long the other instance may take. Each way leads through the store, where a call has its own
- * time. */
+/* How long the other instance may take. Both ways go through the store, whose calls have a time
+ * limit of their own. */
 static int64_t answer_ms(const struct peers *peers)
 {
     const struct settings *settings = atomic_load(&peers->keeper->server->settings);
@@ -153,7 +153,7 @@ static void peers_hear_sent(struct peers *peers, struct str rest)
 
 struct handed_head {
     int64_t deadline_ms;
-    int64_t hops; /* how often it was passed on */
+    int64_t hops; /* how often it was forwarded */
 };
 
 /* A job another instance handed to us. */
@@ -161,7 +161,7 @@ struct handed {
     struct send_op send;
     struct peers *peers;
     uint32_t from;
-    int64_t seq; /* 0: nobody waits for an answer */
+    int64_t seq; /* 0: no answer is expected */
     char *message;
 };
 
@@ -185,7 +185,8 @@ static void handed_over(struct send_op *send)
     free(handed);
 }
 
-/* The node has moved on a moment ago: so does the job, not for ever. Who gets it answers. */
+/* The node has just connected to another instance: forwards the job there, HOPS_MAX times at most.
+ * The instance that delivers it answers. */
 static bool pass_on(struct peers *peers, const struct node *node, uint32_t from, int64_t seq,
                     struct handed_head head, struct str message)
 {
@@ -198,22 +199,22 @@ static bool pass_on(struct peers *peers, const struct node *node, uint32_t from,
     return true;
 }
 
-/* What was heard, without its first word. "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
+/* A message without its name: "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
 static void peers_hear_job(struct peers *peers, struct str rest)
 {
-    struct str words = str_cut(&rest, '\n');
+    struct str fields = str_cut(&rest, '\n');
     struct handed_head head = {0};
     struct handed *handed;
     uint32_t from;
     int64_t seq;
 
-    if (!str_int(str_cut(&words, ' '), &seq) || seq < 0 ||
-        !peers_name_read(str_cut(&words, ' '), &from))
+    if (!str_int(str_cut(&fields, ' '), &seq) || seq < 0 ||
+        !peers_name_read(str_cut(&fields, ' '), &from))
         return;
     const struct snap_node *known =
-        snapshot_node(peers->keeper->sched->snapshot, str_cut(&words, ' '));
-    if (!known || !str_int(str_cut(&words, ' '), &head.deadline_ms) ||
-        !str_int(str_cut(&words, ' '), &head.hops) || rest.len <= 2) {
+        snapshot_node(peers->keeper->sched->snapshot, str_cut(&fields, ' '));
+    if (!known || !str_int(str_cut(&fields, ' '), &head.deadline_ms) ||
+        !str_int(str_cut(&fields, ' '), &head.hops) || rest.len <= 2) {
         if (seq)
             answer_sent(peers, from, seq, "UNKNOWN_NODE");
         return;
@@ -311,7 +312,7 @@ static void peers_hear_answer(struct peers *peers, struct str rest)
         asking_over(peers, (uint64_t)seq, answers[code], rest);
 }
 
-/* A question another instance asks one of our nodes. */
+/* A question from another instance to one of our nodes. */
 struct asked {
     struct rpc rpc;
     struct peers *peers;
@@ -337,7 +338,7 @@ static void asked_over(struct rpc *rpc)
     free(asked);
 }
 
-/* What an instance is asked itself. */
+/* Answers a question to the instance itself. */
 static void answer_itself(struct rpc *rpc)
 {
     static const struct {
@@ -350,7 +351,7 @@ static void answer_itself(struct rpc *rpc)
             rows[i].answer(rpc);
             return;
         }
-    rpc_over(rpc, ERR_BAD_REQUEST); /* another release may know more */
+    rpc_over(rpc, ERR_BAD_REQUEST); /* another release may know more methods */
 }
 
 /* "SEQ FROM NODE METHOD\nPARAMS" */
@@ -385,18 +386,12 @@ static void peers_hear_ask(struct peers *peers, struct str rest)
         rpc_over(&asked->rpc, ERR_CONFLICT);
 }
 
-/* --- what gets lost --- */
-
-static void peers_fail(struct peers *peers, uint64_t seq, const char *reason)
-{
-    handing_over(peers, seq, false, reason);
-    asking_over(peers, seq, ERR_CONFLICT, STR_NONE);
-}
+/* --- messages that get lost --- */
 
 static void peers_jobs_tick(struct peers *peers)
 {
     int64_t now_ms = peers->keeper->loop.mono_ms;
-    struct buf late = {0}; /* found first, ended then: a map must not change while it is walked */
+    struct buf late = {0}; /* collected first: a map must not change while it is walked */
     struct handing *handing;
     struct asking *asking;
 
@@ -416,25 +411,12 @@ static void peers_jobs_tick(struct peers *peers)
     buf_free(&late);
 }
 
-static void peers_jobs_free(struct peers *peers)
-{
-    struct handing *handing;
-    struct asking *asking;
-
-    for (size_t i = 0; (handing = idmap_next(&peers->sends, &i));)
-        free(handing); /* its send goes with its request */
-    for (size_t i = 0; (asking = idmap_next(&peers->asks, &i));)
-        free(asking);
-    idmap_free(&peers->sends);
-    idmap_free(&peers->asks);
-}
-
-/* --- parcels, wishes, and what is heard --- */
+/* --- parcels, wishes, and incoming messages --- */
 
 enum {
-    WISH_EVERY_MS = 2000, /* told again: who came meanwhile does not know */
-    WISH_OVER_MS = 6000,  /* not told for so long: over */
-    WISH_STAYS_MS = 10000 /* and ours outlives its reason, or it would come and go with each job */
+    WISH_EVERY_MS = 2000, /* repeated for instances that started meanwhile */
+    WISH_OVER_MS = 6000,  /* a wish not repeated for this long has ended */
+    WISH_STAYS_MS = 10000 /* ours outlives its reason, or it would change with each job */
 };
 
 bool peers_shared(const struct server *server)
@@ -458,9 +440,9 @@ static bool peers_name_read(struct str text, uint32_t *ret_name)
     return *end == '\0' && *ret_name;
 }
 
-/* --- what goes out --- */
+/* --- outgoing messages --- */
 
-/* The parcel for an instance; 0: for all. */
+/* The open parcel for an instance; 0: for all instances. */
 static struct parcel *peers_parcel(struct peers *peers, uint32_t to)
 {
     struct parcel *parcel = peers->open;
@@ -480,7 +462,7 @@ static struct parcel *peers_parcel(struct peers *peers, uint32_t to)
 static void delivered(struct store_op *op)
 {
     struct parcel *parcel = container_of(op, struct parcel, op);
-    /* Whether it was told is unknown: then they wait for their answers, as for any that was. */
+    /* With ERR_UNKNOWN it may have been delivered: then wait for the answers as if it was. */
     bool ok = op->err == ERR_UNKNOWN || (!op->err && op->u.tell.heard > 0);
 
     assert(parcel->seqs.len % sizeof(uint64_t) == 0);
@@ -488,7 +470,8 @@ static void delivered(struct store_op *op)
         uint64_t seq;
 
         memcpy(&seq, parcel->seqs.at + at, sizeof seq);
-        peers_fail(parcel->peers, seq, op->err ? "STORE_DOWN" : "INSTANCE_GONE");
+        handing_over(parcel->peers, seq, false, op->err ? "STORE_DOWN" : "INSTANCE_GONE");
+        asking_over(parcel->peers, seq, ERR_CONFLICT, STR_NONE);
     }
     buf_free(&parcel->frames);
     buf_free(&parcel->seqs);
@@ -512,8 +495,8 @@ void peers_turn(struct peers *peers)
     }
 }
 
-/* A short word, on its way from any loop to the keeper's parcel. */
-struct word {
+/* A short message on its way from any loop to the keeper's parcel. */
+struct outgoing {
     struct msg msg;
     struct peers *peers;
     uint32_t to;
@@ -521,23 +504,23 @@ struct word {
     char text[];
 };
 
-static void word_posted(struct msg *msg)
+static void outgoing_posted(struct msg *msg)
 {
-    struct word *word = container_of(msg, struct word, msg);
+    struct outgoing *out = container_of(msg, struct outgoing, msg);
 
-    buf_add(&peers_parcel(word->peers, word->to)->frames, word->text, word->len);
-    free(word);
+    buf_add(&peers_parcel(out->peers, out->to)->frames, out->text, out->len);
+    free(out);
 }
 
 void peers_pass(struct server *server, uint32_t holder, struct str frames)
 {
-    struct word *word = mem_zeroed(1, sizeof *word + frames.len);
+    struct outgoing *out = mem_zeroed(1, sizeof *out + frames.len);
 
     assert(server->peers && frames.len);
-    *word = (struct word){
-        .msg = {.run = word_posted}, .peers = server->peers, .to = holder, .len = frames.len};
-    memcpy(word->text, frames.at, frames.len);
-    inbox_post(&server_keeper(server)->loop.inbox, &word->msg);
+    *out = (struct outgoing){
+        .msg = {.run = outgoing_posted}, .peers = server->peers, .to = holder, .len = frames.len};
+    memcpy(out->text, frames.at, frames.len);
+    inbox_post(&server_keeper(server)->loop.inbox, &out->msg);
 }
 
 __attribute__((format(printf, 3, 4))) static void say(struct server *server, uint32_t to,
@@ -599,7 +582,7 @@ void peers_event(struct server *server, uint64_t job, struct str namespace, stru
     size_t begun = frame_begin(frames);
 
     job_id_text(job, id);
-    /* An instance of an earlier release knows no namespaces, and would show it to everybody. */
+    /* An instance of an earlier release has no namespaces, and would show it to everybody. */
     if (str_eq(namespace, NAMESPACE_DEFAULT))
         buf_fmt(frames, "event %08" PRIx32 " %s ", peers_name(server->peers), id);
     else
@@ -611,7 +594,7 @@ void peers_event(struct server *server, uint64_t job, struct str namespace, stru
 
 /* --- wishes --- */
 
-/* What is needed here: somebody waits for jobs, listens, or a queue waits for room. */
+/* What is needed here: there are waiting requests, event readers, or queued jobs. */
 static unsigned needed_now(const struct server *server)
 {
     unsigned bits = events_heard_here(server) ? PEERS_EVENTS : 0;
@@ -638,7 +621,7 @@ static unsigned our_wish(struct peers *peers)
     return bits;
 }
 
-static void tell_wish(struct peers *peers, bool again)
+static void send_wish(struct peers *peers, bool again)
 {
     unsigned bits = our_wish(peers);
     int64_t now_ms = peers->keeper->loop.mono_ms;
@@ -660,7 +643,7 @@ static void wish_posted(struct msg *msg)
     struct peers *peers = container_of(msg, struct peers, wish_msg);
 
     atomic_store(&peers->wish_posted, false);
-    tell_wish(peers, false);
+    send_wish(peers, false);
 }
 
 void peers_wish(struct server *server)
@@ -709,14 +692,14 @@ static void hear_wish(struct peers *peers, struct str rest)
     sum_wishes(peers);
 }
 
-/* --- what is heard --- */
+/* --- incoming messages --- */
 
 static void hear_hello(struct peers *peers, struct str rest)
 {
     uint32_t name;
 
     if (peers_name_read(str_cut(&rest, ' '), &name) && name != peers_name(peers) && peers->wished)
-        tell_wish(peers, true);
+        send_wish(peers, true);
 }
 
 static void hear_ended(struct peers *peers, struct str rest)
@@ -780,10 +763,10 @@ static void hear_seen(struct peers *peers, struct str rest)
     node_sync_seen(keeper_view(peers->keeper->server->sched.keeper), rest);
 }
 
-/* Words of a newer version that are not here are passed over. */
+/* Messages of newer versions that are not listed here are ignored. */
 static const struct {
-    const char *word;
-    char after; /* what ends it */
+    const char *name;
+    char after; /* the character that ends the name */
     void (*hear)(struct peers *peers, struct str rest);
 } messages[] = {
     {"job", ' ', peers_hear_job},       {"sent", ' ', peers_hear_sent},
@@ -797,9 +780,9 @@ static const struct {
 static void hear_frame(struct peers *peers, struct str frame)
 {
     for (size_t i = 0; i < COUNT_OF(messages); i++) {
-        size_t len = strlen(messages[i].word);
+        size_t len = strlen(messages[i].name);
 
-        if (frame.len > len && memcmp(frame.at, messages[i].word, len) == 0 &&
+        if (frame.len > len && memcmp(frame.at, messages[i].name, len) == 0 &&
             frame.at[len] == messages[i].after) {
             messages[i].hear(peers,
                              (struct str){.at = frame.at + len + 1, .len = frame.len - len - 1});
@@ -808,17 +791,17 @@ static void hear_frame(struct peers *peers, struct str frame)
     }
 }
 
-static void hear(struct store_listener *listener, const struct store_notice *word)
+static void hear(struct store_listener *listener, const struct store_notice *notice)
 {
     struct peers *peers = container_of(listener, struct peers, listener);
-    struct str rest = word->text, frame;
+    struct str rest = notice->text, frame;
 
-    if (word->kind != STORE_WORD_TOLD)
-        keeper_heard(peers->keeper->server->sched.keeper, word);
+    if (notice->kind != STORE_WORD_TOLD)
+        keeper_heard(peers->keeper->server->sched.keeper, notice);
     else
         while (frame_next(&rest, &frame))
             hear_frame(peers, frame);
-    if (word->kind == STORE_NOTICE_GAP)
+    if (notice->kind == STORE_NOTICE_GAP)
         say(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
 }
 
@@ -852,6 +835,8 @@ void peers_stop(struct peers *peers)
 void peers_free(struct peers *peers)
 {
     struct parcel *parcel;
+    struct handing *handing;
+    struct asking *asking;
 
     if (!peers)
         return;
@@ -861,7 +846,12 @@ void peers_free(struct peers *peers)
         buf_free(&parcel->seqs);
         free(parcel);
     }
-    peers_jobs_free(peers);
+    for (size_t i = 0; (handing = idmap_next(&peers->sends, &i));)
+        free(handing); /* its send is freed with its request */
+    for (size_t i = 0; (asking = idmap_next(&peers->asks, &i));)
+        free(asking);
+    idmap_free(&peers->sends);
+    idmap_free(&peers->asks);
     free(peers);
 }
 
@@ -870,15 +860,15 @@ void peers_tick(struct peers *peers)
     if (!peers)
         return;
     sum_wishes(peers);
-    tell_wish(peers, false);
+    send_wish(peers, false);
     peers_jobs_tick(peers);
 }
 
 /* --- questions to all --- */
 
 enum {
-    SILENT_MS = 3000, /* who called the store no later than this is asked */
-    WAIT_MS = 1,      /* beyond what a word takes there and back: it is answered from memory */
+    SILENT_MS = 3000, /* an instance that did not call the store for longer is not asked */
+    WAIT_MS = 1,      /* plus the way there and back: it is answered from memory */
 };
 
 struct peers_question {
@@ -908,7 +898,7 @@ static void listed(struct store_op *op)
 
     round->texts = arena_array(round->arena, struct str, count + 1);
     round->questions = arena_array(round->arena, struct peers_question, count + 1);
-    round->open = 1; /* ours, until all were asked */
+    round->open = 1; /* our own, until all were asked */
     for (size_t i = 0; i < count; i++) {
         uint32_t name = op->u.peers.items[i].name;
         struct peers_question *question = &round->questions[round->asked];

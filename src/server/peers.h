@@ -1,8 +1,7 @@
 /* The other instances on the same store: jobs for nodes that are connected to them, questions to
- * such nodes, and what happens to jobs, for those who wait for it or listen. Everything passes
- * through the keeper, which packs what one turn has for one instance into one word. Nothing of it
- * happens in a store that is not shared. What is told may get lost: each thing has its own safety
- * net. */
+ * such nodes, and events of jobs for requests that wait and for event readers. Everything passes
+ * through the keeper, which packs all messages of one turn for one instance into one. Without a
+ * shared store none of this happens. Messages may get lost: each kind has its own fallback. */
 #ifndef SERVER_PEERS_H
 #define SERVER_PEERS_H
 
@@ -10,10 +9,10 @@
 
 struct peers;
 
-struct peers *peers_new(struct worker *keeper); /* NULL: nobody shares our store */
+struct peers *peers_new(struct worker *keeper); /* NULL: the store is not shared */
 void peers_free(struct peers *peers);
-void peers_start(struct peers *peers); /* begins to listen; before the loops run */
-void peers_stop(struct peers *peers);  /* hears nothing any more; while the keeper still runs */
+void peers_start(struct peers *peers); /* starts receiving; before the loops run */
+void peers_stop(struct peers *peers);  /* stops receiving; while the keeper still runs */
 /* The keeper's turn and tick. */
 void peers_turn(struct peers *peers);
 void peers_tick(struct peers *peers);
@@ -29,10 +28,10 @@ void peers_pass(struct server *server, uint32_t holder, struct str frames);
 void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
                      int64_t deadline_ms, struct str message);
 
-/* What others want to hear of: bits. Ours is told when it changes. */
+/* What an instance wants to be sent, as bits. Ours are sent when they change. */
 enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };
 bool peers_want(const struct server *server, unsigned what);
-void peers_wish(struct server *server); /* somebody here began to wait or to listen */
+void peers_wish(struct server *server); /* a request began to wait here, or a reader to listen */
 void peers_ended(struct server *server, uint64_t job);
 void peers_event(struct server *server, uint64_t job, struct str namespace,
                  struct str text); /* keeper: JSON */
@@ -43,8 +42,8 @@ void peers_room(struct server *server, struct str node_id, const struct lease_no
 void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
                   bool away);
 
-/* A question to all other instances on the same store, about what each keeps for itself. One that
- * does not answer in time is left out. */
+/* A question to all other instances on the same store, about state that each keeps for itself.
+ * Instances that do not answer in time are left out. */
 
 struct peers_round {
     struct worker *worker;
@@ -53,7 +52,7 @@ struct peers_round {
     struct str params;
     void (*done)(struct peers_round *round); /* on the worker's loop */
     /* answer */
-    struct str *texts; /* those that are not empty, in the arena */
+    struct str *texts; /* the answers that are not empty, in the arena */
     size_t count;
     size_t asked, answered; /* instances */
     /* private */
@@ -62,7 +61,8 @@ struct peers_round {
     size_t open;
 };
 
-void peers_round_start(struct peers_round *round); /* nobody else: done() at once */
+void peers_round_start(
+    struct peers_round *round); /* calls done() at once when there is no other instance */
 
 enum { PEERS_MAX = 64, PEERS_NAME_TEXT = STORE_NAME_TEXT };
 
@@ -80,8 +80,8 @@ struct peers {
     struct idmap asks;   /* seq -> struct asking * */
     uint64_t last_seq;
     struct wish wishes[PEERS_MAX];
-    _Atomic unsigned wanted; /* of all others together */
-    unsigned wished;         /* what we last told */
+    _Atomic unsigned wanted; /* bits of all other instances together */
+    unsigned wished;         /* the bits we last sent */
     int64_t wished_ms;
     int64_t needed_ms[3]; /* when each bit was last needed here */
     struct msg wish_msg;

@@ -1,5 +1,5 @@
-/* Calls to nodes. Under way they are kept by the hub of the loop that has the socket. And what is
- * asked of a node on somebody's behalf: its usage, the output of a job. */
+/* Calls to nodes; the hub of the loop that has the socket keeps those in flight. And the routes
+ * that forward a request to a node: its usage, the output of a job. */
 #include "server/rpc.h"
 
 #include <assert.h>
@@ -83,7 +83,7 @@ void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, s
     json_int(json_get(body, "re"), &re);
     struct rpc *rpc = idmap_get(&hub->rpcs, (uint64_t)re);
     if (!rpc || hub_link_incarnation(rpc->link) != incarnation)
-        return; /* too late, or somebody else's */
+        return; /* too late, or from another socket */
     idmap_del(&hub->rpcs, rpc->id);
     if (json_is_null(result))
         buf_str(&rpc->answer, json_str(json_get(body, "detail"), arena));
@@ -92,14 +92,14 @@ void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, s
     rpc_over(rpc, json_is_null(result) ? ERR_BAD_REQUEST : ERR_OK);
 }
 
-/* Ends those of one socket (incarnation > 0), or those whose time is over. */
+/* Ends the calls of one socket (incarnation > 0), or those that timed out. */
 static void end_some(struct hub *hub, uint64_t incarnation)
 {
     int64_t now_ms = hub->worker->loop.mono_ms;
     struct msg *first = NULL;
     struct rpc *rpc;
 
-    /* Found first, ended then: the map must not change while it is walked. */
+    /* Collected first, then ended: the map must not change while it is walked. */
     for (size_t i = 0; (rpc = idmap_next(&hub->rpcs, &i));) {
         rpc->gone = incarnation && hub_link_incarnation(rpc->link) == incarnation;
         if (!rpc->gone && rpc->until_ms > now_ms)
@@ -201,7 +201,7 @@ static void rpc_job_found(struct store_op *op)
         rpc_start(own);
 }
 
-/* A node tells whatever it is asked: what is asked of a job or a deployment is looked at here. */
+/* A node answers every question: access to a job or a deployment is checked here. */
 static void rpc_check(struct rpc_call *own)
 {
     struct call *call = own->call;
@@ -246,8 +246,8 @@ void api_node_rpc(struct call *call)
     rpc_check(own);
 }
 
-/* The node is away, or never had it: the last lines that came with the result are better than
- * nothing. */
+/* The node is not connected, or never had the job: the last lines stored with the result are better
+ * than nothing. */
 static void answer_tail(struct rpc_call *own)
 {
     const struct store_record *record = &own->op.record;

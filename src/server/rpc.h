@@ -1,5 +1,5 @@
-/* Asking a node something over its WebSocket and waiting for its answer, with a deadline. The asker
- * may be on another loop than the socket. */
+/* Calls a node over its WebSocket and waits for the answer, with a deadline. The caller may be on
+ * another loop than the socket. */
 #ifndef SERVER_RPC_H
 #define SERVER_RPC_H
 
@@ -10,29 +10,29 @@ enum { RPC_METHOD_MAX = 96, RPC_TIMEOUT_MS = 5000 };
 struct rpc {
     struct msg msg;
     struct worker *from;
-    uint64_t link; /* where the node's socket was when it was asked */
+    uint64_t link; /* where the node's socket was when the call was sent */
     uint64_t id;   /* on the socket's loop */
     int64_t until_ms;
     int64_t timeout_ms; /* 0: RPC_TIMEOUT_MS */
     bool gone;          /* its socket has closed */
-    bool handed;        /* by another instance: it is not passed on again */
+    bool handed;        /* came from another instance: it is not passed on again */
     char method[RPC_METHOD_MAX];
-    struct str params; /* JSON object; the asker's memory until done */
+    struct str params; /* JSON object; owned by the caller, valid until done */
     /* the answer */
-    enum err
-        err; /* ERR_OK, ERR_TIMEOUT, ERR_CONFLICT (not connected), ERR_BAD_REQUEST (it said no) */
-    struct buf answer; /* the result as JSON, or the node's sentence; freed by the asker */
-    void (*done)(struct rpc *rpc); /* on the asker's loop */
+    enum err err; /* ERR_OK, ERR_TIMEOUT, ERR_CONFLICT (not connected), ERR_BAD_REQUEST (refused) */
+    struct buf answer; /* the result as JSON, or the node's error text; freed by the caller */
+    void (*done)(struct rpc *rpc); /* on the caller's loop */
     void *user;
 };
 
 /* from, method, params, done and user are set. */
 void rpc_send(struct rpc *rpc, struct node *node);
-void rpc_over(struct rpc *rpc, enum err err); /* answers it on the asker's loop */
+void rpc_over(struct rpc *rpc, enum err err); /* ends it on the caller's loop */
 /* The socket's side. */
 void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena);
 void rpc_tick(struct hub *hub);
-void rpc_gone(struct hub *hub, uint64_t incarnation); /* its socket closed */
-void rpc_forget(struct hub *hub); /* all loops have ended: their requests go, and what asked */
+void rpc_gone(struct hub *hub, uint64_t incarnation); /* the node's socket closed */
+void rpc_forget(
+    struct hub *hub); /* all loops have ended: drops the calls, whose requests are freed too */
 
 #endif

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { KEPT_MAX = 4096 }; /* per loop; the oldest goes */
+enum { KEPT_MAX = 4096 }; /* per loop; then the oldest is replaced */
 
 struct kept {
     struct cache_entry entry;
@@ -19,7 +19,7 @@ struct kept {
     char *lang_pair;
     int64_t version;
     int64_t updated_ms;
-    uint32_t mark; /* how often it had been written when it was asked for */
+    uint32_t mark; /* the session's write count when it was read */
 };
 
 struct session_cache {
@@ -76,7 +76,7 @@ static char *copy(struct str text)
     return to;
 }
 
-/* Known already, or in the place of the oldest. */
+/* The entry of a session; a new one replaces the oldest. */
 static struct kept *kept_for(struct session_cache *cache, struct str id)
 {
     struct kept *kept = map_get(&cache->by_id, id);
@@ -94,7 +94,7 @@ static struct kept *kept_for(struct session_cache *cache, struct str id)
 struct session_call {
     struct call *call;
     struct store_op op;
-    struct str key; /* as the store knows the session */
+    struct str key; /* of the session in the store */
     uint32_t mark;
 };
 
@@ -113,7 +113,7 @@ static void answer_none(struct call *call)
                STR_ARG(call->params[0]));
 }
 
-/* `stale`: the store cannot be asked, and this is what it said `age_ms` ago. */
+/* `stale`: the store is not available, and this is its answer of `age_ms` ago. */
 static void answer(struct call *call, const struct kept *kept, bool stale, int64_t now_ms)
 {
     struct buf buf = {0};

@@ -1,6 +1,7 @@
-/* What is known of sessions, read through the layers of model/cache.h. Each loop has its
- * own; that a session was written is noted for all loops of this instance, another instance's
- * writing is seen when L1 has run out. */
+/* A cache of sessions, with the layers of model/cache.h. Each loop has its own. A write to a
+ * session invalidates it for all loops of this instance; another instance's write is seen once L1
+ * has expired.
+ */
 #ifndef SERVER_SESSION_CACHE_H
 #define SERVER_SESSION_CACHE_H
 
@@ -10,8 +11,8 @@
 
 enum { SESSION_MARKS = 16384 };
 
-/* One for the server: how often sessions were written, by hash. Two that share a mark are read once
- * too often, nothing worse. */
+/* One for the server: how often sessions were written, by hash. Two sessions that share a mark only
+ * cost an extra read. */
 struct session_marks {
     _Atomic uint32_t marks[SESSION_MARKS];
 };

@@ -1,6 +1,6 @@
 /* Signals are waited for, never handled: no code of ours runs inside a handler. SIGHUP validates
- * the settings, then swaps them. Settings that were live before stay in memory until the end of the
- * process: a request or a connection may hold its token or a limit of theirs. */
+ * the settings, then swaps them. Old settings stay in memory until the process ends: a request or a
+ * connection may still use a token or a limit in them. */
 #include "server/signals.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@
 
 /* --- SIGHUP --- */
 
-/* What is wrong only because of what runs now. */
+/* Checks that depend on the settings in use. */
 static enum err check_running(const struct server *server, const struct settings *next,
                               const struct auth *auth, struct problem *why)
 {
@@ -43,8 +43,8 @@ static enum err reopen_log(const struct settings *settings, struct problem *why)
     return err;
 }
 
-/* Makes `next` the settings; or frees it, when it says nothing new. */
-static void take_over(struct server *server, struct settings_source *next, bool changed)
+/* Makes `next` the current settings, or frees it when nothing changed. */
+static void adopt(struct server *server, struct settings_source *next, bool changed)
 {
     if (!changed) {
         settings_done(next);
@@ -80,26 +80,20 @@ static enum err reload(struct server *server, struct buf *changed, struct buf *w
         free(next);
         return err;
     }
-    take_over(server, next, changed->len > 0);
+    adopt(server, next, changed->len > 0);
     token_file_swap(server, auth);
     return ERR_OK;
 }
 
-static void tell_manager(void)
-{
-    char text[64];
-
-    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_mono_us());
-    notify_send(text);
-}
-
-/* On the main thread; logs its outcome. */
+/* On the main thread; logs the result. */
 static void reload_run(struct server *server)
 {
     struct buf changed = {0}, waiting = {0};
     struct problem why = {0};
+    char text[64];
 
-    tell_manager();
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_mono_us());
+    notify_send(text);
     enum err err = reload(server, &changed, &waiting, &why);
     metric_add_label(METRIC_RELOADS, err ? "refused" : "ok", 1);
     if (err)
@@ -115,7 +109,7 @@ static void reload_run(struct server *server)
 
 /* --- waiting --- */
 
-/* The signals the main thread waits for; all others have them blocked. */
+/* The signals the main thread waits for; they are blocked in all threads. */
 static void own_signals(sigset_t *ret_set)
 {
     sigemptyset(ret_set);
@@ -123,7 +117,7 @@ static void own_signals(sigset_t *ret_set)
     sigaddset(ret_set, SIGINT);
     sigaddset(ret_set, SIGHUP);
     sigaddset(ret_set, SIGCHLD);
-    sigaddset(ret_set, SIGUSR1); /* a loop asks for something, see token_file.h */
+    sigaddset(ret_set, SIGUSR1); /* a loop has posted a request, see token_file.h */
 }
 
 void signals_block(void)
@@ -135,7 +129,7 @@ void signals_block(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* A loop ticks ten times a second; one that did not for so long is stuck. */
+/* A loop ticks ten times a second; one that did not within patience_ms is stuck. */
 static bool all_alive(struct server *server, int64_t patience_ms)
 {
     int64_t now_ms = clock_mono_ms();
@@ -155,9 +149,9 @@ static int wait_for(const sigset_t *set, int64_t most_ms)
     return got > 0 ? got : 0;
 }
 
-/* The next signal, or 0 when it is time to look after things. Of several the kernel gives the one
- * with the lowest number, and loops that post all the time send SIGUSR1 all the time: what people
- * and children send is asked for first. */
+/* The next signal, or 0 after most_ms. Of several pending signals the kernel returns the one with
+ * the lowest number, and busy loops send SIGUSR1 all the time: signals from users and children are
+ * checked first. */
 static int next_signal(const sigset_t *set, int64_t most_ms)
 {
     sigset_t others = *set;
@@ -173,7 +167,7 @@ int signals_wait(struct server *server, struct dev *agent)
     int64_t watchdog_ms = notify_watchdog_ms();
     int64_t every_ms = watchdog_ms > 0 && watchdog_ms / 3 < TOKEN_FILE_LOOK_MS ? watchdog_ms / 3
                                                                                : TOKEN_FILE_LOOK_MS;
-    bool more = false; /* asked for by the loops, and not done yet */
+    bool more = false; /* requests of the loops are still waiting */
     sigset_t set;
 
     own_signals(&set);

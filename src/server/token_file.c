@@ -1,6 +1,6 @@
 /* The main thread's work between two signals: token and certificate files that changed, and edits
  * of the token file. Loops post to its inbox and wake it with SIGUSR1. /v1/tokens: who may call.
- * Only digests are kept; a token is shown once, when it is made. */
+ * Only digests are stored; a token is shown once, when it is created. */
 #include "server/token_file.h"
 
 #include <assert.h>
@@ -24,8 +24,8 @@
 #include "server/server.h"
 #include "server/submit_socket.h"
 
-/* From a loop: adds or removes a token in the file, durably; `done` comes back on that loop when
- * every loop knows. Stands in the request's memory. */
+/* From a loop: adds or removes a token in the file, durably; `done` is called on that loop when
+ * every loop has the new tokens. Lives in the request's memory. */
 struct token_edit {
     struct msg msg;
     struct worker *from;
@@ -43,7 +43,7 @@ enum { WATCHED_MAX = 5, NAMED_MAX = 8 };
 struct token_file {
     struct file_stamp stamps[WATCHED_MAX]; /* of the files as they were last read */
     int64_t looked_ms;                     /* monotonic */
-    struct msg *left;                      /* of the errands: taken, and not run yet */
+    struct msg *left;                      /* of server->errands: taken but not run yet */
     bool stopping;                         /* the loops have ended */
 };
 
@@ -106,8 +106,8 @@ enum err token_file_check(const struct server *server, const struct settings *se
     return listen_check(settings, auth->tokens.count > 0, why);
 }
 
-/* Rows that are older than the scope `deploy` say less than their tokens may do. */
-static void tell_old_operate(const struct auth *auth)
+/* Rows from before the scope `deploy` existed grant more than they say. */
+static void warn_old_operate(const struct auth *auth)
 {
     struct buf names = {0};
     size_t count = 0;
@@ -124,7 +124,7 @@ static void tell_old_operate(const struct auth *auth)
     buf_free(&names);
 }
 
-/* Files whose change is noticed, in the order of the stamps. */
+/* The files that are watched for changes, in the order of the stamps. */
 static void stamp_all(const struct settings *settings, struct file_stamp to[WATCHED_MAX])
 {
     const struct str tls[] = {settings->tls_cert, settings->tls_key, settings->tls_client_ca,
@@ -140,7 +140,7 @@ static void stamp_all(const struct settings *settings, struct file_stamp to[WATC
 
 static void wake_main(struct inbox *inbox)
 {
-    kill(getpid(), SIGUSR1); /* blocked in every thread: the one that waits for signals gets it */
+    kill(getpid(), SIGUSR1); /* blocked in every thread: the main thread gets it, in sigtimedwait */
 }
 
 enum err token_file_open(struct server *server, struct problem *why)
@@ -161,7 +161,7 @@ enum err token_file_open(struct server *server, struct problem *why)
     if (err)
         return err;
     server->guarded = auth->tokens.count > 0;
-    tell_old_operate(auth);
+    warn_old_operate(auth);
     return ERR_OK;
 }
 
@@ -208,7 +208,7 @@ void token_file_swap(struct server *server, struct auth *auth)
 
         loop_call_run(&handover.loop_call);
     }
-    tell_old_operate(auth);
+    warn_old_operate(auth);
     if (old != auth)
         auth_free(old);
 }
@@ -249,7 +249,8 @@ static void reread_tls(struct server *server)
         log_event(LOG_INFO, "tls.reloaded", KS("cert", settings->tls_cert));
 }
 
-/* A connection outlives the request that let it in: when a token ends, so do they. */
+/* A connection outlives the request that authenticated it: when its token expires, it must close.
+ */
 static bool some_expired(const struct auth *auth, int64_t from_ms, int64_t to_ms)
 {
     for (size_t i = 0; i < auth->tokens.count; i++)
@@ -301,7 +302,7 @@ bool token_file_run(struct server *server)
 void token_file_end(struct server *server)
 {
     if (!server->audit)
-        return; /* they never began */
+        return; /* never opened */
     server->token_file->stopping = true;
     for (int i = 0; i < server->loop_count; i++)
         refusals_tell(&server->workers[i]);
@@ -309,7 +310,7 @@ void token_file_end(struct server *server)
         ;
 }
 
-/* --- tokens that come and go --- */
+/* --- adding and removing tokens --- */
 
 static void edit_over(struct msg *msg)
 {
@@ -318,7 +319,7 @@ static void edit_over(struct msg *msg)
     edit->done(edit);
 }
 
-/* What the file shall hold; `had` is what it holds. */
+/* The new contents of the file; `had` is the present ones. */
 static enum err changed(const struct server *server, const struct token_edit *edit,
                         const struct tokens *had, struct arena *arena, struct tokens *ret_tokens,
                         struct problem *why)
@@ -417,7 +418,7 @@ static void write_token(struct jsonw *w, const struct auth *auth, size_t i, int6
     jsonw_end_obj(w);
 }
 
-/* In the order they were made; the cursor is a place in it. */
+/* In order of creation; the cursor is a position in that order. */
 void api_token_list(struct call *call)
 {
     const struct auth *auth = call->worker->auth;
@@ -475,7 +476,7 @@ static void created(struct token_edit *edit)
     buf_free(&buf);
 }
 
-/* The same rules as for the file: what was asked for is read as one of its lines. */
+/* Applies the rules of the file: the request is read as if it were a row of it. */
 static enum err read_new(struct token_call *own, struct problem *why)
 {
     struct call *call = own->call;
@@ -488,7 +489,7 @@ static enum err read_new(struct token_call *own, struct problem *why)
     int64_t expires_in_ms = 0;
     enum err err;
 
-    /* Names of before may be any text; a file that has them is still read. */
+    /* Earlier versions accepted any text as a name; files with such names can still be read. */
     if (!str_is_id(json_str(json_get(call->body, "name"), call->arena), TOKEN_NAME_MAX))
         return problem_set(why, ERR_BAD_FIELD, "name",
                            "name is required: 1 to %d letters, digits or ._:@-.", TOKEN_NAME_MAX);
@@ -512,7 +513,7 @@ static enum err read_new(struct token_call *own, struct problem *why)
         jsonw_kraw(&w, "quota", json_raw(quota));
     if (!json_is_null(namespace))
         jsonw_kraw(&w, "namespace", json_raw(namespace));
-    jsonw_kint(&w, "format", 2); /* it says all it may do */
+    jsonw_kint(&w, "format", 2); /* the row lists all scopes explicitly */
     jsonw_end_obj(&w);
     jsonw_end_arr(&w);
     struct str text = arena_str(call->arena, buf_view(&line));

@@ -37,7 +37,7 @@ static void begin(struct turns *turns)
     turns->under_way++;
     turn->under_way = true;
     post(turns);
-    turn->run(turn); /* it may be over, and gone, when this returns */
+    turn->run(turn); /* may have finished, and be freed, when this returns */
 }
 
 static void next_turn(struct msg *msg)
