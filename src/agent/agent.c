@@ -1179,7 +1179,8 @@ static void agent_reload(struct agent *agent)
         next->config.tls = now->tls;
         if (!next->config.token_file.len)
             next->config.token = now->token; /* of the environment, which was wiped */
-        if (!str_eq(next->config.declared.text, now->declared.text))
+        if (!str_eq(next->config.declared.text, now->declared.text) &&
+            !memmem(changed.at ? changed.at : "", changed.len, "resources", 9))
             buf_fmt(&changed, "%sresources", changed.len ? "," : "");
         if (!str_eq(next->config.token, now->token)) /* another one in the same file */
             buf_fmt(&changed, "%stoken", changed.len ? "," : "");

@@ -310,6 +310,43 @@ static const struct {
      "Unknown setting \"a123456789a123456789a123456789a123456789a123456789a123456789a123...\"."},
 };
 
+/* An object that has names of the user's own beside those of its table; but a slip of the finger,
+ * also in another spelling of a name, is none of them. */
+static void test_an_open_object(void **state)
+{
+    static const struct field inner[] = {
+        {.name = "load_pct", .alias = "loadPct", .type = FIELD_INT, .offset = 0}};
+    static const struct field outer[] = {{.name = "has",
+                                          .type = FIELD_OBJ,
+                                          .flags = FIELD_OPEN,
+                                          .fields = inner,
+                                          .field_count = COUNT_OF(inner)}};
+    static const struct schema schema = {
+        .what = "the body", .fields = outer, .count = COUNT_OF(outer), .strict = true};
+    static const struct {
+        const char *text;
+        int64_t pct; /* -1: refused */
+    } bodies[] = {
+        {"{\"has\":{\"load_pct\":3,\"licences\":2}}", 3},
+        {"{\"has\":{\"cpu\":1,\"loadPct\":4}}", 4},
+        {"{\"has\":{\"load_pc\":3}}", -1},
+        {"{\"has\":{\"loadPc\":3}}", -1},
+        {"{\"licences\":2}", -1},
+    };
+    struct arena arena = {0};
+
+    for (size_t i = 0; i < COUNT_OF(bodies); i++) {
+        const struct json *root;
+        int64_t pct = 0;
+
+        assert_int_equal(json_parse(str_of(bodies[i].text), &arena, &root, NULL), ERR_OK);
+        assert_int_equal(schema_read(&schema, root, &pct, &arena, NULL),
+                         bodies[i].pct < 0 ? ERR_BAD_FIELD : ERR_OK);
+        assert_true(bodies[i].pct < 0 || bodies[i].pct == pct);
+    }
+    arena_free(&arena);
+}
+
 static void test_unknown_names_in_a_strict_schema(void **state)
 {
     struct arena arena = {0};
@@ -420,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_required_and_not_an_object),
         cmocka_unit_test(test_unknown_names_in_a_strict_schema),
+        cmocka_unit_test(test_an_open_object),
         cmocka_unit_test(test_a_wrong_preset_is_told),
         cmocka_unit_test(test_an_answer_by_rows),
         cmocka_unit_test(test_words_out_of_a_table),
