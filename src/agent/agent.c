@@ -74,7 +74,8 @@ struct agent {
     int64_t fell_ms; /* when a fall of what is free was told */
     /* Room for what runs. */
     struct protect_task *tasks;
-    struct capacity_task *promised; /* those of them that said what they need */
+    struct capacity_task *promised; /* those of them that said what they need, */
+    struct demand *demands;         /* and those of deployments */
     struct agent_owner {            /* of the task at the same place */
         struct agent_job *job;
         struct copy *copy; /* if it is no job */
@@ -263,6 +264,7 @@ static void list_all(struct agent *agent, struct listing *listing)
         agent->room = count * 2;
         agent->tasks = mem_resize(agent->tasks, agent->room * sizeof *agent->tasks);
         agent->promised = mem_resize(agent->promised, agent->room * sizeof *agent->promised);
+        agent->demands = mem_resize(agent->demands, agent->room * sizeof *agent->demands);
         agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
         agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
     }
@@ -283,7 +285,9 @@ static void list_all(struct agent *agent, struct listing *listing)
     assert(listing->count == jobs_in_use(agent->jobs));
     /* Deployments do not. One has no priority of its own: it counts as a task without a given
      * priority, and its turn comes after theirs. */
-    while ((copy = copies_next(agent->copies, copy, &alive)))
+    while ((copy = copies_next(agent->copies, copy, &alive))) {
+        struct demand *demand = &agent->demands[listing->count];
+
         list_one(agent, listing, (struct agent_owner){.copy = copy},
                  (struct protect_task){.id = alive.id,
                                        .type = alive.daemon ? STR("daemon") : STR("deployment"),
@@ -292,6 +296,13 @@ static void list_all(struct agent *agent, struct listing *listing)
                                        .started_ms = alive.since_ms,
                                        .stopping = alive.stopping},
                  alive.shim_pid);
+        if (alive.demand.len && demand_parse(alive.demand, demand))
+            agent->promised[listing->promised++] =
+                (struct capacity_task){.demand = demand,
+                                       .gpus = alive.gpus,
+                                       .tree = find_tree(listing->usage, alive.shim_pid),
+                                       .standing = true};
+    }
 }
 
 /* Passes runs that began to the sampling thread: one can grow large before the next sample. */
@@ -822,6 +833,17 @@ static void copies_changed(struct copies *copies)
     node_lease_changed(agent->node_lease);
 }
 
+static bool copies_room(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
+                        struct buf *why)
+{
+    struct agent *agent = copies_user(copies);
+
+    if (!capacity_choose(&agent->capacity, demand, ret_gpus, why))
+        return false;
+    capacity_take(&agent->capacity, demand, *ret_gpus); /* until the next sample counts it */
+    return true;
+}
+
 static bool link_calls_text(struct link_calls *link_calls, struct str text)
 {
     struct agent *agent = link_calls_user(link_calls);
@@ -1006,6 +1028,7 @@ static enum err open_copies(struct agent *agent, struct problem *why)
                                    .node_id = agent->node_id,
                                    .data_dir = agent->dir,
                                    .runs = agent->runs,
+                                   .room = copies_room,
                                    .changed = copies_changed};
     enum err err = copies_new(&agent->loop, &config, agent, &agent->copies, why);
 
@@ -1282,6 +1305,7 @@ static int run(struct agent *agent)
         protect_done(&agent->protect);
     free(agent->tasks);
     free(agent->promised);
+    free(agent->demands);
     free(agent->owners);
     free(agent->pids);
     buf_free(&agent->text);

@@ -112,24 +112,16 @@ static void move(struct capacity *capacity, const struct demand *demand, uint64_
     }
 }
 
-static int32_t need_of(const struct demand *demand, struct str name)
-{
-    for (size_t i = 0; i < demand->need_count; i++)
-        if (str_eq(demand->needs[i].name, name))
-            return demand->needs[i].amount;
-    return 0;
-}
-
 void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
 {
     move(capacity, demand, gpus, 1);
-    capacity->changes_milli += need_of(demand, STR("cpu"));
+    capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
 void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
 {
     move(capacity, demand, gpus, -1);
-    capacity->changes_milli += need_of(demand, STR("cpu"));
+    capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
 /* What one job was promised of a GPU that it has. */
@@ -159,12 +151,23 @@ static int64_t mem_used(const struct usage_tree *tree, const struct usage *usage
 
 static int64_t sum_ours(struct str name, const struct usage *usage,
                         int64_t (*used)(const struct usage_tree *tree, const struct usage *usage),
-                        const struct capacity_task *tasks, size_t count)
+                        bool standing, const struct capacity_task *tasks, size_t count)
 {
     int64_t sum = 0;
 
     for (size_t i = 0; i < count; i++)
-        sum += least(used(tasks[i].tree, usage), need_of(tasks[i].demand, name));
+        if (tasks[i].standing == standing)
+            sum += least(used(tasks[i].tree, usage), demand_need(tasks[i].demand, name));
+    return sum;
+}
+
+/* What standing work was promised in all. */
+static int64_t sum_kept(struct str name, const struct capacity_task *tasks, size_t count)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        sum += tasks[i].standing ? demand_need(tasks[i].demand, name) : 0;
     return sum;
 }
 
@@ -195,16 +198,17 @@ static void measure_cpu(struct capacity *capacity, int64_t now_ms, const struct 
                         const struct capacity_task *tasks, size_t count)
 {
     struct resource *item = find(&capacity->resources, STR("cpu"));
-    int64_t ours, most, over;
+    int64_t ours, kept, most, over;
 
     if (!item || usage->cores_milli == USAGE_NONE || usage->busy_permille == USAGE_NONE)
         return;
-    ours = sum_ours(STR("cpu"), usage, cpu_used, tasks, count);
-    note_others(capacity, now_ms, usage->busy_permille * usage->cores_milli / 1000 - ours);
+    ours = sum_ours(STR("cpu"), usage, cpu_used, false, tasks, count);
+    kept = sum_ours(STR("cpu"), usage, cpu_used, true, tasks, count);
+    note_others(capacity, now_ms, usage->busy_permille * usage->cores_milli / 1000 - ours - kept);
     /* Whoever declares more than there is wants more to be given away. */
     most = usage->cores_milli > item->capacity ? usage->cores_milli : item->capacity;
     over = capacity->others_milli - usage->cores_milli / OTHERS_PART;
-    most -= over > 0 ? over : 0;
+    most -= (over > 0 ? over : 0) + sum_kept(STR("cpu"), tasks, count);
     most = least(most > 0 ? most : 0, item->capacity);
     ours = least(ours, most);
     capacity->items[item - capacity->resources.items] =
@@ -215,12 +219,30 @@ static void measure_mem(struct capacity *capacity, const struct usage *usage,
                         const struct capacity_task *tasks, size_t count)
 {
     struct resource *item = find(&capacity->resources, STR("mem_mb"));
+    int64_t ours = sum_ours(STR("mem_mb"), usage, mem_used, false, tasks, count);
+    int64_t kept = sum_kept(STR("mem_mb"), tasks, count) -
+                   sum_ours(STR("mem_mb"), usage, mem_used, true, tasks, count);
 
     if (!item || usage->mem_free_kib == USAGE_NONE)
         return;
-    capacity->items[item - capacity->resources.items] = amount(
-        usage->mem_free_kib / KIB_PER_MIB - reserve_mb(capacity),
-        sum_ours(STR("mem_mb"), usage, mem_used, tasks, count), item->capacity, &item->usable);
+    capacity->items[item - capacity->resources.items] =
+        amount(usage->mem_free_kib / KIB_PER_MIB - reserve_mb(capacity) - kept, ours,
+               item->capacity, &item->usable);
+}
+
+/* What nobody measures is free as far as no deployment has it. */
+static void measure_rest(struct capacity *capacity, const struct capacity_task *tasks, size_t count)
+{
+    for (size_t i = 0; i < capacity->resources.count; i++) {
+        struct resource *item = &capacity->resources.items[i];
+        int64_t kept = sum_kept(str_of(item->name), tasks, count);
+
+        if (capacity->items[i].measured)
+            continue;
+        item->usable = item->capacity;
+        if (kept > 0)
+            capacity->items[i] = amount(item->capacity - kept, 0, item->capacity, &item->usable);
+    }
 }
 
 static const struct usage_gpu_card *find_card(const struct usage_gpus *gpus, int32_t id)
@@ -251,9 +273,8 @@ int64_t capacity_vram_kib(const struct usage *usage, int32_t gpu, int tree_pid)
  * there, and what ours have beyond their promise, leaves less than was promised. Only the list of
  * its processes tells whose memory it is: without one it is never short. */
 static void judge_gpu(struct capacity *capacity, const struct resource_gpu *gpu,
-                      const struct usage_gpu_card *card, int64_t ours_mb)
+                      const struct usage_gpu_card *card, int64_t promised, int64_t ours_mb)
 {
-    int64_t promised = gpu->whole ? gpu->vram_mb : gpu->used_mb;
     int64_t others = card->vram_mb - card->vram_free_mb - ours_mb;
 
     if (!card->listed || promised == 0 || others + promised <= card->vram_mb)
@@ -271,25 +292,33 @@ static void measure_gpu(struct capacity *capacity, size_t at, const struct usage
 {
     struct resource_gpu *gpu = &capacity->resources.gpus[at];
     const struct usage_gpu_card *card = find_card(usage->gpus, gpu->id);
-    int64_t ours = 0;
+    int64_t promised[2] = {0}, has[2] = {0}; /* of jobs, and of standing work */
 
-    if (!card) {
-        if (capacity->gpus_seen >> gpu->id & 1)
-            capacity->gpus[at] = amount(0, 0, gpu->vram_mb, &gpu->usable_mb);
-        return;
-    }
-    for (size_t i = 0; card->listed && i < count; i++) {
-        int64_t kib = tasks[i].gpus >> gpu->id & 1
-                          ? capacity_vram_kib(usage, gpu->id, tasks[i].tree->pid)
-                          : 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t promise = tasks[i].gpus >> gpu->id & 1 ? promised_mb(tasks[i].demand, gpu) : 0;
+        int64_t kib = card && promise ? capacity_vram_kib(usage, gpu->id, tasks[i].tree->pid) : 0;
 
-        if (kib > 0)
-            ours += least(kib / KIB_PER_MIB, promised_mb(tasks[i].demand, gpu));
+        promised[tasks[i].standing] += promise;
+        has[tasks[i].standing] += kib > 0 ? least(kib / KIB_PER_MIB, promise) : 0;
     }
-    if (!card->listed)
-        ours = least(card->vram_mb - card->vram_free_mb, gpu->whole ? gpu->vram_mb : gpu->used_mb);
-    capacity->gpus[at] = amount(card->vram_free_mb, ours, gpu->vram_mb, &gpu->usable_mb);
-    judge_gpu(capacity, gpu, card, ours);
+    if (!card && (capacity->gpus_seen >> gpu->id & 1)) {
+        capacity->gpus[at] = amount(0, 0, gpu->vram_mb, &gpu->usable_mb);
+    } else if (!card) {
+        gpu->usable_mb = gpu->vram_mb;
+        if (promised[true] > 0)
+            capacity->gpus[at] =
+                amount(gpu->vram_mb - promised[true], 0, gpu->vram_mb, &gpu->usable_mb);
+    } else {
+        int64_t used = card->vram_mb - card->vram_free_mb;
+
+        if (!card->listed) {
+            has[false] = least(used, promised[false]);
+            has[true] = least(used - has[false], promised[true]);
+        }
+        capacity->gpus[at] = amount(card->vram_free_mb - (promised[true] - has[true]), has[false],
+                                    gpu->vram_mb, &gpu->usable_mb);
+        judge_gpu(capacity, gpu, card, promised[false] + promised[true], has[false] + has[true]);
+    }
 }
 
 void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usage *usage,
@@ -302,7 +331,8 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
     declare_gpus(capacity, usage->gpus);
     resources_none_used(resources);
     for (size_t i = 0; i < count; i++)
-        move(capacity, tasks[i].demand, tasks[i].gpus, 1);
+        if (!tasks[i].standing)
+            move(capacity, tasks[i].demand, tasks[i].gpus, 1);
     for (size_t i = 0; i < RESOURCES_MAX; i++)
         capacity->items[i] = (struct capacity_amount){.measured = false};
     for (size_t i = 0; i < RESOURCES_GPUS_MAX; i++)
@@ -310,6 +340,7 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
     capacity->short_total_mb = 0;
     measure_cpu(capacity, now_ms, usage, tasks, count);
     measure_mem(capacity, usage, tasks, count);
+    measure_rest(capacity, tasks, count);
     for (size_t i = 0; i < resources->gpu_count; i++)
         measure_gpu(capacity, i, usage, tasks, count);
     capacity->changes_milli = 0;
@@ -317,6 +348,17 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
 }
 
 /* --- what may come in --- */
+
+bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
+                     uint64_t *ret_gpus, struct buf *detail)
+{
+    struct resources_short lack;
+
+    if (resources_fit(&capacity->resources, demand, ret_gpus, &lack))
+        return true;
+    resources_short_text(&lack, detail);
+    return false;
+}
 
 bool capacity_fits(const struct capacity *capacity, const struct demand *demand, uint64_t gpus,
                    struct buf *detail)
@@ -338,6 +380,72 @@ bool capacity_fits(const struct capacity *capacity, const struct demand *demand,
         return false;
     }
     return true;
+}
+
+/* --- the GPUs of a run --- */
+
+bool capacity_gpus_read(const struct json *list, uint64_t *ret_gpus)
+{
+    const struct json *item = json_first(list);
+    uint64_t gpus = 0;
+
+    if (!json_is_null(list) && json_type(list) != JSON_ARR)
+        return false;
+    for (uint32_t i = 0; !json_is_null(list) && i < list->count; i++, item = json_next(item)) {
+        int64_t id;
+
+        if (!json_int(item, &id) || id < 0 || id >= RESOURCES_GPU_IDS)
+            return false;
+        gpus |= UINT64_C(1) << id;
+    }
+    *ret_gpus = gpus;
+    return true;
+}
+
+void capacity_gpus_write(uint64_t gpus, struct jsonw *w)
+{
+    jsonw_arr(w);
+    for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+        if (gpus >> id & 1)
+            jsonw_int(w, id);
+    jsonw_end_arr(w);
+}
+
+/* ROCr hides some from what stands above it, HIP and OpenCL, which count anew what is left. */
+size_t capacity_env(uint64_t gpus, struct arena *arena, struct str *env)
+{
+    struct buf ids = {0}, places = {0};
+    size_t count = 0;
+    int place = 0;
+
+    for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+        if (gpus >> id & 1) {
+            buf_fmt(&ids, "%s%d", place ? "," : "", id);
+            buf_fmt(&places, "%s%d", place ? "," : "", place);
+            place++;
+        }
+    const struct {
+        const char *name;
+        struct str some, none;
+    } rows[CAPACITY_ENV] = {
+        {"BERTH_GPUS", buf_view(&ids), STR("")},
+        {"CUDA_DEVICE_ORDER", STR("PCI_BUS_ID"), STR_NONE}, /* as nvidia-smi numbers them */
+        {"CUDA_VISIBLE_DEVICES", buf_view(&ids), STR("")},
+        {"NVIDIA_VISIBLE_DEVICES", buf_view(&ids), STR("void")},
+        {"ROCR_VISIBLE_DEVICES", buf_view(&ids), STR("-1")},
+        {"HIP_VISIBLE_DEVICES", buf_view(&places), STR("-1")},
+        {"GPU_DEVICE_ORDINAL", buf_view(&places), STR("-1")},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct str value = gpus ? rows[i].some : rows[i].none;
+
+        if (value.at)
+            env[count++] = arena_fmt(arena, "%s=" STR_FMT, rows[i].name, STR_ARG(value));
+    }
+    buf_free(&ids);
+    buf_free(&places);
+    return count;
 }
 
 /* --- what the server hears --- */

@@ -14,6 +14,8 @@ struct capacity_task {
     const struct demand *demand;
     uint64_t gpus;                 /* ids it got, a bit each */
     const struct usage_tree *tree; /* what it uses; USAGE_NONE where that is not known */
+    bool standing; /* a deployment's: no lease of the server's counts it, so it is taken off what is
+                    * free, also what it does not use yet */
 };
 
 struct capacity_amount {
@@ -47,6 +49,9 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
 /* Between two samples, so that it stays true. */
 void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
 void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
+/* May a copy of a deployment begin? *ret_gpus: the GPUs it gets. */
+bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
+                     uint64_t *ret_gpus, struct buf *detail);
 /* May it come in, on these GPUs? `detail` gets a sentence when not. */
 bool capacity_fits(const struct capacity *capacity, const struct demand *demand, uint64_t gpus,
                    struct buf *detail);
@@ -55,6 +60,14 @@ bool capacity_fits(const struct capacity *capacity, const struct demand *demand,
 bool capacity_fell(const struct capacity *capacity);
 /* resources, free and ours, into an open object. */
 void capacity_write(struct capacity *capacity, struct jsonw *w);
+/* [0, 3]: ids of GPUs, a bit each. False: it is no such list; null is none. */
+bool capacity_gpus_read(const struct json *list, uint64_t *ret_gpus);
+void capacity_gpus_write(uint64_t gpus, struct jsonw *w);
+/* Which GPUs are a run's own, as "NAME=value", at most CAPACITY_ENV of them; without any it sees
+ * none. How many there are. */
+enum { CAPACITY_ENV = 7 };
+size_t capacity_env(uint64_t gpus, struct arena *arena, struct str *env);
+
 /* How much memory of a GPU the processes of a tree have; USAGE_NONE: nobody knows. */
 int64_t capacity_vram_kib(const struct usage *usage, int32_t gpu, int tree_pid);
 

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agent/capacity.h"
 #include "agent/link.h"
 #include "agent/packages.h"
 #include "agent/run.h"
@@ -31,6 +32,8 @@ struct copy_meta {
     struct str kind, id;
     int64_t generation, version, port;
     bool daemon;
+    struct str demand;
+    uint64_t gpus;
 };
 
 static const struct deploy_spec *copy_spec_of_run(const struct copy *copy);
@@ -165,7 +168,9 @@ struct copy *copies_next(const struct copies *copies, const struct copy *copy,
                                          .daemon = next->daemon,
                                          .shim_pid = run_shim_pid(next->run),
                                          .since_ms = next->since_ms,
-                                         .stopping = next->stopping};
+                                         .stopping = next->stopping,
+                                         .demand = str_of(next->demand),
+                                         .gpus = next->gpus};
     return next;
 }
 
@@ -383,7 +388,7 @@ enum err copies_log(const struct copies *copies, struct str id, bool previous, i
 
 /* --- from a spec to a run --- */
 
-enum { OWN_ENV = 11, ID_IN_KEY_MAX = 72 };
+enum { OWN_ENV = 11 + CAPACITY_ENV, ID_IN_KEY_MAX = 72 };
 
 /* The deployment's id where it can be part of a file's name, else a hash of it. */
 static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
@@ -488,6 +493,8 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
             arena_fmt(arena, "BERTH_PACKAGE_VERSION=" STR_FMT, STR_ARG(own->package_version));
     if (dir)
         env[count++] = arena_fmt(arena, "BERTH_PACKAGE_DIR=%s", dir);
+    if (copy->gpus)
+        count += capacity_env(copy->gpus, arena, env + count);
     assert(count <= own->env.count + OWN_ENV);
     spec->env = env;
     spec->env_count = count;
@@ -527,6 +534,12 @@ static void copy_meta_write(const struct copy *copy, const char *kind, struct bu
     jsonw_kbool(&w, "daemon", copy->daemon);
     if (copy->port)
         jsonw_kint(&w, "port", copy->port);
+    if (copy->demand[0])
+        jsonw_kstr(&w, "demand", str_of(copy->demand));
+    if (copy->gpus) {
+        jsonw_key(&w, "gpus");
+        capacity_gpus_write(copy->gpus, &w);
+    }
     jsonw_end_obj(&w);
 }
 
@@ -545,6 +558,8 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
         !json_bool(json_get(root, "daemon"), &read.daemon))
         return false;
     json_int(json_get(root, "port"), &read.port);
+    read.demand = json_str(json_get(root, "demand"), arena);
+    capacity_gpus_read(json_get(root, "gpus"), &read.gpus);
     *ret_meta = read;
     return true;
 }
@@ -591,6 +606,37 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
     return err;
 }
 
+/* What it needs of this node. Without room here it counts as failed, and goes elsewhere in time. */
+static enum err copy_take_room(struct copy *copy, struct problem *why)
+{
+    const struct copies *copies = copy->copies;
+    struct buf text = {0};
+    bool room;
+
+    copy->demand[0] = 0;
+    copy->gpus = 0;
+    if (demand_is_plain(&copy->spec.demand) || !copies->room)
+        return ERR_OK;
+    room = copies->room(copy->copies, &copy->spec.demand, &copy->gpus, &text);
+    if (!room)
+        problem_set(why, ERR_BUSY, "needs", "This node has no room for it: " STR_FMT ".",
+                    STR_ARG(buf_view(&text)));
+    buf_clear(&text);
+    demand_write(&copy->spec.demand, &text);
+    if (room)
+        str_copy(buf_view(&text), copy->demand, sizeof copy->demand);
+    buf_free(&text);
+    return room ? ERR_OK : ERR_BUSY;
+}
+
+/* What it needs is also the most it gets, unless its limit is less. */
+static int64_t memory_mb(int64_t limit_mb, const struct demand *demand)
+{
+    int64_t need_mb = demand_need(demand, STR("mem_mb"));
+
+    return limit_mb <= 0 || (need_mb > 0 && need_mb < limit_mb) ? need_mb : limit_mb;
+}
+
 /* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
 static enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
 {
@@ -619,6 +665,8 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
         err = copy_secrets(copy, own, &spec, why);
     if (!err)
         err = copy_take_port(copy, why);
+    if (!err)
+        err = copy_take_room(copy, why);
     if (err) {
         arena_free(&arena);
         return err;
@@ -628,7 +676,8 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     /* A deployment must run somewhere: where a limit cannot be enforced its copy runs without it,
      * and says so in its status. */
     runs_offered(copies->runs, &offered);
-    spec.memory_bytes_max = offered.memory ? limits->memory_mb << 20 : 0;
+    if (offered.memory)
+        spec.memory_bytes_max = memory_mb(limits->memory_mb, &own->demand) << 20;
     spec.pids_max = offered.pids ? limits->pids : 0;
     spec.cpu_permille_max = offered.cpu ? limits->cpu_percent * 10 : 0;
     spec.disk_bytes_max = limits->disk_mb << 20; /* its shim looks; that needs no group */
@@ -1410,6 +1459,9 @@ static void adopt_copy(struct copies *copies, struct run *run, const struct copy
     copy->run_version = copy->version = meta->version;
     copy->daemon = meta->daemon;
     copy->port = meta->port;
+    copy->gpus = meta->gpus;
+    if (meta->demand.at)
+        str_copy(meta->demand, copy->demand, sizeof copy->demand);
     copy->stopping = run->state == RUN_STOPPING;
     copy->state = copy->stopping ? COPY_STOPPING : COPY_RUNNING;
     copy->since_ms = copies->loop->mono_ms;
@@ -1461,6 +1513,7 @@ enum err copies_new(struct loop *loop, const struct copies_config *config, void 
     copies->node_id = config->node_id;
     copies->data_dir = config->data_dir;
     copies->runs = config->runs;
+    copies->room = config->room;
     copies->changed = config->changed;
     if (gethostname(copies->host, sizeof copies->host - 1) != 0)
         copies->host[0] = 0;

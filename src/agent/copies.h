@@ -30,6 +30,10 @@ struct copies_config {
     struct str node_id;
     const char *data_dir; /* absolute */
     struct runs *runs;    /* outlives it */
+    /* Has this node room for a copy that needs so much, and on which GPUs? `why` gets a sentence
+     * when not. It has it from then on. NULL: any has room. */
+    bool (*room)(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
+                 struct buf *why);
     /* Something about a copy changed that others may want to hear of. May be NULL. */
     void (*changed)(struct copies *copies);
 };
@@ -93,6 +97,8 @@ struct copy_alive {
     int shim_pid; /* 0: not known */
     int64_t since_ms;
     bool stopping;
+    struct str demand; /* what it was promised, see demand_write(); "" = nothing */
+    uint64_t gpus;
 };
 struct copy *copies_next(const struct copies *copies, const struct copy *copy,
                          struct copy_alive *ret_alive);
@@ -121,6 +127,8 @@ struct copies {
     struct runs *runs;
     struct packages *packages;
     struct client *client; /* for checks by HTTP */
+    bool (*room)(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
+                 struct buf *why);
     void (*changed)(struct copies *copies);
     void *user;
     struct map by_id;
@@ -176,6 +184,8 @@ struct copy {
     struct run *last;                    /* the one before it, for its output */
     int64_t last_version;                /* of `last` */
     int64_t run_generation, run_version; /* of `run` */
+    char demand[DEMAND_TEXT_MAX + 1];    /* what it was promised, as a text */
+    uint64_t gpus;                       /* that it got, a bit for each id */
     int64_t port;                        /* that it was given; 0: none yet, or there are none */
     bool stopping;                       /* its end was asked for, so it is no failure */
     bool unhealthy;                      /* and that was why */

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/capacity.h"
 #include "agent/config.h"
 #include "agent/outbox.h"
 #include "agent/runfile.h"
@@ -174,7 +175,7 @@ void *jobs_user(const struct jobs *jobs)
 
 enum {
     TEXT_MAX = 4096,
-    OWN_ENV = 21,
+    OWN_ENV = 13 + CAPACITY_ENV,
     PRIORITY_DEFAULT = 5,
     CPU_WEIGHT = 100, /* of one core, as that of work which does not say what it needs */
     CPU_WEIGHT_MAX = 10000,
@@ -222,35 +223,12 @@ static enum err job_message_read(const struct json *body, struct arena *arena,
     return err;
 }
 
-/* [0, 3]: ids of GPUs, a bit each. */
-static bool read_gpus(const struct json *list, uint64_t *ret_gpus)
-{
-    const struct json *item = json_first(list);
-    uint64_t gpus = 0;
-
-    if (json_is_null(list)) {
-        *ret_gpus = 0;
-        return true;
-    }
-    if (json_type(list) != JSON_ARR)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        int64_t id;
-
-        if (!json_int(item, &id) || id < 0 || id >= RESOURCES_GPU_IDS)
-            return false;
-        gpus |= UINT64_C(1) << id;
-    }
-    *ret_gpus = gpus;
-    return true;
-}
-
 /* What it takes beside a slot. Keys are the server's business. */
 static enum err read_needs(const struct job_message *order, struct arena *arena,
                            struct demand *ret_demand, uint64_t *ret_gpus, struct problem *why)
 {
     *ret_demand = demand_plain;
-    if (!read_gpus(order->gpus, ret_gpus))
+    if (!capacity_gpus_read(order->gpus, ret_gpus))
         return problem_set(why, ERR_BAD_FIELD, "gpus", "gpus must be a list of ids below %d.",
                            RESOURCES_GPU_IDS);
     return demand_read_needs(order->needs, arena, ret_demand, why);
@@ -268,43 +246,6 @@ static void add_env(struct arena *arena, struct str *env, size_t *count, const c
 {
     if (value.at)
         env[(*count)++] = arena_fmt(arena, "%s=" STR_FMT, name, STR_ARG(value));
-}
-
-/* Which GPUs are its own. One that said what it needs, and that is no GPU, sees none; one that said
- * nothing sees what the machine has. ROCr hides some from what stands above it, HIP and OpenCL,
- * which count anew what is left. */
-static void add_gpus(const struct agent_job *job, struct str *env, size_t *count,
-                     struct arena *arena)
-{
-    struct buf ids = {0}, places = {0};
-    int place = 0;
-
-    if (!job->asks || (!job->gpus && !job->jobs->handler->has_gpus(job->jobs)))
-        return;
-    for (int id = 0; id < RESOURCES_GPU_IDS; id++)
-        if (job->gpus >> id & 1) {
-            buf_fmt(&ids, "%s%d", place ? "," : "", id);
-            buf_fmt(&places, "%s%d", place ? "," : "", place);
-            place++;
-        }
-    buf_reserve(&ids, 1); /* a text also if it is empty */
-    const struct {
-        const char *name;
-        struct str some, none;
-    } rows[] = {
-        {"BERTH_GPUS", buf_view(&ids), STR("")},
-        {"CUDA_DEVICE_ORDER", STR("PCI_BUS_ID"), STR_NONE}, /* as nvidia-smi numbers them */
-        {"CUDA_VISIBLE_DEVICES", buf_view(&ids), STR("")},
-        {"NVIDIA_VISIBLE_DEVICES", buf_view(&ids), STR("void")},
-        {"ROCR_VISIBLE_DEVICES", buf_view(&ids), STR("-1")},
-        {"HIP_VISIBLE_DEVICES", buf_view(&places), STR("-1")},
-        {"GPU_DEVICE_ORDINAL", buf_view(&places), STR("-1")},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        add_env(arena, env, count, rows[i].name, job->gpus ? rows[i].some : rows[i].none);
-    buf_free(&ids);
-    buf_free(&places);
 }
 
 /* Ours come last: a later entry of the same name wins. */
@@ -329,7 +270,10 @@ static void make_env(const struct agent_job *job, const struct job_message *orde
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
             arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
                       runs_dir(job->jobs->runs), job->key));
-    add_gpus(job, env, &count, arena);
+    /* One that said what it needs, and that is no GPU, sees none; one that said nothing sees what
+     * the machine has. */
+    if (job->asks && (job->gpus || job->jobs->handler->has_gpus(job->jobs)))
+        count += capacity_env(job->gpus, arena, env + count);
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
     spec->env = env;
     spec->env_count = count;
@@ -427,21 +371,13 @@ static void limit(const struct job_message *order, const struct jobs *jobs,
     spec->user = executor->user;
 }
 
-static int32_t need_of(const struct demand *demand, struct str name)
-{
-    for (size_t i = 0; i < demand->need_count; i++)
-        if (str_eq(demand->needs[i].name, name))
-            return demand->needs[i].amount;
-    return 0;
-}
-
 /* What it needs is also what it gets, where that can be enforced. CPU by weight: while others leave
  * it idle it may have more, and only where they do not everybody has his share. A quota would make
  * it wait on an idle machine, so that is for whoever sets cpu_strict. */
 static void limit_needs(const struct agent_job *job, struct run_spec *spec)
 {
-    int64_t cpu_milli = need_of(&job->demand, STR("cpu"));
-    int64_t memory_bytes = (int64_t)need_of(&job->demand, STR("mem_mb")) << 20;
+    int64_t cpu_milli = demand_need(&job->demand, STR("cpu"));
+    int64_t memory_bytes = (int64_t)demand_need(&job->demand, STR("mem_mb")) << 20;
     int64_t weight = cpu_milli * CPU_WEIGHT / DEMAND_CPU_MILLI;
     struct run_limits_offered offered;
 
@@ -543,11 +479,7 @@ static void jobs_meta_write(const struct agent_job *job, struct buf *out)
     }
     if (job->gpus) {
         jsonw_key(&w, "gpus");
-        jsonw_arr(&w);
-        for (int id = 0; id < RESOURCES_GPU_IDS; id++)
-            if (job->gpus >> id & 1)
-                jsonw_int(&w, id);
-        jsonw_end_arr(&w);
+        capacity_gpus_write(job->gpus, &w);
     }
     jsonw_kint(&w, "received_ms", job->received_ms);
     jsonw_end_obj(&w);

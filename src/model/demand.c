@@ -158,6 +158,14 @@ enum err demand_read_keys(const struct json *keys, struct arena *arena, struct d
     return ERR_OK;
 }
 
+int32_t demand_need(const struct demand *demand, struct str name)
+{
+    for (size_t i = 0; i < demand->need_count; i++)
+        if (str_eq(demand->needs[i].name, name))
+            return demand->needs[i].amount;
+    return 0;
+}
+
 bool demand_is_plain(const struct demand *demand)
 {
     return demand->slots == 1 && !demand->gpus && !demand->vram_mb && !demand->need_count &&

@@ -54,6 +54,7 @@ void demand_write(const struct demand *demand, struct buf *to);
 bool demand_parse(struct str text, struct demand *ret_demand);
 
 bool demand_is_plain(const struct demand *demand);
+int32_t demand_need(const struct demand *demand, struct str name); /* how much of it; 0: none */
 /* May a job have it? Full names: a key of another namespace than `default` has that in front, so
  * that no namespace uses up what is another's. Callers write short ones. */
 bool demand_is_key(struct str key);

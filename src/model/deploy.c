@@ -238,6 +238,8 @@ static const struct field fields[] = {
         .help = "a name is any text without ="),
     ROW("secrets", deploy_spec, secrets_given, JSON, .shape = "[string]|{string}",
         .help = "names of secrets of its node, or {VARIABLE: name}"),
+    ROW("needs", deploy_spec, needs_given, JSON, .shape = "{number}",
+        .help = "what each copy takes of its node's resources: {cpu, mem_mb, vram_mb, gpus, ...}"),
     FIELD_ROW(deploy_spec, health, OBJ, .fields = health_fields,
               .field_count = COUNT_OF(health_fields)),
     FIELD_ROW(deploy_spec, limits, OBJ, .fields = limit_fields,
@@ -367,6 +369,10 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
     }
     if (spec->secrets.count > 0)
         jsonw_kraw(w, "secrets", json_raw(spec->secrets_given));
+    if (!demand_is_plain(&spec->demand)) {
+        jsonw_key(w, "needs");
+        demand_write_needs(&spec->demand, w);
+    }
 }
 
 bool deploy_spec_checked(const struct deploy_spec *spec)
@@ -498,6 +504,11 @@ enum err deploy_spec_read(const struct json *body, bool strict, struct arena *ar
                           ARGV_BYTES_EACH);
     if (!err && !argv_secrets(spec.secrets_given, arena, &spec.secrets))
         err = problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
+    spec.demand = demand_plain;
+    if (!err)
+        err = demand_read_needs(spec.needs_given, arena, &spec.demand, why);
+    if (!err && spec.demand.slots != 1)
+        err = problem_set(why, ERR_BAD_FIELD, "needs", "A deployment takes no slots.");
     if (!err)
         err = check_size(&spec, why);
     if (!err)

@@ -4,6 +4,7 @@
 #define MODEL_DEPLOY_H
 
 #include "base/schema.h"
+#include "model/demand.h"
 #include "model/member.h"
 
 enum {
@@ -112,12 +113,13 @@ struct deploy_spec {
     bool enabled;
     struct str package_name, package_version; /* empty: nothing to install */
     struct str selector;
-    const struct json *command_given, *args_given, *env_given, *secrets_given;
-    struct strs command; /* the program and its arguments; count 0: the package's own */
-    bool shell;          /* `command` is /bin/sh -c and a text */
-    struct strs args;    /* for the package's own */
-    struct strs env;     /* "NAME=value" */
-    struct strs secrets; /* see argv_secrets() */
+    const struct json *command_given, *args_given, *env_given, *secrets_given, *needs_given;
+    struct strs command;  /* the program and its arguments; count 0: the package's own */
+    bool shell;           /* `command` is /bin/sh -c and a text */
+    struct strs args;     /* for the package's own */
+    struct strs env;      /* "NAME=value" */
+    struct strs secrets;  /* see argv_secrets() */
+    struct demand demand; /* what each copy needs of its node; demand_plain: it does not say */
     struct deploy_health health;
     struct deploy_limits limits;
     struct deploy_restart restart;

@@ -592,6 +592,7 @@ static const struct field deployment[] = {
     HAS("args", "[string]|null"),
     HAS("env", "{string|null}|null", "null: the value is not shown to a token that only reads"),
     MAY("secrets", SECRETS, "names of secrets"),
+    MAY("needs", "{number}", "what each copy takes of its node's resources"),
     HAS("selector", "string"),
     MAY("health", "DeploymentHealth"),
     MAY("limits", "DeploymentLimits"),
@@ -760,7 +761,7 @@ static const struct field assignment_spec[] = {
     MAY("env", "{string}|null"),         MAY("secrets", SECRETS, "names of secrets"),
     MAY("selector", "string"),           MAY("health", "DeploymentHealth"),
     MAY("limits", "DeploymentLimits"),   MAY("stop_grace_ms", "integer"),
-    MAY("restart", "DeploymentRestart"),
+    MAY("restart", "DeploymentRestart"), MAY("needs", "{number}"),
 };
 
 static const struct field assignment[] = {

@@ -260,3 +260,33 @@ class Emergency(GpuCase):
         self.assertEqual(server.job(pids["modest"][0]["job_id"])["state"], "ACKED")
         (self.dir / "gate").touch()
         self.assertEqual(self.ended(server, pids["modest"][0])["state"], "DONE")
+
+
+class Standing(GpuCase):
+    def test_what_a_deployment_needs_is_kept_for_it(self):
+        """Also what it does not use yet; one that has no room waits, and says for what."""
+        server = self.start(heartbeat_ms=1000)
+        agent = self.gpu_agent(server, config="resources: {licences: 3}\n")
+
+        def left():
+            return {**{name: row["left"] for name, row in server.node("g1")["resources"].items() if name != "gpus"},
+                    **{f"gpu{number}": row["left"] for number, row in self.vram(server).items()}}
+
+        before = eventually("the store has counted", lambda: left() if left()["cpu"] is not None else None)
+        needs = {"mem_mb": 3000, "licences": 2, "vram_mb": 15000}
+        for name in ("first", "second"):
+            self.ok(server.call("PUT", f"/v1/deployments/{name}", {"command": f"env > {self.dir / name}; exec sleep 1000", "needs": needs}), 201)
+        eventually("one of them runs", lambda: self.lines("first") or self.lines("second"))
+        runs, waits = ("first", "second") if self.lines("first") else ("second", "first")
+        eventually("what it needs is taken off", lambda: left()["licences"] == 1 and left()["mem_mb"] <= before["mem_mb"] - 2700 and
+                   sorted((left()["gpu0"], left()["gpu1"]))[0] <= VRAM_MB - 15000)
+        seen = dict(line.split("=", 1) for line in eventually("it says what it sees", lambda: self.lines(runs)) if "=" in line)
+        self.assertIn(seen["CUDA_VISIBLE_DEVICES"], ("0", "1"))
+        eventually("the other says what is missing", lambda: "licences: 1 of 3 free, needs 2" in json.dumps(self.ok(server.get(f"/v1/deployments/{waits}"))))
+        self.assertEqual(self.ok(server.get(f"/v1/deployments/{runs}"))["needs"], needs)
+        # The next agent knows it again.
+        agent.kill()
+        self.gpu_agent(server, config="resources: {licences: 3}\n")
+        eventually("it is still kept", lambda: left()["licences"] == 1)
+        self.ok(server.call("DELETE", f"/v1/deployments/{runs}"))
+        eventually("then it is the other's turn", lambda: self.lines(waits), 90)
