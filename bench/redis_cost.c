@@ -1,6 +1,7 @@
 /* What a job costs Redis:
  *     bench_redis PORT PID KIND JOBS IN_FLIGHT [NODES] [SPEC_BYTES]
  * KIND is `store` (whole lives through the store: reserve with its record, commit, done),
+ * `store-needs` (the same of jobs that need three resources and have two keys with limits),
  * `store-release` (reserve, then the send fails), or the seed's side: `seed`, `seed-release`,
  * `evalsha` (a script that does nothing, three times). Redis is a fresh one and is emptied. The
  * last line is JSON: jobs a second, CPU of Redis' main thread for each job, ops a call, and how
@@ -33,6 +34,7 @@ static struct {
     struct work_queue work_queue;
     struct store *store;
     bool release; /* lives that end with a failed send */
+    bool needs;   /* lives of jobs that have some, and keys */
     long want;    /* verbs */
     long sent;
     long done;
@@ -70,6 +72,14 @@ static int steps(void)
     return bench.release ? 2 : STEPS_MAX;
 }
 
+/* Tenants, each with some accounts. */
+static const char *const demands[] = {
+    "1 0 0 cpu=1000,licences=1,mem_mb=500 tenant:a,account:1",
+    "1 0 0 cpu=1000,licences=1,mem_mb=500 tenant:a,account:2",
+    "1 0 0 cpu=2000,licences=1,mem_mb=900 tenant:b,account:3",
+    "1 0 0 cpu=2000,licences=1,mem_mb=900 tenant:c,account:4",
+};
+
 static void make_reserve(struct store_op *op)
 {
     op->verb = STORE_RESERVE;
@@ -78,6 +88,8 @@ static void make_reserve(struct store_op *op)
     op->u.put.fresh = true;
     op->u.put.type = STR("f2f");
     op->u.put.max_attempts = 2;
+    if (bench.needs)
+        op->u.put.demand = str_of(demands[rand() % COUNT_OF(demands)]);
     op->u.put.ttl_ms = 5000;
     op->u.put.candidate_count = STORE_CANDIDATES_MAX;
     for (int i = 0; i < STORE_CANDIDATES_MAX; i++)
@@ -176,10 +188,38 @@ static void register_nodes(int nodes)
         op->u.node_put.own = op->u.node_put.health = NODE_READY;
         op->u.node_put.max = COST_NODE_SLOTS;
         op->u.node_put.facts = STR("{}");
+        if (bench.needs)
+            op->u.node_put.resources =
+                STR("cpu=9000000/9000000,licences=9000/9000,mem_mb=9000000/9000000 ");
         add(op);
     }
     run_until_done();
     free(slots);
+}
+
+static void set_limits(void)
+{
+    static const struct {
+        struct str pattern;
+        struct limit limit;
+    } rules[] = {
+        {STR("tenant:*"), {.concurrency = 1000, .rate = -1, .queue = -1, .weight = 1}},
+        {STR("account:*"),
+         {.concurrency = -1, .rate = 1000000, .rate_ms = 60000, .queue = -1, .weight = 1}},
+    };
+    struct slot slots[COUNT_OF(rules)] = {0};
+
+    bench.want = bench.sent = COUNT_OF(rules);
+    bench.done = 0;
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        slots[i].op =
+            (struct store_op){.reply_to = &bench.work_queue.inbox,
+                              .done = finished,
+                              .verb = STORE_LIMIT_SET,
+                              .u.limit = {.pattern = rules[i].pattern, .limit = rules[i].limit}};
+        add(&slots[i].op);
+    }
+    run_until_done();
 }
 
 static struct cost run_lives(void)
@@ -232,6 +272,8 @@ static struct cost run_store(const struct cost_plan *plan)
         exit(1);
     }
     register_nodes(plan->nodes);
+    if (bench.needs)
+        set_limits();
     cost = run_lives();
     store_close(bench.store);
     free(bench.names);
@@ -244,13 +286,19 @@ static struct cost run_release(const struct cost_plan *plan)
     return run_store(plan);
 }
 
+static struct cost run_needs(const struct cost_plan *plan)
+{
+    bench.needs = true;
+    return run_store(plan);
+}
+
 static const struct {
     const char *name;
     struct cost (*run)(const struct cost_plan *plan);
 } kinds[] = {
     {"store", run_store},      {"store-release", run_release},
     {"seed", seed_lives},      {"seed-release", seed_releases},
-    {"evalsha", seed_nothing},
+    {"evalsha", seed_nothing}, {"store-needs", run_needs},
 };
 
 int main(int argc, char **argv)
