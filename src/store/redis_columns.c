@@ -9,8 +9,12 @@
 
 enum { CODES, FIRSTS, KINDS, IDS, NODES, TERMS }; /* in the order they are sent */
 
-enum { SCRATCH_MAX = 768 }; /* a reserve with three more long names */
+enum {
+    SCRATCH_MAX = 768,     /* a reserve with three more long names */
+    DEMAND_TERM_MAX = 192, /* bytes of a demand that is part of a term */
+};
 
+static_assert(22 + POOL_LANG_MAX + 1 + DEMAND_TERM_MAX <= UINT8_MAX, "a term fits");
 static_assert(SCRATCH_MAX > 96 + STORE_CANDIDATES_MAX * (NODE_ID_MAX + 8) + POOL_LANG_MAX,
               "every text fits");
 
@@ -124,11 +128,20 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
     columns->rows++;
 }
 
+/* One that can be part of a term. */
+static bool demand_is_short(const struct store_op *op)
+{
+    struct str demand = op->u.put.demand;
+    struct demand read;
+
+    return !demand.len || (demand.len <= DEMAND_TERM_MAX && demand_parse(demand, &read));
+}
+
 /* A new job with a candidate, as nearly all are. */
 static bool put_is_plain(const struct store_op *op, size_t count)
 {
     return op->verb == STORE_RESERVE && !op->u.put.last && op->job && op->attempt == 1 &&
-           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && !op->u.put.demand.len &&
+           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && demand_is_short(op) &&
            op->u.put.max_attempts >= 1 && op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
            op->u.put.type.len <= POOL_LANG_MAX && op->u.put.candidates[0].node.len <= NODE_ID_MAX &&
            op->u.put.candidates[0].spare >= 0 && op->u.put.candidates[0].spare <= UINT8_MAX;
@@ -141,6 +154,10 @@ static void put_term(struct scratch *to, const struct store_op *op)
     PUT(to, COLUMN_PUT_TERM, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
         op->u.put.owner, op->u.put.max_attempts);
     put_bytes(to, op->u.put.type);
+    if (op->u.put.demand.len) {
+        put_bytes(to, (struct str){"", 1});
+        put_bytes(to, op->u.put.demand);
+    }
 }
 
 /* A first one is among the nodes of the rows. */
@@ -194,12 +211,13 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
         put_lane(to, op);
 }
 
-static struct column_texts put_texts(const struct store_op *op, struct arena *arena)
+/* `in_term`: the demand is there. */
+static struct column_texts put_texts(const struct store_op *op, bool in_term, struct arena *arena)
 {
     struct column_texts texts = {.count = 0};
     struct demand demand;
 
-    if (op->u.put.demand.len)
+    if (op->u.put.demand.len && !in_term)
         texts.items[texts.count++] =
             demand_parse(op->u.put.demand, &demand) ? op->u.put.demand : STR(WIRE_UNREADABLE);
     if (op->u.put.spec.at)
@@ -242,7 +260,7 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
         add_row(columns, code, op, node, not_after_ms, 0, 0);
     }
     add_rest(columns, &text);
-    return put_texts(op, arena);
+    return put_texts(op, kind != 0, arena);
 }
 
 /* From its node, about an attempt there can be. */

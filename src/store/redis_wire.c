@@ -645,24 +645,20 @@ static void use(struct resources *resources, struct str name, int32_t amount)
 bool wire_resources_read(struct str packed, struct str *ret_declared,
                          struct resources_left *ret_left)
 {
-    const char *end = packed.len ? memchr(packed.at, '\0', packed.len) : NULL;
-    struct str declared = {packed.at, end ? (size_t)(end - packed.at) : 0};
-    struct str sums;
+    struct str rest = packed, declared = str_cut(&rest, '\0'), names = str_cut(&rest, '\0');
+    struct bytes from = bytes_of(rest);
     struct resources resources;
 
     if (!declared.len || !resources_parse(declared, &resources))
         return false;
-    sums = (struct str){end + 1, packed.len - declared.len - 1};
-    while (sums.len) {
-        struct str numbers = str_cut(&sums, ',');
-        struct str name = str_cut(&numbers, '=');
-        struct str reserved = str_cut(&numbers, '/');
-        int64_t values[2];
+    while (names.len) {
+        struct str name = str_cut(&names, ',');
+        int32_t reserved = (int32_t)take(&from, 4), running = (int32_t)take(&from, 4);
 
-        if (!str_int(reserved, &values[0]) || !str_int(numbers, &values[1]))
-            return false;
-        use(&resources, name, (int32_t)(values[0] + values[1]));
+        use(&resources, name, reserved + running);
     }
+    if (from.short_of)
+        return false;
     *ret_declared = declared;
     resources_left(&resources, ret_left);
     return true;

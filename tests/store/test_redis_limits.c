@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,22 +95,29 @@ static struct resources_left left(struct rig *rig)
     return op.u.nodes.items[0].left;
 }
 
-static void await_repairs(struct rig *rig)
+/* Does this to the store, whose library has just forgotten what it knew, until that was found. */
+static void spoil(struct redis_fixture *fixture, int count, const char **words)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
-    while (rig_repairs(rig) == 0)
+    while (rig_repairs(&fixture->rig) == 0) {
         assert_true(clock_mono_ms() < end_ms);
+        redis_say(fixture->server.port, "FUNCTION FLUSH");
+        redis_say_words(fixture->server.port, count, words);
+        rig_pass(&fixture->rig, 100);
+        poll(NULL, 0, 50);
+    }
 }
 
 /* What is used of a node is what its leases hold. */
 static void test_wrong_sums_are_put_right(void **state)
 {
+    int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
     struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
-    const char *words[] = {
-        "EVAL", "return redis.call('HSET', KEYS[1], 'n1', ARGV[1] .. '\\0cpu=7/7,x=1/0')", "1",
-        "sched:{f}:r", STOCK};
+    static const char script[] = "return redis.call('HSET', KEYS[1], 'n1', ARGV[1] .. "
+                                 "'\\0cpu,x\\0' .. struct.pack('<i4i4i4i4', 7, 7, 1, 0))";
+    const char *words[] = {"EVAL", script, "1", "sched:{f}:r", STOCK};
 
     assert_int_equal(stock(rig, STOCK), ERR_OK);
     assert_int_equal(put(rig, STORE_RESERVE, 1, NEEDY), ERR_OK);
@@ -118,9 +126,9 @@ static void test_wrong_sums_are_put_right(void **state)
     assert_int_equal(put(rig, STORE_RESERVE, 2, NEEDY), ERR_OK);
     assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
     assert_int_equal(rig->op.counts.running, 2);
-    redis_say_words(fixture->server.port, COUNT_OF(words), words);
-    await_repairs(rig);
-    assert_int_equal(left(rig).left[0], 7000);
+    spoil(fixture, COUNT_OF(words), words);
+    while (left(rig).left[0] != 7000) /* it may have been spoilt once more */
+        assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(left(rig).left[1], 7);
     assert_int_equal(left(rig).gpu_left[0], 12000);
     assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_OK);
@@ -142,10 +150,9 @@ static void test_wrong_counts_of_keys_are_put_right(void **state)
 
     assert_int_equal(put(rig, STORE_RESERVE, 1, "1 0 0  tenant:acme"), ERR_OK);
     assert_int_equal(put(rig, STORE_PUT, 2, "1 0 0  tenant:acme"), ERR_OK);
-    redis_say_words(fixture->server.port, COUNT_OF(words), words);
+    spoil(fixture, COUNT_OF(words), words);
     while (look(rig, "tenant:acme").in_flight != 1 || look(rig, "tenant:acme").waiting != 1)
         assert_true(clock_mono_ms() < end_ms);
-    await_repairs(rig);
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(look(rig, "tenant:acme").in_flight, 0);
     assert_int_equal(put(rig, STORE_RESERVE, 2, ""), ERR_OK);

@@ -166,7 +166,7 @@ end
 -- Nothing is known of what Redis has, but how far a recount is.
 local function kept_forget()
   kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
-  kept.is_table = false
+  kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.key_count = false, {}, {}, {}, {}, 0
 end
 
 -- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
@@ -299,17 +299,17 @@ local function end_batch(count)
   if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
   if U.tidied or kept.owes >= LIMIT.OWED then owed.settle() else write_holds() end
-  if U.touched then resources.write() end
+  if next(kept.dirty_stocks) then resources.write() end
   write_nodes()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end
     if next(U.dirty_idems) then write_idems() end
     if next(U.callbacks) then write_callbacks() end
     lanes.write()
-    limits.write()
     publish_nodes()
     lanes.publish()
   end
+  if next(kept.dirty_keys) or rawget(U, 'eased') then limits.write() end
   if U.noted then write_sessions() end
   if formats.changed then write_formats() end
   U.order = U.order + count

@@ -22,6 +22,22 @@ local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs 
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
 local op_read -- a row as its verb wants it, with this rest
+local takes -- by kind of a new job: what it takes beside its slot; false: nothing; true: more than the steps know
+
+-- What jobs with this demand take, as far as the steps know how to: one slot, amounts and keys. nil: more than that.
+local function takes_of(demand)
+  if demand == '' then return false end
+  local d = demands.parse(demand)
+  if d.slots > 1 or d.gpus > 0 or d.vram > 0 then return nil end
+  return d
+end
+
+-- The type in a term, and the demand behind it.
+local function type_and_demand(term, from)
+  local zero = find(term, '\0', from, true)
+  if not zero then return sub(term, from), '' end
+  return sub(term, from, zero - 1), sub(term, zero + 1)
+end
 
 do
 local ID = 'c' .. JOB_ID
@@ -37,6 +53,17 @@ local function list(item, count, packed, from)
   return got, from
 end
 
+-- The same terms come again and again.
+local takes_by_terms, takes_count = {}, 0
+local TAKES_MAX = 256
+
+local function takes_by(text)
+  local list = {} -- filled when they are needed
+  if takes_count == TAKES_MAX then takes_by_terms, takes_count = {}, 0 end
+  takes_by_terms[text], takes_count = list, takes_count + 1
+  return list
+end
+
 function columns.read(packed, more, count, rows, term_count)
   local from = count + 1
   codes = {byte(packed, 1, count)}
@@ -46,6 +73,7 @@ function columns.read(packed, more, count, rows, term_count)
   ids, from = list(ID, rows, packed, from + rows)
   nodes, from = list('s', rows, packed, from)
   terms, term_text = list('Bc0', term_count, packed, from), sub(packed, from)
+  takes = takes_by_terms[term_text] or takes_by(term_text)
   rests, rest_of_row, rest_at = more, 1, 1
   return codes, ids, nodes, kinds, firsts
 end
@@ -73,10 +101,11 @@ local function put_fast(k, letter, rest)
   local term = terms[kinds[k]]
   local ttl, callback, timeout, owner, max, type_at = unpack_struct(TERM, term)
   local not_after, from = unpack_struct(PACKED.BOUND, rest)
+  local type, demand = type_and_demand(term, type_at)
   return {
     verb = letter, job = job_of(k), ttl = ttl, callback = callback == 1, timeout = timeout, owner = owner, max = max,
-    type = sub(term, type_at), attempt = 1, hold = 0, has_spec = 1, has_idem = 0, not_after = not_after,
-    nodes = nil, spares = nil, spec = nil, demand = '',
+    type = type, attempt = 1, hold = 0, has_spec = 1, has_idem = 0, not_after = not_after,
+    nodes = nil, spares = nil, spec = nil, demand = demand,
   }, from
 end
 
@@ -173,7 +202,7 @@ local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
 local has_holds -- has any of them `taken` or `ended`?
 local job, node_of -- the layouts that are written
-local LEASE, ABOUT, EPOCH, TEXTS, NODE -- where these begin in the record of a job without a demand, which would be the first text
+local LEASE, ABOUT, EPOCH, COUNTED, TEXTS -- where these begin in the record of a job
 local EPOCH_BYTES = 4
 local SAME_REST -- of a row that may be fast: no bound in time, and no candidate but the first
 
@@ -279,13 +308,15 @@ local function keep_job(id, n)
   columns.ask()
   local packed = raw[id]
   if not packed or byte(packed) ~= layout.format or (touched and U.jobs[id] ~= nil) then return nil end
-  local behind = NODE + #n.id + 1
-  if byte(packed, LEASE) == NONE or sub(packed, EPOCH, EPOCH + EPOCH_BYTES - 1) ~= n.epoch_text or
-    byte(packed, TEXTS) ~= 0 or sub(packed, NODE, behind - 1) ~= n.id .. '\0' then
+  local node_at = find(packed, '\0', TEXTS, true) + 1 -- the demand is before it
+  local behind, d = node_at + #n.id + 1, false
+  if node_at > TEXTS + 1 then d = takes_of(sub(packed, TEXTS, node_at - 2)) end
+  if d == nil or byte(packed, LEASE) == NONE or sub(packed, EPOCH, EPOCH + EPOCH_BYTES - 1) ~= n.epoch_text or
+    sub(packed, node_at, behind - 1) ~= n.id .. '\0' then
     return nil
   end
-  local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, TEXTS - 1) .. sub(packed, behind)
-  local phase = phases[same] or {head = sub(packed, 1, ABOUT - 1)}
+  local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, node_at - 1) .. sub(packed, behind)
+  local phase = phases[same] or {head = sub(packed, 1, ABOUT - 1), takes = d}
   local j = {back = sub(packed, ABOUT), node = n, phase = phase}
   phases[same], jobs[id], raw[id] = phase, j, nil
   return j
@@ -296,17 +327,21 @@ end
 local function counts_text(n, counts)
   local text = n.texts[counts]
   if not text then
-    text = node_of.counts(n.health, floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits .. n.left
+    text = node_of.counts(n.health, floor(counts / ONE_RESERVED), counts % ONE_RESERVED) .. n.limits
     n.texts[counts] = text
   end
   return text
 end
 
-local function texts_of(health, limits, left)
-  local name = health .. limits .. left
-  local texts = kept.counts[name] or {}
-  kept.counts[name] = texts
+local function texts_of(health, limits)
+  local texts = kept.counts[health .. limits] or {}
+  kept.counts[health .. limits] = texts
   return texts
+end
+
+-- And of one that has resources, with what is left of them.
+local function stocked_text(n, counts)
+  return (n.texts[counts] or counts_text(n, counts)) .. resources.left_text(n.stock)
 end
 
 -- The node as it was read, and `counts`, which are its counters from now on. `room` is how many it takes; one that takes
@@ -323,8 +358,8 @@ local function keep_node(node)
   end
   n.counts, n.room = ONE_RESERVED * n.reserved + ONE_RUNNING * n.running, lease_room(n)
   n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
-  n.left = resources.left(n)
-  n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits, n.left), stamps.epoch(n.epoch), {}, {}
+  n.stock = n.stocked and resources.of(n) or nil
+  n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}, {}
   n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
   n.owed = kept.owed[node] or {count = 0}
   kept.owed[node], known[node] = n.owed, n
@@ -336,7 +371,7 @@ function columns.node_text(n)
   local counts = n.counts
   local record = n.records[counts]
   if not record then
-    record = sub(counts_text(n, counts), 1, -1 - #n.left) .. n.facts
+    record = counts_text(n, counts) .. n.facts
     n.records[counts] = record
   end
   return record
@@ -502,10 +537,22 @@ function way_find(k, code, phase, back, n)
   local op = op_read(k, code, SAME_REST)
   at = from -- the texts are still to be read
   op.session = nil -- that it was here is noted beside it
-  local unit, j = ask_rule(op, back and job_in(k, phase, back, n) or false, n)
+  local before = back and job_in(k, phase, back, n) or false
+  -- What it takes beside its slot the steps move themselves: the rule is asked for one that takes nothing.
+  local demand = before and before.demand or op.demand
+  op.demand = ''
+  if before then before.demand = '' end
+  local unit, j = ask_rule(op, before, n)
+  if unit and before then j.demand, j.packed = demand, nil end
   if unit and is_plain_change(op, back, n, unit, j) then
     way = way_new(code, n, unit, j)
-    if way then way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1] end
+    if way then
+      way.attempt, way.sent, way.phase.takes = op.attempt, has_more[code] and A[from + 1], takes_of(demand)
+      if demand ~= '' then
+        j.demand, j.packed = demand, nil
+        if not before then j.counted = limits.mark() end
+      end
+    end
   end
   ways[phase] = ways[phase] or {}
   ways[phase][kinds[k]], way_count = way, way_count + 1
@@ -524,23 +571,50 @@ end
 
 -- The record of a job that began on one node as it is on another, behind its head.
 local function back_of(n, way, kind)
-  local record = way.record
-  local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. sub(record, EPOCH + EPOCH_BYTES, NODE - 1) .. n.id ..
-    sub(record, NODE + #way.node)
+  local record, d = way.record, way.phase.takes
+  local node_at, about = TEXTS + 1, nil -- the rule was asked for a job without a demand
+  if d then
+    about = sub(record, EPOCH + EPOCH_BYTES, COUNTED - 1) .. char(limits.mark()) .. sub(record, COUNTED + 1, TEXTS - 1) ..
+      d.text .. '\0'
+  else
+    about = sub(record, EPOCH + EPOCH_BYTES, node_at - 1)
+  end
+  local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. about .. n.id .. sub(record, node_at + #way.node)
   n.backs[terms[kind]] = back
   return back
 end
 
+local function takes_find(kind)
+  local term = terms[kind]
+  local _, _, _, _, _, type_at = unpack_struct(TERM, term)
+  local _, demand = type_and_demand(term, type_at)
+  local d = takes_of(demand)
+  if d == nil then d = true end
+  takes[kind] = d
+  return d
+end
+
+-- Does what the jobs of this kind take fit on the node, and do their keys let one more start?
+local function fits(n, d)
+  if #d.needs > 0 and not (n.stock and resources.has(n.stock, d.needs)) then return false end
+  return limits.may_start(d.keys)
+end
+
 plain[RESERVE] = function(id, node, kind, spare, code, k)
-  local n = known[node] or keep_node(node)
+  local n, d = known[node] or keep_node(node), takes[kind]
+  if d == nil then d = takes_find(kind) end
   if not n or n.room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
-    (not is_fresh[code] and not is_new(id)) then
+    (not is_fresh[code] and not is_new(id)) or (d and (d == true or not fits(n, d))) then
     return nil
   end
   local of = ways[NEW_JOB]
   local way = of and of[kind]
   if way == nil then way = way_find(k, code, NEW_JOB, nil, n) end
   if not way then return nil end
+  if d then
+    if #d.needs > 0 then resources.shift(node, n.stock, d.needs, 0, 1) end
+    limits.start(d.keys)
+  end
   if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
   local back = n.backs[terms[kind]] or back_of(n, way, kind)
   local phase, counts = way.phase, n.counts + ONE_RESERVED
@@ -572,7 +646,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   to[last] = A[at]
   size = last
   if has_more[code] then note_session(text(), text(), text()) end
-  return n.texts[counts] or counts_text(n, counts), record
+  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
 end
 
 end
@@ -588,10 +662,13 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   if not way or way.attempt ~= attempt then return nil end
   local counts = n.counts + ONE_RUNNING - ONE_RESERVED
   if counts < 0 or way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
+  local d = phase.takes
+  if d and #d.needs > 0 and not n.stock then return nil end
   if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
     if A[at + 1] ~= way.sent then return nil end
     at = at + 1
   end
+  if d and #d.needs > 0 then resources.shift(node, n.stock, d.needs, 1, 1, 0) end
   phase = way.phase
   local record, list = phase.head .. back, way.list
   if j.way then
@@ -613,7 +690,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   row[last - 1] = id
   row[last] = record
   size = last
-  return n.texts[counts] or counts_text(n, counts), record
+  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
 end
 
 plain[FINISH] = function(id, node, kind, attempt, code, k)
@@ -627,6 +704,12 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
   if not way or way.attempt ~= attempt then return nil end
   local counts = n.counts - ONE_RUNNING
   if n.counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  local d = phase.takes
+  if d then
+    if (#d.needs > 0 and not n.stock) or limits.are_awaited(d.keys) then return nil end
+    if #d.needs > 0 then resources.shift(node, n.stock, d.needs, 1, -1) end
+    limits.stop(d.keys, byte(back, COUNTED - ABOUT + 1))
+  end
   local head = way.phase.head
   local record
   if has_more[code] then
@@ -652,7 +735,7 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
   row[last - 1] = id
   row[last] = record
   size = last
-  return n.texts[counts] or counts_text(n, counts), record
+  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
 end
 
 do
@@ -679,8 +762,7 @@ end
 function columns.use(new)
   job, node_of = new.job, new.node
   SAME_REST = pack(PACKED.BOUND, 0) .. pack(PACKED.COUNT_REST, 0, 1)
-  LEASE, ABOUT, EPOCH, TEXTS = job.at.lease, job.from.about, job.at.epoch, job.from.texts
-  NODE = TEXTS + 1
+  LEASE, ABOUT, EPOCH, COUNTED, TEXTS = job.at.lease, job.from.about, job.at.epoch, job.at.counted, job.from.texts
   steps_begin()
 end
 

@@ -48,20 +48,26 @@ local function starts_key(key)
   return KEY .. 't:' .. key
 end
 
+-- It is written at the end of the batch.
+local function touch(k)
+  if k.is_changed then return end
+  k.is_changed, kept.dirty_keys[k.key] = true, k
+end
+
 -- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was counted last, and is counted
 -- when it begins or when the audit comes to it. So when a round is over its count is that of all there are.
 local function settle(k, count, round, counted, now_round)
-  if k[round] == now_round then return end
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
     U.key_repairs = (rawget(U, 'key_repairs') or 0) + 1
     k[count] = right
   end
-  k[round], k[counted], k.is_changed = now_round, 0, true
+  k[round], k[counted] = now_round, 0
+  touch(k)
 end
 
 function limits.get(key)
-  local k = U.limited[key]
+  local k = kept.keys[key]
   if not k then
     local packed = call('HGET', KEY .. 'keys', key)
     if packed then
@@ -79,10 +85,10 @@ function limits.get(key)
         is_changed = false,
       }
     end
-    U.limited[key] = k
+    kept.keys[key], kept.key_count = k, kept.key_count + 1
   end
-  settle(k, 'in_flight', 'round', 'counted', U.lease_round)
-  settle(k, 'waiting', 'lane_round', 'lane_counted', U.lane_round)
+  if k.round ~= U.lease_round then settle(k, 'in_flight', 'round', 'counted', U.lease_round) end
+  if k.lane_round ~= U.lane_round then settle(k, 'waiting', 'lane_round', 'lane_counted', U.lane_round) end
   return k
 end
 
@@ -101,14 +107,16 @@ end
 
 local function window_forget(k)
   if k.first_at ~= 0 then call('DEL', starts_key(k.key)) end
-  k.total, k.first_at, k.last_at, k.last, k.is_changed = 0, 0, 0, 0, true
+  k.total, k.first_at, k.last_at, k.last = 0, 0, 0, 0
+  touch(k)
 end
 
 -- What has left the window is forgotten.
 local function window_pass(k, rule)
   while k.first_at ~= 0 and is_past(rule, k.first_at) do
     local page, gone = call('LRANGE', starts_key(k.key), 0, PAGE), 0
-    k.first_at, k.is_changed = 0, true
+    k.first_at = 0
+    touch(k)
     for i = 1, #page do
       local at, count = start_read(page[i])
       if i > PAGE or not is_past(rule, at) then
@@ -152,7 +160,8 @@ end
 local function window_add(k, rule)
   if rule.rate < 0 then return end
   local at = step_end(rule, U.clock)
-  k.total, k.is_changed = k.total + 1, true
+  k.total = k.total + 1
+  touch(k)
   if k.last_at >= at then
     k.last = k.last + 1
     return
@@ -169,7 +178,8 @@ local function window_undo(k, rule, at)
   if rule.rate < 0 then return end
   at = step_end(rule, at)
   if k.last_at == at and k.last > 0 then
-    k.last, k.total, k.is_changed = k.last - 1, k.total - 1, true
+    k.last, k.total = k.last - 1, k.total - 1
+    touch(k)
     return
   end
   local to = -1
@@ -180,7 +190,8 @@ local function window_undo(k, rule, at)
       if its < at then return end
       if its == at and count > 0 then
         call('LSET', starts_key(k.key), to - #page + i, string.format('%.0f %.0f', at, count - 1))
-        k.total, k.is_changed = k.total - 1, true
+        k.total = k.total - 1
+        touch(k)
         return
       end
     end
@@ -238,16 +249,58 @@ local function each(j, visit)
   for i = 1, #keys do
     local k = limits.get(keys[i])
     visit(k)
-    k.is_changed = true
+    touch(k)
   end
+end
+
+local function mark_of(round)
+  return round % 255 + 1
 end
 
 -- Was it counted in this round? It is from now on.
 local function count_in(j, round)
-  local mark = round % 255 + 1
+  local mark = mark_of(round)
   local is_counted = j.counted == mark
   j.counted = mark
   return is_counted
+end
+
+-- For jobs that are alike, see columns.lua: may they start with these keys, begin, and end? `counted` is what the record says.
+function limits.may_start(keys)
+  for i = 1, #keys do
+    if check(limits.get(keys[i])) then return false end
+  end
+  return true
+end
+
+function limits.start(keys)
+  for i = 1, #keys do
+    local k = limits.get(keys[i])
+    k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
+    touch(k)
+    window_add(k, rule_of(k.key))
+  end
+end
+
+-- Somebody may wait for one of these.
+function limits.are_awaited(keys)
+  for i = 1, #keys do
+    if limits.get(keys[i]).waiting > 0 then return true end
+  end
+  return false
+end
+
+function limits.stop(keys, counted)
+  for i = 1, #keys do
+    local k = limits.get(keys[i])
+    if k.in_flight > 0 then k.in_flight = k.in_flight - 1 end
+    if k.counted > 0 and counted == mark_of(U.lease_round) then k.counted = k.counted - 1 end
+    touch(k)
+  end
+end
+
+function limits.mark()
+  return mark_of(U.lease_round)
 end
 
 -- Its lease begins.
@@ -308,7 +361,8 @@ end
 function limits.hold(key, ms, reason)
   local k = limits.get(key)
   if ms == 0 and k.is_new then return end
-  k.hold, k.reason, k.is_changed = ms > 0 and later(U.clock, ms) or 0, ms > 0 and reason or '', true
+  k.hold, k.reason = ms > 0 and later(U.clock, ms) or 0, ms > 0 and reason or ''
+  touch(k)
   if ms == 0 then U.eased[key] = true end
 end
 
@@ -335,7 +389,10 @@ local function is_used(k)
   return k.in_flight > 0 or k.waiting > 0 or k.hold > U.clock or k.total > 0
 end
 
+local KEPT_MAX = 4096 -- keys that are kept from batch to batch
+
 local function forget(k)
+  kept.keys[k.key] = nil
   if k.first_at ~= 0 then call('DEL', starts_key(k.key)) end
   call('HDEL', KEY .. 'keys', k.key)
   call('ZREM', KEY .. 'keyed', k.key)
@@ -351,7 +408,7 @@ function limits.tidy()
     local k = limits.get(page[2][i])
     window_wait(k, rule_of(k.key))
     k.is_over = not is_used(k)
-    k.is_changed = k.is_changed or k.is_over
+    if k.is_over then touch(k) end
   end
   local repairs = rawget(U, 'key_repairs') or 0
   U.key_repairs = 0
@@ -368,8 +425,8 @@ end
 -- What came in this batch is in the list of keys, too.
 function limits.write_new()
   local add = {}
-  for key, k in pairs(rawget(U, 'limited') or {}) do
-    if k.is_new and k.is_changed then
+  for key, k in pairs(kept.dirty_keys) do
+    if k.is_new then
       add[#add + 1], add[#add + 2], k.is_new = 0, key, false
     end
   end
@@ -381,15 +438,18 @@ function limits.write()
   if eased then publish(eased) end
   local set = {}
   limits.write_new()
-  for key, k in pairs(rawget(U, 'limited') or {}) do
+  for key, k in pairs(kept.dirty_keys) do
+    k.is_changed = false
     if k.is_over and not is_used(k) then
       forget(k)
-    elseif k.is_changed then
+    else
       set[#set + 1], set[#set + 2] = key, pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at,
         k.last, k.round, k.counted, k.lane_round, k.lane_counted) .. k.reason
     end
   end
   if #set > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2) end
+  kept.dirty_keys = {}
+  if kept.key_count > KEPT_MAX then kept.keys, kept.key_count = {}, 0 end
 end
 
 local function rules_changed()

@@ -21,7 +21,7 @@ end
 demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
   local d = {
-    slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = {}, keys = {},
+    text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = {}, keys = {},
     is_more = false,
   }
   for name, amount in string.gmatch(needs or '', '([^=,]+)=(%d+)') do
@@ -55,7 +55,7 @@ end
 -- "NAME=CAPACITY/USABLE,... ID=VRAM/USABLE,...": what can be given away of each, in order.
 local shape_of = cached(function(text)
   local items, gpus = string.match(text, '^(%S*) (%S*)$')
-  local shape = {items = {}, by_name = {}, gpus = {}}
+  local shape = {items = {}, by_name = {}, gpus = {}, format = ''}
   for name, capacity, usable in string.gmatch(items or '', '([^=,]+)=(%d+)/(%d+)') do
     local item = {name = name, most = math.min(tonumber(capacity), tonumber(usable))}
     shape.items[#shape.items + 1], shape.by_name[name] = item, item
@@ -66,33 +66,54 @@ local shape_of = cached(function(text)
       most = math.min(tonumber(vram), tonumber(usable)),
     }
   end
+  shape.format = '<BBI4' .. string.rep('i4', #shape.items + #shape.gpus)
   return shape
 end)
 
--- `r` has of each node what it declares, a zero, and what its leases hold: "NAME=RESERVED/RUNNING,...", which goes on
--- counting when the node does not declare it any more. `stocked` of a node: there is such a field.
+-- `r` has of each node what it declares, a zero, names, a zero, and what its leases hold of each of these: reserved, and running. That
+-- goes on counting when the node does not declare it any more. `stocked` of a node: there may be such a field. In memory the
+-- sums are a list, two for each name; `at` has where those of a name begin. They are kept from batch to batch.
+local function stock_new(declared)
+  return {text = declared, names = {}, at = {}, sums = {}, head = nil, format = nil, shape = nil, left = nil}
+end
+
+-- Where the sums of a name are.
+local function place_of(s, name)
+  local i = s.at[name]
+  if not i then
+    i = #s.sums + 1
+    s.at[name], s.sums[i], s.sums[i + 1], s.names[#s.names + 1], s.head = i, 0, 0, name, nil
+  end
+  return i
+end
+
 local function stock_read(text)
-  local declared, sums = string.match(text, '^(%Z*)%z(.*)$')
-  local s = {text = declared or '', reserved = {}, running = {}}
-  for name, reserved, running in string.gmatch(sums or '', '([^=,]+)=(%d+)/(%d+)') do
-    s.reserved[name], s.running[name] = tonumber(reserved), tonumber(running)
+  local declared, names, from = unpack_struct('ss', text)
+  local s = stock_new(declared)
+  for name in string.gmatch(names, '[^,]+') do
+    local reserved, running
+    reserved, running, from = unpack_struct('<i4i4', text, from)
+    if reserved > 0 or running > 0 then
+      local i = place_of(s, name)
+      s.sums[i], s.sums[i + 1] = reserved, running
+    end
   end
   return s
 end
 
 -- nil: it has none.
 function resources.of(n)
-  local s = U.stocks[n.id]
+  local s = kept.stocks[n.id]
   if s == nil then
     local text = n.stocked and call('HGET', KEY .. 'r', n.id)
     s = text and stock_read(text) or false
-    U.stocks[n.id] = s
+    kept.stocks[n.id] = s
   end
   return s or nil
 end
 
 local function changed(n, s)
-  s.left, U.dirty_stocks[n.id] = nil, s
+  s.left, kept.dirty_stocks[n.id] = nil, s
 end
 
 -- What it declares from now on; answers whether that is something else.
@@ -100,58 +121,68 @@ function resources.declare(n, text)
   local s = resources.of(n)
   if (s and s.text or '') == text then return false end
   if not s then
-    s = {text = '', reserved = {}, running = {}}
-    U.stocks[n.id] = s
+    s = stock_new('')
+    kept.stocks[n.id] = s
   end
-  s.text, n.stocked = text, true
+  s.text, s.head, s.shape, n.stocked = text, nil, nil, true
   changed(n, s)
   node_changed(n)
   return true
 end
 
+local RESERVED, RUNNING = 0, 1 -- which of the two sums of a name
+
 local function move(n, j, kind, sign)
   local s = j.demand ~= '' and resources.of(n)
   if not s then return end
-  local sums, takes = s[kind], demands.takes(j)
+  local sums, takes = s.sums, demands.takes(j)
   if #takes == 0 then return end
   for i = 1, #takes do
-    local name = takes[i].name
-    local sum = (sums[name] or 0) + sign * takes[i].amount
-    sums[name] = sum > 0 and sum or 0
+    local at = place_of(s, takes[i].name) + kind
+    local sum = sums[at] + sign * takes[i].amount
+    sums[at] = sum > 0 and sum or 0
   end
   changed(n, s)
 end
 
 function resources.take(n, j)
-  move(n, j, 'reserved', 1)
+  move(n, j, RESERVED, 1)
 end
 
 -- Its lease is acknowledged.
 function resources.run(n, j)
-  move(n, j, 'reserved', -1)
-  move(n, j, 'running', 1)
+  move(n, j, RESERVED, -1)
+  move(n, j, RUNNING, 1)
 end
 
 function resources.give(n, j)
-  move(n, j, j.lease == RUNNING_LEASE and 'running' or 'reserved', -1)
+  move(n, j, j.lease == RUNNING_LEASE and RUNNING or RESERVED, -1)
 end
 
 -- Leases of the epoch before hold nothing any more.
 function resources.begin_epoch(n, keeps_runs)
   local s = resources.of(n)
   if not s then return end
-  s.reserved = {}
-  if not keeps_runs then s.running = {} end
+  for i = 1, #s.sums, 2 do
+    s.sums[i] = 0
+    if not keeps_runs then s.sums[i + 1] = 0 end
+  end
   changed(n, s)
 end
 
 local function left_of(s, name, most)
-  return most - (s.reserved[name] or 0) - (s.running[name] or 0)
+  local at = s.at[name]
+  return at and most - s.sums[at] - s.sums[at + 1] or most
 end
 
 local function gpu_left(s, gpu)
   if left_of(s, gpu.whole, 0) < 0 then return nil end -- somebody has all of it
   return left_of(s, gpu.shared, gpu.most)
+end
+
+local function shape_get(s)
+  s.shape = s.shape or shape_of(s.text)
+  return s.shape
 end
 
 -- Those with the least memory, that are free and have enough.
@@ -188,7 +219,7 @@ function resources.fit(n, d)
   if not d.is_more then return '' end
   local s = resources.of(n)
   if not s then return nil end
-  local shape = shape_of(s.text)
+  local shape = shape_get(s)
   for i = 1, #d.needs do
     local need = d.needs[i]
     local item = shape.by_name[need.name]
@@ -198,65 +229,101 @@ function resources.fit(n, d)
   return d.vram > 0 and share_fit(s, shape, d) or d.vram == 0 and '' or nil
 end
 
+local lefts = {} -- it outlives the batch, as it would have to grow again
+
 -- What answers tell of it: how many items and GPUs, which GPUs are shared, and what is left of each.
+function resources.left_text(s)
+  local text = s.left
+  if text then return text end
+  local shape, shared = shape_get(s), 0
+  local items, gpus = shape.items, shape.gpus
+  local count = #items
+  for i = 1, count do lefts[i] = left_of(s, items[i].name, items[i].most) end
+  for i = 1, #gpus do
+    count = count + 1
+    lefts[count] = gpu_left(s, gpus[i]) or LIMIT.LEFT_WHOLE
+    if left_of(s, gpus[i].shared, 0) < 0 then shared = shared + 2 ^ (i - 1) end
+  end
+  text = count > 0 and pack(shape.format, #items, #gpus, shared, unpack_list(lefts, 1, count)) or ''
+  s.left = text
+  return text
+end
+
 function resources.left(n)
   local s = n.stocked and resources.of(n)
-  if not s or s.text == '' then return '' end
-  if s.left then return s.left end
-  local shape, shared, numbers = shape_of(s.text), 0, {}
-  for i, item in ipairs(shape.items) do numbers[i] = pack('<i4', left_of(s, item.name, item.most)) end
-  for i, gpu in ipairs(shape.gpus) do
-    numbers[#numbers + 1] = pack('<i4', gpu_left(s, gpu) or LIMIT.LEFT_WHOLE)
-    if left_of(s, gpu.shared, 0) < 0 then shared = shared + 2 ^ (i - 1) end
-  end
-  s.left = pack('<BBI4', #shape.items, #shape.gpus, shared) .. concat(numbers)
-  return s.left
+  return s and resources.left_text(s) or ''
 end
 
-local function sums_text(s)
-  local list = {}
-  for name, reserved in pairs(s.reserved) do
-    local running = s.running[name] or 0
-    if reserved > 0 or running > 0 then list[#list + 1] = name .. '=' .. reserved .. '/' .. running end
+-- The same for jobs that are alike, see columns.lua: those that need nothing but a slot and amounts.
+function resources.has(s, needs)
+  local at, sums, by_name = s.at, s.sums, shape_get(s).by_name
+  for i = 1, #needs do
+    local need = needs[i]
+    local name = need.name
+    local item, k = by_name[name], at[name] or place_of(s, name)
+    if not item or item.most - sums[k] - sums[k + 1] < need.amount then return false end
   end
-  for name, running in pairs(s.running) do
-    if running > 0 and not s.reserved[name] then list[#list + 1] = name .. '=0/' .. running end
-  end
-  return concat(list, ',')
+  return true
 end
 
-function resources.write()
-  for id, s in pairs(rawget(U, 'dirty_stocks') or {}) do
-    local n, sums = node_get(id), sums_text(s)
-    if n and (s.text ~= '' or sums ~= '') then
-      call('HSET', KEY .. 'r', id, s.text .. '\0' .. sums)
-    else
-      call('HDEL', KEY .. 'r', id)
-      if n then
-        n.stocked = false
-        node_changed(n)
-      end
+-- `kind` and `sign` as for move(); `other`, if it is given, gets the opposite.
+function resources.shift(id, s, needs, kind, sign, other)
+  local at, sums = s.at, s.sums
+  for i = 1, #needs do
+    local need = needs[i]
+    local k, by = at[need.name] or place_of(s, need.name), sign * need.amount
+    local sum = sums[k + kind] + by
+    sums[k + kind] = sum > 0 and sum or 0
+    if other then
+      sum = sums[k + other] - by
+      sums[k + other] = sum > 0 and sum or 0
     end
   end
-  U.dirty_stocks = nil
+  kept.dirty_stocks[id] = s
+  if not other then s.left = nil end
+end
+
+local function is_used(s)
+  for i = 1, #s.sums do
+    if s.sums[i] > 0 then return true end
+  end
+  return false
+end
+
+local set = {} -- as lefts
+
+function resources.write()
+  local size = 0
+  for id, s in pairs(kept.dirty_stocks) do
+    if s.text ~= '' or is_used(s) then
+      if not s.head then
+        s.head = s.text .. '\0' .. concat(s.names, ',') .. '\0'
+        s.format = '<' .. string.rep('i4', #s.sums)
+      end
+      set[size + 1], set[size + 2] = id, s.head .. pack(s.format, unpack_list(s.sums))
+      size = size + 2
+    else
+      call('HDEL', KEY .. 'r', id)
+      kept.stocks[id] = nil
+    end
+  end
+  if size > 0 then call_in_parts('HSET', KEY .. 'r', set, 2, size) end
+  kept.dirty_stocks = {}
 end
 
 -- The audit has counted these sums. Answers how many were others.
 function resources.put_right(n, reserved, running)
   local s, wrong = resources.of(n), 0
   if not s then return 0 end
-  for kind, sums in pairs({reserved = reserved, running = running}) do
-    for name, sum in pairs(s[kind]) do
-      if sum ~= (sums[name] or 0) then wrong = wrong + 1 end
-    end
-    for name, sum in pairs(sums) do
-      if sum ~= 0 and not s[kind][name] then wrong = wrong + 1 end
-    end
-    if wrong > 0 then
-      s[kind] = sums
-      changed(n, s)
+  for name in pairs(reserved) do place_of(s, name) end
+  for name in pairs(running) do place_of(s, name) end
+  for name, i in pairs(s.at) do
+    local right, runs = reserved[name] or 0, running[name] or 0
+    if s.sums[i] ~= right or s.sums[i + 1] ~= runs then
+      wrong, s.sums[i], s.sums[i + 1] = wrong + 1, right, runs
     end
   end
+  if wrong > 0 then changed(n, s) end
   return wrong
 end
 

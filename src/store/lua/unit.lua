@@ -19,10 +19,10 @@ local A, at -- its arguments, and where we stand in them
 -- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
 -- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
 -- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and
--- `owes`: see there. `is_table`: see stamps.lengthen. `recount`: see there.
+-- `owes`: see there. `is_table`: see stamps.lengthen. `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
-  is_table = false, recount = nil,
+  is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, key_count = 0,
 }
 local columns = {} -- columns.lua
 
