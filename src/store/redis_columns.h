@@ -26,7 +26,7 @@ enum {
  * apart: B is a byte, a letter with a digit a number of so many, little end first and nothing
  * between. */
 #define COLUMN_PUT_TERM                                                                            \
-    "<i8Bi8I4B" /* how long it is reserved, callback, time-out, owner, attempts; then its type,     \
+    "<i8Bi8I4B" /* how long it is reserved, callback, time-out, owner, attempts; then its type,    \
                    and if it has a demand a zero and that */
 #define COLUMN_COMMIT_TERM                                                                         \
     "<i8i8i8"              /* its lease, that of a face-to-face job, the grace of a stop */

@@ -120,6 +120,24 @@ static struct str some_text(struct play *play)
     return (struct str){long_text, lens[crowd_below(play, (unsigned)count)]};
 }
 
+/* Most take amounts and have keys, as steps know how to give; some take more. */
+static struct str some_demand(struct play *play)
+{
+    static const char *const demands[] = {
+        "1 0 0 cpu=10,licences=1,mem_mb=5 k:a,all",
+        "1 0 0 cpu=20,mem_mb=50 k:b",
+        "1 0 0  k:a,k:b,k:c,all",
+        "1 0 0 licences=2 ",
+        "1 0 0 cpu=1 all",
+        "1 0 0 gold=1 k:c",
+        "2 0 0 cpu=5 k:a",
+        "1 0 900 cpu=5 k:b",
+        "1 1 0  all",
+    };
+
+    return str_of(demands[crowd_below(play, odd(play, 4) ? COUNT_OF(demands) : 5)]);
+}
+
 /* Terms: how long it may run and is reserved, its type, its owner, its attempts. */
 static void make_put(struct play *play, struct store_op *op, int slot)
 {
@@ -132,6 +150,8 @@ static void make_put(struct play *play, struct store_op *op, int slot)
         op->u.put.type = str_of(types[crowd_below(play, COUNT_OF(types))]);
     if (odd(play, 100))
         op->u.put.type = (struct str){long_text, 33}; /* too long */
+    if (crowd_chance(play, 3))
+        op->u.put.demand = some_demand(play);
     if (odd(play, 50))
         op->u.put.idem = str_of(crowd_nodes[crowd_below(play, NODES)]);
     if (crowd_chance(play, 10)) {
@@ -351,6 +371,11 @@ static void make_node_put(struct play *play, struct store_op *op)
         crowd_chance(play, 8) ? (int32_t)crowd_below(play, 3) - 1 : (int32_t)crowd_below(play, 250);
     if (!odd(play, 4))
         op->u.node_put.facts = crowd_chance(play, 2) ? STR("{\"v\":1}") : STR("{\"v\":2}");
+    if (crowd_chance(play, 2))
+        op->u.node_put.resources = odd(play, 8) ? STR("")
+                                   : crowd_chance(play, 3)
+                                       ? STR("cpu=900/700,gold=2/2 0=9000/9000,1=9000/8000")
+                                       : STR("cpu=4000/4000,licences=40/40,mem_mb=900/900 ");
     op->u.node_put.set_admin = odd(play, 6);
     op->u.node_put.admin = odd(play, 10) ? NODE_ADMIN_CORDONED : NODE_ADMIN_NONE;
     op->u.node_put.new_epoch = odd(play, 4);

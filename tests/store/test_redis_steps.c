@@ -224,6 +224,24 @@ static void open_side(int k)
         op.u.node_put.own = op.u.node_put.health = NODE_READY;
         op.u.node_put.max = 2 + 3 * i; /* some are full most of the time */
         op.u.node_put.facts = STR("{}");
+        if (i % 4)
+            op.u.node_put.resources = STR("cpu=400/400,licences=9/9,mem_mb=900/900 ");
+        begin(k);
+        wire_op(&sides[k].session.wire, &op, 0);
+        freeReplyObject(call(k));
+    }
+}
+
+static void set_rules(int k)
+{
+    static const char *const rules[][2] = {
+        {"k:a", "9 -1 0 -1 1"}, {"k:*", "-1 60 2000 -1 1"}, {"*", "-1 5000 4000 20 1"}};
+
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        struct store_op op = {.verb = STORE_LIMIT_SET};
+
+        op.u.limit.pattern = str_of(rules[i][0]);
+        assert_true(limit_parse(str_of(rules[i][1]), &op.u.limit.limit));
         begin(k);
         wire_op(&sides[k].session.wire, &op, 0);
         freeReplyObject(call(k));
@@ -251,6 +269,7 @@ static void play_it(int breaker_threshold)
     for (int k = 0; k < 2; k++) {
         play.dues[k] = mem_array(struct store_due, DUES);
         open_side(k);
+        set_rules(k);
     }
     while (play.ops < want) {
         play_round(&play);

@@ -329,7 +329,9 @@ end
 -- the clock by it, and every term keeps the length it has left. Who ran when nobody could renew gets a grace.
 local function pass_time()
   local away = U.last and U.now - U.last or 0
-  if away > AWAY_MS or away < -BACK_MS then U.offset = U.offset + away end
+  if away > AWAY_MS or away < -BACK_MS then
+    U.offset_before, U.offset_since, U.offset = U.offset, U.now, U.offset + away
+  end
   U.clock = U.now - U.offset
   if away > AWAY_MS then
     grace_begin(AWAY_GRACE_MS, AWAY_GRACE_MS)

@@ -320,16 +320,18 @@ end
 
 function limits.finish(j)
   if j.demand == '' then return end
-  local is_counted = count_in(j, U.lease_round)
+  local is_counted = j.counted == mark_of(U.lease_round)
   each(j, function(k)
     less(k, 'in_flight', 'counted', is_counted)
     U.eased[k.key] = true
   end)
 end
 
--- It never started.
+-- It never started. When it was dispatched is not kept by the steady clock, which may have been moved since.
 function limits.undo(j)
-  each(j, function(k) window_undo(k, rule_of(k.key), j.dispatched - U.offset) end)
+  local is_older = j.dispatched < U.offset_since or j.dispatched > U.now -- the clock was set back
+  local at = j.dispatched - (is_older and U.offset_before or U.offset)
+  each(j, function(k) window_undo(k, rule_of(k.key), at) end)
 end
 
 function limits.enter(j)
@@ -340,7 +342,7 @@ end
 
 function limits.leave(j)
   if j.demand == '' then return end
-  local is_counted = count_in(j, U.lane_round)
+  local is_counted = j.counted == mark_of(U.lane_round)
   each(j, function(k) less(k, 'waiting', 'lane_counted', is_counted) end)
 end
 

@@ -260,8 +260,8 @@ function resources.has(s, needs)
   for i = 1, #needs do
     local need = needs[i]
     local name = need.name
-    local item, k = by_name[name], at[name] or place_of(s, name)
-    if not item or item.most - sums[k] - sums[k + 1] < need.amount then return false end
+    local item, k = by_name[name], at[name]
+    if not item or item.most - (k and sums[k] + sums[k + 1] or 0) < need.amount then return false end
   end
   return true
 end
