@@ -362,7 +362,7 @@ end
 -- Nothing starts for a while. 0: at once.
 function limits.hold(key, ms, reason)
   local k = limits.get(key)
-  if ms == 0 and k.is_new then return end
+  if ms == 0 and k.hold == 0 then return end
   k.hold, k.reason = ms > 0 and later(U.clock, ms) or 0, ms > 0 and reason or ''
   touch(k)
   if ms == 0 then U.eased[key] = true end
