@@ -566,6 +566,14 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
 
     if (!config->candidate_shuffle)
         qsort(picks, picked, sizeof *picks, by_number);
+    /* In a large fleet nothing of those chosen by chance is in the cache: all are asked for before
+     * the first is looked at, so that the waits are one wait. */
+    for (size_t i = 0; i < picked; i++) {
+        const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
+
+        __builtin_prefetch(member->node);
+        __builtin_prefetch(member->facts);
+    }
     for (size_t i = 0; i < picked; i++) {
         const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
 

@@ -795,7 +795,7 @@ static struct node *take_retired(struct node_table *members)
 static struct node *node_make(struct node_table *members)
 {
     struct node *node = take_retired(members);
-    struct shared_text *usage = NULL, *reason = NULL, *claim = NULL;
+    struct shared_text *usage = NULL, *reason = NULL, *claim = NULL, *loaded = NULL;
     uint32_t number = (uint32_t)members->nodes.count;
 
     if (node) {
@@ -804,6 +804,7 @@ static struct node *node_make(struct node_table *members)
         usage = atomic_load(&node->usage);
         reason = atomic_load(&node->admin_reason);
         claim = atomic_load(&node->claim);
+        loaded = atomic_load(&node->loaded_names);
         number = node->number;
     } else {
         node = mem_new(struct node);
@@ -813,6 +814,7 @@ static struct node *node_make(struct node_table *members)
     atomic_store(&node->usage, usage);
     atomic_store(&node->admin_reason, reason);
     atomic_store(&node->claim, claim);
+    atomic_store(&node->loaded_names, loaded);
     clear_live(node);
     return node;
 }

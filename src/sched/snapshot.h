@@ -36,27 +36,29 @@ struct node_resources {
 
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
 struct node {
+    /* What every dispatch looks at of each node it chose by chance: one line of the cache. */
+    _Atomic uint64_t counts; /* reserved and running as the store last told, see sched.h */
+    /* Moments of sched_awake_ms(). */
+    _Atomic int64_t heartbeat_ms; /* last sign of life */
+    _Atomic int64_t left_ms;      /* its connection closed then; 0 = it is there */
+    _Atomic int32_t health;       /* effective, enum node_health */
+    _Atomic int32_t max;
+    _Atomic int32_t pending; /* reserves of this instance under way */
+    _Atomic int32_t level;   /* enum level as its agent sent it; -1 = it has no agent */
+    _Atomic int32_t score;
+    _Atomic int32_t admin; /* enum node_admin */
     struct str id;
     uint64_t hash;
     uint32_t number;                            /* 0.. in order of first registration */
-    _Atomic int32_t health;                     /* effective, enum node_health */
     _Atomic int32_t own;                        /* what it last said of itself */
-    _Atomic int32_t admin;                      /* enum node_admin */
     _Atomic(struct shared_text *) admin_reason; /* an operator's words; NULL: never any */
-    _Atomic int32_t max;
-    _Atomic int64_t version, registered_ms; /* of its record in the store, as last known */
-    _Atomic uint64_t counts; /* reserved and running as the store last told, see sched.h */
-    _Atomic int32_t pending; /* reserves of this instance under way */
-    _Atomic int32_t score;
+    _Atomic int64_t version, registered_ms;     /* of its record in the store, as last known */
     _Atomic uint32_t epoch;
-    /* Moments of sched_awake_ms(). */
-    _Atomic int64_t heartbeat_ms;           /* last sign of life */
-    _Atomic int64_t left_ms;                /* its connection closed then; 0 = it is there */
-    _Atomic int64_t renewed_ms;             /* last renewal of its leases that was sent; 0: none */
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
+    _Atomic int64_t renewed_ms;             /* sched_awake_ms() too: last renewal of its leases that
+                                               was sent; 0: none */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
-    _Atomic int32_t level;               /* enum level as its agent sent it; -1 = it has no agent */
-    _Atomic(struct shared_text *) claim; /* `claim` of its last heartbeat: how its claims went */
+    _Atomic(struct shared_text *) claim;    /* `claim` of its last heartbeat: how its claims went */
     _Atomic(struct shared_text *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
     /* What it has loaded, as its last report told: marks of the names (0: none from there on) and
      * the names, a JSON list; see warm_index.h. */
@@ -89,23 +91,24 @@ struct node {
 
 /* What a node registered: immutable, shared by the versions that hold it. */
 struct facts {
-    struct arena arena;
-    struct pool_facts pool;
-    struct str json;     /* the whole registration, normalised: what the store keeps */
-    struct str endpoint; /* push; at == NULL: none */
-    struct str labels;   /* JSON object text */
-    struct str tags;     /* JSON object text: what UpdateTerminalInfo sets */
-    struct str agent_version;
-    struct str name, role;
+    /* What every dispatch looks at, as above. */
     const struct json *label_values;   /* parsed `labels`, and what it has of resources */
     const struct json *namespaces;     /* whose work it takes, as the rules say; NULL: all */
     const struct resources *resources; /* declared; NULL: none */
-    struct str resources_json;         /* the same as it was said; at == NULL: likewise */
-    const struct json *gpus;           /* of that: the list, with the models; NULL: none */
+    struct str endpoint;               /* push; at == NULL: none */
+    int32_t reserved_slots;            /* of its slots, kept for interactive jobs */
     int32_t max_concurrent_jobs;
-    int32_t reserved_slots; /* of its slots, kept for interactive jobs */
-    int64_t priority;       /* of the server: lower is asked first where a route does not say */
-    int64_t version;        /* of the record they came with; that of the node goes on */
+    int64_t priority; /* of the server: lower is asked first where a route does not say */
+    struct pool_facts pool;
+    struct arena arena;
+    struct str json;   /* the whole registration, normalised: what the store keeps */
+    struct str labels; /* JSON object text */
+    struct str tags;   /* JSON object text: what UpdateTerminalInfo sets */
+    struct str agent_version;
+    struct str name, role;
+    struct str resources_json; /* `resources` as it was said; at == NULL: none */
+    const struct json *gpus;   /* of that: the list, with the models; NULL: none */
+    int64_t version;           /* of the record they came with; that of the node goes on */
     _Atomic int refs;
 };
 
