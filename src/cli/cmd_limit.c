@@ -109,9 +109,8 @@ static int cmd_limit_hold(struct cli *cli)
 
 static int cmd_limit_release(struct cli *cli)
 {
-    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/limits/", "/hold")};
-
-    return answer_done(cli, &request, "%s may start again", cli->args[0]);
+    return answer_post(cli, answer_path(cli, "/v1/limits/", "/release"), NULL, "%s may start again",
+                       cli->args[0]);
 }
 
 /* "3/3" in red when nothing more may start. */

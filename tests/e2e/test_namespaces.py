@@ -502,7 +502,7 @@ OPERATES = {
     **{f"POST /v1/nodes/{{id}}/{what}": shared_change(f"/v1/nodes/n2/{what}") for what in ("cordon", "drain", "undrain")},
     "PUT /v1/limits/{key}": lambda cells: cells.fine("it", cells.call("PUT", "/v1/limits/tenant:x", {"concurrency": 1})),
     "POST /v1/limits/{key}/hold": shared_change("/v1/limits/tenant:x/hold", {"for_ms": 1000}),
-    "DELETE /v1/limits/{key}/hold": lambda cells: cells.fine("it", cells.call("DELETE", "/v1/limits/tenant:x/hold")),
+    "POST /v1/limits/{key}/release": shared_change("/v1/limits/tenant:x/release"),
     "DELETE /v1/limits/{key}": lambda cells: cells.cell("it", cells.call("DELETE", "/v1/limits/nobody:x").status == 404, ""),
     "DELETE /v1/nodes/{id}": lambda cells: cells.cell("it", cells.call("DELETE", "/v1/nodes/nobody").status == 404, ""),
     # The process as a whole, with its log: for who runs it.

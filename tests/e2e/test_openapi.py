@@ -119,7 +119,7 @@ class Calls:
         for path in ("/v1/limits?limit=1", "/v1/limits?prefix=account:", "/v1/limits"):
             self.call("GET", path, route="/v1/limits")
         self.call("GET", "/v1/limits/account:api-1", route=one)
-        self.call("DELETE", "/v1/limits/account:api-1/hold", route=one + "/hold")
+        self.call("POST", "/v1/limits/account:api-1/release", {}, one + "/release")
         self.call("DELETE", "/v1/limits/tenant:*", route=one)
 
     def deployments(self):

@@ -70,8 +70,4 @@ export async function post(path, body = {}) {
   return get(path, shape.placed, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 }
 
-export async function remove(path) {
-  return get(path, shape.placed, { method: "DELETE" });
-}
-
 export const seg = encodeURIComponent;

@@ -1,5 +1,5 @@
 /* Limits by key: how much of each is in use, and who waits for it. */
-import { post, remove, seg } from "../lib/api.js";
+import { post, seg } from "../lib/api.js";
 import { count, duration, NONE } from "../lib/format.js";
 import { useTopics } from "../lib/frame.js";
 import { html } from "../lib/html.js";
@@ -25,7 +25,7 @@ function askHold(limit, again) {
     danger: !held,
     text: held ? "What waits for it starts at once." : "Nothing with this key starts meanwhile. What runs goes on.",
     async act() {
-      if (held) await remove(`/v1/limits/${seg(limit.key)}/hold`);
+      if (held) await post(`/v1/limits/${seg(limit.key)}/release`);
       else await post(`/v1/limits/${seg(limit.key)}/hold`, { for_ms: HOLD_MS, reason: "from the page" });
       again();
       tell(held ? `${limit.key} may start again.` : `${limit.key} is held.`);
