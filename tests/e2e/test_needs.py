@@ -76,7 +76,7 @@ class Taking(Needs):
         refused = self.problem(self.task(server, needs={"vram_mb": 10000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(refused["reasons"], {"RESOURCES": 1})
         dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "needs": {"vram_mb": 10000}}))
-        self.assertEqual(dry["now"]["nodes"][0]["detail"], "GPU 3: 8.8 of 15.6 GB free, needs 9.8.")
+        self.assertEqual(dry["now"]["nodes"][0]["detail"], "GPU 3: 8.8 of 15.6 GB free, needs 9.8 GB.")
         node.report("fail", {"job_id": whole, "attempt_id": 1}, reason="NODE_OVERLOADED")
         self.ok(self.task(server, needs={"vram_mb": 20000}))
 
