@@ -318,7 +318,7 @@ static void test_what_fits(void **state)
         {"{\"cpu\":5.5}", 0, "cpu: 5 of 8 free, needs 5.5"},
         {"{\"licences\":1}", 0, "it has no licences"},
         {"{\"vram_mb\":9000}", 1, NULL},
-        {"{\"vram_mb\":9100}", 1, "GPU 0: 8.8 of 22.5 GB free, needs 8.9"},
+        {"{\"vram_mb\":9100}", 1, "GPU 0: 8.8 of 22.5 GB free, needs 8.9 GB"},
         {"{\"vram_mb\":9100}", 2, NULL},
         {"{\"gpus\":1}", 2, NULL},
         {"{\"gpus\":1}", 1, "gpus: 0 of 1 free, needs 1"},
