@@ -832,10 +832,20 @@ void peers_stop(struct peers *peers)
         store_listen(peers->keeper->server->store, NULL);
 }
 
+void peers_end_sends(struct peers *peers)
+{
+    struct handing *handing;
+    size_t first = 0;
+
+    while (peers && (handing = idmap_next(&peers->sends, &first))) {
+        handing_over(peers, handing->seq, false, "INSTANCE_STOPS");
+        first = 0; /* the map has changed */
+    }
+}
+
 void peers_free(struct peers *peers)
 {
     struct parcel *parcel;
-    struct handing *handing;
     struct asking *asking;
 
     if (!peers)
@@ -846,8 +856,7 @@ void peers_free(struct peers *peers)
         buf_free(&parcel->seqs);
         free(parcel);
     }
-    for (size_t i = 0; (handing = idmap_next(&peers->sends, &i));)
-        free(handing); /* its send is freed with its request */
+    assert(peers->sends.count == 0);
     for (size_t i = 0; (asking = idmap_next(&peers->asks, &i));)
         free(asking);
     idmap_free(&peers->sends);

@@ -13,6 +13,8 @@ struct peers *peers_new(struct worker *keeper); /* NULL: the store is not shared
 void peers_free(struct peers *peers);
 void peers_start(struct peers *peers); /* starts receiving; before the loops run */
 void peers_stop(struct peers *peers);  /* stops receiving; while the keeper still runs */
+/* The threads have ended: jobs that were handed to other instances come back to their senders. */
+void peers_end_sends(struct peers *peers);
 /* The keeper's turn and tick. */
 void peers_turn(struct peers *peers);
 void peers_tick(struct peers *peers);

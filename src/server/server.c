@@ -398,6 +398,7 @@ static void run_what_is_left(struct server *server)
         if (server->sched.keeper)
             keeper_turn(server->sched.keeper);
         token_file_end(server);
+        peers_end_sends(server->peers);
         for (int i = 0; i <= server->loop_count; i++) {
             struct worker *worker = &server->workers[i];
 

@@ -45,6 +45,23 @@ class Instances(Case):
         eventually("no slot is taken", lambda: server.slots(node_id) == (0, 0))
 
 
+class Stops(Instances):
+    def test_a_job_is_on_its_way_to_a_node_of_another(self):
+        """It came out of the queue, so no request of anybody owns it: what it takes is given back all the same."""
+        a, b, _ = self.all
+        node = WsNode(b, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
+        eventually("registered", lambda: self.views(["n1"]))
+        self.ok(a.post("/v1/nodes/n1/cordon"))
+        job = self.ok(self.task(a, queue_ms=600000), 202)["job_id"]
+        freeze(b.process)
+        self.ok(a.post("/v1/nodes/n1/undrain"))
+        eventually("it is on its way", lambda: a.job(job)["state"] == "DISPATCHED")
+        self.assertEqual(a.stop(), 0)
+        a.check_log()
+        b.process.send_signal(signal.SIGCONT)
+        node.close()
+
+
 class Nodes(Instances):
     def test_what_happens_to_a_node_is_seen_everywhere(self):
         a, b, c = self.all

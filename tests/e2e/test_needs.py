@@ -264,7 +264,7 @@ class Limits(Needs):
         self.ok(server.post("/v1/limits/account:1/hold", {"for_ms": 3600000}))
         self.ok(node.done(second))
         self.assertEqual(node.poll(wait="2s"), [])
-        self.ok(server.call("DELETE", "/v1/limits/account:1/hold"))
+        self.ok(server.post("/v1/limits/account:1/release"))
         self.assertEqual(self.take(node)["job_id"], jobs[2])
 
     def test_tenants_take_turns_by_weight(self):
