@@ -91,12 +91,13 @@ class Resume(Case):
         server = self.start(loops=2)
         node = Node(server, "n1", max_concurrent_jobs=500)
         whole = self.follow(server)
+        before_all = whole.last_id
 
         def one(i):
             if i < 2:
                 self.work(server, node, 40)
                 return None
-            seen, last_id = [], whole.last_id
+            seen, last_id = [], before_all
             for _ in range(10):
                 events = Events(server, last_id=last_id)
                 begun = len(seen)
