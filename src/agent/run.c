@@ -260,7 +260,7 @@ void run_set_ended(struct run_private *priv, const struct run_exit *exit)
     run_trash_work(run->runs, run->key);
     assert(run->runs->alive > 0);
     run->runs->alive--;
-    if (!priv->untold)
+    if (!priv->unpublished)
         run->handler->ended(run);
 }
 
@@ -1117,9 +1117,9 @@ static void adopt(struct runs *runs, const char *name, void (*found)(struct run 
     close(dir_fd);
     priv->run.adopted = true;
     priv->run.state = RUN_RUNNING;
-    priv->untold = true;
+    priv->unpublished = true;
     run_link_seek(priv);
-    priv->untold = false;
+    priv->unpublished = false;
     found(&priv->run); /* which may forget it, or sets its handler */
 }
 

@@ -83,7 +83,7 @@ struct run_private {
     uv_poll_t poll;       /* open while fd is */
     bool greeted;         /* its shim has said hello */
     bool lost;            /* its end is being made: see run_lost() */
-    bool untold;          /* being adopted: nobody knows it yet */
+    bool unpublished;     /* being adopted: nobody knows it yet */
     bool gone;            /* forgotten: memory goes when its handles are closed */
     int pins;             /* handles and works that still point here */
     int shim_pid;         /* 0: not known */

@@ -69,7 +69,7 @@ static void read_some(struct dispatch *dispatch, const struct json *list, bool r
         int64_t attempt = 0;
 
         json_int(json_get(entry, "attempt_id"), &attempt);
-        /* Reserved there, but nobody heard so: it was never asked. */
+        /* Reserved there, but the answer was lost: the node never got the job. */
         if (json_str_is(json_get(entry, "reason"), err_name(ERR_UNKNOWN)))
             continue;
         if (refused != refusals || !node.len)
@@ -389,7 +389,7 @@ struct dispatch_look candidates_look(const struct policy_candidate *candidate,
         .level = (int8_t)atomic_load_explicit(&node->level, memory_order_relaxed)};
 }
 
-/* Counted for the answer, and written down for whoever asks why. */
+/* Counted for the answer, and kept for explain. */
 static void leave_out(struct dispatch *dispatch, const struct policy_candidate *candidate,
                       enum dispatch_why why)
 {
@@ -528,7 +528,7 @@ static void make_room(struct dispatch *dispatch, uint32_t count)
 }
 
 /* What waits must not wait while a slot is free. What is refused when nobody has room is not
- * refused on this loop's word alone: then those who seem full are asked. */
+ * refused by this loop's figures alone: then those who seem full are asked. */
 static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                            bool again_ok, const struct policy_rules *rules)
 {

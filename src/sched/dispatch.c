@@ -39,7 +39,7 @@ static const enum dispatch_why why_of_reason[LEASE_REASON_COUNT] = {
     [LEASE_RESOURCES] = WHY_RESOURCES,
     [LEASE_BREAKER] = WHY_BREAKER};
 
-enum { TELL_SHUT_MS = 60000 };
+enum { LOG_SHUT_MS = 60000 };
 
 static void reserve_next(struct dispatch *dispatch);
 static void reserved(struct store_op *op);
@@ -287,20 +287,20 @@ static bool ask_the_last(struct dispatch *dispatch)
     return dispatch->count > 0;
 }
 
-/* A pool nobody of which gets work is told, once a minute: people may not know. */
-static void tell_shut(struct dispatch *dispatch)
+/* Logs once a minute that breakers keep a whole pool shut. */
+static void log_shut(struct dispatch *dispatch)
 {
     struct sched *sched = dispatch->loop->sched;
     const struct snap_pool *pool = candidates_pool(dispatch);
     struct str id = dispatch->spec.f2f && pool ? pool->id : dispatch->spec.type;
-    _Atomic int64_t *told_ms = &sched->shut_told_ms[str_hash(id) % SCHED_SHUT];
+    _Atomic int64_t *logged_ms = &sched->shut_logged_ms[str_hash(id) % SCHED_SHUT];
     int64_t now_ms = *dispatch->loop->wall_ms;
-    int64_t last_ms = atomic_load_explicit(told_ms, memory_order_relaxed);
+    int64_t last_ms = atomic_load_explicit(logged_ms, memory_order_relaxed);
 
     int64_t apart_ms = now_ms > last_ms ? now_ms - last_ms : last_ms - now_ms;
-    if (last_ms && apart_ms < TELL_SHUT_MS) /* another loop's clock may be a little ahead */
+    if (last_ms && apart_ms < LOG_SHUT_MS) /* another loop's clock may be a little ahead */
         return;
-    if (atomic_compare_exchange_strong(told_ms, &last_ms, now_ms))
+    if (atomic_compare_exchange_strong(logged_ms, &last_ms, now_ms))
         log_event(LOG_WARN, "breaker.pool_shut", KS("pool_id", id), KS("type", dispatch->spec.type),
                   KI("nodes", dispatch->whys[WHY_BREAKER]));
 }
@@ -366,7 +366,7 @@ static void exhausted(struct dispatch *dispatch)
         return;
     }
     if (candidates_all_shut(dispatch))
-        tell_shut(dispatch);
+        log_shut(dispatch);
     give_up(dispatch, dispatch_refuse(dispatch, dispatch->outcome.err));
 }
 

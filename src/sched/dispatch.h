@@ -79,7 +79,7 @@ struct dispatch {
     bool quiet;                 /* of its tries that fail this one need not be kept for explain */
     struct str history;         /* of a job that goes on: where it was before */
     void (*done)(struct dispatch *dispatch);
-    void *user; /* of whoever is told */
+    void *user; /* the caller's own */
 
     /* the answer */
     enum err err;

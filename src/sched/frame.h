@@ -1,5 +1,5 @@
-/* Several words to another instance in one text: each with its length before it, four bytes, little
- * end first. */
+/* Several messages to another instance in one text: each with its length before it, four bytes,
+ * little end first. */
 #ifndef SCHED_FRAME_H
 #define SCHED_FRAME_H
 

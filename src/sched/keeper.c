@@ -114,7 +114,7 @@ enum {
     SWEEP_EVERY_MS = 200,
     SCAN_EVERY_MS = 1000,
     COMPARE_EVERY_MS = 1000,
-    COMPARE_DEAF_MS = 250, /* while nobody tells what changed */
+    COMPARE_DEAF_MS = 250, /* while no notices of changes arrive */
     RING_FORGET_MS = 60000,
     SAMPLE_EVERY_MS = 5000,
     RECOVERING_MS = 60000,
@@ -182,7 +182,7 @@ static void answer(struct msg *msg)
     change->done(change);
 }
 
-/* All loops read the new version: whoever waited for it is answered on its own loop. */
+/* All loops read the new version: changes that waited for it are answered on their own loops. */
 static void all_confirmed(struct keeper *keeper)
 {
     struct change *change = keeper->aboard;
@@ -484,31 +484,31 @@ void keeper_limits_changed(struct keeper *keeper)
     keeper_keys_freed(keeper, none, 0);
 }
 
-static void hear_of_keys(struct keeper *keeper, struct str text)
+static void keys_noticed(struct keeper *keeper, struct str text)
 {
     while (text.len)
         queue_key_freed(keeper->queue, str_hash(str_cut(&text, ' ')));
 }
 
-void keeper_heard(struct keeper *keeper, const struct store_notice *word)
+void keeper_notice(struct keeper *keeper, const struct store_notice *notice)
 {
-    if (word->kind == STORE_NOTICE_LANE) {
-        queue_hear(keeper->queue, word->text);
+    if (notice->kind == STORE_NOTICE_LANE) {
+        queue_notice(keeper->queue, notice->text);
         return;
     }
-    if (word->kind == STORE_NOTICE_KEY) {
-        hear_of_keys(keeper, word->text);
+    if (notice->kind == STORE_NOTICE_KEY) {
+        keys_noticed(keeper, notice->text);
         return;
     }
-    if (word->kind == STORE_NOTICE_LIMITS) {
+    if (notice->kind == STORE_NOTICE_LIMITS) {
         queue_limits_changed(keeper->queue);
         return;
     }
-    if (word->kind == STORE_NOTICE_GAP) {
+    if (notice->kind == STORE_NOTICE_GAP) {
         queue_look(keeper->queue);
         queue_limits_changed(keeper->queue);
     }
-    node_sync_heard(keeper->view, word);
+    node_sync_notice(keeper->view, notice);
 }
 
 static void own_change_done(struct change *change)
@@ -594,14 +594,14 @@ static int64_t last_beat(struct node *node, int64_t now_ms)
     return beat_ms;
 }
 
-/* Compared is what should be with what is: whatever was lost on the way is told again. */
+/* Compares what should be with what is: sends again what was lost on the way. */
 static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
 {
     int64_t beat_ms = last_beat(node, now_ms);
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
 
-    /* Another instance has its connection, and is there: it hears more of it than we do. */
+    /* Another instance has its connection, and is there: it knows more of it than we do. */
     if (atomic_load_explicit(&node->holder, memory_order_relaxed)) {
         node->watch.last_heartbeat_ms = beat_ms;
         return;
@@ -747,7 +747,7 @@ static void watch_room(struct keeper *keeper, const struct store_status *status)
         log_event(LOG_INFO, "store.room", KC("detail", "new work is taken again"));
 }
 
-/* A store that takes no writes, and one that does again, is told once. */
+/* Logs once when the store takes no writes, and once when it does again. */
 static void watch_store(struct keeper *keeper)
 {
     struct store_status status;
@@ -776,8 +776,8 @@ void keeper_start(struct keeper *keeper)
 }
 
 /* A pause of ours (the process was stopped, the virtual machine moved) is nobody's silence, and
- * what lay waiting meanwhile is heard before anybody is judged. Awake time goes on by a little with
- * every tick, so that a keeper that is always late still finds who is lost. */
+ * messages that waited meanwhile are read before any node is judged. Awake time goes on by a little
+ * with every tick, so that a keeper that is always late still finds who is lost. */
 static void pass_time(struct keeper *keeper)
 {
     struct sched *sched = keeper->sched;

@@ -40,7 +40,7 @@ void keeper_continue(struct keeper *keeper, const struct store_record *record);
 /* It does not wait any more. What the keeper would find out by itself; but it must not be put again
  * should the store lose it, and counts. */
 void keeper_forget(struct keeper *keeper, uint64_t job);
-void keeper_heard(struct keeper *keeper, const struct store_notice *word); /* its own thread */
+void keeper_notice(struct keeper *keeper, const struct store_notice *notice); /* its own thread */
 /* Its client was refused although the store may have the job: it must end, as soon as the store
  * takes the word for it, with the reason OUTCOME_UNKNOWN that the client was given. */
 void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec);

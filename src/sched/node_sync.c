@@ -33,18 +33,18 @@ struct node_sync {
     struct map news; /* ids of nodes that are to be loaded -> themselves; our memory */
     struct str *ids; /* of the call under way */
     size_t id_count;
-    int64_t seq;       /* of the last change heard, or known to be contained */
+    int64_t seq;       /* of the last change noticed, or known to be contained */
     int64_t oldest_us; /* see node_sync_take_oldest_us */
-    int64_t news_us;   /* when the oldest change of `news` that was heard of was made; 0: none */
+    int64_t news_us;   /* when the oldest change of `news` that was noticed was made; 0: none */
     int64_t call_us;   /* the same of `ids` */
     int64_t sent_us;   /* the call under way */
     int64_t looked_us; /* the last look at all (load or compare) that was answered was sent */
-    /* What a look found that nobody had told. Its word may still come, and says when it was; else
+    /* What a look found without a notice. That may still come, and says when it was; else
      * all that is known is that the look before did not see it. */
     bool found;
     int64_t unheard;   /* changes of which that is so */
     int64_t before_us; /* when that look before was sent */
-    int64_t late_us;   /* the oldest change whose word came at last; 0: none did */
+    int64_t late_us;   /* the oldest change whose notice came at last; 0: none did */
     char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
     unsigned moves;                                                /* likewise */
 };
@@ -56,8 +56,8 @@ struct node_sync_live {
     bool busy;
     struct peer *peers;
     size_t peer_count;
-    int64_t told_ms;        /* clock_mono_ms */
-    struct chain under_way; /* of telling.in_live */
+    int64_t shared_ms;      /* clock_mono_ms */
+    struct chain under_way; /* of seen_batch.in_live */
 };
 
 struct peer {
@@ -65,28 +65,28 @@ struct peer {
     int64_t silent_ms;
 };
 
-static void told(struct store_op *op);
+static void batch_sent(struct store_op *op);
 static void next_call(struct node_sync *view);
 
 /* --- signs of life --- */
 
 enum {
-    TELL_EVERY_MS = 500,
-    TELL_MAX = 256,      /* nodes of one call */
+    SEEN_EVERY_MS = 500,
+    SEEN_MAX = 256,      /* nodes of one call */
     PEER_GONE_MS = 4000, /* it calls every second */
     PEER_NEW_MS = 2000,  /* one that took a connection so lately may be missing in our list */
     /* Times of another instance come with the store's clock, known to some hundred ms: a small step
      * forward is no new sign of life. */
     BEAT_STEP_MS = 1000,
-    BEAT_LATE_MS = TELL_EVERY_MS + BEAT_STEP_MS,
+    BEAT_LATE_MS = SEEN_EVERY_MS + BEAT_STEP_MS,
 };
 
 /* One SEEN call. */
-struct telling {
+struct seen_batch {
     struct store_op op;
     struct chain in_live;
     struct buf text;
-    struct store_seen items[TELL_MAX];
+    struct store_seen items[SEEN_MAX];
     size_t count;
 };
 
@@ -105,7 +105,7 @@ void node_sync_live_free(struct node_sync_live *live)
         return;
     /* What the store answered into an inbox that nobody reads any more. */
     while (live->under_way.next != &live->under_way)
-        told(&container_of(live->under_way.next, struct telling, in_live)->op);
+        batch_sent(&container_of(live->under_way.next, struct seen_batch, in_live)->op);
     arena_free(&live->arena);
     free(live->peers);
     free(live);
@@ -159,48 +159,48 @@ static bool node_sync_live_has_peer(const struct node_sync_live *live, uint32_t 
     return live->peer_count == 0; /* not listed yet */
 }
 
-/* --- telling --- */
+/* --- sending heartbeats to other instances --- */
 
-static void told(struct store_op *op)
+static void batch_sent(struct store_op *op)
 {
-    struct telling *telling = container_of(op, struct telling, op);
+    struct seen_batch *batch = container_of(op, struct seen_batch, op);
 
-    chain_del(&telling->in_live);
-    buf_free(&telling->text);
-    free(telling);
+    chain_del(&batch->in_live);
+    buf_free(&batch->text);
+    free(batch);
 }
 
-static void tell(struct node_sync_live *live, struct telling *telling, size_t begun)
+static void send_batch(struct node_sync_live *live, struct seen_batch *batch, size_t begun)
 {
-    assert(telling->count > 0 && telling->count <= TELL_MAX);
-    frame_end(&telling->text, begun);
-    telling->op =
-        (struct store_op){.verb = STORE_SEEN, .reply_to = live_loop(live)->inbox, .done = told};
-    telling->op.u.seen.items = telling->items;
-    telling->op.u.seen.count = telling->count;
-    telling->op.u.seen.text = buf_view(&telling->text);
-    chain_add_last(&live->under_way, &telling->in_live);
-    sched_send(live_loop(live), &telling->op);
+    assert(batch->count > 0 && batch->count <= SEEN_MAX);
+    frame_end(&batch->text, begun);
+    batch->op = (struct store_op){
+        .verb = STORE_SEEN, .reply_to = live_loop(live)->inbox, .done = batch_sent};
+    batch->op.u.seen.items = batch->items;
+    batch->op.u.seen.count = batch->count;
+    batch->op.u.seen.text = buf_view(&batch->text);
+    chain_add_last(&live->under_way, &batch->in_live);
+    sched_send(live_loop(live), &batch->op);
 }
 
 /* A line of its own, which a release before this takes for a sign of life without figures. */
-static void add_loaded(struct telling *telling, struct node *node)
+static void add_loaded(struct seen_batch *batch, struct node *node)
 {
     struct shared_text *board = atomic_load(&node->loaded_names);
     struct buf names = {0};
 
     if (board && shared_text_read(board, &names)) /* empty: it had some before */
-        buf_fmt(&telling->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
+        buf_fmt(&batch->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
                 STR_ARG(names.len ? buf_view(&names) : STR("[]")));
     buf_free(&names);
 }
 
 /* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. Behind
- * it, if it ever told so, "\nNODE loaded NAMES", a JSON list without blanks. */
-static void add_node(struct telling *telling, struct node *node)
+ * it, if it ever reported any, "\nNODE loaded NAMES", a JSON list without blanks. */
+static void add_node(struct seen_batch *batch, struct node *node)
 {
     struct shared_text *board = atomic_load(&node->usage);
-    struct store_seen *seen = &telling->items[telling->count++];
+    struct store_seen *seen = &batch->items[batch->count++];
     struct buf usage = {0};
 
     *seen = (struct store_seen){.node = node->id,
@@ -208,59 +208,58 @@ static void add_node(struct telling *telling, struct node *node)
                                 .cpu_pm = atomic_load(&node->cpu_pm),
                                 .gpu_pm = atomic_load(&node->gpu_pm),
                                 .mem_pm = atomic_load(&node->mem_pm)};
-    buf_fmt(&telling->text, "\n" STR_FMT " %d %d %d %d ", STR_ARG(node->id), seen->level,
+    buf_fmt(&batch->text, "\n" STR_FMT " %d %d %d %d ", STR_ARG(node->id), seen->level,
             seen->cpu_pm, seen->gpu_pm, seen->mem_pm);
     if (board && shared_text_read(board, &usage))
         for (size_t i = 0; i < usage.len; i++)
-            buf_char(&telling->text,
-                     usage.at[i] == '\n' || usage.at[i] == '\r' ? ' ' : usage.at[i]);
+            buf_char(&batch->text, usage.at[i] == '\n' || usage.at[i] == '\r' ? ' ' : usage.at[i]);
     buf_free(&usage);
-    add_loaded(telling, node);
+    add_loaded(batch, node);
 }
 
 void node_sync_live_tick(struct node_sync_live *live)
 {
     const struct snapshot *snapshot = live_loop(live)->snapshot;
     int64_t now_ms = *live_loop(live)->mono_ms;
-    struct telling *telling = NULL;
+    struct seen_batch *batch = NULL;
     const struct snap_node *member;
     size_t begun = 0;
 
-    if (!own_name(live) || !snapshot || now_ms - live->told_ms < TELL_EVERY_MS)
+    if (!own_name(live) || !snapshot || now_ms - live->shared_ms < SEEN_EVERY_MS)
         return;
-    live->told_ms = now_ms;
+    live->shared_ms = now_ms;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         struct node *node = member->node;
         int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
 
-        if (beat_ms <= node->told_ms)
+        if (beat_ms <= node->shared_ms)
             continue;
-        node->told_ms = beat_ms;
-        if (!telling) {
-            telling = mem_new(struct telling);
-            begun = frame_begin(&telling->text);
-            buf_str(&telling->text, STR("seen"));
+        node->shared_ms = beat_ms;
+        if (!batch) {
+            batch = mem_new(struct seen_batch);
+            begun = frame_begin(&batch->text);
+            buf_str(&batch->text, STR("seen"));
         }
-        add_node(telling, node);
-        if (telling->count == TELL_MAX) {
-            tell(live, telling, begun);
-            telling = NULL;
+        add_node(batch, node);
+        if (batch->count == SEEN_MAX) {
+            send_batch(live, batch, begun);
+            batch = NULL;
         }
     }
-    if (telling)
-        tell(live, telling, begun);
+    if (batch)
+        send_batch(live, batch, begun);
 }
 
 /* --- hearing --- */
 
-/* It was heard of at `at_ms`, by somebody. */
+/* Some instance got a heartbeat of it at `at_ms`. */
 static void take_beat(struct node *node, int64_t at_ms)
 {
     int64_t last_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
 
     while (at_ms > last_ms + BEAT_STEP_MS)
         if (atomic_compare_exchange_weak(&node->heartbeat_ms, &last_ms, at_ms)) {
-            node->told_ms = at_ms;
+            node->shared_ms = at_ms;
             return;
         }
 }
@@ -335,45 +334,46 @@ static void take_left(struct node *node, int64_t at_ms)
         atomic_compare_exchange_strong(&node->left_ms, &none, at_ms);
 }
 
-static void take_link(struct node_sync_live *live, struct node *node, const struct store_live *said)
+static void take_link(struct node_sync_live *live, struct node *node,
+                      const struct store_live *stored)
 {
     int64_t now_ms = sched_awake_ms(live_loop(live));
-    bool held = said->kind == STORE_LINK_SOCKET || said->kind == STORE_LINK_POLL;
-    bool ours = said->holder == own_name(live);
-    bool there = said->linked_ms < PEER_NEW_MS || node_sync_live_has_peer(live, said->holder);
-    uint32_t holder = held && !ours && there ? said->holder : 0;
+    bool held = stored->kind == STORE_LINK_SOCKET || stored->kind == STORE_LINK_POLL;
+    bool ours = stored->holder == own_name(live);
+    bool there = stored->linked_ms < PEER_NEW_MS || node_sync_live_has_peer(live, stored->holder);
+    uint32_t holder = held && !ours && there ? stored->holder : 0;
     uint32_t before = atomic_exchange(&node->holder, holder);
     bool socket = atomic_load(&node->link) != 0;
 
     if (holder)
         atomic_store(&node->left_ms, 0);
-    else if (said->kind == STORE_LINK_SOCKET && !ours)
+    else if (stored->kind == STORE_LINK_SOCKET && !ours)
         take_left(node, now_ms); /* its instance is gone, and so is its connection */
-    else if (said->kind == STORE_LINK_LEFT)
-        take_left(node, now_ms - said->linked_ms);
+    else if (stored->kind == STORE_LINK_LEFT)
+        take_left(node, now_ms - stored->linked_ms);
     /* What we have and what the store says we have must be the same. */
     if ((holder && holder != before) || (holder && socket) ||
-        socket != (ours && said->kind == STORE_LINK_SOCKET))
-        live->sched->hooks->linked(live_loop(live), node, said, holder != 0);
+        socket != (ours && stored->kind == STORE_LINK_SOCKET))
+        live->sched->hooks->linked(live_loop(live), node, stored, holder != 0);
 }
 
 void node_sync_live_take(struct node_sync_live *live, struct node *node,
-                         const struct store_live *said, uint64_t order)
+                         const struct store_live *stored, uint64_t order)
 {
     if (!own_name(live))
         return;
-    assert(said->kind <= STORE_LINK_LEFT && said->linked_ms >= 0);
-    if (said->silent_ms >= 0 && !atomic_load(&node->link)) {
-        struct store_seen seen = {.level = said->level,
-                                  .cpu_pm = said->cpu_pm,
-                                  .gpu_pm = said->gpu_pm,
-                                  .mem_pm = said->mem_pm};
+    assert(stored->kind <= STORE_LINK_LEFT && stored->linked_ms >= 0);
+    if (stored->silent_ms >= 0 && !atomic_load(&node->link)) {
+        struct store_seen seen = {.level = stored->level,
+                                  .cpu_pm = stored->cpu_pm,
+                                  .gpu_pm = stored->gpu_pm,
+                                  .mem_pm = stored->mem_pm};
 
         take_load(node, &seen);
-        take_beat(node, sched_awake_ms(live_loop(live)) - said->silent_ms);
+        take_beat(node, sched_awake_ms(live_loop(live)) - stored->silent_ms);
     }
     if (order >= atomic_load(&node->link_order))
-        take_link(live, node, said);
+        take_link(live, node, stored);
 }
 
 /* --- records and counters --- */
@@ -497,7 +497,7 @@ static void take_finding(struct node_sync *view, struct node *node, const struct
         return;
     }
     atomic_store(&node->heartbeat_ms, now_ms);
-    node->told_ms = now_ms;
+    node->shared_ms = now_ms;
     node_watch_init(&node->watch, now_ms);
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
 }
@@ -512,7 +512,7 @@ static void load_new(struct node_sync *view, const struct store_node *record)
     struct node *node = node_table_put(view->members, record->id, facts);
     take_figures(view, node, record, true);
     atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
-    node->told_ms = now_ms;
+    node->shared_ms = now_ms;
     node_watch_init(&node->watch, now_ms);
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
     take_finding(view, node, record);
@@ -542,7 +542,7 @@ static void load_known(struct node_sync *view, struct node *node, const struct f
         atomic_store(&node->marks[i], 0); /* what it said here before is not what is stored */
 }
 
-static void tell_changed(struct node_sync *view, struct str id, const char *what)
+static void notify_changed(struct node_sync *view, struct str id, const char *what)
 {
     view->sched->hooks->node_changed(loop_of(view), id, what);
 }
@@ -560,7 +560,7 @@ static void load_record(struct node_sync *view, const struct store_node *record)
     else
         load_new(view, record);
     if (news && view->loaded)
-        tell_changed(view, record->id, "changed");
+        notify_changed(view, record->id, "changed");
     node = map_get(&view->members->nodes, record->id);
     if (node)
         node_sync_live_take(view->live, node, &record->live, view->op.order);
@@ -574,7 +574,7 @@ static void drop(struct node_sync *view, struct str id)
         return;
     assert(view->op.verb == STORE_NODES);
     node->change_order = view->op.order;
-    tell_changed(view, node->id, "left"); /* while it still is in our snapshot */
+    notify_changed(view, node->id, "left"); /* while it still is in our snapshot */
     node_table_del(view->members, node->id);
 }
 
@@ -611,13 +611,14 @@ static void loaded_some(struct node_sync *view)
     map_free(&found);
 }
 
-/* After a look: `heard_count` nodes were to be loaded before it. */
-static void note_found(struct node_sync *view, size_t heard_count)
+/* After a look: `noticed_count` nodes were to be loaded before it. */
+static void note_found(struct node_sync *view, size_t noticed_count)
 {
     int64_t version = view->op.u.nodes.version;
-    bool found = version > 0 && view->news.count > heard_count; /* 0: not shared, all is our own */
+    bool found =
+        version > 0 && view->news.count > noticed_count; /* 0: not shared, all is our own */
 
-    assert(view->news.count >= heard_count);
+    assert(view->news.count >= noticed_count);
     view->unheard = version > view->seq ? version - view->seq : 0;
     view->late_us = 0;
     if (found && !view->found)
@@ -634,7 +635,7 @@ static void compared(struct node_sync *view)
 {
     struct store_op *op = &view->op;
     struct map found = {0};
-    size_t heard_count = view->news.count;
+    size_t noticed_count = view->news.count;
     struct node_entry *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
@@ -656,7 +657,7 @@ static void compared(struct node_sync *view)
         if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
             want(view, member->node->id);
     map_free(&found);
-    note_found(view, heard_count);
+    note_found(view, noticed_count);
 }
 
 /* An edition with what was loaded is to come. */
@@ -773,13 +774,13 @@ void node_sync_compare(struct node_sync *view)
     next_call(view);
 }
 
-void node_sync_heard(struct node_sync *view, const struct store_notice *word)
+void node_sync_notice(struct node_sync *view, const struct store_notice *notice)
 {
-    struct str rest = word->text;
-    int64_t then_us = clock_mono_us() - word->age_ms * 1000;
+    struct str rest = notice->text;
+    int64_t then_us = clock_mono_us() - notice->age_ms * 1000;
 
-    if (word->kind == STORE_NOTICE_NODES) {
-        if (view->unheard > 0 && word->seq <= view->seq) {
+    if (notice->kind == STORE_NOTICE_NODES) {
+        if (view->unheard > 0 && notice->seq <= view->seq) {
             view->unheard--;
             view->late_us = earlier(view->late_us, then_us);
         }
@@ -788,10 +789,10 @@ void node_sync_heard(struct node_sync *view, const struct store_notice *word)
             want(view, str_cut(&rest, ' '));
     }
     /* Something was missed: the versions tell what. */
-    if (word->kind == STORE_NOTICE_GAP || word->seq > view->seq + 1)
+    if (notice->kind == STORE_NOTICE_GAP || notice->seq > view->seq + 1)
         view->compare = true;
-    if (word->kind == STORE_NOTICE_NODES && word->seq > view->seq)
-        set_seq(view, word->seq);
+    if (notice->kind == STORE_NOTICE_NODES && notice->seq > view->seq)
+        set_seq(view, notice->seq);
     next_call(view);
 }
 

@@ -1,5 +1,5 @@
 /* How this instance's table of nodes follows the store: everything at the start, then only what
- * differs. In a store that is shared, changes made elsewhere are heard at once; what was not heard
+ * differs. In a store that is shared, changes made elsewhere are noticed at once; what was missed
  * is found by the look at all counters and versions once a second. Keeper's thread. */
 #ifndef SCHED_NODE_SYNC_H
 #define SCHED_NODE_SYNC_H
@@ -15,8 +15,8 @@ void node_sync_compare(
     struct node_sync *view); /* counters and versions of all; then loads what differs */
 void node_sync_tick(struct node_sync *view); /* tells signs of life, at most twice a second */
 /* NODES or GAP: something changed elsewhere, or may have. */
-void node_sync_heard(struct node_sync *view, const struct store_notice *word);
-/* Signs of life another instance heard: what it wrote with node_sync_tick. */
+void node_sync_notice(struct node_sync *view, const struct store_notice *notice);
+/* Heartbeats another instance got: what it wrote with node_sync_tick. */
 void node_sync_seen(struct node_sync *view, struct str text);
 /* clock_mono_us of the oldest change made elsewhere that no edition holds yet; 0: none. Forgets it.
  */

@@ -27,11 +27,11 @@
 #include "store/chain.h"
 
 enum {
-    WINDOW = STORE_LANE_TOLD, /* jobs of a lane that are known, and how far a kick looks past its
-                                 first */
-    WINDOW_BYTES = 256 << 10, /* of their records, but one is known in any case */
-    READ_MOST = 16 * WINDOW,  /* jobs of a lane, where the first of them cannot be read */
-    READS_MAX = 16,           /* windows being read at once */
+    WINDOW = STORE_LANE_ANNOUNCED, /* jobs of a lane that are known, and how far a kick looks past
+                                 its first */
+    WINDOW_BYTES = 256 << 10,      /* of their records, but one is known in any case */
+    READ_MOST = 16 * WINDOW,       /* jobs of a lane, where the first of them cannot be read */
+    READS_MAX = 16,                /* windows being read at once */
     LANES_PAGE = 1024,
     LOOK_EVERY_MS = 1000, /* at all lanes */
     HAND_BATCH = 256,     /* in one tick */
@@ -96,7 +96,7 @@ struct lane {
     struct share_place place;   /* by its best job, */
     int priority;               /* which has this one, */
     uint64_t first;             /* and is this, */
-    struct share_order *stands; /* in this one: queue->heads, group->blocked, limit->lanes; NULL:
+    struct share_order *within; /* this one: queue->heads, group->blocked, limit->lanes; NULL:
                                    nothing to do */
     struct key_wait *limit;     /* the key that keeps it from starting; NULL: none does */
     uint64_t woken_by;          /* a key may have room, and nobody else was told; 0: none */
@@ -268,7 +268,7 @@ static int64_t waits_since(const struct store_record *record, int attempt)
 
 /* Another release wrote it. It stays where it is, for whoever can read it, until its time to wait
  * is over. */
-static void tell_unreadable(struct queue *queue, const struct store_record *record)
+static void log_unreadable(struct queue *queue, const struct store_record *record)
 {
     char id[JOB_ID_TEXT + 1];
 
@@ -289,7 +289,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     assert(head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
     if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
-        tell_unreadable(queue, record);
+        log_unreadable(queue, record);
         arena_free(&waiting->arena);
         free(waiting);
         return NULL;
@@ -364,7 +364,7 @@ static bool has_more(const struct lane *lane)
     return lane->count > (int64_t)lane->jobs;
 }
 
-static void stand_by(struct heap *heap, struct heap_node *head, const struct heap_node *best)
+static void heap_place(struct heap *heap, struct heap_node *head, const struct heap_node *best)
 {
     heap_del(heap, head);
     if (!best)
@@ -380,17 +380,17 @@ static void group_changed(struct queue *queue, struct group *group)
     const struct share_place *first = share_order_first(&group->blocked);
     struct heap_node key = first ? share_place_key(first) : (struct heap_node){0};
 
-    stand_by(&group->kind->groups, &group->head, first ? &key : NULL);
-    stand_by(&queue->kinds, &group->kind->head, heap_top(&group->kind->groups));
+    heap_place(&group->kind->groups, &group->head, first ? &key : NULL);
+    heap_place(&queue->kinds, &group->kind->head, heap_top(&group->kind->groups));
 }
 
-static void lane_stand(struct lane *lane, struct share_order *order)
+static void lane_place(struct lane *lane, struct share_order *order)
 {
-    struct share_order *before = lane->stands;
+    struct share_order *before = lane->within;
     const struct heap_node *top = heap_top(&lane->order);
 
     share_order_del(&lane->place);
-    lane->stands = order;
+    lane->within = order;
     if (top) {
         lane->priority = (int)-top->key;
         lane->first = top->tie;
@@ -473,7 +473,7 @@ static void lane_unlimit(struct lane *lane)
 
     if (!wait)
         return;
-    lane_stand(lane, NULL);
+    lane_place(lane, NULL);
     lane->limit = NULL;
     assert(wait->count > 0);
     if (--wait->count > 0)
@@ -488,7 +488,7 @@ static void lane_free(struct lane *lane)
 {
     struct queue *queue = lane->queue;
 
-    assert(!lane->stands && !lane->jobs);
+    assert(!lane->within && !lane->jobs);
     lane_unblock(lane);
     lane_unlimit(lane);
     set_count(lane, 0);
@@ -548,7 +548,7 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
     const struct demand *demand = lane->spec.demand;
     bool keyed = demand && demand->key_count;
 
-    lane_stand(lane, NULL); /* what follows decides where it stands */
+    lane_place(lane, NULL); /* what follows decides where it stands */
     lane->group = group_of(queue, &lane->spec);
     lane->share = shares_enter(&queue->shares, keyed ? demand->keys[0] : STR_NONE);
     queue->keyed += keyed;
@@ -575,13 +575,13 @@ static void lane_changed(struct lane *lane)
     if (needs_read && !lane->reading && !lane->limit)
         lane->queue->kick_wanted = true;
     if ((!top && !needs_read) || (top && lane->busy >= lane->pace))
-        lane_stand(lane, NULL);
+        lane_place(lane, NULL);
     else if (lane->limit)
-        lane_stand(lane, &lane->limit->lanes);
+        lane_place(lane, &lane->limit->lanes);
     else if (needs_read || !lane->blocked)
-        lane_stand(lane, &lane->queue->heads);
+        lane_place(lane, &lane->queue->heads);
     else
-        lane_stand(lane, lane->group ? &lane->group->blocked : NULL);
+        lane_place(lane, lane->group ? &lane->group->blocked : NULL);
     if (!lane->reading && !lane->jobs && lane->count <= 0 && !lane->stale && !lane->unreadable)
         lane_free(lane);
 }
@@ -831,7 +831,7 @@ static void read_window(struct lane *lane)
 /* --- which lanes there are --- */
 
 /* One that somebody else put there. */
-static void hear_of(struct lane *lane, int priority, uint64_t job)
+static void notice_lane(struct lane *lane, int priority, uint64_t job)
 {
     struct queue *queue = lane->queue;
     struct heap_node order = {.key = -(int64_t)priority, .tie = job};
@@ -861,7 +861,7 @@ static void take_lane(struct queue *queue, const struct store_lane *item)
 
     lane->round = queue->round;
     if (item->first != lane->unreadable_first)
-        hear_of(lane, item->priority, item->first);
+        notice_lane(lane, item->priority, item->first);
     set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
     /* Some that are not known are among the first, or some that are known have left it. */
     if (!lane->reading &&
@@ -958,7 +958,7 @@ static bool cut_hex(struct str *rest, uint64_t *ret_value)
     return *end == 0;
 }
 
-void queue_hear(struct queue *queue, struct str text)
+void queue_notice(struct queue *queue, struct str text)
 {
     uint64_t number, priority, job;
     struct lane *lane;
@@ -969,7 +969,7 @@ void queue_hear(struct queue *queue, struct str text)
     lane = lane_of(queue, number);
     lane->round = queue->round;
     set_count(lane, lane->count + 1);
-    hear_of(lane, (int)priority, job);
+    notice_lane(lane, (int)priority, job);
     lane_changed(lane);
 }
 
@@ -1431,7 +1431,7 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
 }
 
 /* Somebody else had it since, and it is there again in another attempt. */
-static bool stands_again(const struct waiting *waiting, const struct dispatch *dispatch)
+static bool waits_again(const struct waiting *waiting, const struct dispatch *dispatch)
 {
     return waiting->lane && !dispatch->err && dispatch->head.lane == waiting->lane->number;
 }
@@ -1502,7 +1502,7 @@ static void tried(struct dispatch *dispatch)
     waiting->busy = false;
     if (waiting->lane) {
         waiting->lane->busy--;
-        waiting->lane->stale |= stands_again(waiting, dispatch);
+        waiting->lane->stale |= waits_again(waiting, dispatch);
         note_turn(waiting, dispatch, is_placed);
     }
     waiting->unsettled = dispatch->unsettled;

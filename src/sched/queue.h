@@ -26,8 +26,8 @@ void queue_limits_changed(struct queue *queue);          /* any key may have roo
 void queue_turn(struct queue *queue);
 void queue_tick(struct queue *queue, int64_t now_ms); /* sched_awake_ms */
 /* "LANE PRIORITY JOB", a STORE_NOTICE_LANE: it came there, among the first. */
-void queue_hear(struct queue *queue, struct str text);
-void queue_look(struct queue *queue); /* perhaps such a word was missed: look at all lanes soon */
+void queue_notice(struct queue *queue, struct str text);
+void queue_look(struct queue *queue); /* perhaps such a notice was missed: look at all lanes soon */
 /* The store may have lost what was put there last: it is put again, see replay.h. */
 void queue_put_again(struct queue *queue);
 /* It does not wait any more. number: of the lane where it did; 0: unknown. */

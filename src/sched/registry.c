@@ -65,7 +65,7 @@ static char *resources_text(const struct resources *resources)
     return buf.at; /* buf_free() would free it */
 }
 
-/* With its facts the store is told all of what it has: it may have lost it, or never known. */
+/* Sent with its facts every time: the store may have lost it. */
 static char *resources_of(const struct snap_node *known, const struct facts *facts,
                           const struct node_report *report)
 {

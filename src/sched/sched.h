@@ -92,16 +92,16 @@ struct sched {
     const struct sched_hooks *hooks;
     struct keeper *keeper;
     struct warm_index *warm; /* which nodes have what loaded */
-    /* Jobs that wait in the store, whoever put them, as far as the keeper knows (it looks every
+    /* Jobs that wait in the store, of all instances, as far as the keeper knows (it looks every
      * second, and hears of most sooner), and those it has in hand. */
     _Atomic int64_t queue_depth;
     /* When it was last told that breakers keep a whole pool shut; pools that share a place are told
      * of together. */
-    _Atomic int64_t shut_told_ms[SCHED_SHUT];
+    _Atomic int64_t shut_logged_ms[SCHED_SHUT];
     _Atomic bool ready; /* the nodes are loaded */
     _Atomic int64_t
         recovering_until_ms;   /* monotonic: the store was emptied or moved a moment ago */
-    _Atomic int64_t fresh_us;  /* monotonic: the keeper last heard the truth from the store */
+    _Atomic int64_t fresh_us;  /* monotonic: when the keeper last read the store */
     _Atomic int64_t paused_ms; /* how long this process was not running, as the keeper noticed */
 };
 
@@ -119,7 +119,7 @@ struct send_op {
     uint64_t job;
     int attempt;
     int64_t deadline_ms; /* of its reservation, store time */
-    bool handed;         /* by another instance: it is not passed on again */
+    bool forwarded;      /* by another instance: it is not passed on again */
     bool ok;             /* answer */
     const char *reason;  /* answer when not ok: a literal for logs and records */
 };
@@ -175,9 +175,9 @@ int64_t sched_not_after(const struct sched_loop *loop);
 void sched_ring_add(struct node *node, int64_t run_ms, bool failed);
 int sched_score(const struct node *node, int64_t latency_target_ms);
 
-/* A node's counters as the store last told them, in one word: reserved (20 bits), running (20 bits)
- * and the low bits of the answer's order (24). Answers of the store reach several loops, and may be
- * taken over in another order than the store gave them: an older one must not win. */
+/* A node's counters as the store last answered, in one integer: reserved (20 bits), running (20
+ * bits) and the low bits of the answer's order (24). Answers of the store reach several loops, and
+ * may be taken over in another order than the store gave them: an older one must not win. */
 
 enum { COUNTS_BITS = 20, COUNTS_ORDER_BITS = 24 };
 

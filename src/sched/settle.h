@@ -1,5 +1,5 @@
 /* How attempts and jobs end: ACK, DONE, FAIL, refusal, cancel. Becomes true in the store first;
- * then everybody who cares is told, and a job that goes on is handed to the keeper. */
+ * then listeners are notified, and a job that goes on is handed to the keeper. */
 #ifndef SCHED_SETTLE_H
 #define SCHED_SETTLE_H
 

@@ -27,7 +27,7 @@ struct shares {
     uint64_t rules_read; /* so often */
 };
 
-/* Lanes that stand somewhere, in order. */
+/* Lanes in order. */
 struct share_order {
     struct heap lines;   /* the lanes of one key and one priority, by its turn */
     struct idmap by_key; /* the same */
@@ -37,11 +37,11 @@ struct share_order {
 /* A lane's place in one of them. */
 struct share_place {
     struct heap_node node;
-    struct share_line *line; /* NULL: it stands nowhere */
+    struct share_line *line; /* NULL: in no order */
 };
 
 void shares_init(struct shares *shares);
-void shares_done(struct shares *shares); /* when nobody stands anywhere */
+void shares_done(struct shares *shares); /* when no lane is in any order */
 /* The share of a first key, at == NULL: of none; each enter is left once. */
 struct share *shares_enter(struct shares *shares, struct str key);
 void shares_leave(struct shares *shares, struct share *share);
@@ -57,7 +57,7 @@ struct share_turn shares_take_turn(struct shares *shares, struct share *share, i
 void shares_use_turn(struct shares *shares, int priority, struct share_turn turn);
 void shares_give_back(struct share *share, int priority, struct share_turn turn);
 
-void share_order_done(struct share_order *order); /* nobody stands there */
+void share_order_done(struct share_order *order); /* when it is empty */
 /* Where a lane stands whose best job is this one; share NULL: that of no key. */
 void share_order_put(struct shares *shares, struct share_order *order, struct share_place *place,
                      struct share *share, int priority, uint64_t job);

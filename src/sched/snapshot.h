@@ -24,7 +24,7 @@ enum {
 };
 
 /* What is known of a node's resources, in the order of its facts'. Each figure is true by itself;
- * the shape tells of how many names and GPUs they are, 0: nothing was told yet. */
+ * the shape tells of how many names and GPUs they are, 0: nothing is known yet. */
 struct node_resources {
     _Atomic int32_t pending; /* reserves of this instance under way that ask for some */
     _Atomic uint32_t left_shape;
@@ -37,7 +37,7 @@ struct node_resources {
 /* The live figures of one node. Any thread reads and writes; nobody waits. */
 struct node {
     /* What every dispatch looks at of each node it chose by chance: one line of the cache. */
-    _Atomic uint64_t counts; /* reserved and running as the store last told, see sched.h */
+    _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
     /* Moments of sched_awake_ms(). */
     _Atomic int64_t heartbeat_ms; /* last sign of life */
     _Atomic int64_t left_ms;      /* its connection closed then; 0 = it is there */
@@ -51,7 +51,7 @@ struct node {
     uint64_t hash;
     uint32_t number;                            /* 0.. in order of first registration */
     _Atomic int32_t own;                        /* what it last said of itself */
-    _Atomic(struct shared_text *) admin_reason; /* an operator's words; NULL: never any */
+    _Atomic(struct shared_text *) admin_reason; /* the operator's text; NULL: never any */
     _Atomic int64_t version, registered_ms;     /* of its record in the store, as last known */
     _Atomic uint32_t epoch;
     _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
@@ -82,7 +82,7 @@ struct node {
     bool offered;              /* and: it is in the queue's list of nodes that may have room, */
     struct node *next_offered; /* before this one */
     uint64_t change_order;     /* and: of the last change of it that became true in the store */
-    int64_t told_ms;    /* and: heartbeat_ms as last told to, or heard from, other instances */
+    int64_t shared_ms;  /* and: heartbeat_ms as last sent to, or received from, other instances */
     uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */

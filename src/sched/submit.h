@@ -10,7 +10,7 @@ struct submit {
     struct dispatch *dispatch;
     void (*done)(struct submit *submit);
     void *user;
-    struct quota quota; /* of whoever submits it */
+    struct quota quota; /* of its submitter */
     bool queued;        /* answer: it waits */
     enum err err;       /* answer */
     struct problem why; /* answer */

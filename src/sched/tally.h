@@ -32,7 +32,7 @@ int64_t tally_percentile(const struct tally_times *times, int percent);
 enum tally_count {
     /* jobs, by how they ended */
     TALLY_DONE,
-    TALLY_FAILED, /* whoever's fault it was */
+    TALLY_FAILED, /* by any side's fault */
     TALLY_CANCELLED,
     /* attempts that ended, whatever became of their job */
     TALLY_ATTEMPTS,

@@ -1,4 +1,4 @@
-/* Which nodes have a name loaded, and which names a node has: told by heartbeats, read by every
+/* Which nodes have a name loaded, and which names a node has: from heartbeats, read by every
  * dispatch whose job prefers something. Advisory as all live figures are: any thread reads and
  * writes, nobody waits, nothing is stored, and no snapshot is made for it. */
 #ifndef SCHED_WARM_INDEX_H

@@ -54,7 +54,7 @@ void deploy_tick(struct worker *worker)
     if (news == worker->told_news)
         return;
     worker->told_news = news;
-    hub_tell_all(worker->hub, STR("{\"msg\":\"deployments_changed\"}"));
+    hub_broadcast(worker->hub, STR("{\"msg\":\"deployments_changed\"}"));
 }
 
 void deploy_watch(struct server *server)

@@ -43,7 +43,7 @@ static void show_read(struct show *show);
 
 enum {
     LOOK_EVERY_MS = 1000,
-    RESULT_TOLD_MAX = 4096, /* a larger one is read by who wants it */
+    WAKE_RESULT_MAX = 4096, /* a larger one is read by who wants it */
 };
 
 struct waiters {
@@ -53,7 +53,7 @@ struct waiters {
     _Atomic int64_t count; /* of both */
 };
 
-struct word {
+struct wake {
     struct msg msg;
     struct waiters *waiters;
     uint64_t job;
@@ -91,7 +91,7 @@ void waiters_free(struct waiters *waiters)
 static void one_more(struct waiters *waiters)
 {
     if (atomic_fetch_add(&waiters->count, 1) == 0)
-        peers_wish(waiters->worker->server);
+        peers_send_interest(waiters->worker->server);
 }
 
 struct waiter *waiters_add(struct waiters *waiters, struct call *call, uint64_t job,
@@ -154,7 +154,7 @@ void waiters_unwatch(struct waiters *waiters, struct watch *watch)
     atomic_fetch_sub(&waiters->count, 1);
 }
 
-static void wake(struct waiters *waiters, uint64_t job, const struct store_record *end)
+static void wake_all(struct waiters *waiters, uint64_t job, const struct store_record *end)
 {
     struct waiter *waiter = idmap_del(&waiters->by_job, job);
     struct watch *watch = idmap_del(&waiters->watches, job);
@@ -177,32 +177,33 @@ static void wake(struct waiters *waiters, uint64_t job, const struct store_recor
     }
 }
 
-static void told(struct msg *msg)
+static void wake_posted(struct msg *msg)
 {
-    struct word *word = container_of(msg, struct word, msg);
+    struct wake *wake = container_of(msg, struct wake, msg);
 
-    assert(word->job);
-    wake(word->waiters, word->job, word->has_end ? &word->end : NULL);
-    free(word);
+    assert(wake->job);
+    wake_all(wake->waiters, wake->job, wake->has_end ? &wake->end : NULL);
+    free(wake);
 }
 
-static struct word *word_new(struct waiters *waiters, uint64_t job, const struct store_record *end)
+static struct wake *wake_new(struct waiters *waiters, uint64_t job, const struct store_record *end)
 {
-    bool whole = end && end->result.len <= RESULT_TOLD_MAX;
-    struct word *word = mem_alloc(sizeof *word + (whole ? end->result.len : 0));
+    bool whole = end && end->result.len <= WAKE_RESULT_MAX;
+    struct wake *wake = mem_alloc(sizeof *wake + (whole ? end->result.len : 0));
 
-    *word = (struct word){.msg = {.run = told}, .waiters = waiters, .job = job, .has_end = whole};
+    *wake = (struct wake){
+        .msg = {.run = wake_posted}, .waiters = waiters, .job = job, .has_end = whole};
     if (!whole)
-        return word;
-    word->end = *end;
+        return wake;
+    wake->end = *end;
     if (end->result.at) {
-        memcpy(word->result, end->result.at, end->result.len);
-        word->end.result.at = word->result;
+        memcpy(wake->result, end->result.at, end->result.len);
+        wake->end.result.at = wake->result;
     }
-    return word;
+    return wake;
 }
 
-void waiters_tell(struct server *server, uint64_t job, const struct store_record *end)
+void waiters_wake(struct server *server, uint64_t job, const struct store_record *end)
 {
     assert(job);
     for (int i = 0; i < server->loop_count; i++) {
@@ -210,7 +211,7 @@ void waiters_tell(struct server *server, uint64_t job, const struct store_record
 
         if (atomic_load(&waiters->count) == 0)
             continue;
-        inbox_post(&server->workers[i].loop.inbox, &word_new(waiters, job, end)->msg);
+        inbox_post(&server->workers[i].loop.inbox, &wake_new(waiters, job, end)->msg);
     }
 }
 
@@ -429,7 +430,7 @@ static void settle_refused(struct call *call, const struct settle *settle)
 
 /* When an attempt that was acknowledged may begin elsewhere: by then its node must have ended it. A
  * node that has a connection is told. 0: it may not. */
-static int64_t told_lease_ms(const struct call *call, const struct settle *settle)
+static int64_t ack_lease_ms(const struct call *call, const struct settle *settle)
 {
     if (call->req || settle->kind != SETTLE_ACK ||
         settle->head.attempt >= settle->head.max_attempts)
@@ -445,7 +446,7 @@ static void settle_answer(struct settle *settle)
         settle_refused(call, settle);
         return;
     }
-    int64_t lease_ms = told_lease_ms(call, settle);
+    int64_t lease_ms = ack_lease_ms(call, settle);
     int64_t grace_ms =
         lease_ms && settle->head.timeout_ms > 0 ? settle->op.u.settle.stop_grace_ms : 0;
     if (call->accepted && !settle->duplicate &&

@@ -33,7 +33,7 @@ struct watch {
 void waiters_watch(struct waiters *waiters, struct watch *watch);
 void waiters_unwatch(struct waiters *waiters, struct watch *watch);
 /* A job ended: any loop. `end`: its head and result, NULL: not known here. */
-void waiters_tell(struct server *server, uint64_t job, const struct store_record *end);
+void waiters_wake(struct server *server, uint64_t job, const struct store_record *end);
 bool waiters_wait(const struct server *server); /* does anybody, on any loop? */
 
 #endif

@@ -189,7 +189,7 @@ static void resources_show(struct jsonw *w, const struct snap_node *member)
     jsonw_end_obj(w);
 }
 
-/* What of it is the configuration's word and not its own. */
+/* Which facts the configuration sets for it, whatever the node reports. */
 static void fixed_write(struct jsonw *w, const struct node *node, const struct sched *sched)
 {
     const struct json *facts = node_rules_find(&sched->config.node_rules, node->id);
@@ -407,7 +407,7 @@ static void renew_all(struct renew *renew, struct node *node)
     atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);
 }
 
-/* A store that was emptied waits for the word of every node, also that it runs nothing. */
+/* A store that was emptied waits for every node's report, also that it runs nothing. */
 static bool recovering(struct renew *renew)
 {
     static struct store_run nothing;
@@ -503,7 +503,7 @@ static void write_run(struct jsonw *w, const struct store_run *run)
 }
 
 /* Over a socket each is a frame of its own, before the answer. */
-static void tell_drops(struct call *call, const struct renew *renew)
+static void send_drops(struct call *call, const struct renew *renew)
 {
     for (size_t i = 0; i < renew->count; i++) {
         struct buf *buf = call_buf(call);
@@ -515,7 +515,7 @@ static void tell_drops(struct call *call, const struct renew *renew)
         jsonw_kstr(&w, "msg", STR("drop"));
         write_run(&w, &renew->runs[i]);
         jsonw_end_obj(&w);
-        call->tell(call, buf_view(buf));
+        call->push(call, buf_view(buf));
     }
 }
 
@@ -548,13 +548,13 @@ static void renewed(struct renew *renew)
     struct call *call = container_of(renew, struct node_call, renew)->call;
     bool good = !renew->op.err;
 
-    if (good && call->tell)
-        tell_drops(call, renew);
+    if (good && call->push)
+        send_drops(call, renew);
     struct buf *buf = call_buf(call);
     struct jsonw w = jsonw_to(buf);
     jsonw_obj(&w);
     jsonw_kbool(&w, "ok", true);
-    if (good && call->tell) {
+    if (good && call->push) {
         jsonw_kint(&w, "running_lease_ms", renew->op.u.renew.terms.task_ms);
         jsonw_kint(&w, "f2f_lease_ms", renew->op.u.renew.terms.f2f_ms);
     } else if (good) {

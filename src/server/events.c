@@ -215,10 +215,10 @@ void events_free(struct events *events)
 
 bool events_wanted(const struct server *server)
 {
-    return events_heard_here(server) || peers_want(server, PEERS_EVENTS);
+    return events_has_readers(server) || peers_want(server, PEERS_EVENTS);
 }
 
-bool events_heard_here(const struct server *server)
+bool events_has_readers(const struct server *server)
 {
     return atomic_load_explicit(&kept(server)->armed, memory_order_relaxed);
 }
@@ -386,7 +386,7 @@ static void number(struct msg *msg)
 
     if (event->ours && peers_want(server, PEERS_EVENTS))
         peers_event(server, event->job, str_of(event->namespace), text);
-    if (events_heard_here(server)) {
+    if (events_has_readers(server)) {
         publish_lost(server);
         publish(server, event->name, event->job, event->namespace, text);
     }
@@ -448,7 +448,7 @@ void events_node(struct server *server, const char *what, struct str node_id)
 
 void events_host(struct server *server, struct str data)
 {
-    if (!events_heard_here(server))
+    if (!events_has_readers(server))
         return;
     publish_lost(server);
     publish(server, HOST_EVENT, 0, "", data);
@@ -499,7 +499,7 @@ static void join_keeper(struct msg *msg)
 
     join->upto = events->seq;
     if (!atomic_exchange(&events->armed, true))
-        peers_wish(join->server);
+        peers_send_interest(join->server);
     events->listened_ms = clock_mono_ms();
     if (join->stream->host)
         join_host(join);

@@ -27,8 +27,8 @@ void events_drain(struct events *events);       /* the server is stopping: ends 
 void events_recheck(struct events *events);
 
 /* Any loop. `name` is a literal: "job", "node". */
-bool events_wanted(const struct server *server);     /* by anybody */
-bool events_heard_here(const struct server *server); /* by a stream of this instance */
+bool events_wanted(const struct server *server);      /* by anybody */
+bool events_has_readers(const struct server *server); /* by a stream of this instance */
 void events_elsewhere(struct server *server, uint64_t job, struct str namespace,
                       struct str text); /* a job's event at another instance */
 void events_job(struct server *server, const char *what, const struct store_head *head);

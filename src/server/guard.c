@@ -67,7 +67,7 @@ void refusals_note(struct worker *worker, uint64_t caller, int64_t max,
     }
 }
 
-void refusals_tell(struct worker *worker)
+void refusals_flush(struct worker *worker)
 {
     struct refusals *refusals = worker->refusals;
 
@@ -85,7 +85,7 @@ void refusals_tell(struct worker *worker)
 void refusals_tick(struct worker *worker)
 {
     if (worker->loop.mono_ms - worker->refusals->since_ms >= REFUSALS_WINDOW_MS)
-        refusals_tell(worker);
+        refusals_flush(worker);
 }
 
 /* --- before and after a handler --- */
@@ -118,7 +118,7 @@ enum err guard_identify(struct call *call, struct problem *why)
     if (call->route->scope == SCOPE_UNSET)
         return problem_set(why, ERR_FORBIDDEN, "", "Nobody may call this route.");
     if (bearer.at)
-        proxy_tell_clear(call);
+        proxy_warn_clear(call);
     if (!worker->auth->tokens.count) {
         http_known(
             call->req); /* only this machine can call, and there is nothing to authenticate with */

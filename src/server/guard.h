@@ -53,7 +53,7 @@ struct refusals *refusals_new(void);
  * most `max` calls of each caller get an entry in a window. */
 void refusals_note(struct worker *worker, uint64_t caller, int64_t max,
                    const struct audit_entry *entry);
-void refusals_tick(struct worker *worker); /* writes the counts when the window has ended */
-void refusals_tell(struct worker *worker); /* writes the counts now: the loop has ended */
+void refusals_tick(struct worker *worker);  /* writes the counts when the window has ended */
+void refusals_flush(struct worker *worker); /* writes the counts now: the loop has ended */
 
 #endif

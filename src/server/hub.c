@@ -25,7 +25,7 @@ enum { HUB_CLOSE_TOKEN = 4003 }; /* the token that let it in is not good any mor
 /* A job that waits for its node to poll; its text follows. */
 struct boxed {
     int64_t until_ms;    /* sched_awake_ms: then its reservation ends, */
-    int64_t deadline_ms; /* and in store time, for whoever takes the box over */
+    int64_t deadline_ms; /* and in store time, for the instance that takes the box over */
     size_t len;
 };
 
@@ -40,7 +40,7 @@ struct box {
 
 static void hub_send_over(struct send_op *send, bool ok, const char *reason);
 static void deliver_msg(struct msg *msg);
-static void hub_tell_job(struct server *server, const struct node *node, struct str message);
+static void hub_post_job(struct server *server, const struct node *node, struct str message);
 static void links_tick(struct hub *hub);
 
 /* --- boxes and polls --- */
@@ -301,7 +301,7 @@ static void box_moves(struct msg *msg)
                 peers_write_job(&frames, 0, store_name(server->store), move->node->id,
                                 boxed->deadline_ms, job);
             else
-                hub_tell_job(server, move->node, job);
+                hub_post_job(server, move->node, job);
         }
     }
     if (frames.len)
@@ -384,7 +384,7 @@ static void hub_boxes_free(struct hub *hub)
 
 /* --- sending --- */
 
-/* A link: kind, loop and incarnation in one word, so that reading it needs no lock. */
+/* A link: kind, loop and incarnation in one integer, so that reading it needs no lock. */
 #define LINK_SOCKET     (1ull << 63)
 #define LINK_LOOP_SHIFT 54
 
@@ -487,7 +487,7 @@ static bool deliver_here(struct hub *hub, struct send_op *send)
     uint64_t link = atomic_load(&send->node->link);
 
     /* It would not look into a box. */
-    if (!link && (send->via || (send->handed && atomic_load(&send->node->left_ms))))
+    if (!link && (send->via || (send->forwarded && atomic_load(&send->node->left_ms))))
         hub_send_over(send, false, "NOT_CONNECTED");
     else if (!link)
         hub_box_add(hub, send);
@@ -581,7 +581,7 @@ bool hub_send(struct sched_loop *from, struct send_op *send)
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *worker = &server->workers[from->index];
     uint64_t link = atomic_load(&send->node->link);
-    uint32_t holder = link || send->handed ? 0 : atomic_load(&send->node->holder);
+    uint32_t holder = link || send->forwarded ? 0 : atomic_load(&send->node->holder);
     struct worker *to = link ? &server->workers[hub_link_loop(link)] : hub_home(server, send->node);
 
     if (holder) {
@@ -599,22 +599,26 @@ bool hub_send(struct sched_loop *from, struct send_op *send)
     return false;
 }
 
-enum tell_kind { TELL_FRAME, TELL_REPLACED, TELL_DEREGISTERED }; /* the last two close it */
+enum link_msg_kind {
+    LINK_MSG_FRAME,
+    LINK_MSG_REPLACED,
+    LINK_MSG_DEREGISTERED
+}; /* the last two close it */
 
 /* For a socket, on its way to the loop that has it. */
-struct tell {
+struct link_msg {
     struct msg msg;
     struct server *server;
     uint64_t link;
-    enum tell_kind kind;
+    enum link_msg_kind kind;
     size_t len; /* of a frame */
     char text[];
 };
 
 /* 4001 keeps an agent away for a while; one whose node an emptied store forgot shall come again. */
-static void close_socket(struct server *server, struct socket *socket, enum tell_kind kind)
+static void close_socket(struct server *server, struct socket *socket, enum link_msg_kind kind)
 {
-    bool replaced = kind == TELL_REPLACED;
+    bool replaced = kind == LINK_MSG_REPLACED;
     bool emptied = clock_mono_ms() < atomic_load(&server->sched.recovering_until_ms);
 
     hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
@@ -624,35 +628,36 @@ static void close_socket(struct server *server, struct socket *socket, enum tell
         ws_close(socket->ws, 4001, replaced ? "replaced" : "deregistered");
 }
 
-static void tell_msg(struct msg *msg)
+static void link_msg_posted(struct msg *msg)
 {
-    struct tell *tell = container_of(msg, struct tell, msg);
-    struct hub *hub = tell->server->workers[hub_link_loop(tell->link)].hub;
-    struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(tell->link));
+    struct link_msg *link_msg = container_of(msg, struct link_msg, msg);
+    struct hub *hub = link_msg->server->workers[hub_link_loop(link_msg->link)].hub;
+    struct socket *socket = idmap_get(&hub->sockets, hub_link_incarnation(link_msg->link));
 
-    if (socket && tell->kind == TELL_FRAME)
-        hub_socket_send(socket, (struct str){.at = tell->text, .len = tell->len});
+    if (socket && link_msg->kind == LINK_MSG_FRAME)
+        hub_socket_send(socket, (struct str){.at = link_msg->text, .len = link_msg->len});
     else if (socket)
-        close_socket(tell->server, socket, tell->kind);
-    free(tell);
+        close_socket(link_msg->server, socket, link_msg->kind);
+    free(link_msg);
 }
 
-static void tell_link(struct server *server, uint64_t link, enum tell_kind kind, struct str text)
+static void post_to_link(struct server *server, uint64_t link, enum link_msg_kind kind,
+                         struct str text)
 {
-    struct tell *tell = calloc(1, sizeof *tell + text.len);
+    struct link_msg *link_msg = calloc(1, sizeof *link_msg + text.len);
 
-    assert(tell && link);
-    tell->msg.run = tell_msg;
-    tell->server = server;
-    tell->link = link;
-    tell->kind = kind;
-    tell->len = text.len;
+    assert(link_msg && link);
+    link_msg->msg.run = link_msg_posted;
+    link_msg->server = server;
+    link_msg->link = link;
+    link_msg->kind = kind;
+    link_msg->len = text.len;
     if (text.len)
-        memcpy(tell->text, text.at, text.len);
-    inbox_post(&server->workers[hub_link_loop(link)].loop.inbox, &tell->msg);
+        memcpy(link_msg->text, text.at, text.len);
+    inbox_post(&server->workers[hub_link_loop(link)].loop.inbox, &link_msg->msg);
 }
 
-static void hub_tell_job(struct server *server, const struct node *node, struct str message)
+static void hub_post_job(struct server *server, const struct node *node, struct str message)
 {
     uint64_t link = atomic_load(&node->link);
     struct buf frame = {0};
@@ -660,7 +665,7 @@ static void hub_tell_job(struct server *server, const struct node *node, struct 
     if (!link) /* it went again: the reservation runs out */
         return;
     write_job(&frame, message);
-    tell_link(server, link, TELL_FRAME, buf_view(&frame));
+    post_to_link(server, link, LINK_MSG_FRAME, buf_view(&frame));
     buf_free(&frame);
 }
 
@@ -697,13 +702,13 @@ void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, in
     jsonw_kint(&w, "attempt_id", attempt);
     jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_end_obj(&w);
-    tell_link(server, link, TELL_FRAME, buf_view(&buf));
+    post_to_link(server, link, LINK_MSG_FRAME, buf_view(&buf));
     buf_free(&buf);
 }
 
 void hub_close_link(struct server *server, uint64_t link)
 {
-    tell_link(server, link, TELL_REPLACED, STR_NONE);
+    post_to_link(server, link, LINK_MSG_REPLACED, STR_NONE);
 }
 
 void hub_drop(struct server *server, struct node *node)
@@ -711,7 +716,7 @@ void hub_drop(struct server *server, struct node *node)
     uint64_t link = atomic_exchange(&node->link, 0);
 
     if (link)
-        tell_link(server, link, TELL_DEREGISTERED, STR_NONE);
+        post_to_link(server, link, LINK_MSG_DEREGISTERED, STR_NONE);
 }
 
 void hub_drain(struct hub *hub)
@@ -745,9 +750,9 @@ void hub_tick(struct hub *hub)
 
 /* --- whose connection a node is --- */
 
-enum { TELL_AGAIN_MS = 500 };
+enum { PUBLISH_AGAIN_MS = 500 };
 
-static void told(struct store_op *op)
+static void published(struct store_op *op)
 {
     struct linking *linking = container_of(op, struct linking, op);
     bool answered = !op->err || op->err == ERR_STALE || op->err == ERR_CONFLICT;
@@ -758,20 +763,20 @@ static void told(struct store_op *op)
     if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
         atomic_store(&linking->node->link_order, answered ? op->order : 0);
     else
-        linking->worker->hub->untold = true;
+        linking->worker->hub->unpublished = true;
     if (!op->err)
         atomic_store(&linking->node->holder, 0);
     linking->done(linking);
 }
 
-void links_tell(struct worker *worker, struct linking *linking, struct node *node,
-                enum store_link_kind kind, uint64_t incarnation)
+void links_publish(struct worker *worker, struct linking *linking, struct node *node,
+                   enum store_link_kind kind, uint64_t incarnation)
 {
     assert(peers_shared(worker->server) && linking->done);
     linking->worker = worker;
     linking->node = node;
     linking->op = (struct store_op){
-        .verb = STORE_LINK, .reply_to = &worker->loop.inbox, .done = told, .node = node->id};
+        .verb = STORE_LINK, .reply_to = &worker->loop.inbox, .done = published, .node = node->id};
     linking->op.u.link.kind = kind;
     linking->op.u.link.incarnation = incarnation;
     atomic_store(&node->link_order, UINT64_MAX);
@@ -792,18 +797,18 @@ void links_note(struct worker *worker, struct node *node, enum store_link_kind k
         return;
     linking = mem_new(struct linking);
     linking->done = noted;
-    links_tell(worker, linking, node, kind, incarnation);
+    links_publish(worker, linking, node, kind, incarnation);
 }
 
-/* Sockets of this loop whose taking the store did not hear of, or not answer: told again. */
+/* Publishes again the sockets of this loop that the store has not confirmed. */
 static void links_tick(struct hub *hub)
 {
     struct socket *socket;
 
-    if (!hub->untold || hub->worker->loop.mono_ms < hub->next_tell_ms)
+    if (!hub->unpublished || hub->worker->loop.mono_ms < hub->next_publish_ms)
         return;
-    hub->untold = false;
-    hub->next_tell_ms = hub->worker->loop.mono_ms + TELL_AGAIN_MS;
+    hub->unpublished = false;
+    hub->next_publish_ms = hub->worker->loop.mono_ms + PUBLISH_AGAIN_MS;
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
         if (socket->node && atomic_load(&socket->node->link_order) == UINT64_MAX &&
             hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)

@@ -13,10 +13,10 @@ struct hub;
 struct hub *hub_new(struct worker *worker);
 void hub_free(struct hub *hub);
 void hub_tick(struct hub *hub);  /* polls whose wait is over */
-void hub_turn(struct hub *hub);  /* what nodes are told together leaves */
+void hub_turn(struct hub *hub);  /* sends what was batched for nodes */
 void hub_drain(struct hub *hub); /* the server goes: sockets close with 1012, polls are answered */
 /* A hint to every node on this loop. */
-void hub_tell_all(struct hub *hub, struct str text);
+void hub_broadcast(struct hub *hub, struct str text);
 /* The tokens changed: nodes whose token is not good any more are closed, and wait for no job. */
 void hub_recheck(struct hub *hub);
 
@@ -32,7 +32,7 @@ void hub_accept(struct call *call);
 /* Answers a poll with what is in the box, or when something comes, or after wait_ms. */
 void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max);
 
-/* Whose connection a node is, told to a store that is shared. */
+/* Which instance a node is connected to, published in a shared store. */
 
 struct linking {
     struct store_op op;
@@ -42,8 +42,8 @@ struct linking {
 };
 
 /* `done` is set. Only while the store is shared. */
-void links_tell(struct worker *worker, struct linking *linking, struct node *node,
-                enum store_link_kind kind, uint64_t incarnation);
+void links_publish(struct worker *worker, struct linking *linking, struct node *node,
+                   enum store_link_kind kind, uint64_t incarnation);
 /* The same, and nobody waits for it. */
 void links_note(struct worker *worker, struct node *node, enum store_link_kind kind,
                 uint64_t incarnation);
@@ -68,11 +68,11 @@ struct socket {
     struct token *token;       /* whom it may speak for; owned; NULL: there were no tokens */
     struct node *node;         /* NULL until its hello was taken */
     bool greeted;              /* a hello is under way or taken */
-    bool welcomed;             /* and it was told so: a node listens from then on */
+    bool welcomed;             /* and it got its welcome: a node listens from then on */
     int calls;                 /* its `call` messages that are not answered yet */
     struct buf early;          /* frames to send behind the welcome, each behind its length */
     bool takes_jobs;           /* it asked for several jobs in one frame, */
-    bool takes_accepted;       /* and for one word on several messages */
+    bool takes_accepted;       /* and for one receipt for several messages */
     struct receipts *receipts; /* of those; NULL: none yet */
     struct buf jobs;           /* with a comma between, see hub_ws.c */
     int job_count;
@@ -86,8 +86,8 @@ struct hub {
     struct idmap sockets; /* incarnation -> struct socket * */
     struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
     uint64_t last_rpc;
-    bool untold; /* see links_tick */
-    int64_t next_tell_ms;
+    bool unpublished; /* see links_tick */
+    int64_t next_publish_ms;
     struct buf frame;               /* scratch */
     LIST_HEAD(, socket_call) calls; /* under way, see hub_ws.c, */
     LIST_HEAD(, socket_call) spare; /* and to use again */

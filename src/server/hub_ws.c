@@ -39,7 +39,7 @@ struct socket_call {
 };
 
 static void answer(struct call *call, const struct http_reply *reply);
-static void tell(struct call *call, struct str frame);
+static void push(struct call *call, struct str frame);
 
 static struct socket_call *socket_call_new(struct socket *socket)
 {
@@ -60,7 +60,7 @@ static struct socket_call *socket_call_new(struct socket *socket)
     own->call = (struct call){.worker = hub->worker,
                               .arena = &own->arena,
                               .answer = answer,
-                              .tell = tell,
+                              .push = push,
                               .node = socket->node};
     if (socket->node)
         own->call.node_id = socket->node->id;
@@ -137,7 +137,7 @@ static void answer(struct call *call, const struct http_reply *reply)
     socket_call_over(own);
 }
 
-static void tell(struct call *call, struct str frame)
+static void push(struct call *call, struct str frame)
 {
     struct socket *socket = socket_of(container_of(call, struct socket_call, call));
 
@@ -145,7 +145,7 @@ static void tell(struct call *call, struct str frame)
         ws_send(socket->ws, frame);
 }
 
-/* One receipt tells of it, and of others that were accepted in a row. */
+/* One receipt covers it and others that were accepted in a row. */
 static bool accepted(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms)
 {
     struct socket_call *own = container_of(call, struct socket_call, call);
@@ -188,7 +188,7 @@ static void on_call(struct socket_call *own, struct socket *socket)
         call->route->handle(call);
 }
 
-void hub_tell_all(struct hub *hub, struct str text)
+void hub_broadcast(struct hub *hub, struct str text)
 {
     struct socket *socket;
 
@@ -218,7 +218,7 @@ struct receipt {
 /* In the order in which they came, which is that of their ids. */
 struct receipts {
     struct buf list; /* struct receipt */
-    size_t told;     /* bytes of it that are done with */
+    size_t sent;     /* bytes of it that are done with */
     int64_t last_id;
 };
 
@@ -291,7 +291,7 @@ bool hub_batch_expect(struct socket *socket, int64_t id)
 static struct receipt *find(struct receipts *receipts, int64_t id)
 {
     struct receipt *list = (struct receipt *)(void *)receipts->list.at;
-    size_t from = receipts->told / sizeof *list, to = receipts->list.len / sizeof *list;
+    size_t from = receipts->sent / sizeof *list, to = receipts->list.len / sizeof *list;
 
     while (to - from > 1) {
         size_t middle = from + (to - from) / 2;
@@ -341,14 +341,14 @@ static void say_accepted(struct socket *socket, int64_t upto, const struct recei
 }
 
 /* Everything before the first that is open. One receipt covers only ACKs with the same terms. */
-static void tell_accepted(struct socket *socket)
+static void send_accepted(struct socket *socket)
 {
     struct receipts *receipts = socket->receipts;
     const struct receipt *ack = NULL, *last = NULL;
 
-    for (; receipts->told < receipts->list.len; receipts->told += sizeof *last) {
+    for (; receipts->sent < receipts->list.len; receipts->sent += sizeof *last) {
         const struct receipt *next =
-            (const struct receipt *)(const void *)(receipts->list.at + receipts->told);
+            (const struct receipt *)(const void *)(receipts->list.at + receipts->sent);
 
         if (next->state == RECEIPT_OPEN)
             break;
@@ -364,9 +364,9 @@ static void tell_accepted(struct socket *socket)
     }
     if (last)
         say_accepted(socket, last->id, ack);
-    if (receipts->told > receipts->list.len / 2) {
-        buf_drop(&receipts->list, receipts->told);
-        receipts->told = 0;
+    if (receipts->sent > receipts->list.len / 2) {
+        buf_drop(&receipts->list, receipts->sent);
+        receipts->sent = 0;
     }
 }
 
@@ -379,7 +379,7 @@ void hub_turn(struct hub *hub)
         socket->due = false;
         hub_batch_flush_jobs(socket);
         if (socket->receipts)
-            tell_accepted(socket);
+            send_accepted(socket);
     }
 }
 
@@ -486,7 +486,7 @@ static void say_welcome(struct welcome *welcome, struct node *node)
 
 /* Other instances can hand it jobs from now on. Should the store not have taken it, the keeper
  * notices and tells it again. */
-static void link_told(struct linking *linking)
+static void link_published(struct linking *linking)
 {
     say_welcome(container_of(linking, struct welcome, linking), linking->node);
 }
@@ -518,8 +518,8 @@ void hub_welcome(struct call *call, struct node *node,
         say_welcome(welcome, node);
         return;
     }
-    welcome->linking.done = link_told;
-    links_tell(worker, &welcome->linking, node, STORE_LINK_SOCKET, socket->incarnation);
+    welcome->linking.done = link_published;
+    links_publish(worker, &welcome->linking, node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
 /* A hello that is refused ends the connection. 1008 keeps an agent away for a while: saying the
@@ -649,6 +649,6 @@ void hub_accept(struct call *call)
         free(socket);
         return;
     }
-    /* A job begins when its node has it, not when whoever submitted it is told so. */
+    /* A job begins when its node has it, not when its client gets the answer. */
     ws_goes_first(socket->ws);
 }

@@ -111,7 +111,7 @@ enum err listen_all(struct server *server, struct problem *why)
               KI("connections_max", server->limits.net.connections_max), KI("pid", getpid()));
     /* Behind a proxy it depends on how the client called the proxy: see route.h. */
     if (!settings->tls_cert.len && !net_addr_is_loopback(addr) && !settings->proxies.count) {
-        atomic_store(&server->clear_told, true);
+        atomic_store(&server->clear_warned, true);
         log_event(LOG_WARN, "server.in_the_clear", KC("addr", addr),
                   KC("reason",
                      "tokens and payloads cross the network unencrypted: set tls_cert and "

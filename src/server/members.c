@@ -1,6 +1,7 @@
-/* The member list. A node is a member while it is connected, or was heard of within view_drop_ms.
- * It is looked at a few times a second: figures that move with every heartbeat are no part of it.
- * And what is said to and asked of members: their tags (UpdateTerminalInfo) and their usage. */
+/* The member list. A node is a member while it is connected, or sent a heartbeat within
+ * view_drop_ms. It is looked at a few times a second: figures that move with every heartbeat are no
+ * part of it. And what is said to and asked of members: their tags (UpdateTerminalInfo) and their
+ * usage. */
 #include "server/members.h"
 
 #include <assert.h>
@@ -154,7 +155,7 @@ static void write_terminal(struct jsonw *w, const struct terminal *terminal)
     buf_free(&buf);
 }
 
-/* One change gets the next number, is kept for those who sync, and told to those who listen. */
+/* A change gets the next number, is kept for those who sync, and sent to those who listen. */
 static void note(struct members *members, const char *what, const struct terminal *old,
                  const struct terminal *new)
 {
@@ -304,16 +305,16 @@ void members_write_list(struct members *members, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-void members_tell(struct worker *worker)
+void members_announce(struct worker *worker)
 {
     int64_t seq = atomic_load(&worker->server->terminal_seq);
     char text[64];
 
-    if (seq == worker->told_seq)
+    if (seq == worker->announced_seq)
         return;
-    worker->told_seq = seq;
+    worker->announced_seq = seq;
     snprintf(text, sizeof text, "{\"msg\":\"terminals_changed\",\"seq\":%lld}", (long long)seq);
-    hub_tell_all(worker->hub, str_of(text));
+    hub_broadcast(worker->hub, str_of(text));
 }
 
 /* A request on its way to the keeper and back. */
@@ -503,7 +504,7 @@ static void write_usage(struct usage_call *own)
     buf_free(&buf);
 }
 
-static void usage_told(struct rpc *rpc)
+static void usage_answered(struct rpc *rpc)
 {
     struct usage_call *own = container_of(rpc, struct usage_ask, rpc)->own;
 
@@ -530,7 +531,7 @@ static void ask_usage(struct usage_call *own, int64_t timeout_ms)
         ask->own = own;
         ask->rpc.from = call->worker;
         ask->rpc.timeout_ms = timeout_ms;
-        ask->rpc.done = usage_told;
+        ask->rpc.done = usage_answered;
         snprintf(ask->rpc.method, sizeof ask->rpc.method, "NodeUnit/InspectResourceUsage");
         if (known) {
             rpc_send(&ask->rpc, known->node);

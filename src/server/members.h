@@ -17,7 +17,7 @@ void members_free(struct members *members);
 void members_tick(struct members *members);
 /* On the keeper's loop: {"type":"TERMINAL_LIST",...}. */
 void members_write_list(struct members *members, struct jsonw *w);
-/* On each loop's tick: nodes are told that the list has changed. */
-void members_tell(struct worker *worker);
+/* On each loop's tick: tells connected nodes that the list has changed. */
+void members_announce(struct worker *worker);
 
 #endif

@@ -27,18 +27,18 @@
 #define PEERS_ITSELF "*" /* instead of a node: the question is for the instance itself */
 
 /* All messages of one turn for one instance. */
-struct parcel {
+struct batch {
     struct store_op op;
     struct peers *peers;
-    struct parcel *next;
+    struct batch *next;
     struct buf frames;
     struct buf seqs; /* uint64_t each: what fails when it is not delivered */
 };
 
 static uint32_t peers_name(const struct peers *peers);
 static bool peers_name_read(struct str text, uint32_t *ret_name);
-static struct parcel *peers_parcel(struct peers *peers, uint32_t to);
-static void hear(struct store_listener *listener, const struct store_notice *notice);
+static struct batch *peers_batch(struct peers *peers, uint32_t to);
+static void receive(struct store_listener *listener, const struct store_notice *notice);
 
 /* --- jobs and questions --- */
 
@@ -47,15 +47,15 @@ enum {
     HOPS_MAX = 2,
 };
 
-/* A send on its way to another instance. */
-struct handing {
+/* A job that was sent to the instance its node is connected to, until that answers. */
+struct forward {
     struct send_op *send;
     uint64_t seq;
     int64_t until_ms;
 };
 
 /* A question on its way. */
-struct asking {
+struct query {
     struct msg msg;
     struct peers *peers;
     struct rpc *rpc;
@@ -94,45 +94,45 @@ void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str
 }
 
 /* On the keeper. */
-static void send_arrived(struct msg *msg)
+static void send_posted(struct msg *msg)
 {
     struct send_op *send = container_of(msg, struct send_op, msg);
     struct peers *peers = send->to;
     uint32_t holder = (uint32_t)send->via;
-    struct parcel *parcel = peers_parcel(peers, holder);
-    struct handing *handing = mem_new(struct handing);
+    struct batch *batch = peers_batch(peers, holder);
+    struct forward *forward = mem_new(struct forward);
     uint64_t seq = ++peers->last_seq;
 
     assert(holder && holder != peers_name(peers) && send->message.len > 2);
-    *handing = (struct handing){
+    *forward = (struct forward){
         .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + answer_ms(peers)};
-    idmap_put(&peers->sends, seq, handing);
-    buf_add(&parcel->seqs, &seq, sizeof seq);
-    peers_write_job(&parcel->frames, seq, peers_name(peers), send->node->id, send->deadline_ms,
+    idmap_put(&peers->sends, seq, forward);
+    buf_add(&batch->seqs, &seq, sizeof seq);
+    peers_write_job(&batch->frames, seq, peers_name(peers), send->node->id, send->deadline_ms,
                     send->message);
 }
 
 void peers_send(struct server *server, struct send_op *send, uint32_t holder)
 {
-    assert(server->peers && holder && !send->handed);
+    assert(server->peers && holder && !send->forwarded);
     send->to = server->peers;
     send->via = holder;
-    send->msg.run = send_arrived;
+    send->msg.run = send_posted;
     inbox_post(&server_keeper(server)->loop.inbox, &send->msg);
 }
 
-static void handing_over(struct peers *peers, uint64_t seq, bool ok, const char *reason)
+static void forward_done(struct peers *peers, uint64_t seq, bool ok, const char *reason)
 {
-    struct handing *handing = idmap_del(&peers->sends, seq);
+    struct forward *forward = idmap_del(&peers->sends, seq);
 
-    if (!handing)
+    if (!forward)
         return;
-    hub_sent(handing->send, ok, reason);
-    free(handing);
+    hub_sent(forward->send, ok, reason);
+    free(forward);
 }
 
 /* "SEQ REASON" */
-static void peers_hear_sent(struct peers *peers, struct str rest)
+static void receive_sent(struct peers *peers, struct str rest)
 {
     static const char *const reasons[] = {"NOT_CONNECTED", "SLOW_OR_CLOSING", "UNKNOWN_NODE"};
     int64_t seq;
@@ -140,24 +140,24 @@ static void peers_hear_sent(struct peers *peers, struct str rest)
     if (!str_int(str_cut(&rest, ' '), &seq) || seq <= 0)
         return;
     if (str_is(rest, "ok")) {
-        handing_over(peers, (uint64_t)seq, true, NULL);
+        forward_done(peers, (uint64_t)seq, true, NULL);
         return;
     }
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         if (str_is(rest, reasons[i])) {
-            handing_over(peers, (uint64_t)seq, false, reasons[i]);
+            forward_done(peers, (uint64_t)seq, false, reasons[i]);
             return;
         }
-    handing_over(peers, (uint64_t)seq, false, "REFUSED_ELSEWHERE");
+    forward_done(peers, (uint64_t)seq, false, "REFUSED_ELSEWHERE");
 }
 
-struct handed_head {
+struct forwarded_head {
     int64_t deadline_ms;
     int64_t hops; /* how often it was forwarded */
 };
 
-/* A job another instance handed to us. */
-struct handed {
+/* A job another instance forwarded to us. */
+struct forwarded {
     struct send_op send;
     struct peers *peers;
     uint32_t from;
@@ -167,44 +167,45 @@ struct handed {
 
 static void answer_sent(struct peers *peers, uint32_t to, int64_t seq, const char *reason)
 {
-    struct buf *frames = &peers_parcel(peers, to)->frames;
+    struct buf *frames = &peers_batch(peers, to)->frames;
     size_t begun = frame_begin(frames);
 
     buf_fmt(frames, "sent %" PRId64 " %s", seq, reason);
     frame_end(frames, begun);
 }
 
-static void handed_over(struct send_op *send)
+static void forwarded_done(struct send_op *send)
 {
-    struct handed *handed = container_of(send, struct handed, send);
+    struct forwarded *forwarded = container_of(send, struct forwarded, send);
 
     assert(send->ok || send->reason);
-    if (handed->seq)
-        answer_sent(handed->peers, handed->from, handed->seq, send->ok ? "ok" : send->reason);
-    free(handed->message);
-    free(handed);
+    if (forwarded->seq)
+        answer_sent(forwarded->peers, forwarded->from, forwarded->seq,
+                    send->ok ? "ok" : send->reason);
+    free(forwarded->message);
+    free(forwarded);
 }
 
 /* The node has just connected to another instance: forwards the job there, HOPS_MAX times at most.
  * The instance that delivers it answers. */
 static bool pass_on(struct peers *peers, const struct node *node, uint32_t from, int64_t seq,
-                    struct handed_head head, struct str message)
+                    struct forwarded_head head, struct str message)
 {
     uint32_t holder = atomic_load(&node->holder);
 
     if (atomic_load(&node->link) || !holder || head.hops >= HOPS_MAX)
         return false;
-    write_job(&peers_parcel(peers, holder)->frames, (uint64_t)seq, from, node->id, head.deadline_ms,
+    write_job(&peers_batch(peers, holder)->frames, (uint64_t)seq, from, node->id, head.deadline_ms,
               head.hops + 1, message);
     return true;
 }
 
 /* A message without its name: "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
-static void peers_hear_job(struct peers *peers, struct str rest)
+static void receive_job(struct peers *peers, struct str rest)
 {
     struct str fields = str_cut(&rest, '\n');
-    struct handed_head head = {0};
-    struct handed *handed;
+    struct forwarded_head head = {0};
+    struct forwarded *forwarded;
     uint32_t from;
     int64_t seq;
 
@@ -221,24 +222,24 @@ static void peers_hear_job(struct peers *peers, struct str rest)
     }
     if (pass_on(peers, known->node, from, seq, head, rest))
         return;
-    handed = mem_new(struct handed);
-    handed->peers = peers;
-    handed->from = from;
-    handed->seq = seq;
-    handed->message = mem_zeroed(1, rest.len + 1);
-    memcpy(handed->message, rest.at, rest.len);
-    handed->send = (struct send_op){.reply_to = &peers->keeper->loop.inbox,
-                                    .done = handed_over,
-                                    .node = known->node,
-                                    .message = {.at = handed->message, .len = rest.len},
-                                    .deadline_ms = head.deadline_ms,
-                                    .handed = true};
-    if (hub_send(peers->keeper->sched, &handed->send))
-        handed_over(&handed->send);
+    forwarded = mem_new(struct forwarded);
+    forwarded->peers = peers;
+    forwarded->from = from;
+    forwarded->seq = seq;
+    forwarded->message = mem_zeroed(1, rest.len + 1);
+    memcpy(forwarded->message, rest.at, rest.len);
+    forwarded->send = (struct send_op){.reply_to = &peers->keeper->loop.inbox,
+                                       .done = forwarded_done,
+                                       .node = known->node,
+                                       .message = {.at = forwarded->message, .len = rest.len},
+                                       .deadline_ms = head.deadline_ms,
+                                       .forwarded = true};
+    if (hub_send(peers->keeper->sched, &forwarded->send))
+        forwarded_done(&forwarded->send);
 }
 
 /* "NODE JOB ATTEMPT REASON" */
-static void peers_hear_cancel(struct peers *peers, struct str rest)
+static void receive_cancel(struct peers *peers, struct str rest)
 {
     struct str node_id = str_cut(&rest, ' ');
     struct str id = str_cut(&rest, ' ');
@@ -255,65 +256,65 @@ static void peers_hear_cancel(struct peers *peers, struct str rest)
 
 static const enum err answers[] = {ERR_OK, ERR_TIMEOUT, ERR_CONFLICT, ERR_BAD_REQUEST};
 
-static void ask_arrived(struct msg *msg)
+static void query_posted(struct msg *msg)
 {
-    struct asking *asking = container_of(msg, struct asking, msg);
-    struct peers *peers = asking->peers;
-    struct parcel *parcel = peers_parcel(peers, asking->holder);
-    struct rpc *rpc = asking->rpc;
+    struct query *query = container_of(msg, struct query, msg);
+    struct peers *peers = query->peers;
+    struct batch *batch = peers_batch(peers, query->holder);
+    struct rpc *rpc = query->rpc;
     uint64_t seq = ++peers->last_seq;
 
-    asking->seq = seq;
-    asking->until_ms = peers->keeper->loop.mono_ms + answer_ms(peers) +
-                       (rpc->timeout_ms > 0 ? rpc->timeout_ms : RPC_TIMEOUT_MS);
-    idmap_put(&peers->asks, seq, asking);
-    buf_add(&parcel->seqs, &seq, sizeof seq);
-    size_t begun = frame_begin(&parcel->frames);
-    buf_fmt(&parcel->frames, "ask %" PRIu64 " %08" PRIx32 " %s %s\n", seq, peers_name(peers),
-            asking->node_id, rpc->method);
-    buf_str(&parcel->frames, rpc->params);
-    frame_end(&parcel->frames, begun);
+    query->seq = seq;
+    query->until_ms = peers->keeper->loop.mono_ms + answer_ms(peers) +
+                      (rpc->timeout_ms > 0 ? rpc->timeout_ms : RPC_TIMEOUT_MS);
+    idmap_put(&peers->queries, seq, query);
+    buf_add(&batch->seqs, &seq, sizeof seq);
+    size_t begun = frame_begin(&batch->frames);
+    buf_fmt(&batch->frames, "ask %" PRIu64 " %08" PRIx32 " %s %s\n", seq, peers_name(peers),
+            query->node_id, rpc->method);
+    buf_str(&batch->frames, rpc->params);
+    frame_end(&batch->frames, begun);
 }
 
-void peers_ask(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder)
+void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder)
 {
-    struct asking *asking = mem_new(struct asking);
+    struct query *query = mem_new(struct query);
 
     assert(server->peers && holder);
-    asking->msg.run = ask_arrived;
-    asking->peers = server->peers;
-    asking->rpc = rpc;
-    asking->holder = holder;
-    str_copy(node_id, asking->node_id, sizeof asking->node_id);
-    inbox_post(&server_keeper(server)->loop.inbox, &asking->msg);
+    query->msg.run = query_posted;
+    query->peers = server->peers;
+    query->rpc = rpc;
+    query->holder = holder;
+    str_copy(node_id, query->node_id, sizeof query->node_id);
+    inbox_post(&server_keeper(server)->loop.inbox, &query->msg);
 }
 
-static void asking_over(struct peers *peers, uint64_t seq, enum err err, struct str text)
+static void query_done(struct peers *peers, uint64_t seq, enum err err, struct str text)
 {
-    struct asking *asking = idmap_del(&peers->asks, seq);
+    struct query *query = idmap_del(&peers->queries, seq);
 
-    if (!asking)
+    if (!query)
         return;
-    assert(asking->seq == seq && asking->rpc->done);
+    assert(query->seq == seq && query->rpc->done);
     if (text.len)
-        buf_str(&asking->rpc->answer, text);
-    rpc_over(asking->rpc, err);
-    free(asking);
+        buf_str(&query->rpc->answer, text);
+    rpc_over(query->rpc, err);
+    free(query);
 }
 
 /* "SEQ CODE\nTEXT" */
-static void peers_hear_answer(struct peers *peers, struct str rest)
+static void receive_answer(struct peers *peers, struct str rest)
 {
     struct str head = str_cut(&rest, '\n');
     int64_t seq, code;
 
     if (str_int(str_cut(&head, ' '), &seq) && str_int(str_cut(&head, ' '), &code) && seq > 0 &&
         code >= 0 && code < (int64_t)COUNT_OF(answers))
-        asking_over(peers, (uint64_t)seq, answers[code], rest);
+        query_done(peers, (uint64_t)seq, answers[code], rest);
 }
 
 /* A question from another instance to one of our nodes. */
-struct asked {
+struct incoming {
     struct rpc rpc;
     struct peers *peers;
     uint32_t from;
@@ -321,21 +322,21 @@ struct asked {
     char *params;
 };
 
-static void asked_over(struct rpc *rpc)
+static void incoming_done(struct rpc *rpc)
 {
-    struct asked *asked = container_of(rpc, struct asked, rpc);
-    struct buf *frames = &peers_parcel(asked->peers, asked->from)->frames;
+    struct incoming *incoming = container_of(rpc, struct incoming, rpc);
+    struct buf *frames = &peers_batch(incoming->peers, incoming->from)->frames;
     size_t begun = frame_begin(frames);
     int code = 0;
 
     while (code + 1 < (int)COUNT_OF(answers) && answers[code] != rpc->err)
         code++;
-    buf_fmt(frames, "answer %" PRId64 " %d\n", asked->seq, code);
+    buf_fmt(frames, "answer %" PRId64 " %d\n", incoming->seq, code);
     buf_str(frames, buf_view(&rpc->answer));
     frame_end(frames, begun);
     buf_free(&rpc->answer);
-    free(asked->params);
-    free(asked);
+    free(incoming->params);
+    free(incoming);
 }
 
 /* Answers a question to the instance itself. */
@@ -355,10 +356,10 @@ static void answer_itself(struct rpc *rpc)
 }
 
 /* "SEQ FROM NODE METHOD\nPARAMS" */
-static void peers_hear_ask(struct peers *peers, struct str rest)
+static void receive_query(struct peers *peers, struct str rest)
 {
     struct str head = str_cut(&rest, '\n');
-    struct asked *asked;
+    struct incoming *incoming;
     uint32_t from;
     int64_t seq;
 
@@ -366,24 +367,24 @@ static void peers_hear_ask(struct peers *peers, struct str rest)
         return;
     struct str node_id = str_cut(&head, ' ');
     const struct snap_node *known = snapshot_node(peers->keeper->sched->snapshot, node_id);
-    asked = mem_new(struct asked);
-    asked->peers = peers;
-    asked->from = from;
-    asked->seq = seq;
-    asked->params = mem_zeroed(1, rest.len + 1);
-    memcpy(asked->params, rest.len ? rest.at : "", rest.len);
-    asked->rpc.from = peers->keeper;
-    asked->rpc.params = (struct str){.at = asked->params, .len = rest.len};
-    asked->rpc.done = asked_over;
-    asked->rpc.handed = true;
-    if (!str_copy(head, asked->rpc.method, sizeof asked->rpc.method))
-        rpc_over(&asked->rpc, ERR_CONFLICT);
+    incoming = mem_new(struct incoming);
+    incoming->peers = peers;
+    incoming->from = from;
+    incoming->seq = seq;
+    incoming->params = mem_zeroed(1, rest.len + 1);
+    memcpy(incoming->params, rest.len ? rest.at : "", rest.len);
+    incoming->rpc.from = peers->keeper;
+    incoming->rpc.params = (struct str){.at = incoming->params, .len = rest.len};
+    incoming->rpc.done = incoming_done;
+    incoming->rpc.forwarded = true;
+    if (!str_copy(head, incoming->rpc.method, sizeof incoming->rpc.method))
+        rpc_over(&incoming->rpc, ERR_CONFLICT);
     else if (str_is(node_id, PEERS_ITSELF))
-        answer_itself(&asked->rpc);
+        answer_itself(&incoming->rpc);
     else if (known)
-        rpc_send(&asked->rpc, known->node);
+        rpc_send(&incoming->rpc, known->node);
     else
-        rpc_over(&asked->rpc, ERR_CONFLICT);
+        rpc_over(&incoming->rpc, ERR_CONFLICT);
 }
 
 /* --- messages that get lost --- */
@@ -392,31 +393,31 @@ static void peers_jobs_tick(struct peers *peers)
 {
     int64_t now_ms = peers->keeper->loop.mono_ms;
     struct buf late = {0}; /* collected first: a map must not change while it is walked */
-    struct handing *handing;
-    struct asking *asking;
+    struct forward *forward;
+    struct query *query;
 
-    for (size_t i = 0; (handing = idmap_next(&peers->sends, &i));)
-        if (handing->until_ms <= now_ms)
-            buf_add(&late, &handing->seq, sizeof handing->seq);
-    for (size_t i = 0; (asking = idmap_next(&peers->asks, &i));)
-        if (asking->until_ms <= now_ms)
-            buf_add(&late, &asking->seq, sizeof asking->seq);
+    for (size_t i = 0; (forward = idmap_next(&peers->sends, &i));)
+        if (forward->until_ms <= now_ms)
+            buf_add(&late, &forward->seq, sizeof forward->seq);
+    for (size_t i = 0; (query = idmap_next(&peers->queries, &i));)
+        if (query->until_ms <= now_ms)
+            buf_add(&late, &query->seq, sizeof query->seq);
     for (size_t at = 0; at < late.len; at += sizeof(uint64_t)) {
         uint64_t seq;
 
         memcpy(&seq, late.at + at, sizeof seq);
-        handing_over(peers, seq, false, "INSTANCE_SILENT");
-        asking_over(peers, seq, ERR_TIMEOUT, STR_NONE);
+        forward_done(peers, seq, false, "INSTANCE_SILENT");
+        query_done(peers, seq, ERR_TIMEOUT, STR_NONE);
     }
     buf_free(&late);
 }
 
-/* --- parcels, wishes, and incoming messages --- */
+/* --- batches, interests, and incoming messages --- */
 
 enum {
-    WISH_EVERY_MS = 2000, /* repeated for instances that started meanwhile */
-    WISH_OVER_MS = 6000,  /* a wish not repeated for this long has ended */
-    WISH_STAYS_MS = 10000 /* ours outlives its reason, or it would change with each job */
+    INTEREST_EVERY_MS = 2000, /* repeated for instances that started meanwhile */
+    INTEREST_OVER_MS = 6000,  /* one not repeated for this long has ended */
+    INTEREST_STAYS_MS = 10000 /* ours outlives its reason, or it would change with each job */
 };
 
 bool peers_shared(const struct server *server)
@@ -442,60 +443,60 @@ static bool peers_name_read(struct str text, uint32_t *ret_name)
 
 /* --- outgoing messages --- */
 
-/* The open parcel for an instance; 0: for all instances. */
-static struct parcel *peers_parcel(struct peers *peers, uint32_t to)
+/* The open batch for an instance; 0: for all instances. */
+static struct batch *peers_batch(struct peers *peers, uint32_t to)
 {
-    struct parcel *parcel = peers->open;
+    struct batch *batch = peers->open;
 
-    while (parcel && parcel->op.u.tell.to != to)
-        parcel = parcel->next;
-    if (parcel)
-        return parcel;
-    parcel = mem_new(struct parcel);
-    parcel->peers = peers;
-    parcel->op.u.tell.to = to;
-    parcel->next = peers->open;
-    peers->open = parcel;
-    return parcel;
+    while (batch && batch->op.u.message.to != to)
+        batch = batch->next;
+    if (batch)
+        return batch;
+    batch = mem_new(struct batch);
+    batch->peers = peers;
+    batch->op.u.message.to = to;
+    batch->next = peers->open;
+    peers->open = batch;
+    return batch;
 }
 
 static void delivered(struct store_op *op)
 {
-    struct parcel *parcel = container_of(op, struct parcel, op);
+    struct batch *batch = container_of(op, struct batch, op);
     /* With ERR_UNKNOWN it may have been delivered: then wait for the answers as if it was. */
-    bool ok = op->err == ERR_UNKNOWN || (!op->err && op->u.tell.heard > 0);
+    bool ok = op->err == ERR_UNKNOWN || (!op->err && op->u.message.receivers > 0);
 
-    assert(parcel->seqs.len % sizeof(uint64_t) == 0);
-    for (size_t at = 0; !ok && at < parcel->seqs.len; at += sizeof(uint64_t)) {
+    assert(batch->seqs.len % sizeof(uint64_t) == 0);
+    for (size_t at = 0; !ok && at < batch->seqs.len; at += sizeof(uint64_t)) {
         uint64_t seq;
 
-        memcpy(&seq, parcel->seqs.at + at, sizeof seq);
-        handing_over(parcel->peers, seq, false, op->err ? "STORE_DOWN" : "INSTANCE_GONE");
-        asking_over(parcel->peers, seq, ERR_CONFLICT, STR_NONE);
+        memcpy(&seq, batch->seqs.at + at, sizeof seq);
+        forward_done(batch->peers, seq, false, op->err ? "STORE_DOWN" : "INSTANCE_GONE");
+        query_done(batch->peers, seq, ERR_CONFLICT, STR_NONE);
     }
-    buf_free(&parcel->frames);
-    buf_free(&parcel->seqs);
-    free(parcel);
+    buf_free(&batch->frames);
+    buf_free(&batch->seqs);
+    free(batch);
 }
 
 void peers_turn(struct peers *peers)
 {
-    struct parcel *parcel;
+    struct batch *batch;
 
-    while (peers && (parcel = peers->open)) {
-        uint32_t to = parcel->op.u.tell.to;
+    while (peers && (batch = peers->open)) {
+        uint32_t to = batch->op.u.message.to;
 
-        assert(parcel->frames.len > 0 && parcel->peers == peers);
-        peers->open = parcel->next;
-        parcel->op = (struct store_op){
-            .verb = STORE_TELL, .reply_to = &peers->keeper->loop.inbox, .done = delivered};
-        parcel->op.u.tell.to = to;
-        parcel->op.u.tell.text = buf_view(&parcel->frames);
-        sched_send(peers->keeper->sched, &parcel->op);
+        assert(batch->frames.len > 0 && batch->peers == peers);
+        peers->open = batch->next;
+        batch->op = (struct store_op){
+            .verb = STORE_MESSAGE, .reply_to = &peers->keeper->loop.inbox, .done = delivered};
+        batch->op.u.message.to = to;
+        batch->op.u.message.text = buf_view(&batch->frames);
+        sched_send(peers->keeper->sched, &batch->op);
     }
 }
 
-/* A short message on its way from any loop to the keeper's parcel. */
+/* A short message on its way from any loop to the keeper's batch. */
 struct outgoing {
     struct msg msg;
     struct peers *peers;
@@ -508,7 +509,7 @@ static void outgoing_posted(struct msg *msg)
 {
     struct outgoing *out = container_of(msg, struct outgoing, msg);
 
-    buf_add(&peers_parcel(out->peers, out->to)->frames, out->text, out->len);
+    buf_add(&peers_batch(out->peers, out->to)->frames, out->text, out->len);
     free(out);
 }
 
@@ -523,8 +524,8 @@ void peers_pass(struct server *server, uint32_t holder, struct str frames)
     inbox_post(&server_keeper(server)->loop.inbox, &out->msg);
 }
 
-__attribute__((format(printf, 3, 4))) static void say(struct server *server, uint32_t to,
-                                                      const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void send_text(struct server *server, uint32_t to,
+                                                            const char *fmt, ...)
 {
     struct buf buf = {0};
     size_t begun = frame_begin(&buf);
@@ -553,15 +554,16 @@ void peers_ended(struct server *server, uint64_t job)
 
     assert(job);
     job_id_text(job, id);
-    say(server, 0, "ended %s", id);
+    send_text(server, 0, "ended %s", id);
 }
 
 void peers_room(struct server *server, struct str node_id, const struct lease_node *counts,
                 uint64_t order)
 {
     assert(node_id.len <= NODE_ID_MAX && lease_counts_ok(counts));
-    say(server, 0, "room " STR_FMT " %d %d %d %d %" PRIu32 " %" PRIu64, STR_ARG(node_id),
-        (int)counts->health, counts->max, counts->reserved, counts->running, counts->epoch, order);
+    send_text(server, 0, "room " STR_FMT " %d %d %d %d %" PRIu32 " %" PRIu64, STR_ARG(node_id),
+              (int)counts->health, counts->max, counts->reserved, counts->running, counts->epoch,
+              order);
 }
 
 void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
@@ -571,14 +573,14 @@ void peers_cancel(struct server *server, uint32_t holder, struct str node_id, ui
 
     assert(holder && node_id.len <= NODE_ID_MAX);
     job_id_text(job, id);
-    say(server, holder, "cancel " STR_FMT " %s %d %.*s", STR_ARG(node_id), id, attempt,
-        STORE_REASON_MAX, reason);
+    send_text(server, holder, "cancel " STR_FMT " %s %d %.*s", STR_ARG(node_id), id, attempt,
+              STORE_REASON_MAX, reason);
 }
 
 void peers_event(struct server *server, uint64_t job, struct str namespace, struct str text)
 {
     char id[JOB_ID_TEXT + 1];
-    struct buf *frames = &peers_parcel(server->peers, 0)->frames;
+    struct buf *frames = &peers_batch(server->peers, 0)->frames;
     size_t begun = frame_begin(frames);
 
     job_id_text(job, id);
@@ -592,12 +594,12 @@ void peers_event(struct server *server, uint64_t job, struct str namespace, stru
     frame_end(frames, begun);
 }
 
-/* --- wishes --- */
+/* --- interests: what each instance wants to be sent --- */
 
 /* What is needed here: there are waiting requests, event readers, or queued jobs. */
 static unsigned needed_now(const struct server *server)
 {
-    unsigned bits = events_heard_here(server) ? PEERS_EVENTS : 0;
+    unsigned bits = events_has_readers(server) ? PEERS_EVENTS : 0;
 
     if (waiters_wait(server))
         bits |= PEERS_ENDS;
@@ -606,7 +608,7 @@ static unsigned needed_now(const struct server *server)
     return bits;
 }
 
-static unsigned our_wish(struct peers *peers)
+static unsigned own_interest(struct peers *peers)
 {
     unsigned now = needed_now(peers->keeper->server);
     unsigned bits = 0;
@@ -615,62 +617,63 @@ static unsigned our_wish(struct peers *peers)
     for (unsigned i = 0; i < COUNT_OF(peers->needed_ms); i++) {
         if (now & 1u << i)
             peers->needed_ms[i] = now_ms;
-        if (peers->needed_ms[i] && now_ms - peers->needed_ms[i] < WISH_STAYS_MS)
+        if (peers->needed_ms[i] && now_ms - peers->needed_ms[i] < INTEREST_STAYS_MS)
             bits |= 1u << i;
     }
     return bits;
 }
 
-static void send_wish(struct peers *peers, bool again)
+static void send_interest(struct peers *peers, bool again)
 {
-    unsigned bits = our_wish(peers);
+    unsigned bits = own_interest(peers);
     int64_t now_ms = peers->keeper->loop.mono_ms;
     struct buf *frames;
     size_t begun;
 
-    if (bits == peers->wished && !again && (!bits || now_ms - peers->wished_ms < WISH_EVERY_MS))
+    if (bits == peers->sent_bits && !again &&
+        (!bits || now_ms - peers->sent_ms < INTEREST_EVERY_MS))
         return;
-    peers->wished = bits;
-    peers->wished_ms = now_ms;
-    frames = &peers_parcel(peers, 0)->frames;
+    peers->sent_bits = bits;
+    peers->sent_ms = now_ms;
+    frames = &peers_batch(peers, 0)->frames;
     begun = frame_begin(frames);
     buf_fmt(frames, "wish %08" PRIx32 " %u", peers_name(peers), bits);
     frame_end(frames, begun);
 }
 
-static void wish_posted(struct msg *msg)
+static void interest_posted(struct msg *msg)
 {
-    struct peers *peers = container_of(msg, struct peers, wish_msg);
+    struct peers *peers = container_of(msg, struct peers, interest_msg);
 
-    atomic_store(&peers->wish_posted, false);
-    send_wish(peers, false);
+    atomic_store(&peers->interest_posted, false);
+    send_interest(peers, false);
 }
 
-void peers_wish(struct server *server)
+void peers_send_interest(struct server *server)
 {
     struct peers *peers = server->peers;
 
-    if (peers && !atomic_exchange(&peers->wish_posted, true))
-        inbox_post(&peers->keeper->loop.inbox, &peers->wish_msg);
+    if (peers && !atomic_exchange(&peers->interest_posted, true))
+        inbox_post(&peers->keeper->loop.inbox, &peers->interest_msg);
 }
 
-static void sum_wishes(struct peers *peers)
+static void sum_interests(struct peers *peers)
 {
     int64_t now_ms = peers->keeper->loop.mono_ms;
     unsigned wanted = 0;
 
     for (size_t i = 0; i < PEERS_MAX; i++) {
-        if (peers->wishes[i].name && now_ms - peers->wishes[i].heard_ms > WISH_OVER_MS)
-            peers->wishes[i] = (struct wish){0};
-        wanted |= peers->wishes[i].bits;
+        if (peers->interests[i].name && now_ms - peers->interests[i].heard_ms > INTEREST_OVER_MS)
+            peers->interests[i] = (struct interest){0};
+        wanted |= peers->interests[i].bits;
     }
     atomic_store_explicit(&peers->wanted, wanted, memory_order_relaxed);
 }
 
 /* "NAME BITS" */
-static void hear_wish(struct peers *peers, struct str rest)
+static void receive_interest(struct peers *peers, struct str rest)
 {
-    struct wish *free_slot = NULL, *slot = NULL;
+    struct interest *free_slot = NULL, *slot = NULL;
     uint32_t name;
     int64_t bits;
 
@@ -679,39 +682,40 @@ static void hear_wish(struct peers *peers, struct str rest)
         !str_int(str_cut(&rest, ' '), &bits))
         return;
     for (size_t i = 0; i < PEERS_MAX; i++) {
-        if (peers->wishes[i].name == name)
-            slot = &peers->wishes[i];
-        else if (!peers->wishes[i].name)
-            free_slot = &peers->wishes[i];
+        if (peers->interests[i].name == name)
+            slot = &peers->interests[i];
+        else if (!peers->interests[i].name)
+            free_slot = &peers->interests[i];
     }
     slot = slot ? slot : free_slot;
     if (slot)
-        *slot = (struct wish){.name = name,
-                              .bits = (unsigned)bits & (PEERS_ENDS | PEERS_EVENTS | PEERS_ROOM),
-                              .heard_ms = peers->keeper->loop.mono_ms};
-    sum_wishes(peers);
+        *slot = (struct interest){.name = name,
+                                  .bits = (unsigned)bits & (PEERS_ENDS | PEERS_EVENTS | PEERS_ROOM),
+                                  .heard_ms = peers->keeper->loop.mono_ms};
+    sum_interests(peers);
 }
 
 /* --- incoming messages --- */
 
-static void hear_hello(struct peers *peers, struct str rest)
+static void receive_hello(struct peers *peers, struct str rest)
 {
     uint32_t name;
 
-    if (peers_name_read(str_cut(&rest, ' '), &name) && name != peers_name(peers) && peers->wished)
-        send_wish(peers, true);
+    if (peers_name_read(str_cut(&rest, ' '), &name) && name != peers_name(peers) &&
+        peers->sent_bits)
+        send_interest(peers, true);
 }
 
-static void hear_ended(struct peers *peers, struct str rest)
+static void receive_ended(struct peers *peers, struct str rest)
 {
     uint64_t job;
 
     if (job_id_parse(str_cut(&rest, ' '), &job))
-        waiters_tell(peers->keeper->server, job, NULL);
+        waiters_wake(peers->keeper->server, job, NULL);
 }
 
 /* "NAME JOB {...}" */
-static void hear_event(struct peers *peers, struct str rest)
+static void receive_event(struct peers *peers, struct str rest)
 {
     uint32_t name;
     uint64_t job;
@@ -722,7 +726,7 @@ static void hear_event(struct peers *peers, struct str rest)
 }
 
 /* "NAME JOB NAMESPACE TEXT" */
-static void hear_event_of(struct peers *peers, struct str rest)
+static void receive_event_of(struct peers *peers, struct str rest)
 {
     struct str namespace;
     uint32_t name;
@@ -737,7 +741,7 @@ static void hear_event_of(struct peers *peers, struct str rest)
 }
 
 /* "NODE HEALTH MAX RESERVED RUNNING EPOCH ORDER": a slot became free elsewhere. */
-static void hear_room(struct peers *peers, struct str rest)
+static void receive_room(struct peers *peers, struct str rest)
 {
     const struct snap_node *known =
         snapshot_node(peers->keeper->sched->snapshot, str_cut(&rest, ' '));
@@ -758,7 +762,7 @@ static void hear_room(struct peers *peers, struct str rest)
 }
 
 /* "seen\nNODE ..." */
-static void hear_seen(struct peers *peers, struct str rest)
+static void receive_seen(struct peers *peers, struct str rest)
 {
     node_sync_seen(keeper_view(peers->keeper->server->sched.keeper), rest);
 }
@@ -767,42 +771,42 @@ static void hear_seen(struct peers *peers, struct str rest)
 static const struct {
     const char *name;
     char after; /* the character that ends the name */
-    void (*hear)(struct peers *peers, struct str rest);
+    void (*receive)(struct peers *peers, struct str rest);
 } messages[] = {
-    {"job", ' ', peers_hear_job},       {"sent", ' ', peers_hear_sent},
-    {"cancel", ' ', peers_hear_cancel}, {"ask", ' ', peers_hear_ask},
-    {"answer", ' ', peers_hear_answer}, {"wish", ' ', hear_wish},
-    {"hello", ' ', hear_hello},         {"ended", ' ', hear_ended},
-    {"event", ' ', hear_event},         {"room", ' ', hear_room},
-    {"event_of", ' ', hear_event_of},   {"seen", '\n', hear_seen},
+    {"job", ' ', receive_job},           {"sent", ' ', receive_sent},
+    {"cancel", ' ', receive_cancel},     {"ask", ' ', receive_query},
+    {"answer", ' ', receive_answer},     {"wish", ' ', receive_interest},
+    {"hello", ' ', receive_hello},       {"ended", ' ', receive_ended},
+    {"event", ' ', receive_event},       {"room", ' ', receive_room},
+    {"event_of", ' ', receive_event_of}, {"seen", '\n', receive_seen},
 };
 
-static void hear_frame(struct peers *peers, struct str frame)
+static void receive_frame(struct peers *peers, struct str frame)
 {
     for (size_t i = 0; i < COUNT_OF(messages); i++) {
         size_t len = strlen(messages[i].name);
 
         if (frame.len > len && memcmp(frame.at, messages[i].name, len) == 0 &&
             frame.at[len] == messages[i].after) {
-            messages[i].hear(peers,
-                             (struct str){.at = frame.at + len + 1, .len = frame.len - len - 1});
+            messages[i].receive(peers,
+                                (struct str){.at = frame.at + len + 1, .len = frame.len - len - 1});
             return;
         }
     }
 }
 
-static void hear(struct store_listener *listener, const struct store_notice *notice)
+static void receive(struct store_listener *listener, const struct store_notice *notice)
 {
     struct peers *peers = container_of(listener, struct peers, listener);
     struct str rest = notice->text, frame;
 
-    if (notice->kind != STORE_WORD_TOLD)
-        keeper_heard(peers->keeper->server->sched.keeper, notice);
+    if (notice->kind != STORE_NOTICE_MESSAGE)
+        keeper_notice(peers->keeper->server->sched.keeper, notice);
     else
         while (frame_next(&rest, &frame))
-            hear_frame(peers, frame);
+            receive_frame(peers, frame);
     if (notice->kind == STORE_NOTICE_GAP)
-        say(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
+        send_text(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
 }
 
 /* --- beginning and end --- */
@@ -815,8 +819,8 @@ struct peers *peers_new(struct worker *keeper)
         return NULL;
     peers = mem_new(struct peers);
     peers->keeper = keeper;
-    peers->listener = (struct store_listener){.inbox = &keeper->loop.inbox, .hear = hear};
-    peers->wish_msg.run = wish_posted;
+    peers->listener = (struct store_listener){.inbox = &keeper->loop.inbox, .notify = receive};
+    peers->interest_msg.run = interest_posted;
     return peers;
 }
 
@@ -834,33 +838,33 @@ void peers_stop(struct peers *peers)
 
 void peers_end_sends(struct peers *peers)
 {
-    struct handing *handing;
+    struct forward *forward;
     size_t first = 0;
 
-    while (peers && (handing = idmap_next(&peers->sends, &first))) {
-        handing_over(peers, handing->seq, false, "INSTANCE_STOPS");
+    while (peers && (forward = idmap_next(&peers->sends, &first))) {
+        forward_done(peers, forward->seq, false, "INSTANCE_STOPS");
         first = 0; /* the map has changed */
     }
 }
 
 void peers_free(struct peers *peers)
 {
-    struct parcel *parcel;
-    struct asking *asking;
+    struct batch *batch;
+    struct query *query;
 
     if (!peers)
         return;
-    while ((parcel = peers->open)) {
-        peers->open = parcel->next;
-        buf_free(&parcel->frames);
-        buf_free(&parcel->seqs);
-        free(parcel);
+    while ((batch = peers->open)) {
+        peers->open = batch->next;
+        buf_free(&batch->frames);
+        buf_free(&batch->seqs);
+        free(batch);
     }
     assert(peers->sends.count == 0);
-    for (size_t i = 0; (asking = idmap_next(&peers->asks, &i));)
-        free(asking);
+    for (size_t i = 0; (query = idmap_next(&peers->queries, &i));)
+        free(query);
     idmap_free(&peers->sends);
-    idmap_free(&peers->asks);
+    idmap_free(&peers->queries);
     free(peers);
 }
 
@@ -868,8 +872,8 @@ void peers_tick(struct peers *peers)
 {
     if (!peers)
         return;
-    sum_wishes(peers);
-    send_wish(peers, false);
+    sum_interests(peers);
+    send_interest(peers, false);
     peers_jobs_tick(peers);
 }
 
@@ -922,7 +926,7 @@ static void listed(struct store_op *op)
                                      .params = round->params,
                                      .done = answered};
         snprintf(question->rpc.method, sizeof question->rpc.method, "%s", round->method);
-        peers_ask(server, &question->rpc, STR(PEERS_ITSELF), name);
+        peers_query(server, &question->rpc, STR(PEERS_ITSELF), name);
     }
     if (--round->open == 0)
         round->done(round);

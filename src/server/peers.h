@@ -13,7 +13,8 @@ struct peers *peers_new(struct worker *keeper); /* NULL: the store is not shared
 void peers_free(struct peers *peers);
 void peers_start(struct peers *peers); /* starts receiving; before the loops run */
 void peers_stop(struct peers *peers);  /* stops receiving; while the keeper still runs */
-/* The threads have ended: jobs that were handed to other instances come back to their senders. */
+/* The threads have ended: jobs that were forwarded to other instances come back to their senders.
+ */
 void peers_end_sends(struct peers *peers);
 /* The keeper's turn and tick. */
 void peers_turn(struct peers *peers);
@@ -22,7 +23,7 @@ void peers_tick(struct peers *peers);
 /* Any loop. */
 bool peers_shared(const struct server *server);
 void peers_send(struct server *server, struct send_op *send, uint32_t holder);
-void peers_ask(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder);
+void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder);
 void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
                   int attempt, const char *reason);
 /* Frames as they are, for one instance: jobs out of a box. */
@@ -33,7 +34,8 @@ void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str
 /* What an instance wants to be sent, as bits. Ours are sent when they change. */
 enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };
 bool peers_want(const struct server *server, unsigned what);
-void peers_wish(struct server *server); /* a request began to wait here, or a reader to listen */
+void peers_send_interest(
+    struct server *server); /* a request began to wait here, or a reader to listen */
 void peers_ended(struct server *server, uint64_t job);
 void peers_event(struct server *server, uint64_t job, struct str namespace,
                  struct str text); /* keeper: JSON */
@@ -41,7 +43,7 @@ void peers_room(struct server *server, struct str node_id, const struct lease_no
                 uint64_t order);
 
 /* sched_hooks.linked */
-void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
+void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *live,
                   bool away);
 
 /* A question to all other instances on the same store, about state that each keeps for itself.
@@ -68,7 +70,7 @@ void peers_round_start(
 
 enum { PEERS_MAX = 64, PEERS_NAME_TEXT = STORE_NAME_TEXT };
 
-struct wish {
+struct interest {
     uint32_t name;
     unsigned bits;
     int64_t heard_ms;
@@ -77,17 +79,17 @@ struct wish {
 struct peers {
     struct worker *keeper;
     struct store_listener listener;
-    struct parcel *open; /* of this turn */
-    struct idmap sends;  /* seq -> struct handing * */
-    struct idmap asks;   /* seq -> struct asking * */
+    struct batch *open;   /* of this turn */
+    struct idmap sends;   /* seq -> struct handing * */
+    struct idmap queries; /* seq -> struct asking * */
     uint64_t last_seq;
-    struct wish wishes[PEERS_MAX];
+    struct interest interests[PEERS_MAX];
     _Atomic unsigned wanted; /* bits of all other instances together */
-    unsigned wished;         /* the bits we last sent */
-    int64_t wished_ms;
+    unsigned sent_bits;      /* the bits we last sent */
+    int64_t sent_ms;
     int64_t needed_ms[3]; /* when each bit was last needed here */
-    struct msg wish_msg;
-    _Atomic bool wish_posted;
+    struct msg interest_msg;
+    _Atomic bool interest_posted;
 };
 
 #endif

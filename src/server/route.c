@@ -160,7 +160,7 @@ static void proxy_resolve(struct call *call)
                 ip_peer_id(&caller));
 }
 
-/* Every hop that is told of must have been encrypted. */
+/* Every hop in the header must have been encrypted. */
 static bool says_https(const struct http_request *req)
 {
     bool said = false;
@@ -179,16 +179,16 @@ static bool says_https(const struct http_request *req)
     return said;
 }
 
-void proxy_tell_clear(const struct call *call)
+void proxy_warn_clear(const struct call *call)
 {
     struct server *server = call->worker->server;
     const struct settings *settings = server->settings;
     struct ip caller;
 
-    /* Without proxies the start has told all there is to tell. */
-    if (!settings->proxies.count || settings->tls_cert.len || atomic_load(&server->clear_told) ||
+    /* Without proxies the server logged it once at its start. */
+    if (!settings->proxies.count || settings->tls_cert.len || atomic_load(&server->clear_warned) ||
         (call->by_proxy && says_https(call->req)) || !ip_parse(str_of(call->req->peer), &caller) ||
-        ip_is_loopback(&caller) || atomic_exchange(&server->clear_told, true))
+        ip_is_loopback(&caller) || atomic_exchange(&server->clear_warned, true))
         return;
     log_event(LOG_WARN, "server.in_the_clear", KC("peer", call->req->peer),
               KC("reason", call->by_proxy
@@ -199,7 +199,7 @@ void proxy_tell_clear(const struct call *call)
 
 /* --- the log --- */
 
-static bool may_tell(struct request_log *log, int64_t now_ms)
+static bool may_log(struct request_log *log, int64_t now_ms)
 {
     if (log->second != now_ms / 1000) {
         log->second = now_ms / 1000;
@@ -223,7 +223,7 @@ static void request_log(struct call *call, int status)
     struct request_log *log = &call->worker->request_log;
 
     assert(status >= 100 && status < 600);
-    if ((status < 500 && !names_itself(call)) || !may_tell(log, call->worker->loop.wall_ms))
+    if ((status < 500 && !names_itself(call)) || !may_log(log, call->worker->loop.wall_ms))
         return;
     log_event(status >= 500 ? LOG_WARN : LOG_INFO, "request",
               KS("request_id", call_request_id(call)),
@@ -623,7 +623,7 @@ static bool read_body(struct call *call)
     return true;
 }
 
-/* Strangers, and who may not do this, are told so before they can make us read anything. */
+/* Refuses callers without a token or scope before their body is read. */
 static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
     struct call *call = call_new(req);

@@ -20,7 +20,7 @@ struct call {
     struct str node_id; /* and whose socket that is, once it has said hello */
     struct node *node;
     /* Of a node's socket: sends a frame, before the answer. */
-    void (*tell)(struct call *call, struct str frame);
+    void (*push)(struct call *call, struct str frame);
     /* What a node said of a job was accepted, for the first time; the terms are what the answer to
      * an ACK tells (0: nothing). True: the call is answered by that. NULL: it wants an answer. */
     bool (*accepted)(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms);
@@ -140,7 +140,7 @@ enum err origin_check(const struct http_request *req, const struct settings *set
 
 /* It brought a token: if that crossed a network unencrypted as far as we can tell, the log says so,
  * once. */
-void proxy_tell_clear(const struct call *call);
+void proxy_warn_clear(const struct call *call);
 
 /* ETag and what asks for it: an answer that the client has already is not sent again
  * (If-None-Match), and a change is made only to what the client saw (If-Match). */

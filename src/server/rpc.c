@@ -59,12 +59,12 @@ static void ask(struct msg *msg)
 
 void rpc_send(struct rpc *rpc, struct node *node)
 {
-    uint32_t holder = rpc->handed ? 0 : atomic_load(&node->holder);
+    uint32_t holder = rpc->forwarded ? 0 : atomic_load(&node->holder);
 
     rpc->link = atomic_load(&node->link);
     assert(rpc->from && rpc->done);
     if (!rpc->link && holder) {
-        peers_ask(rpc->from->server, rpc, node->id, holder);
+        peers_query(rpc->from->server, rpc, node->id, holder);
         return;
     }
     if (!rpc->link) {

@@ -61,7 +61,7 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
     if (waiters_wait(server)) {
         struct store_record end = {.head = *note->head, .result = note->result};
 
-        waiters_tell(server, note->head->id, note->whole ? &end : NULL);
+        waiters_wake(server, note->head->id, note->whole ? &end : NULL);
     }
     if (peers_want(server, PEERS_ENDS))
         peers_ended(server, note->head->id);
@@ -114,7 +114,7 @@ static void loop_tick(struct loop *loop)
     waiters_tick(worker->waiters);
     submit_sockets_tick(worker->submit_sockets);
     deploy_tick(worker);
-    members_tell(worker);
+    members_announce(worker);
     events_tick(worker->events);
     refusals_tick(worker);
     stats_tick(worker->stats, loop->wall_ms, atomic_load(&worker->server->sched.queue_depth));
@@ -207,7 +207,8 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     return ERR_OK;
 }
 
-/* False: told to end meanwhile. A store that cannot list its nodes must not make us deaf. */
+/* False: stopped by a signal meanwhile. A store that cannot list its nodes must not block signals.
+ */
 static bool wait_loaded(struct server *server)
 {
     sigset_t ends;
@@ -338,7 +339,7 @@ struct drain {
     _Atomic bool begun;
 };
 
-/* On its loop: no new connections; whoever waits is answered, whoever listens is let go. */
+/* On its loop: no new connections; waiting requests are answered, event streams end. */
 static void drain_worker(struct msg *msg)
 {
     struct drain *drain = container_of(msg, struct drain, msg);

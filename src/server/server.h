@@ -12,7 +12,7 @@
 #include "server/settings.h"
 #include "server/turns.h"
 
-/* What its log told of requests lately, see route.h. */
+/* What was logged of requests lately, see route.h. */
 struct request_log {
     int64_t second;
     int lines; /* in it */
@@ -56,7 +56,7 @@ struct worker {
     int64_t usage_asks;          /* under way, see members.c */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
-    int64_t told_seq;            /* of the list of members, likewise */
+    int64_t announced_seq;       /* of the list of members, likewise */
     int64_t told_news;           /* of deployments, to the nodes of this loop */
     _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
 };
@@ -75,7 +75,7 @@ struct server {
     struct store *store;
     struct deploys *deploys; /* NULL: there is no database for them */
     _Atomic int64_t deploy_news;
-    bool database_down;      /* the keeper's: as the log was last told */
+    bool database_down;      /* the keeper's: as last logged */
     struct members *members; /* the keeper's */
     _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */
@@ -95,7 +95,7 @@ struct server {
     struct inbox notes;   /* likewise, what waits for its turn: of the audit */
     struct token_file *token_file; /* the main thread's, as all that follows */
     struct auth *auth;             /* the tokens in force */
-    _Atomic bool clear_told;       /* that tokens cross a network unencrypted */
+    _Atomic bool clear_warned;     /* that tokens cross a network unencrypted */
     _Atomic bool guarded;          /* there are some; for all to read */
     struct token dev_token;        /* of the agent of `berth dev`; without a name there is none */
     char dev_secret[DIGEST_HEX + 1];

@@ -34,15 +34,15 @@ enum {
 /* Where a followed job is listed. */
 enum follow_list { FOLLOW_NONE, FOLLOW_LOOKS, FOLLOW_ENDS };
 
-/* A job whose end a connection is to be told. */
+/* A job whose end is to be sent to a connection. */
 struct follow {
     struct watch watch;
     struct submit_socket *socket;
     TAILQ_ENTRY(follow) link;
     enum follow_list list;
     bool has_id;
-    bool told_of; /* its submission or attach was answered: before that, nothing is said of it */
-    bool over;    /* it ended, and is not watched any more */
+    bool answered; /* its submission or attach was answered: before that, nothing is said of it */
+    bool over;     /* it ended, and is not watched any more */
     bool reading;
     int64_t id; /* of the message that asked for it */
     int64_t looked_ms;
@@ -64,7 +64,7 @@ struct submit_socket {
     int reads;      /* of its ends */
     bool draining;
     struct idmap by_job; /* -> struct follow * */
-    struct follows ends; /* to be told */
+    struct follows ends; /* to be sent */
     struct buf late;     /* answers for a reader that is behind, each behind its length */
     size_t wanted;       /* by an end that found no room; 0: none did */
 };
@@ -108,7 +108,7 @@ struct submit_sockets {
     struct buf frame; /* scratch */
 };
 
-static void tell_ends(struct submit_socket *socket);
+static void send_ends(struct submit_socket *socket);
 
 int64_t submit_socket_credit(int64_t queue_bytes_max)
 {
@@ -143,7 +143,7 @@ static void say(struct submit_socket *socket, struct str text)
     buf_str(&socket->late, text);
 }
 
-static void say_late(struct submit_socket *socket)
+static void reply_late(struct submit_socket *socket)
 {
     struct buf late = socket->late;
     struct str text;
@@ -214,11 +214,11 @@ static void on_written(struct ws *ws)
 {
     struct submit_socket *socket = ws->user;
 
-    say_late(socket);
+    reply_late(socket);
     if (socket->late.len || is_behind(socket))
         return;
     pay_owed(socket);
-    tell_ends(socket);
+    send_ends(socket);
     end_drained(socket);
 }
 
@@ -285,7 +285,7 @@ static bool follows_full(const struct submit_socket *socket)
 }
 
 /* NULL: the store does not have it any more. */
-static void say_ended(struct follow *follow, const struct store_record *record)
+static void reply_ended(struct follow *follow, const struct store_record *record)
 {
     static const struct store_head gone;
     const struct store_head *head = record ? &record->head : &gone;
@@ -314,14 +314,14 @@ static void say_ended(struct follow *follow, const struct store_record *record)
     follow_over(follow);
 }
 
-/* It ended; is told now, or once its reader has caught up, and then read again. */
-static void tell_end(struct follow *follow, const struct store_record *record)
+/* It ended: sent now, or read again and sent once its reader has caught up. */
+static void send_end(struct follow *follow, const struct store_record *record)
 {
     if (!follow->over)
         waiters_unwatch(follow->socket->all->worker->waiters, &follow->watch);
     follow->over = true;
     if (!follow->socket->late.len && !is_behind(follow->socket))
-        say_ended(follow, record);
+        reply_ended(follow, record);
     else
         follow_place(follow, FOLLOW_ENDS);
 }
@@ -331,14 +331,14 @@ static void follow_ended(struct watch *watch, const struct store_record *end)
     struct follow *follow = container_of(watch, struct follow, watch);
 
     follow->over = true;
-    if (!follow->told_of)
+    if (!follow->answered)
         return;
     if (end && TAILQ_EMPTY(&follow->socket->ends)) { /* else those are first */
-        tell_end(follow, end);
+        send_end(follow, end);
         return;
     }
     follow_place(follow, FOLLOW_ENDS);
-    tell_ends(follow->socket);
+    send_ends(follow->socket);
 }
 
 static void read_missing(struct follow *follow)
@@ -349,7 +349,7 @@ static void read_missing(struct follow *follow)
     if (!follow->missing_ms)
         follow->missing_ms = now_ms;
     if (!peers_shared(worker->server) || now_ms - follow->missing_ms >= MISSING_MS)
-        tell_end(follow, NULL);
+        send_end(follow, NULL);
     else
         follow_place(follow, FOLLOW_LOOKS);
 }
@@ -366,7 +366,7 @@ static void read_done(struct follow *follow, const struct store_op *op)
     if (!op->err)
         follow->missing_ms = 0;
     if (!op->err && job_state_final(op->head.state))
-        tell_end(follow, &op->record);
+        send_end(follow, &op->record);
     else /* the tick tries again */
         follow_place(follow, follow->over ? FOLLOW_ENDS : look ? FOLLOW_LOOKS : FOLLOW_NONE);
 }
@@ -380,10 +380,10 @@ static void on_read(struct store_op *op)
 
     if (socket && reading->end)
         socket->reads--;
-    if (follow && follow->told_of)
+    if (follow && follow->answered)
         read_done(follow, op);
     if (socket && !op->err && job_state_final(op->head.state))
-        tell_ends(socket);
+        send_ends(socket);
     arena_reset(&reading->arena);
     reading->next = all->spare_reads;
     all->spare_reads = reading;
@@ -412,7 +412,7 @@ static void follow_read(struct follow *follow, bool end)
 }
 
 /* As many as can be sent. */
-static void tell_ends(struct submit_socket *socket)
+static void send_ends(struct submit_socket *socket)
 {
     struct follow *follow;
 
@@ -435,7 +435,7 @@ static void look_again(struct submit_sockets *all)
             return;
         follow_place(follow, FOLLOW_LOOKS); /* behind the others */
         follow->looked_ms = now_ms;
-        if (follow->told_of && !follow->reading)
+        if (follow->answered && !follow->reading)
             follow_read(follow, false);
     }
 }
@@ -485,8 +485,8 @@ static const struct http_header *header_of(const struct http_reply *reply, const
 
 /* What HTTP says with the status and a header is said by `msg` and a member; the others are the
  * same. */
-static void say_answer(struct submit_socket *socket, const struct exchange *own,
-                       const struct http_reply *reply)
+static void reply_answer(struct submit_socket *socket, const struct exchange *own,
+                         const struct http_reply *reply)
 {
     struct buf *frame = &socket->all->frame;
     const char *msg = reply->status >= 400   ? "refused"
@@ -504,14 +504,14 @@ static void say_answer(struct submit_socket *socket, const struct exchange *own,
     say(socket, buf_view(frame));
 }
 
-/* Its message was answered: from now on its end is told. */
+/* Its message was answered: from now on its end may be sent. */
 static void follow_begin(struct follow *follow)
 {
-    follow->told_of = true;
+    follow->answered = true;
     if (!follow->over)
         return;
     follow_place(follow, FOLLOW_ENDS);
-    tell_ends(follow->socket);
+    send_ends(follow->socket);
 }
 
 /* 0: it was refused. Another than was begun: its key was known, and that is an earlier one. */
@@ -520,7 +520,7 @@ static void follow_answered(struct submit_socket *socket, const struct exchange 
     struct follow *begun = idmap_get(&socket->by_job, own->begun);
     struct follow *follow;
 
-    if (begun && job != own->begun && !begun->told_of) /* else one with its key was answered */
+    if (begun && job != own->begun && !begun->answered) /* else one with its key was answered */
         follow_over(begun);
     if (!job)
         return;
@@ -530,7 +530,7 @@ static void follow_answered(struct submit_socket *socket, const struct exchange 
         return;
     }
     follow = follow_new(socket, job, own);
-    follow->told_of = true;
+    follow->answered = true;
     follow_read(follow, false); /* it may have ended long ago */
 }
 
@@ -540,7 +540,7 @@ static void answer(struct call *call, const struct http_reply *reply)
     struct submit_socket *socket = idmap_get(&own->all->sockets, own->number);
 
     if (socket) {
-        say_answer(socket, own, reply);
+        reply_answer(socket, own, reply);
         if (own->begun)
             follow_answered(socket, own, reply->status < 400 ? call->job : 0);
         end_drained(socket);
@@ -623,8 +623,8 @@ static void on_submit(struct submit_socket *socket, struct exchange *own,
 
 /* --- attach --- */
 
-static void say_attached(struct submit_socket *socket, const struct exchange *own, uint64_t job,
-                         const struct store_head *head)
+static void reply_attached(struct submit_socket *socket, const struct exchange *own, uint64_t job,
+                           const struct store_head *head)
 {
     struct jsonw w = begin(socket->all, "attached", own->has_id, own->id);
     char id[JOB_ID_TEXT + 1];
@@ -655,7 +655,7 @@ static void attach_refused(struct exchange *own, struct follow *follow, enum err
 {
     char id[JOB_ID_TEXT + 1];
 
-    if (follow && !follow->told_of) /* else a key led to the same job meanwhile */
+    if (follow && !follow->answered) /* else a key led to the same job meanwhile */
         follow_over(follow);
     job_id_text(own->op.job, id);
     if (err == ERR_NOT_FOUND)
@@ -678,11 +678,11 @@ static void attach_read(struct store_op *op)
         return;
     }
     if (socket)
-        say_attached(socket, own, op->job, &op->head);
+        reply_attached(socket, own, op->job, &op->head);
     if (follow)
-        follow->told_of = true;
+        follow->answered = true;
     if (follow && job_state_final(op->head.state))
-        tell_end(follow, &op->record);
+        send_end(follow, &op->record);
     else if (follow)
         follow_begin(follow);
     if (socket)
@@ -700,7 +700,7 @@ static void on_attach(struct submit_socket *socket, struct exchange *own,
     if (!call_job_id(call, json_str(json_get(message, "job_id"), &own->arena), &job))
         return;
     if (idmap_get(&socket->by_job, job)) {
-        say_attached(socket, own, job, NULL);
+        reply_attached(socket, own, job, NULL);
         exchange_over(own);
         return;
     }
@@ -791,7 +791,7 @@ static void on_closed(struct ws *ws, int code)
     socket_free(ws->user);
 }
 
-static void say_welcome(struct submit_socket *socket)
+static void send_welcome(struct submit_socket *socket)
 {
     const struct settings *settings = socket->all->worker->server->settings;
     struct buf *frame = &socket->all->frame;
@@ -845,7 +845,7 @@ void submit_socket_accept(struct call *call)
         socket_free(socket);
         return;
     }
-    say_welcome(socket);
+    send_welcome(socket);
     end_drained(socket);
 }
 
@@ -884,7 +884,7 @@ void submit_sockets_tick(struct submit_sockets *all)
     look_again(all);
     for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));)
         if (socket->reads == 0)
-            tell_ends(socket);
+            send_ends(socket);
 }
 
 struct submit_sockets *submit_sockets_new(struct worker *worker)

@@ -8,7 +8,7 @@
 
 enum {
     SUBMIT_CREDIT_MAX = 256,            /* messages of one connection that are not answered yet */
-    SUBMIT_FOLLOWED_MAX = 65536,        /* jobs of one connection whose end is to be told */
+    SUBMIT_FOLLOWED_MAX = 65536,        /* jobs of one connection whose end is to be sent */
     SUBMIT_FOLLOWED_LOOP_MAX = 1 << 20, /* and of all connections of a loop */
     SUBMIT_CLOSE_TOKEN = 4003,          /* the token that let it in is not good any more */
     SUBMIT_CLOSE_CREDIT = 4008,         /* it sent more than it had credit for */

@@ -305,7 +305,7 @@ void token_file_end(struct server *server)
         return; /* never opened */
     server->token_file->stopping = true;
     for (int i = 0; i < server->loop_count; i++)
-        refusals_tell(&server->workers[i]);
+        refusals_flush(&server->workers[i]);
     while (token_file_run(server))
         ;
 }

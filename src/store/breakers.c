@@ -174,7 +174,7 @@ static bool may_speak(const struct breakers *breakers, struct breaker_entry *gat
 }
 
 enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
-                                   struct ledger_job *entry, enum breakers_word word,
+                                   struct ledger_job *entry, enum breakers_verdict verdict,
                                    int64_t now_ms)
 {
     struct str node = str_of(entry->run->node);
@@ -185,16 +185,16 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
 
     assert(!was_probe || entry->run->probe == gate);
     breakers_release(entry);
-    if (!gate && word == BREAKERS_BAD && breakers->rules.threshold && type.len)
+    if (!gate && verdict == BREAKERS_BAD && breakers->rules.threshold && type.len)
         gate = add(breakers, journal, node, type);
     if (!gate || !may_speak(breakers, gate, entry, was_probe, now_ms))
         return BREAKER_NO_EVENT;
-    if (word == BREAKERS_GOOD)
+    if (verdict == BREAKERS_GOOD)
         event = breaker_ok(&gate->breaker, &breakers->rules, now_ms);
-    else if (word == BREAKERS_BAD)
+    else if (verdict == BREAKERS_BAD)
         event = breaker_fail(&gate->breaker, &breakers->rules, now_ms);
     /* Good work that began before it opened leaves it open, and nothing to write. */
-    if (was_probe || event != BREAKER_NO_EVENT || word == BREAKERS_BAD ||
+    if (was_probe || event != BREAKER_NO_EVENT || verdict == BREAKERS_BAD ||
         gate->breaker.failures == 0)
         changed(breakers, journal, gate, now_ms);
     return event;

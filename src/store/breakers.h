@@ -38,7 +38,7 @@ struct breakers {
 };
 
 /* What the end of an attempt says about its executor. */
-enum breakers_word { BREAKERS_NOTHING, BREAKERS_GOOD, BREAKERS_BAD };
+enum breakers_verdict { BREAKERS_NOTHING, BREAKERS_GOOD, BREAKERS_BAD };
 
 void breakers_init(struct breakers *breakers, const struct breaker_rules *rules);
 void breakers_free(struct breakers *breakers);
@@ -57,7 +57,7 @@ void breakers_probe(struct breakers *breakers, struct journal *journal, struct b
 void breakers_release(struct ledger_job *entry);
 /* Its attempt ended; entry->head still says where it was. */
 enum breaker_event breakers_settle(struct breakers *breakers, struct journal *journal,
-                                   struct ledger_job *entry, enum breakers_word word,
+                                   struct ledger_job *entry, enum breakers_verdict verdict,
                                    int64_t now_ms);
 
 bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,

@@ -1,5 +1,5 @@
 /* Changes as bytes: numbers are varints, seven bits a byte, least first; what may be negative is
- * folded (zigzag). Times of a job are told as distances from its creation, which are small. And
+ * folded (zigzag). Times of a job are written as distances from its creation, which are small. And
  * batches of them as rows of the database that the release before had for a journal. */
 #include "store/change.h"
 

@@ -50,7 +50,7 @@ struct journal {
     bool meta_changed; /* these two, since they were last written */
 };
 
-struct journal_job { /* how a job stands */
+struct journal_job { /* a job's state */
     struct store_head head;
     int64_t run_until_ms;
     bool keyed; /* its row has an Idempotency-Key and was made by a reserve */

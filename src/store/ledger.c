@@ -702,7 +702,7 @@ static void replace(struct buf *kept, struct str text)
 }
 
 /* Takes over what is new in it; false when nothing is. Who changes one thing may have an old view
- * of the others: what it leaves out stays, and the operator's word is the one kept here. */
+ * of the others: what it leaves out stays, and the operator's setting is the one kept here. */
 static bool take_facts(struct ledger_node *holder, const struct store_op *op)
 {
     enum node_admin admin = op->u.node_put.set_admin ? op->u.node_put.admin : holder->admin;
@@ -786,7 +786,8 @@ static struct ledger_node *put_target(struct ledger *ledger, struct store_op *op
 }
 
 /* The node is lost, or back without its runs. What ends with the epoch need not wait for its lease
- * to run out, the sweep may take it at once; until it does, a late word of the node still ends it.
+ * to run out, the sweep may take it at once; until it does, a late message of the node still ends
+ * it.
  */
 static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool keeps_runs)
 {
@@ -827,7 +828,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     is_fresh = op->u.node_put.created && chain_alone(&holder->leases);
     old_epoch = op->u.node_put.if_epoch && op->u.node_put.if_epoch != holder->counts.epoch;
     if (old_epoch && !op->u.node_put.facts.at) {
-        /* Somebody's finding about an epoch that is over. The node's own word is taken all the
+        /* Somebody's finding about an epoch that is over. The node's own report is taken all the
          * same. */
         op->err = ERR_STALE;
     } else {

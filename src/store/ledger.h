@@ -44,8 +44,9 @@ struct ledger_node {
     char text[NODE_ID_MAX + 1];
 };
 
-/* What a job has that was on a node, or for which it was told why not. Most of those that wait have
- * none of it, and very many may wait: they share one that says nothing and is never written. */
+/* What a job has that was on a node, or of which the reason is kept why not. Most of those that
+ * wait have none of it, and very many may wait: they share one that says nothing and is never
+ * written. */
 struct ledger_run {
     struct ledger_job *job;
     char node[NODE_ID_MAX + 1]; /* these are as in struct store_head */
@@ -183,7 +184,7 @@ void ledger_bind(struct ledger_job *entry, struct ledger_node *holder);
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
 /* Puts it where its state and lease say it belongs. */
 void ledger_place(struct ledger *ledger, struct ledger_job *entry);
-/* It waits in this lane, and in no other; whoever calls sets until when, and places it. */
+/* It waits in this lane, and in no other; the caller sets until when, and places it. */
 void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t lane, int priority,
                        const struct store_account *account);
 void ledger_leave_lane(struct ledger *ledger,

@@ -515,7 +515,7 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         journal_job_step(ledger->journal, entry);
     } else if (is_last && entry->head.state == JOB_ACKED && alive(entry, now_ms) &&
                !ledger_orphaned(entry) && from_here(entry, op)) {
-        op->u.settle.duplicate = true; /* a node that is told so may start: not without a slot */
+        op->u.settle.duplicate = true; /* a node that gets this may start: not without a slot */
     } else {
         op->err = ERR_STALE;
     }
@@ -531,7 +531,7 @@ struct verdict {
     bool of_attempt;
     bool
         in_time; /* the lease is as the outcome needs it: run out for EXPIRE, alive for a message */
-    bool unsent; /* nobody can say that the node was ever told: the attempt is not used up */
+    bool unsent; /* the node may never have got it: the attempt is not used up */
     bool frees_key; /* should it end the job: who asked for that was, or is, answered with an error
                      */
 };
@@ -673,8 +673,9 @@ static void end_lease(struct ledger *ledger, struct store_op *op, struct ledger_
 
 /* What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
  * a good end does: the other may be what the cancel made of it. */
-static enum breakers_word word_of(const struct ledger_job *entry, const struct store_op *op,
-                                  const struct verdict *verdict)
+static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
+                                             const struct store_op *op,
+                                             const struct verdict *verdict)
 {
     bool of_work = verdict->event == JOB_EV_FAIL || verdict->event == JOB_EV_RUN_TIMEOUT;
 
@@ -728,7 +729,7 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
     else if (entry->ran_out != LEASE_NONE)
         op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
     op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
-                                           word_of(entry, op, verdict), now_ms);
+                                           breaker_verdict(entry, op, verdict), now_ms);
     ledger_settled(ledger, entry);
     if (entry->demand)
         settle_keys(ledger, op, entry, now_ms);
@@ -794,7 +795,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
     journal_job_end(ledger->journal, entry, result);
 }
 
-/* The job was cancelled while it ran: this is the node's word that it stopped, or the end of its
+/* The job was cancelled while it ran: this is the node's report that it stopped, or the end of its
  * lease. The job stays as the cancel left it. */
 static bool ends_cancelled(const struct ledger_job *entry, const struct store_op *op,
                            const struct verdict *verdict)

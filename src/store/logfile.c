@@ -1,4 +1,4 @@
-/* Records as sectors, and where they stand in the file. */
+/* Records as sectors, and where they are in the file. */
 #include "store/logfile.h"
 
 #include <assert.h>
@@ -442,7 +442,7 @@ static bool name_missing(struct logfile *log, const struct survey *survey)
     return damaged(log, number);
 }
 
-/* What stands in the file must be all there is behind `after`. */
+/* The file must have every record after `after`. */
 static bool is_complete(struct logfile *log, const struct survey *survey)
 {
     if (survey->missing)
@@ -477,7 +477,7 @@ bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *r
     return true;
 }
 
-/* What the file ends in that is no sector: it must not stand between others. */
+/* What the file ends in that is no sector: it must not be between others. */
 static bool cut_end(struct logfile *log)
 {
     sqlite3_int64 size = 0;

@@ -40,7 +40,7 @@ struct logfile {
     int64_t regions;
     int64_t last_at; /* of the last record that logfile_end() found; negative: none */
     int64_t last_size;
-    uint64_t refused; /* the record that it was told not to take; 0: none */
+    uint64_t refused; /* the record to refuse; 0: none */
     int64_t refused_at;
 };
 

@@ -72,7 +72,7 @@ void memtable_seal(struct memtable *table, uint64_t seq, struct buf *to);
  * there are more. */
 bool memtable_release(struct memtable *table, uint64_t seq, int budget);
 
-/* Reads. A head as it is told: times to wait end `wait_shift_ms` later than rows say. */
+/* Reads. A head as it is answered: times to wait end `wait_shift_ms` later than rows say. */
 struct store_head memtable_head(const struct memjob *job, int64_t wait_shift_ms);
 /* The record, as far as it is known here, copied into the arena. */
 void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct arena *arena,

@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EARS_NODES REDIS_KEY "ev"
-#define EARS_LANES REDIS_KEY "first"
-#define EARS_KEYS  REDIS_KEY "freed"
-#define EARS_RULES REDIS_KEY "rules"
-#define EARS_ALL   REDIS_KEY "all"
+#define LISTEN_NODES REDIS_KEY "ev"
+#define LISTEN_LANES REDIS_KEY "first"
+#define LISTEN_KEYS  REDIS_KEY "freed"
+#define LISTEN_RULES REDIS_KEY "rules"
+#define LISTEN_ALL   REDIS_KEY "all"
 
 enum {
-    EARS_OPEN_MS = 1000,
-    EARS_LOOK_MS = 100,    /* how soon a stop is noticed */
-    EARS_PING_MS = 1000,   /* silent so long: is anybody there? */
-    EARS_SILENT_MS = 3000, /* nobody is */
-    EARS_PAUSE_MIN_MS = 20,
-    EARS_PAUSE_MAX_MS = 500,
+    LISTEN_OPEN_MS = 1000,
+    LISTEN_LOOK_MS = 100,    /* how soon a stop is noticed */
+    LISTEN_PING_MS = 1000,   /* silent so long: is anybody there? */
+    LISTEN_SILENT_MS = 3000, /* nobody is */
+    LISTEN_PAUSE_MIN_MS = 20,
+    LISTEN_PAUSE_MAX_MS = 500,
 };
 
 void redis_listen_init(struct redis_listen *subscriber, const struct redis_target *target,
@@ -40,11 +40,11 @@ uint64_t redis_addr_mark(const struct redis_addr *at)
 }
 
 /* On the listener's thread. */
-static void heard(struct msg *msg)
+static void delivered(struct msg *msg)
 {
     struct store_notice *notice = container_of(msg, struct store_notice, msg);
 
-    notice->listener->hear(notice->listener, notice);
+    notice->listener->notify(notice->listener, notice);
     free(notice);
 }
 
@@ -54,7 +54,7 @@ static void post(struct redis_listen *subscriber, const struct store_notice *wha
 
     *notice = *what;
     notice->text.at = memcpy(notice + 1, what->text.len ? what->text.at : "", what->text.len);
-    notice->msg.run = heard;
+    notice->msg.run = delivered;
     notice->listener = subscriber->listener;
     inbox_post(subscriber->listener->inbox, &notice->msg);
 }
@@ -69,7 +69,7 @@ static bool is_ours(const struct redis_listen *subscriber, struct str *text)
 }
 
 /* "VERSION TIME NODE NODE ..." */
-static void hear_nodes(struct redis_listen *subscriber, struct str text)
+static void take_nodes(struct redis_listen *subscriber, struct str text)
 {
     struct store_notice notice = {.kind = STORE_NOTICE_NODES};
     int64_t then_ms;
@@ -84,7 +84,7 @@ static void hear_nodes(struct redis_listen *subscriber, struct str text)
 
 /* "INSTANCE LANE PRIORITY JOB", as lua/lane.lua writes it: the job by its name. Whoever put it
  * there was answered. */
-static void hear_lane(struct redis_listen *subscriber, struct str text)
+static void take_lane(struct redis_listen *subscriber, struct str text)
 {
     struct store_notice notice = {.kind = STORE_NOTICE_LANE};
     struct str lane, priority;
@@ -106,7 +106,7 @@ static void hear_lane(struct redis_listen *subscriber, struct str text)
 }
 
 /* Told as it is. */
-static void hear_ours(struct redis_listen *subscriber, enum store_notice_kind kind, struct str text)
+static void take_own(struct redis_listen *subscriber, enum store_notice_kind kind, struct str text)
 {
     if (is_ours(subscriber, &text))
         post(subscriber, &(struct store_notice){.kind = kind, .text = text});
@@ -124,24 +124,24 @@ static void take(struct redis_listen *subscriber, const redisReply *reply)
     text = redis_text(reply->element[2]);
     if (!text.len || atomic_load(&subscriber->stopping))
         return;
-    if (str_is(channel, EARS_NODES))
-        hear_nodes(subscriber, text);
-    else if (str_is(channel, EARS_LANES))
-        hear_lane(subscriber, text);
-    else if (str_is(channel, EARS_KEYS))
-        hear_ours(subscriber, STORE_NOTICE_KEY, text);
-    else if (str_is(channel, EARS_RULES))
-        hear_ours(subscriber, STORE_NOTICE_LIMITS, text);
-    else if (!str_is(channel, EARS_ALL) || is_ours(subscriber, &text))
-        post(subscriber, &(struct store_notice){.kind = STORE_WORD_TOLD, .text = text});
+    if (str_is(channel, LISTEN_NODES))
+        take_nodes(subscriber, text);
+    else if (str_is(channel, LISTEN_LANES))
+        take_lane(subscriber, text);
+    else if (str_is(channel, LISTEN_KEYS))
+        take_own(subscriber, STORE_NOTICE_KEY, text);
+    else if (str_is(channel, LISTEN_RULES))
+        take_own(subscriber, STORE_NOTICE_LIMITS, text);
+    else if (!str_is(channel, LISTEN_ALL) || is_ours(subscriber, &text))
+        post(subscriber, &(struct store_notice){.kind = STORE_NOTICE_MESSAGE, .text = text});
 }
 
-static bool say(struct redis_listen *subscriber, int count, const char **words)
+static bool send_command(struct redis_listen *subscriber, int count, const char **args)
 {
     redisContext *context = subscriber->link.context;
     int done = 0;
 
-    if (redisAppendCommandArgv(context, count, words, NULL) != REDIS_OK)
+    if (redisAppendCommandArgv(context, count, args, NULL) != REDIS_OK)
         return false;
     while (!done)
         if (redisBufferWrite(context, &done) != REDIS_OK)
@@ -149,17 +149,17 @@ static bool say(struct redis_listen *subscriber, int count, const char **words)
     return true;
 }
 
-/* Not before the server has confirmed it: what is said from then on is heard. */
+/* Not before the server has confirmed it: from then on no message is missed. */
 static bool subscribe(struct redis_listen *subscriber)
 {
-    const char *words[] = {"SUBSCRIBE", EARS_NODES, EARS_LANES,       EARS_KEYS,
-                           EARS_RULES,  EARS_ALL,   subscriber->inbox};
-    int64_t deadline_ms = clock_mono_ms() + EARS_OPEN_MS;
+    const char *args[] = {"SUBSCRIBE",  LISTEN_NODES, LISTEN_LANES,     LISTEN_KEYS,
+                          LISTEN_RULES, LISTEN_ALL,   subscriber->inbox};
+    int64_t deadline_ms = clock_mono_ms() + LISTEN_OPEN_MS;
 
     if (!redis_link_open(&subscriber->link, deadline_ms) ||
-        !say(subscriber, COUNT_OF(words), words))
+        !send_command(subscriber, COUNT_OF(args), args))
         return false;
-    for (size_t i = 1; i < COUNT_OF(words); i++) {
+    for (size_t i = 1; i < COUNT_OF(args); i++) {
         redisReply *reply = redis_receive(&subscriber->link, subscriber->link.context, deadline_ms);
         bool ok = reply && reply->type == REDIS_REPLY_ARRAY;
 
@@ -186,13 +186,13 @@ static bool is_there(struct redis_listen *subscriber, int64_t last_ms, int64_t *
     const char *ping[] = {"PING"};
     int64_t now_ms = clock_mono_ms();
 
-    if (subscriber->link.context->err || now_ms - last_ms > EARS_SILENT_MS ||
+    if (subscriber->link.context->err || now_ms - last_ms > LISTEN_SILENT_MS ||
         !is_right_place(subscriber))
         return false;
-    if (now_ms - last_ms < EARS_PING_MS || now_ms - *pinged_ms < EARS_PING_MS)
+    if (now_ms - last_ms < LISTEN_PING_MS || now_ms - *pinged_ms < LISTEN_PING_MS)
         return true;
     *pinged_ms = now_ms;
-    return say(subscriber, 1, ping);
+    return send_command(subscriber, 1, ping);
 }
 
 /* Until the connection is gone. */
@@ -203,7 +203,7 @@ static void listen(struct redis_listen *subscriber)
 
     while (!atomic_load(&subscriber->stopping)) {
         redisReply *reply = redis_receive(&subscriber->link, subscriber->link.context,
-                                          clock_mono_ms() + EARS_LOOK_MS);
+                                          clock_mono_ms() + LISTEN_LOOK_MS);
 
         if (!reply && !is_there(subscriber, last_ms, &pinged_ms))
             return;
@@ -218,11 +218,11 @@ static void listen(struct redis_listen *subscriber)
 static void *listen_thread(void *arg)
 {
     struct redis_listen *subscriber = arg;
-    int64_t pause_ms = EARS_PAUSE_MIN_MS;
+    int64_t pause_ms = LISTEN_PAUSE_MIN_MS;
 
     while (!atomic_load(&subscriber->stopping)) {
         if (subscribe(subscriber)) {
-            pause_ms = EARS_PAUSE_MIN_MS;
+            pause_ms = LISTEN_PAUSE_MIN_MS;
             atomic_store_explicit(&subscriber->deaf, false, memory_order_relaxed);
             listen(subscriber);
             atomic_store_explicit(&subscriber->deaf, true, memory_order_relaxed);
@@ -230,7 +230,7 @@ static void *listen_thread(void *arg)
         redis_link_close(&subscriber->link);
         if (!atomic_load(&subscriber->stopping))
             poll(NULL, 0, (int)pause_ms);
-        pause_ms = pause_ms * 2 < EARS_PAUSE_MAX_MS ? pause_ms * 2 : EARS_PAUSE_MAX_MS;
+        pause_ms = pause_ms * 2 < LISTEN_PAUSE_MAX_MS ? pause_ms * 2 : LISTEN_PAUSE_MAX_MS;
     }
     return NULL;
 }

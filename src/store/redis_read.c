@@ -926,7 +926,7 @@ struct nodes {
     size_t complete; /* so many have what is beside them */
     size_t named;    /* of those asked for by name, so many were read */
     char cursor[32]; /* of the scan */
-    bool told;       /* no record is left to be read */
+    bool all_read;   /* no record is left to be read */
 };
 
 /* Takes the replies from one command on: `count` nodes were asked about. */
@@ -1028,7 +1028,7 @@ static bool take_named(struct nodes *nodes, redisReply *const *replies, size_t c
     for (size_t i = 0; i < count; i++, nodes->named++)
         if (!add_node(nodes, op->u.nodes.ids[nodes->named], redis_text(replies[0]->element[i])))
             return false;
-    nodes->told = nodes->named == op->u.nodes.id_count;
+    nodes->all_read = nodes->named == op->u.nodes.id_count;
     return true;
 }
 
@@ -1046,7 +1046,7 @@ static bool take_scan(struct nodes *nodes, redisReply *const *replies, size_t co
     for (size_t i = 0; i + 1 < list->elements; i += 2)
         if (!add_node(nodes, redis_text(list->element[i]), redis_text(list->element[i + 1])))
             return false;
-    nodes->told = strcmp(nodes->cursor, "0") == 0;
+    nodes->all_read = strcmp(nodes->cursor, "0") == 0;
     return true;
 }
 
@@ -1179,15 +1179,15 @@ static bool redis_read_nodes(struct redis_read *read)
     ask(round,
         (struct redis_args){.count = COUNT_OF(redis_state_words), .texts = redis_state_words},
         take_state, 0);
-    nodes.told = named && op->u.nodes.id_count == 0;
+    nodes.all_read = named && op->u.nodes.id_count == 0;
     do {
-        if (!nodes.told && named)
+        if (!nodes.all_read && named)
             ask_named(&nodes, round);
-        else if (!nodes.told)
+        else if (!nodes.all_read)
             ask_scan(&nodes, round);
         ask_beside(&nodes, round);
         ok = run_round(&nodes, round);
-    } while (ok && (!nodes.told || nodes.complete < nodes.count));
+    } while (ok && (!nodes.all_read || nodes.complete < nodes.count));
     arena_free(&round->arena);
     free(round);
     map_free(&nodes.seen);

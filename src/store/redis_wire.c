@@ -323,10 +323,10 @@ static void add_name(struct wire *wire, uint32_t name)
     add(wire, text, name ? STORE_NAME_TEXT : 0);
 }
 
-static void write_tell(struct wire *wire, const struct store_op *op)
+static void write_message(struct wire *wire, const struct store_op *op)
 {
-    add_name(wire, op->u.tell.to);
-    add_text(wire, op->u.tell.text);
+    add_name(wire, op->u.message.to);
+    add_text(wire, op->u.message.text);
 }
 
 static void write_link(struct wire *wire, const struct store_op *op)
@@ -372,7 +372,7 @@ static const struct {
     [STORE_LIMIT_SET] = {.letter = "A", .write = write_limit_set},
     [STORE_LIMIT_HOLD] = {.letter = "H", .write = write_limit_hold},
     [STORE_LIMITS] = {.letter = "Q", .write = write_limits},
-    [STORE_TELL] = {.letter = "S", .write = write_tell},
+    [STORE_MESSAGE] = {.letter = "S", .write = write_message},
     [STORE_LINK] = {.letter = "U", .write = write_link},
     [STORE_SEEN] = {.letter = "E", .write = write_seen},
     [STORE_CLAIM] = {.letter = "V", .write = write_claim},
@@ -917,9 +917,9 @@ static bool read_node_put(struct store_op *op, const redisReply *answer)
     return true;
 }
 
-static bool read_tell(struct store_op *op, const redisReply *answer)
+static bool read_message(struct store_op *op, const redisReply *answer)
 {
-    op->u.tell.heard = number(answer, 3);
+    op->u.message.receivers = number(answer, 3);
     return true;
 }
 
@@ -1043,8 +1043,9 @@ static bool read_limits(struct store_op *op, const redisReply *answer)
 
 /* What a verb answers beyond its error, the head and the counters. */
 static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
-    [STORE_RENEW] = read_renew,       [STORE_DUE] = read_due,   [STORE_NODE_PUT] = read_node_put,
-    [STORE_BREAKERS] = read_breakers, [STORE_TELL] = read_tell, [STORE_WAIT] = read_wait,
+    [STORE_RENEW] = read_renew,       [STORE_DUE] = read_due,
+    [STORE_NODE_PUT] = read_node_put, [STORE_BREAKERS] = read_breakers,
+    [STORE_MESSAGE] = read_message,   [STORE_WAIT] = read_wait,
     [STORE_LIMITS] = read_limits,
 };
 

@@ -76,7 +76,7 @@ enum err sql_open(const struct sql_config *config, struct sql **ret_sql, struct 
 void sql_free(struct sql *sql);
 
 /* All of these: false = it failed, see sql->err. While sql->connected that was the statement's own
- * fault, mostly what it was given: who began a transaction rolls it back, and nobody else need hear
+ * fault, mostly what it was given: who began a transaction rolls it back, and nobody else need know
  * of it. Else everything since sql_begin is undone, or (after sql_commit) perhaps not. */
 bool sql_connect(struct sql *sql); /* fine when it is connected */
 bool sql_begin(struct sql *sql);   /* for writing; SQLite then locks out every other writer */

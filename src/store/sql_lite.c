@@ -157,7 +157,7 @@ static struct str column(sqlite3_stmt *stmt, int at, struct arena *arena)
                      (struct str){.at = text, .len = (size_t)sqlite3_column_bytes(stmt, at)});
 }
 
-/* Doubles the room when it is full: how many rows there are is not told beforehand. */
+/* Doubles the room when it is full: how many rows there are is not known beforehand. */
 static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *rows, size_t *room)
 {
     if (rows->count == *room) {

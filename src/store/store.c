@@ -85,7 +85,7 @@ void store_close(struct store *store)
 
 void store_listen(struct store *store, struct store_listener *listener)
 {
-    assert(store_name(store) && (!listener || (listener->inbox && listener->hear)));
+    assert(store_name(store) && (!listener || (listener->inbox && listener->notify)));
     store->backend->listen(store, listener);
 }
 

@@ -25,10 +25,10 @@
 enum {
     STORE_CANDIDATES_MAX = 4, /* one reserve call tries so many */
     STORE_REASON_MAX = 96,
-    STORE_HISTORY_MAX = 4096, /* bytes of attempts JSON; older entries go first */
-    STORE_NUMBERS = 512,      /* of instances: 0..511 */
-    STORE_NAME_TEXT = 8,      /* the name of an instance as text: hexadecimal digits */
-    STORE_LANE_TOLD = 64,     /* of a lane others hear of jobs that come to be among so many */
+    STORE_HISTORY_MAX = 4096,  /* bytes of attempts JSON; older entries go first */
+    STORE_NUMBERS = 512,       /* of instances: 0..511 */
+    STORE_NAME_TEXT = 8,       /* the name of an instance as text: hexadecimal digits */
+    STORE_LANE_ANNOUNCED = 64, /* jobs that come to be among so many of a lane are announced */
 };
 
 enum store_verb {
@@ -41,7 +41,7 @@ enum store_verb {
     STORE_LANES,       /* the lanes in which jobs wait */
     STORE_LANE,        /* the first jobs of one lane, with their records */
     STORE_DUE,         /* leases, holds and times to wait that ran out */
-    STORE_NODE_PUT,    /* register, changed facts, operator's word, new epoch */
+    STORE_NODE_PUT,    /* register, changed facts, operator's setting, new epoch */
     STORE_NODE_DROP,   /* deregistered or forgotten; its live leases run out by themselves */
     STORE_NODES,       /* all nodes, with facts (cold start) */
     STORE_COUNTS,      /* all nodes' counters (reconcile, audit) */
@@ -56,11 +56,11 @@ enum store_verb {
     STORE_LIMIT_HOLD,    /* nothing with this key starts for a while; or again, at once */
     STORE_LIMITS,        /* the rules, and the keys that are in use */
     /* Only of a store that several instances share, see store_name(). */
-    STORE_TELL,  /* a word to another instance, or to all */
-    STORE_LINK,  /* this instance has a node's connection, or has lost it */
-    STORE_SEEN,  /* signs of life of nodes that this instance heard */
-    STORE_CLAIM, /* the right to deliver a job's callback, for some time */
-    STORE_PEERS, /* the instances that are there */
+    STORE_MESSAGE, /* to another instance, or to all */
+    STORE_LINK,    /* this instance has a node's connection, or has lost it */
+    STORE_SEEN,    /* heartbeats of nodes that this instance got */
+    STORE_CLAIM,   /* the right to deliver a job's callback, for some time */
+    STORE_PEERS,   /* the instances that are there */
     STORE_VERB_COUNT
 };
 
@@ -154,8 +154,8 @@ struct store_live {
     uint32_t holder;      /* name of the instance; 0: none ever */
     uint64_t incarnation; /* of the connection */
     int64_t linked_ms;    /* ago: since when that is so */
-    int64_t silent_ms;    /* since an instance last told that it heard of it; -1: never */
-    int32_t level, cpu_pm, gpu_pm, mem_pm; /* as last heard; -1: not sent */
+    int64_t silent_ms;    /* since an instance last published a heartbeat of it; -1: never */
+    int32_t level, cpu_pm, gpu_pm, mem_pm; /* as last received; -1: not sent */
 };
 
 struct store_seen {
@@ -211,9 +211,9 @@ struct store_due {
     char node[NODE_ID_MAX + 1];
 };
 
-/* Jobs that wait for the same: whoever fits one of them fits all, but for where each was before.
- * The higher priority is first, within one the smaller id. A lane is a number its jobs share, never
- * 0; the store knows no more of it. */
+/* Jobs that wait for the same: a node that fits one of them fits all, but for where each was
+ * before. The higher priority is first, within one the smaller id. A lane is a number its jobs
+ * share, never 0; the store knows no more of it. */
 struct store_lane {
     uint64_t lane;
     int64_t count; /* of jobs */
@@ -386,7 +386,7 @@ struct store_op {
         struct { /* LANE */
             uint64_t lane;
             size_t max;
-            size_t bytes_max;           /* in all, but one is told in any case; 0: any */
+            size_t bytes_max;           /* in all, but one is listed in any case; 0: any */
             struct store_record *items; /* answer, in `arena`: the first ones */
             size_t count;
             int64_t waiting; /* answer: how many are there in all */
@@ -398,7 +398,7 @@ struct store_op {
         } due;
         struct {                     /* NODE_PUT */
             enum node_health own;    /* what the node says of itself; NODE_HEALTH_NONE: unchanged */
-            enum node_health health; /* what reserve checks; the operator's word is added here */
+            enum node_health health; /* what reserve checks; the operator's setting is added here */
             int32_t max;             /* < 0: unchanged */
             struct str facts;        /* at == NULL: unchanged (ERR_NOT_FOUND if there is none) */
             struct str resources;    /* see resources_write(); at == NULL: unchanged */
@@ -423,7 +423,7 @@ struct store_op {
             size_t id_count;
             struct store_node *items; /* answer, in `arena`; COUNTS leaves facts empty */
             size_t count;
-            int64_t version; /* answer of a shared store: number of the last change told */
+            int64_t version; /* answer of a shared store: number of the last change published */
         } nodes;
         struct {                               /* JOB_LIST, CALLBACKS */
             unsigned states;                   /* bit per job_state; 0 = all */
@@ -454,8 +454,8 @@ struct store_op {
         struct {
             uint32_t to; /* TELL: the name of an instance; 0: all */
             struct str text;
-            int64_t heard; /* answer: how many took it; 0: nobody is there */
-        } tell;
+            int64_t receivers; /* answer: how many took it; 0: nobody is there */
+        } message;
         struct { /* LINK, of `node` */
             enum store_link_kind kind;
             uint64_t incarnation; /* of the connection; LEFT counts only for the one that is kept */
@@ -463,7 +463,7 @@ struct store_op {
         struct { /* SEEN */
             const struct store_seen *items;
             size_t count;
-            struct str text; /* told to all instances; "" = nothing */
+            struct str text; /* sent to all instances; "" = nothing */
         } seen;
         struct {                      /* PEERS */
             struct store_peer *items; /* answer, in `arena`; ourselves too */
@@ -533,7 +533,7 @@ struct store_status {
     /* New jobs answer ERR_STORE_FULL: Redis is near its maxmemory (nodes, too), or the embedded
      * store's tables do not follow its journal. */
     bool full;
-    bool deaf; /* a shared store: others are not heard now, what they change has to be looked for */
+    bool deaf; /* a shared store: no notices arrive now, what others change has to be looked for */
 };
 
 /* Has a JOB_LIST as much as it may have with `count` items? */
@@ -561,14 +561,14 @@ struct store_config {
     int64_t (*now_ms)(void);     /* NULL: the store's own; a test's is also that of its callers */
 };
 
-/* What is heard in a shared store. A hint: what was said while the connection was away is lost. */
+/* Notices of a shared store. A hint: those of while the connection was away are lost. */
 enum store_notice_kind {
-    STORE_WORD_TOLD,    /* another instance's TELL; perhaps our own, if it was to all */
-    STORE_NOTICE_NODES, /* `text`: ids of nodes that changed, a space between two */
-    STORE_NOTICE_LANE,  /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
-                         there, and it is  among the first STORE_LANE_TOLD */
-    STORE_NOTICE_KEY,   /* `text`: keys for which jobs wait, and one could start now; a space
-                           between two */
+    STORE_NOTICE_MESSAGE, /* another instance's TELL; perhaps our own, if it was to all */
+    STORE_NOTICE_NODES,   /* `text`: ids of nodes that changed, a space between two */
+    STORE_NOTICE_LANE, /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
+                        there, and it is  among the first STORE_LANE_ANNOUNCED */
+    STORE_NOTICE_KEY,  /* `text`: keys for which jobs wait, and one could start now; a space
+                          between two */
     STORE_NOTICE_LIMITS, /* rules changed */
     STORE_NOTICE_GAP,    /* listening begins, or began anew */
 };
@@ -582,10 +582,10 @@ struct store_notice {
     struct str text;
 };
 
-/* hear() is called on `inbox`' thread; the word is gone when it returns. */
+/* notify() is called on `inbox`' thread; the notice is gone when it returns. */
 struct store_listener {
     struct inbox *inbox;
-    void (*hear)(struct store_listener *listener, const struct store_notice *word);
+    void (*notify)(struct store_listener *listener, const struct store_notice *notice);
 };
 
 struct store;
@@ -606,7 +606,7 @@ struct store {
     uint32_t name;           /* of this instance, another one after every start; 0: not shared */
     _Atomic unsigned number; /* of this instance */
     _Atomic int64_t number_until_ms; /* clock_mono_ms: until then it is surely ours alone */
-    _Atomic int64_t ahead_ms;        /* of clock_mono_ms is the store's clock, as last heard */
+    _Atomic int64_t ahead_ms;        /* of clock_mono_ms is the store's clock, as last read */
 };
 
 enum err store_open(const struct store_config *config, struct store **ret_store,

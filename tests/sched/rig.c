@@ -40,7 +40,7 @@ static enum err turnstile_take(struct rig *rig, struct store_op *op)
 {
     if (rig->refuse)
         return rig->refuse;
-    if (op->verb >= STORE_TELL)
+    if (op->verb >= STORE_MESSAGE)
         return ERR_STORE_DOWN; /* a real one is ours alone, whatever name the turnstile has */
     if (rig->refuse_one_in && rnd_below(&rig->rnd, rig->refuse_one_in) == 0)
         return ERR_STORE_DOWN;

@@ -428,15 +428,15 @@ static void a_word_of_a_lane_is_enough(void **state)
     snprintf(text, sizeof text, "%llx %x %llx", (unsigned long long)head.lane, head.priority,
              (unsigned long long)job);
     struct store_notice word = {.kind = STORE_NOTICE_LANE, .text = str_of(text)};
-    keeper_heard(rig->sched.keeper, &word);
+    keeper_notice(rig->sched.keeper, &word);
     rig_quiet(rig);
     assert_true(is_placed(rig, job));
     assert_int_equal(depth(rig), 0);
-    keeper_heard(rig->sched.keeper, &word); /* and once more, late */
+    keeper_notice(rig->sched.keeper, &word); /* and once more, late */
     rig_quiet(rig);
     assert_int_equal(depth(rig), 0);
     word.text = STR("x y z");
-    keeper_heard(rig->sched.keeper, &word);
+    keeper_notice(rig->sched.keeper, &word);
     rig_quiet(rig);
     assert_int_equal(depth(rig), 0);
 }
@@ -1389,7 +1389,7 @@ static void who_waits_for_a_key_is_woken(void **state)
     rig_settle(rig, SETTLE_ACK, first, 1, "n1", NULL);
     rig_finish_behind(rig, STORE_DONE, first, 1, "n1"); /* another instance ended it: its notice */
     struct store_notice word = {.kind = STORE_NOTICE_KEY, .text = STR("x k")};
-    keeper_heard(rig->sched.keeper, &word);
+    keeper_notice(rig->sched.keeper, &word);
     rig_quiet(rig);
     keeper_turn(rig->sched.keeper);
     rig_quiet(rig);

@@ -121,7 +121,7 @@ static void more_callers_than_places(void **state)
 
     for (int i = 1; i <= callers; i++)
         refuse(fixture, (uint64_t)i, times);
-    refusals_tell(&fixture->worker);
+    refusals_flush(&fixture->worker);
     assert_int_equal(calls(told(fixture, NULL)), callers * times);
     assert_int_equal(told(fixture, NULL)->count, REFUSALS_CALLERS_MAX * (MAX + 1));
     const struct json *last = json_first(told(fixture, NULL));

@@ -191,7 +191,7 @@ static void dispatched(int index, uint64_t job)
 
 static void ended(struct fixture *own, uint64_t job)
 {
-    waiters_tell(own->server, job, NULL);
+    waiters_wake(own->server, job, NULL);
     hand_server_run(own->server, 0);
 }
 
@@ -201,7 +201,7 @@ static void ended_whole(struct fixture *own, uint64_t job)
     struct store_record end = {.head = {.id = job, .state = JOB_DONE, .attempt = 1},
                                .result = STR("7")};
 
-    waiters_tell(own->server, job, &end);
+    waiters_wake(own->server, job, &end);
     hand_server_run(own->server, 0);
 }
 

@@ -31,7 +31,7 @@ static void set_up(struct fixture *fixture)
 }
 
 static enum breaker_event settle(struct fixture *fixture, const char *node, const char *type,
-                                 enum breakers_word word, int64_t now_ms)
+                                 enum breakers_verdict word, int64_t now_ms)
 {
     str_copy(str_of(node), fixture->run.node, sizeof fixture->run.node);
     str_copy(str_of(type), fixture->entry.head.type, sizeof fixture->entry.head.type);
@@ -132,7 +132,7 @@ static void random_step(struct fixture *fixture, struct run *run, struct rnd *rn
         if (rnd_below(rnd, 4) == 0)
             breakers_release(job); /* its lease ran out first */
         breakers_settle(&fixture->breakers, &fixture->journal, job,
-                        (enum breakers_word)rnd_below(rnd, 3), now_ms);
+                        (enum breakers_verdict)rnd_below(rnd, 3), now_ms);
         assert_null(job->run->probe);
         run->busy[at] = false;
         return;

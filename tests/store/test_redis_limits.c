@@ -224,7 +224,7 @@ static void test_notices(void **state)
 {
     struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
-    struct ear ear = {.listener = {.inbox = &rig->work_queue.inbox, .hear = hear}};
+    struct ear ear = {.listener = {.inbox = &rig->work_queue.inbox, .notify = hear}};
     struct store_op let_go = {.verb = STORE_LIMIT_HOLD};
 
     store_listen(rig->store, &ear.listener);

@@ -62,7 +62,7 @@ static void open_side(struct fixture *fixture, struct side *side)
     side->rig.config.url = fixture->url;
     side->rig.config.timeout_ms = 5000;
     rig_open(&side->rig);
-    side->listener = (struct store_listener){.inbox = &side->rig.work_queue.inbox, .hear = hear};
+    side->listener = (struct store_listener){.inbox = &side->rig.work_queue.inbox, .notify = hear};
     store_listen(side->rig.store, &side->listener);
     await(side, 0, STORE_NOTICE_GAP);
     side->count = 0;
@@ -101,9 +101,9 @@ static int teardown(void **state)
 
 static enum err tell(struct side *side, uint32_t to, const char *text)
 {
-    side->rig.op = (struct store_op){.verb = STORE_TELL};
-    side->rig.op.u.tell.to = to;
-    side->rig.op.u.tell.text = str_of(text);
+    side->rig.op = (struct store_op){.verb = STORE_MESSAGE};
+    side->rig.op.u.message.to = to;
+    side->rig.op.u.message.text = str_of(text);
     return rig_call(&side->rig, &side->rig.op);
 }
 
@@ -188,14 +188,14 @@ static void words_reach_whom_they_are_for(void **state)
     struct side *a = &fixture->a, *b = &fixture->b;
 
     assert_int_equal(tell(a, store_name(b->rig.store), "hello b"), ERR_OK);
-    assert_int_equal(a->rig.op.u.tell.heard, 1);
-    assert_string_equal(await(b, 0, STORE_WORD_TOLD)->text, "hello b");
+    assert_int_equal(a->rig.op.u.message.receivers, 1);
+    assert_string_equal(await(b, 0, STORE_NOTICE_MESSAGE)->text, "hello b");
     assert_int_equal(tell(a, 0, "hello all"), ERR_OK);
-    assert_int_equal(a->rig.op.u.tell.heard, 2);
-    assert_string_equal(await(b, 1, STORE_WORD_TOLD)->text, "hello all");
-    assert_string_equal(await(a, 0, STORE_WORD_TOLD)->text, "hello all");
+    assert_int_equal(a->rig.op.u.message.receivers, 2);
+    assert_string_equal(await(b, 1, STORE_NOTICE_MESSAGE)->text, "hello all");
+    assert_string_equal(await(a, 0, STORE_NOTICE_MESSAGE)->text, "hello all");
     assert_int_equal(tell(a, 0x12345678, "nobody"), ERR_OK);
-    assert_int_equal(a->rig.op.u.tell.heard, 0);
+    assert_int_equal(a->rig.op.u.message.receivers, 0);
 }
 
 static void changes_of_nodes_are_heard_in_order(void **state)
@@ -223,8 +223,8 @@ static void a_cut_is_told(void **state)
     await(&fixture->b, 0, STORE_NOTICE_GAP);
     await(&fixture->a, 0, STORE_NOTICE_GAP);
     assert_int_equal(tell(&fixture->a, store_name(fixture->b.rig.store), "again"), ERR_OK);
-    assert_int_equal(fixture->a.rig.op.u.tell.heard, 1);
-    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "again");
+    assert_int_equal(fixture->a.rig.op.u.message.receivers, 1);
+    assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "again");
 }
 
 /* Channels are the same in every database; what is said in another one is not for us. */
@@ -242,7 +242,7 @@ static void another_database_is_not_heard(void **state)
     assert_int_equal(tell(&other, 0, "elsewhere"), ERR_OK);
     assert_int_equal(rig_node(&other.rig, "n1", 1, NODE_READY), ERR_OK);
     assert_int_equal(tell(&fixture->a, 0, "here"), ERR_OK);
-    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "here");
+    assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "here");
     assert_int_equal(fixture->b.count, 1);
     rig_done(&other.rig);
 }
@@ -437,7 +437,7 @@ static void signs_of_life_are_shared(void **state)
     op.u.seen.count = 2;
     op.u.seen.text = STR("seen");
     assert_int_equal(rig_call(&a->rig, &op), ERR_OK);
-    assert_string_equal(await(&fixture->b, 0, STORE_WORD_TOLD)->text, "seen");
+    assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "seen");
     node = look(&fixture->b, "n1");
     assert_in_range(node->live.silent_ms, 0, PATIENCE_MS);
     assert_int_equal(node->live.level, 2);
@@ -510,7 +510,7 @@ static bool fill_lanes(struct side *a, struct side *b)
 {
     char text[64];
 
-    for (uint64_t job = 0; job < STORE_LANE_TOLD; job++) {
+    for (uint64_t job = 0; job < STORE_LANE_ANNOUNCED; job++) {
         assert_int_equal(rig_put_lane(&a->rig, 0x100 + job, UINT64_MAX, 3), ERR_OK);
         snprintf(text, sizeof text, "ffffffffffffffff 3 %x", (unsigned)(0x100 + job));
         if (!hears_of_lane(b, text))

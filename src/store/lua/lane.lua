@@ -100,7 +100,7 @@ function lanes.enter(j, op)
   moved(name, call('ZADD', key, 0 - priority, j.id)) -- no -0
   account_enter(j.id, op)
   if call('ZCARD', key) == 1 then call('ZADD', KEY .. 'lanes', 0, name) end
-  if call('ZRANK', key, j.id) < LIMIT.LANE_TOLD then U.fronts[#U.fronts + 1] = name .. ' ' .. priority .. ' ' .. j.id end
+  if call('ZRANK', key, j.id) < LIMIT.LANE_ANNOUNCED then U.fronts[#U.fronts + 1] = name .. ' ' .. priority .. ' ' .. j.id end
   limits.enter(j)
   j.lane, j.priority = op.lane, priority
 end

@@ -81,7 +81,7 @@ static const struct {
     {"LIMIT", "BREAKERS", BREAKERS_MAX},
     {"LIMIT", "NUMBERS", STORE_NUMBERS - 1}, /* 0 is the embedded store's */
     {"LIMIT", "RESULT", WIRE_RESULT_MAX},
-    {"LIMIT", "LANE_TOLD", STORE_LANE_TOLD},
+    {"LIMIT", "LANE_ANNOUNCED", STORE_LANE_ANNOUNCED},
     {"LIMIT", "RENEW", WIRE_RENEW_MAX},
     {"LIMIT", "OWED", WIRE_OWED_MAX},
     {"LIMIT", "CLEAR", LEDGER_CLEAR_MAX}, /* run-out leases one reserve clears */
