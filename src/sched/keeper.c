@@ -94,20 +94,6 @@ static void gauges_add(struct gauges *gauges, const struct node *node)
     gauges->used += used < max ? used : max; /* a max that was lowered below what runs: no room */
 }
 
-/* To the metrics. */
-static void gauges_set(const struct gauges *gauges)
-{
-    for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
-        metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), gauges->by_health[i]);
-    for (int i = 0; i < LEVEL_COUNT; i++)
-        metric_set_label(METRIC_NODE_LEVELS, level_name((enum level)i), gauges->by_level[i]);
-    metric_set_label(METRIC_LEASES, "reserved", gauges->reserved);
-    metric_set_label(METRIC_LEASES, "running", gauges->running);
-    metric_set_label(METRIC_SLOTS, "max", gauges->max);
-    metric_set_label(METRIC_SLOTS, "used", gauges->used);
-    metric_set_label(METRIC_SLOTS, "free", gauges->max - gauges->used);
-}
-
 /* --- the keeper --- */
 
 enum {
@@ -367,13 +353,6 @@ static void kicked(struct msg *msg)
     queue_want_kick(keeper->queue);
 }
 
-/* Look at the queue. */
-static void keeper_kick(struct keeper *keeper)
-{
-    if (!atomic_exchange(&keeper->kicked, true))
-        inbox_post(loop_of(keeper)->inbox, &keeper->kick);
-}
-
 void keeper_freed(struct keeper *keeper, struct node *node)
 {
     if (atomic_load_explicit(&keeper->sched->queue_depth, memory_order_relaxed) <= 0)
@@ -385,7 +364,9 @@ void keeper_freed(struct keeper *keeper, struct node *node)
             node->next_freed = first;
         while (!atomic_compare_exchange_weak(&keeper->freed, &first, node));
     }
-    keeper_kick(keeper);
+    /* Look at the queue. */
+    if (!atomic_exchange(&keeper->kicked, true))
+        inbox_post(loop_of(keeper)->inbox, &keeper->kick);
 }
 
 static void go_on(struct msg *msg)
@@ -669,7 +650,16 @@ static void scan(struct keeper *keeper)
                                   sched_score(node, keeper->sched->config.latency_target_ms),
                                   memory_order_relaxed);
     }
-    gauges_set(&gauges);
+    /* To the metrics. */
+    for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
+        metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), gauges.by_health[i]);
+    for (int i = 0; i < LEVEL_COUNT; i++)
+        metric_set_label(METRIC_NODE_LEVELS, level_name((enum level)i), gauges.by_level[i]);
+    metric_set_label(METRIC_LEASES, "reserved", gauges.reserved);
+    metric_set_label(METRIC_LEASES, "running", gauges.running);
+    metric_set_label(METRIC_SLOTS, "max", gauges.max);
+    metric_set_label(METRIC_SLOTS, "used", gauges.used);
+    metric_set_label(METRIC_SLOTS, "free", gauges.max - gauges.used);
     tally_collect(keeper->sched, hours_at(&keeper->hours, *loop_of(keeper)->wall_ms));
     metric_set(METRIC_QUEUE_OLDEST, queue_oldest_ms(keeper->queue, now_ms));
 }

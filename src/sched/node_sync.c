@@ -284,17 +284,6 @@ static void take_load(struct node *node, const struct store_seen *seen)
         atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
 }
 
-static void take_loaded(struct node_sync_live *live, struct node *node, struct str text)
-{
-    struct arena arena = {0};
-    const struct json *list;
-    struct strs names;
-
-    if (!json_parse(text, &arena, &list, NULL) && warm_names(list, WARM_LOADED_MAX, &arena, &names))
-        warm_index_put(live->sched->warm, node, &names);
-    arena_free(&arena);
-}
-
 static void node_sync_live_seen(struct node_sync_live *live, const struct node_table *members,
                                 struct str text)
 {
@@ -309,8 +298,15 @@ static void node_sync_live_seen(struct node_sync_live *live, const struct node_t
         if (!node || atomic_load(&node->link))
             continue; /* whose connection is ours we know better */
         if (str_starts(line, STR("loaded "))) {
+            struct arena arena = {0};
+            const struct json *list;
+            struct strs names;
+
             str_cut(&line, ' ');
-            take_loaded(live, node, line);
+            if (!json_parse(line, &arena, &list, NULL) &&
+                warm_names(list, WARM_LOADED_MAX, &arena, &names))
+                warm_index_put(live->sched->warm, node, &names);
+            arena_free(&arena);
             continue;
         }
         struct store_seen seen = {.level = next_figure(&line)};

@@ -66,15 +66,6 @@ static void entry_free(struct entry *entry)
     free(entry);
 }
 
-/* One that is being put goes when that is answered. */
-static void forget(struct entry *entry)
-{
-    if (entry->busy)
-        entry->gone = true;
-    else
-        entry_free(entry);
-}
-
 void replay_free(struct replay *replay)
 {
     if (!replay)
@@ -145,25 +136,16 @@ void replay_forget(struct replay *replay, uint64_t job)
 {
     struct entry *entry = idmap_get(&replay->by_job, job);
 
-    if (entry)
-        forget(entry);
+    if (entry && entry->busy)
+        entry->gone = true; /* freed when its put is answered */
+    else if (entry)
+        entry_free(entry);
 }
 
 void replay_begin(struct replay *replay)
 {
     replay->begun++;
     replay->putting = true;
-}
-
-/* While the store did not know it, its client asked again and got another job: that one is it. */
-static void log_replaced(const struct store_op *op)
-{
-    char id[JOB_ID_TEXT + 1], by[JOB_ID_TEXT + 1];
-
-    job_id_text(op->job, id);
-    job_id_text(op->head.id, by);
-    log_event(LOG_WARN, "job.replaced", KC("job_id", id), KC("by", by),
-              KC("reason", "its Idempotency-Key was used again while the store had lost it"));
 }
 
 static void put(struct store_op *op)
@@ -185,8 +167,15 @@ static void put(struct store_op *op)
         entry->begun--;
         replay->putting = true;
     } else if (op->err || op->head.id != op->job) {
-        if (!op->err)
-            log_replaced(op);
+        if (!op->err) { /* while the store had lost it, its client submitted it once more */
+            char id[JOB_ID_TEXT + 1], by[JOB_ID_TEXT + 1];
+
+            job_id_text(op->job, id);
+            job_id_text(op->head.id, by);
+            log_event(
+                LOG_WARN, "job.replaced", KC("job_id", id), KC("by", by),
+                KC("reason", "its Idempotency-Key was used again while the store had lost it"));
+        }
         entry_free(entry);
     } else if (!op->u.put.duplicate) {
         entry->record.head = op->head;

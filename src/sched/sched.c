@@ -220,17 +220,6 @@ static uint32_t shape_of(size_t count, size_t gpu_count)
     return (uint32_t)(count << 8 | gpu_count);
 }
 
-static void take_left(struct node_resources *to, const struct resources_left *left)
-{
-    for (size_t i = 0; i < left->count; i++)
-        atomic_store_explicit(&to->left[i], left->left[i], memory_order_relaxed);
-    for (size_t i = 0; i < left->gpu_count; i++)
-        atomic_store_explicit(&to->gpu_left[i], left->gpu_left[i], memory_order_relaxed);
-    atomic_store_explicit(&to->shared, left->shared, memory_order_relaxed);
-    atomic_store_explicit(&to->left_shape, shape_of(left->count, left->gpu_count),
-                          memory_order_relaxed);
-}
-
 bool counts_left(const struct node *node, const struct resources *declared,
                  struct resources_left *ret_left)
 {
@@ -301,8 +290,16 @@ void counts_take(struct node *node, const struct lease_node *counts,
     while (!atomic_compare_exchange_weak_explicit(&node->counts, &old, word, memory_order_relaxed,
                                                   memory_order_relaxed));
     atomic_store_explicit(&node->epoch, counts->epoch, memory_order_relaxed);
-    if (left && (left->count || left->gpu_count))
-        take_left(&node->resources, left);
+    if (left && (left->count || left->gpu_count)) {
+        for (size_t i = 0; i < left->count; i++)
+            atomic_store_explicit(&node->resources.left[i], left->left[i], memory_order_relaxed);
+        for (size_t i = 0; i < left->gpu_count; i++)
+            atomic_store_explicit(&node->resources.gpu_left[i], left->gpu_left[i],
+                                  memory_order_relaxed);
+        atomic_store_explicit(&node->resources.shared, left->shared, memory_order_relaxed);
+        atomic_store_explicit(&node->resources.left_shape, shape_of(left->count, left->gpu_count),
+                              memory_order_relaxed);
+    }
 }
 
 void counts_take_of(const struct snapshot *snapshot, struct str node_id, const struct store_op *op)

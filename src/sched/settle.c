@@ -135,12 +135,6 @@ static bool goes_unheld(const struct settle *settle)
            head->owner == store_number(settle->loop->sched->store);
 }
 
-static void carry_on(struct settle *settle)
-{
-    counts_take_of(settle->loop->snapshot, settle->node, &settle->op); /* it has room again */
-    keeper_continue(settle->loop->sched->keeper, &settle->op.record);
-}
-
 static void settled(struct store_op *op)
 {
     struct settle *settle = container_of(op, struct settle, op);
@@ -151,11 +145,12 @@ static void settled(struct store_op *op)
     settle->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     settle->head = op->head;
     settle->duplicate = op->u.settle.duplicate;
-    if (!op->err && !settle->duplicate)
+    if (!op->err && !settle->duplicate) {
         settle_applied(settle->loop, op);
-    else if (goes_unheld(settle))
-        carry_on(settle);
-    else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
+    } else if (goes_unheld(settle)) {
+        counts_take_of(settle->loop->snapshot, settle->node, &settle->op); /* it has room again */
+        keeper_continue(settle->loop->sched->keeper, &settle->op.record);
+    } else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
         char id[JOB_ID_TEXT + 1];
 
         job_id_text(settle->job, id);
@@ -260,16 +255,6 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
         metric_add(METRIC_NODE_OVERLOAD, 1);
 }
 
-/* This call ended the job. Not so when a node stops what was cancelled before: that has been told.
- */
-static bool ended_now(const struct store_op *op)
-{
-    bool stopped = op->verb == STORE_FINISH && op->u.settle.stopped;
-
-    assert(!op->err);
-    return job_state_final(op->head.state) && !stopped;
-}
-
 /* It waited, and has begun: should the store lose it now, it must not be put there again. Only what
  * was put a moment ago would be. */
 static bool ends_replay(const struct sched_loop *loop, const struct store_op *op)
@@ -298,13 +283,6 @@ void settle_count(const struct store_head *head)
     metric_add_text(METRIC_NAMESPACE_JOBS, label, 1);
 }
 
-/* It ended by its node's word, which is all there is. A shared store may answer with less. */
-static bool is_whole(const struct sched_loop *loop, const struct store_op *op)
-{
-    return op->verb == STORE_FINISH && !store_name(loop->sched->store) &&
-           (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
-}
-
 void settle_keys_freed(struct sched_loop *loop, const struct store_op *op)
 {
     if (op->verb == STORE_FINISH && op->u.settle.freed_count)
@@ -317,11 +295,15 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     struct keeper *keeper = loop->sched->keeper;
     struct settle_note note = {.head = head, .event = event_of(head)};
     struct str node = op->node.at ? op->node : str_of(head->node);
-    bool ended = ended_now(op);
+    /* A node that stops what was cancelled before does not end the job a second time. */
+    bool ended =
+        job_state_final(head->state) && !(op->verb == STORE_FINISH && op->u.settle.stopped);
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
 
     assert(!op->err);
-    note.whole = ended && is_whole(loop, op);
+    /* The node's message has all there is to know. A shared store may answer with less. */
+    note.whole = ended && op->verb == STORE_FINISH && !store_name(loop->sched->store) &&
+                 (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
     if (note.whole)
         note.result = op->u.settle.result;
     note_node(loop, op);

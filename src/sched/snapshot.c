@@ -288,29 +288,6 @@ static void book_free(struct pool_book *book)
     free(book);
 }
 
-/* `pools:`, for nodes with nmt `any`. */
-static void node_table_books_init(struct node_table *members, const struct pool_pair *config_pairs,
-                                  size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        find_book(members, config_pairs[i].src, config_pairs[i].tgt)->declared++;
-}
-
-static void node_table_books_free(struct node_table *members)
-{
-    struct pool_book *book;
-
-    table_unref(members->table);
-    snap_list_unref(members->id_list);
-    snap_list_unref(members->pool_list);
-    for (size_t i = 0; (book = map_next(&members->books, &i));)
-        book_free(book);
-    map_free(&members->books);
-    idmap_free(&members->any_pairs);
-    idmap_free(&members->any_types);
-    free(members->pairs);
-}
-
 static void touch(struct edition *edition, struct pool_book *book)
 {
     if (book->touched)
@@ -695,7 +672,9 @@ struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t c
 {
     struct node_table *members = mem_new(struct node_table);
 
-    node_table_books_init(members, config_pairs, count);
+    /* `pools:`, for nodes with nmt `any`. */
+    for (size_t i = 0; i < count; i++)
+        find_book(members, config_pairs[i].src, config_pairs[i].tgt)->declared++;
     return members;
 }
 
@@ -703,10 +682,19 @@ void node_table_free(struct node_table *members)
 {
     struct node_entry *member;
     struct node *node;
+    struct pool_book *book;
 
     if (!members)
         return;
-    node_table_books_free(members);
+    table_unref(members->table);
+    snap_list_unref(members->id_list);
+    snap_list_unref(members->pool_list);
+    for (size_t i = 0; (book = map_next(&members->books, &i));)
+        book_free(book);
+    map_free(&members->books);
+    idmap_free(&members->any_pairs);
+    idmap_free(&members->any_types);
+    free(members->pairs);
     for (size_t i = 0; (member = map_next(&members->by_id, &i));) {
         facts_unref(member->facts);
         free(member);

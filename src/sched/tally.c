@@ -42,12 +42,6 @@ const char *tally_level_name(int level)
                                      : level_name((enum level)level);
 }
 
-/* The upper bound of a bucket: 1, 1.41, 2, 2.83, 4 ... ms. */
-static double bound_ms(int bucket)
-{
-    return exp2(bucket / 2.0);
-}
-
 void tally_time(struct tally_times *times, int64_t ms)
 {
     int bucket = 0;
@@ -74,7 +68,8 @@ int64_t tally_percentile(const struct tally_times *times, int percent)
         if (seen + times->counts[i] >= rank) {
             double part = (double)(rank - seen) / times->counts[i];
 
-            return i == 0 ? 1 : llround(bound_ms(i - 1) * exp2(part / 2));
+            /* Buckets end at 1, 1.41, 2, 2.83, 4 ... ms. */
+            return i == 0 ? 1 : llround(exp2((i - 1 + part) / 2));
         }
         seen += times->counts[i];
     }
@@ -492,25 +487,20 @@ static bool read_ids(const struct json *row, const char *kind, uint32_t count, s
     return true;
 }
 
-/* A file of a release that counted attempts only: those of jobs that went on are there as failed.
- */
-static void load_old_work(struct tally_work *work, const struct json *row)
-{
-    int64_t failed = number(row, "failed"), retried = number(row, "retried");
-
-    work->counts[TALLY_ATTEMPTS] +=
-        (uint32_t)(number(row, "succeeded") + failed + number(row, "cancelled"));
-    work->counts[TALLY_FAILED] -= (uint32_t)(retried < failed ? retried : failed);
-}
-
 static void load_work(struct tally *tally, const struct json *row, const struct str *ids)
 {
     struct tally_work *work = tally_work(tally, ids[0], ids[1]);
 
     for (int i = 0; i < TALLY_COUNTS; i++)
         work->counts[i] += (uint32_t)number(row, tally_count_name((enum tally_count)i));
-    if (json_is_null(json_get(row, tally_count_name(TALLY_ATTEMPTS))))
-        load_old_work(work, row);
+    if (json_is_null(json_get(row, tally_count_name(TALLY_ATTEMPTS)))) {
+        /* A file of a release that counted attempts only: retried ones are there as failed. */
+        int64_t failed = number(row, "failed"), retried = number(row, "retried");
+
+        work->counts[TALLY_ATTEMPTS] +=
+            (uint32_t)(number(row, "succeeded") + failed + number(row, "cancelled"));
+        work->counts[TALLY_FAILED] -= (uint32_t)(retried < failed ? retried : failed);
+    }
     load_times(&work->wait, json_get(row, "wait"));
     load_times(&work->run, json_get(row, "run"));
 }

@@ -78,19 +78,6 @@ static bool has_mark(const uint32_t *marks, size_t count, uint32_t mark)
     return false;
 }
 
-static void write_names(struct node *node, const struct strs *names)
-{
-    struct buf text = {0};
-    struct jsonw w = jsonw_to(&text);
-
-    jsonw_arr(&w);
-    for (size_t i = 0; i < names->count; i++)
-        jsonw_str(&w, names->at[i]);
-    jsonw_end_arr(&w);
-    shared_text_put(&node->loaded_names, names->count ? buf_view(&text) : STR(""));
-    buf_free(&text);
-}
-
 void warm_index_put(struct warm_index *index, struct node *node, const struct strs *names)
 {
     uint32_t marks[WARM_LOADED_MAX];
@@ -110,8 +97,17 @@ void warm_index_put(struct warm_index *index, struct node *node, const struct st
         if (before && !has_mark(marks, names->count, before))
             warm_index_del(index, before, node->number);
     }
-    if (!same)
-        write_names(node, names);
+    if (!same) {
+        struct buf text = {0};
+        struct jsonw w = jsonw_to(&text);
+
+        jsonw_arr(&w);
+        for (size_t i = 0; i < names->count; i++)
+            jsonw_str(&w, names->at[i]);
+        jsonw_end_arr(&w);
+        shared_text_put(&node->loaded_names, names->count ? buf_view(&text) : STR(""));
+        buf_free(&text);
+    }
     for (size_t i = 0; i < names->count; i++)
         add(index, marks[i], node->number);
 }

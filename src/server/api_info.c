@@ -317,32 +317,6 @@ struct task {
     struct task *next; /* on the same server */
 };
 
-static void find_tasks(const struct store_op *op, struct map *by_node, struct arena *arena)
-{
-    struct task *tasks = arena_array(arena, struct task, op->u.list.count + 1);
-
-    for (size_t i = op->u.list.count; i-- > 0;) { /* from the end: the chains are in order */
-        struct str node = str_of(op->u.list.items[i].head.node);
-
-        tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(by_node, node)};
-        map_put(by_node, node, &tasks[i]);
-    }
-}
-
-/* The ids alone, as the old form of the answer has them. */
-static void write_task_ids(struct jsonw *w, const struct task *first)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    jsonw_key(w, "tasks_running");
-    jsonw_arr(w);
-    for (const struct task *task = first; task; task = task->next) {
-        job_id_text(task->record->head.id, id);
-        jsonw_str(w, str_of(id));
-    }
-    jsonw_end_arr(w);
-}
-
 static void write_tasks(struct jsonw *w, const struct call *call, const struct task *first)
 {
     struct arena *arena = call->arena;
@@ -394,8 +368,17 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
     jsonw_kint(w, "slots_available", card->fleet.slots_available);
     jsonw_kint(w, "slots_in_use", card->in_use);
     if (!brief) {
+        char id[JOB_ID_TEXT + 1];
+
         copy_figure(w, card, "clamps");
-        write_task_ids(w, tasks);
+        /* The ids alone, as the old form of the answer has them. */
+        jsonw_key(w, "tasks_running");
+        jsonw_arr(w);
+        for (const struct task *task = tasks; task; task = task->next) {
+            job_id_text(task->record->head.id, id);
+            jsonw_str(w, str_of(id));
+        }
+        jsonw_end_arr(w);
     }
     write_tasks(w, call, tasks);
     jsonw_key(w, "available_for");
@@ -418,10 +401,17 @@ static void tasks_listed(struct store_op *op)
     struct buf buf = {0}, text = {0};
     struct map by_node = {0};
     struct jsonw w = jsonw_to(&buf);
+    struct task *tasks;
 
     if (op->err)
         op->u.list.count = 0; /* the store is away: the servers can be shown all the same */
-    find_tasks(op, &by_node, call->arena);
+    tasks = arena_array(call->arena, struct task, op->u.list.count + 1);
+    for (size_t i = op->u.list.count; i-- > 0;) { /* from the end: the chains are in order */
+        struct str node = str_of(op->u.list.items[i].head.node);
+
+        tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(&by_node, node)};
+        map_put(&by_node, node, &tasks[i]);
+    }
     jsonw_obj(&w);
     jsonw_key(&w, "servers");
     jsonw_obj(&w);

@@ -59,38 +59,19 @@ const char *node_admin_name(const struct node *node)
     return admins[admin];
 }
 
-static void reason_write(struct jsonw *w, const struct node *node)
+/* A text of the node as JSON, or as a string; `none` while there is none. */
+static void text_write(struct jsonw *w, const char *name, struct shared_text *text, bool is_json,
+                       struct str none)
 {
-    struct shared_text *board = atomic_load(&node->admin_reason);
-    struct buf reason = {0};
+    struct buf buf = {0};
 
-    if (board)
-        shared_text_read(board, &reason);
-    jsonw_kstr(w, "admin_reason", reason.len ? buf_view(&reason) : STR_NONE);
-    buf_free(&reason);
-}
-
-/* How its claims of deployments went, as its agent tells it. */
-static void claim_write(struct jsonw *w, const struct node *node)
-{
-    struct shared_text *board = atomic_load(&node->claim);
-    struct buf text = {0};
-
-    if (board)
-        shared_text_read(board, &text);
-    jsonw_kraw(w, "claim", buf_view(&text)); /* empty: null */
-    buf_free(&text);
-}
-
-static void loaded_write(struct jsonw *w, const struct node *node)
-{
-    struct shared_text *board = atomic_load(&node->loaded_names);
-    struct buf names = {0};
-
-    if (board)
-        shared_text_read(board, &names);
-    jsonw_kraw(w, "loaded", names.len ? buf_view(&names) : STR("[]"));
-    buf_free(&names);
+    if (text)
+        shared_text_read(text, &buf);
+    if (is_json)
+        jsonw_kraw(w, name, buf.len ? buf_view(&buf) : none);
+    else
+        jsonw_kstr(w, name, buf.len ? buf_view(&buf) : none);
+    buf_free(&buf);
 }
 
 /* How it is right now. */
@@ -102,9 +83,9 @@ static void live_write(struct jsonw *w, const struct node *node, const struct sc
     jsonw_kstr(w, "health", health_text(&node->health));
     jsonw_kstr(w, "reported_health", health_text(&node->own));
     jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
-    reason_write(w, node);
-    claim_write(w, node);
-    loaded_write(w, node);
+    text_write(w, "admin_reason", atomic_load(&node->admin_reason), false, STR_NONE);
+    text_write(w, "claim", atomic_load(&node->claim), true, STR_NONE);
+    text_write(w, "loaded", atomic_load(&node->loaded_names), true, STR("[]"));
     jsonw_kint(w, "max", atomic_load(&node->max));
     jsonw_kint(w, "running", now.running);
     jsonw_kint(w, "reserved", now.reserved);

@@ -133,17 +133,6 @@ static void marked(struct store_op *op)
     delivery_free(delivery);
 }
 
-static void mark(struct delivery *delivery, bool given_up)
-{
-    assert(delivery->busy);
-    delivery->op = (struct store_op){.verb = STORE_CALLBACK_DONE,
-                                     .reply_to = &delivery->callbacks->keeper->loop.inbox,
-                                     .done = marked,
-                                     .job = delivery->job};
-    delivery->op.u.callback.given_up = given_up;
-    sched_send(delivery->callbacks->keeper->sched, &delivery->op);
-}
-
 /* How long to wait after `tries` attempts. */
 static int64_t pause_after(const struct delivery *delivery, int tries)
 {
@@ -171,7 +160,13 @@ static void delivered(struct client_call *call)
         if (!ok)
             log_event(LOG_ERROR, "callback.given_up", KC("job_id", id),
                       KI("tries", delivery->tries));
-        mark(delivery, !ok);
+        assert(delivery->busy);
+        delivery->op = (struct store_op){.verb = STORE_CALLBACK_DONE,
+                                         .reply_to = &delivery->callbacks->keeper->loop.inbox,
+                                         .done = marked,
+                                         .job = delivery->job};
+        delivery->op.u.callback.given_up = !ok;
+        sched_send(delivery->callbacks->keeper->sched, &delivery->op);
         return;
     }
     delivery->busy = false;

@@ -268,8 +268,10 @@ static bool is_listed(struct str listed, const struct frame *frame)
     return !frame->job || !listed.at || str_is(listed, frame->namespace);
 }
 
-static void stream_leave(struct stream *stream)
+static void stream_closed(struct http_stream *http)
 {
+    struct stream *stream = http->user;
+
     assert(*stream->prev == stream);
     *stream->prev = stream->next;
     if (stream->next)
@@ -279,13 +281,6 @@ static void stream_leave(struct stream *stream)
     stream->thinned = NULL;
     free(stream->token);
     stream->token = NULL;
-}
-
-static void stream_closed(struct http_stream *http)
-{
-    struct stream *stream = http->user;
-
-    stream_leave(stream);
     stream->http = NULL;
     if (stream->live)
         free(stream); /* else its join frees it */

@@ -357,31 +357,6 @@ static void hub_boxes_tick(struct hub *hub)
     box_free(idle);
 }
 
-static void hub_boxes_drain(struct hub *hub)
-{
-    struct box *box;
-
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        end_polls(hub, box, INT64_MAX, false);
-}
-
-static void hub_boxes_recheck(struct hub *hub)
-{
-    struct box *box;
-
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        end_polls(hub, box, sched_awake_ms(hub->worker->sched), true);
-}
-
-static void hub_boxes_free(struct hub *hub)
-{
-    struct box *box;
-
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
-        box_free(box);
-    idmap_free(&hub->boxes);
-}
-
 /* --- sending --- */
 
 /* A link: kind, loop and incarnation in one integer, so that reading it needs no lock. */
@@ -415,9 +390,13 @@ struct hub *hub_new(struct worker *worker)
 
 void hub_free(struct hub *hub)
 {
+    struct box *box;
+
     if (!hub)
         return;
-    hub_boxes_free(hub);
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
+        box_free(box);
+    idmap_free(&hub->boxes);
     hub_calls_free(hub);
     idmap_free(&hub->sockets);
     idmap_free(&hub->rpcs);
@@ -722,23 +701,27 @@ void hub_drop(struct server *server, struct node *node)
 void hub_drain(struct hub *hub)
 {
     struct socket *socket;
+    struct box *box;
 
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));) {
         hub_batch_flush_jobs(socket);
         ws_close(socket->ws, 1012, "the server restarts"); /* its end comes later: the map stays */
     }
-    hub_boxes_drain(hub);
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
+        end_polls(hub, box, INT64_MAX, false);
 }
 
 void hub_recheck(struct hub *hub)
 {
     struct worker *worker = hub->worker;
     struct socket *socket;
+    struct box *box;
 
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
         if (!auth_still(worker->auth, socket->token, SCOPE_NODE, worker->loop.wall_ms))
             ws_close(socket->ws, HUB_CLOSE_TOKEN, "the token is not valid any more");
-    hub_boxes_recheck(hub);
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
+        end_polls(hub, box, sched_awake_ms(hub->worker->sched), true);
 }
 
 void hub_tick(struct hub *hub)

@@ -478,11 +478,6 @@ static void write_field(struct jsonw *w, const struct field *field, bool nullabl
     jsonw_end_obj(w);
 }
 
-static bool is_required(const struct message_rows *rows, const struct field *field)
-{
-    return field->flags & (rows->required ? rows->required : FIELD_REQUIRED | FIELD_SENDER);
-}
-
 /* Writes the rows as properties, or the names of the required ones. In a request null means absent.
  */
 static void write_rows(struct jsonw *w, const struct message_rows *rows, bool request,
@@ -491,7 +486,7 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
     for (size_t i = 0; rows->schema && i < rows->schema->count; i++) {
         const struct field *field = &rows->schema->fields[i];
         const char *name = message_name(rows, field);
-        bool is = is_required(rows, field);
+        bool is = field->flags & (rows->required ? rows->required : FIELD_REQUIRED | FIELD_SENDER);
         bool null = request ? !is
                             : (field->flags & FIELD_EMPTY) ||
                                   ((field->flags & rows->nullable) && field->type != FIELD_INT);

@@ -134,19 +134,6 @@ static void answer(struct call *call, const struct kept *kept, bool stale, int64
     buf_free(&buf);
 }
 
-static void keep(struct kept *kept, const struct store_op *op, struct call *call, int64_t now_ms)
-{
-    double fraction = (double)rnd_below(&call->worker->sched->rnd, 1 << 24) / (1 << 24);
-
-    free(kept->pool);
-    free(kept->lang_pair);
-    kept->pool = copy(op->u.session.preferred_pool);
-    kept->lang_pair = copy(op->u.session.lang_pair);
-    kept->version = op->u.session.version;
-    kept->updated_ms = op->u.session.updated_ms;
-    cache_value(&kept->entry, now_ms, cache_ttl_ms(CACHE_L1_MS, fraction));
-}
-
 static void session_read(struct store_op *op)
 {
     struct session_call *own = container_of(op, struct session_call, op);
@@ -156,7 +143,15 @@ static void session_read(struct store_op *op)
 
     kept->mark = own->mark;
     if (!op->err) {
-        keep(kept, op, call, now_ms);
+        double fraction = (double)rnd_below(&call->worker->sched->rnd, 1 << 24) / (1 << 24);
+
+        free(kept->pool);
+        free(kept->lang_pair);
+        kept->pool = copy(op->u.session.preferred_pool);
+        kept->lang_pair = copy(op->u.session.lang_pair);
+        kept->version = op->u.session.version;
+        kept->updated_ms = op->u.session.updated_ms;
+        cache_value(&kept->entry, now_ms, cache_ttl_ms(CACHE_L1_MS, fraction));
         answer(call, kept, false, now_ms);
     } else if (op->err == ERR_NOT_FOUND) {
         cache_absent(&kept->entry, now_ms);

@@ -409,15 +409,6 @@ enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
 static const int64_t EXPIRES_MS_MAX = INT64_C(100) * 365 * 86400 * 1000;
 
-static void write_token(struct jsonw *w, const struct auth *auth, size_t i, int64_t now_ms)
-{
-    jsonw_obj(w);
-    token_members(w, &auth->tokens.at[i], false);
-    jsonw_kbool(w, "expired", token_expired(&auth->tokens.at[i], now_ms));
-    jsonw_kstr(w, "source", i < auth->fixed ? STR("configuration") : STR("file"));
-    jsonw_end_obj(w);
-}
-
 /* In order of creation; the cursor is a position in that order. */
 void api_token_list(struct call *call)
 {
@@ -433,8 +424,13 @@ void api_token_list(struct call *call)
     jsonw_key(&w, "tokens");
     jsonw_arr(&w);
     size_t i = (size_t)from;
-    for (; i < auth->tokens.count && (int64_t)i < from + limit; i++)
-        write_token(&w, auth, i, call->worker->loop.wall_ms);
+    for (; i < auth->tokens.count && (int64_t)i < from + limit; i++) {
+        jsonw_obj(&w);
+        token_members(&w, &auth->tokens.at[i], false);
+        jsonw_kbool(&w, "expired", token_expired(&auth->tokens.at[i], call->worker->loop.wall_ms));
+        jsonw_kstr(&w, "source", i < auth->fixed ? STR("configuration") : STR("file"));
+        jsonw_end_obj(&w);
+    }
     jsonw_end_arr(&w);
     jsonw_key(&w, "next_cursor");
     if (i < auth->tokens.count)

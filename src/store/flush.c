@@ -21,11 +21,6 @@ static void purge_init(struct purge *purge, int64_t retention_ms, int64_t jobs_m
     purge->sessions_max = jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX;
 }
 
-static bool too_many(const struct purge *purge, const struct tables *tables, size_t active)
-{
-    return purge->jobs_max && tables->row_count - (int64_t)active > purge->jobs_max;
-}
-
 static bool too_old(const struct purge *purge, int64_t at_ms, int64_t now_ms)
 {
     return purge->retention_ms && now_ms - at_ms > purge->retention_ms;
@@ -43,7 +38,7 @@ static bool purge_jobs(struct purge *purge, struct tables *tables, size_t active
     struct tables_old old;
 
     while (budget-- > 0) {
-        bool crowded = too_many(purge, tables, active);
+        bool crowded = purge->jobs_max && tables->row_count - (int64_t)active > purge->jobs_max;
 
         if (!crowded && (!purge->retention_ms || now_ms < purge->look_ms))
             return false;

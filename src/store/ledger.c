@@ -535,16 +535,6 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
     holder->known = true;
 }
 
-/* The file has no row of a node that was dropped: the newest epoch of its leases is its own. What
- * was read of older ones is over. */
-static void raise_epoch(struct ledger *ledger, struct ledger_node *holder, uint32_t epoch)
-{
-    holder->counts.epoch = epoch;
-    holder->counts.reserved = holder->counts.running = 0;
-    for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
-        ledger_place(ledger, container_of(at, struct ledger_run, in_holder)->job);
-}
-
 static int32_t slots_of(const struct lease *lease)
 {
     return lease->slots > 0 ? lease->slots : 1;
@@ -562,8 +552,14 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
 
     if (!holder) /* dropped meanwhile: it stays until its last lease ended */
         holder = ledger_holder_add(ledger, node);
-    if (!holder->known && entry->run->epoch > holder->counts.epoch)
-        raise_epoch(ledger, holder, entry->run->epoch);
+    if (!holder->known && entry->run->epoch > holder->counts.epoch) {
+        /* The file has no row of a node that was dropped: the newest epoch of its leases is its
+         * own. What was read of older ones is over. */
+        holder->counts.epoch = entry->run->epoch;
+        holder->counts.reserved = holder->counts.running = 0;
+        for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
+            ledger_place(ledger, container_of(at, struct ledger_run, in_holder)->job);
+    }
     if (entry->run->run_until_ms && entry->run->run_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
         entry->run->run_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
     if (entry->run->run_until_ms && until > entry->run->run_until_ms)

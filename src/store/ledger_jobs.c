@@ -173,17 +173,6 @@ static bool is_replay(const struct ledger_job *entry, const struct store_op *op)
            entry->head.attempt == op->attempt;
 }
 
-static void answer_replay(struct store_op *op, const struct ledger_job *entry)
-{
-    ledger_answer(op, entry);
-    op->u.put.duplicate = true;
-    for (size_t i = 0; i < op->u.put.candidate_count; i++)
-        if (str_is(op->u.put.candidates[i].node, entry->run->node))
-            op->u.put.chosen = (int)i;
-    if (entry->run->holder)
-        ledger_answer_node(op, entry->run->holder);
-}
-
 /* May its keys let one more start? Else op->u.put.block says which does not. */
 static bool keys_allow(struct ledger *ledger, struct store_op *op,
                        const struct demands_entry *demand, int64_t now_ms)
@@ -307,7 +296,13 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
     if (!entry)
         return may_create(op);
     if (is_replay(entry, op)) {
-        answer_replay(op, entry);
+        ledger_answer(op, entry);
+        op->u.put.duplicate = true;
+        for (size_t i = 0; i < op->u.put.candidate_count; i++)
+            if (str_is(op->u.put.candidates[i].node, entry->run->node))
+                op->u.put.chosen = (int)i;
+        if (entry->run->holder)
+            ledger_answer_node(op, entry->run->holder);
         return false;
     }
     if (ledger_may_start(entry, op->attempt))

@@ -231,15 +231,6 @@ static struct memside *side_of(struct memtable *table, struct str key)
     return side;
 }
 
-static void side_free(struct memtable *table, struct memside *side)
-{
-    map_del(&table->sides, side->key);
-    chain_del(&side->order);
-    table->bytes -= (int64_t)(sizeof *side + side->key.len + side->change.len);
-    buf_free(&side->change);
-    free(side);
-}
-
 static void put_side(struct memtable *table, const struct change *change)
 {
     struct buf key = {0};
@@ -365,7 +356,11 @@ bool memtable_release(struct memtable *table, uint64_t seq, int budget)
             break;
         if (budget <= 0)
             return true;
-        side_free(table, side);
+        map_del(&table->sides, side->key);
+        chain_del(&side->order);
+        table->bytes -= (int64_t)(sizeof *side + side->key.len + side->change.len);
+        buf_free(&side->change);
+        free(side);
     }
     return false;
 }

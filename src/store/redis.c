@@ -535,14 +535,6 @@ static bool has_number(struct redis *self)
     return false;
 }
 
-static void revive(struct redis *self)
-{
-    int64_t began_ms = clock_mono_ms();
-
-    if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
-        go_down(self, began_ms);
-}
-
 /* The first ops of a list as one call; what is behind them is returned. */
 static struct msg *cut_batch(struct redis *self, struct msg *batch)
 {
@@ -668,20 +660,6 @@ static int64_t time_to_wait(const struct redis *self)
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
 
-static void open_first(struct redis *self)
-{
-    int64_t deadline_ms = clock_mono_ms() + OPEN_MS;
-
-    self->opened = redis_session_check(&self->session, deadline_ms, self->why);
-    atomic_store_explicit(&self->unpublished, self->session.unpublished, memory_order_relaxed);
-    if (!self->opened && !bring_up(self, deadline_ms))
-        self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
-                                   self->session.link.why);
-    self->why = NULL;
-    self->stopping = self->opened != ERR_OK;
-    sem_post(&self->is_open);
-}
-
 /* What we hold is let go, some in each call: others are served between them. */
 static int64_t leave_from(struct redis *self, int64_t from)
 {
@@ -712,9 +690,17 @@ static void leave(struct redis *self)
 static void *store_thread(void *arg)
 {
     struct redis *self = arg;
+    int64_t deadline_ms = clock_mono_ms() + OPEN_MS;
 
     metrics_thread();
-    open_first(self);
+    self->opened = redis_session_check(&self->session, deadline_ms, self->why);
+    atomic_store_explicit(&self->unpublished, self->session.unpublished, memory_order_relaxed);
+    if (!self->opened && !bring_up(self, deadline_ms))
+        self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
+                                   self->session.link.why);
+    self->why = NULL;
+    self->stopping = self->opened != ERR_OK;
+    sem_post(&self->is_open);
     while (!self->stopping || atomic_load(&self->op_queue.work_queue.inbox.head)) {
         struct msg *own;
         struct msg *batch;
@@ -728,10 +714,14 @@ static void *store_thread(void *arg)
             batch = run_batch(self, batch, rest);
         }
         refuse(self, batch);
-        if (op_queue_is_up(&self->op_queue))
+        if (op_queue_is_up(&self->op_queue)) {
             tidy(self);
-        else if (!self->stopping)
-            revive(self);
+        } else if (!self->stopping) {
+            int64_t began_ms = clock_mono_ms();
+
+            if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
+                go_down(self, began_ms);
+        }
     }
     leave(self);
     return NULL;
