@@ -122,3 +122,13 @@ int fixture_alive(const char *id)
             is_of(&fake_runs[i], id) && fake_runs[i].there && fake_runs[i].run.state != RUN_ENDED;
     return count;
 }
+
+int fixture_teardown(void **state)
+{
+    struct fixture *fixture = *state;
+
+    fixture_close(fixture);
+    fixture_remove(fixture);
+    free(fixture);
+    return 0;
+}

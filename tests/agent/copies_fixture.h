@@ -20,6 +20,7 @@ void fixture_make(struct fixture *fixture);  /* before fixture_open */
 void fixture_open(struct fixture *fixture);  /* an agent's life begins, */
 void fixture_close(struct fixture *fixture); /* and ends */
 void fixture_remove(struct fixture *fixture);
+int fixture_teardown(void **state); /* of one that is open and on the heap */
 
 void fixture_tick(struct fixture *fixture, int64_t ms); /* so much later */
 const struct json *fixture_json(struct fixture *fixture, struct str text);

@@ -33,16 +33,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture *fixture = *state;
-
-    fixture_close(fixture);
-    fixture_remove(fixture);
-    free(fixture);
-    return 0;
-}
-
 static void fence(struct fixture *fixture, int64_t ms)
 {
     copies_fence(fixture->copies, clock_lease_ms() + ms, 2000);
@@ -781,7 +771,7 @@ static void test_logs(void **state)
     buf_free(&text);
 }
 
-#define COPY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define COPY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
 /* Each copy has a port of its own, that nobody listens on, from run to run and from agent to agent.
  */

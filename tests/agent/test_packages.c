@@ -26,16 +26,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture *fixture = *state;
-
-    fixture_close(fixture);
-    fixture_remove(fixture);
-    free(fixture);
-    return 0;
-}
-
 static struct fake_run *install(int number)
 {
     int count = 0;
@@ -249,7 +239,7 @@ static void test_unused_ones_go(void **state)
     packages_free(packages);
 }
 
-#define PACKAGE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define PACKAGE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
 int main(void)
 {

@@ -1,48 +1,11 @@
 /* Measuring, on machines that are directory trees; and the derived figures. */
-#include "agent/usage.h"
+#include "usage_fixture.h"
 
 #include <unistd.h>
 
-#include "../unit.h"
-#include "machine.h"
-
 #define GIB INT64_C(1048576) /* in KiB */
 
-struct fixture {
-    struct machine machine;
-    struct usage_meter *meter;
-};
-
-static int set_up(void **state)
-{
-    static struct fixture fixture;
-
-    machine_init(&fixture.machine);
-    fixture.meter = usage_meter_new(fixture.machine.root);
-    *state = &fixture;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *fixture = *state;
-
-    usage_meter_free(fixture->meter);
-    machine_done(&fixture->machine);
-    return 0;
-}
-
-static struct usage look(struct fixture *fixture, int64_t at_ms)
-{
-    struct problem why = {0};
-    struct usage usage;
-
-    if (usage_measure(fixture->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
-        fail_msg("%s", why.detail);
-    return usage;
-}
-
-static void test_the_seeds_machine(void **state)
+static void test_a_machine_of_eight_cores(void **state)
 {
     struct fixture *fixture = *state;
     struct usage usage;
@@ -564,7 +527,7 @@ static void test_this_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_A_MACHINE(test_the_seeds_machine),
+        ON_A_MACHINE(test_a_machine_of_eight_cores),
         ON_A_MACHINE(test_what_is_not_there_is_not_invented),
         cmocka_unit_test(test_centi),
         ON_A_MACHINE(test_busy_over_ten_seconds),

@@ -1,47 +1,11 @@
 /* Our own processes, on machines that are directory trees. */
 #include <unistd.h>
 
-#include "../unit.h"
-#include "agent/usage.h"
-#include "machine.h"
+#include "usage_fixture.h"
 
 /* Between two looks. A walk is followed by fifty times its length without one: it would have to
  * take two seconds to be missing from the next look. */
 enum { STEP_MS = 100000, STEP_S = STEP_MS / 1000 };
-
-struct fixture {
-    struct machine machine;
-    struct usage_meter *meter;
-};
-
-static int set_up(void **state)
-{
-    static struct fixture fixture;
-
-    machine_init(&fixture.machine);
-    fixture.meter = usage_meter_new(fixture.machine.root);
-    *state = &fixture;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fixture *fixture = *state;
-
-    usage_meter_free(fixture->meter);
-    machine_done(&fixture->machine);
-    return 0;
-}
-
-static struct usage look(struct fixture *fixture, int64_t at_ms)
-{
-    struct problem why = {0};
-    struct usage usage;
-
-    if (usage_measure(fixture->meter, at_ms, 1700000000000 + at_ms, &usage, &why) != ERR_OK)
-        fail_msg("%s", why.detail);
-    return usage;
-}
 
 static void test_own_trees(void **state)
 {

@@ -3,24 +3,7 @@
 
 #include <string.h>
 
-#include "../unit.h"
-#include "base/mem.h"
-
-static struct arena arena;
-
-static int tidy_up(void **state)
-{
-    arena_free(&arena);
-    return 0;
-}
-
-static const struct json *parse(const char *text)
-{
-    const struct json *json;
-
-    assert_int_equal(json_parse(str_of(text), &arena, &json, NULL), ERR_OK);
-    return json;
-}
+#include "json_fixture.h"
 
 /* Reads `needs` and `keys` over one another; NULL: absent. */
 static enum err read_both(const char *needs, const char *keys, struct demand *ret_demand,

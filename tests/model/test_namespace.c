@@ -8,24 +8,12 @@
 
 #include <cmocka.h>
 
+#include "../arena.h"
 #include "model/namespace.h"
 
 static const struct namespace_view all = {.namespace = {"default", 7}, .all = true},
                                    plain = {.namespace = {"default", 7}},
                                    maps = {.namespace = {"maps", 4}};
-
-static int setup(void **state)
-{
-    *state = calloc(1, sizeof(struct arena));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    free(*state);
-    return 0;
-}
 
 static void check(struct str got, const char *want)
 {
@@ -192,7 +180,7 @@ static void lists_of_namespaces(void **state)
 
 int main(void)
 {
-#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define ROW(test) cmocka_unit_test_setup_teardown(test, arena_setup, arena_teardown)
     const struct CMUnitTest tests[] = {
         ROW(split_and_joined), ROW(what_callers_say),    ROW(what_callers_see),
         ROW(keys_are_apart),   ROW(lists_of_namespaces),

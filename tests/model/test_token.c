@@ -11,23 +11,12 @@
 
 #include <cmocka.h>
 
+#include "../arena.h"
+
 /* printf %s secret | sha256sum */
 #define SHA_SECRET  "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
 #define TOKEN(rest) "[{\"name\":\"ops\",\"sha256\":\"" SHA_SECRET "\"," rest "}]"
 #define LINE(n, s)  "- {name: " n ", sha256: " SHA_SECRET ", scopes: [" s "]}\n"
-
-static int setup(void **state)
-{
-    *state = calloc(1, sizeof(struct arena));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    free(*state);
-    return 0;
-}
 
 static void what_a_token_may_say(void **state)
 {
@@ -346,7 +335,7 @@ static void rates_at_their_bounds(void **state)
 
 int main(void)
 {
-#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define ROW(test) cmocka_unit_test_setup_teardown(test, arena_setup, arena_teardown)
 
     const struct CMUnitTest tests[] = {
         ROW(what_a_token_may_say),

@@ -1,23 +1,11 @@
 /* Job specifications: from a request, into the store and back, and to a node. */
 #include "rig.h"
 
+#include "../arena.h"
 #include "sched/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static int setup(void **state)
-{
-    *state = calloc(1, sizeof(struct arena));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    free(*state);
-    return 0;
-}
 
 static const struct json *parse(struct arena *arena, struct str json)
 {
@@ -521,7 +509,7 @@ static void keys_are_of_a_namespace(void **state)
 
 int main(void)
 {
-#define ROW(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define ROW(test) cmocka_unit_test_setup_teardown(test, arena_setup, arena_teardown)
     const struct CMUnitTest tests[] = {
         ROW(bad_input_names_its_field),
         ROW(a_namespace_is_part_of_the_type),
