@@ -224,10 +224,11 @@ class Services(ReplicaCase):
         first = free_port()
         agents = {}
         self.wires = {}
-        for name in "abc":
+        for name, ports in zip("abc", (first, first + 16, first + 32)):
             self.wires[name] = Relay(server.port)
             self.addCleanup(self.wires[name].close)
-            agents[name] = self.node(self.wires[name].url, name, port_min=first, port_max=min(first + 50, 65535), services_interval_ms=200,
+            # Ports of its own: agents of one machine would give the same one to two copies that do not listen yet.
+            agents[name] = self.node(self.wires[name].url, name, port_min=ports, port_max=ports + 15, services_interval_ms=200,
                                      service_address="127.0.0.1")
         for agent in agents.values():
             eventually("it knows of all", lambda: "nodes=3 " in agent.log, 60)

@@ -76,8 +76,8 @@ export class Rig {
   }
 
   async server(settings = {}, config = null) {
-    /* A busy machine may keep the store, and whoever acknowledges a job, for seconds. */
-    const patient = { store_timeout_ms: 30000, reservation_ttl_ms: 30000 };
+    /* A busy machine may keep the store, and whoever acknowledges a job, for seconds; nodes that a case registers never beat. */
+    const patient = { store_timeout_ms: 30000, reservation_ttl_ms: 30000, heartbeat_stale_ms: 180000 };
     const all = { listen: "127.0.0.1:0", data_dir: path.join(this.dir, "server"), ...patient, ...settings };
     if (config) {
       all.config = path.join(this.dir, "server.yaml");

@@ -98,8 +98,8 @@ class Installed(Case):
         return answer.json
 
     def submit(self, command, **more):
-        """A job that runs this, by its id."""
-        return self.post("/v1/dispatch/task", {"type": "task", "command": command, "queue_ms": 60000, **more})["job_id"]
+        """A job that runs this, by its id. It may wait: an emulated machine is busy for minutes."""
+        return self.post("/v1/dispatch/task", {"type": "task", "command": command, "queue_ms": 600000, **more})["job_id"]
 
     def job(self, job_id):
         return self.vm.http("GET", f"/v1/jobs/{job_id}").json
