@@ -66,12 +66,20 @@ static const struct {
      2}, /* what jobs take, what nodes have, and limits */
 };
 
+/* A file of version 2 that names no oldest is from before there was one: that version had one
+ * column more than the first. What it lacks of ours. */
+static const char EARLY_LACKS[] =
+    "ALTER TABLE job ADD COLUMN lane INT NOT NULL DEFAULT 0;"
+    "ALTER TABLE job ADD COLUMN priority INT NOT NULL DEFAULT 0;"
+    "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;";
+
 /* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
 enum {
     VERSION_KNOWN = COUNT_OF(migrations),
     OLDEST_UNIT = 65536,
     JOURNAL_SINCE = 5, /* the first version whose program reads all we write into journal.log */
     JOURNAL_KNOWN = 1, /* the version of journal.db's table */
+    EARLY_VERSION = 2,
 };
 
 void fault_text(const struct fault *fault, char *to, size_t size)
@@ -239,6 +247,14 @@ static bool set_version(sqlite3 *db, int version, int oldest, struct fault *faul
     return storefile_exec(db, sql, fault);
 }
 
+/* Makes it a file of that version. */
+static bool migrate_by(sqlite3 *db, const char *sql, int version, struct fault *fault)
+{
+    return storefile_exec(db, "BEGIN IMMEDIATE", fault) && storefile_exec(db, sql, fault) &&
+           set_version(db, version, migrations[version - 1].oldest, fault) &&
+           storefile_exec(db, "COMMIT", fault);
+}
+
 static bool migrate(sqlite3 *db, struct fault *fault)
 {
     int version, oldest;
@@ -249,15 +265,11 @@ static bool migrate(sqlite3 *db, struct fault *fault)
         *fault = (struct fault){.what = "open", .code = FAULT_NEWER, .sys = version};
         return false;
     }
-    for (; version < VERSION_KNOWN; version++) {
-        char mark[64];
-
-        snprintf(mark, sizeof mark, "PRAGMA user_version = %d; COMMIT",
-                 OLDEST_UNIT * migrations[version].oldest + version + 1);
-        if (!storefile_exec(db, "BEGIN IMMEDIATE", fault) ||
-            !storefile_exec(db, migrations[version].sql, fault) || !storefile_exec(db, mark, fault))
+    if (version == EARLY_VERSION && oldest == 0 && !migrate_by(db, EARLY_LACKS, version, fault))
+        return false;
+    for (; version < VERSION_KNOWN; version++)
+        if (!migrate_by(db, migrations[version].sql, version + 1, fault))
             return false;
-    }
     return true;
 }
 
@@ -377,7 +389,7 @@ bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_d
     return false;
 }
 
-/* The database last: what stands beside it is nothing without it. */
+/* The database last: the files beside it are nothing without it. */
 bool storefile_drop_old_journal(const struct storefile *file, struct fault *fault)
 {
     static const char *const ends[] = {"-wal", "-shm", ""};

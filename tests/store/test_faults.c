@@ -882,23 +882,20 @@ static void test_a_lane_after_a_failed_commit(void **state)
     assert_int_equal(rig->op.u.lane.items[1].head.id, 4);
 }
 
-/* A file of the release before: what waits there is held by nobody, and can wait in a lane now. */
-static void test_older_file(void **state)
+#define WITHOUT_LANES                                                                              \
+    "ALTER TABLE job DROP COLUMN lane; ALTER TABLE job DROP COLUMN priority;"                      \
+    "ALTER TABLE meta DROP COLUMN wait_shift_ms; ALTER TABLE meta DROP COLUMN journal_seq;"
+
+/* What waits in a file of the release before is held by nobody, and can wait in a lane now. */
+static void go_on_with(struct rig *rig, const char *change)
 {
-    struct rig *rig = *state;
     struct store_due due[4];
     char path[128];
 
     assert_int_equal(rig_put(rig, 1), ERR_OK);
     assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
     rig_close(rig);
-    change_file(rig,
-                WITHOUT_NEEDS
-                "ALTER TABLE job DROP COLUMN answered; ALTER TABLE job DROP COLUMN lane;"
-                "ALTER TABLE job DROP COLUMN priority; ALTER TABLE meta DROP COLUMN wait_shift_ms;"
-                "ALTER TABLE meta DROP COLUMN journal_seq;"
-                "PRAGMA user_version = 1",
-                path);
+    change_file(rig, change, path);
     rig_open(rig);
     embedded_check_always(rig->store);
     assert_int_equal(rig_get(rig, 1), ERR_OK);
@@ -911,6 +908,18 @@ static void test_older_file(void **state)
     rig_open(rig);
     assert_int_equal(rig_lane(rig, LANE, 9), ERR_OK);
     assert_int_equal(rig->op.u.lane.count, 1);
+}
+
+static void test_older_file(void **state)
+{
+    go_on_with(*state, WITHOUT_NEEDS WITHOUT_LANES
+               "ALTER TABLE job DROP COLUMN answered; PRAGMA user_version = 1");
+}
+
+/* Of a time when the number did not tell who may read the file. */
+static void test_early_file(void **state)
+{
+    go_on_with(*state, WITHOUT_NEEDS WITHOUT_LANES "PRAGMA user_version = 2");
 }
 
 /* No berth writes that: a job on a node that is in a lane all the same. */
@@ -1069,6 +1078,7 @@ int main(void)
         TEST(test_a_lane_after_a_failed_commit),
         TEST(test_a_lane_that_cannot_be),
         TEST(test_older_file),
+        TEST(test_early_file),
         TEST(test_newer_file),
         TEST(test_back_from_a_newer_release),
         TEST(test_not_a_database),
