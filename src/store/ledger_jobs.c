@@ -332,7 +332,6 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     if (!may_reserve(entry, op))
         return;
 
-    ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
     created = !entry;
     if (!created) {
         demand = entry->demand;
@@ -340,6 +339,7 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_BAD_FIELD;
         return;
     }
+    ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
     place.type = created ? op->u.put.type : str_of(entry->head.type);
     place.demand = demand;
     place.lease.slots = demand ? demand->demand.slots : 0;

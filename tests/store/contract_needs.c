@@ -394,7 +394,8 @@ static void test_same_again(void **state)
     assert_int_equal(rig->op.u.node_put.version, version + 1);
 }
 
-/* A demand that cannot be read makes no job. */
+/* A demand that cannot be read makes no job, and nothing happens for it: what ran out is cleared
+ * for one that wants its slot. */
 static void test_bad_demand(void **state)
 {
     struct rig *rig = *state;
@@ -408,6 +409,12 @@ static void test_bad_demand(void **state)
     assert_int_equal(rig_call(rig, &op), ERR_BAD_FIELD);
     assert_int_equal(rig_get(rig, 7), ERR_NOT_FOUND);
     assert_left(rig, "n1", ALL_LEFT);
+    assert_int_equal(reserve(rig, 2, "", "n1"), ERR_OK);
+    rig_jump(RIG_TTL_MS);
+    assert_int_equal(reserve(rig, 1, "0 0 0  ", "n1"), ERR_BAD_FIELD);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 1);
+    assert_int_equal(reserve(rig, 1, "1 0 0 cpu=1000000 ", "n1"), ERR_ALL_FULL);
+    assert_int_equal(rig_counts(rig, "n1").reserved, 0);
 }
 
 /* The same reserve again takes nothing more and tells the same GPUs. */
