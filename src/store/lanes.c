@@ -1,6 +1,4 @@
-/* The queue: how a job comes into a lane and leaves it, and WAIT, LANES and LANE. Lanes are a tree
- * by number that is also a heap by rank: ranks are as good as random, so it is about as deep as a
- * balanced one, whatever lanes come and go. */
+/* The queue: how a job comes into a lane and leaves it, and WAIT, LANES and LANE. */
 #include "store/lanes.h"
 
 #include <assert.h>
@@ -14,86 +12,39 @@
 #include "store/journal.h"
 #include "store/ledger.h"
 
-/* --- the tree --- */
+/* --- lanes --- */
 
-/* Lanes next to each other get ranks that have nothing in common (splitmix64). */
-static uint64_t rank_of(uint64_t number)
+static struct lane *lane_at(struct tree_node *node)
 {
-    number += 0x9e3779b97f4a7c15u;
-    number = (number ^ number >> 30) * 0xbf58476d1ce4e5b9u;
-    number = (number ^ number >> 27) * 0x94d049bb133111ebu;
-    return number ^ number >> 31;
+    return node ? container_of(node, struct lane, by_number) : NULL;
 }
 
-/* All numbers of `left` are smaller than those of `right`. */
-static struct lane *join(struct lane *left, struct lane *right)
+static int compare_numbers(const void *key, const struct tree_node *node)
 {
-    if (!left || !right)
-        return left ? left : right;
-    if (left->rank > right->rank) {
-        left->right = join(left->right, right);
-        return left;
-    }
-    right->left = join(left, right->left);
-    return right;
+    uint64_t number = *(const uint64_t *)key;
+    uint64_t other = container_of(node, struct lane, by_number)->number;
+
+    return number < other ? -1 : number > other;
 }
 
-/* Into those below `number` and the others. */
-static void split(struct lane *root, uint64_t number, struct lane **ret_left,
-                  struct lane **ret_right)
+void lanes_init(struct lanes *lanes)
 {
-    if (!root) {
-        *ret_left = *ret_right = NULL;
-    } else if (root->number < number) {
-        *ret_left = root;
-        split(root->right, number, &root->right, ret_right);
-    } else {
-        *ret_right = root;
-        split(root->left, number, ret_left, &root->left);
-    }
+    *lanes = (struct lanes){.by_number.compare = compare_numbers};
 }
 
 struct lane *lanes_find(const struct lanes *lanes, uint64_t number)
 {
-    struct lane *lane = lanes->root;
-
-    while (lane && lane->number != number)
-        lane = number < lane->number ? lane->left : lane->right;
-    return lane;
+    return lane_at(tree_find(&lanes->by_number, &number));
 }
 
 struct lane *lanes_after(const struct lanes *lanes, uint64_t number)
 {
-    struct lane *found = NULL;
-
-    for (struct lane *lane = lanes->root; lane;) {
-        if (lane->number > number)
-            found = lane;
-        lane = lane->number > number ? lane->left : lane->right;
-    }
-    return found;
-}
-
-static struct lane *add(struct lanes *lanes, uint64_t number)
-{
-    struct lane *lane = mem_new(struct lane);
-    struct lane *left, *right;
-
-    lane->number = number;
-    lane->rank = rank_of(number);
-    split(lanes->root, number, &left, &right);
-    lanes->root = join(join(left, lane), right);
-    lanes->count++;
-    return lane;
+    return lane_at(tree_after(&lanes->by_number, &number));
 }
 
 static void drop(struct lanes *lanes, struct lane *lane)
 {
-    struct lane **at = &lanes->root;
-
-    while (*at != lane)
-        at = lane->number < (*at)->number ? &(*at)->left : &(*at)->right;
-    *at = join(lane->left, lane->right);
+    tree_del(&lanes->by_number, &lane->by_number, &lane->number);
     lanes->count--;
     heap_free(&lane->jobs);
     free(lane);
@@ -104,8 +55,12 @@ void lanes_enter(struct lanes *lanes, uint64_t number, struct heap_node *job)
     struct lane *lane = lanes_find(lanes, number);
 
     assert(number != 0);
-    if (!lane)
-        lane = add(lanes, number);
+    if (!lane) {
+        lane = mem_new(struct lane);
+        lane->number = number;
+        tree_add(&lanes->by_number, &lane->by_number, &number);
+        lanes->count++;
+    }
     heap_add(&lane->jobs, job);
     lanes->job_count++;
 }
@@ -123,9 +78,9 @@ void lanes_leave(struct lanes *lanes, uint64_t number, struct heap_node *job)
 
 void lanes_free(struct lanes *lanes)
 {
-    while (lanes->root)
-        drop(lanes, lanes->root);
-    *lanes = (struct lanes){0};
+    while (lanes->by_number.root)
+        drop(lanes, lane_at(lanes->by_number.root));
+    lanes_init(lanes);
 }
 
 void lanes_check(const struct lanes *lanes)
@@ -134,10 +89,9 @@ void lanes_check(const struct lanes *lanes)
     size_t job_count = 0;
     struct lane *lane;
 
+    tree_check(&lanes->by_number);
     for (uint64_t after = 0; (lane = lanes_after(lanes, after)); after = lane->number) {
         assert(lanes_find(lanes, lane->number) == lane);
-        assert(!lane->left || lane->left->rank <= lane->rank);
-        assert(!lane->right || lane->right->rank <= lane->rank);
         assert(lane->jobs.count > 0);
         for (size_t i = 1; i < lane->jobs.count; i++) {
             const struct heap_node *above = lane->jobs.nodes[(i - 1) / 2];

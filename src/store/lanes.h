@@ -7,21 +7,21 @@
 
 #include "base/heap.h"
 #include "base/map.h"
+#include "base/tree.h"
 
 struct lane {
     uint64_t number;
-    struct heap jobs;   /* key: priority, negated; tie: id */
-    struct lane *left;  /* smaller numbers */
-    struct lane *right; /* larger ones */
-    uint64_t rank;      /* no child has a larger one */
+    struct heap jobs; /* key: priority, negated; tie: id */
+    struct tree_node by_number;
 };
 
 struct lanes {
-    struct lane *root;
+    struct tree by_number;
     size_t count;
     size_t job_count; /* in all of them */
 };
 
+void lanes_init(struct lanes *lanes);
 struct lane *lanes_find(const struct lanes *lanes, uint64_t number);  /* NULL: nobody waits there */
 struct lane *lanes_after(const struct lanes *lanes, uint64_t number); /* the next larger, or NULL */
 /* `job` has its key and tie. */

@@ -641,6 +641,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     chain_init(&ledger->recent);
     sessions_init(&ledger->sessions);
     breakers_init(&ledger->breakers, &config->breaker);
+    lanes_init(&ledger->lanes);
     limits_init(&ledger->limits);
     limits_load(&ledger->limits, ledger->journal);
     while (journal_node_next(ledger->journal, &row))

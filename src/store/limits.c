@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "model/demand.h"
@@ -11,72 +12,37 @@
 
 enum { TIDY_KEYS = 1024 }; /* looked at in one go */
 
+static int compare_names(const void *key, const struct tree_node *node)
+{
+    return str_cmp(*(const struct str *)key, container_of(node, struct limits_key, by_name)->name);
+}
+
 void limits_init(struct limits *limits)
 {
-    *limits = (struct limits){.version = 1};
+    *limits = (struct limits){.version = 1, .by_name.compare = compare_names};
     chain_init(&limits->dirty);
     chain_init(&limits->idle);
 }
 
-/* --- the tree of keys --- */
-
-/* All names of `left` are before those of `right`. */
-static struct limits_key *join(struct limits_key *left, struct limits_key *right)
+/* The first key after `name`; or, unless `after`, the one that has it. NULL: none. */
+static struct limits_key *key_from(const struct limits *limits, struct str name, bool after)
 {
-    if (!left || !right)
-        return left ? left : right;
-    if (left->rank > right->rank) {
-        left->right = join(left->right, right);
-        return left;
-    }
-    right->left = join(left, right->left);
-    return right;
-}
+    struct tree_node *node =
+        after ? tree_after(&limits->by_name, &name) : tree_from(&limits->by_name, &name);
 
-/* Into those before `name` and the others. */
-static void split(struct limits_key *root, struct str name, struct limits_key **ret_left,
-                  struct limits_key **ret_right)
-{
-    if (!root) {
-        *ret_left = *ret_right = NULL;
-    } else if (str_cmp(root->name, name) < 0) {
-        *ret_left = root;
-        split(root->right, name, &root->right, ret_right);
-    } else {
-        *ret_right = root;
-        split(root->left, name, ret_left, &root->left);
-    }
-}
-
-/* The first key that is not before `name`; or that is behind it. NULL: none. */
-static struct limits_key *key_from(const struct limits *limits, struct str name, bool behind)
-{
-    struct limits_key *found = NULL;
-
-    for (struct limits_key *key = limits->root; key;) {
-        int order = str_cmp(key->name, name);
-        bool fits = behind ? order > 0 : order >= 0;
-
-        if (fits)
-            found = key;
-        key = fits ? key->left : key->right;
-    }
-    return found;
+    return node ? container_of(node, struct limits_key, by_name) : NULL;
 }
 
 static struct limits_key *add(struct limits *limits, struct str name)
 {
     struct limits_key *key = mem_zeroed(1, sizeof *key + name.len);
-    struct limits_key *left, *right;
 
     memcpy(key->text, name.at, name.len);
     key->name = (struct str){.at = key->text, .len = name.len};
-    key->rank = str_hash(key->name);
     chain_init(&key->dirty);
     chain_init(&key->idle);
     map_put(&limits->keys, key->name, key);
-    split(limits->root, key->name, &left, &right);
-    limits->root = join(join(left, key), right);
+    tree_add(&limits->by_name, &key->by_name, &key->name);
     return key;
 }
 
@@ -89,12 +55,8 @@ static void key_free(struct limits_key *key)
 
 static void drop(struct limits *limits, struct limits_key *key)
 {
-    struct limits_key **at = &limits->root;
-
     assert(!key->refs && !key->state.in_flight && !key->state.waiting);
-    while (*at != key)
-        at = str_cmp(key->name, (*at)->name) < 0 ? &(*at)->left : &(*at)->right;
-    *at = join(key->left, key->right);
+    tree_del(&limits->by_name, &key->by_name, &key->name);
     map_del(&limits->keys, key->name);
     chain_del(&key->dirty);
     chain_del(&key->idle);
@@ -436,10 +398,9 @@ void limits_verify(const struct limits *limits)
     const struct limits_key *key = key_from(limits, STR_NONE, false);
     size_t count = 0;
 
+    tree_check(&limits->by_name);
     for (; key; key = key_from(limits, key->name, true), count++) {
         assert(map_get(&limits->keys, key->name) == key);
-        assert(!key->left || key->left->rank <= key->rank);
-        assert(!key->right || key->right->rank <= key->rank);
         assert((key->refs == 0) == !chain_alone(&key->idle));
         assert(key->refs || (!key->state.in_flight && !key->state.waiting));
         assert(key->written || !chain_alone(&key->dirty) ||

@@ -8,6 +8,7 @@
 #define STORE_LIMITS_H
 
 #include "base/map.h"
+#include "base/tree.h"
 #include "store/chain.h"
 #include "store/store.h"
 
@@ -15,18 +16,17 @@ struct journal;
 
 struct limits_key {
     struct limit_key state;
-    struct limit limit;              /* of its rule; limits_rule() says whether that is still so */
-    int64_t version;                 /* of the rules when it was looked up */
-    int32_t rule;                    /* among the rules; -1: none counts for it */
-    uint32_t refs;                   /* demands that name it */
-    bool written;                    /* there is a row of it */
-    struct chain dirty;              /* its row is behind */
-    struct chain idle;               /* no job in memory has it */
-    struct buf reason;               /* of its hold */
-    struct limits_key *left, *right; /* the tree, by name; a heap by rank */
-    uint64_t rank;
-    struct str name; /* in `text` */
-    int32_t recount; /* ledger_audit's */
+    struct limit limit;   /* of its rule; limits_rule() says whether that is still so */
+    int64_t version;      /* of the rules when it was looked up */
+    int32_t rule;         /* among the rules; -1: none counts for it */
+    uint32_t refs;        /* demands that name it */
+    bool written;         /* there is a row of it */
+    struct chain dirty;   /* its row is behind */
+    struct chain idle;    /* no job in memory has it */
+    struct buf reason;    /* of its hold */
+    struct tree_node by_name;
+    struct str name;      /* in `text` */
+    int32_t recount;      /* ledger_audit's, of leases */
     char text[];
 };
 
@@ -35,7 +35,7 @@ struct limits {
     size_t rule_count;
     int64_t version; /* +1 with every change of a rule; never 0 */
     struct map keys;
-    struct limits_key *root;
+    struct tree by_name;
     struct chain dirty;
     struct chain idle; /* looked at longest ago first */
 };

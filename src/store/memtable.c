@@ -10,7 +10,6 @@
 #include "model/namespace.h"
 #include "store/chain.h"
 #include "store/change.h"
-#include "store/idtree.h"
 
 enum {
     MEMTABLE_SCAN_MAX = 4096,      /* rows that one read is given */
@@ -19,9 +18,26 @@ enum {
 
 static struct str kept(struct arena *arena, struct str text);
 
+static int compare_ids(uint64_t id, const struct memjob *job)
+{
+    return id < job->row.head.id ? -1 : id > job->row.head.id;
+}
+
+static int compare_by_id(const void *key, const struct tree_node *node)
+{
+    return compare_ids(*(const uint64_t *)key, container_of(node, struct memjob, by_id));
+}
+
+static int compare_by_callback(const void *key, const struct tree_node *node)
+{
+    return compare_ids(*(const uint64_t *)key, container_of(node, struct memjob, by_callback));
+}
+
 void memtable_init(struct memtable *table)
 {
-    *table = (struct memtable){.slab = {.size = sizeof(struct memjob)}};
+    *table = (struct memtable){.slab = {.size = sizeof(struct memjob)},
+                               .by_id.compare = compare_by_id,
+                               .by_callback.compare = compare_by_callback};
     for (int i = 0; i < MEMTABLE_TEXT_CLASSES; i++)
         table->texts[i].size = (size_t)MEMTABLE_TEXT_MIN << i;
     chain_init(&table->order);
@@ -79,10 +95,10 @@ static struct memjob *job_new(struct memtable *table, uint64_t id)
 {
     struct memjob *job = slab_new(&table->slab);
 
-    job->by_id.id = job->by_callback.id = id;
+    job->row.head.id = id;
     chain_init(&job->order);
     idmap_put(&table->jobs, id, job);
-    idtree_add(&table->by_id, &job->by_id);
+    tree_add(&table->by_id, &job->by_id, &id);
     table->bytes += (int64_t)sizeof *job;
     return job;
 }
@@ -95,11 +111,13 @@ static void forget_key(struct memtable *table, struct memjob *job)
 
 static void job_free(struct memtable *table, struct memjob *job)
 {
+    uint64_t id = job->row.head.id;
+
     assert(!job->changed);
     forget_key(table, job);
-    idmap_del(&table->jobs, job->row.head.id);
-    idtree_del(&table->by_id, &job->by_id);
-    idtree_del(&table->by_callback, &job->by_callback);
+    idmap_del(&table->jobs, id);
+    tree_del(&table->by_id, &job->by_id, &id);
+    tree_del(&table->by_callback, &job->by_callback, &id);
     chain_del(&job->order);
     drop_text(table, &job->row.spec);
     drop_text(table, &job->row.demand);
@@ -133,7 +151,7 @@ static void put_job(struct memtable *table, const struct change_job *change)
     row->run_until_ms = change->run_until_ms;
     row->answered = change->answered;
     row->parts |= change->parts;
-    job->told |= change->parts;
+    job->batch_parts |= change->parts;
     keep_text(table, &row->attempts, change->attempts);
     if (change->parts & CHANGE_NEW) {
         keep_text(table, &row->spec, change->spec);
@@ -149,8 +167,8 @@ static void put_job(struct memtable *table, const struct change_job *change)
         keep_text(table, &row->first_node, change->first_node);
     if (change->parts & CHANGE_KEY_DROPPED)
         forget_key(table, job);
-    if (row->head.callback >= CALLBACK_PENDING && !job->by_callback.inside)
-        idtree_add(&table->by_callback, &job->by_callback);
+    if (row->head.callback >= CALLBACK_PENDING && !job->by_callback.rank)
+        tree_add(&table->by_callback, &job->by_callback, &row->head.id);
     chain_del(&job->order);
     chain_add_last(&table->order, &job->order);
     if (job->changed)
@@ -325,8 +343,8 @@ void memtable_seal(struct memtable *table, uint64_t seq, struct buf *to)
     for (struct memjob *job = table->changed; job; job = job->next_changed) {
         struct change change = {.kind = CHANGE_JOB, .u.job = job->row};
 
-        change.u.job.parts = job->told;
-        job->told = 0;
+        change.u.job.parts = job->batch_parts;
+        job->batch_parts = 0;
         job->changed = false;
         job->seq = seq;
         if (to)
@@ -446,13 +464,13 @@ static void read_one(const struct memjob *job, const struct store_op *op, struct
 
 static struct memjob *next_of(const struct memtable *table, const struct store_op *op, uint64_t at)
 {
-    struct idtree_node *node;
+    struct tree_node *node;
 
     if (op->verb == STORE_CALLBACKS) {
-        node = idtree_above(&table->by_callback, at);
+        node = tree_after(&table->by_callback, &at);
         return node ? container_of(node, struct memjob, by_callback) : NULL;
     }
-    node = idtree_below(&table->by_id, at);
+    node = tree_before(&table->by_id, &at);
     return node ? container_of(node, struct memjob, by_id) : NULL;
 }
 

@@ -6,19 +6,19 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/tree.h"
 #include "store/chain.h"
 #include "store/change.h"
-#include "store/idtree.h"
 
 struct memjob {
-    struct change_job row; /* owns its texts; parts: all that is known of it here */
-    unsigned told;         /* which of them the batch that is being made has to tell */
-    bool changed;          /* it is in the list of that batch */
+    struct tree_node by_callback; /* whose callback is pending, or was */
+    struct tree_node by_id;       /* all; beside row.head.id, which it is ordered by */
+    struct change_job row;        /* owns its texts; parts: all that is known of it here */
+    unsigned batch_parts;         /* which of them go into the batch that is being made */
+    bool changed;                 /* it is in the list of that batch */
     struct memjob *next_changed;
-    uint64_t seq;                   /* of the last batch that changed it */
-    struct chain order;             /* of the memtable */
-    struct idtree_node by_id;       /* all */
-    struct idtree_node by_callback; /* whose callback is pending, or was */
+    uint64_t seq;       /* of the last batch that changed it */
+    struct chain order; /* of the memtable */
 };
 
 /* A node, a breaker, a session, a rule or a key: its last change as bytes. */
@@ -39,8 +39,8 @@ struct memtable {
     struct idmap jobs;
     struct slab slab;
     struct slab texts[MEMTABLE_TEXT_CLASSES];
-    struct idtree by_id;
-    struct idtree by_callback;
+    struct tree by_id;
+    struct tree by_callback;
     struct map keys;                /* Idempotency-Key -> memjob that is new here and has it */
     struct map sides;               /* kind and name -> memside */
     struct chain order, side_order; /* changed longest ago first */
