@@ -412,8 +412,6 @@ static bool skip_escape(struct parse *p)
 static const bool special[256] = {
     [0 ... 0x1f] = true, ['"'] = true, ['\\'] = true, [0x80 ... 0xff] = true};
 
-#define EACH_BYTE(value) (0x0101010101010101u * (value))
-
 /* Sets the top bit of the first special byte, and perhaps of later ones; 0 when none is special.
  * x - 1 borrows into the top bit just when x is 0, and likewise for bytes below 0x20. */
 static uint64_t special_bits(uint64_t word)

@@ -699,18 +699,31 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
 
 static bool is_name(const char *name, struct str key)
 {
+    if (key.len && name[0] != key.at[0]) /* nearly always: it is asked of every field */
+        return false;
     for (size_t i = 0; i < key.len; i++)
         if (name[i] != key.at[i] || name[i] == '\0')
             return false;
     return name[key.len] == '\0';
 }
 
-const struct field *schema_find(const struct field *fields, size_t count, struct str name)
+/* The field of that name, looked for from the given one on, then before it: members mostly come
+ * in the order of the table. */
+static const struct field *find_from(const struct field *fields, size_t count, size_t first,
+                                     struct str name)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t n = 0, i = first; n < count; n++, i++) {
+        if (i >= count)
+            i = 0;
         if (is_name(fields[i].name, name) || (fields[i].alias && is_name(fields[i].alias, name)))
             return &fields[i];
+    }
     return NULL;
+}
+
+const struct field *schema_find(const struct field *fields, size_t count, struct str name)
+{
+    return find_from(fields, count, 0, name);
 }
 
 static enum err read_member(const struct reader *r, const struct field *field,
@@ -735,12 +748,13 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
     uint64_t seen[FIELDS_MAX / 64] = {0};
     const struct json *key = json_first(obj);
     bool partial = !up && r->lines; /* other sources of the configuration may follow */
+    size_t next = 0;
     enum err err;
 
     assert(count <= FIELDS_MAX);
     for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
         const struct json *value = key + 1;
-        const struct field *field = schema_find(fields, count, json_str(key, r->arena));
+        const struct field *field = find_from(fields, count, next, json_str(key, r->arena));
         size_t at = field ? (size_t)(field - fields) : 0;
 
         if (!field && r->schema->strict &&
@@ -748,6 +762,7 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
             return unknown_key(r, key, up, fields, count);
         if (!field || (json_is_null(value) && !field_takes_null(field)))
             continue;
+        next = at + 1;
         if (seen[at / 64] >> at % 64 & 1)
             return given_twice(r, key, &(struct path){.up = up, .name = field->name}, field);
         seen[at / 64] |= (uint64_t)1 << at % 64;
@@ -756,11 +771,10 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
             return err;
     }
     for (size_t i = 0; i < count && !partial; i++) {
-        struct path path = {.up = up, .name = fields[i].name};
-        struct buf sentence = {0};
-
         if (!(fields[i].flags & FIELD_REQUIRED) || seen[i / 64] >> i % 64 & 1)
             continue;
+        struct path path = {.up = up, .name = fields[i].name};
+        struct buf sentence = {0};
         add_path(&sentence, &path);
         buf_str(&sentence, STR(" is required."));
         return set_problem(r, obj, &path, &sentence);

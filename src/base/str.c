@@ -272,12 +272,27 @@ bool str_is_utf8(struct str a)
     return true;
 }
 
+/* Eight bytes of ASCII, none of them a control character. Each sum or difference that leaves its
+ * byte does so into a top bit that is asked for. */
+static bool is_printable(uint64_t word)
+{
+    uint64_t above = word + EACH_BYTE(1);  /* 0x7f */
+    uint64_t below = word - EACH_BYTE(32); /* 0x00 to 0x1f */
+
+    return ((word | above | below) & EACH_BYTE(0x80)) == 0;
+}
+
 bool str_is_text(struct str a)
 {
     while (a.len > 0) {
         unsigned char first = (unsigned char)a.at[0];
         size_t len = 1;
 
+        if (a.len >= 8 && is_printable(load64(a.at))) {
+            a.at += 8;
+            a.len -= 8;
+            continue;
+        }
         if (first < 0x20 || first == 0x7f)
             return false;
         if (first >= 0x80)
@@ -308,14 +323,24 @@ void buf_grow(struct buf *buf, size_t more)
 
 void buf_int(struct buf *buf, int64_t value)
 {
+    static const char pairs[] = "00010203040506070809101112131415161718192021222324"
+                                "25262728293031323334353637383940414243444546474849"
+                                "50515253545556575859606162636465666768697071727374"
+                                "75767778798081828384858687888990919293949596979899";
     char digits[20];
     size_t at = sizeof digits;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
 
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left > 0);
+    for (; left >= 100; left /= 100) {
+        at -= 2;
+        memcpy(digits + at, pairs + left % 100 * 2, 2);
+    }
+    if (left >= 10) {
+        at -= 2;
+        memcpy(digits + at, pairs + left * 2, 2);
+    } else {
+        digits[--at] = (char)('0' + left);
+    }
     if (value < 0)
         digits[--at] = '-';
     buf_add(buf, digits + at, sizeof digits - at);

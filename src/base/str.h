@@ -9,6 +9,8 @@
 
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define COUNT_OF(array)                 (sizeof(array) / sizeof((array)[0]))
+/* A word of eight such bytes. */
+#define EACH_BYTE(value) (0x0101010101010101u * (value))
 
 struct str {
     const char *at; /* not NUL-terminated */

@@ -290,16 +290,23 @@ void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1])
 
 bool job_id_parse(struct str text, uint64_t *ret_id)
 {
+    /* One more than what each digit counts; 0: it is none. */
+    static const uint8_t values[256] = {
+        ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,
+        ['7'] = 8,  ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14,
+        ['e'] = 15, ['f'] = 16, ['g'] = 17, ['h'] = 18, ['j'] = 19, ['k'] = 20, ['m'] = 21,
+        ['n'] = 22, ['p'] = 23, ['q'] = 24, ['r'] = 25, ['s'] = 26, ['t'] = 27, ['v'] = 28,
+        ['w'] = 29, ['x'] = 30, ['y'] = 31, ['z'] = 32};
     uint64_t id = 0;
 
     if (text.len != JOB_ID_TEXT || text.at[0] != ID_TEXT_FIRST)
         return false;
     for (size_t i = 1; i < JOB_ID_TEXT; i++) {
-        const char *digit = memchr(digits, text.at[i], sizeof digits - 1);
+        uint8_t value = values[(unsigned char)text.at[i]];
 
-        if (!digit || id > ID_MAX >> 5)
+        if (!value || id > ID_MAX >> 5)
             return false;
-        id = id << 5 | (uint64_t)(digit - digits);
+        id = id << 5 | (value - 1u);
     }
     if (id == 0)
         return false;

@@ -5,6 +5,8 @@
 
 #include <assert.h>
 
+#include "model/node.h"
+
 /* --- ranking --- */
 
 static int order(int64_t a, int64_t b)
@@ -143,7 +145,7 @@ static int64_t age_steps(int64_t age, int64_t interval_ms)
 {
     if (interval_ms == 1)
         return age;
-    return age > 0 ? age / interval_ms : 0;
+    return age < interval_ms ? 0 : age / interval_ms; /* most are fresh: no division */
 }
 
 enum policy_skip policy_filter(const struct policy_candidate *candidate,
@@ -208,7 +210,8 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
     for (size_t i = 0; i < count; i++) {
         if (policy_filter(&candidates[i], rules) != POLICY_KEEP)
             continue;
-        candidates[kept] = candidates[i];
+        if (kept != i)
+            candidates[kept] = candidates[i];
         candidates[kept].age_steps =
             age_steps(age_ms(&candidates[i], rules), rules->heartbeat_interval_ms);
         candidates[kept].warmth = 0;
@@ -218,13 +221,17 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
         candidates[i].warmth = warmth_of(candidates, kept, &candidates[i], rules);
     /* By insertion: stable, and for twenty candidates faster than anything cleverer. */
     for (size_t i = 1; i < kept; i++) {
-        struct policy_candidate moved = candidates[i];
+        struct policy_candidate moved;
         size_t at = i;
 
-        for (; at > 0 && goes_after(policy, &candidates[at - 1], &moved, rules); at--)
+        if (!goes_after(policy, &candidates[i - 1], &candidates[i], rules))
+            continue;
+        moved = candidates[i];
+        do {
             candidates[at] = candidates[at - 1];
-        if (at != i)
-            candidates[at] = moved;
+            at--;
+        } while (at > 0 && goes_after(policy, &candidates[at - 1], &moved, rules));
+        candidates[at] = moved;
     }
     assert(kept <= count);
     return kept;

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "model/node.h"
 
 enum { POLICY_SAMPLE_MAX = 64 };
 
@@ -14,19 +13,19 @@ enum { POLICY_SAMPLE_MAX = 64 };
 /* A candidate as a rule sees it: figures copied from the node's atomics. */
 struct policy_candidate {
     void *node; /* the caller's */
-    enum node_health health;
+    int64_t heartbeat_ms;
     int32_t load; /* running + reserved */
     int32_t max;
     int32_t score; /* health_score 0..100 */
     int32_t spare; /* of its slots, not for this job */
     int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
     int32_t over;  /* what would be left there, see best_fit; 0 where nobody asks */
-    int32_t warm;  /* of what the job prefers it has so many loaded; -1: it prefers nothing */
-    bool aside;    /* it was looked for: no part of the sample by which others are judged */
-    int64_t heartbeat_ms;
-    /* policy_rank's own: the heartbeat's age in intervals, divided once; and its warmth. */
-    int64_t age_steps;
+    /* policy_rank's own: its warmth, and the heartbeat's age in intervals, divided once. */
     int32_t warmth;
+    int64_t age_steps;
+    uint8_t health; /* enum node_health */
+    int8_t warm;    /* of what the job prefers it has so many loaded; -1: it prefers nothing */
+    bool aside;     /* it was looked for: no part of the sample by which others are judged */
 };
 
 struct policy_rules {

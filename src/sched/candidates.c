@@ -156,7 +156,7 @@ static struct policy_candidate look_at(const struct dispatch *dispatch,
         .warm =
             spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
         .spare = spare_of(&dispatch->spec, member),
-        .health = (enum node_health)atomic_load_explicit(&node->health, memory_order_relaxed),
+        .health = (uint8_t)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
         .score = atomic_load_explicit(&node->score, memory_order_relaxed),
@@ -206,12 +206,14 @@ static bool has_labels(const struct spec *spec, const struct snap_node *member)
 {
     struct selector_facts facts = {.id = member->node->id, .labels = member->facts->label_values};
 
-    return selector_fits(&spec->selector, &facts);
+    return !spec->selector.count || selector_fits(&spec->selector, &facts);
 }
 
 static bool is_admitted(const struct spec *spec, const struct snap_node *member)
 {
-    return namespace_in(member->facts->namespaces, spec->type);
+    const struct json *namespaces = member->facts->namespaces;
+
+    return !namespaces || namespace_in(namespaces, spec->type);
 }
 
 /* Has it as much as the job needs when it is idle? */
@@ -252,9 +254,9 @@ static uint8_t need_of(const struct demand *demand, const struct resources_short
 struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const struct node *node,
                                      enum dispatch_why why)
 {
+    static const struct resources none;
     const struct spec *spec = &dispatch->spec;
     const struct snap_node *member = snapshot_of(dispatch->loop->snapshot, node);
-    struct resources none = {0};
     struct resources_left left;
     struct resources_short lack;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../unit.h"
+#include "model/node.h"
 #include "model/policy.h"
 
 static void test_sample_sizes(void **state)

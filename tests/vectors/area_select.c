@@ -1,6 +1,7 @@
 /* selection_order, random_sample, dispatch_outcome. */
 #include "vec.h"
 
+#include "model/node.h"
 #include "model/policy.h"
 #include "model/warm.h"
 
