@@ -378,11 +378,10 @@ static bool needs_fit(const struct resources *declared, const struct resources_l
     return true;
 }
 
-static bool can_be_whole(const struct resource_gpu *gpu, int32_t left, bool shared,
-                         const struct demand *demand)
+/* With this much memory; 0: nearly all of what it has. */
+static bool can_be_whole(const struct resource_gpu *gpu, int32_t left, bool shared, int32_t vram_mb)
 {
-    int64_t wanted =
-        demand->vram_mb ? demand->vram_mb : (int64_t)gpu->vram_mb * RESOURCES_WHOLE_PERCENT / 100;
+    int64_t wanted = vram_mb ? vram_mb : (int64_t)gpu->vram_mb * RESOURCES_WHOLE_PERCENT / 100;
 
     return left != RESOURCES_LEFT_WHOLE && !shared && left >= wanted;
 }
@@ -394,7 +393,8 @@ static bool whole_fit(const struct resources *declared, const struct resources_l
     int32_t free = 0;
 
     for (size_t i = 0; i < declared->gpu_count && i < left->gpu_count; i++)
-        free += can_be_whole(&declared->gpus[i], left->gpu_left[i], left->shared >> i & 1, demand);
+        free += can_be_whole(&declared->gpus[i], left->gpu_left[i], left->shared >> i & 1,
+                             demand->vram_mb);
     if (free < demand->gpus)
         return is_short(lack, STR("gpus"), demand->gpus, free, (int32_t)declared->gpu_count);
     for (int32_t n = 0; n < demand->gpus; n++) { /* the smallest of those that are left */
@@ -404,7 +404,7 @@ static bool whole_fit(const struct resources *declared, const struct resources_l
             const struct resource_gpu *gpu = &declared->gpus[i];
 
             if (!(taken >> gpu->id & 1) &&
-                can_be_whole(gpu, left->gpu_left[i], left->shared >> i & 1, demand) &&
+                can_be_whole(gpu, left->gpu_left[i], left->shared >> i & 1, demand->vram_mb) &&
                 (!best || gpu->vram_mb < best->vram_mb))
                 best = gpu;
         }
@@ -413,6 +413,16 @@ static bool whole_fit(const struct resources *declared, const struct resources_l
     }
     *ret_gpus = taken;
     return true;
+}
+
+/* Is `a` the better one to share? Whole ones are kept whole; then the least left. */
+static bool shares_better(const struct resources *declared, const struct resources_left *left,
+                          size_t a, size_t b)
+{
+    bool breaks_a = can_be_whole(&declared->gpus[a], left->gpu_left[a], left->shared >> a & 1, 0);
+    bool breaks_b = can_be_whole(&declared->gpus[b], left->gpu_left[b], left->shared >> b & 1, 0);
+
+    return breaks_a != breaks_b ? breaks_b : left->gpu_left[a] < left->gpu_left[b];
 }
 
 static bool share_fit(const struct resources *declared, const struct resources_left *left,
@@ -424,7 +434,7 @@ static bool share_fit(const struct resources *declared, const struct resources_l
         if (left->gpu_left[i] > left->gpu_left[most])
             most = i;
         if (left->gpu_left[i] >= demand->vram_mb &&
-            (best == RESOURCES_GPUS_MAX || left->gpu_left[i] < left->gpu_left[best]))
+            (best == RESOURCES_GPUS_MAX || shares_better(declared, left, i, best)))
             best = i;
     }
     if (best == RESOURCES_GPUS_MAX) {

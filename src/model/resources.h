@@ -79,8 +79,9 @@ struct resources_short {
     int32_t gpu; /* id of the GPU that has the most left; -1: it is not about one */
 };
 
-/* Does it fit, slots apart? *ret_gpus: the ids it gets, a bit each; 0 if it needs none. Shared: the
- * GPU that is left with the least; whole ones: those with the least memory that have enough. */
+/* Does it fit, slots apart? *ret_gpus: the ids it gets, a bit each; 0 if it needs none. Shared: of
+ * those that nobody could have whole, else of all, the GPU with the least left; whole ones: those
+ * with the least memory that have enough. */
 bool resources_fit(const struct resources *resources, const struct demand *demand,
                    uint64_t *ret_gpus, struct resources_short *ret_short);
 void resources_take(struct resources *resources, const struct demand *demand, uint64_t gpus);

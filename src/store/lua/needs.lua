@@ -185,13 +185,17 @@ local function shape_get(s)
   return s.shape
 end
 
+-- With this much memory; 0: nearly all of what it has. `left` is what gpu_left() says.
+local function can_be_whole(s, gpu, left, vram)
+  local wanted = vram > 0 and vram or floor(gpu.vram * LIMIT.WHOLE_PERCENT / 100)
+  return left and left_of(s, gpu.shared, 0) == 0 and left >= wanted
+end
+
 -- Those with the least memory, that are free and have enough.
 local function whole_fit(s, shape, d)
   local free = {}
   for _, gpu in ipairs(shape.gpus) do
-    local left = gpu_left(s, gpu)
-    local wanted = d.vram > 0 and d.vram or floor(gpu.vram * LIMIT.WHOLE_PERCENT / 100)
-    if left and left_of(s, gpu.shared, 0) == 0 and left >= wanted then free[#free + 1] = gpu end
+    if can_be_whole(s, gpu, gpu_left(s, gpu), d.vram) then free[#free + 1] = gpu end
   end
   if #free < d.gpus then return nil end
   sort(free, function(a, b)
@@ -204,12 +208,17 @@ local function whole_fit(s, shape, d)
   return concat(ids, ',')
 end
 
--- The one that is left with the least.
+-- The one with the least left; but whole ones are kept whole, as long as another has enough.
 local function share_fit(s, shape, d)
-  local best, least
+  local best, least, breaks
   for _, gpu in ipairs(shape.gpus) do
     local left = gpu_left(s, gpu)
-    if left and left >= d.vram and (not best or left < least) then best, least = gpu, left end
+    if left and left >= d.vram then
+      local is_whole = can_be_whole(s, gpu, left, 0)
+      if not best or (breaks and not is_whole) or (breaks == is_whole and left < least) then
+        best, least, breaks = gpu, left, is_whole
+      end
+    end
   end
   return best and '' .. best.id
 end
