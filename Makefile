@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean soak-instances vm pulse vm-restarts attacks kills
+.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean order soak-instances vm pulse vm-restarts attacks kills
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -75,6 +75,10 @@ vm-restarts: ## 20 restarts, kills and upgrades under 10 jobs and 10 deployments
 
 JOBS ?= 200000
 NODES ?= 50
+order: build ## whose job is next over three instances with full nodes: no lower priority first, another tenant's one behind JOBS (100000)
+	@tools/install-packages test
+	@BERTH_E2E_ORDER=$(if $(filter command line,$(origin JOBS)),$(JOBS),100000) tests/e2e/run -v -j 1 -k test_order.
+
 soak-instances: build ## JOBS (200000) on NODES (50) of three instances that are killed and frozen all the time
 	@tools/install-packages test
 	@ninja -C build all

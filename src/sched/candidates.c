@@ -632,6 +632,23 @@ void candidates_start_over(struct dispatch *dispatch)
     dispatch->whys[dispatch->looks[0].why]++;
 }
 
+/* Only those it would take are asked for: that is a look at other lanes for each. */
+static void leave_spoken_for(struct dispatch *dispatch)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < dispatch->count; i++) {
+        const struct snap_node *member =
+            snapshot_of(dispatch->loop->snapshot, dispatch->list[i].node);
+
+        if (member && dispatch->spoken_for(dispatch, member))
+            leave_out(dispatch, &dispatch->list[i], WHY_FULL);
+        else
+            dispatch->list[kept++] = dispatch->list[i];
+    }
+    dispatch->count = kept;
+}
+
 void candidates_choose(struct dispatch *dispatch)
 {
     const struct snap_pool *pool = candidates_pool(dispatch);
@@ -657,6 +674,8 @@ void candidates_choose(struct dispatch *dispatch)
         choose_by_scan(dispatch, members, count, again_ok, &rules);
     else
         choose_by_sample(dispatch, members, count, again_ok, &rules);
+    if (dispatch->spoken_for && !dispatch->only)
+        leave_spoken_for(dispatch);
     dispatch->count =
         policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
     assert(dispatch->count <= SCHED_SAMPLE_MAX && dispatch->next == 0);

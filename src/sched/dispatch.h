@@ -72,6 +72,8 @@ struct dispatch {
     bool scan;               /* look at every member with room instead of a sample */
     const struct node *only; /* it was offered: no other is looked at, unless breakers decide */
     bool queued;             /* it is in the queue: whatever is answered, it may go on waiting */
+    /* Is this node, which has room, for somebody else who waits? NULL: none is. */
+    bool (*spoken_for)(struct dispatch *dispatch, const struct snap_node *member);
     /* In and out: a try before this one, which the store did not answer, may have left a node
      * reserved. It is given back first, for this reason (a literal); NULL: nothing is left. */
     const char *unsettled;

@@ -41,6 +41,7 @@ enum {
     OFFER_TYPES = 1024,   /* then of so many, */
     OFFER_GROUPS = 16,    /* and of one type to so many groups that fit other nodes, */
     OFFER_LANES = 16,     /* and to so many lanes of one; to others when they look by themselves */
+    LEAVE_EVERY_MS = 100, /* a node is left to a better one at most so often */
     KEY_LOOKS = 64,     /* keys of which a lane is woken in one tick, without a word of anybody; */
     KEY_LOOK_MS = 1000, /* each no more often than that, */
     KEY_LOOK_MOST_MS = 5000, /* nor less often, whatever it was told */
@@ -574,6 +575,8 @@ static void lane_changed(struct lane *lane)
 
     if (needs_read && !lane->reading && !lane->limit)
         lane->queue->kick_wanted = true;
+    if (needs_read && lane->blocked) /* what is offered meanwhile passes it by */
+        lane_unblock(lane);
     if ((!top && !needs_read) || (top && lane->busy >= lane->pace))
         lane_place(lane, NULL);
     else if (lane->limit)
@@ -791,13 +794,15 @@ static void window_read(struct store_op *op)
             lane->unreadable < READ_MOST - WINDOW ? WINDOW + lane->unreadable : READ_MOST;
         further = lane->unreadable && !lane->order.count && lane->read_max > max;
     }
+    /* Who found no room finds none because more of them are known. */
+    if (lane->block_key == INT64_MAX)
+        lane_unblock(lane);
     /* The store is away, or what is there is under way already: not in a circle. */
-    lane_unblock(lane);
     if (!further && (op->err || !lane->order.count)) {
         lane_block(lane, INT64_MAX);
         lane->dry = true;
     }
-    queue->kick_wanted |= !lane->blocked;
+    queue->kick_wanted |= !lane->dry;
     arena_free(&read->arena);
     free(read);
     lane_changed(lane);
@@ -1313,6 +1318,26 @@ static struct lane *offered_to(struct queue *queue)
     return NULL;
 }
 
+/* A node is seen to have room before it is offered. Who looks at all nodes by itself leaves it to a
+ * blocked lane whose best job has a higher priority, and offers it. Not again at once: that one may
+ * not take it, and they would leave it to each other for ever. */
+static bool is_spoken_for(struct dispatch *dispatch, const struct snap_node *member)
+{
+    const struct placing *placing = container_of(dispatch, struct placing, dispatch);
+    struct queue *queue = placing->waiting->queue;
+    int64_t now_ms = sched_awake_ms(loop_of(queue));
+    const struct lane *lane;
+
+    if (!queue->kinds.count || now_ms - member->node->passed_on_ms < LEAVE_EVERY_MS)
+        return false;
+    lane = fit_of(queue, member);
+    if (!lane || lane->priority <= placing->waiting->spec.priority)
+        return false;
+    member->node->passed_on_ms = now_ms;
+    queue_room(queue, member->node);
+    return true;
+}
+
 /* --- keys --- */
 
 /* The first of those who wait for a key is tried again. */
@@ -1587,6 +1612,7 @@ static void place_on(struct waiting *waiting, struct node *only)
                                           .scan = true,
                                           .only = only,
                                           .queued = true,
+                                          .spoken_for = is_spoken_for,
                                           .unsettled = waiting->unsettled,
                                           .unsettled_until_ms = waiting->unsettled_until_ms,
                                           .quiet = only || explained_lately(waiting),

@@ -81,6 +81,7 @@ struct node {
     bool unpublished;          /* and: in members->changed */
     bool offered;              /* and: it is in the queue's list of nodes that may have room, */
     struct node *next_offered; /* before this one */
+    int64_t passed_on_ms;      /* and: when one in the queue last left it to a better one */
     uint64_t change_order;     /* and: of the last change of it that became true in the store */
     int64_t shared_ms;  /* and: heartbeat_ms as last sent to, or received from, other instances */
     uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */

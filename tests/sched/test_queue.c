@@ -129,6 +129,27 @@ static void a_wrong_view_heals(void **state)
     assert_true(is_placed(rig, job));
 }
 
+/* Room is seen before it is offered: who looks by itself in between leaves it to who is better. */
+static void what_is_not_offered_yet_is_for_the_better_one(void **state)
+{
+    struct lease_node room = {.health = NODE_READY, .max = 1, .epoch = 1};
+    struct rig *rig = *state;
+
+    rig_worker(rig, "n1", 1);
+    struct node *node = (struct node *)rig_node(rig, "n1");
+    counts_full(node);
+    uint64_t best =
+        rig_wait_in_queue(rig, "{\"type\":\"review\",\"queue_ms\":600000,\"priority\":6}");
+    uint64_t last = rig_wait_in_queue(rig, "{\"type\":\"dev\",\"queue_ms\":600000,\"priority\":4}");
+    counts_take(node, &room, NULL, 0, true); /* as a look at all counters does */
+    uint64_t late = rig_wait_in_queue(rig, "{\"type\":\"dev\",\"queue_ms\":600000,\"priority\":5}");
+    assert_true(is_placed(rig, best));
+    finish(rig, best);
+    assert_true(is_placed(rig, late));
+    finish(rig, late);
+    assert_true(is_placed(rig, last));
+}
+
 /* A thousand nodes, one of them with room: it is found although a sample would miss it. */
 static void the_one_free_slot_is_found(void **state)
 {
@@ -674,10 +695,10 @@ static void assert_looks(struct rig *rig, struct looks before, uint64_t members,
                  (int)(now.lanes - before.lanes));
 }
 
-/* A slot becomes free among very many nodes that are full. */
+/* A slot becomes free among very many nodes that are full, also while further jobs are read. */
 static void full_nodes_are_not_looked_at(void **state)
 {
-    enum { NODES = 400, JOBS = 60 };
+    enum { NODES = 400, JOBS = 300 };
     struct rig *rig = *state;
     uint64_t running[NODES], waiting[JOBS];
 
@@ -1525,6 +1546,7 @@ int main(void)
         ROW(a_pool_without_room_holds_up_no_other),
         ROW(nobody_waits_while_a_slot_is_free),
         ROW(a_wrong_view_heals),
+        ROW(what_is_not_offered_yet_is_for_the_better_one),
         ROW(the_one_free_slot_is_found),
         ROW(a_job_that_may_not_go_there_holds_up_nobody),
         ROW(reserved_slots_are_seen_by_interactive_jobs),
