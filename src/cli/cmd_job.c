@@ -243,14 +243,42 @@ static int put_secrets(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-static void put_prefers(struct cli *cli, struct jsonw *w)
+/* "cpu=1.5": which amounts there can be is the server's to say. */
+static int put_needs(struct cli *cli, struct jsonw *w)
 {
     struct str *items;
-    size_t count = cli_list(cli, "prefers", &items);
+    size_t count = cli_list(cli, "needs", &items);
+    const struct json *number;
+    double amount;
+
+    for (size_t i = 0; i < count; i++) {
+        struct str value = items[i], name = str_cut(&value, '=');
+
+        if (!name.len || !value.len || json_parse(value, &cli->arena, &number, NULL) ||
+            !json_double(number, &amount))
+            return cli_misuse(cli, "--needs is NAME=AMOUNT like cpu=1.5, not \"" STR_FMT "\"",
+                              STR_ARG(items[i]));
+        if (i == 0) {
+            jsonw_key(w, "needs");
+            jsonw_obj(w);
+        }
+        jsonw_key_str(w, name);
+        jsonw_raw(w, value);
+    }
+    if (count > 0)
+        jsonw_end_obj(w);
+    return CLI_OK;
+}
+
+/* What a flag that may come several times said. */
+static void put_texts(struct cli *cli, struct jsonw *w, const char *member, const char *flag)
+{
+    struct str *items;
+    size_t count = cli_list(cli, flag, &items);
 
     if (count == 0)
         return;
-    jsonw_key(w, "prefers");
+    jsonw_key(w, member);
     jsonw_arr(w);
     for (size_t i = 0; i < count; i++)
         jsonw_str(w, items[i]);
@@ -353,7 +381,10 @@ int submit_ask(struct cli *cli, struct request *request)
         put_f2f(cli, &w);
     else
         code = put_task(cli, &w);
-    put_prefers(cli, &w);
+    put_texts(cli, &w, "prefers", "prefers");
+    put_texts(cli, &w, "keys", "key");
+    if (code == CLI_OK)
+        code = put_needs(cli, &w);
     jsonw_end_obj(&w);
     request->body = arena_str(&cli->arena, buf_view(&body));
     buf_free(&body);
@@ -411,6 +442,9 @@ static const struct flag submit_flags[] = {
          .group = "task"),
     FLAG("prefers", 0, LIST, "NAME",
          "rather where this is loaded; a wish, no condition (several allowed)"),
+    FLAG("needs", 0, LIST, "NAME=AMOUNT",
+         "what it takes of its node: cpu=1.5,mem_mb=6000, vram_mb, gpus, slots (several allowed)"),
+    FLAG("key", 0, LIST, "KEY", "whose limits it counts against, like tenant:acme (up to four)"),
     FLAG("interactive", 0, SWITCH, NULL, "a person waits: may use reserved slots", .group = "task"),
 };
 
@@ -432,6 +466,7 @@ static const struct command submit_rows[] = {
          "--wait=1m\n"
          "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
          "berth job submit --type build --payload @build.json --prefers whisper-v3\n"
+         "berth job submit --type build --needs slots=2 --key tenant:umbrella\n"
          "berth job submit --wait -- make -j2 test",
      .run = cmd_job_submit},
 };
