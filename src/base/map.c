@@ -206,7 +206,7 @@ void *idmap_next(const struct idmap *map, size_t *at)
 
 /* Ids are created and used roughly in order of time. Ids that differ only in their low bits share a
  * shard, which is then likely to be in the processor's cache. */
-static size_t shard_of(uint64_t key)
+size_t idshards_shard(uint64_t key)
 {
     static_assert(IDSHARDS == 1 << 8, "one shard for each value of the bits that select it");
     return mix(key >> IDSHARDS_NEAR_BITS) >> (64 - 8);
@@ -214,17 +214,17 @@ static size_t shard_of(uint64_t key)
 
 void *idshards_get(const struct idshards *map, uint64_t key)
 {
-    return idmap_get(&map->shards[shard_of(key)], key);
+    return idmap_get(&map->shards[idshards_shard(key)], key);
 }
 
 void idshards_put(struct idshards *map, uint64_t key, void *value)
 {
-    idmap_put(&map->shards[shard_of(key)], key, value);
+    idmap_put(&map->shards[idshards_shard(key)], key, value);
 }
 
 void *idshards_del(struct idshards *map, uint64_t key)
 {
-    return idmap_del(&map->shards[shard_of(key)], key);
+    return idmap_del(&map->shards[idshards_shard(key)], key);
 }
 
 void idshards_free(struct idshards *map)

@@ -708,6 +708,9 @@ static void watch_repairs(struct keeper *keeper, const struct store_status *stat
         [STORE_RULE_SLOTS] = "slots were counted that no lease held, or the other way round",
         [STORE_RULE_LEASES] = "leases of a node were listed otherwise than their jobs have them",
         [STORE_RULE_LANES] = "a queue had jobs that did not wait there",
+        [STORE_RULE_RESOURCES] = "what was used of a node's resources was not what its leases hold",
+        [STORE_RULE_KEY_LEASES] = "a key's jobs in flight were not those that have a lease",
+        [STORE_RULE_KEY_WAITING] = "a key's waiting jobs were not those in the queues",
     };
 
     for (int i = 0; i < STORE_RULES; i++) {

@@ -376,15 +376,6 @@ static void run_batch(struct embedded *self, struct msg *batch)
     note_commit(self);
 }
 
-static void audit(struct embedded *self, int64_t mono_ms)
-{
-    int repairs = ledger_audit(&self->ledger);
-
-    self->audit_ms = mono_ms + AUDIT_MS;
-    if (repairs)
-        op_queue_count_repairs(&self->op_queue, STORE_RULE_SLOTS, repairs);
-}
-
 static void tidy(struct embedded *self, int64_t mono_ms)
 {
     self->tidy_ms = mono_ms + IDLE_MS;
@@ -403,10 +394,17 @@ static bool do_chores(struct embedded *self)
     int64_t mono_ms = clock_mono_ms();
     bool more = journal_release(&self->journal);
 
-    more |= ledger_seek_floor(&self->ledger);
+    more |= ledger_walk(&self->ledger);
     weigh(self);
-    if (mono_ms >= self->audit_ms)
-        audit(self, mono_ms);
+    if (mono_ms >= self->audit_ms) {
+        self->audit_ms = mono_ms + AUDIT_MS;
+        ledger_audit(&self->ledger);
+    }
+    for (int i = 0; i < STORE_RULES; i++)
+        if (self->ledger.repairs[i]) {
+            op_queue_count_repairs(&self->op_queue, (enum store_rule)i, self->ledger.repairs[i]);
+            self->ledger.repairs[i] = 0;
+        }
     if (mono_ms >= self->tidy_ms)
         tidy(self, mono_ms);
     return more;

@@ -153,14 +153,16 @@ void accounts_free(struct accounts *accounts)
 
 /* --- verbs --- */
 
-/* With each of its keys. */
-static void count_waiting(const struct ledger_job *entry, int32_t more)
+/* With each of its keys. The audit hears of it if it has been where this job is. */
+static void count_waiting(const struct ledger *ledger, const struct ledger_job *entry, int32_t more)
 {
     const struct demands_entry *demand = entry->demand;
 
     for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
         demand->keys[i]->state.waiting += more;
         assert(demand->keys[i]->state.waiting >= 0);
+        if (idshards_shard(entry->head.id) < ledger->walk_shard)
+            demand->keys[i]->lane_recount += more;
     }
 }
 
@@ -173,7 +175,7 @@ void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t
     entry->head.priority = priority;
     entry->in_lane = (struct heap_node){.key = -(int64_t)priority, .tie = entry->head.id};
     lanes_enter(&ledger->lanes, lane, &entry->in_lane);
-    count_waiting(entry, 1);
+    count_waiting(ledger, entry, 1);
     if (!account->name.len)
         return;
     /* No request is that large. */
@@ -186,7 +188,7 @@ void ledger_leave_lane(struct ledger *ledger, struct ledger_job *entry)
     if (!entry->head.lane)
         return;
     lanes_leave(&ledger->lanes, entry->head.lane, &entry->in_lane);
-    count_waiting(entry, -1);
+    count_waiting(ledger, entry, -1);
     if (entry->account)
         accounts_leave(&ledger->accounts, entry->account, entry->account_bytes);
     entry->account = NULL;

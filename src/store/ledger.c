@@ -632,7 +632,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
         .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
-        .floor_shard = IDSHARDS,
+        .walk_shard = IDSHARDS,
         .entries = {.size = sizeof(struct ledger_job)},
         .runs = {.size = sizeof(struct ledger_run)},
     };
@@ -951,52 +951,60 @@ static void recount_keys(const struct ledger *ledger)
         }
 }
 
-static int repair_keys(struct ledger *ledger)
+static bool put_right(int32_t *count, int32_t right)
 {
-    struct limits_key *key;
-    int repairs = 0;
+    bool wrong = *count != right;
 
-    if (ledger->limits.keys.count == 0)
-        return 0;
-    recount_keys(ledger);
-    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
-        repairs += key->state.in_flight != key->recount;
-        key->state.in_flight = key->recount;
-    }
-    return repairs;
+    *count = right;
+    return wrong;
 }
 
-int ledger_audit(struct ledger *ledger)
+void ledger_audit(struct ledger *ledger)
 {
+    int64_t *repairs = ledger->repairs;
     struct ledger_node *holder;
-    int repairs = 0;
+    struct limits_key *key;
 
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
         struct lease_node counts = recount(holder);
 
-        repairs += counts.reserved != holder->counts.reserved;
-        repairs += counts.running != holder->counts.running;
-        holder->counts = counts;
-        repairs += repair_resources(holder);
+        repairs[STORE_RULE_SLOTS] += put_right(&holder->counts.reserved, counts.reserved);
+        repairs[STORE_RULE_SLOTS] += put_right(&holder->counts.running, counts.running);
+        repairs[STORE_RULE_RESOURCES] += repair_resources(holder);
     }
-    repairs += repair_keys(ledger);
+    recount_keys(ledger);
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
+        repairs[STORE_RULE_KEY_LEASES] += put_right(&key->state.in_flight, key->recount);
+        key->lane_recount = 0;
+    }
     ledger->floor = ledger->journal->max_id + 1;
-    ledger->floor_shard = 0;
-    ledger->repairs += repairs;
-    return repairs;
+    ledger->walk_shard = 0;
 }
 
-bool ledger_seek_floor(struct ledger *ledger)
+static void recount_waiting(const struct ledger_job *entry)
+{
+    for (size_t i = 0; entry->head.lane && entry->demand && i < entry->demand->demand.key_count;
+         i++)
+        entry->demand->keys[i]->lane_recount++;
+}
+
+bool ledger_walk(struct ledger *ledger)
 {
     struct ledger_job *entry;
+    struct limits_key *key;
 
-    if (ledger->floor_shard == IDSHARDS)
+    if (ledger->walk_shard == IDSHARDS)
         return false;
-    for (size_t at = 0; (entry = idmap_next(&ledger->jobs.shards[ledger->floor_shard], &at));)
+    for (size_t at = 0; (entry = idmap_next(&ledger->jobs.shards[ledger->walk_shard], &at));) {
         if (!ledger_over(entry) && entry->head.id < ledger->floor)
             ledger->floor = entry->head.id;
-    if (++ledger->floor_shard < IDSHARDS)
+        recount_waiting(entry);
+    }
+    if (++ledger->walk_shard < IDSHARDS)
         return true;
+    for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));)
+        ledger->repairs[STORE_RULE_KEY_WAITING] +=
+            put_right(&key->state.waiting, key->lane_recount);
     journal_floor(ledger->journal, ledger->floor);
     return false;
 }

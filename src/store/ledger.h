@@ -121,8 +121,8 @@ struct ledger {
     size_t active_count;
     size_t unwritten_count;
     uint64_t evicted_max; /* a larger id that is not in memory is new */
-    size_t floor_shard;   /* where the search for the smallest active id is; IDSHARDS: nowhere */
-    uint64_t floor;       /* of those it has seen, and of those that came since it began */
+    size_t walk_shard;    /* where the walk of the audit is, see ledger_walk(); IDSHARDS: nowhere */
+    uint64_t floor;       /* the smallest active id it has seen, or that came since it began */
     int64_t now_ms;       /* store time of the last batch */
     int64_t since_ms;     /* and of the first one after a start or a pause */
     /* A running lease that had not run out by the one lasts until the other. */
@@ -133,7 +133,7 @@ struct ledger {
     struct breakers breakers;
     struct demands demands;
     struct limits limits;
-    int64_t repairs; /* differences the audits found */
+    int64_t repairs[STORE_RULES]; /* what the audits put right, since somebody took these to zero */
 };
 
 struct ledger_config {
@@ -156,12 +156,12 @@ void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 /* And after them, before the journal is committed. */
 void ledger_end(struct ledger *ledger);
 
-/* The auditor: recounts every node and every key from the leases, repairs differences and returns
- * how many there were; also begins to look for the smallest active id. */
-int ledger_audit(struct ledger *ledger);
-/* Goes on looking for it, through a part of the jobs, and tells the journal at the end. True: there
- * is more to look through. */
-bool ledger_seek_floor(struct ledger *ledger);
+/* The auditor: recounts every node and the leases of every key, and puts differences right. Also
+ * begins the walk through all jobs. */
+void ledger_audit(struct ledger *ledger);
+/* Goes on with that, through a part of them. At its end each key's number of waiting jobs is put
+ * right, and the journal gets the smallest active id. True: there is more to walk through. */
+bool ledger_walk(struct ledger *ledger);
 /* Forgets what is kept of nodes that are gone for good. */
 void ledger_tidy(struct ledger *ledger, int64_t now_ms);
 /* For tests: aborts if any list, map, heap or count contradicts another. */

@@ -93,7 +93,7 @@ static struct ledger_job *create(struct ledger *ledger, const struct store_op *o
     struct ledger_job *entry = ledger_add(ledger, op->job);
 
     if (op->job < ledger->floor)
-        ledger->floor = op->job; /* the search may have been where it stands now */
+        ledger->floor = op->job; /* the walk may have been where it stands now */
     entry->demand = demand;
     entry->head.state = JOB_NEW;
     entry->head.attempt = 1;

@@ -27,6 +27,7 @@ struct limits_key {
     struct tree_node by_name;
     struct str name;      /* in `text` */
     int32_t recount;      /* ledger_audit's, of leases */
+    int32_t lane_recount; /* and ledger_walk's, of jobs in lanes */
     char text[];
 };
 

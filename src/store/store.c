@@ -95,6 +95,9 @@ const char *store_rule_name(enum store_rule rule)
         [STORE_RULE_SLOTS] = "slots_equal_leases",
         [STORE_RULE_LEASES] = "leases_equal_jobs",
         [STORE_RULE_LANES] = "lanes_equal_jobs",
+        [STORE_RULE_RESOURCES] = "resources_equal_leases",
+        [STORE_RULE_KEY_LEASES] = "keys_equal_leases",
+        [STORE_RULE_KEY_WAITING] = "keys_equal_lanes",
     };
 
     return names[rule];

@@ -508,9 +508,12 @@ struct store_op {
 
 /* What holds after every call, and what the audits look after. */
 enum store_rule {
-    STORE_RULE_SLOTS,  /* the counters of a node are what its leases add up to */
-    STORE_RULE_LEASES, /* what is listed as a lease of a node is what the job's record says */
-    STORE_RULE_LANES,  /* the jobs that a lane has wait in it */
+    STORE_RULE_SLOTS,       /* the counters of a node are what its leases add up to */
+    STORE_RULE_LEASES,      /* what is listed as a lease of a node is what the job's record says */
+    STORE_RULE_LANES,       /* the jobs that a lane has wait in it */
+    STORE_RULE_RESOURCES,   /* what is used of a node is what its leases hold of it */
+    STORE_RULE_KEY_LEASES,  /* a key has as many leases in flight as there are with it */
+    STORE_RULE_KEY_WAITING, /* and as many jobs waiting as lanes have with it */
     STORE_RULES,
 };
 const char *store_rule_name(enum store_rule rule);

@@ -105,6 +105,24 @@ static int teardown(void **state)
     return 0;
 }
 
+/* All that the audit and its walk look at; how often each rule was found broken. */
+static const int64_t *audit(struct fixture *fixture)
+{
+    memset(fixture->ledger.repairs, 0, sizeof fixture->ledger.repairs);
+    ledger_audit(&fixture->ledger);
+    while (ledger_walk(&fixture->ledger))
+        ;
+    return fixture->ledger.repairs;
+}
+
+static void assert_only(const int64_t *repairs, enum store_rule rule, int64_t count)
+{
+    for (int i = 0; i < STORE_RULES; i++)
+        if (repairs[i] != (i == (int)rule ? count : 0))
+            fail_msg("%s was found broken %lld times", store_rule_name((enum store_rule)i),
+                     (long long)repairs[i]);
+}
+
 /* Counters that do not fit the leases are put right, and it is told how many there were. */
 static void test_audit_repairs(void **state)
 {
@@ -113,14 +131,13 @@ static void test_audit_repairs(void **state)
 
     reserve(fixture, 1);
     reserve(fixture, 2);
-    assert_int_equal(ledger_audit(&fixture->ledger), 0);
+    assert_only(audit(fixture), STORE_RULES, 0);
     holder->counts.reserved = 7;
     holder->counts.running = 3;
-    assert_int_equal(ledger_audit(&fixture->ledger), 2);
+    assert_only(audit(fixture), STORE_RULE_SLOTS, 2);
     assert_int_equal(holder->counts.reserved, 2);
     assert_int_equal(holder->counts.running, 0);
-    assert_int_equal(ledger_audit(&fixture->ledger), 0);
-    assert_int_equal(fixture->ledger.repairs, 2);
+    assert_only(audit(fixture), STORE_RULES, 0);
     ledger_check(&fixture->ledger);
 }
 
@@ -159,17 +176,18 @@ static void test_audit_repairs_needs_and_keys(void **state)
     assert_int_equal(reserve_needs(fixture, 1, "1 1 0 cpu=1000 a"), ERR_OK);
     assert_int_equal(reserve_needs(fixture, 2, "1 0 500 cpu=500 a,b"), ERR_OK);
     key = map_get(&fixture->ledger.limits.keys, STR("a"));
-    assert_int_equal(ledger_audit(&fixture->ledger), 0);
+    assert_only(audit(fixture), STORE_RULES, 0);
     holder->resources->items[0].used = 7;
     holder->resources->gpus[0].whole = false;
     holder->resources->gpus[1].used_mb = 0;
-    key->state.in_flight = 9;
-    assert_int_equal(ledger_audit(&fixture->ledger), 4);
+    assert_only(audit(fixture), STORE_RULE_RESOURCES, 3);
     assert_int_equal(holder->resources->items[0].used, 1500);
     assert_true(holder->resources->gpus[0].whole);
     assert_int_equal(holder->resources->gpus[1].used_mb, 500);
+    key->state.in_flight = 9;
+    assert_only(audit(fixture), STORE_RULE_KEY_LEASES, 1);
     assert_int_equal(key->state.in_flight, 2);
-    assert_int_equal(ledger_audit(&fixture->ledger), 0);
+    assert_only(audit(fixture), STORE_RULES, 0);
     ledger_check(&fixture->ledger);
 }
 
@@ -291,7 +309,7 @@ static void test_finished_jobs_leave_memory(void **state)
 static void find_floor(struct fixture *fixture)
 {
     ledger_audit(&fixture->ledger);
-    while (ledger_seek_floor(&fixture->ledger))
+    while (ledger_walk(&fixture->ledger))
         ;
 }
 
@@ -329,7 +347,7 @@ static void test_floor_holds_while_it_is_sought(void **state)
     for (uint64_t i = 0; i < JOBS; i++)
         reserve(fixture, oldest + i * apart);
     ledger_audit(&fixture->ledger);
-    for (uint64_t round = 0; ledger_seek_floor(&fixture->ledger); round++) {
+    for (uint64_t round = 0; ledger_walk(&fixture->ledger); round++) {
         oldest = (1000 - round) * apart;
         reserve(fixture, oldest);
         finish(fixture, (1001 + round) * apart, false);
@@ -353,6 +371,59 @@ static enum err put(struct fixture *fixture, uint64_t job, uint64_t lane)
     op.u.put.priority = (int)(job % 10);
     op.u.put.wait_ms = op.u.put.hold_ms = RIG_WAIT_MS;
     return apply(fixture, &op);
+}
+
+static enum err put_with_key(struct fixture *fixture, uint64_t job, const char *demand)
+{
+    struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
+
+    op.u.put.spec = STR("{}");
+    op.u.put.demand = str_of(demand);
+    op.u.put.max_attempts = 2;
+    op.u.put.lane = 1 + job % 3;
+    op.u.put.wait_ms = RIG_WAIT_MS;
+    return apply(fixture, &op);
+}
+
+/* How many wait with a key is what the lanes have with it. */
+static void test_audit_repairs_waiting(void **state)
+{
+    struct fixture *fixture = *state;
+    struct limits_key *a, *b;
+
+    for (uint64_t job = 1; job <= 5; job++)
+        assert_int_equal(put_with_key(fixture, job, job % 2 ? "1 0 0  a" : "1 0 0  b,a"), ERR_OK);
+    a = map_get(&fixture->ledger.limits.keys, STR("a"));
+    b = map_get(&fixture->ledger.limits.keys, STR("b"));
+    assert_int_equal(a->state.waiting, 5);
+    assert_only(audit(fixture), STORE_RULES, 0);
+    a->state.waiting = 40;
+    b->state.waiting = 0;
+    assert_only(audit(fixture), STORE_RULE_KEY_WAITING, 2);
+    assert_int_equal(a->state.waiting, 5);
+    assert_int_equal(b->state.waiting, 2);
+    assert_only(audit(fixture), STORE_RULES, 0);
+    ledger_check(&fixture->ledger);
+}
+
+/* Jobs come and go in front of the walk and behind it: it finds nothing that is not so. */
+static void test_waiting_holds_while_it_is_counted(void **state)
+{
+    enum { JOBS = 2000 };
+    const uint64_t apart = (uint64_t)1 << IDSHARDS_NEAR_BITS;
+    struct fixture *fixture = *state;
+    uint64_t last = JOBS;
+
+    for (uint64_t i = 1; i <= JOBS; i++)
+        assert_int_equal(put_with_key(fixture, i * apart, "1 0 0  a"), ERR_OK);
+    ledger_audit(&fixture->ledger);
+    for (uint64_t round = 1; ledger_walk(&fixture->ledger); round++) {
+        assert_int_equal(put_with_key(fixture, ++last * apart, "1 0 0  a"), ERR_OK);
+        assert_int_equal(put_with_key(fixture, ++last * apart, "1 0 0  late,a"), ERR_OK);
+        assert_int_equal(reserve_needs(fixture, round * apart, ""), ERR_OK);
+    }
+    assert_only(fixture->ledger.repairs, STORE_RULES, 0);
+    ledger_check(&fixture->ledger);
 }
 
 static int64_t due_of(struct fixture *fixture, uint64_t job)
@@ -641,6 +712,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_audit_repairs),
         TEST(test_audit_repairs_needs_and_keys),
+        TEST(test_audit_repairs_waiting),
+        TEST(test_waiting_holds_while_it_is_counted),
         TEST(test_clock_set_moves_no_limit),
         TEST(test_keys_are_forgotten),
         TEST(test_tidying_knows_no_pause),

@@ -95,12 +95,14 @@ static struct resources_left left(struct rig *rig)
     return op.u.nodes.items[0].left;
 }
 
-/* Does this to the store, whose library has just forgotten what it knew, until that was found. */
-static void spoil(struct redis_fixture *fixture, int count, const char **words)
+/* Does this to the store, whose library has just forgotten what it knew, until this rule was found
+ * broken. */
+static void spoil(struct redis_fixture *fixture, enum store_rule rule, int count,
+                  const char **words)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
 
-    while (rig_repairs(&fixture->rig) == 0) {
+    while (rig_repairs_of(&fixture->rig, rule) == 0) {
         assert_true(clock_mono_ms() < end_ms);
         redis_say(fixture->server.port, "FUNCTION FLUSH");
         redis_say_words(fixture->server.port, count, words);
@@ -126,7 +128,8 @@ static void test_wrong_sums_are_put_right(void **state)
     assert_int_equal(put(rig, STORE_RESERVE, 2, NEEDY), ERR_OK);
     assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
     assert_int_equal(rig->op.counts.running, 2);
-    spoil(fixture, COUNT_OF(words), words);
+    spoil(fixture, STORE_RULE_RESOURCES, COUNT_OF(words), words);
+    assert_int_equal(rig_repairs(rig), rig_repairs_of(rig, STORE_RULE_RESOURCES));
     while (left(rig).left[0] != 7000) /* it may have been spoilt once more */
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(left(rig).left[1], 7);
@@ -150,7 +153,10 @@ static void test_wrong_counts_of_keys_are_put_right(void **state)
 
     assert_int_equal(put(rig, STORE_RESERVE, 1, "1 0 0  tenant:acme"), ERR_OK);
     assert_int_equal(put(rig, STORE_PUT, 2, "1 0 0  tenant:acme"), ERR_OK);
-    spoil(fixture, COUNT_OF(words), words);
+    spoil(fixture, STORE_RULE_KEY_LEASES, COUNT_OF(words), words);
+    spoil(fixture, STORE_RULE_KEY_WAITING, COUNT_OF(words), words);
+    assert_int_equal(rig_repairs(rig), rig_repairs_of(rig, STORE_RULE_KEY_LEASES) +
+                                           rig_repairs_of(rig, STORE_RULE_KEY_WAITING));
     while (look(rig, "tenant:acme").in_flight != 1 || look(rig, "tenant:acme").waiting != 1)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);

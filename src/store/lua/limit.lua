@@ -56,11 +56,12 @@ end
 
 -- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was counted last, and is counted
 -- when it begins or when the audit comes to it. So when a round is over its count is that of all there are.
+local repairs = {in_flight = 0, waiting = 0} -- that no tidying has told of yet
+
 local function settle(k, count, round, counted, now_round)
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
-    U.key_repairs = (rawget(U, 'key_repairs') or 0) + 1
-    k[count] = right
+    repairs[count], k[count] = repairs[count] + 1, right
   end
   k[round], k[counted] = now_round, 0
   touch(k)
@@ -402,7 +403,8 @@ end
 
 local TIDY_MAX = 256 -- keys one call looks at
 
--- Keys that nobody uses any more are forgotten, a part at a time. Answers how many counts were wrong since.
+-- Keys that nobody uses any more are forgotten, a part at a time. Answers how many counts of leases, and of
+-- waiting jobs, were wrong since.
 function limits.tidy()
   local page = call('HSCAN', KEY .. 'keys', cursor_get('keys'), 'COUNT', TIDY_MAX)
   cursor_set('keys', page[1])
@@ -412,9 +414,9 @@ function limits.tidy()
     k.is_over = not is_used(k)
     if k.is_over then touch(k) end
   end
-  local repairs = rawget(U, 'key_repairs') or 0
-  U.key_repairs = 0
-  return repairs
+  local of_leases, of_waiting = repairs.in_flight, repairs.waiting
+  repairs.in_flight, repairs.waiting = 0, 0
+  return of_leases, of_waiting
 end
 
 local function publish(eased)
