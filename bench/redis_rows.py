@@ -8,7 +8,8 @@ FLIGHTS = (1, 16, 64, 256)
 GOAL_FROM = 64  # in flight; with fewer a call is nearly empty: at 1, three of a script that does nothing cost more than the goal
 NODES = 50
 SESSIONS = 200
-KINDS = ("seed", "store", "evalsha", "seed-release", "store-release")
+KINDS = ("seed", "store", "store-needs", "evalsha", "seed-release", "store-release")
+NEEDS_GOAL = 1.3
 
 median = statistics.median
 
@@ -58,6 +59,9 @@ def cost(run, number):
                 redis_us=us["store"], seed_us=us["seed"])
         goal = ("<= 0.5", ratio <= 0.5) if flight >= GOAL_FROM else ("", None)
         run.say(number, "  ours over the seed's", f"{ratio:.2f}", *goal, ratio=ratio)
+        ratio = median(needs["redis_us"] / plain["redis_us"] for needs, plain in zip(runs["store-needs"], runs["store"]))
+        run.say(number, "  with three resources and two keys, over that without", f"{us['store-needs']:.1f} us, {ratio:.2f}",
+                f"<= {NEEDS_GOAL}", ratio <= NEEDS_GOAL, redis_us=us["store-needs"], ratio=ratio)
         run.say(number, "  reserve and release: ours / the seed's",
                 f"{us['store-release']:.1f} / {us['seed-release']:.1f} us")
         run.say(number, "  three calls of an empty script", f"{us['evalsha']:.1f} us", redis_us=us["evalsha"])

@@ -633,31 +633,38 @@ static void use(struct resources *resources, struct str name, int32_t amount)
         if (resources->gpus[i].id != id)
             continue;
         if (name.at[0] == '#')
-            resources->gpus[i].used_mb = amount;
+            resources->gpus[i].used_mb += amount;
         else
-            resources->gpus[i].whole = amount > 0;
+            resources->gpus[i].whole = true;
     }
     for (size_t i = 0; i < resources->count; i++)
         if (str_is(name, resources->items[i].name))
-            resources->items[i].used = amount;
+            resources->items[i].used += amount;
+}
+
+/* "NAME=AMOUNT,...": what leases hold. */
+static bool use_all(struct resources *resources, struct str sums)
+{
+    while (sums.len) {
+        struct str amount_text = str_cut(&sums, ','), name = str_cut(&amount_text, '=');
+        int64_t amount;
+
+        if (!str_int(amount_text, &amount) || amount < 0 || amount > INT32_MAX)
+            return false;
+        use(resources, name, (int32_t)amount);
+    }
+    return true;
 }
 
 bool wire_resources_read(struct str packed, struct str *ret_declared,
                          struct resources_left *ret_left)
 {
-    struct str rest = packed, declared = str_cut(&rest, '\0'), names = str_cut(&rest, '\0');
-    struct bytes from = bytes_of(rest);
+    struct str running = packed, declared = str_cut(&running, '\0'),
+               reserved = str_cut(&running, '\0');
     struct resources resources;
 
-    if (!declared.len || !resources_parse(declared, &resources))
-        return false;
-    while (names.len) {
-        struct str name = str_cut(&names, ',');
-        int32_t reserved = (int32_t)take(&from, 4), running = (int32_t)take(&from, 4);
-
-        use(&resources, name, reserved + running);
-    }
-    if (from.short_of)
+    if (!declared.len || !resources_parse(declared, &resources) || !use_all(&resources, reserved) ||
+        !use_all(&resources, running))
         return false;
     *ret_declared = declared;
     resources_left(&resources, ret_left);

@@ -118,7 +118,7 @@ static void test_wrong_sums_are_put_right(void **state)
     struct redis_fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
     static const char script[] = "return redis.call('HSET', KEYS[1], 'n1', ARGV[1] .. "
-                                 "'\\0cpu,x\\0' .. struct.pack('<i4i4i4i4', 7, 7, 1, 0))";
+                                 "'\\0cpu=7,x=1\\0cpu=7')";
     const char *words[] = {"EVAL", script, "1", "sched:{f}:r", STOCK};
 
     assert_int_equal(stock(rig, STOCK), ERR_OK);

@@ -299,7 +299,7 @@ local function end_batch(count)
   if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
   if U.tidied or kept.owes >= LIMIT.OWED then owed.settle() else write_holds() end
-  if next(kept.dirty_stocks) then resources.write() end
+  resources.write()
   write_nodes()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end

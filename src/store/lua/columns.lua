@@ -17,12 +17,10 @@ local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
 local codes, firsts, kinds, ids, nodes, terms
-local term_text -- all terms, as they came
 local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
 local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
 local op_read -- a row as its verb wants it, with this rest
-local takes -- by kind of a new job: what it takes beside its slot; false: nothing; true: more than the steps know
 
 -- What jobs with this demand take, as far as the steps know how to: one slot, amounts and keys. nil: more than that.
 local function takes_of(demand)
@@ -53,17 +51,6 @@ local function list(item, count, packed, from)
   return got, from
 end
 
--- The same terms come again and again.
-local takes_by_terms, takes_count = {}, 0
-local TAKES_MAX = 256
-
-local function takes_by(text)
-  local list = {} -- filled when they are needed
-  if takes_count == TAKES_MAX then takes_by_terms, takes_count = {}, 0 end
-  takes_by_terms[text], takes_count = list, takes_count + 1
-  return list
-end
-
 function columns.read(packed, more, count, rows, term_count)
   local from = count + 1
   codes = {byte(packed, 1, count)}
@@ -72,8 +59,7 @@ function columns.read(packed, more, count, rows, term_count)
   kinds = {byte(packed, from, from + rows - 1)}
   ids, from = list(ID, rows, packed, from + rows)
   nodes, from = list('s', rows, packed, from)
-  terms, term_text = list('Bc0', term_count, packed, from), sub(packed, from)
-  takes = takes_by_terms[term_text] or takes_by(term_text)
+  terms = list('Bc0', term_count, packed, from)
   rests, rest_of_row, rest_at = more, 1, 1
   return codes, ids, nodes, kinds, firsts
 end
@@ -194,6 +180,7 @@ end
 local ONE_RESERVED, ONE_RUNNING = 16777216, 1
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local gated -- nodes that have a breaker; nil: none has
+local mark -- of the audit of keys, in records of jobs
 local touched -- has a verb of this batch records of its own?
 local raw -- that of U, if there is any
 local is_asked -- have the records of all rows been asked for?
@@ -207,37 +194,34 @@ local EPOCH_BYTES = 4
 local SAME_REST -- of a row that may be fast: no bound in time, and no candidate but the first
 
 -- Jobs in one phase are alike: their records are the same but for the node and its epoch. A record is the phase's
--- `head`; and `back`, which begins with `about`.
+-- `head`; and `back`, which begins with `about`. `takes`: what they take beside their slot, false: nothing. Phases that differ in nothing
+-- else have the same `base`, which is one of them.
 local phases -- by all that is the same
-local NEW_JOB = {head = ''} -- the phase of those that are not there yet
-local specimens, made_now = {}, {} -- by phase: a job that is in it since the last batch, and since this one
+local NEW_JOB = {head = '', takes = false, base = nil} -- the phase of those that are not there yet
+NEW_JOB.base = NEW_JOB
+local specimens, made_now = {}, {} -- by base: a job that is there since the last batch, and since this one
 
--- By phase, and by kind: the way that jobs take from there; false: the rule must be asked for each of them.
--- A way is the `phase` they are in then; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
+-- By base, and by term without its demand: the way that jobs take from there; false: the rule must be asked for each of them.
+-- A way is the `phase` they are in then, and `phases`, the same by what they take; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
 -- false: nothing any more; `mark`, the same, if the epoch is part of it. It is the way of those that name this `attempt`
 -- and have `sent` with them, on nodes whose stamp does not end after `reach`. What it does to the counters is what each
 -- step of its verb does.
-local ways
--- By the terms of a batch: its ways. They hold as long as nothing changes that a rule may look at, and that is the clock
--- most of all: batches of the same millisecond share them, if they are of the same unit, and so no verb was between them.
-local all_ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, nil, nil, nil, nil
+--
+-- They hold as long as nothing changes that a rule may look at, and that is the clock most of all: batches of the same
+-- millisecond share them, if they are of the same unit, and so no verb was between them.
+local ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, nil, nil, nil, nil
 local WAYS_MAX = 64
 
 -- After what a rule may look at has changed.
 function columns.forget()
-  all_ways, way_count, ways_unit, ways = {}, 0, nil, {}
+  ways, way_count, ways_unit = {}, 0, nil
 end
 
 -- Those of this batch. The lists of the wheel are new in each.
 local function ways_open()
   if ways_unit ~= U or ways_now ~= U.now or ways_clock ~= U.clock or ways_threshold ~= U.threshold or
     way_count > WAYS_MAX then
-    all_ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, U, U.now, U.clock, U.threshold
-  end
-  ways = all_ways[term_text]
-  if not ways then
-    ways = {}
-    all_ways[term_text] = ways
+    ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, U, U.now, U.clock, U.threshold
     return
   end
   for _, of in pairs(ways) do
@@ -250,7 +234,7 @@ end
 -- After a verb, or at the beginning.
 function columns.resume()
   touched, raw, active, made, created = U.touched, rawget(U, 'raw'), U.active, U.made, nil
-  gated = columns.gated()
+  gated, mark = columns.gated(), limits.mark()
   if bucket then size = bucket.size end
 end
 
@@ -264,12 +248,14 @@ end
 -- What is kept was lost, perhaps with a batch that came to no end.
 function columns.drop()
   changes, has_holds = 0, false
+  limits.gate_drop()
 end
 
 -- Before a verb, or the end: U has all that the steps did.
 function columns.pause()
   if bucket then bucket.size = size end
   U.active, U.made = active, made
+  limits.gate_close()
 end
 
 -- What comes now is in another bucket than what was before.
@@ -295,6 +281,12 @@ function columns.ask()
   columns.resume()
 end
 
+local function phase_new(head, takes)
+  local phase = {head = head, takes = takes, base = nil}
+  phase.base = phase
+  return phase
+end
+
 -- The node was read again since the job was: is its epoch the same?
 local function join(j, n)
   if j.node.id ~= n.id or j.node.epoch ~= n.epoch then return false end
@@ -316,7 +308,7 @@ local function keep_job(id, n)
     return nil
   end
   local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, node_at - 1) .. sub(packed, behind)
-  local phase = phases[same] or {head = sub(packed, 1, ABOUT - 1), takes = d}
+  local phase = phases[same] or phase_new(sub(packed, 1, ABOUT - 1), d)
   local j = {back = sub(packed, ABOUT), node = n, phase = phase}
   phases[same], jobs[id], raw[id] = phase, j, nil
   return j
@@ -339,11 +331,6 @@ local function texts_of(health, limits)
   return texts
 end
 
--- And of one that has resources, with what is left of them.
-local function stocked_text(n, counts)
-  return (n.texts[counts] or counts_text(n, counts)) .. resources.left_text(n.stock)
-end
-
 -- The node as it was read, and `counts`, which are its counters from now on. `room` is how many it takes; one that takes
 -- none has less than nothing. `taken` and `ended`: jobs that run since this batch, each with what `h:NODE` says of it, and
 -- those whose lease ended; without those that are `owed`.
@@ -360,6 +347,7 @@ local function keep_node(node)
   n.limits, n.facts = sub(packed, from.limits, from.facts - 1), sub(packed, from.facts)
   n.stock = n.stocked and resources.of(n) or nil
   n.texts, n.epoch_text, n.backs, n.records = texts_of(n.health, n.limits), stamps.epoch(n.epoch), {}, {}
+  n.backs_mark = mark
   n.key, n.is_changed, n.taken, n.takes, n.ended, n.ends = KEY .. 'h:' .. node, false, {}, 0, {}, 0
   n.owed = kept.owed[node] or {count = 0}
   kept.owed[node], known[node] = n.owed, n
@@ -412,6 +400,20 @@ function columns.write_nodes(set)
     set[size + 1] = n.id
     size = size + 2
     set[size] = n.records[n.counts] or columns.node_text(n)
+  end
+  return size
+end
+
+-- And what they have left, if that is something else than before.
+function columns.write_stocks(set)
+  local size = 0
+  for i = 1, changes do
+    local n = changed[i]
+    local s = n.stock
+    if s and s.is_changed then
+      set[size + 1], set[size + 2], s.is_changed = n.id, resources.text(s), false
+      size = size + 2
+    end
   end
   return size
 end
@@ -484,11 +486,12 @@ end
 
 -- The job of this row as it is in this phase: one that a rule made of one that is alike in the last batch, or as its
 -- record says.
-local function job_in(k, phase, back, n)
-  local j = specimens[phase]
-  if not j then return job_read(ids[k], phase.head .. back) end
-  specimens[phase] = nil
+local function job_in(k, base, back, n, demand)
+  local j = specimens[base]
+  if not j then return job_read(ids[k], base.head .. back) end
+  specimens[base] = nil
   j.id, j.node, j.epoch, j.packed, j.new = ids[k], n.id, n.epoch, nil, nil
+  j.demand, j.counted = demand, byte(back, COUNTED - ABOUT + 1)
   return j
 end
 
@@ -521,47 +524,48 @@ end
 
 -- False if it does something else to the counters.
 local function way_new(code, n, unit, j)
-  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), {head = sub(job_packed(j), 1, ABOUT - 1)}
+  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), phase_new(sub(job_packed(j), 1, ABOUT - 1), false)
   if not is_move_of(code, n, unit, hold) then return false end
   if hold then made_now[phase] = j end
   return {
-    phase = phase, tick = tick, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
+    phase = phase, phases = {}, tick = tick, list = tick and wheel.list(tick), hold = hold, attempt = nil, sent = nil,
     mark = hold and hold ~= stamps.APART and sub(hold, 1, -1 - EPOCH_BYTES), reach = stamps.reach(j),
     is_f2f = stamps.is_f2f(j), record = job_packed(j), node = n.id,
   }
 end
 
--- The way of the job in row k, which is in this phase on this node; false if it has none.
-function way_find(k, code, phase, back, n)
-  local from, way = at, false
+-- The way of the job in row k, which is in a phase with this base on this node, takes this and has this term; false if it has none.
+-- What it takes beside its slot the steps move themselves: the rule is asked for one that takes nothing.
+function way_find(k, code, base, back, n, d, stem)
+  local from, way, demand = at, false, d and d.text or ''
   local op = op_read(k, code, SAME_REST)
   at = from -- the texts are still to be read
   op.session = nil -- that it was here is noted beside it
-  local before = back and job_in(k, phase, back, n) or false
-  -- What it takes beside its slot the steps move themselves: the rule is asked for one that takes nothing.
-  local demand = before and before.demand or op.demand
   op.demand = ''
+  local before = back and job_in(k, base, back, n, demand) or false
   if before then before.demand = '' end
   local unit, j = ask_rule(op, before, n)
   if unit and before then j.demand, j.packed = demand, nil end
   if unit and is_plain_change(op, back, n, unit, j) then
     way = way_new(code, n, unit, j)
-    if way then
-      way.attempt, way.sent, way.phase.takes = op.attempt, has_more[code] and A[from + 1], takes_of(demand)
-      if demand ~= '' then
-        j.demand, j.packed = demand, nil
-        if not before then j.counted = limits.mark() end
-      end
-    end
+    if way then way.attempt, way.sent = op.attempt, has_more[code] and A[from + 1] end
   end
-  ways[phase] = ways[phase] or {}
-  ways[phase][kinds[k]], way_count = way, way_count + 1
+  ways[base] = ways[base] or {}
+  ways[base][stem], way_count = way, way_count + 1
   return way
 end
 
 end
 
 local plain = {} -- the steps, by verb
+
+-- The phase of those that take this.
+local function phase_of(way, d)
+  local base = way.phase
+  local phase = {head = base.head, takes = d, base = base}
+  way.phases[d] = phase
+  return phase
+end
 
 do
 local function is_new(id)
@@ -570,54 +574,74 @@ local function is_new(id)
 end
 
 -- The record of a job that began on one node as it is on another, behind its head.
-local function back_of(n, way, kind)
-  local record, d = way.record, way.phase.takes
+local function back_of(n, way, d, term)
+  local record = way.record
   local node_at, about = TEXTS + 1, nil -- the rule was asked for a job without a demand
   if d then
-    about = sub(record, EPOCH + EPOCH_BYTES, COUNTED - 1) .. char(limits.mark()) .. sub(record, COUNTED + 1, TEXTS - 1) ..
+    about = sub(record, EPOCH + EPOCH_BYTES, COUNTED - 1) .. char(mark) .. sub(record, COUNTED + 1, TEXTS - 1) ..
       d.text .. '\0'
   else
     about = sub(record, EPOCH + EPOCH_BYTES, node_at - 1)
   end
   local back = sub(record, ABOUT, EPOCH - 1) .. n.epoch_text .. about .. n.id .. sub(record, node_at + #way.node)
-  n.backs[terms[kind]] = back
+  n.backs[term] = back
   return back
 end
 
-local function takes_find(kind)
-  local term = terms[kind]
+-- By a term of a new job: what it takes beside its slot; false: nothing; true: more than the steps know. And the term without
+-- its demand.
+local term_takes, term_stems, term_count = {}, {}, 0
+local TERMS_MAX = 1024
+
+local function term_find(term)
   local _, _, _, _, _, type_at = unpack_struct(TERM, term)
-  local _, demand = type_and_demand(term, type_at)
+  local type, demand = type_and_demand(term, type_at)
   local d = takes_of(demand)
   if d == nil then d = true end
-  takes[kind] = d
+  if term_count == TERMS_MAX then term_stems, term_takes, term_count = {}, {}, 0 end
+  term_stems[term], term_takes[term], term_count = sub(term, 1, type_at - 1) .. type, d, term_count + 1
   return d
 end
 
--- Does what the jobs of this kind take fit on the node, and do their keys let one more start?
-local function fits(n, d)
-  if #d.needs > 0 and not (n.stock and resources.has(n.stock, d.needs)) then return false end
-  return limits.may_start(d.keys)
-end
-
 plain[RESERVE] = function(id, node, kind, spare, code, k)
-  local n, d = known[node] or keep_node(node), takes[kind]
-  if d == nil then d = takes_find(kind) end
-  if not n or n.room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
-    (not is_fresh[code] and not is_new(id)) or (d and (d == true or not fits(n, d))) then
+  local n, term = known[node] or keep_node(node), terms[kind]
+  local room = n and n.room
+  if not n or room <= spare or jobs[id] or (touched and U.jobs[id] ~= nil) or
+    (not is_fresh[code] and not is_new(id)) then
     return nil
   end
+  local stem, s, d = term, n.stock, term_takes[term]
+  if d == nil then d = term_find(term) end
+  if d then
+    stem = term_stems[term]
+    if d == true then return nil end
+    if d.has_needs then
+      if not s then return nil end
+      local left, needs = s.shape.lefts[s.held] or resources.left_find(s), d.needs
+      local is_enough = left.fits[needs]
+      if is_enough == nil then is_enough = resources.fits(s, left, needs) end
+      if not is_enough then return nil end
+    end
+    if not d.is_gated then limits.gate_open(d, #codes) end
+    if not d.is_open and not limits.may_start(d) then return nil end
+  end
   local of = ways[NEW_JOB]
-  local way = of and of[kind]
-  if way == nil then way = way_find(k, code, NEW_JOB, nil, n) end
+  local way = of and of[stem]
+  if way == nil then way = way_find(k, code, NEW_JOB, nil, n, d, stem) end
   if not way then return nil end
   if d then
-    if #d.needs > 0 then resources.shift(node, n.stock, d.needs, 0, 1) end
-    limits.start(d.keys)
+    if d.is_open then d.starts = d.starts + 1 else limits.start(d) end
+    if d.has_needs then
+      local needs, reserved, held = d.needs, s.reserved, s.held
+      s.reserved = reserved.more[needs] or resources.more(reserved, needs)
+      s.held = held.more[needs] or resources.more(held, needs)
+      s.is_changed = true
+    end
+    if n.backs_mark ~= mark then n.backs, n.backs_mark = {}, mark end -- it is part of those with a demand
   end
   if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
-  local back = n.backs[terms[kind]] or back_of(n, way, kind)
-  local phase, counts = way.phase, n.counts + ONE_RESERVED
+  local back = n.backs[term] or back_of(n, way, d, term)
+  local phase, counts = d and (way.phases[d] or phase_of(way, d)) or way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
   if not n.is_changed then
     local last = changes + 1
@@ -628,7 +652,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   list[listed] = id
   list.count = listed
   n.counts = counts
-  n.room = n.room - 1
+  n.room = room - 1
   jobs[id] = {back = back, node = n, phase = phase, way = way}
   list = way.list
   listed = list.count + 1
@@ -646,7 +670,12 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   to[last] = A[at]
   size = last
   if has_more[code] then note_session(text(), text(), text()) end
-  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
+  local told = n.texts[counts] or counts_text(n, counts)
+  if s then
+    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    told = left.told[told] or resources.tell(left, told)
+  end
+  return told, record
 end
 
 end
@@ -655,21 +684,32 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
-  local phase, back = j.phase, j.back
-  local of = ways[phase]
-  local way = of and of[kind]
-  if way == nil then way = way_find(k, code, phase, back, n) end
+  local phase, back, s, term = j.phase, j.back, n.stock, terms[kind]
+  local d = phase.takes
+  local base = d and phase.base or phase
+  local of = ways[base]
+  local way = of and of[term]
+  if way == nil then way = way_find(k, code, base, back, n, d, term) end
   if not way or way.attempt ~= attempt then return nil end
   local counts = n.counts + ONE_RUNNING - ONE_RESERVED
   if counts < 0 or way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
-  local d = phase.takes
-  if d and #d.needs > 0 and not n.stock then return nil end
+  local needs, fewer = d and d.has_needs and d.needs, nil
+  if needs then
+    if not s then return nil end
+    local reserved = s.reserved
+    fewer = reserved.less[needs]
+    if fewer == nil then fewer = resources.less(reserved, needs) end
+    if not fewer then return nil end
+  end
   if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
     if A[at + 1] ~= way.sent then return nil end
     at = at + 1
   end
-  if d and #d.needs > 0 then resources.shift(node, n.stock, d.needs, 1, 1, 0) end
-  phase = way.phase
+  if needs then
+    local running = s.running
+    s.reserved, s.running, s.is_changed = fewer, running.more[needs] or resources.more(running, needs), true
+  end
+  phase = d and (way.phases[d] or phase_of(way, d)) or way.phase
   local record, list = phase.head .. back, way.list
   if j.way then
     j.way = way
@@ -690,25 +730,42 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   row[last - 1] = id
   row[last] = record
   size = last
-  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
+  local told = n.texts[counts] or counts_text(n, counts)
+  if s then
+    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    told = left.told[told] or resources.tell(left, told)
+  end
+  return told, record
 end
 
 plain[FINISH] = function(id, node, kind, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
-  local phase, back = j.phase, j.back
-  local of = ways[phase]
-  local way = of and of[kind]
-  if way == nil then way = way_find(k, code, phase, back, n) end
-  if not way or way.attempt ~= attempt then return nil end
-  local counts = n.counts - ONE_RUNNING
-  if n.counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  local phase, back, s = j.phase, j.back, n.stock
   local d = phase.takes
+  local base = d and phase.base or phase
+  local of = ways[base]
+  local way = of and of['']
+  if way == nil then way = way_find(k, code, base, back, n, d, '') end
+  if not way or way.attempt ~= attempt then return nil end
+  local counts = n.counts
+  if counts % ONE_RESERVED < ONE_RUNNING then return nil end
+  counts = counts - ONE_RUNNING
   if d then
-    if (#d.needs > 0 and not n.stock) or limits.are_awaited(d.keys) then return nil end
-    if #d.needs > 0 then resources.shift(node, n.stock, d.needs, 1, -1) end
-    limits.stop(d.keys, byte(back, COUNTED - ABOUT + 1))
+    if not d.is_gated then limits.gate_open(d, #codes) end
+    if d.is_awaited then return nil end
+    if d.has_needs then
+      if not s then return nil end
+      local needs, running, held = d.needs, s.running, s.held
+      local fewer, left = running.less[needs], held.less[needs]
+      if fewer == nil then fewer = resources.less(running, needs) end
+      if left == nil then left = resources.less(held, needs) end
+      if not fewer or not left then return nil end
+      s.running, s.held, s.is_changed = fewer, left, true
+    end
+    d.stops = d.stops + 1
+    if byte(back, COUNTED - ABOUT + 1) ~= mark then d.uncounted = d.uncounted + 1 end
   end
   local head = way.phase.head
   local record
@@ -735,7 +792,12 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
   row[last - 1] = id
   row[last] = record
   size = last
-  return n.stock and stocked_text(n, counts) or n.texts[counts] or counts_text(n, counts), record
+  local told = n.texts[counts] or counts_text(n, counts)
+  if s then
+    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    told = left.told[told] or resources.tell(left, told)
+  end
+  return told, record
 end
 
 do

@@ -158,20 +158,20 @@ local function step_end(rule, at)
   return step > 1 and floor((at + step - 1) / step) * step or at
 end
 
-local function window_add(k, rule)
+local function window_add(k, rule, count)
   if rule.rate < 0 then return end
   local at = step_end(rule, U.clock)
-  k.total = k.total + 1
+  k.total = k.total + count
   touch(k)
   if k.last_at >= at then
-    k.last = k.last + 1
+    k.last = k.last + count
     return
   end
   if k.last_at ~= 0 then
     call('RPUSH', starts_key(k.key), string.format('%.0f %.0f', k.last_at, k.last))
     if k.first_at == 0 then k.first_at = k.last_at end
   end
-  k.last_at, k.last = at, 1
+  k.last_at, k.last = at, count
 end
 
 -- The start of that moment is taken back, if it is still there.
@@ -266,29 +266,52 @@ local function count_in(j, round)
   return is_counted
 end
 
--- For jobs that are alike, see columns.lua: may they start with these keys, begin, and end? `counted` is what the record says.
-function limits.may_start(keys)
+-- For jobs that are alike, see columns.lua. Between two verbs nothing changes but what their steps do, so the keys of a demand are
+-- looked at once for all of them: is anybody waiting for one of them, and is there room for so many as may come? Then the steps
+-- only count, and limits.gate_close() tells the keys.
+local gates = {count = 0} -- those that are open: demands
+
+local function has_room(k, rule, more)
+  if k.hold > U.clock or (rule.concurrency >= 0 and k.in_flight + more > rule.concurrency) then return false end
+  return window_wait(k, rule) == 0 and (rule.rate < 0 or k.total + more <= rule.rate)
+end
+
+function limits.gate_open(d, more)
+  local keys, is_open, is_awaited, bounded = d.keys, true, false, nil
   for i = 1, #keys do
-    if check(limits.get(keys[i])) then return false end
+    local k = limits.get(keys[i])
+    local rule = rule_of(k.key)
+    is_awaited = is_awaited or k.waiting > 0
+    is_open = is_open and has_room(k, rule, more)
+  end
+  d.is_gated, d.is_open, d.is_awaited, d.bounded, d.starts, d.stops, d.uncounted = true, is_open, is_awaited, bounded, 0, 0, 0
+  if #keys > 0 then
+    gates.count = gates.count + 1
+    gates[gates.count] = d
+  end
+end
+
+-- There is not room for all that may come: may this one start?
+function limits.may_start(d)
+  for i = 1, #d.keys do
+    if check(limits.get(d.keys[i])) then return false end
   end
   return true
 end
 
-function limits.start(keys)
-  for i = 1, #keys do
-    local k = limits.get(keys[i])
-    k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
+-- So many started and stopped; `uncounted` of these the audit has not come to.
+local function passed(d, starts, stops, uncounted)
+  for i = 1, #d.keys do
+    local k = limits.get(d.keys[i])
+    local in_flight, counted = k.in_flight + starts - stops, k.counted + starts - stops + uncounted
+    k.in_flight, k.counted = in_flight > 0 and in_flight or 0, counted > 0 and counted or 0
+    if starts > 0 then window_add(k, rule_of(k.key), starts) end
     touch(k)
-    window_add(k, rule_of(k.key))
   end
 end
 
--- Somebody may wait for one of these.
-function limits.are_awaited(keys)
-  for i = 1, #keys do
-    if limits.get(keys[i]).waiting > 0 then return true end
-  end
-  return false
+function limits.start(d)
+  passed(d, 1, 0, 0)
 end
 
 function limits.stop(keys, counted)
@@ -300,6 +323,21 @@ function limits.stop(keys, counted)
   end
 end
 
+function limits.gate_close()
+  for i = 1, gates.count do
+    local d = gates[i]
+    gates[i], d.is_gated = nil, false
+    if d.starts > 0 or d.stops > 0 then passed(d, d.starts, d.stops, d.uncounted) end
+  end
+  gates.count = 0
+end
+
+-- What is open was of a batch that came to no end.
+function limits.gate_drop()
+  for i = 1, gates.count do gates[i].is_gated, gates[i] = false, nil end
+  gates.count = 0
+end
+
 function limits.mark()
   return mark_of(U.lease_round)
 end
@@ -308,8 +346,9 @@ end
 function limits.begin(j)
   if j.demand == '' then return end
   each(j, function(k)
+    local rule = rule_of(k.key)
     k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
-    window_add(k, rule_of(k.key))
+    window_add(k, rule, 1)
   end)
   count_in(j, U.lease_round)
 end

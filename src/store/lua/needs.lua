@@ -17,18 +17,27 @@ local function cached(parse)
   end
 end
 
--- "SLOTS GPUS VRAM NAME=AMOUNT,... KEY,..."; '' is one slot. `is_more`: it needs something beside slots.
+-- "NAME=AMOUNT,...": those who need the same share the list.
+local needs_of = cached(function(text)
+  local needs = {}
+  for name, amount in string.gmatch(text, '([^=,]+)=(%d+)') do
+    needs[#needs + 1] = {name = name, amount = tonumber(amount)}
+  end
+  return needs
+end)
+
+-- "SLOTS GPUS VRAM NEEDS KEY,..."; '' is one slot. `is_more`: it needs something beside slots. `is_gated` and what
+-- follows it: see limits.gate_open.
 demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
   local d = {
-    text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = {}, keys = {},
-    is_more = false,
+    text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = needs_of(needs or ''),
+    has_needs = false, keys = {}, is_more = false, is_gated = false, is_open = false, is_awaited = false, bounded = nil, starts = 0, stops = 0,
+    uncounted = 0,
   }
-  for name, amount in string.gmatch(needs or '', '([^=,]+)=(%d+)') do
-    d.needs[#d.needs + 1] = {name = name, amount = tonumber(amount)}
-  end
   for key in string.gmatch(keys or '', '[^,]+') do d.keys[#d.keys + 1] = key end
-  d.is_more = #d.needs > 0 or d.gpus > 0 or d.vram > 0
+  d.has_needs = #d.needs > 0
+  d.is_more = d.has_needs or d.gpus > 0 or d.vram > 0
   return d
 end)
 
@@ -55,7 +64,7 @@ end
 -- "NAME=CAPACITY/USABLE,... ID=VRAM/USABLE,...": what can be given away of each, in order.
 local shape_of = cached(function(text)
   local items, gpus = string.match(text, '^(%S*) (%S*)$')
-  local shape = {items = {}, by_name = {}, gpus = {}, format = ''}
+  local shape = {items = {}, by_name = {}, gpus = {}, format = '', lefts = {}, round = 0}
   for name, capacity, usable in string.gmatch(items or '', '([^=,]+)=(%d+)/(%d+)') do
     local item = {name = name, most = math.min(tonumber(capacity), tonumber(usable))}
     shape.items[#shape.items + 1], shape.by_name[name] = item, item
@@ -70,34 +79,62 @@ local shape_of = cached(function(text)
   return shape
 end)
 
--- `r` has of each node what it declares, a zero, names, a zero, and what its leases hold of each of these: reserved, and running. That
--- goes on counting when the node does not declare it any more. `stocked` of a node: there may be such a field. In memory the
--- sums are a list, two for each name; `at` has where those of a name begin. They are kept from batch to batch.
-local function stock_new(declared)
-  return {text = declared, names = {}, at = {}, sums = {}, head = nil, format = nil, shape = nil, left = nil}
+-- What leases hold, by name: "NAME=AMOUNT,...", those of which nothing is held left out. Such sums never change: what begins or ends
+-- makes others of them. Jobs and nodes are alike, so the same ones come again and again. They are kept by their text, and each
+-- knows those that are `more` or `less` by what jobs need that are alike.
+local SUMS_MAX = 2048
+local sums_known, sum_count, sums_round = {}, 0, 0
+
+local function sums_of(amounts)
+  local names, texts = {}, {}
+  for name in pairs(amounts) do names[#names + 1] = name end
+  sort(names)
+  for i = 1, #names do texts[i] = names[i] .. '=' .. string.format('%.0f', amounts[names[i]]) end
+  local text = concat(texts, ',')
+  local sums = sums_known[text]
+  if not sums then
+    if sum_count == SUMS_MAX then sums_known, sum_count, sums_round = {}, 0, sums_round + 1 end
+    sums = {text = text, amounts = amounts, more = {}, less = {}}
+    sums_known[text], sum_count = sums, sum_count + 1
+  end
+  return sums
 end
 
--- Where the sums of a name are.
-local function place_of(s, name)
-  local i = s.at[name]
-  if not i then
-    i = #s.sums + 1
-    s.at[name], s.sums[i], s.sums[i + 1], s.names[#s.names + 1], s.head = i, 0, 0, name, nil
-  end
-  return i
+local function sums_read(text)
+  local amounts = {}
+  for name, amount in string.gmatch(text, '([^=,]+)=(%d+)') do amounts[name] = tonumber(amount) end
+  return sums_of(amounts)
 end
 
-local function stock_read(text)
-  local declared, names, from = unpack_struct('ss', text)
-  local s = stock_new(declared)
-  for name in string.gmatch(names, '[^,]+') do
-    local reserved, running
-    reserved, running, from = unpack_struct('<i4i4', text, from)
-    if reserved > 0 or running > 0 then
-      local i = place_of(s, name)
-      s.sums[i], s.sums[i + 1] = reserved, running
-    end
+-- With `sign` times what is taken.
+local function sums_with(sums, takes, sign)
+  local amounts = {}
+  for name, amount in pairs(sums.amounts) do amounts[name] = amount end
+  for i = 1, #takes do
+    local name = takes[i].name
+    local amount = (amounts[name] or 0) + sign * takes[i].amount
+    amounts[name] = amount > 0 and amount or nil
   end
+  return sums_of(amounts)
+end
+
+local function sums_added(a, b)
+  local amounts = {}
+  for name, amount in pairs(a.amounts) do amounts[name] = amount end
+  for name, amount in pairs(b.amounts) do amounts[name] = (amounts[name] or 0) + amount end
+  return sums_of(amounts)
+end
+
+-- What a node declares, and what its leases hold: reserved, running, and both together. That goes on counting when the node does not
+-- declare it any more. `r` has it as a text: what it declares and those two sums, with a zero between. `stocked` of a node:
+-- there may be such a field.
+local function stock_set(s, declared, reserved, running)
+  s.declared, s.shape, s.reserved, s.running, s.held = declared, shape_of(declared), reserved, running, sums_added(reserved, running)
+end
+
+local function stock_new(declared, reserved, running)
+  local s = {declared = nil, shape = nil, reserved = nil, running = nil, held = nil, is_changed = false}
+  stock_set(s, declared, sums_read(reserved), sums_read(running))
   return s
 end
 
@@ -106,83 +143,65 @@ function resources.of(n)
   local s = kept.stocks[n.id]
   if s == nil then
     local text = n.stocked and call('HGET', KEY .. 'r', n.id)
-    s = text and stock_read(text) or false
+    s = text and stock_new(string.match(text, '^(%Z*)%z?(%Z*)%z?(%Z*)')) or false
     kept.stocks[n.id] = s
   end
   return s or nil
 end
 
-local function changed(n, s)
-  s.left, kept.dirty_stocks[n.id] = nil, s
+local function put(n, s, declared, reserved, running)
+  stock_set(s, declared, reserved, running)
+  kept.stocks[n.id], kept.dirty_stocks[n.id] = s, s
 end
 
 -- What it declares from now on; answers whether that is something else.
 function resources.declare(n, text)
   local s = resources.of(n)
-  if (s and s.text or '') == text then return false end
-  if not s then
-    s = stock_new('')
-    kept.stocks[n.id] = s
-  end
-  s.text, s.head, s.shape, n.stocked = text, nil, nil, true
-  changed(n, s)
+  if (s and s.declared or '') == text then return false end
+  s = s or stock_new('', '', '')
+  put(n, s, text, s.reserved, s.running)
+  n.stocked = true
   node_changed(n)
   return true
 end
 
-local RESERVED, RUNNING = 0, 1 -- which of the two sums of a name
-
-local function move(n, j, kind, sign)
+-- So many times what it takes is reserved, and runs, from now on.
+local function move(n, j, reserved, running)
   local s = j.demand ~= '' and resources.of(n)
   if not s then return end
-  local sums, takes = s.sums, demands.takes(j)
+  local takes = demands.takes(j)
   if #takes == 0 then return end
-  for i = 1, #takes do
-    local at = place_of(s, takes[i].name) + kind
-    local sum = sums[at] + sign * takes[i].amount
-    sums[at] = sum > 0 and sum or 0
-  end
-  changed(n, s)
+  put(n, s, s.declared, sums_with(s.reserved, takes, reserved), sums_with(s.running, takes, running))
 end
 
 function resources.take(n, j)
-  move(n, j, RESERVED, 1)
+  move(n, j, 1, 0)
 end
 
 -- Its lease is acknowledged.
 function resources.run(n, j)
-  move(n, j, RESERVED, -1)
-  move(n, j, RUNNING, 1)
+  move(n, j, -1, 1)
 end
 
 function resources.give(n, j)
-  move(n, j, j.lease == RUNNING_LEASE and RUNNING or RESERVED, -1)
+  if j.lease == RUNNING_LEASE then move(n, j, 0, -1) else move(n, j, -1, 0) end
 end
+
+local NOTHING = {}
 
 -- Leases of the epoch before hold nothing any more.
 function resources.begin_epoch(n, keeps_runs)
   local s = resources.of(n)
-  if not s then return end
-  for i = 1, #s.sums, 2 do
-    s.sums[i] = 0
-    if not keeps_runs then s.sums[i + 1] = 0 end
-  end
-  changed(n, s)
+  if s then put(n, s, s.declared, sums_of(NOTHING), keeps_runs and s.running or sums_of(NOTHING)) end
 end
 
 local function left_of(s, name, most)
-  local at = s.at[name]
-  return at and most - s.sums[at] - s.sums[at + 1] or most
+  return most - (s.held.amounts[name] or 0)
 end
 
 local function gpu_left(s, gpu)
   if left_of(s, gpu.whole, 0) < 0 then return nil end -- somebody has all of it
   return left_of(s, gpu.shared, gpu.most)
-end
-
-local function shape_get(s)
-  s.shape = s.shape or shape_of(s.text)
-  return s.shape
 end
 
 -- With this much memory; 0: nearly all of what it has. `left` is what gpu_left() says.
@@ -223,17 +242,22 @@ local function share_fit(s, shape, d)
   return best and '' .. best.id
 end
 
+local function fits(s, needs)
+  for i = 1, #needs do
+    local need = needs[i]
+    local item = s.shape.by_name[need.name]
+    if not item or left_of(s, item.name, item.most) < need.amount then return false end
+  end
+  return true
+end
+
 -- The GPUs it gets, '' if it needs none; nil when it does not fit.
 function resources.fit(n, d)
   if not d.is_more then return '' end
   local s = resources.of(n)
   if not s then return nil end
-  local shape = shape_get(s)
-  for i = 1, #d.needs do
-    local need = d.needs[i]
-    local item = shape.by_name[need.name]
-    if not item or left_of(s, item.name, item.most) < need.amount then return nil end
-  end
+  local shape = s.shape
+  if not fits(s, d.needs) then return nil end
   if d.gpus > 0 then return whole_fit(s, shape, d) end
   return d.vram > 0 and share_fit(s, shape, d) or d.vram == 0 and '' or nil
 end
@@ -241,10 +265,8 @@ end
 local lefts = {} -- it outlives the batch, as it would have to grow again
 
 -- What answers tell of it: how many items and GPUs, which GPUs are shared, and what is left of each.
-function resources.left_text(s)
-  local text = s.left
-  if text then return text end
-  local shape, shared = shape_get(s), 0
+local function left_text(s)
+  local shape, shared = s.shape, 0
   local items, gpus = shape.items, shape.gpus
   local count = #items
   for i = 1, count do lefts[i] = left_of(s, items[i].name, items[i].most) end
@@ -253,87 +275,99 @@ function resources.left_text(s)
     lefts[count] = gpu_left(s, gpus[i]) or LIMIT.LEFT_WHOLE
     if left_of(s, gpus[i].shared, 0) < 0 then shared = shared + 2 ^ (i - 1) end
   end
-  text = count > 0 and pack(shape.format, #items, #gpus, shared, unpack_list(lefts, 1, count)) or ''
-  s.left = text
-  return text
+  return count > 0 and pack(shape.format, #items, #gpus, shared, unpack_list(lefts, 1, count)) or ''
+end
+
+-- What is left when so much is held of what nodes declare, which is not known yet: the text, answers that have it, and whether it
+-- `fits` what jobs need that are alike.
+function resources.left_find(s)
+  local shape, left = s.shape, {text = left_text(s), told = {}, tells = 0, fits = {}}
+  if shape.round ~= sums_round then shape.lefts, shape.round = {}, sums_round end
+  shape.lefts[s.held] = left
+  return left
 end
 
 function resources.left(n)
   local s = n.stocked and resources.of(n)
-  return s and resources.left_text(s) or ''
+  return s and (s.shape.lefts[s.held] or resources.left_find(s)).text or ''
 end
 
--- The same for jobs that are alike, see columns.lua: those that need nothing but a slot and amounts.
-function resources.has(s, needs)
-  local at, sums, by_name = s.at, s.sums, shape_get(s).by_name
-  for i = 1, #needs do
-    local need = needs[i]
-    local name = need.name
-    local item, k = by_name[name], at[name]
-    if not item or item.most - (k and sums[k] + sums[k + 1] or 0) < need.amount then return false end
-  end
-  return true
+local TOLD_MAX = 64 -- answers that are kept
+
+-- What answers tell of a node with these counters.
+function resources.tell(left, counts)
+  local told = counts .. left.text
+  if left.tells == TOLD_MAX then left.told, left.tells = {}, 0 end
+  left.told[counts], left.tells = told, left.tells + 1
+  return told
 end
 
--- `kind` and `sign` as for move(); `other`, if it is given, gets the opposite.
-function resources.shift(id, s, needs, kind, sign, other)
-  local at, sums = s.at, s.sums
-  for i = 1, #needs do
-    local need = needs[i]
-    local k, by = at[need.name] or place_of(s, need.name), sign * need.amount
-    local sum = sums[k + kind] + by
-    sums[k + kind] = sum > 0 and sum or 0
-    if other then
-      sum = sums[k + other] - by
-      sums[k + other] = sum > 0 and sum or 0
-    end
-  end
-  kept.dirty_stocks[id] = s
-  if not other then s.left = nil end
+-- For jobs that are alike, see columns.lua: what is not known yet.
+function resources.fits(s, left, needs)
+  local is_enough = fits(s, needs)
+  left.fits[needs] = is_enough
+  return is_enough
 end
 
-local function is_used(s)
-  for i = 1, #s.sums do
-    if s.sums[i] > 0 then return true end
-  end
-  return false
+function resources.more(sums, needs)
+  local more = sums_with(sums, needs, 1)
+  sums.more[needs] = more
+  return more
+end
+
+-- False: so much is not held.
+function resources.less(sums, needs)
+  local less = true
+  for i = 1, #needs do less = less and (sums.amounts[needs[i].name] or 0) >= needs[i].amount end
+  less = less and sums_with(sums, needs, -1)
+  sums.less[needs] = less
+  return less
+end
+
+function resources.text(s)
+  return s.declared .. '\0' .. s.reserved.text .. '\0' .. s.running.text
 end
 
 local set = {} -- as lefts
 
 function resources.write()
-  local size = 0
+  local size, del = columns.write_stocks(set), nil
   for id, s in pairs(kept.dirty_stocks) do
-    if s.text ~= '' or is_used(s) then
-      if not s.head then
-        s.head = s.text .. '\0' .. concat(s.names, ',') .. '\0'
-        s.format = '<' .. string.rep('i4', #s.sums)
-      end
-      set[size + 1], set[size + 2] = id, s.head .. pack(s.format, unpack_list(s.sums))
+    if s.declared ~= '' or s.held.text ~= '' then
+      set[size + 1], set[size + 2] = id, resources.text(s)
       size = size + 2
     else
-      call('HDEL', KEY .. 'r', id)
-      kept.stocks[id] = nil
+      del = del or {}
+      del[#del + 1], kept.stocks[id] = id, nil
     end
   end
   if size > 0 then call_in_parts('HSET', KEY .. 'r', set, 2, size) end
-  kept.dirty_stocks = {}
+  if del then call_in_parts('HDEL', KEY .. 'r', del) end
+  if next(kept.dirty_stocks) then kept.dirty_stocks = {} end
+end
+
+-- The names that have another amount in these.
+local function note_wrong(wrong, have, right)
+  for name, amount in pairs(have) do
+    if amount ~= (right[name] or 0) then wrong[name] = true end
+  end
+  for name, amount in pairs(right) do
+    if amount ~= (have[name] or 0) then wrong[name] = true end
+  end
 end
 
 -- The audit has counted these sums. Answers how many were others.
 function resources.put_right(n, reserved, running)
-  local s, wrong = resources.of(n), 0
+  local s, wrong, count = resources.of(n), {}, 0
   if not s then return 0 end
-  for name in pairs(reserved) do place_of(s, name) end
-  for name in pairs(running) do place_of(s, name) end
-  for name, i in pairs(s.at) do
-    local right, runs = reserved[name] or 0, running[name] or 0
-    if s.sums[i] ~= right or s.sums[i + 1] ~= runs then
-      wrong, s.sums[i], s.sums[i + 1] = wrong + 1, right, runs
-    end
+  note_wrong(wrong, s.reserved.amounts, reserved)
+  note_wrong(wrong, s.running.amounts, running)
+  for _ in pairs(wrong) do count = count + 1 end
+  if count > 0 then
+    local none = sums_of(NOTHING)
+    put(n, s, s.declared, sums_added(none, {amounts = reserved}), sums_added(none, {amounts = running}))
   end
-  if wrong > 0 then changed(n, s) end
-  return wrong
+  return count
 end
 
 end
