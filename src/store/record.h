@@ -91,8 +91,7 @@ enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
     ROW(gate_count, I64, all, 2, GIVEN)                                                            \
     ROW(open_count, I64, all, 2, GIVEN)                                                            \
     ROW(offset, I64, all, 2, GIVEN) /* of `now` before the steady clock, see lua/lease.lua */      \
-    ROW(offset_before, I64, all, 2, GIVEN) /* what that was */                                     \
-    ROW(offset_since, I64, all, 2, GIVEN)  /* until then */                                        \
+    ROW(offset_since, I64, all, 2, GIVEN) /* since then */                                         \
     ROW(grace_from, I64, all, 2, GIVEN)                                                            \
     ROW(grace_min, I64, all, 2, GIVEN)                                                             \
     ROW(grace_until, I64, all, 2, GIVEN)                                                           \

@@ -24,6 +24,7 @@ enum {
     COOLDOWN_MS = 20000,
     HOLD_MS = 15000,
     WAIT_MS = 20000,
+    BACK_MS = 1000,
     LANE_MAX = 4,
     ALL_MAX = 9,
     ACCOUNT_MAX = 3,
@@ -645,7 +646,9 @@ static void play_round(struct play *play)
         arena_reset(&play->rigs[k].arena);
 }
 
-/* Mostly a little; now and then nobody calls for a while, or the clock is set back. */
+/* Mostly a little; now and then nobody calls for a while, or the clock is set back: so far that
+ * both take it for that. A second or less would bring starts back into the window of a rate, if
+ * they are not forgotten yet, which is each store's own affair. */
 static void pass(struct play *play)
 {
     unsigned dice = below(play, 200);
@@ -659,7 +662,7 @@ static void pass(struct play *play)
     else if (dice < 199)
         rig_jump(below(play, 70000));
     else
-        rig_jump(-(int64_t)below(play, 10000));
+        rig_jump(-(int64_t)(BACK_MS + 1 + below(play, 10000)));
 }
 
 static long given(const char *name, long otherwise)

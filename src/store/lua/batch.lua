@@ -128,7 +128,7 @@ local function unit_new(now, gen)
     open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
     grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
     unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, owes = false, noted = false,
-    tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', offset_before = 0, offset_since = 0, lease_round = 0, lane_round = 0,
+    tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', offset_since = 0, lease_round = 0, lane_round = 0,
   }, LAZY)
   layout.state.begin(unit)
   return unit

@@ -330,7 +330,8 @@ end
 local function pass_time()
   local away = U.last and U.now - U.last or 0
   if away > AWAY_MS or away < -BACK_MS then
-    U.offset_before, U.offset_since, U.offset = U.offset, U.now, U.offset + away
+    limits.note_move()
+    U.offset_since, U.offset = U.now, U.offset + away
   end
   U.clock = U.now - U.offset
   if away > AWAY_MS then

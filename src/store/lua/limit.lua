@@ -174,31 +174,31 @@ local function window_add(k, rule, count)
   k.last_at, k.last = at, count
 end
 
--- The start of that moment is taken back, if it is still there.
+-- The start of that moment is taken back, if it is still there; answers whether it was.
 local function window_undo(k, rule, at)
-  if rule.rate < 0 then return end
   at = step_end(rule, at)
   if k.last_at == at and k.last > 0 then
     k.last, k.total = k.last - 1, k.total - 1
     touch(k)
-    return
+    return true
   end
   local to = -1
   while k.first_at ~= 0 and k.last_at > at do
     local page = call('LRANGE', starts_key(k.key), to - PAGE + 1, to)
     for i = #page, 1, -1 do
       local its, count = start_read(page[i])
-      if its < at then return end
+      if its < at then return false end
       if its == at and count > 0 then
         call('LSET', starts_key(k.key), to - #page + i, string.format('%.0f %.0f', at, count - 1))
         k.total = k.total - 1
         touch(k)
-        return
+        return true
       end
     end
-    if #page < PAGE then return end
+    if #page < PAGE then return false end
     to = to - PAGE
   end
+  return false
 end
 
 -- Why no more may start: in this order. nil: one may.
@@ -367,11 +367,38 @@ function limits.finish(j)
   end)
 end
 
--- It never started. When it was dispatched is not kept by the steady clock, which may have been moved since.
+local MOVES_MAX = 32 -- of the steady clock, that are known
+
+-- It is about to be moved: how far Redis' was ahead of it, from when to when.
+function limits.note_move()
+  call('LPUSH', KEY .. 'moves', string.format('%.0f %.0f %.0f', U.offset_since, U.last, U.offset))
+  call('LTRIM', KEY .. 'moves', 0, MOVES_MAX - 1)
+end
+
+-- What a moment of Redis' clock may have been by the steady one: as it is now, or was between two moves. The newest first.
+local function steady_moments(ms)
+  local moments = {}
+  if ms >= U.offset_since and ms <= U.now then moments[1] = ms - U.offset end
+  local moves = U.offset_since > 0 and call('LRANGE', KEY .. 'moves', 0, -1) or {}
+  for i = 1, #moves do
+    local since, till, offset = string.match(moves[i], '^(%-?%d+) (%-?%d+) (%-?%d+)$')
+    if since and ms >= tonumber(since) and ms <= tonumber(till) then moments[#moments + 1] = ms - tonumber(offset) end
+  end
+  return moments
+end
+
+-- It never started. When it was dispatched is not kept by the steady clock, which may have been moved since. Of a clock that was
+-- set back there may be several moments: the start is at one of them.
 function limits.undo(j)
-  local is_older = j.dispatched < U.offset_since or j.dispatched > U.now -- the clock was set back
-  local at = j.dispatched - (is_older and U.offset_before or U.offset)
-  each(j, function(k) window_undo(k, rule_of(k.key), at) end)
+  local moments
+  each(j, function(k)
+    local rule = rule_of(k.key)
+    if rule.rate < 0 then return end
+    moments = moments or steady_moments(j.dispatched)
+    for i = 1, #moments do
+      if window_undo(k, rule, moments[i]) then return end
+    end
+  end)
 end
 
 function limits.enter(j)
