@@ -78,6 +78,7 @@ void settle_start(struct settle *settle)
     op->u.settle.command = settle->command;
     op->u.settle.hold_key = settle->hold_key;
     op->u.settle.hold_key_ms = settle->hold_key_ms;
+    op->u.settle.hold_reason = settle->hold_reason;
     op->u.settle.owner = store_number(settle->loop->sched->store);
     op->u.settle.hold_ms = SCHED_HOLD_MS;
     if (settle->kind != SETTLE_ACK) {

@@ -24,6 +24,7 @@ struct settle {
      * did not. */
     struct str hold_key;
     int64_t hold_key_ms;
+    struct str hold_reason; /* empty: `reason` */
     void (*done)(struct settle *settle);
     void *user;
     /* the answer */

@@ -308,7 +308,7 @@ static const struct field hold_fields[] = {
               .help = "ms since 1970; this or for_ms"),
     FIELD_ROW(hold_fields, for_ms, MS, .max = LIMIT_HOLD_MS_MAX),
     FIELD_ROW(hold_fields, reason, STR, .max = LIMIT_REASON_MAX,
-              .help = "stands for the reason of the FAIL where that has none"),
+              .help = "why it is held; stands for the reason of the FAIL where that has none"),
 };
 
 #define ROW(member, kind, ...) FIELD_ROW(message_fields, member, kind, __VA_ARGS__)
@@ -354,6 +354,7 @@ static enum err read_hold(struct call *call, const struct hold_fields *hold, enu
     if (!demand_is_key(hold->key))
         return problem_set(why, ERR_BAD_FIELD, "hold", "hold.key must be a key of the job's.");
     settle->hold_key = hold->key;
+    settle->hold_reason = cut_text(hold->reason, LIMIT_REASON_MAX);
     settle->hold_key_ms = for_ms < 1                   ? 1 /* it is over already */
                           : for_ms > LIMIT_HOLD_MS_MAX ? LIMIT_HOLD_MS_MAX
                                                        : for_ms;

@@ -704,7 +704,8 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
     if (hold_ms > LIMIT_HOLD_MS_MAX)
         hold_ms = LIMIT_HOLD_MS_MAX;
     if (held && hold_ms > 0 && steady_ms + hold_ms > held->state.hold_until_ms)
-        limits_hold(&ledger->limits, held, steady_ms + hold_ms, op->u.settle.reason);
+        limits_hold(&ledger->limits, held, steady_ms + hold_ms,
+                    op->u.settle.hold_reason.len ? op->u.settle.hold_reason : op->u.settle.reason);
     for (size_t i = 0; i < demand->demand.key_count; i++) {
         struct limits_key *key = demand->keys[i];
 

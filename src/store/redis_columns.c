@@ -354,8 +354,11 @@ static struct column_texts finish_texts(const struct store_op *op, struct str re
         texts.items[texts.count++] = arena_str(arena, buf_view(&quoted));
         buf_free(&quoted);
     }
-    if (holds_key(op))
+    if (holds_key(op)) {
         texts.items[texts.count++] = op->u.settle.hold_key;
+        texts.items[texts.count++] =
+            op->u.settle.hold_reason.len ? op->u.settle.hold_reason : reason;
+    }
     return texts;
 }
 

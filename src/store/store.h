@@ -344,6 +344,7 @@ struct store_op {
              * at == NULL: none. */
             struct str hold_key;
             int64_t hold_key_ms;
+            struct str hold_reason; /* what is said of the hold; empty: `reason` */
             unsigned owner;
             /* Of a job that goes on (RETRYING, SELECTING): so long the caller has it to find a
              * place for it, or a lane (WAIT); then it is due for anybody. */

@@ -205,7 +205,8 @@ class Keys(Needs):
         for hold in ({"key": "account:1"}, {"for_ms": 1000}, {"key": "account:1", "for_ms": 1, "until_ms": 1}, []):
             self.problem(node.fail(job, hold=hold), 400, "BAD_FIELD")
         self.problem(node.done(job, hold={"key": "account:1", "for_ms": 1000}), 400, "BAD_FIELD")
-        self.ok(node.fail(job, "QUOTA", hold={"key": "account:1", "until_ms": int(time.time() * 1000) + 3600000}))
+        self.ok(node.fail(job, "QUOTA", hold={"key": "account:1", "until_ms": int(time.time() * 1000) + 3600000, "reason": "closed until six"}))
+        self.assertEqual(self.ok(server.get("/v1/limits/account:1"))["hold_reason"], "closed until six")
         answer = self.task(server, keys=["account:1"])
         body = self.problem(answer, 429, "LIMITED")
         self.assertEqual((body["key"], body["why"], body["limit"], body["used"]), ("account:1", "hold", 0, 0))

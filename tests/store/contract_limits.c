@@ -478,6 +478,28 @@ static void test_fail_holds_its_key(void **state)
     assert_true(str_is(look(rig, "account:api-1").hold_reason, "closed"));
 }
 
+/* A hold has a reason of its own beside that of the failure, if one is given. */
+static void test_reason_of_a_hold(void **state)
+{
+    struct rig *rig = *state;
+    struct store_op op = {.verb = STORE_FINISH, .job = 1, .attempt = 1, .node = STR("n1")};
+
+    assert_int_equal(reserve(rig, 1, ACME), ERR_OK);
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
+    op.u.settle.outcome = STORE_FAIL;
+    op.u.settle.reason = STR("QUOTA");
+    op.u.settle.hold_key = STR("tenant:acme");
+    op.u.settle.hold_key_ms = 30000;
+    op.u.settle.hold_reason = STR("the account is closed until six");
+    op.u.settle.owner = rig_owner(rig);
+    op.u.settle.hold_ms = 15000;
+    assert_int_equal(rig_call(rig, &op), ERR_OK);
+    assert_string_equal(op.head.reason, "QUOTA");
+    assert_true(str_is(look(rig, "tenant:acme").hold_reason, "the account is closed until six"));
+    contract_reopen(rig);
+    assert_true(str_is(look(rig, "tenant:acme").hold_reason, "the account is closed until six"));
+}
+
 /* A node knows the keys of its jobs without their namespace. */
 static void test_fail_holds_the_key_of_its_namespace(void **state)
 {
@@ -683,6 +705,7 @@ const struct CMUnitTest contract_limits[] = {
     LIMITS(test_fail_cannot_go_on_forever),
     LIMITS(test_waiting),
     LIMITS(test_wait_again),
+    LIMITS(test_reason_of_a_hold),
     LIMITS(test_freed),
     LIMITS(test_after_a_restart),
     LIMITS(test_pause),

@@ -325,6 +325,7 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
 
         op->u.settle.hold_key = str_of(held[below(play, COUNT_OF(held))]);
         op->u.settle.hold_key_ms = below(play, 8000);
+        op->u.settle.hold_reason = chance(play, 2) ? STR("out of quota") : STR_NONE;
     }
     if (play->left_job && chance(play, 4)) {
         op->job = play->left_job;

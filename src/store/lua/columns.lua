@@ -154,6 +154,7 @@ local function finish_op(k, letter, code, rest)
     node = has_node == 1 and nodes[k] or nil, result = has_more[code] and text() or nil,
     reason = has_reason == 1 and text() or '', reason_json = has_reason == 1 and text() or 'null',
     hold_key = has_hold_key == 1 and text() or nil, hold_key_ms = hold_key_ms,
+    hold_reason = has_hold_key == 1 and text() or nil,
   }
 end
 

@@ -168,7 +168,7 @@ local function end_attempt(op, answer, j, v)
     answer.ended = 1 -- it was cleared before; now that is settled
   end
   if j.demand ~= '' then
-    if op.hold_key then limits.hold_longer(op.hold_key, op.hold_key_ms, op.reason) end
+    if op.hold_key then limits.hold_longer(op.hold_key, op.hold_key_ms, op.hold_reason) end
     if never_began(op, j) then limits.undo(j) end
     answer.freed = limits.freed(j)
   end
