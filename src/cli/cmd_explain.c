@@ -57,6 +57,17 @@ static struct str show_reasons(struct cli *cli, const struct json *decision)
     return kept;
 }
 
+/* A line for each key of the job: how much of it is taken, and by whom. */
+static void show_keys(struct cli *cli, const struct json *decision)
+{
+    const struct json *list = json_get(decision, "keys"), *key = json_first(list);
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        fprintf(cli->out, "  key " STR_FMT "\n", STR_ARG(show_member(cli, key, "detail")));
+        key = json_next(key);
+    }
+}
+
 static void show_decision(struct cli *cli, const struct json *decision, const char *title)
 {
     struct str detail = show_member(cli, decision, "detail");
@@ -68,6 +79,7 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
     fprintf(cli->out, "\n");
     if (detail.len)
         fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(detail));
+    show_keys(cli, decision);
     fprintf(cli->out, "  pool " STR_FMT ": " STR_FMT " of " STR_FMT " nodes; " STR_FMT "\n",
             STR_ARG(show_member(cli, decision, "pool_id")),
             STR_ARG(show_member(cli, decision, "pool_members")),

@@ -164,6 +164,7 @@ static const struct list_column columns[] = {
     {.title = "REASON", .member = "hold_reason"},
     {.title = "RULE", .member = "rule", .wide = true},
     {.title = ">CONCURRENCY", .member = "concurrency", .wide = true},
+    {.title = "HELD BY", .member = "held_by", .wide = true},
 };
 
 static const struct list_filter filters[] = {{.flag = "prefix", .param = "prefix"}};

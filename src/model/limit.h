@@ -16,6 +16,7 @@ enum {
     LIMIT_STEPS = 1000, /* starts of one window are kept in so many steps of it */
     LIMIT_WEIGHT_MAX = 1000,
     LIMIT_REASON_MAX = 200,
+    LIMIT_HOLDERS = 4, /* of the jobs that have a lease so many are known by name */
 };
 
 #define LIMIT_HOLD_MS_MAX (30LL * 24 * 3600 * 1000)

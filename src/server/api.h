@@ -67,6 +67,9 @@ void api_breaker_reset(struct call *call);
 
 /* api_limit.c */
 extern const struct schema limit_rule_schema, limit_hold_schema;
+/* The rule that counts for a key, out of an answer to LIMITS; NULL: none. */
+const struct store_limit *limit_rule_for(const struct store_op *op, struct str key);
+void limit_holders_write(struct jsonw *w, const struct store_limit_key *key); /* `held_by` */
 void api_limit_list(struct call *call);
 void api_limit_get(struct call *call);
 void api_limit_set(struct call *call);

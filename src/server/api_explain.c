@@ -16,6 +16,15 @@
 #include "server/api.h"
 #include "server/peers.h"
 
+/* One of the job's keys, as it is now. */
+struct explain_key {
+    struct str key; /* with its namespace */
+    bool unknown;   /* the store could not be asked */
+    struct limit limit;
+    struct store_limit_key now;
+    struct limit_block block; /* why it lets no more start */
+};
+
 /* What is known beside the record. */
 struct explain_style {
     const struct snapshot *snapshot; /* of now: the ids of the nodes; NULL: none yet */
@@ -25,6 +34,8 @@ struct explain_style {
     struct str node_id;        /* who would get it; at == NULL: look it up */
     const struct store_breaker *breakers;
     size_t breaker_count;
+    const struct explain_key *keys; /* NULL: of a decision of before, which has none */
+    size_t key_count;
     size_t limit; /* of nodes */
 };
 
@@ -534,6 +545,63 @@ static void set_subject(struct scene *scene)
     }
 }
 
+/* ", held by JOB, JOB and 2 more" */
+static void holders_text(const struct explain_key *look, struct buf *to)
+{
+    int64_t more = look->now.in_flight - look->now.holder_count;
+
+    for (size_t i = 0; i < look->now.holder_count; i++) {
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(look->now.holders[i], id);
+        buf_fmt(to, "%s%s", i ? ", " : ", held by ", id);
+    }
+    if (look->now.holder_count && more > 0)
+        buf_fmt(to, " and %lld more", (long long)more);
+}
+
+static void key_text(const struct explain_key *look, struct buf *to)
+{
+    buf_fmt(to, STR_FMT ": ", STR_ARG(namespace_name(look->key)));
+    if (look->unknown) {
+        buf_str(to, STR("the store did not tell"));
+    } else if (look->block.why == LIMIT_HELD) {
+        buf_fmt(to, "held for another %lld s", (long long)((look->now.hold_ms + 999) / 1000));
+        if (look->now.hold_reason.len)
+            buf_fmt(to, ": " STR_FMT, STR_ARG(look->now.hold_reason));
+    } else if (look->block.why == LIMIT_RATE) {
+        buf_fmt(to, "%d started, of ", look->now.started);
+        limit_rate_text(&look->limit, to);
+    } else if (look->limit.concurrency != LIMIT_NONE) {
+        buf_fmt(to, "%d of %d", look->now.in_flight, look->limit.concurrency);
+        holders_text(look, to);
+    } else {
+        buf_fmt(to, "%d, no limit", look->now.in_flight);
+    }
+}
+
+static void keys_write(struct jsonw *w, const struct explain_style *style)
+{
+    struct buf text = {0};
+
+    jsonw_key(w, "keys");
+    jsonw_arr(w);
+    for (size_t i = 0; i < style->key_count; i++) {
+        const struct explain_key *look = &style->keys[i];
+
+        buf_clear(&text);
+        key_text(look, &text);
+        jsonw_obj(w);
+        jsonw_kstr(w, "key", namespace_name(look->key));
+        jsonw_kstr(w, "why", look->block.why ? str_of(limit_why_name(look->block.why)) : STR_NONE);
+        jsonw_kstr(w, "detail", buf_view(&text));
+        limit_holders_write(w, &look->now);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+    buf_free(&text);
+}
+
 static void explain_write(struct jsonw *w, const struct explain *explain,
                           const struct explain_style *style)
 {
@@ -555,6 +623,8 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
     jsonw_kstr(w, "policy_key", str_of(policy->key));
     jsonw_kint(w, "snapshot_version", explain->version);
     pool_write(w, &scene);
+    if (style->keys)
+        keys_write(w, style);
     counts_write(w, explain);
     nodes_write(w, &scene);
     jsonw_end_obj(w);
@@ -731,7 +801,8 @@ struct why_call {
     struct submit *submit;     /* of a dry run */
     struct dispatch *dispatch; /* what it is about; NULL: nobody knows */
     struct store_op limits;    /* LIMITS, of one key after the other */
-    size_t key;
+    struct explain_key keys[DEMAND_KEYS_MAX];
+    size_t key; /* so many of them have been looked at */
     void (*then)(struct why_call *own);
 };
 
@@ -755,32 +826,25 @@ static void send_breakers(struct why_call *own, store_done *done)
 }
 
 /* Would this key let one more start? As the store's reserve asks, by what it tells of it. */
-static struct limit_block check_key(const struct store_op *op, struct str key)
+static struct explain_key check_key(const struct store_op *op, struct str key)
 {
-    const struct store_limit *rule = NULL;
-    const struct store_limit_key *now = NULL;
+    struct explain_key look = {.key = key, .limit = limit_none};
+    const struct store_limit *rule = limit_rule_for(op, key);
 
-    for (size_t i = 0; i < op->u.limits.rule_count; i++) {
-        const struct store_limit *item = &op->u.limits.rules[i];
-
-        if (limit_matches(item->pattern, key) &&
-            (!rule || limit_is_closer(item->pattern, rule->pattern)))
-            rule = item;
-    }
+    if (rule)
+        look.limit = rule->limit;
     for (size_t i = 0; i < op->u.limits.key_count; i++)
         if (str_eq(op->u.limits.keys[i].key, key))
-            now = &op->u.limits.keys[i];
-    if (now && now->hold_ms > 0)
-        return (struct limit_block){.why = LIMIT_HELD, .retry_ms = now->hold_ms};
-    if (rule && rule->limit.concurrency != LIMIT_NONE &&
-        (now ? now->in_flight : 0) >= rule->limit.concurrency)
-        return (struct limit_block){.why = LIMIT_CONCURRENCY,
-                                    .limit = rule->limit.concurrency,
-                                    .used = now ? now->in_flight : 0};
-    if (rule && now && rule->limit.rate != LIMIT_NONE && now->started >= rule->limit.rate)
-        return (struct limit_block){
-            .why = LIMIT_RATE, .limit = rule->limit.rate, .used = now->started};
-    return (struct limit_block){.why = LIMIT_OK};
+            look.now = op->u.limits.keys[i];
+    if (look.now.hold_ms > 0)
+        look.block = (struct limit_block){.why = LIMIT_HELD, .retry_ms = look.now.hold_ms};
+    else if (look.limit.concurrency != LIMIT_NONE && look.now.in_flight >= look.limit.concurrency)
+        look.block = (struct limit_block){
+            .why = LIMIT_CONCURRENCY, .limit = look.limit.concurrency, .used = look.now.in_flight};
+    else if (look.limit.rate != LIMIT_NONE && look.now.started >= look.limit.rate)
+        look.block = (struct limit_block){
+            .why = LIMIT_RATE, .limit = look.limit.rate, .used = look.now.started};
+    return look;
 }
 
 static void send_key(struct why_call *own);
@@ -789,20 +853,17 @@ static void key_read(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, limits);
     struct dispatch *dispatch = own->dispatch;
-    struct limit_block block = {.why = LIMIT_OK};
+    struct str key = dispatch->spec.demand->keys[own->key];
+    struct explain_key *look = &own->keys[own->key];
 
-    if (!op->err)
-        block = check_key(op, dispatch->spec.demand->keys[own->key]);
-    block.key = (int32_t)own->key++;
-    if (block.why != LIMIT_OK) {
-        dispatch->block = block;
-        own->then(own);
-    } else {
-        send_key(own);
-    }
+    *look = op->err ? (struct explain_key){.key = key, .unknown = true} : check_key(op, key);
+    look->block.key = (int32_t)own->key++;
+    if (dispatch->block.why == LIMIT_OK) /* the first that does is what a client would be told */
+        dispatch->block = look->block;
+    send_key(own);
 }
 
-/* What is known of its next key; then, when there is no more, or one keeps it from starting. */
+/* What is known of its next key; then, when there is no more. */
 static void send_key(struct why_call *own)
 {
     const struct demand *demand = own->dispatch ? own->dispatch->spec.demand : NULL;
@@ -859,6 +920,8 @@ static void write_now(struct jsonw *w, struct why_call *own, struct dispatch *di
 
     style.why = dispatch->err ? &dispatch->why : NULL;
     style.node_id = dispatch->node ? dispatch->node->id : STR_NONE;
+    style.keys = own->keys;
+    style.key_count = own->key;
     explain_write(w, now, &style);
 }
 

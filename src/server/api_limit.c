@@ -69,7 +69,7 @@ static bool is_pattern(struct call *call, struct str pattern)
 
 /* --- what there is --- */
 
-static const struct store_limit *rule_for(const struct store_op *op, struct str key)
+const struct store_limit *limit_rule_for(const struct store_op *op, struct str key)
 {
     const struct store_limit *best = NULL;
 
@@ -81,6 +81,19 @@ static const struct store_limit *rule_for(const struct store_op *op, struct str 
             best = rule;
     }
     return best;
+}
+
+void limit_holders_write(struct jsonw *w, const struct store_limit_key *key)
+{
+    jsonw_key(w, "held_by");
+    jsonw_arr(w);
+    for (size_t i = 0; i < key->holder_count; i++) {
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(key->holders[i], id);
+        jsonw_str(w, str_of(id));
+    }
+    jsonw_end_arr(w);
 }
 
 /* A key with what is in use; a rule for many keys (`used` NULL) has no use of its own. */
@@ -97,12 +110,14 @@ static void write_item(struct jsonw *w, struct str key, const struct store_limit
         jsonw_kint(w, "started", used->started);
         jsonw_kint(w, "held_ms", used->hold_ms);
         jsonw_kstr(w, "hold_reason", used->hold_ms ? used->hold_reason : STR_NONE);
+        limit_holders_write(w, used);
     } else {
         jsonw_knull(w, "in_flight");
         jsonw_knull(w, "waiting");
         jsonw_knull(w, "started");
         jsonw_knull(w, "held_ms");
         jsonw_knull(w, "hold_reason");
+        jsonw_knull(w, "held_by");
     }
     jsonw_end_obj(w);
 }
@@ -155,7 +170,7 @@ static void listed(struct store_op *op)
             write_item(&w, next_rule->pattern, next_rule,
                        is_for_many(next_rule->pattern) ? NULL : &unused);
         else
-            write_item(&w, next_key->key, rule_for(op, next_key->key), next_key);
+            write_item(&w, next_key->key, limit_rule_for(op, next_key->key), next_key);
         last = order < 0 ? next_rule->pattern : next_key->key;
         rule += order <= 0;
         key += order >= 0;
@@ -194,7 +209,7 @@ static void shown(struct store_op *op)
     struct jsonw w = jsonw_to(&buf);
 
     if (!op->err)
-        rule = rule_for(op, own->name);
+        rule = limit_rule_for(op, own->name);
     if (!op->err && is_for_many(own->name) && (!rule || !str_eq(rule->pattern, own->name)))
         op->err = ERR_NOT_FOUND;
     if (op->err) {

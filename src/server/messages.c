@@ -219,6 +219,13 @@ static const struct field resource_lack[] = {
     MAY("gpu", "integer", "the one that has the most left"),
 };
 
+static const struct field key_reason[] = {
+    HAS("key", "string"),
+    HAS("why", "string|null", "hold, concurrency or rate: no more may start; null: one may"),
+    HAS("detail", "string"),
+    HAS("held_by", "[string]", "jobs that have a lease, the first few that are known"),
+};
+
 static const struct field decision[] = {
     HAS("at_ms", "integer", SINCE_1970),
     HAS("attempt_id", "integer"),
@@ -230,6 +237,7 @@ static const struct field decision[] = {
     HAS("policy_key", "string"),
     HAS("snapshot_version", "integer"),
     HAS("pool_id", "string|null"),
+    MAY("keys", "[KeyReason]", "only of what would happen now: the job's keys"),
     HAS("nodes_total", "integer", "what the reasons add up to"),
     HAS("pool_members", "integer"),
     HAS("reasons", "{integer}"),
@@ -461,6 +469,7 @@ static const struct field limit[] = {
     HAS("started", "integer|null", "within the window"),
     HAS("held_ms", "integer|null", "so long nothing starts yet; 0: it is not held"),
     HAS("hold_reason", "string|null"),
+    HAS("held_by", "[string]|null", "jobs that have a lease, the first few that are known"),
 };
 
 static const struct field limit_list[] = {
@@ -955,6 +964,7 @@ static const struct message_type message_types[] = {
     {"ResourceLack", ROWS(resource_lack)},
     {"NodeReason", ROWS(node_reason)},
     {"ReasonName", .word = reason_names},
+    {"KeyReason", ROWS(key_reason)},
     {"Decision", ROWS(decision)},
     {"Explain", ROWS(explain)},
     {"Logs", ROWS(logs)},

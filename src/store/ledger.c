@@ -154,7 +154,7 @@ static bool takes(const struct ledger_node *holder, const struct ledger_run *run
            run->lease.epoch == holder->counts.epoch;
 }
 
-void ledger_bind(struct ledger_job *entry, struct ledger_node *holder)
+void ledger_bind(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder)
 {
     struct ledger_run *run = entry->run;
     const struct demands_entry *demand = entry->demand;
@@ -168,19 +168,7 @@ void ledger_bind(struct ledger_job *entry, struct ledger_node *holder)
     if (takes(holder, run))
         resources_take(holder->resources, &demand->demand, run->gpus);
     for (size_t i = 0; i < demand->demand.key_count; i++)
-        demand->keys[i]->state.in_flight++;
-}
-
-static void give_back(struct ledger_job *entry, struct ledger_node *holder)
-{
-    const struct demands_entry *demand = entry->demand;
-
-    if (takes(holder, entry->run))
-        resources_give(holder->resources, &demand->demand, entry->run->gpus);
-    for (size_t i = 0; i < demand->demand.key_count; i++) {
-        demand->keys[i]->state.in_flight--;
-        assert(demand->keys[i]->state.in_flight >= 0);
-    }
+        limits_take(&ledger->limits, demand->keys[i], entry->head.id);
 }
 
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
@@ -189,8 +177,14 @@ void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
 
     assert(holder && entry->run->lease.kind == LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
-    if (entry->demand)
-        give_back(entry, holder);
+    if (entry->demand) {
+        const struct demands_entry *demand = entry->demand;
+
+        if (takes(holder, entry->run))
+            resources_give(holder->resources, &demand->demand, entry->run->gpus);
+        for (size_t i = 0; i < demand->demand.key_count; i++)
+            limits_give(demand->keys[i], entry->head.id);
+    }
     entry->run->holder = NULL;
     chain_del(&entry->run->in_holder);
     if (!holder->known)
@@ -577,7 +571,7 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
         *(entry->run->lease.kind == LEASE_RUNNING ? &holder->counts.running
                                                   : &holder->counts.reserved) +=
             slots_of(&entry->run->lease);
-    ledger_bind(entry, holder);
+    ledger_bind(ledger, entry, holder);
 }
 
 /* Whose it is, and how large, as its spec says. Without tokens none names an account, and a look

@@ -180,7 +180,7 @@ struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id);
 struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entry);
 struct store_head ledger_head(const struct ledger_job *entry);
 /* The lease in entry->run->lease now counts on this node and for its keys, or ended. */
-void ledger_bind(struct ledger_job *entry, struct ledger_node *holder);
+void ledger_bind(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder);
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
 /* Puts it where its state and lease say it belongs. */
 void ledger_place(struct ledger *ledger, struct ledger_job *entry);

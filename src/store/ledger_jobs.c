@@ -284,7 +284,7 @@ static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger
     head->owner = owner;
     head->lease = lease->kind;
     head->updated_ms = now_ms;
-    ledger_bind(entry, holder);
+    ledger_bind(ledger, entry, holder);
     for (size_t i = 0; entry->demand && i < entry->demand->demand.key_count; i++)
         limits_start(&ledger->limits, entry->demand->keys[i], run->started_ms);
     ledger_place(ledger, entry);

@@ -237,6 +237,27 @@ void limits_undo(struct limits *limits, struct limits_key *key, int64_t at_ms)
     changed(limits, key);
 }
 
+void limits_take(struct limits *limits, struct limits_key *key, uint64_t job)
+{
+    key->state.in_flight++;
+    if (key->holder_count < LIMIT_HOLDERS && limits_rule(limits, key)->concurrency != LIMIT_NONE)
+        key->holders[key->holder_count++] = job;
+}
+
+void limits_give(struct limits_key *key, uint64_t job)
+{
+    key->state.in_flight--;
+    assert(key->state.in_flight >= 0);
+    for (size_t i = 0; i < key->holder_count; i++) {
+        if (key->holders[i] != job)
+            continue;
+        key->holder_count--;
+        memmove(&key->holders[i], &key->holders[i + 1],
+                (key->holder_count - i) * sizeof key->holders[0]);
+        break;
+    }
+}
+
 void limits_hold(struct limits *limits, struct limits_key *key, int64_t until_ms, struct str reason)
 {
     key->state.hold_until_ms = until_ms;
@@ -286,8 +307,7 @@ static struct store_limit_key shown(const struct limits *limits, const struct li
                                     struct arena *arena, int64_t steady_ms)
 {
     bool held = key->state.hold_until_ms > steady_ms;
-
-    return (struct store_limit_key){
+    struct store_limit_key shown = {
         .key = arena_str(arena, key->name),
         .pattern = key->rule >= 0 ? arena_str(arena, limits->rules[key->rule].pattern) : STR_NONE,
         .in_flight = key->state.in_flight,
@@ -295,7 +315,11 @@ static struct store_limit_key shown(const struct limits *limits, const struct li
         .started = (int32_t)key->state.window.total,
         .hold_ms = held ? key->state.hold_until_ms - steady_ms : 0,
         .hold_reason = held ? arena_str(arena, buf_view(&key->reason)) : STR_NONE,
+        .holder_count = key->holder_count,
     };
+
+    memcpy(shown.holders, key->holders, key->holder_count * sizeof key->holders[0]);
+    return shown;
 }
 
 void limits_list(struct limits *limits, struct store_op *op, int64_t steady_ms)
@@ -403,6 +427,7 @@ void limits_verify(const struct limits *limits)
         assert(map_get(&limits->keys, key->name) == key);
         assert((key->refs == 0) == !chain_alone(&key->idle));
         assert(key->refs || (!key->state.in_flight && !key->state.waiting));
+        assert(key->holder_count <= key->state.in_flight);
         assert(key->written || !chain_alone(&key->dirty) ||
                (!key->state.window.count && !key->state.hold_until_ms));
     }

@@ -24,6 +24,8 @@ struct limits_key {
     struct chain dirty;   /* its row is behind */
     struct chain idle;    /* no job in memory has it */
     struct buf reason;    /* of its hold */
+    uint8_t holder_count; /* see struct store_limit_key */
+    uint64_t holders[LIMIT_HOLDERS];
     struct tree_node by_name;
     struct str name;      /* in `text` */
     int32_t recount;      /* ledger_audit's, of leases */
@@ -56,6 +58,9 @@ struct limit_block limits_check_queue(struct limits *limits, struct limits_key *
 /* One started; or did not after all, which was to start at that moment. */
 void limits_start(struct limits *limits, struct limits_key *key, int64_t steady_ms);
 void limits_undo(struct limits *limits, struct limits_key *key, int64_t at_ms);
+/* A job has a lease, or has it no longer. */
+void limits_take(struct limits *limits, struct limits_key *key, uint64_t job);
+void limits_give(struct limits_key *key, uint64_t job);
 /* Nothing starts before that moment; 0: from now on anything may. */
 void limits_hold(struct limits *limits, struct limits_key *key, int64_t until_ms,
                  struct str reason);

@@ -1010,7 +1010,19 @@ static bool read_rules(struct store_op *op, const redisReply *list)
     return true;
 }
 
-/* Of each: key, pattern, leases, jobs that wait, starts, how long it is held yet, and why. */
+static bool read_holders(struct str ids, struct store_limit_key *key)
+{
+    for (; ids.len >= JOB_ID_TEXT && key->holder_count < LIMIT_HOLDERS; key->holder_count++) {
+        if (!job_id_parse((struct str){ids.at, JOB_ID_TEXT}, &key->holders[key->holder_count]))
+            return false;
+        ids.at += JOB_ID_TEXT;
+        ids.len -= JOB_ID_TEXT;
+    }
+    return ids.len == 0;
+}
+
+/* Of each: key, pattern, leases, jobs that wait, starts, how long it is held yet, and why; ids of
+ * jobs that have a lease, one behind the other. */
 static bool read_limit_keys(struct store_op *op, const redisReply *list)
 {
     struct store_limit_key *keys = arena_array(op->arena, struct store_limit_key, list->elements);
@@ -1018,7 +1030,7 @@ static bool read_limit_keys(struct store_op *op, const redisReply *list)
     for (size_t i = 0; i < list->elements; i++) {
         const redisReply *item = list->element[i];
 
-        if (item->type != REDIS_REPLY_ARRAY || item->elements != 7)
+        if (item->type != REDIS_REPLY_ARRAY || item->elements != 8)
             return false;
         keys[i] = (struct store_limit_key){
             .key = arena_str(op->arena, redis_text(part(item, 0))),
@@ -1030,6 +1042,8 @@ static bool read_limit_keys(struct store_op *op, const redisReply *list)
         };
         if (redis_text(part(item, 1)).len)
             keys[i].pattern = arena_str(op->arena, redis_text(part(item, 1)));
+        if (!read_holders(redis_text(part(item, 7)), &keys[i]))
+            return false;
     }
     op->u.limits.keys = keys;
     op->u.limits.key_count = list->elements;

@@ -243,6 +243,10 @@ struct store_limit_key {
     int32_t started; /* within the window of its rate */
     int64_t hold_ms; /* so long it is held yet; 0: it is not */
     struct str hold_reason;
+    /* Some of those that have a lease, oldest first: of leases that began while its rule bounded
+     * how many there may be, those that found one of these places free. */
+    uint8_t holder_count;
+    uint64_t holders[LIMIT_HOLDERS];
 };
 
 /* Whose job it is: what they have waiting is counted together. */

@@ -215,6 +215,9 @@ class Keys(Needs):
         dry = self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["tenant:a", "account:1"]}))
         self.assertEqual((dry["status"], dry["outcome"]), (429, "LIMITED"))
         self.assertRegex(dry["detail"], r"^The key account:1 is held for another \d+ s\.$")
+        first, second = dry["now"]["keys"]
+        self.assertEqual((first["why"], first["detail"], second["why"]), (None, "tenant:a: 0, no limit", "hold"))
+        self.assertRegex(second["detail"], r"^account:1: held for another \d+ s: closed until six$")
         self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["account:1"], "queue_ms": 1000}))["outcome"], "WAITS")
         self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["account"]}))["outcome"], "PLACED")
         waits = self.ok(self.task(server, keys=["account:1"], queue_ms=600000), 202)["job_id"]
@@ -257,6 +260,10 @@ class Limits(Needs):
         body = self.problem(answer, 429, "LIMITED")
         self.assertEqual((body["key"], body["why"], body["limit"], body["used"], answer.headers["Retry-After"]), ("account:1", "concurrency", 1, 1, "1"))
         jobs = [self.ok(self.task(server, keys=["account:1"], queue_ms=600000), 202)["job_id"] for _ in range(3)]
+        held = {"key": "account:1", "why": "concurrency", "detail": f"account:1: 1 of 1, held by {first['job_id']}", "held_by": [first["job_id"]]}
+        self.assertEqual(self.ok(server.get(f"/v1/jobs/{jobs[2]}/explain"))["now"]["keys"], [held])
+        self.assertEqual(self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "keys": ["account:1"]}))["now"]["keys"], [held])
+        self.assertEqual(self.ok(server.get("/v1/limits/account:1"))["held_by"], [first["job_id"]])
         self.ok(node.done(first))
         second = self.take(node)
         self.assertEqual(second["job_id"], jobs[0])

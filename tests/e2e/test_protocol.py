@@ -16,6 +16,7 @@ LISTS = {
     "A decision (and `now`) is `{": ("Decision", ()),
     "`nodes` lists `{": ("NodeReason", ("load", "max", "health", "admin", "level", "heartbeat_age_ms", "health_score", "rank", "warm",
                                         "missing", "breaker", "lack")),
+    "of the job `{": ("KeyReason", ()),
     "of something `lack` `{": ("ResourceLack", ()),
     "in answers has by name `{": ("Resource", ()),
     "and `gpus`, a list of `{": ("NodeGpu", ()),

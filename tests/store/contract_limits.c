@@ -500,6 +500,39 @@ static void test_reason_of_a_hold(void **state)
     assert_true(str_is(look(rig, "tenant:acme").hold_reason, "the account is closed until six"));
 }
 
+/* Who has a lease is told by name, some of them: who waits wants to know for whom. */
+static void test_holders(void **state)
+{
+    struct rig *rig = *state;
+    struct store_limit_key now;
+
+    assert_int_equal(reserve(rig, 1, ACME), ERR_OK); /* nothing bounds the key yet */
+    assert_int_equal(set(rig, "tenant:*", "9 -1 0 -1 1"), ERR_OK);
+    assert_int_equal(look(rig, "tenant:acme").holder_count, 0);
+    for (uint64_t job = 2; job <= 7; job++)
+        assert_int_equal(reserve(rig, job, job % 2 ? ACME : BOTH), ERR_OK);
+    assert_int_equal(rig_commit(rig, 3, 1, "n1"), ERR_OK);
+    now = look(rig, "tenant:acme");
+    assert_int_equal(now.in_flight, 7);
+    assert_int_equal(now.holder_count, LIMIT_HOLDERS);
+    for (uint64_t i = 0; i < LIMIT_HOLDERS; i++)
+        assert_int_equal(now.holders[i], i + 2);
+    assert_int_equal(look(rig, "account:api-1").holder_count, 0);
+    assert_int_equal(rig_finish(rig, STORE_DONE, 3, 1, "n1", NULL), ERR_OK);
+    now = look(rig, "tenant:acme");
+    assert_int_equal(now.holder_count, LIMIT_HOLDERS - 1);
+    assert_int_equal(now.holders[1], 4);
+    assert_int_equal(reserve(rig, 8, ACME), ERR_OK);
+    assert_int_equal(look(rig, "tenant:acme").holders[3], 8);
+    rig_pass(rig, RIG_TTL_MS + 1); /* what was never acknowledged runs out */
+    for (uint64_t job = 1; job <= 8; job++)
+        if (job != 3)
+            assert_int_equal(rig_finish(rig, STORE_EXPIRE, job, 1, NULL, NULL), ERR_OK);
+    now = look(rig, "tenant:acme");
+    assert_int_equal(now.in_flight, 0);
+    assert_int_equal(now.holder_count, 0);
+}
+
 /* A node knows the keys of its jobs without their namespace. */
 static void test_fail_holds_the_key_of_its_namespace(void **state)
 {
@@ -706,6 +739,7 @@ const struct CMUnitTest contract_limits[] = {
     LIMITS(test_waiting),
     LIMITS(test_wait_again),
     LIMITS(test_reason_of_a_hold),
+    LIMITS(test_holders),
     LIMITS(test_freed),
     LIMITS(test_after_a_restart),
     LIMITS(test_pause),

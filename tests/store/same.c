@@ -115,6 +115,9 @@ static void same_limits(const struct store_op *a, const struct store_op *b)
         SAME(left->hold_ms, right->hold_ms, "hold of a key");
         if (left->hold_ms)
             SAME_TEXT(left->hold_reason, right->hold_reason, "reason of a hold");
+        SAME(left->holder_count, right->holder_count, "known holders of a key");
+        for (size_t k = 0; k < left->holder_count; k++)
+            SAME(left->holders[k], right->holders[k], "holder of a key");
     }
 }
 

@@ -632,6 +632,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if not way then return nil end
   if d then
     if d.is_open then d.starts = d.starts + 1 else limits.start(d) end
+    if d.bounded then limits.note_start(d, id) end
     if d.has_needs then
       local needs, reserved, held = d.needs, s.reserved, s.held
       s.reserved = reserved.more[needs] or resources.more(reserved, needs)
@@ -765,6 +766,7 @@ plain[FINISH] = function(id, node, kind, attempt, code, k)
       if not fewer or not left then return nil end
       s.running, s.held, s.is_changed = fewer, left, true
     end
+    if d.bounded then limits.note_stop(d, id) end
     d.stops = d.stops + 1
     if byte(back, COUNTED - ABOUT + 1) ~= mark then d.uncounted = d.uncounted + 1 end
   end

@@ -41,8 +41,8 @@ end
 
 -- A key: leases, jobs in lanes; until when it is held; the starts in its window: how many, when the first was that is in the list,
 -- and the last, which is not in it. Then how far the audit is, of leases and of lanes: the round it was last looked at in, and
--- how many have been counted in that. The reason of the hold follows.
-local KEY_STATE = '<i4i4i6i4i6i6i4i4i4i4i4'
+-- how many have been counted in that; of how many of those with a lease the ids follow, and then the reason of the hold.
+local KEY_STATE = '<i4i4i6i4i6i6i4i4i4i4i4B'
 
 local function starts_key(key)
   return KEY .. 't:' .. key
@@ -62,9 +62,40 @@ local function settle(k, count, round, counted, now_round)
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
     repairs[count], k[count] = repairs[count] + 1, right
+    if count == 'in_flight' then k.holders = nil end -- who knows which of them is left
   end
   k[round], k[counted] = now_round, 0
   touch(k)
+end
+
+-- Some of the jobs that have a lease; nil: none is known.
+local function holders_read(packed, from, count)
+  if count == 0 then return nil end
+  local ids = {}
+  for i = 1, count do ids[i] = sub(packed, from + (i - 1) * JOB_ID, from + i * JOB_ID - 1) end
+  return ids
+end
+
+-- Who has something of a bound: told to who waits for it.
+local function holder_add(k, rule, id)
+  if rule.concurrency < 0 then return end
+  local ids = k.holders
+  if not ids then
+    k.holders = {id}
+  elseif #ids < LIMIT.HOLDERS then
+    ids[#ids + 1] = id
+  end
+end
+
+local function holder_drop(k, id)
+  local ids = k.holders
+  for i = 1, #ids do
+    if ids[i] == id then
+      table.remove(ids, i)
+      break
+    end
+  end
+  if #ids == 0 then k.holders = nil end
 end
 
 function limits.get(key)
@@ -72,18 +103,19 @@ function limits.get(key)
   if not k then
     local packed = call('HGET', KEY .. 'keys', key)
     if packed then
-      local in_flight, waiting, hold, total, first_at, last_at, last, round, counted, lane_round, lane_counted, from =
+      local in_flight, waiting, hold, total, first_at, last_at, last, round, counted, lane_round, lane_counted, holders, from =
         unpack_struct(KEY_STATE, packed)
       k = {
         key = key, in_flight = in_flight, waiting = waiting, hold = hold, total = total, first_at = first_at, last_at = last_at,
         last = last, round = round, counted = counted, lane_round = lane_round, lane_counted = lane_counted,
-        reason = sub(packed, from), is_new = false, is_changed = false,
+        reason = sub(packed, from + holders * JOB_ID), holders = holders_read(packed, from, holders), is_new = false,
+        is_changed = false,
       }
     else
       k = {
         key = key, in_flight = 0, waiting = 0, hold = 0, total = 0, first_at = 0, last_at = 0, last = 0,
         round = U.lease_round, counted = 0, lane_round = U.lane_round, lane_counted = 0, reason = '', is_new = true,
-        is_changed = false,
+        is_changed = false, holders = nil,
       }
     end
     kept.keys[key], kept.key_count = k, kept.key_count + 1
@@ -283,6 +315,10 @@ function limits.gate_open(d, more)
     local rule = rule_of(k.key)
     is_awaited = is_awaited or k.waiting > 0
     is_open = is_open and has_room(k, rule, more)
+    if rule.concurrency >= 0 or k.holders then
+      bounded = bounded or {}
+      bounded[#bounded + 1] = k
+    end
   end
   d.is_gated, d.is_open, d.is_awaited, d.bounded, d.starts, d.stops, d.uncounted = true, is_open, is_awaited, bounded, 0, 0, 0
   if #keys > 0 then
@@ -314,12 +350,16 @@ function limits.start(d)
   passed(d, 1, 0, 0)
 end
 
-function limits.stop(keys, counted)
-  for i = 1, #keys do
-    local k = limits.get(keys[i])
-    if k.in_flight > 0 then k.in_flight = k.in_flight - 1 end
-    if k.counted > 0 and counted == mark_of(U.lease_round) then k.counted = k.counted - 1 end
-    touch(k)
+-- Of keys with a bound some of the jobs are known, in the order they came and went.
+function limits.note_start(d, id)
+  local bounded = d.bounded
+  for i = 1, #bounded do holder_add(bounded[i], rule_of(bounded[i].key), id) end
+end
+
+function limits.note_stop(d, id)
+  local bounded = d.bounded
+  for i = 1, #bounded do
+    if bounded[i].holders then holder_drop(bounded[i], id) end
   end
 end
 
@@ -348,6 +388,7 @@ function limits.begin(j)
   each(j, function(k)
     local rule = rule_of(k.key)
     k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
+    holder_add(k, rule, j.id)
     window_add(k, rule, 1)
   end)
   count_in(j, U.lease_round)
@@ -363,6 +404,7 @@ function limits.finish(j)
   local is_counted = j.counted == mark_of(U.lease_round)
   each(j, function(k)
     less(k, 'in_flight', 'counted', is_counted)
+    if k.holders then holder_drop(k, j.id) end
     U.eased[k.key] = true
   end)
 end
@@ -514,7 +556,8 @@ function limits.write()
       forget(k)
     else
       set[#set + 1], set[#set + 2] = key, pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at,
-        k.last, k.round, k.counted, k.lane_round, k.lane_counted) .. k.reason
+        k.last, k.round, k.counted, k.lane_round, k.lane_counted, k.holders and #k.holders or 0) ..
+        (k.holders and concat(k.holders) or '') .. k.reason
     end
   end
   if #set > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2) end
@@ -568,7 +611,8 @@ local function key_answer(k)
   window_wait(k, rule)
   if not is_used(k) then return nil end
   local held = k.hold > U.clock
-  return {k.key, rule.pattern, k.in_flight, k.waiting, k.total, held and k.hold - U.clock or 0, held and k.reason or ''}
+  return {k.key, rule.pattern, k.in_flight, k.waiting, k.total, held and k.hold - U.clock or 0, held and k.reason or '',
+    k.holders and concat(k.holders) or ''}
 end
 
 local LOOK_MAX = 4096 -- keys one call looks at beside those it tells

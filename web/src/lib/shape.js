@@ -59,6 +59,7 @@ const decision = object("at_ms attempt_id snapshot_version nodes_total nodes_lef
   waits: flag,
   reasons: map(number),
   nodes: list(object("", "node_id reason detail")),
+  keys: list(object("", "key why detail")),
 });
 const times = object("p50 p95", "");
 const FIGURES = "jobs attempts retried failovers kills breaker_opened success_rate slot_use";

@@ -33,6 +33,7 @@ function Decision({ title, decision }) {
     <p><b>${title}</b> <${Mark} tone=${tone}>${placed ? `to ${decision.node_id}` : decision.outcome}<//>
       ${decision.waits && html`<span class="muted">it waits</span>`}</p>
     ${!placed && html`<p>${decision.detail} ${reasonText(decision.outcome)}</p>`}
+    ${decision.keys.map((key) => html`<p class=${key.why ? "" : "muted"}>${key.detail}</p>`)}
     <p class="reasons">${Object.entries(decision.reasons)
       .sort((a, b) => b[1] - a[1])
       .map(
