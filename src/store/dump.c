@@ -6,20 +6,19 @@
 #include <inttypes.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
+#include "model/demand.h"
 #include "store/reader.h"
 #include "store/redis_read.h"
 #include "store/redis_wire.h"
 #include "store/store.h"
-
-struct store_node;
-struct store_head;
-struct store_breaker;
 
 static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why);
 
@@ -34,6 +33,52 @@ enum err store_dump(const char *url, const char *data_dir, size_t max, struct js
     return dump_redis(url, max, w, why);
 }
 
+/* What it declares, what of that is usable, and what no lease holds. */
+static void dump_resources(struct jsonw *w, const struct store_node *node)
+{
+    struct buf amount = {0};
+    struct resources declared;
+
+    if (!node->resources.len || !resources_parse(node->resources, &declared) ||
+        node->left.count != declared.count || node->left.gpu_count != declared.gpu_count)
+        return;
+    jsonw_key(w, "resources");
+    jsonw_obj(w);
+    for (size_t i = 0; i < declared.count; i++) {
+        const struct resource *item = &declared.items[i];
+        const struct {
+            const char *name;
+            int32_t amount;
+        } rows[] = {{"of", item->capacity}, {"usable", item->usable}, {"left", node->left.left[i]}};
+
+        jsonw_key(w, item->name);
+        jsonw_obj(w);
+        for (size_t k = 0; k < COUNT_OF(rows); k++) {
+            buf_clear(&amount);
+            demand_write_amount(str_of(item->name), rows[k].amount, &amount);
+            jsonw_key(w, rows[k].name);
+            jsonw_raw(w, buf_view(&amount));
+        }
+        jsonw_end_obj(w);
+    }
+    jsonw_key(w, "gpus");
+    jsonw_arr(w);
+    for (size_t i = 0; i < declared.gpu_count; i++) {
+        bool whole = node->left.gpu_left[i] == RESOURCES_LEFT_WHOLE;
+
+        jsonw_obj(w);
+        jsonw_kint(w, "id", declared.gpus[i].id);
+        jsonw_kint(w, "vram_mb", declared.gpus[i].vram_mb);
+        jsonw_kint(w, "usable_mb", declared.gpus[i].usable_mb);
+        jsonw_kint(w, "left_mb", whole ? 0 : node->left.gpu_left[i]);
+        jsonw_kbool(w, "whole", whole);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+    jsonw_end_obj(w);
+    buf_free(&amount);
+}
+
 static void dump_node(struct jsonw *w, const struct store_node *node)
 {
     jsonw_obj(w);
@@ -46,6 +91,7 @@ static void dump_node(struct jsonw *w, const struct store_node *node)
     jsonw_kint(w, "version", node->version);
     jsonw_kint(w, "registered_ms", node->registered_ms);
     jsonw_kstr(w, "admin_reason", node->admin_reason.len ? node->admin_reason : STR_NONE);
+    dump_resources(w, node);
     jsonw_kstr(w, "facts", node->facts);
     jsonw_end_obj(w);
 }
@@ -98,7 +144,70 @@ static void dump_lease(struct jsonw *w, const struct store_head *head)
     jsonw_kstr(w, "kind", str_of(lease_name(head->lease)));
     jsonw_kint(w, "epoch", head->epoch);
     jsonw_kint(w, "due_ms", head->due_ms);
+    if (head->gpus) {
+        jsonw_key(w, "gpus");
+        jsonw_arr(w);
+        for (int id = 0; id < RESOURCES_GPU_IDS; id++)
+            if (head->gpus >> id & 1)
+                jsonw_int(w, id);
+        jsonw_end_arr(w);
+    }
     jsonw_end_obj(w);
+}
+
+static void dump_rule(struct jsonw *w, struct str pattern, struct str text)
+{
+    struct limit limit;
+
+    if (!limit_parse(text, &limit))
+        return;
+    jsonw_obj(w);
+    jsonw_kstr(w, "pattern", pattern);
+    limit_write_members(&limit, w);
+    jsonw_end_obj(w);
+}
+
+/* What a store keeps of a key. Starts that have left their window may be among them yet: they are
+ * forgotten when somebody asks. */
+struct dump_key {
+    struct str key;
+    int64_t in_flight, waiting;
+    int64_t starts, last_start_ms;
+    int64_t hold_until_ms; /* 0: it is not held */
+    struct str reason;
+};
+
+static void dump_key(struct jsonw *w, const struct dump_key *key)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "key", key->key);
+    jsonw_kint(w, "in_flight", key->in_flight);
+    jsonw_kint(w, "waiting", key->waiting);
+    jsonw_kint(w, "starts", key->starts);
+    if (key->starts)
+        jsonw_kint(w, "last_start_ms", key->last_start_ms);
+    if (key->hold_until_ms) {
+        jsonw_kint(w, "hold_until_ms", key->hold_until_ms);
+        jsonw_kstr(w, "hold_reason", key->reason);
+    }
+    jsonw_end_obj(w);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return str_cmp(((const struct dump_key *)a)->key, ((const struct dump_key *)b)->key);
+}
+
+/* The first `max` by name; false: there are more. */
+static bool dump_keys(struct jsonw *w, struct dump_key *keys, size_t count, size_t max)
+{
+    qsort(keys, count, sizeof *keys, by_key);
+    jsonw_key(w, "keys");
+    jsonw_arr(w);
+    for (size_t i = 0; i < count && i < max; i++)
+        dump_key(w, &keys[i]);
+    jsonw_end_arr(w);
+    return count <= max;
 }
 
 static void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
@@ -118,6 +227,10 @@ struct embedded_dump {
     sqlite3 *db;
     struct jsonw *w;
     int64_t max;
+    struct arena arena;
+    struct map keys;  /* of struct dump_key, in the arena */
+    int64_t shift_ms; /* of the store's time before the steady clock */
+    bool has_more;
 };
 
 typedef void write_row(struct embedded_dump *dump, sqlite3_stmt *row);
@@ -142,6 +255,29 @@ static bool section(struct embedded_dump *dump, const char *name, const char *sq
     return code == SQLITE_DONE;
 }
 
+/* What is left of a node's resources, by the leases that count there. */
+static void count_left(struct embedded_dump *dump, struct store_node *node)
+{
+    sqlite3_stmt *stmt = NULL;
+    struct resources resources;
+    struct demand demand;
+
+    if (!node->resources.len || !resources_parse(node->resources, &resources))
+        return;
+    if (sqlite3_prepare_v2(dump->db,
+                           "SELECT demand, gpus FROM job WHERE node = ?1 AND lease > 0"
+                           " AND epoch = ?2 AND demand IS NOT NULL",
+                           -1, &stmt, NULL) == SQLITE_OK) {
+        sqlite3_bind_text(stmt, 1, node->id.at, (int)node->id.len, SQLITE_STATIC);
+        sqlite3_bind_int64(stmt, 2, node->counts.epoch);
+        while (sqlite3_step(stmt) == SQLITE_ROW)
+            if (demand_parse(jobrow_text(stmt, 0), &demand))
+                resources_take(&resources, &demand, (uint64_t)sqlite3_column_int64(stmt, 1));
+    }
+    sqlite3_finalize(stmt);
+    resources_left(&resources, &node->left);
+}
+
 static void node_row(struct embedded_dump *dump, sqlite3_stmt *row)
 {
     struct store_node node = {
@@ -155,8 +291,10 @@ static void node_row(struct embedded_dump *dump, sqlite3_stmt *row)
         .registered_ms = sqlite3_column_int64(row, 7),
         .admin_reason = jobrow_text(row, 8),
         .facts = jobrow_text(row, 9),
+        .resources = jobrow_text(row, 10),
     };
 
+    count_left(dump, &node);
     dump_node(dump->w, &node);
 }
 
@@ -205,6 +343,95 @@ static void breaker_row(struct embedded_dump *dump, sqlite3_stmt *row)
     dump_breaker(dump->w, &breaker);
 }
 
+static void rule_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    dump_rule(dump->w, jobrow_text(row, 0), jobrow_text(row, 1));
+}
+
+static struct dump_key *key_of(struct embedded_dump *dump, struct str name)
+{
+    struct dump_key *key = map_get(&dump->keys, name);
+
+    if (!key) {
+        key = arena_new(&dump->arena, struct dump_key);
+        key->key = arena_str(&dump->arena, name);
+        map_put(&dump->keys, key->key, key);
+    }
+    return key;
+}
+
+/* What a job that has a lease, or waits, is counted for. */
+static void count_keys(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    struct demand demand;
+
+    if (!demand_parse(jobrow_text(row, 0), &demand))
+        return;
+    for (size_t i = 0; i < demand.key_count; i++) {
+        struct dump_key *key = key_of(dump, demand.keys[i]);
+
+        key->in_flight += sqlite3_column_int(row, 1) > 0;
+        key->waiting += sqlite3_column_int64(row, 2) != 0;
+    }
+}
+
+static void key_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    struct dump_key *key = key_of(dump, jobrow_text(row, 0));
+    int64_t hold_until_ms = sqlite3_column_int64(row, 1);
+    struct limit_window window = {0};
+
+    if (hold_until_ms)
+        key->hold_until_ms = hold_until_ms + dump->shift_ms;
+    key->reason = arena_str(&dump->arena, jobrow_text(row, 2));
+    if (limit_window_parse(jobrow_text(row, 3), &window) && window.count) {
+        uint32_t last = (window.first + window.count - 1) % window.cap;
+
+        key->starts = window.total;
+        key->last_start_ms = window.starts[last].at_ms + dump->shift_ms;
+    }
+    limit_window_free(&window);
+}
+
+static void shift_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    dump->shift_ms = sqlite3_column_int64(row, 0);
+}
+
+static bool each_row(struct embedded_dump *dump, const char *sql, write_row *visit)
+{
+    sqlite3_stmt *stmt = NULL;
+    int code = sqlite3_prepare_v2(dump->db, sql, -1, &stmt, NULL);
+
+    while (code == SQLITE_OK || code == SQLITE_ROW) {
+        code = sqlite3_step(stmt);
+        if (code == SQLITE_ROW)
+            visit(dump, stmt);
+    }
+    sqlite3_finalize(stmt);
+    return code == SQLITE_DONE;
+}
+
+static bool key_section(struct embedded_dump *dump)
+{
+    struct dump_key *keys;
+    const struct dump_key *key;
+    size_t count = 0;
+
+    if (!each_row(dump, "SELECT wait_shift_ms FROM meta", shift_row) ||
+        !each_row(dump,
+                  "SELECT demand, lease, lane FROM job WHERE demand IS NOT NULL"
+                  " AND (lease > 0 OR lane <> 0)",
+                  count_keys) ||
+        !each_row(dump, "SELECT key, hold_until_ms, reason, starts FROM limit_key", key_row))
+        return false;
+    keys = arena_array(&dump->arena, struct dump_key, dump->keys.count + 1);
+    for (size_t at = 0; (key = map_next(&dump->keys, &at));)
+        keys[count++] = *key;
+    dump->has_more |= !dump_keys(dump->w, keys, count, (size_t)dump->max);
+    return true;
+}
+
 /* A demand begins with its slots. */
 #define SLOTS "coalesce(sum(CASE WHEN demand IS NULL THEN 1 ELSE CAST(demand AS INT) END), 0)"
 
@@ -215,7 +442,7 @@ static bool sections(struct embedded_dump *dump)
                "SELECT id, health, max, epoch,"
                " (SELECT " SLOTS " FROM job WHERE node = n.id AND lease = 1 AND epoch = n.epoch),"
                " (SELECT " SLOTS " FROM job WHERE node = n.id AND lease = 2 AND epoch = n.epoch),"
-               " version, registered_ms, admin_reason, facts FROM node n ORDER BY id",
+               " version, registered_ms, admin_reason, facts, resources FROM node n ORDER BY id",
                node_row) &&
            section(dump, "leases",
                    "SELECT " JOBROW_HEAD " FROM job WHERE lease > 0 ORDER BY id DESC LIMIT ?1",
@@ -227,7 +454,10 @@ static bool sections(struct embedded_dump *dump)
                    " ORDER BY seq DESC LIMIT ?1",
                    session_row) &&
            section(dump, "breakers", "SELECT node, type, state, failures, opened_ms FROM breaker",
-                   breaker_row);
+                   breaker_row) &&
+           section(dump, "limits", "SELECT pattern, rule FROM limit_rule ORDER BY pattern",
+                   rule_row) &&
+           key_section(dump);
 }
 
 static bool has_more(struct embedded_dump *dump)
@@ -261,10 +491,12 @@ enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct
         jsonw_key(w, "instances");
         jsonw_arr(w);
         jsonw_end_arr(w);
-        jsonw_kbool(w, "more", has_more(&dump));
+        jsonw_kbool(w, "more", dump.has_more || has_more(&dump));
         jsonw_end_obj(w);
     }
     sqlite3_close(dump.db);
+    map_free(&dump.keys);
+    arena_free(&dump.arena);
     buf_free(&path);
     return err;
 }
@@ -437,6 +669,85 @@ static bool dump_breakers(struct redis_dump *dump)
     return true;
 }
 
+static int rule_order(const void *a, const void *b)
+{
+    redisReply *const *left = a, *const *right = b;
+
+    return str_cmp(redis_text(left[0]), redis_text(right[0]));
+}
+
+/* As many as LIMIT_RULES_MAX. */
+static bool dump_rules(struct redis_dump *dump)
+{
+    redisReply *reply =
+        redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL", REDIS_KEY "limits", NULL);
+
+    if (!reply || reply->type != REDIS_REPLY_ARRAY) {
+        if (reply)
+            freeReplyObject(reply);
+        return redis_link_fail(&dump->link, "read the rules for keys", NULL);
+    }
+    if (reply->elements > 0)
+        qsort(reply->element, reply->elements / 2, 2 * sizeof *reply->element, rule_order);
+    jsonw_key(dump->w, "limits");
+    jsonw_arr(dump->w);
+    for (size_t i = 0; i + 1 < reply->elements; i += 2)
+        dump_rule(dump->w, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
+    jsonw_end_arr(dump->w);
+    freeReplyObject(reply);
+    return true;
+}
+
+/* One page of a scan. *ret_count: of keys so far. */
+static bool take_keys(struct redis_dump *dump, const redisReply *page, struct dump_key *keys,
+                      size_t max, size_t *ret_count)
+{
+    for (size_t i = 0; i + 1 < page->elements; i += 2) {
+        struct wire_key kept;
+
+        if (!wire_key_read(redis_text(page->element[i + 1]), &kept))
+            continue;
+        if (*ret_count == max)
+            return false;
+        keys[(*ret_count)++] = (struct dump_key){
+            .key = arena_str(&dump->arena, redis_text(page->element[i])),
+            .in_flight = kept.in_flight,
+            .waiting = kept.waiting,
+            .starts = kept.starts,
+            .last_start_ms = kept.last_start_ms + dump->offset_ms,
+            .hold_until_ms = kept.hold_until_ms ? kept.hold_until_ms + dump->offset_ms : 0,
+            .reason = arena_str(&dump->arena, kept.reason),
+        };
+    }
+    return true;
+}
+
+static bool dump_redis_keys(struct redis_dump *dump)
+{
+    struct dump_key *keys = arena_array(&dump->arena, struct dump_key, dump->max);
+    char cursor[32] = "0";
+    size_t count = 0;
+    bool has_room = true;
+
+    do {
+        redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HSCAN",
+                                           REDIS_KEY "keys", cursor, "COUNT", "1000", NULL);
+        bool page = reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+                    reply->element[1]->type == REDIS_REPLY_ARRAY &&
+                    str_copy(redis_text(reply->element[0]), cursor, sizeof cursor);
+
+        if (page)
+            has_room = take_keys(dump, reply->element[1], keys, dump->max, &count);
+        if (reply)
+            freeReplyObject(reply);
+        if (!page)
+            return redis_link_fail(&dump->link, "list keys", NULL);
+    } while (has_room && strcmp(cursor, "0") != 0);
+    dump->left_out += !has_room;
+    dump_keys(dump->w, keys, count, dump->max);
+    return true;
+}
+
 static bool dump_instances(struct redis_dump *dump)
 {
     struct store_op op = {.verb = STORE_PEERS, .arena = &dump->arena};
@@ -472,7 +783,7 @@ static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct 
     jsonw_obj(w);
     ok = redis_link_open(&dump.link, clock_mono_ms() + DUMP_MS) && read_offset(&dump) &&
          dump_nodes(&dump) && dump_jobs(&dump) && dump_sessions(&dump) && dump_breakers(&dump) &&
-         dump_instances(&dump);
+         dump_rules(&dump) && dump_redis_keys(&dump) && dump_instances(&dump);
     if (ok) {
         jsonw_kbool(w, "more", dump.left_out > 0);
         jsonw_end_obj(w);

@@ -622,6 +622,28 @@ bool wire_node_read(struct str packed, struct wire_node *ret_node)
     return ok;
 }
 
+bool wire_key_read(struct str packed, struct wire_key *ret_key)
+{
+    enum { AUDIT_BYTES = 4 * 4 }; /* how far the audit is */
+    struct bytes from = bytes_of(packed);
+    struct wire_key key = {.in_flight = (int32_t)take(&from, 4),
+                           .waiting = (int32_t)take(&from, 4)};
+
+    key.hold_until_ms = (int64_t)take(&from, 6);
+    key.starts = (int32_t)take(&from, 4);
+    take(&from, 6); /* the first of them */
+    key.last_start_ms = (int64_t)take(&from, 6);
+    take(&from, 4); /* how many were at that moment */
+    take(&from, AUDIT_BYTES / 2);
+    take(&from, AUDIT_BYTES / 2);
+    take(&from, JOB_ID_TEXT * take(&from, 1)); /* some that hold it */
+    if (from.short_of)
+        return false;
+    key.reason = (struct str){.at = (const char *)from.at, .len = from.left};
+    *ret_key = key;
+    return true;
+}
+
 /* A lease holds so much: "#0" is memory of a GPU, "!0" a whole one. */
 static void use(struct resources *resources, struct str name, int32_t amount)
 {

@@ -145,6 +145,17 @@ struct wire_state {
 };
 bool wire_state_read(struct str state, struct wire_state *ret_state);
 bool wire_node_read(struct str packed, struct wire_node *ret_node);
+/* Out of `keys`, as lua/limit.lua writes it. Moments are by the steady clock; the reason is
+ * borrowed.
+ */
+struct wire_key {
+    int32_t in_flight, waiting;
+    int32_t starts; /* those in its window, and perhaps some that have left it */
+    int64_t last_start_ms;
+    int64_t hold_until_ms; /* 0: it is not held */
+    struct str reason;
+};
+bool wire_key_read(struct str packed, struct wire_key *ret_key);
 /* Out of `r`: what a node declares, borrowed, and what is left of it. False: it has nothing. */
 bool wire_resources_read(struct str packed, struct str *ret_declared,
                          struct resources_left *ret_left);

@@ -40,10 +40,47 @@ class Dump(Case):
         self.ok(node.done(waiting))
         return dump
 
+    def look_at_limits(self, server, flags):
+        """Rules, holds, keys and what is left of a node's resources."""
+        node = Node(server, "big", allowed_types=["dev"], max_concurrent_jobs=9,
+                    resources={"cpu": 8, "licences": 3, "gpus": [{"id": 0, "vram_mb": 16000}, {"id": 1, "vram_mb": 16000}]})
+        self.ok(server.call("PUT", "/v1/limits/tenant:*", {"concurrency": 1, "rate": "60/1m", "queue": 5, "weight": 2}))
+        self.ok(server.post("/v1/limits/account:x/hold", {"for_ms": 3600000, "reason": "quota"}))
+        task = {"type": "dev", "queue_ms": 600000, "needs": {"cpu": 1.5, "vram_mb": 7000}, "keys": ["tenant:acme"]}
+        placed = self.ok(server.post("/v1/dispatch/task", task))
+        (job,) = node.poll()
+        self.ok(node.ack(job))
+        self.ok(server.post("/v1/dispatch/task", task), 202)
+        whole = self.ok(server.post("/v1/dispatch/task", {"type": "dev", "needs": {"gpus": 1, "licences": 1}}))
+
+        def current():
+            done = berth("store", "dump", *flags, "-o", "json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = json.loads(done.stdout)
+            return found if any(lease["job_id"] == whole["job_id"] for lease in found["leases"]) else None
+
+        dump = eventually("the dump has what happened last", current)
+        self.assertEqual(dump["limits"], [{"pattern": "tenant:*", "concurrency": 1, "rate": "60/1m", "queue": 5, "weight": 2}])
+        held, used = dump["keys"]
+        self.assertEqual((held["key"], held["in_flight"], held["waiting"], held["starts"], held["hold_reason"]), ("account:x", 0, 0, 0, "quota"))
+        self.assertEqual((used["key"], used["in_flight"], used["waiting"], used["starts"]), ("tenant:acme", 1, 1, 1))
+        self.assertLess(abs(used["last_start_ms"] + 3600000 - held["hold_until_ms"]), 600000)
+        shown = next(node for node in dump["nodes"] if node["node_id"] == "big")
+        self.assertEqual(shown["resources"], {
+            "cpu": {"of": 8, "usable": 8, "left": 6.5}, "licences": {"of": 3, "usable": 3, "left": 2},
+            "gpus": [{"id": 0, "vram_mb": 16000, "usable_mb": 16000, "left_mb": 9000, "whole": False},
+                     {"id": 1, "vram_mb": 16000, "usable_mb": 16000, "left_mb": 0, "whole": True}]})
+        self.assertEqual({lease["job_id"]: lease["gpus"] for lease in dump["leases"] if "gpus" in lease},
+                         {placed["job_id"]: [0], whole["job_id"]: [1]})
+        few = json.loads(berth("store", "dump", *flags, "--limit", "1", "-o", "json").stdout)
+        self.assertEqual((len(few["keys"]), few["more"]), (1, True))
+        self.assertIn("keys (2)", berth("store", "dump", *flags).stdout)
+
     def test_embedded(self):
         server = self.start()
         dump = self.look(server, ["--data-dir", str(server.data_dir)])
         self.assertEqual(dump["instances"], [])
+        self.look_at_limits(server, ["--data-dir", str(server.data_dir)])
 
     def test_redis(self):
         redis = Redis(self.dir / "redis")
@@ -51,6 +88,7 @@ class Dump(Case):
         server = self.start(store=redis.url)
         dump = self.look(server, ["--store", redis.url])
         self.assertEqual(len(dump["instances"]), 1)
+        self.look_at_limits(server, ["--store", redis.url])
         eventually("the dump left no instance behind",
                    lambda: len(json.loads(berth("store", "dump", "--store", redis.url, "-o", "json").stdout)["instances"]) == 1)
 
