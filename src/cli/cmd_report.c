@@ -1,5 +1,7 @@
-/* `berth report`: how work went, by server and type, over the last hours. */
+/* `berth report`: how work went, by server and type, over the last hours; and what it used, by key,
+ * type or node. */
 #include <assert.h>
+#include <ctype.h>
 
 #include "cli/list.h"
 #include "cli/request.h"
@@ -11,6 +13,10 @@ static const struct flag report_flags[] = {
          .min = 1000, .max = SINCE_MAX_MS),
     FLAG("node", 0, TEXT, "ID", "only this server"),
     FLAG("type", 0, TEXT, "TYPE", "only this type of work"),
+    FLAG("by", 0, TEXT, "key|type|node",
+         "what was used, by this: slots, cores, GB, GPUs x seconds"),
+    FLAG("day", 0, TEXT, "DATE", "with --by: the 24 hours of this day by UTC, like 2026-11-18"),
+    FLAG("csv", 0, SWITCH, NULL, "what was used as a table for a spreadsheet (default: by node)"),
 };
 
 /* 0.9731 as "97.3%"; "" for null. */
@@ -179,12 +185,118 @@ static void show_refused(struct cli *cli, const struct json *json)
     table_print(&table, cli->out, cli->colour);
 }
 
+/* "licences 12.0, seats 3.0" */
+static struct str others(struct cli *cli, const struct json *row)
+{
+    const struct json *map = json_get(row, "other_seconds"), *key = json_first(map);
+    struct buf text = {0};
+
+    for (uint32_t i = 0; json_type(map) == JSON_OBJ && i < map->count; i++) {
+        double amount = 0;
+
+        json_double(key + 1, &amount);
+        buf_fmt(&text, "%s" STR_FMT " %.1f", i ? ", " : "", STR_ARG(show_text(cli, key)), amount);
+        key = json_next(key + 1);
+    }
+    struct str kept = arena_str(&cli->arena, buf_view(&text));
+    buf_free(&text);
+    return kept;
+}
+
+static void put_usage(struct cli *cli, struct table *table, struct str name, const struct json *row)
+{
+    static const char *const amounts[] = {"run_seconds", "slot_seconds", "core_seconds",
+                                          "gb_seconds",  "gpu_seconds",  "vram_gb_seconds"};
+
+    table_cell(table, name);
+    table_cell(table, show_member(cli, row, "runs"));
+    for (size_t i = 0; i < COUNT_OF(amounts); i++) {
+        double amount = 0;
+
+        json_double(json_get(row, amounts[i]), &amount);
+        table_cell(table, arena_fmt(&cli->arena, "%.1f", amount));
+    }
+    table_cell(table, others(cli, row));
+}
+
+static void show_usage(struct cli *cli, const struct json *json)
+{
+    const struct json *list = json_get(json, "rows"), *row = json_first(list);
+    struct str by = show_member(cli, json, "by");
+    char title[16] = "";
+    const char *titles[] = {title,   ">RUNS",  ">RUN s",     ">SLOT s", ">CORE s",
+                            ">GB s", ">GPU s", ">VRAM GB s", "OTHER s"};
+    struct table table;
+
+    for (size_t i = 0; i < by.len && i + 1 < sizeof title; i++)
+        title[i] = (char)toupper((unsigned char)by.at[i]);
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        bool keyless = json_is_null(json_get(row, "name"));
+
+        put_usage(cli, &table, keyless ? STR("(no key)") : show_member(cli, row, "name"), row);
+        row = json_next(row);
+    }
+    put_usage(cli, &table, STR("all"), json_get(json, "total"));
+    table_print(&table, cli->out, cli->colour);
+    fprintf(cli->out, "\nThis is " STR_FMT ".\n", STR_ARG(show_member(cli, json, "scope")));
+}
+
+static void show_usage_names(struct cli *cli, const struct json *json)
+{
+    const struct json *list = json_get(json, "rows"), *row = json_first(list);
+
+    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+        if (!json_is_null(json_get(row, "name")))
+            show_name(cli, show_member(cli, row, "name"), cli->out);
+        row = json_next(row);
+    }
+}
+
+static int report_usage(struct cli *cli)
+{
+    static const char *const params[][2] = {
+        {"by", "by"}, {"day", "day"}, {"node", "node_id"}, {"type", "type"}};
+    struct request request = {.method = "GET", .text = cli_given(cli, "csv")};
+    struct buf path = {0};
+    char next = '?';
+
+    buf_fmt(&path, "/v1/report/usage%s", request.text ? ".csv" : "");
+    for (size_t i = 0; i < COUNT_OF(params); i++) {
+        const char *value = cli_text(cli, params[i][0]);
+
+        if (value)
+            buf_fmt(&path, "%c%s=%s", next, params[i][1], request_escape(cli, str_of(value)));
+        next = value ? '&' : next;
+    }
+    if (cli_given(cli, "since"))
+        buf_fmt(&path, "%csince=%lldms", next, (long long)cli_num(cli, "since", 0));
+    request.path = arena_cstr(&cli->arena, buf_view(&path));
+    buf_free(&path);
+    int code = request_run(cli, &request);
+
+    if (code != CLI_OK)
+        return code;
+    if (request.text)
+        fwrite(request.reply.at, 1, request.reply.len, cli->out);
+    else if (cli->json)
+        show_raw(cli, request.reply);
+    else if (cli->output == CLI_NAME)
+        show_usage_names(cli, request.json);
+    else
+        show_usage(cli, request.json);
+    return CLI_OK;
+}
+
 static int cmd_report(struct cli *cli)
 {
     const struct json *json;
     struct str reply;
     const char *node = cli_text(cli, "node"), *type = cli_text(cli, "type");
     int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
+
+    if (cli_given(cli, "by") || cli_given(cli, "csv") || cli_given(cli, "day"))
+        return report_usage(cli);
     struct str path =
         arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
                   node ? "&node_id=" : "", node ? request_escape(cli, str_of(node)) : "",
@@ -227,10 +339,14 @@ static const struct command rows[] = {
          "each\n"
          "level. Each server keeps what it saw by the hour for a week, across restarts; of "
          "several\n"
-         "instances the one that is asked adds up what all that are there saw.",
+         "instances the one that is asked adds up what all that are there saw.\n"
+         "--by tells what was used instead: of every attempt that ended, what it needs x the\n"
+         "seconds it ran, counted in the hour in which it ended.",
      .examples = "berth report\n"
                  "berth report --since 2h --type dev\n"
-                 "berth report --since 7d -o json | jq .total",
+                 "berth report --since 7d -o json | jq .total\n"
+                 "berth report --by key\n"
+                 "berth report --by key --day 2026-11-18 --csv",
      .run = cmd_report},
 };
 

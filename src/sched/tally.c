@@ -86,6 +86,7 @@ void tally_free(struct tally *tally)
     if (!tally)
         return;
     map_free(&tally->works);
+    map_free(&tally->keys);
     map_free(&tally->machines);
     map_free(&tally->refusals);
     arena_free(&tally->arena);
@@ -94,7 +95,8 @@ void tally_free(struct tally *tally)
 
 bool tally_is_empty(const struct tally *tally)
 {
-    return tally->works.count + tally->machines.count + tally->refusals.count == 0;
+    return tally->works.count + tally->keys.count + tally->machines.count + tally->refusals.count ==
+           0;
 }
 
 /* An id as it came from a record; one that is none of ours, or too long, has no row of its own. */
@@ -150,6 +152,58 @@ struct tally_work *tally_work(struct tally *tally, struct str node, struct str t
     return work;
 }
 
+struct tally_key *tally_key(struct tally *tally, struct str key, struct str type)
+{
+    char text[KEY_MAX];
+    struct str id = join(text, demand_is_key(key) ? key : OTHER, checked_type(type), STR(""));
+    struct tally_key *row = map_get(&tally->keys, id);
+
+    if (!row && tally->keys.count >= TALLY_KEYS_MAX - 1) {
+        id = join(text, OTHER, OTHER, STR(""));
+        row = map_get(&tally->keys, id);
+    }
+    if (!row) {
+        struct str own = arena_str(&tally->arena, id), rest = own;
+
+        row = arena_new(&tally->arena, struct tally_key);
+        row->key = part(&rest, &tally->arena);
+        row->type = part(&rest, &tally->arena);
+        map_put(&tally->keys, own, row);
+    }
+    return row;
+}
+
+static void add_amount(int64_t *to, int64_t more)
+{
+    if (__builtin_add_overflow(*to, more, to))
+        *to = INT64_MAX;
+}
+
+static void add_other(struct tally_usage *to, struct str name, int64_t amount_ms,
+                      struct arena *arena)
+{
+    struct tally_other **at = &to->others;
+    int count = 0;
+
+    for (; *at && !str_eq((*at)->name, name); at = &(*at)->next)
+        count++;
+    if (!*at && count < TALLY_OTHERS_MAX) {
+        *at = arena_new(arena, struct tally_other);
+        (*at)->name = arena_str(arena, name);
+    }
+    if (*at)
+        add_amount(&(*at)->amount_ms, amount_ms);
+}
+
+void tally_usage_add(struct tally_usage *to, const struct tally_usage *more, struct arena *arena)
+{
+    add_amount(&to->runs, more->runs);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        add_amount(&to->amount_ms[i], more->amount_ms[i]);
+    for (const struct tally_other *other = more->others; other; other = other->next)
+        add_other(to, other->name, other->amount_ms, arena);
+}
+
 struct tally_machine *tally_machine(struct tally *tally, struct str node)
 {
     struct str id = checked(node);
@@ -196,10 +250,11 @@ static void add_times(struct tally_times *to, const struct tally_times *from)
         to->counts[i] += from->counts[i];
 }
 
-/* Works and refusals; machines are the caller's. */
+/* Works, keys and refusals; machines are the caller's. */
 static void merge_counts(struct tally *tally, const struct tally *more)
 {
     const struct tally_work *work;
+    const struct tally_key *key;
     const struct tally_refusal *refusal;
 
     assert(tally != more);
@@ -210,7 +265,11 @@ static void merge_counts(struct tally *tally, const struct tally *more)
             to->counts[i] += work->counts[i];
         add_times(&to->wait, &work->wait);
         add_times(&to->run, &work->run);
+        tally_usage_add(&to->keyless, &work->keyless, &tally->arena);
+        tally_usage_add(&to->keyed, &work->keyed, &tally->arena);
     }
+    for (size_t at = 0; (key = map_next(&more->keys, &at));)
+        tally_usage_add(&tally_key(tally, key->key, key->type)->usage, &key->usage, &tally->arena);
     for (size_t at = 0; (refusal = map_next(&more->refusals, &at));)
         tally_refuse(tally, refusal->node, refusal->type, refusal->reason, refusal->count);
 }
@@ -268,6 +327,52 @@ static bool is_kill(struct str reason)
     return false;
 }
 
+static int64_t times_ms(int64_t amount, int64_t ms)
+{
+    int64_t product;
+
+    return __builtin_mul_overflow(amount, ms, &product) ? INT64_MAX : product;
+}
+
+/* What this takes in so many ms. */
+static void use(struct tally_usage *usage, const struct demand *demand, int64_t ms,
+                struct arena *arena)
+{
+    const int64_t amounts[TALLY_AMOUNTS] = {
+        [TALLY_RUN_MS] = 1,
+        [TALLY_SLOTS] = demand->slots,
+        [TALLY_CPU] = demand_need(demand, STR("cpu")),
+        [TALLY_MEM_MB] = demand_need(demand, STR("mem_mb")),
+        [TALLY_GPUS] = demand->gpus,
+        [TALLY_VRAM_MB] = demand->gpus ? 0 : demand->vram_mb,
+    };
+
+    add_amount(&usage->runs, 1);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        add_amount(&usage->amount_ms[i], times_ms(amounts[i], ms));
+    for (size_t i = 0; i < demand->need_count; i++)
+        if (!str_is(demand->needs[i].name, "cpu") && !str_is(demand->needs[i].name, "mem_mb"))
+            add_other(usage, demand->needs[i].name, times_ms(demand->needs[i].amount, ms), arena);
+}
+
+/* Most jobs take one slot: that is all there is to add. */
+static void note_usage(struct tally *tally, struct tally_work *work, const struct store_op *op,
+                       int64_t ms)
+{
+    struct demand demand;
+
+    ms = ms > 0 ? ms : 0; /* clocks that disagree */
+    if (!op->u.settle.demand.len || !demand_parse(op->u.settle.demand, &demand)) {
+        work->keyless.runs++;
+        add_amount(&work->keyless.amount_ms[TALLY_RUN_MS], ms);
+        add_amount(&work->keyless.amount_ms[TALLY_SLOTS], ms);
+        return;
+    }
+    use(demand.key_count ? &work->keyed : &work->keyless, &demand, ms, &tally->arena);
+    for (size_t i = 0; i < demand.key_count; i++)
+        use(&tally_key(tally, demand.keys[i], work->type)->usage, &demand, ms, &tally->arena);
+}
+
 /* It was on a node and is no longer. */
 static void note_attempt(struct tally *tally, const struct store_op *op)
 {
@@ -286,10 +391,14 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
     work->counts[TALLY_BREAKERS] += opened;
     if (head->attempt == 1)
         tally_time(&work->wait, head->dispatched_ms - head->created_ms);
-    if (head->acked_ms)
-        tally_time(&work->run, head->updated_ms - head->acked_ms);
-    else if (outcome == STORE_DONE) /* a node that does not acknowledge: what is done has begun */
-        tally_time(&work->run, head->updated_ms - head->dispatched_ms);
+    /* A node that does not acknowledge: what is done has begun. */
+    int64_t begun_ms = head->acked_ms          ? head->acked_ms
+                       : outcome == STORE_DONE ? head->dispatched_ms
+                                               : 0;
+    if (!begun_ms)
+        return;
+    tally_time(&work->run, head->updated_ms - begun_ms);
+    note_usage(tally, work, op, head->updated_ms - begun_ms);
 }
 
 /* Counted where it was last; "-" if it never was anywhere. */
@@ -392,6 +501,30 @@ static void save_times(struct jsonw *w, const char *name, const struct tally_tim
     jsonw_end_arr(w);
 }
 
+static const char *const amount_names[TALLY_AMOUNTS] = {
+    [TALLY_RUN_MS] = "run_ms", [TALLY_SLOTS] = "slot_ms", [TALLY_CPU] = "cpu_milli_ms",
+    [TALLY_MEM_MB] = "mb_ms",  [TALLY_GPUS] = "gpu_ms",   [TALLY_VRAM_MB] = "vram_mb_ms"};
+
+static void save_usage(struct jsonw *w, const char *name, const struct tally_usage *usage)
+{
+    if (!usage->runs)
+        return;
+    jsonw_key(w, name);
+    jsonw_obj(w);
+    jsonw_kint(w, "runs", usage->runs);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        if (usage->amount_ms[i])
+            jsonw_kint(w, amount_names[i], usage->amount_ms[i]);
+    jsonw_key(w, "others");
+    jsonw_obj(w);
+    for (const struct tally_other *other = usage->others; other; other = other->next) {
+        jsonw_key_str(w, other->name);
+        jsonw_int(w, other->amount_ms);
+    }
+    jsonw_end_obj(w);
+    jsonw_end_obj(w);
+}
+
 static struct jsonw begin(struct buf *text, const char *kind, struct str a, struct str b,
                           struct str c)
 {
@@ -416,6 +549,7 @@ static void end(struct buf *text, struct jsonw *w)
 void tally_save(const struct tally *tally, struct buf *text)
 {
     const struct tally_work *work;
+    const struct tally_key *key;
     const struct tally_machine *machine;
     const struct tally_refusal *refusal;
 
@@ -427,6 +561,14 @@ void tally_save(const struct tally *tally, struct buf *text)
                 jsonw_kint(&w, tally_count_name((enum tally_count)i), work->counts[i]);
         save_times(&w, "wait", &work->wait);
         save_times(&w, "run", &work->run);
+        save_usage(&w, "keyless", &work->keyless);
+        save_usage(&w, "keyed", &work->keyed);
+        end(text, &w);
+    }
+    for (size_t at = 0; (key = map_next(&tally->keys, &at));) {
+        struct jsonw w = begin(text, "key", key->key, key->type, STR_NONE);
+
+        save_usage(&w, "usage", &key->usage);
         end(text, &w);
     }
     for (size_t at = 0; (machine = map_next(&tally->machines, &at));) {
@@ -470,6 +612,27 @@ static void load_times(struct tally_times *times, const struct json *list)
     }
 }
 
+static void load_usage(struct tally_usage *usage, const struct json *from, struct tally *tally)
+{
+    const struct json *others = json_get(from, "others"), *name = json_first(others);
+    struct arena arena = {0};
+
+    if (json_type(from) != JSON_OBJ)
+        return;
+    add_amount(&usage->runs, number(from, "runs"));
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        add_amount(&usage->amount_ms[i], number(from, amount_names[i]));
+    for (uint32_t i = 0; json_type(others) == JSON_OBJ && i < others->count; i++) {
+        struct str other = json_str(name, &arena);
+        int64_t amount_ms;
+
+        if (json_int(name + 1, &amount_ms) && amount_ms > 0 && str_is_id(other, DEMAND_NAME_MAX))
+            add_other(usage, other, amount_ms, &tally->arena);
+        name = json_next(name + 1);
+    }
+    arena_free(&arena);
+}
+
 /* The ids of a row: `count` texts. */
 static bool read_ids(const struct json *row, const char *kind, uint32_t count, struct str *ids,
                      struct arena *arena)
@@ -503,6 +666,13 @@ static void load_work(struct tally *tally, const struct json *row, const struct 
     }
     load_times(&work->wait, json_get(row, "wait"));
     load_times(&work->run, json_get(row, "run"));
+    load_usage(&work->keyless, json_get(row, "keyless"), tally);
+    load_usage(&work->keyed, json_get(row, "keyed"), tally);
+}
+
+static void load_key(struct tally *tally, const struct json *row, const struct str *ids)
+{
+    load_usage(&tally_key(tally, ids[0], ids[1])->usage, json_get(row, "usage"), tally);
 }
 
 static void load_machine(struct tally *tally, const struct json *row, const struct str *ids)
@@ -526,8 +696,10 @@ enum err tally_load(struct tally *tally, struct str line)
         const char *kind;
         uint32_t ids;
         void (*load)(struct tally *tally, const struct json *row, const struct str *ids);
-    } kinds[] = {
-        {"work", 2, load_work}, {"machine", 1, load_machine}, {"refusal", 3, load_refusal}};
+    } kinds[] = {{"work", 2, load_work},
+                 {"key", 2, load_key},
+                 {"machine", 1, load_machine},
+                 {"refusal", 3, load_refusal}};
     struct arena arena = {0};
     const struct json *row;
     struct str ids[3];
@@ -600,19 +772,21 @@ static struct hour *oldest(struct hours *hours)
 
 void hours_tidy(struct hours *hours, int64_t now_ms)
 {
-    hours->works = 0;
+    hours->works = hours->keys = 0;
     for (size_t i = 0; i < HOURS_MAX; i++) {
         struct hour *hour = &hours->ring[i];
 
         if (hour->tally && hour->number + HOURS_MAX <= now_ms / HOUR_MS)
             drop(hour);
         hours->works += hour->tally ? hour->tally->works.count : 0;
+        hours->keys += hour->tally ? hour->tally->keys.count : 0;
     }
-    while (hours->works > HOURS_WORKS_MAX) {
+    while (hours->works > HOURS_WORKS_MAX || hours->keys > HOURS_KEYS_MAX) {
         struct hour *hour = oldest(hours);
 
         assert(hour);
         hours->works -= hour->tally->works.count;
+        hours->keys -= hour->tally->keys.count;
         drop(hour);
     }
 }

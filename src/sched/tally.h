@@ -1,8 +1,8 @@
-/* What became of work over some time: by node and type how jobs and their attempts ended and how
- * long they waited and ran, by node how loaded its machine was, and what was refused and why. A job
- * counts once, where it ended; each of its attempts where it was. Bounded: what has no room for a
- * row of its own counts as "other". One thread each; loops hand theirs to the keeper,
- * which keeps one for every hour (tally.h). */
+/* What became of work over some time: by node and type how jobs and their attempts ended, how long
+ * they waited and ran and what they had meanwhile, which is also kept by key; by node how loaded
+ * its machine was, and what was refused and why. A job counts once, where it ended; each of its
+ * attempts where it was. Bounded: what has no room for a row of its own counts as "other". One
+ * thread each; loops hand theirs to the keeper, which keeps one for every hour (tally.h). */
 #ifndef SCHED_TALLY_H
 #define SCHED_TALLY_H
 
@@ -15,6 +15,8 @@
 enum {
     TALLY_BUCKETS = 56, /* of times: up to 1 ms, then two for each doubling, to more than a day */
     TALLY_WORKS_MAX = 2048,
+    TALLY_KEYS_MAX = 8192, /* keys x types */
+    TALLY_OTHERS_MAX = 64, /* names of resources in one row */
     TALLY_MACHINES_MAX = 16384,
     TALLY_REFUSALS_MAX = 4096,
 };
@@ -44,12 +46,44 @@ enum tally_count {
 };
 const char *tally_count_name(enum tally_count count);
 
+/* What attempts had while they ran, from the ACK to the end: an amount x milliseconds. Each stops
+ * at the largest number there is. */
+enum tally_amount {
+    TALLY_RUN_MS,
+    TALLY_SLOTS,
+    TALLY_CPU, /* 1/1000 of a core */
+    TALLY_MEM_MB,
+    TALLY_GPUS,    /* whole ones */
+    TALLY_VRAM_MB, /* of GPUs that others share */
+    TALLY_AMOUNTS
+};
+
+struct tally_other { /* a resource that an operator named */
+    struct tally_other *next;
+    struct str name;
+    int64_t amount_ms;
+};
+
+struct tally_usage {
+    int64_t runs; /* attempts that began */
+    int64_t amount_ms[TALLY_AMOUNTS];
+    struct tally_other *others; /* in the tally's arena; at most TALLY_OTHERS_MAX, others do not
+                                   count */
+};
+
+struct tally_key {
+    struct str key; /* with its namespace, as the type; "other": there were too many */
+    struct str type;
+    struct tally_usage usage;
+};
+
 struct tally_work {
     struct str node; /* "-": of jobs that ended without ever having been on one */
     struct str type;
     uint32_t counts[TALLY_COUNTS];
     struct tally_times wait; /* of first attempts: from the submission until it was sent */
     struct tally_times run;  /* of all that began: from the ACK to the end */
+    struct tally_usage keyless, keyed; /* of jobs without keys, and of those that have some */
 };
 
 /* Milliseconds by level; the places behind the levels are of time at no known level. */
@@ -71,7 +105,7 @@ struct tally_refusal {
 
 struct tally {
     struct arena arena; /* all rows and keys */
-    struct map works, machines, refusals;
+    struct map works, keys, machines, refusals;
 };
 
 struct tally *tally_new(void);
@@ -80,7 +114,10 @@ bool tally_is_empty(const struct tally *tally);
 
 /* The row, made if it is not there. */
 struct tally_work *tally_work(struct tally *tally, struct str node, struct str type);
+struct tally_key *tally_key(struct tally *tally, struct str key, struct str type);
 struct tally_machine *tally_machine(struct tally *tally, struct str node);
+/* Adds up; what `to` needs of its own is in the arena. */
+void tally_usage_add(struct tally_usage *to, const struct tally_usage *more, struct arena *arena);
 void tally_refuse(struct tally *tally, struct str node, struct str type, struct str reason,
                   uint64_t count);
 void tally_merge(struct tally *tally, const struct tally *more);
@@ -93,10 +130,16 @@ void tally_merge_other(struct tally *tally, const struct tally *other);
 void tally_save(const struct tally *tally, struct buf *text);
 enum err tally_load(struct tally *tally, struct str line);
 
-/* Tallies of the last hours, on the keeper's thread. At most HOURS_MAX of them and HOURS_WORKS_MAX
- * rows of work: with very many nodes the oldest go sooner, but a whole day always fits. */
+/* Tallies of the last hours, on the keeper's thread. At most HOURS_MAX of them, HOURS_WORKS_MAX
+ * rows of work and HOURS_KEYS_MAX of keys: with very many nodes or keys the oldest go sooner, but a
+ * whole day always fits. */
 
-enum { HOURS_MAX = 7 * 24, HOURS_WORKS_MAX = 25 * TALLY_WORKS_MAX, HOUR_MS = 3600000 };
+enum {
+    HOURS_MAX = 7 * 24,
+    HOURS_WORKS_MAX = 25 * TALLY_WORKS_MAX,
+    HOURS_KEYS_MAX = 25 * TALLY_KEYS_MAX,
+    HOUR_MS = 3600000
+};
 
 struct hour {
     int64_t number;      /* hours since 1970 */
@@ -106,7 +149,7 @@ struct hour {
 
 struct hours {
     struct hour ring[HOURS_MAX]; /* by number */
-    size_t works;                /* in all of them, as of the last time they were counted */
+    size_t works, keys;          /* in all of them, as of the last time they were counted */
 };
 
 void hours_free(struct hours *hours); /* what it holds */

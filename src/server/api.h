@@ -59,6 +59,8 @@ void api_debug(struct call *call);
 
 /* api_report.c */
 void api_report(struct call *call);
+void api_usage(struct call *call);
+void api_usage_csv(struct call *call);
 
 /* api_breaker.c */
 extern const struct schema breaker_name_schema;

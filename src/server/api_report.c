@@ -1,7 +1,8 @@
-/* GET /v1/report. Four steps, each where it disturbs nobody: other instances are asked for their
- * part, the keeper adds up the hours of ours, a thread of the pool puts it together and writes the
- * answer, the loop that asked sends it. The files of hours: the keeper's thread makes the text, a
- * thread of the pool writes it, so a slow disk holds up nobody. */
+/* GET /v1/report, and /v1/report/usage as JSON and as CSV. Four steps, each where it disturbs
+ * nobody: other instances are asked for their part, the keeper adds up the hours of ours, a thread
+ * of the pool puts it together and writes the answer, the loop that asked sends it. The files of
+ * hours: the keeper's thread makes the text, a thread of the pool writes it, so a slow disk holds
+ * up nobody. */
 #include "server/api_report.h"
 
 #include <assert.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -27,7 +29,21 @@
 
 #define SINCE_DEFAULT_MS (24LL * HOUR_MS)
 
+struct report_call;
+
+/* What the rows of a report of what was used are. */
+enum usage_by { BY_NODE, BY_TYPE, BY_KEY, BY_COUNT };
+static const char *const by_names[BY_COUNT] = {
+    [BY_NODE] = "node", [BY_TYPE] = "type", [BY_KEY] = "key"};
+
+struct report_form {
+    void (*write)(struct report_call *own);
+    const char *media;
+};
+
 struct report_call {
+    const struct report_form *form;
+    enum usage_by by;
     struct msg msg;
     struct loop_job job;
     struct arena
@@ -292,14 +308,10 @@ static void write_scope(struct jsonw *w, struct report_call *own)
     jsonw_kstr(w, "scope", scope);
 }
 
-/* On a thread of the pool. */
-static void write_report(struct loop_job *job)
+static void write_report(struct report_call *own)
 {
-    struct report_call *own = container_of(job, struct report_call, job);
     struct jsonw w = jsonw_to(&own->text);
 
-    for (size_t i = 0; i < own->part_count; i++)
-        add_part(own->sum, own->parts[i]);
     complete(own->sum);
     own->works = sorted(&own->sum->works, by_work, &own->arena);
     own->refusals = sorted(&own->sum->refusals, by_refusal, &own->arena);
@@ -317,6 +329,215 @@ static void write_report(struct loop_job *job)
     jsonw_end_obj(&w);
 }
 
+/* --- what was used --- */
+
+/* What is told of an amount x milliseconds: so many of them are one of the unit x seconds. */
+static const struct {
+    const char *name;
+    double divide;
+} usage_columns[TALLY_AMOUNTS] = {
+    [TALLY_RUN_MS] = {"run_seconds", 1000},
+    [TALLY_SLOTS] = {"slot_seconds", 1000},
+    [TALLY_CPU] = {"core_seconds", 1000.0 * DEMAND_CPU_MILLI},
+    [TALLY_MEM_MB] = {"gb_seconds", 1000.0 * 1024},
+    [TALLY_GPUS] = {"gpu_seconds", 1000},
+    [TALLY_VRAM_MB] = {"vram_gb_seconds", 1000.0 * 1024},
+};
+
+struct usage_row {
+    struct str name; /* at == NULL: of jobs without keys */
+    struct tally_usage usage;
+};
+
+struct usage {
+    struct map map;
+    struct usage_row **rows; /* by name */
+    size_t count;
+    struct tally_usage total;
+};
+
+static void usage_add(struct usage *usage, struct str name, const struct tally_usage *more,
+                      struct arena *arena)
+{
+    struct usage_row *row = map_get(&usage->map, name);
+
+    if (!more->runs)
+        return;
+    if (!row) {
+        row = arena_new(arena, struct usage_row);
+        row->name = name;
+        map_put(&usage->map, name, row);
+    }
+    tally_usage_add(&row->usage, more, arena);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return str_cmp((*(struct usage_row *const *)a)->name, (*(struct usage_row *const *)b)->name);
+}
+
+/* Each attempt is of one node and one type; of every key it had, or of none. In the total it
+ * counts once. */
+static struct usage usage_of(struct report_call *own)
+{
+    struct usage usage = {0};
+    const struct tally_work *work;
+    const struct tally_key *key;
+
+    for (size_t at = 0; (work = map_next(&own->sum->works, &at));) {
+        struct str name = own->by == BY_NODE ? work->node : work->type;
+
+        if (!is_asked(own, work->type) || (own->node.len && !str_eq(own->node, work->node)))
+            continue;
+        if (own->by == BY_TYPE)
+            name = namespace_shown(&own->view, name);
+        tally_usage_add(&usage.total, &work->keyless, &own->arena);
+        tally_usage_add(&usage.total, &work->keyed, &own->arena);
+        usage_add(&usage, own->by == BY_KEY ? STR_NONE : name, &work->keyless, &own->arena);
+        if (own->by != BY_KEY)
+            usage_add(&usage, name, &work->keyed, &own->arena);
+    }
+    for (size_t at = 0; own->by == BY_KEY && (key = map_next(&own->sum->keys, &at));)
+        if (is_asked(own, key->type))
+            usage_add(&usage, namespace_shown(&own->view, key->key), &key->usage, &own->arena);
+    usage.count = usage.map.count;
+    usage.rows = sorted(&usage.map, by_name, &own->arena);
+    map_free(&usage.map);
+    return usage;
+}
+
+static void usage_write(struct jsonw *w, const struct tally_usage *usage)
+{
+    jsonw_kint(w, "runs", usage->runs);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        jsonw_kdouble(w, usage_columns[i].name,
+                      (double)usage->amount_ms[i] / usage_columns[i].divide);
+    jsonw_key(w, "other_seconds");
+    jsonw_obj(w);
+    for (const struct tally_other *other = usage->others; other; other = other->next) {
+        jsonw_key_str(w, other->name);
+        jsonw_double(w, (double)other->amount_ms / 1000);
+    }
+    jsonw_end_obj(w);
+}
+
+static void write_usage(struct report_call *own)
+{
+    struct usage usage = usage_of(own);
+    struct jsonw w = jsonw_to(&own->text);
+
+    jsonw_obj(&w);
+    jsonw_kint(&w, "since_ms", own->since_ms);
+    jsonw_kint(&w, "until_ms", own->until_ms);
+    write_scope(&w, own);
+    jsonw_kstr(&w, "by", str_of(by_names[own->by]));
+    jsonw_key(&w, "rows");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < usage.count; i++) {
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "name", usage.rows[i]->name);
+        usage_write(&w, &usage.rows[i]->usage);
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_arr(&w);
+    jsonw_key(&w, "total");
+    jsonw_obj(&w);
+    usage_write(&w, &usage.total);
+    jsonw_end_obj(&w);
+    jsonw_end_obj(&w);
+}
+
+/* A field of RFC 4180. What a spreadsheet would take for a formula is marked as text. */
+static void csv_text(struct buf *to, struct str text)
+{
+    bool formula = text.len && strchr("=+-@\t\r", text.at[0]);
+
+    buf_char(to, '"');
+    if (formula)
+        buf_char(to, '\'');
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.at[i] == '"')
+            buf_char(to, '"');
+        buf_char(to, text.at[i]);
+    }
+    buf_char(to, '"');
+}
+
+static void csv_time(struct buf *to, int64_t ms)
+{
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm tm;
+    char text[32];
+
+    gmtime_r(&seconds, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    buf_fmt(to, "%s,", text);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return str_cmp(*(const struct str *)a, *(const struct str *)b);
+}
+
+/* The names of others that any row has: each is a column. */
+static size_t other_columns(const struct usage *usage, struct str names[TALLY_OTHERS_MAX])
+{
+    size_t count = 0;
+
+    for (const struct tally_other *other = usage->total.others; other; other = other->next)
+        names[count++] = other->name;
+    qsort(names, count, sizeof *names, by_text);
+    return count;
+}
+
+static int64_t other_of(const struct tally_usage *usage, struct str name)
+{
+    for (const struct tally_other *other = usage->others; other; other = other->next)
+        if (str_eq(other->name, name))
+            return other->amount_ms;
+    return 0;
+}
+
+/* The hours that were added up, from the first one's beginning; no line of sums, which would be
+ * added up with the rest. */
+static void write_csv(struct report_call *own)
+{
+    struct usage usage = usage_of(own);
+    struct buf *to = &own->text;
+    struct str others[TALLY_OTHERS_MAX];
+    size_t other_count = other_columns(&usage, others);
+
+    buf_fmt(to, "from,until,%s,runs", by_names[own->by]);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        buf_fmt(to, ",%s", usage_columns[i].name);
+    for (size_t i = 0; i < other_count; i++)
+        buf_fmt(to, ",other_seconds." STR_FMT, STR_ARG(others[i])); /* a name needs no quotes */
+    buf_str(to, STR("\r\n"));
+    for (size_t i = 0; i < usage.count; i++) {
+        const struct usage_row *row = usage.rows[i];
+
+        csv_time(to, own->since_ms - own->since_ms % HOUR_MS);
+        csv_time(to, own->until_ms + 1);
+        csv_text(to, row->name);
+        buf_fmt(to, ",%lld", (long long)row->usage.runs);
+        for (int k = 0; k < TALLY_AMOUNTS; k++)
+            buf_fmt(to, ",%.3f", (double)row->usage.amount_ms[k] / usage_columns[k].divide);
+        for (size_t k = 0; k < other_count; k++)
+            buf_fmt(to, ",%.3f", (double)other_of(&row->usage, others[k]) / 1000);
+        buf_str(to, STR("\r\n"));
+    }
+}
+
+/* On a thread of the pool. */
+static void put_together(struct loop_job *job)
+{
+    struct report_call *own = container_of(job, struct report_call, job);
+
+    for (size_t i = 0; i < own->part_count; i++)
+        add_part(own->sum, own->parts[i]);
+    own->form->write(own);
+}
+
 static void report_call_free(struct report_call *own)
 {
     tally_free(own->sum);
@@ -329,8 +550,11 @@ static void written(struct loop_job *job)
 {
     struct report_call *own = container_of(job, struct report_call, job);
 
+    struct http_reply reply = {
+        .status = 200, .content_type = own->form->media, .body = buf_view(&own->text)};
+
     if (!atomic_load(&own->loop->stopping))
-        call_json(own->call, 200, &own->text);
+        call_reply(own->call, &reply);
     report_call_free(own);
 }
 
@@ -338,7 +562,7 @@ static void summed(struct msg *msg)
 {
     struct report_call *own = container_of(msg, struct report_call, msg);
 
-    own->job.run = write_report;
+    own->job.run = put_together;
     own->job.done = written;
     loop_work(own->loop, &own->job);
 }
@@ -357,6 +581,8 @@ static void add_up(struct msg *msg)
 struct report_ask {
     struct peers_round round;
     struct call *call;
+    const struct report_form *form;
+    enum usage_by by;
     int64_t since_ms, until_ms;
 };
 
@@ -367,6 +593,8 @@ static void parts_came(struct peers_round *round)
     struct report_call *own = mem_new(struct report_call);
 
     own->call = ask->call;
+    own->form = ask->form;
+    own->by = ask->by;
     own->loop = &worker->loop;
     own->hours = keeper_hours(worker->server->sched.keeper);
     own->until_ms = ask->until_ms;
@@ -385,25 +613,101 @@ static void parts_came(struct peers_round *round)
     inbox_post(&server_keeper(worker->server)->loop.inbox, &own->msg);
 }
 
-void api_report(struct call *call)
+static void ask_all(struct call *call, const struct report_form *form, enum usage_by by,
+                    int64_t since_ms, int64_t until_ms)
 {
-    int64_t since_ms = SINCE_DEFAULT_MS;
     struct report_ask *ask = arena_new(call->arena, struct report_ask);
 
-    if (!call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
-        return;
+    assert(since_ms <= until_ms);
     ask->call = call;
-    ask->until_ms = call->worker->loop.wall_ms;
-    ask->since_ms = ask->until_ms - since_ms;
-    assert(ask->since_ms <= ask->until_ms);
-    ask->round =
-        (struct peers_round){.worker = call->worker,
-                             .arena = call->arena,
-                             .method = "Instance/Report",
-                             .params = arena_fmt(call->arena, "%lld %lld", (long long)ask->since_ms,
-                                                 (long long)ask->until_ms),
-                             .done = parts_came};
+    ask->form = form;
+    ask->by = by;
+    ask->since_ms = since_ms;
+    ask->until_ms = until_ms;
+    ask->round = (struct peers_round){
+        .worker = call->worker,
+        .arena = call->arena,
+        .method = "Instance/Report",
+        .params = arena_fmt(call->arena, "%lld %lld", (long long)since_ms, (long long)until_ms),
+        .done = parts_came};
     peers_round_start(&ask->round);
+}
+
+void api_report(struct call *call)
+{
+    static const struct report_form form = {write_report, "application/json"};
+    int64_t since_ms = SINCE_DEFAULT_MS, now_ms = call->worker->loop.wall_ms;
+
+    if (call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
+        ask_all(call, &form, BY_NODE, now_ms - since_ms, now_ms);
+}
+
+/* `day`, like 2026-11-18: its 24 hours, by UTC. False: it is none. */
+static bool read_day(struct str text, int64_t *ret_since_ms)
+{
+    struct tm tm = {0};
+    char day[16];
+    const char *end;
+
+    if (text.len != strlen("2026-11-18") || !str_copy(text, day, sizeof day))
+        return false;
+    end = strptime(day, "%Y-%m-%d", &tm);
+    if (!end || *end || tm.tm_year < 70)
+        return false;
+    *ret_since_ms = (int64_t)timegm(&tm) * 1000;
+    return true;
+}
+
+/* False: answered with 400. */
+static bool read_by(struct call *call, enum usage_by *ret_by)
+{
+    struct str text = call_query(call, "by");
+    enum usage_by by = BY_NODE;
+
+    while (text.at && by < BY_COUNT && !str_is(text, by_names[by]))
+        by++;
+    if (by == BY_COUNT) {
+        call_error(call, ERR_BAD_FIELD, "by", "by must be key, type or node.");
+        return false;
+    }
+    if (by == BY_KEY && call_query(call, "node_id").len) {
+        call_error(call, ERR_BAD_FIELD, "node_id", "What keys used is not kept by node.");
+        return false;
+    }
+    *ret_by = by;
+    return true;
+}
+
+static void ask_usage(struct call *call, const struct report_form *form)
+{
+    int64_t since_ms = SINCE_DEFAULT_MS, now_ms = call->worker->loop.wall_ms, day_ms = 0;
+    struct str day = call_query(call, "day");
+    enum usage_by by;
+
+    if (!read_by(call, &by) ||
+        !call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
+        return;
+    if (!day.at)
+        ask_all(call, form, by, now_ms - since_ms, now_ms);
+    else if (call_query(call, "since").at || !read_day(day, &day_ms))
+        call_error(call, ERR_BAD_FIELD, "day",
+                   "day must be like 2026-11-18, which is 24 hours by UTC, and without since.");
+    else
+        ask_all(call, form, by, day_ms, day_ms + 24LL * HOUR_MS - 1);
+}
+
+void api_usage(struct call *call)
+{
+    static const struct report_form form = {write_usage, "application/json"};
+
+    ask_usage(call, &form);
+}
+
+void api_usage_csv(struct call *call)
+{
+    static const struct report_form form = {write_csv, "text/csv; charset=utf-8; header=present"};
+
+    ask_usage(call, &form);
 }
 
 /* --- files of hours --- */

@@ -351,6 +351,27 @@ static const struct field report[] = {
     HAS("total", "ReportTotal"),
 };
 
+static const struct field report_figures[] = {
+    HAS("runs", "integer", "attempts that began, and ended"),
+    HAS("run_seconds", "number"),
+    HAS("slot_seconds", "number"),
+    HAS("core_seconds", "number"),
+    HAS("gb_seconds", "number", "memory; a GB is 1024 MB"),
+    HAS("gpu_seconds", "number", "whole GPUs"),
+    HAS("vram_gb_seconds", "number", "of GPUs that are shared"),
+    HAS("other_seconds", "{number}", "of resources that an operator named"),
+};
+
+static const struct field report_usage_row[] = {
+    HAS("name", "string|null", "the key, type or node; null: jobs without keys"),
+};
+
+static const struct field report_usage[] = {
+    HAS("since_ms", "integer"),      HAS("until_ms", "integer"),
+    HAS("scope", "string"),          HAS("by", "string", "key, type or node"),
+    HAS("rows", "[ReportUsageRow]"), HAS("total", "ReportFigures"),
+};
+
 static const struct field debug[] = {
     HAS("version", "string"), HAS("pid", "integer"),    HAS("started_ms", "integer"),
     HAS("now_ms", "integer"), HAS("loops", "integer"),  HAS("heap_bytes", "integer"),
@@ -978,6 +999,9 @@ static const struct message_type message_types[] = {
     {"ReportRefused", ROWS(report_refused)},
     {"ReportTotal", ROWS(report_total), MORE(report_counts)},
     {"Report", ROWS(report)},
+    {"ReportFigures", ROWS(report_figures)},
+    {"ReportUsageRow", ROWS(report_usage_row), MORE(report_figures)},
+    {"ReportUsage", ROWS(report_usage)},
     {"Debug", ROWS(debug)},
     {"StatsPoint", ROWS(stats_point)},
     {"Stats", ROWS(stats)},

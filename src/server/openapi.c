@@ -39,6 +39,8 @@ static const struct {
     {"verify", "integer", "1: read the files now, and tell whether all changes fit together"},
     {"brief", "integer", "1: without what takes long to read"},
     {"thin", "integer", "1: of each job only the last event of every 200 ms"},
+    {"by", "string", "what the rows are: key, type or node (default)"},
+    {"day", "string", "instead of since: the 24 hours of this day by UTC, like 2026-11-18"},
     {"since", "string", "stats: what came after this, milliseconds since 1970; report: 2h, 7d"},
 };
 

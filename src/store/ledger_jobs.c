@@ -729,6 +729,8 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
     ledger_settled(ledger, entry);
     if (entry->demand)
         settle_keys(ledger, op, entry, now_ms);
+    if (entry->demand && op->arena && op->u.settle.ended_lease)
+        op->u.settle.demand = arena_str(op->arena, entry->demand->text);
     struct store_head head = ledger_head(entry);
     attempts_add(&entry->run->attempts, &head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
@@ -865,6 +867,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     op->u.settle.duplicate = op->u.settle.ended_lease = op->u.settle.stopped = false;
     op->u.settle.breaker = BREAKER_NO_EVENT;
     op->u.settle.freed_count = 0;
+    op->u.settle.demand = STR_NONE;
     op->record = (struct store_record){0};
     if (!entry) {
         op->err = ERR_NOT_FOUND;

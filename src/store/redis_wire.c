@@ -556,6 +556,7 @@ bool wire_job_read(struct str packed, int64_t offset_ms, struct store_head *ret_
         .result = record.rest.len ? record.rest : STR_NONE,
         .done_once = numbers[RECORD_JOB_told] == RECORD_TOLD_DONE,
         .has_key = numbers[RECORD_JOB_has_key],
+        .demand = record.texts[RECORD_JOB_demand],
     };
     return true;
 }
@@ -843,6 +844,14 @@ static void read_record(struct store_op *op, const redisReply *answer)
     read_key(&op->record, redis_text(part(answer, 4)), op->arena);
 }
 
+/* What the lease had taken that ended. */
+static void read_demand(struct store_op *op, const struct wire_job *job)
+{
+    bool has = op->u.settle.ended_lease && job->demand.len && op->arena;
+
+    op->u.settle.demand = has ? arena_str(op->arena, job->demand) : STR_NONE;
+}
+
 static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_ms)
 {
     bool duplicate = take(from, 1);
@@ -869,7 +878,10 @@ static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_
     op->u.settle.breaker = (enum breaker_event)event;
     if (op->verb == STORE_FINISH)
         op->record = (struct store_record){0};
-    return read_rest(op, from, offset_ms, &job);
+    if (!read_rest(op, from, offset_ms, &job))
+        return false;
+    read_demand(op, &job);
+    return true;
 }
 
 /* `list`: the answer, if it goes on behind its text. */
@@ -1134,7 +1146,11 @@ static bool read_fast(struct store_op *op, struct str counts, struct str packed,
         if (op->verb == STORE_FINISH)
             op->record = (struct store_record){0};
     }
-    return read_node_counts(op, counts) && wire_job_read(packed, offset_ms, &op->head, &job);
+    if (!read_node_counts(op, counts) || !wire_job_read(packed, offset_ms, &op->head, &job))
+        return false;
+    if (op->verb == STORE_FINISH)
+        read_demand(op, &job);
+    return true;
 }
 
 /* The counters of a node, which begin with their format, and not the answer of a verb. */

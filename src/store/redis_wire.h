@@ -121,6 +121,7 @@ struct wire_job {
     struct str result; /* at == NULL: none, or outside */
     bool done_once;    /* its only attempt was its last, see wire_history */
     bool has_key;      /* it came with an Idempotency-Key */
+    struct str demand; /* what it takes; empty: one slot */
 };
 /* The head's id is left alone. Terms are kept by the store's steady clock: `offset_ms` is how far
  * its time is ahead of that. */

@@ -360,6 +360,9 @@ struct store_op {
             bool duplicate;
             bool ended_lease; /* a lease ended with this call */
             bool stopped;     /* only that: its job had been cancelled before */
+            /* FINISH that ended a lease: what that had taken, in `arena` if there is one, see
+             * demand_write(); empty: one slot. */
+            struct str demand;
             /* Keys of the job for which others wait and one could start now: str_hash() of each. */
             uint8_t freed_count;
             uint64_t freed[DEMAND_KEYS_MAX];

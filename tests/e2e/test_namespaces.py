@@ -359,6 +359,21 @@ def report(cells):
     cells.cell("one failed", answer.json["total"]["jobs"] == 1, answer.json["total"])
 
 
+def usage(cells):
+    for by, names in (("type", {"work", "broken", "f2f"}), ("node", {"n1"}), ("key", {None})):
+        answer = cells.fine(by, cells.call("GET", f"/v1/report/usage?since=1h&by={by}"))
+        found = {row["name"] for row in answer.json["rows"]}
+        cells.cell(f"its own by {by}", found <= names and answer.json["total"]["runs"] <= 4, answer.json)
+    answer = cells.fine("of nobody", cells.call("GET", "/v1/report/usage?since=1h&type=nowhere"))
+    cells.cell("nothing", answer.json["rows"] == [], answer.json)
+
+
+def usage_csv(cells):
+    answer = cells.fine("the table", cells.call("GET", "/v1/report/usage.csv?since=1h&by=type"))
+    lines = answer.body.decode().split("\r\n")
+    cells.cell("its own types", {line.split(",")[2] for line in lines[1:] if line} <= {'"work"', '"broken"', '"f2f"'}, lines)
+
+
 def status(path):
     def check(cells):
         answer = cells.fine("it", cells.call("GET", path))
@@ -438,6 +453,8 @@ ROUTES = {
     "GET /v1/openapi.json": shared("/v1/openapi.json"),
     "GET /v1/stats": stats,
     "GET /v1/report": report,
+    "GET /v1/report/usage": usage,
+    "GET /v1/report/usage.csv": usage_csv,
     "GET /metrics": metrics,
     "GET /v1/deployments": deployment_list,
     "GET /v1/deployments/{id}": of_deployments("GET"),

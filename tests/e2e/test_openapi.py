@@ -193,7 +193,7 @@ class Calls:
             self.call("GET", path)
 
     def info(self):
-        for path in ("/v1/pools", "/healthz", "/readyz", "/metrics", "/v1/stats", "/v1/report", "/v1/debug", "/v1/openapi.json", "/"):
+        for path in ("/v1/pools", "/healthz", "/readyz", "/metrics", "/v1/stats", "/v1/report", "/v1/report/usage", "/v1/report/usage.csv", "/v1/debug", "/v1/openapi.json", "/"):
             self.call("GET", path)
         page = self.server.get("/").body.decode()
         names = re.findall(r"/?page/([A-Za-z0-9._-]+)", page)

@@ -26,6 +26,7 @@ LISTS = {
     "limits and keys: `{": ("Limit", ()),
     "the copies of a deployment listen: `{": ("Service", ()),
     "24h` (at most 7 days) adds up whole hours: `{": ("Report", ()),
+    "(or `type`, or `node`, the default) answers `{": ("ReportUsage", ()),
     "`refused` lists `{": ("Report.refused", ()),
     "application/problem+json` with `": ("Problem", ("field", "column", "reasons", "attempt_id", "state", "node_id", "job_id", "explain",
                                                     "reason", "address", "generation", "key", "why", "limit", "used")),

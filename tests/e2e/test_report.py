@@ -1,4 +1,5 @@
 """The performance report and the debug bundle, over real jobs, restarts and kills."""
+import csv
 import hashlib
 import io
 import json
@@ -169,6 +170,64 @@ class Report(Case):
         self.assertLessEqual(max(len(line) for line in done.stdout.splitlines()), 80, done.stdout)
         self.assertEqual(json.loads(berth("report", "-o", "json", env=env).stdout)["total"]["jobs"], 9)
         self.assertEqual(berth("report", "--since", "30d", env=env).returncode, 2)
+
+
+class Usage(Case):
+    """What a bill is made of."""
+
+    def used(self, server, by, runs):
+        def there():
+            answer = self.ok(server.get(f"/v1/report/usage?by={by}"))
+            return answer if answer["total"]["runs"] == runs else None
+
+        return eventually(f"{runs} attempts are counted", there)
+
+    def test_by_key_type_and_node_and_as_a_table(self):
+        server = self.start()
+        node = Node(server, "n1", allowed_types=["dev", "talk"], max_concurrent_jobs=20, resources={"cpu": 8, "mem_mb": 4096, "seats": 3})
+        jobs = [self.ok(self.task(server, **job)) for job in (
+            {"needs": {"cpu": 1.5, "mem_mb": 2048, "seats": 2}, "keys": ["tenant:acme", "@SUM-1"]},
+            {"needs": {"slots": 3}, "keys": ["tenant:acme"], "type": "talk"}, {})]
+        for job in jobs:
+            self.ok(node.ack(job))
+        began = time.monotonic()
+        time.sleep(0.3)  # so that there is something to be counted
+        for job in jobs:
+            self.ok(node.done(job))
+        most = time.monotonic() - began + 1
+        by_key = self.used(server, "key", 3)
+        rows = {row["name"]: row for row in by_key["rows"]}
+        self.assertEqual(list(rows), [None, "@SUM-1", "tenant:acme"])
+        acme, one = rows["tenant:acme"], rows["@SUM-1"]
+        self.assertEqual((acme["runs"], one["runs"], rows[None]["runs"]), (2, 1, 1))
+        self.assertLessEqual(0.3, one["run_seconds"])
+        self.assertLess(one["run_seconds"], most)
+        for name, times in (("slot_seconds", 1), ("core_seconds", 1.5), ("gb_seconds", 2), ("gpu_seconds", 0), ("vram_gb_seconds", 0)):
+            self.assertAlmostEqual(one[name], times * one["run_seconds"], places=6, msg=name)
+        self.assertAlmostEqual(one["other_seconds"]["seats"], 2 * one["run_seconds"], places=6)
+        self.assertAlmostEqual(by_key["total"]["run_seconds"], acme["run_seconds"] + rows[None]["run_seconds"], places=6, msg="each counts once")
+        by_type = {row["name"]: row for row in self.used(server, "type", 3)["rows"]}
+        self.assertAlmostEqual(by_type["talk"]["slot_seconds"], 3 * by_type["talk"]["run_seconds"], places=6)
+        self.assertEqual([row["name"] for row in self.used(server, "node", 3)["rows"]], ["n1"])
+
+        today = time.strftime("%Y-%m-%d", time.gmtime(by_key["until_ms"] / 1000))
+        table = server.get(f"/v1/report/usage.csv?by=key&day={today}")
+        self.assertEqual((table.status, table.headers.get_content_type()), (200, "text/csv"))
+        text = table.body.decode()
+        self.assertEqual(text.count("\n"), text.count("\r\n"))
+        found = list(csv.DictReader(io.StringIO(text, newline="")))
+        printed = berth("report", "--by", "key", "--csv", "--day", today, env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"})
+        self.assertEqual((printed.returncode, printed.stderr, printed.stdout), (0, "", text.replace("\r\n", "\n")))
+        if time.strftime("%Y-%m-%d", time.gmtime()) == today:  # else it ran around midnight
+            self.assertEqual([row["key"] for row in found], ["", "'@SUM-1", "tenant:acme"])
+            self.assertEqual(found[1]["other_seconds.seats"], f"{one['other_seconds']['seats']:.3f}")
+            self.assertEqual(found[1]["from"], today + "T00:00:00Z")
+        for query in ("by=colour", "by=key&node_id=n1", "day=yesterday", f"day={today}&since=1h", "day=2026-02-31x"):
+            self.problem(server.get("/v1/report/usage?" + query), 400, "BAD_FIELD")
+
+        self.assertEqual(server.stop(), 0)
+        server = self.start()
+        self.assertEqual(self.ok(server.get("/v1/report/usage?by=key"))["rows"], by_key["rows"], "a restart forgets nothing")
 
 
 def figures(row, names):

@@ -311,6 +311,38 @@ static struct noted noted_of(struct rig *rig, const char *node)
     return noted;
 }
 
+/* What was used is told with every end of a lease: of what failed, what was cancelled while it ran
+ * and what was lost with its node. */
+static void what_attempts_used_is_noted(void **state)
+{
+    static const char job_text[] =
+        "{\"type\":\"t\",\"max_attempts\":1,\"needs\":{\"slots\":2},\"keys\":[\"tenant:acme\"]}";
+    struct rig *rig = *state;
+    int64_t runs = 0, slot_ms = 0, run_ms = 0;
+
+    rig_worker(rig, "n1", 9);
+    for (int i = 0; i < 3; i++) {
+        uint64_t job = rig_place(rig, job_text);
+
+        rig_settle(rig, SETTLE_ACK, job, 1, "n1", NULL);
+        rig_pass(rig, 700);
+        if (i == 1)
+            rig_settle(rig, SETTLE_CANCEL, job, 0, NULL, NULL);
+        rig_settle(rig, i == 0 ? SETTLE_DONE : SETTLE_FAIL, job, 1, "n1", i == 0 ? NULL : "X");
+    }
+    for (int i = 0; i <= RIG_LOOPS; i++) {
+        const struct tally_usage *usage =
+            &tally_key(rig->sched.loops[i].tally, STR("tenant:acme"), STR("t"))->usage;
+
+        runs += usage->runs;
+        run_ms += usage->amount_ms[TALLY_RUN_MS];
+        slot_ms += usage->amount_ms[TALLY_SLOTS];
+    }
+    assert_int_equal(runs, 3);
+    assert_int_equal(run_ms, 2100);
+    assert_int_equal(slot_ms, 4200);
+}
+
 /* For the report: a failure that is tried again elsewhere, and a node that never answers. How long
  * a job waited is told once, by its first attempt. */
 static void what_became_of_attempts_is_noted(void **state)
@@ -632,6 +664,7 @@ int main(void)
         ROW(a_store_that_is_away_is_told_as_such),
         ROW(kills_are_counted_by_reason),
         ROW(what_became_of_attempts_is_noted),
+        ROW(what_attempts_used_is_noted),
         ROW(any_word_is_a_sign_of_life),
         ROW(a_failure_nobody_heard_of_is_carried_on),
         ROW(a_refusal_that_overtakes_its_sends_answer_is_heeded),

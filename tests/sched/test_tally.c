@@ -271,6 +271,121 @@ static void test_hours_are_bounded(void **state)
     hours_free(&hours);
 }
 
+/* An attempt that ran for `ms` and had this. */
+static void ran(struct tally *tally, const char *demand, int64_t ms, enum store_outcome outcome)
+{
+    struct sched_loop loop = {.tally = tally};
+    struct store_op op = {.verb = STORE_FINISH, .node = STR("us")};
+
+    op.u.settle.outcome = outcome;
+    op.u.settle.ended_lease = true;
+    op.u.settle.demand = str_of(demand);
+    op.head.state = outcome == STORE_DONE ? JOB_DONE : JOB_RETRYING;
+    op.head.attempt = 1;
+    op.head.acked_ms = 1000;
+    op.head.updated_ms = 1000 + ms;
+    str_copy(STR("dev"), op.head.type, sizeof op.head.type);
+    tally_note_end(&loop, &op, false);
+}
+
+static void assert_usage(const struct tally_usage *usage, int64_t runs,
+                         const int64_t amounts[TALLY_AMOUNTS], int64_t seats)
+{
+    assert_int_equal(usage->runs, runs);
+    for (int i = 0; i < TALLY_AMOUNTS; i++)
+        assert_int_equal(usage->amount_ms[i], amounts[i]);
+    assert_int_equal(usage->others ? usage->others->amount_ms : 0, seats);
+}
+
+#define AMOUNTS(...) ((const int64_t[TALLY_AMOUNTS]){__VA_ARGS__})
+
+static const struct tally_usage *of_key(struct tally *tally, const char *key)
+{
+    return &tally_key(tally, str_of(key), STR("dev"))->usage;
+}
+
+static void assert_used(struct tally *tally, int64_t times)
+{
+    const struct tally_work *work = tally_work(tally, STR("us"), STR("dev"));
+
+    assert_usage(&work->keyless, 2 * times, AMOUNTS(15 * times, 35 * times, 0, 0, 0, 0), 0);
+    assert_usage(&work->keyed, 3 * times,
+                 AMOUNTS(2100 * times, 3100 * times, 1500000 * times, 512000 * times, 200 * times,
+                         700000 * times),
+                 3000 * times);
+    assert_usage(
+        of_key(tally, "tenant:acme"), 2 * times,
+        AMOUNTS(1100 * times, 2100 * times, 1500000 * times, 512000 * times, 200 * times, 0),
+        3000 * times);
+    assert_usage(
+        of_key(tally, "a:1"), 2 * times,
+        AMOUNTS(2000 * times, 3000 * times, 1500000 * times, 512000 * times, 0, 700000 * times),
+        3000 * times);
+    assert_int_equal(tally->keys.count, 2);
+}
+
+/* What attempts had, x the time they ran; a job counts for each of its keys. */
+static void test_usage(void **state)
+{
+    struct tally *tally = tally_new(), *again = tally_new();
+    struct buf text = {0};
+
+    ran(tally, NULL, 5, STORE_DONE);
+    ran(tally, "3 0 0  ", 10, STORE_FAIL);
+    ran(tally, "2 0 0 cpu=1500,mem_mb=512,seats=3 tenant:acme,a:1", 1000, STORE_FAIL);
+    ran(tally, "1 2 9000  tenant:acme", 100, STORE_DONE); /* whole GPUs: their memory is not told */
+    ran(tally, "1 0 700  a:1", 1000, STORE_EXPIRE);
+    ran(tally, "not a demand", -3, STORE_REFUSED); /* a refusal has nothing */
+    assert_used(tally, 1);
+    tally_save(tally, &text);
+    load_all(again, buf_view(&text));
+    assert_used(again, 1);
+    tally_merge(again, tally);
+    assert_used(again, 2);
+    buf_free(&text);
+    tally_free(tally);
+    assert_used(again, 2); /* its own */
+    tally_free(again);
+}
+
+/* Sums stop at the largest number, rows at their bounds. */
+static void test_usage_is_bounded(void **state)
+{
+    static struct hours hours;
+    struct tally *tally = tally_new();
+    char text[64];
+
+    for (int i = 0; i < 3; i++)
+        ran(tally, "1 0 0 mem_mb=1000000000 a:1", INT64_MAX / 2, STORE_DONE);
+    assert_true(of_key(tally, "a:1")->amount_ms[TALLY_MEM_MB] == INT64_MAX);
+    assert_true(of_key(tally, "a:1")->amount_ms[TALLY_RUN_MS] == INT64_MAX);
+    for (int i = 0; i < TALLY_OTHERS_MAX + 9; i++) {
+        snprintf(text, sizeof text, "1 0 0 r%d=1 a:2", i);
+        ran(tally, text, 1, STORE_DONE);
+    }
+    int others = 0;
+    for (const struct tally_other *at = of_key(tally, "a:2")->others; at; at = at->next)
+        others++;
+    assert_int_equal(others, TALLY_OTHERS_MAX);
+    assert_int_equal(of_key(tally, "a:2")->runs, TALLY_OTHERS_MAX + 9);
+    for (int i = 0; i < 2 * TALLY_KEYS_MAX; i++) {
+        snprintf(text, sizeof text, "1 0 0  k:%d", i);
+        ran(tally, text, 1, STORE_DONE);
+    }
+    assert_int_equal(tally->keys.count, TALLY_KEYS_MAX);
+    assert_int_equal(tally_key(tally, STR("other"), STR("other"))->usage.runs,
+                     2 * TALLY_KEYS_MAX - (TALLY_KEYS_MAX - 3));
+    for (int h = 0; h < 30; h++) {
+        tally_merge(hours_at(&hours, h * (int64_t)HOUR_MS), tally);
+        hours_tidy(&hours, h * (int64_t)HOUR_MS);
+    }
+    assert_in_range(hours.keys, HOURS_KEYS_MAX - TALLY_KEYS_MAX, HOURS_KEYS_MAX);
+    assert_null(hours.ring[4].tally);
+    assert_non_null(hours.ring[5].tally);
+    hours_free(&hours);
+    tally_free(tally);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +400,8 @@ int main(void)
         cmocka_unit_test(test_merge_of_another_instance),
         cmocka_unit_test(test_hours),
         cmocka_unit_test(test_hours_are_bounded),
+        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_usage_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -533,6 +533,52 @@ static void test_holders(void **state)
     assert_int_equal(now.holder_count, 0);
 }
 
+static void assert_took(struct rig *rig, const char *demand)
+{
+    assert_true(rig->op.u.settle.ended_lease);
+    assert_true(str_is(rig->op.u.settle.demand, demand));
+}
+
+/* Whoever bills for it hears with the end of every lease what it had taken. */
+static void test_what_it_had_taken(void **state)
+{
+    static const struct {
+        enum store_outcome outcome;
+        bool acked;
+    } rows[] = {{STORE_DONE, true},
+                {STORE_FAIL, true},
+                {STORE_EXPIRE, true},
+                {STORE_EXPIRE, false},
+                {STORE_REFUSED, false}};
+    struct rig *rig = *state;
+    uint64_t job = 0;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const char *node = rows[i].outcome == STORE_EXPIRE ? NULL : "n1";
+
+        assert_int_equal(reserve(rig, ++job, BOTH), ERR_OK);
+        if (rows[i].acked)
+            assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+        if (!node)
+            rig_pass(rig, RIG_LONG_TTL_MS + 1);
+        assert_int_equal(rig_finish(rig, rows[i].outcome, job, 1, node, NULL), ERR_OK);
+        assert_took(rig, BOTH);
+        rig_finish(rig, rows[i].outcome, job, 1, node, NULL);
+        assert_int_equal(rig->op.u.settle.demand.len, 0); /* said again it ends nothing */
+    }
+    /* Cancelled while it runs: with the end of the run. */
+    assert_int_equal(reserve(rig, ++job, "2 0 0  tenant:acme"), ERR_OK);
+    assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_CANCEL, job, 0, NULL, NULL), ERR_OK);
+    assert_int_equal(rig->op.u.settle.demand.len, 0);
+    assert_int_equal(rig_finish(rig, STORE_FAIL, job, 1, "n1", NULL), ERR_OK);
+    assert_took(rig, "2 0 0  tenant:acme");
+    assert_int_equal(reserve(rig, ++job, ""), ERR_OK);
+    assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
+    assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
+    assert_took(rig, "");
+}
+
 /* A node knows the keys of its jobs without their namespace. */
 static void test_fail_holds_the_key_of_its_namespace(void **state)
 {
@@ -740,6 +786,7 @@ const struct CMUnitTest contract_limits[] = {
     LIMITS(test_wait_again),
     LIMITS(test_reason_of_a_hold),
     LIMITS(test_holders),
+    LIMITS(test_what_it_had_taken),
     LIMITS(test_freed),
     LIMITS(test_after_a_restart),
     LIMITS(test_pause),

@@ -184,6 +184,7 @@ static void same_settle(const struct store_op *a, const struct store_op *b)
     SAME(a->u.settle.ended_lease, b->u.settle.ended_lease, "ended_lease");
     SAME(a->u.settle.stopped, b->u.settle.stopped, "stopped");
     SAME(a->u.settle.breaker, b->u.settle.breaker, "breaker event");
+    SAME_TEXT(a->u.settle.demand, b->u.settle.demand, "what the lease had taken");
     SAME(a->u.settle.freed_count, b->u.settle.freed_count, "number of freed keys");
     for (size_t i = 0; i < a->u.settle.freed_count; i++)
         SAME(a->u.settle.freed[i], b->u.settle.freed[i], "freed key");

@@ -102,6 +102,8 @@ export const report = object("since_ms until_ms", "scope", {
   refused: list(object("count", "type reason")),
   total: maybe(object(FIGURES, "", figures)),
 });
+const USED = "runs run_seconds slot_seconds core_seconds gb_seconds gpu_seconds vram_gb_seconds";
+export const usage = object("", "by", { rows: list(object(USED, "name")), total: maybe(object(USED, "")) });
 export const problem = object("", "detail title error job_id");
 export const events = { job: jobEvent, node: jobEvent, skipped: object("events", ""), gap: object("", "") };
 

@@ -102,6 +102,35 @@ function Refused({ rows }) {
   <//>`;
 }
 
+const USED = [
+  ["slot_seconds", ".Slots"],
+  ["core_seconds", ".Cores"],
+  ["gb_seconds", ".Memory GB"],
+  ["gpu_seconds", ".~GPUs"],
+  ["vram_gb_seconds", ".~VRAM GB"],
+];
+const BY = [
+  ["key", "key"],
+  ["type", "type"],
+  ["node", "server"],
+];
+
+function Used({ since }) {
+  const by = place.query.get("by") || "key";
+  const { answer } = useReading(`/v1/report/usage?by=${seg(by)}&since=${seg(since)}`, shape.usage, 15000);
+  const line = (name, row) => html`<tr key=${row.name ?? name}><td>${name}</td><td class="num">${count(row.runs)}</td>
+    ${USED.map(([member, title]) => html`<td class=${title[1] === "~" ? "num wide" : "num"}>${count(Math.round(row[member] || 0))}</td>`)}</tr>`;
+
+  if (!answer || !answer.rows.length) return null;
+  return html`<${Panel} title="Used, x seconds">
+    <${Choices} field="by" options=${BY} otherwise="key" />
+    <${Rows} name="used" head=${[by === "node" ? "Server" : by === "type" ? "Type" : "Key", ".Runs", ...USED.map(([, title]) => title)]}>
+      ${answer.rows.map((row) => line(row.name ?? "no key", row))}
+      ${answer.total && line("all", answer.total)}
+    <//>
+  <//>`;
+}
+
 export function Report() {
   const since = place.query.get("since") || "24h";
   const { answer: report, error } = useReading(`/v1/report?since=${seg(since)}`, shape.report, 15000);
@@ -111,5 +140,6 @@ export function Report() {
     <div class="tools"><h1>Report</h1><${Choices} field="since" options=${SPANS} otherwise="24h" />
       ${report && html`<span class="muted num">${time(report.since_ms)} to ${time(report.until_ms)}: ${report.scope}</span>`}</div>
     ${report ? html`<${Tables} report=${report} />` : html`<p class="empty">${error ? error.message : "Reading…"}</p>`}
+    <${Used} since=${since} />
   `;
 }
