@@ -257,6 +257,42 @@ static void draw_slots(struct block *block)
     }
 }
 
+/* "cpu 1.5 of 8 promised, 6.5 free". What nobody was promised is for a person who looks closer. */
+static void put_resource(struct block *block, struct str name, const struct json *of)
+{
+    struct cli *cli = block->cli;
+    double promised = 0;
+
+    json_double(json_get(of, "promised"), &promised);
+    if (!(promised > 0) && !block->style->wide)
+        return;
+    label(block, "Needs");
+    sheet_fmt(&block->sheet, TABLE_PLAIN, STR_FMT " %g of " STR_FMT " promised, " STR_FMT " free",
+              STR_ARG(name), promised, STR_ARG(show_member(cli, of, "capacity")),
+              STR_ARG(show_member(cli, of, "left")));
+}
+
+/* What jobs that say what they need have of it, and what is free for more. */
+static void draw_resources(struct block *block)
+{
+    const struct json *resources = json_get(block->server, "resources");
+    const struct json *gpus = json_get(resources, "gpus"), *gpu = json_first(gpus);
+    const struct json *key = json_first(resources);
+
+    for (uint32_t i = 0; json_type(resources) == JSON_OBJ && i < resources->count; i++) {
+        if (json_type(key + 1) == JSON_OBJ)
+            put_resource(block, show_text(block->cli, key), key + 1);
+        key = json_next(key + 1);
+    }
+    for (uint32_t i = 0; json_type(gpus) == JSON_ARR && i < gpus->count; i++) {
+        struct str name = arena_fmt(&block->cli->arena, "GPU " STR_FMT " MB",
+                                    STR_ARG(show_member(block->cli, gpu, "id")));
+
+        put_resource(block, name, json_get(gpu, "vram_mb"));
+        gpu = json_next(gpu);
+    }
+}
+
 static void draw_level(struct block *block)
 {
     struct str level = member(block, "level"), tripped = member(block, "tripped");
@@ -384,6 +420,7 @@ static void draw_block(struct block *block, struct str id)
     draw_disk(block);
     draw_percent(block, "GPU", "gpu_pct");
     draw_slots(block);
+    draw_resources(block);
     draw_level(block);
     draw_tasks(block);
     draw_available(block);

@@ -67,6 +67,8 @@ extern const struct schema breaker_name_schema;
 void api_breaker_list(struct call *call);
 void api_breaker_reset(struct call *call);
 
+/* api_node.c */
+void node_resources_write(struct jsonw *w, const struct snap_node *member); /* `resources` */
 /* api_limit.c */
 extern const struct schema limit_rule_schema, limit_hold_schema;
 /* The rule that counts for a key, out of an answer to LIMITS; NULL: none. */

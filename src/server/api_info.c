@@ -367,6 +367,7 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
     jsonw_kint(w, "slots_max", card->fleet.slots_max);
     jsonw_kint(w, "slots_available", card->fleet.slots_available);
     jsonw_kint(w, "slots_in_use", card->in_use);
+    node_resources_write(w, card->member);
     if (!brief) {
         char id[JOB_ID_TEXT + 1];
 

@@ -1,6 +1,6 @@
 /* GET /v1/stats: the last minutes, points from readings of the counters, in a ring. GET /metrics:
- * the counters, and what is true now of each node and breaker. Their number is bounded
- * (metrics_nodes_max): beyond it the sums over all nodes are still there. */
+ * the counters, and what is true now of each node, breaker and key with a limit. Their number is
+ * bounded (metrics_nodes_max): beyond it the sums over all nodes are still there. */
 #include "server/api_metrics.h"
 
 #include <assert.h>
@@ -128,11 +128,16 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
 
 /* --- routes --- */
 
-enum { BREAKERS_MAX = 200 };
+enum {
+    BREAKERS_MAX = 200,
+    KEYS_MAX = 200,        /* that have a limit, and series of their own, */
+    KEYS_LOOKED_MAX = 500, /* among the first so many that are in use */
+};
 
 struct scrape_call {
     struct call *call;
-    struct store_op op; /* the breakers; only asked for while one is open */
+    struct store_op op;     /* the breakers; only asked for while one is open */
+    struct store_op limits; /* keys that are in use */
 };
 
 /* What rules look for is there before it first happens. */
@@ -181,6 +186,58 @@ static void put_node(struct buf *text, const char *name, struct str id, const ch
     buf_fmt(text, "} %lld\n", (long long)value);
 }
 
+/* One figure of a resource of a node; `gpu`: the id of the one whose memory it is, -1: none. */
+static void put_amount(struct buf *text, struct str id, struct str name, int32_t gpu,
+                       const char *state, int32_t amount)
+{
+    if (gpu >= 0)
+        buf_fmt(text, "berth_node_gpu_vram_mb{node_id=\"" STR_FMT "\",gpu=\"%d\"", STR_ARG(id),
+                gpu);
+    else
+        buf_fmt(text, "berth_node_resource{node_id=\"" STR_FMT "\",resource=\"" STR_FMT "\"",
+                STR_ARG(id), STR_ARG(name));
+    buf_fmt(text, ",state=\"%s\"} ", state);
+    demand_write_amount(name, amount > 0 ? amount : 0, text);
+    buf_char(text, '\n');
+}
+
+static void put_resource(struct buf *text, struct str id, struct str name, int32_t gpu,
+                         int32_t capacity, int32_t usable, const int32_t *left)
+{
+    put_amount(text, id, name, gpu, "capacity", capacity);
+    put_amount(text, id, name, gpu, "usable", usable);
+    if (!left)
+        return; /* nobody has told yet what leases hold of it */
+    put_amount(text, id, name, gpu, "promised",
+               *left == RESOURCES_LEFT_WHOLE ? capacity : usable - *left);
+    put_amount(text, id, name, gpu, "free", *left);
+}
+
+/* Of the first `shown` nodes what each has beside slots: names, or GPUs. */
+static void put_resources(struct buf *text, const struct snapshot *snapshot, size_t shown,
+                          bool gpus)
+{
+    struct snap_at at = {0};
+
+    for (size_t i = 0; i < shown; i++) {
+        const struct snap_node *member = snapshot_next(snapshot, &at);
+        const struct resources *declared = member->facts->resources;
+        struct resources_left left;
+
+        if (!declared)
+            continue;
+        struct resources now = counts_usable(member->node, declared);
+        bool known = counts_left(member->node, declared, &left);
+        for (size_t k = 0; !gpus && k < now.count; k++)
+            put_resource(text, member->node->id, str_of(now.items[k].name), -1,
+                         now.items[k].capacity, now.items[k].usable, known ? &left.left[k] : NULL);
+        for (size_t k = 0; gpus && k < now.gpu_count; k++)
+            put_resource(text, member->node->id, STR("vram_mb"), now.gpus[k].id,
+                         now.gpus[k].vram_mb, now.gpus[k].usable_mb,
+                         known ? &left.gpu_left[k] : NULL);
+    }
+}
+
 static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t most)
 {
     size_t count = snapshot ? snapshot->count : 0;
@@ -205,6 +262,12 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
         if (level >= 0) /* a node without an agent has none */
             put_node(text, "berth_node_level", node->id, NULL, level);
     }
+    metrics_head(text, "berth_node_resource", "gauge",
+                 "What a node has of a resource: capacity, usable, promised, free");
+    put_resources(text, snapshot, shown, false);
+    metrics_head(text, "berth_node_gpu_vram_mb", "gauge",
+                 "Memory of a node's GPU: capacity, usable, promised, free");
+    put_resources(text, snapshot, shown, true);
     metrics_head(text, "berth_nodes_unlisted", "gauge",
                  "Nodes without series of their own, see metrics_nodes_max");
     buf_fmt(text, "berth_nodes_unlisted %zu\n", count - shown);
@@ -226,6 +289,32 @@ static void put_breakers(struct buf *text, const struct call *call, const struct
                 "1\n",
                 STR_ARG(item->node), STR_ARG(call_shown(call, item->type)),
                 breaker_state_name(item->breaker.state));
+        shown++;
+    }
+}
+
+static void put_key(struct buf *text, struct str key, const char *state, int32_t value)
+{
+    buf_fmt(text, "berth_limit{key=\"" STR_FMT "\",state=\"%s\"} %d\n", STR_ARG(key), state, value);
+}
+
+/* Keys that a rule bounds. */
+static void put_limits(struct buf *text, const struct call *call, const struct store_op *op)
+{
+    size_t shown = 0;
+
+    metrics_head(text, "berth_limit", "gauge",
+                 "Jobs with a key that has a limit: in_flight, limit, waiting");
+    for (size_t i = 0; !op->err && i < op->u.limits.key_count && shown < KEYS_MAX; i++) {
+        const struct store_limit_key *key = &op->u.limits.keys[i];
+        const struct store_limit *rule = limit_rule_for(op, key->key);
+
+        if (!rule || !call_sees(call, key->key))
+            continue;
+        put_key(text, call_shown(call, key->key), "in_flight", key->in_flight);
+        if (rule->limit.concurrency != LIMIT_NONE)
+            put_key(text, call_shown(call, key->key), "limit", rule->limit.concurrency);
+        put_key(text, call_shown(call, key->key), "waiting", key->waiting);
         shown++;
     }
 }
@@ -267,7 +356,8 @@ static void put_process(struct buf *text, struct server *server)
 
 static void reply(struct store_op *op)
 {
-    struct call *call = container_of(op, struct scrape_call, op)->call;
+    struct scrape_call *own = container_of(op, struct scrape_call, limits);
+    struct call *call = own->call;
     struct server *server = call->worker->server;
     struct namespace_view view = call_view(call);
     struct buf buf = {0};
@@ -277,12 +367,27 @@ static void reply(struct store_op *op)
     metrics_render_part(&buf, METRIC_NAMESPACE_JOBS, shows_namespace, &view);
     metrics_render_version(&buf, BERTH_VERSION);
     put_nodes(&buf, call->worker->sched->snapshot, server->settings->metrics_nodes_max);
-    put_breakers(&buf, call, op);
+    put_breakers(&buf, call, &own->op);
+    put_limits(&buf, call, op);
     struct http_reply answer = {.status = 200,
                                 .content_type = "text/plain; version=0.0.4; charset=utf-8",
                                 .body = buf_view(&buf)};
     call_reply(call, &answer);
     buf_free(&buf);
+}
+
+static void ask_limits(struct store_op *op)
+{
+    struct scrape_call *own = container_of(op, struct scrape_call, op);
+    struct sched_loop *loop = own->call->worker->sched;
+
+    own->limits = (struct store_op){.verb = STORE_LIMITS,
+                                    .reply_to = &own->call->worker->loop.inbox,
+                                    .done = reply,
+                                    .not_after_ms = sched_not_after(loop),
+                                    .arena = own->call->arena};
+    own->limits.u.limits.max = KEYS_LOOKED_MAX;
+    sched_send(loop, &own->limits);
 }
 
 void api_metrics(struct call *call)
@@ -292,14 +397,14 @@ void api_metrics(struct call *call)
     own->call = call;
     own->op = (struct store_op){.verb = STORE_BREAKERS,
                                 .reply_to = &call->worker->loop.inbox,
-                                .done = reply,
+                                .done = ask_limits,
                                 .not_after_ms = sched_not_after(call->worker->sched),
                                 .arena = call->arena};
     assert(own->op.u.breakers.count == 0);
     if (metric_value(METRIC_BREAKERS_OPEN, NULL) > 0)
         sched_send(call->worker->sched, &own->op);
     else
-        reply(&own->op);
+        ask_limits(&own->op);
 }
 
 void api_stats(struct call *call)

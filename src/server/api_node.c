@@ -125,7 +125,7 @@ static void resource_write(struct jsonw *w, struct str name, int32_t capacity, i
     amount_write(w, "left", name, *left);
 }
 
-static void resources_show(struct jsonw *w, const struct snap_node *member)
+void node_resources_write(struct jsonw *w, const struct snap_node *member)
 {
     const struct resources *declared = member->facts->resources;
     struct resources_left left;
@@ -202,7 +202,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kstr(w, "endpoint", facts->endpoint);
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
-    resources_show(w, member);
+    node_resources_write(w, member);
     jsonw_kint(w, "registered_ms", atomic_load(&member->node->registered_ms));
     explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }

@@ -294,6 +294,8 @@ static const struct field server[] = {
     HAS("slots_max", "integer"),
     HAS("slots_available", "integer"),
     HAS("slots_in_use", "integer"),
+    HAS("resources", "{Resource|[NodeGpu]}|null",
+        "what jobs that say what they need are given of: by name, and `gpus`"),
     HAS("clamps", "[Clamp]|null"),
     HAS("tasks_running", "[string]"),
     HAS("tasks", "[ServerTask]"),

@@ -85,6 +85,13 @@ static const struct {
      {"\nSlots 0/4 no room: in_use: 4 of 4\n"}, /* what was replaced is no reason */
      NULL},
     {"{" US ",\"slots_max\":5}", {"\nSlots 0/5 no room\n"}, NULL},
+    /* what jobs were promised of what it has; the rest only for who looks closer */
+    {"{" US ",\"resources\":{\"cpu\":{\"capacity\":8,\"usable\":8,\"promised\":1.5,\"left\":6.5},"
+     "\"mem_mb\":{\"capacity\":4096,\"usable\":4096,\"promised\":0,\"left\":4096},"
+     "\"gpus\":[{\"id\":1,\"vram_mb\":{\"capacity\":9000,\"promised\":7000,\"left\":2000}}]}}",
+     {"\nNeeds cpu 1.5 of 8 promised, 6.5 free\nNeeds GPU 1 MB 7000 of 9000 promised, 2000 free\n"},
+     "mem_mb"},
+    {"{" US ",\"resources\":{\"cpu\":7,\"gpus\":{}}}", {"\nSlots 0/0"}, "Needs"},
     /* the level, what tripped, what that means */
     {"{" US ",\"level\":\"normal\",\"tripped\":null}", {"\nLevel normal\n"}, " by "},
     {"{" US ",\"level\":\"warning\",\"tripped\":\"cpu\"}",

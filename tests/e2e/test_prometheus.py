@@ -42,6 +42,22 @@ class Scrape(Case):
         self.assertEqual(values["berth_nodes_unlisted"], 9)
         self.assertEqual(values['berth_slots{state="max"}'], 24, "the sums count all")
 
+    def test_what_nodes_have_and_keys_use(self):
+        server = self.start(metrics_nodes_max=1)
+        node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=9,
+                    resources={"cpu": 8, "seats": 3, "gpus": [{"id": 2, "model": "L4", "vram_mb": 24000}]})
+        Node(server, "n2", allowed_types=["talk"], resources={"cpu": 8})
+        self.ok(server.call("PUT", "/v1/limits/account:*", {"concurrency": 1}))
+        job = self.ok(self.task(server, needs={"cpu": 1.5, "vram_mb": 7000}, keys=["account:1", "free:1"]))
+        self.ok(node.ack(job))
+        self.ok(self.task(server, keys=["account:1"], queue_ms=600000), 202)
+        wanted = {'berth_node_resource{node_id="n1",resource="cpu",state="%s"}': {"capacity": 8, "usable": 8, "promised": 1.5, "free": 6.5},
+                  'berth_node_gpu_vram_mb{node_id="n1",gpu="2",state="%s"}': {"capacity": 24000, "promised": 7000, "free": 17000},
+                  'berth_limit{key="account:1",state="%s"}': {"in_flight": 1, "limit": 1, "waiting": 1}}
+        wanted = {name % state: value for name, states in wanted.items() for state, value in states.items()}
+        values = eventually("they are told", lambda: [values for values in [server.metrics()] if wanted.items() <= values.items()])[0]
+        self.assertFalse([name for name in values if 'key="free:1"' in name or ("_resource{" in name and '"n2"' in name)])
+
     def counted(self, server):
         values = server.metrics()
         return values if values.get('berth_slots{state="free"}') == 24 else None

@@ -32,7 +32,7 @@ LISTS = {
                                                     "reason", "address", "generation", "key", "why", "limit", "used")),
     "`takes_work`, and `why_not` `{": ("Node.why_not", ()),
     "`running_jobs`, a list of `{": ("Run", ()),
-    "`usage`, an object with `": ("Server", ("name", "role", "online", "offline_reason", "last_seen_ms", "health", "admin", "level",
+    "`usage`, an object with `": ("Server", ("name", "role", "online", "offline_reason", "last_seen_ms", "health", "admin", "level", "resources",
                                             "figures_reason", "clamps", "tasks_running", "tasks", "available_for")),
     "status of the cluster is `{": ("ClusterStatus", ()),
     "`servers` has for each node id `{": ("Server", ()),
