@@ -255,7 +255,7 @@ static void list_one(struct agent *agent, struct listing *listing, struct agent_
 
 static void list_all(struct agent *agent, struct listing *listing)
 {
-    size_t count = jobs_in_use(agent->jobs) + copies_alive(agent->copies);
+    size_t count = jobs_in_use(agent->jobs) + agent->copies->by_id.count, kept = 0;
     struct agent_job *job = NULL;
     struct copy *copy = NULL;
     struct copy_alive alive;
@@ -302,6 +302,19 @@ static void list_all(struct agent *agent, struct listing *listing)
                                        .gpus = alive.gpus,
                                        .tree = find_tree(listing->usage, alive.shim_pid),
                                        .standing = true};
+    }
+    /* Between two starts it is kept for a copy as well. */
+    for (copy = agent->copies->first; copy; copy = copy->next) {
+        struct demand *demand = &agent->demands[listing->count + kept];
+
+        if (copy->run || !copy->demand[0] || !demand_parse(str_of(copy->demand), demand))
+            continue;
+        kept++;
+        agent->promised[listing->promised++] =
+            (struct capacity_task){.demand = demand,
+                                   .gpus = copy->gpus,
+                                   .tree = find_tree(listing->usage, 0),
+                                   .standing = true};
     }
 }
 
@@ -833,15 +846,23 @@ static void copies_changed(struct copies *copies)
     node_lease_changed(agent->node_lease);
 }
 
-static bool copies_room(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
+static bool copies_room(struct copies *copies, const struct demand *demand,
+                        const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
                         struct buf *why)
 {
     struct agent *agent = copies_user(copies);
 
-    if (!capacity_choose(&agent->capacity, demand, ret_gpus, why))
-        return false;
-    capacity_take(&agent->capacity, demand, *ret_gpus); /* until the next sample counts it */
-    return true;
+    return capacity_choose(&agent->capacity, demand, has, has_gpus, ret_gpus, why);
+}
+
+static void copies_keep_room(struct copies *copies, const struct demand *demand, uint64_t gpus,
+                             bool kept)
+{
+    struct agent *agent = copies_user(copies);
+
+    (kept ? capacity_keep : capacity_release)(&agent->capacity, demand, gpus);
+    if (kept && agent->link && has_fallen(agent))
+        link_beat(agent->link); /* before a job is sent for the same */
 }
 
 static bool link_calls_text(struct link_calls *link_calls, struct str text)
@@ -1029,6 +1050,7 @@ static enum err open_copies(struct agent *agent, struct problem *why)
                                    .data_dir = agent->dir,
                                    .runs = agent->runs,
                                    .room = copies_room,
+                                   .keep = copies_keep_room,
                                    .changed = copies_changed};
     enum err err = copies_new(&agent->loop, &config, agent, &agent->copies, why);
 

@@ -175,10 +175,12 @@ static int64_t sum_kept(struct str name, const struct capacity_task *tasks, size
 static struct capacity_amount amount(int64_t free, int64_t ours, int32_t capacity,
                                      int32_t *ret_usable)
 {
+    int64_t unbound = free;
+
     free = free > 0 ? free : 0;
     *ret_usable = amount_of(least(free + ours, capacity));
     return (struct capacity_amount){
-        .measured = true, .free = amount_of(free), .ours = amount_of(ours)};
+        .measured = true, .free = amount_of(free), .ours = amount_of(ours), .unbound = unbound};
 }
 
 /* What nobody was promised, averaged, so that a compiler's second does not keep work away. What
@@ -209,8 +211,8 @@ static void measure_cpu(struct capacity *capacity, int64_t now_ms, const struct 
     most = usage->cores_milli > item->capacity ? usage->cores_milli : item->capacity;
     over = capacity->others_milli - usage->cores_milli / OTHERS_PART;
     most -= (over > 0 ? over : 0) + sum_kept(STR("cpu"), tasks, count);
-    most = least(most > 0 ? most : 0, item->capacity);
-    ours = least(ours, most);
+    most = least(most, item->capacity);
+    ours = least(ours, most > 0 ? most : 0);
     capacity->items[item - capacity->resources.items] =
         amount(most - ours, ours, item->capacity, &item->usable);
 }
@@ -334,9 +336,9 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
         if (!tasks[i].standing)
             move(capacity, tasks[i].demand, tasks[i].gpus, 1);
     for (size_t i = 0; i < RESOURCES_MAX; i++)
-        capacity->items[i] = (struct capacity_amount){.measured = false};
+        capacity->items[i] = (struct capacity_amount){.unbound = resources->items[i].capacity};
     for (size_t i = 0; i < RESOURCES_GPUS_MAX; i++)
-        capacity->gpus[i] = (struct capacity_amount){.measured = false};
+        capacity->gpus[i] = (struct capacity_amount){.unbound = resources->gpus[i].vram_mb};
     capacity->short_total_mb = 0;
     measure_cpu(capacity, now_ms, usage, tasks, count);
     measure_mem(capacity, usage, tasks, count);
@@ -347,14 +349,54 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
     capacity->sampled_ms = now_ms;
 }
 
+/* --- what deployments have --- */
+
+static void shift(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
+{
+    struct resources *resources = &capacity->resources;
+
+    for (size_t i = 0; i < resources->count; i++) {
+        struct resource *item = &resources->items[i];
+        struct capacity_amount *now = &capacity->items[i];
+        int32_t need = demand_need(demand, str_of(item->name));
+
+        if (need > 0)
+            *now = amount(now->unbound + sign * need, now->ours, item->capacity, &item->usable);
+    }
+    for (size_t i = 0; gpus && i < resources->gpu_count; i++) {
+        struct resource_gpu *gpu = &resources->gpus[i];
+        struct capacity_amount *now = &capacity->gpus[i];
+
+        if (gpus >> gpu->id & 1)
+            *now = amount(now->unbound + sign * promised_mb(demand, gpu), now->ours, gpu->vram_mb,
+                          &gpu->usable_mb);
+    }
+}
+
+void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+{
+    shift(capacity, demand, gpus, -1);
+    capacity->changes_milli += demand_need(demand, STR("cpu"));
+}
+
+void capacity_release(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+{
+    shift(capacity, demand, gpus, 1);
+    capacity->changes_milli += demand_need(demand, STR("cpu"));
+}
+
 /* --- what may come in --- */
 
 bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
-                     uint64_t *ret_gpus, struct buf *detail)
+                     const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
+                     struct buf *detail)
 {
+    struct capacity without = *capacity;
     struct resources_short lack;
 
-    if (resources_fit(&capacity->resources, demand, ret_gpus, &lack))
+    if (has)
+        shift(&without, has, has_gpus, 1);
+    if (resources_fit(&without.resources, demand, ret_gpus, &lack))
         return true;
     resources_short_text(&lack, detail);
     return false;

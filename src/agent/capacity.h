@@ -21,6 +21,7 @@ struct capacity_task {
 struct capacity_amount {
     bool measured;      /* else all that is declared counts as free */
     int32_t free, ours; /* free now; and how much of the rest is used by who was promised it */
+    int64_t unbound; /* as `free`, but below 0 when deployments were promised more than is free */
 };
 
 struct capacity {
@@ -49,9 +50,14 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
 /* Between two samples, so that it stays true. */
 void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
 void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
-/* May a copy of a deployment begin? *ret_gpus: the GPUs it gets. */
+/* The same for a deployment's, which has it whether it runs or not. */
+void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
+void capacity_release(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
+/* May a copy of a deployment have this? `has` (NULL: nothing) is what is kept for it by now, which
+ * it would give back. *ret_gpus: the GPUs it gets. */
 bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
-                     uint64_t *ret_gpus, struct buf *detail);
+                     const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
+                     struct buf *detail);
 /* May it come in, on these GPUs? `detail` gets a sentence when not. */
 bool capacity_fits(const struct capacity *capacity, const struct demand *demand, uint64_t gpus,
                    struct buf *detail);

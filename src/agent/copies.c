@@ -39,6 +39,8 @@ struct copy_meta {
 static const struct deploy_spec *copy_spec_of_run(const struct copy *copy);
 static enum copy_health copy_health(const struct copy *copy);
 static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms);
+static void copy_give_room(struct copy *copy);
+static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text);
 static enum copy_end copy_over(const struct copy *copy);
 static bool copy_changed(const struct copy *copy);
 static const struct run_handler copies_run_handler;
@@ -109,6 +111,7 @@ static void copies_leave(struct copy *copy)
 {
     struct copies *copies = copy->copies;
 
+    copy_give_room(copy);
     assert(!copy->run && !copy->last && !copy->check.run && !copy->check.call);
     if (copy->prev)
         copy->prev->next = copy->next;
@@ -202,11 +205,12 @@ static const char *reported_state(const struct copy *copy)
 /* Why it is as it is; of one that runs and is as it should be, why the one before it ended. */
 static struct str reported_reason(const struct copy *copy)
 {
-    const char *words = copy->wrong[0]                                         ? copy->wrong
-                        : copy->killed                                         ? copy->killed_why
-                        : copy->run && copy->check.failures > 0                ? copy->unwell
-                        : copy_changed(copy) || copy->state == COPY_INSTALLING ? copy->waits
-                                                                               : copy->ended;
+    const char *words = copy->wrong[0]                          ? copy->wrong
+                        : copy->killed                          ? copy->killed_why
+                        : copy->run && copy->check.failures > 0 ? copy->unwell
+                        : copy_changed(copy) || copy->state == COPY_INSTALLING || copy->lacks
+                            ? copy->waits
+                            : copy->ended;
 
     return *words ? str_of(words) : STR_NONE;
 }
@@ -350,6 +354,20 @@ size_t copies_holding(const struct copies *copies, enum copy_hold hold)
     for (const struct copy *copy = copies->first; copy; copy = copy->next)
         count += copy->held == hold;
     return count;
+}
+
+bool copies_has_room(const struct copies *copies, struct str id)
+{
+    const struct copy *copy = copies_find(copies, id);
+
+    return copy && copy->demand[0];
+}
+
+bool copies_lacks(const struct copies *copies, struct str id)
+{
+    const struct copy *copy = copies_find(copies, id);
+
+    return copy && copy->wanted && copy->lacks;
 }
 
 int64_t copies_failures(const struct copies *copies, struct str id)
@@ -606,27 +624,79 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
     return err;
 }
 
-/* What it needs of this node. Without room here it counts as failed, and goes elsewhere in time. */
-static enum err copy_take_room(struct copy *copy, struct problem *why)
-{
-    const struct copies *copies = copy->copies;
-    struct buf text = {0};
-    bool room;
+/* --- what it needs of this node --- */
 
+static bool demand_kept(const struct copy *copy, struct demand *ret_demand)
+{
+    return copy->demand[0] && demand_parse(str_of(copy->demand), ret_demand);
+}
+
+static void copy_give_room(struct copy *copy)
+{
+    struct copies *copies = copy->copies;
+    struct demand demand;
+
+    if (copies->keep && !copies->freed && demand_kept(copy, &demand))
+        copies->keep(copies, &demand, copy->gpus, false);
     copy->demand[0] = 0;
     copy->gpus = 0;
-    if (demand_is_plain(&copy->spec.demand) || !copies->room)
-        return ERR_OK;
-    room = copies->room(copy->copies, &copy->spec.demand, &copy->gpus, &text);
-    if (!room)
-        problem_set(why, ERR_BUSY, "needs", "This node has no room for it: " STR_FMT ".",
+}
+
+/* Is there room for what is wanted now, beside what others have? copy->lacks, and copy->waits says
+ * what is short. */
+static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
+{
+    struct copies *copies = copy->copies;
+    const struct demand *wants = &copy->spec.demand;
+    struct demand has;
+    struct buf text = {0};
+    bool lacked = copy->lacks;
+
+    *ret_gpus = copy->gpus;
+    demand_write(wants, &text);
+    copy->lacks = false;
+    if (copies->room && !demand_is_plain(wants) && !str_is(buf_view(&text), copy->demand)) {
+        bool kept = demand_kept(copy, &has);
+
+        buf_clear(&text);
+        copy->lacks = !copies->room(copies, wants, kept ? &has : NULL, copy->gpus, ret_gpus, &text);
+    }
+    if (copy->lacks) {
+        struct problem why;
+
+        problem_set(&why, ERR_BUSY, "needs", "This node has no room for it: " STR_FMT ".",
                     STR_ARG(buf_view(&text)));
-    buf_clear(&text);
-    demand_write(&copy->spec.demand, &text);
-    if (room)
-        str_copy(buf_view(&text), copy->demand, sizeof copy->demand);
+        set_reason(copy, copy->waits, why.detail);
+    }
     buf_free(&text);
-    return room ? ERR_OK : ERR_BUSY;
+    if (copy->lacks && !lacked)
+        copy_log(copy, LOG_WARN, "copy.no_room", copy->waits);
+    return !copy->lacks;
+}
+
+/* From the first start on it is kept for the copy, between two starts too, or what comes in between
+ * would drive it away. False: it waits. */
+static bool copy_take_room(struct copy *copy)
+{
+    struct copies *copies = copy->copies;
+    struct buf text = {0};
+    uint64_t gpus;
+
+    if (!copy_has_room(copy, &gpus)) {
+        copy_give_room(copy); /* what another version needed */
+        return false;
+    }
+    if (!demand_is_plain(&copy->spec.demand))
+        demand_write(&copy->spec.demand, &text);
+    if (!str_is(buf_view(&text), copy->demand)) {
+        copy_give_room(copy);
+        str_copy(buf_view(&text), copy->demand, sizeof copy->demand);
+        copy->gpus = text.len && copies->room ? gpus : 0;
+        if (text.len && copies->keep)
+            copies->keep(copies, &copy->spec.demand, copy->gpus, true);
+    }
+    buf_free(&text);
+    return true;
 }
 
 /* What it needs is also the most it gets, unless its limit is less. */
@@ -665,8 +735,6 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
         err = copy_secrets(copy, own, &spec, why);
     if (!err)
         err = copy_take_port(copy, why);
-    if (!err)
-        err = copy_take_room(copy, why);
     if (err) {
         arena_free(&arena);
         return err;
@@ -916,6 +984,7 @@ static void copy_check_cancel(struct copy *copy)
 enum {
     CRASHES_MAX = 5,                   /* in a row: a crash loop */
     ASK_MS = 1000,                     /* so often a daemon asks whether it is its node's turn */
+    ROOM_MS = 1000,                    /* so often one looks again whether there is room for it */
     HTTP_CONNECTIONS = 64,             /* for checks */
     KILLED_MIN_MS = 60 * 1000,         /* it was ended to save the machine: so long it rests, */
     KILLED_MAX_MS = 16 * 60 * 1000,    /* twice as long each time, */
@@ -1161,6 +1230,11 @@ static void begin(struct copy *copy)
     const char *dir;
 
     assert(!copy->run && copy->known && !copy->held);
+    if (!copy_take_room(copy)) {
+        copy->next_ms = copy->copies->loop->mono_ms + ROOM_MS;
+        set_state(copy, COPY_WAITING);
+        return;
+    }
     if (!is_installed(copy, &dir)) {
         set_state(copy, COPY_INSTALLING);
         return;
@@ -1182,6 +1256,7 @@ static bool may_replace(struct copy *copy)
     struct problem why = {0};
     int64_t now_ms = copy->copies->loop->mono_ms;
     const char *dir;
+    uint64_t gpus;
 
     if (copy->run_generation != copy->generation)
         return true; /* what runs is of an assignment that is over */
@@ -1191,6 +1266,8 @@ static bool may_replace(struct copy *copy)
         set_reason(copy, copy->waits, why.detail);
         return false;
     }
+    if (!copy_has_room(copy, &gpus))
+        return false;
     /* A daemon runs on many nodes, and a version that does not work should break only one: the
      * server says when this node's turn is. */
     if (!copy->daemon || copy->turn_version == copy->version)
@@ -1241,6 +1318,9 @@ static void look_at_all(struct copies *copies)
             copies_leave(copy);
         } else if (may_start(copy)) {
             begin(copy);
+        } else if (copy->held || copies->ending || copy_over(copy) != COPY_NOT_OVER) {
+            copy_give_room(copy);
+            copy->lacks = false;
         } else if (copy->state == COPY_INSTALLING) {
             set_state(copy, COPY_WAITING);
         }
@@ -1514,6 +1594,7 @@ enum err copies_new(struct loop *loop, const struct copies_config *config, void 
     copies->data_dir = config->data_dir;
     copies->runs = config->runs;
     copies->room = config->room;
+    copies->keep = config->keep;
     copies->changed = config->changed;
     if (gethostname(copies->host, sizeof copies->host - 1) != 0)
         copies->host[0] = 0;

@@ -31,9 +31,11 @@ struct copies_config {
     const char *data_dir; /* absolute */
     struct runs *runs;    /* outlives it */
     /* Has this node room for a copy that needs so much, and on which GPUs? `why` gets a sentence
-     * when not. It has it from then on. NULL: any has room. */
-    bool (*room)(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
-                 struct buf *why);
+     * when not. `has` (NULL: nothing) is what it would give back. NULL: any has room. */
+    bool (*room)(struct copies *copies, const struct demand *demand, const struct demand *has,
+                 uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why);
+    /* It is kept for a copy from now on, or not any more. With `room`. */
+    void (*keep)(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept);
     /* Something about a copy changed that others may want to hear of. May be NULL. */
     void (*changed)(struct copies *copies);
 };
@@ -85,7 +87,10 @@ bool copies_next_held(const struct copies *copies, struct copy_held *ret_held);
 /* A copy was given away. */
 void copies_gave(struct copies *copies, struct str id);
 size_t copies_holding(const struct copies *copies, enum copy_hold hold); /* how many */
-struct str copies_first_owned(const struct copies *copies); /* not held; at == NULL: none */
+struct str copies_first_owned(const struct copies *copies);       /* not held; at == NULL: none */
+bool copies_has_room(const struct copies *copies, struct str id); /* it is kept for it */
+/* It needs more than this node has. */
+bool copies_lacks(const struct copies *copies, struct str id);
 /* How often in a row it could not be run here. */
 int64_t copies_failures(const struct copies *copies, struct str id);
 
@@ -127,8 +132,9 @@ struct copies {
     struct runs *runs;
     struct packages *packages;
     struct client *client; /* for checks by HTTP */
-    bool (*room)(struct copies *copies, const struct demand *demand, uint64_t *ret_gpus,
-                 struct buf *why);
+    bool (*room)(struct copies *copies, const struct demand *demand, const struct demand *has,
+                 uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why);
+    void (*keep)(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept);
     void (*changed)(struct copies *copies);
     void *user;
     struct map by_id;
@@ -184,8 +190,9 @@ struct copy {
     struct run *last;                    /* the one before it, for its output */
     int64_t last_version;                /* of `last` */
     int64_t run_generation, run_version; /* of `run` */
-    char demand[DEMAND_TEXT_MAX + 1];    /* what it was promised, as a text */
+    char demand[DEMAND_TEXT_MAX + 1];    /* what is kept for it, as a text; "" = nothing */
     uint64_t gpus;                       /* that it got, a bit for each id */
+    bool lacks;                          /* what is wanted needs more than there is here */
     int64_t port;                        /* that it was given; 0: none yet, or there are none */
     bool stopping;                       /* its end was asked for, so it is no failure */
     bool unhealthy;                      /* and that was why */

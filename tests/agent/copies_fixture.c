@@ -11,6 +11,28 @@ static void on_changed(struct copies *copies)
     ((struct fixture *)copies_user(copies))->changes++;
 }
 
+static bool has_room(struct copies *copies, const struct demand *demand, const struct demand *has,
+                     uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why)
+{
+    struct fixture *fixture = copies_user(copies);
+    int left = fixture->licences - fixture->kept + (has ? demand_need(has, STR("licences")) : 0);
+
+    (void)has_gpus;
+    *ret_gpus = 0;
+    buf_fmt(why, "licences: %d free", left);
+    return demand_need(demand, STR("licences")) <= left;
+}
+
+static void on_kept(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept)
+{
+    struct fixture *fixture = copies_user(copies);
+    int amount = demand_need(demand, STR("licences"));
+
+    (void)gpus;
+    fixture->kept += kept ? amount : -amount;
+    assert_true(fixture->kept >= 0);
+}
+
 static void on_found(struct run *run)
 {
     struct fixture *fixture = runs_user(run->runs);
@@ -37,6 +59,8 @@ void fixture_open(struct fixture *fixture)
     struct copies_config config = {.config = &fixture->config,
                                    .node_id = STR("n1"),
                                    .data_dir = fixture->dir,
+                                   .room = has_room,
+                                   .keep = on_kept,
                                    .changed = on_changed};
     struct problem why;
     char path[96];

@@ -12,7 +12,9 @@ struct fixture {
     struct config config;
     char dir[64];
     int changes;
-    int lives; /* of an agent */
+    int lives;    /* of an agent */
+    int licences; /* this node has, */
+    int kept;     /* and so many of them are kept */
     struct arena arena;
 };
 

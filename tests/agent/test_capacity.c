@@ -388,12 +388,47 @@ static void test_falls(void **state)
 
 #define ON_A_SCENE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
+/* What is kept for a deployment is no job's, from that moment on and until it is given back; a copy
+ * that asks for more is asked what it would give back. */
+static void test_what_is_kept(void **state)
+{
+    struct scene *scene = *state;
+    const struct resources *has = &scene->capacity.resources;
+    struct demand three, five, nine;
+    uint64_t gpus;
+
+    declare(scene, "{\"licences\":8,\"gpus\":[{\"id\":0,\"vram_mb\":10000}]}");
+    tick(scene);
+    three = demand_of(scene, "{\"licences\":3,\"mem_mb\":6000,\"vram_mb\":4000}");
+    five = demand_of(scene, "{\"licences\":5,\"mem_mb\":6000,\"vram_mb\":6000}");
+    nine = demand_of(scene, "{\"licences\":8,\"mem_mb\":12000,\"gpus\":1}");
+    assert_true(capacity_choose(&scene->capacity, &three, NULL, 0, &gpus, &scene->text));
+    assert_int_equal(gpus, 1);
+    capacity_keep(&scene->capacity, &three, gpus);
+    assert_int_equal(has->gpus[0].usable_mb, 6000);
+    assert_false(capacity_fits(&scene->capacity, &nine, 1, &scene->text));
+    /* The next sample says the same: it stands. */
+    add_task(scene, "{\"licences\":3,\"mem_mb\":6000,\"vram_mb\":4000}", 1);
+    scene->tasks[0].standing = true;
+    for (int i = 0; i < 2; i++) {
+        for (size_t k = 0; k < has->count; k++)
+            if (strcmp(has->items[k].name, "licences") == 0)
+                assert_int_equal(has->items[k].usable, 5);
+        assert_false(capacity_choose(&scene->capacity, &nine, NULL, 0, &gpus, &scene->text));
+        assert_true(capacity_choose(&scene->capacity, &nine, &three, 1, &gpus, &scene->text));
+        assert_true(capacity_choose(&scene->capacity, &five, NULL, 0, &gpus, &scene->text));
+        tick(scene);
+    }
+    capacity_release(&scene->capacity, &three, 1);
+    assert_true(capacity_choose(&scene->capacity, &nine, NULL, 0, &gpus, &scene->text));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_A_SCENE(test_measured),      ON_A_SCENE(test_declared), ON_A_SCENE(test_what_is_ours),
         ON_A_SCENE(test_cpu_of_others), ON_A_SCENE(test_vram),     ON_A_SCENE(test_short_of_vram),
-        ON_A_SCENE(test_what_fits),     ON_A_SCENE(test_falls),
+        ON_A_SCENE(test_what_fits),     ON_A_SCENE(test_falls),    ON_A_SCENE(test_what_is_kept),
     };
 
     return cmocka_run_group_tests_name("capacity", tests, NULL, NULL);

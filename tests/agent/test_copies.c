@@ -816,6 +816,67 @@ static void test_ports(void **state)
     close(taken);
 }
 
+#define NEEDY(generation, version, licences)                                                       \
+    "[{\"id\":\"web\",\"generation\":" #generation ",\"version\":" #version                        \
+    ",\"spec\":{\"command\":\"serve\",\"needs\":{\"licences\":" #licences "}}}]"
+
+/* What it needs is kept for it from before its first start to its end, between two starts too. */
+static void test_room_is_kept(void **state)
+{
+    struct fixture *fixture = *state;
+
+    fixture->licences = 3;
+    fixture_round(fixture, NEEDY(1, 1, 2));
+    fence(fixture, HOUR_MS);
+    assert_int_equal(fixture->kept, 2);
+    up(fixture, "web");
+    fake_run_end(fixture_run("web")->key, "EXITED", 1, -1, "");
+    assert_str(told(fixture, "state"), "backoff");
+    assert_int_equal(fixture->kept, 2);
+    fixture_tick(fixture, HOUR_MS);
+    fence(fixture, HOUR_MS);
+    up(fixture, "web");
+    assert_int_equal(fixture->kept, 2);
+    fixture_round(fixture, "[]");
+    fixture_tick(fixture, 0);
+    assert_int_equal(fixture->kept, 2); /* it still runs */
+    fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
+    fixture_tick(fixture, 0);
+    assert_int_equal(fixture->kept, 0);
+}
+
+/* Without room it waits, and that is no failure of its; what runs is not stopped for it. */
+static void test_without_room(void **state)
+{
+    struct fixture *fixture = *state;
+
+    fixture->licences = 3;
+    fixture_round(fixture, NEEDY(1, 1, 4));
+    fence(fixture, HOUR_MS);
+    assert_null(fixture_run("web"));
+    assert_str(told(fixture, "state"), "stopped");
+    assert_str(told(fixture, "reason"), "This node has no room for it: licences: 3 free.");
+    assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
+    assert_true(copies_lacks(fixture->copies, STR("web")));
+    fixture->licences = 4;
+    fixture_tick(fixture, 2000);
+    assert_non_null(fixture_run("web"));
+    assert_false(copies_lacks(fixture->copies, STR("web")));
+    up(fixture, "web");
+    fixture_round(fixture, NEEDY(1, 2, 5));
+    fixture_tick(fixture, 2000);
+    assert_str(told(fixture, "state"), "updating");
+    assert_true(copies_lacks(fixture->copies, STR("web")));
+    assert_false(fixture_run("web")->run.state == RUN_STOPPING);
+    fixture->licences = 5; /* with its own four that is enough */
+    fixture_tick(fixture, 2000);
+    assert_int_equal(fixture_run("web")->run.state, RUN_STOPPING);
+    assert_int_equal(fixture->kept, 4);
+    fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
+    fixture_tick(fixture, 2000);
+    assert_int_equal(fixture->kept, 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -847,6 +908,8 @@ int main(void)
         COPY_TEST(test_the_server_says_it_is_over),
         COPY_TEST(test_limits_are_told),
         COPY_TEST(test_logs),
+        COPY_TEST(test_room_is_kept),
+        COPY_TEST(test_without_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
