@@ -1065,6 +1065,7 @@ static enum err open_copies(struct agent *agent, struct problem *why)
                                                            .instance = agent->instance,
                                                            .link_calls = agent->link_calls,
                                                            .copies = agent->copies,
+                                                           .capacity = &agent->capacity,
                                                            .node_lease = agent->node_lease});
     services_init(&agent->services, &agent->loop, agent->link_calls, agent->config, agent->node_id,
                   agent->dir);

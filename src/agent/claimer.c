@@ -36,7 +36,8 @@ struct claimer {
     struct claim_plan plan;
     size_t budget; /* claims in this cycle at most */
     size_t tried, claimed, conflicts;
-    size_t owned; /* by this node, as the table has it and with what was claimed since */
+    size_t owned;         /* by this node, as the table has it and with what was claimed since */
+    struct resources own; /* what this node has left, less what it claimed and does not have yet */
     /* ever */
     int64_t cycles, claims, skips[CLAIM_SKIP_COUNT];
     enum claim_skip last;
@@ -86,6 +87,14 @@ static struct str text_of(const struct json *row, const char *name, struct arena
     return text.at ? text : STR("");
 }
 
+/* Of a list that lives as long as the rows; "" when it is not said. */
+static struct str raw_of(const struct json *row, const char *name)
+{
+    const struct json *value = json_get(row, name);
+
+    return json_is_null(value) ? STR("") : json_raw(value);
+}
+
 static void read_row(const struct json *row, struct arena *arena, struct deploy_row *to)
 {
     *to = (struct deploy_row){.id = text_of(row, "id", arena),
@@ -93,7 +102,9 @@ static void read_row(const struct json *row, struct arena *arena, struct deploy_
                               .type = deploy_type_by_name(text_of(row, "type", arena)),
                               .selector = text_of(row, "selector", arena),
                               .updated_at = text_of(row, "updated_at", arena),
-                              .created_at = text_of(row, "created_at", arena)};
+                              .created_at = text_of(row, "created_at", arena),
+                              .needs = raw_of(row, "needs")};
+    to->demand = deploy_demand(to->needs, arena);
     json_bool(json_get(row, "enabled"), &to->enabled);
     json_int(json_get(row, "generation"), &to->generation);
 }
@@ -138,6 +149,8 @@ static struct deploy_row copy_row(const struct deploy_row *row, struct arena *ar
     copy.selector = arena_str(arena, row->selector);
     copy.updated_at = arena_str(arena, row->updated_at);
     copy.created_at = arena_str(arena, row->created_at);
+    copy.needs = arena_str(arena, row->needs);
+    copy.demand = deploy_demand(copy.needs, arena);
     return copy;
 }
 
@@ -663,6 +676,22 @@ static void give_up(struct claimer *claimer, const char *what, enum err err)
 
 /* --- claiming --- */
 
+/* Is there room here for a row, beside all that was claimed? The server knows no more of this node
+ * than it told with its last heartbeat. */
+static bool take_room(struct claimer *claimer, const struct deploy_row *row, bool take)
+{
+    struct resources_short lack;
+    uint64_t gpus;
+
+    if (!row->demand || !claimer->config.capacity)
+        return true;
+    if (!resources_fit(&claimer->own, row->demand, &gpus, &lack))
+        return false;
+    if (take)
+        resources_take(&claimer->own, row->demand, gpus);
+    return true;
+}
+
 static void on_claimed(struct link_call *link_call)
 {
     struct claimer *claimer = container_of(link_call, struct claimer, link_call);
@@ -674,6 +703,7 @@ static void on_claimed(struct link_call *link_call)
         claimer->claimed++;
         claimer->claims++;
         claimer->owned++;
+        take_room(claimer, row, true);
         json_int(json_get(link_call->reply, "generation"), &generation);
         log_event(LOG_INFO, "claim.claimed", KS("deployment_id", row->id),
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
@@ -705,11 +735,21 @@ static size_t room(const struct claimer *claimer)
     return have < max ? max - have : 0;
 }
 
+static void skip_without_room(struct claimer *claimer)
+{
+    while (claimer->tried < claimer->plan.count &&
+           !take_room(claimer, claimer->plan.order[claimer->tried], false)) {
+        claimer->tried++;
+        claimer->skips[CLAIM_NO_ROOM]++;
+    }
+}
+
 static void claim_next(struct claimer *claimer)
 {
     const struct deploy_row *row;
     struct jsonw w;
 
+    skip_without_room(claimer);
     if (claimer->tried == claimer->plan.count || room(claimer) == 0 ||
         claimer->claimed >= claimer->budget || claimer->conflicts >= CONFLICTS_MAX) {
         end_cycle(claimer, claimer->claimed > 0 ? CLAIM_GO : CLAIM_CONFLICT);
@@ -806,8 +846,37 @@ static void look_around(struct claimer *claimer)
         names_init(&claimer->lost, 0, &claimer->cycle);
 }
 
-/* What keeps failing here and did not fail elsewhere goes there. Where all failed, or there is
- * nobody else, it stays and is tried on. */
+/* What was claimed and has not come to the copies yet is no room any more: of this node as it knows
+ * itself, and as the server does. */
+static void count_own(struct claimer *claimer)
+{
+    struct resources *told = NULL;
+
+    if (!claimer->config.capacity)
+        return;
+    claimer->own = claimer->config.capacity->resources;
+    for (size_t i = 0; i < claimer->node_count; i++)
+        if (claimer->nodes[i].room && str_eq(claimer->nodes[i].address, claimer->config.node_id)) {
+            told = arena_new(&claimer->cycle, struct resources);
+            *told = *claimer->nodes[i].room;
+            claimer->nodes[i].room = told;
+        }
+    for (size_t i = 0; i < claimer->deploy_table.row_count; i++) {
+        const struct deploy_row *row = &claimer->deploy_table.rows[i];
+        struct resources_short lack;
+        uint64_t gpus;
+
+        if (!row->demand || !row->enabled || !str_eq(row->address, claimer->config.node_id) ||
+            copies_has_room(claimer->config.copies, row->id))
+            continue;
+        take_room(claimer, row, true);
+        if (told && resources_fit(told, row->demand, &gpus, &lack))
+            resources_take(told, row->demand, gpus);
+    }
+}
+
+/* What keeps failing here and did not fail elsewhere goes there, and so does what has no room here.
+ * Where all failed, or there is nobody else, it stays and is tried on. */
 static void leave_failing(struct claimer *claimer, const struct claim_view *view)
 {
     int64_t failures_max = claimer->config.config->move_after_failures;
@@ -820,7 +889,8 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
         const struct deploy_row *row = &view->rows[i];
 
         if (str_eq(row->address, view->me) && row->type == DEPLOY_DEPLOYMENT &&
-            copies_failures(copies, row->id) >= failures_max && claim_elsewhere(view, row))
+            (copies_lacks(copies, row->id) || copies_failures(copies, row->id) >= failures_max) &&
+            claim_elsewhere(view, row))
             copies_hold(copies, row->id, COPY_FAILING);
     }
 }
@@ -843,6 +913,7 @@ static void decide(struct claimer *claimer)
     enum claim_skip skip = own_skip(claimer);
 
     assert(claimer->tried == 0 && claimer->claimed == 0);
+    count_own(claimer);
     leave_failing(claimer, &view);
     if (skip == CLAIM_GO) {
         bool share = claims_share(claimer);
@@ -862,6 +933,36 @@ static void decide(struct claimer *claimer)
 }
 
 /* --- usage --- */
+
+/* What others have left is asked for only when something is to be dealt that needs some. */
+static bool wants_room(const struct claimer *claimer)
+{
+    for (size_t i = 0; i < claimer->deploy_table.row_count; i++) {
+        const struct deploy_row *row = &claimer->deploy_table.rows[i];
+
+        if (row->demand && row->enabled && row->type == DEPLOY_DEPLOYMENT &&
+            (!row->address.len || names_find(&claimer->lost, row->address) != NAMES_NONE ||
+             copies_lacks(claimer->config.copies, row->id) ||
+             copies_failures(claimer->config.copies, row->id) > 0))
+            return true;
+    }
+    return false;
+}
+
+static void read_room(struct claimer *claimer, const struct json *rooms)
+{
+    for (size_t i = 0; json_type(rooms) == JSON_OBJ && i < claimer->node_count; i++) {
+        struct claim_node *node = &claimer->nodes[i];
+        const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->address));
+        struct resources *room = arena_new(&claimer->cycle, struct resources);
+        struct problem why;
+
+        if (!json_is_null(told) &&
+            !resources_read(json_get(told, "resources"), &claimer->cycle, room, &why) &&
+            !resources_read_free(json_get(told, "left"), NULL, &claimer->cycle, room, &why))
+            node->room = room;
+    }
+}
 
 static void on_usage(struct link_call *link_call)
 {
@@ -888,18 +989,28 @@ static void on_usage(struct link_call *link_call)
                 json_double(json_get(key + 1, "memory_mb"), &node->usage.memory_mb);
             json_double(json_get(key + 1, "memory_total_mb"), &node->memory_total_mb);
         }
+    if (!link_call->err)
+        read_room(claimer, json_get(link_call->reply, "room"));
     decide(claimer);
 }
 
-static void ask_usage(struct claimer *claimer)
+static void write_addresses(const struct claimer *claimer, const char *name, bool all,
+                            struct jsonw *w)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+    for (size_t i = 0; all && i < claimer->node_count; i++)
+        jsonw_str(w, claimer->nodes[i].address);
+    jsonw_end_arr(w);
+}
+
+static void ask_usage(struct claimer *claimer, bool room)
 {
     struct jsonw w = new_body(claimer);
 
-    jsonw_key(&w, "addresses");
-    jsonw_arr(&w);
-    for (size_t i = 0; i < claimer->node_count; i++)
-        jsonw_str(&w, claimer->nodes[i].address);
-    jsonw_end_arr(&w);
+    write_addresses(claimer, "addresses", claimer->config.config->claim_policy->wants_usage, &w);
+    if (room)
+        write_addresses(claimer, "room", true, &w);
     jsonw_kint(&w, "timeout_ms", USAGE_MS);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/terminals/usage", on_usage, USAGE_MS + CALL_MS);
@@ -938,6 +1049,7 @@ static void on_view(struct link_call *link_call)
 {
     struct claimer *claimer = container_of(link_call, struct claimer, link_call);
     struct str cursor;
+    bool room;
 
     if (link_call->err) {
         deploy_table_forget(&claimer->deploy_table);
@@ -951,11 +1063,13 @@ static void on_view(struct link_call *link_call)
     }
     claimer->failed = ERR_OK;
     look_around(claimer);
+    room = wants_room(claimer);
     if (claimer->deploy_table.mode == DEPLOY_SEED && claimer->node_count > 0 &&
         claimer->lost.count > 0 && claimer->released == 0)
         release_next(claimer);
-    else if (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO)
-        ask_usage(claimer);
+    else if (room ||
+             (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO))
+        ask_usage(claimer, room);
     else
         decide(claimer);
 }

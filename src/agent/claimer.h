@@ -5,6 +5,7 @@
 #ifndef AGENT_CLAIMER_H
 #define AGENT_CLAIMER_H
 
+#include "agent/capacity.h"
 #include "agent/node_lease.h"
 #include "base/json.h"
 #include "base/map.h"
@@ -20,6 +21,7 @@ struct claimer_config {
     struct str node_id, instance;
     struct link_calls *link_calls;
     struct copies *copies;
+    const struct capacity *capacity; /* what this node has; NULL: any has room */
     struct node_lease *node_lease;
 };
 

@@ -130,6 +130,7 @@ static const char *const skip_names[CLAIM_SKIP_COUNT] = {
     [CLAIM_DRAINING] = "draining",
     [CLAIM_FULL] = "full",
     [CLAIM_NOT_ALLOWED] = "not_allowed",
+    [CLAIM_NO_ROOM] = "no_room",
 };
 
 const char *claim_skip_name(enum claim_skip skip)
@@ -208,16 +209,31 @@ static bool match_alike(const struct deploy_row *a, const struct deploy_row *b)
            (deploy_index(a->id) > 0) == (deploy_index(b->id) > 0);
 }
 
+static bool has_room(const struct resources *room, const struct deploy_row *row)
+{
+    struct resources_short lack;
+    uint64_t gpus;
+
+    return !row->demand || (room && resources_fit(room, row->demand, &gpus, &lack));
+}
+
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row)
 {
     for (size_t i = 0; i < view->node_count; i++) {
         const struct claim_node *node = &view->nodes[i];
 
         if (node->takes && !str_eq(node->address, view->me) && matches(node, row) &&
-            !failed_on(row, node->address))
+            !failed_on(row, node->address) && has_room(node->room, row))
             return true;
     }
     return false;
+}
+
+/* Nobody has it, or a lost node. */
+static bool may_be_claimed(const struct claim_view *view, const struct deploy_row *row)
+{
+    return row->type == DEPLOY_DEPLOYMENT && row->enabled &&
+           (!row->address.len || names_find(view->lost, row->address) != NAMES_NONE);
 }
 
 /* How many copies of each deployment of several every node has, with those this cycle deals to it.
@@ -265,18 +281,20 @@ static int *spread_counts(const struct spread *spread, const struct deploy_row *
     return name == NAMES_NONE ? NULL : &spread->counts[name * spread->node_count];
 }
 
-/* Which nodes a row may go to, by their place in the view. Those on which it failed count only when
- * there are no others: it must run somewhere. Of the rest those that have the fewest copies of its
- * deployment: a node gets a second one only when all have one. Selectors repeat, so the last answer
- * is kept. */
+/* Which nodes a row may go to, by their place in the view: those that have room for it. Those on
+ * which it failed count only when there are no others: it must run somewhere. Of the rest those
+ * that have the fewest copies of its deployment: a node gets a second one only when all have one.
+ * Selectors repeat, so the last answer is kept. */
 struct takers {
     const struct claim_view *view;
     struct spread spread;
     int *have; /* how many copies of the last row's deployment each node has; NULL: it is alone */
     const struct deploy_row *last; /* whose answer it is; NULL: none */
-    bool *fit;                     /* they would claim, and it matches them */
+    bool *fit;                     /* they would claim, and it matches them, */
+    bool *can;                     /* and there is room for it, */
     bool *chosen;                  /* and it did not fail there, if there are such */
-    size_t count;                  /* of the chosen */
+    struct resources *room; /* of each, less what was dealt; NULL: no row asked for any yet */
+    size_t count;           /* of the chosen */
 };
 
 static struct takers takers_of(const struct claim_view *view, struct arena *arena)
@@ -284,6 +302,7 @@ static struct takers takers_of(const struct claim_view *view, struct arena *aren
     return (struct takers){.view = view,
                            .spread = spread_of(view, arena),
                            .fit = arena_array(arena, bool, view->node_count + 1),
+                           .can = arena_array(arena, bool, view->node_count + 1),
                            .chosen = arena_array(arena, bool, view->node_count + 1)};
 }
 
@@ -301,22 +320,47 @@ static void keep_fewest(struct takers *takers)
         }
 }
 
-static void takers_find(struct takers *takers, const struct deploy_row *row)
+/* Most rows need nothing, so this is made for the first that does. */
+static void open_room(struct takers *takers, struct arena *arena)
+{
+    const struct claim_view *view = takers->view;
+
+    if (takers->room)
+        return;
+    takers->room = arena_array(arena, struct resources, view->node_count + 1);
+    for (size_t i = 0; i < view->node_count; i++)
+        if (view->nodes[i].room)
+            takers->room[i] = *view->nodes[i].room;
+}
+
+static void take_room(struct takers *takers, size_t node, const struct deploy_row *row)
+{
+    struct resources_short lack;
+    uint64_t gpus;
+
+    if (row->demand && resources_fit(&takers->room[node], row->demand, &gpus, &lack))
+        resources_take(&takers->room[node], row->demand, gpus);
+}
+
+static void takers_find(struct takers *takers, const struct deploy_row *row, struct arena *arena)
 {
     const struct claim_view *view = takers->view;
     size_t fresh = 0, fit = 0;
 
+    if (row->demand)
+        open_room(takers, arena);
     if (!takers->last || !match_alike(row, takers->last))
         for (size_t i = 0; i < view->node_count; i++)
             takers->fit[i] = view->nodes[i].takes && matches(&view->nodes[i], row);
     takers->last = row;
     for (size_t i = 0; i < view->node_count; i++) {
-        takers->chosen[i] = takers->fit[i] && !failed_on(row, view->nodes[i].address);
+        takers->can[i] = takers->fit[i] && (!row->demand || has_room(&takers->room[i], row));
+        takers->chosen[i] = takers->can[i] && !failed_on(row, view->nodes[i].address);
         fresh += takers->chosen[i];
-        fit += takers->fit[i];
+        fit += takers->can[i];
     }
     for (size_t i = 0; fresh == 0 && i < view->node_count; i++)
-        takers->chosen[i] = takers->fit[i];
+        takers->chosen[i] = takers->can[i];
     takers->count = fresh > 0 ? fresh : fit;
     takers->have = spread_counts(&takers->spread, row);
     if (takers->have)
@@ -355,20 +399,30 @@ static bool am_least(const struct takers *takers, struct arena *arena)
     return eligible[own];
 }
 
-/* The rows whose selector this node matches. */
-static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_rows)
+/* The rows whose selector this node matches, and for which it has room: others must not stand
+ * before those that it can take. *ret_short: there are such. */
+static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_rows,
+                          bool *ret_short)
 {
     size_t me = place_of_me(view), count = 0;
     const struct claim_node nobody = {0}, *node = me == NAMES_NONE ? &nobody : &view->nodes[me];
 
-    for (size_t i = 0; i < view->row_count; i++)
-        if (matches(node, &view->rows[i]))
-            ret_rows[count++] = view->rows[i];
+    *ret_short = false;
+    for (size_t i = 0; i < view->row_count; i++) {
+        const struct deploy_row *row = &view->rows[i];
+
+        if (!matches(node, row))
+            continue;
+        if (str_eq(row->address, view->me) || has_room(node->room, row))
+            ret_rows[count++] = *row;
+        else
+            *ret_short = *ret_short || may_be_claimed(view, row);
+    }
     return count;
 }
 
-/* Rows that go to the same nodes have the same answer; most have neither a selector nor failures.
- */
+/* Rows that go to the same nodes have the same answer; most have neither a selector nor failures
+ * nor needs. */
 static size_t keep_eligible(const struct claim_view *view, const struct deploy_row **order,
                             size_t count, struct arena *arena)
 {
@@ -379,14 +433,16 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
 
     for (size_t i = 0; i < count; i++) {
         if (!before || before->failed_count || order[i]->failed_count || takers.have ||
-            spread_counts(&takers.spread, order[i]) || !match_alike(order[i], before)) {
-            takers_find(&takers, order[i]);
+            before->demand || order[i]->demand || spread_counts(&takers.spread, order[i]) ||
+            !match_alike(order[i], before)) {
+            takers_find(&takers, order[i], arena);
             eligible = am_least(&takers, arena);
         }
         before = order[i];
         if (!eligible)
             continue;
         order[kept++] = order[i];
+        take_room(&takers, me, before);
         if (takers.have)
             takers.have[me]++;
     }
@@ -397,7 +453,7 @@ static bool least_of_all(const struct claim_view *view, struct arena *arena)
 {
     struct takers takers = takers_of(view, arena);
 
-    takers_find(&takers, &(struct deploy_row){.selector = STR("")});
+    takers_find(&takers, &(struct deploy_row){.selector = STR("")}, arena);
     return am_least(&takers, arena);
 }
 
@@ -415,14 +471,16 @@ void claim_plan(const struct claim_view *view, struct arena *arena, struct claim
 
     if (plan.skip == CLAIM_GO) {
         struct deploy_row *rows = arena_array(arena, struct deploy_row, view->row_count + 1);
-        size_t row_count = rows_for_me(view, rows), count;
+        bool lacks;
+        size_t row_count = rows_for_me(view, rows, &lacks), count;
 
         plan.order = arena_array(arena, const struct deploy_row *, row_count + 1);
         count = deploy_candidates(rows, row_count, view->lost, view->mode, plan.order);
         plan.count = keep_eligible(view, plan.order, count, arena);
         if (plan.count == 0)
-            plan.skip =
-                count > 0 || !least_of_all(view, arena) ? CLAIM_NOT_ELIGIBLE : CLAIM_NO_CANDIDATE;
+            plan.skip = lacks                                     ? CLAIM_NO_ROOM
+                        : count > 0 || !least_of_all(view, arena) ? CLAIM_NOT_ELIGIBLE
+                                                                  : CLAIM_NO_CANDIDATE;
     }
     assert((plan.skip == CLAIM_GO) == (plan.count > 0));
     *ret_plan = plan;
@@ -464,23 +522,29 @@ static void deal(const struct claim_view *view, struct arena *arena, struct clai
     struct takers takers = takers_of(view, arena);
     struct claim_snapshot *loads = arena_array(arena, struct claim_snapshot, view->node_count);
     size_t me = place_of_me(view), count = all_candidates(view, arena, plan->order);
+    bool lacks = false;
 
     claim_snapshots(view->policy, view->nodes, view->node_count, &view->context, loads);
     plan->count = 0;
     for (size_t i = 0; i < count && i < CLAIM_DEAL_MAX; i++) {
         size_t least;
 
-        takers_find(&takers, plan->order[i]);
+        takers_find(&takers, plan->order[i], arena);
+        lacks = lacks || (me != NAMES_NONE && takers.fit[me] && !takers.can[me]);
         least = least_loaded(&takers, loads);
         if (least == NAMES_NONE)
             continue;
         loads[least].value += view->policy->provider->step;
+        take_room(&takers, least, plan->order[i]);
         if (takers.have)
             takers.have[least]++;
         if (least == me)
             plan->order[plan->count++] = plan->order[i];
     }
-    plan->skip = plan->count > 0 ? CLAIM_GO : count > 0 ? CLAIM_NOT_ELIGIBLE : CLAIM_NO_CANDIDATE;
+    plan->skip = plan->count > 0 ? CLAIM_GO
+                 : lacks         ? CLAIM_NO_ROOM
+                 : count > 0     ? CLAIM_NOT_ELIGIBLE
+                                 : CLAIM_NO_CANDIDATE;
 }
 
 void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan)

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "model/deploy.h"
+#include "model/resources.h"
 
 /* The resource score of the claim policy resource_usage: smaller is better. Pure. */
 
@@ -38,6 +39,9 @@ struct claim_node {
     struct score_usage usage;
     double memory_total_mb; /* 0: unknown */
     int64_t deployments;    /* enabled ones it owns, from deploy_counts */
+    /* What may be given away there, as far as is known: usable, less what was promised. NULL: not
+     * known, and nothing fits that needs some of it. */
+    const struct resources *room;
 };
 
 struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
@@ -98,6 +102,7 @@ enum claim_skip {
     CLAIM_DRAINING,    /* an operator's order */
     CLAIM_FULL,        /* deployments_max */
     CLAIM_NOT_ALLOWED, /* allow_deployments */
+    CLAIM_NO_ROOM,     /* what there is needs more than this node has left */
     CLAIM_SKIP_COUNT
 };
 
@@ -125,14 +130,16 @@ struct claim_plan {
 /* One by one: a node that is among the least loaded may take any row, one by one until its
  * budget is used up. A row with a selector is measured against the nodes it matches: the least
  * loaded of *those* takes it. Nodes that would not claim (`takes` false) do not count, else nobody
- * would take what they leave; nor do those on which it failed lately, while there are others; nor
- * those that have more copies of the same deployment than others. */
+ * would take what they leave; nor do those that have no room for what it needs; nor those on which
+ * it failed lately, while there are others; nor those that have more copies of the same deployment
+ * than others. */
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
 /* The share of this node, all at once: where one by one would end if every node took its turn.
  * All nodes that see the same deal the same, so none is in another's way. A metric that cannot be
  * foretold gives the least loaded its part of the rows; then it must be measured again. */
 void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
-/* Is there another node that would take the row, and on which it did not fail lately? */
+/* Is there another node that would take the row, has room for it, and on which it did not fail
+ * lately? */
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row);
 
 /* Environment variables; what is absent, empty or makes no sense is the default. */

@@ -375,6 +375,19 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
     }
 }
 
+const struct demand *deploy_demand(struct str needs, struct arena *arena)
+{
+    struct demand *demand = arena_new(arena, struct demand);
+    const struct json *given;
+    struct problem why;
+
+    *demand = demand_plain;
+    if (!needs.len || json_parse(needs, arena, &given, NULL) ||
+        demand_read_needs(given, arena, demand, &why) || demand_is_plain(demand))
+        return NULL;
+    return demand;
+}
+
 bool deploy_spec_checked(const struct deploy_spec *spec)
 {
     return spec->health.command.count > 0 || spec->health.http.at;

@@ -40,7 +40,9 @@ struct deploy_row {
     bool enabled;
     int64_t generation; /* the fencing token: +1 with every change of owner */
     struct str selector;
-    struct str updated_at; /* of the spec, never of the status */
+    struct str needs;            /* JSON: what it takes of its node; empty: nothing */
+    const struct demand *demand; /* the same, for who deals it out; NULL: nothing */
+    struct str updated_at;       /* of the spec, never of the status */
     struct str created_at;
     const struct str *failed_on; /* nodes that gave it up lately because it failed there */
     size_t failed_count;
@@ -138,6 +140,9 @@ extern const struct schema deploy_health_schema, deploy_limits_schema, deploy_re
 enum err deploy_spec_read(const struct json *body, bool strict, struct arena *arena,
                           struct deploy_spec *ret_spec, struct problem *why);
 void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena);
+/* What a spec of which only `needs` is known takes of its node; NULL: nothing, or nobody can tell.
+ */
+const struct demand *deploy_demand(struct str needs, struct arena *arena);
 /* A text with the port of a copy in the place of $BERTH_PORT; in the arena if there is one. */
 #define DEPLOY_PORT_MARK "$BERTH_PORT"
 struct str deploy_with_port(struct str text, int64_t port, struct arena *arena);

@@ -125,7 +125,11 @@ static void refuse(struct deploy_call *own, const char *reason)
     struct problem why;
     struct buf buf = {0};
 
-    problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
+    if (op->refusal == DEPLOYS_NO_ROOM)
+        problem_set(&why, ERR_CONFLICT, "", "You have less than it needs: " STR_FMT ".",
+                    STR_ARG(op->u.claim.lack));
+    else
+        problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
     struct jsonw w = call_problem_begin(own->call, &buf, &why);
     jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
@@ -341,6 +345,24 @@ static bool read_claim(struct deploy_call *own)
     return true;
 }
 
+/* The call's own: the node may declare something else meanwhile. */
+static void read_room(struct call *call, struct deploys_op *op)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, op->node);
+    struct resources *declared;
+    struct resources_left *left;
+
+    if (!known || !known->facts->resources)
+        return;
+    declared = arena_new(call->arena, struct resources);
+    left = arena_new(call->arena, struct resources_left);
+    *declared = *known->facts->resources;
+    if (!counts_left(known->node, declared, left))
+        return;
+    op->u.claim.declared = declared;
+    op->u.claim.left = left;
+}
+
 void api_deploy_claim(struct call *call)
 {
     const struct settings *settings = settings_of(call);
@@ -365,6 +387,7 @@ void api_deploy_claim(struct call *call)
     op->u.claim.lease_ms = settings->deploy_lease_ms;
     op->u.claim.seed = settings->claim_mode == DEPLOY_SEED;
     op->u.claim.labels = label_values(call, op->node);
+    read_room(call, op);
     deploy_send(own);
 }
 

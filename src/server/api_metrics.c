@@ -165,7 +165,8 @@ void api_metrics_declare(void)
         {METRIC_SQL, {"ok", "error", "refused"}},
         {METRIC_CLAIMS,
          {"claimed", "duplicate", "claim_conflict", "lease_alive", "owner_online", "no_lease",
-          "mass_loss", "draining", "was_daemon", "selector", "namespace", "other_instance"}},
+          "mass_loss", "draining", "was_daemon", "selector", "namespace", "other_instance",
+          "no_room"}},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)

@@ -27,6 +27,7 @@ struct usage_ask {
 /* Usage: every node is asked at the same time, each with its own deadline; the answer goes when the
  * last of them is in. */
 struct usage_call {
+    const struct json *room; /* of which nodes it is asked; NULL: of none */
     struct call *call;
     struct usage_ask *asks;
     size_t count;
@@ -482,6 +483,71 @@ void api_terminal_update(struct call *call)
     registry_send(loop, &own->change);
 }
 
+static void amount_write(struct jsonw *w, const char *name, int32_t amount)
+{
+    struct buf text = {0};
+
+    demand_write_amount(str_of(name), amount > 0 ? amount : 0, &text);
+    jsonw_kraw(w, name, buf_view(&text));
+    buf_free(&text);
+}
+
+/* What may be given away there now. A GPU that others share cannot be had whole, however much of it
+ * is left: less is told than would do for that. */
+static void room_write(struct jsonw *w, const struct snap_node *known)
+{
+    const struct resources *declared = known ? known->facts->resources : NULL;
+    struct resources_left left;
+
+    if (!declared || !counts_left(known->node, declared, &left)) {
+        jsonw_null(w);
+        return;
+    }
+    jsonw_obj(w);
+    jsonw_kraw(w, "resources", known->facts->resources_json);
+    jsonw_key(w, "left");
+    jsonw_obj(w);
+    for (size_t i = 0; i < declared->count; i++)
+        amount_write(w, declared->items[i].name, left.left[i]);
+    jsonw_key(w, "gpus");
+    jsonw_arr(w);
+    for (size_t i = 0; i < declared->gpu_count; i++) {
+        const struct resource_gpu *gpu = &declared->gpus[i];
+        int32_t most = (int32_t)((int64_t)gpu->vram_mb * RESOURCES_WHOLE_PERCENT / 100) - 1;
+        int32_t amount = left.gpu_left[i];
+
+        if ((left.shared >> i & 1) && amount > most)
+            amount = most;
+        jsonw_obj(w);
+        jsonw_kint(w, "id", gpu->id);
+        jsonw_kint(w, "vram_mb", amount > 0 ? amount : 0);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
+    jsonw_end_obj(w);
+    jsonw_end_obj(w);
+}
+
+static void rooms_write(struct jsonw *w, const struct call *call, const struct json *list)
+{
+    const struct json *item = json_first(list);
+    struct map told = {0};
+
+    jsonw_key(w, "room");
+    jsonw_obj(w);
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        struct str address = json_str(item, call->arena);
+
+        if (!address.len || map_get(&told, address))
+            continue;
+        map_put(&told, address, &told);
+        jsonw_key_str(w, address);
+        room_write(w, snapshot_node(call->worker->sched->snapshot, address));
+    }
+    jsonw_end_obj(w);
+    map_free(&told);
+}
+
 static void write_usage(struct usage_call *own)
 {
     struct buf buf = {0};
@@ -498,6 +564,8 @@ static void write_usage(struct usage_call *own)
         buf_free(&ask->rpc.answer);
     }
     jsonw_end_obj(&w);
+    if (own->room)
+        rooms_write(&w, own->call, own->room);
     jsonw_end_obj(&w);
     own->call->worker->usage_asks -= (int64_t)own->count;
     call_json(own->call, 200, &buf);
@@ -558,6 +626,14 @@ void api_terminal_usage(struct call *call)
     if (json_type(list) != JSON_ARR || list->count > ADDRESSES_MAX) {
         call_error(call, ERR_BAD_FIELD, "addresses",
                    "addresses must be a list of at most %d nodes.", ADDRESSES_MAX);
+        return;
+    }
+    own->room = json_get(call->body, "room");
+    if (json_is_null(own->room))
+        own->room = NULL;
+    if (own->room && (json_type(own->room) != JSON_ARR || own->room->count > ADDRESSES_MAX)) {
+        call_error(call, ERR_BAD_FIELD, "room", "room must be a list of at most %d nodes.",
+                   ADDRESSES_MAX);
         return;
     }
     json_int(json_get(call->body, "timeout_ms"), &timeout_ms);

@@ -734,10 +734,15 @@ static const struct field deploy_look[] = {
 };
 
 static const struct field deploy_view_row[] = {
-    PUT(deploy_row, id, STR),         PUT(deploy_row, type, ENUM, .name_at = deploy_types),
-    PUT(deploy_row, enabled, BOOL),   PUT(deploy_row, address, STR),
-    PUT(deploy_row, generation, INT), PUT(deploy_row, selector, STR),
-    PUT(deploy_row, created_at, STR), PUT(deploy_row, updated_at, STR),
+    PUT(deploy_row, id, STR),
+    PUT(deploy_row, type, ENUM, .name_at = deploy_types),
+    PUT(deploy_row, enabled, BOOL),
+    PUT(deploy_row, address, STR),
+    PUT(deploy_row, generation, INT),
+    PUT(deploy_row, selector, STR),
+    PUT(deploy_row, created_at, STR),
+    PUT(deploy_row, updated_at, STR),
+    PUT(deploy_row, needs, RAW, .shape = "{number}|null"),
 };
 const struct schema view_row_schema = {.fields = deploy_view_row,
                                        .count = COUNT_OF(deploy_view_row)};
@@ -924,10 +929,17 @@ static const struct field usage_ask[] = {
     MAY("node_id", "string"),
     HAS("addresses", "[string]"),
     MAY("timeout_ms", "integer"),
+    MAY("room", "[string]", "nodes of which it is told what may be given away"),
 };
 
 static const struct field usage[] = {
     HAS("usage", "{any}"),
+    MAY("room", "{NodeRoom|null}", "of each; null: it is not known"),
+};
+
+static const struct field node_room[] = {
+    HAS("resources", "{any}", "what it declares"),
+    HAS("left", "{any}", "what is left of it, likewise"),
 };
 
 static const struct field lost_request[] = {
@@ -1101,6 +1113,7 @@ static const struct message_type message_types[] = {
     {"UsageAsk", ROWS(usage_ask), .request = true,
      .example = "{\"node_id\": \"n1\", \"addresses\": [\"n1\"], \"timeout_ms\": 500}"},
     {"Usage", ROWS(usage)},
+    {"NodeRoom", ROWS(node_room), .help = "as in a registration"},
     {"DeployLost", ROWS(lost_request), .request = true,
      .example = "{\"node_id\": \"n1\", \"address\": \"n2\"}"},
     {"DeployReleased", ROWS(deploy_released)},

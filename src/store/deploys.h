@@ -13,6 +13,7 @@
 #include "base/inbox.h"
 #include "base/json.h"
 #include "model/deploy.h"
+#include "model/resources.h"
 #include "model/rollout.h"
 
 enum {
@@ -151,6 +152,7 @@ enum deploys_refusal {
     DEPLOYS_WAS_DAEMON,     /* nodes may still run it as one */
     DEPLOYS_SELECTOR,       /* the node's labels do not match */
     DEPLOYS_OTHER_INSTANCE, /* the node's lease is another agent's */
+    DEPLOYS_NO_ROOM,        /* the node has less than it needs */
     DEPLOYS_REFUSAL_COUNT
 };
 const char *deploys_refusal_name(enum deploys_refusal refusal); /* "claim_conflict" */
@@ -267,10 +269,14 @@ struct deploys_op {
             int64_t lease_ms;
             bool seed;                 /* leases do not count */
             const struct json *labels; /* CLAIM: the node's; NULL: not known */
-            bool failed;               /* YIELD: it cannot run here; `reason` says why */
-            int64_t version;           /* YIELD: of the spec that failed */
-            struct str reason;         /* YIELD; at == NULL: none */
-            bool duplicate;            /* answer */
+            /* CLAIM: what the node declares and what is left of it; NULL: not known */
+            const struct resources *declared;
+            const struct resources_left *left;
+            struct str lack;   /* answer: of NO_ROOM, what is short */
+            bool failed;       /* YIELD: it cannot run here; `reason` says why */
+            int64_t version;   /* YIELD: of the spec that failed */
+            struct str reason; /* YIELD; at == NULL: none */
+            bool duplicate;    /* answer */
         } claim;
         struct { /* STATUS */
             struct deploys_copy *copies;

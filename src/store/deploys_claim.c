@@ -32,6 +32,7 @@ static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
     [DEPLOYS_WAS_DAEMON] = "was_daemon",
     [DEPLOYS_SELECTOR] = "selector",
     [DEPLOYS_OTHER_INSTANCE] = "other_instance",
+    [DEPLOYS_NO_ROOM] = "no_room",
 };
 
 const char *deploys_refusal_name(enum deploys_refusal refusal)
@@ -485,6 +486,26 @@ static bool refuse_claim(struct work *work)
     return true;
 }
 
+/* By what the server knows of the node, jobs that were reserved a moment ago included. */
+static bool has_room(struct deploys_op *op)
+{
+    const struct json *options;
+    const struct demand *demand;
+    struct resources_short lack;
+    struct buf text = {0};
+    bool fits;
+
+    if (!op->u.claim.left || json_parse(op->row.spec.options, op->arena, &options, NULL))
+        return true;
+    demand = deploy_demand(json_raw(json_get(options, "needs")), op->arena);
+    fits = !demand || resources_left_fit(op->u.claim.declared, op->u.claim.left, demand, &lack);
+    if (!fits)
+        resources_short_text(&lack, &text);
+    op->u.claim.lack = arena_str(op->arena, buf_view(&text));
+    buf_free(&text);
+    return fits;
+}
+
 bool deploys_claim(struct work *work)
 {
     struct deploys_op *op = work->op;
@@ -509,6 +530,8 @@ bool deploys_claim(struct work *work)
     if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
         !selector_match(op->row.spec.selector, &facts))
         op->refusal = DEPLOYS_SELECTOR;
+    if (op->refusal == DEPLOYS_TAKEN && is_observed(op) && !has_room(op))
+        op->refusal = DEPLOYS_NO_ROOM;
     if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
         !check_mass_loss(work, &owner, &mass_loss))
         return false;

@@ -11,12 +11,15 @@
 #define PG_NOW   "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)"
 /* The same when the statement began: a search by it can use an index, but does not see how long a
  * lock was waited for. */
-#define LITE_BEGUN      LITE_NOW
-#define PG_BEGUN        "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
-#define LITE_TIME       "now_text()"
-#define PG_TIME         "clock_timestamp()"
-#define LITE_TEXT(col)  col
-#define PG_TEXT(col)    "CAST(" col " AS TEXT)"
+#define LITE_BEGUN     LITE_NOW
+#define PG_BEGUN       "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
+#define LITE_TIME      "now_text()"
+#define PG_TIME        "clock_timestamp()"
+#define LITE_TEXT(col) col
+#define PG_TEXT(col)   "CAST(" col " AS TEXT)"
+/* A row that somebody else wrote may hold anything. */
+#define LITE_NEEDS      "CASE WHEN json_valid(options) THEN json_extract(options, '$.needs') END"
+#define PG_NEEDS        "CAST(CAST(options AS JSONB) -> 'needs' AS TEXT)"
 #define LITE_WHEN(col)  col
 #define PG_WHEN(col)    "to_char(" col ", 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 #define LITE_BYTES(col) col

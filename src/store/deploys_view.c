@@ -131,7 +131,7 @@ static bool read_page(struct work *work, struct deploys_table *table, size_t *ro
 /* clang-format off */
 #define VIEW(D)                                                                                    \
     "SELECT " D##_TEXT("id") ", type, enabled AND ended = '', address, generation, selector, "     \
-    D##_WHEN("created_at") ", " D##_WHEN("updated_at") " FROM deployment WHERE "                   \
+    D##_WHEN("created_at") ", " D##_WHEN("updated_at") ", " D##_NEEDS " FROM deployment WHERE "    \
     D##_ID " > $1 ORDER BY " D##_ID " LIMIT CAST($2 AS BIGINT)"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(VIEW);
@@ -159,7 +159,8 @@ static bool read_page(struct work *work, struct deploys_table *table, size_t *ro
                                 .generation = sql_cell_int(&rows, i, 4),
                                 .selector = sql_cell(&rows, i, 5),
                                 .created_at = sql_cell(&rows, i, 6),
-                                .updated_at = sql_cell(&rows, i, 7)};
+                                .updated_at = sql_cell(&rows, i, 7),
+                                .needs = sql_cell(&rows, i, 8)};
     table->whole = rows.count < DEPLOYS_PAGE_MAX;
     return true;
 }
@@ -168,7 +169,8 @@ static bool same_row(const struct deploy_row *a, const struct deploy_row *b)
 {
     return a->type == b->type && a->enabled == b->enabled && a->generation == b->generation &&
            str_eq(a->address, b->address) && str_eq(a->selector, b->selector) &&
-           str_eq(a->created_at, b->created_at) && str_eq(a->updated_at, b->updated_at);
+           str_eq(a->created_at, b->created_at) && str_eq(a->updated_at, b->updated_at) &&
+           str_eq(a->needs, b->needs);
 }
 
 static void note_gone(struct deploys_table *table, struct str id, int64_t at)
@@ -267,6 +269,7 @@ static void tell_row(struct deploys_op *op, const struct deploy_row *row)
     to->selector = arena_str(op->arena, row->selector);
     to->created_at = arena_str(op->arena, row->created_at);
     to->updated_at = arena_str(op->arena, row->updated_at);
+    to->needs = arena_str(op->arena, row->needs);
 }
 
 /* A claimer that does not know of copies with an index would run them without it. */

@@ -16,6 +16,7 @@ enum { CALLS_MAX = 64, BODY_MAX = 16384 };
 struct table_row {
     char id[16], address[16], selector[16];
     int generation;
+    int licences; /* it needs */
 };
 
 struct world {
@@ -42,6 +43,9 @@ struct world {
     int claims;
     int yields, failed_yields;
     bool usage_hangs; /* of n2 */
+    int rooms[2];     /* licences that n1 and n2 have left, as the server tells */
+    int room_asks;
+    struct capacity capacity;
     struct buf reply;
     struct {
         int64_t id;
@@ -104,6 +108,16 @@ static void write_leases(struct jsonw *w, const char *names, int64_t left_ms)
     }
 }
 
+static void write_needs(const struct table_row *row, struct jsonw *w)
+{
+    if (row->licences == 0)
+        return;
+    jsonw_key(w, "needs");
+    jsonw_obj(w);
+    jsonw_kint(w, "licences", row->licences);
+    jsonw_end_obj(w);
+}
+
 static void answer_renew(struct world *world, const struct json *body, struct jsonw *w)
 {
     world->calls[0]++;
@@ -123,6 +137,7 @@ static void answer_renew(struct world *world, const struct json *body, struct js
             jsonw_obj(w);
             jsonw_kstr(w, "command", STR("serve"));
             jsonw_kstr(w, "selector", str_of(world->rows[i].selector));
+            write_needs(&world->rows[i], w);
             jsonw_end_obj(w);
             jsonw_end_obj(w);
         }
@@ -152,6 +167,7 @@ static void answer_view(struct world *world, const struct json *body, struct jso
         jsonw_kstr(w, "address", str_of(world->rows[i].address));
         jsonw_kint(w, "generation", world->rows[i].generation);
         jsonw_kstr(w, "selector", str_of(world->rows[i].selector));
+        write_needs(&world->rows[i], w);
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
@@ -189,8 +205,28 @@ static void answer_sync(struct world *world, const struct json *body, struct jso
     write_terminals(w, world->online);
 }
 
+static void write_rooms(struct world *world, struct jsonw *w)
+{
+    world->room_asks++;
+    jsonw_key(w, "room");
+    jsonw_obj(w);
+    for (int i = 0; i < 2; i++) {
+        jsonw_key(w, i ? "n2" : "n1");
+        jsonw_obj(w);
+        jsonw_kraw(w, "resources", STR("{\"licences\":9}"));
+        jsonw_key(w, "left");
+        jsonw_obj(w);
+        jsonw_kint(w, "licences", world->rooms[i] - (i == 0 ? world->fixture.kept : 0));
+        jsonw_end_obj(w);
+        jsonw_end_obj(w);
+    }
+    jsonw_end_obj(w);
+}
+
 static void answer_usage(struct world *world, const struct json *body, struct jsonw *w)
 {
+    if (json_get(body, "room"))
+        write_rooms(world, w);
     jsonw_kraw(w, "usage",
                world->usage_hangs
                    ? STR("{\"n1\":{\"cpu_percent\":50,\"memory_mb\":10},\"n2\":null}")
@@ -351,6 +387,8 @@ static int setup(void **state)
     fixture->config.claim_interval_ms = 5000;
     fixture->config.move_after_failures = 3;
     fixture->config.claim_weights = score_defaults;
+    resources_declare(&world->capacity.resources, STR("licences"), 9);
+    fixture->licences = 9;
     fixture_open(fixture);
     world->link_calls = link_calls_new(&fixture->loop, on_send, world);
     world->node_lease = node_lease_new(&fixture->loop, world->link_calls, fixture->copies,
@@ -360,6 +398,7 @@ static int setup(void **state)
                                                              .node_id = STR("n1"),
                                                              .link_calls = world->link_calls,
                                                              .copies = fixture->copies,
+                                                             .capacity = &world->capacity,
                                                              .node_lease = world->node_lease});
     world->link = true;
     node_lease_up(world->node_lease);
@@ -783,6 +822,50 @@ static void test_fence_counts_from_the_question(void **state)
 
 #define CLAIM_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* It asks only for what fits, here and as the server sees it; what it does not fit it leaves to
+ * others, and nothing bounces. */
+static void test_claims_what_fits(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 2, "");
+    pass_long(world, 20000);
+    assert_int_equal(world->room_asks, 0); /* nobody needs anything */
+    assert_int_equal(world->claims, 1);
+    strcpy(world->rows[0].address, "n1");
+    strcpy(world->rows[1].address, "n1");
+    rows(world, 4, "");
+    for (int i = 2; i < 6; i++)
+        world->rows[i].licences = i; /* 2, 3, 4, 5 */
+    world->rooms[0] = 6;
+    world->rooms[1] = 0;
+    pass_long(world, 20000);
+    assert_true(world->room_asks > 0);
+    assert_int_equal(owned(world, "n1"), 4); /* 2 and 3; one of those that are left is too big */
+    assert_int_equal(owned(world, ""), 2);
+    assert_int_equal(world->calls[2], world->claims); /* none was refused */
+    assert_int_equal(world->fixture.kept, 5);
+    assert_true(skips(world, "no_room") > 0);
+    assert_int_equal(world->yields, 0);
+}
+
+/* The server believes in more than this node knows itself to have. */
+static void test_own_room_counts(void **state)
+{
+    struct world *world = *state;
+
+    world->rooms[0] = world->rooms[1] = 9;
+    world->online = "n1";
+    world->capacity.resources.items[0].usable = 3;
+    rows(world, 2, "");
+    world->rows[0].licences = 4;
+    world->rows[1].licences = 3;
+    pass_long(world, 20000);
+    assert_int_equal(world->claims, 1);
+    assert_string_equal(world->rows[1].address, "n1");
+    assert_int_equal(world->calls[2], 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -806,6 +889,8 @@ int main(void)
         CLAIM_TEST(test_a_node_that_does_not_tell_is_not_the_favourite),
         CLAIM_TEST(test_seed_mode),
         CLAIM_TEST(test_fence_counts_from_the_question),
+        CLAIM_TEST(test_claims_what_fits),
+        CLAIM_TEST(test_own_room_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

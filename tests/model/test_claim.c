@@ -499,6 +499,87 @@ static void test_smaller_is_better(void **state)
         }
 }
 
+/* --- what rows need --- */
+
+static struct resources with_licences(int32_t licences)
+{
+    struct resources resources = {0};
+
+    assert_true(resources_declare(&resources, STR("licences"), 9));
+    resources.items[0].usable = licences;
+    return resources;
+}
+
+static struct deploy_row needy(const char *id, const char *address, const char *needs)
+{
+    struct deploy_row one = row(id, address, "");
+
+    one.demand = deploy_demand(str_of(needs), &arena);
+    assert_non_null(one.demand);
+    return one;
+}
+
+static const char *claimed(struct claim_plan got)
+{
+    static char text[64];
+    size_t len = 0;
+
+    text[0] = 0;
+    for (size_t i = 0; i < got.count; i++)
+        len +=
+            (size_t)snprintf(text + len, sizeof text - len, STR_FMT " ", STR_ARG(got.order[i]->id));
+    return text;
+}
+
+/* Who has no room does not stand in the way of who has; what was dealt is no room any more. */
+static void test_rows_go_where_there_is_room(void **state)
+{
+    struct resources two = with_licences(2), five = with_licences(5);
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .room = &two},
+                                 {.address = STR("b"), .takes = true, .room = &five},
+                                 {.address = STR("c"), .takes = true}}; /* it is not known */
+    struct deploy_row rows[] = {
+        needy("1", "", "{\"licences\":3}"), needy("2", "", "{\"licences\":2}"),
+        needy("3", "", "{\"licences\":2}"), needy("4", "", "{\"licences\":1}"), row("5", "", "")};
+
+    assert_string_equal(claimed(share("a", nodes, 3, rows, 5)), "2 ");
+    assert_string_equal(claimed(share("b", nodes, 3, rows, 5)), "1 3 ");
+    assert_string_equal(claimed(share("c", nodes, 3, rows, 5)), "5 ");
+    assert_int_equal(share("a", nodes, 3, rows, 1).skip, CLAIM_NO_ROOM);
+    assert_int_equal(share("c", nodes, 3, rows, 4).skip, CLAIM_NO_ROOM);
+    /* One by one: the first it has room for, and all that fit beside it. */
+    assert_string_equal(claimed(plan("a", nodes, 3, rows, 4)), "2 ");
+    assert_string_equal(claimed(plan("b", nodes, 3, rows, 4)), "1 2 ");
+    assert_int_equal(plan("c", nodes, 3, rows, 4).skip, CLAIM_NO_ROOM);
+}
+
+/* A lost row that does not fit here does not keep this node from those that nobody has. */
+static void test_lost_rows_that_do_not_fit(void **state)
+{
+    struct resources two = with_licences(2);
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .room = &two}};
+    struct deploy_row rows[] = {needy("big", "gone", "{\"licences\":3}"),
+                                needy("fits", "gone", "{\"licences\":2}"), row("free", "", "")};
+
+    assert_string_equal(claimed(plan("a", nodes, 1, rows, 3)), "fits ");
+    assert_string_equal(claimed(share("a", nodes, 1, rows, 3)), "fits free ");
+    rows[1] = rows[0];
+    assert_string_equal(claimed(plan("a", nodes, 1, rows, 3)), "free ");
+}
+
+static void test_elsewhere_has_room(void **state)
+{
+    struct resources two = with_licences(2);
+    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
+                                 {.address = STR("b"), .takes = true, .room = &two}};
+    struct deploy_row fits = needy("fits", "a", "{\"licences\":2}"),
+                      big = needy("big", "a", "{\"licences\":3}");
+    struct claim_view view = {.me = STR("a"), .nodes = nodes, .node_count = 2};
+
+    assert_true(claim_elsewhere(&view, &fits));
+    assert_false(claim_elsewhere(&view, &big));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -524,6 +605,9 @@ int main(void)
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_unknown_is_the_seeds_zero),
         cmocka_unit_test(test_smaller_is_better),
+        cmocka_unit_test(test_rows_go_where_there_is_room),
+        cmocka_unit_test(test_lost_rows_that_do_not_fit),
+        cmocka_unit_test(test_elsewhere_has_room),
     };
 
     return cmocka_run_group_tests_name("claim", tests, NULL, teardown);

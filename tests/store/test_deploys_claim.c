@@ -796,6 +796,44 @@ static void test_a_claim_survives_a_crash(void **state)
     run_sql(pg.url, "ALTER SYSTEM RESET ALL");
 }
 
+/* A claim that does not fit what the server knows of the node changes nothing, and says what is
+ * short. */
+static void test_a_claim_without_room(void **state)
+{
+    struct deploys_rig *rig = *state;
+    struct deploys_spec spec = {.id = STR("web"),
+                                .type = DEPLOY_DEPLOYMENT,
+                                .package_name = STR(""),
+                                .package_version = STR(""),
+                                .command = STR("run"),
+                                .args = STR("[]"),
+                                .env = STR("{}"),
+                                .selector = STR(""),
+                                .options = STR("{\"needs\":{\"licences\":2}}"),
+                                .enabled = true};
+    struct deploys_op put = {.verb = DEPLOYS_PUT,
+                             .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+    struct resources declared = {0};
+    struct resources_left left = {.count = 1, .left = {1}};
+    struct deploys_op op = {.verb = DEPLOYS_CLAIM,
+                            .id = STR("web"),
+                            .node = STR("n1"),
+                            .u.claim = {.observed = STR(""), .declared = &declared, .left = &left}};
+    const struct demand *demand;
+
+    assert_true(resources_declare(&declared, STR("licences"), 3));
+    assert_int_equal(deploys_rig_call(rig, &put), ERR_OK);
+    demand = deploy_demand(deploys_rig_view(rig).u.view.items[0].needs, &rig->arena);
+    assert_int_equal(demand_need(demand, STR("licences")), 2);
+    deploys_rig_renew(rig, "n1", LEASE_MS);
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_CONFLICT);
+    assert_int_equal(op.refusal, DEPLOYS_NO_ROOM);
+    assert_true(str_is(op.u.claim.lack, "licences: 1 of 3 free, needs 2"));
+    assert_int_equal(deploys_rig_get(rig, "web").row.generation, 0);
+    left.left[0] = 2;
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -824,6 +862,7 @@ int main(void)
         DEPLOYS_TEST(test_two_claimers_race),
         DEPLOYS_TEST(test_a_claim_survives_a_crash),
         DEPLOYS_TEST(test_the_server_is_killed_and_comes_back),
+        DEPLOYS_TEST(test_a_claim_without_room),
     };
 
     return deploys_main("deploys_claim", tests, COUNT_OF(tests));

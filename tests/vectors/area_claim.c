@@ -25,6 +25,9 @@ static struct deploy_row read_row(struct vec *vec, const struct json *value)
         .selector = vec_str(vec, value, "selector"),
         .updated_at = vec_str(vec, value, "updated_at"),
         .created_at = vec_str(vec, value, "created_at"),
+        .demand = json_is_null(json_get(value, "needs"))
+                      ? NULL
+                      : deploy_demand(json_raw(json_get(value, "needs")), vec->arena),
     };
 }
 
@@ -254,6 +257,25 @@ bool area_claim_cas(struct vec *vec)
     return true;
 }
 
+/* What a node declares, less what the rows it owns need. */
+static void read_room(struct vec *vec, const struct rows *rows, struct claim_node *node)
+{
+    const struct json *told =
+        json_get(json_get(vec->in, "resources"), arena_cstr(vec->arena, node->address));
+    struct resources *room = arena_new(vec->arena, struct resources);
+    struct resources_short lack;
+    struct problem why;
+    uint64_t gpus;
+
+    if (json_is_null(told) || resources_read(told, vec->arena, room, &why))
+        return;
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->at[i].demand && str_eq(rows->at[i].address, node->address) &&
+            resources_fit(room, rows->at[i].demand, &gpus, &lack))
+            resources_take(room, rows->at[i].demand, gpus);
+    node->room = room;
+}
+
 /* One cycle with fresh state; all nodes would claim, all leases have run out. */
 static void run_cycle(struct vec *vec, struct str me, const struct claim_policy *policy,
                       const struct names *online, struct rows *rows)
@@ -271,6 +293,7 @@ static void run_cycle(struct vec *vec, struct str me, const struct claim_policy 
         nodes[i] =
             (struct claim_node){.address = online->at[i], .takes = true, .deployments = counts[i]};
         read_usage(vec, &nodes[i]);
+        read_room(vec, rows, &nodes[i]);
     }
     struct claim_view view = {
         .me = me,
