@@ -9,7 +9,6 @@
 #include "cli/list.h"
 #include "cli/request.h"
 #include "model/deploy.h"
-#include "model/selector.h"
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
@@ -101,60 +100,62 @@ static int cmd_deploy_apply(struct cli *cli)
     return code;
 }
 
-static struct selector_facts facts_of(struct cli *cli, const struct json *node)
+/* Of each node, why it has none of it; `all`: and those that have some. */
+static void print_nodes(struct cli *cli, const struct json *nodes, bool all)
 {
-    return (struct selector_facts){.id = show_member(cli, node, "node_id"),
-                                   .labels = json_get(node, "labels")};
-}
-
-/* False: some node matches, or this client cannot tell. Else it says what each lacks. */
-static bool print_unmatched(struct cli *cli, const struct json *nodes, struct str text)
-{
-    struct selector selector;
-    struct buf why = {0};
     const struct json *node = json_first(nodes);
+    int width = 0;
 
-    if (selector_read(text, "selector", &cli->arena, &selector, NULL) || selector.count == 0)
-        return false;
     for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
-        struct selector_facts facts = facts_of(cli, node);
+        int len = (int)show_member(cli, node, "node_id").len;
 
-        buf_fmt(&why, "  " STR_FMT "  ", STR_ARG(facts.id));
-        if (!selector_explain(&selector, &facts, &why)) {
-            buf_free(&why);
-            return false;
-        }
-        buf_char(&why, '\n');
+        width = len > width ? len : width;
     }
-    fprintf(cli->out, "\nNo node matches " STR_FMT ".\n" STR_FMT, STR_ARG(text),
-            STR_ARG(table_harmless_lines(&cli->arena, buf_view(&why))));
-    buf_free(&why);
-    return true;
+    node = json_first(nodes);
+    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
+        if (all || show_int(node, "copies", 0) == 0)
+            fprintf(cli->out, "  %-*s  " STR_FMT "\n", width,
+                    arena_cstr(&cli->arena, show_member(cli, node, "node_id")),
+                    STR_ARG(show_member(cli, node, "reason")));
+    if (nodes->count == 0)
+        fprintf(cli->out, "  there are no nodes\n");
 }
 
-/* Nobody has it: what each node last said of claiming. */
+static int cmd_deploy_explain(struct cli *cli)
+{
+    const struct json *json;
+    struct str reply;
+    int code =
+        request_list(cli, answer_path(cli, "/v1/deployments/", "/explain"), "nodes", &json, &reply);
+
+    if (code != CLI_OK)
+        return code;
+    if (cli->json)
+        show_raw(cli, reply);
+    else
+        print_nodes(cli, json_get(json, "nodes"), true);
+    return CLI_OK;
+}
+
+/* Nobody has it, or not all of it: what keeps each node from it. */
 static void print_why(struct cli *cli, struct str selector)
 {
     const struct json *json, *nodes, *node;
+    uint32_t unmatched = 0;
     struct str reply;
 
-    if (request_list(cli, "/v1/nodes", "nodes", &json, &reply) != CLI_OK)
+    if (request_list(cli, answer_path(cli, "/v1/deployments/", "/explain"), "nodes", &json,
+                     &reply) != CLI_OK)
         return;
     nodes = json_get(json, "nodes");
     node = json_first(nodes);
-    if (print_unmatched(cli, nodes, selector))
-        return;
-    fprintf(cli->out, "\nNobody has claimed it. What nodes last said:\n");
-    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
-        const struct json *claim = json_get(node, "claim");
-
-        fprintf(cli->out, "  " STR_FMT "  " STR_FMT "\n",
-                STR_ARG(show_member(cli, node, "node_id")),
-                STR_ARG(json_is_null(claim) ? STR("claims no deployments")
-                                            : show_member(cli, claim, "last")));
-    }
-    if (nodes->count == 0)
-        fprintf(cli->out, "  there are no nodes\n");
+    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
+        unmatched += json_str_is(json_get(node, "why"), "selector");
+    if (unmatched > 0 && unmatched == nodes->count)
+        fprintf(cli->out, "\nNo node matches " STR_FMT ".\n", STR_ARG(selector));
+    else
+        fprintf(cli->out, "\nNobody has claimed it, or not all of its copies:\n");
+    print_nodes(cli, nodes, false);
 }
 
 /* Of several copies: how far an update is, and why it went back. */
@@ -468,7 +469,20 @@ static const struct command rows[] = {
          "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
      .examples = "berth deploy ls\n"
                  "berth deploy ls --node n1 -o wide"},
-    ROW("show", "ID", "one deployment and its copies", "berth deploy show web", cmd_deploy_show),
+    ROW("show", "ID", "one deployment and its copies",
+        "berth deploy show web\n"
+        "berth deploy show web -o json",
+        cmd_deploy_show),
+    {.noun = "deploy",
+     .verb = "explain",
+     .arg = "ID",
+     .kind = COMMAND_API,
+     .help = "why nodes have it, or do not",
+     .detail =
+         "A line for each node: what keeps it from claiming a copy, with figures. Nobody takes\n"
+         "what fits nowhere.",
+     .examples = "berth deploy explain web",
+     .run = cmd_deploy_explain},
     ROW("restart", "ID", "restart it", "berth deploy restart web", cmd_deploy_restart),
     ROW("disable", "ID", "stop it, but keep it", "berth deploy disable web", cmd_deploy_switch),
     ROW("enable", "ID", "let it run again", "berth deploy enable web", cmd_deploy_switch),

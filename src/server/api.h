@@ -94,6 +94,7 @@ void api_service_show(struct call *call);
 void api_deploy_services(struct call *call);
 void api_deploy_rollback(struct call *call);
 void api_deploy_history(struct call *call);
+void api_deploy_explain(struct call *call);
 void api_deploy_logs(struct call *call);
 void api_deploy_release(struct call *call);
 void api_deploy_approve(struct call *call);

@@ -6,10 +6,13 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "model/deploy.h"
+#include "model/level.h"
 #include "model/selector.h"
+#include "sched/shared_text.h"
 #include "server/api.h"
 #include "server/hub.h"
 #include "server/messages.h"
@@ -689,6 +692,203 @@ void api_deploy_history(struct call *call)
         !call_query_int(call, "cursor", 1, INT64_MAX, &own->op.u.history.before))
         return;
     own->op.u.history.max = (size_t)limit;
+    deploy_send(own);
+}
+
+/* --- why a node does not have it --- */
+
+/* The row of a deployment and what is known of where it may go. */
+struct explained {
+    struct call *call;
+    const struct deploys_op *op;
+    struct selector selector;
+    const struct demand *demand; /* NULL: it needs nothing */
+};
+
+static int64_t copies_on(const struct deploys_op *op, struct str node_id)
+{
+    int64_t count = 0;
+
+    if (op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.count <= 1)
+        return str_eq(op->row.address, node_id); /* who gave it up may still tell of its copy */
+    for (size_t i = 0; i < op->copy_count; i++)
+        count += str_eq(op->copies[i].address, node_id);
+    return count;
+}
+
+static bool has_tag(const struct snap_node *member, const char *name, const char *value,
+                    struct arena *arena)
+{
+    const struct json *tags;
+
+    return !json_parse(member->facts->tags, arena, &tags, NULL) &&
+           json_str_is(json_get(tags, name), value);
+}
+
+/* What it has, and what is left of that. */
+static bool has_room(const struct explained *explained, const struct snap_node *member,
+                     struct buf *to)
+{
+    const struct resources *declared = member->facts->resources;
+    struct resources_left left;
+    struct resources_short lack;
+
+    if (!explained->demand)
+        return true;
+    if (!declared) {
+        buf_str(to, STR("it tells of no resources"));
+        return false;
+    }
+    if (!counts_left(member->node, declared, &left)) {
+        buf_str(to, STR("what it has left is not known yet"));
+        return false;
+    }
+    if (resources_left_fit(declared, &left, explained->demand, &lack))
+        return true;
+    resources_short_text(&lack, to);
+    return false;
+}
+
+static bool failed_there(const struct explained *explained, struct str node_id, struct buf *to)
+{
+    for (size_t i = 0; i < explained->op->failure_count; i++)
+        if (str_eq(explained->op->failures[i].address, node_id)) {
+            buf_fmt(to, "it failed there, so that others come first: " STR_FMT,
+                    STR_ARG(explained->op->failures[i].reason));
+            return true;
+        }
+    return false;
+}
+
+/* How its claims went, in its own words. */
+static void last_claim(const struct node *node, struct arena *arena, struct buf *to)
+{
+    struct shared_text *text = atomic_load(&node->claim);
+    const struct json *claim;
+    struct buf buf = {0};
+
+    if (text && shared_text_read(text, &buf) && !json_parse(buf_view(&buf), arena, &claim, NULL) &&
+        json_type(json_get(claim, "last")) == JSON_STR)
+        buf_fmt(to, ", and said last: " STR_FMT, STR_ARG(json_str(json_get(claim, "last"), arena)));
+    buf_free(&buf);
+}
+
+/* The first thing that keeps it from claiming one, as the rules of claiming go. */
+static const char *why_not(const struct explained *explained, const struct snap_node *member,
+                           struct buf *to)
+{
+    const struct node *node = member->node;
+    struct arena *arena = explained->call->arena;
+    const struct selector_facts facts = {.id = node->id, .labels = member->facts->label_values};
+    int32_t level = atomic_load(&node->level);
+
+    if (copies_on(explained->op, node->id) > 0) {
+        buf_str(to, STR("it has it"));
+        return "has_it";
+    }
+    if (atomic_load(&node->health) == NODE_OFFLINE) {
+        buf_str(to, STR("it is not here"));
+        return "gone";
+    }
+    if (!has_tag(member, "node_unit", "true", arena)) {
+        buf_str(to, STR("it claims no deployments (allow_deployments)"));
+        return "claims_none";
+    }
+    if (!namespace_in(member->facts->namespaces, explained->op->row.spec.id)) {
+        buf_str(to, STR("it is kept for other namespaces"));
+        return "namespace";
+    }
+    if (selector_explain(&explained->selector, &facts, to))
+        return "selector";
+    if (atomic_load(&node->admin) != NODE_ADMIN_NONE) {
+        buf_fmt(to, "it is %s", node_admin_name(node));
+        return "admin";
+    }
+    if (level >= LEVEL_DANGER || atomic_load(&node->health) != NODE_READY) {
+        buf_fmt(to, "it is at level %s",
+                level < 0 ? node_health_name((enum node_health)atomic_load(&node->health))
+                          : level_name((enum level)level));
+        return "level";
+    }
+    if (!has_room(explained, member, to))
+        return "no_room";
+    if (has_tag(member, "node_unit_takes", "false", arena)) {
+        buf_str(to, STR("it takes no more (deployments_max, allow_deployments or claim_policy)"));
+        return "full";
+    }
+    if (failed_there(explained, node->id, to))
+        return "failed_here";
+    buf_str(to, STR("it may claim it"));
+    last_claim(node, arena, to);
+    return "may";
+}
+
+static void explain_node(struct jsonw *w, const struct explained *explained,
+                         const struct snap_node *member)
+{
+    struct buf text = {0};
+    const char *why = why_not(explained, member, &text);
+
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_id", member->node->id);
+    jsonw_kint(w, "copies", copies_on(explained->op, member->node->id));
+    jsonw_kbool(w, "may", strcmp(why, "may") == 0 || strcmp(why, "failed_here") == 0);
+    jsonw_kstr(w, "why", str_of(why));
+    jsonw_kstr(w, "reason", buf_view(&text));
+    jsonw_end_obj(w);
+    buf_free(&text);
+}
+
+static int64_t unclaimed(const struct deploys_op *op)
+{
+    int64_t count = 0;
+
+    if (op->row.spec.type != DEPLOY_DEPLOYMENT || op->row.spec.count <= 1)
+        return op->row.spec.type == DEPLOY_DEPLOYMENT && !op->row.address.len;
+    for (size_t i = 0; i < op->copy_count; i++)
+        count += !op->copies[i].address.at;
+    return count;
+}
+
+static void answer_explain(struct deploy_call *own)
+{
+    struct call *call = own->call;
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
+    struct explained explained = {.call = call, .op = &own->op};
+    struct snap_at at = snapshot_after(snapshot, http_query(call->req, "cursor"));
+    const struct snap_node *member, *last = NULL;
+    const struct json *options;
+    int64_t limit = LIST_DEFAULT, shown = 0;
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+
+    if (!call_query_int(call, "limit", 1, DEPLOYS_PAGE_MAX, &limit))
+        return;
+    if (selector_read(own->op.row.spec.selector, "selector", call->arena, &explained.selector,
+                      NULL))
+        explained.selector = (struct selector){0};
+    if (!json_parse(own->op.row.spec.options, call->arena, &options, NULL))
+        explained.demand = deploy_demand(json_raw(json_get(options, "needs")), call->arena);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "id", call_shown(call, own->op.row.spec.id));
+    jsonw_kint(&w, "unclaimed", unclaimed(&own->op));
+    jsonw_key(&w, "nodes");
+    jsonw_arr(&w);
+    for (; shown < limit && (member = snapshot_next(snapshot, &at)); last = member, shown++)
+        explain_node(&w, &explained, member);
+    jsonw_end_arr(&w);
+    jsonw_kstr(&w, "next_cursor",
+               shown == limit && last && snapshot_next(snapshot, &at) ? last->node->id : STR_NONE);
+    jsonw_end_obj(&w);
+    call_json(call, 200, &buf);
+    buf_free(&buf);
+}
+
+void api_deploy_explain(struct call *call)
+{
+    struct deploy_call *own = deploy_call(call, DEPLOYS_GET, answer_explain);
+
+    own->op.id = named(call);
     deploy_send(own);
 }
 

@@ -700,6 +700,22 @@ static const struct field deployment_history[] = {
     NEXT_CURSOR,
 };
 
+static const struct field deployment_explained[] = {
+    HAS("id", "string"),
+    HAS("unclaimed", "integer", "copies that no node has"),
+    HAS("nodes", "[DeploymentNode]", "by name"),
+    NEXT_CURSOR,
+};
+
+static const struct field deployment_node[] = {
+    HAS("node_id", "string"),
+    HAS("copies", "integer", "that it has"),
+    HAS("may", "boolean", "it would claim one if it fell to it"),
+    HAS("why", "=has_it|=may|=gone|=claims_none|=namespace|=selector|=admin|=level|=full|=no_room|"
+               "=failed_here"),
+    HAS("reason", "string", "the same as a sentence, with figures"),
+};
+
 static const struct field release[] = {
     MAY("address", "string"),
     MAY("ids", "[string]"),
@@ -1071,6 +1087,8 @@ static const struct message_type message_types[] = {
     {"Enabled", ROWS(enabled), .request = true, .example = "{\"enabled\": false}"},
     {"HistoryEntry", ROWS(history_entry)},
     {"DeploymentHistory", ROWS(deployment_history)},
+    {"DeploymentExplained", ROWS(deployment_explained)},
+    {"DeploymentNode", ROWS(deployment_node)},
     {"Release", ROWS(release), .request = true, .help = "either of them",
      .example = "{\"address\": \"n1\"}"},
     {"HeldDeployment", ROWS(held_deployment)},

@@ -282,7 +282,8 @@ class Standing(GpuCase):
                    sorted((left()["gpu0"], left()["gpu1"]))[0] <= VRAM_MB - 15000)
         seen = dict(line.split("=", 1) for line in eventually("it says what it sees", lambda: self.lines(runs)) if "=" in line)
         self.assertIn(seen["CUDA_VISIBLE_DEVICES"], ("0", "1"))
-        eventually("the other says what is missing", lambda: "licences: 1 of 3 free, needs 2" in json.dumps(self.ok(server.get(f"/v1/deployments/{waits}"))))
+        eventually("the other says what is missing", lambda: "licences: 1 of 3 free, needs 2" in json.dumps(self.ok(server.get(f"/v1/deployments/{waits}/explain"))))
+        self.assertEqual(self.ok(server.get(f"/v1/deployments/{waits}"))["generation"], 0, "no claim bounced")
         self.assertEqual(self.ok(server.get(f"/v1/deployments/{runs}"))["needs"], needs)
         # The next agent knows it again.
         agent.kill()

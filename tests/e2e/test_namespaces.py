@@ -459,6 +459,7 @@ ROUTES = {
     "GET /v1/deployments": deployment_list,
     "GET /v1/deployments/{id}": of_deployments("GET"),
     "GET /v1/deployments/{id}/history": of_deployments("GET", "/history"),
+    "GET /v1/deployments/{id}/explain": of_deployments("GET", "/explain"),
     "GET /v1/deployments/{id}/logs": of_deployments("GET", "/logs", statuses=(404,)),  # no node has it
     "PATCH /v1/deployments/{id}": of_deployments("PATCH", body={"enabled": False}),
     "POST /v1/deployments/{id}/restart": of_deployments("POST", "/restart", {}),

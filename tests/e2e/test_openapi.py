@@ -150,6 +150,7 @@ class Calls:
             self.call("GET", path, route="/v1/deployments")
         self.call("GET", "/v1/deployments/web", route=one)
         self.call("GET", "/v1/deployments/web/history?limit=2", route=one + "/history")
+        self.call("GET", "/v1/deployments/web/explain?limit=2", route=one + "/explain")
         self.call("POST", "/v1/deployments/release", self.example("Release"))
         self.call("POST", "/v1/deployments/approve", self.example("Approve"))
         self.call("POST", "/v1/deployments/yield", {**self.example("DeployClaim"), "generation": claimed["generation"]})
