@@ -251,6 +251,8 @@ static const struct field fields[] = {
               .help = "copies; not said: as many as there are, 1 at first"),
     FIELD_ROW(deploy_spec, max_unavailable, INT, .min = 1, .max = DEPLOY_COUNT_MAX, .preset = "1",
               .help = "copies that an update may replace at once"),
+    FIELD_ROW(deploy_spec, update_timeout_ms, MS, .min = 1000, .max = DAY_MS, .preset = "600000",
+              .help = "a copy that is not well with a new version by then has failed"),
     ADDED("address"),
     ADDED("generation"),
     ADDED("version"),
@@ -343,11 +345,13 @@ static void write_said(const struct field *field, const void *at, struct jsonw *
     field_show(field, at, w);
 }
 
-/* How many there are is no part of what a copy runs: it may change without a new version. */
+/* How many there are, and how they are updated, is no part of what a copy runs: it may change
+ * without a new version. */
 static bool is_of_copies(const struct field *field)
 {
     return field->offset == offsetof(struct deploy_spec, count) ||
-           field->offset == offsetof(struct deploy_spec, max_unavailable);
+           field->offset == offsetof(struct deploy_spec, max_unavailable) ||
+           field->offset == offsetof(struct deploy_spec, update_timeout_ms);
 }
 
 /* The other fields have columns of their own; these are the objects, the number and the secrets. */

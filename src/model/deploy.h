@@ -13,6 +13,7 @@ enum {
     DEPLOY_COPY_ID_MAX = DEPLOY_ID_MAX + 4, /* "#999" */
     DEPLOY_INSTANCE_MAX = 64,               /* of an agent */
     DEPLOY_REASON_MAX = 256,                /* of a copy, or of a node that gives one up */
+    DEPLOY_UPDATE_TIMEOUT_MS = 600000,      /* unless it says another */
     DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 
@@ -126,8 +127,9 @@ struct deploy_spec {
     struct deploy_limits limits;
     struct deploy_restart restart;
     int64_t stop_grace_ms;
-    int64_t count;           /* copies; not said: as many as there are, or 1 */
-    int64_t max_unavailable; /* copies that an update may replace at once */
+    int64_t count;             /* copies; not said: as many as there are, or 1 */
+    int64_t max_unavailable;   /* copies that an update may replace at once */
+    int64_t update_timeout_ms; /* so long a copy may take to get well with a new version */
     const struct json *ignored;
 };
 

@@ -44,40 +44,60 @@ static bool is_available(const struct rollout_copy *copy)
     return copy->owned && copy->runs == copy->wants && copy->health == ROLLOUT_WELL;
 }
 
-void rollout_plan(const struct rollout_copy *copies, size_t count, int64_t to_version, bool back,
-                  int64_t max_unavailable, size_t *next, struct rollout_plan *ret_plan)
+/* The first that failed with the new version; if none did, the first that is late with it. */
+static void find_failed(const struct rollout_copy *copies, size_t count, int64_t to_version,
+                        struct rollout_plan *plan)
 {
-    struct rollout_plan plan = {.done = true, .failed = ROLLOUT_NOBODY, .next = next};
-    int64_t replaced = 0, unavailable = 0; /* of those that nodes have */
-    bool nobodys = false;                  /* some that nobody has are left */
-
-    assert(max_unavailable >= 1 && to_version > 0);
     for (size_t i = 0; i < count; i++) {
         const struct rollout_copy *copy = &copies[i];
-        bool has = copy->wants == to_version;
 
-        if (plan.failed == ROLLOUT_NOBODY && has && copy->owned && copy->runs == to_version &&
-            copy->health == ROLLOUT_FAILED)
-            plan.failed = i;
+        if (copy->wants != to_version || is_available(copy))
+            continue;
+        if (copy->owned && copy->runs == to_version && copy->health == ROLLOUT_FAILED) {
+            plan->failed = i;
+            plan->late = false;
+            return;
+        }
+        if (copy->late && plan->failed == ROLLOUT_NOBODY) {
+            plan->failed = i;
+            plan->late = true;
+        }
+    }
+}
+
+void rollout_plan(const struct rollout_copy *copies, size_t count,
+                  const struct rollout_rules *rules, size_t *next, struct rollout_plan *ret_plan)
+{
+    struct rollout_plan plan = {.done = true, .failed = ROLLOUT_NOBODY, .next = next};
+    int64_t to = rules->to_version, most = rules->max_unavailable;
+    int64_t replaced = 0, unavailable = 0, available = 0; /* of those that nodes have */
+    bool nobodys = false;                                 /* some that nobody has are left */
+
+    assert(most >= 1 && to > 0);
+    find_failed(copies, count, to, &plan);
+    for (size_t i = 0; i < count; i++) {
+        const struct rollout_copy *copy = &copies[i];
+        bool has = copy->wants == to;
+
         nobodys = nobodys || (!copy->owned && !has);
         plan.done = plan.done && (!copy->owned || (has && is_available(copy)));
+        available += is_available(copy);
         if (!copy->owned || is_available(copy))
             continue;
         unavailable++;
         replaced += has;
     }
-    for (size_t i = 0; nobodys && (plan.done || back) && i < count; i++)
-        if (!copies[i].owned && copies[i].wants != to_version)
+    for (size_t i = 0; nobodys && (plan.done || rules->back) && i < count; i++)
+        if (!copies[i].owned && copies[i].wants != to)
             plan.next[plan.count++] = i;
-    plan.done = plan.done && !nobodys;
-    for (size_t i = 0; i < count && replaced < max_unavailable; i++)
-        if (copies[i].owned && copies[i].wants != to_version && !is_available(&copies[i])) {
+    plan.done = plan.done && !nobodys && available > 0;
+    for (size_t i = 0; i < count && (replaced < most || rules->back); i++)
+        if (copies[i].owned && copies[i].wants != to && !is_available(&copies[i])) {
             plan.next[plan.count++] = i;
             replaced++;
         }
-    for (size_t i = 0; i < count && replaced < max_unavailable && unavailable < max_unavailable;
-         i++)
-        if (copies[i].wants != to_version && is_available(&copies[i])) {
+    for (size_t i = 0; i < count && replaced < most && unavailable < most; i++)
+        if (copies[i].wants != to && is_available(&copies[i])) {
             plan.next[plan.count++] = i;
             replaced++;
             unavailable++;

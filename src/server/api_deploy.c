@@ -249,6 +249,7 @@ static enum err deploy_body_read(const struct json *body, struct str id, struct 
         .enabled = in.enabled,
         .count = in.count == FIELD_OFF ? 0 : in.count,
         .max_unavailable = in.max_unavailable == FIELD_OFF ? 0 : in.max_unavailable,
+        .update_timeout_ms = in.update_timeout_ms == FIELD_OFF ? 0 : in.update_timeout_ms,
     };
     set_command(&in, arena, ret_spec);
     assert(ret_spec->type != DEPLOY_OTHER && ret_spec->command.at && ret_spec->args.at);
@@ -324,7 +325,7 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     }
 }
 
-/* How an update of several copies is; nothing when none is of interest. */
+/* How an update is; nothing when none is of interest. */
 static void update_write(struct jsonw *w, const struct deploys_row *row)
 {
     if (row->rollout == ROLLOUT_NONE)
@@ -350,6 +351,8 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
         jsonw_kint(w, "count", row->spec.count);
         jsonw_kint(w, "max_unavailable", row->spec.max_unavailable);
     }
+    if (row->spec.update_timeout_ms != DEPLOY_UPDATE_TIMEOUT_MS)
+        jsonw_kint(w, "update_timeout_ms", row->spec.update_timeout_ms);
     jsonw_kstr(w, "address", row->address);
     jsonw_kint(w, "generation", row->generation);
     jsonw_kint(w, "version", row->version);

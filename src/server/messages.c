@@ -633,6 +633,8 @@ static const struct field deployment[] = {
     HAS("enabled", "boolean"),
     MAY("count", "integer", "copies; left out: 1"),
     MAY("max_unavailable", "integer", "copies that an update replaces at once"),
+    MAY("update_timeout_ms", "integer",
+        "how long a copy may take to get well with a new version; left out: 600000"),
     HAS("address", "string", "its node, of several copies that of index 0; empty: none yet"),
     HAS("generation", "integer", "fencing token"),
     HAS("version", "integer"),
@@ -640,7 +642,7 @@ static const struct field deployment[] = {
     HAS("updated_at", "string"),
     HAS("ended", "=finished|=failed|null",
         "this version ran to its end and is not started again (restart.policy)"),
-    MAY("update", "DeploymentUpdate", "of several copies, while there is one or it went back"),
+    MAY("update", "DeploymentUpdate", "while there is one, or when it went back or stopped"),
     MAY("state", "string|null", "in lists: of its node's copy"),
     MAY("copy_version", "integer|null",
         "in lists: of its node's copy, which may not be the one that is wanted yet"),
@@ -654,7 +656,7 @@ static const struct field deployment[] = {
 
 static const struct field deployment_update[] = {
     HAS("state", "=rolling|=rolling_back|=rolled_back|=stopped"),
-    HAS("good_version", "integer", "the last that all copies ran, to which it goes back"),
+    HAS("good_version", "integer", "the last that was well, to which it goes back; 0: none was"),
     HAS("reason", "string|null", "why it went back or stopped"),
 };
 

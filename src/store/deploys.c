@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "store/deploys_claim.h"
+#include "store/deploys_rollout.h"
 #include "store/deploys_row.h"
 #include "store/deploys_view.h"
 #include "store/op_queue.h"
@@ -23,6 +24,7 @@ enum {
     LOOK_MS = 1000,   /* how often the version is looked at: another instance may have changed it */
     RETRY_MS = 500,   /* between two tries to connect */
     FORGET_MS = 5000, /* between two looks for what nodes left that are gone */
+    UPDATES_MAX = 100, /* updates that are looked at in one go */
     IN_FLIGHT_DEFAULT = 4096,
     RENEWALS_MAX = 256, /* in one transaction */
     OTHERS_MS = 20,     /* for all other ops, then it is the turn of renewals that came meanwhile */
@@ -44,11 +46,12 @@ struct sql_thread {
 struct deploys {
     struct sql_thread threads[THREAD_COUNT];
     struct deploys_config config;
-    int64_t told_news;          /* the writing thread's */
-    struct deploys_facts facts; /* the reading thread's */
-    struct deploys_table table; /* likewise */
-    struct deploys_alive alive; /* likewise */
-    _Atomic bool facts_old;     /* something was written since they were read */
+    int64_t told_news;                     /* the writing thread's */
+    char updates_after[DEPLOY_ID_MAX + 1]; /* likewise: the last one that was looked at */
+    struct deploys_facts facts;            /* the reading thread's */
+    struct deploys_table table;            /* likewise */
+    struct deploys_alive alive;            /* likewise */
+    _Atomic bool facts_old;                /* something was written since they were read */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
     pthread_mutex_t detail_lock; /* never on a request's path: a status is read by people */
@@ -126,6 +129,7 @@ static bool shift_terms(struct sql *sql, struct arena *arena, int64_t step_ms)
         ("UPDATE berth_node_lease SET drain_deadline_ms = drain_deadline_ms + $1"
          " WHERE drain_deadline_ms <> 0"),
         "UPDATE deployment SET free_from_ms = free_from_ms + $1 WHERE free_from_ms <> 0",
+        "UPDATE deployment SET tried_ms = tried_ms + $1 WHERE rolling = 1 AND tried_ms <> 0",
         "UPDATE berth_deployment_failure SET at_ms = at_ms + $1, until_ms = until_ms + $1",
         "UPDATE berth_meta SET value = value + $1 WHERE name = 'approved_until_ms' AND value <> 0",
     };
@@ -143,11 +147,13 @@ static bool cut_terms(struct sql *sql, struct arena *arena, int64_t now_ms)
     static const char waits[] =
         "UPDATE deployment SET free_from_ms = MIN(free_from_ms, $1 + COALESCE((SELECT"
         " MAX(until_ms - renewed_ms) FROM berth_node_lease), 0)) WHERE free_from_ms > $1";
+    static const char tries[] = "UPDATE deployment SET tried_ms = $1 WHERE rolling = 1";
     static const char leases[] =
         "UPDATE berth_node_lease SET until_ms = until_ms - renewed_ms + $1,"
         " renewed_ms = $1 WHERE renewed_ms > $1";
 
-    return run(sql, waits, now_ms, arena) && run(sql, leases, now_ms, arena);
+    return run(sql, waits, now_ms, arena) && run(sql, tries, now_ms, arena) &&
+           run(sql, leases, now_ms, arena);
 }
 
 static bool follow(struct sql *sql, struct arena *arena)
@@ -267,6 +273,9 @@ static const struct {
     COLUMN("rolling", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
     COLUMN("rollout", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
     COLUMN("rollout_reason", "TEXT NOT NULL DEFAULT ''", "TEXT NOT NULL DEFAULT ''"),
+    COLUMN("update_timeout_ms", "INTEGER NOT NULL DEFAULT 600000",
+           "BIGINT NOT NULL DEFAULT 600000"),
+    COLUMN("tried_ms", "INTEGER NOT NULL DEFAULT 0", "BIGINT NOT NULL DEFAULT 0"),
 #undef COLUMN
 };
 
@@ -415,6 +424,16 @@ static bool add_ports(struct sql *sql, struct arena *arena)
     return run_all(sql, texts, COUNT_OF(texts), arena);
 }
 
+/* Number 9: since when a copy is to run its version, and how long that may take. Updates that are
+ * under way are looked at now and then. */
+static bool time_updates(struct sql *sql, struct arena *arena)
+{
+    static const struct sql_text text =
+        SAME(INDEX("berth_deployment_rolling", "deployment (copy_of) WHERE rolling = 1"));
+
+    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
+}
+
 /* A row per version; the next one is after the last. `oldest` is the first version whose
  * program may go on after that: instances are replaced one by one, and one can go back a release. A
  * table or a column more is nothing to one that names what it wants. */
@@ -422,8 +441,8 @@ static const struct {
     bool (*run)(struct sql *sql, struct arena *arena);
     int64_t oldest;
 } migrations[] = {
-    {make_tables, 1},   {index_address, 2}, {add_ended, 3},  {remember_nodes, 4},
-    {add_instances, 4}, {add_copies, 4},    {keep_specs, 4}, {add_ports, 4},
+    {make_tables, 1}, {index_address, 2}, {add_ended, 3}, {remember_nodes, 4}, {add_instances, 4},
+    {add_copies, 4},  {keep_specs, 4},    {add_ports, 4}, {time_updates, 4},
 };
 
 static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
@@ -780,7 +799,46 @@ static void stop_thread(struct msg *msg)
     container_of(msg, struct sql_thread, stop)->stopping = true;
 }
 
-/* The writing thread: somebody else may have changed the table. */
+/* One update: what no status brings along is seen here, as that its time is over. */
+static bool move_update(struct sql_thread *thread, struct str id)
+{
+    struct arena arena = {0};
+    struct deploys_op op = {.arena = &arena, .owner = thread->deploys, .id = id};
+    struct work work = {.sql = thread->sql, .op = &op};
+    bool changed = false;
+    bool ok = finish(&work, work_begin(&work) && deploys_row_get(&work, true) &&
+                                deploys_roll_on(&work, &changed) &&
+                                (!changed || deploys_bump(&work, true)));
+
+    if (ok)
+        tell_news(thread->deploys, op.news);
+    arena_free(&arena);
+    return ok;
+}
+
+static bool move_updates(struct sql_thread *thread, struct arena *arena)
+{
+#define UPDATES(D)                                                                                 \
+    "SELECT " D##_TEXT("id") " FROM deployment WHERE rolling = 1 AND copy_of = '' AND " D##_ID     \
+        " > $1 ORDER BY " D##_ID " LIMIT CAST($2 AS BIGINT)"
+    static const struct sql_text text = DEPLOYS_BOTH(UPDATES);
+    struct deploys *deploys = thread->deploys;
+    struct sql_param params[] = {SQL_STR(str_of(deploys->updates_after)), SQL_INT(UPDATES_MAX)};
+    struct sql_rows rows;
+
+    if (!sql_run(thread->sql, &text, params, COUNT_OF(params), arena, &rows))
+        return false;
+    deploys->updates_after[0] = 0; /* behind the last comes the first */
+    for (size_t i = 0; i < rows.count; i++)
+        if (!move_update(thread, sql_cell(&rows, i, 0)))
+            return false;
+    if (rows.count == UPDATES_MAX)
+        str_copy(sql_cell(&rows, rows.count - 1, 0), deploys->updates_after,
+                 sizeof deploys->updates_after);
+    return true;
+}
+
+/* The writing thread: somebody else may have changed the table, and updates go on. */
 static void look(struct sql_thread *thread)
 {
     struct arena arena = {0};
@@ -788,7 +846,7 @@ static void look(struct sql_thread *thread)
     struct work work = {.sql = thread->sql, .op = &op};
 
     thread->next_look_ms = clock_mono_ms() + LOOK_MS;
-    if (follow_clock(thread) && deploys_meta(&work))
+    if (follow_clock(thread) && deploys_meta(&work) && move_updates(thread, &arena))
         tell_news(thread->deploys, op.news);
     else
         failed(thread);

@@ -55,8 +55,9 @@ struct deploys_spec {
     struct str selector;
     struct str options; /* JSON object: the rest, as the server puts it */
     bool enabled;
-    int64_t count;           /* copies; PUT, 0: as many as there are, or 1 */
-    int64_t max_unavailable; /* PUT, 0: 1 */
+    int64_t count;             /* copies; PUT, 0: as many as there are, or 1 */
+    int64_t max_unavailable;   /* PUT, 0: 1 */
+    int64_t update_timeout_ms; /* PUT, 0: DEPLOY_UPDATE_TIMEOUT_MS */
 };
 
 struct deploys_row {
@@ -65,7 +66,7 @@ struct deploys_row {
     int64_t generation;
     int64_t version;
     int64_t newest_version; /* the highest there ever was: `version` may have gone back */
-    int64_t good_version;   /* the last that all copies ran; 0: none was updated yet */
+    int64_t good_version;   /* the last that was well, as far as is known; 0: none was */
     enum rollout_state rollout;
     struct str rollout_reason; /* why it went back or stopped */
     struct str created_at, updated_at;

@@ -4,6 +4,7 @@
 #include "store/deploys_claim.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/map.h"
 #include "model/claim.h"
@@ -169,8 +170,8 @@ static bool write_lease(struct work *work, bool *ret_done)
 static bool reassign_own(struct work *work)
 {
 #define OWN(D)                                                                                     \
-    "UPDATE deployment SET generation = generation + 1 WHERE address = $1"                         \
-    " AND type = 'deployment' RETURNING " DEPLOYS_COLUMNS(D)
+    "UPDATE deployment SET generation = generation + 1, tried_ms = " D##_NOW                       \
+        " WHERE address = $1 AND type = 'deployment' RETURNING " DEPLOYS_COLUMNS(D)
     static const struct sql_text text = DEPLOYS_BOTH(OWN);
     struct sql_rows rows;
 
@@ -419,8 +420,8 @@ static bool claimed_before(const struct deploys_op *op, struct str address)
 static bool take(struct work *work, int64_t *ret_changed)
 {
 #define CLAIM(D)                                                                                   \
-    "UPDATE deployment SET address = CAST($2 AS TEXT), generation = generation + 1"                \
-    " WHERE " D##_ID                                                                               \
+    "UPDATE deployment SET address = CAST($2 AS TEXT), generation = generation + 1, tried_ms "     \
+    "= " D##_NOW " WHERE " D##_ID                                                                  \
         " = $1 AND type = 'deployment' AND enabled AND ended = ''"                                 \
         " AND address = CAST($3 AS TEXT) AND generation = $4 AND (CAST($5 AS BIGINT) = 1 OR ("     \
         "free_from_ms < " D##_NOW                                                                  \
@@ -568,7 +569,8 @@ static bool note_failure(struct work *work)
 bool deploys_yield(struct work *work)
 {
 #define YIELD(D)                                                                                   \
-    "UPDATE deployment SET address = '', generation = generation + 1 WHERE " D##_ID                \
+    "UPDATE deployment SET address = '', generation = generation + 1, tried_ms = " D##_NOW         \
+        " WHERE " D##_ID                                                                           \
         " = $1 AND type = 'deployment' AND address = CAST($2 AS TEXT) AND generation = $3"
     static const struct sql_text text = DEPLOYS_BOTH(YIELD);
     struct deploys_op *op = work->op;
@@ -742,6 +744,19 @@ static bool end_version(struct work *work, const struct deploys_copy *copy, bool
     return true;
 }
 
+/* One that was well with the new version, and is not any more: it has its time anew. */
+static bool try_anew(struct work *work, const struct deploys_copy *copy, const struct held *held)
+{
+#define TRY_ANEW(D) "UPDATE deployment SET tried_ms = " D##_NOW " WHERE " D##_ID " = $1"
+    static const struct sql_text text = DEPLOYS_BOTH(TRY_ANEW);
+
+    if (!held->rolling || !held->copy.state.at ||
+        rollout_health(held->copy.state, held->copy.healthy) != ROLLOUT_WELL ||
+        rollout_health(copy->state, copy->healthy) == ROLLOUT_WELL)
+        return true;
+    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(copy->id));
+}
+
 /* Of the first row: address, version, state, reason. */
 static struct str why_not_yet(struct work *work, int64_t wants, const struct sql_rows *rows)
 {
@@ -800,22 +815,32 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, struct hel
         return false;
     if (held->copy.state.at && same_copy(copy, &held->copy))
         return true;
-    return write_copy(work, copy) && note_state(work, copy, &held->copy);
+    return write_copy(work, copy) && note_state(work, copy, &held->copy) &&
+           try_anew(work, copy, held);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
 /* Which updates this status may move on. The rows that stand for them are locked before anything is
- * written, in the order in which a change of them locks. */
-static bool lock_updates(struct work *work, const struct map *held, struct names *ret_names)
+ * written, as a change of them locks; of several by name, as every node does. */
+static bool lock_updates(struct work *work, const struct map *held, struct strs *ret_names)
 {
     struct deploys_op *op = work->op;
+    struct names names;
 
-    names_init(ret_names, op->u.status.count, op->arena);
+    names_init(&names, op->u.status.count, op->arena);
     for (size_t i = 0; i < op->u.status.count; i++) {
         const struct held *one = map_get(held, op->u.status.copies[i].id);
 
         if (one && one->rolling)
-            names_add(ret_names, deploy_name(one->copy.id));
+            names_add(&names, deploy_name(one->copy.id));
     }
+    *ret_names = (struct strs){.at = names.at, .count = names.count};
+    if (names.count > 1)
+        qsort(ret_names->at, ret_names->count, sizeof *ret_names->at, by_name);
     for (size_t i = 0; i < ret_names->count; i++) {
         op->id = ret_names->at[i];
         if (!work_begin(work) || !deploys_row_get(work, true))
@@ -824,7 +849,7 @@ static bool lock_updates(struct work *work, const struct map *held, struct names
     return true;
 }
 
-static bool move_updates(struct work *work, const struct names *names, bool *news)
+static bool move_updates(struct work *work, const struct strs *names, bool *news)
 {
     for (size_t i = 0; i < names->count; i++) {
         work->op->id = names->at[i];
@@ -840,7 +865,7 @@ bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
     struct map held = {0};
-    struct names updates;
+    struct strs updates;
     struct held *one;
     bool changed = false, news = false, ok;
 
@@ -871,7 +896,8 @@ static bool release_one(struct work *work, struct str id)
         " = $1)" D##_LOCK
     static const struct sql_text holder = DEPLOYS_BOTH(HOLDER);
 #define RELEASE(D)                                                                                 \
-    "UPDATE deployment SET address = '', generation = generation + 1 WHERE " D##_ID                \
+    "UPDATE deployment SET address = '', generation = generation + 1, tried_ms = " D##_NOW         \
+        " WHERE " D##_ID                                                                           \
         " = $1 AND type = 'deployment' AND address <> '' AND NOT EXISTS (SELECT 1 FROM"            \
         " berth_node_lease l WHERE l.address = deployment.address AND l.until_ms "                 \
         ">= " D##_NOW ")"

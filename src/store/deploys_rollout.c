@@ -65,22 +65,24 @@ bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *
 
 /* --- from row to row --- */
 
-bool deploys_follow_first(struct work *work)
+static bool level(struct work *work, int64_t good)
 {
 /* clang-format off */
 #define FOLLOW(D)                                                                                  \
     "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
     " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
     " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
-    " updated_at = h.updated_at, rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID         \
+    " updated_at = h.updated_at, tried_ms = " D##_NOW                                              \
+    ", rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID                                   \
     " = $1) AS h WHERE " COPY_OF("deployment.", "$1")
 #define LEVEL(D)                                                                                   \
-    "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0,"                        \
-    " good_version = spec_version WHERE " D##_ID " = $1"
+    "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0, good_version = $2"      \
+    " WHERE " D##_ID " = $1"
     /* clang-format on */
     static const struct sql_text follow = DEPLOYS_BOTH(FOLLOW), level = DEPLOYS_BOTH(LEVEL);
 
-    return WORK_RUN(work, &level, NULL, SQL_STR(work->op->id)) &&
+    work->op->row.good_version = good;
+    return WORK_RUN(work, &level, NULL, SQL_STR(work->op->id), SQL_INT(good)) &&
            (work->op->row.spec.count <= 1 || WORK_RUN(work, &follow, NULL, SQL_STR(work->op->id)));
 }
 
@@ -106,7 +108,7 @@ static bool set_rollout(struct work *work, enum rollout_state state, int64_t goo
 
 struct group {
     struct rollout_copy *copies;
-    struct sql_rows rows; /* id, wants, address, runs, state, healthy, reason, lease */
+    struct sql_rows rows; /* id, wants, address, runs, state, healthy, reason, lease, ... */
 };
 
 static bool read_group(struct work *work, struct group *ret_group)
@@ -114,7 +116,9 @@ static bool read_group(struct work *work, struct group *ret_group)
 /* clang-format off */
 #define GROUP(D)                                                                                   \
     "SELECT " D##_TEXT("d.id") ", d.spec_version, d.address, s.version, s.state, s.healthy,"       \
-    " s.reason, COALESCE(l.until_ms, 0) - " D##_NOW " FROM deployment d"                           \
+    " s.reason, COALESCE(l.until_ms, 0) - " D##_NOW ", CASE WHEN d.tried_ms = 0 THEN 0 ELSE "      \
+    D##_NOW " - d.tried_ms END, CASE WHEN EXISTS (SELECT 1 FROM berth_node_lease n WHERE"          \
+    " n.until_ms >= " D##_NOW ") THEN 1 ELSE 0 END FROM deployment d"                              \
     " LEFT JOIN berth_deployment_status s ON s.id = " D##_TEXT("d.id") " AND s.address = d.address"\
     " AND s.generation = d.generation LEFT JOIN berth_node_lease l ON l.address = d.address"       \
     " WHERE " D##_BYTES("d.id") " = $1 OR " COPY_OF("d.", "$1")                                    \
@@ -127,26 +131,29 @@ static bool read_group(struct work *work, struct group *ret_group)
         return false;
     ret_group->copies = arena_array(work->op->arena, struct rollout_copy, rows->count + 1);
     for (size_t i = 0; i < rows->count; i++) {
-        bool alive = sql_cell_int(rows, i, 7) >= 0;
+        bool alive = sql_cell_int(rows, i, 7) >= 0, owned = sql_cell(rows, i, 2).len > 0;
+        bool over = sql_cell_int(rows, i, 8) > work->op->row.spec.update_timeout_ms;
 
         ret_group->copies[i] = (struct rollout_copy){
             .wants = sql_cell_int(rows, i, 1),
             .runs = sql_cell_int(rows, i, 3),
             .health = alive ? rollout_health(sql_cell(rows, i, 4), sql_cell(rows, i, 5))
                             : ROLLOUT_UNKNOWN,
-            .owned = sql_cell(rows, i, 2).len > 0};
+            .owned = owned,
+            /* While no node is there nobody can say anything about a version. */
+            .late = over && (owned ? alive : sql_cell_int(rows, i, 9) != 0)};
     }
     return true;
 }
 
-static bool set_spec(struct work *work, struct str id, const struct deploys_spec *spec,
-                     int64_t version)
+bool deploys_set_spec(struct work *work, struct str id, const struct deploys_spec *spec,
+                      int64_t version)
 {
 /* clang-format off */
 #define SET_SPEC(D)                                                                                \
     "UPDATE deployment SET package_name = $2, package_version = $3, command = $4, args = $5,"      \
-    " env = $6, selector = $7, options = $8, spec_version = $9, ended = '', updated_at = "         \
-    D##_TIME " WHERE " D##_ID " = $1"
+    " env = $6, selector = $7, options = $8, spec_version = $9, ended = '', tried_ms = " D##_NOW   \
+    ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
 #define FORGIVE_COPY(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
     /* clang-format on */
     static const struct sql_text set = DEPLOYS_BOTH(SET_SPEC), forgive = DEPLOYS_BOTH(FORGIVE_COPY);
@@ -158,21 +165,51 @@ static bool set_spec(struct work *work, struct str id, const struct deploys_spec
            WORK_RUN(work, &forgive, NULL, SQL_STR(id));
 }
 
-/* The version before comes back; or, if nobody knows it any more, nothing goes on. */
-static bool go_back(struct work *work, const struct group *group, size_t failed)
+/* "Version 2 is not well: index 0 on n1 (backoff). Exit code 3." */
+static struct str say_failed(const struct deploys_op *op, const struct group *group,
+                             const struct rollout_plan *plan)
+{
+    const struct sql_rows *rows = &group->rows;
+    struct str id = sql_cell(rows, plan->failed, 0), address = sql_cell(rows, plan->failed, 2);
+    struct str state = sql_cell(rows, plan->failed, 4), reason = sql_cell(rows, plan->failed, 6);
+    struct buf text = {0};
+    struct str kept;
+
+    buf_fmt(&text, "Version %lld ", (long long)op->row.version);
+    if (plan->late)
+        buf_fmt(&text, "did not get well in %lld s",
+                (long long)op->row.spec.update_timeout_ms / 1000);
+    else
+        buf_str(&text, STR("is not well"));
+    buf_fmt(&text, ": index %lld", (long long)deploy_index(id));
+    if (address.len)
+        buf_fmt(&text, " on " STR_FMT " (" STR_FMT ").", STR_ARG(address),
+                STR_ARG(state.at ? state : STR("claimed")));
+    else
+        buf_str(&text, STR(" is claimed by no node."));
+    if (reason.len)
+        buf_fmt(&text, " " STR_FMT, STR_ARG(reason));
+    kept = arena_str(op->arena, buf_view(&text));
+    buf_free(&text);
+    return kept;
+}
+
+/* The version before comes back; or, if there is none that was well, or it is not known any more,
+ * nothing goes on. */
+static bool go_back(struct work *work, const struct group *group, const struct rollout_plan *plan)
 {
     struct deploys_op *op = work->op;
-    struct str id = sql_cell(&group->rows, failed, 0);
-    struct str reason = arena_fmt(
-        op->arena, "Version %lld is not well: index %lld on " STR_FMT " (" STR_FMT "). " STR_FMT,
-        (long long)op->row.version, (long long)deploy_index(id),
-        STR_ARG(sql_cell(&group->rows, failed, 2)), STR_ARG(sql_cell(&group->rows, failed, 4)),
-        STR_ARG(sql_cell(&group->rows, failed, 6)));
+    struct str reason = say_failed(op, group, plan);
     struct deploys_spec spec;
     bool kept;
 
     if (!deploys_kept_spec(work, op->row.good_version, &spec, &kept))
         return false;
+    kept = kept && op->row.good_version != op->row.version;
+    if (!kept)
+        reason = arena_fmt(op->arena, STR_FMT " %s", STR_ARG(reason),
+                           op->row.good_version ? "The version before it is not kept any more."
+                                                : "None before it was well.");
     return set_rollout(work, kept ? ROLLOUT_BACK : ROLLOUT_STOPPED, op->row.good_version, kept,
                        reason) &&
            deploys_note(work, &op->row, kept ? "rolling back" : "update stopped", op->row.address,
@@ -197,6 +234,8 @@ static bool look(struct work *work, bool *ret_again, bool *ret_changed)
     struct deploys_op *op = work->op;
     bool back = op->row.rollout == ROLLOUT_BACK, kept;
     int64_t to = back ? op->row.good_version : op->row.version;
+    struct rollout_rules rules = {
+        .to_version = to, .max_unavailable = op->row.spec.max_unavailable, .back = back};
     struct rollout_plan plan;
     struct deploys_spec spec;
     struct group group;
@@ -204,12 +243,13 @@ static bool look(struct work *work, bool *ret_again, bool *ret_changed)
     *ret_again = false;
     if (!read_group(work, &group))
         return false;
-    rollout_plan(group.copies, group.rows.count, to, back, op->row.spec.max_unavailable,
+    rollout_plan(group.copies, group.rows.count, &rules,
                  arena_array(op->arena, size_t, group.rows.count + 1), &plan);
-    *ret_changed = *ret_changed || plan.done || plan.count > 0 || plan.failed != ROLLOUT_NOBODY;
+    *ret_changed =
+        *ret_changed || plan.done || plan.count > 0 || (plan.failed != ROLLOUT_NOBODY && !back);
     if (plan.failed != ROLLOUT_NOBODY && !back) {
         *ret_again = true;
-        return go_back(work, &group, plan.failed);
+        return go_back(work, &group, &plan);
     }
     if (plan.done)
         return finish(work, to);
@@ -222,7 +262,7 @@ static bool look(struct work *work, bool *ret_again, bool *ret_changed)
             work, ROLLOUT_STOPPED, op->row.good_version, false,
             arena_fmt(op->arena, "Version %lld is not kept any more.", (long long)to));
     for (size_t i = 0; i < plan.count; i++)
-        if (!set_spec(work, sql_cell(&group.rows, plan.next[i], 0), &spec, to))
+        if (!deploys_set_spec(work, sql_cell(&group.rows, plan.next[i], 0), &spec, to))
             return false;
     return true;
 }
@@ -239,11 +279,48 @@ bool deploys_roll_on(struct work *work, bool *ret_changed)
     return true;
 }
 
-bool deploys_roll(struct work *work, int64_t good)
+bool deploys_is_rolling(const struct deploys_row *row)
 {
-    bool changed = false;
+    return row->rollout == ROLLOUT_ROLLING || row->rollout == ROLLOUT_BACK ||
+           row->rollout == ROLLOUT_STOPPED;
+}
 
-    assert(work->op->found && work->op->row.spec.count > 1 && good > 0);
-    return set_rollout(work, ROLLOUT_ROLLING, good, true, STR("")) &&
+bool deploys_find_good(struct work *work, const struct deploys_row *before, int64_t *ret_good)
+{
+    struct group group;
+
+    *ret_good = before->good_version;
+    if (deploys_is_rolling(before))
+        return true;
+    if (!read_group(work, &group))
+        return false;
+    for (size_t i = 0; i < group.rows.count; i++)
+        if (group.copies[i].owned && group.copies[i].runs == before->version &&
+            group.copies[i].health == ROLLOUT_WELL)
+            *ret_good = before->version;
+    return true;
+}
+
+bool deploys_roll(struct work *work, const struct deploys_row *before, int64_t good)
+{
+    bool back = work->op->row.version == good, changed = false;
+    struct str reason = !back                             ? STR("")
+                        : before->rollout == ROLLOUT_BACK ? before->rollout_reason
+                                                          : STR("An operator took it back.");
+
+    assert(work->op->found && good >= 0);
+    return set_rollout(work, back ? ROLLOUT_BACK : ROLLOUT_ROLLING, good, true, reason) &&
            deploys_row_get(work, false) && deploys_roll_on(work, &changed);
+}
+
+bool deploys_follow_first(struct work *work, int64_t good)
+{
+    const struct deploys_row *row = &work->op->row;
+
+    if (!level(work, good))
+        return false;
+    if (good == 0 || good == row->version || !row->spec.enabled ||
+        row->spec.type != DEPLOY_DEPLOYMENT)
+        return true;
+    return set_rollout(work, ROLLOUT_ROLLING, good, true, STR(""));
 }

@@ -10,11 +10,19 @@ bool deploys_forget_specs(struct work *work);
 /* A version of op->id that was kept, and its `enabled` not said; *ret_found. */
 bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *ret_spec,
                        bool *ret_found);
-/* The first copy has a new version, `good` is that of before: the others follow, a few at a time.
- */
-bool deploys_roll(struct work *work, int64_t good);
-/* They follow at once: nothing runs. */
-bool deploys_follow_first(struct work *work);
+/* The spec of a kept version goes into the row of a copy. */
+bool deploys_set_spec(struct work *work, struct str id, const struct deploys_spec *spec,
+                      int64_t version);
+/* The version to go back to when the next one fails, by the row as it was `before` that came: what
+ * is well now, or was. 0: none is known. */
+bool deploys_find_good(struct work *work, const struct deploys_row *before, int64_t *ret_good);
+/* Is an update under way, or stopped half-way? */
+bool deploys_is_rolling(const struct deploys_row *row);
+/* The first copy has a new version: the others follow, a few at a time. */
+bool deploys_roll(struct work *work, const struct deploys_row *before, int64_t good);
+/* They follow at once, because nothing runs or it is the same again. If it is to run and was never
+ * well, it is watched like any update. */
+bool deploys_follow_first(struct work *work, int64_t good);
 /* Something became known of the copies of op->id, whose row is locked: the next ones follow, all
  * go back, or it is over. *ret_changed: nodes should look. */
 bool deploys_roll_on(struct work *work, bool *ret_changed);

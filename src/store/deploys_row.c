@@ -32,7 +32,8 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
                  .options = sql_cell(rows, at, 8),
                  .enabled = sql_cell_bool(rows, at, 9),
                  .count = sql_cell_int(rows, at, 15),
-                 .max_unavailable = sql_cell_int(rows, at, 16)},
+                 .max_unavailable = sql_cell_int(rows, at, 16),
+                 .update_timeout_ms = sql_cell_int(rows, at, 21)},
         .address = sql_cell(rows, at, 10),
         .generation = sql_cell_int(rows, at, 11),
         .version = sql_cell_int(rows, at, 12),
@@ -42,8 +43,8 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
         .good_version = sql_cell_int(rows, at, 18),
         .rollout = rollout_state_by_name(sql_cell(rows, at, 19)),
         .rollout_reason = sql_cell(rows, at, 20),
-        .created_at = sql_cell(rows, at, 21),
-        .updated_at = sql_cell(rows, at, 22),
+        .created_at = sql_cell(rows, at, 22),
+        .updated_at = sql_cell(rows, at, 23),
     };
     if (ret_row->newest_version < ret_row->version) /* a row from before it was counted */
         ret_row->newest_version = ret_row->version;

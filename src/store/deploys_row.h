@@ -46,10 +46,10 @@
     D##_TEXT("id") ", type, package_name, package_version, command, "                              \
     D##_TEXT("args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled,"          \
     " address, generation, spec_version, ended, free_from_ms, replicas, max_unavailable,"          \
-    " newest_version, good_version, rollout, rollout_reason, "                                     \
+    " newest_version, good_version, rollout, rollout_reason, update_timeout_ms, "                                     \
     D##_WHEN("created_at") ", " D##_WHEN("updated_at")
 /* clang-format on */
-enum { DEPLOYS_COLUMN_COUNT = 23 };
+enum { DEPLOYS_COLUMN_COUNT = 24 };
 
 /* What claimers want to know beside the rows, as it was not long ago: whose lease ends soon, who
  * said goodbye, and what failed where. It changes without a new version of the table. */

@@ -245,8 +245,8 @@ static bool replace(struct work *work, const struct deploys_spec *spec, int64_t 
     " package_name = $3, package_version = $4, command = $5, args = $6, env = $7, selector = $8,"  \
     " options = $9, enabled = $10, ended = '', spec_version = CASE WHEN CAST($11 AS BIGINT) > 0"   \
     " THEN CAST($11 AS BIGINT) ELSE " NEXT_VERSION " END, newest_version = " NEXT_VERSION          \
-    " - CASE WHEN CAST($11 AS BIGINT) > 0 THEN 1 ELSE 0 END, updated_at = "                        \
-    D##_TIME " WHERE " D##_ID " = $1"
+    " - CASE WHEN CAST($11 AS BIGINT) > 0 THEN 1 ELSE 0 END, tried_ms = " D##_NOW                  \
+    ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(REPLACE);
 
@@ -279,12 +279,13 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
 #define LAST_OF(D, column)                                                                         \
     "(SELECT " column " FROM berth_deployment_history h WHERE h.id = CAST($1 AS TEXT) || '#' ||"   \
     " CAST(i AS TEXT) ORDER BY h.seq DESC LIMIT 1)"
+/* Whatever the deployment was before, these are of one. */
 #define ADD_COPIES(D)                                                                              \
     "WITH RECURSIVE n(i) AS (SELECT CAST($2 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i + 1"  \
     " < CAST($3 AS BIGINT)) INSERT INTO deployment (id, type, package_name, package_version,"      \
     " command, args, env, selector, options, enabled, spec_version, rolling, copy_of, copy_index, address," \
     " generation, created_at, updated_at) SELECT CAST($1 AS TEXT) || '#' || CAST(i AS TEXT),"      \
-    " d.type, d.package_name, d.package_version, d.command, d.args, d.env, d.selector, d.options," \
+    " 'deployment', d.package_name, d.package_version, d.command, d.args, d.env, d.selector, d.options," \
     " d.enabled, d.spec_version, d.rolling, CAST($1 AS TEXT), i, COALESCE("                                   \
     LAST_OF(D, "CASE WHEN h.what = 'deleted' AND EXISTS (SELECT 1 FROM berth_node_lease l WHERE"   \
             " l.address = h.address AND l.until_ms >= " D##_NOW ") THEN h.address ELSE '' END")    \
@@ -336,32 +337,66 @@ static bool drop_copies(struct work *work, int64_t from)
     return true;
 }
 
-static bool set_count(struct work *work, int64_t count, int64_t max_unavailable)
+/* While an update is under way copies that come begin with the version that is known to be good,
+ * and wait for their turn like the others. */
+static bool begin_with_good(struct work *work, int64_t from, int64_t to)
 {
-#define COUNTS(D) "UPDATE deployment SET replicas = $2, max_unavailable = $3 WHERE " D##_ID " = $1"
+    struct deploys_op *op = work->op;
+    struct deploys_spec spec;
+    bool kept;
+
+    if (!op->found || !deploys_is_rolling(&op->row) || op->row.rollout == ROLLOUT_STOPPED)
+        return true;
+    if (!deploys_kept_spec(work, op->row.good_version, &spec, &kept))
+        return false;
+    for (int64_t i = from; kept && i < to; i++)
+        if (!deploys_set_spec(work,
+                              arena_fmt(op->arena, STR_FMT "#%lld", STR_ARG(op->id), (long long)i),
+                              &spec, op->row.good_version))
+            return false;
+    return true;
+}
+
+/* How many there are, and how they are updated. */
+struct counts {
+    int64_t count, max_unavailable, update_timeout_ms;
+};
+
+static bool set_counts(struct work *work, const struct counts *to)
+{
+/* clang-format off */
+#define COUNTS(D)                                                                                  \
+    "UPDATE deployment SET replicas = $2, max_unavailable = $3, update_timeout_ms = $4 WHERE "     \
+    D##_ID " = $1"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(COUNTS);
     int64_t before = work->op->found ? work->op->row.spec.count : 1;
 
-    assert(count >= 1 && count <= DEPLOY_COUNT_MAX && max_unavailable >= 1);
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(count),
-                    SQL_INT(max_unavailable)) &&
-           (count <= before || add_copies(work, before, count)) &&
-           (count >= before || drop_copies(work, count));
+    assert(to->count >= 1 && to->count <= DEPLOY_COUNT_MAX && to->max_unavailable >= 1);
+    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(to->count),
+                    SQL_INT(to->max_unavailable), SQL_INT(to->update_timeout_ms)) &&
+           (to->count <= before ||
+            (add_copies(work, before, to->count) && begin_with_good(work, before, to->count))) &&
+           (to->count >= before || drop_copies(work, to->count));
 }
 
 /* The first copy's row has another version than `before`, and the others follow: a few at a time
- * while they run. */
-static bool follow(struct work *work, const struct deploys_row *before)
+ * while they run. `same`: it is the same spec again. */
+static bool follow(struct work *work, const struct deploys_row *before, bool same)
 {
-    bool rolls = before->rollout == ROLLOUT_ROLLING || before->rollout == ROLLOUT_BACK ||
-                 before->rollout == ROLLOUT_STOPPED;
+    const struct deploys_row *row = &work->op->row;
+    int64_t good;
 
-    if (!deploys_row_get(work, false) || !deploys_keep_spec(work))
+    if (!deploys_row_get(work, false) || !deploys_keep_spec(work) ||
+        !deploys_find_good(work, before, &good))
         return false;
-    if (work->op->row.spec.count > 1 && before->spec.enabled && work->op->row.spec.enabled &&
-        before->spec.type == work->op->row.spec.type)
-        return deploys_roll(work, rolls ? before->good_version : before->version);
-    return deploys_follow_first(work);
+    if (before->spec.type != row->spec.type || row->spec.type != DEPLOY_DEPLOYMENT)
+        return deploys_follow_first(work, 0);
+    /* One copy that is restarted has nothing to go back to. */
+    if (before->spec.enabled && row->spec.enabled &&
+        !(same && row->spec.count == 1 && !deploys_is_rolling(before)))
+        return deploys_roll(work, before, good);
+    return deploys_follow_first(work, same && good == before->version ? row->version : good);
 }
 
 /* After a change: the row as it is now, a line in its history, a new version of the table. */
@@ -375,12 +410,15 @@ static bool changed(struct work *work, const char *what)
            deploys_bump(work, true);
 }
 
+/* A copy for which an update waited may be gone, or more may be replaced at once. */
 static bool scaled(struct work *work)
 {
     struct str detail;
+    bool moved = false;
 
     work->op->u.put.changed = true;
-    if (!deploys_row_get(work, false))
+    if (!deploys_row_get(work, false) || !deploys_roll_on(work, &moved) ||
+        (moved && !deploys_row_get(work, false)))
         return false;
     detail = arena_fmt(work->op->arena, "count %lld", (long long)work->op->row.spec.count);
     return deploys_note(work, &work->op->row, "scaled", work->op->row.address, detail.at) &&
@@ -391,8 +429,8 @@ bool deploys_put(struct work *work)
 {
     struct deploys_op *op = work->op;
     const struct deploys_spec *spec = op->u.put.spec;
-    int64_t count, max_unavailable;
     struct deploys_row before;
+    struct counts to;
     bool counts;
 
     assert(spec && spec->type != DEPLOY_OTHER);
@@ -402,24 +440,27 @@ bool deploys_put(struct work *work)
         return false;
     if (!precondition(op))
         return true;
-    count = spec->type != DEPLOY_DEPLOYMENT ? 1
-            : spec->count > 0               ? spec->count
-            : op->found                     ? op->row.spec.count
-                                            : 1;
-    max_unavailable = spec->max_unavailable > 0 ? spec->max_unavailable : 1;
-    counts = !op->found || op->row.spec.count != count ||
-             op->row.spec.max_unavailable != max_unavailable;
+    to = (struct counts){.count = spec->type != DEPLOY_DEPLOYMENT ? 1
+                                  : spec->count > 0               ? spec->count
+                                  : op->found                     ? op->row.spec.count
+                                                                  : 1,
+                         .max_unavailable = spec->max_unavailable > 0 ? spec->max_unavailable : 1,
+                         .update_timeout_ms = spec->update_timeout_ms > 0
+                                                  ? spec->update_timeout_ms
+                                                  : DEPLOY_UPDATE_TIMEOUT_MS};
+    counts = !op->found || op->row.spec.count != to.count ||
+             op->row.spec.max_unavailable != to.max_unavailable ||
+             op->row.spec.update_timeout_ms != to.update_timeout_ms;
     if (op->found && same_spec(&op->row.spec, spec, op->arena))
-        return counts ? set_count(work, count, max_unavailable) && scaled(work)
-                      : deploys_meta(work);
+        return counts ? set_counts(work, &to) && scaled(work) : deploys_meta(work);
     if (!op->found && !insert(work))
         return false;
-    if (counts && !set_count(work, count, max_unavailable))
+    if (counts && !set_counts(work, &to))
         return false;
     if (!op->found)
         return deploys_keep_spec(work) && changed(work, "created");
     before = op->row;
-    return deploys_keep_spec(work) && replace(work, spec, 0) && follow(work, &before) &&
+    return deploys_keep_spec(work) && replace(work, spec, 0) && follow(work, &before, false) &&
            changed(work, "changed");
 }
 
@@ -442,13 +483,14 @@ static bool touch(struct work *work, bool enabled, const char *what)
 {
 #define TOUCH(D)                                                                                   \
     "UPDATE deployment SET enabled = $2, ended = '', spec_version = " NEXT_VERSION                 \
-    ", newest_version = " NEXT_VERSION ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
+    ", newest_version = " NEXT_VERSION ", tried_ms = " D##_NOW ", updated_at = " D##_TIME          \
+        " WHERE " D##_ID " = $1"
     static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
     struct deploys_row before = work->op->row;
 
     return deploys_keep_spec(work) &&
            WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
-           follow(work, &before) && changed(work, what);
+           follow(work, &before, true) && changed(work, what);
 }
 
 bool deploys_enable(struct work *work)
@@ -485,15 +527,21 @@ bool deploys_scale(struct work *work)
     }
     if (op->row.spec.count == op->u.put.count)
         return deploys_meta(work);
-    return set_count(work, op->u.put.count, op->row.spec.max_unavailable) && scaled(work);
+    return set_counts(work, &(struct counts){op->u.put.count, op->row.spec.max_unavailable,
+                                             op->row.spec.update_timeout_ms}) &&
+           scaled(work);
 }
 
-/* The last version before this one that was another spec: a restart is a version, too. */
+/* The last version before this one that was another spec: a restart is a version, too. One that an
+ * update had to go back from is none to go back to. */
 static bool find_before(struct work *work, int64_t *ret_version)
 {
+/* clang-format off */
 #define VERSIONS(D)                                                                                \
-    "SELECT version FROM berth_deployment_spec WHERE id = $1 AND version < $2 ORDER BY version "   \
-    "DESC"
+    "SELECT s.version FROM berth_deployment_spec s WHERE s.id = $1 AND s.version < $2 AND NOT"     \
+    " EXISTS (SELECT 1 FROM berth_deployment_history h WHERE h.id = $1 AND h.version = s.version"  \
+    " AND h.what IN ('rolling back', 'update stopped')) ORDER BY s.version DESC"
+    /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(VERSIONS);
     struct deploys_op *op = work->op;
     struct deploys_spec spec;
@@ -525,6 +573,9 @@ bool deploys_rollback(struct work *work)
 
     if (!find_existing(work, &ok))
         return ok;
+    /* In the middle of an update the version before is the one that was good. */
+    if (op->u.put.to_version == 0 && deploys_is_rolling(&op->row))
+        op->u.put.to_version = op->row.good_version;
     if (!deploys_keep_spec(work) ||
         (op->u.put.to_version == 0 && !find_before(work, &op->u.put.to_version)))
         return false;
@@ -538,7 +589,7 @@ bool deploys_rollback(struct work *work)
     }
     before = op->row;
     spec.enabled = before.spec.enabled;
-    return replace(work, &spec, op->u.put.to_version) && follow(work, &before) &&
+    return replace(work, &spec, op->u.put.to_version) && follow(work, &before, false) &&
            changed(work, "rolled back");
 }
 

@@ -193,8 +193,9 @@ class Updates(ReplicaCase):
         eventually("all run what was good", lambda: self.settled(server, "web", 4) == before, 90)
         bad = set(self.lines("bad"))
         self.assertTrue(bad and len(bad) <= 2, f"no more than max_unavailable tried it: {bad}")
-        self.assertEqual({start.index: start.pid for start in self.living() if start.index not in bad},
-                         {index: pid for index, pid in pids.items() if index not in bad}, "the others never noticed")
+        # One of the two may have been stopped for the new version and started again before it came to run that.
+        replaced = {start.index for start in self.living() if start.pid != pids[start.index]}
+        self.assertTrue(bad <= replaced and len(replaced) <= 2, f"the others never noticed: {replaced} were replaced, {bad} tried it")
         shown = self.cli(server, "deploy", "show", "web").stdout
         self.assertIn("Update: rolled_back, 4 of 4 copies run version 1. Version 2 is not well: index", shown)
         self.assertIn("rolled back", self.cli(server, "deploy", "history", "web").stdout)

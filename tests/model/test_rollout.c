@@ -13,21 +13,29 @@ static struct rollout_copy copy_of(char letter)
 {
     switch (letter) {
     case 'o': /* the old version, well */
-        return (struct rollout_copy){OLD, OLD, ROLLOUT_WELL, true};
+        return (struct rollout_copy){OLD, OLD, ROLLOUT_WELL, true, false};
     case 'x': /* the old version, not well */
-        return (struct rollout_copy){OLD, OLD, ROLLOUT_FAILED, true};
+        return (struct rollout_copy){OLD, OLD, ROLLOUT_FAILED, true, false};
     case '-': /* the old version, and nobody has it */
-        return (struct rollout_copy){OLD, 0, ROLLOUT_UNKNOWN, false};
+        return (struct rollout_copy){OLD, 0, ROLLOUT_UNKNOWN, false, false};
     case '>': /* it is to run the new one, and still runs the old */
-        return (struct rollout_copy){NEW, OLD, ROLLOUT_WELL, true};
+        return (struct rollout_copy){NEW, OLD, ROLLOUT_WELL, true, false};
     case '?': /* it runs the new one, but nobody knows yet how */
-        return (struct rollout_copy){NEW, NEW, ROLLOUT_UNKNOWN, true};
+        return (struct rollout_copy){NEW, NEW, ROLLOUT_UNKNOWN, true, false};
     case 'N': /* the new version, well */
-        return (struct rollout_copy){NEW, NEW, ROLLOUT_WELL, true};
+        return (struct rollout_copy){NEW, NEW, ROLLOUT_WELL, true, false};
     case 'F': /* the new version, and it failed */
-        return (struct rollout_copy){NEW, NEW, ROLLOUT_FAILED, true};
+        return (struct rollout_copy){NEW, NEW, ROLLOUT_FAILED, true, false};
+    case 'L': /* it runs the new one, has not failed, and its time is over */
+        return (struct rollout_copy){NEW, NEW, ROLLOUT_UNKNOWN, true, true};
+    case 'l': /* the same, and it still runs the old one */
+        return (struct rollout_copy){NEW, OLD, ROLLOUT_WELL, true, true};
+    case '_': /* the same, and nobody takes it */
+        return (struct rollout_copy){NEW, 0, ROLLOUT_UNKNOWN, false, true};
+    case 'W': /* it got well, and that is long ago */
+        return (struct rollout_copy){NEW, NEW, ROLLOUT_WELL, true, true};
     default: /* ' ': the new version, and nobody has it */
-        return (struct rollout_copy){NEW, 0, ROLLOUT_UNKNOWN, false};
+        return (struct rollout_copy){NEW, 0, ROLLOUT_UNKNOWN, false, false};
     }
 }
 
@@ -71,10 +79,19 @@ static void test_plans(void **state)
         {"N-N", 1, "1", false, -1},
         {"N N", 1, "", true, -1},
         {"--", 1, "01", false, -1},
+        {"  ", 1, "", false, -1}, /* nothing was tried yet */
+        {" ", 1, "", false, -1},
+        /* its time is over: as if it had failed, but who failed comes first */
+        {"Loo", 1, "", false, 0},
+        {"Nlo", 1, "", false, 1},
+        {"_oo", 1, "1", false, 0},
+        {"LF", 2, "", false, 1},
+        {"WW", 1, "", true, -1},
         /* going back it comes first, and failures stop nothing */
         {"<o-o", 1, "10", false, -1},
         {"<Fo-", 1, "2", false, 0},
         {"<NFx", 2, "2", false, 1},
+        {"<Fxxo", 1, "12", false, 0}, /* what is not well anyway loses nothing */
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -87,12 +104,17 @@ static void test_plans(void **state)
 
         for (size_t k = 0; k < count; k++)
             copies[k] = copy_of(letters[k]);
-        rollout_plan(copies, count, NEW, back, rows[i].max_unavailable, next, &plan);
+        rollout_plan(copies, count,
+                     &(struct rollout_rules){.to_version = NEW,
+                                             .max_unavailable = rows[i].max_unavailable,
+                                             .back = back},
+                     next, &plan);
         for (size_t k = 0; k < plan.count; k++)
             text[k] = (char)('0' + next[k]);
         assert_string_equal(text, rows[i].next);
         assert_int_equal(plan.done, rows[i].done);
         assert_int_equal((int)plan.failed, rows[i].failed);
+        assert_int_equal(plan.late, rows[i].failed >= 0 && strchr("Ll_", letters[rows[i].failed]));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "deploys_rig.h"
 
 #include <poll.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -131,4 +132,66 @@ void deploys_rig_lapse(struct deploys_rig *rig, const char *node)
     deploys_rig_renew(rig, node, 1);
     while (left_ms(rig, node) >= 0)
         poll(NULL, 0, 1);
+}
+
+/* --- several copies --- */
+
+static const char *const copy_ids[] = {"web", "web#1", "web#2"};
+static const char *const owners[] = {"n1", "n2", "n3"};
+
+struct deploys_op deploys_rig_put_copies(struct deploys_rig *rig, const char *command,
+                                         int64_t count)
+{
+    struct deploys_spec spec = {.id = STR("web"),
+                                .type = DEPLOY_DEPLOYMENT,
+                                .package_name = STR(""),
+                                .package_version = STR(""),
+                                .command = str_of(command),
+                                .args = STR("[]"),
+                                .env = STR("{}"),
+                                .selector = STR(""),
+                                .options = STR("{}"),
+                                .enabled = true,
+                                .count = count};
+    struct deploys_op op = {.verb = DEPLOYS_PUT,
+                            .u.put = {.spec = &spec, .if_version = DEPLOYS_ANY}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    return op;
+}
+
+struct deploys_op deploys_rig_scale(struct deploys_rig *rig, const char *id, int64_t count)
+{
+    struct deploys_op op = {.verb = DEPLOYS_SCALE,
+                            .id = str_of(id),
+                            .u.put = {.count = count, .if_version = DEPLOYS_ANY}};
+
+    deploys_rig_call(rig, &op);
+    return op;
+}
+
+void deploys_rig_start_three(struct deploys_rig *rig)
+{
+    deploys_rig_put_copies(rig, "run 1", 3);
+    for (size_t i = 0; i < 3; i++) {
+        deploys_rig_renew(rig, owners[i], 60000);
+        assert_int_equal(deploys_rig_claim(rig, owners[i], copy_ids[i], "", 0).err, ERR_OK);
+    }
+}
+
+void deploys_rig_tell(struct deploys_rig *rig, size_t index, int64_t version, const char *word)
+{
+    struct deploys_copy copy = {.id = str_of(copy_ids[index]),
+                                .generation = deploys_rig_get(rig, copy_ids[index]).row.generation,
+                                .version = version,
+                                .state = str_of(word),
+                                .healthy = strcmp(word, "running") ? STR("false") : STR("true"),
+                                .reason = STR("exit 1"),
+                                .limits = STR("")};
+    struct deploys_op op = {.verb = DEPLOYS_STATUS,
+                            .node = deploys_rig_get(rig, copy_ids[index]).row.address,
+                            .u.status = {.copies = &copy, .count = 1, .partial = true}};
+
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
+    assert_false(copy.stale);
 }

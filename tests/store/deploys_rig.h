@@ -27,6 +27,14 @@ struct deploys_op deploys_rig_renew(struct deploys_rig *rig, const char *node, i
 struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, const char *id,
                                     const char *observed, int64_t generation);
 struct deploys_op deploys_rig_view(struct deploys_rig *rig); /* with all leases */
+/* A deployment "web" of several copies; 0: as many as there are. */
+struct deploys_op deploys_rig_put_copies(struct deploys_rig *rig, const char *command,
+                                         int64_t count);
+struct deploys_op deploys_rig_scale(struct deploys_rig *rig, const char *id, int64_t count);
+/* web, web#1 and web#2 with the command "run 1", on n1, n2 and n3. */
+void deploys_rig_start_three(struct deploys_rig *rig);
+/* The node of that index says how its copy is, with this version; "running" is well. */
+void deploys_rig_tell(struct deploys_rig *rig, size_t index, int64_t version, const char *word);
 /* A lease of this node that has run out. */
 void deploys_rig_lapse(struct deploys_rig *rig, const char *node);
 

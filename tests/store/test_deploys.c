@@ -240,6 +240,9 @@ static void test_an_older_database_goes_forward(void **state)
 {
     static const char *const later[] = {
         "DROP INDEX berth_deployment_copy_of",
+        "DROP INDEX berth_deployment_rolling",
+        "ALTER TABLE deployment DROP COLUMN update_timeout_ms",
+        "ALTER TABLE deployment DROP COLUMN tried_ms",
         "DROP TABLE berth_deployment_spec",
         "ALTER TABLE berth_deployment_status DROP COLUMN host",
         "ALTER TABLE berth_deployment_status DROP COLUMN port",
