@@ -674,6 +674,7 @@ static const struct field copy[] = {
     PUT_NULL(deploys_copy, reason, STR),
     PUT_NULL(deploys_copy, limits, STR, .help = "enforced, or not enforced: which, and why"),
     PUT(deploys_copy, updated_ms, INT),
+    PUT_NULL(deploys_copy, port, INT, .help = "that it was given"),
 };
 const struct schema copy_schema = {.fields = copy + 1, .count = COUNT_OF(copy) - 1};
 const struct schema indexed_copy_schema = {.fields = copy, .count = COUNT_OF(copy)};

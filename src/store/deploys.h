@@ -94,7 +94,7 @@ struct deploys_copy {
     struct str reason;
     struct str limits;  /* are they enforced? "" = it has none */
     struct str host;    /* STATUS: where others reach it; "" = not told */
-    int64_t port;       /* STATUS: that it was given; 0: none */
+    int64_t port;       /* that it was given; 0: none */
     int64_t wants;      /* STATUS: a daemon asks to go on to this version; 0: it does not */
     int64_t updated_ms; /* answer: of the database's clock */
     bool stale;         /* answer of STATUS: not the node's in that generation */

@@ -69,7 +69,7 @@ bool deploys_list(struct work *work)
 static bool read_copies(struct work *work)
 {
 /* clang-format off */
-#define COPY_COLUMNS "s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason, s.limits, s.updated_ms"
+#define COPY_COLUMNS "s.state, s.restarts, s.pid, s.since_ms, s.healthy, s.reason, s.limits, s.updated_ms, s.port"
 #define ITS_COPIES(D)                                                                              \
     "SELECT s.address, s.generation, s.version, 0, s.id, " COPY_COLUMNS                            \
     " FROM berth_deployment_status s WHERE s.id = $1 ORDER BY " D##_BYTES("s.address")
@@ -106,7 +106,8 @@ static bool read_copies(struct work *work)
                                               .healthy = told ? sql_cell(&rows, i, 9) : STR("null"),
                                               .reason = told ? sql_cell(&rows, i, 10) : STR(""),
                                               .limits = told ? sql_cell(&rows, i, 11) : STR(""),
-                                              .updated_ms = sql_cell_int(&rows, i, 12)};
+                                              .updated_ms = sql_cell_int(&rows, i, 12),
+                                              .port = sql_cell_int(&rows, i, 13)};
     }
     return true;
 }

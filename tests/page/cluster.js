@@ -184,6 +184,35 @@ async function deploymentsAreShown({ rig, page }) {
   await page.waitForSelector(".tools .mark:has-text('disabled')");
 }
 
+async function copiesAreShown({ rig, page }) {
+  const spec = { command: "exec sleep 1000", count: 2, restart: { min_ms: 60000 } };
+  const shown = (text) => page.waitForSelector(`.tools .mark:has-text('${text}')`);
+  await rig.call("PUT", "/v1/deployments/many", spec);
+  await page.goto(`${rig.url}/#/deployments/many`);
+  await shown("2 of 2 ready");
+  const cells = await page.$$eval(".panel tbody tr", (rows) => rows.map((row) => row.innerText));
+  assert.equal(cells.length, 2);
+  for (const [at, copy] of (await rig.get("/v1/deployments/many")).copies.entries()) {
+    assert.ok(copy.port > 0);
+    for (const text of [`${at}`, copy.address, `${copy.port}`, "well", "running"]) assert.ok(cells[at].includes(text), `${cells[at]}: ${text}`);
+  }
+  await page.click("button:has-text('Scale')");
+  await page.fill("dialog input[name=count]", "3");
+  await page.click("dialog button.main");
+  await shown("3 of 3 ready");
+  await rig.call("PUT", "/v1/deployments/many", { ...spec, command: "exit 3", count: 3 });
+  await page.waitForSelector('[data-update="rolled_back"]:has-text("Version 2 is not well")');
+  await shown("3 of 3 ready");
+  await rig.call("PUT", "/v1/deployments/many", { ...spec, command: "exec sleep 2000", count: 3 });
+  await page.waitForFunction(() => !document.querySelector("[data-update]"));
+  assert.equal((await rig.get("/v1/deployments/many")).version, 3);
+  await page.click("button:has-text('Roll back')");
+  await page.click("dialog button.danger");
+  await eventually("it is back", async () => (await rig.get("/v1/deployments/many")).version === 1); /* not to the one that failed */
+  await shown("3 of 3 ready");
+  await rig.call("DELETE", "/v1/deployments/many");
+}
+
 export const clusterCases = [
   ["a task submitted on the page is done without a reload", submitOnPage],
   ["a job's state moves in the list", stateMovesInTheList],
@@ -196,4 +225,5 @@ export const clusterCases = [
   ["cancel stops a job", cancelStopsIt],
   ["an open breaker is shown and closed", breakerIsShown],
   ["a deployment, its owner and its log", deploymentsAreShown],
+  ["copies, an update that goes back, scaling and rolling back", copiesAreShown],
 ].map(([name, run]) => [name, withCluster(run)]);

@@ -4,6 +4,7 @@
 const number = (value) => (Number.isFinite(value) ? value : null);
 const text = (value) => (typeof value === "string" ? value : null);
 const flag = (value) => value === true;
+const known = (value) => (typeof value === "boolean" ? value : null);
 const any = (value) => value; /* shown as JSON, never looked into */
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
@@ -42,9 +43,11 @@ const server = object(
 const point = object("at_ms dispatched_per_s p50_ms p99_ms slots_used slots_max queue failed", "", { refused_per_s: map(number) });
 const breaker = object("failures opened_ms", "node_id type", { state: word });
 const pool = object("members ready version", "pool_id src tgt");
-const copy = object("version restarts since_ms", "address node_id reason limits", { state: word });
-export const deployment = object("generation version", "id type package_name package_version selector address updated_at", {
+const copy = object("index version restarts since_ms port", "address node_id reason limits", { state: word, healthy: known });
+const update = object("good_version", "state reason");
+export const deployment = object("generation version count max_unavailable ready", "id type package_name package_version selector address updated_at", {
   enabled: flag,
+  update: maybe(update),
   command: words,
   args: words,
   copies: list(copy),

@@ -26,12 +26,34 @@ function CopyMark({ copy }) {
   return html`<${Mark} tone=${tone} title=${copy.reason}>${copy.state.replace("_", " ")}<//>`;
 }
 
+const several = (deployment) => deployment.count > 1;
+const isReady = (copy) => GOOD.has(copy.state) && copy.healthy === true;
+
+/* How an update is: the tone and the words of its mark. */
+const UPDATES = {
+  rolling: ["wait", "updating"],
+  rolling_back: ["warning", "going back"],
+  rolled_back: ["warning", "went back"],
+  stopped: ["critical", "update stopped"],
+};
+
+function UpdateMark({ update }) {
+  const [tone, words] = (update && UPDATES[update.state]) || [];
+  return words ? html` <${Mark} tone=${tone} title=${update.reason}>${words}<//>` : null;
+}
+
 function State({ deployment }) {
   const copies = copiesOf(deployment);
   if (!deployment.enabled) return html`<${Mark} tone="off">disabled<//>`;
+  if (several(deployment)) {
+    const ready = copies.length ? copies.filter(isReady).length : deployment.ready || 0;
+    return html`<${Mark} tone=${ready === deployment.count ? "good" : "warning"}>${ready} of ${deployment.count} ready<//>
+      <${UpdateMark} update=${deployment.update} />`;
+  }
   if (deployment.type !== "daemon" && !deployment.address) return html`<${Mark} tone="warning">unassigned<//>`;
   if (!copies.length) return html`<${Mark} tone="wait">${deployment.type === "daemon" ? "nowhere yet" : "claimed"}<//>`;
-  return html`<${CopyMark} copy=${copies.find((copy) => BAD.has(copy.state)) || copies[0]} />`;
+  return html`<${CopyMark} copy=${copies.find((copy) => BAD.has(copy.state)) || copies[0]} />
+    <${UpdateMark} update=${deployment.update} />`;
 }
 
 /* Lists leave the copies out; of rows in sight they are read one by one. */
@@ -43,6 +65,7 @@ function Live({ deployment }) {
 
 function Owner({ deployment }) {
   if (deployment.type === "daemon") return html`<span class="muted">every node that matches</span>`;
+  if (several(deployment)) return html`<span class="num">${plural(deployment.count, "copy", "copies")}</span>`;
   return html`<${NodeLink} id=${deployment.address} />`;
 }
 
@@ -98,6 +121,37 @@ function askRestart(deployment) {
   });
 }
 
+function askScale(deployment) {
+  let wanted = deployment.count || 1;
+  confirm({
+    title: `Scale ${deployment.id}`,
+    verb: "Scale",
+    danger: false,
+    text: html`<label>Copies <input type="number" name="count" min="1" max="1000" required value=${wanted}
+      onInput=${(event) => (wanted = event.target.valueAsNumber)} /></label>
+      <span class="muted"> Fewer: the highest indices are stopped. More: the others run on.</span>`,
+    async act() {
+      await post(`/v1/deployments/${seg(deployment.id)}/scale`, { count: wanted });
+      slowPoll.soon();
+      tell(`${deployment.id} has count ${wanted}.`);
+    },
+  });
+}
+
+function askRollback(deployment) {
+  confirm({
+    title: `Roll ${deployment.id} back?`,
+    verb: "Roll back",
+    danger: true,
+    text: "It goes back to the last version that was another spec, in the middle of an update to the last that was well.",
+    async act() {
+      await post(`/v1/deployments/${seg(deployment.id)}/rollback`);
+      slowPoll.soon();
+      tell(`${deployment.id} goes back.`);
+    },
+  });
+}
+
 async function toggle(deployment) {
   try {
     await get(`/v1/deployments/${seg(deployment.id)}`, shape.deployment, {
@@ -113,14 +167,25 @@ async function toggle(deployment) {
 
 const unenforced = (copy) => copy.limits && copy.limits !== "enforced";
 
-function Copies({ copies }) {
+/* true, false, or not known yet. */
+function Health({ healthy }) {
+  if (healthy === true) return html`<${Mark} tone="good">well<//>`;
+  return healthy === false ? html`<${Mark} tone="critical">not well<//>` : html`<span class="muted">${NONE}</span>`;
+}
+
+function Copies({ deployment }) {
+  const copies = copiesOf(deployment);
+  const indexed = several(deployment);
   if (!copies.length) return html`<p class="muted">Nobody runs it.</p>`;
-  return html`<${Rows} head=${["Node", "State", "Since", ".Restarts", ".Version", "~Reason"]}>
+  return html`<${Rows} head=${[...(indexed ? [".Index"] : []), "Node", "State", "Health", ".Port", "Since", ".Restarts", ".Version", "~Reason"]}>
     ${copies.map(
       (copy) =>
         html`<tr>
-          <td><${NodeLink} id=${copy.address || copy.node_id} /></td>
+          ${indexed && html`<td class="num">${copy.index}</td>`}
+          <td>${copy.address || copy.node_id ? html`<${NodeLink} id=${copy.address || copy.node_id} />` : html`<span class="muted">nobody</span>`}</td>
           <td><${CopyMark} copy=${copy} /></td>
+          <td><${Health} healthy=${copy.healthy} /></td>
+          <td class="num">${copy.port || NONE}</td>
           <td>${copy.since_ms ? ago(copy.since_ms) : NONE}</td>
           <td class="num">${count(copy.restarts)}</td>
           <td class="num">${count(copy.version)}</td>
@@ -129,6 +194,22 @@ function Copies({ copies }) {
         </tr>`,
     )}
   <//>`;
+}
+
+/* How far it is: each copy runs the version it goes to, or does not yet. */
+function Update({ deployment }) {
+  const { update } = deployment;
+  const [tone, words] = (update && UPDATES[update.state]) || [];
+  if (!words) return null;
+  const to = update.state === "rolling" || update.state === "stopped" ? deployment.version : update.good_version;
+  const copies = copiesOf(deployment);
+  const there = copies.filter((copy) => copy.version === to && isReady(copy)).length;
+  return html`<section class="panel whole" data-update=${update.state}>
+    <h2>Update <${Mark} tone=${tone}>${words}<//></h2>
+    <p><span class="num">${there} of ${copies.length}</span> ${copies.length === 1 ? "copy is" : "copies are"} well with version <span class="num">${to}</span>.</p>
+    <progress max=${copies.length || 1} value=${there} aria-label="copies that are well with it"></progress>
+    ${update.reason && html`<p>${update.reason}</p>`}
+  </section>`;
 }
 
 export function Deployment({ id }) {
@@ -152,11 +233,14 @@ export function Deployment({ id }) {
       <h1>${id}</h1>
       <${State} deployment=${deployment} />
       <span class="spring"></span>
+      ${deployment.type !== "daemon" && html`<button onClick=${() => askScale(deployment)}>Scale</button>`}
+      <button onClick=${() => askRollback(deployment)}>Roll back</button>
       <button onClick=${() => toggle(deployment)}>${deployment.enabled ? "Disable" : "Enable"}</button>
       <button class="danger" onClick=${() => askRestart(deployment)}>Restart</button>
     </div>
     <div class="panels">
-      <${Panel} title="Copies"><${Copies} copies=${copiesOf(deployment)} /><//>
+      <${Update} deployment=${deployment} />
+      <${Panel} title="Copies" whole=${true}><${Copies} deployment=${deployment} /><//>
       <${Facts} rows=${facts} />
       ${deployment.address && html`<${Logs} read=${readLog} live=${true} label="Log" />`}
     </div>`;
