@@ -36,6 +36,12 @@ vec_run area_store_degradation, area_cache_layers, area_cache_jitter;
 vec_run area_active_nodes, area_lost_addresses, area_deployment_counts, area_eligibility;
 vec_run area_resource_eligibility, area_candidate_order, area_claim_cas, area_claim_cycle;
 vec_run area_claim_config, area_lost_grace, area_ext_selector, area_selector, area_ext_lease;
+vec_run area_demand, area_turns, area_resources, area_limits;
+
+/* Areas that need a store have the one in a Redis of their own from now on, not the embedded one.
+ */
+void vec_use_redis(void);
+void vec_done_redis(void);
 
 /* A member by name. Absent and null read as the fallback; a wrong type does too. */
 struct str vec_str(struct vec *vec, const struct json *obj, const char *name); /* STR_NONE */

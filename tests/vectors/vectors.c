@@ -1,6 +1,6 @@
-/* vectors FILE|DIRECTORY...: runs files of input -> output cases (schema schedvec/1) through the
- * product's own functions. A line for each case that differs, then `N passed, N failed`. To add an
- * area, add a row. */
+/* vectors [--redis] FILE|DIRECTORY...: runs files of input -> output cases (schema schedvec/1)
+ * through the product's own functions. A line for each case that differs, then `N passed, N
+ * failed`. To add an area, add a row. */
 #include "vec.h"
 
 #include <assert.h>
@@ -50,6 +50,10 @@ static const struct vec_area areas[] = {
     {.name = "ext_selector", .run = area_ext_selector},
     {.name = "selector", .run = area_selector},
     {.name = "ext_lease", .run = area_ext_lease},
+    {.name = "demand", .run = area_demand},
+    {.name = "turns", .run = area_turns},
+    {.name = "resources", .run = area_resources},
+    {.name = "limits", .run = area_limits},
 };
 
 struct tally {
@@ -199,12 +203,15 @@ static void run_directory(struct tally *tally, const char *path)
 int main(int argc, char **argv)
 {
     struct tally tally = {0};
+    bool on_redis = argc > 1 && strcmp(argv[1], "--redis") == 0;
 
-    if (argc < 2) {
-        fprintf(stderr, "usage: vectors FILE|DIRECTORY...\n");
+    if (argc < 2 + on_redis) {
+        fprintf(stderr, "usage: vectors [--redis] FILE|DIRECTORY...\n");
         return 2;
     }
-    for (int i = 1; i < argc; i++) {
+    if (on_redis)
+        vec_use_redis();
+    for (int i = 1 + on_redis; i < argc; i++) {
         struct stat stat_of;
 
         if (stat(argv[i], &stat_of) == 0 && S_ISDIR(stat_of.st_mode))
@@ -212,6 +219,7 @@ int main(int argc, char **argv)
         else
             run_file(&tally, argv[i]);
     }
+    vec_done_redis();
     printf("%d passed, %d failed\n", tally.passed, tally.failed);
     return tally.failed > 0;
 }
