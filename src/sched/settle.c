@@ -302,8 +302,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
 
     assert(!op->err);
-    /* The node's message has all there is to know. A shared store may answer with less. */
-    note.whole = ended && op->verb == STORE_FINISH && !store_name(loop->sched->store) &&
+    /* The result that the store keeps is the one in the node's message. */
+    note.whole = ended && op->verb == STORE_FINISH &&
                  (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
     if (note.whole)
         note.result = op->u.settle.result;
