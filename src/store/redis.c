@@ -741,29 +741,64 @@ static bool is_too_late(const struct redis *self, const struct store_op *op)
     return op->not_after_ms && now_ms > op->not_after_ms;
 }
 
-static bool read_one(struct reader *reader, struct store_op *op)
+static bool read_once(struct reader *reader, struct store_op *const *ops, size_t count)
+{
+    int64_t timeout_ms = reader->redis->session.timeout_ms;
+    int64_t offset_ms = atomic_load_explicit(&reader->redis->offset_ms, memory_order_relaxed);
+    bool ok = count == 1 ? redis_read_run(&reader->link, ops[0], timeout_ms, offset_ms)
+                         : redis_read_jobs(&reader->link, ops, count, timeout_ms, offset_ms);
+
+    if (!ok)
+        redis_link_close(&reader->link);
+    return ok;
+}
+
+/* A list that cut_reads made. */
+static bool read_ops(struct reader *reader, struct msg *list)
 {
     struct redis *self = reader->redis;
-    int64_t timeout_ms = self->session.timeout_ms;
-    int64_t deadline_ms = clock_mono_ms() + timeout_ms;
-    int64_t offset_ms = atomic_load_explicit(&self->offset_ms, memory_order_relaxed);
+    int64_t deadline_ms = clock_mono_ms() + self->session.timeout_ms;
+    struct store_op *ops[REDIS_READ_JOBS_MAX];
+    size_t count = 0;
 
-    if (is_too_late(self, op)) {
-        op->err = ERR_TOO_LATE;
-        op->head.id = 0;
-        return true;
+    for (; list; list = list->next) {
+        struct store_op *op = container_of(list, struct store_op, msg);
+
+        if (is_too_late(self, op)) {
+            op->err = ERR_TOO_LATE;
+            op->head.id = 0;
+        } else {
+            ops[count++] = op;
+        }
     }
     /* A connection of before Redis went away is only found out to be dead when it is used. */
     bool known = reader->link.context != NULL;
-    if (redis_read_run(&reader->link, op, timeout_ms, offset_ms))
+    if (count == 0 || read_once(reader, ops, count))
         return true;
-    redis_link_close(&reader->link);
-    if (known && clock_mono_ms() < deadline_ms &&
-        redis_read_run(&reader->link, op, timeout_ms, offset_ms))
+    if (known && clock_mono_ms() < deadline_ms && read_once(reader, ops, count))
         return true;
-    redis_link_close(&reader->link);
     note_error(self, reader->link.why);
     return false;
+}
+
+static bool is_job_get(const struct msg *msg)
+{
+    return container_of(msg, const struct store_op, msg)->verb == STORE_JOB_GET;
+}
+
+/* The first of a list, and those behind it that can be read in the same round trip; the rest is
+ * returned. */
+static struct msg *cut_reads(struct msg *list)
+{
+    struct msg *rest;
+
+    for (int count = 1;
+         count < REDIS_READ_JOBS_MAX && is_job_get(list) && list->next && is_job_get(list->next);
+         count++)
+        list = list->next;
+    rest = list->next;
+    list->next = NULL;
+    return rest;
 }
 
 static void *reader_thread(void *arg)
@@ -780,12 +815,9 @@ static void *reader_thread(void *arg)
         work_queue_wait(reader->work_queue, IDLE_MS);
         ops = op_queue_take(reader->work_queue, &own);
         op_queue_run_own(own);
-        for (struct msg *next; ops && ok; ops = next) {
-            struct store_op *op = container_of(ops, struct store_op, msg);
-
-            next = ops->next;
-            ops->next = NULL;
-            ok = op_queue_is_up(op_queue) && read_one(reader, op);
+        for (struct msg *rest; ops && ok; ops = rest) {
+            rest = cut_reads(ops);
+            ok = op_queue_is_up(op_queue) && read_ops(reader, ops);
             op_queue_answer(op_queue, ops, ok ? ERR_OK : ERR_STORE_DOWN);
         }
         /* What stood behind one that failed need not wait as long. */

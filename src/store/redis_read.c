@@ -216,10 +216,9 @@ static struct str kept(struct arena *arena, struct str text)
 }
 
 /* False: there is no such job. */
-static bool read_job(struct redis_read *read, const char *id, redisReply *const *fields,
-                     struct store_record *ret_record)
+static bool read_job(const struct redis_read *read, const char *id, redisReply *const *fields,
+                     struct arena *arena, struct store_record *ret_record)
 {
-    struct arena *arena = read->op->arena;
     struct store_record record = {0};
     struct wire_job job;
 
@@ -237,25 +236,49 @@ static bool read_job(struct redis_read *read, const char *id, redisReply *const 
     return true;
 }
 
-static bool job_get(struct redis_read *read)
+static bool get_each(struct redis_read *read, struct store_op *const *ops, size_t count)
 {
-    struct store_op *op = read->op;
-    char id[JOB_ID_TEXT + 1];
-    const char *ids[] = {id};
+    char texts[PAGE][JOB_ID_TEXT + 1];
+    const char *ids[PAGE];
     struct page page;
 
-    op->err = ERR_NOT_FOUND;
-    if (op->job == 0)
-        return true;
-    job_id_text(op->job, id);
-    if (!get_jobs(read, ids, 1, &page))
+    for (size_t i = 0; i < count; i++) {
+        job_id_text(ops[i]->job, texts[i]);
+        ids[i] = texts[i];
+    }
+    if (!get_jobs(read, ids, count, &page))
         return false;
-    if (read_job(read, id, page.fields[0], &op->record)) {
-        op->head = op->record.head;
-        op->err = ERR_OK;
+    for (size_t i = 0; i < count; i++) {
+        struct store_op *op = ops[i];
+
+        if (read_job(read, ids[i], page.fields[i], op->arena, &op->record)) {
+            op->head = op->record.head;
+            op->err = ERR_OK;
+        } else {
+            op->head.id = 0;
+            op->err = ERR_NOT_FOUND;
+        }
     }
     page_free(&page);
     return true;
+}
+
+static bool job_get(struct redis_read *read)
+{
+    return get_each(read, &read->op, 1);
+}
+
+bool redis_read_jobs(struct redis_link *link, struct store_op *const *ops, size_t count,
+                     int64_t timeout_ms, int64_t offset_ms)
+{
+    struct redis_read read = {.link = link, .timeout_ms = timeout_ms, .offset_ms = offset_ms};
+    bool ok;
+
+    static_assert((int)REDIS_READ_JOBS_MAX <= (int)PAGE, "they are one page");
+    assert(count > 0 && count <= REDIS_READ_JOBS_MAX);
+    ok = get_each(&read, ops, count);
+    arena_free(&read.arena);
+    return ok;
 }
 
 static bool text_fits(const struct json *spec, const char *name, struct str want,
@@ -349,7 +372,8 @@ static bool take_ids(struct redis_read *read, const struct ids *list, size_t *re
             read->jobs++;
             for (size_t k = 0; k < FIELDS; k++)
                 read->bytes += redis_text(page.fields[i][k]).len;
-            if (fits(op, page.fields[i]) && read_job(read, ids[i], page.fields[i], record)) {
+            if (fits(op, page.fields[i]) &&
+                read_job(read, ids[i], page.fields[i], op->arena, record)) {
                 op->u.list.bytes += store_record_bytes(record);
                 op->u.list.count++;
             }
@@ -790,7 +814,8 @@ static bool add_waiting(struct redis_read *read, const char *const *ids, size_t 
     for (size_t i = 0; i < count; i++) {
         struct store_record *record = &op->u.lane.items[op->u.lane.count];
 
-        if (!read_job(read, ids[i], page.fields[i], record) || record->head.lane != op->u.lane.lane)
+        if (!read_job(read, ids[i], page.fields[i], op->arena, record) ||
+            record->head.lane != op->u.lane.lane)
             continue;
         if (has_key(page.fields[i]))
             keyed[keyed_count++] = record;

@@ -21,6 +21,10 @@ bool redis_read_is_long(enum store_verb verb); /* its calls grow with what there
 /* False: the store cannot be read now; link->why says more. */
 bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
                     int64_t offset_ms);
+/* The same for several STORE_JOB_GET, in one round trip. */
+enum { REDIS_READ_JOBS_MAX = 16 };
+bool redis_read_jobs(struct redis_link *link, struct store_op *const *ops, size_t count,
+                     int64_t timeout_ms, int64_t offset_ms);
 int64_t redis_read_due_ms(const struct redis_read *read); /* the deadline of a call made now */
 /* What HMGET answers for the words of redis_state_words: an empty store has neither. */
 struct wire_state;

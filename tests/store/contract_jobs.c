@@ -561,7 +561,74 @@ static void test_leases_before_jobs_that_wait(void **state)
     assert_int_equal(due[LEASES].lease, LEASE_NONE);
 }
 
+struct look {
+    struct store_op op;
+    struct arena arena;
+    size_t *open;
+    bool *all;
+};
+
+static void looked(struct store_op *op)
+{
+    struct look *look = container_of(op, struct look, op);
+
+    if (--*look->open == 0)
+        *look->all = true;
+}
+
+/* Each gets its own answer, also those that are not there or came too late; and an end is read as
+ * it was answered to who ended it. */
+static void test_many_looks_at_once(void **state)
+{
+    enum { LOOKS = 100, LATE = 7, MISSING = 30 };
+    static struct look looks[LOOKS];
+    struct store_head ends[LOOKS];
+    struct rig *rig = *state;
+    size_t open = LOOKS;
+    bool all = false;
+
+    for (uint64_t i = 0; i < LOOKS; i++) {
+        uint64_t job = i + 1;
+
+        if (i != MISSING) {
+            assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
+            assert_int_equal(rig_finish(rig, i % 3 ? STORE_DONE : STORE_CANCEL, job, 1, "n1", NULL),
+                             ERR_OK);
+            ends[i] = rig->op.head;
+        }
+        looks[i] = (struct look){.open = &open, .all = &all};
+        looks[i].op = (struct store_op){.verb = STORE_JOB_GET,
+                                        .job = job,
+                                        .reply_to = &rig->work_queue.inbox,
+                                        .done = looked,
+                                        .arena = &looks[i].arena};
+        if (i == LATE)
+            looks[i].op.not_after_ms = 1;
+        if (i > 0)
+            looks[i - 1].op.msg.next = &looks[i].op.msg;
+    }
+    assert_null(store_send_all(rig->store, &looks[0].op.msg));
+    rig_wait(rig, &all);
+    for (size_t i = 0; i < LOOKS; i++) {
+        const struct store_op *op = &looks[i].op;
+
+        assert_int_equal(op->err, i == LATE ? ERR_TOO_LATE : i == MISSING ? ERR_NOT_FOUND : ERR_OK);
+        assert_int_equal(op->head.id, op->err ? 0 : i + 1);
+        if (!op->err) {
+            assert_string_equal(op->head.node, ends[i].node);
+            assert_string_equal(op->head.reason, ends[i].reason);
+            assert_int_equal(op->head.state, ends[i].state);
+            assert_int_equal(op->head.attempt, ends[i].attempt);
+            assert_int_equal(op->head.created_ms, ends[i].created_ms);
+            assert_int_equal(op->head.ended_ms, ends[i].ended_ms);
+            assert_int_equal(op->record.result.len > 0, op->head.state == JOB_DONE);
+        }
+        arena_free(&looks[i].arena);
+    }
+}
+
 const struct CMUnitTest contract_jobs[] = {
+    CONTRACT(test_many_looks_at_once),
     CONTRACT(test_not_after),
     CONTRACT(test_what_the_candidates_said),
     CONTRACT(test_record_of_a_whole_life),
