@@ -113,16 +113,17 @@ static int cmd_limit_release(struct cli *cli)
                        cli->args[0]);
 }
 
-/* "3/3" in red when nothing more may start. */
+/* "3/3" in red when nothing more may start; "-/3" of a rule for many keys, each with a count of its
+ * own. */
 static void put_use(struct list_view *view, const struct list_column *column,
                     const struct json *limit)
 {
     int64_t used = show_int(limit, "in_flight", -1), bound = show_int(limit, "concurrency", -1);
-    struct str text = used < 0 ? STR_NONE
-                      : bound < 0
-                          ? arena_fmt(&view->cli->arena, "%" PRId64, used)
-                          : arena_fmt(&view->cli->arena, "%" PRId64 "/%" PRId64, used, bound);
+    struct arena *arena = &view->cli->arena;
+    struct str text = used < 0 ? STR("-") : arena_fmt(arena, "%" PRId64, used);
 
+    if (bound >= 0)
+        text = arena_fmt(arena, STR_FMT "/%" PRId64, STR_ARG(text), bound);
     (void)column;
     if (bound >= 0 && used >= bound)
         table_cell_colour(&view->table, text, TABLE_RED);

@@ -72,6 +72,15 @@ static bool same_group(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
+/* No flag before this one is of its group. */
+static bool opens_group(const struct flag_set *set, size_t at)
+{
+    for (size_t i = 0; i < at; i++)
+        if (same_group(set->flags[i].group, set->flags[at].group))
+            return false;
+    return set->flags[at].group != NULL;
+}
+
 static void list_flags(FILE *to, const struct flag_set *set, const char *group, const char *title)
 {
     char text[FLAG_TEXT_MAX];
@@ -111,7 +120,7 @@ void help_command(FILE *to, const struct command *command)
     for (size_t i = 0; i < flags->count; i++) {
         const char *group = flags->flags[i].group;
 
-        if (!group || (i > 0 && same_group(group, flags->flags[i - 1].group)))
+        if (!opens_group(flags, i))
             continue;
         snprintf(title, sizeof title, "Flags of %s", group);
         list_flags(to, flags, group, title);

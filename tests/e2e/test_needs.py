@@ -247,6 +247,18 @@ class Keys(Needs):
 
 
 class Limits(Needs):
+    def test_a_list_shows_bounds_and_their_use(self):
+        server = self.start()
+        at = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}
+        self.node(server)
+        for limit in (("tenant:*", "--concurrency", 2, "--queue", 7), ("account:1", "--concurrency", 1, "--rate", "60/1m")):
+            self.assertEqual(berth("limit", "set", *limit, env=at).returncode, 0)
+        self.ok(self.task(server, keys=["tenant:a", "account:1"]))
+        rows = {line.split()[0]: line.split()[1:6] for line in berth("limit", "ls", env=at).stdout.splitlines()[1:]}
+        self.assertEqual(rows["tenant:*"], ["-/2", "-", "-", "-", "7"])
+        self.assertEqual(rows["tenant:a"], ["1/2", "-", "0", "0", "7"])
+        self.assertEqual(rows["account:1"], ["1/1", "60/1m", "1", "0", "-"])
+
     def limit(self, server, key, **rule):
         self.ok(server.call("PUT", f"/v1/limits/{key}", rule))
 
