@@ -152,5 +152,7 @@ void format_explain(struct str text, char *to, size_t size)
              "its records have format %s, this berth reads format %s: %s (see Upgrade in "
              "docs/install.md)",
              theirs, ours,
-             newest > FORMAT_NEWEST ? "use the newer release" : "use the release in between first");
+             newest > FORMAT_NEWEST
+                 ? "use the newer release"
+                 : "use a release that reads both, or end its jobs and empty it");
 }

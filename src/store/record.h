@@ -15,103 +15,104 @@
 
 #include "base/str.h"
 
-/* What this build reads and writes. A test builds a program with one format more. */
+/* What this build reads and writes, of these records and of all others in Redis: whoever lays one of
+ * them out anew raises it. A test builds a program with one format more. */
 #ifdef RECORD_NEXT
 #include RECORD_NEXT
 #else
-enum { FORMAT_OLDEST = 2, FORMAT_NEWEST = 2 };
+enum { FORMAT_OLDEST = 3, FORMAT_NEWEST = 3 };
 #define JOB_RECORD_NEXT(ROW)
 #define NODE_RECORD_NEXT(ROW)
 #define STATE_RECORD_NEXT(ROW)
 #endif
 
 #define JOB_RECORD(ROW)                                                                            \
-    ROW(state, U8, head, 2, GIVEN)                                                                 \
-    ROW(lease, U8, head, 2, GIVEN)                                                                 \
-    ROW(attempt, U8, head, 2, GIVEN)                                                               \
-    ROW(ran_out, U8, head, 2, 0) /* the lease that ran out and was not settled yet */              \
-    ROW(probe, BOOL, head, 2, 0)                                                                   \
-    ROW(apart, BOOL, head, 2, 0)   /* its node's stamp does not renew it, see lua/lease.lua */     \
-    ROW(place, U8, head, 2, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                      \
-    ROW(told, U8, head, 2, GIVEN)  /* where its ended attempts are */                              \
-    ROW(callback, U8, head, 2, GIVEN)                                                              \
-    ROW(timed, U8, head, 2, GIVEN) /* it has a time-out */                                         \
-    ROW(due, TIME, head, 2, GIVEN)                                                                 \
-    ROW(updated, TIME, head, 2, GIVEN)                                                             \
+    ROW(state, U8, head, 3, GIVEN)                                                                 \
+    ROW(lease, U8, head, 3, GIVEN)                                                                 \
+    ROW(attempt, U8, head, 3, GIVEN)                                                               \
+    ROW(ran_out, U8, head, 3, 0) /* the lease that ran out and was not settled yet */              \
+    ROW(probe, BOOL, head, 3, 0)                                                                   \
+    ROW(apart, BOOL, head, 3, 0)   /* its node's stamp does not renew it, see lua/lease.lua */     \
+    ROW(place, U8, head, 3, GIVEN) /* on the wheel, ..., see lua/wheel.lua */                      \
+    ROW(told, U8, head, 3, GIVEN)  /* where its ended attempts are */                              \
+    ROW(callback, U8, head, 3, GIVEN)                                                              \
+    ROW(timed, U8, head, 3, GIVEN) /* it has a time-out */                                         \
+    ROW(due, TIME, head, 3, GIVEN)                                                                 \
+    ROW(updated, TIME, head, 3, GIVEN)                                                             \
     JOB_RECORD_NEXT(ROW)                                                                           \
-    ROW(ended, TIME, head, 2, GIVEN)                                                               \
-    ROW(acked, TIME, head, 2, GIVEN)                                                               \
-    ROW(run_until, TIME, head, 2, GIVEN)                                                           \
-    ROW(filed, TIME, head, 2, GIVEN) /* where on the wheel */                                      \
-    ROW(created, TIME, head, 2, GIVEN)                                                             \
-    ROW(dispatched, TIME, head, 2, GIVEN)                                                          \
-    ROW(epoch, U32, about, 2, GIVEN)                                                               \
-    ROW(timeout, TIME, about, 2, GIVEN)                                                            \
-    ROW(owner, U32, about, 2, GIVEN)                                                               \
-    ROW(max, U8, about, 2, GIVEN)                                                                  \
-    ROW(keyed, BOOL, about, 2, 0)                                                                  \
-    ROW(has_key, BOOL, about, 2, 0)    /* it came with an Idempotency-Key, which goes with it */   \
-    ROW(outside, U8, about, 2, 0)      /* its result is beside the record */                       \
-    ROW(priority, U8, about, 2, 0)     /* in its lane */                                           \
-    ROW(lane, U64, about, 2, 0)        /* in which it waits; 0: it does not, or is held */         \
-    ROW(counted, U8, about, 2, 0)      /* by the audit of its keys, see lua/limit.lua */           \
-    ROW(demand, TEXT, texts, 2, GIVEN) /* what it takes, and its keys, see demand_write() */       \
-    ROW(node, TEXT, texts, 2, GIVEN)                                                               \
-    ROW(type, TEXT, texts, 2, GIVEN)                                                               \
-    ROW(reason, TEXT, texts, 2, GIVEN)                                                             \
-    ROW(gpus, TEXT, texts, 2, GIVEN) /* their ids, a comma between two */
+    ROW(ended, TIME, head, 3, GIVEN)                                                               \
+    ROW(acked, TIME, head, 3, GIVEN)                                                               \
+    ROW(run_until, TIME, head, 3, GIVEN)                                                           \
+    ROW(filed, TIME, head, 3, GIVEN) /* where on the wheel */                                      \
+    ROW(created, TIME, head, 3, GIVEN)                                                             \
+    ROW(dispatched, TIME, head, 3, GIVEN)                                                          \
+    ROW(epoch, U32, about, 3, GIVEN)                                                               \
+    ROW(timeout, TIME, about, 3, GIVEN)                                                            \
+    ROW(owner, U32, about, 3, GIVEN)                                                               \
+    ROW(max, U8, about, 3, GIVEN)                                                                  \
+    ROW(keyed, BOOL, about, 3, 0)                                                                  \
+    ROW(has_key, BOOL, about, 3, 0)    /* it came with an Idempotency-Key, which goes with it */   \
+    ROW(outside, U8, about, 3, 0)      /* its result is beside the record */                       \
+    ROW(priority, U8, about, 3, 0)     /* in its lane */                                           \
+    ROW(lane, U64, about, 3, 0)        /* in which it waits; 0: it does not, or is held */         \
+    ROW(counted, U8, about, 3, 0)      /* by the audit of its keys, see lua/limit.lua */           \
+    ROW(demand, TEXT, texts, 3, GIVEN) /* what it takes, and its keys, see demand_write() */       \
+    ROW(node, TEXT, texts, 3, GIVEN)                                                               \
+    ROW(type, TEXT, texts, 3, GIVEN)                                                               \
+    ROW(reason, TEXT, texts, 3, GIVEN)                                                             \
+    ROW(gpus, TEXT, texts, 3, GIVEN) /* their ids, a comma between two */
 
 /* Counts and limits are what answers carry of a node. Nobody who is not known has a health. */
 #define NODE_RECORD(ROW)                                                                           \
-    ROW(health, U8, counts, 2, GIVEN)                                                              \
-    ROW(reserved, I32, counts, 2, GIVEN)                                                           \
+    ROW(health, U8, counts, 3, GIVEN)                                                              \
+    ROW(reserved, I32, counts, 3, GIVEN)                                                           \
     NODE_RECORD_NEXT(ROW)                                                                          \
-    ROW(running, I32, counts, 2, GIVEN)                                                            \
-    ROW(max, I32, limits, 2, GIVEN)                                                                \
-    ROW(epoch, U32, limits, 2, GIVEN)                                                              \
-    ROW(own, U8, facts, 2, GIVEN)                                                                  \
-    ROW(admin, U8, facts, 2, GIVEN)                                                                \
-    ROW(known, BOOL, facts, 2, GIVEN)                                                              \
-    ROW(runs_from, U32, facts, 2, GIVEN) /* runs of this epoch and later ones count */             \
-    ROW(registered, I64, facts, 2, GIVEN)                                                          \
-    ROW(version, I64, facts, 2, GIVEN)                                                             \
-    ROW(wide, I32, facts, 2, GIVEN)        /* slots of its runs beyond one for each */             \
-    ROW(stocked, BOOL, facts, 2, GIVEN)    /* it has resources, see lua/needs.lua */               \
-    ROW(apart, I32, facts, 2, GIVEN)       /* runs that its stamp does not renew */                \
-    ROW(task_until, TIME, facts, 2, GIVEN) /* its stamp: so long it renewed them */                \
-    ROW(f2f_until, TIME, facts, 2, GIVEN)  /* and those of face-to-face jobs */
+    ROW(running, I32, counts, 3, GIVEN)                                                            \
+    ROW(max, I32, limits, 3, GIVEN)                                                                \
+    ROW(epoch, U32, limits, 3, GIVEN)                                                              \
+    ROW(own, U8, facts, 3, GIVEN)                                                                  \
+    ROW(admin, U8, facts, 3, GIVEN)                                                                \
+    ROW(known, BOOL, facts, 3, GIVEN)                                                              \
+    ROW(runs_from, U32, facts, 3, GIVEN) /* runs of this epoch and later ones count */             \
+    ROW(registered, I64, facts, 3, GIVEN)                                                          \
+    ROW(version, I64, facts, 3, GIVEN)                                                             \
+    ROW(wide, I32, facts, 3, GIVEN)        /* slots of its runs beyond one for each */             \
+    ROW(stocked, BOOL, facts, 3, GIVEN)    /* it has resources, see lua/needs.lua */               \
+    ROW(apart, I32, facts, 3, GIVEN)       /* runs that its stamp does not renew */                \
+    ROW(task_until, TIME, facts, 3, GIVEN) /* its stamp: so long it renewed them */                \
+    ROW(f2f_until, TIME, facts, 3, GIVEN)  /* and those of face-to-face jobs */
 
 /* `meta.state`: what every call reads and writes. */
 #define STATE_RECORD(ROW)                                                                          \
-    ROW(now, I64, all, 2, GIVEN)                                                                   \
-    ROW(order, I64, all, 2, GIVEN)                                                                 \
+    ROW(now, I64, all, 3, GIVEN)                                                                   \
+    ROW(order, I64, all, 3, GIVEN)                                                                 \
     STATE_RECORD_NEXT(ROW)                                                                         \
-    ROW(lapse_seq, I64, all, 2, GIVEN)                                                             \
-    ROW(version, I64, all, 2, GIVEN)                                                               \
-    ROW(gate_count, I64, all, 2, GIVEN)                                                            \
-    ROW(open_count, I64, all, 2, GIVEN)                                                            \
-    ROW(offset, I64, all, 2, GIVEN) /* of `now` before the steady clock, see lua/lease.lua */      \
-    ROW(offset_since, I64, all, 2, GIVEN) /* since then */                                         \
-    ROW(grace_from, I64, all, 2, GIVEN)                                                            \
-    ROW(grace_min, I64, all, 2, GIVEN)                                                             \
-    ROW(grace_until, I64, all, 2, GIVEN)                                                           \
-    ROW(grace_f2f, I64, all, 2, GIVEN)                                                             \
-    ROW(wheel_at, I64, all, 2, GIVEN)                                                              \
-    ROW(wheel_done, I64, all, 2, GIVEN)                                                            \
-    ROW(free_at, I64, all, 2, GIVEN)                                                               \
-    ROW(ripe, I64, all, 2, GIVEN)                                                                  \
-    ROW(total, I64, all, 2, GIVEN)                                                                 \
-    ROW(active, I64, all, 2, GIVEN)                                                                \
-    ROW(unlooked, I64, all, 2, GIVEN) /* jobs that came since the memory was looked at */          \
-    ROW(full, I64, all, 2, GIVEN)     /* how near Redis is to its maxmemory, see lua/chores.lua */ \
-    ROW(recover_until, I64, all, 2, GIVEN)                                                         \
-    ROW(limits_version, I64, all, 2, GIVEN) /* of the rules for keys */                            \
-    ROW(lease_round, I64, all, 2, GIVEN)    /* of the audit of keys, see lua/limit.lua */          \
-    ROW(lane_round, I64, all, 2, GIVEN)                                                            \
-    ROW(gen, TEXT, all, 2, GIVEN)                                                                  \
-    ROW(span, TEXT, all, 2, GIVEN)      /* the newest that `spans` has */                          \
-    ROW(limits_at, TEXT, all, 2, GIVEN) /* which change of those was the last */                   \
-    ROW(instance, TEXT, all, 2, GIVEN)  /* who called last */
+    ROW(lapse_seq, I64, all, 3, GIVEN)                                                             \
+    ROW(version, I64, all, 3, GIVEN)                                                               \
+    ROW(gate_count, I64, all, 3, GIVEN)                                                            \
+    ROW(open_count, I64, all, 3, GIVEN)                                                            \
+    ROW(offset, I64, all, 3, GIVEN) /* of `now` before the steady clock, see lua/lease.lua */      \
+    ROW(offset_since, I64, all, 3, GIVEN) /* since then */                                         \
+    ROW(grace_from, I64, all, 3, GIVEN)                                                            \
+    ROW(grace_min, I64, all, 3, GIVEN)                                                             \
+    ROW(grace_until, I64, all, 3, GIVEN)                                                           \
+    ROW(grace_f2f, I64, all, 3, GIVEN)                                                             \
+    ROW(wheel_at, I64, all, 3, GIVEN)                                                              \
+    ROW(wheel_done, I64, all, 3, GIVEN)                                                            \
+    ROW(free_at, I64, all, 3, GIVEN)                                                               \
+    ROW(ripe, I64, all, 3, GIVEN)                                                                  \
+    ROW(total, I64, all, 3, GIVEN)                                                                 \
+    ROW(active, I64, all, 3, GIVEN)                                                                \
+    ROW(unlooked, I64, all, 3, GIVEN) /* jobs that came since the memory was looked at */          \
+    ROW(full, I64, all, 3, GIVEN)     /* how near Redis is to its maxmemory, see lua/chores.lua */ \
+    ROW(recover_until, I64, all, 3, GIVEN)                                                         \
+    ROW(limits_version, I64, all, 3, GIVEN) /* of the rules for keys */                            \
+    ROW(lease_round, I64, all, 3, GIVEN)    /* of the audit of keys, see lua/limit.lua */          \
+    ROW(lane_round, I64, all, 3, GIVEN)                                                            \
+    ROW(gen, TEXT, all, 3, GIVEN)                                                                  \
+    ROW(span, TEXT, all, 3, GIVEN)      /* the newest that `spans` has */                          \
+    ROW(limits_at, TEXT, all, 3, GIVEN) /* which change of those was the last */                   \
+    ROW(instance, TEXT, all, 3, GIVEN)  /* who called last */
 
 #define RECORD_JOB_INDEX(name, kind, part, since, plain)   RECORD_JOB_##name,
 #define RECORD_NODE_INDEX(name, kind, part, since, plain)  RECORD_NODE_##name,

@@ -1,5 +1,6 @@
 """Two releases whose records in Redis have different layouts (tests/store/next_records.h) on one store."""
 import pathlib
+import re
 import signal
 import subprocess
 
@@ -8,6 +9,8 @@ from harness import BINARY, SLOW, Case, Node, eventually, freeze, tags
 from redis import Redis
 
 NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
+RECORDS = pathlib.Path(__file__).parents[2] / "src" / "store" / "record.h"
+OURS = int(re.search(r"FORMAT_NEWEST = (\d+)", RECORDS.read_text())[1])  # the other writes one more
 
 # How many records of nodes and of jobs have which format.
 COUNT = """
@@ -39,7 +42,7 @@ class Formats:
         eventually(f"all is of format {number}", lambda: self.formats() == [str(number)] * 3, 60 * SLOW)
 
     def records(self):
-        """n2: there are nodes of format 2."""
+        """n3: there are nodes of format 3."""
         return self.redis.say("EVAL", COUNT, 0).split()
 
     def now(self):
@@ -81,16 +84,16 @@ class UpAndDown(Formats, test_instances.Fleet):
             self.replace(number, binary=NEXT)
             if number < 2:
                 self.settled()
-                self.assertEqual(self.formats(), ["2", "2", "2"])
+                self.assertEqual(self.formats(), [str(OURS)] * 3)
                 before = self.ended(self.all[2])
                 self.assertEqual(self.ended(self.all[0], before), before)
-        self.becomes(3)
-        self.assertIn("its records have format 3, this berth reads format 2", self.refused(BINARY))
+        self.becomes(OURS + 1)
+        self.assertIn(f"its records have format {OURS + 1}, this berth reads format {OURS}", self.refused(BINARY))
         middle = self.ended(self.all[0])
         self.assertEqual(self.ended(self.all[1], before), before, "rewritten, they are as they were")
         for number in range(3):  # the newer release, told to write what the older one reads
-            self.replace(number, binary=NEXT, store_format=2)
-        self.becomes(2)
+            self.replace(number, binary=NEXT, store_format=OURS)
+        self.becomes(OURS)
         for number in range(3):
             self.replace(number)
             self.assertEqual(self.ended(self.all[number], before), before)
@@ -98,7 +101,7 @@ class UpAndDown(Formats, test_instances.Fleet):
         for thread in self.submitters:
             thread.over.set()
         self.finish(60)
-        self.assertEqual(self.records(), ["j2", "n2"])
+        self.assertEqual(self.records(), [f"j{OURS}", f"n{OURS}"])
 
     def test_records_are_rewritten(self):
         """Also those that nobody touches any more, and a first release that comes meanwhile goes on."""
@@ -107,13 +110,13 @@ class UpAndDown(Formats, test_instances.Fleet):
         before = self.ended(self.all[0])
         for number in range(3):
             self.replace(number, binary=NEXT)
-        self.becomes(3)
-        self.assertEqual(self.records(), ["j3", "n3"])
+        self.becomes(OURS + 1)
+        self.assertEqual(self.records(), [f"j{OURS + 1}", f"n{OURS + 1}"])
         self.assertEqual(self.ended(self.all[0], before), before)
-        self.assertIn("This berth writes no format 4 into Redis, but 2 to 3.", self.refused(NEXT, "--store-format", "4"))
-        self.replace(0, binary=NEXT, store_format=2)
-        self.becomes(2)
-        self.assertEqual(self.records(), ["j2", "n2"])
+        self.assertIn(f"This berth writes no format {OURS + 2} into Redis, but {OURS} to {OURS + 1}.", self.refused(NEXT, "--store-format", str(OURS + 2)))
+        self.replace(0, binary=NEXT, store_format=OURS)
+        self.becomes(OURS)
+        self.assertEqual(self.records(), [f"j{OURS}", f"n{OURS}"])
         self.assertEqual(self.ended(self.all[1], before), before)
 
     test_killed_frozen_and_said_twice = test_rolling_restart = None
@@ -130,16 +133,16 @@ class LeftBehind(Formats, Case):
         old = self.start("old", store=self.redis.url)
         new = self.start("new", store=self.redis.url, binary=NEXT)
         node = Node(new, "n1")
-        self.assertEqual(self.formats(), ["2", "2", "2"])
+        self.assertEqual(self.formats(), [str(OURS)] * 3)
         freeze(old.process)
-        self.becomes(3)
+        self.becomes(OURS + 1)
         old.process.send_signal(signal.SIGCONT)
         eventually("it is not ready", lambda: old.get("/readyz").status == 503, 20 * SLOW)
-        eventually("it says why", lambda: "its records have format 3, this berth reads format 2" in str(old.get("/readyz")), 20 * SLOW)
+        eventually("it says why", lambda: f"its records have format {OURS + 1}, this berth reads format {OURS}" in str(old.get("/readyz")), 20 * SLOW)
         self.ok(node.heartbeat())
-        self.assertEqual(self.records(), ["n3"])
-        again = self.start("again", store=self.redis.url, binary=NEXT, store_format=2)
-        self.becomes(2)
+        self.assertEqual(self.records(), [f"n{OURS + 1}"])
+        again = self.start("again", store=self.redis.url, binary=NEXT, store_format=OURS)
+        self.becomes(OURS)
         eventually("it is ready again", lambda: old.get("/readyz").status == 200, 20 * SLOW)
-        self.assertEqual(self.records(), ["n2"])
+        self.assertEqual(self.records(), [f"n{OURS}"])
         self.assertEqual(again.stop(), 0)
