@@ -654,8 +654,9 @@ static bool read_day(struct str text, int64_t *ret_since_ms)
     end = strptime(day, "%Y-%m-%d", &tm);
     if (!end || *end || tm.tm_year < 70)
         return false;
+    int said = tm.tm_mday;
     *ret_since_ms = (int64_t)timegm(&tm) * 1000;
-    return true;
+    return tm.tm_mday == said; /* February has no 31st: timegm made March of it */
 }
 
 /* False: answered with 400. */
@@ -692,6 +693,10 @@ static void ask_usage(struct call *call, const struct report_form *form)
     else if (call_query(call, "since").at || !read_day(day, &day_ms))
         call_error(call, ERR_BAD_FIELD, "day",
                    "day must be like 2026-11-18, which is 24 hours by UTC, and without since.");
+    else if (day_ms + 24LL * HOUR_MS <= now_ms - (int64_t)HOURS_MAX * HOUR_MS || day_ms > now_ms)
+        call_error(call, ERR_BAD_FIELD, "day",
+                   "day must be one of the last %d days: what was used before is not kept.",
+                   HOURS_MAX / 24);
     else
         ask_all(call, form, by, day_ms, day_ms + 24LL * HOUR_MS - 1);
 }

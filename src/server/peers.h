@@ -80,8 +80,8 @@ struct peers {
     struct worker *keeper;
     struct store_listener listener;
     struct batch *open;   /* of this turn */
-    struct idmap sends;   /* seq -> struct handing * */
-    struct idmap queries; /* seq -> struct asking * */
+    struct idmap sends;   /* seq -> struct forward * */
+    struct idmap queries; /* seq -> struct query * */
     uint64_t last_seq;
     struct interest interests[PEERS_MAX];
     _Atomic unsigned wanted; /* bits of all other instances together */

@@ -46,7 +46,7 @@
     D##_TEXT("id") ", type, package_name, package_version, command, "                              \
     D##_TEXT("args") ", " D##_TEXT("env") ", selector, " D##_TEXT("options") ", enabled,"          \
     " address, generation, spec_version, ended, free_from_ms, replicas, max_unavailable,"          \
-    " newest_version, good_version, rollout, rollout_reason, update_timeout_ms, "                                     \
+    " newest_version, good_version, rollout, rollout_reason, update_timeout_ms, "                      \
     D##_WHEN("created_at") ", " D##_WHEN("updated_at")
 /* clang-format on */
 enum { DEPLOYS_COLUMN_COUNT = 24 };

@@ -698,53 +698,60 @@ static bool dump_rules(struct redis_dump *dump)
     return true;
 }
 
-/* One page of a scan. *ret_count: of keys so far. */
-static bool take_keys(struct redis_dump *dump, const redisReply *page, struct dump_key *keys,
-                      size_t max, size_t *ret_count)
+/* One page: their names, and what is kept of each. */
+static redisReply *ask_keys(struct redis_dump *dump, size_t from, redisReply **ret_names)
 {
-    for (size_t i = 0; i + 1 < page->elements; i += 2) {
-        struct wire_key kept;
+    char first[24], last[24];
+    const char *words[2 + PAGE] = {"HMGET", REDIS_KEY "keys"};
+    struct redis_args args = {.count = 2, .texts = words};
+    redisReply *names;
 
-        if (!wire_key_read(redis_text(page->element[i + 1]), &kept))
-            continue;
-        if (*ret_count == max)
-            return false;
-        keys[(*ret_count)++] = (struct dump_key){
-            .key = arena_str(&dump->arena, redis_text(page->element[i])),
-            .in_flight = kept.in_flight,
-            .waiting = kept.waiting,
-            .starts = kept.starts,
-            .last_start_ms = kept.last_start_ms + dump->offset_ms,
-            .hold_until_ms = kept.hold_until_ms ? kept.hold_until_ms + dump->offset_ms : 0,
-            .reason = arena_str(&dump->arena, kept.reason),
-        };
+    snprintf(first, sizeof first, "%zu", from);
+    snprintf(last, sizeof last, "%zu", from + PAGE - 1);
+    names = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "ZRANGE", REDIS_KEY "keyed",
+                           first, last, NULL);
+    if (!names || names->type != REDIS_REPLY_ARRAY || names->elements > PAGE) {
+        if (names)
+            freeReplyObject(names);
+        redis_link_fail(&dump->link, "list keys", NULL);
+        return NULL;
     }
-    return true;
+    for (size_t i = 0; i < names->elements; i++)
+        words[args.count++] = names->element[i]->str;
+    if (names->elements == 0)
+        words[args.count++] = ""; /* of which nothing is kept */
+    *ret_names = names;
+    return redis_link_call(&dump->link, &args, clock_mono_ms() + DUMP_MS);
 }
 
 static bool dump_redis_keys(struct redis_dump *dump)
 {
-    struct dump_key *keys = arena_array(&dump->arena, struct dump_key, dump->max);
-    char cursor[32] = "0";
-    size_t count = 0;
-    bool has_room = true;
+    struct dump_key *keys = arena_array(&dump->arena, struct dump_key, dump->max + PAGE);
+    size_t count = 0, asked = 0;
 
-    do {
-        redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HSCAN",
-                                           REDIS_KEY "keys", cursor, "COUNT", "1000", NULL);
-        bool page = reply && reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-                    reply->element[1]->type == REDIS_REPLY_ARRAY &&
-                    str_copy(redis_text(reply->element[0]), cursor, sizeof cursor);
+    for (bool more = true; more && count <= dump->max; asked += PAGE) {
+        redisReply *names = NULL, *values = ask_keys(dump, asked, &names);
+        struct wire_key kept;
 
-        if (page)
-            has_room = take_keys(dump, reply->element[1], keys, dump->max, &count);
-        if (reply)
-            freeReplyObject(reply);
-        if (!page)
-            return redis_link_fail(&dump->link, "list keys", NULL);
-    } while (has_room && strcmp(cursor, "0") != 0);
-    dump->left_out += !has_room;
-    dump_keys(dump->w, keys, count, dump->max);
+        more = values && values->type == REDIS_REPLY_ARRAY && names->elements == PAGE;
+        for (size_t i = 0; values && i < names->elements && i < values->elements; i++)
+            if (wire_key_read(redis_text(values->element[i]), &kept))
+                keys[count++] = (struct dump_key){
+                    .key = arena_str(&dump->arena, redis_text(names->element[i])),
+                    .in_flight = kept.in_flight,
+                    .waiting = kept.waiting,
+                    .starts = kept.starts,
+                    .last_start_ms = kept.last_start_ms + dump->offset_ms,
+                    .hold_until_ms = kept.hold_until_ms ? kept.hold_until_ms + dump->offset_ms : 0,
+                    .reason = arena_str(&dump->arena, kept.reason),
+                };
+        if (names)
+            freeReplyObject(names);
+        if (!values)
+            return false;
+        freeReplyObject(values);
+    }
+    dump->left_out += !dump_keys(dump->w, keys, count, dump->max);
     return true;
 }
 

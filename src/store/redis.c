@@ -48,9 +48,9 @@ struct redis {
 
     /* Any thread. */
     struct status_text detail;
-    _Atomic bool unpublished;  /* see redis.h */
-    _Atomic unsigned moves;    /* likewise */
-    _Atomic int64_t offset_ms; /* likewise */
+    _Atomic bool policy_unknown; /* see redis.h */
+    _Atomic unsigned moves;      /* likewise */
+    _Atomic int64_t offset_ms;   /* likewise */
     _Atomic bool full;
 
     /* The store thread's. */
@@ -331,8 +331,8 @@ static enum err check_eviction(struct redis_session *session, int64_t deadline_m
         redis_link_ask(&session->link, deadline_ms, "CONFIG", "GET", "maxmemory-policy", NULL);
     enum err err = ERR_OK;
 
-    session->unpublished = !reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2;
-    if (!session->unpublished && !str_is(redis_text(reply->element[1]), "noeviction"))
+    session->policy_unknown = !reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2;
+    if (!session->policy_unknown && !str_is(redis_text(reply->element[1]), "noeviction"))
         err = problem_set(why, ERR_BAD_CONFIG, "store",
                           "Redis may throw leases away: its maxmemory-policy is %.40s. Set it to "
                           "noeviction.",
@@ -394,7 +394,7 @@ static void redis_status(struct store *store, struct store_status *ret_status)
     op_queue_status(&self->op_queue, ret_status);
     static_assert(sizeof ret_status->detail == STATUS_TEXT_SIZE, "it is copied as a whole");
     status_text_get(&self->detail, ret_status->detail);
-    if (atomic_load_explicit(&self->unpublished, memory_order_relaxed))
+    if (atomic_load_explicit(&self->policy_unknown, memory_order_relaxed))
         ret_status->warning = "Redis does not tell its maxmemory-policy (CONFIG GET): make sure "
                               "that it is noeviction";
     ret_status->moves = atomic_load_explicit(&self->moves, memory_order_relaxed);
@@ -694,7 +694,8 @@ static void *store_thread(void *arg)
 
     metrics_thread();
     self->opened = redis_session_check(&self->session, deadline_ms, self->why);
-    atomic_store_explicit(&self->unpublished, self->session.unpublished, memory_order_relaxed);
+    atomic_store_explicit(&self->policy_unknown, self->session.policy_unknown,
+                          memory_order_relaxed);
     if (!self->opened && !bring_up(self, deadline_ms))
         self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
                                    self->session.link.why);

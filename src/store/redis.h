@@ -30,9 +30,9 @@ struct redis_session {
     int64_t mono_ms;
     char generation[REDIS_GENERATION_MAX + 1]; /* "": none seen yet */
     char next_generation[REDIS_GENERATION_MAX + 1];
-    bool unknown;     /* the last call failed, but may have been run */
-    bool unpublished; /* it does not say whether it may evict keys */
-    bool emptied;     /* the generation changed: what was there before is gone */
+    bool unknown;        /* the last call failed, but may have been run */
+    bool policy_unknown; /* it does not say whether it may evict keys */
+    bool emptied;        /* the generation changed: what was there before is gone */
     /* Another server took over, after a failover, a move of the slot or a restart. What the
      * one before acknowledged last may be gone; for a while nodes tell what they hold. */
     unsigned moves;

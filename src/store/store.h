@@ -460,7 +460,7 @@ struct store_op {
             int64_t hold_ms; /* CLAIM; ERR_CONFLICT: another instance has it */
         } callback;
         struct {
-            uint32_t to; /* TELL: the name of an instance; 0: all */
+            uint32_t to; /* MESSAGE: the name of an instance; 0: all */
             struct str text;
             int64_t receivers; /* answer: how many took it; 0: nobody is there */
         } message;
@@ -574,7 +574,7 @@ struct store_config {
 
 /* Notices of a shared store. A hint: those of while the connection was away are lost. */
 enum store_notice_kind {
-    STORE_NOTICE_MESSAGE, /* another instance's TELL; perhaps our own, if it was to all */
+    STORE_NOTICE_MESSAGE, /* another instance's MESSAGE; perhaps our own, if it was to all */
     STORE_NOTICE_NODES,   /* `text`: ids of nodes that changed, a space between two */
     STORE_NOTICE_LANE, /* `text`: LANE PRIORITY JOB, in hexadecimal digits: another instance put it
                         there, and it is  among the first STORE_LANE_ANNOUNCED */
@@ -632,8 +632,8 @@ enum err store_send(struct store *store, struct store_op *op);
  * their order, with `err` set. */
 struct msg *store_send_all(struct store *store, struct msg *ops);
 void store_status(struct store *store, struct store_status *ret_status);
-/* Once, before the first TELL, and with NULL before the listener's thread ends: nothing is posted
- * to its inbox any more when that returns. */
+/* Once, before the first MESSAGE, and with NULL before the listener's thread ends: nothing is
+ * posted to its inbox any more when that returns. */
 void store_listen(struct store *store, struct store_listener *listener);
 /* Answers what is under way and ends its threads; every op after that is refused at once. When
  * nobody sends from another thread any more. Whoever then runs what is in the senders' inboxes

@@ -222,7 +222,8 @@ class Usage(Case):
             self.assertEqual([row["key"] for row in found], ["", "'@SUM-1", "tenant:acme"])
             self.assertEqual(found[1]["other_seconds.seats"], f"{one['other_seconds']['seats']:.3f}")
             self.assertEqual(found[1]["from"], today + "T00:00:00Z")
-        for query in ("by=colour", "by=key&node_id=n1", "day=yesterday", f"day={today}&since=1h", "day=2026-02-31x"):
+        for query in ("by=colour", "by=key&node_id=n1", "day=yesterday", f"day={today}&since=1h", "day=2026-02-31x", "day=2026-02-31",
+                      "day=2019-01-01", "day=2199-01-01"):
             self.problem(server.get("/v1/report/usage?" + query), 400, "BAD_FIELD")
 
         self.assertEqual(server.stop(), 0)
