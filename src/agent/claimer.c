@@ -882,14 +882,14 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
     int64_t failures_max = claimer->config.config->move_after_failures;
     struct copies *copies = claimer->config.copies;
 
-    if (failures_max == 0 || view->mode == DEPLOY_SEED ||
-        !node_lease_good(claimer->config.node_lease))
+    if (view->mode == DEPLOY_SEED || !node_lease_good(claimer->config.node_lease))
         return;
     for (size_t i = 0; i < view->row_count; i++) {
         const struct deploy_row *row = &view->rows[i];
 
         if (str_eq(row->address, view->me) && row->type == DEPLOY_DEPLOYMENT &&
-            (copies_lacks(copies, row->id) || copies_failures(copies, row->id) >= failures_max) &&
+            (copies_lacks(copies, row->id) ||
+             (failures_max > 0 && copies_failures(copies, row->id) >= failures_max)) &&
             claim_elsewhere(view, row))
             copies_hold(copies, row->id, COPY_FAILING);
     }

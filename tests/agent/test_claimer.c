@@ -820,8 +820,6 @@ static void test_fence_counts_from_the_question(void **state)
     assert_true(fake_runs[0].deadline_ms >= deadline_ms);
 }
 
-#define CLAIM_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 /* It asks only for what fits, here and as the server sees it; what it does not fit it leaves to
  * others, and nothing bounces. */
 static void test_claims_what_fits(void **state)
@@ -866,6 +864,25 @@ static void test_own_room_counts(void **state)
     assert_int_equal(world->calls[2], 1);
 }
 
+/* A version that needs more than this node has goes where there is room, also where nothing is
+ * moved for its failures. */
+static void test_no_room_moves_it(void **state)
+{
+    struct world *world = *state;
+
+    world->fixture.config.move_after_failures = 0;
+    world->fixture.licences = 3;
+    rows(world, 1, "n1");
+    world->rows[0].licences = 5;
+    pass_long(world, 20000);
+    assert_int_equal(world->yields, 0); /* nobody has so much */
+    world->rooms[1] = 9;
+    pass_long(world, 20000);
+    assert_int_equal(world->yields, 1);
+}
+
+#define CLAIM_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -891,6 +908,7 @@ int main(void)
         CLAIM_TEST(test_fence_counts_from_the_question),
         CLAIM_TEST(test_claims_what_fits),
         CLAIM_TEST(test_own_room_counts),
+        CLAIM_TEST(test_no_room_moves_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
