@@ -622,7 +622,7 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     *ledger = (struct ledger){
         .journal = config->journal,
         .now_ms = config->now_ms,
-        .since_ms = config->now_ms,
+        .pause = 1,
         .terms = config->terms,
         .retention_ms = config->retention_ms,
         .evicted_max = config->journal->max_id,
@@ -1177,8 +1177,6 @@ static void shift(struct ledger *ledger, int64_t step_ms)
 void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
 {
     shift(ledger, step_ms);
-    if (ledger->since_ms > ledger->now_ms)
-        ledger->since_ms = ledger->now_ms;
 }
 
 int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
@@ -1216,7 +1214,7 @@ void ledger_begin(struct ledger *ledger, int64_t now_ms)
 
     if (away_ms > LEDGER_AWAY_MS) {
         prolong(ledger, now_ms);
-        ledger->since_ms = now_ms;
+        ledger->pause++;
     } else if (away_ms < -LEDGER_BACK_MS) {
         ledger_clock_set(ledger, away_ms);
     }

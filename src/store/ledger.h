@@ -52,6 +52,7 @@ struct ledger_run {
     char node[NODE_ID_MAX + 1]; /* these are as in struct store_head */
     char reason[STORE_REASON_MAX + 1];
     uint32_t epoch;
+    uint32_t pause; /* the ledger's when it was reserved; 0: before the start */
     int64_t dispatched_ms;
     int64_t acked_ms;
     int64_t ended_ms;
@@ -124,7 +125,7 @@ struct ledger {
     size_t walk_shard;    /* where the walk of the audit is, see ledger_walk(); IDSHARDS: nowhere */
     uint64_t floor;       /* the smallest active id it has seen, or that came since it began */
     int64_t now_ms;       /* store time of the last batch */
-    int64_t since_ms;     /* and of the first one after a start or a pause */
+    uint32_t pause;       /* how often nobody came for a while; a start is the first */
     /* A running lease that had not run out by the one lasts until the other. */
     int64_t grace_from_ms, grace_until_ms;
     struct lease_terms terms;

@@ -276,6 +276,7 @@ static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger
     run->reason[0] = '\0';
     run->epoch = lease->epoch;
     run->dispatched_ms = now_ms;
+    run->pause = ledger->pause;
     run->acked_ms = 0;
     run->run_until_ms = 0;
     run->started_ms = ledger_steady_ms(ledger, now_ms);
@@ -549,7 +550,7 @@ static bool is_unsent(const struct ledger *ledger, const struct ledger_job *entr
         return entry->answered && op->u.settle.owner == entry->head.owner;
     return op->u.settle.outcome == STORE_EXPIRE &&
            entry->head.attempt >= entry->head.max_attempts &&
-           entry->run->dispatched_ms < ledger->since_ms;
+           entry->run->pause != ledger->pause;
 }
 
 static struct verdict verdict_of(const struct ledger *ledger, const struct ledger_job *entry,

@@ -15,8 +15,8 @@
 
 #include "base/str.h"
 
-/* What this build reads and writes, of these records and of all others in Redis: whoever lays one of
- * them out anew raises it. A test builds a program with one format more. */
+/* What this build reads and writes, of these records and of all others in Redis: whoever lays one
+ * of them out anew raises it. A test builds a program with one format more. */
 #ifdef RECORD_NEXT
 #include RECORD_NEXT
 #else
@@ -46,6 +46,7 @@ enum { FORMAT_OLDEST = 3, FORMAT_NEWEST = 3 };
     ROW(filed, TIME, head, 3, GIVEN) /* where on the wheel */                                      \
     ROW(created, TIME, head, 3, GIVEN)                                                             \
     ROW(dispatched, TIME, head, 3, GIVEN)                                                          \
+    ROW(pause, U8, head, 3, 0) /* the number of the last one when it was reserved */               \
     ROW(epoch, U32, about, 3, GIVEN)                                                               \
     ROW(timeout, TIME, about, 3, GIVEN)                                                            \
     ROW(owner, U32, about, 3, GIVEN)                                                               \
@@ -93,6 +94,7 @@ enum { FORMAT_OLDEST = 3, FORMAT_NEWEST = 3 };
     ROW(open_count, I64, all, 3, GIVEN)                                                            \
     ROW(offset, I64, all, 3, GIVEN) /* of `now` before the steady clock, see lua/lease.lua */      \
     ROW(offset_since, I64, all, 3, GIVEN) /* since then */                                         \
+    ROW(pauses, I64, all, 3, GIVEN)       /* of all callers so far, see lua/lease.lua */           \
     ROW(grace_from, I64, all, 3, GIVEN)                                                            \
     ROW(grace_min, I64, all, 3, GIVEN)                                                             \
     ROW(grace_until, I64, all, 3, GIVEN)                                                           \

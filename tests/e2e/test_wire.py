@@ -5,7 +5,7 @@ import itertools
 import threading
 import time
 
-from harness import SLOW, Case, Node, eventually
+from harness import SLOW, Case, Clock, Node, eventually
 from redis import Redis
 from relay import CallRelay
 
@@ -281,7 +281,15 @@ class Instances(Case):
     """An instance dies in the moment between the reserve and the send: the reply never came to it."""
 
     def test_killed_between_reserve_and_send(self):
-        redis = Redis(self.dir / "redis")
+        self.killed(0)
+
+    def test_killed_and_the_clock_is_set_back(self):
+        """The dead instance was last there in what is the future now."""
+        self.killed(-60)
+
+    def killed(self, step_s):
+        clock = Clock(self.dir)
+        redis = Redis(self.dir / "redis", env=clock.env)
         self.addCleanup(redis.kill)
         wire = CallRelay(redis.port)
         self.addCleanup(wire.close)
@@ -295,6 +303,7 @@ class Instances(Case):
         threading.Thread(target=lambda: self.ask_in_vain(a, body), daemon=True).start()
         self.assertTrue(wire.met.wait(30 * SLOW))
         a.kill()
+        clock.set(step_s)
         again = self.ok(b.post("/v1/dispatch/f2f", body, {"Idempotency-Key": "k"}))
         self.assertTrue(again["duplicate"])
         came = []

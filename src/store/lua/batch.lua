@@ -128,7 +128,7 @@ local function unit_new(now, gen)
     open_count = 0, clock = now, offset = 0, grace_from = 0, grace_min = 0, grace_until = 0,
     grace_f2f = 0, wheel_at = 0, wheel_done = 0, free_at = 0, ripe = FOREVER, total = 0, active = 0,
     unlooked = 0, full = 0, recover_until = 0, gen = gen, span = '', made = 0, owes = false, noted = false,
-    tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', offset_since = 0, lease_round = 0, lane_round = 0,
+    tidied = false, lost = 0, moved = false, limits_version = 0, limits_at = '', offset_since = 0, pauses = 0, lease_round = 0, lane_round = 0,
   }, LAZY)
   layout.state.begin(unit)
   return unit
@@ -338,7 +338,7 @@ local function batch(keys, args)
   if refused then return {now, 'FORMAT', refused} end
   U.instance, U.retention, U.threshold, U.cooldown = args[4], retention, threshold, cooldown
   U.moved = moved == 1
-  if own > 0 and args[6] ~= U.gen and not number_keep(own) then return {now, 'NUMBER'} end
+  if own > 0 and args[6] ~= U.gen and not instances.keep_number(own) then return {now, 'NUMBER'} end
   pass_time()
   if is_lost then owed.find() end
   wheel_turn()

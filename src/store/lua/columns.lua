@@ -450,6 +450,7 @@ local APART_FROM_BATCH = {__index = around, __newindex = add}
 local function look_around()
   local a, b = setmetatable(around, BEYOND), batch
   a.ripe, a.recover_until, a.full, a.threshold, a.wheel_at = b.ripe, b.recover_until, b.full, b.threshold, b.wheel_at
+  a.pauses = b.pauses
   a.grace_from, a.grace_min, a.grace_until, a.grace_f2f = b.grace_from, b.grace_min, b.grace_until, b.grace_f2f
 end
 

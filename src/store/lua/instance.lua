@@ -1,8 +1,6 @@
 -- Instances: each has a name of its own (another one after every start) and a number, which stands in
 -- the ids of its jobs. Both are its own as long as it calls; the number of one that fell silent goes to
 -- another, and whoever comes back after that gets a new one.
-local others_live, is_live, number_keep
-
 do -- Lua has room for 200 locals
 
 local SILENT_MS = 3000
@@ -16,7 +14,7 @@ end
 
 -- Is anybody else there to renew and to hold? The numbers that are taken, and the formats between which
 -- the others could agree; those that went without a word are forgotten.
-function others_live()
+function instances.others()
   local all = call('HGETALL', KEY .. 'instances')
   local live, taken, low, high = false, {}, 0, FOREVER
   for i = 1, #all, 2 do
@@ -37,13 +35,24 @@ end
 -- whoever does not read it is refused, so nobody can come in between.
 local function choose_format(writes)
   if writes == formats.written then return end
-  local _, _, low, high = others_live()
+  local _, _, low, high = instances.others()
   low, high = FORMAT_OLDEST > low and FORMAT_OLDEST or low, writes < high and writes or high
   if high < low or high == formats.written then return end
   if high > formats.written and U.now - formats.since <= INSTANCE_MS then return end
   formats.written, formats.since, formats.changed = high, U.now, true
   if high < formats.oldest then formats.oldest = high end
   if high > formats.newest then formats.newest = high end
+end
+
+-- The clock was set by so much: they called as long ago as before.
+function instances.move(by)
+  local all = call('HGETALL', KEY .. 'instances')
+  for i = 1, #all, 2 do
+    local last = instance_read(all[i + 1])
+    if last then
+      call('HSET', KEY .. 'instances', all[i], (string.gsub(all[i + 1], '^%-?%d+', string.format('%.0f', last + by))))
+    end
+  end
 end
 
 local function instance_write(number, writes, version)
@@ -53,8 +62,8 @@ end
 
 -- The store was emptied since whoever calls got its number: it goes on with it, unless another has it now.
 -- Its next Y tells the rest.
-function number_keep(number)
-  local _, taken = others_live()
+function instances.keep_number(number)
+  local _, taken = instances.others()
   if taken[number] then return false end
   instance_write(number, formats.written, '?')
   return true
@@ -63,7 +72,7 @@ end
 -- The one it had, when this store does not know of it: a failover lost that, or the store was emptied. Else
 -- one after the other, so that a number that became free is not used again soon.
 local function free_number(had)
-  local _, taken = others_live()
+  local _, taken = instances.others()
   if had > 0 and not taken[had] then return had end
   for _ = 1, LIMIT.NUMBERS do
     local number = (call('HINCRBY', KEY .. 'meta', 'numbers', 1) - 1) % LIMIT.NUMBERS + 1
@@ -72,7 +81,7 @@ local function free_number(had)
   return 0
 end
 
-function is_live(name)
+function instances.is_live(name)
   local kept = call('HGET', KEY .. 'instances', name)
   local last = kept and instance_read(kept)
   return last and U.now - last <= INSTANCE_MS
@@ -123,7 +132,7 @@ end
 -- full term; and what waits belongs to nobody, so sweeps free it, see free_some. What others hold is
 -- theirs; what one held that had this number before ran out before that was free again, see SCHED_HOLD_MS.
 function verbs.I(op)
-  local alone = not others_live()
+  local alone = not instances.others()
   local number = instance_number(op)
   if alone then note_pause() end
   if alone and U.active > 0 then
@@ -175,7 +184,7 @@ end
 -- A part of what waits and whose owner is not there.
 function free_some()
   if U.free_at == 0 then return end
-  local _, taken = others_live()
+  local _, taken = instances.others()
   local own = call('HGET', KEY .. 'instances', U.instance)
   if own then taken[select(2, instance_read(own))] = true end
   U.free_at = free_part(U.free_at, function(owner) return not taken[owner] end)

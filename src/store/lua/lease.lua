@@ -316,13 +316,14 @@ function wheel.lapse_waits(max)
 end
 end
 
--- Called without a pause since then: who reserved something before may never have heard of it.
+-- Nobody called for a while: who reserved something before may never have heard of it. Pauses have numbers, since a clock that
+-- was set back passes the same moments again.
 local function note_pause()
-  call('HSET', KEY .. 'meta', 'since', U.now)
+  U.pauses = U.pauses + 1
 end
 
-local function paused_at()
-  return tonumber(call('HGET', KEY .. 'meta', 'since') or 0)
+local function pause_mark()
+  return U.pauses % 256
 end
 
 -- A pause of all callers, or a clock that is set back or forward, is nobody's time: `now` goes further from
@@ -337,7 +338,7 @@ local function pass_time()
   if away > AWAY_MS then
     grace_begin(AWAY_GRACE_MS, AWAY_GRACE_MS)
     note_pause()
-  elseif away < -BACK_MS and paused_at() > U.now then
-    note_pause()
+  elseif away < -BACK_MS then
+    instances.move(away)
   end
 end

@@ -21,7 +21,7 @@ function verbs.U(op)
   if op.kind == LINK.LEFT and not (holder == U.instance and incarnation == op.incarnation) then
     return {ERR.STALE, false, false}
   end
-  if op.kind == LINK.POLL and tonumber(kind) == LINK.SOCKET and is_live(holder) then
+  if op.kind == LINK.POLL and tonumber(kind) == LINK.SOCKET and instances.is_live(holder) then
     return {ERR.CONFLICT, false, false}
   end
   call('HSET', KEY .. 'links', op.node,

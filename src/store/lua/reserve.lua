@@ -260,7 +260,7 @@ local function start(op, j, n, gpus)
   end
   j.state = DISPATCHED
   j.node, j.gpus, j.reason, j.owner = n.id, gpus, '', op.owner
-  j.dispatched, j.acked, j.updated, j.run_until = U.now, 0, U.now, 0
+  j.dispatched, j.acked, j.updated, j.run_until, j.pause = U.now, 0, U.now, 0, pause_mark()
   lease_take(n, j, op.ttl)
   job_place(j)
 end

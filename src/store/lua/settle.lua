@@ -82,7 +82,7 @@ local function is_unsent(op, j)
   if j.state ~= DISPATCHED then return false end
   if op.outcome == OUTCOME.ABANDON then return op.owner == j.owner and outside_text(j, ':a') end
   if op.outcome ~= OUTCOME.EXPIRE or j.attempt < j.max then return false end
-  return j.dispatched < paused_at() or is_silent(j.owner)
+  return (j.pause or 0) ~= pause_mark() or is_silent(j.owner)
 end
 
 -- Whatever its owner had reserved.

@@ -25,6 +25,7 @@ local kept = {
   is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, key_count = 0,
 }
 local columns = {} -- columns.lua
+local instances = {} -- instance.lua
 
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
 
