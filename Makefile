@@ -1,6 +1,6 @@
 # A thin face on meson and ninja: every target is one or two lines. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean order soak-instances vm pulse vm-restarts attacks kills
+.PHONY: help run build test check lint fresh install deb bench bench-check asan tsan fuzz stress witness outages many compare format clean order soak-instances vm pulse vm-restarts attacks kills shapes
 
 SECS ?= 60
 ROUNDS ?= 200
@@ -98,6 +98,10 @@ attacks: build ## what callers, nodes and memory notice while others attack (tes
 kills: build ## a million jobs at full speed, 20 times kill -9: is everything there that was answered (tests/e2e/kills.py --help); some minutes
 	@tools/install-packages test
 	@tests/e2e/kills.py $(ARGS)
+
+shapes: build ## JOBS (1000000) of mixed needs and keys on NODES (50), instances and nodes killed and frozen all the time: never more than there is (tests/e2e/shapes.py --help); half an hour for each store
+	@tools/install-packages test
+	@tests/e2e/shapes.py --jobs $(if $(filter command line,$(origin JOBS)),$(JOBS),1000000) --nodes $(NODES) $(ARGS)
 
 MANY ?= 100000
 many: build ## MANY (100000) jobs that wait and as many that run, on one Redis with three instances; ten times as many that wait, there and in the embedded store

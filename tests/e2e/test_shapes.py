@@ -59,6 +59,14 @@ def shape_of(dice):
     return {"cpu": dice.choice((2, 4, 8)), "mem_mb": dice.choice((4000, 16000)), "licences": dice.choice((0, 1, 3)), "gpus": gpus}
 
 
+def shapes_of(dice, count):
+    """What so many nodes have. The first has something of everything, so that each job fits somewhere."""
+    shapes = [shape_of(dice) for _ in range(count)]
+    shapes[0]["gpus"] = [{"id": i, "model": "fake", "vram_mb": GPU_MB} for i in range(2)]
+    shapes[0].update(licences=3, cpu=8, mem_mb=16000)
+    return shapes
+
+
 def demand_of(dice):
     """What a job asks for; many ask for nothing."""
     kind = dice.random()
@@ -157,9 +165,7 @@ class Shapes:
             self.ok(self.all[0].call("PUT", f"/v1/limits/{key}", {"concurrency": concurrency}))
         self.ok(self.all[0].call("PUT", f"/v1/limits/{RATE[0]}", {"rate": f"{RATE[1]}/1s"}))
         self.ledger = Ledger()
-        shapes = [shape_of(dice) for _ in range(NODES)]
-        shapes[0]["gpus"] = [{"id": i, "model": "fake", "vram_mb": GPU_MB} for i in range(2)]  # everything fits somewhere
-        shapes[0].update(licences=3, cpu=8, mem_mb=16000)
+        shapes = shapes_of(dice, NODES)
         self.workers = [Node(self.all, f"n{i}", 6, i, shapes[i], self.ledger) for i in range(NODES)]
         self.submitters = [Client(self.all, JOBS // 3, f"c{i}") for i in range(3)]
         self.addCleanup(self.all.clear)
