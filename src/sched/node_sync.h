@@ -32,6 +32,6 @@ void node_sync_live_free(struct node_sync_live *live);
 void node_sync_live_compare(struct node_sync_live *live); /* looks which instances are there */
 void node_sync_live_tick(struct node_sync_live *live);
 void node_sync_live_take(struct node_sync_live *live, struct node *node,
-                         const struct store_live *said, uint64_t order);
+                         const struct store_live *stored, uint64_t order);
 
 #endif

@@ -800,8 +800,8 @@ static void links_tick(struct hub *hub)
 
 /* On the keeper. Our socket of a node that has connected elsewhere is of the past, and jobs in our
  * box go where it asks now. */
-void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
-                  bool away)
+void hub_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
+                bool away)
 {
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *keeper = server_keeper(server);

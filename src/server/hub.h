@@ -25,6 +25,9 @@ bool hub_send(struct sched_loop *from, struct send_op *send);
 /* sched_hooks.stop: a cancel message, if the node has a WebSocket. Any loop. */
 void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
               const char *reason);
+/* sched_hooks.linked */
+void hub_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
+                bool away);
 /* The node left: closes its socket, empties its box. */
 void hub_drop(struct server *server, struct node *node);
 /* Upgrades a request of a node; consumes it. */

@@ -42,10 +42,6 @@ void peers_event(struct server *server, uint64_t job, struct str namespace,
 void peers_room(struct server *server, struct str node_id, const struct lease_node *counts,
                 uint64_t order);
 
-/* sched_hooks.linked */
-void peers_linked(struct sched_loop *from, struct node *node, const struct store_live *live,
-                  bool away);
-
 /* A question to all other instances on the same store, about state that each keeps for itself.
  * Instances that do not answer in time are left out. */
 

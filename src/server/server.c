@@ -100,7 +100,7 @@ static const struct sched_hooks hooks = {.send = hub_send,
                                          .node_changed = node_changed,
                                          .stop = hub_stop,
                                          .freed = freed,
-                                         .linked = peers_linked,
+                                         .linked = hub_linked,
                                          .loaded = loaded};
 
 static void loop_tick(struct loop *loop)

@@ -549,8 +549,7 @@ static bool is_unsent(const struct ledger *ledger, const struct ledger_job *entr
     if (op->u.settle.outcome == STORE_ABANDON)
         return entry->answered && op->u.settle.owner == entry->head.owner;
     return op->u.settle.outcome == STORE_EXPIRE &&
-           entry->head.attempt >= entry->head.max_attempts &&
-           entry->run->pause != ledger->pause;
+           entry->head.attempt >= entry->head.max_attempts && entry->run->pause != ledger->pause;
 }
 
 static struct verdict verdict_of(const struct ledger *ledger, const struct ledger_job *entry,

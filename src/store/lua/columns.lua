@@ -741,7 +741,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   return told, record
 end
 
-plain[FINISH] = function(id, node, kind, attempt, code, k)
+plain[FINISH] = function(id, node, _, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
