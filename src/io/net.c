@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,6 +270,15 @@ void net_flush(struct net_conn *conn)
         send_wire(p, wire);
     if (conn->closing && !p->flight && !uv_is_closing((uv_handle_t *)&p->tcp))
         linger(p);
+}
+
+bool net_peer_left(const struct net_conn *conn)
+{
+    struct pollfd peer = {.fd = -1, .events = POLLRDHUP};
+
+    if (conn->closing || uv_fileno((const uv_handle_t *)&conn->priv->tcp, &peer.fd) != 0)
+        return true;
+    return poll(&peer, 1, 0) > 0;
 }
 
 size_t net_write_queued(const struct net_conn *conn)

@@ -113,6 +113,8 @@ void net_write(struct net_conn *conn, struct str bytes);
 struct buf *net_room(struct net_conn *conn, size_t bytes);
 void net_flush(struct net_conn *conn);
 size_t net_write_queued(const struct net_conn *conn);
+/* Has the peer closed its side, though not all it sent may have been read yet? Asks the kernel. */
+bool net_peer_left(const struct net_conn *conn);
 void net_close(struct net_conn *conn); /* now; what is queued is lost */
 /* Closes once the queue is sent. For a moment longer, input from the peer is read and discarded, so
  * that the peer can read our last bytes instead of getting a reset. */

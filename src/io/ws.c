@@ -302,6 +302,11 @@ bool ws_takes(struct ws *ws, size_t bytes)
            (bytes <= max ? !ws_is_behind(ws, max - bytes) : !ws_is_behind(ws, 0));
 }
 
+bool ws_peer_left(const struct ws *ws)
+{
+    return net_peer_left(ws->priv->net);
+}
+
 bool ws_is_behind(struct ws *ws, size_t bytes)
 {
     struct net_conn *net = ws->priv->net;

@@ -49,6 +49,7 @@ enum err ws_connect(struct loop *loop, const char *url, const struct http_header
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
 bool ws_takes(struct ws *ws, size_t bytes); /* would ws_send() succeed now? */
+bool ws_peer_left(const struct ws *ws);     /* see net_peer_left */
 /* Are more than `bytes` still unsent after coalesced writes were flushed? Then `written` is called
  * once all of it has been sent. */
 bool ws_is_behind(struct ws *ws, size_t bytes);

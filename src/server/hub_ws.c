@@ -546,6 +546,13 @@ static void on_hello(struct socket_call *own, struct socket *socket, struct str 
         return;
     }
     socket->greeted = true;
+    /* We stood still, it gave us up, and may have been elsewhere since: what it says it runs is
+     * old, and would take from it what it runs now. */
+    if (ws_peer_left(socket->ws)) {
+        call_error(call, ERR_CONFLICT, "msg",
+                   "The connection was closed before its hello was read.");
+        return;
+    }
     if (!json_is_null(protocol) && (!json_int(protocol, &number) || number != HUB_PROTOCOL)) {
         call_error(call, ERR_BAD_FIELD, "protocol", "protocol must be %d.", HUB_PROTOCOL);
         return;

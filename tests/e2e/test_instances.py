@@ -562,6 +562,31 @@ class Deaths(Instances):
         self.ok(node.ack(jobs[0]))
         self.ok(node.done(jobs[0]))
 
+    def test_a_hello_that_is_read_late(self):
+        """Its node has given the connection up, and runs something since, by way of another instance: it keeps that."""
+        a, b = self.instance("one-loop", loops=1), self.all[0]
+        node = WsNode(b, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
+        first = self.ok(self.task(b))
+        message = node.expect("job", job_id=first["job_id"])
+        self.assertTrue(node.report("ack", message)["ok"])
+        eventually("a knows that it runs one", lambda: a.get("/v1/nodes/n1").status == 200 and a.node("n1")["running"] == 1)
+        epoch, late = a.node("n1")["epoch"], wsclient.WebSocket(a.port, "/v1/node/connect", None, 30 * SLOW)
+        freeze(a.process)
+        self.assertTrue(node.report("done", message)["ok"])
+        late.send(json.dumps({"msg": "hello", "protocol": 1, "node_id": "n1", "health": "ready", "max_concurrent_jobs": 1,
+                              "allowed_types": ["dev"], "running_jobs": []}))
+        late.drop()
+        second = self.ok(self.task(b, max_attempts=5))
+        message = node.expect("job", job_id=second["job_id"])
+        self.assertTrue(node.report("ack", message)["ok"])
+        a.process.send_signal(signal.SIGCONT)
+        for name in ("n2", "n3"):  # the second is certainly behind what it found when it woke up
+            Node(a, name)
+        self.assertEqual(a.node("n1")["epoch"], epoch)
+        self.assertTrue(node.report("done", message)["ok"])
+        self.assertEqual(len(self.state_of(b, second, "DONE")["attempts"]), 1)
+        node.close()
+
     def test_a_frozen_instance_begins_anew(self):
         """Stopped for longer than its number is its own: the ids it makes afterwards are new ones."""
         a, b, c = self.all
