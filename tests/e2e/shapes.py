@@ -783,13 +783,22 @@ def weather(counts):
     return ", ".join(f"{counts[what]} {what}" for what in ("server kills", "server freezes", "node kills", "node freezes"))
 
 
-def follow(storm, ours, say):
+def hear_from(pipe, child, who):
+    """What it sends; that it ended instead, and how, is an error."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        child.join()
+        raise AssertionError(f"the {who} ended with {child.exitcode}") from None
+
+
+def follow(storm, ours, child, say):
     """Until the submitter has its last word, which is returned; nothing happens any more once all is submitted."""
     begun = moved = shown = time.monotonic()
     told = before = (1, 0, 0)
     while len(told) == 3:
         if ours.poll(0.02):
-            last, told = told, ours.recv()
+            last, told = told, hear_from(ours, child, "submitter")
             if told != last:
                 moved = time.monotonic()
         now = time.monotonic()
@@ -824,7 +833,7 @@ def run(store, jobs, count, seed=1, rate=0, seconds=0, data_root=None, keep=Fals
         child = forked.Process(target=submit, args=(os.path.join(where, "accepted"), jobs, rate, seconds, storm.ports, seed, theirs), daemon=True)
         child.start()
         theirs.close()
-        (accepted, ended, last, undone, notes), took = follow(storm, ours, say)
+        (accepted, ended, last, undone, notes), took = follow(storm, ours, child, say)
         found = collections.Counter({"undone": undone, "twice": len(notes) - undone})
         asked, left = time.monotonic(), storm.left()
         while left and asked - last < free_s * SLOW:
@@ -837,7 +846,7 @@ def run(store, jobs, count, seed=1, rate=0, seconds=0, data_root=None, keep=Fals
         checker = forked.Process(target=check, args=(where, nodes, storm.ports[0], theirs), daemon=True)
         checker.start()
         theirs.close()
-        counted, more, runs, lapsed, most = ours.recv()
+        counted, more, runs, lapsed, most = hear_from(ours, checker, "checker")
         checker.join()
         broken = storm.broken()
         found.update(counted)
