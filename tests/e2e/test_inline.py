@@ -150,4 +150,4 @@ class Inline(AgentCase):
             self.assertIn(done.returncode, (0, 124), f"{page}: {span}: {done.stderr}")
             self.assertTrue(done.stdout.strip(), f"{page}: {span} says nothing")
             if "FUNCTION LIST" in span:
-                self.assertIn("berth_v2_", done.stdout)
+                self.assertIn("berth_v3_", done.stdout)

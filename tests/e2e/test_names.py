@@ -13,7 +13,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60000, "min": 60000, "h": 3600000, "days": 864
 # `name` (a value), where the name is a parameter.
 NO_SETTING = {"limit"}
 # Words of Redis, of PostgreSQL, of the design this grew from, and examples.
-FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v2_1a2b3c4d", "synchronous_standby_names"}
+FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v3_1a2b3c4d", "synchronous_standby_names"}
 
 
 def source():
@@ -126,7 +126,7 @@ class Names(Case):
         tables_of_the_database = re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", source())
         for page in PAGES:
             for name in re.findall(r"`(berth_\w+)[`{]", page.read_text()):
-                self.assertTrue(name in written or name in tables_of_the_database or name.startswith("berth_v2_"), f"{page.name}: {name}")
+                self.assertTrue(name in written or name in tables_of_the_database or name.startswith("berth_v3_"), f"{page.name}: {name}")
 
     def test_events_of_the_log(self):
         text = source()

@@ -16,6 +16,7 @@ static struct {
     struct ws ws;
     struct buf sent; /* frames, a line each */
     int close_code;
+    bool has_left; /* the peer */
     struct settle *settles[SETTLES_MAX];
     int settle_count;
 } world;
@@ -25,6 +26,7 @@ struct ws *__wrap_ws_accept(struct http_request *req, const struct ws_handler *h
 bool __wrap_ws_send(struct ws *ws, struct str text);
 void __wrap_ws_close(struct ws *ws, int code, const char *reason);
 void __wrap_ws_goes_first(struct ws *ws);
+bool __wrap_ws_peer_left(const struct ws *ws);
 void __wrap_settle_start(struct settle *settle);
 enum registry_beat __wrap_registry_heartbeat(struct sched_loop *loop,
                                              const struct node_report *report,
@@ -51,6 +53,11 @@ void __wrap_ws_close(struct ws *ws, int code, const char *reason)
 
 void __wrap_ws_goes_first(struct ws *ws)
 {
+}
+
+bool __wrap_ws_peer_left(const struct ws *ws)
+{
+    return world.has_left;
 }
 
 void __wrap_settle_start(struct settle *settle)
@@ -288,6 +295,19 @@ static void the_first_message_is_hello(void **state)
     assert_int_equal(world.settle_count, 0);
 }
 
+/* It may be as old as we stood still, and the node elsewhere since. */
+static void a_hello_of_who_has_left_counts_for_nothing(void **state)
+{
+    struct fixture *own = *state;
+
+    world.has_left = true;
+    hear("{\"msg\":\"hello\",\"protocol\":1,\"node_id\":\"n1\",\"health\":\"ready\",\"running_"
+         "jobs\":[]}");
+    world.has_left = false;
+    assert_int_equal(world.close_code, 1008);
+    assert_null(own->server->workers[0].sched->out_first); /* nobody heard of it */
+}
+
 /* How many renewals the store was asked for, and answers now. */
 static int renewals(struct fixture *own)
 {
@@ -357,6 +377,7 @@ int main(void)
         ROW(an_answer_may_come_after_its_socket_went),
         ROW(accepted_together),
         ROW(the_first_message_is_hello),
+        ROW(a_hello_of_who_has_left_counts_for_nothing),
         ROW(what_is_listed_is_renewed_with_every_heartbeat),
         ROW(all_are_renewed_once_in_a_while),
     };
