@@ -713,7 +713,6 @@ static redisReply *ask_keys(struct redis_dump *dump, size_t from, redisReply **r
     if (!names || names->type != REDIS_REPLY_ARRAY || names->elements > PAGE) {
         if (names)
             freeReplyObject(names);
-        redis_link_fail(&dump->link, "list keys", NULL);
         return NULL;
     }
     for (size_t i = 0; i < names->elements; i++)
@@ -733,8 +732,11 @@ static bool dump_redis_keys(struct redis_dump *dump)
         redisReply *names = NULL, *values = ask_keys(dump, asked, &names);
         struct wire_key kept;
 
-        more = values && values->type == REDIS_REPLY_ARRAY && names->elements == PAGE;
-        for (size_t i = 0; values && i < names->elements && i < values->elements; i++)
+        bool ok = values && values->type == REDIS_REPLY_ARRAY &&
+                  (values->elements == names->elements || names->elements == 0);
+
+        more = ok && names->elements == PAGE;
+        for (size_t i = 0; ok && i < names->elements; i++)
             if (wire_key_read(redis_text(values->element[i]), &kept))
                 keys[count++] = (struct dump_key){
                     .key = arena_str(&dump->arena, redis_text(names->element[i])),
@@ -747,9 +749,10 @@ static bool dump_redis_keys(struct redis_dump *dump)
                 };
         if (names)
             freeReplyObject(names);
-        if (!values)
-            return false;
-        freeReplyObject(values);
+        if (values)
+            freeReplyObject(values);
+        if (!ok)
+            return redis_link_fail(&dump->link, "list keys", NULL);
     }
     dump->left_out += !dump_keys(dump->w, keys, count, dump->max);
     return true;
