@@ -166,7 +166,8 @@ end
 -- Nothing is known of what Redis has, but how far a recount is.
 local function kept_forget()
   kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
-  kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.key_count = false, {}, {}, {}, {}, 0
+  kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.new_keys = false, {}, {}, {}, {}, {}
+  kept.key_count = 0
 end
 
 -- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
@@ -309,7 +310,7 @@ local function end_batch(count)
     publish_nodes()
     lanes.publish()
   end
-  if next(kept.dirty_keys) or rawget(U, 'eased') then limits.write() end
+  if kept.dirty_keys[1] or rawget(U, 'eased') then limits.write() end
   if U.noted then write_sessions() end
   if formats.changed then write_formats() end
   U.order = U.order + count

@@ -13,6 +13,7 @@ columns.steps = {} -- by code: the fast way; answers the counters of the node an
 function columns.make() -- a function, as the one around it has no room for more locals
 -- A code is one of these and the sum of what holds.
 local PUT, RESERVE, COMMIT, FINISH = CODE.PUT, CODE.RESERVE, CODE.COMMIT, CODE.FINISH
+local HOLDERS = LIMIT.HOLDERS
 local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.MORE_TEXT, CODE.FRESH
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
 -- attempt; `kinds` is which of the terms a row has.
@@ -619,9 +620,9 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
     if d == true then return nil end
     if d.has_needs then
       if not s then return nil end
-      local left, needs = s.shape.lefts[s.held] or resources.left_find(s), d.needs
+      local left, needs = s.left, d.needs
       local is_enough = left.fits[needs]
-      if is_enough == nil then is_enough = resources.fits(s, left, needs) end
+      if is_enough == nil then is_enough = resources.fits(s, needs) end
       if not is_enough then return nil end
     end
     if not d.is_gated then limits.gate_open(d, #codes) end
@@ -633,11 +634,17 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if not way then return nil end
   if d then
     if d.is_open then d.starts = d.starts + 1 else limits.start(d) end
-    if d.bounded then limits.note_start(d, id) end
+    local bounded = d.bounded
+    if bounded then
+      for i = 1, #bounded do
+        local holders = bounded[i].holders
+        if not holders or #holders < HOLDERS then limits.holder_add(bounded[i], id) end
+      end
+    end
     if d.has_needs then
-      local needs, reserved, held = d.needs, s.reserved, s.held
+      local needs, reserved, left = d.needs, s.reserved, s.left
       s.reserved = reserved.more[needs] or resources.more(reserved, needs)
-      s.held = held.more[needs] or resources.more(held, needs)
+      s.left = left.more[needs] or resources.left_more(s, needs)
       s.is_changed = true
     end
     if n.backs_mark ~= mark then n.backs, n.backs_mark = {}, mark end -- it is part of those with a demand
@@ -675,7 +682,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if has_more[code] then note_session(text(), text(), text()) end
   local told = n.texts[counts] or counts_text(n, counts)
   if s then
-    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    local left = s.left
     told = left.told[told] or resources.tell(left, told)
   end
   return told, record
@@ -735,7 +742,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   size = last
   local told = n.texts[counts] or counts_text(n, counts)
   if s then
-    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    local left = s.left
     told = left.told[told] or resources.tell(left, told)
   end
   return told, record
@@ -760,14 +767,20 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
     if d.is_awaited then return nil end
     if d.has_needs then
       if not s then return nil end
-      local needs, running, held = d.needs, s.running, s.held
+      local needs, running, held = d.needs, s.running, s.left
       local fewer, left = running.less[needs], held.less[needs]
       if fewer == nil then fewer = resources.less(running, needs) end
-      if left == nil then left = resources.less(held, needs) end
+      if left == nil then left = resources.left_less(s, needs) end
       if not fewer or not left then return nil end
-      s.running, s.held, s.is_changed = fewer, left, true
+      s.running, s.left, s.is_changed = fewer, left, true
     end
-    if d.bounded then limits.note_stop(d, id) end
+    local bounded = d.bounded
+    if bounded then
+      for i = 1, #bounded do
+        local held = bounded[i].is_holder
+        if held and held[id] then limits.holder_drop(bounded[i], id) end
+      end
+    end
     d.stops = d.stops + 1
     if byte(back, COUNTED - ABOUT + 1) ~= mark then d.uncounted = d.uncounted + 1 end
   end
@@ -798,7 +811,7 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
   size = last
   local told = n.texts[counts] or counts_text(n, counts)
   if s then
-    local left = s.shape.lefts[s.held] or resources.left_find(s)
+    local left = s.left
     told = left.told[told] or resources.tell(left, told)
   end
   return told, record

@@ -51,7 +51,9 @@ end
 -- It is written at the end of the batch.
 local function touch(k)
   if k.is_changed then return end
-  k.is_changed, kept.dirty_keys[k.key] = true, k
+  local dirty = kept.dirty_keys
+  k.is_changed, dirty[#dirty + 1] = true, k
+  if k.is_new then kept.new_keys[#kept.new_keys + 1] = k end
 end
 
 -- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was counted last, and is counted
@@ -62,7 +64,7 @@ local function settle(k, count, round, counted, now_round)
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
     repairs[count], k[count] = repairs[count] + 1, right
-    if count == 'in_flight' then k.holders = nil end -- who knows which of them is left
+    if count == 'in_flight' then k.holders, k.is_holder = nil, nil end -- who knows which of them is left
   end
   k[round], k[counted] = now_round, 0
   touch(k)
@@ -70,32 +72,47 @@ end
 
 -- Some of the jobs that have a lease; nil: none is known.
 local function holders_read(packed, from, count)
-  if count == 0 then return nil end
-  local ids = {}
-  for i = 1, count do ids[i] = sub(packed, from + (i - 1) * JOB_ID, from + i * JOB_ID - 1) end
-  return ids
+  if count == 0 then return nil, nil end
+  local ids, is_holder = {}, {}
+  for i = 1, count do
+    local id = sub(packed, from + (i - 1) * JOB_ID, from + i * JOB_ID - 1)
+    ids[i], is_holder[id] = id, true
+  end
+  return ids, is_holder
 end
 
--- Who has something of a bound: told to who waits for it.
-local function holder_add(k, rule, id)
-  if rule.concurrency < 0 then return end
+-- Who has something of a bound: told to who waits for it. In the order they came; `is_holder` is by id.
+function limits.holder_add(k, id)
+  if rule_of(k.key).concurrency < 0 then return end
   local ids = k.holders
+  k.holders_text = nil
   if not ids then
-    k.holders = {id}
+    k.holders, k.is_holder = {id}, {[id] = true}
   elseif #ids < LIMIT.HOLDERS then
-    ids[#ids + 1] = id
+    ids[#ids + 1], k.is_holder[id] = id, true
   end
 end
 
-local function holder_drop(k, id)
-  local ids = k.holders
+local function holders_text(k)
+  local text = concat(k.holders)
+  k.holders_text = text
+  return text
+end
+
+function limits.holder_drop(k, id)
+  local ids, is_holder = k.holders, k.is_holder
+  if not ids or not is_holder[id] then return end
+  if #ids == 1 then
+    k.holders, k.is_holder = nil, nil
+    return
+  end
+  is_holder[id], k.holders_text = nil, nil
   for i = 1, #ids do
     if ids[i] == id then
       table.remove(ids, i)
-      break
+      return
     end
   end
-  if #ids == 0 then k.holders = nil end
 end
 
 function limits.get(key)
@@ -108,14 +125,15 @@ function limits.get(key)
       k = {
         key = key, in_flight = in_flight, waiting = waiting, hold = hold, total = total, first_at = first_at, last_at = last_at,
         last = last, round = round, counted = counted, lane_round = lane_round, lane_counted = lane_counted,
-        reason = sub(packed, from + holders * JOB_ID), holders = holders_read(packed, from, holders), is_new = false,
-        is_changed = false,
+        reason = sub(packed, from + holders * JOB_ID), holders = nil, is_holder = nil, holders_text = nil,
+        is_new = false, is_changed = false,
       }
+      k.holders, k.is_holder = holders_read(packed, from, holders)
     else
       k = {
         key = key, in_flight = 0, waiting = 0, hold = 0, total = 0, first_at = 0, last_at = 0, last = 0,
         round = U.lease_round, counted = 0, lane_round = U.lane_round, lane_counted = 0, reason = '', is_new = true,
-        is_changed = false, holders = nil,
+        is_changed = false, holders = nil, is_holder = nil, holders_text = nil,
       }
     end
     kept.keys[key], kept.key_count = k, kept.key_count + 1
@@ -309,10 +327,10 @@ local function has_room(k, rule, more)
 end
 
 function limits.gate_open(d, more)
-  local keys, is_open, is_awaited, bounded = d.keys, true, false, nil
+  local keys, gated, rules, is_open, is_awaited, bounded = d.keys, d.gated, d.rules, true, false, nil
   for i = 1, #keys do
-    local k = limits.get(keys[i])
-    local rule = rule_of(k.key)
+    local k, rule = limits.get(keys[i]), rule_of(keys[i])
+    gated[i], rules[i] = k, rule
     is_awaited = is_awaited or k.waiting > 0
     is_open = is_open and has_room(k, rule, more)
     if rule.concurrency >= 0 or k.holders then
@@ -329,38 +347,26 @@ end
 
 -- There is not room for all that may come: may this one start?
 function limits.may_start(d)
-  for i = 1, #d.keys do
-    if check(limits.get(d.keys[i])) then return false end
+  for i = 1, #d.gated do
+    if check(d.gated[i]) then return false end
   end
   return true
 end
 
 -- So many started and stopped; `uncounted` of these the audit has not come to.
 local function passed(d, starts, stops, uncounted)
-  for i = 1, #d.keys do
-    local k = limits.get(d.keys[i])
+  local gated, rules = d.gated, d.rules
+  for i = 1, #gated do
+    local k, rule = gated[i], rules[i]
     local in_flight, counted = k.in_flight + starts - stops, k.counted + starts - stops + uncounted
     k.in_flight, k.counted = in_flight > 0 and in_flight or 0, counted > 0 and counted or 0
-    if starts > 0 then window_add(k, rule_of(k.key), starts) end
-    touch(k)
+    if starts > 0 and rule.rate >= 0 then window_add(k, rule, starts) end
+    if not k.is_changed then touch(k) end
   end
 end
 
 function limits.start(d)
   passed(d, 1, 0, 0)
-end
-
--- Of keys with a bound some of the jobs are known, in the order they came and went.
-function limits.note_start(d, id)
-  local bounded = d.bounded
-  for i = 1, #bounded do holder_add(bounded[i], rule_of(bounded[i].key), id) end
-end
-
-function limits.note_stop(d, id)
-  local bounded = d.bounded
-  for i = 1, #bounded do
-    if bounded[i].holders then holder_drop(bounded[i], id) end
-  end
 end
 
 function limits.gate_close()
@@ -388,7 +394,7 @@ function limits.begin(j)
   each(j, function(k)
     local rule = rule_of(k.key)
     k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
-    holder_add(k, rule, j.id)
+    limits.holder_add(k, j.id)
     window_add(k, rule, 1)
   end)
   count_in(j, U.lease_round)
@@ -404,7 +410,7 @@ function limits.finish(j)
   local is_counted = j.counted == mark_of(U.lease_round)
   each(j, function(k)
     less(k, 'in_flight', 'counted', is_counted)
-    if k.holders then holder_drop(k, j.id) end
+    limits.holder_drop(k, j.id)
     U.eased[k.key] = true
   end)
 end
@@ -536,31 +542,35 @@ end
 
 -- What came in this batch is in the list of keys, too.
 function limits.write_new()
-  local add = {}
-  for key, k in pairs(kept.dirty_keys) do
-    if k.is_new then
-      add[#add + 1], add[#add + 2], k.is_new = 0, key, false
-    end
-  end
-  if #add > 0 then call_in_parts('ZADD', KEY .. 'keyed', add, 2) end
+  local new, add = kept.new_keys, {}
+  if #new == 0 then return end
+  for i = 1, #new do add[2 * i - 1], add[2 * i], new[i].is_new = 0, new[i].key, false end
+  kept.new_keys = {}
+  call_in_parts('ZADD', KEY .. 'keyed', add, 2)
 end
+
+local set = {} -- it outlives the batch, as it would have to grow again
 
 function limits.write()
   local eased = rawget(U, 'eased')
   if eased then publish(eased) end
-  local set = {}
   limits.write_new()
-  for key, k in pairs(kept.dirty_keys) do
+  local dirty, size = kept.dirty_keys, 0
+  for i = 1, #dirty do
+    local k = dirty[i]
     k.is_changed = false
     if k.is_over and not is_used(k) then
       forget(k)
     else
-      set[#set + 1], set[#set + 2] = key, pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at,
-        k.last, k.round, k.counted, k.lane_round, k.lane_counted, k.holders and #k.holders or 0) ..
-        (k.holders and concat(k.holders) or '') .. k.reason
+      local holders = k.holders
+      local state = pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at, k.last, k.round, k.counted,
+        k.lane_round, k.lane_counted, holders and #holders or 0)
+      set[size + 1] = k.key
+      size = size + 2
+      set[size] = holders and state .. (k.holders_text or holders_text(k)) .. k.reason or state .. k.reason
     end
   end
-  if #set > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2) end
+  if size > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2, size) end
   kept.dirty_keys = {}
   if kept.key_count > KEPT_MAX then kept.keys, kept.key_count = {}, 0 end
 end
@@ -612,7 +622,7 @@ local function key_answer(k)
   if not is_used(k) then return nil end
   local held = k.hold > U.clock
   return {k.key, rule.pattern, k.in_flight, k.waiting, k.total, held and k.hold - U.clock or 0, held and k.reason or '',
-    k.holders and concat(k.holders) or ''}
+    k.holders and holders_text(k) or ''}
 end
 
 local LOOK_MAX = 4096 -- keys one call looks at beside those it tells

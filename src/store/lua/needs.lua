@@ -32,8 +32,8 @@ demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
   local d = {
     text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = needs_of(needs or ''),
-    has_needs = false, keys = {}, is_more = false, is_gated = false, is_open = false, is_awaited = false, bounded = nil, starts = 0, stops = 0,
-    uncounted = 0,
+    has_needs = false, keys = {}, is_more = false, is_gated = false, is_open = false, is_awaited = false, bounded = nil, gated = {}, rules = {},
+    starts = 0, stops = 0, uncounted = 0,
   }
   for key in string.gmatch(keys or '', '[^,]+') do d.keys[#d.keys + 1] = key end
   d.has_needs = #d.needs > 0
@@ -129,11 +129,13 @@ end
 -- declare it any more. `r` has it as a text: what it declares and those two sums, with a zero between. `stocked` of a node:
 -- there may be such a field.
 local function stock_set(s, declared, reserved, running)
-  s.declared, s.shape, s.reserved, s.running, s.held = declared, shape_of(declared), reserved, running, sums_added(reserved, running)
+  local shape = shape_of(declared)
+  s.declared, s.shape, s.reserved, s.running = declared, shape, reserved, running
+  s.left = resources.left_at(shape, sums_added(reserved, running))
 end
 
 local function stock_new(declared, reserved, running)
-  local s = {declared = nil, shape = nil, reserved = nil, running = nil, held = nil, is_changed = false}
+  local s = {declared = nil, shape = nil, reserved = nil, running = nil, left = nil, is_changed = false}
   stock_set(s, declared, sums_read(reserved), sums_read(running))
   return s
 end
@@ -195,26 +197,26 @@ function resources.begin_epoch(n, keeps_runs)
   if s then put(n, s, s.declared, sums_of(NOTHING), keeps_runs and s.running or sums_of(NOTHING)) end
 end
 
-local function left_of(s, name, most)
-  return most - (s.held.amounts[name] or 0)
+local function left_of(held, name, most)
+  return most - (held.amounts[name] or 0)
 end
 
-local function gpu_left(s, gpu)
-  if left_of(s, gpu.whole, 0) < 0 then return nil end -- somebody has all of it
-  return left_of(s, gpu.shared, gpu.most)
+local function gpu_left(held, gpu)
+  if left_of(held, gpu.whole, 0) < 0 then return nil end -- somebody has all of it
+  return left_of(held, gpu.shared, gpu.most)
 end
 
 -- With this much memory; 0: nearly all of what it has. `left` is what gpu_left() says.
-local function can_be_whole(s, gpu, left, vram)
+local function can_be_whole(held, gpu, left, vram)
   local wanted = vram > 0 and vram or floor(gpu.vram * LIMIT.WHOLE_PERCENT / 100)
-  return left and left_of(s, gpu.shared, 0) == 0 and left >= wanted
+  return left and left_of(held, gpu.shared, 0) == 0 and left >= wanted
 end
 
 -- Those with the least memory, that are free and have enough.
-local function whole_fit(s, shape, d)
+local function whole_fit(held, shape, d)
   local free = {}
   for _, gpu in ipairs(shape.gpus) do
-    if can_be_whole(s, gpu, gpu_left(s, gpu), d.vram) then free[#free + 1] = gpu end
+    if can_be_whole(held, gpu, gpu_left(held, gpu), d.vram) then free[#free + 1] = gpu end
   end
   if #free < d.gpus then return nil end
   sort(free, function(a, b)
@@ -228,12 +230,12 @@ local function whole_fit(s, shape, d)
 end
 
 -- The one with the least left; but whole ones are kept whole, as long as another has enough.
-local function share_fit(s, shape, d)
+local function share_fit(held, shape, d)
   local best, least, breaks
   for _, gpu in ipairs(shape.gpus) do
-    local left = gpu_left(s, gpu)
+    local left = gpu_left(held, gpu)
     if left and left >= d.vram then
-      local is_whole = can_be_whole(s, gpu, left, 0)
+      local is_whole = can_be_whole(held, gpu, left, 0)
       if not best or (breaks and not is_whole) or (breaks == is_whole and left < least) then
         best, least, breaks = gpu, left, is_whole
       end
@@ -246,7 +248,7 @@ local function fits(s, needs)
   for i = 1, #needs do
     local need = needs[i]
     local item = s.shape.by_name[need.name]
-    if not item or left_of(s, item.name, item.most) < need.amount then return false end
+    if not item or left_of(s.left.held, item.name, item.most) < need.amount then return false end
   end
   return true
 end
@@ -256,40 +258,42 @@ function resources.fit(n, d)
   if not d.is_more then return '' end
   local s = resources.of(n)
   if not s then return nil end
-  local shape = s.shape
+  local shape, held = s.shape, s.left.held
   if not fits(s, d.needs) then return nil end
-  if d.gpus > 0 then return whole_fit(s, shape, d) end
-  return d.vram > 0 and share_fit(s, shape, d) or d.vram == 0 and '' or nil
+  if d.gpus > 0 then return whole_fit(held, shape, d) end
+  return d.vram > 0 and share_fit(held, shape, d) or d.vram == 0 and '' or nil
 end
 
 local lefts = {} -- it outlives the batch, as it would have to grow again
 
 -- What answers tell of it: how many items and GPUs, which GPUs are shared, and what is left of each.
-local function left_text(s)
-  local shape, shared = s.shape, 0
-  local items, gpus = shape.items, shape.gpus
+local function left_text(shape, held)
+  local items, gpus, shared = shape.items, shape.gpus, 0
   local count = #items
-  for i = 1, count do lefts[i] = left_of(s, items[i].name, items[i].most) end
+  for i = 1, count do lefts[i] = left_of(held, items[i].name, items[i].most) end
   for i = 1, #gpus do
     count = count + 1
-    lefts[count] = gpu_left(s, gpus[i]) or LIMIT.LEFT_WHOLE
-    if left_of(s, gpus[i].shared, 0) < 0 then shared = shared + 2 ^ (i - 1) end
+    lefts[count] = gpu_left(held, gpus[i]) or LIMIT.LEFT_WHOLE
+    if left_of(held, gpus[i].shared, 0) < 0 then shared = shared + 2 ^ (i - 1) end
   end
   return count > 0 and pack(shape.format, #items, #gpus, shared, unpack_list(lefts, 1, count)) or ''
 end
 
--- What is left when so much is held of what nodes declare, which is not known yet: the text, answers that have it, and whether it
--- `fits` what jobs need that are alike.
-function resources.left_find(s)
-  local shape, left = s.shape, {text = left_text(s), told = {}, tells = 0, fits = {}}
+-- What is left when so much is held of what nodes declare: the text, answers that have it, whether it `fits` what jobs need that
+-- are alike, and what is left with `more` or `less` of them.
+function resources.left_at(shape, held)
   if shape.round ~= sums_round then shape.lefts, shape.round = {}, sums_round end
-  shape.lefts[s.held] = left
+  local left = shape.lefts[held]
+  if not left then
+    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, fits = {}, more = {}, less = {}}
+    shape.lefts[held] = left
+  end
   return left
 end
 
 function resources.left(n)
   local s = n.stocked and resources.of(n)
-  return s and (s.shape.lefts[s.held] or resources.left_find(s)).text or ''
+  return s and s.left.text or ''
 end
 
 local TOLD_MAX = 64 -- answers that are kept
@@ -303,9 +307,9 @@ function resources.tell(left, counts)
 end
 
 -- For jobs that are alike, see columns.lua: what is not known yet.
-function resources.fits(s, left, needs)
+function resources.fits(s, needs)
   local is_enough = fits(s, needs)
-  left.fits[needs] = is_enough
+  s.left.fits[needs] = is_enough
   return is_enough
 end
 
@@ -324,6 +328,22 @@ function resources.less(sums, needs)
   return less
 end
 
+function resources.left_more(s, needs)
+  local left = s.left
+  local more = resources.left_at(s.shape, left.held.more[needs] or resources.more(left.held, needs))
+  left.more[needs] = more
+  return more
+end
+
+function resources.left_less(s, needs)
+  local left = s.left
+  local held = left.held.less[needs]
+  if held == nil then held = resources.less(left.held, needs) end
+  local less = held and resources.left_at(s.shape, held)
+  left.less[needs] = less
+  return less
+end
+
 function resources.text(s)
   return s.declared .. '\0' .. s.reserved.text .. '\0' .. s.running.text
 end
@@ -333,7 +353,7 @@ local set = {} -- as lefts
 function resources.write()
   local size, del = columns.write_stocks(set), nil
   for id, s in pairs(kept.dirty_stocks) do
-    if s.declared ~= '' or s.held.text ~= '' then
+    if s.declared ~= '' or s.left.held.text ~= '' then
       set[size + 1], set[size + 2] = id, resources.text(s)
       size = size + 2
     else

@@ -22,7 +22,8 @@ local A, at -- its arguments, and where we stand in them
 -- `owes`: see there. `is_table`: see stamps.lengthen. `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
-  is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, key_count = 0,
+  is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, new_keys = {},
+  key_count = 0,
 }
 local columns = {} -- columns.lua
 local instances = {} -- instance.lua
