@@ -75,6 +75,11 @@ struct str usage_file(struct usage_files *files, const char *fmt, ...)
     return buf_view(&files->text);
 }
 
+static int64_t clamp(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n';
@@ -145,26 +150,6 @@ static void read_cpu_line(struct str line, struct usage_proc *proc)
     proc->busy_ticks = total - idle;
 }
 
-static void read_stat(struct usage_files *files, struct usage_proc *proc)
-{
-    struct str rest = usage_file(files, "/proc/stat");
-    int64_t cores = 0;
-
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        struct str name = usage_word(&line);
-
-        if (!str_starts(name, STR("cpu")))
-            break; /* they come first; what follows may be long */
-        if (name.len == 3)
-            read_cpu_line(line, proc);
-        else
-            cores++;
-    }
-    if (cores > 0)
-        proc->cores = cores;
-}
-
 void usage_kib(struct str text, const struct usage_row *rows, size_t count)
 {
     while (text.len) {
@@ -208,35 +193,27 @@ static const struct usage_proc proc_nothing = {
 
 static void usage_proc_read(struct usage_files *files, struct usage_proc *ret_proc)
 {
-    struct str text;
-    int64_t centi;
+    struct str text = usage_file(files, "/proc/stat");
+    int64_t cores = 0, centi;
 
     *ret_proc = proc_nothing;
-    read_stat(files, ret_proc);
+    while (text.len) {
+        struct str line = str_cut(&text, '\n');
+        struct str name = usage_word(&line);
+
+        if (!str_starts(name, STR("cpu")))
+            break; /* they come first; what follows may be long */
+        if (name.len == 3)
+            read_cpu_line(line, ret_proc);
+        else
+            cores++;
+    }
+    if (cores > 0)
+        ret_proc->cores = cores;
     text = usage_file(files, "/proc/loadavg");
     if (usage_centi(usage_word(&text), &centi))
         ret_proc->load_1m_centi = centi;
     read_memory(files, ret_proc);
-}
-
-/* "some avg10=1.23 avg60=..." */
-static void read_pressure(struct str rest, int64_t *some_centi, int64_t *full_centi)
-{
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        struct str kind = usage_word(&line), value = usage_word(&line);
-        int64_t centi;
-
-        if (!str_starts(value, STR("avg10=")))
-            continue;
-        str_cut(&value, '=');
-        if (!usage_centi(value, &centi))
-            continue;
-        if (str_is(kind, "some"))
-            *some_centi = centi;
-        else if (full_centi && str_is(kind, "full"))
-            *full_centi = centi;
-    }
 }
 
 /* `dir` is a cgroup's directory ("" = none: the machine's own). */
@@ -258,7 +235,21 @@ static void usage_pressure_read(struct usage_files *files, const char *dir, stru
             text = usage_file(files, "%s/%s.pressure", dir, rows[i].name);
         if (!text.at)
             text = usage_file(files, "/proc/pressure/%s", rows[i].name);
-        read_pressure(text, rows[i].some, rows[i].full);
+        while (text.len) { /* "some avg10=1.23 avg60=..." */
+            struct str line = str_cut(&text, '\n');
+            struct str kind = usage_word(&line), value = usage_word(&line);
+            int64_t centi;
+
+            if (!str_starts(value, STR("avg10=")))
+                continue;
+            str_cut(&value, '=');
+            if (!usage_centi(value, &centi))
+                continue;
+            if (str_is(kind, "some"))
+                *rows[i].some = centi;
+            else if (rows[i].full && str_is(kind, "full"))
+                *rows[i].full = centi;
+        }
     }
 }
 
@@ -361,34 +352,8 @@ static int64_t reclaimable_bytes(struct usage_files *files, const char *dir,
     return sum;
 }
 
-static int64_t limit_bytes(struct usage_files *files, const char *dir,
-                           const struct memory_files *names)
-{
-    int64_t least = USAGE_NONE;
-
-    for (size_t i = 0; i < COUNT_OF(names->limits) && names->limits[i]; i++) {
-        int64_t limit = number_in(files, dir, names->limits[i]);
-
-        if (limit != USAGE_NONE && (least == USAGE_NONE || limit < least))
-            least = limit;
-    }
-    return least;
-}
-
 /* The limit with the least room below it is the one that counts, and both figures are its own: the
  * room of a small group is no share of a big one. How full the fullest is counts besides. */
-static void weigh_memory(struct usage_cgroup *cgroup, int64_t limit_kib, int64_t room_kib)
-{
-    assert(room_kib >= 0 && room_kib <= limit_kib);
-    assert((cgroup->mem_total_kib == USAGE_NONE) == (cgroup->mem_free_kib == USAGE_NONE));
-    if (limit_kib > 0 && (limit_kib - room_kib) * 1000 / limit_kib > cgroup->mem_used_permille)
-        cgroup->mem_used_permille = (limit_kib - room_kib) * 1000 / limit_kib;
-    if (cgroup->mem_free_kib != USAGE_NONE && cgroup->mem_free_kib <= room_kib)
-        return;
-    cgroup->mem_total_kib = limit_kib;
-    cgroup->mem_free_kib = room_kib;
-}
-
 static void read_group_memory(const struct usage_groups *groups, const struct memory_files *names,
                               struct usage_cgroup *cgroup)
 {
@@ -396,18 +361,30 @@ static void read_group_memory(const struct usage_groups *groups, const struct me
     char dir[USAGE_GROUP_MAX];
 
     for (bool more = group_first(groups, names->place, dir); more; more = group_above(dir)) {
-        int64_t limit = limit_bytes(files, dir, names);
-        int64_t used, room;
+        int64_t limit = USAGE_NONE, used, room, used_permille;
 
+        for (size_t i = 0; i < COUNT_OF(names->limits) && names->limits[i]; i++) {
+            int64_t one = number_in(files, dir, names->limits[i]);
+
+            if (one != USAGE_NONE && (limit == USAGE_NONE || one < limit))
+                limit = one;
+        }
         /* v1 says "no limit" with a number no machine has. */
         if (limit == USAGE_NONE || limit > INT64_MAX / 2)
             continue;
         used = number_in(files, dir, names->used);
         if (used == USAGE_NONE)
             continue;
-        room = limit - used + reclaimable_bytes(files, dir, names);
-        room = room < 0 ? 0 : room > limit ? limit : room;
-        weigh_memory(cgroup, limit / KIB, room / KIB);
+        room = clamp(limit - used + reclaimable_bytes(files, dir, names), 0, limit) / KIB;
+        limit /= KIB;
+        used_permille = limit > 0 ? (limit - room) * 1000 / limit : 0;
+        if (used_permille > cgroup->mem_used_permille)
+            cgroup->mem_used_permille = used_permille;
+        assert((cgroup->mem_total_kib == USAGE_NONE) == (cgroup->mem_free_kib == USAGE_NONE));
+        if (cgroup->mem_free_kib == USAGE_NONE || room < cgroup->mem_free_kib) {
+            cgroup->mem_total_kib = limit;
+            cgroup->mem_free_kib = room;
+        }
     }
 }
 
@@ -451,24 +428,6 @@ static int64_t count_cpus(struct str list)
     return count > 0 ? count : USAGE_NONE;
 }
 
-static int64_t quota_milli(int64_t quota_us, int64_t period_us)
-{
-    if (quota_us <= 0 || period_us <= 0 || quota_us > INT64_MAX / 1000)
-        return USAGE_NONE;
-    return quota_us * 1000 / period_us;
-}
-
-/* cpu.max: "QUOTA PERIOD", QUOTA may be "max" */
-static int64_t quota_v2(struct usage_files *files, const char *dir)
-{
-    struct str text = usage_file(files, "%s/cpu.max", dir);
-    int64_t quota, period;
-
-    if (!str_int(usage_word(&text), &quota) || !str_int(usage_word(&text), &period))
-        return USAGE_NONE;
-    return quota_milli(quota, period);
-}
-
 static int64_t used_us_v2(struct usage_files *files, const char *dir)
 {
     struct str rest = usage_file(files, "%s/cpu.stat", dir);
@@ -510,12 +469,21 @@ static void read_quota(const struct usage_groups *groups, enum usage_place place
     char dir[USAGE_GROUP_MAX];
 
     for (bool more = group_first(groups, place, dir); more; more = group_above(dir)) {
-        int64_t milli = place == USAGE_UNIFIED
-                            ? quota_v2(files, dir)
-                            : quota_milli(number_in(files, dir, "cpu.cfs_quota_us"),
-                                          number_in(files, dir, "cpu.cfs_period_us"));
+        int64_t quota_us, period_us, milli;
 
-        if (milli == USAGE_NONE || (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli))
+        if (place == USAGE_UNIFIED) { /* "QUOTA PERIOD", QUOTA may be "max" */
+            struct str text = usage_file(files, "%s/cpu.max", dir);
+
+            if (!str_int(usage_word(&text), &quota_us) || !str_int(usage_word(&text), &period_us))
+                continue;
+        } else {
+            quota_us = number_in(files, dir, "cpu.cfs_quota_us");
+            period_us = number_in(files, dir, "cpu.cfs_period_us");
+        }
+        if (quota_us <= 0 || period_us <= 0 || quota_us > INT64_MAX / 1000)
+            continue;
+        milli = quota_us * 1000 / period_us;
+        if (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli)
             continue;
         cgroup->cpu_milli = milli;
         /* v1 counts in cpuacct, which is mounted together with cpu as a rule. */
@@ -651,11 +619,6 @@ static const struct past *past_at(const struct usage_meter *meter, int64_t now_m
     return found;
 }
 
-static int64_t clamp(int64_t value, int64_t low, int64_t high)
-{
-    return value < low ? low : value > high ? high : value;
-}
-
 /* By the machine's own counters; they may not move, or go back a little. */
 static int64_t busy_of_machine(const struct past *then, const struct past *now)
 {
@@ -716,30 +679,26 @@ static void put_cpu(const struct usage_meter *meter, const struct usage_proc *pr
         usage->load_1m_centi = used / 10;
 }
 
-/* A machine nearly full is in danger even where its last bit is more than our group may have. */
-static int64_t fullest_permille(const struct usage_proc *proc, const struct usage_cgroup *cgroup)
-{
-    int64_t total = proc->mem_total_kib, used;
-
-    if (total == USAGE_NONE || total <= 0 || proc->mem_free_kib == USAGE_NONE)
-        return cgroup->mem_used_permille;
-    used = (total - proc->mem_free_kib) * 1000 / total;
-    return used > cgroup->mem_used_permille ? used : cgroup->mem_used_permille;
-}
-
 static void put_memory(const struct usage_proc *proc, const struct usage_cgroup *cgroup,
                        struct usage *usage)
 {
-    int64_t limit = cgroup->mem_total_kib, room = cgroup->mem_free_kib;
+    int64_t limit = cgroup->mem_total_kib, room = cgroup->mem_free_kib, permille;
 
     assert((limit == USAGE_NONE) == (room == USAGE_NONE));
     usage->mem_total_kib = proc->mem_total_kib;
     usage->mem_free_kib = proc->mem_free_kib;
-    if (limit == USAGE_NONE || limit <= 0 ||
+    if (limit <= 0 || /* or USAGE_NONE */
         (usage->mem_total_kib != USAGE_NONE && limit >= usage->mem_total_kib))
         return;
     usage->confined = true;
-    usage->mem_used_permille = fullest_permille(proc, cgroup);
+    usage->mem_used_permille = cgroup->mem_used_permille;
+    /* A machine nearly full is in danger even where its last bit is more than our group may have.
+     */
+    if (proc->mem_total_kib > 0 && proc->mem_free_kib != USAGE_NONE) {
+        permille = (proc->mem_total_kib - proc->mem_free_kib) * 1000 / proc->mem_total_kib;
+        if (permille > usage->mem_used_permille)
+            usage->mem_used_permille = permille;
+    }
     /* Whichever runs out first: the group's limit or the machine itself. */
     if (usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE ||
         room <= usage->mem_free_kib) {
@@ -747,18 +706,6 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
         usage->mem_free_kib = room;
     }
     assert(usage->mem_total_kib > 0 && usage->mem_free_kib >= 0);
-}
-
-static void put_swap(const struct usage_proc *proc, const struct usage_cgroup *cgroup,
-                     struct usage *usage)
-{
-    usage->swap_total_kib = proc->swap_total_kib;
-    usage->swap_used_kib = proc->swap_used_kib;
-    if (cgroup->swap_total_kib == USAGE_NONE ||
-        (proc->swap_total_kib != USAGE_NONE && cgroup->swap_total_kib >= proc->swap_total_kib))
-        return;
-    usage->swap_total_kib = cgroup->swap_total_kib;
-    usage->swap_used_kib = cgroup->swap_used_kib;
 }
 
 /* As df has it: what is kept for root counts neither as free nor as part of the whole. */
@@ -824,7 +771,13 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
     meter->cpu_milli = cgroup.cpu_milli;
     put_cpu(meter, &proc, &cgroup, &now, &usage);
     put_memory(&proc, &cgroup, &usage);
-    put_swap(&proc, &cgroup, &usage);
+    usage.swap_total_kib = proc.swap_total_kib;
+    usage.swap_used_kib = proc.swap_used_kib;
+    if (cgroup.swap_total_kib != USAGE_NONE &&
+        (proc.swap_total_kib == USAGE_NONE || cgroup.swap_total_kib < proc.swap_total_kib)) {
+        usage.swap_total_kib = cgroup.swap_total_kib;
+        usage.swap_used_kib = cgroup.swap_used_kib;
+    }
     put_disk(meter->disk_dir, &usage);
     usage_pressure_read(&meter->files, usage.confined ? meter->groups.dirs[USAGE_UNIFIED] : "",
                         &usage);
@@ -905,22 +858,6 @@ static int64_t cpu_ppm(const struct usage *usage)
     return load < busy ? load : busy;
 }
 
-static int64_t swap_ppm(const struct usage *usage)
-{
-    if (usage->swap_total_kib == 0)
-        return 0;
-    return share_ppm(usage->swap_used_kib, usage->swap_total_kib, true);
-}
-
-/* What is free where least is left, or less if somewhere the share is smaller. */
-static int64_t memory_ppm(const struct usage *usage)
-{
-    int64_t ppm = share_ppm(usage->mem_free_kib, usage->mem_total_kib, false);
-    int64_t fullest = PPM - usage->mem_used_permille * (PPM / 1000);
-
-    return ppm != USAGE_NONE && fullest < ppm ? fullest : ppm;
-}
-
 static int64_t counted_ppm(int64_t part, int64_t whole, int64_t counted_max)
 {
     if (whole > counted_max)
@@ -940,12 +877,19 @@ int64_t usage_disk_ppm(const struct usage *usage, int64_t counted_kib_max)
 
 void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
 {
+    int64_t mem_ppm = share_ppm(usage->mem_free_kib, usage->mem_total_kib, false);
+    int64_t fullest_ppm = PPM - usage->mem_used_permille * (PPM / 1000);
+
     *ret_figures = (struct level_figures){
         .ppm =
             {
-                [LEVEL_MEMORY] = memory_ppm(usage),
+                /* What is free where least is left, or less if somewhere the share is smaller. */
+                [LEVEL_MEMORY] =
+                    mem_ppm != USAGE_NONE && fullest_ppm < mem_ppm ? fullest_ppm : mem_ppm,
                 [LEVEL_CPU] = cpu_ppm(usage),
-                [LEVEL_SWAP] = swap_ppm(usage),
+                [LEVEL_SWAP] = usage->swap_total_kib == 0
+                                   ? 0
+                                   : share_ppm(usage->swap_used_kib, usage->swap_total_kib, true),
                 [LEVEL_PRESSURE] = usage->psi_mem_full_centi == USAGE_NONE
                                        ? LEVEL_UNKNOWN
                                        : usage->psi_mem_full_centi * 100,
@@ -982,35 +926,9 @@ int64_t usage_swap_pct_centi(const struct usage *usage)
 
 /* --- for people and other programs --- */
 
-/* A decimal with as few places as it needs: 620 -> 6.2, 800 -> 8. */
-static void write_centi(struct jsonw *w, const char *name, int64_t centi)
-{
-    char text[32];
-    int len;
-
-    if (centi == USAGE_NONE) {
-        jsonw_knull(w, name);
-        return;
-    }
-    assert(centi >= 0);
-    len = snprintf(text, sizeof text, "%" PRId64 ".%02d", centi / 100, (int)(centi % 100));
-    while (text[len - 1] == '0')
-        len--;
-    if (text[len - 1] == '.')
-        len--;
-    jsonw_kraw(w, name, (struct str){.at = text, .len = (size_t)len});
-}
-
 static int64_t scaled(int64_t value, int64_t times, int64_t by)
 {
     return value == USAGE_NONE ? USAGE_NONE : value * times / by;
-}
-
-static int64_t mem_used_centi(const struct usage *usage)
-{
-    int64_t free_centi = usage_mem_free_pct_centi(usage);
-
-    return free_centi == USAGE_NONE ? USAGE_NONE : 10000 - free_centi;
 }
 
 static int64_t disk_centi_gb(const struct usage *usage, int64_t kib)
@@ -1020,6 +938,7 @@ static int64_t disk_centi_gb(const struct usage *usage, int64_t kib)
 
 void usage_write(const struct usage *usage, struct jsonw *w)
 {
+    int64_t mem_free_centi = usage_mem_free_pct_centi(usage);
     const struct {
         const char *name;
         int64_t centi;
@@ -1029,7 +948,7 @@ void usage_write(const struct usage *usage, struct jsonw *w)
         {"cpu_percent", usage_cpu_pct_centi(usage)},
         {"mem_total_gb", scaled(usage->mem_total_kib, 100, KIB_PER_GIB)},
         {"mem_free_gb", scaled(usage->mem_free_kib, 100, KIB_PER_GIB)},
-        {"mem_used_percent", mem_used_centi(usage)},
+        {"mem_used_percent", mem_free_centi == USAGE_NONE ? USAGE_NONE : 10000 - mem_free_centi},
         {"swap_total_gb", scaled(usage->swap_total_kib, 100, KIB_PER_GIB)},
         {"swap_used_percent", usage_swap_pct_centi(usage)},
         {"disk_total_gb", disk_centi_gb(usage, usage->disk_total_kib)},
@@ -1044,8 +963,24 @@ void usage_write(const struct usage *usage, struct jsonw *w)
         {"own_memory_mb", scaled(usage->own_memory_kib, 100, KIB_PER_MIB)},
     };
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        write_centi(w, rows[i].name, rows[i].centi);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        int64_t centi = rows[i].centi;
+        char text[32];
+        int len;
+
+        if (centi == USAGE_NONE) {
+            jsonw_knull(w, rows[i].name);
+            continue;
+        }
+        assert(centi >= 0);
+        /* A decimal with as few places as it needs: 620 -> 6.2, 800 -> 8. */
+        len = snprintf(text, sizeof text, "%" PRId64 ".%02d", centi / 100, (int)(centi % 100));
+        while (text[len - 1] == '0')
+            len--;
+        if (text[len - 1] == '.')
+            len--;
+        jsonw_kraw(w, rows[i].name, (struct str){.at = text, .len = (size_t)len});
+    }
     jsonw_kbool(w, "confined", usage->confined);
     jsonw_kint(w, "measured_ms", usage->at_ms);
 }
