@@ -28,6 +28,7 @@
 #include "io/client.h"
 
 #define COPY_UNHEALTHY "UNHEALTHY" /* the reason of a stop */
+
 struct copy_meta {
     struct str kind, id;
     int64_t generation, version, port;
@@ -36,16 +37,7 @@ struct copy_meta {
     uint64_t gpus;
 };
 
-static const struct deploy_spec *copy_spec_of_run(const struct copy *copy);
-static enum copy_health copy_health(const struct copy *copy);
-static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms);
-static void copy_give_room(struct copy *copy);
-static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text);
-static enum copy_end copy_over(const struct copy *copy);
-static bool copy_changed(const struct copy *copy);
 static const struct run_handler copies_run_handler;
-
-/* --- the table --- */
 
 static const char *const state_names[COPY_STATES] = {[COPY_WAITING] = "waiting",
                                                      [COPY_INSTALLING] = "installing",
@@ -84,6 +76,86 @@ static void copy_log(const struct copy *copy, enum log_level level, const char *
               KI("version", copy->run ? copy->run_version : copy->version), KC("reason", reason));
 }
 
+/* --- one copy --- */
+
+/* Whether the version that is wanted has come to its end. */
+static enum copy_end copy_over(const struct copy *copy)
+{
+    return copy->over_version == copy->version ? copy->over : COPY_NOT_OVER;
+}
+
+/* Another one than runs is wanted. */
+static bool copy_changed(const struct copy *copy)
+{
+    return copy->run &&
+           (copy->run_generation != copy->generation || copy->run_version != copy->version);
+}
+
+/* The spec of the run; NULL: an earlier agent started it, and another version is wanted by now. */
+static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
+{
+    return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
+           : copy->old_version && copy->run_version == copy->old_version ? &copy->old
+                                                                         : NULL;
+}
+
+enum { SETTLE_MS = 2000 }; /* without a check it is well when it has run for so long */
+
+static enum copy_health copy_health(const struct copy *copy)
+{
+    const struct deploy_spec *spec = copy_spec_of_run(copy);
+    int64_t age_ms = copy->copies->loop->mono_ms - copy->since_ms;
+
+    if (copy_over(copy) == COPY_FINISHED)
+        return COPY_WELL;
+    if (copy->state != COPY_RUNNING || copy->check.failures > 0)
+        return COPY_UNWELL;
+    if (spec && deploy_spec_checked(spec))
+        return copy->check.passed ? COPY_WELL : COPY_UNKNOWN;
+    return copy->failures == 0 && age_ms >= SETTLE_MS ? COPY_WELL : COPY_UNKNOWN;
+}
+
+static void changed(const struct copy *copy)
+{
+    if (copy->copies->changed)
+        copy->copies->changed(copy->copies);
+}
+
+static void set_state(struct copy *copy, enum copy_state state)
+{
+    assert(state < COPY_STATES);
+    if (copy->state == state)
+        return;
+    copy->state = state;
+    copy->since_ms = copy->copies->loop->mono_ms;
+    changed(copy);
+}
+
+/* Why it is not as it should be; a change is reported. */
+static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text)
+{
+    char cut[COPY_REASON_MAX];
+
+    copy_reason(str_of(text), cut);
+    if (strcmp(words, cut) == 0)
+        return;
+    memcpy(words, cut, sizeof cut);
+    changed(copy);
+}
+
+static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
+{
+    assert(copy->run);
+    if (!copy->stopping)
+        copy_log(copy, LOG_INFO, "copy.stopping", reason);
+    copy->stopping = true;
+    copy->unhealthy = copy->unhealthy || strcmp(reason, COPY_UNHEALTHY) == 0;
+    set_state(copy, COPY_STOPPING);
+    run_stop(copy->run, reason, grace_ms);
+}
+
+/* --- the table --- */
+
 static struct copy *copies_find(const struct copies *copies, struct str id)
 {
     return map_get(&copies->by_id, id);
@@ -104,6 +176,22 @@ static struct copy *copies_enter(struct copies *copies, struct str id)
     copies->last = copy;
     map_put(&copies->by_id, copy->id, copy);
     return copy;
+}
+
+static bool demand_kept(const struct copy *copy, struct demand *ret_demand)
+{
+    return copy->demand[0] && demand_parse(str_of(copy->demand), ret_demand);
+}
+
+static void copy_give_room(struct copy *copy)
+{
+    struct copies *copies = copy->copies;
+    struct demand demand;
+
+    if (copies->keep && !copies->freed && demand_kept(copy, &demand))
+        copies->keep(copies, &demand, copy->gpus, false);
+    copy->demand[0] = 0;
+    copy->gpus = 0;
 }
 
 /* Neither run nor check may be left. */
@@ -626,22 +714,6 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
 
 /* --- what it needs of this node --- */
 
-static bool demand_kept(const struct copy *copy, struct demand *ret_demand)
-{
-    return copy->demand[0] && demand_parse(str_of(copy->demand), ret_demand);
-}
-
-static void copy_give_room(struct copy *copy)
-{
-    struct copies *copies = copy->copies;
-    struct demand demand;
-
-    if (copies->keep && !copies->freed && demand_kept(copy, &demand))
-        copies->keep(copies, &demand, copy->gpus, false);
-    copy->demand[0] = 0;
-    copy->gpus = 0;
-}
-
 /* Is there room for what is wanted now, beside what others have? copy->lacks, and copy->waits says
  * what is short. */
 static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
@@ -672,31 +744,6 @@ static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
     if (copy->lacks && !lacked)
         copy_log(copy, LOG_WARN, "copy.no_room", copy->waits);
     return !copy->lacks;
-}
-
-/* From the first start on it is kept for the copy, between two starts too, or what comes in between
- * would drive it away. False: it waits. */
-static bool copy_take_room(struct copy *copy)
-{
-    struct copies *copies = copy->copies;
-    struct buf text = {0};
-    uint64_t gpus;
-
-    if (!copy_has_room(copy, &gpus)) {
-        copy_give_room(copy); /* what another version needed */
-        return false;
-    }
-    if (!demand_is_plain(&copy->spec.demand))
-        demand_write(&copy->spec.demand, &text);
-    if (!str_is(buf_view(&text), copy->demand)) {
-        copy_give_room(copy);
-        str_copy(buf_view(&text), copy->demand, sizeof copy->demand);
-        copy->gpus = text.len && copies->room ? gpus : 0;
-        if (text.len && copies->keep)
-            copies->keep(copies, &copy->spec.demand, copy->gpus, true);
-    }
-    buf_free(&text);
-    return true;
 }
 
 /* What it needs is also the most it gets, unless its limit is less. */
@@ -766,11 +813,7 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
 
 /* --- health --- */
 
-enum {
-    REPLY_BYTES_MAX = 64 * 1024,
-    CHECK_GRACE_MS = 500,
-    SETTLE_MS = 2000, /* without a check it is well when it has run for so long */
-};
+enum { REPLY_BYTES_MAX = 64 * 1024, CHECK_GRACE_MS = 500 };
 
 /* Outlives its copy, if that goes while an answer is due. */
 struct check_call {
@@ -778,28 +821,6 @@ struct check_call {
     struct copy *copy; /* NULL: nobody waits for the answer */
     char *url;
 };
-
-/* The spec of the run; NULL: an earlier agent started it, and another version is wanted by now. */
-static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
-{
-    return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
-           : copy->old_version && copy->run_version == copy->old_version ? &copy->old
-                                                                         : NULL;
-}
-
-static enum copy_health copy_health(const struct copy *copy)
-{
-    const struct deploy_spec *spec = copy_spec_of_run(copy);
-    int64_t age_ms = copy->copies->loop->mono_ms - copy->since_ms;
-
-    if (copy_over(copy) == COPY_FINISHED)
-        return COPY_WELL;
-    if (copy->state != COPY_RUNNING || copy->check.failures > 0)
-        return COPY_UNWELL;
-    if (spec && deploy_spec_checked(spec))
-        return copy->check.passed ? COPY_WELL : COPY_UNKNOWN;
-    return copy->failures == 0 && age_ms >= SETTLE_MS ? COPY_WELL : COPY_UNKNOWN;
-}
 
 static void judged(struct copy *copy, bool well, const char *reason)
 {
@@ -991,46 +1012,7 @@ enum {
     KILLED_FORGOTTEN_MS = 3600 * 1000, /* unless it ran for so long in between */
 };
 
-static void changed(const struct copy *copy)
-{
-    if (copy->copies->changed)
-        copy->copies->changed(copy->copies);
-}
-
-static void set_state(struct copy *copy, enum copy_state state)
-{
-    assert(state < COPY_STATES);
-    if (copy->state == state)
-        return;
-    copy->state = state;
-    copy->since_ms = copy->copies->loop->mono_ms;
-    changed(copy);
-}
-
-/* Why it is not as it should be; a change is reported. */
-static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text)
-{
-    char cut[COPY_REASON_MAX];
-
-    copy_reason(str_of(text), cut);
-    if (strcmp(words, cut) == 0)
-        return;
-    memcpy(words, cut, sizeof cut);
-    changed(copy);
-}
-
 /* --- the end --- */
-
-static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
-{
-    assert(copy->run);
-    if (!copy->stopping)
-        copy_log(copy, LOG_INFO, "copy.stopping", reason);
-    copy->stopping = true;
-    copy->unhealthy = copy->unhealthy || strcmp(reason, COPY_UNHEALTHY) == 0;
-    set_state(copy, COPY_STOPPING);
-    run_stop(copy->run, reason, grace_ms);
-}
 
 void copy_kill(struct copy *copy, struct str why, int64_t grace_ms)
 {
@@ -1041,13 +1023,6 @@ void copy_kill(struct copy *copy, struct str why, int64_t grace_ms)
     memcpy(copy->killed_why, why.at, len);
     copy->killed_why[len] = 0;
     copy_stop(copy, REASON_EMERGENCY, grace_ms);
-}
-
-static int64_t killed_pause_ms(struct copy *copy, const struct run_exit *exit)
-{
-    if (exit->started_ms && exit->ended_ms - exit->started_ms >= KILLED_FORGOTTEN_MS)
-        copy->kills = 0;
-    return backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS);
 }
 
 /* The copy is to run again, but not at once. */
@@ -1076,35 +1051,21 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
     set_state(copy, COPY_WAITING);
 }
 
-/* Did a run end by itself? What berth ended (a lost lease, a drain, an update, an emergency) is
- * started again whatever the policy says. */
-static bool ended_by_itself(const struct run_exit *exit)
-{
-    static const char *const reasons[] = {"EXITED",       "SIGNALLED", "OOM",         "DISK_LIMIT",
-                                          "START_FAILED", "SHIM_LOST", COPY_UNHEALTHY};
-
-    for (size_t i = 0; i < COUNT_OF(reasons); i++)
-        if (strcmp(exit->reason, reasons[i]) == 0)
-            return true;
-    return false;
-}
-
-/* What the policy makes of an end. */
+/* What the policy makes of an end. What berth ended (a lost lease, a drain, an update, an
+ * emergency) is started again whatever the policy is. */
 static enum copy_end judge_end(const struct deploy_spec *spec, const struct run_exit *exit)
 {
-    bool good = strcmp(exit->reason, "EXITED") == 0 && exit->exit_code == 0;
+    static const char *const by_itself[] = {
+        "EXITED", "SIGNALLED", "OOM", "DISK_LIMIT", "START_FAILED", "SHIM_LOST", COPY_UNHEALTHY};
+    size_t i = 0;
 
-    if (spec->restart.policy == DEPLOY_ALWAYS || !ended_by_itself(exit))
+    while (i < COUNT_OF(by_itself) && strcmp(exit->reason, by_itself[i]) != 0)
+        i++;
+    if (spec->restart.policy == DEPLOY_ALWAYS || i == COUNT_OF(by_itself))
         return COPY_NOT_OVER;
-    if (good)
+    if (strcmp(exit->reason, "EXITED") == 0 && exit->exit_code == 0)
         return COPY_FINISHED;
     return spec->restart.policy == DEPLOY_NEVER ? COPY_FAILED : COPY_NOT_OVER;
-}
-
-/* Whether the version that is wanted has come to its end. */
-static enum copy_end copy_over(const struct copy *copy)
-{
-    return copy->over_version == copy->version ? copy->over : COPY_NOT_OVER;
 }
 
 static void set_over(struct copy *copy, enum copy_end over, int64_t version)
@@ -1146,13 +1107,6 @@ static bool was_stable(const struct copy *copy)
            copies->loop->mono_ms - copy->since_ms >= copies->config->restart_stable_ms;
 }
 
-/* Another one than runs is wanted. */
-static bool copy_changed(const struct copy *copy)
-{
-    return copy->run &&
-           (copy->run_generation != copy->generation || copy->run_version != copy->version);
-}
-
 static void on_ended(struct run *run)
 {
     struct copy *copy = run->user;
@@ -1180,7 +1134,10 @@ static void on_ended(struct run *run)
     copy->old_version = 0;
     /* A fence that closed says nothing about the work: it goes on as soon as there is a lease. */
     if (killed) {
-        failed(copy, reason, killed_pause_ms(copy, &run->exit));
+        if (run->exit.started_ms &&
+            run->exit.ended_ms - run->exit.started_ms >= KILLED_FORGOTTEN_MS)
+            copy->kills = 0;
+        failed(copy, reason, backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS));
     } else if (asked || replaced || strcmp(run->exit.reason, "DEADLINE") == 0) {
         copy->next_ms = 0;
         set_reason(copy, copy->ended, reason);
@@ -1226,15 +1183,31 @@ static bool is_installed(struct copy *copy, const char **ret_dir)
 
 static void begin(struct copy *copy)
 {
+    struct copies *copies = copy->copies;
     struct problem why = {0};
+    struct buf needs = {0};
     const char *dir;
+    uint64_t gpus;
 
     assert(!copy->run && copy->known && !copy->held);
-    if (!copy_take_room(copy)) {
-        copy->next_ms = copy->copies->loop->mono_ms + ROOM_MS;
+    if (!copy_has_room(copy, &gpus)) {
+        copy_give_room(copy); /* what another version needed */
+        copy->next_ms = copies->loop->mono_ms + ROOM_MS;
         set_state(copy, COPY_WAITING);
         return;
     }
+    /* From the first start on its room is kept for the copy, between two starts too, or what comes
+     * in between would drive it away. */
+    if (!demand_is_plain(&copy->spec.demand))
+        demand_write(&copy->spec.demand, &needs);
+    if (!str_is(buf_view(&needs), copy->demand)) {
+        copy_give_room(copy);
+        str_copy(buf_view(&needs), copy->demand, sizeof copy->demand);
+        copy->gpus = needs.len && copies->room ? gpus : 0;
+        if (needs.len && copies->keep)
+            copies->keep(copies, &copy->spec.demand, copy->gpus, true);
+    }
+    buf_free(&needs);
     if (!is_installed(copy, &dir)) {
         set_state(copy, COPY_INSTALLING);
         return;
@@ -1385,31 +1358,6 @@ static const struct field row_fields[] = {
 static const struct schema row_schema = {
     .what = "the row", .fields = row_fields, .count = COUNT_OF(row_fields)};
 
-/* False: nothing is new about it. */
-static bool take_row(struct copy *copy, const struct row *row)
-{
-    copy->wanted = true;
-    copy->round = copy->copies->round;
-    if (copy->known && !copy->wrong[0] && row->version == copy->version &&
-        row->generation == copy->generation)
-        return false;
-    copy->generation = row->generation;
-    copy->version = row->version;
-    copy->daemon = str_is(row->type, "daemon");
-    if (copy->held == COPY_FAILING)
-        copy->held = COPY_KEPT;
-    if (!copy->run) { /* somebody did something about it: no need to wait */
-        copy->next_ms = 0;
-        copy->failures = 0;
-        copy->looping = false;
-        copy->kills = 0;
-        copy->killed_why[0] = 0;
-    }
-    if (row->ended.len && !copy->run && copy_over(copy) == COPY_NOT_OVER)
-        set_over(copy, str_is(row->ended, "finished") ? COPY_FINISHED : COPY_FAILED, row->version);
-    return true;
-}
-
 void copies_want(struct copies *copies, const struct json *json)
 {
     struct arena arena = {0};
@@ -1433,10 +1381,27 @@ void copies_want(struct copies *copies, const struct json *json)
     copy = copies_find(copies, row.id);
     if (!copy)
         copy = copies_enter(copies, row.id);
-    if (!take_row(copy, &row)) {
+    copy->wanted = true;
+    copy->round = copies->round;
+    if (copy->known && !copy->wrong[0] && row.version == copy->version &&
+        row.generation == copy->generation) {
         arena_free(&arena);
         return;
     }
+    copy->generation = row.generation;
+    copy->version = row.version;
+    copy->daemon = str_is(row.type, "daemon");
+    if (copy->held == COPY_FAILING)
+        copy->held = COPY_KEPT;
+    if (!copy->run) { /* somebody did something about it: no need to wait */
+        copy->next_ms = 0;
+        copy->failures = 0;
+        copy->looping = false;
+        copy->kills = 0;
+        copy->killed_why[0] = 0;
+    }
+    if (row.ended.len && !copy->run && copy_over(copy) == COPY_NOT_OVER)
+        set_over(copy, str_is(row.ended, "finished") ? COPY_FINISHED : COPY_FAILED, row.version);
     err = deploy_spec_read(row.spec, false, &arena, &spec, &why);
     if (!err && deploy_type_by_name(row.type) == DEPLOY_OTHER)
         err = problem_set(&why, ERR_BAD_FIELD, "type", "type must be deployment or daemon.");
