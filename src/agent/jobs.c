@@ -37,7 +37,6 @@ struct job_message {
     const struct json *payload, *command, *options, *secrets, *needs, *gpus;
 };
 
-static void jobs_meta_write(const struct agent_job *job, struct buf *out);
 static const struct run_handler jobs_run_handler;
 
 /* --- the table --- */
@@ -239,6 +238,32 @@ static bool is_f2f(const struct job_message *order)
     return str_is(order->type, "f2f");
 }
 
+/* What is kept with the run, to know the job again. */
+static void jobs_meta_write(const struct agent_job *job, struct buf *out)
+{
+    struct jsonw w = jsonw_to(out);
+
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "job_id", str_of(job->job_id));
+    jsonw_kint(&w, "attempt_id", job->attempt);
+    jsonw_kstr(&w, "type", job->type);
+    jsonw_kstr(&w, "title", job->title);
+    jsonw_kstr(&w, "traceparent", job->traceparent.len ? job->traceparent : STR_NONE);
+    jsonw_kint(&w, "priority", job->priority);
+    if (job->command)
+        jsonw_kbool(&w, "command", true);
+    if (job->asks) {
+        jsonw_key(&w, "needs");
+        demand_write_needs(&job->demand, &w);
+    }
+    if (job->gpus) {
+        jsonw_key(&w, "gpus");
+        capacity_gpus_write(job->gpus, &w);
+    }
+    jsonw_kint(&w, "received_ms", job->received_ms);
+    jsonw_end_obj(&w);
+}
+
 /* --- environment, secrets, input, limits --- */
 
 static void add_env(struct arena *arena, struct str *env, size_t *count, const char *name,
@@ -343,50 +368,42 @@ static int64_t shorter(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void limit(const struct job_message *order, const struct jobs *jobs,
+static void limit(const struct agent_job *job, const struct job_message *order,
                   const struct executor *executor, struct run_spec *spec)
 {
-    const struct config *config = jobs->config;
-
-    spec->timeout_ms = order->timeout_ms;
-    spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
-    spec->log_bytes_max = config->log_bytes_max;
-    spec->alone = true; /* it need not trust other jobs, nor they it */
-    if (!executor) {
-        struct run_limits_offered offered;
-
-        /* Nobody said what such a job needs. Where a limit cannot be enforced it runs without:
-         * nobody relies on it. */
-        runs_offered(jobs->runs, &offered);
-        spec->pids_max = offered.pids ? config->job_pids_max : 0;
-        spec->memory_bytes_max = offered.memory ? config->job_memory_mb_max << 20 : 0;
-        return;
-    }
-    spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
-    spec->stop_grace_ms = executor->stop_grace_ms;
-    spec->memory_bytes_max = executor->memory_mb_max << 20;
-    spec->pids_max = executor->pids_max;
-    spec->disk_bytes_max = executor->disk_mb_max << 20;
-    spec->cwd = executor->cwd;
-    spec->user = executor->user;
-}
-
-/* What it needs is also what it gets, where that can be enforced. CPU by weight: while others leave
- * it idle it may have more, and only where they do not everybody has his share. A quota would make
- * it wait on an idle machine, so that is for whoever sets cpu_strict. */
-static void limit_needs(const struct agent_job *job, struct run_spec *spec)
-{
+    const struct config *config = job->jobs->config;
     int64_t cpu_milli = demand_need(&job->demand, STR("cpu"));
     int64_t memory_bytes = (int64_t)demand_need(&job->demand, STR("mem_mb")) << 20;
     int64_t weight = cpu_milli * CPU_WEIGHT / DEMAND_CPU_MILLI;
     struct run_limits_offered offered;
 
     runs_offered(job->jobs->runs, &offered);
+    spec->timeout_ms = order->timeout_ms;
+    spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
+    spec->log_bytes_max = config->log_bytes_max;
+    spec->alone = true; /* it need not trust other jobs, nor they it */
+    if (executor) {
+        spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
+        spec->stop_grace_ms = executor->stop_grace_ms;
+        spec->memory_bytes_max = executor->memory_mb_max << 20;
+        spec->pids_max = executor->pids_max;
+        spec->disk_bytes_max = executor->disk_mb_max << 20;
+        spec->cwd = executor->cwd;
+        spec->user = executor->user;
+    } else {
+        /* Nobody said what such a job needs. Where a limit cannot be enforced it runs without:
+         * nobody relies on it. */
+        spec->pids_max = offered.pids ? config->job_pids_max : 0;
+        spec->memory_bytes_max = offered.memory ? config->job_memory_mb_max << 20 : 0;
+    }
+    /* What it needs is also what it gets, where that can be enforced. CPU by weight: while others
+     * leave it idle it may have more, and only where they do not everybody has his share. A quota
+     * would make it wait on an idle machine, so that is for whoever sets cpu_strict. */
     if (offered.memory)
         spec->memory_bytes_max = shorter(spec->memory_bytes_max, memory_bytes);
     if (cpu_milli > 0)
         spec->cpu_weight = weight < 1 ? 1 : weight < CPU_WEIGHT_MAX ? weight : CPU_WEIGHT_MAX;
-    if (offered.cpu && job->jobs->config->cpu_strict)
+    if (offered.cpu && config->cpu_strict)
         spec->cpu_permille_max = cpu_milli;
 }
 
@@ -432,8 +449,7 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
     assert(!err && !job->run); /* it was read before */
     executor = config_executor(jobs->config, order.type);
     make_env(job, &order, executor, &spec, arena);
-    limit(&order, jobs, executor, &spec);
-    limit_needs(job, &spec);
+    limit(job, &order, executor, &spec);
     fence(job, &spec);
     spec.input = input_of(&order, arena);
     if (json_is_null(order.command)) {
@@ -459,40 +475,23 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
 
 /* --- what is kept with the run --- */
 
-/* What is kept with the run, to know the job again. */
-static void jobs_meta_write(const struct agent_job *job, struct buf *out)
-{
-    struct jsonw w = jsonw_to(out);
-
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "job_id", str_of(job->job_id));
-    jsonw_kint(&w, "attempt_id", job->attempt);
-    jsonw_kstr(&w, "type", job->type);
-    jsonw_kstr(&w, "title", job->title);
-    jsonw_kstr(&w, "traceparent", job->traceparent.len ? job->traceparent : STR_NONE);
-    jsonw_kint(&w, "priority", job->priority);
-    if (job->command)
-        jsonw_kbool(&w, "command", true);
-    if (job->asks) {
-        jsonw_key(&w, "needs");
-        demand_write_needs(&job->demand, &w);
-    }
-    if (job->gpus) {
-        jsonw_key(&w, "gpus");
-        capacity_gpus_write(job->gpus, &w);
-    }
-    jsonw_kint(&w, "received_ms", job->received_ms);
-    jsonw_end_obj(&w);
-}
-
-/* Its names are copied: what they were read from goes. */
-static void take_needs(const struct job_message *order, struct agent_job *job)
+/* Its texts are copied: what they were read from goes. */
+static void take_order(const struct job_message *order, struct agent_job *job)
 {
     struct arena arena = {0};
     struct buf text = {0};
     struct demand demand;
     bool parsed;
 
+    str_copy(order->job_id, job->job_id, sizeof job->job_id);
+    job->attempt = (int)order->attempt;
+    job->type = arena_str(&job->arena, order->type);
+    if (order->title.at)
+        job->title = arena_str(&job->arena, order->title);
+    if (order->traceparent.at)
+        job->traceparent = arena_str(&job->arena, trace_parent(order->traceparent));
+    job->priority = order->priority;
+    job->command = !json_is_null(order->command);
     job->asks = !json_is_null(order->needs) &&
                 read_needs(order, &arena, &demand, &job->gpus, NULL) == ERR_OK;
     demand_write(job->asks ? &demand : &demand_plain, &text);
@@ -511,17 +510,8 @@ static bool jobs_meta_read(struct str meta, struct agent_job *job)
               job_message_read(root, &arena, &order, NULL) == ERR_OK;
 
     if (ok) {
-        str_copy(order.job_id, job->job_id, sizeof job->job_id);
-        job->attempt = (int)order.attempt;
-        job->type = arena_str(&job->arena, order.type);
-        if (order.title.at)
-            job->title = arena_str(&job->arena, order.title);
-        if (order.traceparent.at)
-            job->traceparent = arena_str(&job->arena, trace_parent(order.traceparent));
-        job->priority = order.priority;
-        job->command = !json_is_null(order.command);
         json_int(json_get(root, "received_ms"), &job->received_ms);
-        take_needs(&order, job);
+        take_order(&order, job);
     }
     arena_free(&arena);
     return ok;
@@ -529,33 +519,37 @@ static bool jobs_meta_read(struct str meta, struct agent_job *job)
 
 /* --- from the end of a run to its outcome --- */
 
+/* In the run's directory: its outcome is settled, so that the next agent need not report it again.
+ * Written on an orderly exit; without it the server gets the report twice and answers that it is a
+ * duplicate. */
 #define SETTLED_FILE  "settled"
 #define EVIDENCE_FILE "evidence"
 
-enum { EVIDENCE_MAX = 4096 };
+enum {
+    EVIDENCE_MAX = 4096,
+    REASON_BYTES = 48,
+    SPARE_DEPTH = 4, /* levels the server may put around the output */
+};
 
-enum { SPARE_DEPTH = 4 }; /* levels the server may put around the output */
-
-/* The FAIL reason of a run that ended; "" = it is DONE. At least 48 bytes. */
-static void jobs_reason(const struct run_exit *exit, char *to, size_t size)
+/* The FAIL reason of a run that ended; "" = it is DONE. */
+static void jobs_reason(const struct run_exit *exit, char to[REASON_BYTES])
 {
     const char *name;
 
-    assert(size >= 48);
     if (strcmp(exit->reason, "EXITED") == 0 && exit->exit_code == 0) {
         to[0] = 0;
     } else if (strcmp(exit->reason, "EXITED") == 0) {
-        snprintf(to, size, "EXIT_%d", exit->exit_code);
+        snprintf(to, REASON_BYTES, "EXIT_%d", exit->exit_code);
     } else if (strcmp(exit->reason, "SIGNALLED") == 0) {
         name = sigabbrev_np(exit->signal);
         if (name)
-            snprintf(to, size, "SIGNAL_%s", name);
+            snprintf(to, REASON_BYTES, "SIGNAL_%s", name);
         else
-            snprintf(to, size, "SIGNAL_%d", exit->signal);
+            snprintf(to, REASON_BYTES, "SIGNAL_%d", exit->signal);
     } else if (strcmp(exit->reason, "DEADLINE") == 0) {
-        snprintf(to, size, "LEASE_LOST");
+        snprintf(to, REASON_BYTES, "LEASE_LOST");
     } else {
-        snprintf(to, size, "%s", exit->reason);
+        snprintf(to, REASON_BYTES, "%s", exit->reason);
     }
 }
 
@@ -572,26 +566,6 @@ static int open_in(const struct agent_job *job, const char *name, int flags)
     buf_free(&path);
     errno = error;
     return fd;
-}
-
-/* A file in the run's directory says that its outcome is settled, so that the next agent need not
- * report it again. Written on an orderly exit; without it the server gets the report twice and
- * answers that it is a duplicate. */
-static void jobs_settled_mark(const struct agent_job *job)
-{
-    int fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT);
-
-    if (fd >= 0)
-        close(fd);
-}
-
-static bool jobs_settled_marked(const struct agent_job *job)
-{
-    int fd = open_in(job, SETTLED_FILE, O_RDONLY);
-
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
 }
 
 static void jobs_evidence_find(struct agent_job *job)
@@ -636,16 +610,6 @@ static bool read_output(const struct agent_job *job, struct buf *text, const cha
     else if (text->len > JOBS_OUTPUT_MAX)
         *ret_wrong = "the result file is larger than 48 KiB";
     return !*ret_wrong && text->len > 0;
-}
-
-/* What is between the white space around it. */
-static struct str trimmed(struct str text)
-{
-    while (text.len > 0 && strchr(" \t\r\n", text.at[0]) && text.at[0])
-        text.at++, text.len--;
-    while (text.len > 0 && strchr(" \t\r\n", text.at[text.len - 1]) && text.at[text.len - 1])
-        text.len--;
-    return text;
 }
 
 /* JSON, also where it is a few levels deeper. */
@@ -700,41 +664,47 @@ static void write_result(const struct agent_job *job, struct str tail, struct st
     jsonw_end_obj(&w);
 }
 
-/* The last bytes of a text, from the start of a character on. */
-static struct str last_of(struct str text, size_t max)
+static bool is_space(char c)
 {
-    if (text.len > max) {
-        text.at += text.len - max;
-        text.len = max;
-        while (text.len > 0 && ((unsigned char)text.at[0] & 0xc0) == 0x80) {
-            text.at++;
-            text.len--;
-        }
-    }
-    return text;
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
 /* The result: figures, last output, and what the job itself left in its result file. */
 static void jobs_result_write(const struct agent_job *job, struct buf *out)
 {
-    struct buf output = {0};
+    struct buf text = {0};
+    struct str output = STR_NONE;
     const char *wrong = NULL;
-    bool has = read_output(job, &output, &wrong);
     size_t start = out->len, tail_max = RUN_TAIL_BYTES;
 
     assert(job->run && job->run->state == RUN_ENDED);
-    if (has && !is_json(buf_view(&output))) {
-        wrong = "the result file does not hold valid JSON";
-        has = false;
+    if (read_output(job, &text, &wrong)) {
+        output = buf_view(&text);
+        if (!is_json(output)) {
+            wrong = "the result file does not hold valid JSON";
+            output = STR_NONE;
+        }
     }
+    /* Without the white space around it; JSON has something between. */
+    while (output.len > 0 && is_space(output.at[0]))
+        output.at++, output.len--;
+    while (output.len > 0 && is_space(output.at[output.len - 1]))
+        output.len--;
     /* A tail of control characters grows sixfold: then less of it has to do. */
     do {
+        struct str tail = job->run->exit.tail;
+
+        if (tail.len > tail_max) {
+            tail.at += tail.len - tail_max;
+            tail.len = tail_max;
+            while (tail.len > 0 && ((unsigned char)tail.at[0] & 0xc0) == 0x80)
+                tail.at++, tail.len--; /* from the start of a character on */
+        }
         out->len = start;
-        write_result(job, last_of(job->run->exit.tail, tail_max),
-                     has ? trimmed(buf_view(&output)) : STR_NONE, wrong, out);
+        write_result(job, tail, output, wrong, out);
         tail_max /= 2;
     } while (out->len - start > JOBS_RESULT_MAX && tail_max > 0);
-    buf_free(&output);
+    buf_free(&text);
 }
 
 /* --- from state to state --- */
@@ -747,7 +717,6 @@ static void jobs_result_write(const struct agent_job *job, struct buf *out)
 #define REASON_START      "START_FAILED"
 
 enum {
-    REASON_BYTES = 48,
     STOP_REASON_MAX = 31,
     FENCE_STEPS = 60, /* a fence moves by at least this part of its lease */
 };
@@ -770,17 +739,14 @@ static void job_forget(struct agent_job *job)
     jobs_leave(job);
 }
 
-static bool too_much_is_kept(const struct jobs *jobs)
-{
-    return jobs->counts[JOBS_KEPT] > (size_t)jobs->config->runs_kept ||
-           jobs->kept_bytes > jobs->config->runs_kept_bytes;
-}
-
 /* The oldest go first. */
 static void trim_kept(struct jobs *jobs)
 {
-    for (struct agent_job *job = jobs->first, *next; job && too_much_is_kept(jobs); job = next) {
+    for (struct agent_job *job = jobs->first, *next; job; job = next) {
         next = job->next;
+        if (jobs->counts[JOBS_KEPT] <= (size_t)jobs->config->runs_kept &&
+            jobs->kept_bytes <= jobs->config->runs_kept_bytes)
+            break;
         if (job->state == JOBS_KEPT)
             job_forget(job);
     }
@@ -808,7 +774,7 @@ static void report_run(struct agent_job *job)
 
     assert(job->run && job->run->state == RUN_ENDED && !job->dropped);
     assert(job->state == JOBS_RUNNING || job->state == JOBS_KEPT);
-    jobs_reason(&job->run->exit, reason, sizeof reason);
+    jobs_reason(&job->run->exit, reason);
     jobs_result_write(job, &result);
     done = !reason[0];
     jobs_set_state(job, JOBS_REPORTING);
@@ -964,34 +930,6 @@ static bool on_send(struct outbox *outbox, struct str text)
 
 static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
 
-static void take(struct jobs *jobs, const struct job_message *order, const char *key,
-                 const struct json *body)
-{
-    struct agent_job *job = jobs_new_job(jobs, JOBS_ACKING);
-    enum err err;
-
-    str_copy(str_of(key), job->key, sizeof job->key);
-    str_copy(order->job_id, job->job_id, sizeof job->job_id);
-    job->attempt = (int)order->attempt;
-    job->priority = order->priority;
-    job->command = !json_is_null(order->command);
-    job->received_ms = jobs->loop->wall_ms;
-    job->since_ms = jobs->loop->mono_ms;
-    job->taken_ms = clock_lease_ms();
-    job->type = arena_str(&job->arena, order->type);
-    if (order->title.at)
-        job->title = arena_str(&job->arena, order->title);
-    if (order->traceparent.at)
-        job->traceparent = arena_str(&job->arena, trace_parent(order->traceparent));
-    take_needs(order, job);
-    err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
-    assert(!err);
-    jobs_enter(job);
-    jobs->handler->began(job);
-    job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order->job_id, job->attempt, STR_NONE,
-                           STR_NONE, false, job);
-}
-
 /* NULL: it may come in; else the reason, and what a person reads about it. */
 static const char *refusal(struct jobs *jobs, const struct job_message *order, struct arena *arena,
                            struct buf *detail)
@@ -1031,6 +969,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     struct agent_job *job;
     struct problem why = {.detail = "The id is too long."};
     const char *reason;
+    enum err err;
 
     if (job_message_read(body, &arena, &order, &why) ||
         read_needs(&order, &arena, &unused, &gpus, &why) ||
@@ -1052,7 +991,18 @@ void jobs_job(struct jobs *jobs, const struct json *body)
         outbox_put(jobs->outbox, OUTBOX_FAIL, order.job_id, (int)order.attempt, str_of(reason),
                    STR_NONE, false, NULL);
     } else {
-        take(jobs, &order, key, body);
+        job = jobs_new_job(jobs, JOBS_ACKING);
+        str_copy(str_of(key), job->key, sizeof job->key);
+        job->received_ms = jobs->loop->wall_ms;
+        job->since_ms = jobs->loop->mono_ms;
+        job->taken_ms = clock_lease_ms();
+        take_order(&order, job);
+        err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
+        assert(!err);
+        jobs_enter(job);
+        jobs->handler->began(job);
+        job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order.job_id, job->attempt, STR_NONE,
+                               STR_NONE, false, job);
     }
     buf_free(&detail);
     arena_free(&arena);
@@ -1162,6 +1112,7 @@ void jobs_down(struct jobs *jobs)
 static void adopt_ended(struct agent_job *job)
 {
     struct outbox_note *note = NULL;
+    int settled_fd;
 
     assert(job->run->state == RUN_ENDED && !job->note);
     while ((note = outbox_next(job->jobs->outbox, note)))
@@ -1169,7 +1120,8 @@ static void adopt_ended(struct agent_job *job)
             break;
     if (job->dropped) {
         job_forget(job);
-    } else if (jobs_settled_marked(job)) {
+    } else if ((settled_fd = open_in(job, SETTLED_FILE, O_RDONLY)) >= 0) {
+        close(settled_fd);
         jobs_set_state(job, JOBS_KEPT); /* a note that is left is answered without us */
         trim_kept(job->jobs);
     } else if (note) {
@@ -1234,12 +1186,13 @@ struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
 void jobs_free(struct jobs *jobs)
 {
     struct agent_job *job, *next;
+    int fd;
 
     if (!jobs)
         return;
     for (job = jobs->first; job; job = job->next)
-        if (job->state == JOBS_KEPT)
-            jobs_settled_mark(job);
+        if (job->state == JOBS_KEPT && (fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT)) >= 0)
+            close(fd);
     outbox_free(jobs->outbox);
     for (job = jobs->first; job; job = next) {
         next = job->next;
