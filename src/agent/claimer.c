@@ -14,7 +14,7 @@
 struct claimer {
     struct loop *loop;
     struct claimer_config config;
-    struct member_list member_list;
+    struct member_list members;
     bool up, danger, busy;
     enum err failed;    /* why the last cycle did; ERR_OK: it did not */
     bool woken;         /* while a cycle was under way */
@@ -22,7 +22,7 @@ struct claimer {
     int64_t due_ms;     /* when the next of those that are absent will be lost; 0: none */
     int64_t begun_ms;   /* of the last cycle */
     int64_t claimed_ms; /* the end of the last one that tried to claim */
-    struct deploy_table deploy_table;
+    struct deploy_table table;
     /* this cycle */
     struct arena cycle;
     struct link_call link_call;
@@ -51,33 +51,33 @@ static void ask_view(struct claimer *claimer, struct str cursor);
 
 /* --- the table of deployments --- */
 
-void deploy_table_init(struct deploy_table *deploy_table)
+void deploy_table_init(struct deploy_table *table)
 {
-    *deploy_table = (struct deploy_table){.version = -1, .facts = -1};
+    *table = (struct deploy_table){.version = -1, .facts = -1};
 }
 
-void deploy_table_forget(struct deploy_table *deploy_table)
+void deploy_table_forget(struct deploy_table *table)
 {
-    deploy_table->version = deploy_table->facts = -1;
+    table->version = table->facts = -1;
 }
 
-void deploy_table_done(struct deploy_table *deploy_table)
+void deploy_table_done(struct deploy_table *table)
 {
-    arena_free(&deploy_table->arena);
-    arena_free(&deploy_table->facts_arena);
-    arena_free(&deploy_table->marks_arena);
-    deploy_table_init(deploy_table);
+    arena_free(&table->arena);
+    arena_free(&table->facts_arena);
+    arena_free(&table->marks_arena);
+    deploy_table_init(table);
 }
 
-void deploy_table_write(struct deploy_table *deploy_table, struct jsonw *w)
+void deploy_table_write(struct deploy_table *table, struct jsonw *w)
 {
-    deploy_table->page = 0;
-    if (deploy_table->version >= 0) {
-        jsonw_kint(w, "if_version", deploy_table->version);
+    table->page = 0;
+    if (table->version >= 0) {
+        jsonw_kint(w, "if_version", table->version);
         jsonw_kbool(w, "delta", true);
     }
-    if (deploy_table->facts >= 0)
-        jsonw_kint(w, "if_facts", deploy_table->facts);
+    if (table->facts >= 0)
+        jsonw_kint(w, "if_facts", table->facts);
 }
 
 static struct str text_of(const struct json *row, const char *name, struct arena *arena)
@@ -87,57 +87,54 @@ static struct str text_of(const struct json *row, const char *name, struct arena
     return text.at ? text : STR("");
 }
 
-/* Of a list that lives as long as the rows; "" when it is not said. */
-static struct str raw_of(const struct json *row, const char *name)
-{
-    const struct json *value = json_get(row, name);
-
-    return json_is_null(value) ? STR("") : json_raw(value);
-}
-
 static void read_row(const struct json *row, struct arena *arena, struct deploy_row *to)
 {
+    const struct json *needs = json_get(row, "needs");
+
     *to = (struct deploy_row){.id = text_of(row, "id", arena),
                               .address = text_of(row, "address", arena),
                               .type = deploy_type_by_name(text_of(row, "type", arena)),
                               .selector = text_of(row, "selector", arena),
                               .updated_at = text_of(row, "updated_at", arena),
                               .created_at = text_of(row, "created_at", arena),
-                              .needs = raw_of(row, "needs")};
+                              .needs = json_is_null(needs) ? STR("") : json_raw(needs)};
     to->demand = deploy_demand(to->needs, arena);
     json_bool(json_get(row, "enabled"), &to->enabled);
     json_int(json_get(row, "generation"), &to->generation);
 }
 
+/* A copy of a list, in the arena; NULL: it is none. */
 static const struct json *own_list(const struct json *given, struct arena *arena)
 {
-    const struct json *list;
-    enum err err = json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL);
+    const struct json *list = NULL;
+    enum err err = json_type(given) == JSON_ARR
+                       ? json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL)
+                       : ERR_OK;
 
     assert(!err); /* it was read before */
     return list;
 }
 
-static void read_rows(struct deploy_table *deploy_table, const struct json *given)
+static void read_rows(struct deploy_table *table, const struct json *given)
 {
-    struct arena *arena = &deploy_table->arena;
+    struct arena *arena = &table->arena;
     struct deploy_row *rows;
     const struct json *list, *row;
 
-    if (deploy_table->page == 1) {
+    if (table->page == 1) {
         arena_reset(arena);
-        deploy_table->row_count = 0;
-        deploy_table->rows = NULL;
+        table->row_count = 0;
+        table->rows = NULL;
     }
     list = own_list(given, arena);
-    rows = arena_array(arena, struct deploy_row, deploy_table->row_count + list->count + 1);
-    for (size_t i = 0; i < deploy_table->row_count; i++)
-        rows[i] = deploy_table->rows[i];
+    rows = arena_array(arena, struct deploy_row, table->row_count + list->count + 1);
+    for (size_t i = 0; i < table->row_count; i++)
+        rows[i] = table->rows[i];
     row = json_first(list);
     for (uint32_t i = 0; i < list->count; i++, row = json_next(row))
-        read_row(row, arena, &rows[deploy_table->row_count + i]);
-    deploy_table->rows = rows;
-    deploy_table->row_count += list->count;
+        read_row(row, arena, &rows[table->row_count + i]);
+    table->rows = rows;
+    table->row_count += list->count;
 }
 
 static struct deploy_row copy_row(const struct deploy_row *row, struct arena *arena)
@@ -156,21 +153,19 @@ static struct deploy_row copy_row(const struct deploy_row *row, struct arena *ar
 
 /* Rows that changed or came, and the names of those that are gone: into the ones we have. What is
  * gone and came again is in both. */
-static void merge_rows(struct deploy_table *deploy_table, const struct json *given,
+static void merge_rows(struct deploy_table *table, const struct json *given,
                        const struct json *gone)
 {
-    struct deploy_table old = *deploy_table;
+    struct deploy_table old = *table;
     const struct json *row, *name = json_first(gone);
     size_t at = 0, gone_count = json_type(gone) == JSON_ARR ? gone->count : 0;
     struct map dropped = {0};
     struct arena arena = {0};
 
-    deploy_table->arena = (struct arena){0};
-    deploy_table->row_count = 0;
-    row =
-        json_first(own_list(given, &deploy_table->arena)); /* its texts live as long as the rows */
-    deploy_table->rows =
-        arena_array(&deploy_table->arena, struct deploy_row, old.row_count + given->count + 1);
+    table->arena = (struct arena){0};
+    table->row_count = 0;
+    row = json_first(own_list(given, &table->arena)); /* its texts live as long as the rows */
+    table->rows = arena_array(&table->arena, struct deploy_row, old.row_count + given->count + 1);
     for (size_t i = 0; i < gone_count; i++, name = json_next(name))
         map_put(&dropped, json_str(name, &arena), &arena);
     for (uint32_t i = 0; i <= given->count; i++, row = i < given->count ? json_next(row) : NULL) {
@@ -178,65 +173,53 @@ static void merge_rows(struct deploy_table *deploy_table, const struct json *giv
         int order = -1;
 
         if (i < given->count)
-            read_row(row, &deploy_table->arena, &one);
+            read_row(row, &table->arena, &one);
         while (at < old.row_count &&
                (i == given->count || (order = str_cmp(old.rows[at].id, one.id)) < 0)) {
             if (!map_get(&dropped, old.rows[at].id))
-                deploy_table->rows[deploy_table->row_count++] =
-                    copy_row(&old.rows[at], &deploy_table->arena);
+                table->rows[table->row_count++] = copy_row(&old.rows[at], &table->arena);
             at++;
         }
         if (i == given->count)
             break;
         at += at < old.row_count && order == 0;
-        deploy_table->rows[deploy_table->row_count++] = one;
+        table->rows[table->row_count++] = one;
     }
     map_free(&dropped);
     arena_free(&arena);
     arena_free(&old.arena);
 }
 
-static const struct json *keep(struct deploy_table *deploy_table, const struct json *list)
-{
-    struct arena *arena = &deploy_table->facts_arena;
-    const struct json *kept = NULL;
-
-    if (json_type(list) != JSON_ARR ||
-        json_parse(arena_str(arena, json_raw(list)), arena, &kept, NULL) != ERR_OK)
-        return NULL;
-    return kept;
-}
-
-static void take_facts(struct deploy_table *deploy_table, const struct json *reply)
+static void take_facts(struct deploy_table *table, const struct json *reply)
 {
     int64_t facts = -1, until_ms = 0;
 
-    deploy_table->mode = json_str_is(json_get(reply, "mode"), deploy_mode_name(DEPLOY_SEED))
-                             ? DEPLOY_SEED
-                             : DEPLOY_HARDENED;
-    json_int(json_get(reply, "now_ms"), &deploy_table->now_ms);
-    deploy_table->approved = json_int(json_get(reply, "approved_until_ms"), &until_ms) &&
-                             until_ms > deploy_table->now_ms;
+    table->mode = json_str_is(json_get(reply, "mode"), deploy_mode_name(DEPLOY_SEED))
+                      ? DEPLOY_SEED
+                      : DEPLOY_HARDENED;
+    json_int(json_get(reply, "now_ms"), &table->now_ms);
+    table->approved =
+        json_int(json_get(reply, "approved_until_ms"), &until_ms) && until_ms > table->now_ms;
     json_int(json_get(reply, "facts"), &facts);
-    if (facts >= 0 && facts == deploy_table->facts)
+    if (facts >= 0 && facts == table->facts)
         return; /* as they were */
-    deploy_table->facts = facts;
-    deploy_table->facts_ms = deploy_table->now_ms;
-    arena_reset(&deploy_table->facts_arena);
-    deploy_table->leases = keep(deploy_table, json_get(reply, "leases"));
-    deploy_table->failures = keep(deploy_table, json_get(reply, "failures"));
+    table->facts = facts;
+    table->facts_ms = table->now_ms;
+    arena_reset(&table->facts_arena);
+    table->leases = own_list(json_get(reply, "leases"), &table->facts_arena);
+    table->failures = own_list(json_get(reply, "failures"), &table->facts_arena);
 }
 
-static struct deploy_row *find_row(struct deploy_table *deploy_table, struct str id)
+static struct deploy_row *find_row(struct deploy_table *table, struct str id)
 {
-    size_t low = 0, high = deploy_table->row_count;
+    size_t low = 0, high = table->row_count;
 
     while (low < high) { /* they come by id */
         size_t middle = low + (high - low) / 2;
-        int order = str_cmp(deploy_table->rows[middle].id, id);
+        int order = str_cmp(table->rows[middle].id, id);
 
         if (order == 0)
-            return &deploy_table->rows[middle];
+            return &table->rows[middle];
         if (order < 0)
             low = middle + 1;
         else
@@ -246,19 +229,19 @@ static struct deploy_row *find_row(struct deploy_table *deploy_table, struct str
 }
 
 /* The failures of a row come one after the other. */
-static void mark_failures(struct deploy_table *deploy_table)
+static void mark_failures(struct deploy_table *table)
 {
-    struct arena *arena = &deploy_table->marks_arena;
-    size_t count = deploy_table->failures ? deploy_table->failures->count : 0;
+    struct arena *arena = &table->marks_arena;
+    size_t count = table->failures ? table->failures->count : 0;
     struct str *addresses;
-    const struct json *failure = json_first(deploy_table->failures);
+    const struct json *failure = json_first(table->failures);
 
     arena_reset(arena);
     addresses = arena_array(arena, struct str, count + 1);
-    for (size_t i = 0; i < deploy_table->row_count; i++)
-        deploy_table->rows[i].failed_count = 0;
+    for (size_t i = 0; i < table->row_count; i++)
+        table->rows[i].failed_count = 0;
     for (size_t i = 0; i < count; i++, failure = json_next(failure)) {
-        struct deploy_row *row = find_row(deploy_table, text_of(failure, "id", arena));
+        struct deploy_row *row = find_row(table, text_of(failure, "id", arena));
 
         addresses[i] = text_of(failure, "address", arena);
         if (!row)
@@ -269,8 +252,8 @@ static void mark_failures(struct deploy_table *deploy_table)
     }
 }
 
-void deploy_table_take(struct deploy_table *deploy_table, const struct json *reply,
-                       struct arena *arena, struct str *ret_cursor)
+void deploy_table_take(struct deploy_table *table, const struct json *reply, struct arena *arena,
+                       struct str *ret_cursor)
 {
     const struct json *rows = json_get(reply, "rows");
     int64_t version = -1;
@@ -278,32 +261,32 @@ void deploy_table_take(struct deploy_table *deploy_table, const struct json *rep
 
     *ret_cursor = STR("");
     json_bool(json_get(reply, "delta"), &delta);
-    if (++deploy_table->page == 1)
-        take_facts(deploy_table, reply);
+    if (++table->page == 1)
+        take_facts(table, reply);
     if (json_type(rows) == JSON_ARR) { /* else they are as they were */
         if (delta)
-            merge_rows(deploy_table, rows, json_get(reply, "gone"));
+            merge_rows(table, rows, json_get(reply, "gone"));
         else
-            read_rows(deploy_table, rows);
+            read_rows(table, rows);
         json_int(json_get(reply, "version"), &version);
-        if (deploy_table->page == 1 || version < deploy_table->oldest_page)
-            deploy_table->oldest_page = version;
-        deploy_table->version = -1;
+        if (table->page == 1 || version < table->oldest_page)
+            table->oldest_page = version;
+        table->version = -1;
         if (json_is_null(json_get(reply, "next_cursor")))
-            deploy_table->version = deploy_table->oldest_page; /* the next view has what changed */
+            table->version = table->oldest_page; /* the next view has what changed */
         else
             *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
     }
     if (!ret_cursor->len)
-        mark_failures(deploy_table);
+        mark_failures(table);
 }
 
-static const struct json *find_lease(const struct deploy_table *deploy_table, struct str address)
+static const struct json *find_lease(const struct deploy_table *table, struct str address)
 {
-    const struct json *lease = json_first(deploy_table->leases), *found = NULL;
+    const struct json *lease = json_first(table->leases), *found = NULL;
     struct arena arena = {0};
 
-    for (uint32_t i = 0; !found && deploy_table->leases && i < deploy_table->leases->count;
+    for (uint32_t i = 0; !found && table->leases && i < table->leases->count;
          i++, lease = json_next(lease))
         if (str_eq(json_str(json_get(lease, "address"), &arena), address))
             found = lease;
@@ -311,20 +294,20 @@ static const struct json *find_lease(const struct deploy_table *deploy_table, st
     return found;
 }
 
-int64_t deploy_table_left_ms(const struct deploy_table *deploy_table, struct str address)
+int64_t deploy_table_left_ms(const struct deploy_table *table, struct str address)
 {
     int64_t left_ms = -1;
 
-    if (json_int(json_get(find_lease(deploy_table, address), "left_ms"), &left_ms))
-        left_ms -= deploy_table->now_ms - deploy_table->facts_ms;
+    if (json_int(json_get(find_lease(table, address), "left_ms"), &left_ms))
+        left_ms -= table->now_ms - table->facts_ms;
     return left_ms;
 }
 
-bool deploy_table_goodbye(const struct deploy_table *deploy_table, struct str address)
+bool deploy_table_goodbye(const struct deploy_table *table, struct str address)
 {
     bool goodbye = false;
 
-    json_bool(json_get(find_lease(deploy_table, address), "goodbye"), &goodbye);
+    json_bool(json_get(find_lease(table, address), "goodbye"), &goodbye);
     return goodbye;
 }
 
@@ -356,14 +339,19 @@ void member_list_init(struct member_list *member_list)
     *member_list = (struct member_list){.synced_ms = MEMBER_NEVER};
 }
 
+static void free_entry(struct member_list_entry *entry)
+{
+    if (entry)
+        arena_free(&entry->arena);
+    free(entry);
+}
+
 static void free_entries(struct map *map)
 {
     struct member_list_entry *entry;
 
-    for (size_t i = 0; (entry = map_next(map, &i));) {
-        arena_free(&entry->arena);
-        free(entry);
-    }
+    for (size_t i = 0; (entry = map_next(map, &i));)
+        free_entry(entry);
     map_free(map);
     *map = (struct map){0};
 }
@@ -400,16 +388,6 @@ void member_list_write(const struct member_list *member_list, struct jsonw *w)
 
 /* --- what the server says --- */
 
-static void drop(struct member_list *member_list, struct str id)
-{
-    struct member_list_entry *entry = map_del(&member_list->by_id, id);
-
-    if (!entry)
-        return;
-    arena_free(&entry->arena);
-    free(entry);
-}
-
 static void put(struct member_list *member_list, const struct json *terminal)
 {
     struct member_list_entry *entry = mem_new(struct member_list_entry);
@@ -419,11 +397,10 @@ static void put(struct member_list *member_list, const struct json *terminal)
         entry->terminal = NULL;
     entry->id = json_str(json_get(entry->terminal, "terminal_id"), &entry->arena);
     if (!entry->id.len) {
-        arena_free(&entry->arena);
-        free(entry);
+        free_entry(entry);
         return;
     }
-    drop(member_list, entry->id);
+    free_entry(map_del(&member_list->by_id, entry->id));
     map_put(&member_list->by_id, entry->id, entry);
 }
 
@@ -463,7 +440,9 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
         if (!json_is_null(added))
             put(member_list, added);
         else
-            drop(member_list, json_str(json_get(json_get(payload, "old"), "terminal_id"), &arena));
+            free_entry(
+                map_del(&member_list->by_id,
+                        json_str(json_get(json_get(payload, "old"), "terminal_id"), &arena)));
         arena_free(&arena);
     }
     return true;
@@ -619,9 +598,9 @@ static int64_t interval_ms(const struct claimer *claimer)
  * started together must have had the time to come, or the first of them takes everything. */
 static bool claims_share(const struct claimer *claimer)
 {
-    return claimer->config.config->claim_budget == 0 && claimer->deploy_table.mode != DEPLOY_SEED &&
+    return claimer->config.config->claim_budget == 0 && claimer->table.mode != DEPLOY_SEED &&
            member_view_ready(&(struct member_rules){.warmup_ms = interval_ms(claimer)},
-                             claimer->member_list.synced_ms, claimer->loop->mono_ms);
+                             claimer->members.synced_ms, claimer->loop->mono_ms);
 }
 
 /* The next share may follow at once, unless the metric must be measured again before. */
@@ -718,7 +697,7 @@ static void on_claimed(struct link_call *link_call)
                   KS("deployment_id", row->id), KS("reason", reason));
         arena_free(&arena);
     } else {
-        deploy_table_forget(&claimer->deploy_table); /* nobody knows whether it was done */
+        deploy_table_forget(&claimer->table); /* nobody knows whether it was done */
         give_up(claimer, link_call->path, link_call->err);
         return;
     }
@@ -735,21 +714,16 @@ static size_t room(const struct claimer *claimer)
     return have < max ? max - have : 0;
 }
 
-static void skip_without_room(struct claimer *claimer)
-{
-    while (claimer->tried < claimer->plan.count &&
-           !take_room(claimer, claimer->plan.order[claimer->tried], false)) {
-        claimer->tried++;
-        claimer->skips[CLAIM_NO_ROOM]++;
-    }
-}
-
 static void claim_next(struct claimer *claimer)
 {
     const struct deploy_row *row;
     struct jsonw w;
 
-    skip_without_room(claimer);
+    while (claimer->tried < claimer->plan.count &&
+           !take_room(claimer, claimer->plan.order[claimer->tried], false)) {
+        claimer->tried++;
+        claimer->skips[CLAIM_NO_ROOM]++;
+    }
     if (claimer->tried == claimer->plan.count || room(claimer) == 0 ||
         claimer->claimed >= claimer->budget || claimer->conflicts >= CONFLICTS_MAX) {
         end_cycle(claimer, claimer->claimed > 0 ? CLAIM_GO : CLAIM_CONFLICT);
@@ -774,10 +748,10 @@ static int64_t lost_ms(const struct claimer *claimer, struct str address)
     /* Everything scales with the lease: 15 s and 30 s of 45 s. */
     struct member_rules rules = {.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 
-    if (claimer->deploy_table.mode == DEPLOY_SEED)
-        return member_list_lost_ms(&claimer->member_list, address, &member_seed);
-    at_ms = member_list_lost_ms(&claimer->member_list, address, &rules);
-    left_ms = deploy_table_left_ms(&claimer->deploy_table, address);
+    if (claimer->table.mode == DEPLOY_SEED)
+        return member_list_lost_ms(&claimer->members, address, &member_seed);
+    at_ms = member_list_lost_ms(&claimer->members, address, &rules);
+    left_ms = deploy_table_left_ms(&claimer->table, address);
     over_ms = claimer->loop->mono_ms + left_ms + 1;
     return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
 }
@@ -806,22 +780,20 @@ static void look_around(struct claimer *claimer)
     int64_t now_ms = claimer->loop->mono_ms, *counts;
     struct names online, absent;
 
-    claimer->node_count =
-        member_list_nodes(&claimer->member_list, &claimer->cycle, &claimer->nodes);
+    claimer->node_count = member_list_nodes(&claimer->members, &claimer->cycle, &claimer->nodes);
     names_init(&online, claimer->node_count, &claimer->cycle);
     for (size_t i = 0; i < claimer->node_count; i++)
         names_add(&online, claimer->nodes[i].address);
     counts = arena_array(&claimer->cycle, int64_t, claimer->node_count + 1);
-    deploy_counts(claimer->deploy_table.rows, claimer->deploy_table.row_count, &online, counts);
+    deploy_counts(claimer->table.rows, claimer->table.row_count, &online, counts);
     claimer->owned = 0;
     for (size_t i = 0; i < claimer->node_count; i++) {
         claimer->nodes[i].deployments = counts[i];
         if (str_eq(claimer->nodes[i].address, claimer->config.node_id))
             claimer->owned = (size_t)counts[i];
     }
-    deploy_lost(claimer->deploy_table.rows, claimer->deploy_table.row_count, &online,
-                &claimer->cycle, &absent);
-    member_list_note(&claimer->member_list, &online, &absent, now_ms);
+    deploy_lost(claimer->table.rows, claimer->table.row_count, &online, &claimer->cycle, &absent);
+    member_list_note(&claimer->members, &online, &absent, now_ms);
     names_init(&claimer->lost, absent.count, &claimer->cycle);
     claimer->due_ms = 0;
     for (size_t i = 0; i < absent.count; i++) {
@@ -835,12 +807,12 @@ static void look_around(struct claimer *claimer)
             claimer->due_ms = at_ms;
     }
     /* If most of the others are gone without a goodbye, what they own is not touched. */
-    member_list_absent(&claimer->member_list, &claimer->cycle, &absent);
+    member_list_absent(&claimer->members, &claimer->cycle, &absent);
     claimer->absent_count = 0;
     for (size_t i = 0; i < absent.count; i++)
-        claimer->absent_count += !deploy_table_goodbye(&claimer->deploy_table, absent.at[i]);
-    claimer->mass_loss = claimer->deploy_table.mode != DEPLOY_SEED &&
-                         !claimer->deploy_table.approved && claimer->lost.count > 0 &&
+        claimer->absent_count += !deploy_table_goodbye(&claimer->table, absent.at[i]);
+    claimer->mass_loss = claimer->table.mode != DEPLOY_SEED && !claimer->table.approved &&
+                         claimer->lost.count > 0 &&
                          claim_mass_loss(claimer->node_count, claimer->absent_count);
     if (claimer->mass_loss)
         names_init(&claimer->lost, 0, &claimer->cycle);
@@ -861,8 +833,8 @@ static void count_own(struct claimer *claimer)
             *told = *claimer->nodes[i].room;
             claimer->nodes[i].room = told;
         }
-    for (size_t i = 0; i < claimer->deploy_table.row_count; i++) {
-        const struct deploy_row *row = &claimer->deploy_table.rows[i];
+    for (size_t i = 0; i < claimer->table.row_count; i++) {
+        const struct deploy_row *row = &claimer->table.rows[i];
         struct resources_short lack;
         uint64_t gpus;
 
@@ -898,17 +870,17 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
 static void decide(struct claimer *claimer)
 {
     const struct config *config = claimer->config.config;
-    bool seed = claimer->deploy_table.mode == DEPLOY_SEED;
+    bool seed = claimer->table.mode == DEPLOY_SEED;
     struct claim_view view = {
         .me = claimer->config.node_id,
         .policy = config->claim_policy,
         .context = {.weights = config->claim_weights,
                     .unknown_zero = seed || config->unknown_metric == CONFIG_UNKNOWN_ZERO},
-        .mode = claimer->deploy_table.mode,
+        .mode = claimer->table.mode,
         .nodes = claimer->nodes,
         .node_count = claimer->node_count,
-        .rows = claimer->deploy_table.rows,
-        .row_count = claimer->deploy_table.row_count,
+        .rows = claimer->table.rows,
+        .row_count = claimer->table.row_count,
         .lost = &claimer->lost};
     enum claim_skip skip = own_skip(claimer);
 
@@ -937,8 +909,8 @@ static void decide(struct claimer *claimer)
 /* What others have left is asked for only when something is to be dealt that needs some. */
 static bool wants_room(const struct claimer *claimer)
 {
-    for (size_t i = 0; i < claimer->deploy_table.row_count; i++) {
-        const struct deploy_row *row = &claimer->deploy_table.rows[i];
+    for (size_t i = 0; i < claimer->table.row_count; i++) {
+        const struct deploy_row *row = &claimer->table.rows[i];
 
         if (row->demand && row->enabled && row->type == DEPLOY_DEPLOYMENT &&
             (!row->address.len || names_find(&claimer->lost, row->address) != NAMES_NONE ||
@@ -949,25 +921,11 @@ static bool wants_room(const struct claimer *claimer)
     return false;
 }
 
-static void read_room(struct claimer *claimer, const struct json *rooms)
-{
-    for (size_t i = 0; json_type(rooms) == JSON_OBJ && i < claimer->node_count; i++) {
-        struct claim_node *node = &claimer->nodes[i];
-        const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->address));
-        struct resources *room = arena_new(&claimer->cycle, struct resources);
-        struct problem why;
-
-        if (!json_is_null(told) &&
-            !resources_read(json_get(told, "resources"), &claimer->cycle, room, &why) &&
-            !resources_read_free(json_get(told, "left"), NULL, &claimer->cycle, room, &why))
-            node->room = room;
-    }
-}
-
 static void on_usage(struct link_call *link_call)
 {
     struct claimer *claimer = container_of(link_call, struct claimer, link_call);
     const struct json *all = json_get(link_call->reply, "usage"), *key = json_first(all);
+    const struct json *rooms = json_get(link_call->reply, "room");
     uint32_t count = json_type(all) == JSON_OBJ ? all->count : 0;
 
     if (link_call->err == ERR_CLOSED) {
@@ -989,8 +947,18 @@ static void on_usage(struct link_call *link_call)
                 json_double(json_get(key + 1, "memory_mb"), &node->usage.memory_mb);
             json_double(json_get(key + 1, "memory_total_mb"), &node->memory_total_mb);
         }
-    if (!link_call->err)
-        read_room(claimer, json_get(link_call->reply, "room"));
+    for (size_t i = 0; !link_call->err && json_type(rooms) == JSON_OBJ && i < claimer->node_count;
+         i++) {
+        struct claim_node *node = &claimer->nodes[i];
+        const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->address));
+        struct resources *room = arena_new(&claimer->cycle, struct resources);
+        struct problem why;
+
+        if (!json_is_null(told) &&
+            !resources_read(json_get(told, "resources"), &claimer->cycle, room, &why) &&
+            !resources_read_free(json_get(told, "left"), NULL, &claimer->cycle, room, &why))
+            node->room = room;
+    }
     decide(claimer);
 }
 
@@ -1035,7 +1003,7 @@ static void release_next(struct claimer *claimer)
     struct jsonw w;
 
     if (claimer->released == claimer->lost.count) {
-        deploy_table_forget(&claimer->deploy_table);
+        deploy_table_forget(&claimer->table);
         ask_view(claimer, STR_NONE);
         return;
     }
@@ -1052,20 +1020,20 @@ static void on_view(struct link_call *link_call)
     bool room;
 
     if (link_call->err) {
-        deploy_table_forget(&claimer->deploy_table);
+        deploy_table_forget(&claimer->table);
         give_up(claimer, link_call->path, link_call->err);
         return;
     }
-    deploy_table_take(&claimer->deploy_table, link_call->reply, &claimer->cycle, &cursor);
-    if (cursor.len && claimer->deploy_table.page < PAGES_MAX) {
+    deploy_table_take(&claimer->table, link_call->reply, &claimer->cycle, &cursor);
+    if (cursor.len && claimer->table.page < PAGES_MAX) {
         ask_view(claimer, cursor);
         return;
     }
     claimer->failed = ERR_OK;
     look_around(claimer);
     room = wants_room(claimer);
-    if (claimer->deploy_table.mode == DEPLOY_SEED && claimer->node_count > 0 &&
-        claimer->lost.count > 0 && claimer->released == 0)
+    if (claimer->table.mode == DEPLOY_SEED && claimer->node_count > 0 && claimer->lost.count > 0 &&
+        claimer->released == 0)
         release_next(claimer);
     else if (room ||
              (claimer->config.config->claim_policy->wants_usage && own_skip(claimer) == CLAIM_GO))
@@ -1081,7 +1049,7 @@ static void ask_view(struct claimer *claimer, struct str cursor)
     if (cursor.at)
         jsonw_kstr(&w, "cursor", cursor);
     else
-        deploy_table_write(&claimer->deploy_table, &w);
+        deploy_table_write(&claimer->table, &w);
     jsonw_kbool(&w, "indexed", true);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/deployments/view", on_view, CALL_MS);
@@ -1097,7 +1065,7 @@ static void on_members(struct link_call *link_call)
         give_up(claimer, link_call->path, link_call->err);
         return;
     }
-    if (!member_list_take(&claimer->member_list, link_call->reply, claimer->loop->mono_ms)) {
+    if (!member_list_take(&claimer->members, link_call->reply, claimer->loop->mono_ms)) {
         give_up(claimer, link_call->path, ERR_STALE); /* the next cycle asks for everything */
         return;
     }
@@ -1120,7 +1088,7 @@ static void on_tick(struct loop_part *part)
     claimer->nodes = NULL;
     claimer->node_count = 0;
     w = new_body(claimer);
-    member_list_write(&claimer->member_list, &w);
+    member_list_write(&claimer->members, &w);
     jsonw_end_obj(&w);
     ask(claimer, "/v1/terminals/sync", on_members, CALL_MS);
 }
@@ -1144,8 +1112,8 @@ void claimer_wake(struct claimer *claimer)
 void claimer_up(struct claimer *claimer)
 {
     claimer->up = true;
-    deploy_table_forget(&claimer->deploy_table);
-    member_list_forget(&claimer->member_list);
+    deploy_table_forget(&claimer->table);
+    member_list_forget(&claimer->members);
     claimer->next_ms = claimer->loop->mono_ms;
 }
 
@@ -1192,9 +1160,9 @@ struct claimer *claimer_new(struct loop *loop, const struct claimer_config *conf
 
     claimer->loop = loop;
     claimer->config = *config;
-    deploy_table_init(&claimer->deploy_table);
+    deploy_table_init(&claimer->table);
     claimer->claimed_ms = INT64_MIN / 2; /* never */
-    member_list_init(&claimer->member_list);
+    member_list_init(&claimer->members);
     rnd_seed_os(&claimer->rnd);
     claimer->part = (struct loop_part){.tick = on_tick, .free = part_gone};
     loop_add_part(loop, &claimer->part);
@@ -1206,8 +1174,8 @@ void claimer_free(struct claimer *claimer)
     if (!claimer)
         return;
     loop_remove_part(claimer->loop, &claimer->part);
-    member_list_done(&claimer->member_list);
-    deploy_table_done(&claimer->deploy_table);
+    member_list_done(&claimer->members);
+    deploy_table_done(&claimer->table);
     arena_free(&claimer->cycle);
     buf_free(&claimer->body);
     free(claimer);

@@ -58,21 +58,21 @@ struct deploy_table {
     struct arena facts_arena; /* of leases and failures: those change without a new version */
 };
 
-void deploy_table_init(struct deploy_table *deploy_table);
-void deploy_table_done(struct deploy_table *deploy_table);
+void deploy_table_init(struct deploy_table *table);
+void deploy_table_done(struct deploy_table *table);
 /* What is known may be wrong: all of it is read again. */
-void deploy_table_forget(struct deploy_table *deploy_table);
+void deploy_table_forget(struct deploy_table *table);
 /* A reading begins: if_version and if_facts, into an open object. */
-void deploy_table_write(struct deploy_table *deploy_table, struct jsonw *w);
+void deploy_table_write(struct deploy_table *table, struct jsonw *w);
 /* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last, and the
  * rows are whole. */
-void deploy_table_take(struct deploy_table *deploy_table, const struct json *reply,
-                       struct arena *arena, struct str *ret_cursor);
+void deploy_table_take(struct deploy_table *table, const struct json *reply, struct arena *arena,
+                       struct str *ret_cursor);
 /* How long its lease was still good when the reading came; negative: it was not, as far as this
  * node knows. The server decides; this saves the question. */
-int64_t deploy_table_left_ms(const struct deploy_table *deploy_table, struct str address);
+int64_t deploy_table_left_ms(const struct deploy_table *table, struct str address);
 /* Did it stop in peace? */
-bool deploy_table_goodbye(const struct deploy_table *deploy_table, struct str address);
+bool deploy_table_goodbye(const struct deploy_table *table, struct str address);
 
 /* The member list: the server's, kept up by changes, and since when somebody who owns deployments
  * is missing from it. One loop; times are CLOCK_MONOTONIC ms. */
