@@ -36,7 +36,6 @@
 
 static void run_trash_empty(struct runs *runs);
 static void run_lost_kill(struct run_private *priv);
-static void run_take_file(struct run_private *priv, const struct runfile *file);
 
 /* --- directories that go --- */
 
@@ -205,6 +204,23 @@ static struct run_private *run_new(struct runs *runs, struct str key, struct str
     return priv;
 }
 
+static void run_take_file(struct run_private *priv, const struct runfile *file)
+{
+    assert(file->mark.len > 0 && !priv->mark.at);
+    priv->timeout_ms = file->spec.timeout_ms;
+    priv->grace_ms = file->spec.stop_grace_ms;
+    priv->deadline_ms = file->spec.deadline_boot_ms;
+    priv->deadline_grace_ms = file->spec.deadline_grace_ms;
+    priv->place = file->place;
+    if (!priv->user.at)
+        priv->user = arena_str(&priv->arena, file->run_as);
+    priv->mark = arena_str(&priv->arena, file->mark);
+    if (file->spec.cwd.at)
+        priv->run.cwd = arena_str(&priv->arena, file->spec.cwd);
+    priv->boot_id = arena_str(&priv->arena, file->boot_id);
+    priv->run.started_ms = file->created_ms;
+}
+
 static void free_run(struct run_private *priv)
 {
     assert(priv->pins == 0 && priv->fd < 0 && priv->order_dir_fd < 0);
@@ -341,40 +357,17 @@ static bool make_dir(const char *dir)
     return mkdir(dir, 0700) == 0;
 }
 
-/* Nobody else may look into it. That others may pass through it stays as it is: jobs of an earlier
- * agent may be on their way to their files. */
-static int open_dir(const char *dir)
-{
-    struct stat info;
-    int fd;
-
-    if (!make_dir(dir))
-        return -1;
-    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &info) == 0)
-        fchmod(fd, 0700 | (info.st_mode & 0011));
-    return fd;
-}
-
-/* A predecessor that was killed while it started its spawner leaves the lock to that process for a
- * moment, until its exec. */
-static bool lock_dir(int dir_fd)
-{
-    int64_t until_ms = clock_mono_ms() + LOCK_WAIT_MS;
-
-    while (flock(dir_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (clock_mono_ms() >= until_ms)
-            return false;
-        usleep(LOCK_STEP_US);
-    }
-    return true;
-}
-
 static enum err take_dir(struct runs *runs, const char *dir, struct problem *why)
 {
+    int64_t until_ms = clock_mono_ms() + LOCK_WAIT_MS;
+    int fd = make_dir(dir) ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     char path[PATH_MAX];
-    int fd = open_dir(dir);
+    struct stat info;
 
+    /* Nobody else may look into it. That others may pass through it stays as it is: jobs of an
+     * earlier agent may be on their way to their files. */
+    if (fd >= 0 && fstat(fd, &info) == 0)
+        fchmod(fd, 0700 | (info.st_mode & 0011));
     if (fd < 0 || !realpath(dir, path)) {
         problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
                     strerror(errno));
@@ -382,9 +375,14 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
             close(fd);
         return ERR_IO;
     }
-    if (!lock_dir(fd)) {
-        close(fd);
-        return problem_set(why, ERR_CONFLICT, "", "Another agent uses the directory %s.", path);
+    /* A predecessor that was killed while it started its spawner leaves the lock to that process
+     * for a moment, until its exec. */
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (clock_mono_ms() >= until_ms) {
+            close(fd);
+            return problem_set(why, ERR_CONFLICT, "", "Another agent uses the directory %s.", path);
+        }
+        usleep(LOCK_STEP_US);
     }
     if (runs->dir_fd >= 0)
         close(runs->dir_fd);
@@ -394,14 +392,6 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
     if (!runs->dir)
         runs->dir = arena_cstr(&runs->arena, str_of(path));
     return ERR_OK;
-}
-
-/* Somebody removed it with all that is in it. */
-static bool is_removed(int dir_fd)
-{
-    struct stat info;
-
-    return fstat(dir_fd, &info) == 0 && info.st_nlink == 0;
 }
 
 /* The same for every agent on this directory: str_hash() is not, and the next agent must find the
@@ -669,10 +659,12 @@ static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
                              struct problem *why)
 {
     char name[RUN_KEY_MAX + 1];
+    struct stat info;
     int dir_fd = -1;
 
     str_copy(key, name, sizeof name);
-    if (is_removed(runs->dir_fd) && take_dir(runs, runs->dir, why))
+    /* Somebody may have removed the directory of all runs with everything in it. */
+    if (fstat(runs->dir_fd, &info) == 0 && info.st_nlink == 0 && take_dir(runs, runs->dir, why))
         return ERR_IO;
     if (mkdirat(runs->dir_fd, name, 0700) == 0 && (dir_fd = run_open_dir(runs, key)) >= 0 &&
         flock(dir_fd, LOCK_EX | LOCK_NB) == 0) {
@@ -757,17 +749,6 @@ static enum err put_secrets(const struct runs *runs, const struct run_spec *spec
     return err;
 }
 
-/* A run has its own /tmp, unless that cannot be or the rules say otherwise, or another run's. */
-static bool gets_private_tmp(const struct runs *runs, const struct run_spec *spec,
-                             struct arena *arena)
-{
-    if (!spec->tmp_of.at)
-        return !runs->rules.shared_tmp && has_private_tmp(runs);
-    return faccessat(runs->dir_fd,
-                     arena_fmt(arena, STR_FMT "/" RUNFILE_TMP, STR_ARG(spec->tmp_of)).at, F_OK,
-                     AT_SYMLINK_NOFOLLOW) == 0;
-}
-
 /* The run's directory with all the shim needs, locked. */
 static enum err write_run(struct runs *runs, struct run_private *priv, const struct run_spec *spec,
                           int *ret_dir_fd, struct problem *why)
@@ -788,7 +769,14 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     file.spec.unfiltered = runs->rules.unfiltered;
     file.spec.disk_bytes_max = disk_bytes_max(runs, spec);
     file.spec.memory_bytes_spare = memory_bytes_spare(runs, spec);
-    file.spec.private_tmp = gets_private_tmp(runs, spec, &arena);
+    /* A run has its own /tmp, unless that cannot be or the rules forbid it, or another run's. */
+    if (spec->tmp_of.at) {
+        struct str tmp = arena_fmt(&arena, STR_FMT "/" RUNFILE_TMP, STR_ARG(spec->tmp_of));
+
+        file.spec.private_tmp = faccessat(runs->dir_fd, tmp.at, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    } else {
+        file.spec.private_tmp = !runs->rules.shared_tmp && has_private_tmp(runs);
+    }
     file.spec.secrets_dir = secrets_dir(runs, &file.spec, &arena);
     err = make_run_dir(runs, spec->key, &dir_fd, why);
     if (!err)
@@ -809,29 +797,11 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     return err;
 }
 
-static enum err order_shim(struct run_private *priv, int dir_fd, struct problem *why)
-{
-    int fds[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
-        problem_set(why, ERR_IO, "", "No socket can be had for a run: %s.", strerror(errno));
-        run_trash(priv->run.runs, priv->run.key);
-        close(dir_fd);
-        return ERR_IO;
-    }
-    run_link_open(priv, fds[0]);
-    if (run_spawner_order(priv, dir_fd, fds[1], why)) {
-        run_trash(priv->run.runs, priv->run.key);
-        return ERR_IO;
-    }
-    return ERR_OK;
-}
-
 enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
                     struct run **ret_run, struct problem *why)
 {
     struct run_private *priv;
-    int dir_fd;
+    int dir_fd, fds[2];
     enum err err = check_spec(runs, spec, why);
 
     assert(!runs->freed);
@@ -849,8 +819,16 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
                      : arena_str(&priv->arena, user_of(runs, spec));
     priv->created_mono_ms = clock_mono_ms();
     err = write_run(runs, priv, spec, &dir_fd, why);
-    if (!err)
-        err = order_shim(priv, dir_fd, why);
+    if (!err && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+        err = problem_set(why, ERR_IO, "", "No socket can be had for a run: %s.", strerror(errno));
+        run_trash(runs, spec->key);
+        close(dir_fd);
+    } else if (!err) {
+        run_link_open(priv, fds[0]);
+        err = run_spawner_order(priv, dir_fd, fds[1], why);
+        if (err)
+            run_trash(runs, spec->key);
+    }
     if (err) {
         run_drop(priv);
         return err;
@@ -1060,53 +1038,31 @@ void run_lost(struct run_private *priv, const char *reason, const char *detail, 
 
 /* --- adoption --- */
 
-static void run_take_file(struct run_private *priv, const struct runfile *file)
+static void adopt(struct runs *runs, const char *name, void (*found)(struct run *run))
 {
-    assert(file->mark.len > 0 && !priv->mark.at);
-    priv->timeout_ms = file->spec.timeout_ms;
-    priv->grace_ms = file->spec.stop_grace_ms;
-    priv->deadline_ms = file->spec.deadline_boot_ms;
-    priv->deadline_grace_ms = file->spec.deadline_grace_ms;
-    priv->place = file->place;
-    if (!priv->user.at)
-        priv->user = arena_str(&priv->arena, file->run_as);
-    priv->mark = arena_str(&priv->arena, file->mark);
-    if (file->spec.cwd.at)
-        priv->run.cwd = arena_str(&priv->arena, file->spec.cwd);
-    priv->boot_id = arena_str(&priv->arena, file->boot_id);
-    priv->run.started_ms = file->created_ms;
-}
-
-/* False: there is neither a spec nor a record; nothing can have been started for it, because the
- * order goes out after the spec is written. */
-static bool read_run(struct runs *runs, struct str name, int dir_fd, struct run_private **ret_priv)
-{
+    int dir_fd = openat(runs->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct run_private *priv = NULL;
     struct arena arena = {0};
     struct runfile file;
     struct run_exit exit;
     struct str key, meta;
-    struct run_private *priv = NULL;
-
-    if (runfile_get(dir_fd, &arena, &file, NULL) == ERR_OK && str_eq(file.spec.key, name)) {
-        priv = run_new(runs, name, file.spec.meta);
-        run_take_file(priv, &file);
-    } else if (runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK && str_eq(key, name))
-        /* It never began, or only its record survived a power failure. */
-        (priv = run_new(runs, name, meta))->run.unstarted = true;
-    arena_free(&arena);
-    *ret_priv = priv;
-    return priv != NULL;
-}
-
-static void adopt(struct runs *runs, const char *name, void (*found)(struct run *run))
-{
-    struct run_private *priv;
-    int dir_fd = openat(runs->dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int64_t deadline_ms;
 
     if (dir_fd < 0)
         return; /* not a directory of ours */
-    if (!read_run(runs, str_of(name), dir_fd, &priv)) {
+    if (runfile_get(dir_fd, &arena, &file, NULL) == ERR_OK && str_is(file.spec.key, name)) {
+        priv = run_new(runs, str_of(name), file.spec.meta);
+        run_take_file(priv, &file);
+    } else if (runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK &&
+               str_is(key, name)) {
+        /* It never began, or only its record survived a power failure. */
+        priv = run_new(runs, str_of(name), meta);
+        priv->run.unstarted = true;
+    }
+    arena_free(&arena);
+    /* With neither a spec nor a record nothing can have been started for it, because the order goes
+     * out after the spec is written. */
+    if (!priv) {
         if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0)
             run_trash(runs, str_of(name));
         close(dir_fd);
