@@ -107,12 +107,10 @@ static void write_json(struct jsonw *w, const char *name, const struct json *val
 
 static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
 {
-    double share = part == USAGE_NONE || whole <= 0 ? 0 : (double)part / (double)whole;
-
     if (part == USAGE_NONE || whole <= 0)
         jsonw_knull(w, name);
     else
-        jsonw_kdouble(w, name, share < 0 ? 0 : share > 1 ? 1 : share);
+        jsonw_kdouble(w, name, part < 0 ? 0 : part > whole ? 1 : (double)part / (double)whole);
 }
 
 static void write_percent(struct jsonw *w, const char *name, int64_t centi)
@@ -316,19 +314,6 @@ static void list_all(struct agent *agent, struct listing *listing)
                                    .tree = find_tree(listing->usage, 0),
                                    .standing = true};
     }
-}
-
-/* Passes runs that began to the sampling thread: one can grow large before the next sample. */
-static void machine_own(struct agent *agent)
-{
-    static const struct usage nothing = {.tree_count = 0};
-    struct listing listing = {.usage = &nothing};
-
-    if (!agent->pids_stale)
-        return;
-    agent->pids_stale = false;
-    list_all(agent, &listing);
-    sampler_own(agent->sampler, agent->pids, listing.pids);
 }
 
 static void machine_kill(struct protect *protect, const struct protect_kill *kill)
@@ -619,36 +604,28 @@ static const struct {
     {"Deployment/Logs", deployment_logs},
 };
 
-static enum err answer(struct agent *agent, const struct json *body, struct jsonw *w,
-                       struct problem *why)
-{
-    struct arena arena = {0};
-    struct str method = json_str(json_get(body, "method"), &arena);
-    enum err err = ERR_NOT_FOUND;
-    size_t i = 0;
-
-    while (i < COUNT_OF(methods) && !str_is(method, methods[i].method))
-        i++;
-    if (i < COUNT_OF(methods))
-        err = methods[i].answer(agent, json_get(body, "params"), w, why);
-    else
-        problem_set(why, err, "method", "An agent has no method \"" STR_FMT "\".", STR_ARG(method));
-    arena_free(&arena);
-    return err;
-}
-
 /* An `rpc` message; answered before this returns. */
 static void rpc_answer(struct agent *agent, const struct json *body)
 {
+    struct arena arena = {0};
+    struct str method = json_str(json_get(body, "method"), &arena);
     struct buf result = {0};
     struct jsonw w = jsonw_to(&result);
     struct problem why;
+    size_t i = 0;
     int64_t id;
     enum err err;
 
-    if (!json_int(json_get(body, "id"), &id))
+    if (!json_int(json_get(body, "id"), &id)) {
+        arena_free(&arena);
         return;
-    err = answer(agent, body, &w, &why);
+    }
+    while (i < COUNT_OF(methods) && !str_is(method, methods[i].method))
+        i++;
+    err = i < COUNT_OF(methods)
+              ? methods[i].answer(agent, json_get(body, "params"), &w, &why)
+              : problem_set(&why, ERR_NOT_FOUND, "method",
+                            "An agent has no method \"" STR_FMT "\".", STR_ARG(method));
     w = jsonw_to(&agent->text);
     buf_clear(&agent->text);
     jsonw_obj(&w);
@@ -663,6 +640,7 @@ static void rpc_answer(struct agent *agent, const struct json *body)
     jsonw_end_obj(&w);
     link_send(agent->link, buf_view(&agent->text));
     buf_free(&result);
+    arena_free(&arena);
 }
 
 /* --- life of the agent --- */
@@ -710,59 +688,29 @@ static void link_answered(struct link *link, int64_t sent_boot_ms, const struct 
     jobs_renewed(agent->jobs, sent_boot_ms, body);
 }
 
-static void take_job(struct agent *agent, const struct json *body)
-{
-    jobs_job(agent->jobs, body);
-}
-
-static void take_cancel(struct agent *agent, const struct json *body)
-{
-    jobs_cancel(agent->jobs, body);
-}
-
-static void take_drop(struct agent *agent, const struct json *body)
-{
-    jobs_drop(agent->jobs, body);
-}
-
-static void take_reply(struct agent *agent, const struct json *body)
-{
-    if (!link_calls_reply(agent->link_calls, body))
-        jobs_reply(agent->jobs, body);
-}
-
-static void take_deployments(struct agent *agent, const struct json *body)
-{
-    node_lease_look(agent->node_lease);
-    claimer_wake(agent->claimer);
-}
-
-static void take_terminals(struct agent *agent, const struct json *body)
-{
-    claimer_wake(agent->claimer);
-}
-
 static void link_message(struct link *link, struct str msg, const struct json *body)
 {
-    static const struct {
-        const char *msg;
-        void (*take)(struct agent *agent, const struct json *body);
-    } rows[] = {{"job", take_job},
-                {"cancel", take_cancel},
-                {"drop", take_drop},
-                {"reply", take_reply},
-                {"rpc", rpc_answer},
-                {"deployments_changed", take_deployments},
-                {"terminals_changed", take_terminals}};
     struct agent *agent = link_user(link);
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (str_is(msg, rows[i].msg)) {
-            rows[i].take(agent, body);
-            return;
-        }
-    /* a newer server says more than we understand */
-    log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
+    if (str_is(msg, "job")) {
+        jobs_job(agent->jobs, body);
+    } else if (str_is(msg, "cancel")) {
+        jobs_cancel(agent->jobs, body);
+    } else if (str_is(msg, "drop")) {
+        jobs_drop(agent->jobs, body);
+    } else if (str_is(msg, "reply")) {
+        if (!link_calls_reply(agent->link_calls, body))
+            jobs_reply(agent->jobs, body);
+    } else if (str_is(msg, "rpc")) {
+        rpc_answer(agent, body);
+    } else if (str_is(msg, "deployments_changed")) {
+        node_lease_look(agent->node_lease);
+        claimer_wake(agent->claimer);
+    } else if (str_is(msg, "terminals_changed")) {
+        claimer_wake(agent->claimer);
+    } else { /* a newer server sends more than we understand */
+        log_event(LOG_DEBUG, "agent.unknown_message", KS("msg", msg));
+    }
 }
 
 static const struct link_handler agent_link_handler = {.describe = link_describe,
@@ -966,12 +914,18 @@ static void look_at_end(struct agent *agent)
  * quiet. */
 static void on_tick(struct loop *loop)
 {
+    static const struct usage nothing = {.tree_count = 0};
     struct agent *agent = loop->owner;
+    struct listing listing = {.usage = &nothing};
     int64_t watchdog_ms = notify_watchdog_ms();
 
     if (agent->endings > 0)
         look_at_end(agent);
-    machine_own(agent);
+    if (agent->pids_stale) { /* a run can grow large before the next sample */
+        agent->pids_stale = false;
+        list_all(agent, &listing);
+        sampler_own(agent->sampler, agent->pids, listing.pids);
+    }
     if (watchdog_ms == 0 || loop->mono_ms - agent->alive_ms < watchdog_ms / 3)
         return;
     agent->alive_ms = loop->mono_ms;
