@@ -64,7 +64,7 @@ int cgroup_file_put(int dir_fd, const char *name, const char *text)
 
 int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text)
 {
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC), error;
     ssize_t got;
 
     if (fd < 0)
@@ -75,14 +75,9 @@ int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text)
         if (got > 0)
             ret_text->len += (size_t)got;
     } while ((got > 0 && ret_text->len < FILE_BYTES_MAX) || (got < 0 && errno == EINTR));
-    if (got < 0) {
-        int error = errno;
-
-        close(fd);
-        return error;
-    }
+    error = got < 0 ? errno : 0;
     close(fd);
-    return 0;
+    return error;
 }
 
 bool cgroup_file_int(int dir_fd, const char *name, const char *field, int64_t *ret_value)
@@ -153,30 +148,20 @@ static bool mount_is(struct str line, const char *controller, struct str *ret_ro
     return str_is(kind, "cgroup") && list_has(line, ',', controller);
 }
 
-/* "4:memory:/path", "0::/path" */
-static bool own_path(struct str groups, const char *controller, struct str *ret_path)
-{
-    while (groups.at) {
-        struct str line = str_cut(&groups, '\n');
-        struct str number = str_cut(&line, ':'), names = str_cut(&line, ':');
-
-        if (!line.at)
-            continue;
-        if (controller ? !list_has(names, ',', controller) : !str_is(number, "0"))
-            continue;
-        *ret_path = line;
-        return true;
-    }
-    return false;
-}
-
 bool cgroup_find(struct str mounts, struct str groups, const char *controller, char *path,
                  size_t size)
 {
-    struct str own, root, point;
+    struct str own = STR_NONE, root, point;
 
     assert(size > 0);
-    if (!own_path(groups, controller, &own))
+    while (groups.at && !own.at) { /* "4:memory:/path", "0::/path" */
+        struct str line = str_cut(&groups, '\n');
+        struct str number = str_cut(&line, ':'), names = str_cut(&line, ':');
+
+        if (controller ? list_has(names, ',', controller) : str_is(number, "0"))
+            own = line;
+    }
+    if (!own.at)
         return false;
     while (mounts.at) {
         struct str line = str_cut(&mounts, '\n');
@@ -345,9 +330,15 @@ static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
     static const char *const given[] = {".", "cgroup.procs", "cgroup.threads",
                                         "cgroup.subtree_control"};
     struct cgroup_place *place = probe->place;
-    int error = 0, parent_fd = -1;
-    int len = snprintf(place->parent, sizeof place->parent, "%s/%s", probe->base, name);
+    int error = 0, parent_fd = -1, len;
 
+    assert(str_is_id(str_of(name), 64));
+    probe->base_fd = open_group(probe->base);
+    if (probe->base_fd < 0) {
+        add_missing(place, "memory, pids, cpu: %s: %s", probe->base, strerror(errno));
+        return;
+    }
+    len = snprintf(place->parent, sizeof place->parent, "%s/%s", probe->base, name);
     if (len >= (int)sizeof place->parent)
         error = ENAMETOOLONG;
     else if (!is_domain(probe->base_fd))
@@ -365,6 +356,7 @@ static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
         error = EOPNOTSUPP; /* no process could enter a group made there */
     if (parent_fd >= 0)
         close(parent_fd);
+    close(probe->base_fd);
     if (error == 0)
         return;
     if (parent_fd >= 0)
@@ -379,16 +371,9 @@ void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
 {
     struct probe probe = {.kept = true, .place = ret_place};
 
-    assert(str_is_id(str_of(name), 64));
     *ret_place = (struct cgroup_place){0};
     snprintf(probe.base, sizeof probe.base, "%s", base);
-    probe.base_fd = open_group(base);
-    if (probe.base_fd < 0) {
-        add_missing(ret_place, "memory, pids, cpu: %s: %s", base, strerror(errno));
-        return;
-    }
     offer(&probe, name, uid, gid);
-    close(probe.base_fd);
 }
 
 void cgroup_probe(const char *name, struct cgroup_place *ret_place)
@@ -398,7 +383,6 @@ void cgroup_probe(const char *name, struct cgroup_place *ret_place)
     bool found;
     char *last;
 
-    assert(str_is_id(str_of(name), 64));
     *ret_place = (struct cgroup_place){0};
     cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts);
     cgroup_file_get(AT_FDCWD, "/proc/self/cgroup", &groups);
@@ -412,13 +396,7 @@ void cgroup_probe(const char *name, struct cgroup_place *ret_place)
     last = strrchr(probe.base, '/');
     if (last && strcmp(last, "/" LEAF) == 0)
         *last = '\0'; /* we, or our parent, went one level down already */
-    probe.base_fd = open_group(probe.base);
-    if (probe.base_fd < 0) {
-        add_missing(ret_place, "memory, pids, cpu: %s: %s", probe.base, strerror(errno));
-        return;
-    }
     offer(&probe, name, (uid_t)-1, (gid_t)-1);
-    close(probe.base_fd);
 }
 
 void cgroup_unprobe(const struct cgroup_place *place)
