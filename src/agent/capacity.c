@@ -73,20 +73,6 @@ static void declare(struct capacity *capacity, const struct usage *usage)
     capacity->declared = true;
 }
 
-/* One that is seen for the first time is declared. One that is not seen any more stays, with
- * nothing free: it may come back, and what runs there still counts. */
-static void declare_gpus(struct capacity *capacity, const struct usage_gpus *gpus)
-{
-    for (size_t i = 0; gpus && i < gpus->count; i++) {
-        const struct usage_gpu_card *card = &gpus->cards[i];
-
-        capacity->gpus_seen |= UINT64_C(1) << card->id;
-        memcpy(capacity->models[card->id], card->model, sizeof card->model);
-        if (!capacity->config->declared.gpus)
-            resources_declare_gpu(&capacity->resources, card->id, card->vram_mb);
-    }
-}
-
 /* --- what was promised --- */
 
 /* No asserts: runs of an earlier agent may have more than is declared now. */
@@ -183,30 +169,24 @@ static struct capacity_amount amount(int64_t free, int64_t ours, int32_t capacit
         .measured = true, .free = amount_of(free), .ours = amount_of(ours), .unbound = unbound};
 }
 
-/* What nobody was promised, averaged, so that a compiler's second does not keep work away. What
- * begins or ends between two samples is in one figure and not in the other. */
-static void note_others(struct capacity *capacity, int64_t now_ms, int64_t others_milli)
-{
-    /* What nobody watched counts as idle. */
-    int64_t past_ms = capacity->sampled_ms ? least(now_ms - capacity->sampled_ms, OTHERS_MS) : 0;
-
-    others_milli -= capacity->changes_milli;
-    if (others_milli < 0)
-        others_milli = 0;
-    capacity->others_milli += (others_milli - capacity->others_milli) * past_ms / OTHERS_MS;
-}
-
 static void measure_cpu(struct capacity *capacity, int64_t now_ms, const struct usage *usage,
                         const struct capacity_task *tasks, size_t count)
 {
     struct resource *item = find(&capacity->resources, STR("cpu"));
-    int64_t ours, kept, most, over;
+    int64_t ours, kept, others, past_ms, most, over;
 
     if (!item || usage->cores_milli == USAGE_NONE || usage->busy_permille == USAGE_NONE)
         return;
     ours = sum_ours(STR("cpu"), usage, cpu_used, false, tasks, count);
     kept = sum_ours(STR("cpu"), usage, cpu_used, true, tasks, count);
-    note_others(capacity, now_ms, usage->busy_permille * usage->cores_milli / 1000 - ours - kept);
+    /* What nobody was promised, averaged, so that a compiler's second does not keep work away. What
+     * begins or ends between two samples is in one figure and not in the other; what nobody watched
+     * counts as idle. */
+    others =
+        usage->busy_permille * usage->cores_milli / 1000 - ours - kept - capacity->changes_milli;
+    past_ms = capacity->sampled_ms ? least(now_ms - capacity->sampled_ms, OTHERS_MS) : 0;
+    capacity->others_milli +=
+        ((others > 0 ? others : 0) - capacity->others_milli) * past_ms / OTHERS_MS;
     /* Whoever declares more than there is wants more to be given away. */
     most = usage->cores_milli > item->capacity ? usage->cores_milli : item->capacity;
     over = capacity->others_milli - usage->cores_milli / OTHERS_PART;
@@ -330,7 +310,16 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
 
     if (!capacity->declared)
         declare(capacity, usage);
-    declare_gpus(capacity, usage->gpus);
+    /* A GPU that is seen for the first time is declared. One that is not seen any more stays, with
+     * nothing free: it may come back, and what runs there still counts. */
+    for (size_t i = 0; usage->gpus && i < usage->gpus->count; i++) {
+        const struct usage_gpu_card *card = &usage->gpus->cards[i];
+
+        capacity->gpus_seen |= UINT64_C(1) << card->id;
+        memcpy(capacity->models[card->id], card->model, sizeof card->model);
+        if (!capacity->config->declared.gpus)
+            resources_declare_gpu(resources, card->id, card->vram_mb);
+    }
     resources_none_used(resources);
     for (size_t i = 0; i < count; i++)
         if (!tasks[i].standing)
