@@ -77,29 +77,9 @@ static bool read_mb(const struct json *value, int32_t *ret_mb)
     return true;
 }
 
-static bool read_processes(const struct json *list, struct usage_gpus *gpus)
-{
-    const struct json *item = json_first(list);
-    size_t card = gpus->count - 1;
-
-    if (json_is_null(list))
-        return true;
-    if (json_type(list) != JSON_ARR)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        int32_t vram_mb;
-        int64_t pid;
-
-        if (!json_int(json_get(item, "pid"), &pid) || !read_mb(json_get(item, "vram_mb"), &vram_mb))
-            return false;
-        gpus->cards[card].listed = true;
-        add_process(gpus, card, pid, vram_mb);
-    }
-    return true;
-}
-
 static bool read_card(const struct json *item, struct arena *arena, struct usage_gpus *gpus)
 {
+    const struct json *list = json_get(item, "processes"), *process = json_first(list);
     struct usage_gpu_card *card;
     int64_t id;
     double util;
@@ -115,7 +95,21 @@ static bool read_card(const struct json *item, struct arena *arena, struct usage
     str_copy(json_str(json_get(item, "model"), arena), card->model, sizeof card->model);
     if (json_double(json_get(item, "util"), &util) && util >= 0 && util <= 100)
         card->permille = (int64_t)(util * 10);
-    return read_processes(json_get(item, "processes"), gpus);
+    if (json_is_null(list))
+        return true;
+    if (json_type(list) != JSON_ARR)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++, process = json_next(process)) {
+        int32_t vram_mb;
+        int64_t pid;
+
+        if (!json_int(json_get(process, "pid"), &pid) ||
+            !read_mb(json_get(process, "vram_mb"), &vram_mb))
+            return false;
+        card->listed = true;
+        add_process(gpus, gpus->count - 1, pid, vram_mb);
+    }
+    return true;
 }
 
 static bool parse_json(struct str text, struct usage_gpus *gpus)

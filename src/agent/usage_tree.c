@@ -124,9 +124,10 @@ static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *
     return true;
 }
 
+/* A struct proc and a struct root both begin with their pid. */
 static int by_pid(const void *a, const void *b)
 {
-    int left = ((const struct proc *)a)->pid, right = ((const struct proc *)b)->pid;
+    int left = *(const int *)a, right = *(const int *)b;
 
     return (left > right) - (left < right);
 }
@@ -170,25 +171,18 @@ static int walk(struct usage_files *files, long page_kib, struct procs *procs)
     return self.pid;
 }
 
-static int by_root_pid(const void *a, const void *b)
-{
-    int left = ((const struct root *)a)->pid, right = ((const struct root *)b)->pid;
-
-    return (left > right) - (left < right);
-}
-
 static void index_roots(struct usage_trees *trees, int self)
 {
     trees->trees[trees->count].pid = self;
     for (size_t i = 0; i < trees->count + 1; i++)
         trees->roots[i] = (struct root){.pid = trees->trees[i].pid, .owner = (int)i};
-    qsort(trees->roots, trees->count + 1, sizeof *trees->roots, by_root_pid);
+    qsort(trees->roots, trees->count + 1, sizeof *trees->roots, by_pid);
 }
 
 static int named(const struct usage_trees *trees, int pid)
 {
     struct root key = {.pid = pid};
-    struct root *root = bsearch(&key, trees->roots, trees->count + 1, sizeof key, by_root_pid);
+    struct root *root = bsearch(&key, trees->roots, trees->count + 1, sizeof key, by_pid);
 
     return root && pid > 0 ? root->owner : NOT_OURS;
 }
@@ -221,16 +215,9 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
     index_roots(trees, 0);
 }
 
-/* The owner of a process without asking its parent: a root itself, or in the session a root leads.
- * A run's processes stay in its shim's session even when their parents are gone. */
-static int owner_by_itself(const struct usage_trees *trees, const struct proc *proc)
-{
-    int owner = named(trees, proc->pid);
-
-    return owner != NOT_OURS ? owner : named(trees, proc->session);
-}
-
-/* Up to the first ancestor that is known, then the answer back down to all on the way. */
+/* A process is its root's, or that of the root that leads its session: a run's processes stay in
+ * their shim's session even when their parents are gone. Else up to the first ancestor that is
+ * known, then the answer back down to all on the way. */
 static void find_owner(struct usage_trees *trees, struct proc *proc)
 {
     struct proc *at = proc;
@@ -238,7 +225,9 @@ static void find_owner(struct usage_trees *trees, struct proc *proc)
     size_t steps = 0; /* parents read at different moments might form a ring */
 
     while (at && steps++ <= trees->now.count) {
-        owner = at->owner != NOT_LOOKED ? at->owner : owner_by_itself(trees, at);
+        owner = at->owner != NOT_LOOKED ? at->owner : named(trees, at->pid);
+        if (at->owner == NOT_LOOKED && owner == NOT_OURS)
+            owner = named(trees, at->session);
         if (owner != NOT_OURS || at->owner == NOT_OURS)
             break;
         at = find_proc(&trees->now, at->parent);
