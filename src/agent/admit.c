@@ -32,6 +32,12 @@ struct admit_slots {
     int gate_fd; /* locked while somebody decides */
 };
 
+/* Nobody measures what a command uses. */
+static const struct protect_task unmeasured = {.memory_kib = USAGE_NONE,
+                                               .swap_kib = USAGE_NONE,
+                                               .cpu_permille = USAGE_NONE,
+                                               .vram_kib = USAGE_NONE};
+
 /* --- slots --- */
 
 enum {
@@ -110,25 +116,6 @@ static int open_slot(const struct admit_slots *slots, const char *name, int more
     return openat(slots->dir_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | more, S_IRUSR | S_IWUSR);
 }
 
-/* "STARTED_MONO_MS PRIORITY TYPE"; a slot whose line cannot be read is still taken. */
-static struct protect_task read_slot(int fd, struct arena *arena)
-{
-    struct protect_task task = {.id = STR("run"),
-                                .type = STR(""),
-                                .memory_kib = USAGE_NONE,
-                                .swap_kib = USAGE_NONE,
-                                .cpu_permille = USAGE_NONE,
-                                .vram_kib = USAGE_NONE};
-    char line[LINE_MAX_BYTES] = "";
-    ssize_t len = pread(fd, line, sizeof line - 1, 0);
-    char type[TYPE_MAX + 1];
-
-    if (len > 0 &&
-        sscanf(line, "%" SCNd64 " %" SCNd64 " %64s", &task.started_ms, &task.priority, type) == 3)
-        task.type = arena_str(arena, str_of(type));
-    return task;
-}
-
 /* Under the lock. Those that are taken, in no order; at most `max`. Types are in the arena. */
 static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *tasks, size_t max,
                                struct arena *arena)
@@ -148,8 +135,19 @@ static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *t
         fd = open_slot(slots, entry->d_name, 0);
         if (fd < 0)
             continue;
-        if (flock(fd, LOCK_SH | LOCK_NB) != 0)
-            tasks[count++] = read_slot(fd, arena);
+        if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
+            /* "STARTED_MONO_MS PRIORITY TYPE"; a slot whose line cannot be read is still taken. */
+            struct protect_task *task = &tasks[count++];
+            char line[LINE_MAX_BYTES] = "", type[TYPE_MAX + 1];
+            ssize_t len = pread(fd, line, sizeof line - 1, 0);
+
+            *task = unmeasured;
+            task->id = STR("run");
+            task->type = STR("");
+            if (len > 0 && sscanf(line, "%" SCNd64 " %" SCNd64 " %64s", &task->started_ms,
+                                  &task->priority, type) == 3)
+                task->type = arena_str(arena, str_of(type));
+        }
         close(fd); /* and with it our own lock */
     }
     if (dir)
@@ -158,38 +156,31 @@ static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *t
     return count;
 }
 
-/* The lowest that nobody holds. */
-static int lock_free_slot(struct admit_slots *slots)
-{
-    for (int i = 0; i < ADMIT_SLOTS_MAX; i++) {
-        char name[NAME_MAX_BYTES];
-        int fd;
-
-        snprintf(name, sizeof name, "slot-%d", i);
-        fd = open_slot(slots, name, O_CREAT);
-        if (fd < 0)
-            return -1;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return fd;
-        close(fd);
-    }
-    errno = EAGAIN;
-    return -1;
-}
-
 /* Under the lock. *ret_fd holds the slot for as long as it, or a copy, is open: it stays open
  * across exec. `task` is what others see of it. */
 static enum err admit_slots_take(struct admit_slots *slots, const struct protect_task *task,
                                  int *ret_fd, struct problem *why)
 {
-    int fd = lock_free_slot(slots), high;
-    char line[LINE_MAX_BYTES];
+    int fd = -1, high;
+    char line[LINE_MAX_BYTES], name[NAME_MAX_BYTES];
     int len = snprintf(line, sizeof line, "%" PRId64 " %" PRId64 " " STR_FMT "\n", task->started_ms,
                        task->priority, STR_ARG(task->type));
 
     assert(task->type.len > 0 && task->type.len <= TYPE_MAX && len < LINE_MAX_BYTES);
-    if (fd < 0)
+    for (int i = 0; fd < 0 && i < ADMIT_SLOTS_MAX; i++) { /* the lowest that nobody holds */
+        snprintf(name, sizeof name, "slot-%d", i);
+        fd = open_slot(slots, name, O_CREAT);
+        if (fd < 0)
+            return cannot(why, "take", "a slot");
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    if (fd < 0) {
+        errno = EAGAIN;
         return cannot(why, "take", "a slot");
+    }
     if (ftruncate(fd, 0) != 0 || pwrite(fd, line, (size_t)len, 0) != len) {
         cannot(why, "write", "a slot");
         close(fd);
@@ -287,16 +278,6 @@ static bool explain_never(struct admit *admit)
     return true;
 }
 
-static void explain_full(struct admit *admit)
-{
-    const struct slots *slots = &admit->protect.slots;
-    const struct slots_clamp *zero = slots_zero(slots);
-
-    snprintf(admit->why, sizeof admit->why, "no slot is free: %s is 0, %s; level %s",
-             zero ? slots_step_name(zero->step) : "room", zero ? zero->reason : "nothing is left",
-             level_name(level_gate(&admit->protect.level)));
-}
-
 /* A level falls only after some time of calm: the figure of this moment may look harmless. */
 static void explain_level(struct admit *admit)
 {
@@ -319,12 +300,8 @@ static void explain_level(struct admit *admit)
 static bool take_slot(struct admit *admit, const struct usage *usage)
 {
     const struct admit_request *request = admit->request;
-    struct protect_task own = {.type = str_of(request->type),
-                               .priority = request->priority,
-                               .memory_kib = USAGE_NONE,
-                               .swap_kib = USAGE_NONE,
-                               .cpu_permille = USAGE_NONE,
-                               .vram_kib = USAGE_NONE};
+    struct protect_task own = unmeasured;
+    const struct slots_clamp *zero;
     struct arena arena = {0};
     struct problem why = {0};
     enum protect_answer answer;
@@ -332,6 +309,8 @@ static bool take_slot(struct admit *admit, const struct usage *usage)
     int64_t now_ms;
     size_t count;
 
+    own.type = str_of(request->type);
+    own.priority = request->priority;
     admit->never = false;
     if (admit_slots_lock(&admit->slots, &why)) {
         snprintf(admit->why, sizeof admit->why, "%s", why.detail);
@@ -347,27 +326,19 @@ static bool take_slot(struct admit *admit, const struct usage *usage)
         taken = false;
     else if (answer == PROTECT_LEVEL)
         explain_level(admit);
-    else if (answer == PROTECT_FULL)
-        explain_full(admit);
-    else if (admit_slots_take(&admit->slots, &own, &admit->slot_fd, &why))
+    else if (answer == PROTECT_FULL) {
+        zero = slots_zero(&admit->protect.slots);
+        snprintf(admit->why, sizeof admit->why, "no slot is free: %s is 0, %s; level %s",
+                 zero ? slots_step_name(zero->step) : "room",
+                 zero ? zero->reason : "nothing is left",
+                 level_name(level_gate(&admit->protect.level)));
+    } else if (admit_slots_take(&admit->slots, &own, &admit->slot_fd, &why))
         snprintf(admit->why, sizeof admit->why, "%s", why.detail);
     else
         taken = true;
     flock(admit->slots.gate_fd, LOCK_UN);
     arena_free(&arena);
     return taken;
-}
-
-/* Once for each reason; figures alone are no new reason. */
-static void print_why(struct admit *admit)
-{
-    size_t same = strcspn(admit->why, "(0123456789");
-
-    if (strncmp(admit->why, admit->printed, same + 1) == 0)
-        return;
-    fprintf(admit->err, "berth: waiting: %s\n", admit->why);
-    fflush(admit->err);
-    memcpy(admit->printed, admit->why, sizeof admit->printed);
 }
 
 static int run_command(struct admit *admit)
@@ -414,7 +385,12 @@ static int wait_for_room(struct admit *admit, struct problem *why)
                     return give_up(admit, ADMIT_TIMEOUT);
                 pause_ms = left_ms < pause_ms ? left_ms : pause_ms;
             }
-            print_why(admit);
+            /* Once for each reason; figures alone are no new reason. */
+            if (strncmp(admit->why, admit->printed, strcspn(admit->why, "(0123456789") + 1) != 0) {
+                fprintf(admit->err, "berth: waiting: %s\n", admit->why);
+                fflush(admit->err);
+                memcpy(admit->printed, admit->why, sizeof admit->printed);
+            }
         }
         poll(NULL, 0, (int)pause_ms);
     }
@@ -462,7 +438,5 @@ int admit_run(const struct admit_request *request, FILE *err)
     if (admit.slots.dir_fd >= 0)
         close(admit.slots.gate_fd);
     close(admit.slots.dir_fd);
-    admit.slots = (struct admit_slots){.dir_fd = -1, .gate_fd = -1};
-
     return code;
 }
