@@ -280,27 +280,21 @@ static void finish(struct shim *shim)
     shim->phase = PHASE_RECORDING;
 }
 
-/* Somebody removed it with all that is in it: nobody will ever look there for the outcome. */
-static bool dir_is_gone(const struct shim *shim)
-{
-    struct stat dir;
-
-    return fstat(shim->dir_fd, &dir) == 0 && dir.st_nlink == 0;
-}
-
 /* On a full disk this is tried until it works: an outcome that could still be lost is never
  * reported. */
 static void record(struct shim *shim)
 {
     const struct run_spec *spec = &shim->file.spec;
+    struct stat dir;
 
     assert(shim->phase == PHASE_RECORDING);
     if (shim->now_ms < shim->record_next_ms)
         return;
     if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL)) {
         runlog_shrink(&shim->log);
+        /* If somebody removed the directory, nobody will ever look there for the outcome. */
         if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL) &&
-            !dir_is_gone(shim)) {
+            (fstat(shim->dir_fd, &dir) != 0 || dir.st_nlink > 0)) {
             shim->record_next_ms = shim->now_ms + RECORD_AGAIN_MS;
             return;
         }

@@ -146,15 +146,6 @@ static const char *or_else(const char *value, const char *otherwise)
     return value && *value ? value : otherwise;
 }
 
-/* How the job reaches the directory of its run: by its path, or from where it begins if its user
- * cannot pass through all that is above; at == NULL: not at all. */
-static struct str way_to(const struct runfile *file, const struct job_user *user)
-{
-    if (!user || job_user_reaches(user, file->dir))
-        return file->dir;
-    return file->spec.cwd.at ? STR_NONE : STR("..");
-}
-
 static const char *home_of(struct arena *arena, const struct job_user *user, char *const *base,
                            struct str way)
 {
@@ -169,7 +160,11 @@ char **shim_env(struct arena *arena, const struct runfile *file, struct strs sec
                 char *const *base, const struct job_user *user)
 {
     const struct run_spec *spec = &file->spec;
-    struct str way = way_to(file, user);
+    /* How the job reaches the directory of its run: by its path, or from where it begins if its
+     * user cannot pass through all that is above; at == NULL: not at all. */
+    struct str way = !user || job_user_reaches(user, file->dir) ? file->dir
+                     : spec->cwd.at                             ? STR_NONE
+                                                                : STR("..");
     char **env = arena_array(arena, char *, secrets.count + spec->env_count + OWN_MAX + 1);
     size_t count = 0;
 
@@ -349,19 +344,6 @@ static int give(int fd, uid_t uid, gid_t gid)
     return fchown(fd, uid, gid) == 0 ? 0 : errno;
 }
 
-/* We go on working in it, as its group. */
-static int give_dir(const char *path, const struct job_user *user)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error;
-
-    if (fd < 0)
-        return errno;
-    fchmod(fd, 0775); /* not again once it is the user's, who may have changed it */
-    error = give(fd, user->uid, (gid_t)-1);
-    close(fd);
-    return error;
-}
-
 /* --- secrets --- */
 
 /* One of those in the directory of the run. */
@@ -371,20 +353,6 @@ static int open_copy(const struct shim_job *job, struct str word)
 
     snprintf(path, sizeof path, RUNFILE_SECRETS "/" STR_FMT, STR_ARG(secret_name(word)));
     return openat(job->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-static enum err open_secret(const struct shim_job *job, struct str word, int *ret_fd,
-                            struct problem *why)
-{
-    const struct run_spec *spec = &job->file->spec;
-
-    if (spec->secrets_dir.at)
-        return secret_open(spec->secrets_dir, secret_name(word), ret_fd, why);
-    *ret_fd = open_copy(job, word);
-    return *ret_fd >= 0
-               ? ERR_OK
-               : problem_set(why, ERR_IO, "secrets", "Its secret " STR_FMT " cannot be read: %s.",
-                             STR_ARG(secret_name(word)), strerror(errno));
 }
 
 /* "VARIABLE=value" of one; a line end after it belongs to the file. */
@@ -427,7 +395,11 @@ static enum err read_secrets(const struct shim_job *job, struct arena *arena,
     for (size_t i = 0; i < spec->secret_count && !err; i++) {
         int fd = -1;
 
-        err = open_secret(job, spec->secrets[i], &fd, why);
+        if (spec->secrets_dir.at)
+            err = secret_open(spec->secrets_dir, secret_name(spec->secrets[i]), &fd, why);
+        else if ((fd = open_copy(job, spec->secrets[i])) < 0)
+            err = problem_set(why, ERR_IO, "secrets", "Its secret " STR_FMT " cannot be read: %s.",
+                              STR_ARG(secret_name(spec->secrets[i])), strerror(errno));
         if (!err && secret_variable(spec->secrets[i]).at)
             err = read_variable(fd, spec->secrets[i], arena,
                                 &plan->secrets.at[plan->secrets.count++], why);
@@ -452,8 +424,7 @@ static int give_secrets(const struct shim_job *job)
         if (fd < 0 && errno == EACCES)
             continue; /* given already: two variables of one */
         error = fd < 0 ? errno : give(fd, job->user->uid, job->user->gid);
-        if (fd >= 0)
-            close(fd);
+        close_fd(fd);
     }
     /* The directory stays ours, so that they can be removed whatever user owns them. */
     if (error == 0 && spec->secret_count > 0 &&
@@ -486,8 +457,16 @@ static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
 {
     const struct run_spec *spec = &job->file->spec;
     const struct job_user *user = job->user;
-    int error = cwd && spec->cwd_given ? give_dir(cwd, user) : 0;
+    int error = 0, fd;
 
+    if (cwd && spec->cwd_given) { /* we go on working in it, as its group */
+        fd = open(cwd, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+            return errno;
+        fchmod(fd, 0775); /* not again once it is the user's, who may have changed it */
+        error = give(fd, user->uid, (gid_t)-1);
+        close(fd);
+    }
     if (error == 0 && spec->input.at)
         error = give(in_fd, user->uid, user->gid);
     if (error == 0)
