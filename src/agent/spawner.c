@@ -93,40 +93,22 @@ void spawner_hear(struct str lines, struct cgroup_place *ret_place, int64_t *ret
 
 /* --- groups --- */
 
-static bool find_base(const struct spawner *spawner, char base[CGROUP_PATH_MAX])
-{
-    struct buf mounts = {0}, groups = {0};
-    bool found = cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts) == 0 &&
-                 cgroup_file_get(AT_FDCWD, spawner->group_file, &groups) == 0 &&
-                 cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, base, CGROUP_PATH_MAX);
-
-    buf_free(&mounts);
-    buf_free(&groups);
-    return found;
-}
-
-static int open_shims(const struct peer *peer)
-{
-    char path[CGROUP_PATH_MAX + sizeof SHIMS];
-
-    snprintf(path, sizeof path, "%s/" SHIMS, peer->place.parent);
-    if (!peer->place.parent[0] || (mkdir(path, 0755) != 0 && errno != EEXIST))
-        return -1;
-    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
 /* Also later on: the unit that keeps the group may have been started anew, with a new one. */
 static void find_groups(const struct spawner *spawner, struct peer *peer)
 {
-    char base[CGROUP_PATH_MAX];
-    struct buf text = {0};
+    char base[CGROUP_PATH_MAX], path[CGROUP_PATH_MAX + sizeof SHIMS];
+    struct buf mounts = {0}, groups = {0}, text = {0};
 
     if (peer->shims_fd >= 0)
         close(peer->shims_fd);
     peer->shims_fd = -1;
-    if (find_base(spawner, base)) {
+    if (cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts) == 0 &&
+        cgroup_file_get(AT_FDCWD, spawner->group_file, &groups) == 0 &&
+        cgroup_find(buf_view(&mounts), buf_view(&groups), NULL, base, sizeof base)) {
         cgroup_probe_at(base, peer->name, peer->uid, peer->gid, &peer->place);
-        peer->shims_fd = open_shims(peer);
+        snprintf(path, sizeof path, "%s/" SHIMS, peer->place.parent);
+        if (peer->place.parent[0] && (mkdir(path, 0755) == 0 || errno == EEXIST))
+            peer->shims_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     } else {
         peer->place = (struct cgroup_place){0};
         snprintf(peer->place.missing, sizeof peer->place.missing,
@@ -135,22 +117,12 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
     }
     spawner_tell(&peer->place, spawner->private_tmp, &text);
     send(peer->fd, text.at, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    buf_free(&mounts);
+    buf_free(&groups);
     buf_free(&text);
 }
 
 /* --- as whom work runs --- */
-
-/* The rules are in a file that is root's: nobody else decides here. */
-static enum err read_rules(const char *path, struct config_source *source, struct problem *why)
-{
-    struct stat info;
-
-    *source = (struct config_source){0}; /* to be freed whatever comes of it */
-    if (stat(path, &info) == 0 && (info.st_uid != 0 || info.st_mode & (S_IWGRP | S_IWOTH)))
-        return problem_set(why, ERR_FORBIDDEN, "", "%s must be root's, and nobody else's to write.",
-                           path);
-    return config_load_file(source, path, why);
-}
 
 /* The names a file allows, one after the other; at == NULL after the last. First the users beside
  * job_user, then that itself; an empty one is the default. */
@@ -171,12 +143,20 @@ static struct str allowed_name(const struct config *config, size_t number,
 static enum err find_allowed(const struct spawner *spawner, const struct peer *peer,
                              struct str name, struct job_user *ret_user, struct problem *why)
 {
-    struct config_source source;
+    struct config_source source = {0};
     struct str allowed;
     char text[JOB_USER_NAME_MAX + 1];
+    struct stat info;
     size_t i = 0;
-    enum err err = read_rules(spawner->config, &source, why);
+    enum err err;
 
+    /* The rules are in a file that is root's: nobody else decides here. */
+    if (stat(spawner->config, &info) == 0 &&
+        (info.st_uid != 0 || info.st_mode & (S_IWGRP | S_IWOTH)))
+        err = problem_set(why, ERR_FORBIDDEN, "", "%s must be root's, and nobody else's to write.",
+                          spawner->config);
+    else
+        err = config_load_file(&source, spawner->config, why);
     if (!err && name.len == 0 && source.config.job_user.at)
         name = source.config.job_user;
     while (!err && (allowed = allowed_name(&source.config, i, text)).at && !str_eq(allowed, name))
@@ -296,25 +276,20 @@ static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *
     _exit(0);
 }
 
-/* As fork(), straight into the group: moving it there afterwards may wait for every core. */
-static pid_t fork_into(int group_fd)
-{
-    struct clone_args args = {
-        .flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (uint64_t)group_fd};
-
-    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
-}
-
 static void start_shim(const struct spawner *spawner, struct peer *peer, struct str order,
                        const int fds[FD_COUNT])
 {
+    struct clone_args args = {.flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD};
     pid_t pid = -1;
 
+    /* As fork(), straight into the group: moving it there afterwards may wait for every core. */
     for (int tries = 0; tries < 2 && pid < 0 && spawner->group_file; tries++) {
         if (peer->shims_fd < 0 || tries > 0)
             find_groups(spawner, peer);
-        if (peer->shims_fd >= 0)
-            pid = fork_into(peer->shims_fd);
+        if (peer->shims_fd >= 0) {
+            args.cgroup = (uint64_t)peer->shims_fd;
+            pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+        }
     }
     if (pid < 0)
         pid = fork();
@@ -423,33 +398,28 @@ static void forget(struct peer *peer)
     *peer = (struct peer){.fd = -1, .shims_fd = -1};
 }
 
-/* Its shims run as the user that asks: nobody gets more by asking. */
-static bool look_at(struct peer *peer)
-{
-    struct ucred who;
-    socklen_t len = sizeof who, groups_len = sizeof peer->groups;
-
-    if (getsockopt(peer->fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 ||
-        getsockopt(peer->fd, SOL_SOCKET, SO_PEERGROUPS, peer->groups, &groups_len) != 0)
-        return false;
-    peer->uid = who.uid;
-    peer->gid = who.gid;
-    peer->group_count = (int)(groups_len / sizeof peer->groups[0]);
-    return geteuid() == 0 || peer->uid == geteuid();
-}
-
+/* Shims run as the user that asks: nobody gets more by asking. */
 static void welcome(struct spawner *spawner)
 {
     int fd = accept4(spawner->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     for (size_t i = 0; fd >= 0 && i < PEERS_MAX; i++) {
         struct peer *peer = &spawner->peers[i];
+        struct ucred who;
+        socklen_t len = sizeof who, groups_len = sizeof peer->groups;
 
         if (peer->fd >= 0)
             continue;
         peer->fd = fd;
-        if (!look_at(peer))
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 ||
+            getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, peer->groups, &groups_len) != 0 ||
+            (geteuid() != 0 && who.uid != geteuid())) {
             forget(peer);
+            return;
+        }
+        peer->uid = who.uid;
+        peer->gid = who.gid;
+        peer->group_count = (int)(groups_len / sizeof peer->groups[0]);
         return;
     }
     if (fd >= 0)
