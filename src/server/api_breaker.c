@@ -22,11 +22,8 @@ static struct breaker_call *breaker_call(struct call *call, enum store_verb verb
     assert(verb == STORE_BREAKERS || verb == STORE_BREAKER_RESET);
     own->call = call;
     own->limit = LIST_DEFAULT;
-    own->op = (struct store_op){.verb = verb,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = done,
-                                .not_after_ms = sched_not_after(call->worker->sched),
-                                .arena = call->arena};
+    own->op = call_op(call, verb, done);
+    own->op.not_after_ms = sched_not_after(call->worker->sched);
     return own;
 }
 
@@ -44,14 +41,6 @@ static void failed(struct call *call, const struct store_op *op)
         call_error(call, err, "", "%s.", err_title(err));
 }
 
-static void write_ms(struct jsonw *w, const char *name, int64_t at_ms)
-{
-    if (at_ms)
-        jsonw_kint(w, name, at_ms);
-    else
-        jsonw_knull(w, name);
-}
-
 void breaker_write_item(struct jsonw *w, const struct call *call, const struct store_breaker *item)
 {
     jsonw_obj(w);
@@ -59,8 +48,9 @@ void breaker_write_item(struct jsonw *w, const struct call *call, const struct s
     jsonw_kstr(w, "type", call_shown(call, item->type));
     jsonw_kstr(w, "state", str_of(breaker_state_name(item->breaker.state)));
     jsonw_kint(w, "failures", item->breaker.failures);
-    write_ms(w, "opened_ms", item->breaker.opened_ms);
-    write_ms(w, "probe_until_ms", item->breaker.probe_until_ms);
+    write_int_or_null(w, "opened_ms", item->breaker.opened_ms, item->breaker.opened_ms);
+    write_int_or_null(w, "probe_until_ms", item->breaker.probe_until_ms,
+                      item->breaker.probe_until_ms);
     jsonw_end_obj(w);
 }
 
@@ -110,7 +100,6 @@ static void listed(struct store_op *op)
                     : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_breaker_list(struct call *call)
@@ -153,12 +142,9 @@ void api_breaker_reset(struct call *call)
 {
     struct breaker_call *own = breaker_call(call, STORE_BREAKER_RESET, was_reset);
     struct reset_fields in = {0};
-    struct problem why;
 
-    if (schema_read(&breaker_name_schema, call->body, &in, call->arena, &why)) {
-        call_problem(call, &why);
+    if (!call_read(call, &breaker_name_schema, &in))
         return;
-    }
     own->op.node = in.node_id;
     if (!call_name(call, "type", in.type, POOL_LANG_MAX, &own->op.u.breaker.type))
         return;

@@ -362,10 +362,7 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     update_write(w, row);
     if (!op) {
         jsonw_kstr(w, "state", row->state);
-        if (row->state.at)
-            jsonw_kint(w, "copy_version", row->copy_version);
-        else
-            jsonw_knull(w, "copy_version");
+        write_int_or_null(w, "copy_version", row->state.at, row->copy_version);
         if (row->spec.count > 1)
             jsonw_kint(w, "ready", row->ready);
     } else if (op->verb == DEPLOYS_GET) {
@@ -463,7 +460,6 @@ static void answer_list(struct deploy_call *own)
     jsonw_kint(&w, "version", op->version);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_list(struct call *call)
@@ -599,12 +595,10 @@ const struct schema deploy_scale_schema = {
 void api_deploy_scale(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_SCALE, was_scaled);
-    struct problem why;
 
     own->op.id = named(call);
-    if (schema_read(&deploy_scale_schema, call->body, &own->op.u.put.count, call->arena, &why))
-        call_problem(call, &why);
-    else if (read_match(call, &own->op.u.put.if_version))
+    if (call_read(call, &deploy_scale_schema, &own->op.u.put.count) &&
+        read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
 
@@ -638,13 +632,10 @@ const struct schema deploy_rollback_schema = {.what = "the body",
 void api_deploy_rollback(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_ROLLBACK, was_rolled_back);
-    struct problem why;
 
     own->op.id = named(call);
-    if (call->body && schema_read(&deploy_rollback_schema, call->body, &own->op.u.put.to_version,
-                                  call->arena, &why))
-        call_problem(call, &why);
-    else if (read_match(call, &own->op.u.put.if_version))
+    if ((!call->body || call_read(call, &deploy_rollback_schema, &own->op.u.put.to_version)) &&
+        read_match(call, &own->op.u.put.if_version))
         deploy_send(own);
 }
 
@@ -682,7 +673,6 @@ static void answer_history(struct deploy_call *own)
                                   : STR_NONE);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_history(struct call *call)
@@ -884,7 +874,6 @@ static void answer_explain(struct deploy_call *own)
                shown == limit && last && snapshot_next(snapshot, &at) ? last->node->id : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_explain(struct call *call)
@@ -921,7 +910,6 @@ static void answer_release(struct deploy_call *own)
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_release(struct call *call)
@@ -964,7 +952,6 @@ static void answer_approve(struct deploy_call *own)
     jsonw_kint(&w, "approved_until_ms", own->op.u.until.until_ms);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 static const struct field approve_fields[] = {{.name = "for_ms", .type = FIELD_MS, .max = DAY_MS}};
@@ -974,15 +961,10 @@ const struct schema deploy_approve_schema = {
 void api_deploy_approve(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_APPROVE, answer_approve);
-    int64_t for_ms = APPROVE_DEFAULT_MS;
-    struct problem why;
 
-    if (schema_read(&deploy_approve_schema, call->body, &for_ms, call->arena, &why)) {
-        call_problem(call, &why);
-        return;
-    }
-    own->op.u.until.for_ms = for_ms;
-    deploy_send(own);
+    own->op.u.until.for_ms = APPROVE_DEFAULT_MS;
+    if (call_read(call, &deploy_approve_schema, &own->op.u.until.for_ms))
+        deploy_send(own);
 }
 
 void service_write(struct jsonw *w, const struct deploys_service *service)
@@ -990,10 +972,7 @@ void service_write(struct jsonw *w, const struct deploys_service *service)
     jsonw_kint(w, "index", deploy_index(service->id));
     jsonw_kstr(w, "node", service->node);
     jsonw_kstr(w, "address", service->address.len ? service->address : STR_NONE);
-    if (service->port)
-        jsonw_kint(w, "port", service->port);
-    else
-        jsonw_knull(w, "port");
+    write_int_or_null(w, "port", service->port, service->port);
     jsonw_kraw(w, "healthy", service->healthy);
 }
 
@@ -1016,7 +995,6 @@ static void answer_service(struct deploy_call *own)
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_service_show(struct call *call)
@@ -1045,7 +1023,7 @@ static void logs_done(struct rpc *rpc)
                    rpc->err == ERR_TIMEOUT ? "The node did not answer in time."
                                            : "The node has no connection to be asked over.");
     else
-        call_json(call, 200, &answer);
+        call_body(call, 200, buf_view(&answer));
     buf_free(&answer);
 }
 

@@ -22,14 +22,6 @@ static int64_t body_int(const struct call *call, const char *name, int64_t fallb
     return json_int(json_get(call->body, name), &value) ? value : fallback;
 }
 
-static void kms(struct jsonw *w, const char *name, int64_t at_ms) /* 0: none */
-{
-    if (at_ms)
-        jsonw_kint(w, name, at_ms);
-    else
-        jsonw_knull(w, name);
-}
-
 /* Which of the agents that call themselves by the node's name it is. */
 static bool read_instance(struct call *call, struct str *ret_instance)
 {
@@ -193,13 +185,13 @@ static void answer_renew(struct deploy_call *own)
     jsonw_kint(&w, "until_ms", op->u.renew.until_ms);
     jsonw_kbool(&w, "lapsed", op->u.renew.lapsed);
     jsonw_kstr(&w, "admin", str_of(words[admin_of(own->call, op->node)]));
-    kms(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms);
+    write_int_or_null(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms,
+                      op->u.renew.drain_deadline_ms);
     jsonw_kbool(&w, "unchanged", op->u.renew.unchanged);
     if (!op->u.renew.unchanged)
         assignments_write(&w, own);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_renew(struct call *call)
@@ -259,7 +251,8 @@ static void answer_view(struct deploy_call *own)
 
     jsonw_obj(&w);
     common_write(&w, own);
-    kms(&w, "approved_until_ms", op->u.view.approved_until_ms);
+    write_int_or_null(&w, "approved_until_ms", op->u.view.approved_until_ms,
+                      op->u.view.approved_until_ms);
     jsonw_kbool(&w, "unchanged", op->u.view.unchanged);
     if (!op->u.view.unchanged) {
         jsonw_key(&w, "rows");
@@ -276,7 +269,6 @@ static void answer_view(struct deploy_call *own)
                op->u.view.more ? op->u.view.items[op->u.view.count - 1].id : STR_NONE);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_deploy_view(struct call *call)
@@ -319,7 +311,6 @@ static void answer_claim(struct deploy_call *own)
         jsonw_kbool(&w, "duplicate", true);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* instance, id, generation and (for a claim) observed. */
@@ -433,7 +424,6 @@ static void answer_lost(struct deploy_call *own)
     jsonw_kint(&w, "released", (int64_t)own->op.u.release.released_count);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* In mode seed what a lost node has is released: any node may do it, and all may at once. With
@@ -484,7 +474,6 @@ static void answer_status(struct deploy_call *own)
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 enum { STATE_MAX = 32, HOST_MAX = 255 };
@@ -582,10 +571,7 @@ static void answer_services(struct deploy_call *own)
     jsonw_obj(&w);
     jsonw_kint(&w, "number", op->u.services.number);
     jsonw_kbool(&w, "unchanged", op->u.services.same);
-    if (op->u.services.left_ms == INT64_MAX)
-        jsonw_knull(&w, "left_ms");
-    else
-        jsonw_kint(&w, "left_ms", op->u.services.left_ms);
+    write_int_or_null(&w, "left_ms", op->u.services.left_ms != INT64_MAX, op->u.services.left_ms);
     if (!op->u.services.same) {
         jsonw_key(&w, "copies");
         jsonw_arr(&w);
@@ -604,7 +590,6 @@ static void answer_services(struct deploy_call *own)
     }
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* All that a node may know of: those of the namespaces it is for. */

@@ -65,11 +65,9 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
 static void submit_write(struct jsonw *w, const struct submit *submit)
 {
     const struct store_head *head = &submit->dispatch->head;
-    char id[JOB_ID_TEXT + 1];
 
     assert(!submit->err && head->id);
-    job_id_text(head->id, id);
-    jsonw_kstr(w, "job_id", str_of(id));
+    write_job_id(w, head->id);
     jsonw_kstr(w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
     jsonw_kint(w, "attempt_id", head->attempt);
     if (submit->queued)
@@ -162,7 +160,7 @@ static void answer(struct submit *submit)
     jsonw_obj(&w);
     submit_write(&w, submit);
     jsonw_end_obj(&w);
-    call_json(call, submit->queued ? 202 : 200, buf);
+    call_body(call, submit->queued ? 202 : 200, buf_view(buf));
 }
 
 /* Idempotency-Key: header, or beside the job in a frame; 1 to 255 visible characters. False:
@@ -285,7 +283,6 @@ static void batch_answer(struct batch *batch)
     jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_json(batch->call, 200, &buf);
-    buf_free(&buf);
 }
 
 static void entry_over(struct submit *submit)
@@ -393,10 +390,7 @@ void api_job_retry(struct call *call)
     struct again *again = arena_new(call->arena, struct again);
 
     again->call = call;
-    again->op = (struct store_op){.verb = STORE_JOB_GET,
-                                  .reply_to = &call->worker->loop.inbox,
-                                  .done = again_read,
-                                  .arena = call->arena};
+    again->op = call_op(call, STORE_JOB_GET, again_read);
     if (!call_job_id(call, call->params[0], &again->op.job))
         return;
     sched_send(call->worker->sched, &again->op);

@@ -347,11 +347,7 @@ static void figures_write(struct jsonw *w, const struct dispatch_look *look, boo
     jsonw_kstr(w, "level",
                look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
     jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
-    jsonw_key(w, "health_score");
-    if (by_score)
-        jsonw_int(w, look->score);
-    else
-        jsonw_null(w); /* nobody reckoned it */
+    write_int_or_null(w, "health_score", by_score, look->score); /* else nobody computed it */
     jsonw_kint(w, "rank", look->rank);
     if (look->warm >= 0)
         jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
@@ -817,11 +813,8 @@ static struct why_call *why_call(struct call *call)
 
 static void send_breakers(struct why_call *own, store_done *done)
 {
-    own->breakers = (struct store_op){.verb = STORE_BREAKERS,
-                                      .reply_to = &own->call->worker->loop.inbox,
-                                      .done = done,
-                                      .not_after_ms = sched_not_after(own->call->worker->sched),
-                                      .arena = own->call->arena};
+    own->breakers = call_op(own->call, STORE_BREAKERS, done);
+    own->breakers.not_after_ms = sched_not_after(own->call->worker->sched);
     sched_send(own->call->worker->sched, &own->breakers);
 }
 
@@ -872,11 +865,8 @@ static void send_key(struct why_call *own)
         own->then(own);
         return;
     }
-    own->limits = (struct store_op){.verb = STORE_LIMITS,
-                                    .reply_to = &own->call->worker->loop.inbox,
-                                    .done = key_read,
-                                    .not_after_ms = sched_not_after(own->call->worker->sched),
-                                    .arena = own->call->arena};
+    own->limits = call_op(own->call, STORE_LIMITS, key_read);
+    own->limits.not_after_ms = sched_not_after(own->call->worker->sched);
     own->limits.u.limits.prefix = demand->keys[own->key];
     own->limits.u.limits.max = 1; /* of those that begin so it is the first */
     sched_send(own->call->worker->sched, &own->limits);
@@ -983,17 +973,12 @@ static void write_job(struct jsonw *w, const struct why_call *own)
 {
     const struct store_head *head = &own->op.head;
     bool known = !own->op.err;
-    char id[JOB_ID_TEXT + 1];
 
-    job_id_text(own->ask.job, id);
-    jsonw_kstr(w, "job_id", str_of(id));
+    write_job_id(w, own->ask.job);
     jsonw_kstr(w, "state", known ? str_of(job_state_name(head->state)) : STR_NONE);
     jsonw_kstr(w, "reason", known && head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kstr(w, "node_id", known && head->node[0] ? str_of(head->node) : STR_NONE);
-    if (known)
-        jsonw_kint(w, "attempt_id", head->attempt);
-    else
-        jsonw_knull(w, "attempt_id");
+    write_int_or_null(w, "attempt_id", known, head->attempt);
     jsonw_kraw(w, "attempts",
                known && own->op.record.history.len ? own->op.record.history : STR("[]"));
 }
@@ -1017,7 +1002,6 @@ static void job_answer(struct why_call *own)
     jsonw_end_obj(&w);
     buf_free(&own->ask.found);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 static void job_breakers(struct store_op *op)
@@ -1068,11 +1052,8 @@ static void job_found(struct explain_ask *ask)
 {
     struct why_call *own = container_of(ask, struct why_call, ask);
 
-    own->op = (struct store_op){.verb = STORE_JOB_GET,
-                                .reply_to = &own->call->worker->loop.inbox,
-                                .done = job_read,
-                                .job = ask->job,
-                                .arena = own->call->arena};
+    own->op = call_op(own->call, STORE_JOB_GET, job_read);
+    own->op.job = ask->job;
     sched_send(own->call->worker->sched, &own->op);
 }
 
@@ -1125,7 +1106,6 @@ static void tell_would(struct why_call *own)
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
     buf_free(&would);
-    buf_free(&buf);
 }
 
 static void dry_answer(struct store_op *op)

@@ -76,7 +76,6 @@ void api_pools(struct call *call)
     write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_events(struct call *call)
@@ -155,7 +154,6 @@ void api_readyz(struct call *call)
                     &status);
     jsonw_end_obj(&w);
     call_json(call, ready ? 200 : 503, &buf);
-    buf_free(&buf);
 }
 
 /* --- GET /v1/debug --- */
@@ -213,7 +211,6 @@ void api_debug(struct call *call)
     write_log(&w);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* --- the cluster's status --- */
@@ -320,7 +317,6 @@ struct task {
 static void write_tasks(struct jsonw *w, const struct call *call, const struct task *first)
 {
     struct arena *arena = call->arena;
-    char id[JOB_ID_TEXT + 1];
 
     jsonw_key(w, "tasks");
     jsonw_arr(w);
@@ -330,9 +326,8 @@ static void write_tasks(struct jsonw *w, const struct call *call, const struct t
 
         if (json_parse(record->spec, arena, &spec, NULL))
             continue;
-        job_id_text(record->head.id, id);
         jsonw_obj(w);
-        jsonw_kstr(w, "job_id", str_of(id));
+        write_job_id(w, record->head.id);
         jsonw_kstr(w, "type", call_shown(call, json_str(json_get(spec, "type"), arena)));
         jsonw_kstr(w, "title", json_str(json_get(spec, "title"), arena));
         jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
@@ -435,7 +430,6 @@ static void tasks_listed(struct store_op *op)
     jsonw_kbool(&w, "stale", op->err != ERR_OK);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
     buf_free(&text);
     map_free(&by_node);
 }
@@ -449,10 +443,7 @@ void api_cluster_status(struct call *call)
     own->node_id = http_query(call->req, "node_id");
     if (!call_query_int(call, "brief", 0, 1, &own->brief))
         return;
-    own->op = (struct store_op){.verb = STORE_JOB_LIST,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = tasks_listed,
-                                .arena = call->arena};
+    own->op = call_op(call, STORE_JOB_LIST, tasks_listed);
     own->op.u.list.states = 1u << JOB_DISPATCHED | 1u << JOB_ACKED;
     own->op.u.list.max = TASKS_MAX;
     own->op.u.list.namespace = namespace_listed(&view);

@@ -466,7 +466,7 @@ static void settle_answer(struct settle *settle)
         buf_int(buf, grace_ms);
     }
     buf_char(buf, '}');
-    call_json(call, 200, buf);
+    call_body(call, 200, buf_view(buf));
 }
 
 static void node_message(struct call *call, enum settle_kind kind)
@@ -524,14 +524,12 @@ void job_write(struct jsonw *w, const struct store_record *record,
                                             [CALLBACK_GIVEN_UP] = "given_up"};
     const struct store_head *head = &record->head;
     const struct json *spec = NULL;
-    char id[JOB_ID_TEXT + 1];
     enum err err = json_parse(record->spec, arena, &spec, NULL);
 
     assert(!err); /* we wrote it */
     (void)err;
-    job_id_text(head->id, id);
     jsonw_obj(w);
-    jsonw_kstr(w, "job_id", str_of(id));
+    write_job_id(w, head->id);
     jsonw_kstr(w, "state", str_of(job_state_name(head->state)));
     jsonw_kstr(w, "status", str_of(job_status_name(head->state)));
     jsonw_kint(w, "attempt_id", head->attempt);
@@ -547,10 +545,7 @@ void job_write(struct jsonw *w, const struct store_record *record,
     const char *const times[] = {"dispatched_ms", "acked_ms", "ended_ms"};
     const int64_t values[] = {head->dispatched_ms, head->acked_ms, head->ended_ms};
     for (size_t i = 0; i < COUNT_OF(times); i++)
-        if (values[i])
-            jsonw_kint(w, times[i], values[i]);
-        else
-            jsonw_knull(w, times[i]);
+        write_int_or_null(w, times[i], values[i], values[i]);
     for (size_t i = 0; i < spec_schema.count; i++)
         if ((spec_schema.fields[i].flags & SPEC_SHOWN_SET) &&
             !json_is_null(json_get(spec, spec_schema.fields[i].name)))
@@ -647,11 +642,8 @@ static void show_read(struct show *show)
 {
     assert(!show->busy && show->job);
     show->reread = false;
-    show->op = (struct store_op){.verb = STORE_JOB_GET,
-                                 .reply_to = &show->call->worker->loop.inbox,
-                                 .done = show_got,
-                                 .job = show->job,
-                                 .arena = show->call->arena};
+    show->op = call_op(show->call, STORE_JOB_GET, show_got);
+    show->op.job = show->job;
     show->busy = true;
     sched_send(show->call->worker->sched, &show->op);
 }
@@ -702,7 +694,6 @@ static void listed(struct store_op *op)
     jsonw_kstr(&w, "next_cursor", op->u.list.next ? str_of(cursor) : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* ?state=DONE,FAILED */
@@ -733,10 +724,7 @@ void api_job_list(struct call *call)
     int64_t limit = LIST_DEFAULT;
 
     list->call = call;
-    *op = (struct store_op){.verb = STORE_JOB_LIST,
-                            .reply_to = &call->worker->loop.inbox,
-                            .done = listed,
-                            .arena = call->arena};
+    *op = call_op(call, STORE_JOB_LIST, listed);
     if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
         !read_states(call, &op->u.list.states))
         return;
@@ -783,7 +771,6 @@ static void cancelled(struct settle *settle)
         jsonw_kbool(&w, "duplicate", true);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* It is read first: whose a job is never changes. */
@@ -811,10 +798,7 @@ void api_job_cancel(struct call *call)
     struct cancel *cancel = arena_new(call->arena, struct cancel);
 
     cancel->call = call;
-    cancel->op = (struct store_op){.verb = STORE_JOB_GET,
-                                   .reply_to = &call->worker->loop.inbox,
-                                   .done = cancel_read,
-                                   .arena = call->arena};
+    cancel->op = call_op(call, STORE_JOB_GET, cancel_read);
     if (!call_job_id(call, call->params[0], &cancel->op.job))
         return;
     cancel->settle = (struct settle){.loop = call->worker->sched,

@@ -23,11 +23,8 @@ static struct limit_call *limit_call(struct call *call, enum store_verb verb, st
     own->call = call;
     own->limit = LIST_DEFAULT;
     own->name = call->params[0];
-    own->op = (struct store_op){.verb = verb,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = done,
-                                .not_after_ms = sched_not_after(call->worker->sched),
-                                .arena = call->arena};
+    own->op = call_op(call, verb, done);
+    own->op.not_after_ms = sched_not_after(call->worker->sched);
     return own;
 }
 
@@ -180,7 +177,6 @@ static void listed(struct store_op *op)
     jsonw_kstr(&w, "next_cursor", more || op->u.limits.more ? last : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_limit_list(struct call *call)
@@ -218,7 +214,6 @@ static void shown(struct store_op *op)
     }
     write_item(&w, own->name, rule, is_for_many(own->name) ? NULL : used ? used : &unused);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 void api_limit_get(struct call *call)
@@ -269,14 +264,11 @@ void api_limit_set(struct call *call)
     struct limit_call *own = limit_call(call, STORE_LIMIT_SET, was_set);
     struct rule_fields in = {.concurrency = LIMIT_NONE, .queue = LIMIT_NONE, .weight = 1};
     struct limit *limit = &own->op.u.limit.limit;
-    struct problem why;
 
     if (!is_pattern(call, own->name))
         return;
-    if (schema_read(&limit_rule_schema, call->body, &in, call->arena, &why)) {
-        call_problem(call, &why);
+    if (!call_read(call, &limit_rule_schema, &in))
         return;
-    }
     *limit = limit_none;
     limit->concurrency = (int32_t)in.concurrency;
     limit->queue = (int32_t)in.queue;
@@ -337,15 +329,12 @@ void api_limit_hold(struct call *call)
 {
     struct limit_call *own = limit_call(call, STORE_LIMIT_HOLD, was_held);
     struct hold_fields in = {0};
-    struct problem why;
     int64_t hold_ms;
 
     if (!is_key(call, own->name))
         return;
-    if (schema_read(&limit_hold_schema, call->body, &in, call->arena, &why)) {
-        call_problem(call, &why);
+    if (!call_read(call, &limit_hold_schema, &in))
         return;
-    }
     hold_ms = in.for_ms ? in.for_ms : in.until_ms - *call->worker->sched->wall_ms;
     if (!in.for_ms == !in.until_ms || hold_ms <= 0 || hold_ms > LIMIT_HOLD_MS_MAX) {
         call_error(call, ERR_BAD_FIELD, in.until_ms ? "until_ms" : "for_ms",

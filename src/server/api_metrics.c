@@ -382,11 +382,8 @@ static void ask_limits(struct store_op *op)
     struct scrape_call *own = container_of(op, struct scrape_call, op);
     struct sched_loop *loop = own->call->worker->sched;
 
-    own->limits = (struct store_op){.verb = STORE_LIMITS,
-                                    .reply_to = &own->call->worker->loop.inbox,
-                                    .done = reply,
-                                    .not_after_ms = sched_not_after(loop),
-                                    .arena = own->call->arena};
+    own->limits = call_op(own->call, STORE_LIMITS, reply);
+    own->limits.not_after_ms = sched_not_after(loop);
     own->limits.u.limits.max = KEYS_LOOKED_MAX;
     sched_send(loop, &own->limits);
 }
@@ -396,11 +393,8 @@ void api_metrics(struct call *call)
     struct scrape_call *own = arena_new(call->arena, struct scrape_call);
 
     own->call = call;
-    own->op = (struct store_op){.verb = STORE_BREAKERS,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = ask_limits,
-                                .not_after_ms = sched_not_after(call->worker->sched),
-                                .arena = call->arena};
+    own->op = call_op(call, STORE_BREAKERS, ask_limits);
+    own->op.not_after_ms = sched_not_after(call->worker->sched);
     assert(own->op.u.breakers.count == 0);
     if (metric_value(METRIC_BREAKERS_OPEN, NULL) > 0)
         sched_send(call->worker->sched, &own->op);
@@ -421,5 +415,4 @@ void api_stats(struct call *call)
         since_ms = INT64_MAX; /* no point is of one namespace alone */
     stats_write(call->worker->stats, since_ms, &w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }

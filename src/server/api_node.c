@@ -267,11 +267,8 @@ void api_node_show(struct call *call)
     struct show_call *own = arena_new(call->arena, struct show_call);
 
     own->call = call;
-    own->op = (struct store_op){.verb = STORE_BREAKERS,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = node_shown,
-                                .not_after_ms = sched_not_after(call->worker->sched),
-                                .arena = call->arena};
+    own->op = call_op(call, STORE_BREAKERS, node_shown);
+    own->op.not_after_ms = sched_not_after(call->worker->sched);
     sched_send(call->worker->sched, &own->op);
 }
 
@@ -322,7 +319,6 @@ void api_node_list(struct call *call)
     write_age(&w, call->worker->server);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 /* --- renewing leases --- */
@@ -476,10 +472,7 @@ static enum err read_report(struct node_call *own, bool runs, struct node_report
 
 static void write_run(struct jsonw *w, const struct store_run *run)
 {
-    char id[JOB_ID_TEXT + 1];
-
-    job_id_text(run->id, id);
-    jsonw_kstr(w, "job_id", str_of(id));
+    write_job_id(w, run->id);
     jsonw_kint(w, "attempt_id", run->attempt);
 }
 
@@ -542,7 +535,7 @@ static void renewed(struct renew *renew)
         write_drops(&w, renew);
     }
     jsonw_end_obj(&w);
-    call_json(call, 200, buf);
+    call_body(call, 200, buf_view(buf));
 }
 
 /* It is known and alive: what it runs stays its own. */
@@ -720,12 +713,9 @@ static void admin(struct call *call, enum node_admin word)
 {
     struct node_call *own = node_call(call);
     struct admin_fields in = {0};
-    struct problem why;
 
-    if (schema_read(&node_admin_schema, call->body, &in, call->arena, &why)) {
-        call_problem(call, &why);
+    if (!call_read(call, &node_admin_schema, &in))
         return;
-    }
     if (in.deadline_ms && word != NODE_ADMIN_DRAINING) {
         call_error(call, ERR_BAD_FIELD, "deadline_ms", "deadline_ms is for draining.");
         return;
@@ -778,11 +768,7 @@ void api_node_jobs(struct call *call)
         !call_query_int(call, "max", 1, POLL_MAX, &max))
         return;
     if (call->req->method == HTTP_M_HEAD) { /* which shows no body must take no job */
-        struct buf none = {0};
-
-        buf_str(&none, STR("{\"jobs\":[]}"));
-        call_json(call, 200, &none);
-        buf_free(&none);
+        call_body(call, 200, STR("{\"jobs\":[]}"));
         return;
     }
     registry_alive(loop, known->node);

@@ -78,10 +78,7 @@ static void write_times(struct jsonw *w, const char *name, const struct tally_ti
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         int64_t ms = tally_percentile(times, rows[i].percent);
 
-        if (ms < 0)
-            jsonw_knull(w, rows[i].name);
-        else
-            jsonw_kint(w, rows[i].name, ms);
+        write_int_or_null(w, rows[i].name, ms >= 0, ms);
     }
     jsonw_end_obj(w);
 }

@@ -522,11 +522,7 @@ static void write_chain(struct buf *buf, const struct audit *audit)
     jsonw_obj(&w);
     jsonw_kint(&w, "checked_ms", audit->checked_ms);
     jsonw_kint(&w, "entries", check->entries);
-    jsonw_key(&w, "broken_id");
-    if (check->reason)
-        jsonw_int(&w, check->broken_id);
-    else
-        jsonw_null(&w);
+    write_int_or_null(&w, "broken_id", check->reason, check->broken_id);
     jsonw_kstr(&w, "broken_reason", str_of(check->reason));
     jsonw_kint(&w, "newest_id", chain->written.id);
     jsonw_kstr(&w, "newest_mac", str_of(chain->written.mac));
@@ -654,7 +650,6 @@ static void answered(struct audit_query *query)
     struct buf answer = query->answer; /* the reply frees the request, and `query` with it */
 
     call_json(own->call, 200, &answer);
-    buf_free(&answer);
 }
 
 void api_audit(struct call *call)

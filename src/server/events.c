@@ -20,6 +20,7 @@
 #include "model/namespace.h"
 #include "server/members.h"
 #include "server/peers.h"
+#include "server/route.h"
 
 struct events {
     struct worker *worker;
@@ -411,12 +412,10 @@ void events_job(struct server *server, const char *what, const struct store_head
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
-    char id[JOB_ID_TEXT + 1];
 
-    job_id_text(head->id, id);
     jsonw_obj(&w);
     jsonw_kstr(&w, "what", str_of(what));
-    jsonw_kstr(&w, "job_id", str_of(id));
+    write_job_id(&w, head->id);
     jsonw_kstr(&w, "state", str_of(job_state_name(head->state)));
     jsonw_kstr(&w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
     jsonw_kint(&w, "attempt_id", head->attempt);

@@ -131,7 +131,7 @@ static void poll_answered(struct msg *msg)
     if (guard_still(poll->call, &why))
         call_problem(poll->call, &why);
     else
-        call_json(poll->call, 200, &poll->answer);
+        call_body(poll->call, 200, buf_view(&poll->answer));
     buf_free(&poll->answer);
     free(poll);
 }
@@ -670,14 +670,12 @@ void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, in
     uint64_t link = known ? atomic_load(&known->node->link) : 0;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
-    char id[JOB_ID_TEXT + 1];
 
     if (!link)
         return;
-    job_id_text(job, id);
     jsonw_obj(&w);
     jsonw_kstr(&w, "msg", STR("cancel"));
-    jsonw_kstr(&w, "job_id", str_of(id));
+    write_job_id(&w, job);
     jsonw_kint(&w, "attempt_id", attempt);
     jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_end_obj(&w);

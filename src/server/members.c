@@ -334,7 +334,6 @@ static void ask_answered(struct msg *msg)
     struct buf answer = ask->answer; /* the reply ends the request, and us with it */
 
     call_json(ask->call, 200, &answer);
-    buf_free(&answer);
 }
 
 static void ask_keeper(struct msg *msg)
@@ -569,7 +568,6 @@ static void write_usage(struct usage_call *own)
     jsonw_end_obj(&w);
     own->call->worker->usage_asks -= (int64_t)own->count;
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 static void usage_answered(struct rpc *rpc)

@@ -593,5 +593,4 @@ void api_openapi(struct call *call)
 
     openapi_write(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }

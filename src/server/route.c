@@ -699,11 +699,17 @@ static void on_problem(struct http_request *req, const struct problem *why, stru
 const struct http_callbacks route_callbacks = {
     .head = on_head, .request = on_request, .problem = on_problem};
 
-void call_json(struct call *call, int status, const struct buf *body)
+void call_body(struct call *call, int status, struct str json)
 {
-    struct http_reply reply = {.status = status, .body = buf_view(body)};
+    struct http_reply reply = {.status = status, .body = json};
 
     call_reply(call, &reply);
+}
+
+void call_json(struct call *call, int status, struct buf *body)
+{
+    call_body(call, status, buf_view(body));
+    buf_free(body);
 }
 
 struct buf *call_buf(struct call *call)
@@ -714,9 +720,7 @@ struct buf *call_buf(struct call *call)
 
 void call_ok(struct call *call)
 {
-    struct http_reply reply = {.status = 200, .body = STR("{\"ok\":true}")};
-
-    call_reply(call, &reply);
+    call_body(call, 200, STR("{\"ok\":true}"));
 }
 
 void problem_write(struct jsonw *w, const struct problem *why)
@@ -730,6 +734,22 @@ void problem_write(struct jsonw *w, const struct problem *why)
         jsonw_kstr(w, "field", str_of(why->field));
     if (why->column)
         jsonw_kint(w, "column", why->column);
+}
+
+void write_int_or_null(struct jsonw *w, const char *name, bool known, int64_t value)
+{
+    if (known)
+        jsonw_kint(w, name, value);
+    else
+        jsonw_knull(w, name);
+}
+
+void write_job_id(struct jsonw *w, uint64_t job)
+{
+    char id[JOB_ID_TEXT + 1];
+
+    job_id_text(job, id);
+    jsonw_kstr(w, "job_id", str_of(id));
 }
 
 struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why)
@@ -914,6 +934,22 @@ bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)
         return true;
     call_error(call, ERR_NOT_FOUND, "job_id", "There is no job \"" STR_FMT "\".", STR_ARG(text));
     return false;
+}
+
+bool call_read(struct call *call, const struct schema *schema, void *ret_fields)
+{
+    struct problem why;
+
+    if (!schema_read(schema, call->body, ret_fields, call->arena, &why))
+        return true;
+    call_problem(call, &why);
+    return false;
+}
+
+struct store_op call_op(const struct call *call, enum store_verb verb, store_done *done)
+{
+    return (struct store_op){
+        .verb = verb, .reply_to = &call->worker->loop.inbox, .done = done, .arena = call->arena};
 }
 
 /* --- entity tags --- */

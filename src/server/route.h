@@ -86,7 +86,8 @@ const struct route *route_of_message(struct str word); /* by the `msg` of a node
 
 /* Answers. Each ends the request. */
 void call_reply(struct call *call, const struct http_reply *reply);
-void call_json(struct call *call, int status, const struct buf *body); /* frees nothing */
+void call_body(struct call *call, int status, struct str json);
+void call_json(struct call *call, int status, struct buf *body); /* and frees the body */
 /* The loop's own, empty: for a body that is written and answered at once, without an allocation. */
 struct buf *call_buf(struct call *call);
 void call_ok(struct call *call); /* {"ok":true} */
@@ -99,6 +100,8 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                       const struct problem *why);
 /* A problem as members of an object being written (batch answers, WebSocket replies). */
 void problem_write(struct jsonw *w, const struct problem *why);
+void write_int_or_null(struct jsonw *w, const char *name, bool known, int64_t value);
+void write_job_id(struct jsonw *w, uint64_t job); /* `job_id` */
 
 /* The node a request speaks for: its socket's, or `node_id` of the body, which the token must
  * allow. False: answered already. */
@@ -115,6 +118,10 @@ bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *va
 /* False: the token may not speak for this node; answered with 403. */
 bool call_speaks_for(struct call *call, struct str node_id);
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 when it is none */
+/* Reads the body by its rows. False: answered already with what is wrong in it. */
+bool call_read(struct call *call, const struct schema *schema, void *ret_fields);
+/* A store op of this request: answered on its loop, with memory of its arena. */
+struct store_op call_op(const struct call *call, enum store_verb verb, store_done *done);
 
 /* Names, between the caller and all that lies behind: it says and reads its own as it knows them,
  * and those of other namespaces are not there. Who sees all has full names (model/namespace.h). */

@@ -173,7 +173,7 @@ static void rpc_done(struct rpc *rpc)
     if (rpc->err)
         rpc_failed(own);
     else
-        call_json(own->call, 200, &answer);
+        call_body(own->call, 200, buf_view(&answer));
     buf_free(&answer);
 }
 
@@ -210,10 +210,7 @@ static void rpc_check(struct rpc_call *own)
     if (call_view(call).all) {
         rpc_start(own);
     } else if (str_is(call->params[1], "Job")) {
-        own->op = (struct store_op){.verb = STORE_JOB_GET,
-                                    .reply_to = &call->worker->loop.inbox,
-                                    .done = rpc_job_found,
-                                    .arena = call->arena};
+        own->op = call_op(call, STORE_JOB_GET, rpc_job_found);
         if (call_job_id(call, json_str(json_get(call->body, "job_id"), call->arena), &own->op.job))
             sched_send(call->worker->sched, &own->op);
     } else if (str_is(call->params[1], "Deployment") && !call_sees(call, id)) {
@@ -269,7 +266,6 @@ static void answer_tail(struct rpc_call *own)
     jsonw_kbool(&w, "tail_only", true);
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
-    buf_free(&buf);
 }
 
 static void logs_done(struct rpc *rpc)
@@ -280,7 +276,7 @@ static void logs_done(struct rpc *rpc)
     if (rpc->err)
         answer_tail(own);
     else
-        call_json(own->call, 200, &answer);
+        call_body(own->call, 200, buf_view(&answer));
     buf_free(&answer);
 }
 
@@ -323,10 +319,7 @@ void api_job_logs(struct call *call)
     struct rpc_call *own = rpc_call(call);
 
     own->max = LOG_DEFAULT;
-    own->op = (struct store_op){.verb = STORE_JOB_GET,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = logs_found,
-                                .arena = call->arena};
+    own->op = call_op(call, STORE_JOB_GET, logs_found);
     if (call_job_id(call, call->params[0], &own->op.job) &&
         call_query_int(call, "offset", 0, INT64_MAX, &own->offset) &&
         call_query_int(call, "max", 1, LOG_MAX, &own->max))

@@ -131,7 +131,6 @@ static void answer(struct call *call, const struct kept *kept, bool stale, int64
     jsonw_end_obj(&w);
     metric_observe_us(METRIC_CACHE_AGE, age_ms * 1000);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 static void session_read(struct store_op *op)
@@ -193,10 +192,7 @@ void api_session(struct call *call)
     own->call = call;
     own->key = key;
     own->mark = mark;
-    own->op = (struct store_op){.verb = STORE_SESSION_GET,
-                                .reply_to = &worker->loop.inbox,
-                                .done = session_read,
-                                .arena = call->arena};
+    own->op = call_op(call, STORE_SESSION_GET, session_read);
     own->op.u.session.key = key;
     sched_send(worker->sched, &own->op);
 }

@@ -172,11 +172,7 @@ static struct jsonw begin(struct submit_sockets *all, const char *msg, bool has_
     buf_clear(&all->frame);
     jsonw_obj(&w);
     jsonw_kstr(&w, "msg", str_of(msg));
-    jsonw_key(&w, "id");
-    if (has_id)
-        jsonw_int(&w, id);
-    else
-        jsonw_null(&w);
+    write_int_or_null(&w, "id", has_id, id);
     return w;
 }
 
@@ -292,10 +288,8 @@ static void reply_ended(struct follow *follow, const struct store_record *record
     struct submit_socket *socket = follow->socket;
     struct jsonw w = begin(socket->all, "ended", follow->has_id, follow->id);
     const char *reason = record ? head->reason : err_name(ERR_NOT_FOUND);
-    char id[JOB_ID_TEXT + 1];
 
-    job_id_text(follow->watch.job, id);
-    jsonw_kstr(&w, "job_id", str_of(id));
+    write_job_id(&w, follow->watch.job);
     jsonw_kstr(&w, "state", record ? str_of(job_state_name(head->state)) : STR_NONE);
     jsonw_kstr(&w, "node_id", head->node[0] ? str_of(head->node) : STR_NONE);
     jsonw_kint(&w, "attempt_id", head->attempt);
@@ -627,11 +621,9 @@ static void reply_attached(struct submit_socket *socket, const struct exchange *
                            const struct store_head *head)
 {
     struct jsonw w = begin(socket->all, "attached", own->has_id, own->id);
-    char id[JOB_ID_TEXT + 1];
 
     give_credit(socket, &w);
-    job_id_text(job, id);
-    jsonw_kstr(&w, "job_id", str_of(id));
+    write_job_id(&w, job);
     if (head)
         jsonw_kstr(&w, "state", str_of(job_state_name(head->state)));
     else
@@ -710,11 +702,8 @@ static void on_attach(struct submit_socket *socket, struct exchange *own,
         return;
     }
     follow_new(socket, job, own); /* first, then it is read: an end in between is not missed */
-    own->op = (struct store_op){.verb = STORE_JOB_GET,
-                                .reply_to = &call->worker->loop.inbox,
-                                .done = attach_read,
-                                .job = job,
-                                .arena = &own->arena};
+    own->op = call_op(call, STORE_JOB_GET, attach_read);
+    own->op.job = job;
     sched_send(call->worker->sched, &own->op);
 }
 

@@ -432,14 +432,10 @@ void api_token_list(struct call *call)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    jsonw_key(&w, "next_cursor");
-    if (i < auth->tokens.count)
-        jsonw_str(&w, arena_fmt(call->arena, "%zu", i));
-    else
-        jsonw_null(&w);
+    jsonw_kstr(&w, "next_cursor",
+               i < auth->tokens.count ? arena_fmt(call->arena, "%zu", i) : STR_NONE);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
-    buf_free(&buf);
 }
 
 struct token_call {
@@ -467,7 +463,7 @@ static void created(struct token_edit *edit)
         jsonw_kstr(&w, "token", str_of(own->secret));
     jsonw_end_obj(&w);
     explicit_bzero(own->secret, sizeof own->secret);
-    call_json(call, 201, &buf);
+    call_body(call, 201, buf_view(&buf));
     explicit_bzero(buf.at, buf.len);
     buf_free(&buf);
 }

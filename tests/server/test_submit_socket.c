@@ -186,7 +186,6 @@ static void dispatched(int index, uint64_t job)
     call->job = job;
     buf_str(&body, STR("{\"n\":1}"));
     call_json(call, 200, &body);
-    buf_free(&body);
 }
 
 static void ended(struct fixture *own, uint64_t job)
