@@ -69,6 +69,8 @@ void api_breaker_reset(struct call *call);
 
 /* api_node.c */
 void node_resources_write(struct jsonw *w, const struct snap_node *member); /* `resources` */
+/* An amount of a resource as people write it (cpu in cores); less than 0 is shown as 0. */
+void write_amount(struct jsonw *w, const char *key, struct str resource, int32_t amount);
 /* api_limit.c */
 extern const struct schema limit_rule_schema, limit_hold_schema;
 /* The rule that counts for a key, out of an answer to LIMITS; NULL: none. */

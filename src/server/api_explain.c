@@ -1,6 +1,6 @@
-/* Why: of a job, of a request that is only tried. What was decided is in the loops' books, here
- * and at other instances; what would be decided now is asked of the rules. Each reason is written
- * with its figures in a sentence for people, and the figures by themselves for programs. */
+/* Explains where a job went, or where a request would go (dry run). Past decisions are in the
+ * loops' records, here and at other instances; what would be decided now comes from the rules
+ * themselves. Each reason is a sentence for people, with its figures as members for programs. */
 #include "server/api_explain.h"
 
 #include <assert.h>
@@ -31,10 +31,10 @@ struct explain_style {
     const struct sched *sched;
     const struct spec *spec;   /* NULL: what it was about is in the record */
     const struct problem *why; /* NULL: likewise the refusal */
-    struct str node_id;        /* who would get it; at == NULL: look it up */
+    struct str node_id;        /* the node chosen; at == NULL: look it up */
     const struct store_breaker *breakers;
     size_t breaker_count;
-    const struct explain_key *keys; /* NULL: of a decision of before, which has none */
+    const struct explain_key *keys; /* NULL: a past decision, which has none */
     size_t key_count;
     size_t limit; /* of nodes */
 };
@@ -219,7 +219,7 @@ static void say_breaker(struct buf *to, const struct scene *scene)
         buf_str(to, STR("It kept failing such jobs: its breaker was open."));
 }
 
-/* Of a job that prefers something: whether it is there. */
+/* Whether the node has loaded what the job prefers; "" when it prefers nothing. */
 static const char *warm_words(const struct dispatch_look *look)
 {
     return look->warm < 0 ? "" : look->warm > 0 ? ", warm" : ", cold";
@@ -334,75 +334,56 @@ static void reason_write(struct jsonw *w, const struct scene *scene)
     buf_free(&text);
 }
 
-static void figures_write(struct jsonw *w, const struct dispatch_look *look, bool by_score)
+static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
 {
     static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
                                          [NODE_ADMIN_CORDONED] = "cordoned",
                                          [NODE_ADMIN_DRAINING] = "draining"};
-
-    jsonw_kint(w, "load", look->load);
-    jsonw_kint(w, "max", look->max);
-    jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)look->health)));
-    jsonw_kstr(w, "admin", str_of(admins[look->admin]));
-    jsonw_kstr(w, "level",
-               look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
-    jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
-    write_int_or_null(w, "health_score", by_score, look->score); /* else nobody computed it */
-    jsonw_kint(w, "rank", look->rank);
-    if (look->warm >= 0)
-        jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
-}
-
-/* As people write it: cpu in cores. */
-static void amount_write(struct jsonw *w, const char *key, struct str name, int32_t amount)
-{
-    struct buf number = {0};
-
-    demand_write_amount(name, amount > 0 ? amount : 0, &number);
-    jsonw_kraw(w, key, buf_view(&number));
-    buf_free(&number);
-}
-
-/* What belongs to one reason alone. */
-static void more_write(struct jsonw *w, const struct scene *scene)
-{
-    unsigned why = scene->look->why;
+    const struct dispatch_look *look = scene->look;
+    struct resources_short lack;
     struct buf text = {0};
 
-    if (why == WHY_BREAKER && breaker_of(scene)) {
+    jsonw_obj(w);
+    jsonw_kstr(w, "node_id", scene->id);
+    reason_write(w, scene);
+    if (figures) {
+        jsonw_kint(w, "load", look->load);
+        jsonw_kint(w, "max", look->max);
+        jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)look->health)));
+        jsonw_kstr(w, "admin", str_of(admins[look->admin]));
+        jsonw_kstr(w, "level",
+                   look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
+        jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
+        /* Only a policy that ranks by score computes it. */
+        write_int_or_null(w, "health_score", scene->style->sched->policy->by_score, look->score);
+        jsonw_kint(w, "rank", look->rank);
+        if (look->warm >= 0)
+            jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
+    }
+    /* Members that belong to one reason alone. */
+    if (look->why == WHY_BREAKER && breaker_of(scene)) {
         jsonw_key(w, "breaker"); /* as it is now */
         breaker_write(breaker_of(scene), w);
     }
-    struct resources_short lack;
-    if ((why == WHY_RESOURCES || why == WHY_TOO_SMALL) && lack_of(scene, &lack)) {
+    if ((look->why == WHY_RESOURCES || look->why == WHY_TOO_SMALL) && lack_of(scene, &lack)) {
         struct str name = str_of(lack.name);
 
         jsonw_key(w, "lack");
         jsonw_obj(w);
         jsonw_kstr(w, "resource", name);
-        amount_write(w, "needed", name, lack.needed);
-        if (why == WHY_RESOURCES)
-            amount_write(w, "left", name, lack.left);
-        amount_write(w, "of", name, lack.of);
+        write_amount(w, "needed", name, lack.needed);
+        if (look->why == WHY_RESOURCES)
+            write_amount(w, "left", name, lack.left);
+        write_amount(w, "of", name, lack.of);
         if (lack.gpu >= 0)
             jsonw_kint(w, "gpu", lack.gpu);
         jsonw_end_obj(w);
     }
-    if (why == EXPLAIN_NOT_CAPABLE && scene->member) {
+    if (look->why == EXPLAIN_NOT_CAPABLE && scene->member) {
         say_missing(&text, scene);
         jsonw_kstr(w, "missing", buf_view(&text));
         buf_free(&text);
     }
-}
-
-static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "node_id", scene->id);
-    reason_write(w, scene);
-    if (figures)
-        figures_write(w, scene->look, scene->style->sched->policy->by_score);
-    more_write(w, scene);
     jsonw_end_obj(w);
 }
 
@@ -425,7 +406,7 @@ static void set_node(struct scene *scene, const struct explain_node *node)
         scene->id = scene->member->node->id;
 }
 
-static bool stands_in(const struct explain *explain, uint64_t hash)
+static bool is_listed(const struct explain *explain, uint64_t hash)
 {
     for (uint32_t i = 0; i < explain->node_count; i++)
         if (explain->list[i].hash == hash)
@@ -433,8 +414,8 @@ static bool stands_in(const struct explain *explain, uint64_t hash)
     return false;
 }
 
-/* Those that were not looked at: only of the same edition, and only if it is known of all members
- * whether they were. */
+/* The nodes that were not looked at: only if the snapshot is still the same, and every node is
+ * accounted for. */
 static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
 {
     const struct explain *explain = scene->explain;
@@ -453,47 +434,17 @@ static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
     const struct snap_node *node;
     for (struct snap_at at = {0};
          shown < scene->style->limit && (node = snapshot_next(snapshot, &at));) {
-        scene->member = node;
-        if (stands_in(explain, scene->member->node->hash))
+        if (is_listed(explain, node->node->hash))
             continue;
-        bool member = snapshot_is_member(snapshot, pool, scene->member, scene->wants);
+        bool member = snapshot_is_member(snapshot, pool, node, scene->wants);
         struct dispatch_look look = {.warm = -1, .why = member ? member_why : EXPLAIN_NOT_CAPABLE};
-        scene->id = scene->member->node->id;
+        scene->member = node;
+        scene->id = node->node->id;
         scene->look = &look;
         node_line(w, scene, false);
         shown++;
     }
     return shown;
-}
-
-static void nodes_write(struct jsonw *w, struct scene *scene)
-{
-    const struct explain *explain = scene->explain;
-    size_t shown = 0;
-
-    jsonw_key(w, "nodes");
-    jsonw_arr(w);
-    for (; shown < explain->node_count && shown < scene->style->limit; shown++) {
-        set_node(scene, &explain->list[shown]);
-        node_line(w, scene, true);
-    }
-    if (shown == explain->node_count)
-        shown = write_rest(w, scene, shown);
-    jsonw_end_arr(w);
-    assert(shown <= explain->nodes);
-    jsonw_kint(w, "nodes_left_out", (int64_t)(explain->nodes - shown));
-}
-
-static void counts_write(struct jsonw *w, const struct explain *explain)
-{
-    jsonw_kint(w, "nodes_total", explain->nodes);
-    jsonw_kint(w, "pool_members", explain->members);
-    jsonw_key(w, "reasons");
-    jsonw_obj(w);
-    for (unsigned i = 0; i < EXPLAIN_COUNT; i++)
-        if (explain->counts[i])
-            jsonw_kint(w, explain_why_name(i), explain->counts[i]);
-    jsonw_end_obj(w);
 }
 
 static struct str chosen_id(struct scene *scene)
@@ -510,52 +461,6 @@ static struct str chosen_id(struct scene *scene)
     return STR_NONE;
 }
 
-static void pool_write(struct jsonw *w, const struct scene *scene)
-{
-    char id[POOL_ID_MAX];
-
-    if (!scene->tgt.len || scene->src.len + scene->tgt.len + 2 > sizeof id) {
-        jsonw_knull(w, "pool_id");
-        return;
-    }
-    pool_id(scene->src, scene->tgt, id);
-    jsonw_kstr(w, "pool_id", str_of(id));
-}
-
-static void set_subject(struct scene *scene)
-{
-    const struct explain *explain = scene->explain;
-    const struct spec *spec = scene->style->spec;
-
-    scene->wants = explain->wants;
-    if (spec) {
-        scene->src = spec->f2f ? spec->src : STR("type");
-        scene->tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
-        scene->type = spec->type;
-    } else {
-        scene->src = explain_text(explain, explain->src_at, explain->src_len);
-        scene->tgt = explain_text(explain, explain->tgt_at, explain->tgt_len);
-        scene->type = explain_text(explain, explain->type_at, explain->type_len);
-        if (!scene->type.len)
-            scene->type = explain->f2f ? STR("f2f") : scene->tgt;
-    }
-}
-
-/* ", held by JOB, JOB and 2 more" */
-static void holders_text(const struct explain_key *look, struct buf *to)
-{
-    int64_t more = look->now.in_flight - look->now.holder_count;
-
-    for (size_t i = 0; i < look->now.holder_count; i++) {
-        char id[JOB_ID_TEXT + 1];
-
-        job_id_text(look->now.holders[i], id);
-        buf_fmt(to, "%s%s", i ? ", " : ", held by ", id);
-    }
-    if (look->now.holder_count && more > 0)
-        buf_fmt(to, " and %lld more", (long long)more);
-}
-
 static void key_text(const struct explain_key *look, struct buf *to)
 {
     buf_fmt(to, STR_FMT ": ", STR_ARG(namespace_name(look->key)));
@@ -569,8 +474,18 @@ static void key_text(const struct explain_key *look, struct buf *to)
         buf_fmt(to, "%d started, of ", look->now.started);
         limit_rate_text(&look->limit, to);
     } else if (look->limit.concurrency != LIMIT_NONE) {
+        int64_t more = look->now.in_flight - look->now.holder_count;
+
+        /* "2 of 2, held by JOB, JOB and 2 more" */
         buf_fmt(to, "%d of %d", look->now.in_flight, look->limit.concurrency);
-        holders_text(look, to);
+        for (size_t i = 0; i < look->now.holder_count; i++) {
+            char id[JOB_ID_TEXT + 1];
+
+            job_id_text(look->now.holders[i], id);
+            buf_fmt(to, "%s%s", i ? ", " : ", held by ", id);
+        }
+        if (look->now.holder_count && more > 0)
+            buf_fmt(to, " and %lld more", (long long)more);
     } else {
         buf_fmt(to, "%d, no limit", look->now.in_flight);
     }
@@ -601,12 +516,25 @@ static void keys_write(struct jsonw *w, const struct explain_style *style)
 static void explain_write(struct jsonw *w, const struct explain *explain,
                           const struct explain_style *style)
 {
-    struct scene scene = {.explain = explain, .style = style};
+    struct scene scene = {.explain = explain, .style = style, .wants = explain->wants};
     const struct policy *policy = style->sched->policy;
+    const struct spec *spec = style->spec;
     struct str detail = style->why ? str_of(style->why->detail)
                                    : explain_text(explain, explain->detail_at, explain->detail_len);
+    char pool[POOL_ID_MAX];
+    size_t shown = 0;
 
-    set_subject(&scene);
+    if (spec) {
+        scene.src = spec->f2f ? spec->src : STR("type");
+        scene.tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
+        scene.type = spec->type;
+    } else {
+        scene.src = explain_text(explain, explain->src_at, explain->src_len);
+        scene.tgt = explain_text(explain, explain->tgt_at, explain->tgt_len);
+        scene.type = explain_text(explain, explain->type_at, explain->type_len);
+        if (!scene.type.len)
+            scene.type = explain->f2f ? STR("f2f") : scene.tgt;
+    }
     jsonw_obj(w);
     jsonw_kint(w, "at_ms", explain->at_ms);
     jsonw_kint(w, "attempt_id", explain->attempt);
@@ -618,11 +546,31 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
     jsonw_kstr(w, "policy", str_of(policy->name));
     jsonw_kstr(w, "policy_key", str_of(policy->key));
     jsonw_kint(w, "snapshot_version", explain->version);
-    pool_write(w, &scene);
+    bool has_pool = scene.tgt.len && scene.src.len + scene.tgt.len + 2 <= sizeof pool;
+    if (has_pool)
+        pool_id(scene.src, scene.tgt, pool);
+    jsonw_kstr(w, "pool_id", has_pool ? str_of(pool) : STR_NONE);
     if (style->keys)
         keys_write(w, style);
-    counts_write(w, explain);
-    nodes_write(w, &scene);
+    jsonw_kint(w, "nodes_total", explain->nodes);
+    jsonw_kint(w, "pool_members", explain->members);
+    jsonw_key(w, "reasons");
+    jsonw_obj(w);
+    for (unsigned i = 0; i < EXPLAIN_COUNT; i++)
+        if (explain->counts[i])
+            jsonw_kint(w, explain_why_name(i), explain->counts[i]);
+    jsonw_end_obj(w);
+    jsonw_key(w, "nodes");
+    jsonw_arr(w);
+    for (; shown < explain->node_count && shown < style->limit; shown++) {
+        set_node(&scene, &explain->list[shown]);
+        node_line(w, &scene, true);
+    }
+    if (shown == explain->node_count)
+        shown = write_rest(w, &scene, shown);
+    jsonw_end_arr(w);
+    assert(shown <= explain->nodes);
+    jsonw_kint(w, "nodes_left_out", (int64_t)(explain->nodes - shown));
     jsonw_end_obj(w);
 }
 
@@ -715,26 +663,10 @@ static struct str explain_decisions(const struct buf *found, const struct explai
     return text;
 }
 
-/* `spec`: JSON; len 0: nobody has it, and then only decisions of the namespace `listed` are told
- * (at
- * == NULL: any). The texts it answers with are JSON arrays of decisions. */
-static void explain_round_start(struct peers_round *round, uint64_t job, struct str spec,
-                                struct str listed, size_t limit)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    assert(job && limit > 0);
-    job_id_text(job, id);
-    round->method = "Instance/Explain";
-    round->params = arena_fmt(round->arena, "%s %zu%s" STR_FMT "\n" STR_FMT, id, limit,
-                              spec.len || !listed.at ? "" : " ",
-                              STR_ARG(spec.len ? STR("") : listed), STR_ARG(spec));
-    peers_round_start(round);
-}
-
 /* --- the other side --- */
 
-struct told {
+/* A question of another instance. */
+struct peer_ask {
     struct explain_ask ask;
     struct rpc *rpc;
     struct arena arena;
@@ -743,12 +675,11 @@ struct told {
     int64_t limit;
 };
 
-static void told(struct explain_ask *ask)
+static void peer_found(struct explain_ask *ask)
 {
-    struct told *own = container_of(ask, struct told, ask);
+    struct peer_ask *own = container_of(ask, struct peer_ask, ask);
     struct spec spec;
     bool known = own->spec.len && !spec_stored(own->spec, &own->arena, &spec, NULL);
-
     struct explain_style style = {.snapshot = ask->from->snapshot,
                                   .sched = ask->from->sched,
                                   .spec = known ? &spec : NULL,
@@ -766,14 +697,14 @@ static void told(struct explain_ask *ask)
 /* "JOB LIMIT\nSPEC" or "JOB LIMIT NAMESPACE\n" */
 void explain_peers_answer(struct rpc *rpc)
 {
-    struct told *own = mem_new(struct told);
+    struct peer_ask *own = mem_new(struct peer_ask);
     struct str rest = rpc->params;
     struct str head = str_cut(&rest, '\n');
 
     own->rpc = rpc;
     own->spec = rest;
     own->ask.from = rpc->from->sched;
-    own->ask.done = told;
+    own->ask.done = peer_found;
     if (job_id_parse(str_cut(&head, ' '), &own->ask.job) &&
         str_int(str_cut(&head, ' '), &own->limit) && own->limit > 0 && rpc->from->sched->snapshot) {
         own->listed = head; /* at == NULL when there is none */
@@ -786,7 +717,8 @@ void explain_peers_answer(struct rpc *rpc)
 
 /* --- routes --- */
 
-/* GET of a job's explanation: our books, its record, the other instances, the breakers of now. */
+/* GET of a job's explanation: our records, the job, the other instances, the breakers as they are.
+ */
 struct why_call {
     struct call *call;
     struct explain_ask ask;
@@ -795,10 +727,10 @@ struct why_call {
     struct peers_round round;
     int64_t limit;
     struct submit *submit;     /* of a dry run */
-    struct dispatch *dispatch; /* what it is about; NULL: nobody knows */
+    struct dispatch *dispatch; /* of the job; NULL: its spec is not known */
     struct store_op limits;    /* LIMITS, of one key after the other */
     struct explain_key keys[DEMAND_KEYS_MAX];
-    size_t key; /* so many of them have been looked at */
+    size_t key; /* index of the next one to read */
     void (*then)(struct why_call *own);
 };
 
@@ -818,7 +750,7 @@ static void send_breakers(struct why_call *own, store_done *done)
     sched_send(own->call->worker->sched, &own->breakers);
 }
 
-/* Would this key let one more start? As the store's reserve asks, by what it tells of it. */
+/* Would this key let one more start? The same rules as the store's reserve. */
 static struct explain_key check_key(const struct store_op *op, struct str key)
 {
     struct explain_key look = {.key = key, .limit = limit_none};
@@ -851,12 +783,12 @@ static void key_read(struct store_op *op)
 
     *look = op->err ? (struct explain_key){.key = key, .unknown = true} : check_key(op, key);
     look->block.key = (int32_t)own->key++;
-    if (dispatch->block.why == LIMIT_OK) /* the first that does is what a client would be told */
+    if (dispatch->block.why == LIMIT_OK) /* the client gets the first that blocks */
         dispatch->block = look->block;
     send_key(own);
 }
 
-/* What is known of its next key; then, when there is no more. */
+/* Reads the next key; after the last one calls `then`. */
 static void send_key(struct why_call *own)
 {
     const struct demand *demand = own->dispatch ? own->dispatch->spec.demand : NULL;
@@ -868,7 +800,7 @@ static void send_key(struct why_call *own)
     own->limits = call_op(own->call, STORE_LIMITS, key_read);
     own->limits.not_after_ms = sched_not_after(own->call->worker->sched);
     own->limits.u.limits.prefix = demand->keys[own->key];
-    own->limits.u.limits.max = 1; /* of those that begin so it is the first */
+    own->limits.u.limits.max = 1; /* the first with this prefix is the key itself */
     sched_send(own->call->worker->sched, &own->limits);
 }
 
@@ -880,7 +812,7 @@ static struct dispatch *dispatch_of(struct why_call *own)
 
     dispatch->loop = own->call->worker->sched;
     if (spec_stored(record->spec, own->call->arena, &dispatch->spec, NULL))
-        return NULL; /* nobody of us wrote it */
+        return NULL; /* not written by us */
     dispatch->job = own->op.head.id;
     dispatch->attempt = own->op.head.attempt;
     dispatch->attempt += own->op.head.state == JOB_RETRYING;
@@ -934,7 +866,7 @@ static int by_time(const void *a, const void *b)
     return (left->at_ms > right->at_ms) - (left->at_ms < right->at_ms);
 }
 
-/* Takes a JSON array apart; what another instance says may be anything. */
+/* Splits a JSON array, which may be anything when another instance sent it. */
 static size_t add_decisions(struct decision *list, size_t count, struct str text,
                             struct arena *arena)
 {
@@ -950,49 +882,35 @@ static size_t add_decisions(struct decision *list, size_t count, struct str text
     return count;
 }
 
-/* Ours and those of other instances, oldest first. */
-static void write_decisions(struct jsonw *w, struct why_call *own, const struct spec *spec)
-{
-    struct decision list[RECORDS_MAX];
-    struct arena *arena = own->call->arena;
-    struct explain_style style = style_of(own, spec);
-    struct str ours = explain_decisions(&own->ask.found, &style, arena);
-    size_t count = add_decisions(list, 0, ours, arena);
-
-    for (size_t i = 0; i < own->round.count; i++)
-        count = add_decisions(list, count, own->round.texts[i], arena);
-    qsort(list, count, sizeof *list, by_time);
-    jsonw_key(w, "decisions");
-    jsonw_arr(w);
-    for (size_t i = 0; i < count; i++)
-        jsonw_raw(w, list[i].json);
-    jsonw_end_arr(w);
-}
-
-static void write_job(struct jsonw *w, const struct why_call *own)
-{
-    const struct store_head *head = &own->op.head;
-    bool known = !own->op.err;
-
-    write_job_id(w, own->ask.job);
-    jsonw_kstr(w, "state", known ? str_of(job_state_name(head->state)) : STR_NONE);
-    jsonw_kstr(w, "reason", known && head->reason[0] ? str_of(head->reason) : STR_NONE);
-    jsonw_kstr(w, "node_id", known && head->node[0] ? str_of(head->node) : STR_NONE);
-    write_int_or_null(w, "attempt_id", known, head->attempt);
-    jsonw_kraw(w, "attempts",
-               known && own->op.record.history.len ? own->op.record.history : STR("[]"));
-}
-
 static void job_answer(struct why_call *own)
 {
-    struct call *call = own->call;
+    const struct store_head *head = &own->op.head;
     struct dispatch *dispatch = own->dispatch;
+    struct arena *arena = own->call->arena;
+    struct explain_style style = style_of(own, dispatch ? &dispatch->spec : NULL);
+    struct decision list[RECORDS_MAX];
+    bool known = !own->op.err;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
-    write_job(&w, own);
-    write_decisions(&w, own, dispatch ? &dispatch->spec : NULL);
+    write_job_id(&w, own->ask.job);
+    jsonw_kstr(&w, "state", known ? str_of(job_state_name(head->state)) : STR_NONE);
+    jsonw_kstr(&w, "reason", known && head->reason[0] ? str_of(head->reason) : STR_NONE);
+    jsonw_kstr(&w, "node_id", known && head->node[0] ? str_of(head->node) : STR_NONE);
+    write_int_or_null(&w, "attempt_id", known, head->attempt);
+    jsonw_kraw(&w, "attempts",
+               known && own->op.record.history.len ? own->op.record.history : STR("[]"));
+    /* Our decisions and those of other instances, oldest first. */
+    size_t count = add_decisions(list, 0, explain_decisions(&own->ask.found, &style, arena), arena);
+    for (size_t i = 0; i < own->round.count; i++)
+        count = add_decisions(list, count, own->round.texts[i], arena);
+    qsort(list, count, sizeof *list, by_time);
+    jsonw_key(&w, "decisions");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < count; i++)
+        jsonw_raw(&w, list[i].json);
+    jsonw_end_arr(&w);
     if (dispatch && has_now(own)) {
         jsonw_key(&w, "now");
         write_now(&w, own, dispatch);
@@ -1001,7 +919,7 @@ static void job_answer(struct why_call *own)
     }
     jsonw_end_obj(&w);
     buf_free(&own->ask.found);
-    call_json(call, 200, &buf);
+    call_json(own->call, 200, &buf);
 }
 
 static void job_breakers(struct store_op *op)
@@ -1016,7 +934,7 @@ static void job_breakers(struct store_op *op)
         job_answer(own);
 }
 
-static void job_told(struct peers_round *round)
+static void peers_answered(struct peers_round *round)
 {
     struct why_call *own = container_of(round, struct why_call, round);
     const struct store_op *op = &own->op;
@@ -1035,17 +953,32 @@ static void job_told(struct peers_round *round)
     send_breakers(own, job_breakers);
 }
 
+/* Asks the other instances: "JOB LIMIT\nSPEC", or "JOB LIMIT NAMESPACE\n" when nobody has the spec,
+ * and then only decisions of that namespace are answered (none given: any). They answer with JSON
+ * arrays of decisions. */
 static void job_read(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, op);
     struct namespace_view view = call_view(own->call);
+    struct str listed = namespace_listed(&view);
+    struct str spec = STR_NONE;
+    char id[JOB_ID_TEXT + 1];
 
     call_hide_job(own->call, op);
-    explain_keep(&own->ask.found, namespace_listed(&view));
+    explain_keep(&own->ask.found, listed);
+    if (!op->err)
+        spec = op->record.spec;
+    assert(own->ask.job && own->limit > 0);
+    job_id_text(own->ask.job, id);
     own->round = (struct peers_round){
-        .worker = own->call->worker, .arena = own->call->arena, .done = job_told};
-    explain_round_start(&own->round, own->ask.job, op->err ? STR_NONE : op->record.spec,
-                        namespace_listed(&view), (size_t)own->limit);
+        .worker = own->call->worker,
+        .arena = own->call->arena,
+        .method = "Instance/Explain",
+        .params = arena_fmt(own->call->arena, "%s %zu%s" STR_FMT "\n" STR_FMT, id,
+                            (size_t)own->limit, spec.len || !listed.at ? "" : " ",
+                            STR_ARG(spec.len ? STR("") : listed), STR_ARG(spec)),
+        .done = peers_answered};
+    peers_round_start(&own->round);
 }
 
 static void job_found(struct explain_ask *ask)
@@ -1068,27 +1001,7 @@ void api_job_explain(struct call *call)
         explain_find(&own->ask);
 }
 
-/* 200 placed, 202 waits, or the status of the refusal. */
-static int would_status(const struct dispatch *dispatch, bool waits)
-{
-    return waits ? 202 : dispatch->err ? err_http(dispatch->err) : 200;
-}
-
-static void write_would(struct jsonw *w, const struct dispatch *dispatch, bool waits)
-{
-    jsonw_kbool(w, "dry_run", true);
-    jsonw_kint(w, "status", would_status(dispatch, waits));
-    jsonw_kstr(w, "outcome",
-               waits           ? STR("WAITS")
-               : dispatch->err ? str_of(err_name(dispatch->err))
-                               : STR("PLACED"));
-    jsonw_kstr(w, "detail",
-               waits && !dispatch->err ? STR("Others wait already: the queue decides who is next.")
-                                       : str_of(dispatch->err ? dispatch->why.detail : NULL));
-    jsonw_kstr(w, "node_id", dispatch->node && !waits ? dispatch->node->id : STR_NONE);
-}
-
-static void tell_would(struct why_call *own)
+static void dry_run_answer(struct why_call *own)
 {
     struct dispatch *dispatch = own->submit->dispatch;
     struct sched *sched = dispatch->loop->sched;
@@ -1100,7 +1013,16 @@ static void tell_would(struct why_call *own)
     bool later = dispatch->err == ERR_ALL_FULL || dispatch->err == ERR_LIMITED;
     bool waits = dispatch->spec.queue_ms > 0 && (others || later);
     jsonw_obj(&w);
-    write_would(&w, dispatch, waits);
+    jsonw_kbool(&w, "dry_run", true);
+    jsonw_kint(&w, "status", waits ? 202 : dispatch->err ? err_http(dispatch->err) : 200);
+    jsonw_kstr(&w, "outcome",
+               waits           ? STR("WAITS")
+               : dispatch->err ? str_of(err_name(dispatch->err))
+                               : STR("PLACED"));
+    jsonw_kstr(&w, "detail",
+               waits && !dispatch->err ? STR("Others wait already: the queue decides who is next.")
+                                       : str_of(dispatch->err ? dispatch->why.detail : NULL));
+    jsonw_kstr(&w, "node_id", dispatch->node && !waits ? dispatch->node->id : STR_NONE);
     jsonw_kint(&w, "waiting", atomic_load(&sched->queue_depth));
     jsonw_kraw(&w, "now", buf_view(&would));
     jsonw_end_obj(&w);
@@ -1108,7 +1030,7 @@ static void tell_would(struct why_call *own)
     buf_free(&would);
 }
 
-static void dry_answer(struct store_op *op)
+static void dry_run_breakers(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, breakers);
 
@@ -1125,12 +1047,12 @@ void explain_dry_run(struct call *call, struct submit *submit)
 
     own->submit = submit;
     own->dispatch = submit->dispatch;
-    own->then = tell_would;
+    own->then = dry_run_answer;
     if (!call_query_int(call, "limit", 1, NODES_MAX, &own->limit))
         return;
     if (!call->worker->sched->snapshot)
         call_error(call, ERR_STORE_DOWN, "",
                    "The server is starting: its nodes are not loaded yet.");
     else
-        send_breakers(own, dry_answer);
+        send_breakers(own, dry_run_breakers);
 }

@@ -100,11 +100,11 @@ static void live_write(struct jsonw *w, const struct node *node, const struct sc
     jsonw_kint(w, "epoch", atomic_load(&node->epoch));
 }
 
-static void amount_write(struct jsonw *w, const char *key, struct str name, int32_t amount)
+void write_amount(struct jsonw *w, const char *key, struct str resource, int32_t amount)
 {
     struct buf number = {0};
 
-    demand_write_amount(name, amount > 0 ? amount : 0, &number);
+    demand_write_amount(resource, amount > 0 ? amount : 0, &number);
     jsonw_kraw(w, key, buf_view(&number));
     buf_free(&number);
 }
@@ -113,16 +113,16 @@ static void amount_write(struct jsonw *w, const char *key, struct str name, int3
 static void resource_write(struct jsonw *w, struct str name, int32_t capacity, int32_t usable,
                            const int32_t *left)
 {
-    amount_write(w, "capacity", name, capacity);
-    amount_write(w, "usable", name, usable);
+    write_amount(w, "capacity", name, capacity);
+    write_amount(w, "usable", name, usable);
     if (!left) {
         jsonw_knull(w, "promised");
         jsonw_knull(w, "left");
         return;
     }
     bool whole = *left == RESOURCES_LEFT_WHOLE;
-    amount_write(w, "promised", name, whole ? capacity : usable - *left);
-    amount_write(w, "left", name, *left);
+    write_amount(w, "promised", name, whole ? capacity : usable - *left);
+    write_amount(w, "left", name, *left);
 }
 
 void node_resources_write(struct jsonw *w, const struct snap_node *member)

@@ -482,15 +482,6 @@ void api_terminal_update(struct call *call)
     registry_send(loop, &own->change);
 }
 
-static void amount_write(struct jsonw *w, const char *name, int32_t amount)
-{
-    struct buf text = {0};
-
-    demand_write_amount(str_of(name), amount > 0 ? amount : 0, &text);
-    jsonw_kraw(w, name, buf_view(&text));
-    buf_free(&text);
-}
-
 /* What may be given away there now. A GPU that others share cannot be had whole, however much of it
  * is left: less is told than would do for that. */
 static void room_write(struct jsonw *w, const struct snap_node *known)
@@ -507,7 +498,7 @@ static void room_write(struct jsonw *w, const struct snap_node *known)
     jsonw_key(w, "left");
     jsonw_obj(w);
     for (size_t i = 0; i < declared->count; i++)
-        amount_write(w, declared->items[i].name, left.left[i]);
+        write_amount(w, declared->items[i].name, str_of(declared->items[i].name), left.left[i]);
     jsonw_key(w, "gpus");
     jsonw_arr(w);
     for (size_t i = 0; i < declared->gpu_count; i++) {
