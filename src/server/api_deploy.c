@@ -1,7 +1,7 @@
-/* Deployments for operators: specs come, change and go; what happened to them; and the two orders
- * only a person can give (take it from that node, go on although half of the nodes are gone). The
- * way of a request to the database and back; a spec between its body, as model/deploy.h reads it,
- * and its columns. */
+/* Deployments for operators: creating, changing and deleting specs; their history; and the two
+ * orders only a person can give (take it from that node, go on although half of the nodes are
+ * gone). Also how a request gets to the database and back, and how a spec is converted between its
+ * body, as model/deploy.h reads it, and its columns. */
 #include "server/api_deploy.h"
 
 #include <assert.h>
@@ -149,7 +149,7 @@ void deploy_send(struct deploy_call *own)
 
 /* --- specs and rows --- */
 
-/* In `options`: the command is a list of one word. Every other list is told by its args. */
+/* In `options`: the command is a list of one word. Any other list is known by its args. */
 #define OPTION_EXEC "exec"
 
 static struct str text_of(struct buf *buf, struct arena *arena)
@@ -158,62 +158,6 @@ static struct str text_of(struct buf *buf, struct arena *arena)
 
     buf_free(buf);
     return text;
-}
-
-static struct str words_text(struct strs words, struct arena *arena)
-{
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    jsonw_arr(&w);
-    for (size_t i = 0; i < words.count; i++)
-        jsonw_str(&w, words.at[i]);
-    jsonw_end_arr(&w);
-    return text_of(&buf, arena);
-}
-
-static void set_command(const struct deploy_spec *in, struct arena *arena,
-                        struct deploys_spec *spec)
-{
-    struct strs args = in->args;
-
-    spec->command = STR("");
-    if (in->shell) {
-        spec->command = in->command.at[in->command.count - 1];
-    } else if (in->command.count > 0) {
-        spec->command = in->command.at[0];
-        args = (struct strs){.at = in->command.at + 1, .count = in->command.count - 1};
-    }
-    spec->args = words_text(args, arena);
-}
-
-static struct str env_text(struct strs env, struct arena *arena)
-{
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    jsonw_obj(&w);
-    for (size_t i = 0; i < env.count; i++) {
-        struct str value = env.at[i], name = str_cut(&value, '=');
-
-        jsonw_key_str(&w, name);
-        jsonw_str(&w, value.at ? value : STR(""));
-    }
-    jsonw_end_obj(&w);
-    return text_of(&buf, arena);
-}
-
-static struct str options_text(const struct deploy_spec *in, struct arena *arena)
-{
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    jsonw_obj(&w);
-    if (in->command.count == 1)
-        jsonw_kbool(&w, OPTION_EXEC, true);
-    deploy_spec_write_options(in, &w);
-    jsonw_end_obj(&w);
-    return text_of(&buf, arena);
 }
 
 static struct str or_empty(struct str text)
@@ -226,13 +170,13 @@ static enum err deploy_body_read(const struct json *body, struct str id, struct 
                                  struct deploys_spec *ret_spec, struct problem *why)
 {
     struct deploy_spec in;
-    enum err err;
+    struct buf buf = {0};
 
     if (!str_is_name(id, DEPLOY_ID_MAX))
         return problem_set(why, ERR_BAD_FIELD, "id",
                            "id must be 1 to %d letters, digits or ._:@-, not starting with a dot.",
                            DEPLOY_ID_MAX);
-    err = deploy_spec_read(body, true, arena, &in, why);
+    enum err err = deploy_spec_read(body, true, arena, &in, why);
     if (err)
         return err;
     if (in.id.at && !str_eq(in.id, id))
@@ -243,15 +187,43 @@ static enum err deploy_body_read(const struct json *body, struct str id, struct 
         .type = deploy_type_by_name(str_of(deploy_spec_types[in.type])),
         .package_name = or_empty(in.package_name),
         .package_version = or_empty(in.package_version),
-        .env = env_text(in.env, arena),
+        .command = STR(""),
         .selector = or_empty(in.selector),
-        .options = options_text(&in, arena),
         .enabled = in.enabled,
         .count = in.count == FIELD_OFF ? 0 : in.count,
         .max_unavailable = in.max_unavailable == FIELD_OFF ? 0 : in.max_unavailable,
         .update_timeout_ms = in.update_timeout_ms == FIELD_OFF ? 0 : in.update_timeout_ms,
     };
-    set_command(&in, arena, ret_spec);
+    struct jsonw w = jsonw_to(&buf);
+    jsonw_obj(&w);
+    for (size_t i = 0; i < in.env.count; i++) {
+        struct str value = in.env.at[i], name = str_cut(&value, '=');
+
+        jsonw_key_str(&w, name);
+        jsonw_str(&w, or_empty(value));
+    }
+    jsonw_end_obj(&w);
+    ret_spec->env = text_of(&buf, arena);
+    w = jsonw_to(&buf);
+    jsonw_obj(&w);
+    if (in.command.count == 1)
+        jsonw_kbool(&w, OPTION_EXEC, true);
+    deploy_spec_write_options(&in, &w);
+    jsonw_end_obj(&w);
+    ret_spec->options = text_of(&buf, arena);
+    struct strs args = in.args;
+    if (in.shell) {
+        ret_spec->command = in.command.at[in.command.count - 1];
+    } else if (in.command.count > 0) {
+        ret_spec->command = in.command.at[0];
+        args = (struct strs){.at = in.command.at + 1, .count = in.command.count - 1};
+    }
+    w = jsonw_to(&buf);
+    jsonw_arr(&w);
+    for (size_t i = 0; i < args.count; i++)
+        jsonw_str(&w, args.at[i]);
+    jsonw_end_arr(&w);
+    ret_spec->args = text_of(&buf, arena);
     assert(ret_spec->type != DEPLOY_OTHER && ret_spec->command.at && ret_spec->args.at);
     return ERR_OK;
 }
@@ -265,19 +237,6 @@ static void kjson(struct jsonw *w, const char *name, struct str text, struct are
         jsonw_knull(w, name);
     else
         jsonw_kraw(w, name, text);
-}
-
-static void command_write(struct jsonw *w, struct str command, const struct json *options)
-{
-    bool exec = false;
-
-    json_bool(json_get(options, OPTION_EXEC), &exec);
-    jsonw_key(w, "command");
-    if (exec)
-        jsonw_arr(w);
-    jsonw_str(w, command);
-    if (exec)
-        jsonw_end_arr(w);
 }
 
 /* Its names alone. */
@@ -302,14 +261,20 @@ static void env_names_write(struct jsonw *w, struct str text, struct arena *aren
 void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
                        struct arena *arena)
 {
-    const struct json *options = NULL;
-    const struct json *key;
+    const struct json *options = NULL, *key;
+    bool exec = false;
 
     if (json_parse(spec->options, arena, &options, NULL) || json_type(options) != JSON_OBJ)
         options = NULL;
     jsonw_kstr(w, "package_name", spec->package_name);
     jsonw_kstr(w, "package_version", spec->package_version);
-    command_write(w, spec->command, options);
+    json_bool(json_get(options, OPTION_EXEC), &exec);
+    jsonw_key(w, "command");
+    if (exec)
+        jsonw_arr(w);
+    jsonw_str(w, spec->command);
+    if (exec)
+        jsonw_end_arr(w);
     kjson(w, "args", spec->args, arena);
     if (secrets)
         kjson(w, "env", spec->env, arena);
@@ -325,20 +290,7 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     }
 }
 
-/* How an update is; nothing when none is of interest. */
-static void update_write(struct jsonw *w, const struct deploys_row *row)
-{
-    if (row->rollout == ROLLOUT_NONE)
-        return;
-    jsonw_key(w, "update");
-    jsonw_obj(w);
-    jsonw_kstr(w, "state", str_of(rollout_state_name(row->rollout)));
-    jsonw_kint(w, "good_version", row->good_version);
-    jsonw_kstr(w, "reason", row->rollout_reason.len ? row->rollout_reason : STR_NONE);
-    jsonw_end_obj(w);
-}
-
-/* The whole of it, as an object; `op` (NULL: of a list) is the call it answers. */
+/* The whole row as an object; `op` is the call it answers, NULL in a list. */
 static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
                              const struct deploys_op *op, bool secrets, struct arena *arena)
 {
@@ -359,7 +311,14 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
     jsonw_kstr(w, "created_at", row->created_at);
     jsonw_kstr(w, "updated_at", row->updated_at);
-    update_write(w, row);
+    if (row->rollout != ROLLOUT_NONE) {
+        jsonw_key(w, "update");
+        jsonw_obj(w);
+        jsonw_kstr(w, "state", str_of(rollout_state_name(row->rollout)));
+        jsonw_kint(w, "good_version", row->good_version);
+        jsonw_kstr(w, "reason", row->rollout_reason.len ? row->rollout_reason : STR_NONE);
+        jsonw_end_obj(w);
+    }
     if (!op) {
         jsonw_kstr(w, "state", row->state);
         write_int_or_null(w, "copy_version", row->state.at, row->copy_version);
@@ -394,19 +353,6 @@ enum {
     LOG_MAX = 1 << 20,
 };
 
-/* The deployment of the path; or one of its copies, "web#1". */
-static struct str named(struct call *call)
-{
-    struct namespace_view view = call_view(call);
-
-    return namespace_wanted(&view, call->params[0], call->arena);
-}
-
-static struct str etag_of(struct call *call, const struct deploys_row *row)
-{
-    return arena_fmt(call->arena, "\"%lld\"", (long long)row->version);
-}
-
 /* Passwords that are in the environment of a deployment are for those who may write it. */
 static bool sees_secrets(const struct call *call)
 {
@@ -416,7 +362,9 @@ static bool sees_secrets(const struct call *call)
 static void answer_row(struct deploy_call *own)
 {
     struct deploys_op *op = &own->op;
-    struct http_header etag = {.name = STR("ETag"), .value = etag_of(own->call, &op->row)};
+    struct http_header etag = {
+        .name = STR("ETag"),
+        .value = arena_fmt(own->call->arena, "\"%lld\"", (long long)op->row.version)};
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     bool created = op->verb == DEPLOYS_PUT && op->u.put.created;
@@ -430,12 +378,18 @@ static void answer_row(struct deploy_call *own)
     buf_free(&buf);
 }
 
+/* Sends a call about the deployment of the path, or one of its copies, "web#1". */
+static void send_named(struct deploy_call *own)
+{
+    struct namespace_view view = call_view(own->call);
+
+    own->op.id = namespace_wanted(&view, own->call->params[0], own->call->arena);
+    deploy_send(own);
+}
+
 void api_deploy_show(struct call *call)
 {
-    struct deploy_call *own = deploy_call(call, DEPLOYS_GET, answer_row);
-
-    own->op.id = named(call);
-    deploy_send(own);
+    send_named(deploy_call(call, DEPLOYS_GET, answer_row));
 }
 
 static void answer_list(struct deploy_call *own)
@@ -558,18 +512,16 @@ void api_deploy_patch(struct call *call)
                    "enabled must be true or false, and alone: everything else is for PUT.");
         return;
     }
-    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
-        deploy_send(own);
+        send_named(own);
 }
 
 void api_deploy_restart(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_RESTART, was_put);
 
-    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
-        deploy_send(own);
+        send_named(own);
 }
 
 static void was_scaled(struct deploy_call *own)
@@ -596,22 +548,21 @@ void api_deploy_scale(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_SCALE, was_scaled);
 
-    own->op.id = named(call);
     if (call_read(call, &deploy_scale_schema, &own->op.u.put.count) &&
         read_match(call, &own->op.u.put.if_version))
-        deploy_send(own);
+        send_named(own);
 }
 
 static void was_rolled_back(struct deploy_call *own)
 {
-    if (own->op.err && own->op.u.put.to_version == 0) {
-        call_error(own->call, ERR_CONFLICT, "to_version", "No version before this one is kept.");
-        return;
-    }
     if (own->op.err) {
-        call_error(own->call, ERR_CONFLICT, "to_version",
-                   "Version %lld of it is not kept, or is of another type.",
-                   (long long)own->op.u.put.to_version);
+        if (own->op.u.put.to_version == 0)
+            call_error(own->call, ERR_CONFLICT, "to_version",
+                       "No version before this one is kept.");
+        else
+            call_error(own->call, ERR_CONFLICT, "to_version",
+                       "Version %lld of it is not kept, or is of another type.",
+                       (long long)own->op.u.put.to_version);
         return;
     }
     log_change(own, "deployment.rolled_back");
@@ -633,10 +584,9 @@ void api_deploy_rollback(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_ROLLBACK, was_rolled_back);
 
-    own->op.id = named(call);
     if ((!call->body || call_read(call, &deploy_rollback_schema, &own->op.u.put.to_version)) &&
         read_match(call, &own->op.u.put.if_version))
-        deploy_send(own);
+        send_named(own);
 }
 
 static void was_deleted(struct deploy_call *own)
@@ -649,9 +599,8 @@ void api_deploy_delete(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_DELETE, was_deleted);
 
-    own->op.id = named(call);
     if (read_match(call, &own->op.u.put.if_version))
-        deploy_send(own);
+        send_named(own);
 }
 
 static void answer_history(struct deploy_call *own)
@@ -680,12 +629,11 @@ void api_deploy_history(struct call *call)
     struct deploy_call *own = deploy_call(call, DEPLOYS_HISTORY, answer_history);
     int64_t limit = LIST_DEFAULT;
 
-    own->op.id = named(call);
     if (!call_query_int(call, "limit", 1, DEPLOYS_PAGE_MAX, &limit) ||
         !call_query_int(call, "cursor", 1, INT64_MAX, &own->op.u.history.before))
         return;
     own->op.u.history.max = (size_t)limit;
-    deploy_send(own);
+    send_named(own);
 }
 
 /* --- why a node does not have it --- */
@@ -703,7 +651,7 @@ static int64_t copies_on(const struct deploys_op *op, struct str node_id)
     int64_t count = 0;
 
     if (op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.count <= 1)
-        return str_eq(op->row.address, node_id); /* who gave it up may still tell of its copy */
+        return str_eq(op->row.address, node_id); /* a node that gave it up may still report it */
     for (size_t i = 0; i < op->copy_count; i++)
         count += str_eq(op->copies[i].address, node_id);
     return count;
@@ -740,30 +688,6 @@ static bool has_room(const struct explained *explained, const struct snap_node *
         return true;
     resources_short_text(&lack, to);
     return false;
-}
-
-static bool failed_there(const struct explained *explained, struct str node_id, struct buf *to)
-{
-    for (size_t i = 0; i < explained->op->failure_count; i++)
-        if (str_eq(explained->op->failures[i].address, node_id)) {
-            buf_fmt(to, "it failed there, so that others come first: " STR_FMT,
-                    STR_ARG(explained->op->failures[i].reason));
-            return true;
-        }
-    return false;
-}
-
-/* How its claims went, in its own words. */
-static void last_claim(const struct node *node, struct arena *arena, struct buf *to)
-{
-    struct shared_text *text = atomic_load(&node->claim);
-    const struct json *claim;
-    struct buf buf = {0};
-
-    if (text && shared_text_read(text, &buf) && !json_parse(buf_view(&buf), arena, &claim, NULL) &&
-        json_type(json_get(claim, "last")) == JSON_STR)
-        buf_fmt(to, ", and said last: " STR_FMT, STR_ARG(json_str(json_get(claim, "last"), arena)));
-    buf_free(&buf);
 }
 
 /* The first thing that keeps it from claiming one, as the rules of claiming go. */
@@ -809,27 +733,22 @@ static const char *why_not(const struct explained *explained, const struct snap_
         buf_str(to, STR("it takes no more (deployments_max, allow_deployments or claim_policy)"));
         return "full";
     }
-    if (failed_there(explained, node->id, to))
-        return "failed_here";
+    for (size_t i = 0; i < explained->op->failure_count; i++)
+        if (str_eq(explained->op->failures[i].address, node->id)) {
+            buf_fmt(to, "it failed there, so that others come first: " STR_FMT,
+                    STR_ARG(explained->op->failures[i].reason));
+            return "failed_here";
+        }
     buf_str(to, STR("it may claim it"));
-    last_claim(node, arena, to);
+    /* How its claims went, in its own words. */
+    struct shared_text *text = atomic_load(&node->claim);
+    const struct json *claim;
+    struct buf buf = {0};
+    if (text && shared_text_read(text, &buf) && !json_parse(buf_view(&buf), arena, &claim, NULL) &&
+        json_type(json_get(claim, "last")) == JSON_STR)
+        buf_fmt(to, ", and said last: " STR_FMT, STR_ARG(json_str(json_get(claim, "last"), arena)));
+    buf_free(&buf);
     return "may";
-}
-
-static void explain_node(struct jsonw *w, const struct explained *explained,
-                         const struct snap_node *member)
-{
-    struct buf text = {0};
-    const char *why = why_not(explained, member, &text);
-
-    jsonw_obj(w);
-    jsonw_kstr(w, "node_id", member->node->id);
-    jsonw_kint(w, "copies", copies_on(explained->op, member->node->id));
-    jsonw_kbool(w, "may", strcmp(why, "may") == 0 || strcmp(why, "failed_here") == 0);
-    jsonw_kstr(w, "why", str_of(why));
-    jsonw_kstr(w, "reason", buf_view(&text));
-    jsonw_end_obj(w);
-    buf_free(&text);
 }
 
 static int64_t unclaimed(const struct deploys_op *op)
@@ -852,7 +771,7 @@ static void answer_explain(struct deploy_call *own)
     const struct snap_node *member, *last = NULL;
     const struct json *options;
     int64_t limit = LIST_DEFAULT, shown = 0;
-    struct buf buf = {0};
+    struct buf buf = {0}, text = {0};
     struct jsonw w = jsonw_to(&buf);
 
     if (!call_query_int(call, "limit", 1, DEPLOYS_PAGE_MAX, &limit))
@@ -867,8 +786,18 @@ static void answer_explain(struct deploy_call *own)
     jsonw_kint(&w, "unclaimed", unclaimed(&own->op));
     jsonw_key(&w, "nodes");
     jsonw_arr(&w);
-    for (; shown < limit && (member = snapshot_next(snapshot, &at)); last = member, shown++)
-        explain_node(&w, &explained, member);
+    for (; shown < limit && (member = snapshot_next(snapshot, &at)); last = member, shown++) {
+        buf_clear(&text);
+        const char *why = why_not(&explained, member, &text);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "node_id", member->node->id);
+        jsonw_kint(&w, "copies", copies_on(&own->op, member->node->id));
+        jsonw_kbool(&w, "may", strcmp(why, "may") == 0 || strcmp(why, "failed_here") == 0);
+        jsonw_kstr(&w, "why", str_of(why));
+        jsonw_kstr(&w, "reason", buf_view(&text));
+        jsonw_end_obj(&w);
+    }
+    buf_free(&text);
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                shown == limit && last && snapshot_next(snapshot, &at) ? last->node->id : STR_NONE);
@@ -878,10 +807,7 @@ static void answer_explain(struct deploy_call *own)
 
 void api_deploy_explain(struct call *call)
 {
-    struct deploy_call *own = deploy_call(call, DEPLOYS_GET, answer_explain);
-
-    own->op.id = named(call);
-    deploy_send(own);
+    send_named(deploy_call(call, DEPLOYS_GET, answer_explain));
 }
 
 static void answer_release(struct deploy_call *own)
@@ -999,13 +925,10 @@ static void answer_service(struct deploy_call *own)
 
 void api_service_show(struct call *call)
 {
-    struct deploy_call *own = deploy_call(call, DEPLOYS_SERVICES, answer_service);
-
-    own->op.id = named(call);
-    deploy_send(own);
+    send_named(deploy_call(call, DEPLOYS_SERVICES, answer_service));
 }
 
-/* What a copy printed is its node's: found in the table, asked over its socket. */
+/* The output of a copy is on its node: found in the table, asked over its socket. */
 struct logs_call {
     struct deploy_call *own;
     struct rpc rpc;
@@ -1065,8 +988,5 @@ static void logs_found(struct deploy_call *own)
 
 void api_deploy_logs(struct call *call)
 {
-    struct deploy_call *own = deploy_call(call, DEPLOYS_GET, logs_found);
-
-    own->op.id = named(call);
-    deploy_send(own);
+    send_named(deploy_call(call, DEPLOYS_GET, logs_found));
 }

@@ -1,8 +1,9 @@
-/* GET /v1/report, and /v1/report/usage as JSON and as CSV. Four steps, each where it disturbs
- * nobody: other instances are asked for their part, the keeper adds up the hours of ours, a thread
- * of the pool puts it together and writes the answer, the loop that asked sends it. The files of
- * hours: the keeper's thread makes the text, a thread of the pool writes it, so a slow disk holds
- * up nobody. */
+/* GET /v1/report, and /v1/report/usage as JSON and as CSV. Four steps, each on a thread that can
+ * afford it: other instances are asked for their part, the keeper adds up our hours, a thread of
+ * the pool merges the parts and writes the answer, the loop of the request sends it. The files of
+ * hours: the keeper's thread makes the text, a thread of the pool writes it, so a slow disk blocks
+ * nobody.
+ */
 #include "server/api_report.h"
 
 #include <assert.h>
@@ -31,7 +32,7 @@
 
 struct report_call;
 
-/* What the rows of a report of what was used are. */
+/* What each row of a usage report stands for. */
 enum usage_by { BY_NODE, BY_TYPE, BY_KEY, BY_COUNT };
 static const char *const by_names[BY_COUNT] = {
     [BY_NODE] = "node", [BY_TYPE] = "type", [BY_KEY] = "key"};
@@ -46,8 +47,7 @@ struct report_call {
     enum usage_by by;
     struct msg msg;
     struct loop_job job;
-    struct arena
-        arena; /* its own: the server may end, and the request with it, while it is written */
+    struct arena arena; /* its own: the server may stop while it is written, and free the request */
     struct call *call;
     struct loop *loop;
     struct hours *hours; /* the keeper's */
@@ -104,43 +104,12 @@ static void write_counts(struct jsonw *w, const struct tally_work *work)
     write_times(w, "run_ms", &work->run);
 }
 
-static void write_machine(struct jsonw *w, const struct tally_machine *machine)
-{
-    static const struct tally_machine none;
-
-    machine = machine ? machine : &none;
-    write_share(w, "slot_use", machine->used_ms, machine->max_ms);
-    jsonw_key(w, "level_minutes");
-    jsonw_obj(w);
-    for (int i = 0; i < TALLY_LEVELS; i++)
-        jsonw_kdouble(w, tally_level_name(i), (double)(machine->level_ms[i] / 600) / 100);
-    jsonw_end_obj(w);
-}
-
-/* Where a refusal is to a row: < 0 before it, 0 it is of it. */
+/* < 0: the refusal belongs before this row; 0: it is one of its own. */
 static int refusal_order(const struct tally_refusal *refusal, const struct tally_work *work)
 {
     int order = str_cmp(refusal->node, work->node);
 
     return order ? order : str_cmp(refusal->type, work->type);
-}
-
-/* Those of this row, which are next: both lists are in the same order. */
-static void write_refusals(struct jsonw *w, struct report_call *own, const struct tally_work *work)
-{
-    size_t count = own->sum->refusals.count;
-
-    jsonw_key(w, "refusals");
-    jsonw_obj(w);
-    while (own->refusal_at < count && refusal_order(own->refusals[own->refusal_at], work) < 0)
-        own->refusal_at++; /* of a type that was not asked for */
-    while (own->refusal_at < count && refusal_order(own->refusals[own->refusal_at], work) == 0) {
-        const struct tally_refusal *refusal = own->refusals[own->refusal_at++];
-
-        jsonw_key_str(w, refusal->reason);
-        jsonw_int(w, (int64_t)refusal->count);
-    }
-    jsonw_end_obj(w);
 }
 
 static void add_work(struct tally_work *total, const struct tally_work *work)
@@ -157,25 +126,47 @@ static void add_work(struct tally_work *total, const struct tally_work *work)
 static void write_server(struct jsonw *w, struct report_call *own, struct str node,
                          const struct tally_work **works, size_t count)
 {
-    const struct tally_machine *machine = map_get(&own->sum->machines, node);
+    static const struct tally_machine none;
+    const struct tally_machine *found = map_get(&own->sum->machines, node);
+    const struct tally_machine *machine = found ? found : &none;
     struct tally_work all = {.node = node};
+    size_t refusals = own->sum->refusals.count;
 
     for (size_t i = 0; i < count; i++)
         add_work(&all, works[i]);
     add_work(&own->total, &all);
-    own->used_ms += machine ? machine->used_ms : 0;
-    own->max_ms += machine ? machine->max_ms : 0;
+    own->used_ms += machine->used_ms;
+    own->max_ms += machine->max_ms;
     jsonw_obj(w);
     jsonw_kstr(w, "node_id", node);
     write_counts(w, &all);
-    write_machine(w, machine);
+    write_share(w, "slot_use", machine->used_ms, machine->max_ms);
+    jsonw_key(w, "level_minutes");
+    jsonw_obj(w);
+    for (int i = 0; i < TALLY_LEVELS; i++)
+        jsonw_kdouble(w, tally_level_name(i), (double)(machine->level_ms[i] / 600) / 100);
+    jsonw_end_obj(w);
     jsonw_key(w, "types");
     jsonw_arr(w);
     for (size_t i = 0; i < count; i++) {
         jsonw_obj(w);
         jsonw_kstr(w, "type", namespace_shown(&own->view, works[i]->type));
         write_counts(w, works[i]);
-        write_refusals(w, own, works[i]);
+        /* Both lists are in the same order: the refusals of this row are next. */
+        jsonw_key(w, "refusals");
+        jsonw_obj(w);
+        for (; own->refusal_at < refusals; own->refusal_at++) {
+            const struct tally_refusal *refusal = own->refusals[own->refusal_at];
+            int order = refusal_order(refusal, works[i]);
+
+            if (order > 0)
+                break;
+            if (order < 0)
+                continue; /* of a type that was not asked for */
+            jsonw_key_str(w, refusal->reason);
+            jsonw_int(w, (int64_t)refusal->count);
+        }
+        jsonw_end_obj(w);
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
@@ -211,18 +202,6 @@ static void *sorted(const struct map *map, int (*order)(const void *, const void
         rows[count++] = map_next(map, &at);
     qsort(rows, count, sizeof *rows, order);
     return rows;
-}
-
-/* Every node that has any figure gets a row of work, be it of zeros: then one list has them all. */
-static void complete(struct tally *sum)
-{
-    const struct tally_machine *machine;
-    const struct tally_refusal *refusal;
-
-    for (size_t at = 0; (refusal = map_next(&sum->refusals, &at));)
-        tally_work(sum, refusal->node, refusal->type);
-    for (size_t at = 0; (machine = map_next(&sum->machines, &at));)
-        tally_work(sum, machine->node, STR("-"));
 }
 
 static bool is_asked(const struct report_call *own, struct str type)
@@ -265,36 +244,6 @@ static void write_servers(struct jsonw *w, struct report_call *own)
     jsonw_end_arr(w);
 }
 
-/* Requests that were refused: no node came into question. */
-static void write_refused(struct jsonw *w, const struct report_call *own)
-{
-    jsonw_key(w, "refused");
-    jsonw_arr(w);
-    for (size_t i = 0; i < own->sum->refusals.count; i++) {
-        const struct tally_refusal *refusal = own->refusals[i];
-
-        if (!str_is(refusal->node, "-") || !is_asked(own, refusal->type))
-            continue;
-        jsonw_obj(w);
-        jsonw_kstr(w, "type", namespace_shown(&own->view, refusal->type));
-        jsonw_kstr(w, "reason", refusal->reason);
-        jsonw_kint(w, "count", (int64_t)refusal->count);
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
-
-/* A line another release wrote may be one we do not know: it is left out. */
-static void add_part(struct tally *sum, struct str lines)
-{
-    struct tally *other = tally_new();
-
-    while (lines.len > 0)
-        tally_load(other, str_cut(&lines, '\n'));
-    tally_merge_other(sum, other);
-    tally_free(other);
-}
-
 static void write_scope(struct jsonw *w, struct report_call *own)
 {
     struct str scope = STR("what this instance saw, by whole hours");
@@ -308,8 +257,15 @@ static void write_scope(struct jsonw *w, struct report_call *own)
 static void write_report(struct report_call *own)
 {
     struct jsonw w = jsonw_to(&own->text);
+    const struct tally_machine *machine;
+    const struct tally_refusal *refusal;
 
-    complete(own->sum);
+    /* Every node with any figure gets a row of work, if only of zeros: then one list has them all.
+     */
+    for (size_t at = 0; (refusal = map_next(&own->sum->refusals, &at));)
+        tally_work(own->sum, refusal->node, refusal->type);
+    for (size_t at = 0; (machine = map_next(&own->sum->machines, &at));)
+        tally_work(own->sum, machine->node, STR("-"));
     own->works = sorted(&own->sum->works, by_work, &own->arena);
     own->refusals = sorted(&own->sum->refusals, by_refusal, &own->arena);
     jsonw_obj(&w);
@@ -317,7 +273,20 @@ static void write_report(struct report_call *own)
     jsonw_kint(&w, "until_ms", own->until_ms);
     write_scope(&w, own);
     write_servers(&w, own);
-    write_refused(&w, own);
+    /* Requests that were refused before any node was considered. */
+    jsonw_key(&w, "refused");
+    jsonw_arr(&w);
+    for (size_t i = 0; i < own->sum->refusals.count; i++) {
+        refusal = own->refusals[i];
+        if (!str_is(refusal->node, "-") || !is_asked(own, refusal->type))
+            continue;
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "type", namespace_shown(&own->view, refusal->type));
+        jsonw_kstr(&w, "reason", refusal->reason);
+        jsonw_kint(&w, "count", (int64_t)refusal->count);
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_arr(&w);
     jsonw_key(&w, "total");
     jsonw_obj(&w);
     write_counts(&w, &own->total);
@@ -326,9 +295,9 @@ static void write_report(struct report_call *own)
     jsonw_end_obj(&w);
 }
 
-/* --- what was used --- */
+/* --- usage --- */
 
-/* What is told of an amount x milliseconds: so many of them are one of the unit x seconds. */
+/* How an amount x milliseconds is shown; divided by this it is in units x seconds. */
 static const struct {
     const char *name;
     double divide;
@@ -476,17 +445,6 @@ static int by_text(const void *a, const void *b)
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
-/* The names of others that any row has: each is a column. */
-static size_t other_columns(const struct usage *usage, struct str names[TALLY_OTHERS_MAX])
-{
-    size_t count = 0;
-
-    for (const struct tally_other *other = usage->total.others; other; other = other->next)
-        names[count++] = other->name;
-    qsort(names, count, sizeof *names, by_text);
-    return count;
-}
-
 static int64_t other_of(const struct tally_usage *usage, struct str name)
 {
     for (const struct tally_other *other = usage->others; other; other = other->next)
@@ -502,8 +460,12 @@ static void write_csv(struct report_call *own)
     struct usage usage = usage_of(own);
     struct buf *to = &own->text;
     struct str others[TALLY_OTHERS_MAX];
-    size_t other_count = other_columns(&usage, others);
+    size_t other_count = 0;
 
+    /* Each resource that any row names is a column. */
+    for (const struct tally_other *other = usage.total.others; other; other = other->next)
+        others[other_count++] = other->name;
+    qsort(others, other_count, sizeof *others, by_text);
     buf_fmt(to, "from,until,%s,runs", by_names[own->by]);
     for (int i = 0; i < TALLY_AMOUNTS; i++)
         buf_fmt(to, ",%s", usage_columns[i].name);
@@ -530,29 +492,30 @@ static void put_together(struct loop_job *job)
 {
     struct report_call *own = container_of(job, struct report_call, job);
 
-    for (size_t i = 0; i < own->part_count; i++)
-        add_part(own->sum, own->parts[i]);
-    own->form->write(own);
-}
+    for (size_t i = 0; i < own->part_count; i++) {
+        struct tally *other = tally_new();
+        struct str lines = own->parts[i];
 
-static void report_call_free(struct report_call *own)
-{
-    tally_free(own->sum);
-    buf_free(&own->text);
-    arena_free(&own->arena);
-    free(own);
+        while (lines.len > 0) /* another release may write lines we do not know: left out */
+            tally_load(other, str_cut(&lines, '\n'));
+        tally_merge_other(own->sum, other);
+        tally_free(other);
+    }
+    own->form->write(own);
 }
 
 static void written(struct loop_job *job)
 {
     struct report_call *own = container_of(job, struct report_call, job);
-
     struct http_reply reply = {
         .status = 200, .content_type = own->form->media, .body = buf_view(&own->text)};
 
     if (!atomic_load(&own->loop->stopping))
         call_reply(own->call, &reply);
-    report_call_free(own);
+    tally_free(own->sum);
+    buf_free(&own->text);
+    arena_free(&own->arena);
+    free(own);
 }
 
 static void summed(struct msg *msg)
@@ -656,34 +619,23 @@ static bool read_day(struct str text, int64_t *ret_since_ms)
     return tm.tm_mday == said; /* February has no 31st: timegm made March of it */
 }
 
-/* False: answered with 400. */
-static bool read_by(struct call *call, enum usage_by *ret_by)
-{
-    struct str text = call_query(call, "by");
-    enum usage_by by = BY_NODE;
-
-    while (text.at && by < BY_COUNT && !str_is(text, by_names[by]))
-        by++;
-    if (by == BY_COUNT) {
-        call_error(call, ERR_BAD_FIELD, "by", "by must be key, type or node.");
-        return false;
-    }
-    if (by == BY_KEY && call_query(call, "node_id").len) {
-        call_error(call, ERR_BAD_FIELD, "node_id", "What keys used is not kept by node.");
-        return false;
-    }
-    *ret_by = by;
-    return true;
-}
-
 static void ask_usage(struct call *call, const struct report_form *form)
 {
     int64_t since_ms = SINCE_DEFAULT_MS, now_ms = call->worker->loop.wall_ms, day_ms = 0;
-    struct str day = call_query(call, "day");
-    enum usage_by by;
+    struct str day = call_query(call, "day"), name = call_query(call, "by");
+    enum usage_by by = BY_NODE;
 
-    if (!read_by(call, &by) ||
-        !call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
+    while (name.at && by < BY_COUNT && !str_is(name, by_names[by]))
+        by++;
+    if (by == BY_COUNT) {
+        call_error(call, ERR_BAD_FIELD, "by", "by must be key, type or node.");
+        return;
+    }
+    if (by == BY_KEY && call_query(call, "node_id").len) {
+        call_error(call, ERR_BAD_FIELD, "node_id", "What keys used is not kept by node.");
+        return;
+    }
+    if (!call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
         return;
     if (!day.at)
         ask_all(call, form, by, now_ms - since_ms, now_ms);
@@ -728,7 +680,7 @@ struct archive {
     struct buf text;
     bool failed;
     struct problem why;
-    bool told; /* that it fails */
+    bool failure_logged;
 };
 
 static struct hours *hours_of(struct archive *archive)
@@ -755,16 +707,15 @@ static void save_hour(struct archive *archive)
 
 static void save_run(struct loop_job *job)
 {
-    struct archive *archive = container_of(job, struct archive, job);
-
-    save_hour(archive);
+    save_hour(container_of(job, struct archive, job));
 }
 
-static void tell(struct archive *archive)
+/* Logs only the first of several failures in a row. */
+static void log_failure(struct archive *archive)
 {
-    if (archive->failed && !archive->told)
+    if (archive->failed && !archive->failure_logged)
         log_event(LOG_WARN, "report.not_saved", KC("reason", archive->why.detail));
-    archive->told = archive->failed;
+    archive->failure_logged = archive->failed;
 }
 
 static void save_done(struct loop_job *job)
@@ -774,10 +725,10 @@ static void save_done(struct loop_job *job)
     assert(archive->busy);
     archive->busy = false;
     buf_free(&archive->text);
-    tell(archive);
+    log_failure(archive);
 }
 
-/* The next hour that has news; false: none has. */
+/* The next hour that changed since it was saved; false: none did. */
 static bool take_unsaved(struct archive *archive)
 {
     struct hours *hours = hours_of(archive);
@@ -794,24 +745,6 @@ static bool take_unsaved(struct archive *archive)
         return true;
     }
     return false;
-}
-
-/* Hours that are not kept any more, and halves of files. */
-static void remove_old(const struct archive *archive, int64_t now_ms)
-{
-    DIR *listing = opendir(archive->path);
-    struct dirent *entry;
-
-    while (listing && (entry = readdir(listing))) {
-        struct str rest = str_of(entry->d_name);
-        int64_t hour;
-
-        if (str_int(str_cut(&rest, '.'), &hour) &&
-            (!str_is(rest, "jsonl") || hour + HOURS_MAX <= now_ms / HOUR_MS))
-            unlinkat(dirfd(listing), entry->d_name, 0);
-    }
-    if (listing)
-        closedir(listing);
 }
 
 void archive_tick(struct archive *archive)
@@ -849,17 +782,6 @@ static void load_file(struct archive *archive, int64_t hour)
     arena_free(&arena);
 }
 
-static void load(struct archive *archive, int64_t now_ms)
-{
-    int64_t last = now_ms / HOUR_MS;
-
-    for (int64_t hour = last - HOURS_MAX + 1; hour <= last; hour++)
-        load_file(archive, hour);
-    for (size_t i = 0; i < HOURS_MAX; i++)
-        hours_of(archive)->ring[i].unsaved = false;
-    hours_tidy(hours_of(archive), now_ms);
-}
-
 static bool open_dir(struct archive *archive)
 {
     struct arena arena = {0};
@@ -885,12 +807,30 @@ static bool open_dir(struct archive *archive)
 struct archive *archive_new(struct server *server)
 {
     struct archive *archive = mem_new(struct archive);
+    int64_t now_ms = clock_wall_ms(), last = now_ms / HOUR_MS;
+    struct dirent *entry;
 
     *archive = (struct archive){.server = server, .lock = -1};
-    if (open_dir(archive)) {
-        load(archive, clock_wall_ms());
-        remove_old(archive, clock_wall_ms());
+    if (!open_dir(archive))
+        return archive;
+    struct hours *hours = hours_of(archive);
+    for (int64_t hour = last - HOURS_MAX + 1; hour <= last; hour++)
+        load_file(archive, hour);
+    for (size_t i = 0; i < HOURS_MAX; i++)
+        hours->ring[i].unsaved = false;
+    hours_tidy(hours, now_ms);
+    /* Remove hours that are no longer kept, and half-written files. */
+    DIR *listing = opendir(archive->path);
+    while (listing && (entry = readdir(listing))) {
+        struct str rest = str_of(entry->d_name);
+        int64_t hour;
+
+        if (str_int(str_cut(&rest, '.'), &hour) &&
+            (!str_is(rest, "jsonl") || hour + HOURS_MAX <= last))
+            unlinkat(dirfd(listing), entry->d_name, 0);
     }
+    if (listing)
+        closedir(listing);
     return archive;
 }
 
@@ -924,7 +864,7 @@ void archive_close(struct archive *archive)
     while (archive->path[0] && take_unsaved(archive)) {
         save_hour(archive);
         buf_free(&archive->text);
-        tell(archive);
+        log_failure(archive);
     }
     if (archive->lock >= 0)
         close(archive->lock);

@@ -71,55 +71,27 @@ static void write_type(struct jsonw *w, const char *type)
     jsonw_end_obj(w);
 }
 
-static void write_path_params(struct jsonw *w, const char *path)
+static void write_ref(struct jsonw *w, struct str schema)
 {
-    while ((path = strchr(path, '{'))) {
-        const char *end = strchr(path, '}');
+    struct buf ref = {0};
 
-        assert(end);
-        jsonw_obj(w);
-        jsonw_kstr(w, "name", (struct str){.at = path + 1, .len = (size_t)(end - path - 1)});
-        jsonw_kstr(w, "in", STR("path"));
-        jsonw_kbool(w, "required", true);
-        write_type(w, "string");
-        jsonw_end_obj(w);
-        path = end;
-    }
-}
-
-static void write_queries(struct jsonw *w, const char *names)
-{
-    struct str rest = str_of(names);
-
-    while (rest.len) {
-        int index = query_index(str_cut(&rest, ' '));
-
-        assert(index >= 0);
-        jsonw_obj(w);
-        jsonw_kstr(w, "name", str_of(queries[index].name));
-        jsonw_kstr(w, "in", STR("query"));
-        jsonw_kstr(w, "description", str_of(queries[index].help));
-        write_type(w, queries[index].type);
-        jsonw_end_obj(w);
-    }
+    buf_fmt(&ref, "#/components/schemas/" STR_FMT, STR_ARG(schema));
+    jsonw_kstr(w, "$ref", buf_view(&ref));
+    buf_free(&ref);
 }
 
 /* The content of a request body or a response. */
 static void write_content(struct jsonw *w, const char *media, const char *schema)
 {
-    struct buf ref = {0};
-
     jsonw_key(w, "content");
     jsonw_obj(w);
     jsonw_key(w, media);
     jsonw_obj(w);
     if (schema) {
-        buf_fmt(&ref, "#/components/schemas/%s", schema);
         jsonw_key(w, "schema");
         jsonw_obj(w);
-        jsonw_kstr(w, "$ref", buf_view(&ref));
+        write_ref(w, str_of(schema));
         jsonw_end_obj(w);
-        buf_free(&ref);
     } else {
         write_type(w, "string");
     }
@@ -142,41 +114,16 @@ static void write_response(struct jsonw *w, int status, const char *what, const 
     jsonw_end_obj(w);
 }
 
-static void write_responses(struct jsonw *w, const struct route *route)
+static void write_operation(struct jsonw *w, const struct route *route)
 {
     const char *media = route->media ? route->media : "application/json";
-    int status = route->status ? route->status : 200;
-
-    jsonw_key(w, "responses");
-    jsonw_obj(w);
-    write_response(w, status, route->help, media, route->out);
-    if (route->also)
-        write_response(w, route->also, route->help, media, route->out);
-    write_response(w, 0, "what went wrong", "application/problem+json", "Problem");
-    jsonw_end_obj(w);
-}
-
-static void write_security(struct jsonw *w, const struct route *route)
-{
-    jsonw_kstr(w, "x-scope",
-               route->scope == SCOPE_NONE ? STR("none") : str_of(token_scope_name(route->scope)));
-    jsonw_key(w, "security");
-    jsonw_arr(w);
-    if (route->scope != SCOPE_NONE) {
-        jsonw_obj(w);
-        jsonw_key(w, "bearer");
-        jsonw_arr(w);
-        jsonw_end_arr(w);
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
-
-/* "get_v1_jobs_id" */
-static void write_id(struct jsonw *w, const struct route *route)
-{
+    bool open = route->scope == SCOPE_NONE;
     struct buf id = {0};
 
+    assert(methods[route->method]);
+    jsonw_key(w, methods[route->method]);
+    jsonw_obj(w);
+    /* "get_v1_jobs_id" */
     buf_str(&id, str_of(methods[route->method]));
     for (const char *at = route->path; *at; at++)
         if (isalnum((unsigned char)*at))
@@ -185,20 +132,34 @@ static void write_id(struct jsonw *w, const struct route *route)
             buf_char(&id, '_');
     jsonw_kstr(w, "operationId", buf_view(&id));
     buf_free(&id);
-}
-
-static void write_operation(struct jsonw *w, const struct route *route)
-{
-    assert(methods[route->method]);
-    jsonw_key(w, methods[route->method]);
-    jsonw_obj(w);
-    write_id(w, route);
     jsonw_kstr(w, "summary", str_of(route->help));
-    write_security(w, route);
+    jsonw_kstr(w, "x-scope", open ? STR("none") : str_of(token_scope_name(route->scope)));
+    jsonw_kraw(w, "security", open ? STR("[]") : STR("[{\"bearer\":[]}]"));
     jsonw_key(w, "parameters");
     jsonw_arr(w);
-    write_path_params(w, route->path);
-    write_queries(w, route->query);
+    for (const char *path = route->path; (path = strchr(path, '{'));) {
+        const char *end = strchr(path, '}');
+
+        assert(end);
+        jsonw_obj(w);
+        jsonw_kstr(w, "name", (struct str){.at = path + 1, .len = (size_t)(end - path - 1)});
+        jsonw_kstr(w, "in", STR("path"));
+        jsonw_kbool(w, "required", true);
+        write_type(w, "string");
+        jsonw_end_obj(w);
+        path = end;
+    }
+    for (struct str rest = str_of(route->query); rest.len;) {
+        int index = query_index(str_cut(&rest, ' '));
+
+        assert(index >= 0);
+        jsonw_obj(w);
+        jsonw_kstr(w, "name", str_of(queries[index].name));
+        jsonw_kstr(w, "in", STR("query"));
+        jsonw_kstr(w, "description", str_of(queries[index].help));
+        write_type(w, queries[index].type);
+        jsonw_end_obj(w);
+    }
     jsonw_end_arr(w);
     if (route->in) {
         jsonw_key(w, "requestBody");
@@ -207,34 +168,13 @@ static void write_operation(struct jsonw *w, const struct route *route)
         write_content(w, "application/json", route->in);
         jsonw_end_obj(w);
     }
-    write_responses(w, route);
-    jsonw_end_obj(w);
-}
-
-static bool is_first(size_t index)
-{
-    for (size_t i = 0; i < index; i++)
-        if (strcmp(route_at(i)->path, route_at(index)->path) == 0)
-            return false;
-    return true;
-}
-
-static void write_paths(struct jsonw *w)
-{
-    const struct route *route, *other;
-
-    jsonw_key(w, "paths");
+    jsonw_key(w, "responses");
     jsonw_obj(w);
-    for (size_t i = 0; (route = route_at(i)); i++) {
-        if (!is_first(i))
-            continue;
-        jsonw_key(w, route->path);
-        jsonw_obj(w);
-        for (size_t j = i; (other = route_at(j)); j++)
-            if (strcmp(other->path, route->path) == 0)
-                write_operation(w, other);
-        jsonw_end_obj(w);
-    }
+    write_response(w, route->status ? route->status : 200, route->help, media, route->out);
+    if (route->also)
+        write_response(w, route->also, route->help, media, route->out);
+    write_response(w, 0, "what went wrong", "application/problem+json", "Problem");
+    jsonw_end_obj(w);
     jsonw_end_obj(w);
 }
 
@@ -345,12 +285,8 @@ static void write_part(struct jsonw *w, struct str part)
         jsonw_key(w, "const");
         write_word(w, part);
     } else {
-        struct buf ref = {0};
-
         assert(message_type_find(part)); /* not a known type */
-        buf_fmt(&ref, "#/components/schemas/" STR_FMT, STR_ARG(part));
-        jsonw_kstr(w, "$ref", buf_view(&ref));
-        buf_free(&ref);
+        write_ref(w, part);
     }
 }
 
@@ -426,26 +362,6 @@ static void write_bounds(struct jsonw *w, const struct field *field, bool reques
         jsonw_kint(w, "maximum", field->max);
 }
 
-/* A nested object is answered as it was sent, including members that we do not read. */
-static void write_inner(struct jsonw *w, const struct field *field, bool nullable, bool request)
-{
-    const struct schema schema = {.fields = field->fields, .count = field->field_count};
-    const struct message_rows rows = {.schema = &schema};
-
-    jsonw_key(w, "type");
-    jsonw_arr(w);
-    jsonw_str(w, STR("object"));
-    if (nullable)
-        jsonw_str(w, STR("null"));
-    jsonw_end_arr(w);
-    jsonw_key(w, "properties");
-    jsonw_obj(w);
-    write_rows(w, &rows, true, false);
-    jsonw_end_obj(w);
-    if (!request)
-        jsonw_kbool(w, "additionalProperties", true);
-}
-
 static void write_example(struct jsonw *w, const char *example)
 {
     if (!example)
@@ -463,7 +379,16 @@ static void write_field(struct jsonw *w, const struct field *field, bool nullabl
 
     jsonw_obj(w);
     if (field->type == FIELD_OBJ) {
-        write_inner(w, field, nullable, request);
+        const struct schema schema = {.fields = field->fields, .count = field->field_count};
+        const struct message_rows rows = {.schema = &schema};
+
+        jsonw_kraw(w, "type", nullable ? STR("[\"object\",\"null\"]") : STR("[\"object\"]"));
+        jsonw_key(w, "properties");
+        jsonw_obj(w);
+        write_rows(w, &rows, true, false);
+        jsonw_end_obj(w);
+        if (!request) /* it is answered as it was sent, with members that we do not read */
+            jsonw_kbool(w, "additionalProperties", true);
     } else {
         add_shape(field, request, &shape);
         if (nullable && !takes_null(buf_view(&shape)))
@@ -504,15 +429,6 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
     }
 }
 
-/* Several rows of a table may have the same word. */
-static bool is_new_word(const struct message_type *type, size_t index)
-{
-    for (size_t i = 0; i < index; i++)
-        if (strcmp(type->word(i), type->word(index)) == 0)
-            return false;
-    return true;
-}
-
 static void write_message(struct jsonw *w, const struct message_type *type)
 {
     jsonw_key(w, type->name);
@@ -521,9 +437,14 @@ static void write_message(struct jsonw *w, const struct message_type *type)
         jsonw_kstr(w, "type", STR("string"));
         jsonw_key(w, "enum");
         jsonw_arr(w);
-        for (size_t i = 0; type->word(i); i++)
-            if (is_new_word(type, i))
+        for (size_t i = 0; type->word(i); i++) {
+            size_t first = 0; /* several rows of a table may have the same word */
+
+            while (strcmp(type->word(first), type->word(i)) != 0)
+                first++;
+            if (first == i)
                 jsonw_str(w, str_of(type->word(i)));
+        }
         jsonw_end_arr(w);
     } else if (type->shape) {
         write_shape(w, str_of(type->shape), false);
@@ -548,49 +469,49 @@ static void write_message(struct jsonw *w, const struct message_type *type)
     jsonw_end_obj(w);
 }
 
-static void write_components(struct jsonw *w)
-{
-    const struct message_type *type;
-
-    jsonw_key(w, "components");
-    jsonw_obj(w);
-    jsonw_key(w, "securitySchemes");
-    jsonw_obj(w);
-    jsonw_key(w, "bearer");
-    jsonw_obj(w);
-    jsonw_kstr(w, "type", STR("http"));
-    jsonw_kstr(w, "scheme", STR("bearer"));
-    jsonw_end_obj(w);
-    jsonw_end_obj(w);
-    jsonw_key(w, "schemas");
-    jsonw_obj(w);
-    for (size_t i = 0; (type = message_type_at(i)); i++)
-        write_message(w, type);
-    jsonw_end_obj(w);
-    jsonw_end_obj(w);
-}
-
-static void openapi_write(struct jsonw *w)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "openapi", STR("3.1.0"));
-    jsonw_key(w, "info");
-    jsonw_obj(w);
-    jsonw_kstr(w, "title", STR("berth"));
-    jsonw_kstr(w, "version", STR(BERTH_VERSION));
-    jsonw_kstr(w, "description",
-               STR("Places work on a fleet of machines. PROTOCOL.md tells what the routes mean."));
-    jsonw_end_obj(w);
-    write_paths(w);
-    write_components(w);
-    jsonw_end_obj(w);
-}
-
 void api_openapi(struct call *call)
 {
+    const struct message_type *type;
+    const struct route *route, *other;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
-    openapi_write(&w);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "openapi", STR("3.1.0"));
+    jsonw_key(&w, "info");
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "title", STR("berth"));
+    jsonw_kstr(&w, "version", STR(BERTH_VERSION));
+    jsonw_kstr(&w, "description",
+               STR("Places work on a fleet of machines. PROTOCOL.md tells what the routes mean."));
+    jsonw_end_obj(&w);
+    jsonw_key(&w, "paths");
+    jsonw_obj(&w);
+    for (size_t i = 0; (route = route_at(i)); i++) {
+        size_t first = 0;
+
+        while (strcmp(route_at(first)->path, route->path) != 0)
+            first++;
+        if (first < i)
+            continue; /* written with the first route of its path */
+        jsonw_key(&w, route->path);
+        jsonw_obj(&w);
+        for (size_t j = i; (other = route_at(j)); j++)
+            if (strcmp(other->path, route->path) == 0)
+                write_operation(&w, other);
+        jsonw_end_obj(&w);
+    }
+    jsonw_end_obj(&w);
+    jsonw_key(&w, "components");
+    jsonw_obj(&w);
+    jsonw_kraw(&w, "securitySchemes",
+               STR("{\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"}}"));
+    jsonw_key(&w, "schemas");
+    jsonw_obj(&w);
+    for (size_t i = 0; (type = message_type_at(i)); i++)
+        write_message(&w, type);
+    jsonw_end_obj(&w);
+    jsonw_end_obj(&w);
+    jsonw_end_obj(&w);
     call_json(call, 200, &buf);
 }

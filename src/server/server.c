@@ -207,8 +207,7 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     return ERR_OK;
 }
 
-/* False: stopped by a signal meanwhile. A store that cannot list its nodes must not block signals.
- */
+/* False: stopped by a signal. A store that cannot list its nodes must not block signals. */
 static bool wait_loaded(struct server *server)
 {
     sigset_t ends;
@@ -228,40 +227,6 @@ static bool wait_loaded(struct server *server)
         if (sigtimedwait(&ends, NULL, &now) > 0)
             return false;
     }
-}
-
-/* Nobody is served before the nodes are loaded: a reader would miss them. */
-static enum err start_all(struct server *server, struct problem *why)
-{
-    peers_start(server->peers);
-    for (int i = 0; i <= server->loop_count; i++)
-        if (loop_start(&server->workers[i].loop))
-            return problem_set(why, ERR_IO, "", "A thread cannot be started.");
-    if (!wait_loaded(server))
-        return problem_set(why, ERR_CLOSED, "", "Stopped before the nodes were loaded.");
-    return listen_all(server, why);
-}
-
-static int loop_count_of(const struct settings *settings)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    if (settings->loops > 0)
-        return (int)settings->loops;
-    return cores < 1 ? 1 : cores > LOOPS_BY_CORES ? LOOPS_BY_CORES : (int)cores;
-}
-
-/* With settings_check(): never less than the largest body a route takes. */
-static int64_t bodies_bytes_max_of(const struct settings *settings)
-{
-    int64_t largest = ROUTE_LARGE * settings->http.body_bytes_max;
-    int64_t share = (int64_t)(uv_get_total_memory() / BODIES_PART_OF_MEMORY);
-
-    if (settings->http.bodies_bytes_max > 0)
-        return settings->http.bodies_bytes_max;
-    if (share > http_limits_default.bodies_bytes_max)
-        share = http_limits_default.bodies_bytes_max;
-    return share > largest ? share : largest;
 }
 
 static enum err open_store(struct server *server, struct problem *why)
@@ -306,8 +271,20 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     sem_init(&server->loaded, 0, 0);
     server->limits = settings->http;
     server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
-    server->limits.bodies_bytes_max = bodies_bytes_max_of(settings);
-    server->loop_count = loop_count_of(settings);
+    if (settings->http.bodies_bytes_max == 0) { /* as settings_check(): at least the largest body */
+        int64_t share = (int64_t)(uv_get_total_memory() / BODIES_PART_OF_MEMORY);
+
+        if (share > http_limits_default.bodies_bytes_max)
+            share = http_limits_default.bodies_bytes_max;
+        server->limits.bodies_bytes_max =
+            share > server->limits.body_bytes_max ? share : server->limits.body_bytes_max;
+    }
+    server->loop_count = (int)settings->loops;
+    if (settings->loops <= 0) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+        server->loop_count = cores < 1 ? 1 : cores > LOOPS_BY_CORES ? LOOPS_BY_CORES : (int)cores;
+    }
     enum err err = listen_fit(server, why);
     if (!err)
         err = token_file_open(server, why);
@@ -383,12 +360,12 @@ static void server_stop(struct server *server)
     free(drains);
 }
 
-/* The threads have ended, but not what was under way between them. The stores give back every call
- * they have, and refuse more; then whatever is in an inbox runs here, in the place of the
- * thread it was posted to, until there is nothing. So each call and message comes to the end its
- * owner wrote for it, which frees it, and needs no list of what to free. The keeper's turns go on
- * as well: a change of a node waits for the snapshot that has it. */
-static void run_what_is_left(struct server *server)
+/* The threads have ended, but not what was under way between them. The stores answer every call
+ * they have and refuse more; then the messages in each inbox run here, in the place of the thread
+ * they were posted to, until none is left. So each call and message ends the way its owner wrote,
+ * which frees it. The keeper's turns go on as well: a change of a node waits for the snapshot that
+ * has it. */
+static void server_done(struct server *server)
 {
     int ran = 1;
 
@@ -401,17 +378,10 @@ static void run_what_is_left(struct server *server)
         token_file_end(server);
         peers_end_sends(server->peers);
         for (int i = 0; i <= server->loop_count; i++) {
-            struct worker *worker = &server->workers[i];
-
-            ran += inbox_run(&worker->loop.inbox);
-            sched_flush(worker->sched);
+            ran += inbox_run(&server->workers[i].loop.inbox);
+            sched_flush(server->workers[i].sched);
         }
     }
-}
-
-static void server_done(struct server *server)
-{
-    run_what_is_left(server);
     deploys_close(server->deploys);
     store_close(server->store);
     for (int i = 0; server->workers && i <= server->loop_count; i++)
@@ -453,26 +423,34 @@ static int serve_until_signal(struct server *server, bool dev)
 {
     struct problem why = {0};
     struct dev agent = {0};
-    bool up = start_all(server, &why) == ERR_OK;
+    enum err err = ERR_OK;
 
-    if (up && dev)
-        up = dev_start(&agent, server, &why) == ERR_OK;
-    if (up && dev) {
+    peers_start(server->peers);
+    for (int i = 0; !err && i <= server->loop_count; i++)
+        if (loop_start(&server->workers[i].loop))
+            err = problem_set(&why, ERR_IO, "", "A thread cannot be started.");
+    /* Nobody is served before the nodes are loaded: a reader would miss them. */
+    if (!err && !wait_loaded(server))
+        err = problem_set(&why, ERR_CLOSED, "", "Stopped before the nodes were loaded.");
+    if (!err)
+        err = listen_all(server, &why);
+    if (!err && dev)
+        err = dev_start(&agent, server, &why);
+    if (!err && dev) {
         char url[DEV_URL_BYTES];
 
         fprintf(stderr, "berth dev: %s  (stop with Ctrl-C)\n", dev_url(server, url));
     }
-    if (up) {
+    if (!err) {
         notify_send("READY=1");
         int got = signals_wait(server, &agent);
-
         log_event(LOG_INFO, "server.stopping", KC("signal", strsignal(got)));
         notify_send("STOPPING=1");
     }
     dev_stop(&agent);
     server_stop(server);
     server_done(server);
-    if (!up)
+    if (err)
         return fail(&why);
     log_event(LOG_INFO, "server.stopped", KI("pid", getpid()));
     return 0;
@@ -503,20 +481,6 @@ static void sources_free(struct settings_source *source)
     }
 }
 
-/* Everybody on this machine can read the flags of every process. */
-static void warn_of_flags(int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        const char *host = strstr(argv[i], "://"), *at = host ? strrchr(host, '@') : NULL;
-
-        if (at && memchr(host + 3, ':', (size_t)(at - host - 3)))
-            log_event(LOG_WARN, "server.password_in_flags",
-                      KC("reason", "everybody on this machine can read it in ps: put it into the "
-                                   "configuration file or the environment (BERTH_STORE_PASSWORD, "
-                                   "BERTH_DATABASE)"));
-    }
-}
-
 int server_main(int argc, char **argv, bool dev)
 {
     static struct server server;
@@ -535,7 +499,15 @@ int server_main(int argc, char **argv, bool dev)
         sources_free(source);
         return fail(&why);
     }
-    warn_of_flags(argc, argv);
+    for (int i = 0; i < argc; i++) {
+        const char *host = strstr(argv[i], "://"), *at = host ? strrchr(host, '@') : NULL;
+
+        if (at && memchr(host + 3, ':', (size_t)(at - host - 3)))
+            log_event(LOG_WARN, "server.password_in_flags",
+                      KC("reason", "everybody on this machine can read it in ps: put it into the "
+                                   "configuration file or the environment (BERTH_STORE_PASSWORD, "
+                                   "BERTH_DATABASE)"));
+    }
     if (dev)
         dev_token(&server);
     if (server_init(&server, source, argc, argv, &why))
@@ -544,18 +516,6 @@ int server_main(int argc, char **argv, bool dev)
         code = serve_until_signal(&server, dev);
     sources_free(server.source);
     return code;
-}
-
-/* `-o json` is of the command, not a setting: taken out of argv. */
-static bool take_json_flag(int *argc, char **argv)
-{
-    for (int i = 0; i + 1 < *argc; i++)
-        if (strcmp(argv[i], "-o") == 0 && strcmp(argv[i + 1], "json") == 0) {
-            memmove(argv + i, argv + i + 2, sizeof *argv * (size_t)(*argc - i - 2));
-            *argc -= 2;
-            return true;
-        }
-    return false;
 }
 
 int server_config_main(int argc, char **argv)
@@ -568,7 +528,14 @@ int server_config_main(int argc, char **argv)
         fprintf(stderr, "berth: config has the verb show\n");
         return 2;
     }
-    bool json = take_json_flag(&argc, argv);
+    /* `-o json` is the command's, not a setting. */
+    bool json = false;
+    for (int i = 0; !json && i + 1 < argc; i++)
+        if (strcmp(argv[i], "-o") == 0 && strcmp(argv[i + 1], "json") == 0) {
+            memmove(argv + i, argv + i + 2, sizeof *argv * (size_t)(argc - i - 2));
+            argc -= 2;
+            json = true;
+        }
     if (settings_load(&source, argc - 1, argv + 1, &why)) {
         settings_done(&source);
         return fail(&why);
