@@ -1,7 +1,6 @@
-/* What there is to know besides nodes and jobs: pools, sessions, health, events; GET /v1/debug,
- * this process for whoever looks into it (settings without secrets, the store, the last lines of
- * the log); and the whole cluster on one page, GET /api/brain/cluster/status: figures a server did
- * not send are null, with the reason; nothing is invented. */
+/* Pools, health, events; GET /v1/debug, the state of this process (settings without secrets, the
+ * store, the last lines of the log); and the whole cluster on one page, GET
+ * /api/brain/cluster/status: figures a server did not send are null, with the reason. */
 #include <assert.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -21,18 +20,6 @@
 /* --- pools, health, events --- */
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
-static uint32_t count_ready(const struct snapshot *snapshot, const struct snap_pool *pool)
-{
-    uint32_t ready = 0;
-
-    assert(pool->counts[0] <= snapshot->count);
-    for (uint32_t i = 0; i < pool->counts[0]; i++)
-        ready +=
-            atomic_load_explicit(&snapshot_numbered(snapshot, pool->members[0][i])->node->health,
-                                 memory_order_relaxed) == NODE_READY;
-    return ready;
-}
 
 void write_age(struct jsonw *w, struct server *server)
 {
@@ -61,12 +48,19 @@ void api_pools(struct call *call)
     jsonw_key(&w, "pools");
     jsonw_arr(&w);
     for (; shown < limit && (pool = snapshot_next_pool(snapshot, &at)); shown++, last = pool) {
+        uint32_t ready = 0;
+
+        assert(pool->counts[0] <= snapshot->count);
+        for (uint32_t i = 0; i < pool->counts[0]; i++)
+            ready += atomic_load_explicit(
+                         &snapshot_numbered(snapshot, pool->members[0][i])->node->health,
+                         memory_order_relaxed) == NODE_READY;
         jsonw_obj(&w);
         jsonw_kstr(&w, "pool_id", pool->id);
         jsonw_kstr(&w, "src", pool->src);
         jsonw_kstr(&w, "tgt", pool->tgt);
         jsonw_kint(&w, "members", pool->counts[0]);
-        jsonw_kint(&w, "ready", count_ready(snapshot, pool));
+        jsonw_kint(&w, "ready", ready);
         jsonw_kint(&w, "version", pool->version);
         jsonw_end_obj(&w);
     }
@@ -97,44 +91,16 @@ void api_healthz(struct call *call)
     call_ok(call);
 }
 
-/* Would a route for readers let them in? A wrong token counts as it does there. */
-static bool may_read(struct call *call)
+/* A load balancer needs no more than the status; the rest is for callers with the scope read, by
+ * the same check as on their routes: a wrong token counts. */
+void api_readyz(struct call *call)
 {
     static const struct route readers = {.scope = SCOPE_READ};
     struct call asked = {.worker = call->worker, .req = call->req, .route = &readers};
-    struct problem why;
-
-    if (!call->worker->auth->tokens.count)
-        return true;
-    return auth_bearer(call->req).at && guard_identify(&asked, &why) == ERR_OK;
-}
-
-static void write_state(struct jsonw *w, struct call *call, const char *reason,
-                        const struct store_status *status)
-{
     struct server *server = call->worker->server;
-
-    jsonw_kstr(w, "store_mode", str_of(store_mode_name(status->mode)));
-    jsonw_kstr(w, "reason", reason ? str_of(reason) : STR_NONE);
-    jsonw_key(w, "database_up"); /* deployments only: without it all else works */
-    if (server->deploys) {
-        struct deploys_status database;
-
-        deploys_status(server->deploys, &database);
-        jsonw_bool(w, database.up);
-    } else {
-        jsonw_null(w);
-    }
-    jsonw_kint(w, "snapshot_version",
-               call->worker->sched->snapshot ? call->worker->sched->snapshot->version : 0);
-    jsonw_kstr(w, "version", STR(BERTH_VERSION));
-}
-
-/* A load balancer needs no more than the status; the rest is for those who may look. */
-void api_readyz(struct call *call)
-{
-    struct server *server = call->worker->server;
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct store_status status;
+    struct problem why;
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
@@ -144,58 +110,41 @@ void api_readyz(struct call *call)
     bool ready = loaded && !draining && status.mode == STORE_NORMAL;
     jsonw_obj(&w);
     jsonw_kbool(&w, "ready", ready);
-    if (may_read(call))
-        write_state(&w, call,
-                    ready              ? NULL
-                    : draining         ? "draining"
-                    : !loaded          ? "loading nodes"
-                    : status.detail[0] ? status.detail
-                                       : "store down",
-                    &status);
+    if (!call->worker->auth->tokens.count ||
+        (auth_bearer(call->req).at && guard_identify(&asked, &why) == ERR_OK)) {
+        const char *reason = ready              ? NULL
+                             : draining         ? "draining"
+                             : !loaded          ? "loading nodes"
+                             : status.detail[0] ? status.detail
+                                                : "store down";
+
+        jsonw_kstr(&w, "store_mode", str_of(store_mode_name(status.mode)));
+        jsonw_kstr(&w, "reason", str_of(reason));
+        jsonw_key(&w, "database_up"); /* deployments only: without it all else works */
+        if (server->deploys) {
+            struct deploys_status database;
+
+            deploys_status(server->deploys, &database);
+            jsonw_bool(&w, database.up);
+        } else {
+            jsonw_null(&w);
+        }
+        jsonw_kint(&w, "snapshot_version", snapshot ? snapshot->version : 0);
+        jsonw_kstr(&w, "version", STR(BERTH_VERSION));
+    }
     jsonw_end_obj(&w);
     call_json(call, ready ? 200 : 503, &buf);
 }
 
 /* --- GET /v1/debug --- */
 
-static void write_store(struct jsonw *w, struct server *server)
-{
-    struct store_status status;
-
-    store_status(server->store, &status);
-    jsonw_key(w, "store");
-    jsonw_obj(w);
-    jsonw_kstr(w, "mode", str_of(store_mode_name(status.mode)));
-    jsonw_kint(w, "since_ms", status.since_ms);
-    jsonw_kint(w, "errors", status.errors);
-    jsonw_kint(w, "calls", status.calls);
-    jsonw_kint(w, "batches", status.batches);
-    jsonw_kstr(w, "detail", str_of(status.detail));
-    jsonw_kstr(w, "generation", str_of(status.generation));
-    jsonw_end_obj(w);
-}
-
-static void write_log(struct jsonw *w)
-{
-    struct buf lines = {0};
-    struct str rest;
-
-    log_recent(&lines);
-    rest = buf_view(&lines);
-    jsonw_key(w, "log");
-    jsonw_arr(w);
-    while (rest.len > 0)
-        jsonw_str(w, str_cut(&rest, '\n'));
-    jsonw_end_arr(w);
-    buf_free(&lines);
-}
-
 void api_debug(struct call *call)
 {
     struct server *server = call->worker->server;
     struct settings *settings = server->settings; /* once: a reload may swap them */
     struct mallinfo2 heap = mallinfo2();
-    struct buf buf = {0};
+    struct store_status status;
+    struct buf buf = {0}, log = {0};
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
@@ -205,10 +154,26 @@ void api_debug(struct call *call)
     jsonw_kint(&w, "now_ms", call->worker->loop.wall_ms);
     jsonw_kint(&w, "loops", server->loop_count);
     jsonw_kint(&w, "heap_bytes", (int64_t)(heap.uordblks + heap.hblkhd));
-    write_store(&w, server);
+    store_status(server->store, &status);
+    jsonw_key(&w, "store");
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "mode", str_of(store_mode_name(status.mode)));
+    jsonw_kint(&w, "since_ms", status.since_ms);
+    jsonw_kint(&w, "errors", status.errors);
+    jsonw_kint(&w, "calls", status.calls);
+    jsonw_kint(&w, "batches", status.batches);
+    jsonw_kstr(&w, "detail", str_of(status.detail));
+    jsonw_kstr(&w, "generation", str_of(status.generation));
+    jsonw_end_obj(&w);
     jsonw_key(&w, "settings");
     conf_show_json(&container_of(settings, struct settings_source, settings)->conf, &w);
-    write_log(&w);
+    log_recent(&log);
+    jsonw_key(&w, "log");
+    jsonw_arr(&w);
+    for (struct str rest = buf_view(&log); rest.len > 0;)
+        jsonw_str(&w, str_cut(&rest, '\n'));
+    jsonw_end_arr(&w);
+    buf_free(&log);
     jsonw_end_obj(&w);
     call_json(call, 200, &buf);
 }
@@ -266,7 +231,7 @@ static int64_t figure(const struct json *usage, const char *name, int64_t otherw
 {
     int64_t value;
 
-    /* Another instance may have taken it from its node without a look. */
+    /* Another instance may have accepted it unchecked. */
     return json_int(json_get(usage, name), &value) && value >= 0 && value <= NODE_REPORT_SLOTS_MAX
                ? value
                : otherwise;
@@ -314,28 +279,6 @@ struct task {
     struct task *next; /* on the same server */
 };
 
-static void write_tasks(struct jsonw *w, const struct call *call, const struct task *first)
-{
-    struct arena *arena = call->arena;
-
-    jsonw_key(w, "tasks");
-    jsonw_arr(w);
-    for (const struct task *task = first; task; task = task->next) {
-        const struct store_record *record = task->record;
-        const struct json *spec;
-
-        if (json_parse(record->spec, arena, &spec, NULL))
-            continue;
-        jsonw_obj(w);
-        write_job_id(w, record->head.id);
-        jsonw_kstr(w, "type", call_shown(call, json_str(json_get(spec, "type"), arena)));
-        jsonw_kstr(w, "title", json_str(json_get(spec, "title"), arena));
-        jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
-
 static void write_card(struct jsonw *w, const struct call *call, const struct card *card,
                        const struct task *tasks, bool brief)
 {
@@ -376,7 +319,22 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
         }
         jsonw_end_arr(w);
     }
-    write_tasks(w, call, tasks);
+    jsonw_key(w, "tasks");
+    jsonw_arr(w);
+    for (const struct task *task = tasks; task; task = task->next) {
+        const struct store_record *record = task->record;
+        const struct json *spec;
+
+        if (json_parse(record->spec, call->arena, &spec, NULL))
+            continue;
+        jsonw_obj(w);
+        write_job_id(w, record->head.id);
+        jsonw_kstr(w, "type", call_shown(call, json_str(json_get(spec, "type"), call->arena)));
+        jsonw_kstr(w, "title", json_str(json_get(spec, "title"), call->arena));
+        jsonw_kstr(w, "state", str_of(job_state_name(record->head.state)));
+        jsonw_end_obj(w);
+    }
+    jsonw_end_arr(w);
     jsonw_key(w, "available_for");
     jsonw_arr(w);
     for (size_t i = 0; i < card->fleet.available_for.count; i++)

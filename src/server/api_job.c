@@ -1,5 +1,5 @@
-/* Jobs: what nodes say of them, how they are shown, cancelled and done again; and who waits for
- * which job, per loop. */
+/* Jobs: what nodes report of them; showing, listing and cancelling them; and the requests that wait
+ * for a job, per loop. */
 #include "server/api_job.h"
 
 #include <assert.h>
@@ -43,7 +43,7 @@ static void show_read(struct show *show);
 
 enum {
     LOOK_EVERY_MS = 1000,
-    WAKE_RESULT_MAX = 4096, /* a larger one is read by who wants it */
+    WAKE_RESULT_MAX = 4096, /* a larger one is read from the store */
 };
 
 struct waiters {
@@ -154,17 +154,19 @@ void waiters_unwatch(struct waiters *waiters, struct watch *watch)
     atomic_fetch_sub(&waiters->count, 1);
 }
 
-static void wake_all(struct waiters *waiters, uint64_t job, const struct store_record *end)
+static void wake_posted(struct msg *msg)
 {
-    struct waiter *waiter = idmap_del(&waiters->by_job, job);
-    struct watch *watch = idmap_del(&waiters->watches, job);
+    struct wake *wake = container_of(msg, struct wake, msg);
+    struct waiters *waiters = wake->waiters;
+    struct waiter *waiter = idmap_del(&waiters->by_job, wake->job);
+    struct watch *watch = idmap_del(&waiters->watches, wake->job);
 
-    assert(job);
+    assert(wake->job);
     while (watch) {
         struct watch *next = watch->next;
 
         atomic_fetch_sub(&waiters->count, 1);
-        watch->ended(watch, end);
+        watch->ended(watch, wake->has_end ? &wake->end : NULL);
         watch = next;
     }
     while (waiter) {
@@ -175,62 +177,43 @@ static void wake_all(struct waiters *waiters, uint64_t job, const struct store_r
         free(waiter);
         waiter = next;
     }
-}
-
-static void wake_posted(struct msg *msg)
-{
-    struct wake *wake = container_of(msg, struct wake, msg);
-
-    assert(wake->job);
-    wake_all(wake->waiters, wake->job, wake->has_end ? &wake->end : NULL);
     free(wake);
-}
-
-static struct wake *wake_new(struct waiters *waiters, uint64_t job, const struct store_record *end)
-{
-    bool whole = end && end->result.len <= WAKE_RESULT_MAX;
-    struct wake *wake = mem_alloc(sizeof *wake + (whole ? end->result.len : 0));
-
-    *wake = (struct wake){
-        .msg = {.run = wake_posted}, .waiters = waiters, .job = job, .has_end = whole};
-    if (!whole)
-        return wake;
-    wake->end = *end;
-    if (end->result.at) {
-        memcpy(wake->result, end->result.at, end->result.len);
-        wake->end.result.at = wake->result;
-    }
-    return wake;
 }
 
 void waiters_wake(struct server *server, uint64_t job, const struct store_record *end)
 {
+    bool whole = end && end->result.len <= WAKE_RESULT_MAX;
+
     assert(job);
     for (int i = 0; i < server->loop_count; i++) {
         struct waiters *waiters = server->workers[i].waiters;
 
         if (atomic_load(&waiters->count) == 0)
             continue;
-        inbox_post(&server->workers[i].loop.inbox, &wake_new(waiters, job, end)->msg);
+        struct wake *wake = mem_alloc(sizeof *wake + (whole ? end->result.len : 0));
+        *wake = (struct wake){
+            .msg = {.run = wake_posted}, .waiters = waiters, .job = job, .has_end = whole};
+        if (whole)
+            wake->end = *end;
+        if (whole && end->result.at) {
+            memcpy(wake->result, end->result.at, end->result.len);
+            wake->end.result.at = wake->result;
+        }
+        inbox_post(&server->workers[i].loop.inbox, &wake->msg);
     }
-}
-
-static bool still_good(const struct waiters *waiters, const struct call *call)
-{
-    const struct worker *worker = waiters->worker;
-
-    return auth_still(worker->auth, call->token, call->route->scope, worker->loop.wall_ms);
 }
 
 static void end_waits(struct waiters *waiters, int64_t now_ms, bool recheck)
 {
+    const struct worker *worker = waiters->worker;
     struct waiter *waiter, *over = NULL;
 
     /* Found first, ended then: the map must not change while it is walked. */
     for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
         for (; waiter; waiter = waiter->next)
             if (waiter->until_ms <= now_ms || waiter->call->req->gone ||
-                (recheck && !still_good(waiters, waiter->call))) {
+                (recheck && !auth_still(worker->auth, waiter->call->token,
+                                        waiter->call->route->scope, worker->loop.wall_ms))) {
                 waiter->next_over = over;
                 over = waiter;
             }
@@ -244,22 +227,6 @@ static void end_waits(struct waiters *waiters, int64_t now_ms, bool recheck)
     }
 }
 
-/* What other instances tell may get lost. */
-static void look_again(struct waiters *waiters)
-{
-    int64_t now_ms = waiters->worker->loop.mono_ms;
-    struct waiter *waiter;
-
-    if (!peers_shared(waiters->worker->server))
-        return;
-    for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
-        for (; waiter; waiter = waiter->next)
-            if (waiter->look_ms <= now_ms) {
-                waiter->look_ms = now_ms + LOOK_EVERY_MS;
-                waiter->look(waiter->call); /* answers later: the map stays */
-            }
-}
-
 bool waiters_wait(const struct server *server)
 {
     for (int i = 0; i < server->loop_count; i++)
@@ -270,8 +237,18 @@ bool waiters_wait(const struct server *server)
 
 void waiters_tick(struct waiters *waiters)
 {
-    look_again(waiters);
-    end_waits(waiters, waiters->worker->loop.mono_ms, false);
+    int64_t now_ms = waiters->worker->loop.mono_ms;
+    bool shared = peers_shared(waiters->worker->server);
+    struct waiter *waiter;
+
+    /* Messages of other instances may get lost. */
+    for (size_t i = 0; shared && (waiter = idmap_next(&waiters->by_job, &i));)
+        for (; waiter; waiter = waiter->next)
+            if (waiter->look_ms <= now_ms) {
+                waiter->look_ms = now_ms + LOOK_EVERY_MS;
+                waiter->look(waiter->call); /* answers later: the map stays */
+            }
+    end_waits(waiters, now_ms, false);
 }
 
 void waiters_recheck(struct waiters *waiters)
@@ -328,7 +305,7 @@ static const struct field fields[] = {
 const struct schema job_report_schema = {
     .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
 
-/* At most so many bytes of it, in whole characters. */
+/* At most `max` bytes of it, in whole characters. */
 static struct str cut_text(struct str text, size_t max)
 {
     if (text.len <= max)
@@ -361,8 +338,8 @@ static enum err read_hold(struct call *call, const struct hold_fields *hold, enu
     return ERR_OK;
 }
 
-/* What a node says about a job, as a settle of this kind; who says it and whom to tell is the
- * caller's. A DONE with another status than ok is a FAIL. */
+/* A node's report of a job, as a settle of this kind; the caller fills in the node and where the
+ * answer goes. A DONE with another status than ok is a FAIL. */
 static enum err read_message(struct call *call, enum settle_kind kind, struct settle *ret_settle,
                              struct str *ret_node_id, struct problem *why)
 {
@@ -422,32 +399,27 @@ static void settle_refused(struct call *call, const struct settle *settle)
     struct jsonw w = call_problem_begin(call, &buf, &why);
     if (settle->head.id)
         jsonw_kint(&w, "attempt_id", settle->head.attempt);
-    if (settle->head.id && call->req) { /* a frame tells no more than the attempt */
+    if (settle->head.id && call->req) { /* a frame has no more than the attempt */
         jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
         jsonw_kstr(&w, "node_id", settle->head.node[0] ? str_of(settle->head.node) : STR_NONE);
     }
     call_problem_end(call, &buf, &w, &why);
 }
 
-/* When an attempt that was acknowledged may begin elsewhere: by then its node must have ended it. A
- * node that has a connection is told. 0: it may not. */
-static int64_t ack_lease_ms(const struct call *call, const struct settle *settle)
-{
-    if (call->req || settle->kind != SETTLE_ACK ||
-        settle->head.attempt >= settle->head.max_attempts)
-        return 0;
-    return lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type));
-}
-
 static void settle_answer(struct settle *settle)
 {
     struct call *call = settle->user;
+    int64_t lease_ms = 0;
 
     if (settle->err) {
         settle_refused(call, settle);
         return;
     }
-    int64_t lease_ms = ack_lease_ms(call, settle);
+    /* When an acknowledged attempt may begin elsewhere: by then its node must have ended it. A node
+     * with a connection is told so. */
+    if (!call->req && settle->kind == SETTLE_ACK &&
+        settle->head.attempt < settle->head.max_attempts)
+        lease_ms = lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type));
     int64_t grace_ms =
         lease_ms && settle->head.timeout_ms > 0 ? settle->op.u.settle.stop_grace_ms : 0;
     if (call->accepted && !settle->duplicate &&
@@ -480,7 +452,7 @@ static void node_message(struct call *call, enum settle_kind kind)
         return;
     }
     if (call->node_id.at) {
-        node_id = call->node_id; /* who it is, not who it says */
+        node_id = call->node_id; /* the socket's, whatever the message says */
     } else if (!node_id.at) {
         call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
         return;
@@ -576,13 +548,6 @@ static void show_ready(struct call *call)
         show_read(show);
 }
 
-/* Every change of a job changes one of these. */
-static struct str job_etag(const struct store_head *head, struct arena *arena)
-{
-    return arena_fmt(arena, "\"%d-%s-%lld-%d\"", head->attempt, job_state_name(head->state),
-                     (long long)head->updated_ms, head->callback);
-}
-
 /* Another instance may have ended it. */
 static void show_look(struct call *call)
 {
@@ -618,7 +583,11 @@ static void show_answer(struct show *show)
     }
     struct namespace_view view = call_view(call);
     job_write(&w, &op->record, &view, call->arena);
-    etag_json(call, &buf, job_etag(&op->head, call->arena));
+    /* Every change of a job changes one of these. */
+    etag_json(call, &buf,
+              arena_fmt(call->arena, "\"%d-%s-%lld-%d\"", op->head.attempt,
+                        job_state_name(op->head.state), (long long)op->head.updated_ms,
+                        op->head.callback));
     buf_free(&buf);
 }
 
@@ -696,38 +665,30 @@ static void listed(struct store_op *op)
     call_json(call, 200, &buf);
 }
 
-/* ?state=DONE,FAILED */
-static bool read_states(struct call *call, unsigned *ret_states)
-{
-    struct str rest = http_query(call->req, "state");
-
-    while (rest.len) {
-        enum job_state state;
-
-        if (!job_state_by_name(str_cut(&rest, ','), &state)) {
-            call_error(
-                call, ERR_BAD_FIELD, "state",
-                "state must be NEW, SELECTING, DISPATCHED, ACKED, RETRYING, DONE or FAILED.");
-            return false;
-        }
-        *ret_states |= 1u << state;
-    }
-    return true;
-}
-
 void api_job_list(struct call *call)
 {
     struct list *list = arena_new(call->arena, struct list);
     struct store_op *op = &list->op;
     struct str cursor = http_query(call->req, "cursor");
+    struct str states = http_query(call->req, "state"); /* DONE,FAILED */
     struct namespace_view view = call_view(call);
     int64_t limit = LIST_DEFAULT;
 
     list->call = call;
     *op = call_op(call, STORE_JOB_LIST, listed);
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
-        !read_states(call, &op->u.list.states))
+    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
         return;
+    while (states.len) {
+        enum job_state state;
+
+        if (!job_state_by_name(str_cut(&states, ','), &state)) {
+            call_error(
+                call, ERR_BAD_FIELD, "state",
+                "state must be NEW, SELECTING, DISPATCHED, ACKED, RETRYING, DONE or FAILED.");
+            return;
+        }
+        op->u.list.states |= 1u << state;
+    }
     if (cursor.at && !job_id_parse(cursor, &op->u.list.before)) {
         call_error(call, ERR_BAD_FIELD, "cursor", "cursor must be a next_cursor of this list.");
         return;

@@ -1,7 +1,6 @@
-/* Nodes: register, heartbeat, leave, poll, over HTTP or (hello, heartbeat) over their sockets; an
- * operator's orders about them; how they are shown, one or a page of them. A heartbeat renews
- * leases: one that lists nothing it runs, and one of a node that was renewed a moment ago, cost no
- * call. */
+/* Nodes: register, heartbeat, leave, poll, over HTTP or (hello, heartbeat) over their sockets;
+ * operators' orders; showing one node or a page of them. A heartbeat renews leases: one that lists
+ * nothing, and one of a node that was renewed a moment ago, cost no call of the store. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -21,8 +20,6 @@
 #include "server/hub_ws.h"
 #include "server/route.h"
 
-static void admin(struct call *call, enum node_admin word);
-
 /* --- how they are shown --- */
 
 enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
@@ -34,13 +31,6 @@ static void share_write(struct jsonw *w, const char *name, int32_t pm)
         jsonw_null(w);
     else
         jsonw_double(w, pm / 1000.0);
-}
-
-static const char *reached_by(const struct snap_node *member)
-{
-    if (atomic_load(&member->node->link))
-        return "websocket";
-    return member->facts->endpoint.at ? "push" : "poll";
 }
 
 static struct str health_text(const _Atomic int32_t *health)
@@ -72,32 +62,6 @@ static void text_write(struct jsonw *w, const char *name, struct shared_text *te
     else
         jsonw_kstr(w, name, buf.len ? buf_view(&buf) : none);
     buf_free(&buf);
-}
-
-/* How it is right now. */
-static void live_write(struct jsonw *w, const struct node *node, const struct sched_loop *loop)
-{
-    struct counts now = counts_of(node);
-    int32_t level = atomic_load(&node->level);
-
-    jsonw_kstr(w, "health", health_text(&node->health));
-    jsonw_kstr(w, "reported_health", health_text(&node->own));
-    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
-    text_write(w, "admin_reason", atomic_load(&node->admin_reason), false, STR_NONE);
-    text_write(w, "claim", atomic_load(&node->claim), true, STR_NONE);
-    text_write(w, "loaded", atomic_load(&node->loaded_names), true, STR("[]"));
-    jsonw_kint(w, "max", atomic_load(&node->max));
-    jsonw_kint(w, "running", now.running);
-    jsonw_kint(w, "reserved", now.reserved);
-    jsonw_kint(w, "last_heartbeat_ms", sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)));
-    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
-    jsonw_key(w, "current_load");
-    jsonw_obj(w);
-    share_write(w, "cpu", atomic_load(&node->cpu_pm));
-    share_write(w, "gpu", atomic_load(&node->gpu_pm));
-    share_write(w, "mem", atomic_load(&node->mem_pm));
-    jsonw_end_obj(w);
-    jsonw_kint(w, "epoch", atomic_load(&node->epoch));
 }
 
 void write_amount(struct jsonw *w, const char *key, struct str resource, int32_t amount)
@@ -170,40 +134,57 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member)
     jsonw_end_obj(w);
 }
 
-/* Which facts the configuration sets for it, whatever the node reports. */
-static void fixed_write(struct jsonw *w, const struct node *node, const struct sched *sched)
-{
-    const struct json *facts = node_rules_find(&sched->config.node_rules, node->id);
-    const struct json *key = json_first(facts);
-
-    jsonw_key(w, "fixed");
-    jsonw_arr(w);
-    for (uint32_t i = 0; facts && i < facts->count; i++, key = json_next(key + 1))
-        jsonw_raw(w, json_raw(key));
-    jsonw_end_arr(w);
-}
-
 /* Its members, within an object. */
 static void node_write(struct jsonw *w, const struct snap_node *member,
                        const struct sched_loop *loop)
 {
     const struct facts *facts = member->facts;
+    const struct node *node = member->node;
+    const struct json *fixed = node_rules_find(&loop->sched->config.node_rules, node->id);
+    const struct json *key = json_first(fixed);
+    struct counts now = counts_of(node);
+    int32_t level = atomic_load(&node->level);
 
-    jsonw_kstr(w, "node_id", member->node->id);
-    live_write(w, member->node, loop);
+    jsonw_kstr(w, "node_id", node->id);
+    jsonw_kstr(w, "health", health_text(&node->health));
+    jsonw_kstr(w, "reported_health", health_text(&node->own));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
+    text_write(w, "admin_reason", atomic_load(&node->admin_reason), false, STR_NONE);
+    text_write(w, "claim", atomic_load(&node->claim), true, STR_NONE);
+    text_write(w, "loaded", atomic_load(&node->loaded_names), true, STR("[]"));
+    jsonw_kint(w, "max", atomic_load(&node->max));
+    jsonw_kint(w, "running", now.running);
+    jsonw_kint(w, "reserved", now.reserved);
+    jsonw_kint(w, "last_heartbeat_ms", sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)));
+    jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
+    jsonw_key(w, "current_load");
+    jsonw_obj(w);
+    share_write(w, "cpu", atomic_load(&node->cpu_pm));
+    share_write(w, "gpu", atomic_load(&node->gpu_pm));
+    share_write(w, "mem", atomic_load(&node->mem_pm));
+    jsonw_end_obj(w);
+    jsonw_kint(w, "epoch", atomic_load(&node->epoch));
     jsonw_kraw(w, "labels", facts->labels);
     pool_facts_write(w, &facts->pool, "capabilities");
-    fixed_write(w, member->node, loop->sched);
+    /* The facts that the configuration sets, whatever the node reports. */
+    jsonw_key(w, "fixed");
+    jsonw_arr(w);
+    for (uint32_t i = 0; fixed && i < fixed->count; i++, key = json_next(key + 1))
+        jsonw_raw(w, json_raw(key));
+    jsonw_end_arr(w);
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
-    jsonw_kint(w, "health_score", sched_score(member->node, loop->sched->config.latency_target_ms));
+    jsonw_kint(w, "health_score", sched_score(node, loop->sched->config.latency_target_ms));
     jsonw_kstr(w, "agent_version", facts->agent_version);
-    jsonw_kint(w, "version", atomic_load(&member->node->version));
-    jsonw_kstr(w, "reached_by", str_of(reached_by(member)));
+    jsonw_kint(w, "version", atomic_load(&node->version));
+    jsonw_kstr(w, "reached_by",
+               atomic_load(&node->link) ? STR("websocket")
+               : facts->endpoint.at     ? STR("push")
+                                        : STR("poll"));
     jsonw_kstr(w, "endpoint", facts->endpoint);
     jsonw_kstr(w, "name", facts->name);
     jsonw_kstr(w, "role", facts->role);
     node_resources_write(w, member);
-    jsonw_kint(w, "registered_ms", atomic_load(&member->node->registered_ms));
+    jsonw_kint(w, "registered_ms", atomic_load(&node->registered_ms));
     explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }
 
@@ -219,25 +200,6 @@ struct show_call {
     struct store_op op;
 };
 
-/* The types of work it gets none of; null when the store does not say. */
-static void breakers_write(struct jsonw *w, const struct call *call, struct str node_id,
-                           const struct store_op *op)
-{
-    jsonw_key(w, "breakers");
-    if (op->err) {
-        jsonw_null(w);
-        return;
-    }
-    jsonw_arr(w);
-    for (size_t i = 0; i < op->u.breakers.count; i++) {
-        const struct store_breaker *item = &op->u.breakers.items[i];
-
-        if (str_eq(item->node, node_id) && call_sees(call, item->type))
-            breaker_write_item(w, call, item);
-    }
-    jsonw_end_arr(w);
-}
-
 static void node_shown(struct store_op *op)
 {
     struct call *call = container_of(op, struct show_call, op)->call;
@@ -252,9 +214,22 @@ static void node_shown(struct store_op *op)
     }
     jsonw_obj(&w);
     node_write(&w, known, call->worker->sched);
-    breakers_write(&w, call, known->node->id, op);
+    /* The types of work it gets none of; null when the store cannot be asked. */
+    jsonw_key(&w, "breakers");
+    if (op->err)
+        jsonw_null(&w);
+    else
+        jsonw_arr(&w);
+    for (size_t i = 0; !op->err && i < op->u.breakers.count; i++) {
+        const struct store_breaker *item = &op->u.breakers.items[i];
+
+        if (str_eq(item->node, known->node->id) && call_sees(call, item->type))
+            breaker_write_item(&w, call, item);
+    }
+    if (!op->err)
+        jsonw_end_arr(&w);
     jsonw_end_obj(&w);
-    /* What moves with every heartbeat is no part of it: it names what an operator decides by. */
+    /* It covers what an operator decides by, not what moves with every heartbeat. */
     struct http_header etag = {.name = STR("ETag"), .value = node_etag(known, call->arena)};
     struct http_reply reply = {
         .status = 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
@@ -329,25 +304,7 @@ struct renew {
     struct store_run *runs;
     size_t count;
     bool listed; /* running_jobs was sent */
-    void (*done)(struct renew *renew);
 };
-
-/* Reads the list out of a heartbeat. */
-static enum err renew_read(const struct node_report *report, struct call *call,
-                           struct renew *ret_renew, struct problem *why)
-{
-    *ret_renew =
-        (struct renew){.worker = call->worker, .listed = !json_is_null(report->running_jobs)};
-    return node_report_runs(report, call->arena, &ret_renew->runs, &ret_renew->count, why);
-}
-
-static void lease_renewed(struct store_op *op)
-{
-    struct renew *renew = container_of(op, struct renew, op);
-
-    assert(renew->done && renew->listed);
-    renew->done(renew);
-}
 
 static void renewed_all(struct store_op *op)
 {
@@ -382,32 +339,6 @@ static void renew_all(struct renew *renew, struct node *node)
     *own = *renew;
     send_renew(own, node, renewed_all);
     atomic_store_explicit(&node->renewed_ms, now_ms, memory_order_relaxed);
-}
-
-/* A store that was emptied waits for every node's report, also that it runs nothing. */
-static bool recovering(struct renew *renew)
-{
-    static struct store_run nothing;
-    const struct sched *sched = &renew->worker->server->sched;
-
-    renew->runs = renew->runs ? renew->runs : &nothing;
-    return clock_mono_ms() <
-           atomic_load_explicit(&sched->recovering_until_ms, memory_order_relaxed);
-}
-
-/* False: there is nothing to wait for, done() will not be called. (All of a node's leases are
- * renewed in the background then, no more often than is useful.) */
-static bool renew_start(struct renew *renew, struct node *node, void (*done)(struct renew *renew))
-{
-    if (!renew->listed) {
-        renew_all(renew, node);
-        return false;
-    }
-    if (!renew->count && !recovering(renew))
-        return false;
-    renew->done = done;
-    send_renew(renew, node, lease_renewed);
-    return true;
 }
 
 /* --- routes --- */
@@ -452,7 +383,7 @@ static void send_change(struct node_call *own, void (*then)(struct call *call, s
     registry_send(own->call->worker->sched, &own->change);
 }
 
-/* What it says of itself, and what it runs: a registration over HTTP need not mind. */
+/* What the node reports of itself, and if asked for (`runs`) what it runs. */
 static enum err read_report(struct node_call *own, bool runs, struct node_report *report,
                             struct node_report_load *load, struct problem *why)
 {
@@ -465,9 +396,11 @@ static enum err read_report(struct node_call *own, bool runs, struct node_report
         err = node_report_load(report, load, why);
     if (!err)
         err = urls_check(call->worker->server, URL_ENDPOINT, report->endpoint, why);
-    if (!err && runs)
-        err = renew_read(report, call, &own->renew, why);
-    return err;
+    if (err || !runs)
+        return err;
+    own->renew =
+        (struct renew){.worker = call->worker, .listed = !json_is_null(report->running_jobs)};
+    return node_report_runs(report, call->arena, &own->renew.runs, &own->renew.count, why);
 }
 
 static void write_run(struct jsonw *w, const struct store_run *run)
@@ -476,75 +409,75 @@ static void write_run(struct jsonw *w, const struct store_run *run)
     jsonw_kint(w, "attempt_id", run->attempt);
 }
 
-/* Over a socket each is a frame of its own, before the answer. */
-static void send_drops(struct call *call, const struct renew *renew)
+/* The node should end what it listed and no longer owns. Not so when the store does not know the
+ * node: one that was emptied has forgotten everybody, and the node is about to register again with
+ * all it runs. Over a socket each drop is a frame of its own, and only an answer with the terms of
+ * the leases means that the others were renewed; it comes behind the drops, so what was not dropped
+ * by then goes on. */
+static void renewed(struct store_op *op)
 {
-    for (size_t i = 0; i < renew->count; i++) {
-        struct buf *buf = call_buf(call);
-        struct jsonw w = jsonw_to(buf);
+    struct renew *renew = container_of(op, struct renew, op);
+    struct call *call = container_of(renew, struct node_call, renew)->call;
+    bool some = false;
 
+    assert(renew->listed);
+    for (size_t i = 0; !op->err && call->push && i < renew->count; i++) {
         if (!renew->runs[i].unknown)
             continue;
+        struct buf *frame = call_buf(call);
+        struct jsonw w = jsonw_to(frame);
         jsonw_obj(&w);
         jsonw_kstr(&w, "msg", STR("drop"));
         write_run(&w, &renew->runs[i]);
         jsonw_end_obj(&w);
-        call->push(call, buf_view(buf));
+        call->push(call, buf_view(frame));
     }
-}
-
-static void write_drops(struct jsonw *w, const struct renew *renew)
-{
-    bool some = false;
-
-    for (size_t i = 0; i < renew->count; i++) {
-        if (!renew->runs[i].unknown)
-            continue;
-        if (!some) {
-            jsonw_key(w, "drop");
-            jsonw_arr(w);
-        }
-        some = true;
-        jsonw_obj(w);
-        write_run(w, &renew->runs[i]);
-        jsonw_end_obj(w);
-    }
-    if (some)
-        jsonw_end_arr(w);
-}
-
-/* What the node listed that is not its own any more it should end. Not so when the store does not
- * know the node: one that was emptied has forgotten everybody, and the node is about to come again
- * with all it runs. Over a socket only an answer with the terms of the leases says that the others
- * were renewed, and it comes behind the drops: what was not dropped by then goes on. */
-static void renewed(struct renew *renew)
-{
-    struct call *call = container_of(renew, struct node_call, renew)->call;
-    bool good = !renew->op.err;
-
-    if (good && call->push)
-        send_drops(call, renew);
     struct buf *buf = call_buf(call);
     struct jsonw w = jsonw_to(buf);
     jsonw_obj(&w);
     jsonw_kbool(&w, "ok", true);
-    if (good && call->push) {
-        jsonw_kint(&w, "running_lease_ms", renew->op.u.renew.terms.task_ms);
-        jsonw_kint(&w, "f2f_lease_ms", renew->op.u.renew.terms.f2f_ms);
-    } else if (good) {
-        write_drops(&w, renew);
+    if (!op->err && call->push) {
+        jsonw_kint(&w, "running_lease_ms", op->u.renew.terms.task_ms);
+        jsonw_kint(&w, "f2f_lease_ms", op->u.renew.terms.f2f_ms);
     }
+    for (size_t i = 0; !op->err && !call->push && i < renew->count; i++) {
+        if (!renew->runs[i].unknown)
+            continue;
+        if (!some) {
+            jsonw_key(&w, "drop");
+            jsonw_arr(&w);
+        }
+        some = true;
+        jsonw_obj(&w);
+        write_run(&w, &renew->runs[i]);
+        jsonw_end_obj(&w);
+    }
+    if (some)
+        jsonw_end_arr(&w);
     jsonw_end_obj(&w);
     call_body(call, 200, buf_view(buf));
 }
 
-/* It is known and alive: what it runs stays its own. */
+/* It is known and alive: what it runs stays its own. Without a list all its leases are renewed in
+ * the background, no more often than is useful. */
 static void renew(struct call *call, struct node *node)
 {
-    struct node_call *own = call->user;
+    static struct store_run nothing;
+    struct renew *renew = &((struct node_call *)call->user)->renew;
+    const struct sched *sched = &call->worker->server->sched;
 
-    if (!renew_start(&own->renew, node, renewed))
+    if (!renew->listed)
+        renew_all(renew, node);
+    /* A store that was emptied waits for every node's report, even that it runs nothing. */
+    if (!renew->listed ||
+        (!renew->count && clock_mono_ms() >= atomic_load_explicit(&sched->recovering_until_ms,
+                                                                  memory_order_relaxed))) {
         call_ok(call);
+        return;
+    }
+    if (!renew->runs)
+        renew->runs = &nothing;
+    send_renew(renew, node, renewed);
 }
 
 /* A hello is a registration, and the first heartbeat on its socket. */
@@ -584,28 +517,21 @@ void api_node_register(struct call *call)
     send_change(own, registered);
 }
 
-/* Whose heartbeat it is, also of one that cannot be read; NULL: nobody we know, or not the token's.
- */
-static struct node *beating(struct call *call)
-{
-    const struct snap_node *known;
-
-    if (call->node)
-        return call->node;
-    known = snapshot_node(call->worker->sched->snapshot,
-                          json_str(json_get(call->body, "node_id"), call->arena));
-    return known && auth_speaks_for(call->token, known->node->id) ? known->node : NULL;
-}
-
 void api_node_heartbeat(struct call *call)
 {
     struct node_call *own = node_call(call);
     struct sched_loop *loop = call->worker->sched;
-    struct node *node = beating(call);
+    struct node *node = call->node;
     struct node_report report;
     struct node_report_load load;
     struct problem why;
 
+    if (!node) { /* found first, to count a report that cannot be read, too */
+        const struct snap_node *known =
+            snapshot_node(loop->snapshot, json_str(json_get(call->body, "node_id"), call->arena));
+
+        node = known && auth_speaks_for(call->token, known->node->id) ? known->node : NULL;
+    }
     if (read_report(own, true, &report, &load, &why)) {
         if (node)
             atomic_fetch_add(&node->bad_heartbeats, 1);
@@ -644,7 +570,7 @@ static bool is_as_seen(struct call *call, struct str id)
     return !known || etag_matches(call, node_etag(known, call->arena), "The node");
 }
 
-/* The keeper lets go of its connection when it is true. */
+/* The keeper closes its connection once the store has it. */
 static void leave(struct call *call, struct str id)
 {
     struct node_call *own = node_call(call);
@@ -681,8 +607,8 @@ static void deadline_written(struct deploy_call *deploy)
     send_change(deploy->user, NULL);
 }
 
-/* Until when a node may take its time is with its lease: the node reads it there. Without one,
- * what an earlier drain said is taken back; a database that is away is no reason not to drain. */
+/* The deadline of a drain is kept with the node's lease, where the node reads it. No deadline
+ * clears that of an earlier drain; a database that is away is no reason not to drain. */
 static void write_deadline(struct node_call *own, int64_t deadline_ms)
 {
     struct server *server = own->call->worker->server;
