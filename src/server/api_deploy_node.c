@@ -122,7 +122,7 @@ static void refuse(struct deploy_call *own, const char *reason)
                     STR_ARG(op->u.claim.lack));
     else
         problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
-    struct jsonw w = call_problem_begin(own->call, &buf, &why);
+    struct jsonw w = call_problem_begin(&buf, &why);
     jsonw_kstr(&w, "reason", str_of(reason));
     jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
     if (op->found)

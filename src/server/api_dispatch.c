@@ -148,7 +148,7 @@ static void answer(struct submit *submit)
 
         if (submit->err == ERR_LIMITED)
             call->retry_after_s = (submit->dispatch->block.retry_ms + 999) / 1000;
-        struct jsonw w = call_problem_begin(call, &refusal, &submit->why);
+        struct jsonw w = call_problem_begin(&refusal, &submit->why);
 
         refusal_write(&w, submit, call);
         call_problem_end(call, &refusal, &w, &submit->why);

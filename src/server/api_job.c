@@ -396,7 +396,7 @@ static void settle_refused(struct call *call, const struct settle *settle)
                     STR_ARG(settle->hold_key), id);
     else
         problem_set(&why, settle->err, "", "%s.", err_title(settle->err));
-    struct jsonw w = call_problem_begin(call, &buf, &why);
+    struct jsonw w = call_problem_begin(&buf, &why);
     if (settle->head.id)
         jsonw_kint(&w, "attempt_id", settle->head.attempt);
     if (settle->head.id && call->req) { /* a frame has no more than the attempt */

@@ -134,6 +134,11 @@ enum err auth_check(const struct auth *auth, struct http_request *req, enum toke
     return by_token(auth, req, needed, now_ms, ret_token, why);
 }
 
+struct token *auth_copy(const struct token *token)
+{
+    return token ? token_put(mem_alloc(token_bytes(token)), token) : NULL;
+}
+
 quota_meter *auth_meter(const struct auth *auth, const struct token *token)
 {
     const struct token *now = find(auth, token->digest);
@@ -198,26 +203,6 @@ static struct login *find_login(struct logins *logins, uint64_t peer)
     return NULL;
 }
 
-/* Finds the address, or replaces the least valuable entry of its set: one without failures if there
- * is one, then the oldest. */
-static struct login *find_or_take(struct logins *logins, uint64_t peer, int64_t now_ms)
-{
-    struct login *set = set_of(logins, peer);
-    struct login *least = find_login(logins, peer);
-
-    if (least)
-        return least;
-    least = &set[0];
-    for (int i = 1; i < LOGINS_WAYS; i++) {
-        bool clean = set[i].failures_milli == 0, least_clean = least->failures_milli == 0;
-
-        if (clean != least_clean ? clean : set[i].seen_ms < least->seen_ms)
-            least = &set[i];
-    }
-    *least = (struct login){.peer = peer, .seen_ms = now_ms};
-    return least;
-}
-
 static void leak(struct login *login, int64_t max_per_min, int64_t now_ms)
 {
     int64_t passed_ms = now_ms > login->seen_ms ? now_ms - login->seen_ms : 0;
@@ -246,15 +231,25 @@ bool logins_may(struct logins *logins, uint64_t peer, int64_t max_per_min, int64
 
 bool logins_failed(struct logins *logins, uint64_t peer, int64_t max_per_min, int64_t now_ms)
 {
-    struct login *login;
-    bool news;
+    struct login *set = set_of(logins, peer), *login = find_login(logins, peer);
 
     if (max_per_min == 0)
         return false;
-    login = find_or_take(logins, peer, now_ms);
+    if (!login) {
+        /* Replace the least valuable entry of the set: one without failures if there is one, then
+         * the oldest. */
+        login = &set[0];
+        for (int i = 1; i < LOGINS_WAYS; i++) {
+            bool clean = set[i].failures_milli == 0, login_clean = login->failures_milli == 0;
+
+            if (clean != login_clean ? clean : set[i].seen_ms < login->seen_ms)
+                login = &set[i];
+        }
+        *login = (struct login){.peer = peer, .seen_ms = now_ms};
+    }
     leak(login, max_per_min, now_ms);
     login->failures_milli += MILLI;
-    news = !login->limit_logged && login->failures_milli + MILLI > max_per_min * MILLI;
-    login->limit_logged |= news;
-    return news;
+    bool reached = !login->limit_logged && login->failures_milli + MILLI > max_per_min * MILLI;
+    login->limit_logged |= reached;
+    return reached;
 }

@@ -29,6 +29,8 @@ void auth_free(struct auth *auth); /* drops a reference; NULL is fine */
  * ERR_FORBIDDEN: its scope does not suffice, and *ret_token is set all the same. */
 enum err auth_check(const struct auth *auth, struct http_request *req, enum token_scope needed,
                     int64_t now_ms, const struct token **ret_token, struct problem *why);
+/* On the heap, for what outlives its request; NULL of NULL. */
+struct token *auth_copy(const struct token *token);
 /* May this token act for that node? */
 bool auth_speaks_for(const struct token *token, struct str node_id);
 /* Is the token still valid for this, after the tokens changed or time passed? NULL is, as long as

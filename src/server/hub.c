@@ -1,7 +1,7 @@
-/* Links and sends; a box for each node that asks for its jobs, on its home loop, with the polls
- * that wait for something to be in it; and whose connection a node is, in a store that is shared:
- * until the store has answered, what it says of the node's connection is taken for older than ours.
- * The WebSocket conversation itself is in hub_ws.c. */
+/* Links and sends; a box for each node that polls for its jobs, on its home loop, with the polls
+ * that wait for it to fill; and which instance a node is connected to, in a shared store: until the
+ * store has answered, what it has of the node's connection counts as older than ours. The WebSocket
+ * conversation itself is in hub_ws.c. */
 #include "server/hub.h"
 
 #include <assert.h>
@@ -41,7 +41,6 @@ struct box {
 static void hub_send_over(struct send_op *send, bool ok, const char *reason);
 static void deliver_msg(struct msg *msg);
 static void hub_post_job(struct server *server, const struct node *node, struct str message);
-static void links_tick(struct hub *hub);
 
 /* --- boxes and polls --- */
 
@@ -62,7 +61,7 @@ static void box_free(struct box *box)
     free(box);
 }
 
-/* Where its box is. The loop on which a node's box is. */
+/* The loop that has a node's box. */
 static struct worker *hub_home(struct server *server, const struct node *node)
 {
     return &server->workers[node->number % (uint32_t)server->loop_count];
@@ -75,8 +74,7 @@ static struct box *box_of(struct hub *hub, struct node *node)
 
     assert(hub_home(hub->worker->server, node) == hub->worker);
     if (!box) {
-        box = calloc(1, sizeof *box);
-        assert(box);
+        box = mem_new(struct box);
         box->node = node;
         idmap_put(&hub->boxes, node->number + 1, box);
     }
@@ -124,7 +122,6 @@ static void box_expire(struct box *box, int64_t now_ms)
 static void poll_answered(struct msg *msg)
 {
     struct poll *poll = container_of(msg, struct poll, msg);
-
     struct problem why;
 
     assert(poll->answer.len > 0);
@@ -247,10 +244,9 @@ static void poll_hung_up(struct msg *msg)
 static void poll_gone(struct http_request *req)
 {
     const struct poll *poll = req->user;
-    struct hangup *hangup = calloc(1, sizeof *hangup);
+    struct hangup *hangup = mem_new(struct hangup);
 
     assert(req->gone && poll->call->req == req);
-    assert(hangup);
     *hangup = (struct hangup){.msg = {.run = poll_hung_up},
                               .home = hub_home(poll->call->worker->server, poll->node)->hub,
                               .node = poll->node,
@@ -261,9 +257,9 @@ static void poll_gone(struct http_request *req)
 void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
 {
     static _Atomic uint64_t last_number;
-    struct poll *poll = calloc(1, sizeof *poll);
+    struct poll *poll = mem_new(struct poll);
 
-    assert(poll && max > 0);
+    assert(max > 0);
     poll->number = atomic_fetch_add(&last_number, 1) + 1;
     poll->call = call;
     poll->node = node;
@@ -299,7 +295,7 @@ static void box_moves(struct msg *msg)
 
             if (move->holder)
                 peers_write_job(&frames, 0, store_name(server->store), move->node->id,
-                                boxed->deadline_ms, job);
+                                boxed->deadline_ms, 0, job);
             else
                 hub_post_job(server, move->node, job);
         }
@@ -312,9 +308,8 @@ static void box_moves(struct msg *msg)
 
 void hub_move_box(struct server *server, struct node *node, uint32_t holder)
 {
-    struct move *move = calloc(1, sizeof *move);
+    struct move *move = mem_new(struct move);
 
-    assert(move);
     *move = (struct move){.msg = {.run = box_moves},
                           .home = hub_home(server, node)->hub,
                           .node = node,
@@ -337,24 +332,6 @@ static void end_polls(struct hub *hub, struct box *box, int64_t now_ms, bool rec
         *at = poll->next;
         poll_answer(NULL, poll, now_ms);
     }
-}
-
-/* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
-static void hub_boxes_tick(struct hub *hub)
-{
-    int64_t now_ms = sched_awake_ms(hub->worker->sched);
-    struct box *box, *idle = NULL;
-
-    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
-        end_polls(hub, box, now_ms, false);
-        box_expire(box, now_ms);
-        if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
-            idle = box;
-    }
-    if (!idle)
-        return;
-    idmap_del(&hub->boxes, idle->node->number + 1);
-    box_free(idle);
 }
 
 /* --- sending --- */
@@ -381,9 +358,8 @@ uint64_t hub_link_incarnation(uint64_t link)
 
 struct hub *hub_new(struct worker *worker)
 {
-    struct hub *hub = calloc(1, sizeof *hub);
+    struct hub *hub = mem_new(struct hub);
 
-    assert(hub);
     hub->worker = worker;
     return hub;
 }
@@ -531,8 +507,7 @@ static bool push_job(struct worker *worker, struct send_op *send)
         hub_send_over(send, false, "URL_NOT_ALLOWED");
         return true;
     }
-    struct push *push = calloc(1, sizeof *push);
-    assert(push);
+    struct push *push = mem_new(struct push);
     push->send = send;
     push->url = strndup(send->endpoint.at, send->endpoint.len);
     push->call = (struct client_call){.method = "POST",
@@ -594,19 +569,6 @@ struct link_msg {
     char text[];
 };
 
-/* 4001 keeps an agent away for a while; one whose node an emptied store forgot shall come again. */
-static void close_socket(struct server *server, struct socket *socket, enum link_msg_kind kind)
-{
-    bool replaced = kind == LINK_MSG_REPLACED;
-    bool emptied = clock_mono_ms() < atomic_load(&server->sched.recovering_until_ms);
-
-    hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
-    if (emptied && !replaced)
-        ws_close(socket->ws, 1012, "the store was emptied");
-    else
-        ws_close(socket->ws, 4001, replaced ? "replaced" : "deregistered");
-}
-
 static void link_msg_posted(struct msg *msg)
 {
     struct link_msg *link_msg = container_of(msg, struct link_msg, msg);
@@ -615,17 +577,27 @@ static void link_msg_posted(struct msg *msg)
 
     if (socket && link_msg->kind == LINK_MSG_FRAME)
         hub_socket_send(socket, (struct str){.at = link_msg->text, .len = link_msg->len});
-    else if (socket)
-        close_socket(link_msg->server, socket, link_msg->kind);
+    else if (socket) {
+        bool replaced = link_msg->kind == LINK_MSG_REPLACED;
+        bool emptied = clock_mono_ms() < atomic_load(&link_msg->server->sched.recovering_until_ms);
+
+        hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
+        /* 4001 keeps an agent away for a while; a node that an emptied store forgot shall return.
+         */
+        if (emptied && !replaced)
+            ws_close(socket->ws, 1012, "the store was emptied");
+        else
+            ws_close(socket->ws, 4001, replaced ? "replaced" : "deregistered");
+    }
     free(link_msg);
 }
 
 static void post_to_link(struct server *server, uint64_t link, enum link_msg_kind kind,
                          struct str text)
 {
-    struct link_msg *link_msg = calloc(1, sizeof *link_msg + text.len);
+    struct link_msg *link_msg = mem_zeroed(1, sizeof *link_msg + text.len);
 
-    assert(link_msg && link);
+    assert(link);
     link_msg->msg.run = link_msg_posted;
     link_msg->server = server;
     link_msg->link = link;
@@ -722,13 +694,6 @@ void hub_recheck(struct hub *hub)
         end_polls(hub, box, sched_awake_ms(hub->worker->sched), true);
 }
 
-void hub_tick(struct hub *hub)
-{
-    rpc_tick(hub);
-    links_tick(hub);
-    hub_boxes_tick(hub);
-}
-
 /* --- whose connection a node is --- */
 
 enum { PUBLISH_AGAIN_MS = 500 };
@@ -739,8 +704,8 @@ static void published(struct store_op *op)
     bool answered = !op->err || op->err == ERR_STALE || op->err == ERR_CONFLICT;
 
     assert(op->verb == STORE_LINK && linking->node);
-    /* Unanswered it may be true or not: the next look at the store will show. But a socket that
-     * is is told again until it is known, or what was before would count. */
+    /* Unanswered it may be stored or not: the next read of the store will show. But a socket is
+     * published again until it is confirmed, or the connection before it would count. */
     if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
         atomic_store(&linking->node->link_order, answered ? op->order : 0);
     else
@@ -781,23 +746,37 @@ void links_note(struct worker *worker, struct node *node, enum store_link_kind k
     links_publish(worker, linking, node, kind, incarnation);
 }
 
-/* Publishes again the sockets of this loop that the store has not confirmed. */
-static void links_tick(struct hub *hub)
+void hub_tick(struct hub *hub)
 {
+    int64_t now_ms = sched_awake_ms(hub->worker->sched);
+    struct box *box, *idle = NULL;
     struct socket *socket;
 
-    if (!hub->unpublished || hub->worker->loop.mono_ms < hub->next_publish_ms)
-        return;
-    hub->unpublished = false;
-    hub->next_publish_ms = hub->worker->loop.mono_ms + PUBLISH_AGAIN_MS;
-    for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
-        if (socket->node && atomic_load(&socket->node->link_order) == UINT64_MAX &&
-            hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)
-            links_note(hub->worker, socket->node, STORE_LINK_SOCKET, socket->incarnation);
+    rpc_tick(hub);
+    if (hub->unpublished && hub->worker->loop.mono_ms >= hub->next_publish_ms) {
+        /* Publish again the sockets of this loop that the store has not confirmed. */
+        hub->unpublished = false;
+        hub->next_publish_ms = hub->worker->loop.mono_ms + PUBLISH_AGAIN_MS;
+        for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));)
+            if (socket->node && atomic_load(&socket->node->link_order) == UINT64_MAX &&
+                hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)
+                links_note(hub->worker, socket->node, STORE_LINK_SOCKET, socket->incarnation);
+    }
+    /* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
+    for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
+        end_polls(hub, box, now_ms, false);
+        box_expire(box, now_ms);
+        if (!box->polls && !box_first(box) && now_ms - box->used_ms > BOX_IDLE_MS)
+            idle = box;
+    }
+    if (idle) {
+        idmap_del(&hub->boxes, idle->node->number + 1);
+        box_free(idle);
+    }
 }
 
-/* On the keeper. Our socket of a node that has connected elsewhere is of the past, and jobs in our
- * box go where it asks now. */
+/* On the keeper. Our socket of a node that has connected elsewhere is outdated, and jobs in our box
+ * go where it asks now. */
 void hub_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
                 bool away)
 {

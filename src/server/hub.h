@@ -89,7 +89,7 @@ struct hub {
     struct idmap sockets; /* incarnation -> struct socket * */
     struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
     uint64_t last_rpc;
-    bool unpublished; /* see links_tick */
+    bool unpublished; /* see hub_tick */
     int64_t next_publish_ms;
     struct buf frame;               /* scratch */
     LIST_HEAD(, socket_call) calls; /* under way, see hub_ws.c, */

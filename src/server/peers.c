@@ -35,10 +35,38 @@ struct batch {
     struct buf seqs; /* uint64_t each: what fails when it is not delivered */
 };
 
-static uint32_t peers_name(const struct peers *peers);
-static bool peers_name_read(struct str text, uint32_t *ret_name);
-static struct batch *peers_batch(struct peers *peers, uint32_t to);
-static void receive(struct store_listener *listener, const struct store_notice *notice);
+static uint32_t peers_name(const struct peers *peers)
+{
+    return store_name(peers->keeper->server->store);
+}
+
+static bool peers_name_read(struct str text, uint32_t *ret_name)
+{
+    char digits[PEERS_NAME_TEXT + 1];
+    char *end;
+
+    if (text.len != PEERS_NAME_TEXT || !str_copy(text, digits, sizeof digits))
+        return false;
+    *ret_name = (uint32_t)strtoul(digits, &end, 16);
+    return *end == '\0' && *ret_name;
+}
+
+/* The open batch for an instance; 0: for all instances. */
+static struct batch *peers_batch(struct peers *peers, uint32_t to)
+{
+    struct batch *batch = peers->open;
+
+    while (batch && batch->op.u.message.to != to)
+        batch = batch->next;
+    if (batch)
+        return batch;
+    batch = mem_new(struct batch);
+    batch->peers = peers;
+    batch->op.u.message.to = to;
+    batch->next = peers->open;
+    peers->open = batch;
+    return batch;
+}
 
 /* --- jobs and questions --- */
 
@@ -76,8 +104,8 @@ static int64_t answer_ms(const struct peers *peers)
 
 /* --- jobs --- */
 
-static void write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
-                      int64_t deadline_ms, int64_t hops, struct str message)
+void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
+                     int64_t deadline_ms, int64_t hops, struct str message)
 {
     size_t begun = frame_begin(frames);
 
@@ -85,12 +113,6 @@ static void write_job(struct buf *frames, uint64_t seq, uint32_t from, struct st
             from, STR_ARG(node_id), deadline_ms, hops);
     buf_str(frames, message);
     frame_end(frames, begun);
-}
-
-void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
-                     int64_t deadline_ms, struct str message)
-{
-    write_job(frames, seq, from, node_id, deadline_ms, 0, message);
 }
 
 /* On the keeper. */
@@ -108,7 +130,7 @@ static void send_posted(struct msg *msg)
         .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + answer_ms(peers)};
     idmap_put(&peers->sends, seq, forward);
     buf_add(&batch->seqs, &seq, sizeof seq);
-    peers_write_job(&batch->frames, seq, peers_name(peers), send->node->id, send->deadline_ms,
+    peers_write_job(&batch->frames, seq, peers_name(peers), send->node->id, send->deadline_ms, 0,
                     send->message);
 }
 
@@ -151,11 +173,6 @@ static void receive_sent(struct peers *peers, struct str rest)
     forward_done(peers, (uint64_t)seq, false, "REFUSED_ELSEWHERE");
 }
 
-struct forwarded_head {
-    int64_t deadline_ms;
-    int64_t hops; /* how often it was forwarded */
-};
-
 /* A job another instance forwarded to us. */
 struct forwarded {
     struct send_op send;
@@ -186,42 +203,33 @@ static void forwarded_done(struct send_op *send)
     free(forwarded);
 }
 
-/* The node has just connected to another instance: forwards the job there, HOPS_MAX times at most.
- * The instance that delivers it answers. */
-static bool pass_on(struct peers *peers, const struct node *node, uint32_t from, int64_t seq,
-                    struct forwarded_head head, struct str message)
-{
-    uint32_t holder = atomic_load(&node->holder);
-
-    if (atomic_load(&node->link) || !holder || head.hops >= HOPS_MAX)
-        return false;
-    write_job(&peers_batch(peers, holder)->frames, (uint64_t)seq, from, node->id, head.deadline_ms,
-              head.hops + 1, message);
-    return true;
-}
-
 /* A message without its name: "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
 static void receive_job(struct peers *peers, struct str rest)
 {
     struct str fields = str_cut(&rest, '\n');
-    struct forwarded_head head = {0};
     struct forwarded *forwarded;
+    int64_t seq, deadline_ms, hops; /* how often it was forwarded */
     uint32_t from;
-    int64_t seq;
 
     if (!str_int(str_cut(&fields, ' '), &seq) || seq < 0 ||
         !peers_name_read(str_cut(&fields, ' '), &from))
         return;
     const struct snap_node *known =
         snapshot_node(peers->keeper->sched->snapshot, str_cut(&fields, ' '));
-    if (!known || !str_int(str_cut(&fields, ' '), &head.deadline_ms) ||
-        !str_int(str_cut(&fields, ' '), &head.hops) || rest.len <= 2) {
+    if (!known || !str_int(str_cut(&fields, ' '), &deadline_ms) ||
+        !str_int(str_cut(&fields, ' '), &hops) || rest.len <= 2) {
         if (seq)
             answer_sent(peers, from, seq, "UNKNOWN_NODE");
         return;
     }
-    if (pass_on(peers, known->node, from, seq, head, rest))
+    /* A node that has just connected to another instance: the job is forwarded there, HOPS_MAX
+     * times at most, and the instance that delivers it answers. */
+    uint32_t holder = atomic_load(&known->node->holder);
+    if (!atomic_load(&known->node->link) && holder && hops < HOPS_MAX) {
+        peers_write_job(&peers_batch(peers, holder)->frames, (uint64_t)seq, from, known->node->id,
+                        deadline_ms, hops + 1, rest);
         return;
+    }
     forwarded = mem_new(struct forwarded);
     forwarded->peers = peers;
     forwarded->from = from;
@@ -232,7 +240,7 @@ static void receive_job(struct peers *peers, struct str rest)
                                        .done = forwarded_done,
                                        .node = known->node,
                                        .message = {.at = forwarded->message, .len = rest.len},
-                                       .deadline_ms = head.deadline_ms,
+                                       .deadline_ms = deadline_ms,
                                        .forwarded = true};
     if (hub_send(peers->keeper->sched, &forwarded->send))
         forwarded_done(&forwarded->send);
@@ -387,31 +395,6 @@ static void receive_query(struct peers *peers, struct str rest)
         rpc_over(&incoming->rpc, ERR_CONFLICT);
 }
 
-/* --- messages that get lost --- */
-
-static void peers_jobs_tick(struct peers *peers)
-{
-    int64_t now_ms = peers->keeper->loop.mono_ms;
-    struct buf late = {0}; /* collected first: a map must not change while it is walked */
-    struct forward *forward;
-    struct query *query;
-
-    for (size_t i = 0; (forward = idmap_next(&peers->sends, &i));)
-        if (forward->until_ms <= now_ms)
-            buf_add(&late, &forward->seq, sizeof forward->seq);
-    for (size_t i = 0; (query = idmap_next(&peers->queries, &i));)
-        if (query->until_ms <= now_ms)
-            buf_add(&late, &query->seq, sizeof query->seq);
-    for (size_t at = 0; at < late.len; at += sizeof(uint64_t)) {
-        uint64_t seq;
-
-        memcpy(&seq, late.at + at, sizeof seq);
-        forward_done(peers, seq, false, "INSTANCE_SILENT");
-        query_done(peers, seq, ERR_TIMEOUT, STR_NONE);
-    }
-    buf_free(&late);
-}
-
 /* --- batches, interests, and incoming messages --- */
 
 enum {
@@ -425,40 +408,7 @@ bool peers_shared(const struct server *server)
     return server->peers != NULL;
 }
 
-static uint32_t peers_name(const struct peers *peers)
-{
-    return store_name(peers->keeper->server->store);
-}
-
-static bool peers_name_read(struct str text, uint32_t *ret_name)
-{
-    char digits[PEERS_NAME_TEXT + 1];
-    char *end;
-
-    if (text.len != PEERS_NAME_TEXT || !str_copy(text, digits, sizeof digits))
-        return false;
-    *ret_name = (uint32_t)strtoul(digits, &end, 16);
-    return *end == '\0' && *ret_name;
-}
-
 /* --- outgoing messages --- */
-
-/* The open batch for an instance; 0: for all instances. */
-static struct batch *peers_batch(struct peers *peers, uint32_t to)
-{
-    struct batch *batch = peers->open;
-
-    while (batch && batch->op.u.message.to != to)
-        batch = batch->next;
-    if (batch)
-        return batch;
-    batch = mem_new(struct batch);
-    batch->peers = peers;
-    batch->op.u.message.to = to;
-    batch->next = peers->open;
-    peers->open = batch;
-    return batch;
-}
 
 static void delivered(struct store_op *op)
 {
@@ -596,47 +546,31 @@ void peers_event(struct server *server, uint64_t job, struct str namespace, stru
 
 /* --- interests: what each instance wants to be sent --- */
 
-/* What is needed here: there are waiting requests, event readers, or queued jobs. */
-static unsigned needed_now(const struct server *server)
+static void send_interest(struct peers *peers, bool again)
 {
-    unsigned bits = events_has_readers(server) ? PEERS_EVENTS : 0;
-
-    if (waiters_wait(server))
-        bits |= PEERS_ENDS;
-    if (atomic_load_explicit(&server->sched.queue_depth, memory_order_relaxed) > 0)
-        bits |= PEERS_ROOM;
-    return bits;
-}
-
-static unsigned own_interest(struct peers *peers)
-{
-    unsigned now = needed_now(peers->keeper->server);
-    unsigned bits = 0;
+    const struct server *server = peers->keeper->server;
     int64_t now_ms = peers->keeper->loop.mono_ms;
+    unsigned needed = 0, bits = 0;
 
+    if (events_has_readers(server))
+        needed |= PEERS_EVENTS;
+    if (waiters_wait(server))
+        needed |= PEERS_ENDS;
+    if (atomic_load_explicit(&server->sched.queue_depth, memory_order_relaxed) > 0)
+        needed |= PEERS_ROOM;
     for (unsigned i = 0; i < COUNT_OF(peers->needed_ms); i++) {
-        if (now & 1u << i)
+        if (needed & 1u << i)
             peers->needed_ms[i] = now_ms;
         if (peers->needed_ms[i] && now_ms - peers->needed_ms[i] < INTEREST_STAYS_MS)
             bits |= 1u << i;
     }
-    return bits;
-}
-
-static void send_interest(struct peers *peers, bool again)
-{
-    unsigned bits = own_interest(peers);
-    int64_t now_ms = peers->keeper->loop.mono_ms;
-    struct buf *frames;
-    size_t begun;
-
     if (bits == peers->sent_bits && !again &&
         (!bits || now_ms - peers->sent_ms < INTEREST_EVERY_MS))
         return;
     peers->sent_bits = bits;
     peers->sent_ms = now_ms;
-    frames = &peers_batch(peers, 0)->frames;
-    begun = frame_begin(frames);
+    struct buf *frames = &peers_batch(peers, 0)->frames;
+    size_t begun = frame_begin(frames);
     buf_fmt(frames, "wish %08" PRIx32 " %u", peers_name(peers), bits);
     frame_end(frames, begun);
 }
@@ -781,20 +715,6 @@ static const struct {
     {"event_of", ' ', receive_event_of}, {"seen", '\n', receive_seen},
 };
 
-static void receive_frame(struct peers *peers, struct str frame)
-{
-    for (size_t i = 0; i < COUNT_OF(messages); i++) {
-        size_t len = strlen(messages[i].name);
-
-        if (frame.len > len && memcmp(frame.at, messages[i].name, len) == 0 &&
-            frame.at[len] == messages[i].after) {
-            messages[i].receive(peers,
-                                (struct str){.at = frame.at + len + 1, .len = frame.len - len - 1});
-            return;
-        }
-    }
-}
-
 static void receive(struct store_listener *listener, const struct store_notice *notice)
 {
     struct peers *peers = container_of(listener, struct peers, listener);
@@ -802,9 +722,17 @@ static void receive(struct store_listener *listener, const struct store_notice *
 
     if (notice->kind != STORE_NOTICE_MESSAGE)
         keeper_notice(peers->keeper->server->sched.keeper, notice);
-    else
-        while (frame_next(&rest, &frame))
-            receive_frame(peers, frame);
+    while (notice->kind == STORE_NOTICE_MESSAGE && frame_next(&rest, &frame))
+        for (size_t i = 0; i < COUNT_OF(messages); i++) {
+            size_t len = strlen(messages[i].name);
+
+            if (frame.len > len && memcmp(frame.at, messages[i].name, len) == 0 &&
+                frame.at[len] == messages[i].after) {
+                messages[i].receive(
+                    peers, (struct str){.at = frame.at + len + 1, .len = frame.len - len - 1});
+                break;
+            }
+        }
     if (notice->kind == STORE_NOTICE_GAP)
         send_text(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
 }
@@ -870,11 +798,30 @@ void peers_free(struct peers *peers)
 
 void peers_tick(struct peers *peers)
 {
+    struct buf late = {0}; /* collected first: a map must not change while it is walked */
+    struct forward *forward;
+    struct query *query;
+
     if (!peers)
         return;
     sum_interests(peers);
     send_interest(peers, false);
-    peers_jobs_tick(peers);
+    /* Answers that did not come in time. */
+    int64_t now_ms = peers->keeper->loop.mono_ms;
+    for (size_t i = 0; (forward = idmap_next(&peers->sends, &i));)
+        if (forward->until_ms <= now_ms)
+            buf_add(&late, &forward->seq, sizeof forward->seq);
+    for (size_t i = 0; (query = idmap_next(&peers->queries, &i));)
+        if (query->until_ms <= now_ms)
+            buf_add(&late, &query->seq, sizeof query->seq);
+    for (size_t at = 0; at < late.len; at += sizeof(uint64_t)) {
+        uint64_t seq;
+
+        memcpy(&seq, late.at + at, sizeof seq);
+        forward_done(peers, seq, false, "INSTANCE_SILENT");
+        query_done(peers, seq, ERR_TIMEOUT, STR_NONE);
+    }
+    buf_free(&late);
 }
 
 /* --- questions to all --- */

@@ -29,7 +29,7 @@ void peers_cancel(struct server *server, uint32_t holder, struct str node_id, ui
 /* Frames as they are, for one instance: jobs out of a box. */
 void peers_pass(struct server *server, uint32_t holder, struct str frames);
 void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
-                     int64_t deadline_ms, struct str message);
+                     int64_t deadline_ms, int64_t hops, struct str message);
 
 /* What an instance wants to be sent, as bits. Ours are sent when they change. */
 enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };

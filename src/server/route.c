@@ -1,6 +1,6 @@
 /* The route table and what happens to a request before and after its handler: Host, Origin and what
- * browsers tell of a request's site; X-Forwarded-For and X-Forwarded-Proto of proxies; entity tags
- * as RFC 9110 has them (those of others are only compared); one line of the log. */
+ * browsers send of a request's site; X-Forwarded-For and X-Forwarded-Proto of proxies; entity tags
+ * by RFC 9110; one line of the log. */
 #include "server/route.h"
 
 #include <assert.h>
@@ -50,30 +50,24 @@ static bool host_allowed(const struct settings *settings, struct str host)
     return false;
 }
 
-/* A browser says so itself, also where it sends no Origin (images, scripts, plain GETs): some GETs
- * take something. Only the page itself may be linked to. */
-static bool comes_from_elsewhere(const struct http_request *req)
-{
-    struct str site = http_header_get(req, "Sec-Fetch-Site");
-    bool is_link = str_is(req->path, "/") &&
-                   (req->method == HTTP_M_GET || req->method == HTTP_M_HEAD) &&
-                   str_is(http_header_get(req, "Sec-Fetch-Mode"), "navigate");
-
-    return site.at && !str_is(site, "same-origin") && !str_is(site, "none") && !is_link;
-}
-
 enum err origin_check(const struct http_request *req, const struct settings *settings,
                       struct problem *why)
 {
     struct str host = http_header_get(req, "Host");
     struct str origin = http_header_get(req, "Origin");
+    struct str site = http_header_get(req, "Sec-Fetch-Site");
 
     assert(settings->listen.at);
     if (host.at && !host_allowed(settings, host))
         return problem_set(why, ERR_FORBIDDEN, "Host",
                            "Host is not this server's: use a loopback address, or list it in the "
                            "setting hosts.");
-    if (comes_from_elsewhere(req))
+    /* Browsers send Sec-Fetch-Site even where they send no Origin (images, scripts, plain GETs),
+     * and some GETs take something. Only the page itself may be linked to. */
+    bool is_link = str_is(req->path, "/") &&
+                   (req->method == HTTP_M_GET || req->method == HTTP_M_HEAD) &&
+                   str_is(http_header_get(req, "Sec-Fetch-Mode"), "navigate");
+    if (site.at && !str_is(site, "same-origin") && !str_is(site, "none") && !is_link)
         return problem_set(why, ERR_FORBIDDEN, "Sec-Fetch-Site",
                            "Requests from pages of another origin are not taken.");
     if (!origin.at)
@@ -199,20 +193,6 @@ void proxy_warn_clear(const struct call *call)
 
 /* --- the log --- */
 
-static bool may_log(struct request_log *log, int64_t now_ms)
-{
-    if (log->second != now_ms / 1000) {
-        log->second = now_ms / 1000;
-        log->lines = 0;
-    }
-    if (log->lines >= REQUEST_LINES_MAX) {
-        log->left_out++;
-        return false;
-    }
-    log->lines++;
-    return true;
-}
-
 static bool names_itself(const struct call *call)
 {
     return http_header_get(call->req, "X-Request-Id").at != NULL;
@@ -221,10 +201,20 @@ static bool names_itself(const struct call *call)
 static void request_log(struct call *call, int status)
 {
     struct request_log *log = &call->worker->request_log;
+    int64_t second = call->worker->loop.wall_ms / 1000;
 
     assert(status >= 100 && status < 600);
-    if ((status < 500 && !names_itself(call)) || !may_log(log, call->worker->loop.wall_ms))
+    if (status < 500 && !names_itself(call))
         return;
+    if (log->second != second) {
+        log->second = second;
+        log->lines = 0;
+    }
+    if (log->lines >= REQUEST_LINES_MAX) {
+        log->left_out++;
+        return;
+    }
+    log->lines++;
     log_event(status >= 500 ? LOG_WARN : LOG_INFO, "request",
               KS("request_id", call_request_id(call)),
               KC("route", call->route ? call->route->path : ""), KI("status", status),
@@ -232,24 +222,6 @@ static void request_log(struct call *call, int status)
               KI("attempt_id", call->attempt), KC("reason", call->err ? err_name(call->err) : ""),
               KC("peer", call->req->peer), KI("left_out", log->left_out));
     log->left_out = 0;
-}
-
-/* The reply with the request's id, if the caller gave one; else as it is. */
-static struct http_reply request_echo(struct call *call, const struct http_reply *reply)
-{
-    struct http_reply with = *reply;
-    struct http_header *headers;
-
-    if (!names_itself(call))
-        return with;
-    headers = arena_array(call->arena, struct http_header, reply->header_count + 1);
-    if (reply->header_count)
-        memcpy(headers, reply->headers, reply->header_count * sizeof *headers);
-    headers[reply->header_count] =
-        (struct http_header){.name = STR("X-Request-Id"), .value = call_request_id(call)};
-    with.headers = headers;
-    with.header_count = reply->header_count + 1;
-    return with;
 }
 
 /* --- routes --- */
@@ -518,44 +490,6 @@ const struct route *route_of_message(struct str word)
     return NULL;
 }
 
-static const char *reason_allow(struct http_request *req, struct arena *arena)
-{
-    static const char *const names[] = {
-        [HTTP_M_GET] = "GET, HEAD", [HTTP_M_HEAD] = "HEAD",   [HTTP_M_POST] = "POST",
-        [HTTP_M_PUT] = "PUT",       [HTTP_M_PATCH] = "PATCH", [HTTP_M_DELETE] = "DELETE"};
-    struct str params[ROUTE_PARAMS_MAX];
-    struct buf buf = {0};
-
-    for (size_t i = 0; i < COUNT_OF(routes); i++)
-        if (path_matches(routes[i].path, req->path, arena, params))
-            buf_fmt(&buf, "%s%s", buf.len ? ", " : "", names[routes[i].method]);
-    buf_fmt(&buf, "%sOPTIONS", buf.len ? ", " : "");
-    const char *text = arena_cstr(arena, buf_view(&buf));
-    buf_free(&buf);
-    return text;
-}
-
-static struct call *call_new(struct http_request *req)
-{
-    struct call *call = arena_new(&req->arena, struct call);
-
-    assert(worker_of(req->loop)->serves);
-    call->req = req;
-    call->worker = worker_of(req->loop);
-    call->arena = &req->arena;
-    return call;
-}
-
-/* Some send an empty object with everything: a route that takes no body does not mind a small one.
- */
-static int64_t body_limit(const struct route *route, const struct settings *settings)
-{
-    if (!route->body)
-        return HTTP_BODY_SMALL_BYTES;
-    return route->large ? ROUTE_LARGE * settings->http.body_bytes_max
-                        : settings->http.body_bytes_max;
-}
-
 static void count_status(int status)
 {
     static const char *const classes[] = {"1xx", "2xx", "3xx", "4xx", "5xx"};
@@ -576,7 +510,17 @@ void call_reply(struct call *call, const struct http_reply *reply)
     count_status(reply->status);
     guard_audit(call, reply->status);
     request_log(call, reply->status);
-    struct http_reply with = request_echo(call, reply);
+    struct http_reply with = *reply;
+    if (names_itself(call)) { /* it gets its id back */
+        struct http_header *headers =
+            arena_array(call->arena, struct http_header, reply->header_count + 1);
+
+        if (reply->header_count)
+            memcpy(headers, reply->headers, reply->header_count * sizeof *headers);
+        headers[with.header_count++] =
+            (struct http_header){.name = STR("X-Request-Id"), .value = call_request_id(call)};
+        with.headers = headers;
+    }
     http_reply(call->req, &with);
     if (had_turn)
         turns_leave(&worker->turns);
@@ -584,62 +528,51 @@ void call_reply(struct call *call, const struct http_reply *reply)
 
 static void answer_unrouted(struct call *call, bool known_path)
 {
-    struct http_header allow = {.name = STR("Allow")};
+    static const char *const names[] = {
+        [HTTP_M_GET] = "GET, HEAD", [HTTP_M_HEAD] = "HEAD",   [HTTP_M_POST] = "POST",
+        [HTTP_M_PUT] = "PUT",       [HTTP_M_PATCH] = "PATCH", [HTTP_M_DELETE] = "DELETE"};
+    struct http_request *req = call->req;
+    struct str params[ROUTE_PARAMS_MAX];
     struct problem why;
-    struct buf buf = {0};
+    struct buf methods = {0}, buf = {0};
 
     if (!known_path) {
-        call_error(call, ERR_NOT_FOUND, "", "There is no " STR_FMT " here.",
-                   STR_ARG(call->req->path));
+        call_error(call, ERR_NOT_FOUND, "", "There is no " STR_FMT " here.", STR_ARG(req->path));
         return;
     }
-    allow.value = str_of(reason_allow(call->req, call->arena));
-    struct http_reply reply = {.headers = &allow, .header_count = 1};
-    if (call->req->method == HTTP_M_OPTIONS) {
-        reply.status = 204;
-        call_reply(call, &reply);
-        return;
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (path_matches(routes[i].path, req->path, call->arena, params))
+            buf_fmt(&methods, "%s%s", methods.len ? ", " : "", names[routes[i].method]);
+    buf_fmt(&methods, "%sOPTIONS", methods.len ? ", " : "");
+    struct http_header allow = {.name = STR("Allow"),
+                                .value = arena_str(call->arena, buf_view(&methods))};
+    buf_free(&methods);
+    struct http_reply reply = {.status = 204, .headers = &allow, .header_count = 1};
+    if (req->method != HTTP_M_OPTIONS) {
+        problem_set(&why, ERR_METHOD, "", "This route takes " STR_FMT ".", STR_ARG(allow.value));
+        struct jsonw w = call_problem_begin(&buf, &why);
+        jsonw_end_obj(&w);
+        reply.status = 405;
+        reply.content_type = "application/problem+json";
+        reply.body = buf_view(&buf);
     }
-    problem_set(&why, ERR_METHOD, "", "This route takes " STR_FMT ".", STR_ARG(allow.value));
-    struct jsonw w = jsonw_to(&buf);
-    jsonw_obj(&w);
-    problem_write(&w, &why);
-    jsonw_end_obj(&w);
-    reply.status = 405;
-    reply.content_type = "application/problem+json";
-    reply.body = buf_view(&buf);
     call_reply(call, &reply);
     buf_free(&buf);
-}
-
-static bool read_body(struct call *call)
-{
-    struct problem why;
-
-    assert(call->route);
-    if (!call->route->body)
-        return true;
-    if (!call->req->body.len && call->route->body_optional)
-        call->req->body = STR("{}");
-    if (json_parse_body(call->req->body, call->arena, &call->body, &why)) {
-        call_problem(call, &why);
-        return false;
-    }
-    if (json_type(call->body) != JSON_OBJ) {
-        call_error(call, ERR_BAD_JSON, "", "The body must be a JSON object.");
-        return false;
-    }
-    return true;
 }
 
 /* Refuses callers without a token or scope before their body is read. */
 static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
 {
-    struct call *call = call_new(req);
-    const struct settings *settings = call->worker->server->settings;
+    struct call *call = arena_new(&req->arena, struct call);
+    struct worker *worker = worker_of(req->loop);
+    const struct settings *settings = worker->server->settings;
     bool known;
     struct problem why;
 
+    assert(worker->serves);
+    call->req = req;
+    call->worker = worker;
+    call->arena = &req->arena;
     req->call = call;
     proxy_resolve(call);
     if (origin_check(req, settings, &why)) {
@@ -655,17 +588,30 @@ static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
         call_problem(call, &why);
         return false;
     }
-    *ret_body_bytes_max = body_limit(call->route, settings);
+    /* Some clients send an empty object with everything: a route without a body takes a small one.
+     */
+    *ret_body_bytes_max = !call->route->body   ? HTTP_BODY_SMALL_BYTES
+                          : call->route->large ? ROUTE_LARGE * settings->http.body_bytes_max
+                                               : settings->http.body_bytes_max;
     return true;
 }
 
 static void handle(struct call *call)
 {
+    const struct route *route = call->route;
     struct problem why;
 
-    if (guard_still(call, &why))
+    if (guard_still(call, &why)) {
         call_problem(call, &why);
-    else if (read_body(call))
+        return;
+    }
+    if (route->body && !call->req->body.len && route->body_optional)
+        call->req->body = STR("{}");
+    if (route->body && json_parse_body(call->req->body, call->arena, &call->body, &why))
+        call_problem(call, &why);
+    else if (route->body && json_type(call->body) != JSON_OBJ)
+        call_error(call, ERR_BAD_JSON, "", "The body must be a JSON object.");
+    else
         guard_handle(call);
 }
 
@@ -688,11 +634,9 @@ static void on_request(struct http_request *req)
 
 static void on_problem(struct http_request *req, const struct problem *why, struct buf *ret_body)
 {
-    struct jsonw w = jsonw_to(ret_body);
+    struct jsonw w = call_problem_begin(ret_body, why);
 
     count_status(err_http(why->err));
-    jsonw_obj(&w);
-    problem_write(&w, why);
     jsonw_end_obj(&w);
 }
 
@@ -752,7 +696,7 @@ void write_job_id(struct jsonw *w, uint64_t job)
     jsonw_kstr(w, "job_id", str_of(id));
 }
 
-struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why)
+struct jsonw call_problem_begin(struct buf *buf, const struct problem *why)
 {
     struct jsonw w = jsonw_to(buf);
 
@@ -787,7 +731,7 @@ void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
 void call_problem(struct call *call, const struct problem *why)
 {
     struct buf buf = {0};
-    struct jsonw w = call_problem_begin(call, &buf, why);
+    struct jsonw w = call_problem_begin(&buf, why);
 
     call_problem_end(call, &buf, &w, why);
 }
@@ -954,7 +898,7 @@ struct store_op call_op(const struct call *call, enum store_verb verb, store_don
 
 /* --- entity tags --- */
 
-static bool stands_in(struct str list, struct str etag, bool weak_ok)
+static bool lists_tag(struct str list, struct str etag, bool weak_ok)
 {
     while (list.len) {
         struct str item = str_trim(str_cut(&list, ','));
@@ -969,7 +913,7 @@ static bool stands_in(struct str list, struct str etag, bool weak_ok)
 
 bool etag_has_copy(struct http_request *req, struct str etag)
 {
-    return stands_in(http_header_get(req, "If-None-Match"), etag, true);
+    return lists_tag(http_header_get(req, "If-None-Match"), etag, true);
 }
 
 bool etag_matches(struct call *call, struct str etag, const char *what)
@@ -977,7 +921,7 @@ bool etag_matches(struct call *call, struct str etag, const char *what)
     struct str wanted = http_header_get(call->req, "If-Match");
 
     assert(etag.len > 2 && etag.at[0] == '"');
-    if (!wanted.at || stands_in(wanted, etag, false))
+    if (!wanted.at || lists_tag(wanted, etag, false))
         return true;
     call_error(call, ERR_PRECONDITION, "If-Match", "%s changed: its ETag is " STR_FMT " now.", what,
                STR_ARG(etag));

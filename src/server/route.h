@@ -95,7 +95,7 @@ void call_problem(struct call *call, const struct problem *why);
 void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* A problem body with more members: begin, write, then end. */
-struct jsonw call_problem_begin(struct call *call, struct buf *buf, const struct problem *why);
+struct jsonw call_problem_begin(struct buf *buf, const struct problem *why);
 void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
                       const struct problem *why);
 /* A problem as members of an object being written (batch answers, WebSocket replies). */
