@@ -66,22 +66,19 @@ struct stream {
 
 /* The latest event of each job, found by an open hash that is never more than a quarter full. */
 
-/* The place of a job, or the free one where it belongs. */
-static uint16_t *find(struct latest *latest, uint64_t job)
-{
-    /* Ids differ in their low and middle bits, and both must affect the place. */
-    size_t at = (size_t)((job * 0x9e3779b97f4a7c15u) >> 40) & (LATEST_PLACES - 1);
-
-    while (latest->places[at] && latest->frames[latest->places[at] - 1]->job != job)
-        at = (at + 1) & (LATEST_PLACES - 1);
-    return &latest->places[at];
-}
-
 void latest_add(struct latest *latest, struct frame *frame)
 {
-    uint16_t *place = frame->job ? find(latest, frame->job) : NULL;
+    uint16_t *place = NULL; /* of the job, or the free one where it belongs */
 
     assert(latest->count <= LATEST_FRAMES);
+    if (frame->job) {
+        /* Ids differ in their low and middle bits, and both must affect the place. */
+        size_t at = (size_t)((frame->job * 0x9e3779b97f4a7c15u) >> 40) & (LATEST_PLACES - 1);
+
+        while (latest->places[at] && latest->frames[latest->places[at] - 1]->job != frame->job)
+            at = (at + 1) & (LATEST_PLACES - 1);
+        place = &latest->places[at];
+    }
     if (place && *place) {
         struct frame **old = &latest->frames[*place - 1];
 
@@ -222,15 +219,6 @@ bool events_wanted(const struct server *server)
 bool events_has_readers(const struct server *server)
 {
     return atomic_load_explicit(&kept(server)->armed, memory_order_relaxed);
-}
-
-static int listeners(const struct server *server)
-{
-    int count = 0;
-
-    for (int i = 0; i < server->loop_count; i++)
-        count += atomic_load_explicit(&server->workers[i].events->count, memory_order_relaxed);
-    return count;
 }
 
 static struct thinned *thinned_join(struct events *events, struct str listed)
@@ -377,7 +365,6 @@ static void number(struct msg *msg)
 {
     struct event *event = container_of(msg, struct event, msg);
     struct server *server = event->server;
-
     struct str text = {.at = event->text, .len = event->len};
 
     if (event->ours && peers_want(server, PEERS_EVENTS))
@@ -469,21 +456,6 @@ static void joined(struct msg *msg)
     free(join);
 }
 
-/* Writes the present member list. */
-static void join_host(struct join *join)
-{
-    struct events *events = kept(join->server);
-    struct jsonw w = jsonw_to(&join->reply);
-
-    buf_fmt(&join->reply,
-            "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
-            (long long)events->seq);
-    size_t head = join->reply.len;
-    members_write_list(join->server->members, &w);
-    json_one_line(join->reply.at + head, join->reply.len - head); /* likewise */
-    buf_str(&join->reply, STR("\n\n"));
-}
-
 /* On the keeper: replays the events that the reader has not seen, or sends a gap. */
 static void join_keeper(struct msg *msg)
 {
@@ -495,9 +467,17 @@ static void join_keeper(struct msg *msg)
     if (!atomic_exchange(&events->armed, true))
         peers_send_interest(join->server);
     events->listened_ms = clock_mono_ms();
-    if (join->stream->host)
-        join_host(join);
-    else if (join->resumes && !known)
+    if (join->stream->host) { /* the present member list */
+        struct jsonw w = jsonw_to(&join->reply);
+
+        buf_fmt(&join->reply,
+                "id: %x-%lld\nevent: " HOST_EVENT "\ndata: ", store_name(join->server->store),
+                (long long)events->seq);
+        size_t head = join->reply.len;
+        members_write_list(join->server->members, &w);
+        json_one_line(join->reply.at + head, join->reply.len - head); /* it has text from nodes */
+        buf_str(&join->reply, STR("\n\n"));
+    } else if (join->resumes && !known)
         buf_fmt(&join->reply, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
                 store_name(join->server->store), (long long)events->seq,
                 join->last < 0 ? "unknown_id" : "too_old");
@@ -539,11 +519,9 @@ static void subscribe(struct call *call, bool host)
     if (!call_query_int(call, "thin", 0, 1, &latest))
         return;
     /* The next call frees the request's memory, and the token in it. */
-    struct token *token =
-        call->token ? token_put(mem_alloc(token_bytes(call->token)), call->token) : NULL;
+    struct token *token = auth_copy(call->token);
     struct namespace_view view = token_view(token);
     struct http_stream *http = http_stream(call->req, "text/event-stream");
-
     if (!http) {
         free(token);
         return;
@@ -605,32 +583,26 @@ static bool send_thinned(const struct stream *stream)
     return http_stream_send(stream->http, str_of(more));
 }
 
-static void latest_tick(struct events *events)
-{
-    struct stream *next;
-
-    if (!events->thinned || events->worker->loop.mono_ms < events->next_thin_ms)
-        return;
-    events->next_thin_ms = events->worker->loop.mono_ms + LATEST_MS;
-    for (struct thinned *at = events->thinned; at; at = at->next)
-        latest_sort(&at->latest);
-    for (struct stream *stream = events->streams; stream; stream = next) {
-        next = stream->next;
-        if (stream->thinned && stream->live && !send_thinned(stream))
-            metric_add(METRIC_EVENTS_DROPPED, 1);
-    }
-    for (struct thinned *at = events->thinned; at; at = at->next)
-        latest_clear(&at->latest);
-}
-
 void events_tick(struct events *events)
 {
+    int64_t now_ms = events->worker->loop.mono_ms;
     struct stream *next;
 
-    latest_tick(events);
-    if (events->worker->loop.mono_ms < events->next_alive_ms)
+    if (events->thinned && now_ms >= events->next_thin_ms) {
+        events->next_thin_ms = now_ms + LATEST_MS;
+        for (struct thinned *at = events->thinned; at; at = at->next)
+            latest_sort(&at->latest);
+        for (struct stream *stream = events->streams; stream; stream = next) {
+            next = stream->next;
+            if (stream->thinned && stream->live && !send_thinned(stream))
+                metric_add(METRIC_EVENTS_DROPPED, 1);
+        }
+        for (struct thinned *at = events->thinned; at; at = at->next)
+            latest_clear(&at->latest);
+    }
+    if (now_ms < events->next_alive_ms)
         return;
-    events->next_alive_ms = events->worker->loop.mono_ms + KEEP_ALIVE_MS;
+    events->next_alive_ms = now_ms + KEEP_ALIVE_MS;
     for (struct stream *stream = events->streams; stream; stream = next) {
         next = stream->next;
         http_stream_send(stream->http, STR(": alive\n\n"));
@@ -659,8 +631,9 @@ void events_keeper_tick(struct server *server)
     if (!atomic_load(&events->armed))
         return;
     publish_lost(server);
-    if (listeners(server) > 0)
-        events->listened_ms = now_ms;
+    for (int i = 0; i < server->loop_count; i++)
+        if (atomic_load_explicit(&server->workers[i].events->count, memory_order_relaxed) > 0)
+            events->listened_ms = now_ms;
     if (now_ms - events->listened_ms < RESUME_MS)
         return;
     atomic_store(&events->armed, false);

@@ -1,7 +1,7 @@
 /* The conversation with a node over its WebSocket. A message is a call of a route, run by the same
- * handler as a request and answered by a frame: which one, the route table tells by `message`, or
- * the message itself (`call`). What is the socket's own is here: who it is, how it is welcomed, and
- * what it is told together. */
+ * handler as a request and answered by a frame: which route, the table finds by `message`, or the
+ * message itself names it (`call`). Here is what sockets have of their own: hello and welcome, and
+ * what is sent together. */
 #include "server/hub_ws.h"
 
 #include <assert.h>
@@ -37,38 +37,6 @@ struct socket_call {
     bool expected; /* hub_batch_expect() */
     bool named;    /* a `call`: it names its route, and the answer is a member of the reply */
 };
-
-static void answer(struct call *call, const struct http_reply *reply);
-static void push(struct call *call, struct str frame);
-
-static struct socket_call *socket_call_new(struct socket *socket)
-{
-    struct hub *hub = socket->hub;
-    struct socket_call *own = LIST_FIRST(&hub->spare);
-
-    if (own) {
-        LIST_REMOVE(own, link);
-        hub->spare_count--;
-    } else {
-        own = mem_new(struct socket_call);
-        own->hub = hub;
-    }
-    assert(hub->spare_count >= 0);
-    LIST_INSERT_HEAD(&hub->calls, own, link);
-    own->incarnation = socket->incarnation;
-    own->wants_reply = own->expected = own->named = false;
-    own->call = (struct call){.worker = hub->worker,
-                              .arena = &own->arena,
-                              .answer = answer,
-                              .push = push,
-                              .node = socket->node};
-    if (socket->node)
-        own->call.node_id = socket->node->id;
-    if (socket->token) /* the socket may go before the answer */
-        own->call.token =
-            token_put(arena_raw(&own->arena, token_bytes(socket->token)), socket->token);
-    return own;
-}
 
 /* The socket the message came by, if it is still there. */
 static struct socket *socket_of(const struct socket_call *own)
@@ -109,8 +77,9 @@ void hub_calls_free(struct hub *hub)
     buf_free(&hub->frame);
 }
 
-/* What an answer says are members of the reply; of a `call` so is the body of a good one, as a
- * whole. */
+/* The members of the body become members of the reply; a good answer to a `call` becomes its
+ * `body`.
+ */
 static void answer(struct call *call, const struct http_reply *reply)
 {
     struct socket_call *own = container_of(call, struct socket_call, call);
@@ -199,9 +168,9 @@ void hub_broadcast(struct hub *hub, struct str text)
 
 /* --- what is sent together --- */
 
-/* What a node is told together, if its hello asked for it: the jobs of one turn in one frame, and
- * one receipt for all its messages that were accepted in a row. It leaves at the end of the turn in
- * which it came up, so nobody waits for it. */
+/* If a node's hello asked for it, it gets the jobs of one turn in one frame, and one receipt for
+ * all its messages that were accepted in a row. Both leave at the end of the turn, so nobody waits.
+ */
 
 enum { JOBS_BYTES_MAX = 65536 }; /* of a frame with several: readers have bounds */
 
@@ -325,7 +294,7 @@ void hub_batch_answered(struct socket *socket, int64_t id)
 }
 
 /* `ack`: one of those it is about that is an ACK; NULL: none is. */
-static void say_accepted(struct socket *socket, int64_t upto, const struct receipt *ack)
+static void send_receipt(struct socket *socket, int64_t upto, const struct receipt *ack)
 {
     struct buf *frame = &socket->hub->frame;
 
@@ -341,7 +310,7 @@ static void say_accepted(struct socket *socket, int64_t upto, const struct recei
 }
 
 /* Everything before the first that is open. One receipt covers only ACKs with the same terms. */
-static void send_accepted(struct socket *socket)
+static void send_receipts(struct socket *socket)
 {
     struct receipts *receipts = socket->receipts;
     const struct receipt *ack = NULL, *last = NULL;
@@ -356,14 +325,14 @@ static void send_accepted(struct socket *socket)
             continue;
         if (next->ack && ack &&
             (next->lease_ms != ack->lease_ms || next->stop_grace_ms != ack->stop_grace_ms)) {
-            say_accepted(socket, last->id, ack);
+            send_receipt(socket, last->id, ack);
             ack = NULL;
         }
         ack = next->ack ? next : ack;
         last = next;
     }
     if (last)
-        say_accepted(socket, last->id, ack);
+        send_receipt(socket, last->id, ack);
     if (receipts->sent > receipts->list.len / 2) {
         buf_drop(&receipts->list, receipts->sent);
         receipts->sent = 0;
@@ -379,7 +348,7 @@ void hub_turn(struct hub *hub)
         socket->due = false;
         hub_batch_flush_jobs(socket);
         if (socket->receipts)
-            send_accepted(socket);
+            send_receipts(socket);
     }
 }
 
@@ -416,14 +385,6 @@ static bool take_link(const struct socket *socket, struct node *node)
     return true;
 }
 
-/* As often as its leases need. */
-static int64_t heartbeat_ms(const struct sched_config *config)
-{
-    int64_t every_ms = lease_renew_every_ms(&config->leases);
-
-    return config->heartbeat_ms < every_ms ? config->heartbeat_ms : every_ms;
-}
-
 bool hub_socket_send(struct socket *socket, struct str text)
 {
     if (socket->welcomed) {
@@ -435,13 +396,40 @@ bool hub_socket_send(struct socket *socket, struct str text)
     return true;
 }
 
-/* Jobs may be sent to a node from the moment it is known, which is before its welcome. */
-static void send_early(struct socket *socket)
+/* The way of a hello whose node is known. */
+struct welcome {
+    struct call *call;
+    struct linking linking;
+    void (*done)(struct call *call, struct node *node);
+};
+
+static void send_welcome(struct welcome *welcome, struct node *node)
 {
+    struct socket_call *own = container_of(welcome->call, struct socket_call, call);
+    struct socket *socket = socket_of(own);
+    struct buf *frame = &own->hub->frame;
+    const struct sched_config *config = &own->call.worker->server->settings->sched;
+    int64_t renew_ms = lease_renew_every_ms(&config->leases); /* as often as its leases need */
+
+    if (!socket) {
+        socket_call_over(own);
+        return;
+    }
+    assert(!socket->welcomed);
+    struct jsonw w = jsonw_to(frame);
+    buf_clear(frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("welcome"));
+    jsonw_kint(&w, "protocol", HUB_PROTOCOL);
+    jsonw_kstr(&w, "node_id", node->id);
+    jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
+    jsonw_kint(&w, "heartbeat_ms",
+               config->heartbeat_ms < renew_ms ? config->heartbeat_ms : renew_ms);
+    jsonw_end_obj(&w);
+    ws_send(socket->ws, buf_view(frame));
+    /* Jobs may be sent to a node from the moment it is known, which is before its welcome. */
     struct buf early = socket->early;
     struct str text;
-
-    assert(!socket->welcomed);
     socket->welcomed = true;
     socket->early = (struct buf){0};
     for (size_t at = 0; at < early.len; at += text.len) {
@@ -451,36 +439,6 @@ static void send_early(struct socket *socket)
         ws_send(socket->ws, text);
     }
     buf_free(&early);
-}
-
-/* The way of a hello whose node is known. */
-struct welcome {
-    struct call *call;
-    struct linking linking;
-    void (*done)(struct call *call, struct node *node);
-};
-
-static void say_welcome(struct welcome *welcome, struct node *node)
-{
-    struct socket_call *own = container_of(welcome->call, struct socket_call, call);
-    struct socket *socket = socket_of(own);
-    struct buf *frame = &own->hub->frame;
-
-    if (!socket) {
-        socket_call_over(own);
-        return;
-    }
-    struct jsonw w = jsonw_to(frame);
-    buf_clear(frame);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("welcome"));
-    jsonw_kint(&w, "protocol", HUB_PROTOCOL);
-    jsonw_kstr(&w, "node_id", node->id);
-    jsonw_kint(&w, "incarnation", (int64_t)socket->incarnation);
-    jsonw_kint(&w, "heartbeat_ms", heartbeat_ms(&own->call.worker->server->settings->sched));
-    jsonw_end_obj(&w);
-    ws_send(socket->ws, buf_view(frame));
-    send_early(socket);
     welcome->done(welcome->call, node);
 }
 
@@ -488,7 +446,7 @@ static void say_welcome(struct welcome *welcome, struct node *node)
  * notices and tells it again. */
 static void link_published(struct linking *linking)
 {
-    say_welcome(container_of(linking, struct welcome, linking), linking->node);
+    send_welcome(container_of(linking, struct welcome, linking), linking->node);
 }
 
 void hub_welcome(struct call *call, struct node *node,
@@ -515,7 +473,7 @@ void hub_welcome(struct call *call, struct node *node,
     welcome->call = call;
     welcome->done = done;
     if (!peers_shared(worker->server)) {
-        say_welcome(welcome, node);
+        send_welcome(welcome, node);
         return;
     }
     welcome->linking.done = link_published;
@@ -588,10 +546,31 @@ static void on_known(struct socket_call *own, struct socket *socket, struct str 
 static void on_message(struct ws *ws, struct str text)
 {
     struct socket *socket = ws->user;
-    struct socket_call *own = socket_call_new(socket);
-    struct call *call = &own->call;
+    struct hub *hub = socket->hub;
+    struct socket_call *own = LIST_FIRST(&hub->spare);
     struct problem why;
 
+    if (own) {
+        LIST_REMOVE(own, link);
+        hub->spare_count--;
+    } else {
+        own = mem_new(struct socket_call);
+        own->hub = hub;
+    }
+    assert(hub->spare_count >= 0);
+    LIST_INSERT_HEAD(&hub->calls, own, link);
+    own->incarnation = socket->incarnation;
+    own->wants_reply = own->expected = own->named = false;
+    struct call *call = &own->call;
+    *call = (struct call){.worker = hub->worker,
+                          .arena = &own->arena,
+                          .answer = answer,
+                          .push = push,
+                          .node = socket->node};
+    if (socket->node)
+        call->node_id = socket->node->id;
+    if (socket->token) /* the socket may go before the answer */
+        call->token = token_put(arena_raw(&own->arena, token_bytes(socket->token)), socket->token);
     /* The text is the socket's read buffer: what outlives this call must be ours. */
     if (json_parse_body(arena_str(call->arena, text), call->arena, &call->body, &why)) {
         call_problem(call, &why);
@@ -636,17 +615,14 @@ static void on_closed(struct ws *ws, int code)
     free(socket);
 }
 
-static const struct ws_handler handler = {.message = on_message, .closed = on_closed};
-
 void hub_accept(struct call *call)
 {
+    static const struct ws_handler handler = {.message = on_message, .closed = on_closed};
     struct hub *hub = call->worker->hub;
-    struct socket *socket = calloc(1, sizeof *socket);
+    struct socket *socket = mem_new(struct socket);
 
-    assert(socket);
     socket->hub = hub;
-    if (call->token)
-        socket->token = token_put(mem_alloc(token_bytes(call->token)), call->token);
+    socket->token = auth_copy(call->token);
     socket->incarnation = atomic_fetch_add(&last_incarnation, 1) + 1;
     idmap_put(&hub->sockets, socket->incarnation, socket);
     socket->ws = ws_accept(call->req, &handler, &call->worker->server->settings->ws, socket);

@@ -1,7 +1,7 @@
 /* The member list. A node is a member while it is connected, or sent a heartbeat within
- * view_drop_ms. It is looked at a few times a second: figures that move with every heartbeat are no
- * part of it. And what is said to and asked of members: their tags (UpdateTerminalInfo) and their
- * usage. */
+ * view_drop_ms. It is refreshed a few times a second: figures that move with every heartbeat are
+ * not part of it. Also setting the tags of members (UpdateTerminalInfo) and asking for their usage.
+ */
 #include "server/members.h"
 
 #include <assert.h>
@@ -33,8 +33,6 @@ struct usage_call {
     size_t count;
     size_t waiting;
 };
-
-static int by_id(const void *a, const void *b);
 
 /* --- the list --- */
 
@@ -100,50 +98,10 @@ void members_free(struct members *members)
     free(members);
 }
 
-/* A node that said it goes, or whose connection closed, is gone at once. */
-static bool is_present(const struct node *node, int64_t now_ms, int64_t drop_ms)
-{
-    if (atomic_load(&node->left_ms) || atomic_load(&node->own) == NODE_OFFLINE)
-        return false;
-    return atomic_load(&node->link) || now_ms - atomic_load(&node->heartbeat_ms) <= drop_ms;
-}
-
 static bool takes_work(const struct node *node)
 {
     return atomic_load(&node->health) == NODE_READY && atomic_load(&node->level) < LEVEL_DANGER &&
            atomic_load(&node->admin) == NODE_ADMIN_NONE;
-}
-
-static uint64_t print_of(const struct snap_node *member)
-{
-    uint64_t parts[] = {(uint64_t)(uintptr_t)member->facts, (uint64_t)member->facts->version,
-                        (uint64_t)atomic_load(&member->node->health),
-                        (uint64_t)atomic_load(&member->node->level), takes_work(member->node)};
-
-    return str_hash((struct str){.at = (const char *)parts, .len = sizeof parts});
-}
-
-/* Up to last_seen_ms, which is written when it is sent. */
-static void write_start(struct buf *buf, const struct snap_node *member)
-{
-    struct jsonw w = jsonw_to(buf);
-    const struct node *node = member->node;
-    int32_t level = atomic_load(&node->level);
-
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "terminal_id", node->id);
-    jsonw_kstr(&w, "name", member->facts->name);
-    jsonw_kraw(&w, "tags", member->facts->tags);
-    jsonw_kraw(&w, "labels", member->facts->labels);
-    jsonw_kraw(&w, "namespaces",
-               member->facts->namespaces ? json_raw(member->facts->namespaces) : STR("null"));
-    jsonw_kbool(&w, "takes", takes_work(node));
-    jsonw_kstr(&w, "health",
-               str_of(node_health_name((enum node_health)atomic_load(&node->health))));
-    jsonw_kstr(&w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
-    jsonw_end_obj(&w);
-    assert(buf->len > 1 && buf->at[buf->len - 1] == '}');
-    buf->len--; /* the brace */
 }
 
 static void write_terminal(struct jsonw *w, const struct terminal *terminal)
@@ -188,35 +146,48 @@ static void note(struct members *members, const char *what, const struct termina
     events_host(members->server, buf_view(&line->text));
 }
 
-static struct terminal *terminal_new(struct members *members, struct str id)
-{
-    struct terminal *terminal = mem_new(struct terminal);
-    char *name = mem_alloc(id.len + 1);
-
-    str_copy(id, name, id.len + 1);
-    terminal->id = (struct str){.at = name, .len = id.len};
-    map_put(&members->by_id, terminal->id, terminal);
-    return terminal;
-}
-
 static void look_at(struct members *members, const struct snap_node *member)
 {
-    struct terminal *terminal = map_get(&members->by_id, member->node->id);
-    uint64_t print = print_of(member);
+    const struct node *node = member->node;
+    const struct facts *facts = member->facts;
+    struct terminal *terminal = map_get(&members->by_id, node->id);
+    int32_t level = atomic_load(&node->level);
     bool joins = !terminal;
+    uint64_t parts[] = {(uint64_t)(uintptr_t)facts, (uint64_t)facts->version,
+                        (uint64_t)atomic_load(&node->health), (uint64_t)level, takes_work(node)};
+    uint64_t print = str_hash((struct str){.at = (const char *)parts, .len = sizeof parts});
 
-    if (joins)
-        terminal = terminal_new(members, member->node->id);
-    assert(str_eq(terminal->id, member->node->id) && member->facts->tags.at);
+    if (joins) {
+        char *name = mem_alloc(node->id.len + 1);
+
+        terminal = mem_new(struct terminal);
+        str_copy(node->id, name, node->id.len + 1);
+        terminal->id = (struct str){.at = name, .len = node->id.len};
+        map_put(&members->by_id, terminal->id, terminal);
+    }
+    assert(str_eq(terminal->id, node->id) && facts->tags.at);
     terminal->seen = members->scan;
-    terminal->last_seen_ms = sched_wall_ms(server_keeper(members->server)->sched,
-                                           atomic_load(&member->node->heartbeat_ms));
+    terminal->last_seen_ms =
+        sched_wall_ms(server_keeper(members->server)->sched, atomic_load(&node->heartbeat_ms));
     if (!joins && terminal->print == print)
         return;
     struct terminal old = *terminal; /* with its text */
     terminal->print = print;
     terminal->text = (struct buf){0};
-    write_start(&terminal->text, member);
+    struct jsonw w = jsonw_to(&terminal->text);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "terminal_id", node->id);
+    jsonw_kstr(&w, "name", facts->name);
+    jsonw_kraw(&w, "tags", facts->tags);
+    jsonw_kraw(&w, "labels", facts->labels);
+    jsonw_kraw(&w, "namespaces", facts->namespaces ? json_raw(facts->namespaces) : STR("null"));
+    jsonw_kbool(&w, "takes", takes_work(node));
+    jsonw_kstr(&w, "health",
+               str_of(node_health_name((enum node_health)atomic_load(&node->health))));
+    jsonw_kstr(&w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
+    jsonw_end_obj(&w);
+    assert(terminal->text.len > 1 && terminal->text.at[terminal->text.len - 1] == '}');
+    terminal->text.len--; /* the brace: last_seen_ms is written when it is sent */
     if (joins)
         note(members, "JOIN", NULL, terminal);
     else if (!str_eq(buf_view(&old.text), buf_view(&terminal->text)))
@@ -224,14 +195,33 @@ static void look_at(struct members *members, const struct snap_node *member)
     buf_free(&old.text);
 }
 
-/* Found first, taken out then: the map must not change while it is walked. */
-static void drop_gone(struct members *members)
+void members_tick(struct members *members)
 {
-    struct arena arena = {0};
-    struct terminal **gone = arena_array(&arena, struct terminal *, members->by_id.count + 1);
+    struct worker *keeper = server_keeper(members->server);
+    const struct snapshot *snapshot = keeper->sched->snapshot;
+    const struct settings *settings = atomic_load(&members->server->settings);
+    const struct snap_node *member;
     struct terminal *terminal;
+    struct arena arena = {0};
     size_t count = 0;
 
+    if (!snapshot || keeper->loop.mono_ms < members->next_scan_ms)
+        return;
+    members->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
+    members->scan++;
+    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
+        const struct node *node = member->node;
+
+        /* A node that said it goes, or whose connection closed, is gone at once. */
+        if (atomic_load(&node->left_ms) || atomic_load(&node->own) == NODE_OFFLINE)
+            continue;
+        if (atomic_load(&node->link) ||
+            sched_awake_ms(keeper->sched) - atomic_load(&node->heartbeat_ms) <=
+                settings->sched.view_drop_ms)
+            look_at(members, member);
+    }
+    /* Found first, taken out then: the map must not change while it is walked. */
+    struct terminal **gone = arena_array(&arena, struct terminal *, members->by_id.count + 1);
     for (size_t i = 0; (terminal = map_next(&members->by_id, &i));)
         if (terminal->seen != members->scan)
             gone[count++] = terminal;
@@ -241,23 +231,6 @@ static void drop_gone(struct members *members)
         terminal_free(gone[i]);
     }
     arena_free(&arena);
-}
-
-void members_tick(struct members *members)
-{
-    struct worker *keeper = server_keeper(members->server);
-    const struct snapshot *snapshot = keeper->sched->snapshot;
-    const struct settings *settings = atomic_load(&members->server->settings);
-    const struct snap_node *member;
-
-    if (!snapshot || keeper->loop.mono_ms < members->next_scan_ms)
-        return;
-    members->next_scan_ms = keeper->loop.mono_ms + SCAN_MS;
-    members->scan++;
-    for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));)
-        if (is_present(member->node, sched_awake_ms(keeper->sched), settings->sched.view_drop_ms))
-            look_at(members, member);
-    drop_gone(members);
 }
 
 static int by_id(const void *a, const void *b)
@@ -518,28 +491,10 @@ static void room_write(struct jsonw *w, const struct snap_node *known)
     jsonw_end_obj(w);
 }
 
-static void rooms_write(struct jsonw *w, const struct call *call, const struct json *list)
-{
-    const struct json *item = json_first(list);
-    struct map told = {0};
-
-    jsonw_key(w, "room");
-    jsonw_obj(w);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        struct str address = json_str(item, call->arena);
-
-        if (!address.len || map_get(&told, address))
-            continue;
-        map_put(&told, address, &told);
-        jsonw_key_str(w, address);
-        room_write(w, snapshot_node(call->worker->sched->snapshot, address));
-    }
-    jsonw_end_obj(w);
-    map_free(&told);
-}
-
 static void write_usage(struct usage_call *own)
 {
+    const struct json *item = json_first(own->room);
+    struct map written = {0};
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
@@ -554,8 +509,21 @@ static void write_usage(struct usage_call *own)
         buf_free(&ask->rpc.answer);
     }
     jsonw_end_obj(&w);
-    if (own->room)
-        rooms_write(&w, own->call, own->room);
+    if (own->room) {
+        jsonw_key(&w, "room");
+        jsonw_obj(&w);
+        for (uint32_t i = 0; i < own->room->count; i++, item = json_next(item)) {
+            struct str address = json_str(item, own->call->arena);
+
+            if (!address.len || map_get(&written, address))
+                continue;
+            map_put(&written, address, &written);
+            jsonw_key_str(&w, address);
+            room_write(&w, snapshot_node(own->call->worker->sched->snapshot, address));
+        }
+        jsonw_end_obj(&w);
+        map_free(&written);
+    }
     jsonw_end_obj(&w);
     own->call->worker->usage_asks -= (int64_t)own->count;
     call_json(own->call, 200, &buf);
@@ -566,37 +534,6 @@ static void usage_answered(struct rpc *rpc)
     struct usage_call *own = container_of(rpc, struct usage_ask, rpc)->own;
 
     assert(own->waiting > 0);
-    if (--own->waiting == 0)
-        write_usage(own);
-}
-
-static void ask_usage(struct usage_call *own, int64_t timeout_ms)
-{
-    struct call *call = own->call;
-
-    if (call->worker->usage_asks + (int64_t)own->count > USAGE_ASKS_MAX) {
-        call_error(call, ERR_BUSY, "addresses", "%d nodes are being asked already.",
-                   USAGE_ASKS_MAX);
-        return;
-    }
-    call->worker->usage_asks += (int64_t)own->count;
-    own->waiting = own->count + 1; /* one more is held here, until all were asked */
-    for (size_t i = 0; i < own->count; i++) {
-        struct usage_ask *ask = &own->asks[i];
-        const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, ask->address);
-
-        ask->own = own;
-        ask->rpc.from = call->worker;
-        ask->rpc.timeout_ms = timeout_ms;
-        ask->rpc.done = usage_answered;
-        snprintf(ask->rpc.method, sizeof ask->rpc.method, "NodeUnit/InspectResourceUsage");
-        if (known) {
-            rpc_send(&ask->rpc, known->node);
-        } else {
-            ask->rpc.err = ERR_NOT_FOUND;
-            own->waiting--;
-        }
-    }
     if (--own->waiting == 0)
         write_usage(own);
 }
@@ -639,5 +576,29 @@ void api_terminal_usage(struct call *call)
         own->asks[own->count++].address = address;
     }
     map_free(&listed);
-    ask_usage(own, timeout_ms);
+    if (call->worker->usage_asks + (int64_t)own->count > USAGE_ASKS_MAX) {
+        call_error(call, ERR_BUSY, "addresses", "%d nodes are being asked already.",
+                   USAGE_ASKS_MAX);
+        return;
+    }
+    call->worker->usage_asks += (int64_t)own->count;
+    own->waiting = own->count + 1; /* one more is held here, until all were asked */
+    for (size_t i = 0; i < own->count; i++) {
+        struct usage_ask *ask = &own->asks[i];
+        const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, ask->address);
+
+        ask->own = own;
+        ask->rpc.from = call->worker;
+        ask->rpc.timeout_ms = timeout_ms;
+        ask->rpc.done = usage_answered;
+        snprintf(ask->rpc.method, sizeof ask->rpc.method, "NodeUnit/InspectResourceUsage");
+        if (known) {
+            rpc_send(&ask->rpc, known->node);
+        } else {
+            ask->rpc.err = ERR_NOT_FOUND;
+            own->waiting--;
+        }
+    }
+    if (--own->waiting == 0)
+        write_usage(own);
 }

@@ -1,5 +1,5 @@
-/* The settings table. The setting `nodes` says what is true of a node whatever it says of itself;
- * `routes` which servers a type of task may go to, in which order; `types` what its jobs need. */
+/* The settings table. The setting `nodes` fixes facts of nodes, whatever they report; `routes`
+ * lists the servers a type of task may go to, in order; `types` what its jobs need. */
 #include "server/settings.h"
 
 #include <assert.h>
@@ -16,17 +16,16 @@
 #include "sched/sched.h"
 #include "server/route.h"
 
-static enum err settings_check(const struct settings *settings, struct problem *why);
-
 /* --- `nodes` --- */
 
-/* What decides whose work a node takes, and members of a registration that decide what work a node
- * gets, and what others read in its name. What says how it is right now is its own to say. */
+/* The namespaces whose work a node takes, and those members of a registration that decide what work
+ * it gets and how it is shown. Its present state is always its own report. */
 static const struct {
     const char *name;
-    const char *unless_named; /* what it is when one of those is named; NULL: the node's own word */
+    const char
+        *unless_named; /* its value when another of these is named; NULL: as the node reports */
 } members[] = {
-    {"namespaces", NULL}, /* no member of one: whose work it takes */
+    {"namespaces", NULL}, /* not a member of a registration */
     {"labels", NULL},
     {"allowed_types", NULL},
     /* Which pools it is in is decided by all four together. */
@@ -42,40 +41,10 @@ static const struct {
     {"role", NULL},
 };
 
-static bool is_member(struct str name)
-{
-    for (size_t i = 0; i < COUNT_OF(members); i++)
-        if (str_is(name, members[i].name))
-            return true;
-    return false;
-}
-
 static enum err bad_row(struct str pattern, const char *detail, struct problem *why)
 {
     return problem_set(why, ERR_BAD_CONFIG, "nodes", "nodes: the row \"" STR_FMT "\": %.300s",
                        STR_ARG(pattern), detail);
-}
-
-static enum err check_names(struct str pattern, const struct json *row, struct arena *arena,
-                            struct problem *why)
-{
-    const struct json *key = json_first(row);
-    char text[400];
-
-    for (uint32_t i = 0; i < row->count; i++, key = json_next(key + 1)) {
-        struct str name = json_str(key, arena);
-        int len;
-
-        if (is_member(name))
-            continue;
-        len = snprintf(text, sizeof text, "There is no \"%.64s\"; it may have",
-                       arena_cstr(arena, name));
-        for (size_t m = 0; m < COUNT_OF(members); m++)
-            len += snprintf(text + len, sizeof text - (size_t)len, "%s %s", m ? "," : "",
-                            members[m].name);
-        return bad_row(pattern, text, why);
-    }
-    return ERR_OK;
 }
 
 /* All that the row fixes, also what it leaves out. */
@@ -102,20 +71,6 @@ static struct str whole_row(const struct json *row, struct arena *arena)
     return text;
 }
 
-/* A node that said just that would be let in. */
-static enum err check_values(const struct json *facts, struct arena *arena, struct problem *why)
-{
-    struct node_report report;
-    struct facts *made;
-    enum err err = node_report_read(facts, STR("any"), NULL, arena, &report, why);
-
-    if (!err)
-        err = node_report_facts(&report, NULL, &made, why);
-    if (!err)
-        facts_unref(made);
-    return err;
-}
-
 /* Namespaces, one at least. */
 static bool check_namespaces(const struct json *list, struct arena *arena)
 {
@@ -135,20 +90,37 @@ static enum err read_row(const struct json *key, struct arena *arena, struct nod
                          struct problem *why)
 {
     struct str pattern = json_str(key, arena);
-    const struct json *facts;
+    const struct json *row = key + 1, *member = json_first(row), *facts;
+    struct node_report report;
+    struct facts *made;
     struct problem what;
-    enum err err;
+    char text[400];
 
-    if (json_type(key + 1) != JSON_OBJ)
+    if (json_type(row) != JSON_OBJ)
         return bad_row(pattern, "It must be an object, like {labels: {zone: eu}}.", why);
-    err = check_names(pattern, key + 1, arena, why);
-    if (err)
-        return err;
-    if (!check_namespaces(json_get(key + 1, "namespaces"), arena))
+    for (uint32_t i = 0; i < row->count; i++, member = json_next(member + 1)) {
+        struct str name = json_str(member, arena);
+        size_t known = 0;
+
+        while (known < COUNT_OF(members) && !str_is(name, members[known].name))
+            known++;
+        if (known < COUNT_OF(members))
+            continue;
+        int len = snprintf(text, sizeof text, "There is no \"%.64s\"; it may have",
+                           arena_cstr(arena, name));
+        for (size_t m = 0; m < COUNT_OF(members); m++)
+            len += snprintf(text + len, sizeof text - (size_t)len, "%s %s", m ? "," : "",
+                            members[m].name);
+        return bad_row(pattern, text, why);
+    }
+    if (!check_namespaces(json_get(row, "namespaces"), arena))
         return bad_row(pattern, "namespaces must be a list of namespaces, like [maps].", why);
-    if (json_parse(whole_row(key + 1, arena), arena, &facts, &what) ||
-        check_values(facts, arena, &what))
+    /* A node that reported just that would have to be accepted. */
+    if (json_parse(whole_row(row, arena), arena, &facts, &what) ||
+        node_report_read(facts, STR("any"), NULL, arena, &report, &what) ||
+        node_report_facts(&report, NULL, &made, &what))
         return bad_row(pattern, what.detail, why);
+    facts_unref(made);
     *ret_rule = (struct node_rule){.pattern = pattern, .facts = facts};
     return ERR_OK;
 }
@@ -187,23 +159,6 @@ static enum err bad_routes(struct problem *why)
                        "routes must map task types to lists of servers, like talk: [hk, us].");
 }
 
-/* A list of texts. */
-static bool read_list(const struct json *list, struct arena *arena, struct strs *ret_texts)
-{
-    const struct json *item = json_first(list);
-
-    if (json_type(list) != JSON_ARR)
-        return false;
-    *ret_texts =
-        (struct strs){.at = arena_array(arena, struct str, list->count + 1), .count = list->count};
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        if (json_type(item) != JSON_STR)
-            return false;
-        ret_texts->at[i] = json_str(item, arena);
-    }
-    return true;
-}
-
 /* `routes` into sched.routing: {"talk": ["hk", "us"]}. */
 static enum err settings_read_routes(struct settings *settings, struct arena *arena,
                                      struct problem *why)
@@ -217,9 +172,18 @@ static enum err settings_read_routes(struct settings *settings, struct arena *ar
     struct routing_route *routes = arena_array(arena, struct routing_route, map->count + 1);
     const struct json *key = json_first(map);
     for (uint32_t i = 0; i < map->count; i++, key = json_next(key + 1)) {
+        const struct json *list = key + 1, *item = json_first(list);
+
         routes[i].type = json_str(key, arena);
-        if (!read_list(key + 1, arena, &routes[i].servers))
+        if (json_type(list) != JSON_ARR)
             return bad_routes(why);
+        routes[i].servers = (struct strs){.at = arena_array(arena, struct str, list->count + 1),
+                                          .count = list->count};
+        for (uint32_t k = 0; k < list->count; k++, item = json_next(item)) {
+            if (json_type(item) != JSON_STR)
+                return bad_routes(why);
+            routes[i].servers.at[k] = json_str(item, arena);
+        }
     }
     settings->sched.routing.routes = routes;
     settings->sched.routing.count = map->count;
@@ -528,45 +492,6 @@ static enum err read_proxies(struct settings *settings, struct arena *arena, str
     return ERR_OK;
 }
 
-enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why)
-{
-    struct settings *settings = &source->settings;
-    enum err err;
-
-    *source = (struct settings_source){.settings.http = http_limits_default,
-                                       .settings.ws = ws_limits_default};
-    err = conf_init(&source->conf, &settings_schema, settings, &source->arena);
-    if (!err)
-        err = conf_load(&source->conf, argc, argv, why);
-    if (!err && settings->deploy_renew_ms == FIELD_OFF)
-        settings->deploy_renew_ms = settings->deploy_lease_ms / 9;
-    if (!err)
-        err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
-    if (!err)
-        err = settings_read_routes(settings, &source->arena, why);
-    if (!err)
-        err = settings_read_nodes(settings, &source->arena, why);
-    if (!err)
-        err = settings_read_types(settings, &source->arena, why);
-    if (!err)
-        err = read_proxies(settings, &source->arena, why);
-    if (!err)
-        err = settings_check(settings, why);
-    return err;
-}
-
-void settings_done(struct settings_source *source)
-{
-    arena_free(&source->arena);
-}
-
-void settings_keep(struct settings_source *source, const struct settings_source *old,
-                   struct buf *ret_changed, struct buf *ret_waiting)
-{
-    conf_keep(&source->conf, &old->conf, ret_changed, ret_waiting);
-    source->settings.sched = old->settings.sched; /* with what was read out of `routes`, `nodes` */
-}
-
 /* Rules between settings (heartbeat_stale_ms >= 3 heartbeats, ...). */
 static enum err settings_check(const struct settings *settings, struct problem *why)
 {
@@ -607,6 +532,45 @@ static enum err settings_check(const struct settings *settings, struct problem *
         return problem_set(why, ERR_BAD_CONFIG, "health_filter",
                            "health_filter must be ready: only a node that says so gets work.");
     return ERR_OK;
+}
+
+enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why)
+{
+    struct settings *settings = &source->settings;
+    enum err err;
+
+    *source = (struct settings_source){.settings.http = http_limits_default,
+                                       .settings.ws = ws_limits_default};
+    err = conf_init(&source->conf, &settings_schema, settings, &source->arena);
+    if (!err)
+        err = conf_load(&source->conf, argc, argv, why);
+    if (!err && settings->deploy_renew_ms == FIELD_OFF)
+        settings->deploy_renew_ms = settings->deploy_lease_ms / 9;
+    if (!err)
+        err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
+    if (!err)
+        err = settings_read_routes(settings, &source->arena, why);
+    if (!err)
+        err = settings_read_nodes(settings, &source->arena, why);
+    if (!err)
+        err = settings_read_types(settings, &source->arena, why);
+    if (!err)
+        err = read_proxies(settings, &source->arena, why);
+    if (!err)
+        err = settings_check(settings, why);
+    return err;
+}
+
+void settings_done(struct settings_source *source)
+{
+    arena_free(&source->arena);
+}
+
+void settings_keep(struct settings_source *source, const struct settings_source *old,
+                   struct buf *ret_changed, struct buf *ret_waiting)
+{
+    conf_keep(&source->conf, &old->conf, ret_changed, ret_waiting);
+    source->settings.sched = old->settings.sched; /* with what was read out of `routes`, `nodes` */
 }
 
 void settings_help(struct buf *out)

@@ -1,11 +1,11 @@
 /* The conversation with a client over its WebSocket. Each message costs one credit and is answered
- * once, which gives the credit back: so what a connection has under way is bounded. A client that
- * does not read gets no credit back and is told no ends, until what it was told has left: so what
- * waits to be sent is bounded, too.
+ * once, which gives the credit back: that bounds what a connection has under way. A client that
+ * does not read gets no credit back and no ends, until what is queued for it has left: that bounds
+ * what waits to be sent.
  *
- * A job whose end is to be told is followed: first the words of whoever ends it are listened to
- * (api_job.h), then the job is read, so that no end is missed. An end is read from the store when
- * it can be sent, and is kept nowhere else. */
+ * A job whose end is to be sent is followed: first its end is watched for (api_job.h), then the job
+ * is read, so that no end is missed. An end is read from the store when it can be sent, and is kept
+ * nowhere else. */
 #include "server/submit_socket.h"
 
 #include <assert.h>
@@ -28,7 +28,7 @@ enum {
     SPARE_MAX = 1024,      /* messages kept for the next ones */
     LOOK_EVERY_MS = 1000,
     LOOKS_PER_TICK = 64,
-    MISSING_MS = 15000, /* a shared store that lost a job may get it back for so long */
+    MISSING_MS = 15000, /* how long a shared store may take to get a lost job back */
 };
 
 /* Where a followed job is listed. */
@@ -41,7 +41,7 @@ struct follow {
     TAILQ_ENTRY(follow) link;
     enum follow_list list;
     bool has_id;
-    bool answered; /* its submission or attach was answered: before that, nothing is said of it */
+    bool answered; /* its submission or attach was answered: before that, nothing is sent of it */
     bool over;     /* it ended, and is not watched any more */
     bool reading;
     int64_t id; /* of the message that asked for it */
@@ -130,7 +130,7 @@ static bool is_behind(const struct submit_socket *socket)
 
 /* Answers must leave, but not be the reason to give up a slow reader: there are at most as many as
  * it has credit. */
-static void say(struct submit_socket *socket, struct str text)
+static void send_or_queue(struct submit_socket *socket, struct str text)
 {
     size_t max = (size_t)socket->limits.queue_bytes_max;
 
@@ -141,21 +141,6 @@ static void say(struct submit_socket *socket, struct str text)
     }
     buf_add(&socket->late, &text.len, sizeof text.len);
     buf_str(&socket->late, text);
-}
-
-static void reply_late(struct submit_socket *socket)
-{
-    struct buf late = socket->late;
-    struct str text;
-
-    socket->late = (struct buf){0};
-    for (size_t at = 0; at < late.len; at += text.len) {
-        memcpy(&text.len, late.at + at, sizeof text.len);
-        at += sizeof text.len;
-        text.at = late.at + at;
-        say(socket, text);
-    }
-    buf_free(&late);
 }
 
 static void end_drained(struct submit_socket *socket)
@@ -189,31 +174,34 @@ static void give_credit(struct submit_socket *socket, struct jsonw *w)
     assert(socket->open >= 0 && socket->owed >= 0);
 }
 
-static void pay_owed(struct submit_socket *socket)
-{
-    struct buf *frame = &socket->all->frame;
-
-    if (socket->owed == 0)
-        return;
-    struct jsonw w = jsonw_to(frame);
-    buf_clear(frame);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("credit"));
-    jsonw_kint(&w, "n", socket->owed);
-    jsonw_end_obj(&w);
-    socket->credit += socket->owed;
-    socket->owed = 0;
-    say(socket, buf_view(frame));
-}
-
 static void on_written(struct ws *ws)
 {
     struct submit_socket *socket = ws->user;
+    struct buf late = socket->late, *frame = &socket->all->frame;
+    struct str text;
 
-    reply_late(socket);
+    socket->late = (struct buf){0};
+    for (size_t at = 0; at < late.len; at += text.len) {
+        memcpy(&text.len, late.at + at, sizeof text.len);
+        at += sizeof text.len;
+        text.at = late.at + at;
+        send_or_queue(socket, text);
+    }
+    buf_free(&late);
     if (socket->late.len || is_behind(socket))
         return;
-    pay_owed(socket);
+    if (socket->owed > 0) {
+        struct jsonw w = jsonw_to(frame);
+
+        buf_clear(frame);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "msg", STR("credit"));
+        jsonw_kint(&w, "n", socket->owed);
+        jsonw_end_obj(&w);
+        socket->credit += socket->owed;
+        socket->owed = 0;
+        send_or_queue(socket, buf_view(frame));
+    }
     send_ends(socket);
     end_drained(socket);
 }
@@ -335,26 +323,20 @@ static void follow_ended(struct watch *watch, const struct store_record *end)
     send_ends(follow->socket);
 }
 
-static void read_missing(struct follow *follow)
-{
-    struct worker *worker = follow->socket->all->worker;
-    int64_t now_ms = worker->loop.mono_ms;
-
-    if (!follow->missing_ms)
-        follow->missing_ms = now_ms;
-    if (!peers_shared(worker->server) || now_ms - follow->missing_ms >= MISSING_MS)
-        send_end(follow, NULL);
-    else
-        follow_place(follow, FOLLOW_LOOKS);
-}
-
 static void read_done(struct follow *follow, const struct store_op *op)
 {
-    bool look = op->err || peers_shared(follow->socket->all->worker->server);
+    struct worker *worker = follow->socket->all->worker;
+    bool shared = peers_shared(worker->server);
+    int64_t now_ms = worker->loop.mono_ms;
 
     follow->reading = false;
     if (op->err == ERR_NOT_FOUND) {
-        read_missing(follow);
+        if (!follow->missing_ms)
+            follow->missing_ms = now_ms;
+        if (!shared || now_ms - follow->missing_ms >= MISSING_MS)
+            send_end(follow, NULL);
+        else
+            follow_place(follow, FOLLOW_LOOKS);
         return;
     }
     if (!op->err)
@@ -362,7 +344,9 @@ static void read_done(struct follow *follow, const struct store_op *op)
     if (!op->err && job_state_final(op->head.state))
         send_end(follow, &op->record);
     else /* the tick tries again */
-        follow_place(follow, follow->over ? FOLLOW_ENDS : look ? FOLLOW_LOOKS : FOLLOW_NONE);
+        follow_place(follow, follow->over        ? FOLLOW_ENDS
+                             : op->err || shared ? FOLLOW_LOOKS
+                                                 : FOLLOW_NONE);
 }
 
 static void on_read(struct store_op *op)
@@ -418,39 +402,7 @@ static void send_ends(struct submit_socket *socket)
     }
 }
 
-/* What other instances tell may get lost. */
-static void look_again(struct submit_sockets *all)
-{
-    int64_t now_ms = all->worker->loop.mono_ms;
-    struct follow *follow;
-
-    for (int i = 0; i < LOOKS_PER_TICK && (follow = TAILQ_FIRST(&all->looks)); i++) {
-        if (follow->looked_ms + LOOK_EVERY_MS > now_ms)
-            return;
-        follow_place(follow, FOLLOW_LOOKS); /* behind the others */
-        follow->looked_ms = now_ms;
-        if (follow->answered && !follow->reading)
-            follow_read(follow, false);
-    }
-}
-
 /* --- messages --- */
-
-static struct exchange *exchange_new(struct submit_socket *socket)
-{
-    struct submit_sockets *all = socket->all;
-    struct exchange *own = TAILQ_FIRST(&all->spare);
-
-    if (own) {
-        TAILQ_REMOVE(&all->spare, own, link);
-        all->spare_count--;
-    } else {
-        own = mem_new(struct exchange);
-    }
-    *own = (struct exchange){.all = all, .number = socket->number, .arena = own->arena};
-    TAILQ_INSERT_TAIL(&all->open, own, link);
-    return own;
-}
 
 static void exchange_over(struct exchange *own)
 {
@@ -477,8 +429,7 @@ static const struct http_header *header_of(const struct http_reply *reply, const
     return NULL;
 }
 
-/* What HTTP says with the status and a header is said by `msg` and a member; the others are the
- * same. */
+/* `msg` and a member stand for the HTTP status and header; the rest of the body is the same. */
 static void reply_answer(struct submit_socket *socket, const struct exchange *own,
                          const struct http_reply *reply)
 {
@@ -495,7 +446,7 @@ static void reply_answer(struct submit_socket *socket, const struct exchange *ow
         jsonw_kraw(&w, "retry_after_s", retry->value);
     buf_char(frame, ',');
     buf_add(frame, reply->body.at + 1, reply->body.len - 1);
-    say(socket, buf_view(frame));
+    send_or_queue(socket, buf_view(frame));
 }
 
 /* Its message was answered: from now on its end may be sent. */
@@ -629,7 +580,7 @@ static void reply_attached(struct submit_socket *socket, const struct exchange *
     else
         jsonw_kbool(&w, "duplicate", true);
     jsonw_end_obj(&w);
-    say(socket, buf_view(&socket->all->frame));
+    send_or_queue(socket, buf_view(&socket->all->frame));
 }
 
 /* Who may submit and not read sees what it submitted itself. */
@@ -643,19 +594,6 @@ static bool may_see(const struct call *call, const struct store_record *record)
            str_eq(json_str(json_get(spec, "submitted_by"), call->arena), call->token->name);
 }
 
-static void attach_refused(struct exchange *own, struct follow *follow, enum err err)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    if (follow && !follow->answered) /* else a key led to the same job meanwhile */
-        follow_over(follow);
-    job_id_text(own->op.job, id);
-    if (err == ERR_NOT_FOUND)
-        call_error(&own->call, err, "job_id", "There is no job \"%s\".", id);
-    else
-        call_error(&own->call, err, "", "%s.", err_title(err));
-}
-
 static void attach_read(struct store_op *op)
 {
     struct exchange *own = container_of(op, struct exchange, op);
@@ -666,7 +604,15 @@ static void attach_read(struct store_op *op)
     if (!op->err && !may_see(&own->call, &op->record))
         op->err = ERR_NOT_FOUND;
     if (op->err) {
-        attach_refused(own, follow, op->err);
+        char id[JOB_ID_TEXT + 1];
+
+        if (follow && !follow->answered) /* else a key led to the same job meanwhile */
+            follow_over(follow);
+        job_id_text(op->job, id);
+        if (op->err == ERR_NOT_FOUND)
+            call_error(&own->call, op->err, "job_id", "There is no job \"%s\".", id);
+        else
+            call_error(&own->call, op->err, "", "%s.", err_title(op->err));
         return;
     }
     if (socket)
@@ -737,8 +683,9 @@ static void handle(struct submit_socket *socket, struct exchange *own, struct st
 static void on_message(struct ws *ws, struct str text)
 {
     struct submit_socket *socket = ws->user;
-    struct worker *worker = socket->all->worker;
-    struct exchange *own;
+    struct submit_sockets *all = socket->all;
+    struct worker *worker = all->worker;
+    struct exchange *own = TAILQ_FIRST(&all->spare);
 
     if (socket->token && token_expired(socket->token, worker->loop.wall_ms)) {
         ws_close(ws, SUBMIT_CLOSE_TOKEN, "the token is not valid any more");
@@ -750,7 +697,14 @@ static void on_message(struct ws *ws, struct str text)
     }
     socket->credit--;
     socket->open++;
-    own = exchange_new(socket);
+    if (own) {
+        TAILQ_REMOVE(&all->spare, own, link);
+        all->spare_count--;
+    } else {
+        own = mem_new(struct exchange);
+    }
+    *own = (struct exchange){.all = all, .number = socket->number, .arena = own->arena};
+    TAILQ_INSERT_TAIL(&all->open, own, link);
     own->call = (struct call){.worker = worker,
                               .arena = &own->arena,
                               .route = socket->route,
@@ -780,28 +734,6 @@ static void on_closed(struct ws *ws, int code)
     socket_free(ws->user);
 }
 
-static void send_welcome(struct submit_socket *socket)
-{
-    const struct settings *settings = socket->all->worker->server->settings;
-    struct buf *frame = &socket->all->frame;
-    struct jsonw w = jsonw_to(frame);
-
-    buf_clear(frame);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "msg", STR("welcome"));
-    jsonw_kint(&w, "protocol", PROTOCOL);
-    jsonw_kint(&w, "credit", socket->credit);
-    jsonw_kint(&w, "job_bytes_max", settings->http.body_bytes_max);
-    jsonw_kint(&w, "follow_max", SUBMIT_FOLLOWED_MAX);
-    jsonw_end_obj(&w);
-    say(socket, buf_view(frame));
-}
-
-static struct token *token_copy(const struct token *token)
-{
-    return token ? token_put(mem_alloc(token_bytes(token)), token) : NULL;
-}
-
 void submit_socket_accept(struct call *call)
 {
     static const struct ws_handler handler = {
@@ -819,7 +751,7 @@ void submit_socket_accept(struct call *call)
     socket->all = all;
     socket->number = ++all->last_number;
     socket->route = call->route;
-    socket->token = token_copy(call->token);
+    socket->token = auth_copy(call->token);
     socket->limits = settings->ws;
     socket->limits.message_bytes_max = settings->http.body_bytes_max + ENVELOPE_BYTES;
     if (socket->limits.queue_bytes_max > settings->http.net.write_queue_bytes_max)
@@ -834,7 +766,16 @@ void submit_socket_accept(struct call *call)
         socket_free(socket);
         return;
     }
-    send_welcome(socket);
+    struct jsonw w = jsonw_to(&all->frame);
+    buf_clear(&all->frame);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "msg", STR("welcome"));
+    jsonw_kint(&w, "protocol", PROTOCOL);
+    jsonw_kint(&w, "credit", socket->credit);
+    jsonw_kint(&w, "job_bytes_max", settings->http.body_bytes_max);
+    jsonw_kint(&w, "follow_max", SUBMIT_FOLLOWED_MAX);
+    jsonw_end_obj(&w);
+    send_or_queue(socket, buf_view(&all->frame));
     end_drained(socket);
 }
 
@@ -851,7 +792,7 @@ void submit_sockets_recheck(struct submit_sockets *all)
             ws_close(socket->ws, SUBMIT_CLOSE_TOKEN, "the token is not valid any more");
         } else if (now && strcmp(now->digest, socket->token->digest) == 0) {
             free(socket->token); /* it may have got another quota, or other scopes */
-            socket->token = token_copy(now);
+            socket->token = auth_copy(now);
         }
     }
 }
@@ -868,9 +809,19 @@ void submit_sockets_drain(struct submit_sockets *all)
 
 void submit_sockets_tick(struct submit_sockets *all)
 {
+    int64_t now_ms = all->worker->loop.mono_ms;
     struct submit_socket *socket;
+    struct follow *follow;
 
-    look_again(all);
+    /* Messages of other instances may get lost: look again, the longest not looked at first. */
+    for (int i = 0; i < LOOKS_PER_TICK && (follow = TAILQ_FIRST(&all->looks)); i++) {
+        if (follow->looked_ms + LOOK_EVERY_MS > now_ms)
+            break;
+        follow_place(follow, FOLLOW_LOOKS); /* behind the others */
+        follow->looked_ms = now_ms;
+        if (follow->answered && !follow->reading)
+            follow_read(follow, false);
+    }
     for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));)
         if (socket->reads == 0)
             send_ends(socket);
