@@ -235,24 +235,11 @@ static void due_move(struct ledger *ledger, struct ledger_job *entry, bool waits
     heap_move(waits ? &ledger->due_waits : &ledger->due, &entry->due, due_ms);
 }
 
-static void entry_free(struct ledger *ledger, struct ledger_job *entry)
-{
-    struct ledger_run *run = entry->run;
-
-    assert(!run->probe && !entry->in_lane.at && !entry->demand);
-    idshards_del(&ledger->jobs, entry->head.id);
-    due_del(ledger, entry);
-    chain_del(&entry->in_list);
-    if (run != &never_ran) {
-        chain_del(&run->in_holder);
-        buf_free(&run->attempts);
-        slab_drop(&ledger->runs, run);
-    }
-    slab_drop(&ledger->entries, entry);
-}
-
+/* It stays among the recent ones; the oldest of those leaves memory for it. */
 static void retire(struct ledger *ledger, struct ledger_job *entry)
 {
+    struct ledger_run *run;
+
     demands_unuse(&ledger->demands, &ledger->limits, entry->demand);
     entry->demand = NULL;
     chain_add_last(&ledger->recent, &entry->in_list);
@@ -263,7 +250,17 @@ static void retire(struct ledger *ledger, struct ledger_job *entry)
     if (entry->head.id > ledger->evicted_max)
         ledger->evicted_max = entry->head.id;
     ledger->recent_count--;
-    entry_free(ledger, entry);
+    run = entry->run;
+    assert(!run->probe && !entry->in_lane.at && !entry->demand);
+    idshards_del(&ledger->jobs, entry->head.id);
+    due_del(ledger, entry);
+    chain_del(&entry->in_list);
+    if (run != &never_ran) {
+        chain_del(&run->in_holder);
+        buf_free(&run->attempts);
+        slab_drop(&ledger->runs, run);
+    }
+    slab_drop(&ledger->entries, entry);
 }
 
 /* Memory becomes what the journal has; `row` is left without its attempts. */
@@ -502,28 +499,22 @@ bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
 
 /* From the file. */
 
-/* What no berth wrote is nothing: then it gets no work that needs some of it. */
-static void load_resources(struct ledger_node *holder, struct str text)
-{
-    struct resources resources;
-
-    if (!text.len || !resources_parse(text, &resources))
-        return;
-    buf_str(&holder->resources_text, text);
-    holder->resources = mem_new(struct resources);
-    *holder->resources = resources;
-}
-
 static void load_node(struct ledger *ledger, const struct store_node *row)
 {
     struct ledger_node *holder = ledger_holder_add(ledger, row->id);
+    struct resources resources;
 
     holder->counts = row->counts;
     holder->own = row->own;
     holder->admin = row->admin;
     buf_str(&holder->admin_reason, row->admin_reason);
     buf_str(&holder->facts, row->facts);
-    load_resources(holder, row->resources);
+    /* A text no berth wrote counts as none: the node gets no work that needs resources. */
+    if (row->resources.len && resources_parse(row->resources, &resources)) {
+        buf_str(&holder->resources_text, row->resources);
+        holder->resources = mem_new(struct resources);
+        *holder->resources = resources;
+    }
     holder->registered_ms = row->registered_ms;
     holder->version = row->version;
     holder->known = true;
@@ -664,9 +655,8 @@ void ledger_free(struct ledger *ledger)
             buf_free(&entry->run->attempts);
     slab_free(&ledger->entries);
     slab_free(&ledger->runs);
-    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
+    for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));)
         holder_free(holder);
-    }
     demands_free(&ledger->demands);
     limits_free(&ledger->limits);
     lanes_free(&ledger->lanes);
@@ -751,31 +741,6 @@ static bool take_resources(struct ledger_node *holder, struct str text,
     return true;
 }
 
-/* The node it is about, made if this is its registration. */
-static struct ledger_node *put_target(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    struct ledger_node *holder = map_get(&ledger->nodes, op->node);
-
-    if (holder && holder->known)
-        return holder;
-    if (op->node.len == 0 || op->node.len > NODE_ID_MAX) {
-        op->err = ERR_BAD_FIELD;
-        return NULL;
-    }
-    if (!op->u.node_put.facts.at) {
-        op->err = ERR_NOT_FOUND;
-        return NULL;
-    }
-    /* Dropped a moment ago and back: leases it still has go on counting. */
-    if (!holder)
-        holder = ledger_holder_add(ledger, op->node);
-    holder->known = true;
-    holder->version = 0;
-    holder->registered_ms = now_ms;
-    op->u.node_put.created = true;
-    return holder;
-}
-
 /* The node is lost, or back without its runs. What ends with the epoch need not wait for its lease
  * to run out, the sweep may take it at once; until it does, a late message of the node still ends
  * it.
@@ -802,7 +767,7 @@ static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool 
 
 void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    struct ledger_node *holder;
+    struct ledger_node *holder = map_get(&ledger->nodes, op->node);
     bool old_epoch;
     bool is_fresh; /* its first epoch has only begun */
     bool changed;
@@ -813,9 +778,20 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_BAD_FIELD;
         return;
     }
-    holder = put_target(ledger, op, now_ms);
-    if (!holder)
-        return;
+    if (!holder || !holder->known) { /* then it must be a registration */
+        op->err = op->node.len == 0 || op->node.len > NODE_ID_MAX ? ERR_BAD_FIELD
+                  : !op->u.node_put.facts.at                      ? ERR_NOT_FOUND
+                                                                  : ERR_OK;
+        if (op->err)
+            return;
+        /* Dropped a moment ago and back: leases it still has go on counting. */
+        if (!holder)
+            holder = ledger_holder_add(ledger, op->node);
+        holder->known = true;
+        holder->version = 0;
+        holder->registered_ms = now_ms;
+        op->u.node_put.created = true;
+    }
     is_fresh = op->u.node_put.created && chain_alone(&holder->leases);
     old_epoch = op->u.node_put.if_epoch && op->u.node_put.if_epoch != holder->counts.epoch;
     if (old_epoch && !op->u.node_put.facts.at) {
@@ -907,24 +883,20 @@ static struct lease_node recount(const struct ledger_node *holder)
     return counts;
 }
 
-/* Counts what is used anew; how many figures were not those of the leases. */
-static int repair_resources(struct ledger_node *holder)
+/* How many figures of what is used differ from what the leases take, into *ret_counted. */
+static int wrong_resources(const struct ledger_node *holder, struct resources *ret_counted)
 {
-    struct resources *now = holder->resources;
-    struct resources counted;
-    int repairs = 0;
+    const struct resources *now = holder->resources;
+    int wrong = 0;
 
-    if (!now)
-        return 0;
-    counted = *now;
-    recount_resources(holder, &counted);
+    *ret_counted = *now;
+    recount_resources(holder, ret_counted);
     for (size_t i = 0; i < now->count; i++)
-        repairs += now->items[i].used != counted.items[i].used;
+        wrong += now->items[i].used != ret_counted->items[i].used;
     for (size_t i = 0; i < now->gpu_count; i++)
-        repairs += now->gpus[i].used_mb != counted.gpus[i].used_mb ||
-                   now->gpus[i].whole != counted.gpus[i].whole;
-    *now = counted;
-    return repairs;
+        wrong += now->gpus[i].used_mb != ret_counted->gpus[i].used_mb ||
+                 now->gpus[i].whole != ret_counted->gpus[i].whole;
+    return wrong;
 }
 
 /* How many leases each key has, into key->recount. */
@@ -958,13 +930,17 @@ void ledger_audit(struct ledger *ledger)
     int64_t *repairs = ledger->repairs;
     struct ledger_node *holder;
     struct limits_key *key;
+    struct resources counted;
 
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
         struct lease_node counts = recount(holder);
 
         repairs[STORE_RULE_SLOTS] += put_right(&holder->counts.reserved, counts.reserved);
         repairs[STORE_RULE_SLOTS] += put_right(&holder->counts.running, counts.running);
-        repairs[STORE_RULE_RESOURCES] += repair_resources(holder);
+        if (holder->resources) {
+            repairs[STORE_RULE_RESOURCES] += wrong_resources(holder, &counted);
+            *holder->resources = counted;
+        }
     }
     recount_keys(ledger);
     for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));) {
@@ -973,13 +949,6 @@ void ledger_audit(struct ledger *ledger)
     }
     ledger->floor = ledger->journal->max_id + 1;
     ledger->walk_shard = 0;
-}
-
-static void recount_waiting(const struct ledger_job *entry)
-{
-    for (size_t i = 0; entry->head.lane && entry->demand && i < entry->demand->demand.key_count;
-         i++)
-        entry->demand->keys[i]->lane_recount++;
 }
 
 bool ledger_walk(struct ledger *ledger)
@@ -992,7 +961,9 @@ bool ledger_walk(struct ledger *ledger)
     for (size_t at = 0; (entry = idmap_next(&ledger->jobs.shards[ledger->walk_shard], &at));) {
         if (!ledger_over(entry) && entry->head.id < ledger->floor)
             ledger->floor = entry->head.id;
-        recount_waiting(entry);
+        for (size_t i = 0; entry->head.lane && entry->demand && i < entry->demand->demand.key_count;
+             i++)
+            entry->demand->keys[i]->lane_recount++;
     }
     if (++ledger->walk_shard < IDSHARDS)
         return true;
@@ -1001,23 +972,6 @@ bool ledger_walk(struct ledger *ledger)
             put_right(&key->state.waiting, key->lane_recount);
     journal_floor(ledger->journal, ledger->floor);
     return false;
-}
-
-static void check_resources(const struct ledger_node *holder)
-{
-    const struct resources *now = holder->resources;
-    struct resources counted;
-
-    assert((now != NULL) == (holder->resources_text.len > 0));
-    if (!now)
-        return;
-    counted = *now;
-    recount_resources(holder, &counted);
-    for (size_t i = 0; i < now->count; i++)
-        assert(now->items[i].used == counted.items[i].used);
-    for (size_t i = 0; i < now->gpu_count; i++)
-        assert(now->gpus[i].used_mb == counted.gpus[i].used_mb &&
-               now->gpus[i].whole == counted.gpus[i].whole);
 }
 
 static void check_limits(const struct ledger *ledger)
@@ -1113,12 +1067,10 @@ static void check_accounts(const struct ledger *ledger)
 
 void ledger_check(const struct ledger *ledger)
 {
-    size_t active = 0;
-    size_t unwritten = 0;
-    size_t total = 0;
-    size_t in_lanes = 0;
+    size_t active = 0, unwritten = 0, total = 0, in_lanes = 0;
     struct ledger_node *holder;
     struct ledger_job *entry;
+    struct resources resources;
 
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));) {
         struct lease_node counts = recount(holder);
@@ -1126,7 +1078,8 @@ void ledger_check(const struct ledger *ledger)
         assert(counts.reserved == holder->counts.reserved);
         assert(counts.running == holder->counts.running);
         assert(holder->known || !chain_alone(&holder->leases));
-        check_resources(holder);
+        assert((holder->resources != NULL) == (holder->resources_text.len > 0));
+        assert(!holder->resources || !wrong_resources(holder, &resources));
     }
     for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at)); total++) {
         check_entry(ledger, entry);
@@ -1148,8 +1101,10 @@ void ledger_check(const struct ledger *ledger)
 
 /* --- time --- */
 
-/* Every term keeps the length it has left; that of jobs in lanes also after a restart. */
-static void shift(struct ledger *ledger, int64_t step_ms)
+/* Every term keeps the length it has left; that of jobs in lanes also after a restart. Else slots
+ * would be blocked for as long as the clock was set back, and all leases run out when it was set
+ * forward. */
+void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
 {
     struct ledger_job *entry;
 
@@ -1172,13 +1127,6 @@ static void shift(struct ledger *ledger, int64_t step_ms)
     ledger->grace_until_ms += step_ms;
 }
 
-/* Else slots would be blocked for as long as the clock was set back, and all leases run out when it
- * was set forward. */
-void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
-{
-    shift(ledger, step_ms);
-}
-
 int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
 {
     return until_ms > ledger->grace_from_ms && until_ms < ledger->grace_until_ms
@@ -1186,34 +1134,29 @@ int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms)
                : until_ms;
 }
 
-/* Frozen: nobody could be called meanwhile, so that was nobody's time. What runs and had not run
- * out gets a grace, too, in this step, before anything is cleared. As long as a grace
- * goes on, what it keeps goes on with the next. */
-static void prolong(struct ledger *ledger, int64_t now_ms)
-{
-    struct ledger_job *entry;
-
-    shift(ledger, now_ms - ledger->now_ms);
-    if (now_ms >= ledger->grace_until_ms)
-        ledger->grace_from_ms = now_ms;
-    /* After a small step back of the clock the grace before may last longer. */
-    if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
-        ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
-    for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
-        if (entry->run->holder &&
-            lease_renew(&entry->run->lease, ledger_graced(ledger, entry->run->lease.until_ms))) {
-            entry->head.due_ms = entry->run->lease.until_ms;
-            if (entry->due.at)
-                ledger_place(ledger, entry);
-        }
-}
-
 void ledger_begin(struct ledger *ledger, int64_t now_ms)
 {
     int64_t away_ms = now_ms - ledger->now_ms;
+    struct ledger_job *entry;
 
     if (away_ms > LEDGER_AWAY_MS) {
-        prolong(ledger, now_ms);
+        /* Frozen: nothing could be called meanwhile, so no term ran. What runs and had not run out
+         * gets a grace, too, in this step, before anything is cleared. While a grace lasts, the
+         * next one keeps what it kept. */
+        ledger_clock_set(ledger, away_ms);
+        if (now_ms >= ledger->grace_until_ms)
+            ledger->grace_from_ms = now_ms;
+        /* After a small step back of the clock the grace before may last longer. */
+        if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
+            ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
+        for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
+            if (entry->run->holder &&
+                lease_renew(&entry->run->lease,
+                            ledger_graced(ledger, entry->run->lease.until_ms))) {
+                entry->head.due_ms = entry->run->lease.until_ms;
+                if (entry->due.at)
+                    ledger_place(ledger, entry);
+            }
         ledger->pause++;
     } else if (away_ms < -LEDGER_BACK_MS) {
         ledger_clock_set(ledger, away_ms);
