@@ -7,34 +7,26 @@
 #include "base/mem.h"
 #include "store/limits.h"
 
-/* NULL: it cannot be read. */
-static struct demands_entry *add(struct demands *demands, struct limits *limits, struct str text)
-{
-    struct demands_entry *entry = mem_zeroed(1, sizeof *entry + text.len);
-    struct demand *demand = &entry->demand;
-
-    memcpy(entry->bytes, text.at, text.len);
-    entry->text = (struct str){.at = entry->bytes, .len = text.len};
-    if (!demand_parse(entry->text, demand)) {
-        free(entry);
-        return NULL;
-    }
-    entry->has_needs = demand->need_count > 0 || demand->gpus || demand->vram_mb;
-    for (size_t i = 0; i < demand->key_count; i++)
-        entry->keys[i] = limits_use(limits, demand->keys[i]);
-    map_put(&demands->by_text, entry->text, entry);
-    return entry;
-}
-
+/* False: the text cannot be read. */
 bool demands_use(struct demands *demands, struct limits *limits, struct str text,
                  struct demands_entry **ret_entry)
 {
     struct demands_entry *entry = text.len ? map_get(&demands->by_text, text) : NULL;
 
-    if (text.len && !entry)
-        entry = add(demands, limits, text);
-    if (text.len && !entry)
-        return false;
+    if (text.len && !entry) {
+        entry = mem_zeroed(1, sizeof *entry + text.len);
+        memcpy(entry->bytes, text.at, text.len);
+        entry->text = (struct str){.at = entry->bytes, .len = text.len};
+        if (!demand_parse(entry->text, &entry->demand)) {
+            free(entry);
+            return false;
+        }
+        entry->has_needs =
+            entry->demand.need_count > 0 || entry->demand.gpus || entry->demand.vram_mb;
+        for (size_t i = 0; i < entry->demand.key_count; i++)
+            entry->keys[i] = limits_use(limits, entry->demand.keys[i]);
+        map_put(&demands->by_text, entry->text, entry);
+    }
     if (entry)
         entry->refs++;
     *ret_entry = entry;

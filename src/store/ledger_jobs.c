@@ -76,11 +76,8 @@ static bool may_create(struct store_op *op)
         op->err = ERR_NOT_FOUND;
         return false;
     }
-    if (op->u.put.max_attempts < 1 || op->u.put.max_attempts > JOB_ATTEMPTS_MAX) {
-        op->err = ERR_BAD_FIELD;
-        return false;
-    }
-    if (op->u.put.type.len > POOL_LANG_MAX) {
+    if (op->u.put.max_attempts < 1 || op->u.put.max_attempts > JOB_ATTEMPTS_MAX ||
+        op->u.put.type.len > POOL_LANG_MAX) {
         op->err = ERR_BAD_FIELD;
         return false;
     }
@@ -166,13 +163,6 @@ bool ledger_may_start(const struct ledger_job *entry, int attempt)
     return step.accepted && attempt == step.attempt;
 }
 
-/* The same reserve again: what it got the first time. */
-static bool is_replay(const struct ledger_job *entry, const struct store_op *op)
-{
-    return (entry->head.state == JOB_DISPATCHED || entry->head.state == JOB_ACKED) &&
-           entry->head.attempt == op->attempt;
-}
-
 /* May its keys let one more start? Else op->u.put.block says which does not. */
 static bool keys_allow(struct ledger *ledger, struct store_op *op,
                        const struct demands_entry *demand, int64_t now_ms)
@@ -190,28 +180,6 @@ static bool keys_allow(struct ledger *ledger, struct store_op *op,
     return true;
 }
 
-/* A slot of this node, as if it had `spare` fewer: those are for others. */
-static enum lease_reason take_slot(struct ledger_node *holder, struct lease *lease,
-                                   const struct store_op *op, int32_t spare, int64_t now_ms)
-{
-    enum lease_reason why;
-
-    assert(spare >= 0);
-    holder->counts.max -= spare;
-    why = lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
-    holder->counts.max += spare;
-    return why == LEASE_NO_CAPACITY && holder->counts.max > 0 ? LEASE_FULL : why;
-}
-
-static bool has_room(const struct ledger_node *holder, const struct demands_entry *demand,
-                     uint64_t *ret_gpus)
-{
-    *ret_gpus = 0;
-    if (!demand || !demand->has_needs)
-        return true;
-    return holder->resources && resources_fit(holder->resources, &demand->demand, ret_gpus, NULL);
-}
-
 /* What a job is to get, and what is asked for it. */
 struct place {
     struct str type;
@@ -227,6 +195,7 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
                                      struct place *place, int64_t now_ms)
 {
     struct lease *lease = &place->lease;
+    const struct demands_entry *demand = place->demand;
 
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         struct store_candidate *candidate = &op->u.put.candidates[i];
@@ -235,12 +204,22 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
 
         candidate->tried = true;
         candidate->why = LEASE_NOT_READY;
-        if (holder && holder->known)
-            candidate->why = take_slot(holder, lease, op, candidate->spare, now_ms);
+        if (holder && holder->known) {
+            assert(candidate->spare >= 0);
+            holder->counts.max -= candidate->spare; /* those slots are for others */
+            candidate->why =
+                lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
+            holder->counts.max += candidate->spare;
+            if (candidate->why == LEASE_NO_CAPACITY && holder->counts.max > 0)
+                candidate->why = LEASE_FULL;
+        }
         assert(candidate->why != LEASE_RESV_EXISTS);
         if (candidate->why != LEASE_OK)
             continue;
-        if (!has_room(holder, place->demand, &place->gpus))
+        place->gpus = 0;
+        if (demand && demand->has_needs &&
+            (!holder->resources ||
+             !resources_fit(holder->resources, &demand->demand, &place->gpus, NULL)))
             candidate->why = LEASE_RESOURCES;
         else if (!breakers_allow(&ledger->breakers, candidate->node, place->type, op->u.put.last,
                                  now_ms, &place->probe))
@@ -296,7 +275,9 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
 {
     if (!entry)
         return may_create(op);
-    if (is_replay(entry, op)) {
+    /* The same reserve again: what it got the first time. */
+    if ((entry->head.state == JOB_DISPATCHED || entry->head.state == JOB_ACKED) &&
+        entry->head.attempt == op->attempt) {
         ledger_answer(op, entry);
         op->u.put.duplicate = true;
         for (size_t i = 0; i < op->u.put.candidate_count; i++)
@@ -429,16 +410,6 @@ void attempts_add(struct buf *attempts, const struct store_head *head, enum job_
         drop_oldest(attempts);
 }
 
-static bool is_entry(const struct json *entry, int attempt, struct str node, enum job_event outcome,
-                     struct arena *arena)
-{
-    int64_t attempt_id;
-
-    return json_int(json_get(entry, "attempt_id"), &attempt_id) && attempt_id == attempt &&
-           json_str_is(json_get(entry, "outcome"), job_event_name(outcome)) &&
-           (!node.at || str_eq(json_str(json_get(entry, "node_id"), arena), node));
-}
-
 /* Did this attempt end so? node.at == NULL: on any node. */
 static bool attempts_has(const struct buf *attempts, int attempt, struct str node,
                          enum job_event outcome)
@@ -452,8 +423,13 @@ static bool attempts_has(const struct buf *attempts, int attempt, struct str nod
         return false;
     }
     const struct json *entry = json_first(root);
-    for (uint32_t i = 0; i < root->count && !found; i++, entry = json_next(entry))
-        found = is_entry(entry, attempt, node, outcome, &arena);
+    for (uint32_t i = 0; i < root->count && !found; i++, entry = json_next(entry)) {
+        int64_t attempt_id;
+
+        found = json_int(json_get(entry, "attempt_id"), &attempt_id) && attempt_id == attempt &&
+                json_str_is(json_get(entry, "outcome"), job_event_name(outcome)) &&
+                (!node.at || str_eq(json_str(json_get(entry, "node_id"), &arena), node));
+    }
     arena_free(&arena);
     return found;
 }
@@ -650,22 +626,6 @@ static struct job_step ask(const struct ledger_job *entry, const struct store_op
     return job_step(&facts, &in);
 }
 
-static void end_lease(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
-                      enum job_effect effect)
-{
-    struct ledger_node *holder = entry->run->holder;
-
-    /* Of an older epoch it moves no counter, but it ends all the same. */
-    if (effect == JOB_EFFECT_RELEASE_RESERVED)
-        lease_release(&holder->counts, &entry->run->lease);
-    else
-        lease_finish(&holder->counts, &entry->run->lease);
-    assert(entry->run->lease.kind == LEASE_NONE);
-    op->counts = holder->counts;
-    op->u.settle.ended_lease = true;
-    ledger_unbind(ledger, entry);
-}
-
 /* What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
  * a good end does: the other may be what the cancel made of it. */
 static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
@@ -683,15 +643,6 @@ static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
     return breaker_blames(verdict->reason) ? BREAKERS_BAD : BREAKERS_NOTHING;
 }
 
-/* The node never began it, so that it uses up none of a rate. */
-static bool never_began(const struct ledger_job *entry, const struct store_op *op)
-{
-    enum store_outcome outcome = op->u.settle.outcome;
-
-    return entry->head.state == JOB_DISPATCHED &&
-           (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED || outcome == STORE_ABANDON);
-}
-
 /* What the end of an attempt does to its keys; then says for which of them others may start. */
 static void settle_keys(struct ledger *ledger, struct store_op *op, const struct ledger_job *entry,
                         int64_t now_ms)
@@ -700,6 +651,11 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
     int64_t steady_ms = ledger_steady_ms(ledger, now_ms);
     struct limits_key *held = key_to_hold(entry, op);
     int64_t hold_ms = op->u.settle.hold_key_ms;
+    enum store_outcome outcome = op->u.settle.outcome;
+    /* Then it uses up none of a rate. */
+    bool never_began =
+        entry->head.state == JOB_DISPATCHED &&
+        (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED || outcome == STORE_ABANDON);
 
     if (hold_ms > LIMIT_HOLD_MS_MAX)
         hold_ms = LIMIT_HOLD_MS_MAX;
@@ -709,7 +665,7 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
     for (size_t i = 0; i < demand->demand.key_count; i++) {
         struct limits_key *key = demand->keys[i];
 
-        if (never_began(entry, op))
+        if (never_began)
             limits_undo(&ledger->limits, key, entry->run->started_ms);
         if (key->state.waiting > 0 && limits_check(&ledger->limits, key, steady_ms).why == LIMIT_OK)
             op->u.settle.freed[op->u.settle.freed_count++] = str_hash(key->name);
@@ -720,10 +676,21 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
 static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                         const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
 {
-    if (entry->run->holder)
-        end_lease(ledger, op, entry, effect);
-    else if (entry->ran_out != LEASE_NONE)
+    if (entry->run->holder) {
+        struct ledger_node *holder = entry->run->holder;
+
+        /* Of an older epoch it moves no counter, but it ends all the same. */
+        if (effect == JOB_EFFECT_RELEASE_RESERVED)
+            lease_release(&holder->counts, &entry->run->lease);
+        else
+            lease_finish(&holder->counts, &entry->run->lease);
+        assert(entry->run->lease.kind == LEASE_NONE);
+        op->counts = holder->counts;
+        op->u.settle.ended_lease = true;
+        ledger_unbind(ledger, entry);
+    } else if (entry->ran_out != LEASE_NONE) {
         op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
+    }
     op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
                                            breaker_verdict(entry, op, verdict), now_ms);
     ledger_settled(ledger, entry);
@@ -734,34 +701,6 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
     struct store_head head = ledger_head(entry);
     attempts_add(&entry->run->attempts, &head, verdict->event, verdict->reason, now_ms);
     entry->head.lease = LEASE_NONE;
-}
-
-static void become_final(struct ledger *ledger, struct ledger_job *entry,
-                         const struct verdict *verdict, int64_t now_ms)
-{
-    struct ledger_head *head = &entry->head;
-
-    entry->run->ended_ms = now_ms;
-    if (head->lease == LEASE_NONE)
-        head->due_ms = 0;
-    if (head->callback == CALLBACK_WANTED)
-        head->callback = CALLBACK_PENDING;
-    if (verdict->frees_key)
-        journal_job_drop_key(ledger->journal, entry);
-}
-
-static void become_waiting(struct store_op *op, struct ledger_job *entry, int64_t now_ms)
-{
-    struct ledger_head *head = &entry->head;
-
-    head->owner = op->u.settle.owner;
-    head->due_ms = ledger_later(now_ms, op->u.settle.hold_ms);
-    if (head->state != JOB_SELECTING)
-        return;
-    entry->run->node[0] = '\0'; /* the same attempt, but on none */
-    entry->run->dispatched_ms = 0;
-    entry->run->acked_ms = 0;
-    entry->run->gpus = 0;
 }
 
 static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
@@ -781,13 +720,25 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
     head->attempt = step->attempt;
     head->updated_ms = now_ms;
     str_copy(verdict->reason, run->reason, sizeof run->reason);
-    if (job_state_final(step->state))
-        become_final(ledger, entry, verdict, now_ms);
-    else
-        become_waiting(op, entry, now_ms);
-    if (job_state_final(step->state) &&
-        (verdict->event == JOB_EV_DONE || verdict->event == JOB_EV_FAIL))
-        result = op->u.settle.result;
+    if (job_state_final(step->state)) {
+        run->ended_ms = now_ms;
+        if (head->lease == LEASE_NONE)
+            head->due_ms = 0;
+        if (head->callback == CALLBACK_WANTED)
+            head->callback = CALLBACK_PENDING;
+        if (verdict->frees_key)
+            journal_job_drop_key(ledger->journal, entry);
+        if (verdict->event == JOB_EV_DONE || verdict->event == JOB_EV_FAIL)
+            result = op->u.settle.result;
+    } else {
+        head->owner = op->u.settle.owner;
+        head->due_ms = ledger_later(now_ms, op->u.settle.hold_ms);
+        if (head->state == JOB_SELECTING) {
+            run->node[0] = '\0'; /* the same attempt, but on no node */
+            run->dispatched_ms = run->acked_ms = 0;
+            run->gpus = 0;
+        }
+    }
     assert(run->holder || head->lease == LEASE_NONE);
     ledger_place(ledger, entry);
     journal_job_end(ledger->journal, entry, result);
@@ -806,17 +757,6 @@ static bool ends_cancelled(const struct ledger_job *entry, const struct store_op
            from_here(entry, op);
 }
 
-static void end_cancelled(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
-                          const struct verdict *verdict, int64_t now_ms)
-{
-    end_attempt(ledger, op, entry, verdict, JOB_EFFECT_DEC_RUNNING, now_ms);
-    op->u.settle.stopped = true;
-    entry->head.due_ms = 0;
-    entry->head.updated_ms = now_ms;
-    ledger_place(ledger, entry);
-    journal_job_end(ledger->journal, entry, op->u.settle.result); /* none when its lease ran out */
-}
-
 /* Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only
  * its reason. */
 static bool is_repeated(const struct ledger_job *entry, const struct store_op *op,
@@ -831,15 +771,6 @@ static bool is_repeated(const struct ledger_job *entry, const struct store_op *o
         return attempts_has(attempts, op->attempt, op->node, JOB_EV_ACK_TIMEOUT) ||
                attempts_has(attempts, op->attempt, op->node, JOB_EV_RUN_TIMEOUT);
     return attempts_has(attempts, op->attempt, op->node, verdict->event);
-}
-
-/* The counters of the node it was on: also when its slot was given back by a reserve before. */
-static void answer_counts(const struct ledger *ledger, struct store_op *op, struct str node)
-{
-    const struct ledger_node *holder = node.len ? map_get(&ledger->nodes, node) : NULL;
-
-    if (holder)
-        ledger_answer_node(op, holder);
 }
 
 /* Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
@@ -859,6 +790,7 @@ static bool goes_on(struct ledger *ledger, const struct store_op *op, struct led
 void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct ledger_job *entry = ledger_find(ledger, op->job);
+    const struct ledger_node *holder;
     struct verdict verdict;
     struct job_step step;
     char node[NODE_ID_MAX + 1];
@@ -877,22 +809,32 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     ledger_lapse_one(ledger, entry, now_ms);
     verdict = verdict_of(ledger, entry, op, now_ms);
     step = ask(entry, op, &verdict);
-    if (step.accepted && !verdict.unsent && goes_on(ledger, op, entry, now_ms))
+    if (step.accepted && !verdict.unsent && goes_on(ledger, op, entry, now_ms)) {
         op->err = ERR_STALE;
-    else if (((step.accepted && verdict.in_time) || ends_cancelled(entry, op, &verdict)) &&
-             op->u.settle.outcome == STORE_FAIL && op->u.settle.hold_key.at &&
-             !key_to_hold(entry, op))
+    } else if (((step.accepted && verdict.in_time) || ends_cancelled(entry, op, &verdict)) &&
+               op->u.settle.outcome == STORE_FAIL && op->u.settle.hold_key.at &&
+               !key_to_hold(entry, op)) {
         op->err = ERR_BAD_FIELD;
-    else if (step.accepted && verdict.in_time)
+    } else if (step.accepted && verdict.in_time) {
         take(ledger, op, entry, &verdict, &step, now_ms);
-    else if (ends_cancelled(entry, op, &verdict))
-        end_cancelled(ledger, op, entry, &verdict, now_ms);
-    else if (is_repeated(entry, op, &verdict))
+    } else if (ends_cancelled(entry, op, &verdict)) {
+        end_attempt(ledger, op, entry, &verdict, JOB_EFFECT_DEC_RUNNING, now_ms);
+        op->u.settle.stopped = true;
+        entry->head.due_ms = 0;
+        entry->head.updated_ms = now_ms;
+        ledger_place(ledger, entry);
+        /* There is no result when its lease ran out. */
+        journal_job_end(ledger->journal, entry, op->u.settle.result);
+    } else if (is_repeated(entry, op, &verdict)) {
         op->u.settle.duplicate = true;
-    else
+    } else {
         op->err = ERR_STALE;
+    }
     ledger_answer(op, entry);
-    answer_counts(ledger, op, str_of(node));
+    /* The counters of its node, also when a reserve gave its slot back before. */
+    holder = *node ? map_get(&ledger->nodes, str_of(node)) : NULL;
+    if (holder)
+        ledger_answer_node(op, holder);
     if (op->err)
         return;
     if (op->u.settle.want_record || (ledger_waiting(entry) && !op->u.settle.duplicate))
