@@ -13,14 +13,6 @@
 
 /* --- retention --- */
 
-static void purge_init(struct purge *purge, int64_t retention_ms, int64_t jobs_max)
-{
-    *purge = (struct purge){.retention_ms = retention_ms > 0 ? retention_ms : 0,
-                            .jobs_max = jobs_max > 0 ? jobs_max : 0};
-    /* Never so few that one the ledger remembers as written is gone. */
-    purge->sessions_max = jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX;
-}
-
 static bool too_old(const struct purge *purge, int64_t at_ms, int64_t now_ms)
 {
     return purge->retention_ms && now_ms - at_ms > purge->retention_ms;
@@ -32,6 +24,8 @@ static void end_round(struct purge *purge, int64_t look_ms)
     purge->look_ms = look_ms;
 }
 
+/* Both look at up to `budget` rows, inside the transaction of the tables, and return true when
+ * there is more to do. `active` of the jobs' rows do not count. */
 static bool purge_jobs(struct purge *purge, struct tables *tables, size_t active, int64_t now_ms,
                        int64_t budget)
 {
@@ -80,17 +74,6 @@ static bool purge_sessions(struct purge *purge, struct tables *tables, int64_t n
     return true;
 }
 
-/* Looks at up to `budget` rows, inside the transaction of the tables. `active` of the rows are no
- * concern of ours. True: there is more to do. */
-static bool purge_step(struct purge *purge, struct tables *tables, size_t active, int64_t now_ms,
-                       int64_t budget)
-{
-    bool more = purge_jobs(purge, tables, active, now_ms, budget);
-
-    assert(budget > 0);
-    return purge_sessions(purge, tables, now_ms, budget) || more;
-}
-
 /* --- flushing --- */
 
 enum { TABLES_WAL_PAGES = 4096 }; /* of 4 KiB: then the WAL of store.db is copied */
@@ -98,8 +81,13 @@ enum { TABLES_WAL_PAGES = 4096 }; /* of 4 KiB: then the WAL of store.db is copie
 void flush_init(struct flush *flush, const struct storefile *file, int64_t retention_ms,
                 int64_t jobs_max)
 {
-    *flush = (struct flush){.file = file};
-    purge_init(&flush->purge, retention_ms, jobs_max);
+    *flush = (struct flush){
+        .file = file,
+        .purge = {.retention_ms = retention_ms > 0 ? retention_ms : 0,
+                  .jobs_max = jobs_max > 0 ? jobs_max : 0,
+                  /* Never so few that one the ledger remembers as written is gone. */
+                  .sessions_max =
+                      jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX}};
 }
 
 static void forget(struct flush *flush)
@@ -154,22 +142,6 @@ static void take_job(struct flush *flush, const struct change *change)
     flush->job_order[flush->job_count++] = known;
 }
 
-static bool take_batch(struct flush *flush, struct batch *batch)
-{
-    for (struct change change; batch->changes.len;) {
-        if (!change_read(&batch->changes, &change)) {
-            batch_damaged(batch, &flush->fault);
-            return false;
-        }
-        if (change.kind == CHANGE_JOB)
-            take_job(flush, &change);
-        else
-            tables_put(&flush->tables, &change);
-    }
-    flush->seq = batch->seq;
-    return true;
-}
-
 static bool read_batches(struct flush *flush, uint64_t upto)
 {
     flush->seq = flush->tables.seq;
@@ -181,49 +153,50 @@ static bool read_batches(struct flush *flush, uint64_t upto)
             flush->fault = flush->log.fault;
             return false;
         }
-        if (!take_batch(flush, &batch))
-            return false;
+        for (struct change change; batch.changes.len;) {
+            if (!change_read(&batch.changes, &change)) {
+                batch_damaged(&batch, &flush->fault);
+                return false;
+            }
+            if (change.kind == CHANGE_JOB)
+                take_job(flush, &change);
+            else
+                tables_put(&flush->tables, &change);
+        }
+        flush->seq = batch.seq;
         flush->bytes += size;
     }
     return true;
 }
 
-static bool write(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
-                  int64_t purge_rows, bool *ret_purge_more)
-{
-    struct tables *tables = &flush->tables;
-
-    if (!read_batches(flush, upto))
-        return false;
-    for (size_t i = 0; i < flush->job_count; i++)
-        tables_put(tables, flush->job_order[i]);
-    *ret_purge_more =
-        purge_step(&flush->purge, tables, active, now_ms, purge_rows + 2 * tables->added);
-    if (tables_commit(tables, flush->seq))
-        return true;
-    flush->fault = tables->fault;
-    return false;
-}
-
-/* Before a transaction, not behind it: whether it can be copied says nothing about what is in. */
-static bool copy_wal(struct flush *flush)
-{
-    struct tables *tables = &flush->tables;
-
-    if (tables->wal_pages < TABLES_WAL_PAGES || tables_checkpoint(tables))
-        return true;
-    flush->fault = tables->fault;
-    return false;
-}
-
 bool flush_step(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
                 int64_t purge_rows, bool *ret_purge_more)
 {
+    struct tables *tables = &flush->tables;
+    int64_t budget;
+
     *ret_purge_more = false;
     forget(flush);
-    if (ready(flush) && copy_wal(flush) &&
-        write(flush, upto, active, now_ms, purge_rows, ret_purge_more))
+    if (!ready(flush))
+        goto fail;
+    /* Before the transaction, not after it: whether the WAL can be copied says nothing about what
+     * is in. */
+    if (tables->wal_pages >= TABLES_WAL_PAGES && !tables_checkpoint(tables)) {
+        flush->fault = tables->fault;
+        goto fail;
+    }
+    if (!read_batches(flush, upto))
+        goto fail;
+    for (size_t i = 0; i < flush->job_count; i++)
+        tables_put(tables, flush->job_order[i]);
+    budget = purge_rows + 2 * tables->added;
+    assert(budget > 0);
+    *ret_purge_more = purge_jobs(&flush->purge, tables, active, now_ms, budget);
+    *ret_purge_more |= purge_sessions(&flush->purge, tables, now_ms, budget);
+    if (tables_commit(tables, flush->seq))
         return true;
+    flush->fault = tables->fault;
+fail:
     flush_close(flush, true);
     return false;
 }

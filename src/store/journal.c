@@ -40,14 +40,6 @@ bool journal_failed(const struct journal *journal)
     return journal->fault.what != NULL;
 }
 
-static void fail_on(struct journal *journal, sqlite3 *db, const char *what)
-{
-    if (journal_failed(journal))
-        return; /* the first one tells most */
-    journal->fault = (struct fault){
-        .what = what, .code = sqlite3_extended_errcode(db), .sys = sqlite3_system_errno(db)};
-}
-
 /* A row was found; the caller reads it and resets the statement. */
 static bool row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
 {
@@ -55,8 +47,10 @@ static bool row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
 
     if (code == SQLITE_ROW)
         return true;
-    if (code != SQLITE_DONE)
-        fail_on(journal, sqlite3_db_handle(stmt), what);
+    if (code != SQLITE_DONE && !journal_failed(journal)) /* the first one tells most */
+        journal->fault = (struct fault){.what = what,
+                                        .code = sqlite3_extended_errcode(sqlite3_db_handle(stmt)),
+                                        .sys = sqlite3_system_errno(sqlite3_db_handle(stmt))};
     sqlite3_reset(stmt);
     return false;
 }
@@ -67,32 +61,14 @@ static sqlite3_stmt *lookup(struct journal *journal, enum journal_lookup which)
     return journal_failed(journal) ? NULL : journal->lookups[which];
 }
 
+static bool log_ok(struct journal *journal, bool ok)
+{
+    if (!ok && !journal_failed(journal))
+        journal->fault = journal->log.fault;
+    return ok;
+}
+
 /* Opening. */
-
-static void load_meta(struct journal *journal)
-{
-    sqlite3_stmt *stmt = journal->lookups[LOOKUP_META];
-
-    if (!row(journal, stmt, "read the meta row"))
-        return;
-    journal->floor = (uint64_t)sqlite3_column_int64(stmt, 0);
-    journal->max_id = (uint64_t)sqlite3_column_int64(stmt, 1);
-    journal->wait_shift_ms = sqlite3_column_int64(stmt, 2);
-    journal->seq = journal->flushed_seq = (uint64_t)sqlite3_column_int64(stmt, 3);
-    sqlite3_reset(stmt);
-}
-
-static void replay_change(struct journal *journal, const struct change *change)
-{
-    if (change->kind == CHANGE_META) {
-        journal->floor = change->u.meta.floor;
-        journal->wait_shift_ms = change->u.meta.wait_shift_ms;
-        return;
-    }
-    memtable_put(&journal->rows, change);
-    if (change->kind == CHANGE_JOB && change->u.job.head.id > journal->max_id)
-        journal->max_id = change->u.job.head.id;
-}
 
 static bool replay_batch(struct journal *journal, struct batch *batch, int64_t size)
 {
@@ -103,7 +79,14 @@ static bool replay_batch(struct journal *journal, struct batch *batch, int64_t s
             batch_damaged(batch, &journal->fault);
             return false;
         }
-        replay_change(journal, &change);
+        if (change.kind == CHANGE_META) {
+            journal->floor = change.u.meta.floor;
+            journal->wait_shift_ms = change.u.meta.wait_shift_ms;
+            continue;
+        }
+        memtable_put(&journal->rows, &change);
+        if (change.kind == CHANGE_JOB && change.u.job.head.id > journal->max_id)
+            journal->max_id = change.u.job.head.id;
     }
     memtable_seal(&journal->rows, seq, NULL);
     journal->bytes += size;
@@ -127,21 +110,19 @@ static void replay(struct journal *journal, uint64_t upto)
              replay_batch(journal, &batch, size);
     }
     arena_free(&arena);
-    if (!ok && !journal_failed(journal))
-        journal->fault = journal->log.fault;
+    log_ok(journal, ok);
 }
 
 /* What a release left that had its journal in a database: the batches go where ours are. */
-static bool take_over(struct journal *journal, const struct storefile *file)
+static void take_over(struct journal *journal, const struct storefile *file)
 {
     sqlite3 *db;
     sqlite3_stmt *stmt;
     bool ok;
 
-    if (!storefile_has_old_journal(file))
-        return true;
-    if (!storefile_connect_old_journal(file, &db, &journal->fault))
-        return false;
+    if (!storefile_has_old_journal(file) ||
+        !storefile_connect_old_journal(file, &db, &journal->fault))
+        return;
     ok = storefile_prepare(db, (const char *const[]){BATCH_AFTER}, 1, &stmt, &journal->fault);
     if (ok)
         sqlite3_bind_int64(stmt, 1, (int64_t)journal->seq);
@@ -150,30 +131,36 @@ static bool take_over(struct journal *journal, const struct storefile *file)
         bool written;
         int64_t size;
 
-        ok = batch_read(stmt, journal->seq, &batch, &journal->fault);
-        if (ok && !logfile_append(&journal->log, batch.seq, journal->flushed_seq, batch.changes,
-                                  &size, &written)) {
-            journal->fault = journal->log.fault;
-            ok = false;
-        }
-        ok = ok && replay_batch(journal, &batch, size);
+        ok = batch_read(stmt, journal->seq, &batch, &journal->fault) &&
+             log_ok(journal, logfile_append(&journal->log, batch.seq, journal->flushed_seq,
+                                            batch.changes, &size, &written)) &&
+             replay_batch(journal, &batch, size);
     }
     sqlite3_finalize(stmt);
     storefile_disconnect(db, true);
-    return !journal_failed(journal) && storefile_drop_old_journal(file, &journal->fault);
+    if (!journal_failed(journal))
+        storefile_drop_old_journal(file, &journal->fault);
 }
 
 bool journal_open(struct journal *journal, const struct storefile *file, uint64_t upto)
 {
+    sqlite3_stmt *stmt;
+
     *journal = (struct journal){0};
     memtable_init(&journal->rows);
     if (storefile_connect_writer(file, &journal->tables, &journal->fault) &&
         storefile_prepare(journal->tables, lookup_texts, LOOKUP_COUNT, journal->lookups,
                           &journal->fault)) {
-        load_meta(journal);
-        if (!journal_failed(journal) && !logfile_open(&journal->log, file->journal, true))
-            journal->fault = journal->log.fault;
-        if (!journal_failed(journal))
+        stmt = journal->lookups[LOOKUP_META];
+        if (row(journal, stmt, "read the meta row")) {
+            journal->floor = (uint64_t)sqlite3_column_int64(stmt, 0);
+            journal->max_id = (uint64_t)sqlite3_column_int64(stmt, 1);
+            journal->wait_shift_ms = sqlite3_column_int64(stmt, 2);
+            journal->seq = journal->flushed_seq = (uint64_t)sqlite3_column_int64(stmt, 3);
+            sqlite3_reset(stmt);
+        }
+        if (!journal_failed(journal) &&
+            log_ok(journal, logfile_open(&journal->log, file->journal, true)))
             replay(journal, upto);
         if (!journal_failed(journal))
             take_over(journal, file);
@@ -196,13 +183,6 @@ void journal_close(struct journal *journal)
     buf_free(&journal->batch);
 }
 
-static bool log_ok(struct journal *journal, bool ok)
-{
-    if (!ok && !journal_failed(journal))
-        journal->fault = journal->log.fault;
-    return ok;
-}
-
 bool journal_settle(struct journal *journal)
 {
     return storefile_empty_wal(journal->tables, &journal->fault) &&
@@ -217,38 +197,28 @@ bool journal_probe(struct journal *journal)
 
 /* Batches. */
 
-/* All changes of the batch as one record. *ret_written: it may be there after a crash, though not
- * answered. */
-static bool write_batch(struct journal *journal, bool *ret_written)
+enum err journal_commit(struct journal *journal)
 {
     struct change meta = {.kind = CHANGE_META, .u.meta = {journal->floor, journal->wait_shift_ms}};
     int64_t size, begun_us;
+    bool written = false; /* it may be found after a crash, though it was not answered */
 
-    buf_clear(&journal->batch);
-    if (journal->meta_changed)
-        change_write(&journal->batch, &meta);
-    memtable_seal(&journal->rows, journal->seq + 1, &journal->batch);
-    begun_us = clock_mono_us();
-    if (!log_ok(journal, logfile_append(&journal->log, journal->seq + 1, journal->flushed_seq,
-                                        buf_view(&journal->batch), &size, ret_written)))
-        return false;
-    metric_observe_us(METRIC_COMMIT_SECONDS, clock_mono_us() - begun_us);
-    journal->seq++;
-    journal->bytes += size;
-    journal->meta_changed = false;
-    return true;
-}
-
-enum err journal_commit(struct journal *journal)
-{
-    bool written = false;
-
-    if (journal->writing && !journal_failed(journal))
-        write_batch(journal, &written);
+    if (journal->writing && !journal_failed(journal)) {
+        buf_clear(&journal->batch);
+        if (journal->meta_changed)
+            change_write(&journal->batch, &meta);
+        memtable_seal(&journal->rows, journal->seq + 1, &journal->batch);
+        begun_us = clock_mono_us();
+        if (log_ok(journal, logfile_append(&journal->log, journal->seq + 1, journal->flushed_seq,
+                                           buf_view(&journal->batch), &size, &written))) {
+            metric_observe_us(METRIC_COMMIT_SECONDS, clock_mono_us() - begun_us);
+            journal->seq++;
+            journal->bytes += size;
+            journal->meta_changed = false;
+        }
+    }
     journal->writing = false;
-    if (journal_failed(journal))
-        return written ? ERR_UNKNOWN : ERR_STORE_DOWN;
-    return ERR_OK;
+    return !journal_failed(journal) ? ERR_OK : written ? ERR_UNKNOWN : ERR_STORE_DOWN;
 }
 
 void journal_flushed(struct journal *journal, uint64_t seq, int64_t bytes)
@@ -519,50 +489,32 @@ bool journal_key_find(struct journal *journal, struct str key, struct journal_ke
 
 void journal_node_put(struct journal *journal, const struct ledger_node *holder)
 {
-    struct change change = {.kind = CHANGE_NODE,
-                            .u.node = {.id = holder->id,
-                                       .counts = holder->counts,
-                                       .own = holder->own,
-                                       .admin = holder->admin,
-                                       .admin_reason = buf_view(&holder->admin_reason),
-                                       .registered_ms = holder->registered_ms,
-                                       .version = holder->version,
-                                       .facts = buf_view(&holder->facts),
-                                       .resources = buf_view(&holder->resources_text)}};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_NODE,
+                                   .u.node = {.id = holder->id,
+                                              .counts = holder->counts,
+                                              .own = holder->own,
+                                              .admin = holder->admin,
+                                              .admin_reason = buf_view(&holder->admin_reason),
+                                              .registered_ms = holder->registered_ms,
+                                              .version = holder->version,
+                                              .facts = buf_view(&holder->facts),
+                                              .resources = buf_view(&holder->resources_text)}});
 }
 
 void journal_node_del(struct journal *journal, struct str id)
 {
-    struct change change = {.kind = CHANGE_NODE_DEL, .u.node = {.id = id}};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_NODE_DEL, .u.node = {.id = id}});
 }
 
-static void read_node(sqlite3_stmt *stmt, struct store_node *ret_node)
+/* The next row of a kind that only the memtable has, after those of store.db. */
+static bool next_recent(struct journal *journal, enum change_kind kind, struct change *ret_change)
 {
-    int own = sqlite3_column_int(stmt, 1);
-    int health = sqlite3_column_int(stmt, 2);
-    int admin = sqlite3_column_int(stmt, 5);
-
-    *ret_node = (struct store_node){
-        .id = jobrow_text(stmt, 0),
-        .counts = {.max = sqlite3_column_int(stmt, 3),
-                   .epoch = (uint32_t)sqlite3_column_int64(stmt, 4)},
-        .admin_reason = jobrow_text(stmt, 6),
-        .registered_ms = sqlite3_column_int64(stmt, 7),
-        .version = sqlite3_column_int64(stmt, 8),
-        .facts = jobrow_text(stmt, 9),
-        .resources = jobrow_text(stmt, 10),
-    };
-    /* Values no berth writes read as "unknown", which never gets work. */
-    if (own > 0 && own < NODE_HEALTH_COUNT)
-        ret_node->own = (enum node_health)own;
-    if (health > 0 && health < NODE_HEALTH_COUNT)
-        ret_node->counts.health = (enum node_health)health;
-    if (admin > 0 && admin <= NODE_ADMIN_DRAINING)
-        ret_node->admin = (enum node_admin)admin;
+    while (!journal_failed(journal) &&
+           memtable_side_next(&journal->rows, kind, &journal->rows_at, ret_change))
+        if (ret_change->kind == kind)
+            return true;
+    journal->rows_at = 0;
+    return false;
 }
 
 bool journal_node_next(struct journal *journal, struct store_node *ret_node)
@@ -573,40 +525,53 @@ bool journal_node_next(struct journal *journal, struct store_node *ret_node)
     if (!stmt)
         return false;
     while (journal->rows_at == 0 && row(journal, stmt, "read the nodes")) {
-        read_node(stmt, ret_node);
+        int own = sqlite3_column_int(stmt, 1);
+        int health = sqlite3_column_int(stmt, 2);
+        int admin = sqlite3_column_int(stmt, 5);
+
+        *ret_node = (struct store_node){
+            .id = jobrow_text(stmt, 0),
+            .counts = {.max = sqlite3_column_int(stmt, 3),
+                       .epoch = (uint32_t)sqlite3_column_int64(stmt, 4)},
+            .admin_reason = jobrow_text(stmt, 6),
+            .registered_ms = sqlite3_column_int64(stmt, 7),
+            .version = sqlite3_column_int64(stmt, 8),
+            .facts = jobrow_text(stmt, 9),
+            .resources = jobrow_text(stmt, 10),
+        };
+        /* Values no berth writes read as "unknown", which never gets work. */
+        if (own > 0 && own < NODE_HEALTH_COUNT)
+            ret_node->own = (enum node_health)own;
+        if (health > 0 && health < NODE_HEALTH_COUNT)
+            ret_node->counts.health = (enum node_health)health;
+        if (admin > 0 && admin <= NODE_ADMIN_DRAINING)
+            ret_node->admin = (enum node_admin)admin;
         if (!memtable_side(&journal->rows, CHANGE_NODE, ret_node->id, &change))
-            return true; /* else it is told below, or deleted */
+            return true; /* else it is listed below, or deleted */
     }
-    while (!journal_failed(journal) &&
-           memtable_side_next(&journal->rows, CHANGE_NODE, &journal->rows_at, &change))
-        if (change.kind == CHANGE_NODE) {
-            *ret_node = change.u.node;
-            ret_node->counts.reserved = ret_node->counts.running = 0;
-            return true;
-        }
-    journal->rows_at = 0;
-    return false;
+    if (!next_recent(journal, CHANGE_NODE, &change))
+        return false;
+    *ret_node = change.u.node;
+    ret_node->counts.reserved = ret_node->counts.running = 0;
+    return true;
 }
 
 /* Breakers. */
 
 void journal_breaker_put(struct journal *journal, const struct breaker_entry *gate)
 {
-    struct change change = {.kind = CHANGE_BREAKER,
-                            .u.breaker = {.node = gate->node,
-                                          .type = gate->type,
-                                          .breaker = gate->breaker,
-                                          .probe_job = gate->probe ? gate->probe->head.id : 0}};
-
-    note(journal, &change);
+    note(journal,
+         &(struct change){.kind = CHANGE_BREAKER,
+                          .u.breaker = {.node = gate->node,
+                                        .type = gate->type,
+                                        .breaker = gate->breaker,
+                                        .probe_job = gate->probe ? gate->probe->head.id : 0}});
 }
 
 void journal_breaker_del(struct journal *journal, const struct breaker_entry *gate)
 {
-    struct change change = {.kind = CHANGE_BREAKER_DEL,
-                            .u.breaker = {.node = gate->node, .type = gate->type}};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_BREAKER_DEL,
+                                   .u.breaker = {.node = gate->node, .type = gate->type}});
 }
 
 /* Values no berth writes are passed over: work is not kept from a node for them. */
@@ -640,23 +605,17 @@ bool journal_breaker_next(struct journal *journal, struct change_breaker *ret_br
         if (read_breaker(stmt, ret_breaker) &&
             !memtable_breaker(&journal->rows, ret_breaker->node, ret_breaker->type))
             return true;
-    while (!journal_failed(journal) &&
-           memtable_side_next(&journal->rows, CHANGE_BREAKER, &journal->rows_at, &change))
-        if (change.kind == CHANGE_BREAKER) {
-            *ret_breaker = change.u.breaker;
-            return true;
-        }
-    journal->rows_at = 0;
-    return false;
+    if (!next_recent(journal, CHANGE_BREAKER, &change))
+        return false;
+    *ret_breaker = change.u.breaker;
+    return true;
 }
 
 /* Sessions. */
 
 void journal_session_put(struct journal *journal, const struct change_session *session)
 {
-    struct change change = {.kind = CHANGE_SESSION, .u.session = *session};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_SESSION, .u.session = *session});
 }
 
 bool journal_session_find(struct journal *journal, struct change_session *session, bool *ret_same)
@@ -688,38 +647,23 @@ bool journal_session_find(struct journal *journal, struct change_session *sessio
 
 void journal_limit_put(struct journal *journal, struct str pattern, const struct limit *limit)
 {
-    struct change change = {.kind = CHANGE_LIMIT, .u.limit = {.pattern = pattern, .limit = *limit}};
-
-    note(journal, &change);
+    note(journal,
+         &(struct change){.kind = CHANGE_LIMIT, .u.limit = {.pattern = pattern, .limit = *limit}});
 }
 
 void journal_limit_del(struct journal *journal, struct str pattern)
 {
-    struct change change = {.kind = CHANGE_LIMIT_DEL, .u.limit = {.pattern = pattern}};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_LIMIT_DEL, .u.limit = {.pattern = pattern}});
 }
 
 void journal_limit_key_put(struct journal *journal, const struct change_limit_key *key)
 {
-    struct change change = {.kind = CHANGE_LIMIT_KEY, .u.limit_key = *key};
-
-    note(journal, &change);
+    note(journal, &(struct change){.kind = CHANGE_LIMIT_KEY, .u.limit_key = *key});
 }
 
 void journal_limit_key_del(struct journal *journal, struct str key)
 {
-    struct change change = {.kind = CHANGE_LIMIT_KEY_DEL, .u.limit_key = {.key = key}};
-
-    note(journal, &change);
-}
-
-/* Rows no berth writes are passed over. */
-static bool read_limit(sqlite3_stmt *stmt, struct change_limit *ret_limit)
-{
-    ret_limit->pattern = jobrow_text(stmt, 0);
-    return limit_is_pattern(ret_limit->pattern) &&
-           limit_parse(jobrow_text(stmt, 1), &ret_limit->limit);
+    note(journal, &(struct change){.kind = CHANGE_LIMIT_KEY_DEL, .u.limit_key = {.key = key}});
 }
 
 bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit)
@@ -729,27 +673,18 @@ bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit)
 
     if (!stmt)
         return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the limits"))
-        if (read_limit(stmt, ret_limit) &&
+    while (journal->rows_at == 0 && row(journal, stmt, "read the limits")) {
+        ret_limit->pattern = jobrow_text(stmt, 0);
+        /* Rows no berth writes are skipped, here and below. */
+        if (limit_is_pattern(ret_limit->pattern) &&
+            limit_parse(jobrow_text(stmt, 1), &ret_limit->limit) &&
             !memtable_side(&journal->rows, CHANGE_LIMIT, ret_limit->pattern, &change))
             return true;
-    while (!journal_failed(journal) &&
-           memtable_side_next(&journal->rows, CHANGE_LIMIT, &journal->rows_at, &change))
-        if (change.kind == CHANGE_LIMIT) {
-            *ret_limit = change.u.limit;
-            return true;
-        }
-    journal->rows_at = 0;
-    return false;
-}
-
-static bool read_limit_key(sqlite3_stmt *stmt, struct change_limit_key *ret_key)
-{
-    *ret_key = (struct change_limit_key){.key = jobrow_text(stmt, 0),
-                                         .hold_until_ms = sqlite3_column_int64(stmt, 1),
-                                         .reason = jobrow_text(stmt, 2),
-                                         .starts = jobrow_text(stmt, 3)};
-    return demand_is_key(ret_key->key);
+    }
+    if (!next_recent(journal, CHANGE_LIMIT, &change))
+        return false;
+    *ret_limit = change.u.limit;
+    return true;
 }
 
 bool journal_limit_key_next(struct journal *journal, struct change_limit_key *ret_key)
@@ -759,18 +694,19 @@ bool journal_limit_key_next(struct journal *journal, struct change_limit_key *re
 
     if (!stmt)
         return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the keys"))
-        if (read_limit_key(stmt, ret_key) &&
+    while (journal->rows_at == 0 && row(journal, stmt, "read the keys")) {
+        *ret_key = (struct change_limit_key){.key = jobrow_text(stmt, 0),
+                                             .hold_until_ms = sqlite3_column_int64(stmt, 1),
+                                             .reason = jobrow_text(stmt, 2),
+                                             .starts = jobrow_text(stmt, 3)};
+        if (demand_is_key(ret_key->key) &&
             !memtable_side(&journal->rows, CHANGE_LIMIT_KEY, ret_key->key, &change))
             return true;
-    while (!journal_failed(journal) &&
-           memtable_side_next(&journal->rows, CHANGE_LIMIT_KEY, &journal->rows_at, &change))
-        if (change.kind == CHANGE_LIMIT_KEY) {
-            *ret_key = change.u.limit_key;
-            return true;
-        }
-    journal->rows_at = 0;
-    return false;
+    }
+    if (!next_recent(journal, CHANGE_LIMIT_KEY, &change))
+        return false;
+    *ret_key = change.u.limit_key;
+    return true;
 }
 
 /* The meta row. */
