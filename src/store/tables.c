@@ -221,11 +221,16 @@ static void bind_flag(sqlite3_stmt *stmt, int at, bool flag)
         sqlite3_bind_null(stmt, at);
 }
 
-static void bind_head(sqlite3_stmt *stmt, const struct change_job *job)
+static void add_job(struct tables *tables, const struct change_job *job)
 {
     const struct store_head *head = &job->head;
+    sqlite3_stmt *stmt = to_write(tables, TABLES_JOB_ADD);
+    bool keyed = job->idem.at && !(job->parts & CHANGE_KEY_DROPPED);
+    bool bulky = job->spec.len > SPEC_INLINE_MAX;
     int at = 1;
 
+    if (!stmt)
+        return;
     sqlite3_bind_int64(stmt, at++, (int64_t)head->id);
     sqlite3_bind_int(stmt, at++, head->state);
     sqlite3_bind_int(stmt, at++, head->lease);
@@ -249,18 +254,6 @@ static void bind_head(sqlite3_stmt *stmt, const struct change_job *job)
     sqlite3_bind_int(stmt, at++, head->priority);
     sqlite3_bind_int64(stmt, at++, (int64_t)head->gpus);
     assert(at == JOBROW_AFTER_HEAD + 1);
-}
-
-static void add_job(struct tables *tables, const struct change_job *job)
-{
-    sqlite3_stmt *stmt = to_write(tables, TABLES_JOB_ADD);
-    bool keyed = job->idem.at && !(job->parts & CHANGE_KEY_DROPPED);
-    bool bulky = job->spec.len > SPEC_INLINE_MAX;
-    int at = JOBROW_AFTER_HEAD + 1;
-
-    if (!stmt)
-        return;
-    bind_head(stmt, job);
     bind(stmt, at++, job->attempts);
     bind_flag(stmt, at++, job->answered);
     bind(stmt, at++, job->result);
@@ -284,23 +277,11 @@ static void add_job(struct tables *tables, const struct change_job *job)
         tables->max_id = job->head.id;
 }
 
-static void update_key(struct tables *tables, const struct change_job *job)
-{
-    bool dropped = job->parts & CHANGE_KEY_DROPPED;
-    sqlite3_stmt *stmt = to_write(tables, dropped ? TABLES_JOB_DROP_KEY : TABLES_JOB_FIRST_NODE);
-
-    if (!stmt)
-        return;
-    sqlite3_bind_int64(stmt, 1, (int64_t)job->head.id);
-    if (!dropped)
-        bind(stmt, 2, job->first_node);
-    run(tables, stmt, "write a job");
-}
-
 static void update_job(struct tables *tables, const struct change_job *job)
 {
     const struct store_head *head = &job->head;
     bool with_result = job->parts & CHANGE_RESULT;
+    bool drops_key = job->parts & CHANGE_KEY_DROPPED;
     sqlite3_stmt *stmt = to_write(tables, with_result ? TABLES_JOB_RESULT : TABLES_JOB_STEP);
 
     if (!stmt)
@@ -329,143 +310,116 @@ static void update_job(struct tables *tables, const struct change_job *job)
     if (with_result)
         bind(stmt, 22, job->result);
     run(tables, stmt, "write a job");
-    if (job->parts & (CHANGE_KEY_DROPPED | CHANGE_FIRST_NODE))
-        update_key(tables, job);
+    if (!(job->parts & (CHANGE_KEY_DROPPED | CHANGE_FIRST_NODE)))
+        return;
+    stmt = to_write(tables, drops_key ? TABLES_JOB_DROP_KEY : TABLES_JOB_FIRST_NODE);
+    if (!stmt)
+        return;
+    sqlite3_bind_int64(stmt, 1, (int64_t)head->id);
+    if (!drops_key)
+        bind(stmt, 2, job->first_node);
+    run(tables, stmt, "write a job");
 }
 
 /* The others. */
 
-static void put_node(struct tables *tables, const struct store_node *node)
+static const struct {
+    enum tables_sql sql;
+    const char *what;
+} row_writes[] = {
+    [CHANGE_NODE] = {TABLES_NODE_PUT, "write a node"},
+    [CHANGE_NODE_RESOURCES] = {TABLES_NODE_PUT, "write a node"},
+    [CHANGE_NODE_DEL] = {TABLES_NODE_DEL, "delete a row"},
+    [CHANGE_BREAKER] = {TABLES_BREAKER_PUT, "write a breaker"},
+    [CHANGE_BREAKER_DEL] = {TABLES_BREAKER_DEL, "delete a row"},
+    [CHANGE_SESSION] = {TABLES_SESSION_PUT, "write a session"},
+    [CHANGE_LIMIT] = {TABLES_LIMIT_PUT, "write a limit"},
+    [CHANGE_LIMIT_DEL] = {TABLES_LIMIT_DEL, "delete a row"},
+    [CHANGE_LIMIT_KEY] = {TABLES_LIMIT_KEY_PUT, "write a key"},
+    [CHANGE_LIMIT_KEY_DEL] = {TABLES_LIMIT_KEY_DEL, "delete a row"},
+};
+
+static void write_row(struct tables *tables, const struct change *change)
 {
-    sqlite3_stmt *stmt = to_write(tables, TABLES_NODE_PUT);
+    sqlite3_stmt *stmt = to_write(tables, row_writes[change->kind].sql);
+    const struct store_node *node = &change->u.node;
+    const struct change_breaker *breaker = &change->u.breaker;
+    const struct change_session *session = &change->u.session;
+    const struct change_limit_key *key = &change->u.limit_key;
+    struct buf rule = {0};
 
     if (!stmt)
         return;
-    bind(stmt, 1, node->id);
-    sqlite3_bind_int(stmt, 2, node->own);
-    sqlite3_bind_int(stmt, 3, node->counts.health);
-    sqlite3_bind_int(stmt, 4, node->counts.max);
-    sqlite3_bind_int64(stmt, 5, node->counts.epoch);
-    sqlite3_bind_int(stmt, 6, node->admin);
-    bind(stmt, 7, node->admin_reason);
-    sqlite3_bind_int64(stmt, 8, node->registered_ms);
-    sqlite3_bind_int64(stmt, 9, node->version);
-    bind(stmt, 10, node->facts);
-    bind(stmt, 11, node->resources.len ? node->resources : STR_NONE);
-    run(tables, stmt, "write a node");
-}
-
-static void put_breaker(struct tables *tables, const struct change_breaker *breaker)
-{
-    sqlite3_stmt *stmt = to_write(tables, TABLES_BREAKER_PUT);
-
-    if (!stmt)
-        return;
-    bind(stmt, 1, breaker->node);
-    bind(stmt, 2, breaker->type);
-    sqlite3_bind_int(stmt, 3, breaker->breaker.state);
-    sqlite3_bind_int(stmt, 4, breaker->breaker.failures);
-    sqlite3_bind_int64(stmt, 5, breaker->breaker.opened_ms);
-    sqlite3_bind_int64(stmt, 6, (int64_t)breaker->probe_job);
-    run(tables, stmt, "write a breaker");
-}
-
-static void put_session(struct tables *tables, const struct change_session *session)
-{
-    sqlite3_stmt *stmt = to_write(tables, TABLES_SESSION_PUT);
-
-    if (!stmt)
-        return;
-    bind(stmt, 1, session->id);
-    bind(stmt, 2, session->pool);
-    bind(stmt, 3, session->lang_pair);
-    sqlite3_bind_int64(stmt, 4, session->version);
-    sqlite3_bind_int64(stmt, 5, session->updated_ms);
-    run(tables, stmt, "write a session");
-    tables->session_max = sqlite3_last_insert_rowid(tables->db);
-}
-
-static void put_limit(struct tables *tables, const struct change_limit *limit)
-{
-    sqlite3_stmt *stmt = to_write(tables, TABLES_LIMIT_PUT);
-    struct buf text = {0};
-
-    if (!stmt)
-        return;
-    limit_write(&limit->limit, &text);
-    bind(stmt, 1, limit->pattern);
-    bind(stmt, 2, buf_view(&text));
-    run(tables, stmt, "write a limit");
-    buf_free(&text);
-}
-
-static void put_limit_key(struct tables *tables, const struct change_limit_key *key)
-{
-    sqlite3_stmt *stmt = to_write(tables, TABLES_LIMIT_KEY_PUT);
-
-    if (!stmt)
-        return;
-    bind(stmt, 1, key->key);
-    sqlite3_bind_int64(stmt, 2, key->hold_until_ms);
-    bind(stmt, 3, key->reason.len ? key->reason : STR_NONE);
-    bind(stmt, 4, key->starts.len ? key->starts : STR_NONE);
-    run(tables, stmt, "write a key");
-}
-
-static void del_named(struct tables *tables, enum tables_sql which, struct str first,
-                      struct str second)
-{
-    sqlite3_stmt *stmt = to_write(tables, which);
-
-    if (!stmt)
-        return;
-    bind(stmt, 1, first);
-    if (second.at)
-        bind(stmt, 2, second);
-    run(tables, stmt, "delete a row");
+    switch (change->kind) {
+    case CHANGE_NODE:
+    case CHANGE_NODE_RESOURCES:
+        bind(stmt, 1, node->id);
+        sqlite3_bind_int(stmt, 2, node->own);
+        sqlite3_bind_int(stmt, 3, node->counts.health);
+        sqlite3_bind_int(stmt, 4, node->counts.max);
+        sqlite3_bind_int64(stmt, 5, node->counts.epoch);
+        sqlite3_bind_int(stmt, 6, node->admin);
+        bind(stmt, 7, node->admin_reason);
+        sqlite3_bind_int64(stmt, 8, node->registered_ms);
+        sqlite3_bind_int64(stmt, 9, node->version);
+        bind(stmt, 10, node->facts);
+        bind(stmt, 11, node->resources.len ? node->resources : STR_NONE);
+        break;
+    case CHANGE_NODE_DEL:
+        bind(stmt, 1, node->id);
+        break;
+    case CHANGE_BREAKER:
+        sqlite3_bind_int(stmt, 3, breaker->breaker.state);
+        sqlite3_bind_int(stmt, 4, breaker->breaker.failures);
+        sqlite3_bind_int64(stmt, 5, breaker->breaker.opened_ms);
+        sqlite3_bind_int64(stmt, 6, (int64_t)breaker->probe_job);
+        __attribute__((fallthrough));
+    case CHANGE_BREAKER_DEL:
+        bind(stmt, 1, breaker->node);
+        bind(stmt, 2, breaker->type);
+        break;
+    case CHANGE_SESSION:
+        bind(stmt, 1, session->id);
+        bind(stmt, 2, session->pool);
+        bind(stmt, 3, session->lang_pair);
+        sqlite3_bind_int64(stmt, 4, session->version);
+        sqlite3_bind_int64(stmt, 5, session->updated_ms);
+        break;
+    case CHANGE_LIMIT:
+        limit_write(&change->u.limit.limit, &rule);
+        bind(stmt, 2, buf_view(&rule));
+        __attribute__((fallthrough));
+    case CHANGE_LIMIT_DEL:
+        bind(stmt, 1, change->u.limit.pattern);
+        break;
+    case CHANGE_LIMIT_KEY:
+        sqlite3_bind_int64(stmt, 2, key->hold_until_ms);
+        bind(stmt, 3, key->reason.len ? key->reason : STR_NONE);
+        bind(stmt, 4, key->starts.len ? key->starts : STR_NONE);
+        __attribute__((fallthrough));
+    case CHANGE_LIMIT_KEY_DEL:
+        bind(stmt, 1, key->key);
+        break;
+    case CHANGE_JOB:
+    case CHANGE_META:
+        assert(!"a row of its own kind");
+    }
+    run(tables, stmt, row_writes[change->kind].what);
+    if (change->kind == CHANGE_SESSION)
+        tables->session_max = sqlite3_last_insert_rowid(tables->db);
+    buf_free(&rule);
 }
 
 void tables_put(struct tables *tables, const struct change *change)
 {
-    switch (change->kind) {
-    case CHANGE_JOB:
-        if (change->u.job.parts & CHANGE_NEW)
-            add_job(tables, &change->u.job);
-        else
-            update_job(tables, &change->u.job);
-        break;
-    case CHANGE_NODE:
-    case CHANGE_NODE_RESOURCES:
-        put_node(tables, &change->u.node);
-        break;
-    case CHANGE_NODE_DEL:
-        del_named(tables, TABLES_NODE_DEL, change->u.node.id, STR_NONE);
-        break;
-    case CHANGE_BREAKER:
-        put_breaker(tables, &change->u.breaker);
-        break;
-    case CHANGE_BREAKER_DEL:
-        del_named(tables, TABLES_BREAKER_DEL, change->u.breaker.node, change->u.breaker.type);
-        break;
-    case CHANGE_SESSION:
-        put_session(tables, &change->u.session);
-        break;
-    case CHANGE_LIMIT:
-        put_limit(tables, &change->u.limit);
-        break;
-    case CHANGE_LIMIT_DEL:
-        del_named(tables, TABLES_LIMIT_DEL, change->u.limit.pattern, STR_NONE);
-        break;
-    case CHANGE_LIMIT_KEY:
-        put_limit_key(tables, &change->u.limit_key);
-        break;
-    case CHANGE_LIMIT_KEY_DEL:
-        del_named(tables, TABLES_LIMIT_KEY_DEL, change->u.limit_key.key, STR_NONE);
-        break;
-    case CHANGE_META:
+    if (change->kind == CHANGE_META)
         tables->meta = change->u.meta;
-        break;
-    }
+    else if (change->kind != CHANGE_JOB)
+        write_row(tables, change);
+    else if (change->u.job.parts & CHANGE_NEW)
+        add_job(tables, &change->u.job);
+    else
+        update_job(tables, &change->u.job);
 }
 
 /* Retention. */
