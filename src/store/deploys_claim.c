@@ -55,10 +55,9 @@ static bool lock_lease(struct work *work, struct str address, struct lease *ret_
 #define LEASE(D)                                                                                   \
     "SELECT until_ms, until_ms - " D##_NOW                                                         \
         ", drain_deadline_ms, instance FROM berth_node_lease WHERE address = $1" D##_LOCK
-    static const struct sql_text text = DEPLOYS_BOTH(LEASE);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(address)))
+    if (!WORK_SQL(work, LEASE, &rows, SQL_STR(address)))
         return false;
     *ret_lease = (struct lease){.left_ms = -1};
     if (rows.count > 0)
@@ -94,13 +93,12 @@ static bool refuse_instance(struct deploys_op *op, int64_t left_ms)
 static bool deploys_check_instance(struct work *work)
 {
 #define WHOSE(D) "SELECT until_ms - " D##_NOW ", instance FROM berth_node_lease WHERE address = $1"
-    static const struct sql_text text = DEPLOYS_BOTH(WHOSE);
     struct lease lease;
     struct sql_rows rows;
 
     if (!work->op->instance.len)
         return true;
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node)))
+    if (!WORK_SQL(work, WHOSE, &rows, SQL_STR(work->op->node)))
         return false;
     if (rows.count == 0)
         return true;
@@ -124,11 +122,10 @@ static bool renew_good(struct work *work, bool *ret_done)
     " AND " IS_ITS " RETURNING until_ms, drain_deadline_ms, renewed_ms, (SELECT value FROM"     \
     " berth_meta WHERE name = 'version')"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(KEEP);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
+    if (!WORK_SQL(work, KEEP, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
                   SQL_STR(instance_of(op))))
         return false;
     *ret_done = rows.count > 0;
@@ -152,11 +149,10 @@ static bool write_lease(struct work *work, bool *ret_done)
     RENEWED(D) " WHERE berth_node_lease.until_ms < " D##_NOW " OR " IS_ITS                    \
     " RETURNING until_ms"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(RENEW);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
+    if (!WORK_SQL(work, RENEW, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
                   SQL_STR(instance_of(op))))
         return false;
     *ret_done = rows.count > 0;
@@ -172,10 +168,9 @@ static bool reassign_own(struct work *work)
 #define OWN(D)                                                                                     \
     "UPDATE deployment SET generation = generation + 1, tried_ms = " D##_NOW                       \
         " WHERE address = $1 AND type = 'deployment' RETURNING " DEPLOYS_COLUMNS(D)
-    static const struct sql_text text = DEPLOYS_BOTH(OWN);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node)))
+    if (!WORK_SQL(work, OWN, &rows, SQL_STR(work->op->node)))
         return false;
     for (size_t i = 0; i < rows.count; i++) {
         struct deploys_row row;
@@ -201,14 +196,12 @@ static bool cut_leases(struct work *work)
     "UPDATE berth_node_lease SET until_ms = until_ms - renewed_ms + " D##_NOW                      \
     ", renewed_ms = " D##_NOW " WHERE address = $1 AND renewed_ms > " D##_NOW
     /* clang-format on */
-    static const struct sql_text ahead = DEPLOYS_BOTH(AHEAD);
-    static const struct sql_text cut = DEPLOYS_BOTH(CUT);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &ahead, &rows))
+    if (!WORK_SQL(work, AHEAD, &rows))
         return false;
     for (size_t i = 0; i < rows.count; i++)
-        if (!WORK_RUN(work, &cut, NULL, SQL_STR(sql_cell(&rows, i, 0))))
+        if (!WORK_SQL(work, CUT, NULL, SQL_STR(sql_cell(&rows, i, 0))))
             return false;
     return true;
 }
@@ -230,7 +223,6 @@ bool deploys_forget(struct work *work, bool *ret_more)
     " - CAST($1 AS BIGINT) AND drain_deadline_ms < " D##_BEGUN " LIMIT CAST($2 AS BIGINT))"          \
     " RETURNING address"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(FORGET);
     static const struct sql_text copies = {
         {"DELETE FROM berth_deployment_status WHERE address = $1",
          "DELETE FROM berth_deployment_status WHERE address = $1"}};
@@ -238,7 +230,7 @@ bool deploys_forget(struct work *work, bool *ret_more)
 
     _Static_assert(TOGETHER_MS == 60000, "it stands in the statement");
     if (!work_begin(work) || !cut_leases(work) ||
-        !WORK_RUN(work, &text, &rows, SQL_INT(FORGET_MS), SQL_INT(FORGET_MAX)))
+        !WORK_SQL(work, FORGET, &rows, SQL_INT(FORGET_MS), SQL_INT(FORGET_MAX)))
         return false;
     for (size_t i = 0; i < rows.count; i++)
         if (!WORK_RUN(work, &copies, NULL, SQL_STR(sql_cell(&rows, i, 0))))
@@ -257,11 +249,10 @@ static bool read_own(struct work *work)
     " FROM deployment WHERE enabled AND type = 'daemon' UNION ALL SELECT " DEPLOYS_COLUMNS(D)      \
     ", ended FROM deployment WHERE enabled AND type = 'deployment' AND address = $1 ORDER BY 1"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(MUST_RUN);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->node)))
+    if (!WORK_SQL(work, MUST_RUN, &rows, SQL_STR(op->node)))
         return false;
     op->u.renew.count = rows.count;
     op->u.renew.items = arena_array(op->arena, struct deploys_row, rows.count + 1);
@@ -354,24 +345,22 @@ static bool check_mass_loss(struct work *work, const struct lease *owner, bool *
     "- " D##_BEGUN                                                                                 \
         " FROM berth_node_lease WHERE until_ms >= CAST($1 AS BIGINT) AND until_ms <= CAST($2 AS "  \
         "BIGINT) AND until_ms < " D##_BEGUN " AND goodbye = 0"
-    static const struct sql_text gone = DEPLOYS_BOTH(GONE);
 #define LEFT(D)                                                                                    \
     "SELECT COUNT(*) FROM (SELECT 1 FROM berth_node_lease WHERE until_ms >= " D##_BEGUN            \
         " LIMIT CAST($1 AS BIGINT)) AS left_over"
-    static const struct sql_text left = DEPLOYS_BOTH(LEFT);
     struct sql_rows rows;
     int64_t lost;
 
     *ret_lost = false;
     if (!owner->known)
         return true;
-    if (!WORK_RUN(work, &gone, &rows, SQL_INT(owner->until_ms - TOGETHER_MS),
+    if (!WORK_SQL(work, GONE, &rows, SQL_INT(owner->until_ms - TOGETHER_MS),
                   SQL_INT(owner->until_ms + TOGETHER_MS)))
         return false;
     lost = sql_cell_int(&rows, 0, 0);
     if (sql_cell_int(&rows, 0, 1) >= 0 || !claim_mass_loss(0, (size_t)lost))
         return true;
-    if (!WORK_RUN(work, &left, &rows, SQL_INT(lost)))
+    if (!WORK_SQL(work, LEFT, &rows, SQL_INT(lost)))
         return false;
     *ret_lost = claim_mass_loss((size_t)sql_cell_int(&rows, 0, 0), (size_t)lost);
     return true;
@@ -429,11 +418,10 @@ static bool take(struct work *work, int64_t *ret_changed)
         " AND until_ms >= " D##_NOW                                                                \
         ") AND NOT EXISTS (SELECT 1 FROM berth_node_lease WHERE address = CAST($3 AS TEXT)"        \
         " AND until_ms >= " D##_NOW ")))"
-    static const struct sql_text text = DEPLOYS_BOTH(CLAIM);
     const struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_STR(op->node),
+    if (!WORK_SQL(work, CLAIM, &rows, SQL_STR(op->id), SQL_STR(op->node),
                   SQL_STR(op->u.claim.observed), SQL_INT(op->u.claim.generation),
                   SQL_INT(op->u.claim.seed)))
         return false;
@@ -554,16 +542,14 @@ static bool note_failure(struct work *work)
         " until_ms = excluded.at_ms + CAST($3 AS BIGINT) * (1 << CAST(CASE WHEN"                   \
         " berth_deployment_failure.times < CAST($5 AS BIGINT) THEN berth_deployment_failure.times" \
         " ELSE CAST($5 AS BIGINT) END AS INTEGER)), reason = excluded.reason"
-    static const struct sql_text text = DEPLOYS_BOTH(FAILED);
 #define FORGIVE(D)                                                                                 \
     "DELETE FROM berth_deployment_failure WHERE until_ms < " D##_NOW " - CAST($1 AS BIGINT)"
-    static const struct sql_text forgive = DEPLOYS_BOTH(FORGIVE);
     const struct deploys_op *op = work->op;
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(op->id), SQL_STR(op->node), SQL_INT(FAILED_MS),
+    return WORK_SQL(work, FAILED, NULL, SQL_STR(op->id), SQL_STR(op->node), SQL_INT(FAILED_MS),
                     SQL_STR(op->u.claim.reason.at ? op->u.claim.reason : STR("")),
                     SQL_INT(FAILED_DOUBLED_MAX)) &&
-           WORK_RUN(work, &forgive, NULL, SQL_INT(FORGIVE_MS));
+           WORK_SQL(work, FORGIVE, NULL, SQL_INT(FORGIVE_MS));
 }
 
 bool deploys_yield(struct work *work)
@@ -572,7 +558,6 @@ bool deploys_yield(struct work *work)
     "UPDATE deployment SET address = '', generation = generation + 1, tried_ms = " D##_NOW         \
         " WHERE " D##_ID                                                                           \
         " = $1 AND type = 'deployment' AND address = CAST($2 AS TEXT) AND generation = $3"
-    static const struct sql_text text = DEPLOYS_BOTH(YIELD);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
@@ -582,7 +567,7 @@ bool deploys_yield(struct work *work)
         return false;
     if (op->err)
         return true;
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_STR(op->node),
+    if (!WORK_SQL(work, YIELD, &rows, SQL_STR(op->id), SQL_STR(op->node),
                   SQL_INT(op->u.claim.generation)) ||
         !deploys_row_get(work, false))
         return false;
@@ -626,10 +611,9 @@ static bool read_held(struct work *work, struct map *held)
 #define HELD(D)                                                                                    \
     HELD_BY(D) "'daemon' UNION ALL " HELD_BY(D) "'deployment' AND d.address = $1"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(HELD);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node)))
+    if (!WORK_SQL(work, HELD, &rows, SQL_STR(work->op->node)))
         return false;
     for (size_t i = 0; i < rows.count; i++) {
         struct held *one = arena_new(work->op->arena, struct held);
@@ -677,10 +661,9 @@ static bool write_copy(struct work *work, const struct deploys_copy *copy)
     " healthy = excluded.healthy, reason = excluded.reason, limits = excluded.limits,"             \
     " host = excluded.host, port = excluded.port, updated_ms = excluded.updated_ms"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(COPY);
 
     return work_begin(work) &&
-           WORK_RUN(work, &text, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
+           WORK_SQL(work, COPY, NULL, SQL_STR(copy->id), SQL_STR(work->op->node),
                     SQL_INT(copy->generation), SQL_INT(copy->version), SQL_STR(copy->state),
                     SQL_INT(copy->restarts), SQL_INT(copy->pid), SQL_INT(copy->since_ms),
                     SQL_STR(copy->healthy), SQL_STR(copy->reason), SQL_STR(copy->limits),
@@ -705,9 +688,8 @@ static bool wait_for_copy(struct work *work, struct str id)
     "$2) WHERE " D##_ID                                                                            \
         " = $1 AND type = 'deployment' AND address = '' AND free_from_ms >= " D##_NOW              \
         " AND free_from_ms < (SELECT until_ms FROM berth_node_lease WHERE address = $2)"
-    static const struct sql_text text = DEPLOYS_BOTH(WAIT);
 
-    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
+    return work_begin(work) && WORK_SQL(work, WAIT, NULL, SQL_STR(id), SQL_STR(work->op->node));
 }
 
 /* A state worth a line in the history: it will not get well by itself, or is over. */
@@ -734,10 +716,9 @@ static bool end_version(struct work *work, const struct deploys_copy *copy, bool
 #define END(D)                                                                                     \
     "UPDATE deployment SET ended = $2 WHERE " D##_ID                                               \
         " = $1 AND spec_version = $3 AND generation = $4 AND type = 'deployment'"
-    static const struct sql_text text = DEPLOYS_BOTH(END);
     struct sql_rows rows;
 
-    if (!work_begin(work) || !WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(copy->state),
+    if (!work_begin(work) || !WORK_SQL(work, END, &rows, SQL_STR(copy->id), SQL_STR(copy->state),
                                        SQL_INT(copy->version), SQL_INT(copy->generation)))
         return false;
     *changed = *changed || rows.changed > 0;
@@ -748,13 +729,12 @@ static bool end_version(struct work *work, const struct deploys_copy *copy, bool
 static bool try_anew(struct work *work, const struct deploys_copy *copy, const struct held *held)
 {
 #define TRY_ANEW(D) "UPDATE deployment SET tried_ms = " D##_NOW " WHERE " D##_ID " = $1"
-    static const struct sql_text text = DEPLOYS_BOTH(TRY_ANEW);
 
     if (!held->rolling || !held->copy.state.at ||
         rollout_health(held->copy.state, held->copy.healthy) != ROLLOUT_WELL ||
         rollout_health(copy->state, copy->healthy) == ROLLOUT_WELL)
         return true;
-    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(copy->id));
+    return work_begin(work) && WORK_SQL(work, TRY_ANEW, NULL, SQL_STR(copy->id));
 }
 
 /* Of the first row: address, version, state, reason. */
@@ -786,10 +766,9 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
     " AND NOT (s.version = $3 AND (s.state = 'finished' OR (s.state = 'running'"                   \
     " AND s.healthy = 'true'))) ORDER BY s.version DESC, " D##_BYTES("s.address") " LIMIT 1"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(BEFORE);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(copy->id), SQL_STR(work->op->node),
+    if (!WORK_SQL(work, BEFORE, &rows, SQL_STR(copy->id), SQL_STR(work->op->node),
                   SQL_INT(copy->wants)))
         return false;
     if (rows.count > 0)
@@ -894,20 +873,18 @@ static bool release_one(struct work *work, struct str id)
     "SELECT l.address, l.until_ms - " D##_NOW " FROM berth_node_lease l WHERE l.address = (SELECT" \
                                               " address FROM deployment WHERE " D##_ID             \
         " = $1)" D##_LOCK
-    static const struct sql_text holder = DEPLOYS_BOTH(HOLDER);
 #define RELEASE(D)                                                                                 \
     "UPDATE deployment SET address = '', generation = generation + 1, tried_ms = " D##_NOW         \
         " WHERE " D##_ID                                                                           \
         " = $1 AND type = 'deployment' AND address <> '' AND NOT EXISTS (SELECT 1 FROM"            \
         " berth_node_lease l WHERE l.address = deployment.address AND l.until_ms "                 \
         ">= " D##_NOW ")"
-    static const struct sql_text release = DEPLOYS_BOTH(RELEASE);
     struct deploys_op *op = work->op;
     struct sql_rows rows, changed;
 
     op->id = id;
-    if (!WORK_RUN(work, &holder, &rows, SQL_STR(id)) || !deploys_row_get(work, true) ||
-        !WORK_RUN(work, &release, &changed, SQL_STR(id)))
+    if (!WORK_SQL(work, HOLDER, &rows, SQL_STR(id)) || !deploys_row_get(work, true) ||
+        !WORK_SQL(work, RELEASE, &changed, SQL_STR(id)))
         return false;
     if (changed.changed == 1) {
         struct str owner = op->row.address;
@@ -927,10 +904,9 @@ static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *r
 #define OF_NODE(D)                                                                                 \
     "SELECT " D##_TEXT("id") " FROM deployment WHERE address = $1 AND type = 'deployment'"         \
                              " ORDER BY " D##_ID
-    static const struct sql_text text = DEPLOYS_BOTH(OF_NODE);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->u.release.address)))
+    if (!WORK_SQL(work, OF_NODE, &rows, SQL_STR(work->op->u.release.address)))
         return false;
     *ret_ids = rows.cells; /* one column */
     *ret_count = rows.count;
@@ -943,11 +919,10 @@ static bool release_seed(struct work *work)
 #define SEED(D)                                                                                    \
     "UPDATE deployment SET address = '', generation = generation + 1 WHERE address = $1"           \
     " AND type = 'deployment' AND enabled RETURNING " DEPLOYS_COLUMNS(D)
-    static const struct sql_text text = DEPLOYS_BOTH(SEED);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->u.release.address)))
+    if (!WORK_SQL(work, SEED, &rows, SQL_STR(op->u.release.address)))
         return false;
     op->u.release.released = arena_array(op->arena, struct str, rows.count + 1);
     for (size_t i = 0; i < rows.count; i++) {
@@ -985,11 +960,10 @@ bool deploys_approve(struct work *work)
 #define APPROVE(D)                                                                                 \
     "UPDATE berth_meta SET value = CASE WHEN CAST($1 AS BIGINT) = 0 THEN 0 ELSE " D##_NOW          \
         " + CAST($1 AS BIGINT) END WHERE name = 'approved_until_ms' RETURNING value"
-    static const struct sql_text text = DEPLOYS_BOTH(APPROVE);
     struct sql_rows rows;
 
     assert(work->op->u.until.for_ms >= 0);
-    if (!WORK_RUN(work, &text, &rows, SQL_INT(work->op->u.until.for_ms)))
+    if (!WORK_SQL(work, APPROVE, &rows, SQL_INT(work->op->u.until.for_ms)))
         return false;
     assert(rows.count == 1);
     work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);
@@ -1006,11 +980,10 @@ bool deploys_drain(struct work *work)
         " + CAST($2 AS BIGINT) END)"                                                               \
         " ON CONFLICT (address) DO UPDATE SET drain_deadline_ms = excluded.drain_deadline_ms"      \
         " RETURNING drain_deadline_ms"
-    static const struct sql_text text = DEPLOYS_BOTH(DRAIN);
     struct sql_rows rows;
 
     assert(work->op->node.len > 0 && work->op->u.until.for_ms >= 0);
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->node), SQL_INT(work->op->u.until.for_ms)))
+    if (!WORK_SQL(work, DRAIN, &rows, SQL_STR(work->op->node), SQL_INT(work->op->u.until.for_ms)))
         return false;
     assert(rows.count == 1);
     work->op->u.until.until_ms = sql_cell_int(&rows, 0, 0);

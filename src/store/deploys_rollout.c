@@ -24,18 +24,16 @@ bool deploys_keep_spec(struct work *work)
     " berth_deployment_spec WHERE id = $1 ORDER BY version DESC LIMIT 1 OFFSET CAST($2 AS BIGINT))"\
     " AND version <> (SELECT good_version FROM deployment WHERE " D##_ID " = $1)"
     /* clang-format on */
-    static const struct sql_text keep = DEPLOYS_BOTH(KEEP_SPEC), prune = DEPLOYS_BOTH(PRUNE_SPECS);
 
-    return WORK_RUN(work, &keep, NULL, SQL_STR(work->op->id)) &&
-           WORK_RUN(work, &prune, NULL, SQL_STR(work->op->id), SQL_INT(SPECS_KEPT));
+    return WORK_SQL(work, KEEP_SPEC, NULL, SQL_STR(work->op->id)) &&
+           WORK_SQL(work, PRUNE_SPECS, NULL, SQL_STR(work->op->id), SQL_INT(SPECS_KEPT));
 }
 
 bool deploys_forget_specs(struct work *work)
 {
 #define FORGET_SPECS(D) "DELETE FROM berth_deployment_spec WHERE id = $1"
-    static const struct sql_text text = DEPLOYS_BOTH(FORGET_SPECS);
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id));
+    return WORK_SQL(work, FORGET_SPECS, NULL, SQL_STR(work->op->id));
 }
 
 bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *ret_spec,
@@ -44,10 +42,9 @@ bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *
 #define KEPT_SPEC(D)                                                                               \
     "SELECT type, package_name, package_version, command, args, env, selector, options"            \
     " FROM berth_deployment_spec WHERE id = $1 AND version = $2"
-    static const struct sql_text text = DEPLOYS_BOTH(KEPT_SPEC);
     struct sql_rows rows;
 
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(work->op->id), SQL_INT(version)))
+    if (!WORK_SQL(work, KEPT_SPEC, &rows, SQL_STR(work->op->id), SQL_INT(version)))
         return false;
     *ret_found = rows.count > 0;
     if (*ret_found)
@@ -79,11 +76,10 @@ static bool level(struct work *work, int64_t good)
     "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0, good_version = $2"      \
     " WHERE " D##_ID " = $1"
     /* clang-format on */
-    static const struct sql_text follow = DEPLOYS_BOTH(FOLLOW), level = DEPLOYS_BOTH(LEVEL);
 
     work->op->row.good_version = good;
-    return WORK_RUN(work, &level, NULL, SQL_STR(work->op->id), SQL_INT(good)) &&
-           (work->op->row.spec.count <= 1 || WORK_RUN(work, &follow, NULL, SQL_STR(work->op->id)));
+    return WORK_SQL(work, LEVEL, NULL, SQL_STR(work->op->id), SQL_INT(good)) &&
+           (work->op->row.spec.count <= 1 || WORK_SQL(work, FOLLOW, NULL, SQL_STR(work->op->id)));
 }
 
 /* The first copy's row also says how the update is; `rolling` of all, that there is one. */
@@ -94,16 +90,15 @@ static bool set_rollout(struct work *work, enum rollout_state state, int64_t goo
     "UPDATE deployment SET rollout = $2, good_version = $3, rolling = $4, rollout_reason = $5"     \
     " WHERE " D##_ID " = $1"
 #define SET_ROLLING(D) "UPDATE deployment SET rolling = $2 WHERE " COPY_OF("", "$1")
-    static const struct sql_text first = DEPLOYS_BOTH(SET_ROLLOUT),
-                                 others = DEPLOYS_BOTH(SET_ROLLING);
     struct deploys_op *op = work->op;
 
     op->row.rollout = state;
     op->row.good_version = good;
     op->row.rollout_reason = reason;
-    return WORK_RUN(work, &first, NULL, SQL_STR(op->id), SQL_STR(str_of(rollout_state_name(state))),
-                    SQL_INT(good), SQL_INT(rolling), SQL_STR(reason)) &&
-           WORK_RUN(work, &others, NULL, SQL_STR(op->id), SQL_INT(rolling));
+    return WORK_SQL(work, SET_ROLLOUT, NULL, SQL_STR(op->id),
+                    SQL_STR(str_of(rollout_state_name(state))), SQL_INT(good), SQL_INT(rolling),
+                    SQL_STR(reason)) &&
+           WORK_SQL(work, SET_ROLLING, NULL, SQL_STR(op->id), SQL_INT(rolling));
 }
 
 struct group {
@@ -124,10 +119,9 @@ static bool read_group(struct work *work, struct group *ret_group)
     " WHERE " D##_BYTES("d.id") " = $1 OR " COPY_OF("d.", "$1")                                    \
     " ORDER BY d.copy_index"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(GROUP);
     struct sql_rows *rows = &ret_group->rows;
 
-    if (!WORK_RUN(work, &text, rows, SQL_STR(work->op->id)))
+    if (!WORK_SQL(work, GROUP, rows, SQL_STR(work->op->id)))
         return false;
     ret_group->copies = arena_array(work->op->arena, struct rollout_copy, rows->count + 1);
     for (size_t i = 0; i < rows->count; i++) {
@@ -156,13 +150,12 @@ bool deploys_set_spec(struct work *work, struct str id, const struct deploys_spe
     ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
 #define FORGIVE_COPY(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
     /* clang-format on */
-    static const struct sql_text set = DEPLOYS_BOTH(SET_SPEC), forgive = DEPLOYS_BOTH(FORGIVE_COPY);
 
-    return WORK_RUN(work, &set, NULL, SQL_STR(id), SQL_STR(spec->package_name),
+    return WORK_SQL(work, SET_SPEC, NULL, SQL_STR(id), SQL_STR(spec->package_name),
                     SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
                     SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
                     SQL_INT(version)) &&
-           WORK_RUN(work, &forgive, NULL, SQL_STR(id));
+           WORK_SQL(work, FORGIVE_COPY, NULL, SQL_STR(id));
 }
 
 /* "Version 2 is not well: index 0 on n1 (backoff). Exit code 3." */

@@ -108,7 +108,8 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
     FAILURES(D) " AND (id = $1 OR id IN (SELECT " D##_TEXT("id") " FROM deployment WHERE "         \
     COPY_OF("", "$1") ")) ORDER BY " D##_BYTES("id") ", " D##_BYTES("address")
     /* clang-format on */
-    static const struct sql_text all = DEPLOYS_BOTH(ALL_FAILURES), its = DEPLOYS_BOTH(ITS_FAILURES);
+    static const struct sql_text all = DEPLOYS_BOTH(ALL_FAILURES);
+    static const struct sql_text its = DEPLOYS_BOTH(ITS_FAILURES);
     struct sql_param param = SQL_STR(id);
     struct sql_rows rows;
 
@@ -133,15 +134,13 @@ bool deploys_note(struct work *work, const struct deploys_row *row, const char *
 #define NOTE(D)                                                                                    \
     "INSERT INTO berth_deployment_history (id, at_ms, what, address, generation, version, detail)" \
     " VALUES ($1, " D##_NOW ", $2, $3, $4, $5, $6)"
-    static const struct sql_text note = DEPLOYS_BOTH(NOTE);
 #define PRUNE(D)                                                                                   \
     "DELETE FROM berth_deployment_history WHERE id = $1 AND seq <= (SELECT seq FROM"               \
     " berth_deployment_history WHERE id = $1 ORDER BY seq DESC LIMIT 1 OFFSET CAST($2 AS BIGINT))"
-    static const struct sql_text prune = DEPLOYS_BOTH(PRUNE);
 
     assert(what && *what && detail && row->spec.id.len > 0 && row->generation >= 0);
-    return WORK_RUN(work, &note, NULL, SQL_STR(row->spec.id), SQL_STR(str_of(what)),
+    return WORK_SQL(work, NOTE, NULL, SQL_STR(row->spec.id), SQL_STR(str_of(what)),
                     SQL_STR(address.at ? address : STR("")), SQL_INT(row->generation),
                     SQL_INT(row->version), SQL_STR(str_of(detail))) &&
-           WORK_RUN(work, &prune, NULL, SQL_STR(row->spec.id), SQL_INT(DEPLOYS_HISTORY_KEPT));
+           WORK_SQL(work, PRUNE, NULL, SQL_STR(row->spec.id), SQL_INT(DEPLOYS_HISTORY_KEPT));
 }

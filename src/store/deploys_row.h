@@ -116,6 +116,12 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
 #define WORK_RUN(work, text, rows, ...)                                                            \
     work_run((work), (text), (const struct sql_param[]){__VA_ARGS__},                              \
              sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param), (rows))
+/* `statement(D)` is the statement in dialect D. */
+#define WORK_SQL(work, statement, rows, ...)                                                       \
+    ({                                                                                             \
+        static const struct sql_text work_text = DEPLOYS_BOTH(statement);                          \
+        WORK_RUN((work), &work_text, (rows), ##__VA_ARGS__);                                       \
+    })
 
 /* From here on it is a transaction, if it is not one already; whoever called the verb ends it. */
 bool work_begin(struct work *work);

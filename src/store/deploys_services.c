@@ -122,7 +122,6 @@ static bool tell_all(struct work *work)
 
 bool deploys_services(struct work *work)
 {
-    static const struct sql_text text = DEPLOYS_BOTH(ALIVE_OF);
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
@@ -134,7 +133,7 @@ bool deploys_services(struct work *work)
         op->err = ERR_NOT_FOUND;
         return true;
     }
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id)))
+    if (!WORK_SQL(work, ALIVE_OF, &rows, SQL_STR(op->id)))
         return false;
     read_services(&rows, op->arena, &op->u.services.items);
     op->u.services.count = rows.count;

@@ -35,7 +35,6 @@ bool deploys_list(struct work *work)
     " AND (CAST($9 AS BIGINT) = 0 OR " D##_TEXT("id") " NOT LIKE '%/%')"                           \
     " ORDER BY " D##_ID " LIMIT CAST($6 AS BIGINT)"
     /* clang-format on */
-    static const struct sql_text list = DEPLOYS_BOTH(LIST);
     struct deploys_op *op = work->op;
     size_t max = op->u.list.max;
     struct str namespace = op->u.list.namespace, from = STR_NONE, to = STR_NONE;
@@ -47,7 +46,7 @@ bool deploys_list(struct work *work)
         to = arena_fmt(op->arena, STR_FMT "0", STR_ARG(namespace));
     }
     assert(max > 0 && max <= ROWS_MAX);
-    if (!WORK_RUN(work, &list, &rows, SQL_STR(op->u.list.after.at ? op->u.list.after : STR("")),
+    if (!WORK_SQL(work, LIST, &rows, SQL_STR(op->u.list.after.at ? op->u.list.after : STR("")),
                   SQL_STR(op->u.list.type), SQL_STR(op->u.list.address),
                   SQL_STR(op->u.list.package_name), SQL_INT(op->u.list.enabled),
                   SQL_INT((int64_t)max + 1), SQL_STR(from), SQL_STR(to), SQL_INT(bare)))
@@ -198,19 +197,17 @@ static bool insert(struct work *work)
         "' THEN " LAST_LEASE " ELSE 0 END FROM berth_deployment_history h"                         \
         " LEFT JOIN berth_node_lease l ON l.address = h.address"                                   \
         " WHERE h.id = $1 ORDER BY h.seq DESC LIMIT 1"
-    static const struct sql_text last = DEPLOYS_BOTH(LAST);
 #define INSERT(D)                                                                                  \
     "INSERT INTO deployment (id, type, package_name, package_version, command, args, env, "        \
     "selector, options, enabled, address, generation, spec_version, free_from_ms, created_at, "    \
     "updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, " D##_TIME   \
         ", " D##_TIME ")"
-    static const struct sql_text text = DEPLOYS_BOTH(INSERT);
     const struct deploys_spec *spec = work->op->u.put.spec;
     struct sql_rows rows;
     int64_t generation = 0, version = 1, free_from_ms = 0;
     struct str address = STR("");
 
-    if (!WORK_RUN(work, &last, &rows, SQL_STR(spec->id)))
+    if (!WORK_SQL(work, LAST, &rows, SQL_STR(spec->id)))
         return false;
     if (rows.count > 0) {
         generation = sql_cell_int(&rows, 0, 0) + 1;
@@ -222,7 +219,7 @@ static bool insert(struct work *work)
     }
     assert(!work->op->found && generation >= 0 && version > 0 && address.at);
     work->op->u.put.created = true;
-    return WORK_RUN(work, &text, NULL, SQL_STR(spec->id),
+    return WORK_SQL(work, INSERT, NULL, SQL_STR(spec->id),
                     SQL_STR(str_of(deploy_type_name(spec->type))), SQL_STR(spec->package_name),
                     SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
                     SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
@@ -249,9 +246,8 @@ static bool replace(struct work *work, const struct deploys_spec *spec, int64_t 
     " - CASE WHEN CAST($11 AS BIGINT) > 0 THEN 1 ELSE 0 END, tried_ms = " D##_NOW                  \
     ", updated_at = " D##_TIME " WHERE " D##_ID " = $1"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(REPLACE);
 
-    return WORK_RUN(work, &text, NULL, SQL_STR(spec->id),
+    return WORK_SQL(work, REPLACE, NULL, SQL_STR(spec->id),
                     SQL_STR(str_of(deploy_type_name(spec->type))), SQL_STR(spec->package_name),
                     SQL_STR(spec->package_version), SQL_STR(spec->command), SQL_STR(spec->args),
                     SQL_STR(spec->env), SQL_STR(spec->selector), SQL_STR(spec->options),
@@ -297,15 +293,15 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
     " SELECT " D##_TEXT("id") ", " D##_NOW ", CAST($3 AS TEXT), address, generation, spec_version,"\
     " '' FROM deployment WHERE " COPY_OF("", "$1") " AND copy_index >= $2 ORDER BY copy_index"
     /* clang-format on */
-    static const struct sql_text add = DEPLOYS_BOTH(ADD_COPIES), note = DEPLOYS_BOTH(NOTE_COPIES);
     struct str id = work->op->id;
     struct str last =
         from == 1 ? id
                   : arena_fmt(work->op->arena, STR_FMT "#%lld", STR_ARG(id), (long long)from - 1);
 
     assert(from >= 1 && from < to && to <= DEPLOY_COUNT_MAX);
-    return WORK_RUN(work, &add, NULL, SQL_STR(id), SQL_INT(from), SQL_INT(to), SQL_STR(last)) &&
-           WORK_RUN(work, &note, NULL, SQL_STR(id), SQL_INT(from), SQL_STR(STR("created")));
+    return WORK_SQL(work, ADD_COPIES, NULL, SQL_STR(id), SQL_INT(from), SQL_INT(to),
+                    SQL_STR(last)) &&
+           WORK_SQL(work, NOTE_COPIES, NULL, SQL_STR(id), SQL_INT(from), SQL_STR(STR("created")));
 }
 
 /* All from this index on. Their rows are locked first: a claim must not come between what is noted
@@ -370,11 +366,10 @@ static bool set_counts(struct work *work, const struct counts *to)
     "UPDATE deployment SET replicas = $2, max_unavailable = $3, update_timeout_ms = $4 WHERE "     \
     D##_ID " = $1"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(COUNTS);
     int64_t before = work->op->found ? work->op->row.spec.count : 1;
 
     assert(to->count >= 1 && to->count <= DEPLOY_COUNT_MAX && to->max_unavailable >= 1);
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(to->count),
+    return WORK_SQL(work, COUNTS, NULL, SQL_STR(work->op->id), SQL_INT(to->count),
                     SQL_INT(to->max_unavailable), SQL_INT(to->update_timeout_ms)) &&
            (to->count <= before ||
             (add_copies(work, before, to->count) && begin_with_good(work, before, to->count))) &&
@@ -486,11 +481,10 @@ static bool touch(struct work *work, bool enabled, const char *what)
     "UPDATE deployment SET enabled = $2, ended = '', spec_version = " NEXT_VERSION                 \
     ", newest_version = " NEXT_VERSION ", tried_ms = " D##_NOW ", updated_at = " D##_TIME          \
         " WHERE " D##_ID " = $1"
-    static const struct sql_text text = DEPLOYS_BOTH(TOUCH);
     struct deploys_row before = work->op->row;
 
     return deploys_keep_spec(work) &&
-           WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
+           WORK_SQL(work, TOUCH, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
            follow(work, &before, true) && changed(work, what);
 }
 
@@ -543,14 +537,13 @@ static bool find_before(struct work *work, int64_t *ret_version)
     " EXISTS (SELECT 1 FROM berth_deployment_history h WHERE h.id = $1 AND h.version = s.version"  \
     " AND h.what IN ('rolling back', 'update stopped')) ORDER BY s.version DESC"
     /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(VERSIONS);
     struct deploys_op *op = work->op;
     struct deploys_spec spec;
     struct sql_rows rows;
     bool found;
 
     *ret_version = 0;
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_INT(op->row.version)))
+    if (!WORK_SQL(work, VERSIONS, &rows, SQL_STR(op->id), SQL_INT(op->row.version)))
         return false;
     for (size_t i = 0; i < rows.count && *ret_version == 0; i++) {
         int64_t version = sql_cell_int(&rows, i, 0);
@@ -597,7 +590,6 @@ bool deploys_rollback(struct work *work)
 bool deploys_delete(struct work *work)
 {
 #define DELETE(D) "DELETE FROM deployment WHERE " D##_ID " = $1"
-    static const struct sql_text row = DEPLOYS_BOTH(DELETE);
     static const struct sql_text copies = {{"DELETE FROM berth_deployment_status WHERE id = $1",
                                             "DELETE FROM berth_deployment_status WHERE id = $1"}};
     struct deploys_op *op = work->op;
@@ -612,7 +604,7 @@ bool deploys_delete(struct work *work)
     op->u.put.changed = true;
     op->row.version = op->row.newest_version; /* made again, it goes on from there */
     return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
-           WORK_RUN(work, &row, NULL, SQL_STR(op->id)) &&
+           WORK_SQL(work, DELETE, NULL, SQL_STR(op->id)) &&
            WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&
            deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
            deploys_bump(work, true);
@@ -624,13 +616,12 @@ bool deploys_history(struct work *work)
     "SELECT seq, at_ms, what, address, generation, version, detail FROM berth_deployment_history"  \
     " WHERE id = $1 AND (CAST($2 AS BIGINT) = 0 OR seq < $2) ORDER BY seq DESC"                    \
     " LIMIT CAST($3 AS BIGINT)"
-    static const struct sql_text text = DEPLOYS_BOTH(HISTORY);
     struct deploys_op *op = work->op;
     size_t max = op->u.history.max;
     struct sql_rows rows;
 
     assert(max > 0 && max <= ROWS_MAX);
-    if (!WORK_RUN(work, &text, &rows, SQL_STR(op->id), SQL_INT(op->u.history.before),
+    if (!WORK_SQL(work, HISTORY, &rows, SQL_STR(op->id), SQL_INT(op->u.history.before),
                   SQL_INT((int64_t)max + 1)))
         return false;
     if (rows.count == 0 && op->u.history.before == 0)
