@@ -23,15 +23,6 @@
 #include "store/redis_wire.h"
 #include "store/store.h"
 
-typedef bool read_verb(struct redis_read *read); /* false: the store failed */
-
-static bool fits(const struct store_op *op, redisReply *const *fields);
-static bool redis_read_nodes(struct redis_read *read);
-static void wire_live_read(struct str link, struct str live, int64_t now_ms,
-                           struct store_live *ret_live);
-static bool redis_read_peers(struct redis_read *read);
-static read_verb job_get, job_list, callbacks, lanes, lane, session_get;
-
 /* --- jobs, lists, sessions --- */
 
 enum {
@@ -48,52 +39,12 @@ enum {
 
 #define MEMBERS "64" /* of a list, at a time */
 
-static read_verb *const verbs[STORE_VERB_COUNT] = {
-    [STORE_JOB_GET] = job_get,
-    [STORE_JOB_LIST] = job_list,
-    [STORE_CALLBACKS] = callbacks,
-    [STORE_SESSION_GET] = session_get,
-    [STORE_LANES] = lanes,
-    [STORE_LANE] = lane,
-    [STORE_NODES] = redis_read_nodes,
-    [STORE_COUNTS] = redis_read_nodes,
-    [STORE_PEERS] = redis_read_peers,
-};
-
-bool redis_read_answers(enum store_verb verb)
-{
-    assert(verb < STORE_VERB_COUNT);
-    return verbs[verb] != NULL;
-}
-
-bool redis_read_is_long(enum store_verb verb)
-{
-    return verb == STORE_NODES || verb == STORE_COUNTS || verb == STORE_JOB_LIST ||
-           verb == STORE_CALLBACKS;
-}
-
 int64_t redis_read_due_ms(const struct redis_read *read)
 {
     return clock_mono_ms() + read->timeout_ms;
 }
 
-bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
-                    int64_t offset_ms)
-{
-    struct redis_read read = {
-        .link = link, .op = op, .timeout_ms = timeout_ms, .offset_ms = offset_ms};
-    bool ok;
-
-    assert(op->arena);
-    op->err = ERR_OK;
-    op->head.id = 0;
-    ok = verbs[op->verb](&read);
-    arena_free(&read.arena);
-    return ok;
-}
-
-/* An error, or not the shape that was asked
- * for, is NULL. An error, or not the shape that was asked for, is a failure of the store. */
+/* NULL for an error or a reply of another shape, which is a failure of the store. */
 static redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
                                       const char *what)
 {
@@ -127,22 +78,33 @@ static bool redis_read_known(struct redis_read *read, struct str record)
 }
 
 /* Many at once. False: there are no replies. */
-static bool read_lists(struct redis_read *read, const struct redis_args *args, size_t count,
-                       const char *what, redisReply **ret_replies)
+static bool read_all(struct redis_read *read, const struct redis_args *args, size_t count, int type,
+                     const char *what, redisReply **ret_replies)
 {
     bool ok = true;
 
     if (!redis_link_call_all(read->link, args, count, read->timeout_ms, ret_replies))
         return false;
     for (size_t i = 0; i < count; i++) {
-        ret_replies[i] = redis_read_checked(read, ret_replies[i], REDIS_REPLY_ARRAY, what);
+        ret_replies[i] = redis_read_checked(read, ret_replies[i], type, what);
         ok = ok && ret_replies[i];
     }
     for (size_t i = 0; !ok && i < count; i++)
-        if (ret_replies[i])
-            freeReplyObject(ret_replies[i]);
+        freeReplyObject(ret_replies[i]);
     return ok;
 }
+
+/* A command whose words live as long as the read. */
+static struct redis_args command(struct redis_read *read, const char *const *words, size_t count)
+{
+    const char **texts = arena_array(&read->arena, const char *, count);
+
+    memcpy(texts, words, count * sizeof *words);
+    return (struct redis_args){.count = (int)count, .texts = texts};
+}
+#define COMMAND(read, ...)                                                                         \
+    command((read), (const char *const[]){__VA_ARGS__},                                            \
+            sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
 
 static const char *key_of(struct redis_read *read, const char *kind, int len, const char *id)
 {
@@ -181,18 +143,19 @@ static bool get_jobs(struct redis_read *read, const char *const *ids, size_t cou
                      struct page *page)
 {
     struct redis_args args[PAGE];
-    size_t groups = 0;
-    size_t at = 0;
+    size_t groups = 0, to = 0, at = 0;
     bool ok = true;
 
     assert(count > 0 && count <= PAGE);
-    for (size_t from = 0, to; from < count; from = to) {
-        for (to = from + 1; to < count && strncmp(ids[from], ids[to], RECORD_BUCKET) == 0;)
+    do {
+        size_t from = to++;
+
+        while (to < count && strncmp(ids[from], ids[to], RECORD_BUCKET) == 0)
             to++;
         args[groups++] = ask_jobs(read, ids + from, to - from);
-    }
+    } while (to < count);
     page->reply_count = 0;
-    if (!read_lists(read, args, groups, "read a job", page->replies))
+    if (!read_all(read, args, groups, REDIS_REPLY_ARRAY, "read a job", page->replies))
         return false;
     page->reply_count = groups;
     for (size_t i = 0; ok && i < groups; i++) {
@@ -394,34 +357,17 @@ struct walk {
     bool over;
 };
 
-static void walk_begin(struct walk *walk, uint64_t before)
-{
-    *walk = (struct walk){.from = "+", .width = 1};
-    if (!before)
-        return;
-    job_id_text(before, walk->below);
-    snprintf(walk->from, sizeof walk->from, "[%.*s", RECORD_SPAN, walk->below);
-}
-
 /* Members of a span's list from the newest: each has ids of one bucket, in order. */
 static struct redis_args ask_members(struct redis_read *read, const char *span, const char *below,
                                      const char *from, const char *limit)
 {
-    const char **words = arena_array(&read->arena, const char *, 7);
+    struct redis_args args =
+        COMMAND(read, "ZREVRANGEBYLEX", key_of(read, "l", RECORD_SPAN, span),
+                *below ? arena_fmt(&read->arena, "(%s", below).at : "+", from, "LIMIT", "0", limit);
 
-    words[0] = "ZREVRANGEBYLEX";
-    words[1] = key_of(read, "l", RECORD_SPAN, span);
-    words[2] = *below ? arena_fmt(&read->arena, "(%s", below).at : "+";
-    words[3] = from;
-    words[4] = "LIMIT";
-    words[5] = "0";
-    words[6] = limit;
-    return (struct redis_args){.count = limit ? 7 : 4, .texts = words};
-}
-
-static bool same_bucket(const redisReply *left, const redisReply *right)
-{
-    return strncmp(left->str, right->str, RECORD_BUCKET) == 0;
+    if (!limit)
+        args.count = 4;
+    return args;
 }
 
 static bool are_ids(const redisReply *reply)
@@ -461,7 +407,8 @@ static bool add_part(struct redis_read *read, struct ids *ids, const redisReply 
 
     if (!are_ids(reply))
         return redis_link_fail(read->link, "read a list", "not job ids");
-    while (count > 0 && same_bucket(reply->element[count - 1], reply->element[reply->elements - 1]))
+    while (count > 0 && strncmp(reply->element[count - 1]->str,
+                                reply->element[reply->elements - 1]->str, RECORD_BUCKET) == 0)
         count--;
     if (count > 0)
         return add_members(read, ids, reply, count, below);
@@ -490,7 +437,7 @@ static bool get_ids(struct redis_read *read, const struct walk *walk, const char
 
     for (size_t i = 0; i < count; i++)
         args[i] = ask_members(read, spans[i], i ? "" : walk->below, "-", MEMBERS);
-    if (!read_lists(read, args, count, "list jobs", replies))
+    if (!read_all(read, args, count, REDIS_REPLY_ARRAY, "list jobs", replies))
         return false;
     *ret_all = true;
     while (ok && *ret_all && k < count) {
@@ -509,37 +456,26 @@ static bool get_ids(struct redis_read *read, const struct walk *walk, const char
     return ok;
 }
 
-/* The next spans there are, and one more, if there is one. */
-static bool get_spans(struct redis_read *read, const struct walk *walk, const char **ret_spans,
-                      size_t *ret_count)
-{
-    const char *limit = arena_fmt(&read->arena, "%zu", walk->width + 1).at;
-    const char *words[] = {
-        "ZREVRANGEBYLEX", REDIS_KEY "spans", walk->from, "-", "LIMIT", "0", limit};
-    redisReply *reply =
-        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list jobs");
-
-    if (!reply)
-        return false;
-    *ret_count = 0;
-    for (size_t i = 0; i < reply->elements && i <= walk->width; i++)
-        if (redis_text(reply->element[i]).len == RECORD_SPAN)
-            ret_spans[(*ret_count)++] = arena_str(&read->arena, redis_text(reply->element[i])).at;
-    freeReplyObject(reply);
-    return true;
-}
-
 static bool walk_step(struct redis_read *read, struct walk *walk)
 {
     const char *spans[SPANS_MAX + 1];
     struct ids ids = {0};
-    size_t looked_at = 0;
-    size_t found;
-    size_t count;
+    size_t looked_at = 0, found = 0, count;
+    redisReply *reply;
     bool all;
 
-    if (!get_spans(read, walk, spans, &found))
+    /* The next spans, and one more to know whether these are the last. */
+    reply =
+        redis_read_list(read,
+                        COMMAND(read, "ZREVRANGEBYLEX", REDIS_KEY "spans", walk->from, "-", "LIMIT",
+                                "0", arena_fmt(&read->arena, "%zu", walk->width + 1).at),
+                        "list jobs");
+    if (!reply)
         return false;
+    for (size_t i = 0; i < reply->elements && i <= walk->width; i++)
+        if (redis_text(reply->element[i]).len == RECORD_SPAN)
+            spans[found++] = arena_str(&read->arena, redis_text(reply->element[i])).at;
+    freeReplyObject(reply);
     walk->over = found == 0;
     if (walk->over)
         return true;
@@ -567,13 +503,16 @@ static bool job_list(struct redis_read *read)
 {
     struct store_op *op = read->op;
     int64_t enough_ms = clock_mono_ms() + LONG_ENOUGH * read->timeout_ms;
-    struct walk walk;
+    struct walk walk = {.from = "+", .width = 1};
 
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
     op->u.list.count = 0;
     op->u.list.bytes = 0;
     op->u.list.next = 0;
-    walk_begin(&walk, op->u.list.before);
+    if (op->u.list.before) {
+        job_id_text(op->u.list.before, walk.below);
+        snprintf(walk.from, sizeof walk.from, "[%.*s", RECORD_SPAN, walk.below);
+    }
     for (int i = 0;
          !walk.over && i < STEPS_MAX && walk.scanned < SCAN_MAX &&
          !store_list_full(op, op->u.list.count) && (i == 0 || clock_mono_ms() < enough_ms);
@@ -589,8 +528,6 @@ static bool callbacks(struct redis_read *read)
 {
     struct store_op *op = read->op;
     char after[JOB_ID_TEXT + 2] = "-";
-    char max[24];
-    const char *words[] = {"ZRANGEBYLEX", REDIS_KEY "callbacks", after, "+", "LIMIT", "0", max};
     redisReply *reply;
     struct ids ids = {0};
     size_t looked_at = 0;
@@ -600,13 +537,14 @@ static bool callbacks(struct redis_read *read)
         after[0] = '(';
         job_id_text(op->u.list.after, after + 1);
     }
-    snprintf(max, sizeof max, "%zu", op->u.list.max);
     op->u.list.items = arena_array(op->arena, struct store_record, op->u.list.max);
     op->u.list.count = 0;
     op->u.list.bytes = 0;
     op->u.list.next = 0;
-    reply =
-        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list callbacks");
+    reply = redis_read_list(read,
+                            COMMAND(read, "ZRANGEBYLEX", REDIS_KEY "callbacks", after, "+", "LIMIT",
+                                    "0", arena_fmt(&read->arena, "%zu", op->u.list.max).at),
+                            "list callbacks");
     if (!reply)
         return false;
     for (size_t i = 0; i < reply->elements; i++)
@@ -636,38 +574,22 @@ static const char *lane_key(struct redis_read *read, uint64_t number)
     return arena_fmt(&read->arena, REDIS_KEY "q:%016" PRIx64, number).at;
 }
 
-/* How many are there, and who is the first. False: nobody does. */
-static bool read_lane(const redisReply *count, const redisReply *first, struct store_lane *lane)
-{
-    int64_t score;
-
-    if (first->elements != 2 || !job_id_parse(redis_text(first->element[0]), &lane->first) ||
-        !str_int(redis_text(first->element[1]), &score))
-        return false;
-    lane->count = count->integer;
-    lane->priority = (int)-score;
-    return true;
-}
-
 /* Some lanes whose numbers are known; those that are empty by now are left out. */
 static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t count)
 {
     struct store_op *op = read->op;
     struct redis_args args[2 * LANES_MAX];
     redisReply *replies[2 * LANES_MAX];
+    const redisReply *first;
+    int64_t score;
     bool ok = true;
 
     assert(count <= LANES_MAX);
     for (size_t i = 0; i < count; i++) {
-        const char **words = arena_array(&read->arena, const char *, 7);
+        const char *key = lane_key(read, found[i].lane);
 
-        words[0] = "ZCARD";
-        words[1] = words[3] = lane_key(read, found[i].lane);
-        words[2] = "ZRANGE";
-        words[4] = words[5] = "0";
-        words[6] = "WITHSCORES";
-        args[2 * i] = (struct redis_args){.count = 2, .texts = words};
-        args[2 * i + 1] = (struct redis_args){.count = 5, .texts = words + 2};
+        args[2 * i] = COMMAND(read, "ZCARD", key);
+        args[2 * i + 1] = COMMAND(read, "ZRANGE", key, "0", "0", "WITHSCORES");
     }
     if (!redis_link_call_all(read->link, args, 2 * count, read->timeout_ms, replies))
         return false;
@@ -677,12 +599,18 @@ static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t 
         replies[2 * i + 1] =
             redis_read_checked(read, replies[2 * i + 1], REDIS_REPLY_ARRAY, "read a lane");
         ok = ok && replies[2 * i] && replies[2 * i + 1];
-        if (ok && read_lane(replies[2 * i], replies[2 * i + 1], &found[i]))
-            op->u.lanes.items[op->u.lanes.count++] = found[i];
+        if (!ok)
+            continue;
+        first = replies[2 * i + 1];
+        if (first->elements != 2 || !job_id_parse(redis_text(first->element[0]), &found[i].first) ||
+            !str_int(redis_text(first->element[1]), &score))
+            continue; /* empty by now */
+        found[i].count = replies[2 * i]->integer;
+        found[i].priority = (int)-score;
+        op->u.lanes.items[op->u.lanes.count++] = found[i];
     }
     for (size_t i = 0; i < 2 * count; i++)
-        if (replies[i])
-            freeReplyObject(replies[i]);
+        freeReplyObject(replies[i]);
     return ok;
 }
 
@@ -693,10 +621,11 @@ static bool some_lanes(struct redis_read *read, uint64_t *after)
     size_t left = op->u.lanes.max - op->u.lanes.count;
     size_t want = left < LANES_MAX ? left : LANES_MAX;
     const char *from = *after ? arena_fmt(&read->arena, "(%016" PRIx64, *after).at : "-";
-    const char *limit = arena_fmt(&read->arena, "%zu", want + 1).at;
-    const char *words[] = {"ZRANGEBYLEX", REDIS_KEY "lanes", from, "+", "LIMIT", "0", limit};
     redisReply *reply =
-        redis_read_list(read, (struct redis_args){.count = 7, .texts = words}, "list lanes");
+        redis_read_list(read,
+                        COMMAND(read, "ZRANGEBYLEX", REDIS_KEY "lanes", from, "+", "LIMIT", "0",
+                                arena_fmt(&read->arena, "%zu", want + 1).at),
+                        "list lanes");
     struct store_lane found[LANES_MAX];
     size_t count = 0;
 
@@ -730,35 +659,17 @@ static bool read_texts(struct redis_read *read, const struct redis_args *args, s
                        struct str *ret_texts)
 {
     redisReply *replies[PAGE];
-    bool ok = true;
 
     assert(count <= PAGE);
     if (count == 0)
         return true;
-    if (!redis_link_call_all(read->link, args, count, read->timeout_ms, replies))
+    if (!read_all(read, args, count, REDIS_REPLY_STRING, "read a key", replies))
         return false;
     for (size_t i = 0; i < count; i++) {
-        replies[i] = redis_read_checked(read, replies[i], REDIS_REPLY_STRING, "read a key");
-        ok = ok && replies[i];
-        if (!replies[i])
-            continue;
         ret_texts[i] = kept(read->op->arena, redis_text(replies[i]));
         freeReplyObject(replies[i]);
     }
-    return ok;
-}
-
-/* "JOB FINGERPRINT NODE". It may lead to another job by now. */
-static void take_key(struct store_record *record, struct str key, struct str leads_to)
-{
-    struct str job = str_cut(&leads_to, ' '), digits = str_cut(&leads_to, ' ');
-    char hex[2 * sizeof record->fingerprint + 1];
-    uint64_t id;
-
-    if (!job_id_parse(job, &id) || id != record->head.id || !str_copy(digits, hex, sizeof hex))
-        return;
-    record->idem = key;
-    record->fingerprint = strtoull(hex, NULL, 16);
+    return true;
 }
 
 /* The Idempotency-Keys of jobs that came with one: first the keys, then what they lead to. */
@@ -768,28 +679,31 @@ static bool read_keys(struct redis_read *read, struct store_record *const *keyed
     struct str keys[PAGE], leads_to[PAGE];
 
     for (size_t i = 0; i < count; i++) {
-        const char **words = arena_array(&read->arena, const char *, 3);
         char id[JOB_ID_TEXT + 1];
 
         job_id_text(keyed[i]->head.id, id);
-        words[0] = "HGET";
-        words[1] = key_of(read, "j", RECORD_BUCKET, id);
-        words[2] = arena_fmt(&read->arena, "%s:k", id).at;
-        args[i] = (struct redis_args){.count = 3, .texts = words};
+        args[i] = COMMAND(read, "HGET", key_of(read, "j", RECORD_BUCKET, id),
+                          arena_fmt(&read->arena, "%s:k", id).at);
     }
     if (!read_texts(read, args, count, keys))
         return false;
-    for (size_t i = 0; i < count; i++) {
-        const char **words = arena_array(&read->arena, const char *, 2);
-
-        words[0] = "GET";
-        words[1] = arena_fmt(&read->arena, REDIS_KEY "k:" STR_FMT, STR_ARG(keys[i])).at;
-        args[i] = (struct redis_args){.count = 2, .texts = words};
-    }
+    for (size_t i = 0; i < count; i++)
+        args[i] = COMMAND(read, "GET",
+                          arena_fmt(&read->arena, REDIS_KEY "k:" STR_FMT, STR_ARG(keys[i])).at);
     if (!read_texts(read, args, count, leads_to))
         return false;
-    for (size_t i = 0; i < count; i++)
-        take_key(keyed[i], keys[i], leads_to[i]);
+    for (size_t i = 0; i < count; i++) {
+        /* "JOB FINGERPRINT NODE". It may lead to another job by now. */
+        struct str job = str_cut(&leads_to[i], ' '), digits = str_cut(&leads_to[i], ' ');
+        char hex[2 * sizeof keyed[i]->fingerprint + 1];
+        uint64_t id;
+
+        if (!job_id_parse(job, &id) || id != keyed[i]->head.id ||
+            !str_copy(digits, hex, sizeof hex))
+            continue;
+        keyed[i]->idem = keys[i];
+        keyed[i]->fingerprint = strtoull(hex, NULL, 16);
+    }
     return true;
 }
 
@@ -831,8 +745,8 @@ static bool get_lane(struct redis_read *read, struct ids *ids)
     struct store_op *op = read->op;
     const char *key = lane_key(read, op->u.lane.lane);
     const char *last = arena_fmt(&read->arena, "%zu", op->u.lane.max - 1).at;
-    const char *count[] = {"ZCARD", key}, *range[] = {"ZRANGE", key, "0", last};
-    const struct redis_args args[] = {{.count = 2, .texts = count}, {.count = 4, .texts = range}};
+    const struct redis_args args[] = {COMMAND(read, "ZCARD", key),
+                                      COMMAND(read, "ZRANGE", key, "0", last)};
     size_t asked = op->u.lane.max ? 2 : 1;
     redisReply *replies[2];
     bool ok = true;
@@ -850,22 +764,8 @@ static bool get_lane(struct redis_read *read, struct ids *ids)
         if (redis_text(replies[1]->element[i]).len == JOB_ID_TEXT)
             ids_add(read, ids, replies[1]->element[i]->str);
     for (size_t i = 0; i < asked; i++)
-        if (replies[i])
-            freeReplyObject(replies[i]);
+        freeReplyObject(replies[i]);
     return ok;
-}
-
-/* What has been read since is taken; false: there is no room for more. */
-static bool lane_cut(struct store_op *op, size_t from, size_t *bytes)
-{
-    for (size_t i = from; i < op->u.lane.count; i++) {
-        *bytes += store_record_bytes(&op->u.lane.items[i]);
-        if (op->u.lane.bytes_max && i > 0 && *bytes > op->u.lane.bytes_max) {
-            op->u.lane.count = i;
-            return false;
-        }
-    }
-    return true;
 }
 
 static bool lane(struct redis_read *read)
@@ -887,8 +787,13 @@ static bool lane(struct redis_read *read)
             ids[count] = list.at[at + count];
         if (!add_waiting(read, ids, count))
             return false;
-        if (!lane_cut(op, before, &bytes))
-            break;
+        for (size_t i = before; i < op->u.lane.count; i++) {
+            bytes += store_record_bytes(&op->u.lane.items[i]);
+            if (op->u.lane.bytes_max && i > 0 && bytes > op->u.lane.bytes_max) {
+                op->u.lane.count = i;
+                return true;
+            }
+        }
     }
     return true;
 }
@@ -984,6 +889,66 @@ bool redis_read_state(struct redis_read *read, const redisReply *reply,
         return true;
     format_explain(format, read->link->why, sizeof read->link->why);
     return false;
+}
+
+/* Eight hexadecimal digits; 0 is nobody. */
+static bool read_name(struct str text, uint32_t *ret_name)
+{
+    uint32_t name = 0;
+
+    if (text.len != STORE_NAME_TEXT)
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        static const char digits[] = "0123456789abcdef";
+        const char *digit = memchr(digits, text.at[i], sizeof digits - 1);
+
+        if (!digit)
+            return false;
+        name = name << 4 | (uint32_t)(digit - digits);
+    }
+    *ret_name = name;
+    return name != 0;
+}
+
+static int64_t next_number(struct str *rest, int64_t otherwise)
+{
+    int64_t value;
+
+    return str_int(str_cut(rest, ' '), &value) ? value : otherwise;
+}
+
+static int64_t ago(int64_t then_ms, int64_t now_ms)
+{
+    return then_ms < now_ms ? now_ms - then_ms : 0;
+}
+
+static int32_t figure(struct str *rest)
+{
+    int64_t value = next_number(rest, -1);
+
+    return value >= -1 && value <= INT32_MAX ? (int32_t)value : -1;
+}
+
+/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
+static void wire_live_read(struct str link, struct str live, int64_t now_ms,
+                           struct store_live *ret_live)
+{
+    struct store_live read = {.silent_ms = -1};
+    int64_t kind = 0;
+
+    if (link.at && read_name(str_cut(&link, ' '), &read.holder)) {
+        kind = next_number(&link, 0);
+        read.incarnation = (uint64_t)next_number(&link, 0);
+        read.linked_ms = ago(next_number(&link, now_ms), now_ms);
+    }
+    read.kind = kind > 0 && kind <= STORE_LINK_LEFT ? (enum store_link_kind)kind : STORE_LINK_NONE;
+    if (live.at)
+        read.silent_ms = ago(next_number(&live, now_ms), now_ms);
+    read.level = figure(&live);
+    read.cpu_pm = figure(&live);
+    read.gpu_pm = figure(&live);
+    read.mem_pm = figure(&live);
+    *ret_live = read;
 }
 
 static bool add_node(struct nodes *nodes, struct str id, struct str packed)
@@ -1082,15 +1047,6 @@ static struct str kept_node(struct nodes *nodes, const redisReply *reply)
     return text.at ? arena_str(nodes->read->op->arena, text) : STR("");
 }
 
-static void take_resources(struct nodes *nodes, struct store_node *node, struct str packed)
-{
-    struct str declared = STR("");
-
-    node->resources = STR("");
-    if (wire_resources_read(packed, &declared, &node->left) && beside_count(nodes) == BESIDE_COUNT)
-        node->resources = arena_str(nodes->read->op->arena, declared);
-}
-
 static bool take_beside(struct nodes *nodes, redisReply *const *replies, size_t count)
 {
     for (size_t kind = 0; kind < beside_count(nodes); kind++)
@@ -1098,12 +1054,18 @@ static bool take_beside(struct nodes *nodes, redisReply *const *replies, size_t 
             return false;
     for (size_t i = 0; i < count; i++) {
         struct store_node *node = &nodes->items[nodes->complete++];
+        struct str declared;
 
         node->admin_reason = kept_node(nodes, replies[BESIDE_ADMIN]->element[i]);
         wire_live_read(redis_text(replies[BESIDE_LINKS]->element[i]),
                        redis_text(replies[BESIDE_LIVE]->element[i]), nodes->state.now_ms,
                        &node->live);
-        take_resources(nodes, node, redis_text(replies[BESIDE_RESOURCES]->element[i]));
+        node->resources = STR("");
+        declared = STR("");
+        if (wire_resources_read(redis_text(replies[BESIDE_RESOURCES]->element[i]), &declared,
+                                &node->left) &&
+            beside_count(nodes) == BESIDE_COUNT)
+            node->resources = arena_str(nodes->read->op->arena, declared);
         if (beside_count(nodes) == BESIDE_COUNT)
             node->facts = kept_node(nodes, replies[BESIDE_FACTS]->element[i]);
     }
@@ -1225,66 +1187,6 @@ static bool redis_read_nodes(struct redis_read *read)
 
 /* --- instances --- */
 
-/* Eight hexadecimal digits; 0 is nobody. */
-static bool read_name(struct str text, uint32_t *ret_name)
-{
-    uint32_t name = 0;
-
-    if (text.len != STORE_NAME_TEXT)
-        return false;
-    for (size_t i = 0; i < text.len; i++) {
-        static const char digits[] = "0123456789abcdef";
-        const char *digit = memchr(digits, text.at[i], sizeof digits - 1);
-
-        if (!digit)
-            return false;
-        name = name << 4 | (uint32_t)(digit - digits);
-    }
-    *ret_name = name;
-    return name != 0;
-}
-
-static int64_t next_number(struct str *rest, int64_t otherwise)
-{
-    int64_t value;
-
-    return str_int(str_cut(rest, ' '), &value) ? value : otherwise;
-}
-
-static int64_t ago(int64_t then_ms, int64_t now_ms)
-{
-    return then_ms < now_ms ? now_ms - then_ms : 0;
-}
-
-static int32_t figure(struct str *rest)
-{
-    int64_t value = next_number(rest, -1);
-
-    return value >= -1 && value <= INT32_MAX ? (int32_t)value : -1;
-}
-
-/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
-static void wire_live_read(struct str link, struct str live, int64_t now_ms,
-                           struct store_live *ret_live)
-{
-    struct store_live read = {.silent_ms = -1};
-    int64_t kind = 0;
-
-    if (link.at && read_name(str_cut(&link, ' '), &read.holder)) {
-        kind = next_number(&link, 0);
-        read.incarnation = (uint64_t)next_number(&link, 0);
-        read.linked_ms = ago(next_number(&link, now_ms), now_ms);
-    }
-    read.kind = kind > 0 && kind <= STORE_LINK_LEFT ? (enum store_link_kind)kind : STORE_LINK_NONE;
-    if (live.at)
-        read.silent_ms = ago(next_number(&live, now_ms), now_ms);
-    read.level = figure(&live);
-    read.cpu_pm = figure(&live);
-    read.gpu_pm = figure(&live);
-    read.mem_pm = figure(&live);
-    *ret_live = read;
-}
-
 static bool wire_peer_read(struct str name, struct str text, int64_t now_ms,
                            struct store_peer *ret_peer)
 {
@@ -1336,4 +1238,47 @@ static bool redis_read_peers(struct redis_read *read)
             op->u.peers.count++;
     freeReplyObject(reply);
     return true;
+}
+
+/* --- verbs --- */
+
+typedef bool read_verb(struct redis_read *read); /* false: the store failed */
+
+static read_verb *const verbs[STORE_VERB_COUNT] = {
+    [STORE_JOB_GET] = job_get,
+    [STORE_JOB_LIST] = job_list,
+    [STORE_CALLBACKS] = callbacks,
+    [STORE_SESSION_GET] = session_get,
+    [STORE_LANES] = lanes,
+    [STORE_LANE] = lane,
+    [STORE_NODES] = redis_read_nodes,
+    [STORE_COUNTS] = redis_read_nodes,
+    [STORE_PEERS] = redis_read_peers,
+};
+
+bool redis_read_answers(enum store_verb verb)
+{
+    assert(verb < STORE_VERB_COUNT);
+    return verbs[verb] != NULL;
+}
+
+bool redis_read_is_long(enum store_verb verb)
+{
+    return verb == STORE_NODES || verb == STORE_COUNTS || verb == STORE_JOB_LIST ||
+           verb == STORE_CALLBACKS;
+}
+
+bool redis_read_run(struct redis_link *link, struct store_op *op, int64_t timeout_ms,
+                    int64_t offset_ms)
+{
+    struct redis_read read = {
+        .link = link, .op = op, .timeout_ms = timeout_ms, .offset_ms = offset_ms};
+    bool ok;
+
+    assert(op->arena);
+    op->err = ERR_OK;
+    op->head.id = 0;
+    ok = verbs[op->verb](&read);
+    arena_free(&read.arena);
+    return ok;
 }
