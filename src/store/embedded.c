@@ -130,19 +130,6 @@ static bool take_late(const struct embedded *self, struct store_op *op)
     return true;
 }
 
-/* How far somebody has set the wall clock, or how long the machine slept; 0: neither. From now on
- * the store's time is that of the wall again. */
-static int64_t take_clock_step(struct embedded *self)
-{
-    int64_t ahead_ms = atomic_load_explicit(&self->store.ahead_ms, memory_order_relaxed);
-    int64_t step_ms = self->test_clock ? 0 : clock_wall_ahead_ms() - ahead_ms;
-
-    if (step_ms >= -CLOCK_SET_MS && step_ms <= CLOCK_SET_MS)
-        return 0;
-    atomic_store_explicit(&self->store.ahead_ms, ahead_ms + step_ms, memory_order_relaxed);
-    return step_ms;
-}
-
 static struct msg *embedded_send(struct store *store, struct msg *ops)
 {
     return op_queue_send(&of(store)->op_queue, ops);
@@ -347,10 +334,17 @@ static bool refuse_when_full(const struct embedded *self, struct store_op *op)
 
 static void run_batch(struct embedded *self, struct msg *batch)
 {
-    int64_t step_ms = take_clock_step(self);
-    int64_t now_ms = store_now(self);
+    int64_t ahead_ms = atomic_load_explicit(&self->store.ahead_ms, memory_order_relaxed);
+    int64_t step_ms = self->test_clock ? 0 : clock_wall_ahead_ms() - ahead_ms;
+    bool was_set = step_ms < -CLOCK_SET_MS || step_ms > CLOCK_SET_MS;
+    int64_t now_ms;
 
-    if (step_ms)
+    /* Somebody set the wall clock, or the machine slept: from now on the store's time is the wall's
+     * again, and the leases follow. */
+    if (was_set)
+        atomic_store_explicit(&self->store.ahead_ms, ahead_ms + step_ms, memory_order_relaxed);
+    now_ms = store_now(self);
+    if (was_set)
         ledger_clock_set(&self->ledger, step_ms);
     ledger_begin(&self->ledger, now_ms);
     for (struct msg *msg = batch; msg; msg = msg->next) {
@@ -376,18 +370,6 @@ static void run_batch(struct embedded *self, struct msg *batch)
     note_commit(self);
 }
 
-static void tidy(struct embedded *self, int64_t mono_ms)
-{
-    self->tidy_ms = mono_ms + IDLE_MS;
-    ledger_tidy(&self->ledger, store_now(self));
-    if (!journal_commit(&self->journal)) {
-        note_commit(self);
-        return;
-    }
-    go_down(self);
-    throw_away(self);
-}
-
 /* What nobody waits for, between two batches. True: there is more of it. */
 static bool do_chores(struct embedded *self)
 {
@@ -405,8 +387,16 @@ static bool do_chores(struct embedded *self)
             op_queue_count_repairs(&self->op_queue, (enum store_rule)i, self->ledger.repairs[i]);
             self->ledger.repairs[i] = 0;
         }
-    if (mono_ms >= self->tidy_ms)
-        tidy(self, mono_ms);
+    if (mono_ms < self->tidy_ms)
+        return more;
+    self->tidy_ms = mono_ms + IDLE_MS;
+    ledger_tidy(&self->ledger, store_now(self));
+    if (!journal_commit(&self->journal)) {
+        note_commit(self);
+    } else {
+        go_down(self);
+        throw_away(self);
+    }
     return more;
 }
 
@@ -504,27 +494,20 @@ static void stop_helper(struct msg *msg)
 
 /* The flush thread. */
 
-/* A commit is waited for, a flush is not: the disk takes its requests when it has no others. With
- * much to do it is one of many, or a disk that others keep busy would stop us in the end. A kernel
- * without priorities for this disk says no, or takes no notice. */
-static void rank_requests(struct embedded *self)
-{
-    bool idle = !self->flush_wanted;
-
-    if (idle == self->requests_idle)
-        return;
-    self->requests_idle = idle;
-    syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, /* the calling thread */
-            IOPRIO_PRIO_VALUE(idle ? IOPRIO_CLASS_IDLE : IOPRIO_CLASS_NONE, 0));
-}
-
 /* True: it went well. */
 static bool flush_once(struct embedded *self)
 {
     int64_t mono_ms = clock_mono_ms();
-    bool purge_more;
+    bool idle = !self->flush_wanted, purge_more;
 
-    rank_requests(self);
+    /* A commit is waited for, a flush is not: the disk takes its requests when it has no others.
+     * With much to do it is one of many, or a disk that others keep busy would stop us in the end.
+     * A kernel without priorities for this disk refuses, or takes no notice. */
+    if (idle != self->requests_idle) {
+        self->requests_idle = idle;
+        syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, /* the calling thread */
+                IOPRIO_PRIO_VALUE(idle ? IOPRIO_CLASS_IDLE : IOPRIO_CLASS_NONE, 0));
+    }
     self->flush_ms = mono_ms;
     self->flush_wanted = false;
     if (!flush_step(&self->flush, atomic_load(&self->committed_seq),
@@ -609,8 +592,10 @@ static void stop_flusher(struct msg *msg)
 
 /* Opening and closing. */
 
-static void free_all(struct embedded *self)
+static void embedded_free(struct store *store)
 {
+    struct embedded *self = of(store);
+
     reader_close(&self->reader, false);
     flush_close(&self->flush, false);
     ledger_free(&self->ledger);
@@ -620,9 +605,28 @@ static void free_all(struct embedded *self)
     free(self);
 }
 
-static struct embedded *embedded_new(const struct store_config *config)
+/* The store thread last: it needs the others. */
+static bool start_threads(struct embedded *self)
+{
+    if (!work_queue_start(&self->op_queue.helper, "berth-reader", helper_thread, self))
+        return false;
+    if (!work_queue_start(&self->flusher, "berth-flush", flush_thread, self)) {
+        op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+        return false;
+    }
+    if (work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self))
+        return true;
+    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
+    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+    return false;
+}
+
+static enum err embedded_open(const struct store_config *config, struct store **ret_store,
+                              struct problem *why)
 {
     struct embedded *self = mem_aligned(_Alignof(struct embedded), sizeof *self);
+    enum err err;
+    char detail[160];
 
     self->store.backend = &embedded_backend;
     self->store.number = config->instance;
@@ -652,32 +656,7 @@ static struct embedded *embedded_new(const struct store_config *config)
     self->flusher_stop.run = stop_flusher;
     self->flush_soon.run = ask_flush;
     self->close_flush.run = close_flush;
-    return self;
-}
-
-/* The store thread last: it needs the others. */
-static bool start_threads(struct embedded *self)
-{
-    if (!work_queue_start(&self->op_queue.helper, "berth-reader", helper_thread, self))
-        return false;
-    if (!work_queue_start(&self->flusher, "berth-flush", flush_thread, self)) {
-        op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
-        return false;
-    }
-    if (work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self))
-        return true;
-    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
-    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
-    return false;
-}
-
-static enum err embedded_open(const struct store_config *config, struct store **ret_store,
-                              struct problem *why)
-{
-    struct embedded *self = embedded_new(config);
-    enum err err = storefile_claim(&self->file, config->data_dir, why);
-    char detail[160];
-
+    err = storefile_claim(&self->file, config->data_dir, why);
     if (err) {
         sem_destroy(&self->thread_closed);
         free(self);
@@ -689,11 +668,11 @@ static enum err embedded_open(const struct store_config *config, struct store **
         fault_text(&self->journal.fault, detail, sizeof detail);
         err = problem_set(why, ERR_IO, "data_dir", "The store file %s cannot be used: %s.",
                           self->file.path, detail);
-        free_all(self);
+        embedded_free(&self->store);
         return err;
     }
     if (!start_threads(self)) {
-        free_all(self);
+        embedded_free(&self->store);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     *ret_store = &self->store;
@@ -713,11 +692,6 @@ static void embedded_stop(struct store *store)
         journal_retire(&self->journal);
     }
     assert(atomic_load(&self->op_queue.in_flight) == 0);
-}
-
-static void embedded_free(struct store *store)
-{
-    free_all(of(store));
 }
 
 void embedded_check_always(struct store *store)
