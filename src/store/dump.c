@@ -20,17 +20,12 @@
 #include "store/redis_wire.h"
 #include "store/store.h"
 
-static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why);
-
 /* --- what it looks like --- */
 
-enum err store_dump(const char *url, const char *data_dir, size_t max, struct jsonw *w,
-                    struct problem *why)
+static void begin_array(struct jsonw *w, const char *name)
 {
-    assert(max > 0 && max <= DUMP_MAX);
-    if (strncmp(url, "embedded:", 9) == 0)
-        return dump_embedded(data_dir, max, w, why);
-    return dump_redis(url, max, w, why);
+    jsonw_key(w, name);
+    jsonw_arr(w);
 }
 
 /* What it declares, what of that is usable, and what no lease holds. */
@@ -61,8 +56,7 @@ static void dump_resources(struct jsonw *w, const struct store_node *node)
         }
         jsonw_end_obj(w);
     }
-    jsonw_key(w, "gpus");
-    jsonw_arr(w);
+    begin_array(w, "gpus");
     for (size_t i = 0; i < declared.gpu_count; i++) {
         bool whole = node->left.gpu_left[i] == RESOURCES_LEFT_WHOLE;
 
@@ -94,14 +88,6 @@ static void dump_node(struct jsonw *w, const struct store_node *node)
     dump_resources(w, node);
     jsonw_kstr(w, "facts", node->facts);
     jsonw_end_obj(w);
-}
-
-static const char *lease_name(enum lease_kind kind)
-{
-    static const char *const names[] = {
-        [LEASE_NONE] = "none", [LEASE_RESERVED] = "reserved", [LEASE_RUNNING] = "running"};
-
-    return names[kind];
 }
 
 static void write_id(struct jsonw *w, uint64_t id)
@@ -137,16 +123,18 @@ static void dump_job(struct jsonw *w, const struct store_head *head)
 
 static void dump_lease(struct jsonw *w, const struct store_head *head)
 {
+    static const char *const kinds[] = {
+        [LEASE_NONE] = "none", [LEASE_RESERVED] = "reserved", [LEASE_RUNNING] = "running"};
+
     jsonw_obj(w);
     write_id(w, head->id);
     jsonw_kint(w, "attempt_id", head->attempt);
     jsonw_kstr(w, "node_id", str_of(head->node));
-    jsonw_kstr(w, "kind", str_of(lease_name(head->lease)));
+    jsonw_kstr(w, "kind", str_of(kinds[head->lease]));
     jsonw_kint(w, "epoch", head->epoch);
     jsonw_kint(w, "due_ms", head->due_ms);
     if (head->gpus) {
-        jsonw_key(w, "gpus");
-        jsonw_arr(w);
+        begin_array(w, "gpus");
         for (int id = 0; id < RESOURCES_GPU_IDS; id++)
             if (head->gpus >> id & 1)
                 jsonw_int(w, id);
@@ -177,22 +165,6 @@ struct dump_key {
     struct str reason;
 };
 
-static void dump_key(struct jsonw *w, const struct dump_key *key)
-{
-    jsonw_obj(w);
-    jsonw_kstr(w, "key", key->key);
-    jsonw_kint(w, "in_flight", key->in_flight);
-    jsonw_kint(w, "waiting", key->waiting);
-    jsonw_kint(w, "starts", key->starts);
-    if (key->starts)
-        jsonw_kint(w, "last_start_ms", key->last_start_ms);
-    if (key->hold_until_ms) {
-        jsonw_kint(w, "hold_until_ms", key->hold_until_ms);
-        jsonw_kstr(w, "hold_reason", key->reason);
-    }
-    jsonw_end_obj(w);
-}
-
 static int by_key(const void *a, const void *b)
 {
     return str_cmp(((const struct dump_key *)a)->key, ((const struct dump_key *)b)->key);
@@ -202,12 +174,37 @@ static int by_key(const void *a, const void *b)
 static bool dump_keys(struct jsonw *w, struct dump_key *keys, size_t count, size_t max)
 {
     qsort(keys, count, sizeof *keys, by_key);
-    jsonw_key(w, "keys");
-    jsonw_arr(w);
-    for (size_t i = 0; i < count && i < max; i++)
-        dump_key(w, &keys[i]);
+    begin_array(w, "keys");
+    for (size_t i = 0; i < count && i < max; i++) {
+        const struct dump_key *key = &keys[i];
+
+        jsonw_obj(w);
+        jsonw_kstr(w, "key", key->key);
+        jsonw_kint(w, "in_flight", key->in_flight);
+        jsonw_kint(w, "waiting", key->waiting);
+        jsonw_kint(w, "starts", key->starts);
+        if (key->starts)
+            jsonw_kint(w, "last_start_ms", key->last_start_ms);
+        if (key->hold_until_ms) {
+            jsonw_kint(w, "hold_until_ms", key->hold_until_ms);
+            jsonw_kstr(w, "hold_reason", key->reason);
+        }
+        jsonw_end_obj(w);
+    }
     jsonw_end_arr(w);
     return count <= max;
+}
+
+static void dump_session(struct jsonw *w, struct str id, struct str pool, struct str lang_pair,
+                         int64_t version, int64_t updated_ms)
+{
+    jsonw_obj(w);
+    jsonw_kstr(w, "session_id", id);
+    jsonw_kstr(w, "preferred_pool", pool);
+    jsonw_kstr(w, "lang_pair", lang_pair);
+    jsonw_kint(w, "version", version);
+    jsonw_kint(w, "updated_ms", updated_ms);
+    jsonw_end_obj(w);
 }
 
 static void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
@@ -235,24 +232,32 @@ struct embedded_dump {
 
 typedef void write_row(struct embedded_dump *dump, sqlite3_stmt *row);
 
-/* One section: a row of the answer is one object. ?1 is how many. */
-static bool section(struct embedded_dump *dump, const char *name, const char *sql, write_row *write)
+/* ?1 is how many. */
+static bool each_row(struct embedded_dump *dump, const char *sql, write_row *visit)
 {
     sqlite3_stmt *stmt = NULL;
     int code = sqlite3_prepare_v2(dump->db, sql, -1, &stmt, NULL);
 
     if (code == SQLITE_OK && sqlite3_bind_parameter_count(stmt) > 0)
         code = sqlite3_bind_int64(stmt, 1, dump->max);
-    jsonw_key(dump->w, name);
-    jsonw_arr(dump->w);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(stmt);
         if (code == SQLITE_ROW)
-            write(dump, stmt);
+            visit(dump, stmt);
     }
-    jsonw_end_arr(dump->w);
     sqlite3_finalize(stmt);
     return code == SQLITE_DONE;
+}
+
+/* One section: a row of the answer is one object. */
+static bool section(struct embedded_dump *dump, const char *name, const char *sql, write_row *write)
+{
+    bool ok;
+
+    begin_array(dump->w, name);
+    ok = each_row(dump, sql, write);
+    jsonw_end_arr(dump->w);
+    return ok;
 }
 
 /* What is left of a node's resources, by the leases that count there. */
@@ -318,13 +323,8 @@ static void job_row(struct embedded_dump *dump, sqlite3_stmt *row)
 
 static void session_row(struct embedded_dump *dump, sqlite3_stmt *row)
 {
-    jsonw_obj(dump->w);
-    jsonw_kstr(dump->w, "session_id", jobrow_text(row, 0));
-    jsonw_kstr(dump->w, "preferred_pool", jobrow_text(row, 1));
-    jsonw_kstr(dump->w, "lang_pair", jobrow_text(row, 2));
-    jsonw_kint(dump->w, "version", sqlite3_column_int64(row, 3));
-    jsonw_kint(dump->w, "updated_ms", sqlite3_column_int64(row, 4));
-    jsonw_end_obj(dump->w);
+    dump_session(dump->w, jobrow_text(row, 0), jobrow_text(row, 1), jobrow_text(row, 2),
+                 sqlite3_column_int64(row, 3), sqlite3_column_int64(row, 4));
 }
 
 static void breaker_row(struct embedded_dump *dump, sqlite3_stmt *row)
@@ -396,20 +396,6 @@ static void key_row(struct embedded_dump *dump, sqlite3_stmt *row)
 static void shift_row(struct embedded_dump *dump, sqlite3_stmt *row)
 {
     dump->shift_ms = sqlite3_column_int64(row, 0);
-}
-
-static bool each_row(struct embedded_dump *dump, const char *sql, write_row *visit)
-{
-    sqlite3_stmt *stmt = NULL;
-    int code = sqlite3_prepare_v2(dump->db, sql, -1, &stmt, NULL);
-
-    while (code == SQLITE_OK || code == SQLITE_ROW) {
-        code = sqlite3_step(stmt);
-        if (code == SQLITE_ROW)
-            visit(dump, stmt);
-    }
-    sqlite3_finalize(stmt);
-    return code == SQLITE_DONE;
 }
 
 static bool key_section(struct embedded_dump *dump)
@@ -488,8 +474,7 @@ enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct
         err = problem_set(why, ERR_IO, "data_dir", "%s cannot be read: %s.", path.at,
                           dump.db ? sqlite3_errmsg(dump.db) : "no memory");
     if (!err) {
-        jsonw_key(w, "instances");
-        jsonw_arr(w);
+        begin_array(w, "instances");
         jsonw_end_arr(w);
         jsonw_kbool(w, "more", dump.has_more || has_more(&dump));
         jsonw_end_obj(w);
@@ -514,22 +499,16 @@ struct redis_dump {
     int64_t offset_ms; /* of the store's time before its steady clock */
 };
 
-static void write_nodes(struct redis_dump *dump, const struct store_op *op)
-{
-    jsonw_key(dump->w, "nodes");
-    jsonw_arr(dump->w);
-    for (size_t i = 0; i < op->u.nodes.count; i++)
-        dump_node(dump->w, &op->u.nodes.items[i]);
-    jsonw_end_arr(dump->w);
-}
-
 static bool dump_nodes(struct redis_dump *dump)
 {
     struct store_op op = {.verb = STORE_NODES, .arena = &dump->arena};
 
     if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
-    write_nodes(dump, &op);
+    begin_array(dump->w, "nodes");
+    for (size_t i = 0; i < op.u.nodes.count; i++)
+        dump_node(dump->w, &op.u.nodes.items[i]);
+    jsonw_end_arr(dump->w);
     return true;
 }
 
@@ -543,8 +522,7 @@ static bool read_offset(struct redis_dump *dump)
 
     if (ok)
         dump->offset_ms = state.offset_ms;
-    if (reply)
-        freeReplyObject(reply);
+    freeReplyObject(reply);
     return ok;
 }
 
@@ -566,34 +544,16 @@ static bool dump_jobs(struct redis_dump *dump)
         before = op.u.list.next;
     } while (before && count < dump->max);
     dump->left_out += before != 0;
-    jsonw_key(dump->w, "leases");
-    jsonw_arr(dump->w);
+    begin_array(dump->w, "leases");
     for (size_t i = 0; i < count; i++)
         if (heads[i].lease != LEASE_NONE)
             dump_lease(dump->w, &heads[i]);
     jsonw_end_arr(dump->w);
-    jsonw_key(dump->w, "jobs");
-    jsonw_arr(dump->w);
+    begin_array(dump->w, "jobs");
     for (size_t i = 0; i < count; i++)
         dump_job(dump->w, &heads[i]);
     jsonw_end_arr(dump->w);
     return true;
-}
-
-static void write_session(struct redis_dump *dump, struct str key)
-{
-    struct store_op op = {.verb = STORE_SESSION_GET, .arena = &dump->arena};
-
-    op.u.session.key = key;
-    if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms) || op.err)
-        return;
-    jsonw_obj(dump->w);
-    jsonw_kstr(dump->w, "session_id", key);
-    jsonw_kstr(dump->w, "preferred_pool", op.u.session.preferred_pool);
-    jsonw_kstr(dump->w, "lang_pair", op.u.session.lang_pair);
-    jsonw_kint(dump->w, "version", op.u.session.version);
-    jsonw_kint(dump->w, "updated_ms", op.u.session.updated_ms);
-    jsonw_end_obj(dump->w);
 }
 
 static bool dump_sessions(struct redis_dump *dump)
@@ -602,8 +562,7 @@ static bool dump_sessions(struct redis_dump *dump)
     char cursor[32] = "0";
     size_t count = 0;
 
-    jsonw_key(dump->w, "sessions");
-    jsonw_arr(dump->w);
+    begin_array(dump->w, "sessions");
     do {
         redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "SCAN", cursor,
                                            "MATCH", REDIS_KEY "s:*", "COUNT", "1000", NULL);
@@ -612,6 +571,7 @@ static bool dump_sessions(struct redis_dump *dump)
                     str_copy(redis_text(reply->element[0]), cursor, sizeof cursor);
 
         for (size_t i = 0; page && i < reply->element[1]->elements; i++) {
+            struct store_op op = {.verb = STORE_SESSION_GET, .arena = &dump->arena};
             struct str key = redis_text(reply->element[1]->element[i]);
 
             if (count == dump->max || key.len <= sizeof prefix - 1) {
@@ -620,16 +580,31 @@ static bool dump_sessions(struct redis_dump *dump)
             }
             key.at += sizeof prefix - 1;
             key.len -= sizeof prefix - 1;
-            write_session(dump, arena_str(&dump->arena, key));
+            op.u.session.key = arena_str(&dump->arena, key);
+            if (redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms) && !op.err)
+                dump_session(dump->w, op.u.session.key, op.u.session.preferred_pool,
+                             op.u.session.lang_pair, op.u.session.version, op.u.session.updated_ms);
             count++;
         }
-        if (reply)
-            freeReplyObject(reply);
+        freeReplyObject(reply);
         if (!page)
             return redis_link_fail(&dump->link, "list sessions", NULL);
     } while (strcmp(cursor, "0") != 0);
     jsonw_end_arr(dump->w);
     return true;
+}
+
+/* A hash that is small by its nature, names and values in turn; NULL: it cannot be read. */
+static redisReply *read_hash(struct redis_dump *dump, const char *key, const char *what)
+{
+    redisReply *reply =
+        redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL", key, NULL);
+
+    if (reply && reply->type == REDIS_REPLY_ARRAY)
+        return reply;
+    freeReplyObject(reply);
+    redis_link_fail(&dump->link, what, NULL);
+    return NULL;
 }
 
 /* "state,failures,opened,changed,probe", under "node|type": as lua/breaker.lua writes it. */
@@ -652,16 +627,11 @@ static void write_breaker(struct redis_dump *dump, struct str key, struct str te
 /* Few by their nature: BREAKERS_MAX of lua/breaker.lua at most. */
 static bool dump_breakers(struct redis_dump *dump)
 {
-    redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL",
-                                       REDIS_KEY "breakers", NULL);
+    redisReply *reply = read_hash(dump, REDIS_KEY "breakers", "read the breakers");
 
-    if (!reply || reply->type != REDIS_REPLY_ARRAY) {
-        if (reply)
-            freeReplyObject(reply);
-        return redis_link_fail(&dump->link, "read the breakers", NULL);
-    }
-    jsonw_key(dump->w, "breakers");
-    jsonw_arr(dump->w);
+    if (!reply)
+        return false;
+    begin_array(dump->w, "breakers");
     for (size_t i = 0; i + 1 < reply->elements; i += 2)
         write_breaker(dump, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
     jsonw_end_arr(dump->w);
@@ -679,18 +649,13 @@ static int rule_order(const void *a, const void *b)
 /* As many as LIMIT_RULES_MAX. */
 static bool dump_rules(struct redis_dump *dump)
 {
-    redisReply *reply =
-        redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "HGETALL", REDIS_KEY "limits", NULL);
+    redisReply *reply = read_hash(dump, REDIS_KEY "limits", "read the rules for keys");
 
-    if (!reply || reply->type != REDIS_REPLY_ARRAY) {
-        if (reply)
-            freeReplyObject(reply);
-        return redis_link_fail(&dump->link, "read the rules for keys", NULL);
-    }
+    if (!reply)
+        return false;
     if (reply->elements > 0)
         qsort(reply->element, reply->elements / 2, 2 * sizeof *reply->element, rule_order);
-    jsonw_key(dump->w, "limits");
-    jsonw_arr(dump->w);
+    begin_array(dump->w, "limits");
     for (size_t i = 0; i + 1 < reply->elements; i += 2)
         dump_rule(dump->w, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
     jsonw_end_arr(dump->w);
@@ -711,8 +676,7 @@ static redisReply *ask_keys(struct redis_dump *dump, size_t from, redisReply **r
     names = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "ZRANGE", REDIS_KEY "keyed",
                            first, last, NULL);
     if (!names || names->type != REDIS_REPLY_ARRAY || names->elements > PAGE) {
-        if (names)
-            freeReplyObject(names);
+        freeReplyObject(names);
         return NULL;
     }
     for (size_t i = 0; i < names->elements; i++)
@@ -747,10 +711,8 @@ static bool dump_redis_keys(struct redis_dump *dump)
                     .hold_until_ms = kept.hold_until_ms ? kept.hold_until_ms + dump->offset_ms : 0,
                     .reason = arena_str(&dump->arena, kept.reason),
                 };
-        if (names)
-            freeReplyObject(names);
-        if (values)
-            freeReplyObject(values);
+        freeReplyObject(names);
+        freeReplyObject(values);
         if (!ok)
             return redis_link_fail(&dump->link, "list keys", NULL);
     }
@@ -764,8 +726,7 @@ static bool dump_instances(struct redis_dump *dump)
 
     if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
-    jsonw_key(dump->w, "instances");
-    jsonw_arr(dump->w);
+    begin_array(dump->w, "instances");
     for (size_t i = 0; i < op.u.peers.count; i++) {
         const struct store_peer *peer = &op.u.peers.items[i];
 
@@ -805,4 +766,13 @@ static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct 
     arena_free(&dump.arena);
     explicit_bzero(&target, sizeof target);
     return err;
+}
+
+enum err store_dump(const char *url, const char *data_dir, size_t max, struct jsonw *w,
+                    struct problem *why)
+{
+    assert(max > 0 && max <= DUMP_MAX);
+    if (strncmp(url, "embedded:", 9) == 0)
+        return dump_embedded(data_dir, max, w, why);
+    return dump_redis(url, max, w, why);
 }
