@@ -130,8 +130,7 @@ static bool load_library(struct redis_session *session, int64_t deadline_ms)
     ok = reply && (reply->type != REDIS_REPLY_ERROR || strstr(reply->str, "already exists"));
     if (reply && !ok)
         redis_link_fail(&session->link, "the function library is refused", reply->str);
-    if (reply)
-        freeReplyObject(reply);
+    freeReplyObject(reply);
     return ok;
 }
 
@@ -297,32 +296,6 @@ redisReply *redis_session_call(struct redis_session *session, int64_t deadline_m
     }
 }
 
-/* "redis_version:7.0.15" */
-static int major_version(struct str info)
-{
-    static const char name[] = "redis_version:";
-    const char *at = memmem(info.at, info.len, name, sizeof name - 1);
-
-    return at ? atoi(at + sizeof name - 1) : 0;
-}
-
-static enum err check_version(struct redis_session *session, int64_t deadline_ms,
-                              struct problem *why)
-{
-    redisReply *reply = redis_link_ask(&session->link, deadline_ms, "INFO", "server", NULL);
-    int major = reply ? major_version(redis_text(reply)) : 0;
-
-    if (reply)
-        freeReplyObject(reply);
-    if (!reply)
-        return problem_set(why, ERR_IO, "store", "Redis does not answer: %s.", session->link.why);
-    if (major && major < VERSION_MIN)
-        return problem_set(why, ERR_BAD_CONFIG, "store",
-                           "The store needs Redis %d or newer, this one is of version %d.",
-                           VERSION_MIN, major);
-    return ERR_OK;
-}
-
 /* A managed Redis may not tell; then nobody can say that it is wrong. */
 static enum err check_eviction(struct redis_session *session, int64_t deadline_ms,
                                struct problem *why)
@@ -337,8 +310,7 @@ static enum err check_eviction(struct redis_session *session, int64_t deadline_m
                           "Redis may throw leases away: its maxmemory-policy is %.40s. Set it to "
                           "noeviction.",
                           reply->element[1]->str);
-    if (reply)
-        freeReplyObject(reply);
+    freeReplyObject(reply);
     return err;
 }
 
@@ -346,13 +318,27 @@ static enum err check_eviction(struct redis_session *session, int64_t deadline_m
 static enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
                                     struct problem *why)
 {
-    enum err err;
+    static const char name[] = "redis_version:"; /* "redis_version:7.0.15" */
+    redisReply *reply;
+    struct str info;
+    const char *at;
+    int major;
 
     if (!redis_link_open(&session->link, deadline_ms))
         return problem_set(why, ERR_IO, "store", "The store in Redis cannot be reached: %s.",
                            session->link.why);
-    err = check_version(session, deadline_ms, why);
-    return err ? err : check_eviction(session, deadline_ms, why);
+    reply = redis_link_ask(&session->link, deadline_ms, "INFO", "server", NULL);
+    if (!reply)
+        return problem_set(why, ERR_IO, "store", "Redis does not answer: %s.", session->link.why);
+    info = redis_text(reply);
+    at = memmem(info.at, info.len, name, sizeof name - 1);
+    major = at ? atoi(at + sizeof name - 1) : 0;
+    freeReplyObject(reply);
+    if (major && major < VERSION_MIN)
+        return problem_set(why, ERR_BAD_CONFIG, "store",
+                           "The store needs Redis %d or newer, this one is of version %d.",
+                           VERSION_MIN, major);
+    return check_eviction(session, deadline_ms, why);
 }
 
 /* --- batches --- */
@@ -447,17 +433,6 @@ static void take_news(struct redis *self)
     session->emptied = false;
 }
 
-/* The answer to our first op, when that asked for a number. */
-static void take_number(struct redis *self, const redisReply *answer, int64_t sent_ms)
-{
-    unsigned number = wire_number(answer);
-
-    if (!number)
-        return;
-    atomic_store_explicit(&self->store.number, number, memory_order_relaxed);
-    atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS, memory_order_relaxed);
-}
-
 /* What a tidying call found: whether there is more to rewrite, more to purge, how near to its
  * maxmemory Redis is, and by rule what it put right. */
 static void take_tidied(struct redis *self, const redisReply *answer)
@@ -482,11 +457,17 @@ static bool call_own(struct redis *self, int64_t deadline_ms)
 {
     int64_t sent_ms = clock_mono_ms();
     redisReply *reply = redis_session_call(&self->session, deadline_ms);
+    unsigned number;
 
     if (!reply)
         return false;
     take_news(self);
-    take_number(self, reply->element[WIRE_ANSWERS], sent_ms);
+    number = wire_number(reply->element[WIRE_ANSWERS]); /* if our first op asked for one */
+    if (number) {
+        atomic_store_explicit(&self->store.number, number, memory_order_relaxed);
+        atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS,
+                              memory_order_relaxed);
+    }
     if (reply->elements > WIRE_ANSWERS + 1)
         take_tidied(self, reply->element[reply->elements - 1]);
     freeReplyObject(reply);
@@ -573,23 +554,17 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
     return true;
 }
 
-/* A heartbeat that is too much for one call goes on in the next: others are served between them. */
-static bool is_begun(const struct msg *msg)
-{
-    const struct store_op *op = container_of(msg, struct store_op, msg);
-
-    return op->verb == STORE_RENEW && !op->err && op->u.renew.more;
-}
-
-/* Takes those out of a batch that go on in the next call; `rest` follows them. */
+/* Takes those out of a batch that go on in the next call; `rest` follows them. A heartbeat that is
+ * too much for one call does: others are served between its parts. */
 static struct msg *cut_begun(struct msg **batch, struct msg *rest)
 {
     struct msg *begun = NULL, **end = &begun;
 
     while (*batch) {
         struct msg *msg = *batch;
+        const struct store_op *op = container_of(msg, struct store_op, msg);
 
-        if (!is_begun(msg)) {
+        if (op->verb != STORE_RENEW || op->err || !op->u.renew.more) {
             batch = &msg->next;
             continue;
         }
@@ -618,8 +593,7 @@ static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *
     bool ok = reply && read_answers(self, batch, reply);
     bool may_have_run = reply || self->session.unknown;
 
-    if (reply)
-        freeReplyObject(reply);
+    freeReplyObject(reply);
     if (!ok) {
         go_down(self, began_ms); /* first, so that nobody sends more */
         if (may_have_run)
@@ -661,29 +635,21 @@ static int64_t time_to_wait(const struct redis *self)
 }
 
 /* What we hold is let go, some in each call: others are served between them. */
-static int64_t leave_from(struct redis *self, int64_t from)
-{
-    redisReply *reply;
-    int64_t more;
-
-    redis_session_begin(&self->session, &self->config, 0);
-    wire_leave(&self->session.wire, store_number(&self->store), from);
-    reply = redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
-    if (!reply)
-        return 0;
-    more = wire_more(reply->element[WIRE_ANSWERS]);
-    freeReplyObject(reply);
-    return more > from ? more : 0;
-}
-
 static void leave(struct redis *self)
 {
-    int64_t from = 0;
+    int64_t from = 0, more;
 
     if (!op_queue_is_up(&self->op_queue))
         return;
     do {
-        from = leave_from(self, from);
+        redisReply *reply;
+
+        redis_session_begin(&self->session, &self->config, 0);
+        wire_leave(&self->session.wire, store_number(&self->store), from);
+        reply = redis_session_call(&self->session, clock_mono_ms() + self->session.timeout_ms);
+        more = reply ? wire_more(reply->element[WIRE_ANSWERS]) : 0;
+        freeReplyObject(reply);
+        from = more > from ? more : 0;
     } while (from);
 }
 
@@ -735,13 +701,6 @@ static void stop_store(struct msg *msg)
 
 /* The readers. */
 
-static bool is_too_late(const struct redis *self, const struct store_op *op)
-{
-    int64_t now_ms = self->config.now_ms ? self->config.now_ms() : clock_mono_ms();
-
-    return op->not_after_ms && now_ms > op->not_after_ms;
-}
-
 static bool read_once(struct reader *reader, struct store_op *const *ops, size_t count)
 {
     int64_t timeout_ms = reader->redis->session.timeout_ms;
@@ -759,13 +718,15 @@ static bool read_ops(struct reader *reader, struct msg *list)
 {
     struct redis *self = reader->redis;
     int64_t deadline_ms = clock_mono_ms() + self->session.timeout_ms;
+    int64_t now_ms;
     struct store_op *ops[REDIS_READ_JOBS_MAX];
     size_t count = 0;
 
     for (; list; list = list->next) {
         struct store_op *op = container_of(list, struct store_op, msg);
 
-        if (is_too_late(self, op)) {
+        now_ms = self->config.now_ms ? self->config.now_ms() : clock_mono_ms();
+        if (op->not_after_ms && now_ms > op->not_after_ms) {
             op->err = ERR_TOO_LATE;
             op->head.id = 0;
         } else {
@@ -840,8 +801,10 @@ static void reader_init(struct reader *reader, struct redis *self, struct work_q
 
 /* Opening and closing. */
 
-static void free_all(struct redis *self)
+static void redis_free(struct store *store)
 {
+    struct redis *self = of(store);
+
     redis_session_free(&self->session);
     redis_link_close(&self->single.link);
     redis_link_close(&self->lists.link);
@@ -849,32 +812,6 @@ static void free_all(struct redis *self)
     sem_destroy(&self->is_open);
     explicit_bzero(&self->target, sizeof self->target);
     free(self);
-}
-
-static struct redis *redis_new(const struct store_config *config, const struct redis_target *target,
-                               const struct store_backend *backend)
-{
-    struct redis *self = mem_aligned(_Alignof(struct redis), sizeof *self);
-
-    self->store.backend = backend;
-    self->config = *config;
-    self->config.url = self->config.data_dir = self->config.version = NULL;
-    if (config->terms.task_ms <= 0)
-        self->config.terms = lease_terms_default;
-    self->target = *target;
-    redis_session_init(&self->session, &self->target, config);
-    reader_init(&self->single, self, &self->op_queue.helper);
-    reader_init(&self->lists, self, &self->op_queue.lists);
-    redis_listen_init(&self->subscriber, &self->target, self->session.instance, &self->store);
-    self->store.name = self->session.name;
-    str_copy(str_of(config->version ? config->version : "unknown"), self->version,
-             sizeof self->version);
-    self->format = config->format ? config->format : FORMAT_NEWEST;
-    op_queue_init(&self->op_queue, redis_read_answers, config->in_flight_max);
-    self->op_queue.is_long = redis_read_is_long;
-    sem_init(&self->is_open, 0, 0);
-    self->stop.run = stop_store;
-    return self;
 }
 
 static bool start_readers(struct redis *self)
@@ -906,11 +843,29 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     err = redis_url_parse(config->url, &target, why);
     if (err)
         return err;
-    self = redis_new(config, &target, backends[target.kind]);
+    self = mem_aligned(_Alignof(struct redis), sizeof *self);
+    self->store.backend = backends[target.kind];
+    self->config = *config;
+    self->config.url = self->config.data_dir = self->config.version = NULL;
+    if (config->terms.task_ms <= 0)
+        self->config.terms = lease_terms_default;
+    self->target = target;
     explicit_bzero(&target, sizeof target);
+    redis_session_init(&self->session, &self->target, config);
+    reader_init(&self->single, self, &self->op_queue.helper);
+    reader_init(&self->lists, self, &self->op_queue.lists);
+    redis_listen_init(&self->subscriber, &self->target, self->session.instance, &self->store);
+    self->store.name = self->session.name;
+    str_copy(str_of(config->version ? config->version : "unknown"), self->version,
+             sizeof self->version);
+    self->format = config->format ? config->format : FORMAT_NEWEST;
+    op_queue_init(&self->op_queue, redis_read_answers, config->in_flight_max);
+    self->op_queue.is_long = redis_read_is_long;
+    sem_init(&self->is_open, 0, 0);
+    self->stop.run = stop_store;
     self->why = why;
     if (!work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self)) {
-        free_all(self);
+        redis_free(&self->store);
         return problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     while (sem_wait(&self->is_open))
@@ -922,7 +877,7 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     }
     if (err) {
         work_queue_join(&self->op_queue.work_queue);
-        free_all(self);
+        redis_free(&self->store);
         return err;
     }
     *ret_store = &self->store;
@@ -950,11 +905,6 @@ static void redis_stop(struct store *store)
     assert(atomic_load(&self->op_queue.in_flight) == 0);
 }
 
-static void redis_free(struct store *store)
-{
-    free_all(of(store));
-}
-
 static enum err open_tls(const struct store_config *config, struct store **ret_store,
                          struct problem *why)
 {
@@ -963,33 +913,14 @@ static enum err open_tls(const struct store_config *config, struct store **ret_s
                        "redis:// through a tunnel or on a trusted network.");
 }
 
-const struct store_backend redis_backend = {
-    .scheme = "redis",
-    .open = redis_open,
-    .send = redis_send,
-    .status = redis_status,
-    .listen = redis_listen,
-    .stop = redis_stop,
-    .free = redis_free,
-};
-const struct store_backend redis_sentinel_backend = {
-    .scheme = "redis-sentinel",
-    .open = redis_open,
-    .send = redis_send,
-    .status = redis_status,
-    .listen = redis_listen,
-    .stop = redis_stop,
-    .free = redis_free,
-};
-const struct store_backend redis_cluster_backend = {
-    .scheme = "redis-cluster",
-    .open = redis_open,
-    .send = redis_send,
-    .status = redis_status,
-    .listen = redis_listen,
-    .stop = redis_stop,
-    .free = redis_free,
-};
+#define REDIS_BACKEND(name)                                                                        \
+    {                                                                                              \
+        .scheme = name, .open = redis_open, .send = redis_send, .status = redis_status,            \
+        .listen = redis_listen, .stop = redis_stop, .free = redis_free                             \
+    }
+const struct store_backend redis_backend = REDIS_BACKEND("redis");
+const struct store_backend redis_sentinel_backend = REDIS_BACKEND("redis-sentinel");
+const struct store_backend redis_cluster_backend = REDIS_BACKEND("redis-cluster");
 const struct store_backend rediss_backend = {
     .scheme = "rediss",
     .open = open_tls,

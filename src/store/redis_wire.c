@@ -15,8 +15,6 @@
 #include "store/redis_link.h"
 #include "store/store.h"
 
-static int64_t number(const redisReply *answer, size_t at);
-
 /* --- ops --- */
 
 int64_t wire_bounded(int64_t value)
@@ -314,18 +312,12 @@ static void write_limits(struct wire *wire, const struct store_op *op)
     add_int(wire, (int64_t)op->u.limits.max);
 }
 
-/* Nobody is "". */
-static void add_name(struct wire *wire, uint32_t name)
-{
-    char *text = arena_raw(&wire->arena, STORE_NAME_TEXT + 1);
-
-    snprintf(text, STORE_NAME_TEXT + 1, "%08" PRIx32, name);
-    add(wire, text, name ? STORE_NAME_TEXT : 0);
-}
-
 static void write_message(struct wire *wire, const struct store_op *op)
 {
-    add_name(wire, op->u.message.to);
+    char *to = arena_raw(&wire->arena, STORE_NAME_TEXT + 1);
+
+    snprintf(to, STORE_NAME_TEXT + 1, "%08" PRIx32, op->u.message.to);
+    add(wire, to, op->u.message.to ? STORE_NAME_TEXT : 0); /* to all: "" */
     add_text(wire, op->u.message.text);
 }
 
@@ -385,20 +377,15 @@ static void begin_other(struct wire *wire, const char *letter)
     wire->ops++;
 }
 
-static void write_row(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
-{
-    struct column_texts texts = columns_add(&wire->columns, op, not_after_ms, &wire->arena);
-
-    for (size_t i = 0; i < texts.count; i++)
-        list_add(wire, &wire->args, texts.items[i].at, texts.items[i].len);
-    wire->ops++;
-}
-
 void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
 {
     assert(op->verb < STORE_VERB_COUNT);
     if (!verbs[op->verb].letter) {
-        write_row(wire, op, not_after_ms);
+        struct column_texts texts = columns_add(&wire->columns, op, not_after_ms, &wire->arena);
+
+        for (size_t i = 0; i < texts.count; i++)
+            list_add(wire, &wire->args, texts.items[i].at, texts.items[i].len);
+        wire->ops++;
         return;
     }
     begin_other(wire, verbs[op->verb].letter);
@@ -406,12 +393,7 @@ void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
     add_int(wire, not_after_ms);
 }
 
-/* Our own have no bound. */
-static void end_own(struct wire *wire)
-{
-    add_int(wire, 0);
-}
-
+/* Our own have no bound: their last argument is 0. */
 void wire_arrive(struct wire *wire, const char *version, int format,
                  const struct lease_terms *terms)
 {
@@ -419,7 +401,7 @@ void wire_arrive(struct wire *wire, const char *version, int format,
     add_word(wire, version);
     add_int(wire, format);
     add_terms(wire, terms);
-    end_own(wire);
+    add_int(wire, 0);
 }
 
 void wire_stay(struct wire *wire, const char *version, int format, unsigned number)
@@ -428,7 +410,7 @@ void wire_stay(struct wire *wire, const char *version, int format, unsigned numb
     add_word(wire, version);
     add_int(wire, format);
     add_int(wire, number);
-    end_own(wire);
+    add_int(wire, 0);
 }
 
 void wire_tidy(struct wire *wire, bool whole, int64_t jobs_max)
@@ -436,7 +418,7 @@ void wire_tidy(struct wire *wire, bool whole, int64_t jobs_max)
     begin_other(wire, "T");
     add_word(wire, whole ? "1" : "0");
     add_int(wire, jobs_max > 0 ? jobs_max : 0);
-    end_own(wire);
+    add_int(wire, 0);
 }
 
 void wire_leave(struct wire *wire, unsigned number, int64_t from)
@@ -444,7 +426,7 @@ void wire_leave(struct wire *wire, unsigned number, int64_t from)
     begin_other(wire, "L");
     add_int(wire, number);
     add_int(wire, from);
-    end_own(wire);
+    add_int(wire, 0);
 }
 
 /* --- answers --- */
@@ -645,36 +627,28 @@ bool wire_key_read(struct str packed, struct wire_key *ret_key)
     return true;
 }
 
-/* A lease holds so much: "#0" is memory of a GPU, "!0" a whole one. */
-static void use(struct resources *resources, struct str name, int32_t amount)
-{
-    int64_t id = -1;
-
-    if (name.len > 1 && (name.at[0] == '#' || name.at[0] == '!'))
-        str_int((struct str){name.at + 1, name.len - 1}, &id);
-    for (size_t i = 0; i < resources->gpu_count; i++) {
-        if (resources->gpus[i].id != id)
-            continue;
-        if (name.at[0] == '#')
-            resources->gpus[i].used_mb += amount;
-        else
-            resources->gpus[i].whole = true;
-    }
-    for (size_t i = 0; i < resources->count; i++)
-        if (str_is(name, resources->items[i].name))
-            resources->items[i].used += amount;
-}
-
-/* "NAME=AMOUNT,...": what leases hold. */
+/* "NAME=AMOUNT,...": what leases hold; "#0" is memory of a GPU, "!0" a whole one. */
 static bool use_all(struct resources *resources, struct str sums)
 {
     while (sums.len) {
         struct str amount_text = str_cut(&sums, ','), name = str_cut(&amount_text, '=');
-        int64_t amount;
+        int64_t amount, id = -1;
 
         if (!str_int(amount_text, &amount) || amount < 0 || amount > INT32_MAX)
             return false;
-        use(resources, name, (int32_t)amount);
+        if (name.len > 1 && (name.at[0] == '#' || name.at[0] == '!'))
+            str_int((struct str){name.at + 1, name.len - 1}, &id);
+        for (size_t i = 0; i < resources->gpu_count; i++) {
+            if (resources->gpus[i].id != id)
+                continue;
+            if (name.at[0] == '#')
+                resources->gpus[i].used_mb += (int32_t)amount;
+            else
+                resources->gpus[i].whole = true;
+        }
+        for (size_t i = 0; i < resources->count; i++)
+            if (str_is(name, resources->items[i].name))
+                resources->items[i].used += (int32_t)amount;
     }
     return true;
 }
@@ -782,25 +756,21 @@ static struct limit_block take_block(struct bytes *from)
 
 static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
 {
+    bool reserve = op->verb == STORE_RESERVE, probe;
     struct wire_job job;
     size_t tried;
 
     op->u.put.duplicate = take(from, 1);
-    if (op->verb == STORE_RESERVE)
-        op->u.put.probe = take(from, 1);
-    else
-        take(from, 1);
+    probe = take(from, 1);
+    if (reserve)
+        op->u.put.probe = probe;
     op->u.put.chosen = (int)take(from, 1) - 1;
     tried = (size_t)take(from, 1);
     op->u.put.block = (struct limit_block){0};
-    if (op->verb != STORE_RESERVE) {
-        if (op->err == ERR_LIMITED)
-            op->u.put.block = take_block(from);
-        return read_rest(op, from, offset_ms, &job);
-    }
-    if (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count)
+    if (reserve &&
+        (tried > op->u.put.candidate_count || op->u.put.chosen >= (int)op->u.put.candidate_count))
         return false;
-    for (size_t i = 0; i < op->u.put.candidate_count; i++) {
+    for (size_t i = 0; reserve && i < op->u.put.candidate_count; i++) {
         uint64_t why = i < tried ? take(from, 1) - '0' : 0;
 
         if (why >= LEASE_REASON_COUNT)
@@ -819,20 +789,11 @@ static struct str kept(struct arena *arena, struct str text)
     return text.at ? arena_str(arena, text) : STR_NONE;
 }
 
-/* "FINGERPRINT KEY", the former in hexadecimal digits. */
-static void read_key(struct store_record *record, struct str text, struct arena *arena)
-{
-    struct str key = text, digits = str_cut(&key, ' ');
-    char hex[2 * sizeof record->fingerprint + 1];
-
-    if (!key.len || !str_copy(digits, hex, sizeof hex))
-        return;
-    record->idem = arena_str(arena, key);
-    record->fingerprint = strtoull(hex, NULL, 16);
-}
-
 static void read_record(struct store_op *op, const redisReply *answer)
 {
+    struct str key, digits;
+    char hex[2 * sizeof op->record.fingerprint + 1];
+
     if (!op->arena || !answer)
         return;
     op->record = (struct store_record){
@@ -841,7 +802,12 @@ static void read_record(struct store_op *op, const redisReply *answer)
         .history = kept(op->arena, redis_text(part(answer, 2))),
         .result = kept(op->arena, redis_text(part(answer, 3))),
     };
-    read_key(&op->record, redis_text(part(answer, 4)), op->arena);
+    key = redis_text(part(answer, 4)); /* "FINGERPRINT KEY", the former in hexadecimal digits */
+    digits = str_cut(&key, ' ');
+    if (key.len && str_copy(digits, hex, sizeof hex)) {
+        op->record.idem = arena_str(op->arena, key);
+        op->record.fingerprint = strtoull(hex, NULL, 16);
+    }
 }
 
 /* What the lease had taken that ended. */
@@ -973,37 +939,31 @@ static int by_node_and_type(const void *a, const void *b)
     return order ? order : str_cmp(left->type, right->type);
 }
 
-/* "state,failures,opened,probe until,node|type" */
-static bool read_breaker(struct str text, struct arena *arena, struct store_breaker *ret_breaker)
-{
-    int64_t values[4];
-    struct str node;
-
-    for (size_t i = 0; i < COUNT_OF(values); i++)
-        if (!str_int(str_cut(&text, ','), &values[i]))
-            return false;
-    node = str_cut(&text, '|');
-    if (!text.at || values[0] < 0 || values[0] >= BREAKER_STATE_COUNT)
-        return false;
-    *ret_breaker = (struct store_breaker){
-        .node = arena_str(arena, node),
-        .type = arena_str(arena, text),
-        .breaker = {.state = (enum breaker_state)values[0],
-                    .failures = (int32_t)values[1],
-                    .opened_ms = values[2],
-                    .probe_until_ms = values[3] >= WIRE_FOREVER ? LEASE_FOREVER : values[3]},
-    };
-    return true;
-}
-
 static bool read_breakers(struct store_op *op, const redisReply *answer)
 {
     size_t count = answer->elements - 3;
     struct store_breaker *items = arena_array(op->arena, struct store_breaker, count);
 
-    for (size_t i = 0; i < count; i++)
-        if (!read_breaker(redis_text(answer->element[i + 3]), op->arena, &items[i]))
+    for (size_t i = 0; i < count; i++) {
+        /* "state,failures,opened,probe until,node|type" */
+        struct str text = redis_text(answer->element[i + 3]), node;
+        int64_t values[4];
+
+        for (size_t k = 0; k < COUNT_OF(values); k++)
+            if (!str_int(str_cut(&text, ','), &values[k]))
+                return false;
+        node = str_cut(&text, '|');
+        if (!text.at || values[0] < 0 || values[0] >= BREAKER_STATE_COUNT)
             return false;
+        items[i] = (struct store_breaker){
+            .node = arena_str(op->arena, node),
+            .type = arena_str(op->arena, text),
+            .breaker = {.state = (enum breaker_state)values[0],
+                        .failures = (int32_t)values[1],
+                        .opened_ms = values[2],
+                        .probe_until_ms = time_of(values[3])},
+        };
+    }
     qsort(items, count, sizeof *items, by_node_and_type);
     op->u.breakers.items = items;
     op->u.breakers.count = count;
@@ -1153,12 +1113,6 @@ static bool read_fast(struct store_op *op, struct str counts, struct str packed,
     return true;
 }
 
-/* The counters of a node, which begin with their format, and not the answer of a verb. */
-static bool is_counts(struct str text)
-{
-    return text.len && (unsigned char)text.at[0] < WIRE_ANSWER_MARK;
-}
-
 static bool read_list(struct store_op *op, const redisReply *answer, int64_t offset_ms)
 {
     struct wire_job job;
@@ -1182,6 +1136,7 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
 {
     const redisReply *answer = part(reply, (*at)++);
     int64_t offset_ms = number(reply, WIRE_ANSWERS - 1);
+    struct str text = redis_text(answer);
 
     if (!answer)
         return false;
@@ -1189,9 +1144,10 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
     if (answer->type == REDIS_REPLY_STRING) {
         if (!is_packed(op->verb))
             return false;
-        if (!is_counts(redis_text(answer)))
-            return read_packed(op, redis_text(answer), NULL, offset_ms);
-        return read_fast(op, redis_text(answer), redis_text(part(reply, (*at)++)), offset_ms);
+        /* The counters of a node begin with their format, the answer of a verb with a mark. */
+        if (!text.len || (unsigned char)text.at[0] >= WIRE_ANSWER_MARK)
+            return read_packed(op, text, NULL, offset_ms);
+        return read_fast(op, text, redis_text(part(reply, (*at)++)), offset_ms);
     }
     if (answer->type != REDIS_REPLY_ARRAY || answer->elements < 3)
         return false;
