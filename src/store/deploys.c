@@ -46,7 +46,7 @@ struct sql_thread {
 struct deploys {
     struct sql_thread threads[THREAD_COUNT];
     struct deploys_config config;
-    int64_t told_news;                     /* the writing thread's */
+    int64_t announced;                     /* the writing thread's */
     char updates_after[DEPLOY_ID_MAX + 1]; /* likewise: the last one that was looked at */
     struct deploys_facts facts;            /* the reading thread's */
     struct deploys_table table;            /* likewise */
@@ -96,21 +96,6 @@ static bool run(struct sql *sql, const char *text, int64_t value, struct arena *
     return sql_run(sql, &statement, &param, 1, arena, NULL);
 }
 
-static bool read_note(struct sql *sql, struct arena *arena, int64_t *ret_boot, int64_t *ret_ahead)
-{
-    static const struct sql_text read = {
-        {"SELECT (SELECT value FROM berth_meta WHERE name = 'clock_boot'),"
-         " (SELECT value FROM berth_meta WHERE name = 'clock_ahead_ms')",
-         NULL}};
-    struct sql_rows rows;
-
-    if (!sql_run(sql, &read, NULL, 0, arena, &rows))
-        return false;
-    *ret_boot = sql_cell_int(&rows, 0, 0);
-    *ret_ahead = sql_cell_int(&rows, 0, 1);
-    return true;
-}
-
 static bool write_note(struct sql *sql, struct arena *arena, int64_t boot, int64_t ahead_ms)
 {
     static const char keep_boot[] = "INSERT INTO berth_meta (name, value) VALUES ('clock_boot', $1)"
@@ -158,12 +143,19 @@ static bool cut_terms(struct sql *sql, struct arena *arena, int64_t now_ms)
 
 static bool follow(struct sql *sql, struct arena *arena)
 {
+    static const struct sql_text read = {
+        {"SELECT (SELECT value FROM berth_meta WHERE name = 'clock_boot'),"
+         " (SELECT value FROM berth_meta WHERE name = 'clock_ahead_ms')",
+         NULL}};
     int64_t boot = boot_of_machine(), known_boot, known_ms;
     int64_t ahead_ms = clock_wall_ahead_ms();
+    struct sql_rows rows;
     bool ok;
 
-    if (!read_note(sql, arena, &known_boot, &known_ms))
+    if (!sql_run(sql, &read, NULL, 0, arena, &rows))
         return false;
+    known_boot = sql_cell_int(&rows, 0, 0);
+    known_ms = sql_cell_int(&rows, 0, 1);
     if (known_boot != boot || !known_ms || (!boot && !sql->ahead_ms))
         ok = cut_terms(sql, arena, clock_mono_ms() + ahead_ms) &&
              write_note(sql, arena, boot, ahead_ms);
@@ -444,9 +436,23 @@ static const struct {
     {make_tables, 1}, {index_address, 2}, {add_ended, 3}, {remember_nodes, 4}, {add_instances, 4},
     {add_copies, 4},  {keep_specs, 4},    {add_ports, 4}, {time_updates, 4},
 };
+enum { FORMAT = COUNT_OF(migrations) }; /* this program's */
 
-static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
+/* The format of the tables, as it was found. */
+struct format {
+    int64_t version; /* 0: there are none yet */
+    int64_t oldest;  /* the first version whose program may use them; 0: unknown */
+};
+
+/* Several instances may start at once: one migrates, the others wait for it and find it done. */
+static bool migrate(struct sql *sql, struct arena *arena, struct format *ret_format)
 {
+    static const struct sql_text one_at_a_time = {
+        {"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}};
+    static const struct sql_text meta = {
+        {"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
+         " value INTEGER NOT NULL)",
+         "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}};
     static const struct sql_text rows[] = {
         {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
           " ('version', 1), ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING",
@@ -456,61 +462,33 @@ static bool read_schema(struct sql *sql, struct arena *arena, struct deploys_sch
     static const struct sql_text read = {
         {"SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name",
          "SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name"}};
-    struct sql_rows found;
-
-    if (!run_all(sql, rows, COUNT_OF(rows), arena) || !sql_run(sql, &read, NULL, 0, arena, &found))
-        return false;
-    assert(found.count == 2);
-    ret_schema->version = sql_cell_int(&found, 0, 0);
-    ret_schema->oldest = sql_cell_int(&found, 1, 0);
-    ret_schema->known = COUNT_OF(migrations);
-    return true;
-}
-
-static bool write_schema(struct sql *sql, struct arena *arena)
-{
     static const struct sql_text write = {
         {"UPDATE berth_meta SET value = CASE name WHEN 'schema' THEN $1 ELSE $2 END"
          " WHERE name IN ('schema', 'schema_oldest')",
          "UPDATE berth_meta SET value = CASE name WHEN 'schema' THEN $1::bigint ELSE $2::bigint END"
          " WHERE name IN ('schema', 'schema_oldest')"}};
-    struct sql_param numbers[] = {SQL_INT(COUNT_OF(migrations)),
-                                  SQL_INT(migrations[COUNT_OF(migrations) - 1].oldest)};
-
-    return sql_run(sql, &write, numbers, COUNT_OF(numbers), arena, NULL);
-}
-
-/* Several instances may start at once: one migrates, the others wait for it and find it done. */
-static bool migrate(struct sql *sql, struct arena *arena, struct deploys_schema *ret_schema)
-{
-    static const struct sql_text one_at_a_time = {
-        {"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}};
-    static const struct sql_text meta = {
-        {"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
-         " value INTEGER NOT NULL)",
-         "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}};
+    struct sql_param numbers[] = {SQL_INT(FORMAT), SQL_INT(migrations[FORMAT - 1].oldest)};
+    struct sql_rows found;
 
     if (!sql_run(sql, &one_at_a_time, NULL, 0, arena, NULL) ||
-        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !read_schema(sql, arena, ret_schema))
+        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !run_all(sql, rows, COUNT_OF(rows), arena) ||
+        !sql_run(sql, &read, NULL, 0, arena, &found))
         return false;
-    for (int64_t i = ret_schema->version; i < ret_schema->known; i++)
+    assert(found.count == 2);
+    ret_format->version = sql_cell_int(&found, 0, 0);
+    ret_format->oldest = sql_cell_int(&found, 1, 0);
+    for (int64_t i = ret_format->version; i < FORMAT; i++)
         if (!migrations[i].run(sql, arena))
             return false;
-    return ret_schema->version >= ret_schema->known || write_schema(sql, arena);
-}
-
-/* May we use them? */
-static bool deploys_schema_is_ours(const struct deploys_schema *schema)
-{
-    return schema->version <= schema->known ||
-           (schema->oldest > 0 && schema->oldest <= schema->known);
+    return ret_format->version >= FORMAT ||
+           sql_run(sql, &write, numbers, COUNT_OF(numbers), arena, NULL);
 }
 
 /* Makes the tables or adds what is missing; those of a newer berth are left alone. */
-static bool deploys_migrate(struct sql *sql, struct deploys_schema *ret_schema)
+static bool migrate_all(struct sql *sql, struct format *ret_format)
 {
     struct arena arena = {0};
-    bool ok = sql_begin(sql) && migrate(sql, &arena, ret_schema) && sql_commit(sql);
+    bool ok = sql_begin(sql) && migrate(sql, &arena, ret_format) && sql_commit(sql);
 
     if (!ok)
         sql_rollback(sql);
@@ -543,13 +521,6 @@ static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb v
     return &deploys->threads[verbs[verb].how == READS ? THREAD_READ : THREAD_WRITE];
 }
 
-static void set_detail(struct deploys *deploys, const char *detail)
-{
-    pthread_mutex_lock(&deploys->detail_lock);
-    snprintf(deploys->detail, sizeof deploys->detail, "%s", detail);
-    pthread_mutex_unlock(&deploys->detail_lock);
-}
-
 /* Every try counts, also our own: while it is away callers are refused before they get here, and a
  * counter that stands still would look like a database that is well. */
 static void went_down(struct sql_thread *thread)
@@ -557,7 +528,9 @@ static void went_down(struct sql_thread *thread)
     metric_add_label(METRIC_SQL, "error", 1);
     atomic_store(&thread->up, false);
     atomic_fetch_add(&thread->deploys->errors, 1);
-    set_detail(thread->deploys, thread->sql->detail);
+    pthread_mutex_lock(&thread->deploys->detail_lock);
+    snprintf(thread->deploys->detail, sizeof thread->deploys->detail, "%s", thread->sql->detail);
+    pthread_mutex_unlock(&thread->deploys->detail_lock);
 }
 
 /* A statement failed. While the connection is good that is the caller's own affair: it is undone,
@@ -572,41 +545,39 @@ static enum err failed(struct sql_thread *thread)
     return ERR_STORE_DOWN;
 }
 
-/* Connected, and its tables are ours. *ret_newer: they are of a newer berth, which may mean
+/* Connected, and its tables are ours. *ret_newer: a newer berth wrote them, which may mean
  * anything. */
 static bool bring_up(struct sql_thread *thread, bool *ret_newer)
 {
-    struct deploys_schema schema;
+    struct format format;
     char why[160];
 
     *ret_newer = false;
-    if (!sql_connect(thread->sql) || !deploys_migrate(thread->sql, &schema)) {
-        went_down(thread);
-        return false;
-    }
-    *ret_newer = !deploys_schema_is_ours(&schema);
+    if (!sql_connect(thread->sql) || !migrate_all(thread->sql, &format))
+        goto down;
+    *ret_newer = format.version > FORMAT && (format.oldest <= 0 || format.oldest > FORMAT);
     if (*ret_newer) {
         snprintf(why, sizeof why,
                  "it was written by a newer berth (its tables have format %" PRId64
                  ", this one knows up to %" PRId64 "): use that release",
-                 schema.version, schema.known);
+                 format.version, (int64_t)FORMAT);
         sql_failed(thread->sql, "use the database", why);
-        went_down(thread);
-        return false;
+        goto down;
     }
-    if (!deploys_follow_clock(thread->sql)) {
-        went_down(thread);
-        return false;
-    }
+    if (!deploys_follow_clock(thread->sql))
+        goto down;
     atomic_store(&thread->up, true);
     return true;
+down:
+    went_down(thread);
+    return false;
 }
 
-static void tell_news(struct deploys *deploys, int64_t news)
+static void announce(struct deploys *deploys, int64_t news)
 {
-    if (news == 0 || news == deploys->told_news) /* which is the writing thread's */
+    if (news == 0 || news == deploys->announced) /* which is the writing thread's */
         return;
-    deploys->told_news = news;
+    deploys->announced = news;
     if (deploys->config.changed)
         deploys->config.changed(deploys->config.user, news);
 }
@@ -698,22 +669,7 @@ static void run_op(struct sql_thread *thread, struct deploys_op *op)
     }
     news = op->err || verbs[op->verb].how == READS ? 0 : op->news;
     answer(thread, op);
-    tell_news(thread->deploys, news);
-}
-
-/* Renewals that came together are one transaction: a disk that takes 10 ms for each would keep up
- * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it;
- * so are all when the database refused one of them, which is undone for all.
- */
-static bool renew_together(struct sql_thread *thread, bool done[RENEWALS_MAX])
-{
-    for (size_t i = 0; i < thread->renewal_count; i++) {
-        struct work work = {.sql = thread->sql, .op = thread->renewals[i]};
-
-        if (!deploys_renew_good(&work, &done[i]))
-            return false;
-    }
-    return true;
+    announce(thread->deploys, news);
 }
 
 static int by_node(const void *a, const void *b)
@@ -721,6 +677,10 @@ static int by_node(const void *a, const void *b)
     return str_cmp((*(struct deploys_op *const *)a)->node, (*(struct deploys_op *const *)b)->node);
 }
 
+/* Renewals that came together are one transaction: a disk that takes 10 ms for each would keep up
+ * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it;
+ * so are all when the database refused one of them, which is undone for all.
+ */
 static void run_renewals(struct sql_thread *thread)
 {
     bool done[RENEWALS_MAX] = {0}, ok;
@@ -739,12 +699,13 @@ static void run_renewals(struct sql_thread *thread)
     thread->renewal_count = 0;
     if (count == 0)
         return;
-    qsort(thread->renewals, count, sizeof *thread->renewals,
-          by_node); /* who locks several does so */
-    thread->renewal_count = count;
-    ok = follow_clock(thread) && sql_begin(thread->sql) && renew_together(thread, done) &&
-         sql_commit(thread->sql);
-    thread->renewal_count = 0;
+    /* Whoever locks several locks them in this order. */
+    qsort(thread->renewals, count, sizeof *thread->renewals, by_node);
+    ok = follow_clock(thread) && sql_begin(thread->sql);
+    for (size_t i = 0; ok && i < count; i++)
+        ok = deploys_renew_good(&(struct work){.sql = thread->sql, .op = thread->renewals[i]},
+                                &done[i]);
+    ok = ok && sql_commit(thread->sql);
     if (!ok) {
         sql_rollback(thread->sql);
         failed(thread);
@@ -811,7 +772,7 @@ static bool move_update(struct sql_thread *thread, struct str id)
                                 (!changed || deploys_bump(&work, true)));
 
     if (ok)
-        tell_news(thread->deploys, op.news);
+        announce(thread->deploys, op.news);
     arena_free(&arena);
     return ok;
 }
@@ -847,7 +808,7 @@ static void look(struct sql_thread *thread)
 
     thread->next_look_ms = clock_mono_ms() + LOOK_MS;
     if (follow_clock(thread) && deploys_meta(&work) && move_updates(thread, &arena))
-        tell_news(thread->deploys, op.news);
+        announce(thread->deploys, op.news);
     else
         failed(thread);
     arena_free(&arena);
@@ -867,13 +828,6 @@ static void forget(struct sql_thread *thread)
     arena_free(&arena);
 }
 
-static int64_t pause_ms(const struct sql_thread *thread)
-{
-    int64_t left_ms = thread->next_look_ms - clock_mono_ms();
-
-    return !atomic_load(&thread->up) ? RETRY_MS : left_ms > 0 ? left_ms : 0;
-}
-
 static void *sql_thread(void *arg)
 {
     struct sql_thread *thread = arg;
@@ -883,7 +837,11 @@ static void *sql_thread(void *arg)
 
     metrics_thread();
     while (!thread->stopping) {
-        work_queue_wait(&thread->work_queue, pause_ms(thread));
+        int64_t left_ms = thread->next_look_ms - clock_mono_ms();
+
+        work_queue_wait(&thread->work_queue, !atomic_load(&thread->up) ? RETRY_MS
+                                             : left_ms > 0             ? left_ms
+                                                                       : 0);
         run_ops(thread);
         if (!atomic_load(&thread->up)) {
             if (bring_up(thread, &newer))

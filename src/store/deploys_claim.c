@@ -138,29 +138,6 @@ static bool renew_good(struct work *work, bool *ret_done)
     return true;
 }
 
-/* Two agents of one name may come for the first time at once: the second finds the first's lease.
- */
-static bool write_lease(struct work *work, bool *ret_done)
-{
-/* clang-format off */
-#define RENEW(D)                                                                                   \
-    "INSERT INTO berth_node_lease (address, until_ms, renewed_ms, instance) VALUES ($1, " D##_NOW  \
-    " + CAST($2 AS BIGINT), " D##_NOW ", CAST($3 AS TEXT)) ON CONFLICT (address) DO UPDATE SET "   \
-    RENEWED(D) " WHERE berth_node_lease.until_ms < " D##_NOW " OR " IS_ITS                    \
-    " RETURNING until_ms"
-    /* clang-format on */
-    struct deploys_op *op = work->op;
-    struct sql_rows rows;
-
-    if (!WORK_SQL(work, RENEW, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
-                  SQL_STR(instance_of(op))))
-        return false;
-    *ret_done = rows.count > 0;
-    if (*ret_done)
-        op->u.renew.until_ms = sql_cell_int(&rows, 0, 0);
-    return true;
-}
-
 /* The lease had run out: what the node still owns is an assignment anew, so that a copy that slept
  * through the end of the lease is told apart from the one that is started now. */
 static bool reassign_own(struct work *work)
@@ -223,23 +200,74 @@ bool deploys_forget(struct work *work, bool *ret_more)
     " - CAST($1 AS BIGINT) AND drain_deadline_ms < " D##_BEGUN " LIMIT CAST($2 AS BIGINT))"          \
     " RETURNING address"
     /* clang-format on */
-    static const struct sql_text copies = {
-        {"DELETE FROM berth_deployment_status WHERE address = $1",
-         "DELETE FROM berth_deployment_status WHERE address = $1"}};
+#define FORGET_STATUS(D) "DELETE FROM berth_deployment_status WHERE address = $1"
     struct sql_rows rows;
 
-    _Static_assert(TOGETHER_MS == 60000, "it stands in the statement");
+    _Static_assert(TOGETHER_MS == 60000, "the statement has it as a number");
     if (!work_begin(work) || !cut_leases(work) ||
         !WORK_SQL(work, FORGET, &rows, SQL_INT(FORGET_MS), SQL_INT(FORGET_MAX)))
         return false;
     for (size_t i = 0; i < rows.count; i++)
-        if (!WORK_RUN(work, &copies, NULL, SQL_STR(sql_cell(&rows, i, 0))))
+        if (!WORK_SQL(work, FORGET_STATUS, NULL, SQL_STR(sql_cell(&rows, i, 0))))
             return false;
     *ret_more = rows.count == FORGET_MAX;
     return true;
 }
 
-static bool read_own(struct work *work)
+/* It stops in peace. What it leaves may run on, so the lease stays as it is. */
+static bool say_goodbye(struct work *work)
+{
+#define GOODBYE(D) "UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms"
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+
+    if (!deploys_check_instance(work))
+        return false;
+    if (op->err)
+        return true;
+    if (!work_begin(work) || !WORK_SQL(work, GOODBYE, &rows, SQL_STR(op->node)))
+        return false;
+    op->u.renew.until_ms = rows.count > 0 ? sql_cell_int(&rows, 0, 0) : 0;
+    op->u.renew.unchanged = true;
+    return deploys_meta(work);
+}
+
+/* The lease has run out, or is another agent's, or there is none. An agent whose own clock says
+ * that it never was without one is believed: then it was the database's clock that was put forward,
+ * and what runs may run on, unless somebody took it. */
+static bool renew_anew(struct work *work)
+{
+/* clang-format off */
+#define RENEW(D)                                                                                   \
+    "INSERT INTO berth_node_lease (address, until_ms, renewed_ms, instance) VALUES ($1, " D##_NOW  \
+    " + CAST($2 AS BIGINT), " D##_NOW ", CAST($3 AS TEXT)) ON CONFLICT (address) DO UPDATE SET "   \
+    RENEWED(D) " WHERE berth_node_lease.until_ms < " D##_NOW " OR " IS_ITS                    \
+    " RETURNING until_ms"
+    /* clang-format on */
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+    struct lease lease;
+
+    if (!work_begin(work) || !lock_lease(work, op->node, &lease))
+        return false;
+    if (is_others(&lease, instance_of(op)))
+        return refuse_instance(op, lease.left_ms);
+    if (!WORK_SQL(work, RENEW, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
+                  SQL_STR(instance_of(op))))
+        return false;
+    /* Two agents of one name may come for the first time at once: the second finds the lease of the
+     * first. */
+    if (rows.count == 0)
+        return refuse_instance(op, op->u.renew.lease_ms);
+    op->u.renew.until_ms = sql_cell_int(&rows, 0, 0);
+    op->u.renew.drain_deadline_ms = lease.drain_deadline_ms;
+    op->u.renew.lapsed = lease.left_ms < 0 && !(op->u.renew.held && op->instance.len > 0 &&
+                                                str_eq(op->instance, lease.instance));
+    return (!op->u.renew.lapsed || reassign_own(work)) && deploys_meta(work);
+}
+
+/* What the node must run, unless it knows that already. */
+static bool answer_own(struct work *work)
 {
 /* clang-format off */
 #define MUST_RUN(D)                                                                                \
@@ -252,6 +280,10 @@ static bool read_own(struct work *work)
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
+    assert(op->u.renew.until_ms > op->u.renew.lease_ms);
+    op->u.renew.unchanged = !op->u.renew.lapsed && op->u.renew.if_version == op->version;
+    if (op->u.renew.unchanged)
+        return true;
     if (!WORK_SQL(work, MUST_RUN, &rows, SQL_STR(op->node)))
         return false;
     op->u.renew.count = rows.count;
@@ -263,62 +295,10 @@ static bool read_own(struct work *work)
     return true;
 }
 
-/* It stops in peace. What it leaves may run on, so the lease stays as it is. */
-static bool say_goodbye(struct work *work)
-{
-    static const struct sql_text text = {
-        {"UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms",
-         "UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms"}};
-    struct deploys_op *op = work->op;
-    struct sql_rows rows;
-
-    if (!deploys_check_instance(work))
-        return false;
-    if (op->err)
-        return true;
-    if (!work_begin(work) || !WORK_RUN(work, &text, &rows, SQL_STR(op->node)))
-        return false;
-    op->u.renew.until_ms = rows.count > 0 ? sql_cell_int(&rows, 0, 0) : 0;
-    op->u.renew.unchanged = true;
-    return deploys_meta(work);
-}
-
-/* The lease has run out, or is another agent's, or there is none. An agent whose own clock says
- * that it never was without one is believed: then it was the database's clock that was put forward,
- * and what runs may run on, unless somebody took it. */
-static bool renew_anew(struct work *work)
-{
-    struct deploys_op *op = work->op;
-    struct lease lease;
-    bool done;
-
-    if (!work_begin(work) || !lock_lease(work, op->node, &lease))
-        return false;
-    if (is_others(&lease, instance_of(op)))
-        return refuse_instance(op, lease.left_ms);
-    if (!write_lease(work, &done))
-        return false;
-    if (!done)
-        return refuse_instance(op, op->u.renew.lease_ms);
-    op->u.renew.drain_deadline_ms = lease.drain_deadline_ms;
-    op->u.renew.lapsed = lease.left_ms < 0 && !(op->u.renew.held && op->instance.len > 0 &&
-                                                str_eq(op->instance, lease.instance));
-    return (!op->u.renew.lapsed || reassign_own(work)) && deploys_meta(work);
-}
-
-static bool tell_own(struct work *work)
-{
-    struct deploys_op *op = work->op;
-
-    assert(op->u.renew.until_ms > op->u.renew.lease_ms);
-    op->u.renew.unchanged = !op->u.renew.lapsed && op->u.renew.if_version == op->version;
-    return op->u.renew.unchanged || read_own(work);
-}
-
 bool deploys_renew_good(struct work *work, bool *ret_done)
 {
     assert(work->op->u.renew.lease_ms > 0 && work->op->node.len > 0 && !work->op->u.renew.goodbye);
-    return renew_good(work, ret_done) && (!*ret_done || tell_own(work));
+    return renew_good(work, ret_done) && (!*ret_done || answer_own(work));
 }
 
 bool deploys_renew(struct work *work)
@@ -331,7 +311,7 @@ bool deploys_renew(struct work *work)
         return say_goodbye(work);
     if (!renew_good(work, &done) || (!done && !renew_anew(work)))
         return false;
-    return op->err || tell_own(work);
+    return op->err || answer_own(work);
 }
 
 /* --- claims --- */
@@ -366,27 +346,19 @@ static bool check_mass_loss(struct work *work, const struct lease *owner, bool *
     return true;
 }
 
-/* Of the owner and the claimer, in the order in which everybody locks several: by address. */
-static bool lock_leases(struct work *work, struct lease *ret_owner, struct lease *ret_own)
-{
-    struct str owner = work->op->u.claim.observed, own = work->op->node;
-
-    *ret_owner = (struct lease){.left_ms = -1};
-    if (!owner.len)
-        return lock_lease(work, own, ret_own);
-    return str_cmp(owner, own) < 0
-               ? lock_lease(work, owner, ret_owner) && lock_lease(work, own, ret_own)
-               : lock_lease(work, own, ret_own) && lock_lease(work, owner, ret_owner);
-}
-
 /* Both leases locked; what is against it, beside what the UPDATE itself finds. */
 static bool check_leases(struct work *work, struct lease *ret_owner)
 {
     struct deploys_op *op = work->op;
+    struct str owner = op->u.claim.observed;
+    bool owner_first = str_cmp(owner, op->node) < 0; /* everybody locks several by address */
     struct lease own;
 
     assert(!op->u.claim.seed && op->refusal == DEPLOYS_TAKEN);
-    if (!lock_leases(work, ret_owner, &own))
+    *ret_owner = (struct lease){.left_ms = -1};
+    if ((owner.len && owner_first && !lock_lease(work, owner, ret_owner)) ||
+        !lock_lease(work, op->node, &own) ||
+        (owner.len && !owner_first && !lock_lease(work, owner, ret_owner)))
         return false;
     if (is_others(&own, instance_of(op)))
         return refuse_instance(op, own.left_ms);
@@ -430,16 +402,6 @@ static bool take(struct work *work, int64_t *ret_changed)
     return true;
 }
 
-/* Copies of former owners are no longer this deployment's. */
-static bool forget_copies(struct work *work)
-{
-    static const struct sql_text text = {
-        {"DELETE FROM berth_deployment_status WHERE id = $1 AND address <> $2",
-         "DELETE FROM berth_deployment_status WHERE id = $1 AND address <> $2"}};
-
-    return WORK_RUN(work, &text, NULL, SQL_STR(work->op->id), SQL_STR(work->op->node));
-}
-
 /* Is the row as the claimer saw it? Only then is it worth looking how many nodes went. */
 static bool is_observed(const struct deploys_op *op)
 {
@@ -450,13 +412,15 @@ static bool is_observed(const struct deploys_op *op)
 
 static bool taken(struct work *work)
 {
+/* Copies of former owners are no longer this deployment's. */
+#define FORGET_OTHERS(D) "DELETE FROM berth_deployment_status WHERE id = $1 AND address <> $2"
     struct deploys_op *op = work->op;
-    const char *what = op->u.claim.observed.len ? "taken over" : "claimed";
+    bool was_owned = op->u.claim.observed.len > 0;
 
-    return deploys_row_get(work, false) && forget_copies(work) &&
-           deploys_note(work, &op->row, what, op->node,
-                        op->u.claim.observed.len ? arena_cstr(op->arena, op->u.claim.observed)
-                                                 : "") &&
+    return deploys_row_get(work, false) &&
+           WORK_SQL(work, FORGET_OTHERS, NULL, SQL_STR(op->id), SQL_STR(op->node)) &&
+           deploys_note(work, &op->row, was_owned ? "taken over" : "claimed", op->node,
+                        was_owned ? arena_cstr(op->arena, op->u.claim.observed) : "") &&
            deploys_bump(work, false);
 }
 
@@ -596,7 +560,7 @@ struct held {
     int64_t row_generation, row_version;
     struct str ended;
     bool rolling; /* an update of its deployment is under way */
-    bool told;    /* its node has named it now */
+    bool named;   /* by its node, now */
 };
 
 /* All a node may have copies of: what it owns, and daemons. */
@@ -672,11 +636,9 @@ static bool write_copy(struct work *work, const struct deploys_copy *copy)
 
 static bool forget_copy(struct work *work, struct str id)
 {
-    static const struct sql_text text = {
-        {"DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2",
-         "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"}};
-
-    return work_begin(work) && WORK_RUN(work, &text, NULL, SQL_STR(id), SQL_STR(work->op->node));
+#define FORGET_COPY(D) "DELETE FROM berth_deployment_status WHERE id = $1 AND address = $2"
+    return work_begin(work) &&
+           WORK_SQL(work, FORGET_COPY, NULL, SQL_STR(id), SQL_STR(work->op->node));
 }
 
 /* A node still has a copy of what was a daemon: nobody claims it before that node's lease has
@@ -737,23 +699,6 @@ static bool try_anew(struct work *work, const struct deploys_copy *copy, const s
     return work_begin(work) && WORK_SQL(work, TRY_ANEW, NULL, SQL_STR(copy->id));
 }
 
-/* Of the first row: address, version, state, reason. */
-static struct str why_not_yet(struct work *work, int64_t wants, const struct sql_rows *rows)
-{
-    static const char *const bad[] = {"unhealthy", "backoff", "crash_loop", "refused", "failed"};
-    struct str address = sql_cell(rows, 0, 0), state = sql_cell(rows, 0, 2);
-
-    for (size_t i = 0; i < COUNT_OF(bad); i++)
-        if (str_is(state, bad[i]) && sql_cell_int(rows, 0, 1) == wants)
-            return arena_fmt(work->op->arena,
-                             "The update stopped: version %lld is not well on " STR_FMT " (" STR_FMT
-                             "). " STR_FMT,
-                             (long long)wants, STR_ARG(address), STR_ARG(state),
-                             STR_ARG(sql_cell(rows, 0, 3)));
-    return arena_fmt(work->op->arena, "The update waits for " STR_FMT " (" STR_FMT ").",
-                     STR_ARG(address), STR_ARG(state));
-}
-
 /* A changed daemon goes from node to node in the order of their addresses, and stops at the first
  * on which the new version is not well. Nodes whose lease has run out do not count. */
 static bool look_for_turn(struct work *work, struct deploys_copy *copy)
@@ -766,13 +711,28 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
     " AND NOT (s.version = $3 AND (s.state = 'finished' OR (s.state = 'running'"                   \
     " AND s.healthy = 'true'))) ORDER BY s.version DESC, " D##_BYTES("s.address") " LIMIT 1"
     /* clang-format on */
+    static const char *const bad[] = {"unhealthy", "backoff", "crash_loop", "refused", "failed"};
+    struct str address, state;
+    bool stopped = false;
     struct sql_rows rows;
 
     if (!WORK_SQL(work, BEFORE, &rows, SQL_STR(copy->id), SQL_STR(work->op->node),
                   SQL_INT(copy->wants)))
         return false;
-    if (rows.count > 0)
-        copy->waits = why_not_yet(work, copy->wants, &rows);
+    if (rows.count == 0)
+        return true;
+    address = sql_cell(&rows, 0, 0);
+    state = sql_cell(&rows, 0, 2);
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        stopped |= str_is(state, bad[i]) && sql_cell_int(&rows, 0, 1) == copy->wants;
+    copy->waits =
+        stopped ? arena_fmt(work->op->arena,
+                            "The update stopped: version %lld is not well on " STR_FMT " (" STR_FMT
+                            "). " STR_FMT,
+                            (long long)copy->wants, STR_ARG(address), STR_ARG(state),
+                            STR_ARG(sql_cell(&rows, 0, 3)))
+                : arena_fmt(work->op->arena, "The update waits for " STR_FMT " (" STR_FMT ").",
+                            STR_ARG(address), STR_ARG(state));
     return true;
 }
 
@@ -786,7 +746,7 @@ static bool settle_copy(struct work *work, struct deploys_copy *copy, struct hel
     copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
     if (copy->stale)
         return forget_copy(work, copy->id) && wait_for_copy(work, copy->id);
-    held->told = true;
+    held->named = true;
     if (copy->wants && held->daemon && !look_for_turn(work, copy))
         return false;
     if (over && !held->daemon && held->row_version == copy->version &&
@@ -828,16 +788,6 @@ static bool lock_updates(struct work *work, const struct map *held, struct strs 
     return true;
 }
 
-static bool move_updates(struct work *work, const struct strs *names, bool *news)
-{
-    for (size_t i = 0; i < names->count; i++) {
-        work->op->id = names->at[i];
-        if (!deploys_row_get(work, false) || !deploys_roll_on(work, news))
-            return false;
-    }
-    return true;
-}
-
 /* A status names all copies of its node, unless it is partial: what it does not name is no longer
  * there. */
 bool deploys_set_status(struct work *work)
@@ -858,11 +808,14 @@ bool deploys_set_status(struct work *work)
         ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
                          &changed);
     for (size_t i = 0; ok && !op->u.status.partial && (one = map_next(&held, &i));)
-        if (!one->told && one->copy.state.at)
+        if (!one->named && one->copy.state.at)
             ok = forget_copy(work, one->copy.id);
     map_free(&held);
-    return ok && move_updates(work, &updates, &news) &&
-           (!(changed || news) || deploys_bump(work, news));
+    for (size_t i = 0; ok && i < updates.count; i++) {
+        op->id = updates.at[i];
+        ok = deploys_row_get(work, false) && deploys_roll_on(work, &news);
+    }
+    return ok && (!(changed || news) || deploys_bump(work, news));
 }
 
 /* One deployment of a node whose lease has run out; the lease is locked, or its node could renew it
@@ -899,20 +852,6 @@ static bool release_one(struct work *work, struct str id)
     return true;
 }
 
-static bool ids_of_node(struct work *work, const struct str **ret_ids, size_t *ret_count)
-{
-#define OF_NODE(D)                                                                                 \
-    "SELECT " D##_TEXT("id") " FROM deployment WHERE address = $1 AND type = 'deployment'"         \
-                             " ORDER BY " D##_ID
-    struct sql_rows rows;
-
-    if (!WORK_SQL(work, OF_NODE, &rows, SQL_STR(work->op->u.release.address)))
-        return false;
-    *ret_ids = rows.cells; /* one column */
-    *ret_count = rows.count;
-    return true;
-}
-
 /* Mode seed: lost is lost, there are no leases. */
 static bool release_seed(struct work *work)
 {
@@ -938,15 +877,23 @@ static bool release_seed(struct work *work)
 
 bool deploys_release(struct work *work)
 {
+#define OF_NODE(D)                                                                                 \
+    "SELECT " D##_TEXT("id") " FROM deployment WHERE address = $1 AND type = 'deployment'"         \
+                             " ORDER BY " D##_ID
     struct deploys_op *op = work->op;
     const struct str *ids = op->u.release.ids;
     size_t count = op->u.release.id_count;
+    struct sql_rows rows;
 
     assert((op->u.release.address.at != NULL) != (ids != NULL));
     if (op->u.release.seed)
         return release_seed(work);
-    if (op->u.release.address.at && !ids_of_node(work, &ids, &count))
-        return false;
+    if (op->u.release.address.at) {
+        if (!WORK_SQL(work, OF_NODE, &rows, SQL_STR(op->u.release.address)))
+            return false;
+        ids = rows.cells; /* one column */
+        count = rows.count;
+    }
     op->u.release.released = arena_array(op->arena, struct str, count + 1);
     op->u.release.held = arena_array(op->arena, struct deploys_held, count + 1);
     for (size_t i = 0; i < count; i++)

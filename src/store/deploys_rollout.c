@@ -159,8 +159,8 @@ bool deploys_set_spec(struct work *work, struct str id, const struct deploys_spe
 }
 
 /* "Version 2 is not well: index 0 on n1 (backoff). Exit code 3." */
-static struct str say_failed(const struct deploys_op *op, const struct group *group,
-                             const struct rollout_plan *plan)
+static struct str failure_text(const struct deploys_op *op, const struct group *group,
+                               const struct rollout_plan *plan)
 {
     const struct sql_rows *rows = &group->rows;
     struct str id = sql_cell(rows, plan->failed, 0), address = sql_cell(rows, plan->failed, 2);
@@ -192,7 +192,7 @@ static struct str say_failed(const struct deploys_op *op, const struct group *gr
 static bool go_back(struct work *work, const struct group *group, const struct rollout_plan *plan)
 {
     struct deploys_op *op = work->op;
-    struct str reason = say_failed(op, group, plan);
+    struct str reason = failure_text(op, group, plan);
     struct deploys_spec spec;
     bool kept;
 
@@ -207,18 +207,6 @@ static bool go_back(struct work *work, const struct group *group, const struct r
                        reason) &&
            deploys_note(work, &op->row, kept ? "rolling back" : "update stopped", op->row.address,
                         arena_cstr(op->arena, reason));
-}
-
-static bool finish(struct work *work, int64_t version)
-{
-    struct deploys_op *op = work->op;
-    bool back = op->row.rollout == ROLLOUT_BACK;
-
-    return set_rollout(work, back ? ROLLOUT_ROLLED_BACK : ROLLOUT_NONE, version, false,
-                       back ? op->row.rollout_reason : STR("")) &&
-           deploys_row_get(work, false) &&
-           deploys_note(work, &op->row, back ? "rolled back" : "updated", op->row.address,
-                        back ? arena_cstr(op->arena, op->row.rollout_reason) : "");
 }
 
 /* One look at how all copies are. False in *ret_again: there is nothing more to be done now. */
@@ -245,7 +233,11 @@ static bool look(struct work *work, bool *ret_again, bool *ret_changed)
         return go_back(work, &group, &plan);
     }
     if (plan.done)
-        return finish(work, to);
+        return set_rollout(work, back ? ROLLOUT_ROLLED_BACK : ROLLOUT_NONE, to, false,
+                           back ? op->row.rollout_reason : STR("")) &&
+               deploys_row_get(work, false) &&
+               deploys_note(work, &op->row, back ? "rolled back" : "updated", op->row.address,
+                            back ? arena_cstr(op->arena, op->row.rollout_reason) : "");
     if (plan.count == 0)
         return true;
     if (!deploys_kept_spec(work, to, &spec, &kept))

@@ -67,13 +67,10 @@ bool deploys_row_get(struct work *work, bool lock)
 
 bool deploys_bump(struct work *work, bool news)
 {
-    static const struct sql_text bump = {
-        {"UPDATE berth_meta SET value = value + 1 WHERE name = 'version' OR (name = 'news' AND"
-         " CAST($1 AS BIGINT) = 1)",
-         "UPDATE berth_meta SET value = value + 1 WHERE name = 'version' OR (name = 'news' AND"
-         " CAST($1 AS BIGINT) = 1)"}};
-
-    return WORK_RUN(work, &bump, NULL, SQL_INT(news)) && deploys_meta(work);
+#define BUMP(D)                                                                                    \
+    "UPDATE berth_meta SET value = value + 1 WHERE name = 'version' OR (name = 'news' AND"         \
+    " CAST($1 AS BIGINT) = 1)"
+    return WORK_SQL(work, BUMP, NULL, SQL_INT(news)) && deploys_meta(work);
 }
 
 bool deploys_meta(struct work *work)

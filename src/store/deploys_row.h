@@ -140,11 +140,4 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 
-/* The format of the tables, as it was found. */
-struct deploys_schema {
-    int64_t version; /* 0: there are none yet */
-    int64_t oldest;  /* the first version whose program may use them; 0: not told */
-    int64_t known;   /* this program's */
-};
-
 #endif

@@ -49,28 +49,12 @@ static uint64_t hash_str(uint64_t hash, struct str text)
     return (hash ^ 0xff) * 0x100000001b3;
 }
 
-/* Leases are renewed all the time: they are no part of it. */
-static int64_t number_of(const struct deploys_alive *alive)
-{
-    uint64_t hash = 0xcbf29ce484222325;
-
-    for (size_t i = 0; i < alive->count; i++) {
-        const struct deploys_service *one = &alive->items[i];
-
-        hash = hash_str(hash, one->id);
-        hash = hash_str(hash, one->node);
-        hash = hash_str(hash, one->address);
-        hash = hash_str(hash, one->healthy);
-        hash = (hash ^ (uint64_t)(one->port ^ one->version << 16)) * 0x100000001b3;
-    }
-    return (int64_t)(hash >> 16); /* every reader of JSON can hold that */
-}
-
-static bool keep_alive(struct work *work)
+static bool refresh_alive(struct work *work)
 {
     static const struct sql_text text = DEPLOYS_BOTH(ALIVE_ALL);
     struct deploys_alive *alive = work->alive;
     int64_t begun_ms = clock_mono_ms(), pause_ms = PACE * alive->took_ms;
+    uint64_t hash = 0xcbf29ce484222325;
     struct sql_rows rows;
 
     if (alive->read_mono_ms &&
@@ -83,18 +67,27 @@ static bool keep_alive(struct work *work)
         return false;
     read_services(&rows, &alive->arena, &alive->items);
     alive->count = rows.count;
-    alive->number = number_of(alive);
+    for (size_t i = 0; i < alive->count; i++) { /* without leases, which are renewed all the time */
+        const struct deploys_service *one = &alive->items[i];
+
+        hash = hash_str(hash, one->id);
+        hash = hash_str(hash, one->node);
+        hash = hash_str(hash, one->address);
+        hash = hash_str(hash, one->healthy);
+        hash = (hash ^ (uint64_t)(one->port ^ one->version << 16)) * 0x100000001b3;
+    }
+    alive->number = (int64_t)(hash >> 16); /* every reader of JSON can hold that */
     alive->read_mono_ms = clock_mono_ms();
     alive->took_ms = alive->read_mono_ms - begun_ms;
     return true;
 }
 
-static bool tell_all(struct work *work)
+static bool answer_all(struct work *work)
 {
     struct deploys_op *op = work->op;
     const struct deploys_alive *alive = work->alive;
 
-    if (!keep_alive(work) || !deploys_meta(work))
+    if (!refresh_alive(work) || !deploys_meta(work))
         return false;
     op->u.services.number = alive->number;
     op->u.services.same = op->u.services.if_number == alive->number;
@@ -126,7 +119,7 @@ bool deploys_services(struct work *work)
     struct sql_rows rows;
 
     if (!op->id.at)
-        return tell_all(work);
+        return answer_all(work);
     if (!deploys_row_get(work, false))
         return false;
     if (!op->found || deploy_index(op->id) > 0) {

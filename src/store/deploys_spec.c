@@ -589,9 +589,8 @@ bool deploys_rollback(struct work *work)
 
 bool deploys_delete(struct work *work)
 {
-#define DELETE(D) "DELETE FROM deployment WHERE " D##_ID " = $1"
-    static const struct sql_text copies = {{"DELETE FROM berth_deployment_status WHERE id = $1",
-                                            "DELETE FROM berth_deployment_status WHERE id = $1"}};
+#define DELETE(D)        "DELETE FROM deployment WHERE " D##_ID " = $1"
+#define DELETE_STATUS(D) "DELETE FROM berth_deployment_status WHERE id = $1"
     struct deploys_op *op = work->op;
     bool ok, daemon;
 
@@ -605,7 +604,7 @@ bool deploys_delete(struct work *work)
     op->row.version = op->row.newest_version; /* made again, it goes on from there */
     return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
            WORK_SQL(work, DELETE, NULL, SQL_STR(op->id)) &&
-           WORK_RUN(work, &copies, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&
+           WORK_SQL(work, DELETE_STATUS, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&
            deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
            deploys_bump(work, true);
 }

@@ -15,30 +15,6 @@ enum {
 
 /* --- facts --- */
 
-/* One that is not among them has run out, or will not for a while: the claim will tell. */
-static bool read_leases(struct work *work, struct deploys_facts *facts)
-{
-/* clang-format off */
-#define LEASES(D)                                                                                  \
-    "SELECT address, until_ms, goodbye FROM berth_node_lease WHERE until_ms >= " D##_BEGUN         \
-    " AND until_ms < " D##_BEGUN " + CAST($1 AS BIGINT) AND goodbye = 0 UNION ALL"                 \
-    " SELECT address, until_ms, goodbye FROM berth_node_lease WHERE goodbye = 1 ORDER BY 1"
-    /* clang-format on */
-    static const struct sql_text text = DEPLOYS_BOTH(LEASES);
-    struct sql_param within = SQL_INT(facts->within_ms);
-    struct sql_rows rows;
-
-    if (!sql_run(work->sql, &text, &within, 1, &facts->arena, &rows))
-        return false;
-    facts->lease_count = rows.count;
-    facts->leases = arena_array(&facts->arena, struct deploys_lease, rows.count + 1);
-    for (size_t i = 0; i < rows.count; i++)
-        facts->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
-                                                  .until_ms = sql_cell_int(&rows, i, 1),
-                                                  .goodbye = sql_cell_int(&rows, i, 2) != 0};
-    return true;
-}
-
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 {
     const unsigned char *at = bytes;
@@ -69,8 +45,17 @@ static int64_t number_facts(const struct deploys_facts *facts)
 /* All nodes ask every few seconds: the database is asked once. */
 static bool read_facts(struct work *work)
 {
+/* clang-format off */
+#define LEASES(D)                                                                                  \
+    "SELECT address, until_ms, goodbye FROM berth_node_lease WHERE until_ms >= " D##_BEGUN         \
+    " AND until_ms < " D##_BEGUN " + CAST($1 AS BIGINT) AND goodbye = 0 UNION ALL"                 \
+    " SELECT address, until_ms, goodbye FROM berth_node_lease WHERE goodbye = 1 ORDER BY 1"
+    /* clang-format on */
+    static const struct sql_text text = DEPLOYS_BOTH(LEASES);
     struct deploys_facts *facts = work->facts;
     int64_t within_ms = work->op->u.view.within_ms, now_ms = clock_mono_ms();
+    struct sql_param within = SQL_INT(within_ms);
+    struct sql_rows rows;
 
     if (!work->facts_old && facts->read_mono_ms && facts->within_ms == within_ms &&
         now_ms < facts->read_mono_ms + FACTS_MS)
@@ -78,15 +63,24 @@ static bool read_facts(struct work *work)
     facts->read_mono_ms = 0;
     facts->within_ms = within_ms;
     arena_reset(&facts->arena);
-    if (!read_leases(work, facts) ||
-        !deploys_failures(work, STR_NONE, &facts->arena, &facts->failures, &facts->failure_count))
+    /* A lease that is not among them has run out, or will not for a while: the claim will find out.
+     */
+    if (!sql_run(work->sql, &text, &within, 1, &facts->arena, &rows))
+        return false;
+    facts->lease_count = rows.count;
+    facts->leases = arena_array(&facts->arena, struct deploys_lease, rows.count + 1);
+    for (size_t i = 0; i < rows.count; i++)
+        facts->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
+                                                  .until_ms = sql_cell_int(&rows, i, 1),
+                                                  .goodbye = sql_cell_int(&rows, i, 2) != 0};
+    if (!deploys_failures(work, STR_NONE, &facts->arena, &facts->failures, &facts->failure_count))
         return false;
     facts->number = number_facts(facts);
     facts->read_mono_ms = now_ms;
     return true;
 }
 
-static void tell_facts(struct work *work)
+static void answer_facts(struct work *work)
 {
     const struct deploys_facts *facts = work->facts;
     struct deploys_op *op = work->op;
@@ -165,14 +159,6 @@ static bool read_page(struct work *work, struct deploys_table *table, size_t *ro
     return true;
 }
 
-static bool same_row(const struct deploy_row *a, const struct deploy_row *b)
-{
-    return a->type == b->type && a->enabled == b->enabled && a->generation == b->generation &&
-           str_eq(a->address, b->address) && str_eq(a->selector, b->selector) &&
-           str_eq(a->created_at, b->created_at) && str_eq(a->updated_at, b->updated_at) &&
-           str_eq(a->needs, b->needs);
-}
-
 static void note_gone(struct deploys_table *table, struct str id, int64_t at)
 {
     if (table->gone_count == GONE_MAX) { /* who knows less than this reads everything */
@@ -200,7 +186,12 @@ static void compare(struct deploys_table *table, const struct deploys_table *old
             note_gone(table, old->rows[at++].row.id, version);
         seen->changed = version;
         if (at < old->count && order == 0) {
-            if (same_row(&seen->row, &old->rows[at].row))
+            const struct deploy_row *now = &seen->row, *was = &old->rows[at].row;
+
+            if (now->type == was->type && now->enabled == was->enabled &&
+                now->generation == was->generation && str_eq(now->address, was->address) &&
+                str_eq(now->selector, was->selector) && str_eq(now->created_at, was->created_at) &&
+                str_eq(now->updated_at, was->updated_at) && str_eq(now->needs, was->needs))
                 seen->changed = old->rows[at].changed;
             at++;
         }
@@ -216,14 +207,12 @@ static bool read_table(struct work *work, int64_t version)
     struct deploys_table *table = work->table, fresh = {0};
     int64_t begun_ms = clock_mono_ms();
     size_t room = 0;
+    bool ok;
 
     do {
-        if (!read_page(work, &fresh, &room)) {
-            arena_free(&fresh.arena);
-            return false;
-        }
-    } while (!fresh.whole);
-    if (!deploys_meta(work)) {
+        ok = read_page(work, &fresh, &room);
+    } while (ok && !fresh.whole);
+    if (!ok || !deploys_meta(work)) {
         arena_free(&fresh.arena);
         return false;
     }
@@ -242,7 +231,7 @@ static bool read_table(struct work *work, int64_t version)
 }
 
 /* op->version becomes that of the rows: the table's, or of not long ago if there are many. */
-static bool keep_table(struct work *work)
+static bool refresh_table(struct work *work)
 {
     struct deploys_table *table = work->table;
     struct deploys_op *op = work->op;
@@ -250,7 +239,7 @@ static bool keep_table(struct work *work)
     int64_t pause_ms = table->count > DEPLOYS_PAGE_MAX ? PACE * table->took_ms : 0;
 
     if (op->u.view.if_version == op->version)
-        return true; /* it will not be told of any row */
+        return true; /* no row is answered */
     if ((!table->version || age_ms >= TABLE_MS ||
          (table->version != op->version && age_ms >= pause_ms)) &&
         !read_table(work, op->version))
@@ -259,7 +248,7 @@ static bool keep_table(struct work *work)
     return true;
 }
 
-static void tell_row(struct deploys_op *op, const struct deploy_row *row)
+static void answer_row(struct deploys_op *op, const struct deploy_row *row)
 {
     struct deploy_row *to = &op->u.view.items[op->u.view.count++];
 
@@ -279,7 +268,7 @@ static bool is_for(const struct deploys_op *op, struct str id)
 }
 
 /* What changed since the version the claimer has. False: too much, or nobody knows. */
-static bool tell_changes(struct work *work)
+static bool answer_changes(struct work *work)
 {
     const struct deploys_table *table = work->table;
     struct deploys_op *op = work->op;
@@ -299,14 +288,14 @@ static bool tell_changes(struct work *work)
     op->u.view.gone = arena_array(op->arena, struct str, gone + 1);
     for (size_t i = 0; i < table->count; i++)
         if (table->rows[i].changed > since && is_for(op, table->rows[i].row.id))
-            tell_row(op, &table->rows[i].row);
+            answer_row(op, &table->rows[i].row);
     for (size_t i = 0; i < table->gone_count; i++)
         if (table->gone[i].at > since)
             op->u.view.gone[op->u.view.gone_count++] = arena_str(op->arena, table->gone[i].id);
     return true;
 }
 
-static void tell_page(struct work *work)
+static void answer_page(struct work *work)
 {
     const struct deploys_table *table = work->table;
     struct deploys_op *op = work->op;
@@ -325,7 +314,7 @@ static void tell_page(struct work *work)
     op->u.view.items = arena_array(op->arena, struct deploy_row, DEPLOYS_PAGE_MAX + 1);
     for (; low < table->count && op->u.view.count < DEPLOYS_PAGE_MAX; low++)
         if (is_for(op, table->rows[low].row.id))
-            tell_row(op, &table->rows[low].row);
+            answer_row(op, &table->rows[low].row);
     op->u.view.more = low < table->count;
 }
 
@@ -336,15 +325,15 @@ bool deploys_view(struct work *work)
     struct deploys_op *op = work->op;
     bool first = op->u.view.after.len == 0;
 
-    if (!deploys_meta(work) || !keep_table(work) || (first && !read_facts(work)))
+    if (!deploys_meta(work) || !refresh_table(work) || (first && !read_facts(work)))
         return false;
     if (first)
-        tell_facts(work);
+        answer_facts(work);
     op->u.view.approved_until_ms = work->approved_until_ms;
     op->u.view.unchanged = op->u.view.if_version == op->version;
     if (op->u.view.unchanged)
         op->u.view.delta = false;
-    else if (!first || !tell_changes(work))
-        tell_page(work);
+    else if (!first || !answer_changes(work))
+        answer_page(work);
     return true;
 }
