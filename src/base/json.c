@@ -23,6 +23,23 @@ const struct json *json_next(const struct json *value)
     return value + value->span;
 }
 
+const struct json *json_items(const struct json *arr)
+{
+    return json_type(arr) == JSON_ARR ? json_first(arr) : NULL;
+}
+
+const struct json *json_keys(const struct json *obj)
+{
+    return json_type(obj) == JSON_OBJ ? json_first(obj) : NULL;
+}
+
+const struct json *json_after(const struct json *parent, const struct json *item)
+{
+    const struct json *next = json_next(parent->type == JSON_OBJ ? item + 1 : item);
+
+    return next < parent + parent->span ? next : NULL;
+}
+
 enum json_type json_type(const struct json *value)
 {
     return value ? (enum json_type)value->type : JSON_NULL;

@@ -31,7 +31,13 @@ enum err json_parse(struct str text, struct arena *arena, const struct json **re
 enum err json_parse_body(struct str text, struct arena *arena, const struct json **ret_root,
                          struct problem *why);
 
-/* Members: key = json_first(obj), value = key + 1, the next key = json_next(value).
+/* The elements of an array or the keys of an object, each key's value being key + 1:
+ *     for (item = json_items(list); item; item = json_after(list, item))
+ * A value of another type has none. */
+const struct json *json_items(const struct json *arr);
+const struct json *json_keys(const struct json *obj);
+const struct json *json_after(const struct json *parent, const struct json *item);
+/* The same by count. Members: key = json_first(obj), value = key + 1, next key = json_next(value).
  * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
 const struct json *json_first(const struct json *parent);
 const struct json *

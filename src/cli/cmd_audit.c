@@ -31,10 +31,8 @@ static const struct listing audit_list = {.path = "/v1/audit",
                                           .name = "audit",
                                           .id = "id",
                                           .limit = 50,
-                                          .columns = audit_columns,
-                                          .column_count = COUNT_OF(audit_columns),
-                                          .filters = audit_filters,
-                                          .filter_count = COUNT_OF(audit_filters)};
+                                          LIST_COLUMNS(audit_columns),
+                                          LIST_FILTERS(audit_filters)};
 
 static const struct flag audit_flags[] = {
     FLAG("who", 0, TEXT, "NAME", "only with this token"),
@@ -74,7 +72,6 @@ static int cmd_audit_verify(struct cli *cli)
 static const struct command rows[] = {
     {.noun = "audit",
      .verb = "verify",
-     .kind = COMMAND_API,
      .help = "was a change altered in the audit, or taken out of it?",
      .detail =
          "Every change in audit.jsonl is signed together with the one before. Exit 1 and the\n"
@@ -84,7 +81,6 @@ static const struct command rows[] = {
                  "berth audit verify -o json | jq .newest_mac",
      .run = cmd_audit_verify},
     {.noun = "audit",
-     .kind = COMMAND_API,
      .flags = FLAGS(audit_flags),
      .list = &audit_list,
      .help = "who did what: every change an operator asked for, newest first",

@@ -42,7 +42,6 @@ static const struct command rows[] = {
      .examples = "berth version",
      .run = cmd_version},
     {.noun = "health",
-     .kind = COMMAND_API,
      .help = "is the server up and ready",
      .examples = "berth health\n"
                  "berth health -o json",
@@ -60,16 +59,12 @@ static const struct list_column pool_columns[] = {
     {.title = ">VERSION", .member = "version"},
 };
 
-static const struct listing pool_list = {.path = "/v1/pools",
-                                         .name = "pools",
-                                         .id = "pool_id",
-                                         .columns = pool_columns,
-                                         .column_count = COUNT_OF(pool_columns)};
+static const struct listing pool_list = {
+    .path = "/v1/pools", .name = "pools", .id = "pool_id", LIST_COLUMNS(pool_columns)};
 
 static const struct command pool_rows[] = {
     {.noun = "pool",
      .verb = "ls",
-     .kind = COMMAND_API,
      .list = &pool_list,
      .help = "which work has which nodes",
      .examples = "berth pool ls\n"
@@ -87,7 +82,6 @@ static const struct command session_rows[] = {
     {.noun = "session",
      .verb = "show",
      .arg = "ID",
-     .kind = COMMAND_API,
      .help = "what is kept of a session",
      .examples = "berth session show room-1",
      .run = cmd_session_show},
@@ -119,8 +113,7 @@ static const struct listing breaker_list = {.path = "/v1/breakers",
                                             .name = "breakers",
                                             .id = "node_id",
                                             .id_rest = "type",
-                                            .columns = breaker_columns,
-                                            .column_count = COUNT_OF(breaker_columns)};
+                                            LIST_COLUMNS(breaker_columns)};
 
 static int cmd_breaker_reset(struct cli *cli)
 {
@@ -139,7 +132,6 @@ static int cmd_breaker_reset(struct cli *cli)
 static const struct command breaker_rows[] = {
     {.noun = "breaker",
      .verb = "ls",
-     .kind = COMMAND_API,
      .help = "which node gets no work of which type, because it kept failing",
      .list = &breaker_list,
      .examples = "berth breaker ls\n"
@@ -147,7 +139,6 @@ static const struct command breaker_rows[] = {
     {.noun = "breaker",
      .verb = "reset",
      .arg = "NODE TYPE",
-     .kind = COMMAND_API,
      .help = "let a node have such work again at once",
      .examples = "berth breaker reset us dev",
      .run = cmd_breaker_reset},

@@ -238,7 +238,6 @@ static int cmd_debug_bundle(struct cli *cli)
 static const struct command rows[] = {
     {.noun = "debug",
      .verb = "bundle",
-     .kind = COMMAND_API,
      .flags = FLAGS(bundle_flags),
      .help = "one file with all that helps to find out what is wrong",
      .detail =

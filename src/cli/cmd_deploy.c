@@ -309,8 +309,7 @@ static const struct list_column history_columns[] = {
 static const struct listing history_list = {.path = "/v1/deployments/{id}/history",
                                             .name = "history",
                                             .id = "seq",
-                                            .columns = history_columns,
-                                            .column_count = COUNT_OF(history_columns)};
+                                            LIST_COLUMNS(history_columns)};
 
 static int cmd_deploy_release(struct cli *cli)
 {
@@ -424,10 +423,8 @@ static const struct list_filter filters[] = {
 static const struct listing deploy_list = {.path = "/v1/deployments",
                                            .name = "deployments",
                                            .id = "id",
-                                           .columns = columns,
-                                           .column_count = COUNT_OF(columns),
-                                           .filters = filters,
-                                           .filter_count = COUNT_OF(filters)};
+                                           LIST_COLUMNS(columns),
+                                           LIST_FILTERS(filters)};
 
 static const struct flag ls_flags[] = {
     FLAG("node", 0, TEXT, "ID", "only on this node"),
@@ -444,15 +441,13 @@ static const struct flag approve_flags[] = {
 
 #define ROW(v, a, h, e, r)                                                                         \
     {                                                                                              \
-        .noun = "deploy", .verb = v, .arg = a, .kind = COMMAND_API, .help = h, .examples = e,      \
-        .run = r                                                                                   \
+        .noun = "deploy", .verb = v, .arg = a, .help = h, .examples = e, .run = r                  \
     }
 
 static const struct command rows[] = {
     {.noun = "deploy",
      .verb = "apply",
      .arg = "FILE",
-     .kind = COMMAND_API,
      .help = "create or change deployments, as a file says",
      .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`; - is\n"
                "standard input. What is the same already is left alone.",
@@ -461,7 +456,6 @@ static const struct command rows[] = {
      .run = cmd_deploy_apply},
     {.noun = "deploy",
      .verb = "ls",
-     .kind = COMMAND_API,
      .flags = FLAGS(ls_flags),
      .list = &deploy_list,
      .help = "all deployments, and where they run",
@@ -476,7 +470,6 @@ static const struct command rows[] = {
     {.noun = "deploy",
      .verb = "explain",
      .arg = "ID",
-     .kind = COMMAND_API,
      .help = "why nodes have it, or do not",
      .detail =
          "A line for each node: what keeps it from claiming a copy, with figures. Nobody takes\n"
@@ -489,7 +482,6 @@ static const struct command rows[] = {
     {.noun = "deploy",
      .verb = "scale",
      .arg = "ID COUNT",
-     .kind = COMMAND_API,
      .help = "as many copies of it",
      .detail = "Copies are spread over the nodes, and each has an index from 0 to COUNT - 1 that\n"
                "never exists twice. Those that are there go on; the highest indices go first.",
@@ -498,7 +490,6 @@ static const struct command rows[] = {
     {.noun = "deploy",
      .verb = "rollback",
      .arg = "ID",
-     .kind = COMMAND_API,
      .flags = FLAGS(rollback_flags),
      .help = "back to a version of before",
      .detail =
@@ -511,14 +502,12 @@ static const struct command rows[] = {
     {.noun = "deploy",
      .verb = "history",
      .arg = "ID",
-     .kind = COMMAND_API,
      .list = &history_list,
      .help = "what happened to it, newest first",
      .examples = "berth deploy history web"},
     {.noun = "deploy",
      .verb = "release",
      .arg = "NODE",
-     .kind = COMMAND_API,
      .help = "take all deployments from a node that will not come back",
      .detail = "Only once its lease has run out: before, its copies may still run. A node that is\n"
                "there is drained instead (berth node drain). Exit 4 if some had to stay.",
@@ -526,7 +515,6 @@ static const struct command rows[] = {
      .run = cmd_deploy_release},
     {.noun = "deploy",
      .verb = "approve",
-     .kind = COMMAND_API,
      .flags = FLAGS(approve_flags),
      .help = "let nodes claim although more than half of them are gone",
      .examples = "berth deploy approve --for 10m",

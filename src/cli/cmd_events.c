@@ -156,7 +156,6 @@ static const struct flag events_flags[] = {
 
 static const struct command rows[] = {
     {.noun = "events",
-     .kind = COMMAND_API,
      .flags = FLAGS(events_flags),
      .help = "follow what happens, until interrupted",
      .detail = "A server that goes away is waited for. What was missed meanwhile comes\n"

@@ -20,11 +20,11 @@ static enum table_colour reason_colour(struct str reason)
 static void show_nodes(struct cli *cli, const struct json *decision)
 {
     static const char *const titles[] = {"NODE", "REASON", ">LOAD", ">MAX", "LEVEL", "WHY"};
-    const struct json *list = json_get(decision, "nodes"), *node = json_first(list);
+    const struct json *list = json_get(decision, "nodes"), *node;
     struct table table;
 
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+    for (node = json_items(list); node; node = json_after(list, node)) {
         struct str reason = show_member(cli, node, "reason");
 
         table_cell(&table, show_member(cli, node, "node_id"));
@@ -33,7 +33,6 @@ static void show_nodes(struct cli *cli, const struct json *decision)
         table_cell(&table, show_member(cli, node, "max"));
         table_cell(&table, show_member(cli, node, "level"));
         table_cell(&table, show_member(cli, node, "detail"));
-        node = json_next(node);
     }
     table_print(&table, cli->out, cli->colour);
     if (show_int(decision, "nodes_left_out", 0) > 0)
@@ -41,37 +40,11 @@ static void show_nodes(struct cli *cli, const struct json *decision)
                 STR_ARG(show_member(cli, decision, "nodes_left_out")));
 }
 
-/* "FULL 2, NOT_CAPABLE 1" */
-static struct str show_reasons(struct cli *cli, const struct json *decision)
-{
-    const struct json *reasons = json_get(decision, "reasons"), *key = json_first(reasons);
-    struct buf text = {0};
-
-    for (uint32_t i = 0; json_type(reasons) == JSON_OBJ && i < reasons->count; i++) {
-        buf_fmt(&text, "%s" STR_FMT " " STR_FMT, i ? ", " : "", STR_ARG(show_text(cli, key)),
-                STR_ARG(show_text(cli, key + 1)));
-        key = json_next(key + 1);
-    }
-    struct str kept = arena_str(&cli->arena, buf_view(&text));
-    buf_free(&text);
-    return kept;
-}
-
-/* A line for each key of the job: how much of it is taken, and by whom. */
-static void show_keys(struct cli *cli, const struct json *decision)
-{
-    const struct json *list = json_get(decision, "keys"), *key = json_first(list);
-
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
-        fprintf(cli->out, "  key " STR_FMT "\n", STR_ARG(show_member(cli, key, "detail")));
-        key = json_next(key);
-    }
-}
-
 static void show_decision(struct cli *cli, const struct json *decision, const char *title)
 {
     struct str detail = show_member(cli, decision, "detail");
     struct str node = show_member(cli, decision, "node_id");
+    const struct json *keys = json_get(decision, "keys"), *key;
 
     fprintf(cli->out, "%s: " STR_FMT, title, STR_ARG(show_member(cli, decision, "outcome")));
     if (node.len)
@@ -79,12 +52,13 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
     fprintf(cli->out, "\n");
     if (detail.len)
         fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(detail));
-    show_keys(cli, decision);
+    for (key = json_items(keys); key; key = json_after(keys, key)) /* how much of it is taken */
+        fprintf(cli->out, "  key " STR_FMT "\n", STR_ARG(show_member(cli, key, "detail")));
     fprintf(cli->out, "  pool " STR_FMT ": " STR_FMT " of " STR_FMT " nodes; " STR_FMT "\n",
             STR_ARG(show_member(cli, decision, "pool_id")),
             STR_ARG(show_member(cli, decision, "pool_members")),
             STR_ARG(show_member(cli, decision, "nodes_total")),
-            STR_ARG(show_reasons(cli, decision)));
+            STR_ARG(show_counts(cli, json_get(decision, "reasons"))));
     fprintf(cli->out, "  policy " STR_FMT " (" STR_FMT "), snapshot " STR_FMT "\n\n",
             STR_ARG(show_member(cli, decision, "policy")),
             STR_ARG(show_member(cli, decision, "policy_key")),
@@ -95,26 +69,23 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
 static void show_job(struct cli *cli, const struct json *json)
 {
     const struct json *list = json_get(json, "decisions"), *decision = json_first(list);
+    const struct json *attempts = json_get(json, "attempts"), *attempt;
     const struct json *now = json_get(json, "now");
-    const struct json *attempts = json_get(json, "attempts"), *attempt = json_first(attempts);
     struct str state = show_member(cli, json, "state"), reason = show_member(cli, json, "reason");
 
     fprintf(
         cli->out, STR_FMT " " STR_FMT "%s" STR_FMT "\n", STR_ARG(show_member(cli, json, "job_id")),
         STR_ARG(state.len ? state : STR("was refused")), reason.len ? ": " : "", STR_ARG(reason));
-    for (uint32_t i = 0; json_type(attempts) == JSON_ARR && i < attempts->count; i++) {
+    for (attempt = json_items(attempts); attempt; attempt = json_after(attempts, attempt))
         fprintf(cli->out, STR_FMT "\n", STR_ARG(show_attempt(cli, attempt)));
-        attempt = json_next(attempt);
-    }
     if (list->count == 0)
         fprintf(cli->out,
                 "\nHow it was placed is not kept any more, or another instance did it.\n");
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (; decision; decision = json_after(list, decision)) {
         struct str title = arena_fmt(&cli->arena, "\nattempt " STR_FMT,
                                      STR_ARG(show_member(cli, decision, "attempt_id")));
 
         show_decision(cli, decision, title.at);
-        decision = json_next(decision);
     }
     if (!json_is_null(now))
         show_decision(cli, now, "\nnow");
@@ -168,7 +139,6 @@ static const struct command rows[] = {
     {.noun = "job",
      .verb = "explain",
      .arg = "ID",
-     .kind = COMMAND_API,
      .help = "why a job went to its node, or to none",
      .detail =
          "For each choice that was made the first reason each node did not get the job. Works\n"
@@ -178,7 +148,6 @@ static const struct command rows[] = {
      .run = cmd_job_explain},
     {.noun = "explain",
      .rest = "COMMAND [ARG...]",
-     .kind = COMMAND_API,
      .flags = &submit_job_flags,
      .help = "what would become of a job now; changes nothing",
      .detail = "Takes the flags of `berth job submit` that describe a job.",

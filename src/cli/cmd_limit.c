@@ -173,10 +173,8 @@ static const struct list_filter filters[] = {{.flag = "prefix", .param = "prefix
 static const struct listing limit_list = {.path = "/v1/limits",
                                           .name = "limits",
                                           .id = "key",
-                                          .columns = columns,
-                                          .column_count = COUNT_OF(columns),
-                                          .filters = filters,
-                                          .filter_count = COUNT_OF(filters)};
+                                          LIST_COLUMNS(columns),
+                                          LIST_FILTERS(filters)};
 
 enum { NUMBER_MAX = 1000000000, WEIGHT_MAX = 1000 };
 
@@ -203,7 +201,6 @@ static const struct command rows[] = {
     {.noun = "limit",
      .verb = "set",
      .arg = "KEY",
-     .kind = COMMAND_API,
      .flags = FLAGS(set_flags),
      .help = "bound what jobs with a key may have",
      .detail = "Jobs carry up to four keys. With a * at the end the limit is for all keys that\n"
@@ -215,7 +212,6 @@ static const struct command rows[] = {
      .run = cmd_limit_set},
     {.noun = "limit",
      .verb = "ls",
-     .kind = COMMAND_API,
      .flags = FLAGS(ls_flags),
      .list = &limit_list,
      .help = "limits, and the keys in use with how much of them is used",
@@ -224,21 +220,18 @@ static const struct command rows[] = {
     {.noun = "limit",
      .verb = "show",
      .arg = "KEY",
-     .kind = COMMAND_API,
      .help = "one key: its limit, what is in use, whether it is held",
      .examples = "berth limit show account:api-1",
      .run = cmd_limit_show},
     {.noun = "limit",
      .verb = "rm",
      .arg = "KEY",
-     .kind = COMMAND_API,
      .help = "take a limit away",
      .examples = "berth limit rm 'tenant:*'",
      .run = cmd_limit_rm},
     {.noun = "limit",
      .verb = "hold",
      .arg = "KEY",
-     .kind = COMMAND_API,
      .flags = FLAGS(hold_flags),
      .help = "let nothing with this key start for a while",
      .detail = "What runs goes on. The hold ends by itself; a node can do the same with a FAIL\n"
@@ -249,7 +242,6 @@ static const struct command rows[] = {
     {.noun = "limit",
      .verb = "release",
      .arg = "KEY",
-     .kind = COMMAND_API,
      .help = "end a hold at once",
      .examples = "berth limit release account:api-1",
      .run = cmd_limit_release},

@@ -48,22 +48,6 @@ static struct str times(struct cli *cli, const struct json *obj, const char *nam
     return arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(texts[0]), STR_ARG(texts[1]));
 }
 
-/* {"FULL":3,"SEND_FAILED":1} as "FULL 3, SEND_FAILED 1" */
-static struct str reasons(struct cli *cli, const struct json *map)
-{
-    const struct json *key = json_first(map);
-    struct buf text = {0};
-
-    for (uint32_t i = 0; json_type(map) == JSON_OBJ && i < map->count; i++) {
-        buf_fmt(&text, "%s" STR_FMT " " STR_FMT, i ? ", " : "", STR_ARG(show_text(cli, key)),
-                STR_ARG(show_text(cli, key + 1)));
-        key = json_next(key + 1);
-    }
-    struct str kept = arena_str(&cli->arena, buf_view(&text));
-    buf_free(&text);
-    return kept;
-}
-
 static void put_row(struct cli *cli, struct table *table, struct str name, const struct json *row)
 {
     table_cell(table, name);
@@ -81,61 +65,49 @@ static void show_work(struct cli *cli, const struct json *json)
 {
     static const char *const titles[] = {"SERVER",   ">JOBS",         ">OK",          ">ATTEMPTS",
                                          ">RETRIED", ">WAIT p50 p95", ">RUN p50 p95", ">SLOTS"};
-    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    const struct json *servers = json_get(json, "servers"), *server, *types, *type;
     struct table table;
 
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
-        const struct json *types = json_get(server, "types"), *type = json_first(types);
-
+    for (server = json_items(servers); server; server = json_after(servers, server)) {
         put_row(cli, &table, show_member(cli, server, "node_id"), server);
-        for (uint32_t k = 0; json_type(types) == JSON_ARR && k < types->count; k++) {
+        types = json_get(server, "types");
+        for (type = json_items(types); type; type = json_after(types, type)) {
             struct str name = show_member(cli, type, "type");
 
             put_row(cli, &table, arena_fmt(&cli->arena, "  " STR_FMT, STR_ARG(name)), type);
-            type = json_next(type);
         }
-        server = json_next(server);
     }
     put_row(cli, &table, STR("all"), json_get(json, "total"));
     table_print(&table, cli->out, cli->colour);
 }
 
 /* A row for each type a server had trouble with. */
-static void put_trouble(struct cli *cli, struct table *table, struct str node,
-                        const struct json *row)
-{
-    static const char *const counts[] = {"failovers", "kills", "breaker_opened"};
-    const struct json *refusals = json_get(row, "refusals");
-    int64_t sum = json_type(refusals) == JSON_OBJ ? refusals->count : 0;
-
-    for (size_t i = 0; i < COUNT_OF(counts); i++)
-        sum += show_int(row, counts[i], 0);
-    if (sum == 0)
-        return;
-    table_cell(table, node);
-    table_cell(table, show_member(cli, row, "type"));
-    for (size_t i = 0; i < COUNT_OF(counts); i++)
-        table_cell(table, show_member(cli, row, counts[i]));
-    table_cell(table, reasons(cli, refusals));
-}
-
 static void show_trouble(struct cli *cli, const struct json *json)
 {
     static const char *const titles[] = {"SERVER", "TYPE",      ">FAILOVERS",
                                          ">KILLS", ">BREAKERS", "REFUSALS"};
-    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    static const char *const counts[] = {"failovers", "kills", "breaker_opened"};
+    const struct json *servers = json_get(json, "servers"), *server, *types, *type;
     struct table table;
 
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
-        const struct json *types = json_get(server, "types"), *type = json_first(types);
+    for (server = json_items(servers); server; server = json_after(servers, server)) {
+        types = json_get(server, "types");
+        for (type = json_items(types); type; type = json_after(types, type)) {
+            const struct json *refusals = json_get(type, "refusals");
+            int64_t sum = json_keys(refusals) != NULL;
 
-        for (uint32_t k = 0; json_type(types) == JSON_ARR && k < types->count; k++) {
-            put_trouble(cli, &table, show_member(cli, server, "node_id"), type);
-            type = json_next(type);
+            for (size_t i = 0; i < COUNT_OF(counts); i++)
+                sum += show_int(type, counts[i], 0);
+            if (sum == 0)
+                continue;
+            table_cell(&table, show_member(cli, server, "node_id"));
+            table_cell(&table, show_member(cli, type, "type"));
+            for (size_t i = 0; i < COUNT_OF(counts); i++)
+                table_cell(&table, show_member(cli, type, counts[i]));
+            table_cell(&table, show_counts(cli, refusals));
         }
-        server = json_next(server);
     }
     if (table.rows == 0)
         return;
@@ -149,18 +121,17 @@ static void show_levels(struct cli *cli, const struct json *json)
                                         "critical", "unmeasured", "offline"};
     static const char *const titles[] = {"SERVER",    ">normal",     ">warning", ">danger",
                                          ">critical", ">unmeasured", ">offline"};
-    const struct json *servers = json_get(json, "servers"), *server = json_first(servers);
+    const struct json *servers = json_get(json, "servers"), *server;
     struct table table;
 
     _Static_assert(COUNT_OF(titles) == COUNT_OF(names) + 1, "a column for each");
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+    for (server = json_items(servers); server; server = json_after(servers, server)) {
         const struct json *minutes = json_get(server, "level_minutes");
 
         table_cell(&table, show_member(cli, server, "node_id"));
         for (size_t k = 0; k < COUNT_OF(names); k++)
             table_cell(&table, show_member(cli, minutes, names[k]));
-        server = json_next(server);
     }
     fprintf(cli->out, "\nMinutes at each level\n");
     table_print(&table, cli->out, cli->colour);
@@ -169,44 +140,27 @@ static void show_levels(struct cli *cli, const struct json *json)
 static void show_refused(struct cli *cli, const struct json *json)
 {
     static const char *const titles[] = {"TYPE", "REASON", ">COUNT"};
-    const struct json *list = json_get(json, "refused"), *row = json_first(list);
+    const struct json *list = json_get(json, "refused"), *row = json_items(list);
     struct table table;
 
-    if (json_type(list) != JSON_ARR || list->count == 0)
+    if (!row)
         return;
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (; row; row = json_after(list, row)) {
         table_cell(&table, show_member(cli, row, "type"));
         table_cell(&table, show_member(cli, row, "reason"));
         table_cell(&table, show_member(cli, row, "count"));
-        row = json_next(row);
     }
     fprintf(cli->out, "\nRequests that were refused\n");
     table_print(&table, cli->out, cli->colour);
-}
-
-/* "licences 12.0, seats 3.0" */
-static struct str others(struct cli *cli, const struct json *row)
-{
-    const struct json *map = json_get(row, "other_seconds"), *key = json_first(map);
-    struct buf text = {0};
-
-    for (uint32_t i = 0; json_type(map) == JSON_OBJ && i < map->count; i++) {
-        double amount = 0;
-
-        json_double(key + 1, &amount);
-        buf_fmt(&text, "%s" STR_FMT " %.1f", i ? ", " : "", STR_ARG(show_text(cli, key)), amount);
-        key = json_next(key + 1);
-    }
-    struct str kept = arena_str(&cli->arena, buf_view(&text));
-    buf_free(&text);
-    return kept;
 }
 
 static void put_usage(struct cli *cli, struct table *table, struct str name, const struct json *row)
 {
     static const char *const amounts[] = {"run_seconds", "slot_seconds", "core_seconds",
                                           "gb_seconds",  "gpu_seconds",  "vram_gb_seconds"};
+    const struct json *others = json_get(row, "other_seconds"), *other;
+    struct buf text = {0}; /* "licences 12.0, seats 3.0" */
 
     table_cell(table, name);
     table_cell(table, show_member(cli, row, "runs"));
@@ -216,12 +170,20 @@ static void put_usage(struct cli *cli, struct table *table, struct str name, con
         json_double(json_get(row, amounts[i]), &amount);
         table_cell(table, arena_fmt(&cli->arena, "%.1f", amount));
     }
-    table_cell(table, others(cli, row));
+    for (other = json_keys(others); other; other = json_after(others, other)) {
+        double amount = 0;
+
+        json_double(other + 1, &amount);
+        buf_fmt(&text, "%s" STR_FMT " %.1f", text.len ? ", " : "", STR_ARG(show_text(cli, other)),
+                amount);
+    }
+    table_cell(table, buf_view(&text)); /* which copies it */
+    buf_free(&text);
 }
 
 static void show_usage(struct cli *cli, const struct json *json)
 {
-    const struct json *list = json_get(json, "rows"), *row = json_first(list);
+    const struct json *list = json_get(json, "rows"), *row;
     struct str by = show_member(cli, json, "by");
     char title[16] = "";
     const char *titles[] = {title,   ">RUNS",  ">RUN s",     ">SLOT s", ">CORE s",
@@ -231,26 +193,14 @@ static void show_usage(struct cli *cli, const struct json *json)
     for (size_t i = 0; i < by.len && i + 1 < sizeof title; i++)
         title[i] = (char)toupper((unsigned char)by.at[i]);
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+    for (row = json_items(list); row; row = json_after(list, row)) {
         bool keyless = json_is_null(json_get(row, "name"));
 
         put_usage(cli, &table, keyless ? STR("(no key)") : show_member(cli, row, "name"), row);
-        row = json_next(row);
     }
     put_usage(cli, &table, STR("all"), json_get(json, "total"));
     table_print(&table, cli->out, cli->colour);
     fprintf(cli->out, "\nThis is " STR_FMT ".\n", STR_ARG(show_member(cli, json, "scope")));
-}
-
-static void show_usage_names(struct cli *cli, const struct json *json)
-{
-    const struct json *list = json_get(json, "rows"), *row = json_first(list);
-
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
-        if (!json_is_null(json_get(row, "name")))
-            show_name(cli, show_member(cli, row, "name"), cli->out);
-        row = json_next(row);
-    }
 }
 
 static int report_usage(struct cli *cli)
@@ -277,14 +227,19 @@ static int report_usage(struct cli *cli)
 
     if (code != CLI_OK)
         return code;
-    if (request.text)
+    if (request.text) {
         fwrite(request.reply.at, 1, request.reply.len, cli->out);
-    else if (cli->json)
+    } else if (cli->json) {
         show_raw(cli, request.reply);
-    else if (cli->output == CLI_NAME)
-        show_usage_names(cli, request.json);
-    else
+    } else if (cli->output == CLI_NAME) {
+        const struct json *list = json_get(request.json, "rows"), *row;
+
+        for (row = json_items(list); row; row = json_after(list, row))
+            if (!json_is_null(json_get(row, "name")))
+                show_name(cli, show_member(cli, row, "name"), cli->out);
+    } else {
         show_usage(cli, request.json);
+    }
     return CLI_OK;
 }
 
@@ -310,13 +265,10 @@ static int cmd_report(struct cli *cli)
         return CLI_OK;
     }
     if (cli->output == CLI_NAME) {
-        const struct json *servers = json_get(json, "servers");
-        const struct json *server = json_first(servers);
+        const struct json *servers = json_get(json, "servers"), *server;
 
-        for (uint32_t i = 0; json_type(servers) == JSON_ARR && i < servers->count; i++) {
+        for (server = json_items(servers); server; server = json_after(servers, server))
             show_name(cli, show_member(cli, server, "node_id"), cli->out);
-            server = json_next(server);
-        }
         return CLI_OK;
     }
     show_work(cli, json);
@@ -329,7 +281,6 @@ static int cmd_report(struct cli *cli)
 
 static const struct command rows[] = {
     {.noun = "report",
-     .kind = COMMAND_API,
      .flags = FLAGS(report_flags),
      .help = "how work went, by server and type",
      .detail =

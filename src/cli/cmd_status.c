@@ -187,9 +187,7 @@ static void draw_percent(struct block *block, const char *title, const char *nam
     double percent;
     bool known = json_double(json_get(block->server, name), &percent) && percent >= 0;
 
-    if (!known && !block->style->wide)
-        return;
-    if (known && percent <= 0 && !block->style->wide)
+    if ((!known || percent <= 0) && !block->style->wide)
         return;
     label(block, title);
     if (!known) {
@@ -204,11 +202,9 @@ static void draw_percent(struct block *block, const char *title, const char *nam
  * or no clamps were sent. */
 static const struct json *zero_clamp(const struct json *clamps)
 {
-    const struct json *clamp = json_first(clamps), *earliest = NULL, *first = NULL;
+    const struct json *clamp, *earliest = NULL, *first = NULL;
 
-    if (json_type(clamps) != JSON_ARR)
-        return NULL;
-    for (uint32_t i = 0; i < clamps->count; i++, clamp = json_next(clamp)) {
+    for (clamp = json_items(clamps); clamp; clamp = json_after(clamps, clamp)) {
         bool zero = show_int(clamp, "value", -1) == 0;
 
         if (zero && !earliest)
@@ -220,16 +216,6 @@ static const struct json *zero_clamp(const struct json *clamps)
     }
     /* `raw` only repeats one of the two before it */
     return first && json_str_is(json_get(first, "name"), "raw") ? earliest : first;
-}
-
-/* "cpu: (8.00 cores - load 6.00) / 1.20"; without the name where the reason has it anyway. */
-static struct str clamp_text(struct cli *cli, const struct json *clamp)
-{
-    struct str name = show_member(cli, clamp, "name"), reason = show_member(cli, clamp, "reason");
-
-    if (name.len > 0 && memmem(reason.at, reason.len, name.at, name.len))
-        return reason;
-    return arena_fmt(&cli->arena, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(reason));
 }
 
 /* Full is red, less room than the slots would leave is yellow. */
@@ -250,10 +236,17 @@ static void draw_slots(struct block *block)
         sheet_fmt(&block->sheet, TABLE_PLAIN, " room for %" PRId64, room);
     } else if (!block->online) {
         sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room: offline"));
-    } else {
-        sheet_put(&block->sheet, TABLE_PLAIN, zero ? STR(" no room:") : STR(" no room"));
-        if (zero)
-            sheet_wrap(&block->sheet, TABLE_DIM, LABEL_COLUMNS, clamp_text(block->cli, zero));
+    } else if (!zero) {
+        sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room"));
+    } else { /* "cpu: (8.00 cores - load 6.00) / 1.20"; the reason may hold the name already */
+        struct str name = show_member(block->cli, zero, "name");
+        struct str reason = show_member(block->cli, zero, "reason");
+
+        if (name.len == 0 || !memmem(reason.at, reason.len, name.at, name.len))
+            reason =
+                arena_fmt(&block->cli->arena, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(reason));
+        sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room:"));
+        sheet_wrap(&block->sheet, TABLE_DIM, LABEL_COLUMNS, reason);
     }
 }
 
@@ -276,20 +269,16 @@ static void put_resource(struct block *block, struct str name, const struct json
 static void draw_resources(struct block *block)
 {
     const struct json *resources = json_get(block->server, "resources");
-    const struct json *gpus = json_get(resources, "gpus"), *gpu = json_first(gpus);
-    const struct json *key = json_first(resources);
+    const struct json *gpus = json_get(resources, "gpus"), *gpu, *key;
 
-    for (uint32_t i = 0; json_type(resources) == JSON_OBJ && i < resources->count; i++) {
+    for (key = json_keys(resources); key; key = json_after(resources, key))
         if (json_type(key + 1) == JSON_OBJ)
             put_resource(block, show_text(block->cli, key), key + 1);
-        key = json_next(key + 1);
-    }
-    for (uint32_t i = 0; json_type(gpus) == JSON_ARR && i < gpus->count; i++) {
+    for (gpu = json_items(gpus); gpu; gpu = json_after(gpus, gpu)) {
         struct str name = arena_fmt(&block->cli->arena, "GPU " STR_FMT " MB",
                                     STR_ARG(show_member(block->cli, gpu, "id")));
 
         put_resource(block, name, json_get(gpu, "vram_mb"));
-        gpu = json_next(gpu);
     }
 }
 
@@ -368,20 +357,19 @@ static void draw_tasks(struct block *block)
 static void draw_available(struct block *block)
 {
     const struct json *types = json_get(block->server, "available_for");
-    const struct json *type = json_first(types);
-    uint32_t count = json_type(types) == JSON_ARR ? types->count : 0;
+    const struct json *first = json_items(types);
     struct buf list = {0};
 
-    for (uint32_t i = 0; i < count; i++, type = json_next(type)) {
+    for (const struct json *type = first; type; type = json_after(types, type)) {
         struct str name = show_text(block->cli, type);
 
-        buf_fmt(&list, "%s" STR_FMT, i ? ", " : "",
+        buf_fmt(&list, "%s" STR_FMT, type == first ? "" : ", ",
                 STR_ARG(str_is(name, "*") ? STR("any type") : name));
     }
     sheet_line(&block->sheet);
     sheet_put(&block->sheet, TABLE_DIM, STR("Available for:"));
-    sheet_wrap(&block->sheet, count ? TABLE_PLAIN : TABLE_DIM, 2,
-               count ? arena_str(&block->cli->arena, buf_view(&list)) : STR("nothing now"));
+    sheet_wrap(&block->sheet, first ? TABLE_PLAIN : TABLE_DIM, 2,
+               first ? arena_str(&block->cli->arena, buf_view(&list)) : STR("nothing now"));
     buf_free(&list);
 }
 
@@ -389,17 +377,16 @@ static void draw_available(struct block *block)
 static void draw_clamps(struct block *block)
 {
     const struct json *clamps = json_get(block->server, "clamps");
-    const struct json *clamp = json_first(clamps);
+    const struct json *clamp = json_items(clamps);
 
     sheet_line(&block->sheet);
     sheet_put(&block->sheet, TABLE_DIM, STR("How its slots come about:"));
-    if (json_type(clamps) != JSON_ARR || clamps->count == 0) {
+    if (!clamp) {
         sheet_line(&block->sheet);
         sheet_put(&block->sheet, TABLE_PLAIN, STR("  "));
         unknown(block);
-        return;
     }
-    for (uint32_t i = 0; i < clamps->count; i++, clamp = json_next(clamp)) {
+    for (; clamp; clamp = json_after(clamps, clamp)) {
         int64_t value = show_int(clamp, "value", 0);
 
         sheet_line(&block->sheet);
@@ -504,13 +491,10 @@ static int draw_status(struct screen *live, FILE *to)
     if (code != CLI_OK)
         return code;
     if (cli->output == CLI_NAME) {
-        const struct json *servers = json_get(json, "servers");
-        const struct json *key = json_first(servers);
+        const struct json *servers = json_get(json, "servers"), *key;
 
-        for (uint32_t i = 0; json_type(servers) == JSON_OBJ && i < servers->count; i++) {
+        for (key = json_keys(servers); key; key = json_after(servers, key))
             show_name(cli, show_text(cli, key), to);
-            key = json_next(key + 1);
-        }
     } else if (cli->json) {
         show_json(cli, str_trim(reply), false, to);
     } else {
@@ -539,7 +523,6 @@ static const struct flag status_flags[] = {
 
 static const struct command rows[] = {
     {.noun = "status",
-     .kind = COMMAND_API,
      .flags = FLAGS(status_flags),
      .help = "every server: load, slots, tasks, what it is available for",
      .examples = "berth status\n"

@@ -280,11 +280,8 @@ static const struct list_column token_columns[] = {
     {.title = "SOURCE", .member = "source"},
 };
 
-static const struct listing token_list = {.path = "/v1/tokens",
-                                          .name = "tokens",
-                                          .id = "name",
-                                          .columns = token_columns,
-                                          .column_count = COUNT_OF(token_columns)};
+static const struct listing token_list = {
+    .path = "/v1/tokens", .name = "tokens", .id = "name", LIST_COLUMNS(token_columns)};
 
 static const struct flag hash_flags[] = {
     FLAG("new", 0, SWITCH, NULL, "make a random token and print it, this once"),
@@ -315,7 +312,6 @@ static const struct command rows[] = {
     {.noun = "token",
      .verb = "create",
      .arg = "NAME",
-     .kind = COMMAND_API,
      .flags = FLAGS(create_flags),
      .help = "make a token and print it, this once",
      .detail =
@@ -331,7 +327,6 @@ static const struct command rows[] = {
      .run = cmd_token_create},
     {.noun = "token",
      .verb = "ls",
-     .kind = COMMAND_API,
      .list = &token_list,
      .help = "who may call: names and scopes, never tokens",
      .examples = "berth token ls\n"
@@ -339,7 +334,6 @@ static const struct command rows[] = {
     {.noun = "token",
      .verb = "revoke",
      .arg = "NAME",
-     .kind = COMMAND_API,
      .flags = FLAGS(file_flags),
      .help = "a token is not good any more, at once",
      .detail = "Connections that were opened with it are closed.",

@@ -68,20 +68,15 @@ static int64_t by_name(const struct node *a, const struct node *b)
 }
 
 static const struct {
-    struct top_sort sort;
+    const char *name; /* of --sort */
+    char key;
     int64_t (*compare)(const struct node *a, const struct node *b);
 } sorts[] = {
-    {{"load", 'l', "the larger share of cores and slots"}, by_load},
-    {{"cpu", 'c', "CPU"}, by_cpu},
-    {{"memory", 'm', "memory"}, by_memory},
-    {{"slots", 's', "slots"}, by_slots},
-    {{"name", 'n', "name"}, by_name},
+    {"load", 'l', by_load},   {"cpu", 'c', by_cpu},   {"memory", 'm', by_memory},
+    {"slots", 's', by_slots}, {"name", 'n', by_name},
 };
 
-const struct top_sort *top_sort_at(size_t index)
-{
-    return index < COUNT_OF(sorts) ? &sorts[index].sort : NULL;
-}
+const size_t top_sort_count = COUNT_OF(sorts);
 
 static int compare(const void *a, const void *b, void *user)
 {
@@ -105,12 +100,10 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
                                  .cpu = panel_cpu_permille(key + 1),
                                  .mem = panel_mem_permille(key + 1),
                                  .slots = panel_slots_permille(key + 1)};
-        breaker = json_first(view->breakers);
-        for (uint32_t k = 0; view->breakers && k < view->breakers->count; k++) {
+        for (breaker = json_items(view->breakers); breaker;
+             breaker = json_after(view->breakers, breaker))
             nodes[i].open += str_eq(show_member(cli, breaker, "node_id"), nodes[i].name) &&
                              !json_str_is(json_get(breaker, "state"), "CLOSED");
-            breaker = json_next(breaker);
-        }
         json_bool(json_get(key + 1, "online"), &nodes[i].online);
     }
     qsort_r(nodes, count, sizeof *nodes, compare, (void *)view);
@@ -330,14 +323,13 @@ static int read_metrics(struct top *top)
     return CLI_OK;
 }
 
-/* What one line shows: the rates of a counter by its label, but for the answers that are no news.
- */
+/* What one line shows: the rates of a counter by its label, without the unremarkable values. */
 struct rates {
     const char *title;
     const char *metric;
     const char *label;
-    const char *only;     /* this one alone; NULL: all, */
-    const char *other[2]; /* but these */
+    const char *only;      /* this value alone; NULL: all */
+    const char *except[2]; /* but these; none beside `only` */
     enum table_colour colour;
 };
 
@@ -347,16 +339,6 @@ static const struct rates rate_lines[] = {
     {"nodes said", "berth_reserve_total", "result", NULL, {"OK", "RESV_EXISTS"}, TABLE_YELLOW},
     {"ended", "berth_jobs_total", "state", NULL, {NULL}, TABLE_PLAIN},
 };
-
-static bool wanted(const struct rates *rates, struct str label)
-{
-    if (rates->only)
-        return str_is(label, rates->only);
-    for (size_t i = 0; i < COUNT_OF(rates->other); i++)
-        if (rates->other[i] && str_is(label, rates->other[i]))
-            return false;
-    return true;
-}
 
 /* Reasons that did not come up between the two readings are left out, or nobody could read it. */
 static void put_rates(struct top *top, struct sheet *sheet, const struct rates *rates)
@@ -368,9 +350,12 @@ static void put_rates(struct top *top, struct sheet *sheet, const struct rates *
     for (size_t i = 0; i < top->now.count; i++) {
         const struct scrape_row *row = &top->now.rows[i];
         struct str label = scrape_label(row->labels, rates->label);
+        bool wanted = !rates->only || str_is(label, rates->only);
         double per_s = 0;
 
-        if (!str_is(row->name, rates->metric) || !wanted(rates, label))
+        for (size_t k = 0; k < COUNT_OF(rates->except); k++)
+            wanted = wanted && !(rates->except[k] && str_is(label, rates->except[k]));
+        if (!str_is(row->name, rates->metric) || !wanted)
             continue;
         if (!rates->only && scrape_rate(&top->now, &top->before, row, &per_s) && per_s <= 0)
             continue;
@@ -384,19 +369,6 @@ static void put_rates(struct top *top, struct sheet *sheet, const struct rates *
     }
     if (shown == 0)
         sheet_put(sheet, TABLE_DIM, STR("none"));
-}
-
-static void put_nodes(struct top *top, struct sheet *sheet)
-{
-    for (size_t i = 0, shown = 0; i < top->now.count; i++) {
-        const struct scrape_row *row = &top->now.rows[i];
-        struct str health = scrape_label(row->labels, "health");
-
-        if (!str_is(row->name, "berth_nodes") || row->value <= 0)
-            continue;
-        sheet_fmt(sheet, show_health_colour(health), "%s%.0f " STR_FMT, shown++ ? ", " : "",
-                  row->value, STR_ARG(health));
-    }
 }
 
 /* A gauge of the server's; 0 when it has none. */
@@ -421,7 +393,14 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
     sheet_put(sheet, TABLE_PLAIN, STR("  cluster "));
     sheet_put(sheet, panel_status_colour(overall), overall);
     sheet_put(sheet, TABLE_PLAIN, STR("  nodes "));
-    put_nodes(top, sheet);
+    for (size_t i = 0, shown = 0; i < top->now.count; i++) {
+        const struct scrape_row *row = &top->now.rows[i];
+        struct str health = scrape_label(row->labels, "health");
+
+        if (str_is(row->name, "berth_nodes") && row->value > 0)
+            sheet_fmt(sheet, show_health_colour(health), "%s%.0f " STR_FMT, shown++ ? ", " : "",
+                      row->value, STR_ARG(health));
+    }
     sheet_line(sheet);
     sheet_fmt(sheet, TABLE_DIM, "%-11s", "slots");
     sheet_bar(sheet, room > 0 ? TABLE_GREEN : TABLE_RED, SLOTS_BAR,
@@ -437,39 +416,14 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
 static bool on_key(struct screen *live, char key)
 {
     struct top *top = container_of(live, struct top, live);
-    const struct top_sort *sort;
 
-    for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
-        if (sort->key == key) {
+    for (size_t i = 0; i < COUNT_OF(sorts); i++)
+        if (sorts[i].key == key) {
             top->view.sort = i;
             return true;
         }
     top->view.reverse ^= key == 'r';
     return key == 'r';
-}
-
-static int read_view(struct top *top, const struct json **ret_status)
-{
-    struct cli *cli = top->live.cli;
-    struct request breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
-    struct timespec apart = {.tv_sec = TOP_MS / 1000};
-    struct str reply;
-    int code = read_metrics(top);
-
-    if (code == CLI_OK && top->live.once) { /* a single picture needs two readings as well */
-        nanosleep(&apart, NULL);
-        code = read_metrics(top);
-    }
-    if (code == CLI_OK)
-        code = request_get(cli, "/v1/cluster/status?brief=1", ret_status, &reply);
-    if (code == CLI_OK)
-        code = request_run(cli, &breakers);
-    if (code != CLI_OK)
-        return code;
-    top->view.servers = json_get(*ret_status, "servers");
-    top->view.breakers = json_get(breakers.json, "breakers");
-    top->view.now_ms = clock_wall_ms();
-    return CLI_OK;
 }
 
 static int draw_top(struct screen *live, FILE *to)
@@ -478,12 +432,26 @@ static int draw_top(struct screen *live, FILE *to)
     struct cli *cli = live->cli;
     struct sheet_style style = {
         .width = screen_columns(cli), .colour = cli->colour, .unicode = screen_unicode(cli)};
+    struct request breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
+    struct timespec apart = {.tv_sec = TOP_MS / 1000};
     const struct json *status;
+    struct str reply;
     struct sheet sheet;
-    int code = read_view(top, &status);
+    int code = read_metrics(top);
 
+    if (code == CLI_OK && live->once) { /* a single picture needs two readings as well */
+        nanosleep(&apart, NULL);
+        code = read_metrics(top);
+    }
+    if (code == CLI_OK)
+        code = request_get(cli, "/v1/cluster/status?brief=1", &status, &reply);
+    if (code == CLI_OK)
+        code = request_run(cli, &breakers);
     if (code != CLI_OK)
         return code;
+    top->view.servers = json_get(status, "servers");
+    top->view.breakers = json_get(breakers.json, "breakers");
+    top->view.now_ms = clock_wall_ms();
     sheet_init(&sheet, &cli->arena, style);
     put_head(top, &sheet, status);
     for (size_t i = 0; i < COUNT_OF(rate_lines); i++)
@@ -493,31 +461,14 @@ static int draw_top(struct screen *live, FILE *to)
         top->view.lines = screen_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
     top_nodes(cli, &sheet, &top->view);
     if (live->on_screen) { /* somebody can press keys */
-        const struct top_sort *sort;
-
         sheet_line(&sheet);
         sheet_put(&sheet, TABLE_DIM, STR("q quit  r reverse  sort:"));
-        for (size_t i = 0; (sort = top_sort_at(i)) != NULL; i++)
-            sheet_fmt(&sheet, i == top->view.sort ? TABLE_BOLD : TABLE_DIM, " %c %s", sort->key,
-                      sort->name);
+        for (size_t i = 0; i < COUNT_OF(sorts); i++)
+            sheet_fmt(&sheet, i == top->view.sort ? TABLE_BOLD : TABLE_DIM, " %c %s", sorts[i].key,
+                      sorts[i].name);
     }
     sheet_print(&sheet, to, false);
     return CLI_OK;
-}
-
-static int read_sort(struct cli *cli, size_t *ret_sort)
-{
-    const char *name = cli_text(cli, "sort");
-    const struct top_sort *sort;
-
-    *ret_sort = 0;
-    for (size_t i = 0; name && (sort = top_sort_at(i)) != NULL; i++)
-        if (strcmp(sort->name, name) == 0) {
-            *ret_sort = i;
-            return CLI_OK;
-        }
-    return name ? cli_misuse(cli, "--sort is load, cpu, memory, slots or name, not \"%s\"", name)
-                : CLI_OK;
 }
 
 /* Where nobody can press a key one picture is enough. */
@@ -529,11 +480,14 @@ static int cmd_top(struct cli *cli)
                                .draw = draw_top,
                                .key = on_key},
                       .view = {.reverse = cli_given(cli, "reverse")}};
-    int code = read_sort(cli, &top.view.sort);
+    const char *name = cli_text(cli, "sort");
+    int code;
 
     assert(cli->arg_count == 0);
-    if (code != CLI_OK)
-        return code;
+    while (name && top.view.sort < COUNT_OF(sorts) && strcmp(sorts[top.view.sort].name, name) != 0)
+        top.view.sort++;
+    if (top.view.sort == COUNT_OF(sorts))
+        return cli_misuse(cli, "--sort is load, cpu, memory, slots or name, not \"%s\"", name);
     if (cli->json)
         return cli_misuse(cli, "top draws pictures; `berth status -o json` has the figures");
     code = screen_run(&top.live);
@@ -551,7 +505,6 @@ static const struct flag top_flags[] = {
 
 static const struct command rows[] = {
     {.noun = "top",
-     .kind = COMMAND_API,
      .flags = FLAGS(top_flags),
      .help = "nodes by load, the queue, dispatches and refusals, live",
      .detail =

@@ -7,19 +7,12 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 
-/* By what they are sorted: a flag's value and a key. */
-struct top_sort {
-    const char *name;
-    char key;
-    const char *help;
-};
-
-const struct top_sort *top_sort_at(size_t index); /* NULL after the last */
+extern const size_t top_sort_count; /* ways to sort nodes */
 
 struct top_view {
     const struct json *servers;  /* of /v1/cluster/status */
     const struct json *breakers; /* of /v1/breakers; may be missing */
-    size_t sort;                 /* of top_sort_at */
+    size_t sort;                 /* below top_sort_count */
     bool reverse;
     size_t lines; /* that there are for them, the title included; 0: as many as it takes */
     int64_t now_ms;

@@ -10,7 +10,7 @@ struct cli;
 struct listing;
 
 enum command_kind {
-    COMMAND_API,   /* asks a server: takes --addr, --token-file, -o */
+    COMMAND_API,   /* the default: asks a server; takes --addr, --token-file, -o */
     COMMAND_LOCAL, /* does its work here */
     COMMAND_HOST,  /* becomes a server or an agent: what follows is handed on unread, see struct
                       cli_host */

@@ -173,6 +173,17 @@ struct str show_attempt(struct cli *cli, const struct json *attempt)
                      reason.len ? ", " : "", STR_ARG(reason));
 }
 
+struct str show_counts(struct cli *cli, const struct json *map)
+{
+    struct str text = STR("");
+
+    for (const struct json *key = json_keys(map); key; key = json_after(map, key))
+        text = arena_fmt(&cli->arena, STR_FMT "%s" STR_FMT " " STR_FMT, STR_ARG(text),
+                         text.len ? ", " : "", STR_ARG(show_text(cli, key)),
+                         STR_ARG(show_text(cli, key + 1)));
+    return text;
+}
+
 void show_name(struct cli *cli, struct str id, FILE *to)
 {
     fprintf(to, STR_FMT "\n", STR_ARG(table_harmless(&cli->arena, id)));

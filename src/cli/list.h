@@ -22,6 +22,8 @@ struct str show_until(struct cli *cli, const struct json *obj, const char *name,
 void show_object(struct cli *cli, const struct json *obj);
 /* What became of one of a job's attempts: "attempt 1 on us: refuse, TYPE_NOT_ALLOWED". */
 struct str show_attempt(struct cli *cli, const struct json *attempt);
+/* {"FULL":3,"SEND_FAILED":1} as "FULL 3, SEND_FAILED 1". */
+struct str show_counts(struct cli *cli, const struct json *map);
 /* What -o name prints: one id a line. */
 void show_name(struct cli *cli, struct str id, FILE *to);
 /* The answer as it came, with a newline. */
@@ -63,6 +65,9 @@ struct listing {
     const struct list_filter *filters; /* NULL: none */
     size_t filter_count;
 };
+
+#define LIST_COLUMNS(array) .columns = (array), .column_count = COUNT_OF(array)
+#define LIST_FILTERS(array) .filters = (array), .filter_count = COUNT_OF(array)
 
 int list_run(struct cli *cli, const struct listing *listing);
 
