@@ -50,13 +50,13 @@ enum table_colour show_health_colour(struct str health)
 /* ["en","zh"] is "en,zh"; a pair inside a list is "en:zh". */
 static struct str join(struct cli *cli, const struct json *list, char sep)
 {
-    const struct json *item = json_first(list);
+    const struct json *first = json_items(list);
     struct buf text = {0};
     struct str joined;
 
     assert(json_type(list) == JSON_ARR);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        if (i > 0)
+    for (const struct json *item = first; item; item = json_after(list, item)) {
+        if (item != first)
             buf_char(&text, sep);
         if (json_type(item) == JSON_ARR && sep == ',')
             buf_str(&text, join(cli, item, ':'));
@@ -69,25 +69,17 @@ static struct str join(struct cli *cli, const struct json *list, char sep)
     return joined;
 }
 
-static struct str plain_text(struct cli *cli, const struct json *value)
-{
-    switch (json_type(value)) {
-    case JSON_NULL:
-        return STR("");
-    case JSON_STR:
-        return json_str(value, &cli->arena);
-    case JSON_ARR:
-        if (value->count > 0 && json_type(json_first(value)) != JSON_OBJ)
-            return join(cli, value, ',');
-        return value->count > 0 ? json_raw(value) : STR("");
-    default:
-        return json_raw(value);
-    }
-}
-
 struct str show_text(struct cli *cli, const struct json *value)
 {
-    return table_harmless(&cli->arena, plain_text(cli, value));
+    struct str text = json_raw(value);
+
+    if (json_is_null(value) || (json_type(value) == JSON_ARR && value->count == 0))
+        text = STR("");
+    else if (json_type(value) == JSON_STR)
+        text = json_str(value, &cli->arena);
+    else if (json_type(value) == JSON_ARR && json_type(json_first(value)) != JSON_OBJ)
+        text = join(cli, value, ',');
+    return table_harmless(&cli->arena, text);
 }
 
 struct str show_member(struct cli *cli, const struct json *obj, const char *name)
@@ -143,13 +135,12 @@ static bool is_wall_time(struct str name, int64_t value)
 void show_object(struct cli *cli, const struct json *obj)
 {
     static const char *const titles[] = {"FIELD", "VALUE"};
-    const struct json *key = json_first(obj);
     int64_t now_ms = clock_wall_ms(), value;
     struct table table;
 
     assert(json_type(obj) == JSON_OBJ);
     table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(obj); key; key = json_after(obj, key)) {
         struct str name = json_str(key, &cli->arena);
 
         table_cell(&table, name);
@@ -223,29 +214,21 @@ struct list_live {
     const struct listing *listing;
 };
 
-static void put_path(struct cli *cli, const char *pattern, struct buf *path)
-{
-    const char *hole = strstr(pattern, "{id}");
-
-    if (!hole) {
-        buf_str(path, str_of(pattern));
-        return;
-    }
-    assert(cli->arg_count > 0);
-    buf_add(path, pattern, (size_t)(hole - pattern));
-    buf_str(path, str_of(request_escape(cli, str_of(cli->args[0]))));
-    buf_str(path, str_of(hole + strlen("{id}")));
-}
-
 /* The query without what request_list adds; the limit is 0 where all are wanted. */
 static const char *list_path(struct cli *cli, const struct listing *listing, int64_t limit)
 {
-    const char *cursor = cli_text(cli, "cursor");
+    const char *cursor = cli_text(cli, "cursor"), *hole = strstr(listing->path, "{id}");
     struct buf path = {0};
     const char *text;
     char *first;
 
-    put_path(cli, listing->path, &path);
+    buf_str(&path, str_of(listing->path));
+    if (hole) {
+        assert(cli->arg_count > 0);
+        path.len = (size_t)(hole - listing->path);
+        buf_str(&path, str_of(request_escape(cli, str_of(cli->args[0]))));
+        buf_str(&path, str_of(hole + strlen("{id}")));
+    }
     if (limit > 0)
         buf_fmt(&path, "&limit=%" PRId64, limit);
     for (size_t i = 0; i < listing->filter_count; i++) {
@@ -274,7 +257,6 @@ static void print_table(struct cli *cli, const struct listing *listing, const st
 {
     const struct list_column *columns[TABLE_COLUMNS_MAX];
     const char *titles[TABLE_COLUMNS_MAX];
-    const struct json *item = json_first(list);
     struct list_view view = {.cli = cli, .now_ms = clock_wall_ms()};
     size_t count = 0;
 
@@ -286,7 +268,7 @@ static void print_table(struct cli *cli, const struct listing *listing, const st
         titles[count++] = listing->columns[i].title;
     }
     table_init(&view.table, &cli->arena, titles, count);
-    for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item))
+    for (const struct json *item = json_items(list); item; item = json_after(list, item))
         for (size_t c = 0; c < count; c++) {
             if (columns[c]->put)
                 columns[c]->put(&view, columns[c], item);
@@ -296,34 +278,13 @@ static void print_table(struct cli *cli, const struct listing *listing, const st
     table_print(&view.table, to, cli->colour);
 }
 
-/* A line for each: the item as it came, or its id. */
-static void print_lines(struct cli *cli, const struct listing *listing, const struct json *list,
-                        FILE *to)
-{
-    const struct json *item = json_first(list);
-
-    for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item)) {
-        struct str id = show_member(cli, item, listing->id);
-
-        if (cli->output == CLI_JSONL)
-            show_json(cli, json_raw(item), true, to);
-        else if (listing->id_rest)
-            show_name(cli,
-                      arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(id),
-                                STR_ARG(show_member(cli, item, listing->id_rest))),
-                      to);
-        else
-            show_name(cli, id, to);
-    }
-}
-
 static int draw(struct screen *live, FILE *to)
 {
     const struct listing *listing = container_of(live, struct list_live, live)->listing;
     struct cli *cli = live->cli;
     int64_t limit = cli_num(cli, "limit", listing->limit);
     const char *path = list_path(cli, listing, limit);
-    const struct json *json, *list, *cursor;
+    const struct json *json, *list, *item, *cursor;
     struct str reply;
     int code = limit > 0 ? request_get(cli, path, &json, &reply)
                          : request_list(cli, path, listing->name, &json, &reply);
@@ -333,10 +294,20 @@ static int draw(struct screen *live, FILE *to)
     list = json_get(json, listing->name);
     if (cli->output == CLI_JSON)
         show_json(cli, str_trim(reply), false, to);
-    else if (cli->output == CLI_JSONL || cli->output == CLI_NAME)
-        print_lines(cli, listing, list, to);
-    else
+    else if (cli->output != CLI_JSONL && cli->output != CLI_NAME)
         print_table(cli, listing, list, to);
+    else
+        for (item = json_items(list); item; item = json_after(list, item)) {
+            struct str id = show_member(cli, item, listing->id);
+
+            if (listing->id_rest)
+                id = arena_fmt(&cli->arena, STR_FMT " " STR_FMT, STR_ARG(id),
+                               STR_ARG(show_member(cli, item, listing->id_rest)));
+            if (cli->output == CLI_JSONL)
+                show_json(cli, json_raw(item), true, to);
+            else
+                show_name(cli, id, to);
+        }
     cursor = json_get(json, "next_cursor");
     if (cli->output != CLI_JSON && !json_is_null(cursor))
         fprintf(cli->err, "more: --cursor " STR_FMT "\n", STR_ARG(show_text(cli, cursor)));

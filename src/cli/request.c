@@ -71,13 +71,6 @@ static enum err run_loop(struct exchange *exchange)
     return err;
 }
 
-static void add_header(struct cli *cli, const char **headers, size_t *count, const char *name,
-                       const char *value)
-{
-    if (value)
-        headers[(*count)++] = arena_fmt(&cli->arena, "%s: %s", name, value).at;
-}
-
 /* What was sent as this field, of the body or the query. */
 static struct str sent_text(struct cli *cli, const struct request *request, struct str field)
 {
@@ -99,26 +92,13 @@ static struct str sent_text(struct cli *cli, const struct request *request, stru
     return STR_NONE;
 }
 
-/* The text that is wrong and a mark below the character; of a long one the part around it. */
-static void point_at(struct cli *cli, struct str text, int64_t column)
-{
-    enum { BEFORE = 40, SHOWN = 76 };
-    size_t from = column > BEFORE ? (size_t)column - BEFORE : 0;
-    struct str part;
-
-    if (column < 1 || (uint64_t)column > (uint64_t)text.len + 1)
-        return;
-    part = (struct str){.at = text.at + from, .len = text.len - from};
-    part.len = part.len > SHOWN ? SHOWN : part.len;
-    fprintf(cli->err, "  " STR_FMT "\n  %*s\n", STR_ARG(table_harmless(&cli->arena, part)),
-            (int)((size_t)column - from), "^");
-}
-
 /* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
 int request_refused(struct cli *cli, const struct request *request)
 {
     struct str name = json_str(json_get(request->json, "error"), &cli->arena);
     struct str detail = json_str(json_get(request->json, "detail"), &cli->arena);
+    int64_t column = show_int(request->json, "column", 0);
+    struct str text;
 
     if (json_type(request->json) != JSON_OBJ || name.len == 0)
         return cli_fail(cli, err_exit(err_by_name("", request->status)),
@@ -131,9 +111,19 @@ int request_refused(struct cli *cli, const struct request *request)
             "BERTH_TOKEN (" STR_FMT ")",
             cli->addr, STR_ARG(name));
     cli_fail(cli, CLI_FAILED, STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
-    if (!json_is_null(json_get(request->json, "column")))
-        point_at(cli, sent_text(cli, request, show_member(cli, request->json, "field")),
-                 show_int(request->json, "column", 0));
+    if (json_is_null(json_get(request->json, "column")))
+        return err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status));
+    /* The text that is wrong and a mark below the character; of a long one the part around it. */
+    text = sent_text(cli, request, show_member(cli, request->json, "field"));
+    if (column >= 1 && (uint64_t)column <= (uint64_t)text.len + 1) {
+        enum { BEFORE = 40, SHOWN = 76 };
+        size_t from = column > BEFORE ? (size_t)column - BEFORE : 0;
+
+        text = (struct str){.at = text.at + from, .len = text.len - from};
+        text.len = text.len > SHOWN ? SHOWN : text.len;
+        fprintf(cli->err, "  " STR_FMT "\n  %*s\n", STR_ARG(table_harmless(&cli->arena, text)),
+                (int)((size_t)column - from), "^");
+    }
     return err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status));
 }
 
@@ -169,6 +159,11 @@ static int judge(struct cli *cli, const struct request *request, enum err err)
 int request_run(struct cli *cli, struct request *request)
 {
     const char *headers[4] = {NULL};
+    const struct {
+        const char *name, *value;
+    } all_headers[] = {{"Authorization: Bearer ", cli->token},
+                       {"Idempotency-Key: ", request->idempotency_key},
+                       {"Last-Event-ID: ", request->last_event_id}};
     size_t header_count = 0;
     struct exchange exchange = {
         .request = request,
@@ -188,10 +183,10 @@ int request_run(struct cli *cli, struct request *request)
     enum err err;
 
     assert(request->path[0] == '/');
-    add_header(cli, headers, &header_count, "Authorization",
-               cli->token ? arena_fmt(&cli->arena, "Bearer %s", cli->token).at : NULL);
-    add_header(cli, headers, &header_count, "Idempotency-Key", request->idempotency_key);
-    add_header(cli, headers, &header_count, "Last-Event-ID", request->last_event_id);
+    for (size_t i = 0; i < COUNT_OF(all_headers); i++)
+        if (all_headers[i].value)
+            headers[header_count++] =
+                arena_fmt(&cli->arena, "%s%s", all_headers[i].name, all_headers[i].value).at;
     assert(header_count < COUNT_OF(headers));
     if (request->piece)
         exchange.client_call.timeout_ms = 0;
@@ -253,8 +248,7 @@ int request_list(struct cli *cli, const char *path, const char *name, const stru
         if (code != CLI_OK)
             break;
         list = json_get(json, name);
-        item = json_first(list);
-        for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item))
+        for (item = json_items(list); item; item = json_after(list, item))
             jsonw_raw(&w, json_raw(item));
         cursor = json_get(json, "next_cursor");
         page_path = NULL;
@@ -369,31 +363,21 @@ int answer_post(struct cli *cli, const char *path, struct buf *body, const char 
 
 enum { POLL_MS = 20000, SEEN_POLL_MS = 1000, ANSWER_MS = 10000, NODE_POLL_MS = 250 };
 
-/* The last attempt that had a reason of its own: that no node was left for another one says little
- * about why one was needed. */
-static const struct json *attempt_with_reason(struct cli *cli, const struct json *job,
-                                              struct str reason)
-{
-    const struct json *list = json_get(job, "attempts"), *attempt = json_first(list);
-    const struct json *found = NULL;
-
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
-        struct str own = show_member(cli, attempt, "reason");
-
-        if (own.len)
-            found = str_eq(own, reason) ? NULL : attempt;
-        attempt = json_next(attempt);
-    }
-    return found;
-}
-
 static int report_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
                       enum job_state state)
 {
     struct str reason = show_member(cli, job, "reason");
-    const struct json *attempt = attempt_with_reason(cli, job, reason);
+    const struct json *list = json_get(job, "attempts"), *item, *attempt = NULL;
 
     assert(job_state_final(state));
+    /* The last attempt that had a reason of its own: that no node was left for another one says
+     * little about why one was needed. */
+    for (item = json_items(list); item; item = json_after(list, item)) {
+        struct str own = show_member(cli, item, "reason");
+
+        if (own.len)
+            attempt = str_eq(own, reason) ? NULL : item;
+    }
     if (cli->json)
         show_raw(cli, reply);
     if (state == JOB_DONE)
@@ -447,47 +431,39 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
     }
 }
 
-static bool is_ready(const struct json *node)
-{
-    return json_str_is(json_get(node, "health"), "ready");
-}
-
-static bool is_offline(const struct json *node)
-{
-    return json_str_is(json_get(node, "health"), "offline");
-}
-
-/* Nothing runs and nothing more comes: its health says so itself. */
-static bool is_drained(const struct json *node)
-{
-    return json_str_is(json_get(node, "health"), "draining") &&
-           show_int(node, "running", 0) + show_int(node, "reserved", 0) == 0;
-}
-
 static const struct {
     const char *name;
-    bool (*holds)(const struct json *node); /* NULL: there is no such node */
+    const char *health; /* NULL: there is no such node */
+    bool empty;         /* and nothing runs on it or was promised to it */
 } node_goals[] = {
-    {"ready", is_ready}, {"drained", is_drained}, {"offline", is_offline}, {"gone", NULL}};
+    {"ready", "ready", false},
+    {"drained", "draining", true},
+    {"offline", "offline", false},
+    {"gone", NULL, false},
+};
 
 /* CLI_OK: it is so; CLI_TIMEOUT: not yet; else why it could not be asked. */
 static int look_at_node(struct cli *cli, const char *path, size_t goal, int64_t waited_ms)
 {
     struct request request = {.method = "GET", .path = path, .any_status = true};
+    int64_t running, reserved;
     int code = request_run(cli, &request);
 
     progress_clear(cli);
     if (code != CLI_OK)
         return code;
-    if (request.status == 404 && !node_goals[goal].holds)
+    if (request.status == 404 && !node_goals[goal].health)
         return CLI_OK;
     if (request.status != 200)
         return request_refused(cli, &request);
-    if (node_goals[goal].holds && node_goals[goal].holds(request.json))
+    running = show_int(request.json, "running", 0);
+    reserved = show_int(request.json, "reserved", 0);
+    if (node_goals[goal].health &&
+        json_str_is(json_get(request.json, "health"), node_goals[goal].health) &&
+        (!node_goals[goal].empty || running + reserved == 0))
         return CLI_OK;
     progress_tell(cli, "node %s: " STR_FMT ", %" PRId64 " running, %" PRId64 " s", cli->args[0],
-                  STR_ARG(show_member(cli, request.json, "health")),
-                  show_int(request.json, "running", 0), waited_ms / 1000);
+                  STR_ARG(show_member(cli, request.json, "health")), running, waited_ms / 1000);
     return CLI_TIMEOUT;
 }
 
