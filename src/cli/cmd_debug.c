@@ -14,13 +14,7 @@
 #include "base/str.h"
 #include "cli/request.h"
 
-struct tarball {
-    struct buf tar; /* not packed yet */
-    int64_t mtime_s;
-};
-
-/* --- a .tar.gz of texts, in memory --- */
-
+/* A .tar.gz of texts, in memory. */
 enum { BLOCK = 512, GZIP_WINDOW = 15 + 16, CHUNK = 65536 };
 
 struct header {
@@ -30,57 +24,9 @@ struct header {
 
 _Static_assert(sizeof(struct header) == BLOCK, "what the format says");
 
-/* Name: < 100. */
-static void tarball_add(struct tarball *tarball, const char *name, struct str text)
-{
-    struct header header = {.type = '0', .magic = "ustar", .version = {'0', '0'}};
-    static const char zeros[BLOCK];
-    unsigned sum = 0;
-
-    assert(strlen(name) < sizeof header.name && text.len < 1ull << 33);
-    memcpy(header.name, name, strlen(name));
-    memcpy(header.mode, "0000600", 8);
-    memcpy(header.uid, "0000000", 8);
-    memcpy(header.gid, "0000000", 8);
-    snprintf(header.size, sizeof header.size, "%011llo", (unsigned long long)text.len);
-    snprintf(header.mtime, sizeof header.mtime, "%011llo", (unsigned long long)tarball->mtime_s);
-    memset(header.sum, ' ', sizeof header.sum);
-    for (size_t i = 0; i < BLOCK; i++)
-        sum += ((const unsigned char *)&header)[i];
-    snprintf(header.sum, sizeof header.sum, "%06o", sum);
-    buf_add(&tarball->tar, &header, BLOCK);
-    buf_str(&tarball->tar, text);
-    buf_add(&tarball->tar, zeros, (BLOCK - text.len % BLOCK) % BLOCK);
-}
-
-static enum err tarball_pack(struct tarball *tarball, struct buf *ret_gz)
-{
-    static const char end[2 * BLOCK];
-    z_stream stream = {0};
-    int done = Z_OK;
-
-    buf_add(&tarball->tar, end, sizeof end);
-    if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, GZIP_WINDOW, 8,
-                     Z_DEFAULT_STRATEGY) != Z_OK)
-        return ERR_INTERNAL;
-    stream.next_in = (unsigned char *)tarball->tar.at;
-    stream.avail_in = (unsigned)tarball->tar.len;
-    while (done == Z_OK) {
-        buf_reserve(ret_gz, CHUNK);
-        stream.next_out = (unsigned char *)ret_gz->at + ret_gz->len;
-        stream.avail_out = CHUNK;
-        done = deflate(&stream, Z_FINISH);
-        ret_gz->len += CHUNK - stream.avail_out;
-    }
-    deflateEnd(&stream);
-    return done == Z_STREAM_END ? ERR_OK : ERR_INTERNAL;
-}
-
-/* --- the bundle --- */
-
 enum { NAME_BYTES = 96, JOBS_MOST = 500 };
 
-/* What is asked for. A route that answers an error is a file of its own: that is news too. */
+/* What is asked for. The error that a route answers is worth a file too. */
 static const struct {
     const char *name;
     const char *path;
@@ -103,17 +49,55 @@ static const struct flag bundle_flags[] = {
 
 struct bundle {
     struct cli *cli;
-    struct tarball tarball;
+    struct buf tar; /* not packed yet */
+    int64_t mtime_s;
     char prefix[NAME_BYTES]; /* the directory inside */
     int failed;
 };
 
 static void add(struct bundle *bundle, const char *name, struct str text)
 {
-    char path[2 * NAME_BYTES];
+    struct header header = {.type = '0', .magic = "ustar", .version = {'0', '0'}};
+    static const char zeros[BLOCK];
+    unsigned sum = 0;
 
-    snprintf(path, sizeof path, "%.40s/%.40s", bundle->prefix, name);
-    tarball_add(&bundle->tarball, path, text);
+    assert(text.len < 1ull << 33);
+    snprintf(header.name, sizeof header.name, "%.40s/%.40s", bundle->prefix, name);
+    memcpy(header.mode, "0000600", 8);
+    memcpy(header.uid, "0000000", 8);
+    memcpy(header.gid, "0000000", 8);
+    snprintf(header.size, sizeof header.size, "%011llo", (unsigned long long)text.len);
+    snprintf(header.mtime, sizeof header.mtime, "%011llo", (unsigned long long)bundle->mtime_s);
+    memset(header.sum, ' ', sizeof header.sum);
+    for (size_t i = 0; i < BLOCK; i++)
+        sum += ((const unsigned char *)&header)[i];
+    snprintf(header.sum, sizeof header.sum, "%06o", sum);
+    buf_add(&bundle->tar, &header, BLOCK);
+    buf_str(&bundle->tar, text);
+    buf_add(&bundle->tar, zeros, (BLOCK - text.len % BLOCK) % BLOCK);
+}
+
+static bool pack(struct bundle *bundle, struct buf *ret_gz)
+{
+    static const char end[2 * BLOCK];
+    z_stream stream = {0};
+    int done = Z_OK;
+
+    buf_add(&bundle->tar, end, sizeof end);
+    if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, GZIP_WINDOW, 8,
+                     Z_DEFAULT_STRATEGY) != Z_OK)
+        return false;
+    stream.next_in = (unsigned char *)bundle->tar.at;
+    stream.avail_in = (unsigned)bundle->tar.len;
+    while (done == Z_OK) {
+        buf_reserve(ret_gz, CHUNK);
+        stream.next_out = (unsigned char *)ret_gz->at + ret_gz->len;
+        stream.avail_out = CHUNK;
+        done = deflate(&stream, Z_FINISH);
+        ret_gz->len += CHUNK - stream.avail_out;
+    }
+    deflateEnd(&stream);
+    return done == Z_STREAM_END;
 }
 
 static void add_part(struct bundle *bundle, const char *name, const char *path, bool text)
@@ -148,14 +132,12 @@ static void add_jobs(struct bundle *bundle)
     if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
         return; /* the other parts say why */
     list = json_get(request.json, "jobs");
-    job = json_first(list);
     jsonw_arr(&w);
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+    for (job = json_items(list); job; job = json_after(list, job)) {
         jsonw_obj(&w);
         for (size_t k = 0; k < COUNT_OF(members); k++)
             jsonw_kraw(&w, members[k], json_raw(json_get(job, members[k])));
         jsonw_end_obj(&w);
-        job = json_next(job);
     }
     jsonw_end_arr(&w);
     add(bundle, "jobs.json", buf_view(&text));
@@ -173,11 +155,9 @@ static void add_log(struct bundle *bundle)
     if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
         return;
     list = json_get(request.json, "log");
-    line = json_first(list);
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+    for (line = json_items(list); line; line = json_after(list, line)) {
         buf_str(&text, json_str(line, &bundle->cli->arena));
         buf_char(&text, '\n');
-        line = json_next(line);
     }
     add(bundle, "log.txt", buf_view(&text));
     buf_free(&text);
@@ -209,11 +189,11 @@ static int write_out(struct cli *cli, const char *path, struct str bytes)
 
 static int cmd_debug_bundle(struct cli *cli)
 {
-    struct bundle bundle = {.cli = cli, .tarball.mtime_s = clock_wall_ms() / 1000};
+    struct bundle bundle = {.cli = cli, .mtime_s = clock_wall_ms() / 1000};
     const char *file = cli_text(cli, "file");
     struct buf gz = {0};
     struct tm tm;
-    time_t now = (time_t)bundle.tarball.mtime_s;
+    time_t now = (time_t)bundle.mtime_s;
     int code;
 
     gmtime_r(&now, &tm);
@@ -226,9 +206,9 @@ static int cmd_debug_bundle(struct cli *cli)
     add_log(&bundle);
     if (!file)
         file = arena_fmt(&cli->arena, "%s.tar.gz", bundle.prefix).at;
-    code = tarball_pack(&bundle.tarball, &gz) ? cli_fail(cli, CLI_FAILED, "cannot pack")
-                                              : write_out(cli, file, buf_view(&gz));
-    buf_free(&bundle.tarball.tar);
+    code = pack(&bundle, &gz) ? write_out(cli, file, buf_view(&gz))
+                              : cli_fail(cli, CLI_FAILED, "cannot pack");
+    buf_free(&bundle.tar);
     buf_free(&gz);
     if (code == CLI_OK && bundle.failed == (int)COUNT_OF(parts))
         return cli_fail(cli, CLI_UNAVAILABLE, "the server answered nothing");

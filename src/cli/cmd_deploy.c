@@ -90,8 +90,7 @@ static int cmd_deploy_apply(struct cli *cli)
         list = root;
     if (json_type(list) != JSON_ARR)
         return apply_one(cli, list);
-    item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+    for (item = json_items(list); item; item = json_after(list, item)) {
         int one = apply_one(cli, item);
 
         if (one != CLI_OK)
@@ -103,16 +102,15 @@ static int cmd_deploy_apply(struct cli *cli)
 /* Of each node, why it has none of it; `all`: and those that have some. */
 static void print_nodes(struct cli *cli, const struct json *nodes, bool all)
 {
-    const struct json *node = json_first(nodes);
+    const struct json *node;
     int width = 0;
 
-    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node)) {
+    for (node = json_items(nodes); node; node = json_after(nodes, node)) {
         int len = (int)show_member(cli, node, "node_id").len;
 
         width = len > width ? len : width;
     }
-    node = json_first(nodes);
-    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
+    for (node = json_items(nodes); node; node = json_after(nodes, node))
         if (all || show_int(node, "copies", 0) == 0)
             fprintf(cli->out, "  %-*s  " STR_FMT "\n", width,
                     arena_cstr(&cli->arena, show_member(cli, node, "node_id")),
@@ -137,6 +135,25 @@ static int cmd_deploy_explain(struct cli *cli)
     return CLI_OK;
 }
 
+/* Of several copies: how far an update is, and why it went back. */
+static void print_update(struct cli *cli, const struct json *deployment, const struct json *update)
+{
+    const struct json *copies = json_get(deployment, "copies"), *copy;
+    bool back = json_str_is(json_get(update, "state"), "rolling_back");
+    int64_t version =
+        back ? show_int(update, "good_version", 0) : show_int(deployment, "version", 0);
+    int64_t there = 0;
+
+    for (copy = json_items(copies); copy; copy = json_after(copies, copy))
+        there += show_int(copy, "version", 0) == version;
+    fprintf(cli->out,
+            "\nUpdate: " STR_FMT ", %" PRId64 " of %" PRIu32 " copies run version %" PRId64 ".",
+            STR_ARG(show_member(cli, update, "state")), there, copies ? copies->count : 0, version);
+    if (!json_is_null(json_get(update, "reason")))
+        fprintf(cli->out, " " STR_FMT, STR_ARG(show_member(cli, update, "reason")));
+    fprintf(cli->out, "\n");
+}
+
 /* Nobody has it, or not all of it: what keeps each node from it. */
 static void print_why(struct cli *cli, struct str selector)
 {
@@ -148,8 +165,7 @@ static void print_why(struct cli *cli, struct str selector)
                      &reply) != CLI_OK)
         return;
     nodes = json_get(json, "nodes");
-    node = json_first(nodes);
-    for (uint32_t i = 0; i < nodes->count; i++, node = json_next(node))
+    for (node = json_items(nodes); node; node = json_after(nodes, node))
         unmatched += json_str_is(json_get(node, "why"), "selector");
     if (unmatched > 0 && unmatched == nodes->count)
         fprintf(cli->out, "\nNo node matches " STR_FMT ".\n", STR_ARG(selector));
@@ -158,73 +174,37 @@ static void print_why(struct cli *cli, struct str selector)
     print_nodes(cli, nodes, false);
 }
 
-/* Of several copies: how far an update is, and why it went back. */
-static void print_update(struct cli *cli, const struct json *deployment)
-{
-    const struct json *update = json_get(deployment, "update"), *copies, *copy;
-    int64_t version = show_int(deployment, "version", 0), good, there = 0;
-
-    if (json_is_null(update))
-        return;
-    copies = json_get(deployment, "copies");
-    copy = json_first(copies);
-    good = show_int(update, "good_version", 0);
-    if (json_str_is(json_get(update, "state"), "rolling_back"))
-        version = good;
-    for (uint32_t i = 0; copies && i < copies->count; i++, copy = json_next(copy))
-        there += show_int(copy, "version", 0) == version;
-    fprintf(cli->out,
-            "\nUpdate: " STR_FMT ", %" PRId64 " of %" PRIu32 " copies run version %" PRId64 ".",
-            STR_ARG(show_member(cli, update, "state")), there, copies ? copies->count : 0, version);
-    if (!json_is_null(json_get(update, "reason")))
-        fprintf(cli->out, " " STR_FMT, STR_ARG(show_member(cli, update, "reason")));
-    fprintf(cli->out, "\n");
-}
-
-/* Nodes that gave it up. */
-static void print_failures(struct cli *cli, const struct json *failures)
-{
-    const struct json *failure = json_first(failures);
-    int64_t now_ms = clock_wall_ms();
-
-    if (json_type(failures) != JSON_ARR || failures->count == 0)
-        return;
-    fprintf(cli->out, "\nFailed on, so that other nodes come first:\n");
-    for (uint32_t i = 0; i < failures->count; i++, failure = json_next(failure))
-        fprintf(cli->out, "  " STR_FMT "  " STR_FMT " ago, for " STR_FMT " more: " STR_FMT "\n",
-                STR_ARG(show_member(cli, failure, "address")),
-                STR_ARG(show_age(cli, failure, "at_ms", now_ms)),
-                STR_ARG(show_until(cli, failure, "until_ms", now_ms)),
-                STR_ARG(show_member(cli, failure, "reason")));
-}
-
-/* Nobody has it, or one of its copies. */
-static bool is_unclaimed(const struct json *deployment)
-{
-    const struct json *copies = json_get(deployment, "copies"), *copy = json_first(copies);
-    bool found = json_str_is(json_get(deployment, "address"), "");
-
-    for (uint32_t i = 0; !found && json_type(copies) == JSON_ARR && i < copies->count;
-         i++, copy = json_next(copy))
-        found = json_str_is(json_get(copy, "state"), "unclaimed");
-    return found;
-}
-
 static int cmd_deploy_show(struct cli *cli)
 {
     const char *path = answer_path(cli, "/v1/deployments/", "");
-    const struct json *json;
+    const struct json *json, *failures, *failure, *copies, *copy;
     struct str reply;
-    bool enabled = false;
+    bool enabled = false, unclaimed;
+    int64_t now_ms;
     int code = answer_show(cli, path, "id");
 
     if (code != CLI_OK || cli->output != CLI_TABLE ||
         request_get(cli, path, &json, &reply) != CLI_OK)
         return code;
-    print_update(cli, json);
-    print_failures(cli, json_get(json, "failed_on"));
+    if (!json_is_null(json_get(json, "update")))
+        print_update(cli, json, json_get(json, "update"));
+    now_ms = clock_wall_ms();
+    failures = json_get(json, "failed_on");
+    failure = json_items(failures);
+    if (failure)
+        fprintf(cli->out, "\nFailed on, so that other nodes come first:\n");
+    for (; failure; failure = json_after(failures, failure))
+        fprintf(cli->out, "  " STR_FMT "  " STR_FMT " ago, for " STR_FMT " more: " STR_FMT "\n",
+                STR_ARG(show_member(cli, failure, "address")),
+                STR_ARG(show_age(cli, failure, "at_ms", now_ms)),
+                STR_ARG(show_until(cli, failure, "until_ms", now_ms)),
+                STR_ARG(show_member(cli, failure, "reason")));
+    unclaimed = json_str_is(json_get(json, "address"), "");
+    copies = json_get(json, "copies");
+    for (copy = json_items(copies); copy; copy = json_after(copies, copy))
+        unclaimed |= json_str_is(json_get(copy, "state"), "unclaimed");
     json_bool(json_get(json, "enabled"), &enabled);
-    if (enabled && json_str_is(json_get(json, "type"), "deployment") && is_unclaimed(json))
+    if (enabled && json_str_is(json_get(json, "type"), "deployment") && unclaimed)
         print_why(cli, show_member(cli, json, "selector"));
     return CLI_OK;
 }
@@ -334,8 +314,7 @@ static int cmd_deploy_release(struct cli *cli)
     item = json_get(request.json, "released");
     fprintf(cli->out, "%" PRIu32 " released\n", item ? item->count : 0);
     held = json_get(request.json, "held");
-    item = json_first(held);
-    for (uint32_t i = 0; held && i < held->count; i++, item = json_next(item))
+    for (item = json_items(held); item; item = json_after(held, item))
         fprintf(cli->err,
                 "berth: " STR_FMT " stays: the lease of its node lasts %" PRId64 " s more\n",
                 STR_ARG(show_member(cli, item, "id")), show_int(item, "left_ms", 0) / 1000);

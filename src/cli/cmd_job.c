@@ -8,7 +8,7 @@
 #include "cli/list.h"
 #include "cli/request.h"
 
-/* --- the others --- */
+/* --- show, list, wait, cancel, retry --- */
 
 enum { JOB_LS_LIMIT = 50 };
 
@@ -147,22 +147,6 @@ static void put_num(struct cli *cli, struct jsonw *w, const char *key, const cha
         jsonw_kint(w, key, cli_num(cli, flag, 0));
 }
 
-static void put_f2f(struct cli *cli, struct jsonw *w)
-{
-    assert(cli->rest_count == 0);
-    put_text(cli, w, "session_id", "session");
-    put_text(cli, w, "src_lang", "src");
-    put_text(cli, w, "tgt_lang", "tgt");
-    put_text(cli, w, "audio_ref", "audio-ref");
-    jsonw_key(w, "options");
-    jsonw_obj(w);
-    jsonw_kbool(w, "require_tts", cli_given(cli, "require-tts"));
-    put_text(cli, w, "preferred_node_id", "preferred-node");
-    if (cli_given(cli, "strict"))
-        jsonw_kbool(w, "strict", true);
-    jsonw_end_obj(w);
-}
-
 /* Everything a file holds, into the arena. */
 static int read_all(struct cli *cli, FILE *file, const char *name, struct str *ret_text)
 {
@@ -263,7 +247,7 @@ static int put_needs(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* What a flag that may come several times said. */
+/* All values of a flag that may be given several times. */
 static void put_texts(struct cli *cli, struct jsonw *w, const char *member, const char *flag)
 {
     struct str *items;
@@ -370,10 +354,22 @@ int submit_ask(struct cli *cli, struct request *request)
     request->method = "POST";
     request->path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
     jsonw_obj(&w);
-    if (strcmp(kind, "f2f") == 0)
-        put_f2f(cli, &w);
-    else
+    if (strcmp(kind, "task") == 0) {
         code = put_task(cli, &w);
+    } else {
+        assert(cli->rest_count == 0);
+        put_text(cli, &w, "session_id", "session");
+        put_text(cli, &w, "src_lang", "src");
+        put_text(cli, &w, "tgt_lang", "tgt");
+        put_text(cli, &w, "audio_ref", "audio-ref");
+        jsonw_key(&w, "options");
+        jsonw_obj(&w);
+        jsonw_kbool(&w, "require_tts", cli_given(cli, "require-tts"));
+        put_text(cli, &w, "preferred_node_id", "preferred-node");
+        if (cli_given(cli, "strict"))
+            jsonw_kbool(&w, "strict", true);
+        jsonw_end_obj(&w);
+    }
     put_texts(cli, &w, "prefers", "prefers");
     put_texts(cli, &w, "keys", "key");
     if (code == CLI_OK)

@@ -96,10 +96,8 @@ static int cmd_limit_hold(struct cli *cli)
     if (until && until_ms <= now_ms)
         return cli_misuse(cli, "--until %s is past", until);
     jsonw_obj(&w);
-    if (until) /* as a length: the two clocks may differ */
-        jsonw_kint(&w, "for_ms", until_ms - now_ms);
-    else
-        jsonw_kint(&w, "for_ms", cli_num(cli, "for", 0));
+    /* As a length: the two clocks may differ. */
+    jsonw_kint(&w, "for_ms", until ? until_ms - now_ms : cli_num(cli, "for", 0));
     if (cli_given(cli, "reason"))
         jsonw_kstr(&w, "reason", str_of(cli_text(cli, "reason")));
     jsonw_end_obj(&w);
@@ -124,11 +122,7 @@ static void put_use(struct list_view *view, const struct list_column *column,
 
     if (bound >= 0)
         text = arena_fmt(arena, STR_FMT "/%" PRId64, STR_ARG(text), bound);
-    (void)column;
-    if (bound >= 0 && used >= bound)
-        table_cell_colour(&view->table, text, TABLE_RED);
-    else
-        table_cell(&view->table, text);
+    table_cell_colour(&view->table, text, bound >= 0 && used >= bound ? TABLE_RED : TABLE_PLAIN);
 }
 
 static void put_held(struct list_view *view, const struct list_column *column,

@@ -94,40 +94,31 @@ static bool put_labels(struct cli *cli, struct jsonw *w)
     return true;
 }
 
-/* The body from the flags; NULL, or what is wrong with them (then the body is left half written).
- */
-static const char *put_registration(struct cli *cli, struct jsonw *w)
-{
-    const char *endpoint = cli_text(cli, "endpoint");
-
-    assert(cli->arg_count == 1);
-    jsonw_obj(w);
-    jsonw_kstr(w, "node_id", str_of(cli->args[0]));
-    jsonw_kstr(w, "health", STR("ready"));
-    jsonw_kint(w, "max_concurrent_jobs", cli_num(cli, "max", 1));
-    put_list(cli, w, "semantic_langs", "semantic");
-    put_list(cli, w, "tts_langs", "tts");
-    put_list(cli, w, "allowed_types", "types");
-    if (endpoint)
-        jsonw_kstr(w, "endpoint", str_of(endpoint));
-    if (!put_pairs(cli, w))
-        return "--nmt takes pairs like en:zh,zh:en, or any";
-    if (!put_labels(cli, w))
-        return "--label takes KEY=VALUE";
-    jsonw_end_obj(w);
-    return NULL;
-}
-
 static int cmd_node_register(struct cli *cli)
 {
     struct buf body = {0};
     struct jsonw w = jsonw_to(&body);
-    const char *wrong = put_registration(cli, &w);
+    const char *endpoint = cli_text(cli, "endpoint"), *wrong = NULL;
 
+    assert(cli->arg_count == 1);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
+    jsonw_kstr(&w, "health", STR("ready"));
+    jsonw_kint(&w, "max_concurrent_jobs", cli_num(cli, "max", 1));
+    put_list(cli, &w, "semantic_langs", "semantic");
+    put_list(cli, &w, "tts_langs", "tts");
+    put_list(cli, &w, "allowed_types", "types");
+    if (endpoint)
+        jsonw_kstr(&w, "endpoint", str_of(endpoint));
+    if (!put_pairs(cli, &w))
+        wrong = "--nmt takes pairs like en:zh,zh:en, or any";
+    else if (!put_labels(cli, &w))
+        wrong = "--label takes KEY=VALUE";
     if (wrong) {
         buf_free(&body);
         return cli_misuse(cli, "%s", wrong);
     }
+    jsonw_end_obj(&w);
     return answer_post(cli, "/v1/node/register", &body, "%s registered", cli->args[0]);
 }
 
@@ -351,14 +342,13 @@ static uint32_t count_of(const struct json *list)
  * its end. */
 static void print_rest(struct cli *cli, const struct rest *rest)
 {
-    const struct json *item = json_first(rest->deployments);
+    const struct json *first = json_items(rest->deployments), *item;
 
-    for (uint32_t i = 0; i < count_of(rest->deployments); i++, item = json_next(item))
+    for (item = first; item; item = json_after(rest->deployments, item))
         fprintf(cli->out, "  deployment " STR_FMT "  %s\n", STR_ARG(show_member(cli, item, "id")),
-                i == 0 ? "is being moved: stopped here, then claimed elsewhere"
-                       : "waits for its turn: they move one by one");
-    item = json_first(rest->jobs);
-    for (uint32_t i = 0; i < count_of(rest->jobs); i++, item = json_next(item))
+                item == first ? "is being moved: stopped here, then claimed elsewhere"
+                              : "waits for its turn: they move one by one");
+    for (item = json_items(rest->jobs); item; item = json_after(rest->jobs, item))
         fprintf(cli->out, "  job " STR_FMT "  " STR_FMT ": runs to its end\n",
                 STR_ARG(show_member(cli, item, "job_id")),
                 STR_ARG(show_member(cli, item, "state")));

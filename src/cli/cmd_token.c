@@ -15,13 +15,8 @@
 
 enum { TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_GOOD = 16 };
 
-static int make_token(struct cli *cli, char text[DIGEST_HEX + 1])
-{
-    return digest_secret(text) ? CLI_OK : cli_fail(cli, CLI_FAILED, "no random bytes: %m");
-}
-
 /* The first line of standard input; at a terminal it is asked for and not shown. */
-static char *read_line(struct cli *cli, char *line, size_t size)
+static int read_token(struct cli *cli, char *line, size_t size)
 {
     struct termios before, during;
     bool hidden = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &before) == 0;
@@ -39,12 +34,7 @@ static char *read_line(struct cli *cli, char *line, size_t size)
         tcsetattr(STDIN_FILENO, TCSAFLUSH, &before);
         fputc('\n', cli->err);
     }
-    return got;
-}
-
-static int read_token(struct cli *cli, char *line, size_t size)
-{
-    if (!read_line(cli, line, size))
+    if (!got)
         return cli_fail(cli, CLI_USAGE, "no token on standard input; --new makes one");
     line[strcspn(line, "\r\n")] = 0;
     if (strlen(line) + 1 == size)
@@ -64,8 +54,12 @@ static int cmd_token_hash(struct cli *cli)
 {
     bool make = cli_given(cli, "new");
     char token[TOKEN_BYTES_MAX + 2], digest[DIGEST_HEX + 1];
-    int code = make ? make_token(cli, token) : read_token(cli, token, sizeof token);
+    int code = CLI_OK;
 
+    if (!make)
+        code = read_token(cli, token, sizeof token);
+    else if (!digest_secret(token))
+        code = cli_fail(cli, CLI_FAILED, "no random bytes: %m");
     if (code != CLI_OK)
         return code;
     digest_sha256_hex(str_of(token), digest);
@@ -198,26 +192,6 @@ static int write_secret(struct cli *cli, const char *path, const char *secret)
     return err ? cli_fail(cli, CLI_FAILED, "%s", why.detail) : CLI_OK;
 }
 
-/* The token alone on standard output, so that it can be sent to a file. */
-static void print_new(struct cli *cli, const struct token *token, const char *secret)
-{
-    struct buf text = {0};
-    struct jsonw w = jsonw_to(&text);
-
-    if (!cli->json) {
-        fprintf(cli->out, "%s\n", secret);
-        fprintf(cli->err, "berth: this is the only time it is shown\n");
-        return;
-    }
-    jsonw_obj(&w);
-    token_members(&w, token, false);
-    jsonw_kstr(&w, "token", str_of(secret));
-    jsonw_end_obj(&w);
-    show_raw(cli, buf_view(&text));
-    explicit_bzero(text.at, text.len);
-    buf_free(&text);
-}
-
 static int cmd_token_create(struct cli *cli)
 {
     const char *path = cli_text(cli, "file"), *out = cli_text(cli, "out");
@@ -225,10 +199,10 @@ static int cmd_token_create(struct cli *cli)
     struct token token;
     int code = read_new(cli, &token);
 
-    if (code == CLI_OK)
-        code = make_token(cli, secret);
     if (code != CLI_OK)
         return code;
+    if (!digest_secret(secret))
+        return cli_fail(cli, CLI_FAILED, "no random bytes: %m");
     digest_sha256_hex(str_of(secret), token.digest);
     if (out)
         code = write_secret(cli, out, secret);
@@ -237,10 +211,23 @@ static int cmd_token_create(struct cli *cli)
         if (code != CLI_OK && out)
             unlink(out);
     }
-    if (code == CLI_OK && out)
+    if (code == CLI_OK && out) {
         fprintf(cli->out, "%s created; the token is in %s\n", cli->args[0], out);
-    else if (code == CLI_OK)
-        print_new(cli, &token, secret);
+    } else if (code == CLI_OK && cli->json) {
+        struct buf text = {0};
+        struct jsonw w = jsonw_to(&text);
+
+        jsonw_obj(&w);
+        token_members(&w, &token, false);
+        jsonw_kstr(&w, "token", str_of(secret));
+        jsonw_end_obj(&w);
+        show_raw(cli, buf_view(&text));
+        explicit_bzero(text.at, text.len);
+        buf_free(&text);
+    } else if (code == CLI_OK) { /* alone on standard output, so that it can be sent to a file */
+        fprintf(cli->out, "%s\n", secret);
+        fprintf(cli->err, "berth: this is the only time it is shown\n");
+    }
     explicit_bzero(secret, sizeof secret);
     return code;
 }
