@@ -37,7 +37,7 @@ struct fleet fleet_sum(const struct fleet_server *servers, size_t count)
 
     for (size_t i = 0; i < count; i++) {
         fleet.total_slots += servers[i].slots_max;
-        if (servers[i].online && servers[i].slots_available > 0)
+        if (has_room(&servers[i]))
             fleet.available_slots += servers[i].slots_available;
         roomy += has_room(&servers[i]);
     }
@@ -81,23 +81,16 @@ static bool seen_before(const struct fleet_server *servers, size_t server, size_
     return false;
 }
 
-static bool takes_anything(const struct fleet_server *servers, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        for (size_t j = 0; has_room(&servers[i]) && j < servers[i].available_for.count; j++)
-            if (str_is(servers[i].available_for.at[j], "*"))
-                return true;
-    return false;
-}
-
 static size_t add_types(const struct fleet_server *servers, size_t count, struct buf *text)
 {
     size_t named = 0;
 
-    if (takes_anything(servers, count)) {
-        buf_str(text, STR("all types"));
-        return 1;
-    }
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; has_room(&servers[i]) && j < servers[i].available_for.count; j++)
+            if (str_is(servers[i].available_for.at[j], "*")) {
+                buf_str(text, STR("all types"));
+                return 1;
+            }
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; has_room(&servers[i]) && j < servers[i].available_for.count; j++) {
             if (seen_before(servers, i, j))

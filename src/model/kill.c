@@ -89,24 +89,6 @@ static bool is_worth(const struct choice *choice, const struct kill_task *task)
     return size == KILL_UNKNOWN || size >= choice->least;
 }
 
-/* False: ending everybody would not help. */
-static bool weigh(struct choice *choice)
-{
-    int64_t sum = 0;
-
-    for (size_t i = 0; i < choice->count; i++) {
-        const struct kill_task *task = &choice->tasks[i];
-
-        if (!may_end(choice, task))
-            continue;
-        if (is_worth(choice, task))
-            return true;
-        sum += gives(task, choice->by);
-    }
-    choice->all_small = true;
-    return sum >= choice->least;
-}
-
 /* Would anybody get the CPU that this one gives back? Also one that may not be ended counts. */
 static bool somebody_gains(const struct choice *choice, const struct kill_task *task)
 {
@@ -147,12 +129,19 @@ static size_t pick(const struct kill_rules *rules, const struct kill_sample *sam
                             .count = count,
                             .by = sample->by,
                             .least = sample->wanted > WORTH ? sample->wanted / WORTH : 1};
-    int64_t missing = sample->missing;
+    int64_t missing = sample->missing, sum = 0;
     struct kill_task *task;
     size_t some = 0;
 
-    if (!weigh(&choice))
-        return 0;
+    choice.all_small = true;
+    for (size_t i = 0; i < count && choice.all_small; i++) {
+        if (!may_end(&choice, &tasks[i]))
+            continue;
+        choice.all_small = !is_worth(&choice, &tasks[i]);
+        sum += gives(&tasks[i], choice.by);
+    }
+    if (choice.all_small && sum < choice.least)
+        return 0; /* ending all of them would not help */
     while ((some == 0 || (sample->by == LEVEL_MEMORY && missing > 0)) && (task = choose(&choice))) {
         assert(!task->doomed && some < count);
         task->doomed = true;
@@ -165,17 +154,6 @@ static size_t pick(const struct kill_rules *rules, const struct kill_sample *sam
 
 /* --- when --- */
 
-/* What those that are ending still have. */
-static int64_t coming_kib(const struct kill_task *tasks, size_t count)
-{
-    int64_t sum = 0;
-
-    for (size_t i = 0; i < count; i++)
-        if (tasks[i].doomed && tasks[i].memory_kib != KILL_UNKNOWN)
-            sum += tasks[i].memory_kib;
-    return sum;
-}
-
 /* The last decision still works, or was too small: memory fell by a quarter since. Once it had
  * recovered the bound is what it fell from. */
 static bool at_peace(const struct kill_state *state, const struct kill_rules *rules,
@@ -183,6 +161,7 @@ static bool at_peace(const struct kill_state *state, const struct kill_rules *ru
 {
     int64_t from_kib = state->recovered ? sample->mem_free_kib + sample->missing : state->free_kib;
     int64_t peace_ms = rules->settle_ms + (sample->by == LEVEL_PRESSURE ? PRESSURE_MS : 0);
+    int64_t coming_kib = 0; /* what those that are ending still have */
 
     if (!state->settling || sample->now_ms - state->decided_ms >= peace_ms)
         return false;
@@ -190,8 +169,10 @@ static bool at_peace(const struct kill_state *state, const struct kill_rules *ru
         return true;
     if (state->free_kib == KILL_UNKNOWN) /* it was for something else; memory does not wait */
         return false;
-    return sample->mem_free_kib >= from_kib - from_kib / 4 ||
-           coming_kib(tasks, count) >= sample->missing;
+    for (size_t i = 0; i < count; i++)
+        if (tasks[i].doomed && tasks[i].memory_kib != KILL_UNKNOWN)
+            coming_kib += tasks[i].memory_kib;
+    return sample->mem_free_kib >= from_kib - from_kib / 4 || coming_kib >= sample->missing;
 }
 
 size_t kill_step(struct kill_state *state, const struct kill_rules *rules,

@@ -1,6 +1,5 @@
 /* The grammar of selectors, what their terms mean, and how one that does not match is explained.
- * To add an operator, add a row to `ops`; what is known of a node beside its labels is a row of
- * `facts`. Who is matched against what is the caller's business. */
+ * To add an operator, add a row to `ops`. Who is matched against what is the caller's business. */
 #include "model/selector.h"
 
 #include <assert.h>
@@ -52,31 +51,6 @@ static bool decimal_read(struct str text, struct decimal *ret)
     return true;
 }
 
-static int decimal_cmp(const struct decimal *a, const struct decimal *b)
-{
-    int order;
-
-    if (a->negative != b->negative)
-        return a->negative ? -1 : 1;
-    if (a->whole.len != b->whole.len)
-        order = a->whole.len < b->whole.len ? -1 : 1;
-    else if ((order = str_cmp(a->whole, b->whole)) == 0)
-        order = str_cmp(a->fraction, b->fraction);
-    return a->negative ? (order < 0) - (order > 0) : order;
-}
-
-/* The shortest text of the same number. */
-static void decimal_write(const struct decimal *number, struct buf *to)
-{
-    if (number->negative)
-        buf_char(to, '-');
-    buf_str(to, number->whole.len ? number->whole : STR("0"));
-    if (number->fraction.len > 0) {
-        buf_char(to, '.');
-        buf_str(to, number->fraction);
-    }
-}
-
 /* --- what operators mean --- */
 
 static bool one_of(struct str values, struct str value)
@@ -90,90 +64,61 @@ static bool one_of(struct str values, struct str value)
 /* False: one of them is no number, and nothing can be said. */
 static bool compare(struct str value, struct str limit, int *ret_order)
 {
-    struct decimal left, right;
+    struct decimal a, b;
+    int order;
 
-    if (!decimal_read(value, &left) || !decimal_read(limit, &right))
+    if (!decimal_read(value, &a) || !decimal_read(limit, &b))
         return false;
-    *ret_order = decimal_cmp(&left, &right);
+    if (a.negative != b.negative)
+        order = 1; /* turned below when `a` is the negative one */
+    else if (a.whole.len != b.whole.len)
+        order = a.whole.len < b.whole.len ? -1 : 1;
+    else if ((order = str_cmp(a.whole, b.whole)) == 0)
+        order = str_cmp(a.fraction, b.fraction);
+    *ret_order = a.negative ? (order < 0) - (order > 0) : order;
     return true;
-}
-
-static bool holds_has(struct str values, struct str value)
-{
-    return true;
-}
-
-static bool holds_lacks(struct str values, struct str value)
-{
-    return false;
-}
-
-static bool holds_is(struct str values, struct str value)
-{
-    return str_eq(values, value);
-}
-
-static bool holds_not(struct str values, struct str value)
-{
-    return !str_eq(values, value);
-}
-
-static bool holds_notin(struct str values, struct str value)
-{
-    return !one_of(values, value);
-}
-
-static bool holds_more(struct str values, struct str value)
-{
-    int order;
-
-    return compare(value, values, &order) && order > 0;
-}
-
-static bool holds_more_eq(struct str values, struct str value)
-{
-    int order;
-
-    return compare(value, values, &order) && order >= 0;
-}
-
-static bool holds_less(struct str values, struct str value)
-{
-    int order;
-
-    return compare(value, values, &order) && order < 0;
-}
-
-static bool holds_less_eq(struct str values, struct str value)
-{
-    int order;
-
-    return compare(value, values, &order) && order <= 0;
 }
 
 enum takes { TAKES_NONE, TAKES_WORD, TAKES_NUMBER, TAKES_LIST };
+enum { BELOW = 1, EQUAL = 2, ABOVE = 4 };
 
 static const struct {
     const char *sign; /* behind the key */
     const char *alias;
     enum takes takes;
-    bool (*holds)(struct str values, struct str value); /* `value` is the label's */
-    bool missing;                                       /* whether it holds without the label */
+    unsigned sides; /* TAKES_NUMBER: where the label's number may be */
+    bool negated;   /* holds where its opposite does not, so also without the label */
 } ops[] = {
-    [SELECTOR_HAS] = {.sign = "", .holds = holds_has},
-    [SELECTOR_LACKS] = {.sign = "", .holds = holds_lacks, .missing = true},
-    [SELECTOR_IS] = {.sign = "=", .alias = "==", .takes = TAKES_WORD, .holds = holds_is},
-    [SELECTOR_NOT] = {.sign = "!=", .takes = TAKES_WORD, .holds = holds_not, .missing = true},
-    [SELECTOR_IN] = {.sign = "in", .takes = TAKES_LIST, .holds = one_of},
-    [SELECTOR_NOTIN] = {.sign = "notin",
-                        .takes = TAKES_LIST,
-                        .holds = holds_notin,
-                        .missing = true},
-    [SELECTOR_MORE] = {.sign = ">", .takes = TAKES_NUMBER, .holds = holds_more},
-    [SELECTOR_MORE_EQ] = {.sign = ">=", .takes = TAKES_NUMBER, .holds = holds_more_eq},
-    [SELECTOR_LESS] = {.sign = "<", .takes = TAKES_NUMBER, .holds = holds_less},
-    [SELECTOR_LESS_EQ] = {.sign = "<=", .takes = TAKES_NUMBER, .holds = holds_less_eq},
+    [SELECTOR_HAS] = {.sign = ""},
+    [SELECTOR_LACKS] = {.sign = "", .negated = true},
+    [SELECTOR_IS] = {.sign = "=", .alias = "==", .takes = TAKES_WORD},
+    [SELECTOR_NOT] = {.sign = "!=", .takes = TAKES_WORD, .negated = true},
+    [SELECTOR_IN] = {.sign = "in", .takes = TAKES_LIST},
+    [SELECTOR_NOTIN] = {.sign = "notin", .takes = TAKES_LIST, .negated = true},
+    [SELECTOR_MORE] = {.sign = ">", .takes = TAKES_NUMBER, .sides = ABOVE},
+    [SELECTOR_MORE_EQ] = {.sign = ">=", .takes = TAKES_NUMBER, .sides = ABOVE | EQUAL},
+    [SELECTOR_LESS] = {.sign = "<", .takes = TAKES_NUMBER, .sides = BELOW},
+    [SELECTOR_LESS_EQ] = {.sign = "<=", .takes = TAKES_NUMBER, .sides = BELOW | EQUAL},
 };
+
+/* Of a label that is there, with this value. */
+static bool holds(enum selector_op op, struct str values, struct str value)
+{
+    int order;
+
+    switch (ops[op].takes) {
+    case TAKES_WORD:
+        return str_eq(values, value) != ops[op].negated;
+    case TAKES_LIST:
+        return one_of(values, value) != ops[op].negated;
+    case TAKES_NUMBER:
+        return compare(value, values, &order) && ops[op].sides & (order < 0   ? BELOW
+                                                                  : order > 0 ? ABOVE
+                                                                              : EQUAL);
+    default:
+        return !ops[op].negated;
+    }
+}
 
 /* --- reading --- */
 
@@ -228,19 +173,6 @@ static bool take_word(struct reader *r, const char *expected, struct str *ret_wo
     return true;
 }
 
-static bool take_number(struct reader *r, struct str *ret_word)
-{
-    struct decimal unused;
-    size_t begun = r->at;
-
-    if (!take_word(r, "a number", ret_word))
-        return false;
-    if (decimal_read(*ret_word, &unused))
-        return true;
-    r->at = begun;
-    return wrong(r, "a number");
-}
-
 /* "(a, b)"; what is between the brackets is kept as it is. */
 static bool take_list(struct reader *r, struct str *ret_values)
 {
@@ -266,12 +198,6 @@ static bool take_list(struct reader *r, struct str *ret_values)
     return true;
 }
 
-static bool is_sign(size_t op, struct str text)
-{
-    return ops[op].takes != TAKES_NONE &&
-           (str_is(text, ops[op].sign) || (ops[op].alias && str_is(text, ops[op].alias)));
-}
-
 /* A whole word, or a sign: one character, and the '=' that may follow it. */
 static bool take_op(struct reader *r, enum selector_op *ret_op)
 {
@@ -285,7 +211,8 @@ static bool take_op(struct reader *r, enum selector_op *ret_op)
     else if (r->form == SELECTOR_FULL && r->at + 1 < r->text.len && sign.at[1] == '=')
         sign.len = 2;
     for (size_t i = 0; i < COUNT_OF(ops); i++)
-        if (is_sign(i, sign)) {
+        if (ops[i].takes != TAKES_NONE &&
+            (str_is(sign, ops[i].sign) || (ops[i].alias && str_is(sign, ops[i].alias)))) {
             r->at += sign.len;
             *ret_op = (enum selector_op)i;
             return true;
@@ -296,6 +223,8 @@ static bool take_op(struct reader *r, enum selector_op *ret_op)
 static bool take_term(struct reader *r, struct selector_term *ret_term)
 {
     struct selector_term term = {.op = SELECTOR_HAS, .text = {.at = r->text.at + r->at}};
+    struct decimal unused;
+    size_t begun;
     bool ok = true;
 
     if (r->form == SELECTOR_FULL && peek(r) == '!') {
@@ -314,21 +243,18 @@ static bool take_term(struct reader *r, struct selector_term *ret_term)
     if (!take_op(r, &term.op))
         return false;
     skip_blanks(r);
-    switch (ops[term.op].takes) {
-    case TAKES_NONE:
-        break;
-    case TAKES_WORD:
-        ok = take_word(r, "a value", &term.values);
-        break;
-    case TAKES_NUMBER:
-        ok = take_number(r, &term.values);
-        break;
-    case TAKES_LIST:
+    begun = r->at;
+    if (ops[term.op].takes == TAKES_LIST)
         ok = take_list(r, &term.values);
-        break;
-    }
+    else
+        ok =
+            take_word(r, ops[term.op].takes == TAKES_NUMBER ? "a number" : "a value", &term.values);
     if (!ok)
         return false;
+    if (ops[term.op].takes == TAKES_NUMBER && !decimal_read(term.values, &unused)) {
+        r->at = begun;
+        return wrong(r, "a number");
+    }
     term.text.len = (size_t)(r->text.at + r->at - term.text.at);
     *ret_term = term;
     return true;
@@ -348,8 +274,8 @@ static bool pins(const struct selector_term *term)
 }
 
 /* One key with two values: no node has both, it must be a mistake. */
-static bool is_said(const struct selector_term *terms, size_t count,
-                    const struct selector_term *one)
+static bool has_value(const struct selector_term *terms, size_t count,
+                      const struct selector_term *one)
 {
     if (!pins(one))
         return false;
@@ -379,7 +305,7 @@ static bool read_terms(struct reader *r, struct selector_term *terms, size_t *re
             return wrong(r, "no more than 128 terms");
         if (!take_term(r, &terms[count]))
             return false;
-        if (is_said(terms, count, &terms[count])) {
+        if (has_value(terms, count, &terms[count])) {
             r->at = begun;
             return wrong(r, "another key: this one has a value already");
         }
@@ -396,7 +322,7 @@ static bool read_terms(struct reader *r, struct selector_term *terms, size_t *re
 }
 
 /* All before it is ASCII: a byte is a character. */
-static enum err tell_wrong(const struct reader *r, const char *field, struct problem *why)
+static enum err set_problem(const struct reader *r, const char *field, struct problem *why)
 {
     struct str rest = {.at = r->text.at + r->at, .len = r->text.len - r->at};
     struct str found = {.at = rest.at, .len = str_utf8_len(rest)};
@@ -426,7 +352,7 @@ enum err selector_read(struct str text, const char *field, struct arena *arena,
     size_t count;
 
     if (!read_terms(&r, terms, &count))
-        return tell_wrong(&r, field, why);
+        return set_problem(&r, field, why);
     kept = count ? arena_raw(arena, count * sizeof *kept) : NULL;
     if (count)
         memcpy(kept, terms, count * sizeof *kept);
@@ -441,36 +367,23 @@ enum err selector_check(struct str text, enum selector_form form, const char *fi
     struct reader r = {.text = text, .form = form};
     size_t count;
 
-    return read_terms(&r, terms, &count) ? ERR_OK : tell_wrong(&r, field, why);
+    return read_terms(&r, terms, &count) ? ERR_OK : set_problem(&r, field, why);
 }
 
 /* --- matching --- */
 
-static bool fact_name(const struct selector_facts *facts, struct str *ret_value)
-{
-    *ret_value = facts->id;
-    return facts->id.at != NULL;
-}
-
-/* What is no label, and comes before labels: a node chooses those itself. */
-static const struct {
-    const char *key;
-    bool (*get)(const struct selector_facts *facts, struct str *ret_value); /* false: not known */
-} known[] = {
-    {"name", fact_name},
-};
-
-/* What a node has under this key; false: nothing. A text with an escape in it is given as it
- * stands: it is there, and like no word of a selector. */
+/* What a node has under this key; false: nothing. A text with an escape in it is given as it was
+ * sent: it exists, and equals no word of a selector. */
 static bool value_of(const struct selector_facts *facts, struct str key, struct str *ret_value)
 {
-    const struct json *name = json_first(facts->labels);
+    const struct json *name;
 
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (str_is(key, known[i].key) && known[i].get(facts, ret_value))
-            return true;
-    for (uint32_t i = 0; facts->labels && i < facts->labels->count;
-         i++, name = json_next(name + 1)) {
+    /* What is no label comes before labels: a node chooses those itself. */
+    if (str_is(key, "name") && facts->id.at) {
+        *ret_value = facts->id;
+        return true;
+    }
+    for (name = json_keys(facts->labels); name; name = json_after(facts->labels, name)) {
         if (!str_eq((struct str){.at = name->at, .len = name->len}, key))
             continue;
         *ret_value = (struct str){.at = name[1].at, .len = name[1].len};
@@ -484,8 +397,8 @@ static bool term_holds(const struct selector_term *term, const struct selector_f
     struct str value;
 
     assert((size_t)term->op < COUNT_OF(ops));
-    return value_of(facts, term->key, &value) ? ops[term->op].holds(term->values, value)
-                                              : ops[term->op].missing;
+    return value_of(facts, term->key, &value) ? holds(term->op, term->values, value)
+                                              : ops[term->op].negated;
 }
 
 bool selector_fits(const struct selector *selector, const struct selector_facts *facts)
@@ -555,41 +468,42 @@ static void write_joined(const struct str *texts, size_t count, struct buf *to)
     }
 }
 
-/* A list of one value is that value. */
-static void write_list(const struct selector_term *term, struct buf *to)
-{
-    struct str values[SELECTOR_VALUES_MAX], rest = term->values;
-    size_t count = 0;
-
-    while (rest.at)
-        values[count++] = str_trim(str_cut(&rest, ','));
-    count = tidy(values, count);
-    if (count == 1) {
-        buf_str(to, str_of(ops[term->op == SELECTOR_IN ? SELECTOR_IS : SELECTOR_NOT].sign));
-        buf_str(to, values[0]);
-        return;
-    }
-    buf_fmt(to, " %s (", ops[term->op].sign);
-    write_joined(values, count, to);
-    buf_char(to, ')');
-}
-
+/* A list of one value is that value; a number is the shortest text of it. */
 static void write_term(const struct selector_term *term, struct buf *to)
 {
+    struct str values[SELECTOR_VALUES_MAX], rest = term->values;
     struct decimal number;
+    size_t count = 0;
 
     if (term->op == SELECTOR_LACKS)
         buf_char(to, '!');
     buf_str(to, term->key);
     if (ops[term->op].takes == TAKES_LIST) {
-        write_list(term, to);
+        while (rest.at)
+            values[count++] = str_trim(str_cut(&rest, ','));
+        count = tidy(values, count);
+        if (count > 1) {
+            buf_fmt(to, " %s (", ops[term->op].sign);
+            write_joined(values, count, to);
+            buf_char(to, ')');
+            return;
+        }
+        buf_str(to, str_of(ops[term->op == SELECTOR_IN ? SELECTOR_IS : SELECTOR_NOT].sign));
+        buf_str(to, values[0]);
         return;
     }
     buf_str(to, str_of(ops[term->op].sign));
-    if (ops[term->op].takes == TAKES_NUMBER && decimal_read(term->values, &number))
-        decimal_write(&number, to);
-    else
+    if (ops[term->op].takes != TAKES_NUMBER || !decimal_read(term->values, &number)) {
         buf_str(to, term->values);
+        return;
+    }
+    if (number.negative)
+        buf_char(to, '-');
+    buf_str(to, number.whole.len ? number.whole : STR("0"));
+    if (number.fraction.len > 0) {
+        buf_char(to, '.');
+        buf_str(to, number.fraction);
+    }
 }
 
 void selector_canonical(const struct selector *selector, struct buf *to)

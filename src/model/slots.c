@@ -100,113 +100,62 @@ static int64_t mem_allowed(const struct slots_rules *rules, int64_t free_kib)
            (rules->mem_per_process_centi_gb * GIB_KIB);
 }
 
-static void apply_cpu(struct slots *slots, const struct slots_rules *rules,
-                      const struct slots_input *input)
-{
-    if (input->cores_milli == SLOTS_UNKNOWN || input->load_1m_centi == SLOTS_UNKNOWN) {
-        step(slots, SLOTS_CPU, 0, true, "cores or load are not known");
-        return;
-    }
-    slots->cpu_allowed = cpu_allowed(rules, input->cores_milli, input->load_1m_centi);
-    step(slots, SLOTS_CPU, slots->cpu_allowed, false,
-         "(" CENTI_FMT " cores - load " CENTI_FMT ") / " CENTI_FMT,
-         CENTI_ARG(input->cores_milli / 10), CENTI_ARG(input->load_1m_centi),
-         CENTI_ARG(rules->cpu_per_process_centi));
-}
-
-static void apply_memory(struct slots *slots, const struct slots_rules *rules,
-                         const struct slots_input *input)
-{
-    if (input->mem_free_kib == SLOTS_UNKNOWN) {
-        step(slots, SLOTS_MEMORY, 0, true, "free memory is not known");
-        return;
-    }
-    slots->mem_allowed = mem_allowed(rules, input->mem_free_kib);
-    step(slots, SLOTS_MEMORY, slots->mem_allowed, slots->mem_allowed < slots->cpu_allowed,
-         "(" CENTI_FMT " GB free - " CENTI_FMT ") / " CENTI_FMT,
-         CENTI_ARG(input->mem_free_kib * 100 / GIB_KIB), CENTI_ARG(rules->mem_reserve_centi_gb),
-         CENTI_ARG(rules->mem_per_process_centi_gb));
-}
-
-/* What the formula would say with nothing running: more than that at once is never right, however
- * far the load average lags behind a burst. */
-static int64_t idle_max(const struct slots_rules *rules, const struct slots_input *input)
-{
-    if (input->cores_milli == SLOTS_UNKNOWN || input->mem_total_kib == SLOTS_UNKNOWN)
-        return 0;
-    return not_negative(
-        least(cpu_allowed(rules, input->cores_milli, 0), mem_allowed(rules, input->mem_total_kib)) -
-        rules->safety_buffer);
-}
-
-static void apply_max(struct slots *slots, const struct slots_rules *rules,
-                      const struct slots_input *input)
-{
-    bool set = rules->max_slots != SLOTS_NONE;
-
-    slots->max = set ? rules->max_slots : idle_max(rules, input);
-    slots->formula = least(slots->safe, slots->max);
-    step(slots, SLOTS_MAX, slots->formula, slots->formula < slots->safe,
-         set ? "at most %" PRId64 " (max_slots)"
-             : "at most %" PRId64 ", what this machine carries when idle",
-         slots->max);
-}
-
-/* A job that has just begun is in no figure yet; without this a burst would be let in twice. */
-static int64_t apply_pending(struct slots *slots, int64_t pending)
-{
-    int64_t left = not_negative(slots->formula - pending);
-
-    if (pending > 0)
-        step(slots, SLOTS_PENDING, left, left < slots->formula,
-             "%" PRId64 " begun since the machine was measured", pending);
-    return left;
-}
-
 /* The formula, and where slots_fixed replaces it the number that does. */
 static int64_t apply_formula(struct slots *slots, const struct slots_rules *rules,
                              const struct slots_input *input)
 {
-    apply_cpu(slots, rules, input);
-    apply_memory(slots, rules, input);
+    bool max_set = rules->max_slots != SLOTS_NONE;
+    int64_t left;
+
+    if (input->cores_milli == SLOTS_UNKNOWN || input->load_1m_centi == SLOTS_UNKNOWN) {
+        step(slots, SLOTS_CPU, 0, true, "cores or load are not known");
+    } else {
+        slots->cpu_allowed = cpu_allowed(rules, input->cores_milli, input->load_1m_centi);
+        step(slots, SLOTS_CPU, slots->cpu_allowed, false,
+             "(" CENTI_FMT " cores - load " CENTI_FMT ") / " CENTI_FMT,
+             CENTI_ARG(input->cores_milli / 10), CENTI_ARG(input->load_1m_centi),
+             CENTI_ARG(rules->cpu_per_process_centi));
+    }
+    if (input->mem_free_kib == SLOTS_UNKNOWN) {
+        step(slots, SLOTS_MEMORY, 0, true, "free memory is not known");
+    } else {
+        slots->mem_allowed = mem_allowed(rules, input->mem_free_kib);
+        step(slots, SLOTS_MEMORY, slots->mem_allowed, slots->mem_allowed < slots->cpu_allowed,
+             "(" CENTI_FMT " GB free - " CENTI_FMT ") / " CENTI_FMT,
+             CENTI_ARG(input->mem_free_kib * 100 / GIB_KIB), CENTI_ARG(rules->mem_reserve_centi_gb),
+             CENTI_ARG(rules->mem_per_process_centi_gb));
+    }
     slots->raw = least(slots->cpu_allowed, slots->mem_allowed);
     step(slots, SLOTS_RAW, slots->raw, false, "the smaller of cpu and memory");
     slots->safe = not_negative(slots->raw - rules->safety_buffer);
     step(slots, SLOTS_BUFFER, slots->safe, slots->safe < slots->raw,
          "less %" PRId64 " (safety_buffer)", rules->safety_buffer);
-    apply_max(slots, rules, input);
-    if (rules->slots_fixed == SLOTS_NONE)
-        return apply_pending(slots, input->pending);
+    /* What the formula would say with nothing running: more than that at once is never right,
+     * however far the load average lags behind a burst. */
+    if (max_set)
+        slots->max = rules->max_slots;
+    else if (input->cores_milli != SLOTS_UNKNOWN && input->mem_total_kib != SLOTS_UNKNOWN)
+        slots->max = not_negative(least(cpu_allowed(rules, input->cores_milli, 0),
+                                        mem_allowed(rules, input->mem_total_kib)) -
+                                  rules->safety_buffer);
+    slots->formula = least(slots->safe, slots->max);
+    step(slots, SLOTS_MAX, slots->formula, slots->formula < slots->safe,
+         max_set ? "at most %" PRId64 " (max_slots)"
+                 : "at most %" PRId64 ", what this machine carries when idle",
+         slots->max);
+    if (rules->slots_fixed == SLOTS_NONE) {
+        /* A job that has just begun is in no figure yet; without this a burst would be let in
+         * twice. */
+        left = not_negative(slots->formula - input->pending);
+        if (input->pending > 0)
+            step(slots, SLOTS_PENDING, left, left < slots->formula,
+                 "%" PRId64 " begun since the machine was measured", input->pending);
+        return left;
+    }
     slots->max = rules->slots_fixed;
     step(slots, SLOTS_FIXED, slots->max, slots->max < slots->formula,
          "%" PRId64 " in all, whatever the formula says (slots_fixed)", slots->max);
     return slots->max;
-}
-
-static int64_t apply_jobs(struct slots *slots, const struct slots_rules *rules, int64_t left,
-                          int64_t in_use)
-{
-    int64_t room;
-
-    if (rules->max_concurrent_jobs == SLOTS_NONE)
-        return left;
-    room = not_negative(rules->max_concurrent_jobs - in_use);
-    step(slots, SLOTS_JOBS, least(left, room), room < left,
-         "%" PRId64 " of %" PRId64 " jobs run (max_concurrent_jobs)", in_use,
-         rules->max_concurrent_jobs);
-    return least(left, room);
-}
-
-static int64_t apply_level(struct slots *slots, enum level level, int64_t left)
-{
-    bool closed = level >= LEVEL_DANGER;
-    int64_t after = closed ? 0 : left;
-
-    step(slots, SLOTS_LEVEL, after, after < left, "%s: %s", level_name(level),
-         closed                   ? "nothing starts"
-         : level == LEVEL_WARNING ? "only high priority starts"
-                                  : "everything may start");
-    return after;
 }
 
 /* The formula has no slot at all for a machine of two cores. What somebody set for this machine
@@ -226,25 +175,11 @@ static int64_t carries_min(const struct slots_rules *rules, const struct slots_i
     return carries;
 }
 
-static int64_t apply_min(struct slots *slots, int64_t carries, const struct slots_input *input,
-                         int64_t left)
-{
-    int64_t room = not_negative(carries - input->in_use);
-
-    if (slots->formula >= carries || input->level != LEVEL_NORMAL)
-        return left;
-    left = room > left ? room : left;
-    step(slots, SLOTS_MIN, left, left == 0,
-         "at least %" PRId64 " at level normal (slots_min), %" PRId64 " in use", carries,
-         input->in_use);
-    return left;
-}
-
 void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
                    const struct slots_input *input)
 {
     struct slots slots = {.count = 0};
-    int64_t carries = carries_min(rules, input), left, room;
+    int64_t carries = carries_min(rules, input), left, room, after;
 
     assert(rules->cpu_per_process_centi > 0 && rules->mem_per_process_centi_gb > 0);
     assert(rules->safety_buffer >= 0 && rules->reserved_slots >= 0 && rules->slots_min >= 0);
@@ -255,9 +190,27 @@ void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,
     room = not_negative(slots.max - input->in_use);
     step(&slots, SLOTS_IN_USE, least(left, room), room < left, "%" PRId64 " of %" PRId64 " in use",
          input->in_use, slots.max);
-    left = apply_jobs(&slots, rules, least(left, room), input->in_use);
-    left = apply_level(&slots, input->level, left);
-    left = apply_min(&slots, carries, input, left);
+    left = least(left, room);
+    if (rules->max_concurrent_jobs != SLOTS_NONE) {
+        room = not_negative(rules->max_concurrent_jobs - input->in_use);
+        step(&slots, SLOTS_JOBS, least(left, room), room < left,
+             "%" PRId64 " of %" PRId64 " jobs run (max_concurrent_jobs)", input->in_use,
+             rules->max_concurrent_jobs);
+        left = least(left, room);
+    }
+    after = input->level >= LEVEL_DANGER ? 0 : left;
+    step(&slots, SLOTS_LEVEL, after, after < left, "%s: %s", level_name(input->level),
+         input->level >= LEVEL_DANGER    ? "nothing starts"
+         : input->level == LEVEL_WARNING ? "only high priority starts"
+                                         : "everything may start");
+    left = after;
+    if (slots.formula < carries && input->level == LEVEL_NORMAL) {
+        room = not_negative(carries - input->in_use);
+        left = room > left ? room : left;
+        step(&slots, SLOTS_MIN, left, left == 0,
+             "at least %" PRId64 " at level normal (slots_min), %" PRId64 " in use", carries,
+             input->in_use);
+    }
     slots.additional = left;
     slots.max_to_send = input->in_use + left;
     if (rules->max_concurrent_jobs != SLOTS_NONE)
