@@ -10,22 +10,15 @@ static bool is_word(struct str text)
     return text.len <= ARGV_BYTES_EACH && (text.len == 0 || !memchr(text.at, 0, text.len));
 }
 
-/* As execve sees it: `spring.datasource.url` and `MY-VAR` are names, if none a shell can use. */
-static bool is_env_name(struct str name)
-{
-    return name.len > 0 && !memchr(name.at, '=', name.len) && !memchr(name.at, 0, name.len);
-}
-
 bool argv_list(const struct json *list, struct arena *arena, struct strs *ret_words)
 {
-    const struct json *item = json_first(list);
     struct strs words = {0};
 
     if (!json_is_null(list)) {
         if (json_type(list) != JSON_ARR)
             return false;
         words.at = arena_array(arena, struct str, list->count + 1);
-        for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
             bool number = json_type(item) == JSON_NUM;
             struct str word = number ? json_raw(item) : json_str(item, arena);
 
@@ -40,20 +33,22 @@ bool argv_list(const struct json *list, struct arena *arena, struct strs *ret_wo
 
 bool argv_env(const struct json *obj, struct arena *arena, struct strs *ret_words)
 {
-    const struct json *key = json_first(obj);
     struct strs words = {0};
 
     if (!json_is_null(obj)) {
         if (json_type(obj) != JSON_OBJ)
             return false;
         words.at = arena_array(arena, struct str, obj->count + 1);
-        for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+        for (const struct json *key = json_keys(obj); key; key = json_after(obj, key)) {
             struct str name = json_str(key, arena);
             struct str value =
                 json_type(key + 1) == JSON_STR ? json_str(key + 1, arena) : json_raw(key + 1);
 
-            if (!is_env_name(name) || json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) ||
-                !is_word(value) || name.len + 1 + value.len > ARGV_BYTES_EACH)
+            /* A name as execve sees it: `spring.datasource.url` and `MY-VAR` are names, though no
+             * shell can use them. */
+            if (!name.len || memchr(name.at, '=', name.len) || memchr(name.at, 0, name.len) ||
+                json_type(key + 1) >= JSON_ARR || json_is_null(key + 1) || !is_word(value) ||
+                name.len + 1 + value.len > ARGV_BYTES_EACH)
                 return false;
             words.at[words.count++] =
                 arena_fmt(arena, STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(value));
@@ -63,21 +58,13 @@ bool argv_env(const struct json *obj, struct arena *arena, struct strs *ret_word
     return true;
 }
 
-static bool all_texts(const struct json *list)
-{
-    const struct json *item = json_first(list);
-
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count;
-         i++, item = json_next(item))
-        if (json_type(item) != JSON_STR)
-            return false;
-    return true;
-}
-
 bool argv_command(const struct json *command, struct arena *arena, struct strs *ret_words)
 {
     struct strs words = {0};
 
+    for (const struct json *item = json_items(command); item; item = json_after(command, item))
+        if (json_type(item) != JSON_STR)
+            return false;
     if (json_type(command) == JSON_STR) {
         struct str text = json_str(command, arena);
 
@@ -87,8 +74,7 @@ bool argv_command(const struct json *command, struct arena *arena, struct strs *
         words.at[words.count++] = STR("/bin/sh");
         words.at[words.count++] = STR("-c");
         words.at[words.count++] = text;
-    } else if (!all_texts(command) || !argv_list(command, arena, &words) || words.count == 0 ||
-               words.at[0].len == 0) {
+    } else if (!argv_list(command, arena, &words) || words.count == 0 || words.at[0].len == 0) {
         return false;
     }
     assert(words.count > 0);
@@ -120,7 +106,7 @@ bool argv_secrets(const struct json *given, struct arena *arena, struct strs *re
         if ((!named && json_type(given) != JSON_ARR) || given->count > ARGV_SECRETS_MAX)
             return false;
         words.at = arena_array(arena, struct str, given->count + 1);
-        for (uint32_t i = 0; i < given->count; i++, item = json_next(named ? item + 1 : item)) {
+        for (; item; item = json_after(given, item)) {
             const struct json *value = named ? item + 1 : item;
             struct str variable = named ? json_str(item, arena) : STR_NONE, name;
 

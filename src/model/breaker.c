@@ -150,24 +150,16 @@ void breaker_write(const struct breaker *breaker, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-static bool read_state(const struct json *value, enum breaker_state *ret_state)
-{
-    for (int i = 0; i < BREAKER_STATE_COUNT; i++) {
-        if (!json_str_is(value, state_names[i]))
-            continue;
-        *ret_state = (enum breaker_state)i;
-        return true;
-    }
-    return false;
-}
-
 bool breaker_read(const struct json *value, struct breaker *ret_breaker)
 {
     struct breaker breaker = {.state = BREAKER_CLOSED};
     int64_t failures;
 
-    if (!read_state(json_get(value, "state"), &breaker.state) ||
-        !json_int(json_get(value, "failures"), &failures) || failures < 0 || failures > INT32_MAX ||
+    while (breaker.state < BREAKER_STATE_COUNT &&
+           !json_str_is(json_get(value, "state"), state_names[breaker.state]))
+        breaker.state++;
+    if (breaker.state == BREAKER_STATE_COUNT || !json_int(json_get(value, "failures"), &failures) ||
+        failures < 0 || failures > INT32_MAX ||
         !json_int(json_get(value, "opened_ms"), &breaker.opened_ms) ||
         !json_int(json_get(value, "probe_until_ms"), &breaker.probe_until_ms))
         return false;

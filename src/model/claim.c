@@ -50,7 +50,6 @@ double score_resource(const struct score_usage *usage, const struct score_weight
 static bool count_metric(const struct claim_node *node, const struct claim_context *context,
                          double *ret_value)
 {
-    (void)context;
     *ret_value = (double)node->deployments;
     return true;
 }
@@ -229,13 +228,6 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
     return false;
 }
 
-/* Nobody has it, or a lost node. */
-static bool may_be_claimed(const struct claim_view *view, const struct deploy_row *row)
-{
-    return row->type == DEPLOY_DEPLOYMENT && row->enabled &&
-           (!row->address.len || names_find(view->lost, row->address) != NAMES_NONE);
-}
-
 /* How many copies of each deployment of several every node has, with those this cycle deals to it.
  */
 struct spread {
@@ -273,7 +265,7 @@ static struct spread spread_of(const struct claim_view *view, struct arena *aren
     return spread;
 }
 
-/* Those of a row's deployment; NULL: it has one copy. */
+/* How many copies of a row's deployment each node has; NULL: it is the only copy. */
 static int *spread_counts(const struct spread *spread, const struct deploy_row *row)
 {
     size_t name = spread->counts ? names_find(&spread->names, deploy_name(row->id)) : NAMES_NONE;
@@ -306,33 +298,6 @@ static struct takers takers_of(const struct claim_view *view, struct arena *aren
                            .chosen = arena_array(arena, bool, view->node_count + 1)};
 }
 
-static void keep_fewest(struct takers *takers)
-{
-    int fewest = INT_MAX;
-
-    for (size_t i = 0; i < takers->view->node_count; i++)
-        if (takers->chosen[i] && takers->have[i] < fewest)
-            fewest = takers->have[i];
-    for (size_t i = 0; i < takers->view->node_count; i++)
-        if (takers->chosen[i] && takers->have[i] > fewest) {
-            takers->chosen[i] = false;
-            takers->count--;
-        }
-}
-
-/* Most rows need nothing, so this is made for the first that does. */
-static void open_room(struct takers *takers, struct arena *arena)
-{
-    const struct claim_view *view = takers->view;
-
-    if (takers->room)
-        return;
-    takers->room = arena_array(arena, struct resources, view->node_count + 1);
-    for (size_t i = 0; i < view->node_count; i++)
-        if (view->nodes[i].room)
-            takers->room[i] = *view->nodes[i].room;
-}
-
 static void take_room(struct takers *takers, size_t node, const struct deploy_row *row)
 {
     struct resources_short lack;
@@ -346,9 +311,14 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
 {
     const struct claim_view *view = takers->view;
     size_t fresh = 0, fit = 0;
+    int fewest = INT_MAX;
 
-    if (row->demand)
-        open_room(takers, arena);
+    if (row->demand && !takers->room) { /* most rows need nothing: made for the first that does */
+        takers->room = arena_array(arena, struct resources, view->node_count + 1);
+        for (size_t i = 0; i < view->node_count; i++)
+            if (view->nodes[i].room)
+                takers->room[i] = *view->nodes[i].room;
+    }
     if (!takers->last || !match_alike(row, takers->last))
         for (size_t i = 0; i < view->node_count; i++)
             takers->fit[i] = view->nodes[i].takes && matches(&view->nodes[i], row);
@@ -363,8 +333,14 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
         takers->chosen[i] = takers->can[i];
     takers->count = fresh > 0 ? fresh : fit;
     takers->have = spread_counts(&takers->spread, row);
-    if (takers->have)
-        keep_fewest(takers);
+    for (size_t i = 0; takers->have && i < view->node_count; i++)
+        if (takers->chosen[i] && takers->have[i] < fewest)
+            fewest = takers->have[i];
+    for (size_t i = 0; takers->have && i < view->node_count; i++)
+        if (takers->chosen[i] && takers->have[i] > fewest) {
+            takers->chosen[i] = false;
+            takers->count--;
+        }
 }
 
 static size_t place_of_me(const struct claim_view *view)
@@ -399,8 +375,8 @@ static bool am_least(const struct takers *takers, struct arena *arena)
     return eligible[own];
 }
 
-/* The rows whose selector this node matches, and for which it has room: others must not stand
- * before those that it can take. *ret_short: there are such. */
+/* The rows whose selector this node matches, and for which it has room: others must not come
+ * before those that it can take. *ret_short: some were left out for want of room. */
 static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_rows,
                           bool *ret_short)
 {
@@ -415,8 +391,10 @@ static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_
             continue;
         if (str_eq(row->address, view->me) || has_room(node->room, row))
             ret_rows[count++] = *row;
-        else
-            *ret_short = *ret_short || may_be_claimed(view, row);
+        else if (row->type == DEPLOY_DEPLOYMENT &&
+                 row->enabled && /* nobody has it, or a lost node */
+                 (!row->address.len || names_find(view->lost, row->address) != NAMES_NONE))
+            *ret_short = true;
     }
     return count;
 }
@@ -449,14 +427,6 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
     return kept;
 }
 
-static bool least_of_all(const struct claim_view *view, struct arena *arena)
-{
-    struct takers takers = takers_of(view, arena);
-
-    takers_find(&takers, &(struct deploy_row){.selector = STR("")}, arena);
-    return am_least(&takers, arena);
-}
-
 /* Nothing can be claimed, whatever there is. */
 static enum claim_skip idle(const struct claim_view *view)
 {
@@ -477,10 +447,16 @@ void claim_plan(const struct claim_view *view, struct arena *arena, struct claim
         plan.order = arena_array(arena, const struct deploy_row *, row_count + 1);
         count = deploy_candidates(rows, row_count, view->lost, view->mode, plan.order);
         plan.count = keep_eligible(view, plan.order, count, arena);
-        if (plan.count == 0)
-            plan.skip = lacks                                     ? CLAIM_NO_ROOM
-                        : count > 0 || !least_of_all(view, arena) ? CLAIM_NOT_ELIGIBLE
-                                                                  : CLAIM_NO_CANDIDATE;
+        if (plan.count == 0 && lacks) {
+            plan.skip = CLAIM_NO_ROOM;
+        } else if (plan.count == 0 && count > 0) {
+            plan.skip = CLAIM_NOT_ELIGIBLE;
+        } else if (plan.count == 0) { /* would a row be ours, if there were one? */
+            struct takers takers = takers_of(view, arena);
+
+            takers_find(&takers, &(struct deploy_row){.selector = STR("")}, arena);
+            plan.skip = am_least(&takers, arena) ? CLAIM_NO_CANDIDATE : CLAIM_NOT_ELIGIBLE;
+        }
     }
     assert((plan.skip == CLAIM_GO) == (plan.count > 0));
     *ret_plan = plan;
@@ -488,50 +464,35 @@ void claim_plan(const struct claim_view *view, struct arena *arena, struct claim
 
 /* --- a share --- */
 
-/* All that may be claimed: what lost nodes own, then what nobody owns. */
-static size_t all_candidates(const struct claim_view *view, struct arena *arena,
-                             const struct deploy_row **ret_order)
-{
-    size_t count =
-        deploy_candidates(view->rows, view->row_count, view->lost, view->mode, ret_order);
-    struct names nobody;
-
-    if (count == 0 || !ret_order[0]->address.len)
-        return count;
-    names_init(&nobody, 0, arena);
-    return count +
-           deploy_candidates(view->rows, view->row_count, &nobody, view->mode, ret_order + count);
-}
-
-static size_t least_loaded(const struct takers *takers, const struct claim_snapshot *loads)
-{
-    const struct claim_node *nodes = takers->view->nodes;
-    size_t least = NAMES_NONE;
-
-    for (size_t i = 0; i < takers->view->node_count; i++)
-        if (takers->chosen[i] && (least == NAMES_NONE || loads[i].value < loads[least].value ||
-                                  (loads[i].value == loads[least].value &&
-                                   str_cmp(nodes[i].address, nodes[least].address) < 0)))
-            least = i;
-    return least;
-}
-
 /* Each row goes to the least loaded of those it may go to, which has one more then. */
 static void deal(const struct claim_view *view, struct arena *arena, struct claim_plan *plan)
 {
     struct takers takers = takers_of(view, arena);
     struct claim_snapshot *loads = arena_array(arena, struct claim_snapshot, view->node_count);
-    size_t me = place_of_me(view), count = all_candidates(view, arena, plan->order);
+    size_t me = place_of_me(view), count;
+    struct names nobody;
     bool lacks = false;
 
+    /* What lost nodes own, then what nobody owns. */
+    count = deploy_candidates(view->rows, view->row_count, view->lost, view->mode, plan->order);
+    if (count > 0 && plan->order[0]->address.len) {
+        names_init(&nobody, 0, arena);
+        count += deploy_candidates(view->rows, view->row_count, &nobody, view->mode,
+                                   plan->order + count);
+    }
     claim_snapshots(view->policy, view->nodes, view->node_count, &view->context, loads);
     plan->count = 0;
     for (size_t i = 0; i < count && i < CLAIM_DEAL_MAX; i++) {
-        size_t least;
+        size_t least = NAMES_NONE;
 
         takers_find(&takers, plan->order[i], arena);
         lacks = lacks || (me != NAMES_NONE && takers.fit[me] && !takers.can[me]);
-        least = least_loaded(&takers, loads);
+        for (size_t n = 0; n < view->node_count; n++)
+            if (takers.chosen[n] &&
+                (least == NAMES_NONE || loads[n].value < loads[least].value ||
+                 (loads[n].value == loads[least].value &&
+                  str_cmp(view->nodes[n].address, view->nodes[least].address) < 0)))
+                least = n;
         if (least == NAMES_NONE)
             continue;
         loads[least].value += view->policy->provider->step;

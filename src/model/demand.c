@@ -18,12 +18,6 @@ static bool is_name(struct str name)
     return str_is_id(name, DEMAND_NAME_MAX) && !memchr(name.at, ':', name.len);
 }
 
-/* Has a member of its own in struct demand. */
-static bool is_own(struct str name)
-{
-    return str_is(name, "slots") || str_is(name, "gpus") || str_is(name, "vram_mb");
-}
-
 bool demand_amount(struct str name, const struct json *value, int32_t *ret_amount)
 {
     double amount;
@@ -38,23 +32,16 @@ bool demand_amount(struct str name, const struct json *value, int32_t *ret_amoun
     return true;
 }
 
-static struct demand_need *find(struct demand *demand, struct str name, size_t *ret_at)
+/* Nothing of it is asked for any more when the amount is 0: that takes a default away. */
+static bool set(struct demand *demand, struct str name, int32_t amount)
 {
+    struct demand_need *need = NULL;
     size_t at = 0;
 
     while (at < demand->need_count && str_cmp(demand->needs[at].name, name) < 0)
         at++;
-    *ret_at = at;
-    return at < demand->need_count && str_eq(demand->needs[at].name, name) ? &demand->needs[at]
-                                                                           : NULL;
-}
-
-/* Nothing of it is asked for any more when the amount is 0: that takes a default away. */
-static bool set(struct demand *demand, struct str name, int32_t amount)
-{
-    size_t at;
-    struct demand_need *need = find(demand, name, &at);
-
+    if (at < demand->need_count && str_eq(demand->needs[at].name, name))
+        need = &demand->needs[at];
     if (!need && amount == 0)
         return true;
     if (need && amount == 0) {
@@ -84,14 +71,13 @@ enum err demand_read_needs(const struct json *needs, struct arena *arena, struct
     } own[] = {{"slots", &demand.slots, 1, DEMAND_SLOTS_MAX},
                {"gpus", &demand.gpus, 0, DEMAND_GPUS_MAX},
                {"vram_mb", &demand.vram_mb, 0, DEMAND_AMOUNT_MAX}};
-    const struct json *key = json_first(needs);
 
     if (json_is_null(needs))
         return ERR_OK;
     if (json_type(needs) != JSON_OBJ)
         return problem_set(why, ERR_BAD_FIELD, "needs",
                            "needs must be an object like {\"cpu\": 1.5, \"mem_mb\": 6000}.");
-    for (uint32_t i = 0; i < needs->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(needs); key; key = json_after(needs, key)) {
         struct str name = json_str(key, arena);
         int32_t amount;
         size_t at = 0;
@@ -133,8 +119,6 @@ static bool has_key(const struct demand *demand, struct str key)
 enum err demand_read_keys(const struct json *keys, struct arena *arena, struct demand *ret_demand,
                           struct problem *why)
 {
-    const struct json *item = json_first(keys);
-
     ret_demand->key_count = 0;
     if (json_is_null(keys))
         return ERR_OK;
@@ -142,7 +126,7 @@ enum err demand_read_keys(const struct json *keys, struct arena *arena, struct d
         return problem_set(why, ERR_BAD_FIELD, "keys",
                            "keys must be a list of at most %d texts like \"tenant:acme\".",
                            DEMAND_KEYS_MAX);
-    for (uint32_t i = 0; i < keys->count; i++, item = json_next(item)) {
+    for (const struct json *item = json_items(keys); item; item = json_after(keys, item)) {
         struct str key = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
 
         if (!str_is_id(key, DEMAND_KEY_MAX))
@@ -231,7 +215,8 @@ bool demand_parse(struct str text, struct demand *ret_demand)
         int32_t amount;
 
         more = needs.at != NULL;
-        if (!is_name(name) || is_own(name) || !parse_number(need, 1, DEMAND_AMOUNT_MAX, &amount) ||
+        if (!is_name(name) || str_is(name, "slots") || str_is(name, "gpus") ||
+            str_is(name, "vram_mb") || !parse_number(need, 1, DEMAND_AMOUNT_MAX, &amount) ||
             (demand.need_count && str_cmp(demand.needs[demand.need_count - 1].name, name) >= 0) ||
             !set(&demand, name, amount))
             return false;

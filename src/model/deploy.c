@@ -273,14 +273,14 @@ static const struct schema stored_schema = {
 const struct schema deploy_spec_schema = {
     .what = "a deployment", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
-/* --- said and not said --- */
+/* --- fields that were given, and those that were not --- */
 
 static bool is_number(const struct field *field)
 {
     return field->type == FIELD_INT || field->type == FIELD_MS;
 }
 
-static bool is_said(const struct field *field, const void *at)
+static bool is_given(const struct field *field, const void *at)
 {
     const void *value = (const char *)at + field->offset;
 
@@ -315,10 +315,10 @@ static void fill(const struct field *field, size_t count, void *at, struct arena
 
         if (field->type == FIELD_OBJ) {
             fill(field->fields, field->field_count, value, arena);
-        } else if (field->preset && !is_said(field, at)) {
+        } else if (field->preset && !is_given(field, at)) {
             if (!field_from_text(field, str_of(field->preset), at, arena))
                 assert(!"the table is right");
-        } else if (is_number(field) && !is_said(field, at)) {
+        } else if (is_number(field) && !is_given(field, at)) {
             *(int64_t *)value = 0;
         }
     }
@@ -329,17 +329,17 @@ void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena)
     fill(fields, COUNT_OF(fields), spec, arena);
 }
 
-static bool any_said(const struct field *field, size_t count, const void *at)
+static bool any_given(const struct field *field, size_t count, const void *at)
 {
     for (size_t i = 0; i < count; i++)
-        if (is_said(&field[i], at))
+        if (is_given(&field[i], at))
             return true;
     return false;
 }
 
-static void write_said(const struct field *field, const void *at, struct jsonw *w)
+static void write_given(const struct field *field, const void *at, struct jsonw *w)
 {
-    if (!is_said(field, at))
+    if (!is_given(field, at))
         return;
     jsonw_key(w, field->name);
     field_show(field, at, w);
@@ -362,13 +362,13 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
         const void *obj = (const char *)spec + field->offset;
 
         if (is_number(field) && !is_of_copies(field))
-            write_said(field, spec, w);
-        if (field->type != FIELD_OBJ || !any_said(field->fields, field->field_count, obj))
+            write_given(field, spec, w);
+        if (field->type != FIELD_OBJ || !any_given(field->fields, field->field_count, obj))
             continue;
         jsonw_key(w, field->name);
         jsonw_obj(w);
         for (size_t j = 0; j < field->field_count; j++)
-            write_said(&field->fields[j], obj, w);
+            write_given(&field->fields[j], obj, w);
         jsonw_end_obj(w);
     }
     if (spec->secrets.count > 0)
@@ -473,31 +473,26 @@ struct str deploy_with_port(struct str text, int64_t port, struct arena *arena)
                      STR_ARG(rest));
 }
 
-static bool is_here(struct str text, struct arena *arena)
-{
-    struct url url;
-
-    return url_parse(deploy_with_port(text, 1, arena), &url) && url.port_number >= 0 &&
-           str_eq_nocase(url.scheme, STR("http")) && url_is_loopback(&url);
-}
-
 static enum err read_health(struct deploy_spec *spec, struct arena *arena, struct problem *why)
 {
     struct deploy_health *health = &spec->health;
     bool command = !json_is_null(health->command_given);
+    struct url url;
 
     if (command && !argv_command(health->command_given, arena, &health->command))
         return problem_set(why, ERR_BAD_FIELD, "health.command",
                            "health.command must be a text for the shell, or a list of texts whose "
                            "first is not empty.");
-    if (health->http.at && !is_here(health->http, arena))
+    if (health->http.at &&
+        (!url_parse(deploy_with_port(health->http, 1, arena), &url) || url.port_number < 0 ||
+         !str_eq_nocase(url.scheme, STR("http")) || !url_is_loopback(&url)))
         return problem_set(why, ERR_BAD_FIELD, "health.http",
                            "health.http must be a URL of the machine it runs on, like "
                            "http://127.0.0.1:8080/healthz: each node asks its own copy.");
     if (command && health->http.at)
         return problem_set(why, ERR_BAD_FIELD, "health",
                            "health has either a command or an http URL.");
-    if (!deploy_spec_checked(spec) && any_said(health_fields, COUNT_OF(health_fields), health))
+    if (!deploy_spec_checked(spec) && any_given(health_fields, COUNT_OF(health_fields), health))
         return problem_set(why, ERR_BAD_FIELD, "health", "health needs a command or an http URL.");
     return ERR_OK;
 }

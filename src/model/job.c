@@ -177,13 +177,6 @@ static bool concerns(const struct job_facts *job, const struct job_input *in)
     return voice == VOICE_RESERVE || !in->node.at || !job->node.at || str_eq(in->node, job->node);
 }
 
-static bool enough(const struct edge *edge, const struct job_facts *job, const struct job_input *in)
-{
-    if (edge->need == IF_ATTEMPTS)
-        return job->attempt < job->max_attempts;
-    return edge->need == ALWAYS || in->candidates_left;
-}
-
 struct job_step job_step(const struct job_facts *job, const struct job_input *in)
 {
     struct job_step step = {.state = job->state, .attempt = job->attempt};
@@ -195,7 +188,9 @@ struct job_step job_step(const struct job_facts *job, const struct job_input *in
     edge = edge_of(job->state, in->event);
     if (!edge || !concerns(job, in))
         return step;
-    onward = enough(edge, job, in);
+    onward = edge->need == IF_ATTEMPTS     ? job->attempt < job->max_attempts
+             : edge->need == IF_CANDIDATES ? in->candidates_left
+                                           : true;
     if (!onward && edge->otherwise == job->state)
         return step;
 

@@ -57,18 +57,11 @@ static int64_t occupied(const struct lease_node *node)
     return (int64_t)node->running + node->reserved;
 }
 
-static int64_t later(int64_t now_ms, int64_t ttl_ms)
-{
-    int64_t sum;
-
-    if (__builtin_add_overflow(now_ms, ttl_ms, &sum))
-        return LEASE_FOREVER;
-    return sum;
-}
-
 enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, uint64_t job,
                                 int64_t now_ms, int64_t ttl_ms)
 {
+    int64_t until_ms;
+
     assert(lease_counts_ok(node));
     assert(ttl_ms >= 0);
     lease_expire(node, lease, now_ms);
@@ -80,14 +73,15 @@ enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, ui
         return LEASE_NO_CAPACITY;
     if (occupied(node) + slots_of(lease) > node->max)
         return LEASE_FULL;
-
+    if (__builtin_add_overflow(now_ms, ttl_ms, &until_ms))
+        until_ms = LEASE_FOREVER;
     node->reserved += slots_of(lease);
     *lease = (struct lease){
         .kind = LEASE_RESERVED,
         .slots = lease->slots,
         .epoch = node->epoch,
         .job = job,
-        .until_ms = later(now_ms, ttl_ms),
+        .until_ms = until_ms,
     };
     assert(occupied(node) <= node->max);
     return LEASE_OK;

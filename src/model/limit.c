@@ -146,22 +146,6 @@ void limit_window_free(struct limit_window *window)
     *window = (struct limit_window){0};
 }
 
-static void forget_first(struct limit_window *window)
-{
-    window->total -= start_at(window, 0)->count;
-    window->first = (window->first + 1) % window->cap;
-    window->count--;
-    assert(window->total >= 0);
-}
-
-/* A clock that was set back leaves starts in the future: they are as old as they can be. */
-static void forget_old(struct limit_window *window, const struct limit *limit, int64_t now_ms)
-{
-    while (window->count && (now_ms - start_at(window, 0)->at_ms >= limit->rate_ms ||
-                             start_at(window, 0)->at_ms - now_ms > limit->rate_ms))
-        forget_first(window);
-}
-
 int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *limit, int64_t now_ms)
 {
     int64_t over, wait_ms = 0;
@@ -170,7 +154,14 @@ int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *li
         limit_window_free(window);
         return 0;
     }
-    forget_old(window, limit, now_ms);
+    /* A clock that was set back leaves starts in the future: they are as old as they can be. */
+    while (window->count && (now_ms - start_at(window, 0)->at_ms >= limit->rate_ms ||
+                             start_at(window, 0)->at_ms - now_ms > limit->rate_ms)) {
+        window->total -= start_at(window, 0)->count;
+        window->first = (window->first + 1) % window->cap;
+        window->count--;
+        assert(window->total >= 0);
+    }
     over = window->total - limit->rate + 1; /* so many must have left first */
     for (uint32_t i = 0; over > 0; i++) {
         over -= start_at(window, i)->count;

@@ -19,7 +19,6 @@ static int by_load(const struct policy_candidate *a, const struct policy_candida
 {
     int load = order(a->load, b->load);
 
-    (void)rules;
     return load != 0 ? load : order(a->age_steps, b->age_steps);
 }
 
@@ -28,7 +27,6 @@ static int by_score(const struct policy_candidate *a, const struct policy_candid
 {
     int score = order(b->score, a->score);
 
-    (void)rules;
     return score != 0 ? score : order(a->load, b->load);
 }
 

@@ -22,15 +22,6 @@ static const struct strs *route_of(const struct routing *routing, struct str typ
     return routing->default_route.count ? &routing->default_route : NULL;
 }
 
-static bool names_server(struct str entry, const struct routing_server *server)
-{
-    struct selector_facts facts = {.id = server->id, .labels = server->labels};
-
-    if (str_is(entry, "*") || str_eq(entry, server->id))
-        return true;
-    return entry.len && !str_is_id(entry, entry.len) && selector_match(entry, &facts);
-}
-
 bool routing_allows(const struct strs *types, struct str type)
 {
     if (!types)
@@ -45,14 +36,19 @@ int routing_rank(const struct routing *routing, struct str type,
                  const struct routing_server *server)
 {
     const struct strs *route = route_of(routing, type);
+    struct selector_facts facts = {.id = server->id, .labels = server->labels};
 
     if (!routing_allows(server->types, type))
         return ROUTING_REFUSED;
     if (!route)
         return 0;
-    for (size_t i = 0; i < route->count; i++)
-        if (names_server(route->at[i], server))
+    for (size_t i = 0; i < route->count; i++) {
+        struct str entry = route->at[i];
+
+        if (str_is(entry, "*") || str_eq(entry, server->id) ||
+            (entry.len && !str_is_id(entry, entry.len) && selector_match(entry, &facts)))
             return (int)i;
+    }
     return ROUTING_REFUSED;
 }
 
@@ -98,16 +94,6 @@ static bool has(const struct str *list, size_t count, struct str text)
     return false;
 }
 
-static bool translates(const struct pool_facts *facts, struct str src, struct str tgt)
-{
-    if (facts->nmt_any)
-        return true;
-    for (size_t i = 0; i < facts->nmt_count; i++)
-        if (str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt))
-            return true;
-    return false;
-}
-
 void pool_derive(struct pool_facts *facts)
 {
     facts->semantic = facts->semantic_count > 0;
@@ -126,28 +112,23 @@ static void texts_write(struct jsonw *w, const char *name, const struct str *lis
     jsonw_end_arr(w);
 }
 
-static void pairs_write(struct jsonw *w, const struct pool_facts *facts)
-{
-    jsonw_key(w, "nmt_pairs");
-    if (facts->nmt_any) {
-        jsonw_str(w, STR("any"));
-        return;
-    }
-    jsonw_arr(w);
-    for (size_t i = 0; i < facts->nmt_count; i++) {
-        jsonw_arr(w);
-        jsonw_str(w, facts->nmt_pairs[i].src);
-        jsonw_str(w, facts->nmt_pairs[i].tgt);
-        jsonw_end_arr(w);
-    }
-    jsonw_end_arr(w);
-}
-
 void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const char *switches)
 {
     assert(w->depth > 0);
     texts_write(w, "semantic_langs", facts->semantic_langs, facts->semantic_count);
-    pairs_write(w, facts);
+    jsonw_key(w, "nmt_pairs");
+    if (facts->nmt_any) {
+        jsonw_str(w, STR("any"));
+    } else {
+        jsonw_arr(w);
+        for (size_t i = 0; i < facts->nmt_count; i++) {
+            jsonw_arr(w);
+            jsonw_str(w, facts->nmt_pairs[i].src);
+            jsonw_str(w, facts->nmt_pairs[i].tgt);
+            jsonw_end_arr(w);
+        }
+        jsonw_end_arr(w);
+    }
     texts_write(w, "tts_langs", facts->tts_langs, facts->tts_count);
     texts_write(w, "allowed_types", facts->types, facts->type_count);
     jsonw_key(w, switches);
@@ -173,7 +154,14 @@ static bool fits(const struct pool_facts *facts, struct str src, struct str tgt,
 bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
 {
     assert(wants < POOL_WANTS);
-    return fits(facts, src, tgt, wants) && translates(facts, src, tgt);
+    if (!fits(facts, src, tgt, wants))
+        return false;
+    if (facts->nmt_any)
+        return true;
+    for (size_t i = 0; i < facts->nmt_count; i++)
+        if (str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt))
+            return true;
+    return false;
 }
 
 bool pool_type_member(const struct pool_facts *facts, struct str type)

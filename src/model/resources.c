@@ -29,7 +29,7 @@ static bool is_name(struct str name)
            !str_is(name, "gpus") && !str_is(name, "vram_mb") && !str_is(name, "slots");
 }
 
-/* NULL: it is there already, or there is no room. */
+/* NULL: it exists already, or there is no room. */
 static struct resource *add(struct resources *resources, struct str name)
 {
     size_t at = resources->count;
@@ -109,42 +109,32 @@ static bool read_gpu(const struct json *item, int64_t *ret_id, int32_t *ret_vram
            demand_amount(STR("vram_mb"), json_get(item, "vram_mb"), ret_vram_mb);
 }
 
-static enum err read_gpus(const struct json *list, struct resources *resources, struct problem *why)
-{
-    const struct json *item = json_first(list);
-
-    if (json_type(list) != JSON_ARR)
-        return bad_gpus(why, "resources");
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        int64_t id;
-        int32_t vram_mb;
-        struct resource_gpu *gpu = read_gpu(item, &id, &vram_mb) ? add_gpu(resources, id) : NULL;
-
-        if (!gpu)
-            return bad_gpus(why, "resources");
-        gpu->vram_mb = gpu->usable_mb = vram_mb;
-    }
-    return ERR_OK;
-}
-
 enum err resources_read(const struct json *value, struct arena *arena,
                         struct resources *ret_resources, struct problem *why)
 {
     struct resources resources = {0};
-    const struct json *key = json_first(value);
 
     if (!json_is_null(value) && json_type(value) != JSON_OBJ)
         return problem_set(why, ERR_BAD_FIELD, "resources",
                            "resources must be an object like {\"cpu\": 8, \"mem_mb\": 15000}.");
-    for (uint32_t i = 0; !json_is_null(value) && i < value->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(value); key; key = json_after(value, key)) {
         struct str name = json_str(key, arena);
+        const struct json *list = key + 1, *entry;
         struct resource *item;
         int32_t amount;
 
         if (str_is(name, "gpus")) {
-            enum err err = read_gpus(key + 1, &resources, why);
-            if (err)
-                return err;
+            if (json_type(list) != JSON_ARR)
+                return bad_gpus(why, "resources");
+            for (entry = json_items(list); entry; entry = json_after(list, entry)) {
+                int64_t id;
+                struct resource_gpu *gpu =
+                    read_gpu(entry, &id, &amount) ? add_gpu(&resources, id) : NULL;
+
+                if (!gpu)
+                    return bad_gpus(why, "resources");
+                gpu->vram_mb = gpu->usable_mb = amount;
+            }
             continue;
         }
         if (!is_name(name))
@@ -178,28 +168,25 @@ static int32_t sum(int32_t a, int32_t b, int32_t max)
 static enum err read_amounts(const struct json *value, const char *field, bool adds,
                              struct arena *arena, struct resources *resources, struct problem *why)
 {
-    const struct json *key = json_first(value);
-
     if (json_is_null(value))
         return ERR_OK;
     if (json_type(value) != JSON_OBJ)
         return problem_set(why, ERR_BAD_FIELD, field,
                            "%s must be an object like {\"mem_mb\": 5000}.", field);
-    for (uint32_t i = 0; i < value->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(value); key; key = json_after(value, key)) {
         struct str name = json_str(key, arena);
+        const struct json *list = key + 1, *entry;
         struct resource *item = find(resources, name);
         int32_t amount;
 
         if (str_is(name, "gpus")) {
-            const struct json *gpu_item = json_first(key + 1);
-
-            if (json_type(key + 1) != JSON_ARR)
+            if (json_type(list) != JSON_ARR)
                 return bad_gpus(why, field);
-            for (uint32_t g = 0; g < (key + 1)->count; g++, gpu_item = json_next(gpu_item)) {
+            for (entry = json_items(list); entry; entry = json_after(list, entry)) {
                 struct resource_gpu *gpu;
                 int64_t id;
 
-                if (!read_gpu(gpu_item, &id, &amount))
+                if (!read_gpu(entry, &id, &amount))
                     return bad_gpus(why, field);
                 gpu = find_gpu(resources, id);
                 if (gpu)
@@ -325,16 +312,9 @@ bool resources_parse(struct str text, struct resources *ret_resources)
 
 /* --- what fits --- */
 
-static int32_t left_of(const struct resource *item)
+static int32_t least(int32_t a, int32_t b)
 {
-    return (item->usable < item->capacity ? item->usable : item->capacity) - item->used;
-}
-
-static int32_t gpu_left_of(const struct resource_gpu *gpu)
-{
-    if (gpu->whole)
-        return RESOURCES_LEFT_WHOLE;
-    return (gpu->usable_mb < gpu->vram_mb ? gpu->usable_mb : gpu->vram_mb) - gpu->used_mb;
+    return a < b ? a : b;
 }
 
 void resources_left(const struct resources *resources, struct resources_left *ret_left)
@@ -342,10 +322,14 @@ void resources_left(const struct resources *resources, struct resources_left *re
     *ret_left = (struct resources_left){.count = (uint8_t)resources->count,
                                         .gpu_count = (uint8_t)resources->gpu_count};
     for (size_t i = 0; i < resources->count; i++)
-        ret_left->left[i] = left_of(&resources->items[i]);
+        ret_left->left[i] = least(resources->items[i].usable, resources->items[i].capacity) -
+                            resources->items[i].used;
     for (size_t i = 0; i < resources->gpu_count; i++) {
-        ret_left->gpu_left[i] = gpu_left_of(&resources->gpus[i]);
-        if (resources->gpus[i].used_mb > 0)
+        const struct resource_gpu *gpu = &resources->gpus[i];
+
+        ret_left->gpu_left[i] =
+            gpu->whole ? RESOURCES_LEFT_WHOLE : least(gpu->usable_mb, gpu->vram_mb) - gpu->used_mb;
+        if (gpu->used_mb > 0)
             ret_left->shared |= 1u << i;
     }
 }
@@ -356,26 +340,6 @@ static bool is_short(struct resources_short *lack, struct str name, int32_t need
     *lack = (struct resources_short){.needed = needed, .left = left, .of = of, .gpu = -1};
     str_copy(name, lack->name, sizeof lack->name);
     return false;
-}
-
-/* Both lists are in the order of names. */
-static bool needs_fit(const struct resources *declared, const struct resources_left *left,
-                      const struct demand *demand, struct resources_short *lack)
-{
-    size_t at = 0;
-
-    for (size_t i = 0; i < demand->need_count; i++) {
-        const struct demand_need *need = &demand->needs[i];
-
-        while (at < declared->count && str_cmp(str_of(declared->items[at].name), need->name) < 0)
-            at++;
-        if (at == declared->count || !str_is(need->name, declared->items[at].name))
-            return is_short(lack, need->name, need->amount, 0, 0);
-        if (at >= left->count || left->left[at] < need->amount)
-            return is_short(lack, need->name, need->amount, at < left->count ? left->left[at] : 0,
-                            declared->items[at].capacity);
-    }
-    return true;
 }
 
 /* With this much memory; 0: nearly all of what it has. */
@@ -453,9 +417,20 @@ static bool share_fit(const struct resources *declared, const struct resources_l
 static bool fits(const struct resources *declared, const struct resources_left *left,
                  const struct demand *demand, uint64_t *ret_gpus, struct resources_short *lack)
 {
+    size_t at = 0;
+
     *ret_gpus = 0;
-    if (!needs_fit(declared, left, demand, lack))
-        return false;
+    for (size_t i = 0; i < demand->need_count; i++) { /* both lists are in the order of names */
+        const struct demand_need *need = &demand->needs[i];
+
+        while (at < declared->count && str_cmp(str_of(declared->items[at].name), need->name) < 0)
+            at++;
+        if (at == declared->count || !str_is(need->name, declared->items[at].name))
+            return is_short(lack, need->name, need->amount, 0, 0);
+        if (at >= left->count || left->left[at] < need->amount)
+            return is_short(lack, need->name, need->amount, at < left->count ? left->left[at] : 0,
+                            declared->items[at].capacity);
+    }
     if (demand->gpus)
         return whole_fit(declared, left, demand, ret_gpus, lack);
     return !demand->vram_mb || share_fit(declared, left, demand, ret_gpus, lack);
@@ -507,7 +482,7 @@ bool resources_left_take(const struct resources *declared, struct resources_left
     return true;
 }
 
-static int32_t least(int32_t over, int32_t left, int32_t of)
+static int32_t least_share(int32_t over, int32_t left, int32_t of)
 {
     int64_t share = of > 0 && left > 0 ? (int64_t)left * 1000 / of : 0;
 
@@ -525,14 +500,14 @@ int32_t resources_left_over(const struct resources *declared, const struct resou
         return -1;
     for (size_t i = 0; i < declared->count; i++)
         if (rest.left[i] != left->left[i])
-            over = least(over, rest.left[i], declared->items[i].capacity);
+            over = least_share(over, rest.left[i], declared->items[i].capacity);
     for (size_t i = 0; i < declared->gpu_count; i++) {
         if (!demand->gpus && rest.gpu_left[i] != left->gpu_left[i])
-            over = least(over, rest.gpu_left[i], declared->gpus[i].vram_mb);
+            over = least_share(over, rest.gpu_left[i], declared->gpus[i].vram_mb);
         whole += rest.gpu_left[i] != RESOURCES_LEFT_WHOLE && !(rest.shared >> i & 1);
     }
     if (demand->gpus)
-        over = least(over, whole, (int32_t)declared->gpu_count);
+        over = least_share(over, whole, (int32_t)declared->gpu_count);
     return over;
 }
 

@@ -181,12 +181,12 @@ static enum err bad(struct problem *why, const char *what)
 
 static bool read_scopes(const struct json *list, struct arena *arena, unsigned *ret_scopes)
 {
-    const struct json *item = json_first(list);
+    const struct json *item = json_items(list);
     unsigned all = 0;
 
-    if (json_type(list) != JSON_ARR || !list->count)
+    if (!item)
         return false;
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+    for (; item; item = json_after(list, item)) {
         unsigned brings = json_type(item) == JSON_STR ? token_scopes_of(json_str(item, arena)) : 0;
 
         if (!brings)
@@ -202,9 +202,8 @@ static bool knows_all_keys(const struct json *item)
 {
     static const char *const keys[] = {"name",       "sha256", "scopes", "node_id",  "created_ms",
                                        "expires_ms", "quota",  "format", "namespace"};
-    const struct json *key = json_first(item);
 
-    for (uint32_t i = 0; i < item->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(item); key; key = json_after(item, key)) {
         bool known = false;
 
         for (size_t k = 0; k < COUNT_OF(keys); k++)
@@ -228,18 +227,6 @@ static bool read_digest(struct str text, char out[TOKEN_DIGEST_HEX + 1])
     }
     out[TOKEN_DIGEST_HEX] = 0;
     return true;
-}
-
-static enum err read_quota(const struct json *value, struct arena *arena, struct quota *ret_quota,
-                           struct problem *why)
-{
-    struct problem what = {.detail = "quota must be a text."};
-
-    if (json_is_null(value))
-        return ERR_OK;
-    if (json_type(value) == JSON_STR && !quota_parse(json_str(value, arena), ret_quota, &what))
-        return ERR_OK;
-    return bad(why, what.detail);
 }
 
 /* Taken for no binding, anything else would see what is everybody's. */
@@ -282,7 +269,8 @@ static bool read_format(const struct json *value, struct token *token)
 static enum err read_token(const struct json *item, struct arena *arena, struct token *token,
                            struct problem *why)
 {
-    const struct json *node = json_get(item, "node_id");
+    const struct json *node = json_get(item, "node_id"), *quota = json_get(item, "quota");
+    struct problem what = {.detail = "quota must be a text."};
 
     if (json_type(item) != JSON_OBJ)
         return bad(why, "each must be an object with name, sha256 and scopes.");
@@ -303,8 +291,9 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
     if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
         !read_time(json_get(item, "expires_ms"), &token->expires_ms))
         return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
-    if (read_quota(json_get(item, "quota"), arena, &token->quota, why))
-        return ERR_BAD_CONFIG;
+    if (!json_is_null(quota) &&
+        (json_type(quota) != JSON_STR || quota_parse(json_str(quota, arena), &token->quota, &what)))
+        return bad(why, what.detail);
     if (read_namespace(json_get(item, "namespace"), arena, token, why))
         return ERR_BAD_CONFIG;
     if (json_is_null(node))

@@ -21,14 +21,13 @@ static bool has_name(const struct strs *names, struct str name)
 
 bool warm_names(const struct json *list, size_t max, struct arena *arena, struct strs *ret_names)
 {
-    const struct json *item = json_first(list);
     struct strs names = {0};
 
     if (!json_is_null(list)) {
         if (json_type(list) != JSON_ARR || list->count > max)
             return false;
         names.at = arena_array(arena, struct str, list->count + 1);
-        for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
             struct str name = json_type(item) == JSON_STR ? json_str(item, arena) : STR_NONE;
 
             if (!warm_is_name(name))
