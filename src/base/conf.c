@@ -31,11 +31,6 @@ enum err conf_init(struct conf *conf, const struct schema *schema, void *out, st
     return schema_presets(schema, out, arena);
 }
 
-static const struct field *find(const struct conf *conf, struct str name)
-{
-    return schema_find(conf->schema->fields, conf->schema->count, name);
-}
-
 static void note_source(struct conf *conf, const struct field *field, enum conf_source source,
                         int line)
 {
@@ -66,9 +61,9 @@ enum err conf_yaml(struct conf *conf, struct str text, struct problem *why)
             why->err = ERR_BAD_CONFIG;
         return ERR_BAD_CONFIG;
     }
-    key = json_first(lines.root);
-    for (uint32_t i = 0; i < lines.root->count; i++, key = json_next(key + 1)) {
-        const struct field *field = find(conf, json_str(key, conf->arena));
+    for (key = json_keys(lines.root); key; key = json_after(lines.root, key)) {
+        const struct field *field =
+            schema_find(conf->schema->fields, conf->schema->count, json_str(key, conf->arena));
 
         if (field && (!json_is_null(key + 1) || field_takes_null(field)))
             note_source(conf, field, CONF_FILE, lines.lines[key - lines.root]);
@@ -140,7 +135,8 @@ static const struct field *find_shown(const struct conf *conf, struct str shown)
 
         name[i] = (char)(c == '-' ? '_' : c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
     }
-    field = find(conf, (struct str){.at = name, .len = shown.len});
+    field = schema_find(conf->schema->fields, conf->schema->count,
+                        (struct str){.at = name, .len = shown.len});
     if (!field || field->type == FIELD_OBJ || (field->flags & FIELD_NO_FLAG))
         return NULL;
     return field;
@@ -170,11 +166,6 @@ enum err conf_env(struct conf *conf, char *const *vars, struct problem *why)
     return ERR_OK;
 }
 
-static bool is_bool_word(const char *text)
-{
-    return strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
-}
-
 enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct problem *why)
 {
     struct str value = str_of(argv[*at]);
@@ -193,7 +184,8 @@ enum err conf_flag(struct conf *conf, int argc, char **argv, int *at, struct pro
     if (!has_value && *at + 1 < argc) {
         const char *next = argv[*at + 1];
 
-        if (field->type == FIELD_BOOL ? is_bool_word(next) : strncmp(next, "--", 2) != 0) {
+        if (field->type == FIELD_BOOL ? strcmp(next, "true") == 0 || strcmp(next, "false") == 0
+                                      : strncmp(next, "--", 2) != 0) {
             value = str_of(next);
             has_value = true;
             used = 2;
@@ -298,21 +290,11 @@ static void swap_case(const char *from, char what, char with, char to[NAME_MAX_B
     to[i] = 0;
 }
 
-static enum err unknown_flag(const struct conf *conf, const char *flag, struct problem *why)
-{
-    char name[NAME_MAX_BYTES], guess[NAME_MAX_BYTES];
-
-    swap_case(flag + 2, '-', '_', name);
-    const char *nearest = schema_nearest(conf->schema->fields, conf->schema->count, str_of(name));
-    if (!nearest)
-        return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; --help lists them.", flag);
-    swap_case(nearest, '_', '-', guess);
-    return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; did you mean --%s?", flag,
-                       guess);
-}
-
 enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *why)
 {
+    char name[NAME_MAX_BYTES];
+    const char *near;
+
     for (int i = 0; i < argc;) {
         if (strncmp(argv[i], "--config=", 9) == 0) {
             i++;
@@ -327,8 +309,16 @@ enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *wh
         if (strncmp(argv[i], "--", 2) != 0)
             return problem_set(why, ERR_BAD_REQUEST, "", "Unexpected argument \"%s\".", argv[i]);
         enum err err = conf_flag(conf, argc, argv, &i, why);
-        if (err == ERR_NOT_FOUND)
-            return unknown_flag(conf, argv[i], why);
+        if (err == ERR_NOT_FOUND) {
+            swap_case(argv[i] + 2, '-', '_', name);
+            near = schema_nearest(conf->schema->fields, conf->schema->count, str_of(name));
+            if (!near)
+                return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; --help lists them.",
+                                   argv[i]);
+            swap_case(near, '_', '-', name);
+            return problem_set(why, ERR_BAD_REQUEST, "", "Unknown flag %s; did you mean --%s?",
+                               argv[i], name);
+        }
         if (err)
             return err;
     }

@@ -66,12 +66,20 @@ struct str json_raw(const struct json *value)
     return (struct str){.at = value->at - quoted, .len = value->len + 2u * quoted};
 }
 
-static unsigned hex4(const char *at)
+/* The four digits of a \u escape; -1 when they are missing. */
+static int read_hex4(const char *at, const char *end)
 {
-    unsigned value = 0;
+    int value = 0;
 
-    for (int i = 0; i < 4; i++)
-        value = value << 4 | (unsigned)(at[i] <= '9' ? at[i] - '0' : (at[i] | 0x20) - 'a' + 10);
+    if (end - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        int digit = str_hex_digit(at[i]);
+
+        if (digit < 0)
+            return -1;
+        value = value << 4 | digit;
+    }
     return value;
 }
 
@@ -114,10 +122,10 @@ static size_t unescape(const char **at, char *to)
         *at += 2;
         return 1;
     }
-    code = hex4(*at + 2);
+    code = (unsigned)read_hex4(*at + 2, *at + 6);
     *at += 6;
     if (code >= 0xd800 && code <= 0xdbff) {
-        code = 0x10000 + ((code - 0xd800) << 10) + (hex4(*at + 2) - 0xdc00);
+        code = 0x10000 + ((code - 0xd800) << 10) + ((unsigned)read_hex4(*at + 2, *at + 6) - 0xdc00);
         *at += 6;
     }
     return put_utf8(to, code);
@@ -367,34 +375,6 @@ static void skip_space(struct parse *p)
     p->at = at;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-/* The four digits of a \u escape; -1 when they are missing. */
-static int read_hex4(const char *at, const char *end)
-{
-    int value = 0;
-
-    if (end - at < 4)
-        return -1;
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_value(at[i]);
-
-        if (digit < 0)
-            return -1;
-        value = value << 4 | digit;
-    }
-    return value;
-}
-
 /* p->at is at the backslash. */
 static bool skip_escape(struct parse *p)
 {
@@ -429,26 +409,19 @@ static bool skip_escape(struct parse *p)
 static const bool special[256] = {
     [0 ... 0x1f] = true, ['"'] = true, ['\\'] = true, [0x80 ... 0xff] = true};
 
-/* Sets the top bit of the first special byte, and perhaps of later ones; 0 when none is special.
- * x - 1 borrows into the top bit just when x is 0, and likewise for bytes below 0x20. */
-static uint64_t special_bits(uint64_t word)
-{
-    uint64_t quote = word ^ EACH_BYTE('"');
-    uint64_t slash = word ^ EACH_BYTE('\\');
-    uint64_t hit = (word - EACH_BYTE(0x20)) | (quote - EACH_BYTE(1)) | (slash - EACH_BYTE(1));
-
-    return (hit | word) & EACH_BYTE(0x80);
-}
-
-/* Finds the first special byte from `at` on, eight bytes at a time while there are eight. */
+/* Finds the first special byte from `at` on, eight bytes at a time while there are eight: x - 1
+ * borrows into the top bit just when x is 0, and likewise for bytes below 0x20. The first special
+ * byte sets its top bit, later ones perhaps. */
 static const char *skip_plain(const char *at, const char *end)
 {
     while (end - at >= 8) {
-        uint64_t word;
-        uint64_t bits;
+        uint64_t word, bits;
 
         memcpy(&word, at, sizeof word);
-        bits = special_bits(le64toh(word));
+        word = le64toh(word);
+        bits = (word | (word - EACH_BYTE(0x20)) | ((word ^ EACH_BYTE('"')) - EACH_BYTE(1)) |
+                ((word ^ EACH_BYTE('\\')) - EACH_BYTE(1))) &
+               EACH_BYTE(0x80);
         if (bits)
             return at + __builtin_ctzll(bits) / 8;
         at += 8;
@@ -458,30 +431,11 @@ static const char *skip_plain(const char *at, const char *end)
     return at;
 }
 
-/* A character that is not plain, at p->at: an escape, or one beyond ASCII. */
-static bool skip_special(struct parse *p, struct json *token)
-{
-    unsigned char c = (unsigned char)*p->at;
-    size_t len;
-
-    assert(p->at < p->end && special[c] && c != '"');
-    if (c == '\\') {
-        token->escaped = true;
-        return skip_escape(p);
-    }
-    if (c < 0x20)
-        return fail(p, "an escape instead of a control character");
-    len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
-    if (len == 0)
-        return fail(p, "valid UTF-8");
-    p->at += len;
-    return true;
-}
-
 /* p->at is just after the opening quote and ends up just after the closing one. */
 static bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);
+    size_t len;
 
     for (;;) {
         p->at = skip_plain(p->at, p->end);
@@ -489,8 +443,18 @@ static bool read_string(struct parse *p)
             return fail(p, "the closing quote of a string");
         if (*p->at == '"')
             break;
-        if (!skip_special(p, token))
-            return false;
+        if (*p->at == '\\') {
+            token->escaped = true;
+            if (!skip_escape(p))
+                return false;
+            continue;
+        }
+        if ((unsigned char)*p->at < 0x20)
+            return fail(p, "an escape instead of a control character");
+        len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
+        if (len == 0)
+            return fail(p, "valid UTF-8");
+        p->at += len;
     }
     token->len = (uint32_t)(p->at - token->at);
     p->at++;
@@ -536,19 +500,6 @@ static const char *skip_number(const char *at, const char *end)
 bool json_is_number(struct str text)
 {
     return text.len > 0 && skip_number(text.at, text.at + text.len) == text.at + text.len;
-}
-
-static bool read_number(struct parse *p)
-{
-    const char *end = skip_number(p->at, p->end);
-    struct json *token;
-
-    if (!end)
-        return fail(p, "a number");
-    token = add_token(p, JSON_NUM);
-    token->len = (uint32_t)(end - p->at);
-    p->at = end;
-    return true;
 }
 
 static bool read_word(struct parse *p, struct str word, enum json_type type)
@@ -630,21 +581,6 @@ static const struct json *duplicate_of_many(const struct json *obj)
     return twice;
 }
 
-static bool check_keys(struct parse *p, const struct json *obj)
-{
-    const struct json *twice = NULL;
-    bool done = false;
-
-    if (obj->count <= KEYS_FEW)
-        twice = duplicate_of_few(obj, &done);
-    if (!done)
-        twice = duplicate_of_many(obj);
-    if (!twice)
-        return true;
-    p->at = twice->at - 1;
-    return fail(p, "a key that the object does not have yet");
-}
-
 /* After an opening bracket; `ret_empty` is set when the closing one follows at once. */
 static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
 {
@@ -671,6 +607,8 @@ static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
 /* One value, or the opening of one; `ret_whole` says whether it is complete. */
 static bool read_value(struct parse *p, bool *ret_whole)
 {
+    const char *end;
+
     *ret_whole = true;
     skip_space(p);
     if (p->at == p->end)
@@ -692,7 +630,12 @@ static bool read_value(struct parse *p, bool *ret_whole)
     default:
         if (*p->at != '-' && (*p->at < '0' || *p->at > '9'))
             return fail(p, "a value");
-        return read_number(p);
+        end = skip_number(p->at, p->end);
+        if (!end)
+            return fail(p, "a number");
+        add_token(p, JSON_NUM)->len = (uint32_t)(end - p->at);
+        p->at = end;
+        return true;
     }
 }
 
@@ -701,7 +644,8 @@ static bool read_tail(struct parse *p)
 {
     while (p->depth > 0) {
         struct json *parent = &p->tokens[p->open[p->depth - 1]];
-        bool is_obj = parent->type == JSON_OBJ;
+        bool is_obj = parent->type == JSON_OBJ, done = false;
+        const struct json *twice = NULL;
 
         skip_space(p);
         if (p->at < p->end && *p->at == ',') {
@@ -716,30 +660,23 @@ static bool read_tail(struct parse *p)
         assert(parent->count > 0 && p->count > p->open[p->depth]);
         parent->len = (uint32_t)(p->at - parent->at);
         parent->span = p->count - p->open[p->depth];
-        if (is_obj && !check_keys(p, parent))
-            return false;
+        if (is_obj && parent->count <= KEYS_FEW)
+            twice = duplicate_of_few(parent, &done);
+        if (is_obj && !done)
+            twice = duplicate_of_many(parent);
+        if (twice) {
+            p->at = twice->at - 1;
+            return fail(p, "a key that the object does not have yet");
+        }
     }
     return true;
-}
-
-static bool read_text(struct parse *p)
-{
-    bool whole;
-
-    do {
-        if (!read_value(p, &whole))
-            return false;
-        if (whole && !read_tail(p))
-            return false;
-    } while (p->depth > 0);
-    skip_space(p);
-    return p->at == p->end || fail(p, "nothing behind the value");
 }
 
 static enum err parse_text(struct str text, uint32_t depth_max, struct arena *arena,
                            const struct json **ret_root, struct problem *why)
 {
     struct parse p; /* not zeroed as a whole: `open` is large and does not need it */
+    bool good, whole;
 
     if (text.len > UINT32_MAX / 2)
         return problem_set(why, ERR_TOO_LARGE, "", "The JSON text is longer than 2 GiB.");
@@ -752,7 +689,14 @@ static enum err parse_text(struct str text, uint32_t depth_max, struct arena *ar
     p.end = p.start + text.len;
     p.cap = (uint32_t)text.len / 8 + 8;
     p.tokens = arena_raw(arena, p.cap * sizeof *p.tokens);
-    if (!read_text(&p))
+    do {
+        good = read_value(&p, &whole) && (!whole || read_tail(&p));
+    } while (good && p.depth > 0);
+    if (good) {
+        skip_space(&p);
+        good = p.at == p.end || fail(&p, "nothing behind the value");
+    }
+    if (!good)
         return problem_set(why, ERR_BAD_JSON, "", "Byte %zu: expected %s.",
                            (size_t)(p.at - p.start), p.expected);
     assert(p.count > 0 && p.tokens[0].span == p.count);

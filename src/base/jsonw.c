@@ -213,26 +213,9 @@ static void format_double(char *text, size_t size, double value)
         snprintf(text, size, "%.*g", digits, value);
 }
 
-/* "1e+20" and "1e-07" to "1e20" and "1e-7". */
-static void trim_exponent(char *text)
-{
-    char *from = strchr(text, 'e');
-    char *to;
-
-    if (!from)
-        return;
-    to = ++from;
-    if (*from == '-')
-        to++;
-    from++;
-    while (*from == '0')
-        from++;
-    memmove(to, from, strlen(from) + 1);
-}
-
 void jsonw_double(struct jsonw *w, double value)
 {
-    char text[40];
+    char text[40], *from, *to;
 
     start_value(w);
     if (!isfinite(value)) { /* JSON cannot express it */
@@ -244,7 +227,16 @@ void jsonw_double(struct jsonw *w, double value)
         return;
     }
     format_double(text, sizeof text, value);
-    trim_exponent(text);
+    from = strchr(text, 'e');
+    if (from) { /* "1e+20" and "1e-07" to "1e20" and "1e-7" */
+        to = ++from;
+        if (*from == '-')
+            to++;
+        from++;
+        while (*from == '0')
+            from++;
+        memmove(to, from, strlen(from) + 1);
+    }
     buf_str(w->buf, str_of(text));
 }
 

@@ -39,26 +39,21 @@ void *map_get(const struct map *map, struct str key)
     return map->count ? map_get_hashed(map, key, str_hash(key)) : NULL;
 }
 
-static void map_grow(struct map *map)
-{
-    struct map old = *map;
-
-    map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
-    map->slots = mem_array(struct map_slot, map->cap);
-    for (size_t i = 0; i < old.cap; i++)
-        if (old.slots[i].value)
-            map->slots[map_find(map, old.slots[i].key, old.slots[i].hash)] = old.slots[i];
-    free(old.slots);
-}
-
 void map_put(struct map *map, struct str key, void *value)
 {
     uint64_t hash = str_hash(key);
+    struct map old = *map;
     size_t at;
 
     assert(value);
-    if (is_full(map->count, map->cap))
-        map_grow(map);
+    if (is_full(map->count, map->cap)) {
+        map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
+        map->slots = mem_array(struct map_slot, map->cap);
+        for (size_t i = 0; i < old.cap; i++)
+            if (old.slots[i].value)
+                map->slots[map_find(map, old.slots[i].key, old.slots[i].hash)] = old.slots[i];
+        free(old.slots);
+    }
     at = map_find(map, key, hash);
     if (!map->slots[at].value)
         map->count++;
@@ -139,25 +134,20 @@ void *idmap_get(const struct idmap *map, uint64_t key)
     return map->count ? map->slots[idmap_find(map, key)].value : NULL;
 }
 
-static void idmap_grow(struct idmap *map)
-{
-    struct idmap old = *map;
-
-    map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
-    map->slots = mem_array(struct idmap_slot, map->cap);
-    for (size_t i = 0; i < old.cap; i++)
-        if (old.slots[i].value)
-            map->slots[idmap_find(map, old.slots[i].key)] = old.slots[i];
-    free(old.slots);
-}
-
 void idmap_put(struct idmap *map, uint64_t key, void *value)
 {
+    struct idmap old = *map;
     size_t at;
 
     assert(value);
-    if (is_full(map->count, map->cap))
-        idmap_grow(map);
+    if (is_full(map->count, map->cap)) {
+        map->cap = old.cap ? old.cap * 2 : MAP_CAP_MIN;
+        map->slots = mem_array(struct idmap_slot, map->cap);
+        for (size_t i = 0; i < old.cap; i++)
+            if (old.slots[i].value)
+                map->slots[idmap_find(map, old.slots[i].key)] = old.slots[i];
+        free(old.slots);
+    }
     at = idmap_find(map, key);
     if (!map->slots[at].value)
         map->count++;

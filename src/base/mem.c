@@ -87,16 +87,6 @@ static size_t padded(size_t size)
     return ((size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1)) + ARENA_GAP;
 }
 
-static struct arena_chunk *chunk_new(size_t size)
-{
-    struct arena_chunk *chunk = mem_alloc(sizeof *chunk + size);
-
-    chunk->size = size;
-    chunk->older = NULL;
-    ASAN_POISON_MEMORY_REGION(chunk->data, size);
-    return chunk;
-}
-
 static void chunk_free(struct arena_chunk *chunk)
 {
     ASAN_UNPOISON_MEMORY_REGION(chunk->data, chunk->size);
@@ -115,8 +105,10 @@ static void add_chunk(struct arena *arena, size_t need)
         size *= 2;
     if (size < need)
         size = need;
-    chunk = chunk_new(size);
+    chunk = mem_alloc(sizeof *chunk + size);
+    chunk->size = size;
     chunk->older = arena->chunk;
+    ASAN_POISON_MEMORY_REGION(chunk->data, size);
     arena->chunk = chunk;
     arena->used = 0;
 }

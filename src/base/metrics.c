@@ -372,18 +372,6 @@ int64_t metric_quantile_us(const int64_t before[METRIC_BUCKETS], const int64_t n
     return low_us;
 }
 
-static void put_value(struct buf *text, struct str value)
-{
-    for (size_t i = 0; i < value.len; i++) {
-        if (value.at[i] == '\n')
-            buf_str(text, STR("\\n"));
-        else if (value.at[i] == '"' || value.at[i] == '\\')
-            buf_add(text, (const char[]){'\\', value.at[i]}, 2);
-        else
-            buf_char(text, value.at[i]);
-    }
-}
-
 /* layer="l1",result="hit"; the last name takes the rest of the values. */
 static void put_pairs(struct buf *text, const char *label_names, const char *label_values)
 {
@@ -392,10 +380,18 @@ static void put_pairs(struct buf *text, const char *label_names, const char *lab
 
     while (names.len > 0) {
         struct str name = str_cut(&names, ',');
+        struct str value = names.len > 0 ? str_cut(&values, ',') : values;
 
         buf_str(text, name);
         buf_str(text, STR("=\""));
-        put_value(text, names.len > 0 ? str_cut(&values, ',') : values);
+        for (size_t i = 0; i < value.len; i++) {
+            if (value.at[i] == '\n')
+                buf_str(text, STR("\\n"));
+            else if (value.at[i] == '"' || value.at[i] == '\\')
+                buf_add(text, (const char[]){'\\', value.at[i]}, 2);
+            else
+                buf_char(text, value.at[i]);
+        }
         buf_str(text, names.len > 0 ? STR("\",") : STR("\""));
     }
 }

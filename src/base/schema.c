@@ -22,8 +22,6 @@ struct reader {
     struct problem *why;
 };
 
-static enum err set_problem(const struct reader *r, const struct json *token,
-                            const struct path *path, struct buf *sentence);
 static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
                             bool open, const struct json *obj, void *out, const struct path *up);
 
@@ -43,22 +41,14 @@ static bool in_bounds(const struct field *field, int64_t value)
     return value >= field->min && (field->max < field->min || value <= field->max);
 }
 
-/* " from 0 to 9", " of at least 1" or nothing. */
-static void describe_bounds(const struct field *field, struct buf *text)
+/* " from 0 to 9", " of at least 1" or nothing; of things " of 1 to 20 bytes". */
+static void describe_bounds(const struct field *field, struct buf *text, const char *things)
 {
     if (has_bounds(field) && field->max < field->min)
-        buf_fmt(text, " of at least %lld", (long long)field->min);
+        buf_fmt(text, " of at least %lld%s", (long long)field->min, things);
     else if (has_bounds(field))
-        buf_fmt(text, " from %lld to %lld", (long long)field->min, (long long)field->max);
-}
-
-/* " of 1 to 20 bytes", " of at least 1 bytes" or nothing. */
-static void describe_count(const struct field *field, struct buf *text, const char *what)
-{
-    if (has_bounds(field) && field->max < field->min)
-        buf_fmt(text, " of at least %lld %s", (long long)field->min, what);
-    else if (has_bounds(field))
-        buf_fmt(text, " of %lld to %lld %s", (long long)field->min, (long long)field->max, what);
+        buf_fmt(text, " %s %lld to %lld%s", *things ? "of" : "from", (long long)field->min,
+                (long long)field->max, things);
 }
 
 static void describe_null(const struct field *field, struct buf *text)
@@ -132,7 +122,7 @@ static bool int_from_text(const struct field *field, struct str text, void *to, 
 static void int_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a whole number"));
-    describe_bounds(field, text);
+    describe_bounds(field, text, "");
     describe_null(field, text);
 }
 
@@ -172,7 +162,7 @@ static void ms_describe(const struct field *field, struct buf *text)
     buf_str(text, STR("a time such as 250ms, 5s or 2m"));
     if (has_bounds(field)) {
         buf_char(text, ',');
-        describe_bounds(field, text);
+        describe_bounds(field, text, "");
         buf_str(text, STR(" ms"));
     }
     describe_null(field, text);
@@ -186,16 +176,10 @@ static bool str_from_text(const struct field *field, struct str text, void *to, 
     return true;
 }
 
-static bool str_from_json(const struct field *field, const struct json *value, void *to,
-                          struct arena *arena)
-{
-    return json_type(value) == JSON_STR && str_from_text(field, json_str(value, arena), to, arena);
-}
-
 static void str_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a text"));
-    describe_count(field, text, "bytes");
+    describe_bounds(field, text, " bytes");
     buf_str(text, STR(" without control characters"));
 }
 
@@ -222,12 +206,6 @@ static bool id_from_text(const struct field *field, struct str text, void *to, s
     return true;
 }
 
-static bool id_from_json(const struct field *field, const struct json *value, void *to,
-                         struct arena *arena)
-{
-    return json_type(value) == JSON_STR && id_from_text(field, json_str(value, arena), to, arena);
-}
-
 static bool name_from_text(const struct field *field, struct str text, void *to,
                            struct arena *arena)
 {
@@ -235,12 +213,6 @@ static bool name_from_text(const struct field *field, struct str text, void *to,
         return false;
     *(struct str *)to = text;
     return true;
-}
-
-static bool name_from_json(const struct field *field, const struct json *value, void *to,
-                           struct arena *arena)
-{
-    return json_type(value) == JSON_STR && name_from_text(field, json_str(value, arena), to, arena);
 }
 
 static void id_describe(const struct field *field, struct buf *text)
@@ -265,12 +237,6 @@ static bool enum_from_text(const struct field *field, struct str text, void *to,
             return true;
         }
     return false;
-}
-
-static bool enum_from_json(const struct field *field, const struct json *value, void *to,
-                           struct arena *arena)
-{
-    return json_type(value) == JSON_STR && enum_from_text(field, json_str(value, arena), to, arena);
 }
 
 static void enum_describe(const struct field *field, struct buf *text)
@@ -334,7 +300,7 @@ static void strs_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a list"));
     if (has_bounds(field))
-        describe_count(field, text, "texts");
+        describe_bounds(field, text, " texts");
     else
         buf_str(text, STR(" of texts"));
     buf_str(text, STR(" without control characters"));
@@ -395,23 +361,17 @@ static void json_show(const struct field *field, const void *from, struct jsonw 
     jsonw_raw(w, json_raw(*(const struct json *const *)from));
 }
 
-static bool store_real(const struct field *field, double value, void *to)
-{
-    bool bound = field->min || field->max;
-
-    if (bound &&
-        (value < (double)field->min || (field->max >= field->min && value > (double)field->max)))
-        return false;
-    *(double *)to = value;
-    return true;
-}
-
 static bool real_from_json(const struct field *field, const struct json *value, void *to,
                            struct arena *arena)
 {
     double num;
 
-    return json_double(value, &num) && store_real(field, num, to);
+    if (!json_double(value, &num) ||
+        (has_bounds(field) &&
+         (num < (double)field->min || (field->max >= field->min && num > (double)field->max))))
+        return false;
+    *(double *)to = num;
+    return true;
 }
 
 static bool real_from_text(const struct field *field, struct str text, void *to,
@@ -426,7 +386,7 @@ static bool real_from_text(const struct field *field, struct str text, void *to,
 static void real_describe(const struct field *field, struct buf *text)
 {
     buf_str(text, STR("a number"));
-    describe_bounds(field, text);
+    describe_bounds(field, text, "");
 }
 
 static void real_show(const struct field *field, const void *from, struct jsonw *w)
@@ -440,7 +400,8 @@ static void raw_show(const struct field *field, const void *from, struct jsonw *
 }
 
 /* from_json and from_text leave `to` untouched when they return false because the value is not what
- * field_expect() describes. FIELD_OBJ has neither: it has its own fields. */
+ * field_expect() describes. Without from_json a JSON string is read as text. FIELD_OBJ has neither:
+ * it has its own fields. */
 struct type_row {
     bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
     bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
@@ -452,10 +413,10 @@ static const struct type_row types[] = {
     [FIELD_BOOL] = {bool_from_json, bool_from_text, bool_describe, bool_show},
     [FIELD_INT] = {int_from_json, int_from_text, int_describe, int_show},
     [FIELD_MS] = {ms_from_json, ms_from_text, ms_describe, int_show},
-    [FIELD_STR] = {str_from_json, str_from_text, str_describe, str_show},
-    [FIELD_ID] = {id_from_json, id_from_text, id_describe, str_show},
-    [FIELD_NAME] = {name_from_json, name_from_text, id_describe, str_show},
-    [FIELD_ENUM] = {enum_from_json, enum_from_text, enum_describe, enum_show},
+    [FIELD_STR] = {NULL, str_from_text, str_describe, str_show},
+    [FIELD_ID] = {NULL, id_from_text, id_describe, str_show},
+    [FIELD_NAME] = {NULL, name_from_text, id_describe, str_show},
+    [FIELD_ENUM] = {NULL, enum_from_text, enum_describe, enum_show},
     [FIELD_STRS] = {strs_from_json, strs_from_text, strs_describe, strs_show},
     [FIELD_OBJ] = {NULL, NULL, obj_describe, obj_show},
     [FIELD_JSON] = {json_from_json, json_from_text, json_describe, json_show},
@@ -481,22 +442,17 @@ void field_expect(const struct field *field, struct buf *ret_text)
     types[field->type].describe(field, ret_text);
 }
 
-static bool is_empty(const struct field *field, const void *from)
-{
-    if (field->type == FIELD_INT)
-        return *(const int64_t *)from <= 0;
-    assert(field->type == FIELD_STR);
-    return ((const struct str *)from)->len == 0;
-}
-
 void field_show(const struct field *field, const void *out, struct jsonw *w)
 {
     const void *from = (const char *)out + field->offset;
 
     assert((size_t)field->type < COUNT_OF(types));
+    assert(!(field->flags & FIELD_EMPTY) || field->type == FIELD_INT || field->type == FIELD_STR);
     if (field->flags & FIELD_SECRET)
         jsonw_str(w, STR("***"));
-    else if ((field->flags & FIELD_EMPTY) && is_empty(field, from))
+    else if ((field->flags & FIELD_EMPTY) &&
+             (field->type == FIELD_INT ? *(const int64_t *)from <= 0
+                                       : ((const struct str *)from)->len == 0))
         jsonw_null(w);
     else
         types[field->type].show(field, from, w);
@@ -542,8 +498,8 @@ void field_copy(const struct field *field, const void *from, void *to)
 /* --- objects --- */
 
 enum {
-    FIELDS_MAX = 256,    /* of one object */
-    NAME_BYTES_MAX = 64, /* of a name in messages, and of one that schema_nearest() compares */
+    FIELDS_MAX = 256,                  /* of one object */
+    NAME_BYTES_MAX = STR_DISTANCE_MAX, /* of a name in messages, and of one that is compared */
 };
 
 /* Shortens a name from outside, and removes control characters that a terminal would act on. */
@@ -603,57 +559,6 @@ static enum err set_problem(const struct reader *r, const struct json *token,
     return err;
 }
 
-static enum err wrong_value(const struct reader *r, const struct json *value,
-                            const struct path *path, const struct field *field)
-{
-    struct buf sentence = {0};
-
-    add_path(&sentence, path);
-    buf_char(&sentence, ' ');
-    field_expect(field, &sentence);
-    buf_char(&sentence, '.');
-    return set_problem(r, value, path, &sentence);
-}
-
-static enum err given_twice(const struct reader *r, const struct json *key, const struct path *path,
-                            const struct field *field)
-{
-    struct buf sentence = {0};
-
-    add_path(&sentence, path);
-    buf_fmt(&sentence, " is given twice, as %s and as %s.", field->name, field->alias);
-    return set_problem(r, key, path, &sentence);
-}
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Edit distance: insertions, deletions, changes and swaps that turn `a` into `b`. */
-static size_t distance(struct str a, struct str b)
-{
-    size_t rows[3][NAME_BYTES_MAX + 1];
-
-    assert(a.len <= NAME_BYTES_MAX && b.len <= NAME_BYTES_MAX);
-    for (size_t j = 0; j <= b.len; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= a.len; i++) {
-        size_t *row = rows[i % 3];
-        const size_t *last = rows[(i + 2) % 3];
-        const size_t *before = rows[(i + 1) % 3];
-
-        row[0] = i;
-        for (size_t j = 1; j <= b.len; j++) {
-            row[j] =
-                least(last[j - 1] + (a.at[i - 1] != b.at[j - 1]), least(last[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a.at[i - 1] == b.at[j - 2] && a.at[i - 2] == b.at[j - 1])
-                row[j] = least(row[j], before[j - 2] + 1);
-        }
-    }
-    return rows[a.len % 3][b.len];
-}
-
 const char *schema_nearest(const struct field *fields, size_t count, struct str name)
 {
     const char *best = NULL;
@@ -668,7 +573,7 @@ const char *schema_nearest(const struct field *fields, size_t count, struct str 
 
         if (!candidate.len || candidate.len > NAME_BYTES_MAX)
             continue;
-        far = distance(name, candidate);
+        far = str_distance(name, candidate);
         if (far <= best_distance && (!best || far < best_distance)) {
             best = fields[i % count].name;
             best_distance = far;
@@ -730,16 +635,27 @@ static enum err read_member(const struct reader *r, const struct field *field,
                             const struct json *value, void *out, const struct path *up)
 {
     struct path path = {.up = up, .name = field->name};
+    const struct type_row *type = &types[field->type];
     void *to = (char *)out + field->offset;
+    struct buf sentence = {0};
+    bool good = false;
 
     if (field->type == FIELD_OBJ && json_type(value) == JSON_OBJ)
         return read_fields(r, field->fields, field->field_count, field->flags & FIELD_OPEN, value,
                            to, &path);
     assert((size_t)field->type < COUNT_OF(types));
-    assert(field->type == FIELD_OBJ || types[field->type].from_json);
-    if (field->type == FIELD_OBJ || !types[field->type].from_json(field, value, to, r->arena))
-        return wrong_value(r, value, &path, field);
-    return ERR_OK;
+    assert(field->type == FIELD_OBJ || type->from_json || type->from_text);
+    if (type->from_json)
+        good = type->from_json(field, value, to, r->arena);
+    else if (type->from_text && json_type(value) == JSON_STR)
+        good = type->from_text(field, json_str(value, r->arena), to, r->arena);
+    if (good)
+        return ERR_OK;
+    add_path(&sentence, &path);
+    buf_char(&sentence, ' ');
+    field_expect(field, &sentence);
+    buf_char(&sentence, '.');
+    return set_problem(r, value, &path, &sentence);
 }
 
 static enum err read_fields(const struct reader *r, const struct field *fields, size_t count,
@@ -763,8 +679,14 @@ static enum err read_fields(const struct reader *r, const struct field *fields, 
         if (!field || (json_is_null(value) && !field_takes_null(field)))
             continue;
         next = at + 1;
-        if (seen[at / 64] >> at % 64 & 1)
-            return given_twice(r, key, &(struct path){.up = up, .name = field->name}, field);
+        if (seen[at / 64] >> at % 64 & 1) {
+            struct path path = {.up = up, .name = field->name};
+            struct buf sentence = {0};
+
+            add_path(&sentence, &path);
+            buf_fmt(&sentence, " is given twice, as %s and as %s.", field->name, field->alias);
+            return set_problem(r, key, &path, &sentence);
+        }
         seen[at / 64] |= (uint64_t)1 << at % 64;
         err = read_member(r, field, value, out, up);
         if (err)

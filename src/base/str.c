@@ -202,6 +202,43 @@ bool str_copy(struct str a, char *to, size_t size)
     return true;
 }
 
+int str_hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+size_t str_distance(struct str a, struct str b)
+{
+    size_t rows[3][STR_DISTANCE_MAX + 1];
+
+    assert(a.len <= STR_DISTANCE_MAX && b.len <= STR_DISTANCE_MAX);
+    for (size_t j = 0; j <= b.len; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= a.len; i++) {
+        size_t *row = rows[i % 3];
+        const size_t *last = rows[(i + 2) % 3];
+        const size_t *before = rows[(i + 1) % 3];
+
+        row[0] = i;
+        for (size_t j = 1; j <= b.len; j++) {
+            row[j] =
+                least(last[j - 1] + (a.at[i - 1] != b.at[j - 1]), least(last[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a.at[i - 1] == b.at[j - 2] && a.at[i - 2] == b.at[j - 1])
+                row[j] = least(row[j], before[j - 2] + 1);
+        }
+    }
+    return rows[a.len % 3][b.len];
+}
+
 static const bool id_chars[256] = {
     ['a' ... 'z'] = true, ['A' ... 'Z'] = true, ['0' ... '9'] = true, ['.'] = true,
     ['_'] = true,         [':'] = true,         ['@'] = true,         ['-'] = true,

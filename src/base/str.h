@@ -47,6 +47,10 @@ bool str_duration_ms(struct str a, int64_t *ret_ms);
 uint64_t str_hash(struct str a);
 /* Copies with a NUL; false (and an empty string) when it does not fit. */
 bool str_copy(struct str a, char *to, size_t size);
+int str_hex_digit(char c); /* its value; -1: it is none */
+/* Edit distance: insertions, deletions, changes and swaps that turn `a` into `b`. */
+enum { STR_DISTANCE_MAX = 64 }; /* bytes of each */
+size_t str_distance(struct str a, struct str b);
 /* 1 to `max` characters of [A-Za-z0-9._:@-], not starting with '.': safe in a URL, a log, a file
  * name. */
 bool str_is_id(struct str a, size_t max);

@@ -10,11 +10,6 @@ static bool is_alpha(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-static bool is_host_char(char c)
-{
-    return is_alpha(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
-}
-
 static bool take_scheme(struct str *rest, struct url *url)
 {
     size_t len = 0;
@@ -46,7 +41,9 @@ static bool take_host(struct str *rest, struct url *url)
         if (!str_copy(url->host, text, sizeof text) || inet_pton(AF_INET6, text, &v6) != 1)
             return false;
     } else {
-        while (len < rest->len && is_host_char(rest->at[len]))
+        while (len < rest->len &&
+               (is_alpha(rest->at[len]) || (rest->at[len] >= '0' && rest->at[len] <= '9') ||
+                rest->at[len] == '.' || rest->at[len] == '-' || rest->at[len] == '_'))
             len++;
         url->host = (struct str){.at = rest->at, .len = len};
     }

@@ -120,127 +120,63 @@ static enum err on_scalar(struct reader *r, const yaml_event_t *event)
     return ERR_OK;
 }
 
-static enum err open_level(struct reader *r, const yaml_event_t *event, bool is_map)
+static enum err open_level(struct reader *r, const yaml_event_t *event, const void *tag,
+                           const void *anchor, bool is_map)
 {
+    enum err err = start_value(r, event, tag, anchor);
+
+    if (err)
+        return err;
+    (is_map ? jsonw_obj : jsonw_arr)(&r->w);
     if (r->depth == YAML_DEPTH_MAX)
         return refuse(r, event->start_mark.line, "too many levels");
     r->levels[r->depth++] = (struct level){.is_map = is_map, .want_key = true};
     return ERR_OK;
 }
 
-static enum err on_mapping(struct reader *r, const yaml_event_t *event)
+static enum err on_event(struct reader *r, const yaml_event_t *event)
 {
-    enum err err =
-        start_value(r, event, event->data.mapping_start.tag, event->data.mapping_start.anchor);
-
-    if (err)
-        return err;
-    jsonw_obj(&r->w);
-    return open_level(r, event, true);
-}
-
-static enum err on_sequence(struct reader *r, const yaml_event_t *event)
-{
-    enum err err =
-        start_value(r, event, event->data.sequence_start.tag, event->data.sequence_start.anchor);
-
-    if (err)
-        return err;
-    jsonw_arr(&r->w);
-    return open_level(r, event, false);
-}
-
-static enum err on_mapping_end(struct reader *r, const yaml_event_t *event)
-{
-    assert(r->depth > 0 && r->levels[r->depth - 1].is_map);
-    map_free(&r->levels[--r->depth].keys);
-    jsonw_end_obj(&r->w);
-    return ERR_OK;
-}
-
-static enum err on_sequence_end(struct reader *r, const yaml_event_t *event)
-{
-    assert(r->depth > 0 && !r->levels[r->depth - 1].is_map);
-    r->depth--;
-    jsonw_end_arr(&r->w);
-    return ERR_OK;
-}
-
-static enum err on_document(struct reader *r, const yaml_event_t *event)
-{
-    if (r->some)
-        return refuse(r, event->start_mark.line, "a second document starts here");
-    r->some = true;
-    return ERR_OK;
-}
-
-static enum err on_alias(struct reader *r, const yaml_event_t *event)
-{
-    return refuse(r, event->start_mark.line, "aliases are not read here; write the value out");
-}
-
-static enum err on_end(struct reader *r, const yaml_event_t *event)
-{
-    r->ended = true;
-    return ERR_OK;
-}
-
-static enum err on_other(struct reader *r, const yaml_event_t *event)
-{
-    return ERR_OK;
-}
-
-static enum err (*const handlers[])(struct reader *, const yaml_event_t *) = {
-    [YAML_NO_EVENT] = on_other,
-    [YAML_STREAM_START_EVENT] = on_other,
-    [YAML_STREAM_END_EVENT] = on_end,
-    [YAML_DOCUMENT_START_EVENT] = on_document,
-    [YAML_DOCUMENT_END_EVENT] = on_other,
-    [YAML_ALIAS_EVENT] = on_alias,
-    [YAML_SCALAR_EVENT] = on_scalar,
-    [YAML_SEQUENCE_START_EVENT] = on_sequence,
-    [YAML_SEQUENCE_END_EVENT] = on_sequence_end,
-    [YAML_MAPPING_START_EVENT] = on_mapping,
-    [YAML_MAPPING_END_EVENT] = on_mapping_end,
-};
-
-static enum err read_events(struct reader *r)
-{
-    enum err err = ERR_OK;
-
-    while (!err && !r->ended) {
-        yaml_event_t event;
-
-        if (!yaml_parser_parse(&r->parser, &event))
-            return refuse(r, r->parser.problem_mark.line,
-                          r->parser.problem ? r->parser.problem : "not valid YAML");
-        assert((size_t)event.type < COUNT_OF(handlers));
-        err = handlers[event.type](r, &event);
-        yaml_event_delete(&event);
+    switch (event->type) {
+    case YAML_STREAM_END_EVENT:
+        r->ended = true;
+        return ERR_OK;
+    case YAML_DOCUMENT_START_EVENT:
+        if (r->some)
+            return refuse(r, event->start_mark.line, "a second document starts here");
+        r->some = true;
+        return ERR_OK;
+    case YAML_ALIAS_EVENT:
+        return refuse(r, event->start_mark.line, "aliases are not read here; write the value out");
+    case YAML_SCALAR_EVENT:
+        return on_scalar(r, event);
+    case YAML_SEQUENCE_START_EVENT:
+        return open_level(r, event, event->data.sequence_start.tag,
+                          event->data.sequence_start.anchor, false);
+    case YAML_MAPPING_START_EVENT:
+        return open_level(r, event, event->data.mapping_start.tag, event->data.mapping_start.anchor,
+                          true);
+    case YAML_SEQUENCE_END_EVENT:
+        assert(r->depth > 0 && !r->levels[r->depth - 1].is_map);
+        r->depth--;
+        jsonw_end_arr(&r->w);
+        return ERR_OK;
+    case YAML_MAPPING_END_EVENT:
+        assert(r->depth > 0 && r->levels[r->depth - 1].is_map);
+        map_free(&r->levels[--r->depth].keys);
+        jsonw_end_obj(&r->w);
+        return ERR_OK;
+    default:
+        return ERR_OK;
     }
-    return err;
-}
-
-static void finish(struct reader *r, struct str *ret_json, const int **ret_lines)
-{
-    int *lines;
-
-    if (r->line_count == 0) { /* an empty file */
-        add_line(r, 0);
-        jsonw_null(&r->w);
-    }
-    assert(r->depth == 0 && r->json.len > 0);
-    lines = arena_array(r->arena, int, r->line_count);
-    memcpy(lines, r->lines, r->line_count * sizeof lines[0]);
-    *ret_lines = lines;
-    *ret_json = arena_str(r->arena, buf_view(&r->json));
 }
 
 enum err yaml_read(struct str yaml, struct arena *arena, struct str *ret_json,
                    const int **ret_lines, struct problem *why)
 {
     struct reader r = {.arena = arena, .why = why};
-    enum err err;
+    yaml_event_t event;
+    enum err err = ERR_OK;
+    int *lines;
 
     if (yaml.len > YAML_BYTES_MAX)
         return problem_set(why, ERR_TOO_LARGE, "", "The text is larger than %d bytes.",
@@ -251,9 +187,26 @@ enum err yaml_read(struct str yaml, struct arena *arena, struct str *ret_json,
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)(yaml.at ? yaml.at : ""),
                                  yaml.len);
     r.w = jsonw_to(&r.json);
-    err = read_events(&r);
-    if (!err)
-        finish(&r, ret_json, ret_lines);
+    while (!err && !r.ended) {
+        if (!yaml_parser_parse(&r.parser, &event)) {
+            err = refuse(&r, r.parser.problem_mark.line,
+                         r.parser.problem ? r.parser.problem : "not valid YAML");
+            break;
+        }
+        err = on_event(&r, &event);
+        yaml_event_delete(&event);
+    }
+    if (!err) {
+        if (r.line_count == 0) { /* an empty file */
+            add_line(&r, 0);
+            jsonw_null(&r.w);
+        }
+        assert(r.depth == 0 && r.json.len > 0);
+        lines = arena_array(arena, int, r.line_count);
+        memcpy(lines, r.lines, r.line_count * sizeof lines[0]);
+        *ret_lines = lines;
+        *ret_json = arena_str(arena, buf_view(&r.json));
+    }
     yaml_parser_delete(&r.parser);
     for (size_t i = 0; i < r.depth; i++)
         map_free(&r.levels[i].keys);

@@ -182,34 +182,6 @@ enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, cha
     return ERR_OK;
 }
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* How many letters must be added, taken away, changed or swapped with their neighbour. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t rows[3][FLAG_WORD_MAX + 1];
-    size_t a_len = strlen(a), b_len = strlen(b);
-
-    assert(a_len <= FLAG_WORD_MAX && b_len <= FLAG_WORD_MAX);
-    for (size_t j = 0; j <= b_len; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= a_len; i++) {
-        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
-
-        row[0] = i;
-        for (size_t j = 1; j <= b_len; j++) {
-            row[j] = above[j - 1] + (a[i - 1] != b[j - 1]);
-            row[j] = least(row[j], least(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                row[j] = least(row[j], above2[j - 2] + 1);
-        }
-    }
-    return rows[a_len % 3][b_len];
-}
-
 const char *flag_nearest(const char *typed, const char *const *names, size_t count)
 {
     const char *best = NULL;
@@ -223,9 +195,9 @@ const char *flag_nearest(const char *typed, const char *const *names, size_t cou
 
         if (strlen(names[i]) > FLAG_WORD_MAX)
             continue;
-        far = distance(typed, names[i]);
-        if (len >= 2 && strncmp(names[i], typed, len) == 0)
-            far = least(far, 1); /* the beginning of a name: most likely that one */
+        far = str_distance(str_of(typed), str_of(names[i]));
+        if (len >= 2 && strncmp(names[i], typed, len) == 0 && far > 1)
+            far = 1; /* the beginning of a name: most likely that one */
         if (far <= near_enough && far < best_far && far < strlen(names[i])) {
             best = names[i];
             best_far = far;
