@@ -47,15 +47,6 @@ struct watch {
 
 /* --- the end of a call --- */
 
-static enum err outcome(const struct flight *flight, CURLcode code)
-{
-    if (flight->too_large)
-        return ERR_TOO_LARGE;
-    if (code == CURLE_OK || flight->ended)
-        return ERR_OK;
-    return code == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO;
-}
-
 static void finish(struct flight *flight, enum err err)
 {
     struct client_call *call = flight->call;
@@ -85,7 +76,10 @@ static void finish_ended(struct client *client)
         if (msg->msg != CURLMSG_DONE)
             continue;
         curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, (char **)&flight);
-        finish(flight, outcome(flight, msg->data.result));
+        finish(flight, flight->too_large                               ? ERR_TOO_LARGE
+                       : msg->data.result == CURLE_OK || flight->ended ? ERR_OK
+                       : msg->data.result == CURLE_OPERATION_TIMEDOUT  ? ERR_TIMEOUT
+                                                                       : ERR_IO);
     }
 }
 
@@ -205,36 +199,6 @@ static struct curl_slist *add_header(struct curl_slist *list, const char *line)
     return list;
 }
 
-static void set_headers(struct flight *flight)
-{
-    const struct client_call *call = flight->call;
-    struct buf line = {0};
-
-    flight->headers = add_header(NULL, "Expect:"); /* no round trip before a large body */
-    if (call->content_type) {
-        buf_fmt(&line, "Content-Type: %s", call->content_type);
-        buf_char(&line, '\0');
-        flight->headers = add_header(flight->headers, line.at);
-        buf_free(&line);
-    }
-    for (size_t i = 0; call->headers && call->headers[i]; i++)
-        flight->headers = add_header(flight->headers, call->headers[i]);
-    curl_easy_setopt(flight->easy, CURLOPT_HTTPHEADER, flight->headers);
-}
-
-static void set_method(CURL *easy, const struct client_call *call)
-{
-    if (strcmp(call->method, "HEAD") == 0) {
-        curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
-        return;
-    }
-    if (call->body.len > 0 || strcmp(call->method, "POST") == 0) {
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body.len);
-        curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body.at ? call->body.at : "");
-    }
-    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
-}
-
 /* libcurl on its own would accept a certificate by its common name. */
 static CURLcode guard_tls(CURL *easy, void *ssl_ctx, void *user)
 {
@@ -252,9 +216,27 @@ static bool set_up(struct flight *flight)
 {
     const struct client_call *call = flight->call;
     CURL *easy = flight->easy;
+    bool head = strcmp(call->method, "HEAD") == 0;
+    struct buf line = {0};
 
-    set_method(easy, call);
-    set_headers(flight);
+    if (head)
+        curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+    if (!head && (call->body.len > 0 || strcmp(call->method, "POST") == 0)) {
+        curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body.len);
+        curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body.at ? call->body.at : "");
+    }
+    if (!head)
+        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
+    flight->headers = add_header(NULL, "Expect:"); /* no round trip before a large body */
+    if (call->content_type) {
+        buf_fmt(&line, "Content-Type: %s", call->content_type);
+        buf_char(&line, '\0');
+        flight->headers = add_header(flight->headers, line.at);
+        buf_free(&line);
+    }
+    for (size_t i = 0; call->headers && call->headers[i]; i++)
+        flight->headers = add_header(flight->headers, call->headers[i]);
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, flight->headers);
     curl_easy_setopt(easy, CURLOPT_PRIVATE, flight);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
@@ -404,25 +386,18 @@ static int port_of(const struct url *url)
     return str_eq_nocase(url->scheme, STR("https")) ? 443 : 80;
 }
 
-static bool path_matches(struct str path, struct str prefix)
-{
-    if (!str_starts(path, prefix))
-        return false;
-    return prefix.at[prefix.len - 1] == '/' || path.len == prefix.len ||
-           path.at[prefix.len] == '/' || path.at[prefix.len] == '?';
-}
-
 static bool matches(const struct url *url, struct str pattern)
 {
     struct url want;
 
     if (str_eq(pattern, STR("loopback")))
         return url_is_loopback(url);
-    if (!url_parse(pattern, &want))
+    if (!url_parse(pattern, &want) || !str_starts(url->target, want.target))
         return false;
     return str_eq_nocase(url->scheme, want.scheme) && str_eq_nocase(url->host, want.host) &&
            url->is_v6 == want.is_v6 && (want.port_number == -1 || port_of(url) == port_of(&want)) &&
-           path_matches(url->target, want.target);
+           (want.target.at[want.target.len - 1] == '/' || url->target.len == want.target.len ||
+            url->target.at[want.target.len] == '/' || url->target.at[want.target.len] == '?');
 }
 
 bool client_url_allowed(struct str text, const struct str *patterns, size_t count)

@@ -198,10 +198,14 @@ struct str http_path_part(struct str part, struct arena *arena)
     return decode(part, false, arena, &text) ? text : part;
 }
 
-static enum err check_query(struct http_request *req, struct problem *why)
+/* Do the path and the query values decode to text? */
+static enum err http_request_check(struct http_request *req, struct problem *why)
 {
     struct str rest = req->query, text;
 
+    if (memchr(req->path.at, '%', req->path.len) && !decode(req->path, false, &req->arena, &text))
+        return problem_set(why, ERR_BAD_REQUEST, "",
+                           "The path is not valid percent-encoded UTF-8.");
     while (rest.len > 0) {
         struct str value = str_cut(&rest, '&');
         struct str key = str_cut(&value, '=');
@@ -213,17 +217,6 @@ static enum err check_query(struct http_request *req, struct problem *why)
                                STR_ARG(key));
     }
     return ERR_OK;
-}
-
-/* Do the path and the query values decode to text? */
-static enum err http_request_check(struct http_request *req, struct problem *why)
-{
-    struct str text;
-
-    if (memchr(req->path.at, '%', req->path.len) && !decode(req->path, false, &req->arena, &text))
-        return problem_set(why, ERR_BAD_REQUEST, "",
-                           "The path is not valid percent-encoded UTF-8.");
-    return check_query(req, why);
 }
 
 /* --- all bodies together --- */
@@ -613,27 +606,11 @@ static void on_data(struct net_conn *net, struct str bytes)
         hold_back(conn);
 }
 
-/* The reply is sent: continues with the bytes pipelined after its request. */
-static void go_on(struct http_conn *conn)
-{
-    size_t used = consume(conn, buf_view(&conn->held));
-
-    assert(used <= conn->held.len);
-    if (conn->state == HTTP_TAKEN) {
-        buf_drop(&conn->held, used);
-        net_unread(conn->net, buf_view(&conn->held));
-        conn_free(conn);
-        return;
-    }
-    if (conn->net->closing)
-        return;
-    buf_drop(&conn->held, used);
-    hold_back(conn);
-}
-
 /* The request is freed already. */
 static void http_conn_replied(struct http_conn *conn, bool keep_alive)
 {
+    size_t used;
+
     assert(!conn->req);
     if (conn->net->closing)
         return;
@@ -646,8 +623,19 @@ static void http_conn_replied(struct http_conn *conn, bool keep_alive)
     conn->state = HTTP_HEAD;
     net_conn_deadline(conn->net,
                       conn->net->loop->mono_ms + conn->srv->server->limits->net.idle_timeout_ms);
-    if (!conn->busy && conn->held.len > 0)
-        go_on(conn);
+    if (conn->busy || conn->held.len == 0)
+        return;
+    /* Continues with the bytes pipelined after the request. */
+    used = consume(conn, buf_view(&conn->held));
+    assert(used <= conn->held.len);
+    if (conn->state == HTTP_TAKEN) {
+        buf_drop(&conn->held, used);
+        net_unread(conn->net, buf_view(&conn->held));
+        conn_free(conn);
+    } else if (!conn->net->closing) {
+        buf_drop(&conn->held, used);
+        hold_back(conn);
+    }
 }
 
 bool http_wants_upgrade(const struct http_request *req)
@@ -866,20 +854,15 @@ static const struct {
     {505, "HTTP Version Not Supported"},
 };
 
-static struct str reason_of(int status)
-{
-    for (size_t i = 0; i < COUNT_OF(reasons); i++)
-        if (reasons[i].status == status)
-            return str_of(reasons[i].reason);
-    return STR("Unknown");
-}
-
-/* Date and the fixed headers, rewritten once a second; every reply has them after its status line.
- */
-static struct str http_date_lines(struct http_server_private *srv)
+/* The status line, Date and the fixed headers. The last two are rewritten once a second. */
+static void put_status(struct buf *out, struct http_server_private *srv, int status)
 {
     int64_t now_s = srv->server->loop->wall_ms / 1000;
+    size_t at = 0;
 
+    assert(status >= 200 && status <= 599);
+    while (at < COUNT_OF(reasons) && reasons[at].status != status)
+        at++;
     if (srv->date_s != now_s) {
         time_t now = (time_t)now_s;
         struct tm parts;
@@ -892,27 +875,11 @@ static struct str http_date_lines(struct http_server_private *srv)
         assert(srv->date_len > 0);
         srv->date_s = now_s;
     }
-    return (struct str){.at = srv->date, .len = srv->date_len};
-}
-
-/* A value may contain client input: a line break in it must not start a header of its own. */
-static void put_value(struct buf *out, struct str value)
-{
-    for (size_t i = 0; i < value.len; i++) {
-        unsigned char c = (unsigned char)value.at[i];
-
-        buf_char(out, c < 0x20 || c == 0x7f ? ' ' : (char)c);
-    }
-}
-
-static void put_status(struct buf *out, struct http_server_private *srv, int status)
-{
-    assert(status >= 200 && status <= 599);
     buf_str(out, STR("HTTP/1.1 "));
     buf_int(out, status);
     buf_char(out, ' ');
-    buf_str(out, reason_of(status));
-    buf_str(out, http_date_lines(srv));
+    buf_str(out, str_of(at < COUNT_OF(reasons) ? reasons[at].reason : "Unknown"));
+    buf_add(out, srv->date, srv->date_len);
 }
 
 static void write_reply(struct http_private *p, const struct http_reply *reply, bool keep_alive)
@@ -942,7 +909,12 @@ static void write_reply(struct http_private *p, const struct http_reply *reply, 
     for (size_t i = 0; i < reply->header_count; i++) {
         buf_str(out, reply->headers[i].name);
         buf_str(out, STR(": "));
-        put_value(out, reply->headers[i].value);
+        /* It may contain client input: a line break must not start a header of its own. */
+        for (size_t k = 0; k < reply->headers[i].value.len; k++) {
+            unsigned char c = (unsigned char)reply->headers[i].value.at[k];
+
+            buf_char(out, c < 0x20 || c == 0x7f ? ' ' : (char)c);
+        }
         buf_str(out, STR("\r\n"));
     }
     buf_str(out, STR("\r\n"));

@@ -233,14 +233,6 @@ static const struct {
     {{"OPTIONS", 7}, HTTP_M_OPTIONS},
 };
 
-static enum http_method method_of(struct str name)
-{
-    for (size_t i = 0; i < COUNT_OF(methods); i++)
-        if (str_eq(name, methods[i].name))
-            return methods[i].method;
-    return HTTP_M_OTHER;
-}
-
 static enum err take_version(struct http_head *head, struct str version)
 {
     if (str_eq(version, STR("HTTP/1.1")))
@@ -305,7 +297,10 @@ enum err http_head_request(struct http_head *head, struct str text)
     begin(head);
     if (method.len == 0 || !all_of(method, CH_TOKEN))
         return refuse(head, ERR_BAD_REQUEST, "The request line does not begin with a method.");
-    head->method = method_of(method);
+    head->method = HTTP_M_OTHER;
+    for (size_t i = 0; i < COUNT_OF(methods) && head->method == HTTP_M_OTHER; i++)
+        if (str_eq(method, methods[i].name))
+            head->method = methods[i].method;
     err = take_version(head, line);
     if (!err)
         err = take_target(head, target);
@@ -341,15 +336,6 @@ enum err http_head_response(struct http_head *head, struct str text)
 
 /* --- escapes --- */
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len)
 {
     size_t len = 0;
@@ -358,9 +344,10 @@ bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len)
         char c = text.at[i];
 
         if (c == '%') {
-            if (text.len - i < 3 || hex(text.at[i + 1]) < 0 || hex(text.at[i + 2]) < 0)
+            if (text.len - i < 3 || str_hex_digit(text.at[i + 1]) < 0 ||
+                str_hex_digit(text.at[i + 2]) < 0)
                 return false;
-            c = (char)(hex(text.at[i + 1]) * 16 + hex(text.at[i + 2]));
+            c = (char)(str_hex_digit(text.at[i + 1]) * 16 + str_hex_digit(text.at[i + 2]));
             i += 2;
         } else if (c == '+' && plus) {
             c = ' ';
@@ -406,72 +393,31 @@ bool http_body_done(const struct http_body *body)
     return body->state == DONE;
 }
 
-static bool is_text(char c)
-{
-    return c == '\t' || ((unsigned char)c >= 0x20 && c != 0x7f);
-}
-
-static bool is_token(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
-}
-
-static bool step_size(struct http_body *body, char c)
-{
-    int digit = hex(c);
-
-    if (digit >= 0) {
-        body->left = body->left * 16 + (uint64_t)digit;
-        return ++body->digits <= SIZE_DIGITS_MAX;
-    }
-    if (body->digits == 0)
-        return false;
-    body->state = c == ';' ? EXTENSION : SIZE_LF;
-    return c == ';' || c == '\r';
-}
-
 static bool step_line(struct http_body *body, char c, enum state end)
 {
     body->overhead++;
     if (c == '\r')
         body->state = (uint8_t)end;
-    return c == '\r' || is_text(c);
+    return c == '\r' || classes[(unsigned char)c] & CH_VALUE;
 }
 
 /* A trailer may not repeat a header that affects framing: another parser could act on it. */
-static bool is_harmless(struct str name)
+static bool step_trailer_name(struct http_body *body, char c)
 {
     static const struct str framing[] = {
         {"content-length", 14}, {"transfer-encoding", 17}, {"host", 4}, {"connection", 10}};
 
-    for (size_t i = 0; i < COUNT_OF(framing); i++)
-        if (str_eq_nocase(name, framing[i]))
-            return false;
-    return true;
-}
-
-static bool step_trailer_name(struct http_body *body, char c)
-{
     body->overhead++;
     if (c == ':') {
         body->state = TRAILER_VALUE;
-        return is_harmless((struct str){.at = body->name, .len = body->name_len});
+        for (size_t i = 0; i < COUNT_OF(framing); i++)
+            if (str_eq_nocase((struct str){.at = body->name, .len = body->name_len}, framing[i]))
+                return false;
+        return true;
     }
     if (body->name_len < sizeof body->name) /* no longer name is forbidden */
         body->name[body->name_len++] = c;
-    return is_token(c);
-}
-
-static bool step_trailer(struct http_body *body, char c)
-{
-    body->name_len = 0;
-    if (c == '\r') {
-        body->state = END_LF;
-        return true;
-    }
-    body->state = TRAILER_NAME;
-    return c != ':' && step_trailer_name(body, c);
+    return classes[(unsigned char)c] & CH_TOKEN;
 }
 
 static bool expect(struct http_body *body, char c, char wanted, enum state next)
@@ -483,9 +429,19 @@ static bool expect(struct http_body *body, char c, char wanted, enum state next)
 
 static bool step(struct http_body *body, char c)
 {
+    int digit;
+
     switch ((enum state)body->state) {
     case SIZE:
-        return step_size(body, c);
+        digit = str_hex_digit(c);
+        if (digit >= 0) {
+            body->left = body->left * 16 + (uint64_t)digit;
+            return ++body->digits <= SIZE_DIGITS_MAX;
+        }
+        if (body->digits == 0)
+            return false;
+        body->state = c == ';' ? EXTENSION : SIZE_LF;
+        return c == ';' || c == '\r';
     case EXTENSION:
         return step_line(body, c, SIZE_LF);
     case SIZE_LF:
@@ -496,7 +452,9 @@ static bool step(struct http_body *body, char c)
     case DATA_LF:
         return expect(body, c, '\n', SIZE);
     case TRAILER:
-        return step_trailer(body, c);
+        body->name_len = 0;
+        body->state = c == '\r' ? END_LF : TRAILER_NAME;
+        return c == '\r' || (c != ':' && step_trailer_name(body, c));
     case TRAILER_NAME:
         return step_trailer_name(body, c);
     case TRAILER_VALUE:

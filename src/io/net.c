@@ -106,9 +106,7 @@ struct net_dial {
 
 static void net_conn_start_read(struct net_private *p);
 static void net_conn_fail(struct net_conn *conn, const char *error);
-static void net_listener_left(struct net_private *p);
-static void net_listener_free(struct net_listener *listener);
-static void net_dial_closed(struct net_private *p);
+static void unknown_remove(struct net_private *p);
 static void try_next(struct net_dial *dial);
 
 /* --- a connection --- */
@@ -139,12 +137,9 @@ static void unmark_dirty(struct net_private *p)
     p->dirty = false;
 }
 
-/* --- readers that are behind ---
- *
- * What the kernel does not take of a reply waits in memory for as long as its reader likes. So
+/* What the kernel does not take of a reply waits in memory for as long as its reader likes. So
  * there is one limit for all connections of a loop; when it is exceeded, the one that has been
- * behind for the longest time is dropped. */
-
+ * behind for the longest time is dropped, see turn(). */
 static void count_behind(struct net_private *p)
 {
     struct net_loop *net = p->net;
@@ -158,21 +153,6 @@ static void count_behind(struct net_private *p)
         TAILQ_REMOVE(&net->behind, p, behind_link);
     net->behind_bytes += bytes - p->behind_bytes;
     p->behind_bytes = bytes;
-}
-
-static void give_up_behind(struct net_loop *net)
-{
-    struct net_private *p, *next;
-
-    for (p = TAILQ_FIRST(&net->behind); p; p = next) {
-        int64_t max = p->listener->limits->write_queues_bytes_max;
-
-        next = TAILQ_NEXT(p, behind_link);
-        if (max == 0 || net->behind_bytes <= max || !next)
-            break; /* a single reply may be larger than the limit */
-        metric_add_label(METRIC_CONNECTIONS_DROPPED, "behind", 1);
-        net_conn_fail(&p->conn, "the peer reads too slowly");
-    }
 }
 
 /* --- writing --- */
@@ -232,23 +212,11 @@ static void send_wire(struct net_private *p, struct buf *wire)
     count_behind(p);
 }
 
-/* Everything is sent: shuts down our side and reads until the peer has shut down its own. */
-static void linger(struct net_private *p)
-{
-    uv_os_fd_t fd;
-
-    if (p->eof || uv_fileno((uv_handle_t *)&p->tcp, &fd) != 0 || shutdown(fd, SHUT_WR) != 0) {
-        net_close(&p->conn);
-        return;
-    }
-    p->lingering = true;
-    net_conn_start_read(p);
-}
-
 void net_flush(struct net_conn *conn)
 {
     struct net_private *p = conn->priv;
     struct buf *wire = &p->out;
+    uv_os_fd_t fd;
 
     unmark_dirty(p);
     count_behind(p);
@@ -268,8 +236,15 @@ void net_flush(struct net_conn *conn)
     }
     if (wire->len > 0)
         send_wire(p, wire);
-    if (conn->closing && !p->flight && !uv_is_closing((uv_handle_t *)&p->tcp))
-        linger(p);
+    if (!conn->closing || p->flight || uv_is_closing((uv_handle_t *)&p->tcp))
+        return;
+    /* Everything is sent: shuts down our side and reads until the peer has shut down its own. */
+    if (p->eof || uv_fileno((uv_handle_t *)&p->tcp, &fd) != 0 || shutdown(fd, SHUT_WR) != 0) {
+        net_close(conn);
+        return;
+    }
+    p->lingering = true;
+    net_conn_start_read(p);
 }
 
 bool net_peer_left(const struct net_conn *conn)
@@ -541,20 +516,42 @@ static void net_conn_begin(struct net_conn *conn)
         net_conn_start_read(p);
 }
 
+static void dial_free(struct net_dial *dial)
+{
+    uv_freeaddrinfo(dial->addrs);
+    free(dial);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct net_private *p = handle->data;
     struct net_conn *conn = &p->conn;
     bool expected = p->opened || !p->listener; /* after a dial either `opened` or `closed` comes */
+    struct net_listener *listener = p->listener;
+    struct net_dial *dial = p->dial;
 
     assert(conn->closing && !p->dirty && !p->flight);
-    if (p->dial)
-        net_dial_closed(p);
+    if (dial) { /* closed while it was still dialling */
+        p->dial = NULL;
+        dial->p = NULL;
+        /* A running lookup cannot be cancelled: on_lookup finds no connection and frees the dial.
+         * libuv has ended a connect by the time the handle is closed. */
+        if (dial->addrs || dial->error)
+            dial_free(dial);
+        else
+            uv_cancel((uv_req_t *)&dial->lookup);
+    }
     LIST_REMOVE(p, link);
     if (expected && !p->refused)
         conn->handler->closed(conn);
-    if (p->listener)
-        net_listener_left(p);
+    if (listener) {
+        unknown_remove(p);
+        if (p->refused)
+            listener->refused--;
+        else if (!p->given_up)
+            listener->connections--;
+        assert(listener->connections >= 0 && listener->refused >= 0);
+    }
     tls_free(p->tls);
     buf_free(&p->out);
     buf_free(&p->unread);
@@ -616,11 +613,19 @@ static void ready(struct loop_part *part)
 static void turn(struct loop_part *part)
 {
     struct net_loop *net = container_of(part, struct net_loop, part);
-    struct net_private *p;
+    struct net_private *p, *next;
 
     while ((p = TAILQ_FIRST(&net->dirty)))
         net_flush(&p->conn);
-    give_up_behind(net);
+    for (p = TAILQ_FIRST(&net->behind); p; p = next) {
+        int64_t max = p->listener->limits->write_queues_bytes_max;
+
+        next = TAILQ_NEXT(p, behind_link);
+        if (max == 0 || net->behind_bytes <= max || !next)
+            break; /* a single reply may be larger than the limit */
+        metric_add_label(METRIC_CONNECTIONS_DROPPED, "behind", 1);
+        net_conn_fail(&p->conn, "the peer reads too slowly");
+    }
 }
 
 static void tick(struct loop_part *part)
@@ -665,10 +670,15 @@ static void close_all(struct loop_part *part)
 static void free_part(struct loop_part *part)
 {
     struct net_loop *net = container_of(part, struct net_loop, part);
+    struct net_listener *listener;
 
     assert(LIST_EMPTY(&net->conns));
-    while (!LIST_EMPTY(&net->listeners))
-        net_listener_free(LIST_FIRST(&net->listeners));
+    while ((listener = LIST_FIRST(&net->listeners))) {
+        assert(listener->connections == 0 && listener->refused == 0);
+        LIST_REMOVE(listener, link);
+        idmap_free(&listener->peers);
+        free(listener);
+    }
     free(net->plain);
     net->loop->net = NULL;
     free(net);
@@ -817,16 +827,6 @@ static void peer_leave(struct net_private *p)
     }
 }
 
-static void unknown_add(struct net_private *p)
-{
-    struct net_listener *listener = p->listener;
-
-    p->unknown = true;
-    listener->unknown_count++;
-    TAILQ_INSERT_TAIL(&listener->unknown, p, unknown_link);
-    peer_join(p, p->conn.peer_id);
-}
-
 static void unknown_remove(struct net_private *p)
 {
     struct net_listener *listener = p->listener;
@@ -897,19 +897,6 @@ static bool make_room(struct net_listener *listener, uint64_t peer_id)
 
 /* --- accepting --- */
 
-/* A connection of this listener is gone. */
-static void net_listener_left(struct net_private *p)
-{
-    struct net_listener *listener = p->listener;
-
-    unknown_remove(p);
-    if (p->refused)
-        listener->refused--;
-    else if (!p->given_up)
-        listener->connections--;
-    assert(listener->connections >= 0 && listener->refused >= 0);
-}
-
 /* Cheap: no TLS, no handler, a few bytes, and at most NET_REFUSED_MAX at a time. */
 static void refuse(struct net_private *p)
 {
@@ -961,7 +948,10 @@ static void on_connection(uv_stream_t *server, int status)
         return;
     }
     listener->connections++;
-    unknown_add(p);
+    p->unknown = true;
+    listener->unknown_count++;
+    TAILQ_INSERT_TAIL(&listener->unknown, p, unknown_link);
+    peer_join(p, peer_id);
     if (listener->tls) {
         p->tls = tls_new(listener->tls, NULL);
         net_conn_deadline(&p->conn, p->conn.loop->mono_ms + listener->limits->header_timeout_ms);
@@ -971,9 +961,9 @@ static void on_connection(uv_stream_t *server, int status)
 
 /* --- the listener --- */
 
-/* Accepted sockets inherit these options, which saves a setsockopt per connection. */
-static int set_listener_options(uv_tcp_t *tcp)
+static int bind_and_listen(struct net_listener *listener, const struct sockaddr *addr)
 {
+    /* Accepted sockets inherit these options, which saves a setsockopt per connection. */
     static const struct {
         int level, name, value;
     } options[] = {
@@ -985,21 +975,14 @@ static int set_listener_options(uv_tcp_t *tcp)
         {IPPROTO_TCP, TCP_KEEPINTVL, NET_KEEPALIVE_S / 3},
         {IPPROTO_TCP, TCP_USER_TIMEOUT, NET_USER_TIMEOUT_MS},
     };
+    struct sockaddr_storage bound;
+    int len = sizeof bound;
     uv_os_fd_t fd;
-    int err = uv_fileno((uv_handle_t *)tcp, &fd);
+    int err = uv_fileno((uv_handle_t *)&listener->tcp, &fd);
 
     for (size_t i = 0; err == 0 && i < COUNT_OF(options); i++)
         if (setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int)) != 0)
             err = UV_EINVAL;
-    return err;
-}
-
-static int bind_and_listen(struct net_listener *listener, const struct sockaddr *addr)
-{
-    struct sockaddr_storage bound;
-    int len = sizeof bound;
-    int err = set_listener_options(&listener->tcp);
-
     if (err == 0)
         err = uv_tcp_bind(&listener->tcp, addr, 0);
     if (err == 0)
@@ -1108,14 +1091,6 @@ void net_listener_close(struct net_listener *listener)
     uv_close((uv_handle_t *)&listener->tcp, NULL);
 }
 
-static void net_listener_free(struct net_listener *listener)
-{
-    assert(listener->connections == 0 && listener->refused == 0);
-    LIST_REMOVE(listener, link);
-    idmap_free(&listener->peers);
-    free(listener);
-}
-
 int64_t net_listener_connections(const struct net_listener *listener)
 {
     return listener->connections;
@@ -1139,39 +1114,6 @@ enum err net_listener_adopt(struct net_listener *listener, int fd)
 
 /* The name is looked up on libuv's thread pool, then its addresses are tried in turn. */
 
-static void dial_free(struct net_dial *dial)
-{
-    uv_freeaddrinfo(dial->addrs);
-    free(dial);
-}
-
-/* The connection was closed while it was still dialling. */
-static void net_dial_closed(struct net_private *p)
-{
-    struct net_dial *dial = p->dial;
-
-    p->dial = NULL;
-    dial->p = NULL;
-    /* A running lookup cannot be cancelled: on_lookup finds no connection and frees the dial. libuv
-     * has ended a connect by the time the handle is closed. */
-    if (dial->addrs || dial->error)
-        dial_free(dial);
-    else
-        uv_cancel((uv_req_t *)&dial->lookup);
-}
-
-static void set_dialled_options(uv_tcp_t *tcp)
-{
-    int timeout_ms = NET_USER_TIMEOUT_MS;
-    uv_os_fd_t fd;
-
-    /* The connection works without these options, so a failure is no reason to drop it. */
-    uv_tcp_nodelay(tcp, 1);
-    uv_tcp_keepalive(tcp, 1, NET_KEEPALIVE_S);
-    if (uv_fileno((uv_handle_t *)tcp, &fd) == 0)
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
-}
-
 /* The failed socket is closed; libuv wants a fresh handle for the next address. */
 static void on_socket_closed(uv_handle_t *handle)
 {
@@ -1189,6 +1131,8 @@ static void on_connected(uv_connect_t *connect, int status)
 {
     struct net_dial *dial = container_of(connect, struct net_dial, connect);
     struct net_private *p = dial->p;
+    int timeout_ms = NET_USER_TIMEOUT_MS;
+    uv_os_fd_t fd;
 
     if (!p || p->conn.closing)
         return; /* net_close came first; on_closed follows */
@@ -1199,7 +1143,11 @@ static void on_connected(uv_connect_t *connect, int status)
         return;
     }
     assert(p->dial == dial);
-    set_dialled_options(&p->tcp);
+    /* The connection works without these options, so a failure is no reason to drop it. */
+    uv_tcp_nodelay(&p->tcp, 1);
+    uv_tcp_keepalive(&p->tcp, 1, NET_KEEPALIVE_S);
+    if (uv_fileno((uv_handle_t *)&p->tcp, &fd) == 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
     p->dial = NULL;
     dial_free(dial);
     net_conn_begin(&p->conn);

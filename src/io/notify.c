@@ -16,22 +16,6 @@ static socklen_t manager_len; /* 0: there is none */
 static int manager_fd = -1;
 static int64_t watchdog_ms;
 
-/* A path, or with a leading @ a name in the abstract namespace. */
-static bool read_address(const char *text)
-{
-    size_t len = text ? strlen(text) : 0;
-
-    if (len < 2 || len >= sizeof manager.sun_path || (text[0] != '/' && text[0] != '@'))
-        return false;
-    manager = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(manager.sun_path, text, len);
-    if (text[0] == '@')
-        manager.sun_path[0] = 0;
-    manager_len =
-        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (text[0] == '/' ? 1 : 0));
-    return true;
-}
-
 static int64_t read_number(const char *name)
 {
     int64_t value;
@@ -41,11 +25,21 @@ static int64_t read_number(const char *name)
 
 void notify_init(void)
 {
+    const char *address = getenv("NOTIFY_SOCKET");
+    size_t len = address ? strlen(address) : 0;
     int64_t pid = read_number("WATCHDOG_PID");
 
     assert(manager_fd < 0);
-    if (read_address(getenv("NOTIFY_SOCKET")))
+    /* A path, or with a leading @ a name in the abstract namespace. */
+    if (len >= 2 && len < sizeof manager.sun_path && (address[0] == '/' || address[0] == '@')) {
+        manager = (struct sockaddr_un){.sun_family = AF_UNIX};
+        memcpy(manager.sun_path, address, len);
+        if (address[0] == '@')
+            manager.sun_path[0] = 0;
+        manager_len =
+            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (address[0] == '/'));
         manager_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    }
     if (manager_fd >= 0 && (pid == 0 || pid == getpid()))
         watchdog_ms = read_number("WATCHDOG_USEC") / 1000;
     unsetenv("NOTIFY_SOCKET");

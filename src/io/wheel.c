@@ -47,41 +47,32 @@ void wheel_set(struct wheel *wheel, struct wheel_item *item, int64_t due_ms)
     put(wheel, item);
 }
 
-static void run_slot(struct wheel *wheel, int64_t now_ms)
-{
-    struct wheel_list *slot = &wheel->slots[wheel->tick % WHEEL_SLOTS];
-    struct wheel_list due = LIST_HEAD_INITIALIZER(due);
-    struct wheel_item *item;
-
-    /* Moved to a list first: an item that expires may set itself or others again. */
-    while ((item = LIST_FIRST(slot))) {
-        LIST_REMOVE(item, link);
-        LIST_INSERT_HEAD(&due, item, link);
-    }
-    while ((item = LIST_FIRST(&due))) {
-        assert(item->tick % WHEEL_SLOTS == wheel->tick % WHEEL_SLOTS);
-        LIST_REMOVE(item, link);
-        item->tick = 0;
-        if (item->due_ms == 0)
-            continue;
-        if (item->due_ms > now_ms) {
-            put(wheel, item);
-            continue;
-        }
-        item->due_ms = 0;
-        wheel->expired(item);
-    }
-}
-
 void wheel_run(struct wheel *wheel, int64_t now_ms)
 {
     int64_t last = now_ms / WHEEL_TICK_MS + 1;
+    struct wheel_list due = LIST_HEAD_INITIALIZER(due);
+    struct wheel_item *item;
 
     /* After a long pause (a suspended machine) visits every slot once, not every tick. */
     if (last > wheel->tick + WHEEL_SLOTS)
         wheel->tick = last - WHEEL_SLOTS;
     while (wheel->tick < last) {
         wheel->tick++;
-        run_slot(wheel, now_ms);
+        /* Moved to a list first: an item that expires may set itself or others again. */
+        while ((item = LIST_FIRST(&wheel->slots[wheel->tick % WHEEL_SLOTS]))) {
+            LIST_REMOVE(item, link);
+            LIST_INSERT_HEAD(&due, item, link);
+        }
+        while ((item = LIST_FIRST(&due))) {
+            assert(item->tick % WHEEL_SLOTS == wheel->tick % WHEEL_SLOTS);
+            LIST_REMOVE(item, link);
+            item->tick = 0;
+            if (item->due_ms > now_ms) {
+                put(wheel, item);
+            } else if (item->due_ms > 0) {
+                item->due_ms = 0;
+                wheel->expired(item);
+            }
+        }
     }
 }

@@ -177,49 +177,7 @@ static struct ws_loop *ws_loop(struct loop *loop)
     return wsl;
 }
 
-static struct ws_reader *reader_take(struct ws_loop *wsl)
-{
-    struct ws_reader *reader = wsl->spare;
-
-    if (reader) {
-        assert(reader->inside == 0 && wsl->spare_count > 0);
-        wsl->spare = reader->next;
-        wsl->spare_count--;
-        return reader;
-    }
-    reader = mem_new(struct ws_reader);
-    reader->ctx = context_new(reader);
-    return reader;
-}
-
-/* Only a reader that is between two frames can serve another connection. */
-static void reader_give(struct ws_loop *wsl, struct ws_reader *reader)
-{
-    assert(reader->inside == 0 && reader->input.len == 0);
-    if (wsl->spare_count == WS_SPARE_READERS) {
-        reader_free(reader);
-        return;
-    }
-    reader->next = wsl->spare;
-    wsl->spare = reader;
-    wsl->spare_count++;
-}
-
 /* --- writing --- */
-
-/* An unmasked frame is a short header and the payload. */
-static void put_frame(struct buf *out, uint8_t opcode, struct str payload)
-{
-    uint8_t head[10] = {(uint8_t)(FRAME_FIN | opcode)};
-    int len_bytes = payload.len > 0xffff ? 8 : payload.len >= FRAME_LEN_16 ? 2 : 0;
-
-    head[1] = (uint8_t)(len_bytes == 8 ? FRAME_LEN_64 : len_bytes ? FRAME_LEN_16 : payload.len);
-    for (int i = 0; i < len_bytes; i++)
-        head[2 + i] = (uint8_t)(payload.len >> 8 * (len_bytes - 1 - i));
-    buf_reserve(out, payload.len + sizeof head);
-    buf_add(out, head, 2 + (size_t)len_bytes);
-    buf_str(out, payload);
-}
 
 static bool send_frame(struct ws_private *p, uint8_t opcode, struct str payload)
 {
@@ -234,8 +192,16 @@ static bool send_frame(struct ws_private *p, uint8_t opcode, struct str payload)
     wsl->out = net_room(p->net, payload.len + WS_FRAME_OVERHEAD);
     if (!wsl->out)
         return false;
-    if (!p->client) {
-        put_frame(wsl->out, opcode, payload);
+    if (!p->client) { /* an unmasked frame is a short header and the payload */
+        uint8_t head[10] = {(uint8_t)(FRAME_FIN | opcode)};
+        int len_bytes = payload.len > 0xffff ? 8 : payload.len >= FRAME_LEN_16 ? 2 : 0;
+
+        head[1] = (uint8_t)(len_bytes == 8 ? FRAME_LEN_64 : len_bytes ? FRAME_LEN_16 : payload.len);
+        for (int i = 0; i < len_bytes; i++)
+            head[2 + i] = (uint8_t)(payload.len >> 8 * (len_bytes - 1 - i));
+        buf_reserve(wsl->out, payload.len + sizeof head);
+        buf_add(wsl->out, head, 2 + (size_t)len_bytes);
+        buf_str(wsl->out, payload);
         return true;
     }
     do {
@@ -335,41 +301,26 @@ void ws_close(struct ws *ws, int code, const char *reason)
 
 /* --- reading --- */
 
-static void deliver(struct ws_private *p, struct str text)
-{
-    if (p->state != WS_OPEN)
-        return; /* we sent a close frame: further input is ignored */
-    if (!str_is_utf8(text))
-        fail(p, WS_BAD_UTF8);
-    else
-        p->ws.handler->message(&p->ws, text);
-}
-
-static bool is_sendable_code(int code)
-{
-    return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014) ||
-           (code >= 3000 && code <= 4999);
-}
-
 static void take_close(struct ws_private *p, struct str payload)
 {
     int code = WS_NO_CODE;
 
     if (payload.len >= 2)
         code = (unsigned char)payload.at[0] << 8 | (unsigned char)payload.at[1];
-    if (payload.len == 1 || (payload.len >= 2 && !is_sendable_code(code))) {
+    /* Codes that nobody may send. */
+    if (payload.len == 1 ||
+        (payload.len >= 2 && !((code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014) ||
+                               (code >= 3000 && code <= 4999)))) {
         fail(p, WS_PROTOCOL);
-        return;
-    }
-    if (payload.len > 2 &&
-        !str_is_utf8((struct str){.at = payload.at + 2, .len = payload.len - 2})) {
+    } else if (payload.len > 2 &&
+               !str_is_utf8((struct str){.at = payload.at + 2, .len = payload.len - 2})) {
         fail(p, WS_BAD_UTF8);
-        return;
+    } else {
+        p->code_got = code;
+        if (p->state == WS_OPEN)
+            send_close(p, code, STR(""));
+        net_close_after(p->net);
     }
-    p->code_got = code;
-    if (p->state == WS_OPEN)
-        send_close(p, code, STR(""));
-    net_close_after(p->net);
 }
 
 /* 0, or the code to fail with. wslay has checked lengths and the form of control frames. */
@@ -388,13 +339,6 @@ static int check_frame(const struct ws_private *p, const struct wslay_frame_iocb
     if (frame->payload_length > (uint64_t)p->limits->message_bytes_max - p->message.len)
         return WS_TOO_BIG;
     return 0;
-}
-
-static uint64_t header_len(const struct wslay_frame_iocb *frame)
-{
-    uint64_t len = frame->mask ? 6 : 2;
-
-    return len + (frame->payload_length > 0xffff ? 8u : frame->payload_length > 125 ? 2u : 0u);
 }
 
 static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
@@ -417,7 +361,10 @@ static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
     *pieces = (struct buf){0};
     if (!control) {
         p->in_message = false;
-        deliver(p, whole);
+        if (p->state == WS_OPEN && !str_is_utf8(whole))
+            fail(p, WS_BAD_UTF8);
+        else if (p->state == WS_OPEN) /* after our close frame further input is ignored */
+            p->ws.handler->message(&p->ws, whole);
     } else if (p->frame_opcode == WSLAY_CONNECTION_CLOSE) {
         take_close(p, whole);
     } else if (p->frame_opcode == WSLAY_PING && p->state == WS_OPEN) {
@@ -442,7 +389,10 @@ static void take_piece(struct ws_private *p, const struct wslay_frame_iocb *fram
         p->frame_opcode = frame->opcode;
         p->frame_fin = frame->fin;
         p->frame_left = frame->payload_length;
-        p->reader->inside -= header_len(frame);
+        p->reader->inside -= frame->mask ? 6 : 2;
+        p->reader->inside -= frame->payload_length > 0xffff ? 8
+                             : frame->payload_length > 125  ? 2
+                                                            : 0;
     }
     assert(piece.len <= p->frame_left && piece.len <= p->reader->inside);
     p->frame_left -= piece.len;
@@ -514,13 +464,21 @@ static bool take_short(struct ws_private *p)
 /* Frames. */
 static void ws_read(struct ws_private *p, struct str bytes)
 {
+    struct ws_loop *wsl = ws_loop(p->ws.loop);
     struct wslay_frame_iocb frame;
 
     assert(p->state != WS_OPENING);
     p->heard_ms = p->ws.loop->mono_ms;
     p->pinged = false;
-    if (!p->reader)
-        p->reader = reader_take(ws_loop(p->ws.loop));
+    if (!p->reader && wsl->spare) {
+        p->reader = wsl->spare;
+        assert(p->reader->inside == 0 && wsl->spare_count > 0);
+        wsl->spare = p->reader->next;
+        wsl->spare_count--;
+    } else if (!p->reader) {
+        p->reader = mem_new(struct ws_reader);
+        p->reader->ctx = context_new(p->reader);
+    }
     p->reader->input = bytes;
     while (!p->net->closing) {
         ssize_t len;
@@ -537,7 +495,15 @@ static void ws_read(struct ws_private *p, struct str bytes)
     }
     if (p->net->closing || p->in_frame || p->reader->inside > 0)
         return;
-    reader_give(ws_loop(p->ws.loop), p->reader);
+    /* Only a reader that is between two frames can serve another connection. */
+    assert(p->reader->inside == 0 && p->reader->input.len == 0);
+    if (wsl->spare_count == WS_SPARE_READERS) {
+        reader_free(p->reader);
+    } else {
+        p->reader->next = wsl->spare;
+        wsl->spare = p->reader;
+        wsl->spare_count++;
+    }
     p->reader = NULL;
 }
 
