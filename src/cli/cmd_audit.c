@@ -70,16 +70,14 @@ static int cmd_audit_verify(struct cli *cli)
 }
 
 static const struct command rows[] = {
-    {.noun = "audit",
-     .verb = "verify",
-     .help = "was a change altered in the audit, or taken out of it?",
-     .detail =
-         "Every change in audit.jsonl is signed together with the one before. Exit 1 and the\n"
-         "first that does not fit, if there is one. Keep the newest MAC somewhere else: a\n"
-         "later check of all files together cannot tell that an older copy was put back.",
-     .examples = "berth audit verify\n"
-                 "berth audit verify -o json | jq .newest_mac",
-     .run = cmd_audit_verify},
+    VERB("audit", "verify", NULL, .help = "was a change altered in the audit, or taken out of it?",
+         .detail =
+             "Every change in audit.jsonl is signed together with the one before. Exit 1 and the\n"
+             "first that does not fit, if there is one. Keep the newest MAC somewhere else: a\n"
+             "later check of all files together cannot tell that an older copy was put back.",
+         .examples = "berth audit verify\n"
+                     "berth audit verify -o json | jq .newest_mac",
+         .run = cmd_audit_verify),
     {.noun = "audit",
      .flags = FLAGS(audit_flags),
      .list = &audit_list,

@@ -63,12 +63,9 @@ static const struct listing pool_list = {
     .path = "/v1/pools", .name = "pools", .id = "pool_id", LIST_COLUMNS(pool_columns)};
 
 static const struct command pool_rows[] = {
-    {.noun = "pool",
-     .verb = "ls",
-     .list = &pool_list,
-     .help = "which work has which nodes",
-     .examples = "berth pool ls\n"
-                 "berth pool ls -o wide"},
+    VERB("pool", "ls", NULL, .list = &pool_list, .help = "which work has which nodes",
+         .examples = "berth pool ls\n"
+                     "berth pool ls -o wide"),
 };
 
 const struct command_set commands_pool = COMMANDS(pool_rows);
@@ -79,12 +76,8 @@ static int cmd_session_show(struct cli *cli)
 }
 
 static const struct command session_rows[] = {
-    {.noun = "session",
-     .verb = "show",
-     .arg = "ID",
-     .help = "what is kept of a session",
-     .examples = "berth session show room-1",
-     .run = cmd_session_show},
+    VERB("session", "show", "ID", .help = "what is kept of a session",
+         .examples = "berth session show room-1", .run = cmd_session_show),
 };
 
 const struct command_set commands_session = COMMANDS(session_rows);
@@ -130,18 +123,13 @@ static int cmd_breaker_reset(struct cli *cli)
 }
 
 static const struct command breaker_rows[] = {
-    {.noun = "breaker",
-     .verb = "ls",
-     .help = "which node gets no work of which type, because it kept failing",
-     .list = &breaker_list,
-     .examples = "berth breaker ls\n"
-                 "berth breaker ls -o name | xargs -rL1 berth breaker reset"},
-    {.noun = "breaker",
-     .verb = "reset",
-     .arg = "NODE TYPE",
-     .help = "let a node have such work again at once",
-     .examples = "berth breaker reset us dev",
-     .run = cmd_breaker_reset},
+    VERB("breaker", "ls", NULL,
+         .help = "which node gets no work of which type, because it kept failing",
+         .list = &breaker_list,
+         .examples = "berth breaker ls\n"
+                     "berth breaker ls -o name | xargs -rL1 berth breaker reset"),
+    VERB("breaker", "reset", "NODE TYPE", .help = "let a node have such work again at once",
+         .examples = "berth breaker reset us dev", .run = cmd_breaker_reset),
 };
 
 const struct command_set commands_breaker = COMMANDS(breaker_rows);

@@ -216,17 +216,15 @@ static int cmd_debug_bundle(struct cli *cli)
 }
 
 static const struct command rows[] = {
-    {.noun = "debug",
-     .verb = "bundle",
-     .flags = FLAGS(bundle_flags),
-     .help = "one file with all that helps to find out what is wrong",
-     .detail =
-         "Health, status, nodes, pools, breakers, the report, metrics, the last jobs without\n"
-         "what they were about, settings without secrets, the last lines of the log. Needs\n"
-         "the scope operate. What cannot be had is named inside.",
-     .examples = "berth debug bundle\n"
-                 "berth debug bundle -f - | tar tz",
-     .run = cmd_debug_bundle},
+    VERB("debug", "bundle", NULL, .flags = FLAGS(bundle_flags),
+         .help = "one file with all that helps to find out what is wrong",
+         .detail =
+             "Health, status, nodes, pools, breakers, the report, metrics, the last jobs without\n"
+             "what they were about, settings without secrets, the last lines of the log. Needs\n"
+             "the scope operate. What cannot be had is named inside.",
+         .examples = "berth debug bundle\n"
+                     "berth debug bundle -f - | tar tz",
+         .run = cmd_debug_bundle),
 };
 
 const struct command_set commands_debug = COMMANDS(rows);

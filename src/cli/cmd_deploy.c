@@ -418,86 +418,62 @@ static const struct flag approve_flags[] = {
     FLAG("for", 0, MS, "DURATION", "how long (default 10m)"),
 };
 
-#define ROW(v, a, h, e, r)                                                                         \
-    {                                                                                              \
-        .noun = "deploy", .verb = v, .arg = a, .help = h, .examples = e, .run = r                  \
-    }
-
 static const struct command rows[] = {
-    {.noun = "deploy",
-     .verb = "apply",
-     .arg = "FILE",
-     .help = "create or change deployments, as a file says",
-     .detail = "YAML or JSON: one deployment, a list of them, or a list under `deployments`; - is\n"
-               "standard input. What is the same already is left alone.",
-     .examples = "berth deploy apply examples/app.yaml\n"
-                 "berth deploy apply - < examples/app.yaml",
-     .run = cmd_deploy_apply},
-    {.noun = "deploy",
-     .verb = "ls",
-     .flags = FLAGS(ls_flags),
-     .list = &deploy_list,
-     .help = "all deployments, and where they run",
-     .detail =
-         "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
-     .examples = "berth deploy ls\n"
-                 "berth deploy ls --node n1 -o wide"},
-    ROW("show", "ID", "one deployment and its copies",
-        "berth deploy show web\n"
-        "berth deploy show web -o json",
-        cmd_deploy_show),
-    {.noun = "deploy",
-     .verb = "explain",
-     .arg = "ID",
-     .help = "why nodes have it, or do not",
-     .detail =
-         "A line for each node: what keeps it from claiming a copy, with figures. Nobody takes\n"
-         "what fits nowhere.",
-     .examples = "berth deploy explain web",
-     .run = cmd_deploy_explain},
-    ROW("restart", "ID", "restart it", "berth deploy restart web", cmd_deploy_restart),
-    ROW("disable", "ID", "stop it, but keep it", "berth deploy disable web", cmd_deploy_switch),
-    ROW("enable", "ID", "let it run again", "berth deploy enable web", cmd_deploy_switch),
-    {.noun = "deploy",
-     .verb = "scale",
-     .arg = "ID COUNT",
-     .help = "as many copies of it",
-     .detail = "Copies are spread over the nodes, and each has an index from 0 to COUNT - 1 that\n"
-               "never exists twice. Those that are there go on; the highest indices go first.",
-     .examples = "berth deploy scale web 3",
-     .run = cmd_deploy_scale},
-    {.noun = "deploy",
-     .verb = "rollback",
-     .arg = "ID",
-     .flags = FLAGS(rollback_flags),
-     .help = "back to a version of before",
-     .detail =
-         "Without --to it is the last version that was another spec. Several copies follow as\n"
-         "with any update. `berth deploy history` lists the versions; the last 50 are kept.",
-     .examples = "berth deploy rollback web\n"
-                 "berth deploy rollback web --to 1",
-     .run = cmd_deploy_rollback},
-    ROW("delete", "ID", "stop it and forget it", "berth deploy delete web", cmd_deploy_delete),
-    {.noun = "deploy",
-     .verb = "history",
-     .arg = "ID",
-     .list = &history_list,
-     .help = "what happened to it, newest first",
-     .examples = "berth deploy history web"},
-    {.noun = "deploy",
-     .verb = "release",
-     .arg = "NODE",
-     .help = "take all deployments from a node that will not come back",
-     .detail = "Only once its lease has run out: before, its copies may still run. A node that is\n"
-               "there is drained instead (berth node drain). Exit 4 if some had to stay.",
-     .examples = "berth deploy release n1",
-     .run = cmd_deploy_release},
-    {.noun = "deploy",
-     .verb = "approve",
-     .flags = FLAGS(approve_flags),
-     .help = "let nodes claim although more than half of them are gone",
-     .examples = "berth deploy approve --for 10m",
-     .run = cmd_deploy_approve},
+    VERB("deploy", "apply", "FILE", .help = "create or change deployments, as a file says",
+         .detail =
+             "YAML or JSON: one deployment, a list of them, or a list under `deployments`; - is\n"
+             "standard input. What is the same already is left alone.",
+         .examples = "berth deploy apply examples/app.yaml\n"
+                     "berth deploy apply - < examples/app.yaml",
+         .run = cmd_deploy_apply),
+    VERB("deploy", "ls", NULL, .flags = FLAGS(ls_flags), .list = &deploy_list,
+         .help = "all deployments, and where they run",
+         .detail =
+             "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
+         .examples = "berth deploy ls\n"
+                     "berth deploy ls --node n1 -o wide"),
+    VERB("deploy", "show", "ID", .help = "one deployment and its copies",
+         .examples = "berth deploy show web\n"
+                     "berth deploy show web -o json",
+         .run = cmd_deploy_show),
+    VERB(
+        "deploy", "explain", "ID", .help = "why nodes have it, or do not",
+        .detail =
+            "A line for each node: what keeps it from claiming a copy, with figures. Nobody takes\n"
+            "what fits nowhere.",
+        .examples = "berth deploy explain web", .run = cmd_deploy_explain),
+    VERB("deploy", "restart", "ID", .help = "restart it", .examples = "berth deploy restart web",
+         .run = cmd_deploy_restart),
+    VERB("deploy", "disable", "ID", .help = "stop it, but keep it",
+         .examples = "berth deploy disable web", .run = cmd_deploy_switch),
+    VERB("deploy", "enable", "ID", .help = "let it run again",
+         .examples = "berth deploy enable web", .run = cmd_deploy_switch),
+    VERB("deploy", "scale", "ID COUNT", .help = "as many copies of it",
+         .detail =
+             "Copies are spread over the nodes, and each has an index from 0 to COUNT - 1 that\n"
+             "never exists twice. Those that are there go on; the highest indices go first.",
+         .examples = "berth deploy scale web 3", .run = cmd_deploy_scale),
+    VERB("deploy", "rollback", "ID", .flags = FLAGS(rollback_flags),
+         .help = "back to a version of before",
+         .detail =
+             "Without --to it is the last version that was another spec. Several copies follow as\n"
+             "with any update. `berth deploy history` lists the versions; the last 50 are kept.",
+         .examples = "berth deploy rollback web\n"
+                     "berth deploy rollback web --to 1",
+         .run = cmd_deploy_rollback),
+    VERB("deploy", "delete", "ID", .help = "stop it and forget it",
+         .examples = "berth deploy delete web", .run = cmd_deploy_delete),
+    VERB("deploy", "history", "ID", .list = &history_list,
+         .help = "what happened to it, newest first", .examples = "berth deploy history web"),
+    VERB("deploy", "release", "NODE",
+         .help = "take all deployments from a node that will not come back",
+         .detail =
+             "Only once its lease has run out: before, its copies may still run. A node that is\n"
+             "there is drained instead (berth node drain). Exit 4 if some had to stay.",
+         .examples = "berth deploy release n1", .run = cmd_deploy_release),
+    VERB("deploy", "approve", NULL, .flags = FLAGS(approve_flags),
+         .help = "let nodes claim although more than half of them are gone",
+         .examples = "berth deploy approve --for 10m", .run = cmd_deploy_approve),
 };
 
 const struct command_set commands_deploy = COMMANDS(rows);

@@ -136,16 +136,13 @@ static int cmd_explain(struct cli *cli)
 }
 
 static const struct command rows[] = {
-    {.noun = "job",
-     .verb = "explain",
-     .arg = "ID",
-     .help = "why a job went to its node, or to none",
-     .detail =
-         "For each choice that was made the first reason each node did not get the job. Works\n"
-         "for refused jobs too: the refusal has their id.",
-     .examples = "berth job explain j0abcdefghijkl\n"
-                 "berth job explain j0abcdefghijkl -o json | jq .now.reasons",
-     .run = cmd_job_explain},
+    VERB("job", "explain", "ID", .help = "why a job went to its node, or to none",
+         .detail =
+             "For each choice that was made the first reason each node did not get the job. Works\n"
+             "for refused jobs too: the refusal has their id.",
+         .examples = "berth job explain j0abcdefghijkl\n"
+                     "berth job explain j0abcdefghijkl -o json | jq .now.reasons",
+         .run = cmd_job_explain),
     {.noun = "explain",
      .rest = "COMMAND [ARG...]",
      .flags = &submit_job_flags,

@@ -38,22 +38,19 @@ static const struct command rows[] = {
 const struct command_set commands_host = COMMANDS(rows);
 
 static const struct command config_rows[] = {
-    {.noun = "config",
-     .verb = "show",
-     .kind = COMMAND_HOST,
-     .help = "every setting, its value and where it came from",
-     .detail = "Takes the same flags and environment as `berth server` and starts nothing.",
-     .examples = "berth config show\n"
-                 "berth config show --config /etc/berth.yaml"},
-    {.noun = "store",
-     .verb = "dump",
-     .kind = COMMAND_HOST,
-     .help = "what the store holds: nodes, leases, jobs, sessions, breakers, instances",
-     .detail = "Reads the store itself and changes nothing; servers may run meanwhile. Takes the\n"
-               "flags and environment of `berth server` (--store, --data-dir), and\n"
-               "--limit N (1000) for jobs and sessions, -o json.",
-     .examples = "berth store dump --data-dir /var/lib/berth\n"
-                 "berth store dump --store redis://127.0.0.1:6379/0 -o json"},
+    VERB("config", "show", NULL, .kind = COMMAND_HOST,
+         .help = "every setting, its value and where it came from",
+         .detail = "Takes the same flags and environment as `berth server` and starts nothing.",
+         .examples = "berth config show\n"
+                     "berth config show --config /etc/berth.yaml"),
+    VERB("store", "dump", NULL, .kind = COMMAND_HOST,
+         .help = "what the store holds: nodes, leases, jobs, sessions, breakers, instances",
+         .detail =
+             "Reads the store itself and changes nothing; servers may run meanwhile. Takes the\n"
+             "flags and environment of `berth server` (--store, --data-dir), and\n"
+             "--limit N (1000) for jobs and sessions, -o json.",
+         .examples = "berth store dump --data-dir /var/lib/berth\n"
+                     "berth store dump --store redis://127.0.0.1:6379/0 -o json"),
 };
 
 const struct command_set commands_config = COMMANDS(config_rows);

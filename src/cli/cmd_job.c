@@ -94,39 +94,20 @@ static const struct flag wait_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "job",
-     .verb = "ls",
-     .flags = FLAGS(job_ls_flags),
-     .list = &job_list,
-     .help = "jobs, newest first, 50 at a time",
-     .examples = "berth job ls --state FAILED --limit 20\n"
-                 "berth job ls --node node-1 -o jsonl\n"
-                 "berth job ls --state NEW,DISPATCHED,ACKED --watch"},
-    {.noun = "job",
-     .verb = "show",
-     .arg = "ID",
-     .help = "one job, everything known of it",
-     .examples = "berth job show j0abcdefghijkl",
-     .run = cmd_job_show},
-    {.noun = "job",
-     .verb = "wait",
-     .arg = "ID",
-     .flags = FLAGS(wait_flags),
-     .help = "wait for a job's end; exit 7 if it failed",
-     .examples = "berth job wait j0abcdefghijkl --timeout 30s",
-     .run = cmd_job_wait},
-    {.noun = "job",
-     .verb = "cancel",
-     .arg = "ID",
-     .help = "stop a job",
-     .examples = "berth job cancel j0abcdefghijkl",
-     .run = cmd_job_cancel},
-    {.noun = "job",
-     .verb = "retry",
-     .arg = "ID",
-     .help = "the same work again, as a new job",
-     .examples = "berth job retry j0abcdefghijkl",
-     .run = cmd_job_retry},
+    VERB("job", "ls", NULL, .flags = FLAGS(job_ls_flags), .list = &job_list,
+         .help = "jobs, newest first, 50 at a time",
+         .examples = "berth job ls --state FAILED --limit 20\n"
+                     "berth job ls --node node-1 -o jsonl\n"
+                     "berth job ls --state NEW,DISPATCHED,ACKED --watch"),
+    VERB("job", "show", "ID", .help = "one job, everything known of it",
+         .examples = "berth job show j0abcdefghijkl", .run = cmd_job_show),
+    VERB("job", "wait", "ID", .flags = FLAGS(wait_flags),
+         .help = "wait for a job's end; exit 7 if it failed",
+         .examples = "berth job wait j0abcdefghijkl --timeout 30s", .run = cmd_job_wait),
+    VERB("job", "cancel", "ID", .help = "stop a job", .examples = "berth job cancel j0abcdefghijkl",
+         .run = cmd_job_cancel),
+    VERB("job", "retry", "ID", .help = "the same work again, as a new job",
+         .examples = "berth job retry j0abcdefghijkl", .run = cmd_job_retry),
 };
 
 const struct command_set commands_job = COMMANDS(rows);
@@ -442,21 +423,18 @@ const struct flag_set submit_job_flags = {.flags = submit_flags + 2,
                                           .count = COUNT_OF(submit_flags) - 2};
 
 static const struct command submit_rows[] = {
-    {.noun = "job",
-     .verb = "submit",
-     .rest = "COMMAND [ARG...]",
-     .flags = FLAGS(submit_flags),
-     .help = "start a job and print its id",
-     .detail = "A job is either f2f (speech from one language to another) or a task.",
-     .examples =
-         "berth job submit --session room-1 --src en --tgt zh --audio-ref blob://1\n"
-         "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
-         "--wait=1m\n"
-         "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
-         "berth job submit --type build --payload @build.json --prefers whisper-v3\n"
-         "berth job submit --type build --needs slots=2 --key tenant:umbrella\n"
-         "berth job submit --wait -- make -j2 test",
-     .run = cmd_job_submit},
+    VERB("job", "submit", NULL, .rest = "COMMAND [ARG...]", .flags = FLAGS(submit_flags),
+         .help = "start a job and print its id",
+         .detail = "A job is either f2f (speech from one language to another) or a task.",
+         .examples =
+             "berth job submit --session room-1 --src en --tgt zh --audio-ref blob://1\n"
+             "berth job submit --type research --title 'read it' --payload '{\"url\":\"x\"}' "
+             "--wait=1m\n"
+             "berth job submit --type build --payload @build.json --queue 30s --requires zone=eu\n"
+             "berth job submit --type build --payload @build.json --prefers whisper-v3\n"
+             "berth job submit --type build --needs slots=2 --key tenant:umbrella\n"
+             "berth job submit --wait -- make -j2 test",
+         .run = cmd_job_submit),
 };
 
 const struct command_set commands_submit = COMMANDS(submit_rows);

@@ -192,53 +192,34 @@ static const struct flag hold_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "limit",
-     .verb = "set",
-     .arg = "KEY",
-     .flags = FLAGS(set_flags),
-     .help = "bound what jobs with a key may have",
-     .detail = "Jobs carry up to four keys. With a * at the end the limit is for all keys that\n"
-               "begin so, each on its own; the limit that says most about a key is its only one.\n"
-               "What is not named is not limited: `limit set` replaces the whole limit.",
-     .examples = "berth limit set account:api-1 --concurrency 3 --rate 60/1m\n"
-                 "berth limit set 'tenant:*' --concurrency 50 --queue 10000\n"
-                 "berth limit set tenant:acme --weight 3",
-     .run = cmd_limit_set},
-    {.noun = "limit",
-     .verb = "ls",
-     .flags = FLAGS(ls_flags),
-     .list = &limit_list,
-     .help = "limits, and the keys in use with how much of them is used",
-     .examples = "berth limit ls\n"
-                 "berth limit ls --prefix tenant: -o wide"},
-    {.noun = "limit",
-     .verb = "show",
-     .arg = "KEY",
-     .help = "one key: its limit, what is in use, whether it is held",
-     .examples = "berth limit show account:api-1",
-     .run = cmd_limit_show},
-    {.noun = "limit",
-     .verb = "rm",
-     .arg = "KEY",
-     .help = "take a limit away",
-     .examples = "berth limit rm 'tenant:*'",
-     .run = cmd_limit_rm},
-    {.noun = "limit",
-     .verb = "hold",
-     .arg = "KEY",
-     .flags = FLAGS(hold_flags),
-     .help = "let nothing with this key start for a while",
-     .detail = "What runs goes on. The hold ends by itself; a node can do the same with a FAIL\n"
-               "that names the key, for an account that ran into its quota.",
-     .examples = "berth limit hold account:api-1 --until 18:00 --reason 'quota used up'\n"
-                 "berth limit hold tenant:acme --for 10m",
-     .run = cmd_limit_hold},
-    {.noun = "limit",
-     .verb = "release",
-     .arg = "KEY",
-     .help = "end a hold at once",
-     .examples = "berth limit release account:api-1",
-     .run = cmd_limit_release},
+    VERB("limit", "set", "KEY", .flags = FLAGS(set_flags),
+         .help = "bound what jobs with a key may have",
+         .detail =
+             "Jobs carry up to four keys. With a * at the end the limit is for all keys that\n"
+             "begin so, each on its own; the limit that says most about a key is its only one.\n"
+             "What is not named is not limited: `limit set` replaces the whole limit.",
+         .examples = "berth limit set account:api-1 --concurrency 3 --rate 60/1m\n"
+                     "berth limit set 'tenant:*' --concurrency 50 --queue 10000\n"
+                     "berth limit set tenant:acme --weight 3",
+         .run = cmd_limit_set),
+    VERB("limit", "ls", NULL, .flags = FLAGS(ls_flags), .list = &limit_list,
+         .help = "limits, and the keys in use with how much of them is used",
+         .examples = "berth limit ls\n"
+                     "berth limit ls --prefix tenant: -o wide"),
+    VERB("limit", "show", "KEY", .help = "one key: its limit, what is in use, whether it is held",
+         .examples = "berth limit show account:api-1", .run = cmd_limit_show),
+    VERB("limit", "rm", "KEY", .help = "take a limit away", .examples = "berth limit rm 'tenant:*'",
+         .run = cmd_limit_rm),
+    VERB("limit", "hold", "KEY", .flags = FLAGS(hold_flags),
+         .help = "let nothing with this key start for a while",
+         .detail =
+             "What runs goes on. The hold ends by itself; a node can do the same with a FAIL\n"
+             "that names the key, for an account that ran into its quota.",
+         .examples = "berth limit hold account:api-1 --until 18:00 --reason 'quota used up'\n"
+                     "berth limit hold tenant:acme --for 10m",
+         .run = cmd_limit_hold),
+    VERB("limit", "release", "KEY", .help = "end a hold at once",
+         .examples = "berth limit release account:api-1", .run = cmd_limit_release),
 };
 
 const struct command_set commands_limit = COMMANDS(rows);

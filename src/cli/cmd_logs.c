@@ -255,14 +255,10 @@ static const struct flag logs_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "job",
-     .verb = "logs",
-     .arg = "ID",
-     .flags = FLAGS(logs_flags),
-     .help = "what a job printed",
-     .examples = "berth job logs j0abcdefghijkl\n"
-                 "berth job logs -f j0abcdefghijkl",
-     .run = cmd_job_logs},
+    VERB("job", "logs", "ID", .flags = FLAGS(logs_flags), .help = "what a job printed",
+         .examples = "berth job logs j0abcdefghijkl\n"
+                     "berth job logs -f j0abcdefghijkl",
+         .run = cmd_job_logs),
 };
 
 const struct command_set commands_logs = COMMANDS(rows);
@@ -274,13 +270,9 @@ static const struct flag deploy_logs_flags[] = {
 };
 
 static const struct command deploy_rows[] = {
-    {.noun = "deploy",
-     .verb = "logs",
-     .arg = "ID",
-     .flags = FLAGS(deploy_logs_flags),
-     .help = "what a deployment printed",
-     .examples = "berth deploy logs web -f",
-     .run = cmd_deploy_logs},
+    VERB("deploy", "logs", "ID", .flags = FLAGS(deploy_logs_flags),
+         .help = "what a deployment printed", .examples = "berth deploy logs web -f",
+         .run = cmd_deploy_logs),
 };
 
 const struct command_set commands_deploy_logs = COMMANDS(deploy_rows);

@@ -236,68 +236,38 @@ static const struct flag reason_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "node",
-     .verb = "ls",
-     .flags = FLAGS(node_ls_flags),
-     .list = &node_list,
-     .help = "all nodes",
-     .examples = "berth node ls\n"
-                 "berth node ls --selector zone=eu -o wide\n"
-                 "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"
-                 "berth node ls --health ready -o name\n"
-                 "berth node ls -o json | jq -r '.nodes[].node_id'"},
-    {.noun = "node",
-     .verb = "show",
-     .arg = "ID",
-     .help = "one node, everything known of it",
-     .examples = "berth node show node-1",
-     .run = cmd_node_show},
-    {.noun = "node",
-     .verb = "register",
-     .arg = "ID",
-     .flags = FLAGS(register_flags),
-     .help = "make a node known",
-     .detail = "For trying things out: a real node registers itself.",
-     .examples =
-         "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
-         "berth node register worker-1 --types '*' --label zone=eu",
-     .run = cmd_node_register},
-    {.noun = "node",
-     .verb = "undrain",
-     .arg = "ID",
-     .flags = FLAGS(reason_flags),
-     .help = "take a drain or cordon back",
-     .examples = "berth node undrain node-1",
-     .run = cmd_node_admin},
-    {.noun = "node",
-     .verb = "cordon",
-     .arg = "ID",
-     .flags = FLAGS(reason_flags),
-     .help = "no new work, for now",
-     .examples = "berth node cordon node-1 --reason 'odd results'",
-     .run = cmd_node_admin},
-    {.noun = "node",
-     .verb = "wait",
-     .arg = "ID",
-     .flags = FLAGS(wait_flags),
-     .help = "until a node is ready, drained, offline or gone",
-     .examples = "berth node wait node-1 --timeout 30s\n"
-                 "berth node wait node-1 --for drained --timeout 10m",
-     .run = cmd_node_wait},
-    {.noun = "node",
-     .verb = "rm",
-     .arg = "ID",
-     .help = "forget a node",
-     .examples = "berth node rm node-1",
-     .run = cmd_node_rm},
-    {.noun = "node",
-     .verb = "rpc",
-     .arg = "NODE SERVICE/METHOD [JSON]",
-     .help = "ask a connected node something",
-     .detail = "Prints the answer as it came.",
-     .examples = "berth node rpc us NodeUnit/InspectResourceUsage\n"
-                 "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
-     .run = cmd_node_rpc},
+    VERB("node", "ls", NULL, .flags = FLAGS(node_ls_flags), .list = &node_list, .help = "all nodes",
+         .examples = "berth node ls\n"
+                     "berth node ls --selector zone=eu -o wide\n"
+                     "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"
+                     "berth node ls --health ready -o name\n"
+                     "berth node ls -o json | jq -r '.nodes[].node_id'"),
+    VERB("node", "show", "ID", .help = "one node, everything known of it",
+         .examples = "berth node show node-1", .run = cmd_node_show),
+    VERB("node", "register", "ID", .flags = FLAGS(register_flags), .help = "make a node known",
+         .detail = "For trying things out: a real node registers itself.",
+         .examples =
+             "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
+             "berth node register worker-1 --types '*' --label zone=eu",
+         .run = cmd_node_register),
+    VERB("node", "undrain", "ID", .flags = FLAGS(reason_flags),
+         .help = "take a drain or cordon back", .examples = "berth node undrain node-1",
+         .run = cmd_node_admin),
+    VERB("node", "cordon", "ID", .flags = FLAGS(reason_flags), .help = "no new work, for now",
+         .examples = "berth node cordon node-1 --reason 'odd results'", .run = cmd_node_admin),
+    VERB("node", "wait", "ID", .flags = FLAGS(wait_flags),
+         .help = "until a node is ready, drained, offline or gone",
+         .examples = "berth node wait node-1 --timeout 30s\n"
+                     "berth node wait node-1 --for drained --timeout 10m",
+         .run = cmd_node_wait),
+    VERB("node", "rm", "ID", .help = "forget a node", .examples = "berth node rm node-1",
+         .run = cmd_node_rm),
+    VERB("node", "rpc", "NODE SERVICE/METHOD [JSON]", .help = "ask a connected node something",
+         .detail = "Prints the answer as it came.",
+         .examples =
+             "berth node rpc us NodeUnit/InspectResourceUsage\n"
+             "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
+         .run = cmd_node_rpc),
 };
 
 const struct command_set commands_node = COMMANDS(rows);
@@ -414,14 +384,12 @@ static const struct flag drain_flags[] = {
 };
 
 static const struct command drain_rows[] = {
-    {.noun = "node",
-     .verb = "drain",
-     .arg = "ID",
-     .flags = FLAGS(drain_flags),
-     .help = "no new work; deployments move one by one, jobs end",
-     .detail = "Durable: it holds over restarts of node and server, until `berth node undrain`.",
-     .examples = "berth node drain node-1 --reason 'new kernel' --deadline 10m --wait",
-     .run = cmd_node_drain},
+    VERB("node", "drain", "ID", .flags = FLAGS(drain_flags),
+         .help = "no new work; deployments move one by one, jobs end",
+         .detail =
+             "Durable: it holds over restarts of node and server, until `berth node undrain`.",
+         .examples = "berth node drain node-1 --reason 'new kernel' --deadline 10m --wait",
+         .run = cmd_node_drain),
 };
 
 const struct command_set commands_drain = COMMANDS(drain_rows);

@@ -296,53 +296,44 @@ static const struct flag create_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "token",
-     .verb = "create",
-     .arg = "NAME",
-     .flags = FLAGS(create_flags),
-     .help = "make a token and print it, this once",
-     .detail =
-         "The token is made here; the server gets its digest, and it is good at once. The first\n"
-         "one must be for an admin. With --file it is added to a file of tokens: the way to the\n"
-         "first token of a server that others shall reach (tokens_file, or tokens.yaml in its\n"
-         "data directory). The server reads that file again when it changes.",
-     .examples = "berth token create ops --scope admin --out ops.token\n"
-                 "berth token create ci --scope submit,read --expires 90d > ci.token\n"
-                 "berth token create node-1 --scope node --node-id node-1 -o json\n"
-                 "berth token create maps-ci --scope submit,read --namespace maps\n"
-                 "berth token create first --scope admin --file tokens.yaml",
-     .run = cmd_token_create},
-    {.noun = "token",
-     .verb = "ls",
-     .list = &token_list,
-     .help = "who may call: names and scopes, never tokens",
-     .examples = "berth token ls\n"
-                 "berth token ls -o name"},
-    {.noun = "token",
-     .verb = "revoke",
-     .arg = "NAME",
-     .flags = FLAGS(file_flags),
-     .help = "a token is not good any more, at once",
-     .detail = "Connections that were opened with it are closed.",
-     .examples = "berth token revoke ci\n"
-                 "berth token revoke first --file tokens.yaml",
-     .run = cmd_token_revoke},
-    {.noun = "token",
-     .verb = "hash",
-     .kind = COMMAND_LOCAL,
-     .flags = FLAGS(hash_flags),
-     .help = "the SHA-256 of a token, for the server's configuration",
-     .detail = "Reads the token from standard input. The server knows only the digest; its\n"
-               "configuration file says who may do what:\n"
-               "\n"
-               "  tokens:\n"
-               "    - {name: ops, sha256: 9f86d0..., scopes: [operate, deploy], format: 2}\n"
-               "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us, format: 2}\n"
-               "\n"
-               "Callers have the token in BERTH_TOKEN or in the file of --token-file.",
-     .examples = "berth token hash --new\n"
-                 "berth token hash < /etc/berth/token",
-     .run = cmd_token_hash},
+    VERB("token", "create", "NAME", .flags = FLAGS(create_flags),
+         .help = "make a token and print it, this once",
+         .detail =
+             "The token is made here; the server gets its digest, and it is good at once. The "
+             "first\n"
+             "one must be for an admin. With --file it is added to a file of tokens: the way to "
+             "the\n"
+             "first token of a server that others shall reach (tokens_file, or tokens.yaml in its\n"
+             "data directory). The server reads that file again when it changes.",
+         .examples = "berth token create ops --scope admin --out ops.token\n"
+                     "berth token create ci --scope submit,read --expires 90d > ci.token\n"
+                     "berth token create node-1 --scope node --node-id node-1 -o json\n"
+                     "berth token create maps-ci --scope submit,read --namespace maps\n"
+                     "berth token create first --scope admin --file tokens.yaml",
+         .run = cmd_token_create),
+    VERB("token", "ls", NULL, .list = &token_list,
+         .help = "who may call: names and scopes, never tokens",
+         .examples = "berth token ls\n"
+                     "berth token ls -o name"),
+    VERB("token", "revoke", "NAME", .flags = FLAGS(file_flags),
+         .help = "a token is not good any more, at once",
+         .detail = "Connections that were opened with it are closed.",
+         .examples = "berth token revoke ci\n"
+                     "berth token revoke first --file tokens.yaml",
+         .run = cmd_token_revoke),
+    VERB("token", "hash", NULL, .kind = COMMAND_LOCAL, .flags = FLAGS(hash_flags),
+         .help = "the SHA-256 of a token, for the server's configuration",
+         .detail = "Reads the token from standard input. The server knows only the digest; its\n"
+                   "configuration file says who may do what:\n"
+                   "\n"
+                   "  tokens:\n"
+                   "    - {name: ops, sha256: 9f86d0..., scopes: [operate, deploy], format: 2}\n"
+                   "    - {name: us, sha256: 60303a..., scopes: [node], node_id: us, format: 2}\n"
+                   "\n"
+                   "Callers have the token in BERTH_TOKEN or in the file of --token-file.",
+         .examples = "berth token hash --new\n"
+                     "berth token hash < /etc/berth/token",
+         .run = cmd_token_hash),
 };
 
 const struct command_set commands_token = COMMANDS(rows);

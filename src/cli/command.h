@@ -31,6 +31,12 @@ struct command {
     int (*run)(struct cli *cli);  /* NULL where there is a list, or a host runs it */
 };
 
+/* A row of a noun with verbs, in short: noun, verb, arguments; then the rest. */
+#define VERB(noun_name, verb_name, arguments, ...)                                                 \
+    {                                                                                              \
+        .noun = (noun_name), .verb = (verb_name), .arg = (arguments), __VA_ARGS__                  \
+    }
+
 /* What one file brings. Commands of one noun follow each other. */
 struct command_set {
     const struct command *rows;

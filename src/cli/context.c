@@ -328,40 +328,24 @@ static const struct flag set_flags[] = {
 };
 
 static const struct command rows[] = {
-    {.noun = "context",
-     .verb = "ls",
-     .kind = COMMAND_LOCAL,
-     .help = "servers by name; * is used",
-     .examples = "berth context ls",
-     .run = cmd_context_ls},
-    {.noun = "context",
-     .verb = "set",
-     .arg = "NAME",
-     .kind = COMMAND_LOCAL,
-     .flags = FLAGS(set_flags),
-     .help = "give a server a name",
-     .detail =
-         "Kept in ~/.config/berth/config.yaml ($XDG_CONFIG_HOME). The first one is used at once.\n"
-         "Flags and variables (BERTH_ADDR, BERTH_TOKEN) win over it; --context and BERTH_CONTEXT\n"
-         "name another for one command. A context's token goes to its own address only.",
-     .examples = "berth context set here --addr http://127.0.0.1:7420\n"
-                 "berth context set prod --addr https://berth.example.net:7420 --token-file "
-                 "'~/prod.token'",
-     .run = cmd_context_set},
-    {.noun = "context",
-     .verb = "use",
-     .arg = "NAME",
-     .kind = COMMAND_LOCAL,
-     .help = "which of them is asked from now on",
-     .examples = "berth context use here",
-     .run = cmd_context_use},
-    {.noun = "context",
-     .verb = "rm",
-     .arg = "NAME",
-     .kind = COMMAND_LOCAL,
-     .help = "forget a name",
-     .examples = "berth context rm prod",
-     .run = cmd_context_rm},
+    VERB("context", "ls", NULL, .kind = COMMAND_LOCAL, .help = "servers by name; * is used",
+         .examples = "berth context ls", .run = cmd_context_ls),
+    VERB("context", "set", "NAME", .kind = COMMAND_LOCAL, .flags = FLAGS(set_flags),
+         .help = "give a server a name",
+         .detail = "Kept in ~/.config/berth/config.yaml ($XDG_CONFIG_HOME). The first one is used "
+                   "at once.\n"
+                   "Flags and variables (BERTH_ADDR, BERTH_TOKEN) win over it; --context and "
+                   "BERTH_CONTEXT\n"
+                   "name another for one command. A context's token goes to its own address only.",
+         .examples = "berth context set here --addr http://127.0.0.1:7420\n"
+                     "berth context set prod --addr https://berth.example.net:7420 --token-file "
+                     "'~/prod.token'",
+         .run = cmd_context_set),
+    VERB("context", "use", "NAME", .kind = COMMAND_LOCAL,
+         .help = "which of them is asked from now on", .examples = "berth context use here",
+         .run = cmd_context_use),
+    VERB("context", "rm", "NAME", .kind = COMMAND_LOCAL, .help = "forget a name",
+         .examples = "berth context rm prod", .run = cmd_context_rm),
 };
 
 const struct command_set commands_context = COMMANDS(rows);
