@@ -1,10 +1,10 @@
-/* Lanes, their windows, the jobs in hand. Level-triggered: freed capacity, a new snapshot, news of
- * a lane and the tick all lead to a kick, which looks at what is true now.
+/* Lanes, their windows, the jobs in hand. Level-triggered: freed capacity, a new snapshot, a notice
+ * about a lane and the tick all lead to a kick, which looks at what is true now.
  *
- * What is known of a lane may be old: a job that another instance took is found out when it is
- * reserved (ERR_STALE), one that another put is told by a word of the store, or seen at the next
- * look at all lanes. Nothing is decided by counts: too many of them cost a look, too few are made
- * good by the next one.
+ * What is known of a lane may be old: that another instance took a job shows when it is reserved
+ * (ERR_STALE); a job that another instance put is announced by the store, or seen at the next look
+ * at all lanes. Nothing is decided by counts: one that is too high costs a look, one that is too
+ * low is corrected by the next look.
  *
  * A lane whose best job found no room is blocked. It is not tried again before something may have
  * changed for it: a node that may have room is offered to the best blocked lane it fits, and a few
@@ -29,47 +29,45 @@
 enum {
     WINDOW = STORE_LANE_ANNOUNCED, /* jobs of a lane that are known, and how far a kick looks past
                                  its first */
-    WINDOW_BYTES = 256 << 10,      /* of their records, but one is known in any case */
-    READ_MOST = 16 * WINDOW,       /* jobs of a lane, where the first of them cannot be read */
+    WINDOW_BYTES = 256 << 10,      /* of their records; the first job is kept in any case */
+    READ_MOST = 16 * WINDOW,       /* jobs of a lane, if its first ones cannot be read */
     READS_MAX = 16,                /* windows being read at once */
     LANES_PAGE = 1024,
-    LOOK_EVERY_MS = 1000, /* at all lanes */
-    HAND_BATCH = 256,     /* in one tick */
-    LOOK_LANES = 2,       /* blocked ones that look at all their nodes, in one tick; */
-    LOOK_LANE_MS = 1000,  /* each no more often than that */
-    OFFER_FIRST = 4,      /* a node that takes any type is offered to lanes of so many, */
-    OFFER_TYPES = 1024,   /* then of so many, */
-    OFFER_GROUPS = 16,    /* and of one type to so many groups that fit other nodes, */
-    OFFER_LANES = 16,     /* and to so many lanes of one; to others when they look by themselves */
-    LEAVE_EVERY_MS = 100, /* a node is left to a better one at most so often */
-    KEY_LOOKS = 64,     /* keys of which a lane is woken in one tick, without a word of anybody; */
-    KEY_LOOK_MS = 1000, /* each no more often than that, */
-    KEY_LOOK_MOST_MS = 5000, /* nor less often, whatever it was told */
-    LIMITS_EVERY_MS = 1000,  /* the rules are looked at, while jobs with keys wait */
-    MISSING_MS =
-        2000, /* by then the keeper knows whether the store lost it, and has put it again */
+    LOOK_EVERY_MS = 1000,    /* at all lanes */
+    HAND_BATCH = 256,        /* in one tick */
+    LOOK_LANES = 2,          /* blocked lanes that look at all their nodes, in one tick */
+    LOOK_LANE_MS = 1000,     /* between two such looks of one lane */
+    OFFER_FIRST = 4,         /* types a node that takes any type is offered to first, */
+    OFFER_TYPES = 1024,      /* and at most */
+    OFFER_GROUPS = 16,       /* groups of one type it is offered to, */
+    OFFER_LANES = 16,        /* and lanes of one group; the others find it when they look */
+    LEAVE_EVERY_MS = 100,    /* between two times that a node is left to a better lane */
+    KEY_LOOKS = 64,          /* keys that wake a lane in one tick because they are due */
+    KEY_LOOK_MS = 1000,      /* until a key is due, if the store named no time, */
+    KEY_LOOK_MOST_MS = 5000, /* and at most, whatever it named */
+    LIMITS_EVERY_MS = 1000,  /* the rules are read, while jobs with keys wait */
+    MISSING_MS = 2000,   /* by then the keeper knows whether the store lost it, and put it again */
     LOOK_AGAIN_MS = 500, /* for a job to be abandoned that the store does not know yet */
     EXPLAIN_EVERY_MS = 10000,
-    LEFT_MOST_MS = 24 * 3600 * 1000, /* a job waits that cannot be read */
-    STORE_AWAY_MS =
-        5000, /* a job that may not wait still outlives a store that is away for so long */
+    LEFT_MOST_MS = 24 * 3600 * 1000, /* that a job waits that cannot be read */
+    STORE_AWAY_MS = 5000, /* that the store may be away before a job that may not wait ends */
 };
 
 /* Lanes of one type. */
 struct kind {
     struct str type;
     struct heap groups;    /* of group.head: those with blocked lanes */
-    struct heap_node head; /* in queue->kinds, by the best of them */
-    size_t lanes;          /* that know it, blocked or not */
+    struct heap_node head; /* in queue->kinds, by its best group */
+    size_t lanes;          /* blocked or not */
 };
 
-/* Those of them that fit the same nodes: they differ by nothing but their keys. */
+/* Lanes of one type that fit the same nodes: they differ by nothing but their keys. */
 struct group {
     uint64_t fit; /* see spec_fit() */
     struct kind *kind;
     struct share_order blocked; /* of lane.place */
-    struct heap_node head;      /* in kind->groups, by the best of them */
-    size_t lanes;               /* that know it, blocked or not */
+    struct heap_node head;      /* in kind->groups, by its best lane */
+    size_t lanes;               /* blocked or not */
 };
 
 /* Lanes whose best job a key keeps from starting. They wait for the key, not for nodes: one of them
@@ -85,37 +83,37 @@ struct lane {
     struct queue *queue;
     uint64_t number;
     struct arena arena;
-    struct spec spec;           /* of one of its jobs: who may take it may take all; */
-    struct group *group;        /* NULL: none was read yet */
+    struct spec spec;           /* of one of its jobs: a node that may take it may take all */
+    struct group *group;        /* NULL: no job was read yet */
     int64_t count;              /* of jobs that wait there, as far as is known */
-    size_t jobs;                /* in the window, also those under way to a node; */
-    size_t bytes;               /* those that they have */
-    size_t busy;                /* the latter */
+    size_t jobs;                /* in the window, also those under way to a node */
+    size_t bytes;               /* of the jobs in the window */
+    size_t busy;                /* jobs under way to a node */
     struct chain window;        /* of waiting.in_lane */
-    struct heap order;          /* those of them that can be tried, the best first */
-    struct share *share;        /* of their first key; NULL: none was read yet */
-    struct share_place place;   /* by its best job, */
-    int priority;               /* which has this one, */
-    uint64_t first;             /* and is this, */
-    struct share_order *within; /* this one: queue->heads, group->blocked, limit->lanes; NULL:
-                                   nothing to do */
+    struct heap order;          /* jobs of the window that can be tried, the best first */
+    struct share *share;        /* of their first key; NULL: no job was read yet */
+    struct share_place place;   /* in `within`, by its best job */
+    int priority;               /* of the best job, */
+    uint64_t first;             /* and its id */
+    struct share_order *within; /* queue->heads, group->blocked or limit->lanes; NULL: nothing to
+                                   do */
     struct key_wait *limit;     /* the key that keeps it from starting; NULL: none does */
-    uint64_t woken_by;          /* a key may have room, and nobody else was told; 0: none */
+    uint64_t woken_by;          /* the key that may have room, no other lane was woken; 0: none */
     size_t pace;                /* jobs of it that may be under way at once */
     struct heap_node look;      /* in queue->looks while it is blocked */
     bool stale;                 /* its first jobs are to be read, whatever is known */
     bool reading;
-    bool rereading;            /* and who is known to be the first may not be it */
+    bool rereading;            /* and the first job we know may not be the first */
     size_t read_max;           /* jobs, the next time */
-    size_t whole;              /* so many are a window that has as many bytes as it may */
-    size_t unreadable;         /* jobs among its first, as far as is known; not in `count`, */
-    uint64_t unreadable_first; /* and the first of them */
+    size_t whole;              /* jobs that fill a window, which may be full by bytes */
+    size_t unreadable;         /* jobs among its first, as far as is known; not in `count` */
+    uint64_t unreadable_first; /* the first of them */
     bool dry;          /* the last read brought nothing to try: another one would not either */
-    bool blocked;      /* its best job found no room, or nothing of it could be read; */
-    int64_t block_key; /* of this priority: a higher one may be let in elsewhere */
+    bool blocked;      /* its best job found no room, or nothing of it could be read */
+    int64_t block_key; /* the priority that was blocked: a higher one may fit elsewhere */
     uint64_t misfit;   /* the last offer it did not take */
-    int aside;         /* in this kick: so many were passed over */
-    unsigned round;    /* of looks at all lanes: it was there, or came since it began */
+    int aside;         /* jobs passed over in this kick */
+    unsigned round;    /* the last look at all lanes that found it, or during which it came */
     struct lane *next_gone;
 };
 
@@ -139,8 +137,8 @@ struct waiting {
     int64_t until_ms;      /* the end of its time to wait, store time */
     int64_t give_up_ms;    /* in hand: the same, sched_awake_ms; of one that may not wait see
                               STORE_AWAY_MS */
-    uint64_t offers;       /* there were when it was last tried */
-    uint64_t came;         /* see queue->comings */
+    uint64_t offers;       /* queue->offers when it was last tried */
+    uint64_t arrived;      /* see queue->arrivals */
     uint64_t read;         /* the last read that had it */
     bool unread;           /* of a window: only its place there is known, and its name */
     bool busy;             /* a call or a dispatch is under way */
@@ -150,9 +148,9 @@ struct waiting {
     const char *unsettled; /* see struct dispatch */
     int64_t unsettled_until_ms;
     struct share_turn turn;    /* of its share, taken for the try that is under way */
-    bool abandon;              /* it shall end: its client was told OUTCOME_UNKNOWN */
+    bool abandon;              /* it shall end: its client was answered OUTCOME_UNKNOWN */
     int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
-    struct waiting *successor; /* newer news of the same job, that came while it was busy */
+    struct waiting *successor; /* a newer record of the same job, that came while it was busy */
     struct waiting *next_aside;
 };
 
@@ -180,8 +178,8 @@ struct queue {
     uint64_t lane_looks; /* likewise */
     struct heap later;   /* in hand, and not busy */
     struct heap ages;
-    uint64_t comings;    /* +1 with each job that came into a window otherwise than by a read */
-    uint64_t unreadable; /* the newest job that was told of as such */
+    uint64_t arrivals;   /* +1 with each job that came into a window other than by a read */
+    uint64_t unreadable; /* the newest job logged as unreadable */
     uint64_t reads;      /* begun so far, */
     int reading;         /* and under way */
     struct store_op look_op;
@@ -214,7 +212,7 @@ struct call {
 struct read {
     struct lane *lane;
     uint64_t number;
-    uint64_t comings; /* when it was sent */
+    uint64_t arrivals; /* when it was sent */
     struct arena arena;
     struct store_op op;
 };
@@ -267,20 +265,6 @@ static int64_t waits_since(const struct store_record *record, int attempt)
     return since_ms;
 }
 
-/* Another release wrote it. It stays where it is, for whoever can read it, until its time to wait
- * is over. */
-static void log_unreadable(struct queue *queue, const struct store_record *record)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    if (record->head.id <= queue->unreadable)
-        return; /* it is read every second */
-    queue->unreadable = record->head.id;
-    job_id_text(record->head.id, id);
-    log_event(LOG_ERROR, "job.unreadable", KC("job_id", id), KC("type", record->head.type),
-              KC("detail", "this release cannot read what it is about: it is left to others"));
-}
-
 /* Copies the record; NULL when we cannot have written it. */
 static struct waiting *waiting_new(struct queue *queue, const struct store_record *record)
 {
@@ -290,7 +274,17 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     assert(head->id);
     struct str json = arena_str(&waiting->arena, record->spec);
     if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
-        log_unreadable(queue, record);
+        /* Another release wrote it. It stays where it is, for an instance that can read it, until
+         * its time to wait is over. It is read every second, and logged once. */
+        if (head->id > queue->unreadable) {
+            char id[JOB_ID_TEXT + 1];
+
+            queue->unreadable = head->id;
+            job_id_text(head->id, id);
+            log_event(
+                LOG_ERROR, "job.unreadable", KC("job_id", id), KC("type", head->type),
+                KC("detail", "this release cannot read what it is about: it is left to others"));
+        }
         arena_free(&waiting->arena);
         free(waiting);
         return NULL;
@@ -375,19 +369,10 @@ static void heap_place(struct heap *heap, struct heap_node *head, const struct h
     heap_add(heap, head);
 }
 
-/* The keys of a group and of a kind may be of before the last turns: they are never too large. */
-static void group_changed(struct queue *queue, struct group *group)
-{
-    const struct share_place *first = share_order_first(&group->blocked);
-    struct heap_node key = first ? share_place_key(first) : (struct heap_node){0};
-
-    heap_place(&group->kind->groups, &group->head, first ? &key : NULL);
-    heap_place(&queue->kinds, &group->kind->head, heap_top(&group->kind->groups));
-}
-
 static void lane_place(struct lane *lane, struct share_order *order)
 {
     struct share_order *before = lane->within;
+    struct group *group = lane->group;
     const struct heap_node *top = heap_top(&lane->order);
 
     share_order_del(&lane->place);
@@ -399,8 +384,14 @@ static void lane_place(struct lane *lane, struct share_order *order)
     if (order)
         share_order_put(&lane->queue->shares, order, &lane->place, lane->share, lane->priority,
                         lane->first);
-    if (lane->group && (before == &lane->group->blocked || order == &lane->group->blocked))
-        group_changed(lane->queue, lane->group);
+    if (!group || (before != &group->blocked && order != &group->blocked))
+        return;
+    /* The keys of a group and of a kind may predate the last turns: they are never too large. */
+    const struct share_place *first = share_order_first(&group->blocked);
+    struct heap_node key = first ? share_place_key(first) : (struct heap_node){0};
+
+    heap_place(&group->kind->groups, &group->head, first ? &key : NULL);
+    heap_place(&lane->queue->kinds, &group->kind->head, heap_top(&group->kind->groups));
 }
 
 static void lane_block(struct lane *lane, int64_t key)
@@ -421,17 +412,6 @@ static void lane_unblock(struct lane *lane)
     heap_del(&lane->queue->looks, &lane->look);
 }
 
-static void kind_leave(struct queue *queue, struct kind *kind)
-{
-    assert(kind->lanes > 0);
-    if (--kind->lanes > 0)
-        return;
-    map_del(&queue->types, kind->type);
-    heap_free(&kind->groups);
-    free((void *)kind->type.at);
-    free(kind);
-}
-
 static void group_leave(struct queue *queue, struct group *group)
 {
     struct kind *kind = group->kind;
@@ -442,29 +422,13 @@ static void group_leave(struct queue *queue, struct group *group)
         share_order_done(&group->blocked);
         free(group);
     }
-    kind_leave(queue, kind);
-}
-
-/* It waits for this key, and has been told when to ask again (0: nobody knows). */
-static void lane_limit(struct lane *lane, uint64_t key, int64_t retry_ms)
-{
-    struct queue *queue = lane->queue;
-    int64_t now_ms = sched_awake_ms(loop_of(queue));
-    struct key_wait *wait = idmap_get(&queue->keys, key);
-
-    assert(!lane->limit);
-    if (!wait) {
-        wait = mem_new(struct key_wait);
-        wait->key = key;
-        wait->due.tie = key;
-        idmap_put(&queue->keys, key, wait);
+    assert(kind->lanes > 0);
+    if (--kind->lanes == 0) {
+        map_del(&queue->types, kind->type);
+        heap_free(&kind->groups);
+        free((void *)kind->type.at);
+        free(kind);
     }
-    wait->count++;
-    lane->limit = wait;
-    if (retry_ms <= 0)
-        retry_ms = KEY_LOOK_MS;
-    heap_move(&queue->dues, &wait->due,
-              now_ms + (retry_ms < KEY_LOOK_MOST_MS ? retry_ms : KEY_LOOK_MOST_MS));
 }
 
 static void lane_unlimit(struct lane *lane)
@@ -505,22 +469,6 @@ static void lane_free(struct lane *lane)
     free(lane);
 }
 
-/* Nodes are offered by what they take: types first. */
-static struct kind *kind_of(struct queue *queue, struct str type)
-{
-    struct kind *kind = map_get(&queue->types, type);
-    char *text;
-
-    if (kind)
-        return kind;
-    kind = mem_new(struct kind);
-    text = mem_alloc(type.len + 1);
-    memcpy(text, type.at, type.len);
-    kind->type = (struct str){.at = text, .len = type.len};
-    map_put(&queue->types, kind->type, kind);
-    return kind;
-}
-
 /* One lane more. */
 static struct group *group_of(struct queue *queue, const struct spec *spec)
 {
@@ -528,9 +476,20 @@ static struct group *group_of(struct queue *queue, const struct spec *spec)
     struct group *group = idmap_get(&queue->fits, fit);
 
     if (!group) {
+        struct str type = spec_node_type(spec);
+        struct kind *kind = map_get(&queue->types, type);
+
+        if (!kind) {
+            char *text = mem_alloc(type.len + 1);
+
+            kind = mem_new(struct kind);
+            memcpy(text, type.at, type.len);
+            kind->type = (struct str){.at = text, .len = type.len};
+            map_put(&queue->types, kind->type, kind);
+        }
         group = mem_new(struct group);
         group->fit = fit;
-        group->kind = kind_of(queue, spec_node_type(spec));
+        group->kind = kind;
         idmap_put(&queue->fits, fit, group);
     }
     group->lanes++;
@@ -549,7 +508,7 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
     const struct demand *demand = lane->spec.demand;
     bool keyed = demand && demand->key_count;
 
-    lane_place(lane, NULL); /* what follows decides where it stands */
+    lane_place(lane, NULL); /* its place depends on what follows */
     lane->group = group_of(queue, &lane->spec);
     lane->share = shares_enter(&queue->shares, keyed ? demand->keys[0] : STR_NONE);
     queue->keyed += keyed;
@@ -566,8 +525,8 @@ static bool wants_read(const struct lane *lane)
             (has_more(lane) && lane->aside < WINDOW && (!known || known < whole / 2)));
 }
 
-/* After every change: where it is among the others; or it is not there any more, since what
- * clients may name has no end. */
+/* After every change: puts it in its place among the others, or frees it, since clients may name
+ * lanes without end. */
 static void lane_changed(struct lane *lane)
 {
     bool top = lane->order.count > 0;
@@ -593,7 +552,7 @@ static void window_add(struct lane *lane, struct waiting *waiting)
 {
     assert(!waiting->lane && !waiting->busy);
     waiting->lane = lane;
-    waiting->came = ++lane->queue->comings;
+    waiting->arrived = ++lane->queue->arrivals;
     chain_add_last(&lane->window, &waiting->in_lane);
     lane->jobs++;
     lane->bytes += waiting->bytes;
@@ -757,7 +716,7 @@ static void take_window(struct lane *lane, const struct read *read)
         total -= !take_record(lane, &op->u.lane.items[i], read->number);
     for (struct chain *link = lane->window.next; link != &lane->window; link = next) {
         struct waiting *waiting = container_of(link, struct waiting, in_lane);
-        bool since = waiting->came > read->comings;
+        bool since = waiting->arrived > read->arrivals;
 
         next = link->next;
         if (waiting->read == read->number)
@@ -794,7 +753,7 @@ static void window_read(struct store_op *op)
             lane->unreadable < READ_MOST - WINDOW ? WINDOW + lane->unreadable : READ_MOST;
         further = lane->unreadable && !lane->order.count && lane->read_max > max;
     }
-    /* Who found no room finds none because more of them are known. */
+    /* Jobs that found no room find none because more of them are known. */
     if (lane->block_key == INT64_MAX)
         lane_unblock(lane);
     /* The store is away, or what is there is under way already: not in a circle. */
@@ -816,7 +775,7 @@ static void read_window(struct lane *lane)
     assert(!lane->reading);
     read->lane = lane;
     read->number = ++queue->reads;
-    read->comings = queue->comings;
+    read->arrivals = queue->arrivals;
     read->op = (struct store_op){.verb = STORE_LANE,
                                  .reply_to = loop_of(queue)->inbox,
                                  .done = window_read,
@@ -835,7 +794,7 @@ static void read_window(struct lane *lane)
 
 /* --- which lanes there are --- */
 
-/* One that somebody else put there. */
+/* A job that another instance put there. */
 static void notice_lane(struct lane *lane, int priority, uint64_t job)
 {
     struct queue *queue = lane->queue;
@@ -856,25 +815,6 @@ static void notice_lane(struct lane *lane, int priority, uint64_t job)
     window_add(lane, waiting);
     shorten(lane);
     queue->kick_wanted = true;
-}
-
-static void take_lane(struct queue *queue, const struct store_lane *item)
-{
-    struct lane *lane = lane_of(queue, item->lane);
-    /* Perhaps those that are busy have left it already. */
-    int64_t count = item->count + (int64_t)lane->busy - (int64_t)lane->unreadable;
-
-    lane->round = queue->round;
-    if (item->first != lane->unreadable_first)
-        notice_lane(lane, item->priority, item->first);
-    set_count(lane, count > (int64_t)lane->jobs ? count : (int64_t)lane->jobs);
-    /* Some that are not known are among the first, or some that are known have left it. */
-    if (!lane->reading &&
-        ((has_more(lane) && lane->order.count < lane->whole) || count < (int64_t)lane->jobs)) {
-        lane->stale = true;
-        queue->kick_wanted = true;
-    }
-    lane_changed(lane);
 }
 
 /* Lanes that the round did not find are empty. */
@@ -917,8 +857,23 @@ static void looked(struct store_op *op)
         arena_reset(&queue->look_arena);
         return;
     }
-    for (size_t i = 0; i < op->u.lanes.count; i++)
-        take_lane(queue, &op->u.lanes.items[i]);
+    for (size_t i = 0; i < op->u.lanes.count; i++) {
+        const struct store_lane *item = &op->u.lanes.items[i];
+        struct lane *lane = lane_of(queue, item->lane);
+        /* Perhaps those that are busy have left it already. */
+        int64_t count = item->count + (int64_t)lane->busy - (int64_t)lane->unreadable;
+
+        lane->round = queue->round;
+        if (item->first != lane->unreadable_first)
+            notice_lane(lane, item->priority, item->first);
+        int64_t known = (int64_t)lane->jobs;
+        set_count(lane, count > known ? count : known);
+        /* Jobs we do not know are among the first, or jobs we know have left it. */
+        if (!lane->reading &&
+            ((has_more(lane) && lane->order.count < lane->whole) || count < known))
+            lane->stale = queue->kick_wanted = true;
+        lane_changed(lane);
+    }
     queue->look_more = op->u.lanes.more && op->u.lanes.count > 0;
     if (queue->look_more)
         queue->look_after = op->u.lanes.items[op->u.lanes.count - 1].lane;
@@ -981,9 +936,9 @@ void queue_notice(struct queue *queue, struct str text)
 /* --- in hand --- */
 
 static void begin(struct waiting *waiting);
-static void place(struct waiting *waiting);
+static void place_on(struct waiting *waiting, struct node *only);
 
-/* It does not wait any more, here or at all; what came of it meanwhile is taken up. */
+/* It does not wait any more, here or at all; a newer record of it is taken up. */
 static void drop(struct waiting *waiting)
 {
     struct queue *queue = waiting->queue;
@@ -1027,7 +982,7 @@ static void begin(struct waiting *waiting)
 {
     known_add(waiting);
     add_depth(waiting->queue, 1);
-    place(waiting);
+    place_on(waiting, NULL);
 }
 
 static bool is_superseded(const struct waiting *waiting)
@@ -1116,41 +1071,36 @@ static void end(struct waiting *waiting)
     sched_send(loop_of(waiting->queue), &call->op);
 }
 
-/* From hand into its lane. */
-static void enter_lane(struct waiting *waiting)
-{
-    struct queue *queue = waiting->queue;
-    struct lane *lane = lane_of(queue, spec_lane(&waiting->spec));
-
-    lane->round = queue->round;
-    add_depth(queue, -1);
-    set_count(lane, lane->count + 1);
-    if (belongs(lane, &waiting->order)) {
-        window_add(lane, waiting);
-        shorten(lane);
-    } else {
-        known_del(waiting);
-        waiting_free(waiting);
-    }
-    lane_changed(lane);
-    queue->kick_wanted = true;
-}
-
 static void waits(struct store_op *op)
 {
     struct call *call = container_of(op, struct call, op);
     struct waiting *waiting = call->waiting;
+    struct queue *queue = waiting->queue;
     enum err err = op->err;
 
     call_free(call);
-    if (waiting->abandon)
+    if (waiting->abandon) {
         end(waiting); /* asked for meanwhile */
-    else if (is_missing(waiting, err) || store_is_away(err))
+    } else if (is_missing(waiting, err) || store_is_away(err)) {
         try_later(waiting, 1);
-    else if (err || is_superseded(waiting))
+    } else if (err || is_superseded(waiting)) {
         drop(waiting);
-    else
-        enter_lane(waiting);
+    } else {
+        struct lane *lane = lane_of(queue, spec_lane(&waiting->spec));
+
+        lane->round = queue->round;
+        add_depth(queue, -1);
+        set_count(lane, lane->count + 1);
+        if (belongs(lane, &waiting->order)) {
+            window_add(lane, waiting);
+            shorten(lane);
+        } else {
+            known_del(waiting);
+            waiting_free(waiting);
+        }
+        lane_changed(lane);
+        queue->kick_wanted = true;
+    }
 }
 
 /* It was accepted once: how many wait there already does not matter. If its time to wait is over
@@ -1179,7 +1129,7 @@ static void try_in_hand(struct queue *queue, int64_t now_ms)
         if (waiting->abandon)
             end(waiting);
         else if (waiting->unsettled || now_ms < waiting->give_up_ms)
-            place(waiting); /* what was reserved for it comes back first, in any case */
+            place_on(waiting, NULL); /* what was reserved for it comes back first, in any case */
         else if (waiting->spec.queue_ms > 0)
             wait_in_lane(waiting);
         else
@@ -1203,17 +1153,6 @@ void queue_room(struct queue *queue, struct node *node)
     queue->kick_wanted = true;
 }
 
-static void offer_next(struct queue *queue)
-{
-    struct node *node = queue->first_offered;
-
-    queue->first_offered = node->next_offered;
-    if (!queue->first_offered)
-        queue->last_offered = NULL;
-    node->offered = false;
-    queue->offers++;
-}
-
 static struct lane *lane_at(struct share_place *place)
 {
     return place ? container_of(place, struct lane, place) : NULL;
@@ -1233,11 +1172,6 @@ static struct lane *better(struct lane *a, struct lane *b)
     return !a || (b && is_better(&key, a)) ? b : a;
 }
 
-static bool has_room(const struct node *node)
-{
-    return counts_load(node) < atomic_load_explicit(&node->max, memory_order_relaxed);
-}
-
 /* The best lane of a group that has something for this node. */
 static struct lane *fit_of_group(struct queue *queue, struct group *group,
                                  const struct snap_node *member)
@@ -1252,7 +1186,7 @@ static struct lane *fit_of_group(struct queue *queue, struct group *group,
         queue->lane_looks++;
         if (lane->misfit == queue->offers)
             continue;
-        /* Who fits one of them fits all. */
+        /* A node that fits one of them fits all. */
         if (!best && !candidates_has_room(loop_of(queue), &lane->spec, member))
             return NULL;
         best = better(best, lane);
@@ -1274,30 +1208,22 @@ static struct lane *fit_of_kind(struct queue *queue, const struct kind *kind,
     return best;
 }
 
-/* The same for a node that takes any type. Nearly always one of the first few fits. */
-static struct lane *fit_of_any(struct queue *queue, const struct snap_node *member)
-{
-    struct heap_node *kinds[OFFER_TYPES];
-    struct lane *best = NULL;
-
-    for (size_t max = OFFER_FIRST, i = 0;; max = OFFER_TYPES) {
-        size_t count = heap_first(&queue->kinds, max, kinds);
-
-        for (; i < count && (!best || is_better(kinds[i], best)); i++)
-            best =
-                better(best, fit_of_kind(queue, container_of(kinds[i], struct kind, head), member));
-        if (best || count < max || max == OFFER_TYPES)
-            return best;
-    }
-}
-
 static struct lane *fit_of(struct queue *queue, const struct snap_node *member)
 {
     const struct pool_facts *facts = &member->facts->pool;
+    struct heap_node *kinds[OFFER_TYPES];
     struct lane *best = NULL;
 
-    if (pool_type_member(facts, STR("*")))
-        return fit_of_any(queue, member);
+    if (pool_type_member(facts, STR("*"))) /* nearly always one of the first few fits */
+        for (size_t max = OFFER_FIRST, i = 0;; max = OFFER_TYPES) {
+            size_t count = heap_first(&queue->kinds, max, kinds);
+
+            for (; i < count && (!best || is_better(kinds[i], best)); i++)
+                best = better(
+                    best, fit_of_kind(queue, container_of(kinds[i], struct kind, head), member));
+            if (best || count < max || max == OFFER_TYPES)
+                return best;
+        }
     for (size_t i = 0; i < facts->type_count; i++)
         best = better(best, fit_of_kind(queue, map_get(&queue->types, facts->types[i]), member));
     return best;
@@ -1306,21 +1232,28 @@ static struct lane *fit_of(struct queue *queue, const struct snap_node *member)
 /* The best blocked lane for the first node of the list that fits any. */
 static struct lane *offered_to(struct queue *queue)
 {
-    while (queue->first_offered) {
-        const struct snap_node *member =
-            snapshot_of(loop_of(queue)->snapshot, queue->first_offered);
-        struct lane *lane = member && has_room(member->node) ? fit_of(queue, member) : NULL;
+    struct node *node;
+
+    while ((node = queue->first_offered)) {
+        const struct snap_node *member = snapshot_of(loop_of(queue)->snapshot, node);
+        bool room = member && counts_load(member->node) <
+                                  atomic_load_explicit(&member->node->max, memory_order_relaxed);
+        struct lane *lane = room ? fit_of(queue, member) : NULL;
 
         if (lane)
             return lane;
-        offer_next(queue);
+        queue->first_offered = node->next_offered;
+        if (!queue->first_offered)
+            queue->last_offered = NULL;
+        node->offered = false;
+        queue->offers++;
     }
     return NULL;
 }
 
-/* A node is seen to have room before it is offered. Who looks at all nodes by itself leaves it to a
- * blocked lane whose best job has a higher priority, and offers it. Not again at once: that one may
- * not take it, and they would leave it to each other for ever. */
+/* A node is seen to have room before it is offered. A lane that looks at all nodes by itself leaves
+ * it to a blocked lane whose best job has a higher priority, and offers it. Not again at once: that
+ * lane may not take it, and they would leave it to each other for ever. */
 static bool is_spoken_for(struct dispatch *dispatch, const struct snap_node *member)
 {
     const struct placing *placing = container_of(dispatch, struct placing, dispatch);
@@ -1340,7 +1273,7 @@ static bool is_spoken_for(struct dispatch *dispatch, const struct snap_node *mem
 
 /* --- keys --- */
 
-/* The first of those who wait for a key is tried again. */
+/* The first lane that waits for a key is tried again. */
 static void wake_one(struct queue *queue, struct key_wait *wait)
 {
     struct lane *lane = lane_at(share_order_first(&wait->lanes));
@@ -1415,13 +1348,6 @@ void queue_limits_changed(struct queue *queue)
 
 /* --- placing --- */
 
-/* What kept it from a node is its own (where it was before, whom it prefers): others of its lane
- * may find room where it did not. */
-static bool is_particular(const struct waiting *waiting, const struct dispatch *dispatch)
-{
-    return dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
-}
-
 /* It is in its lane as before. In a kick either the lane is blocked, or it alone is passed
  * over. */
 static void stays(struct waiting *waiting, bool particular, const struct node *only)
@@ -1429,10 +1355,6 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
     struct queue *queue = waiting->queue;
     struct lane *lane = waiting->lane;
 
-    if (is_superseded(waiting)) {
-        drop(waiting);
-        return;
-    }
     if (particular && !queue->kicking) {
         heap_add(&lane->order, &waiting->order);
         if (!lane->blocked) /* nothing is known of others */
@@ -1455,35 +1377,17 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
     lane_changed(lane);
 }
 
-/* Somebody else had it since, and it is there again in another attempt. */
-static bool waits_again(const struct waiting *waiting, const struct dispatch *dispatch)
-{
-    return waiting->lane && !dispatch->err && dispatch->head.lane == waiting->lane->number;
-}
-
-/* A lane that was woken for a key: who is next there is told, unless the key let nobody in. */
-static void pass_on(struct lane *lane, bool still_limited)
-{
-    uint64_t key = lane->woken_by;
-    struct key_wait *wait;
-
-    lane->woken_by = 0;
-    if (!key || still_limited)
-        return;
-    wait = idmap_get(&lane->queue->keys, key);
-    if (wait)
-        wake_one(lane->queue, wait);
-}
-
 /* The turn that was taken is given back if it came to nothing. A lane at the limit of a key is
  * tried with one job at a time, until that goes well. */
 static void note_turn(struct waiting *waiting, const struct dispatch *dispatch, bool is_placed)
 {
     struct lane *lane = waiting->lane;
+    struct queue *queue = lane->queue;
     bool limited = dispatch->err == ERR_LIMITED;
+    uint64_t woken_by = lane->woken_by;
 
     if (is_placed)
-        shares_use_turn(&lane->queue->shares, (int)waiting->spec.priority, waiting->turn);
+        shares_use_turn(&queue->shares, (int)waiting->spec.priority, waiting->turn);
     else if (lane->share)
         shares_give_back(lane->share, (int)waiting->spec.priority, waiting->turn);
     waiting->turn = (struct share_turn){0};
@@ -1491,22 +1395,36 @@ static void note_turn(struct waiting *waiting, const struct dispatch *dispatch, 
         lane->pace = 1;
     else if (is_placed && lane->pace < WINDOW)
         lane->pace *= 2;
-    pass_on(lane, limited && str_hash(dispatch_limited_key(dispatch)) == lane->woken_by);
+    lane->woken_by = 0;
+    /* Woken for a key: the next lane that waits for it is woken, unless the key let nobody in. */
+    if (woken_by && !(limited && str_hash(dispatch_limited_key(dispatch)) == woken_by))
+        queue_key_freed(queue, woken_by);
 }
 
 /* It is in its lane as before, and that waits for a key. */
-static void stays_limited(struct waiting *waiting, const struct limit_block *block, uint64_t key)
+static void stays_limited(struct waiting *waiting, uint64_t key, int64_t retry_ms)
 {
     struct lane *lane = waiting->lane;
+    struct queue *queue = lane->queue;
 
-    if (is_superseded(waiting)) {
-        drop(waiting);
-        return;
-    }
     heap_add(&lane->order, &waiting->order);
     lane_unblock(lane);
     lane_unlimit(lane);
-    lane_limit(lane, key, block->retry_ms);
+    assert(!lane->limit);
+    struct key_wait *wait = idmap_get(&queue->keys, key);
+    if (!wait) {
+        wait = mem_new(struct key_wait);
+        wait->key = key;
+        wait->due.tie = key;
+        idmap_put(&queue->keys, key, wait);
+    }
+    wait->count++;
+    lane->limit = wait;
+    if (retry_ms <= 0) /* nobody knows */
+        retry_ms = KEY_LOOK_MS;
+    heap_move(&queue->dues, &wait->due,
+              sched_awake_ms(loop_of(queue)) +
+                  (retry_ms < KEY_LOOK_MOST_MS ? retry_ms : KEY_LOOK_MOST_MS));
     lane_changed(lane);
 }
 
@@ -1520,14 +1438,17 @@ static void tried(struct dispatch *dispatch)
     bool over = !err || dispatch->ended || job_state_final(dispatch->head.state) ||
                 (!away && (err == ERR_NOT_FOUND || !waiting->spec.queue_ms));
     bool held = dispatch->record.head.id; /* it was reserved, and given back: in no lane */
-    bool particular = is_particular(waiting, dispatch);
+    /* What kept it from a node is its own (where it was before, which node it prefers): others of
+     * its lane may find room where it did not. */
+    bool particular = dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
     bool is_placed = !err && dispatch->node;
 
     assert(waiting->busy && waiting->job == dispatch->job);
     waiting->busy = false;
     if (waiting->lane) {
         waiting->lane->busy--;
-        waiting->lane->stale |= waits_again(waiting, dispatch);
+        /* Another instance had it since, and it waits there again in another attempt. */
+        waiting->lane->stale |= !err && dispatch->head.lane == waiting->lane->number;
         note_turn(waiting, dispatch, is_placed);
     }
     waiting->unsettled = dispatch->unsettled;
@@ -1537,7 +1458,7 @@ static void tried(struct dispatch *dispatch)
         buf_str(&waiting->history, dispatch->record.history);
     }
     struct node *offered = placing->offered;
-    struct limit_block block = dispatch->block;
+    int64_t retry_ms = dispatch->block.retry_ms;
     uint64_t key = str_hash(dispatch_limited_key(dispatch));
     /* What it was tried for is for others: they may have found it taken meanwhile. */
     if (err == ERR_LIMITED && dispatch->expected)
@@ -1557,8 +1478,10 @@ static void tried(struct dispatch *dispatch)
     } else if (over) {
         drop(waiting);
     } else if (waiting->lane && !held && !waiting->unsettled) {
-        if (err == ERR_LIMITED)
-            stays_limited(waiting, &block, key);
+        if (is_superseded(waiting))
+            drop(waiting);
+        else if (err == ERR_LIMITED)
+            stays_limited(waiting, key, retry_ms);
         else
             stays(waiting, particular && !away, offered);
     } else {
@@ -1570,25 +1493,20 @@ static void tried(struct dispatch *dispatch)
     }
 }
 
-/* It is tried ten times a second: what keeps it waiting is written down now and then. */
-static bool explained_lately(struct waiting *waiting)
-{
-    int64_t now_ms = sched_awake_ms(loop_of(waiting->queue));
-
-    if (waiting->explained_ms && now_ms - waiting->explained_ms < EXPLAIN_EVERY_MS)
-        return true;
-    waiting->explained_ms = now_ms;
-    return false;
-}
-
 /* On any node, or on this one alone. */
 static void place_on(struct waiting *waiting, struct node *only)
 {
     struct placing *placing = mem_new(struct placing);
     struct queue *queue = waiting->queue;
     struct lane *lane = waiting->lane;
+    int64_t now_ms = sched_awake_ms(loop_of(queue));
+    /* It is tried ten times a second: what keeps it waiting is written down now and then. */
+    bool quiet =
+        only || (waiting->explained_ms && now_ms - waiting->explained_ms < EXPLAIN_EVERY_MS);
 
     assert(!waiting->busy && !waiting->again.at);
+    if (!quiet)
+        waiting->explained_ms = now_ms;
     waiting->busy = true;
     waiting->offers = queue->offers;
     waiting->turn = (struct share_turn){0};
@@ -1615,15 +1533,10 @@ static void place_on(struct waiting *waiting, struct node *only)
                                           .spoken_for = is_spoken_for,
                                           .unsettled = waiting->unsettled,
                                           .unsettled_until_ms = waiting->unsettled_until_ms,
-                                          .quiet = only || explained_lately(waiting),
+                                          .quiet = quiet,
                                           .history = buf_view(&waiting->history),
                                           .done = tried};
     dispatch_start(&placing->dispatch);
-}
-
-static void place(struct waiting *waiting)
-{
-    place_on(waiting, NULL);
 }
 
 /* One job is tried, or one window read; false: there is nothing to do now. */
@@ -1649,10 +1562,18 @@ static bool step(struct queue *queue)
     return true;
 }
 
-static void kick(struct queue *queue)
+void queue_want_kick(struct queue *queue)
+{
+    queue->kick_wanted = true;
+}
+
+void queue_turn(struct queue *queue)
 {
     struct waiting *waiting;
 
+    if (!queue->kick_wanted)
+        return;
+    queue->kick_wanted = false;
     assert(!queue->aside && !queue->kicking);
     queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
     while (step(queue))
@@ -1668,43 +1589,25 @@ static void kick(struct queue *queue)
     }
 }
 
-void queue_want_kick(struct queue *queue)
-{
-    queue->kick_wanted = true;
-}
-
-void queue_turn(struct queue *queue)
-{
-    if (!queue->kick_wanted)
-        return;
-    queue->kick_wanted = false;
-    kick(queue);
-}
-
-static void look_for_room(struct queue *queue, int64_t now_ms)
+void queue_tick(struct queue *queue, int64_t now_ms)
 {
     struct heap_node *top;
 
+    look_at_lanes(queue, now_ms);
+    try_in_hand(queue, now_ms);
+    replay_tick(queue->replay);
     for (int i = 0; i < LOOK_LANES && (top = heap_top(&queue->looks)) && top->key <= now_ms; i++) {
         struct lane *lane = container_of(top, struct lane, look);
 
         lane_unblock(lane);
         lane_changed(lane);
     }
-}
-
-void queue_tick(struct queue *queue, int64_t now_ms)
-{
-    look_at_lanes(queue, now_ms);
-    try_in_hand(queue, now_ms);
-    replay_tick(queue->replay);
-    look_for_room(queue, now_ms);
     look_at_limits(queue, now_ms);
     wake_due(queue, now_ms);
     queue->kick_wanted = true;
 }
 
-/* --- what others tell --- */
+/* --- what others report --- */
 
 /* A call about a job that cannot be read. */
 struct setting_aside {
@@ -1751,17 +1654,19 @@ static void leave_to_others(struct queue *queue, const struct store_record *reco
     sched_send(loop_of(queue), &setting->op);
 }
 
-/* To be tried at once. Of a job that is under way the newest record counts afterwards. */
-static void carry_on(struct queue *queue, const struct store_record *record)
+void queue_continue(struct queue *queue, const struct store_record *record)
 {
+    assert(record->head.id && record->spec.at && !job_state_final(record->head.state));
+    if (record->head.lane) {
+        arrive(queue, record);
+        return;
+    }
     struct waiting *known = idmap_get(&queue->jobs, record->head.id);
     struct waiting *waiting = waiting_new(queue, record);
 
     if (!waiting) {
         leave_to_others(queue, record);
-        return;
-    }
-    if (known && known->busy && !known->abandon) {
+    } else if (known && known->busy && !known->abandon) { /* its newest record counts afterwards */
         if (known->successor)
             waiting_free(known->successor);
         known->successor = waiting;
@@ -1772,15 +1677,6 @@ static void carry_on(struct queue *queue, const struct store_record *record)
             drop(known);
         begin(waiting);
     }
-}
-
-void queue_continue(struct queue *queue, const struct store_record *record)
-{
-    assert(record->head.id && record->spec.at && !job_state_final(record->head.state));
-    if (record->head.lane)
-        arrive(queue, record);
-    else
-        carry_on(queue, record);
 }
 
 void queue_abandon(struct queue *queue, const struct store_record *record)
