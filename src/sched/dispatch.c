@@ -92,34 +92,6 @@ static void finish(struct dispatch *dispatch, enum err err)
     dispatch->done(dispatch);
 }
 
-static struct str slots_reason(const struct dispatch *dispatch, const struct node *node)
-{
-    struct shared_text *board = atomic_load(&node->usage);
-    const struct json *usage = NULL;
-    struct str reason = STR_NONE;
-    struct buf buf = {0};
-
-    if (board && shared_text_read(board, &buf) &&
-        json_parse(arena_str(dispatch->arena, buf_view(&buf)), dispatch->arena, &usage, NULL) ==
-            ERR_OK)
-        reason = json_str(json_get(usage, "slots_reason"), dispatch->arena);
-    buf_free(&buf);
-    return reason;
-}
-
-static enum err refuse_without_slots(struct dispatch *dispatch)
-{
-    const struct node *node = dispatch->list[0].node; /* one of them, for an example */
-    struct str reason = slots_reason(dispatch, node);
-
-    return problem_set(&dispatch->why, ERR_ALL_FULL, "",
-                       "No node has a slot: %u offer%s 0 (" STR_FMT ": " STR_FMT
-                       "). `berth status --wide` shows how the slots are counted.",
-                       dispatch->whys[WHY_NO_CAPACITY],
-                       dispatch->whys[WHY_NO_CAPACITY] == 1 ? "s" : "", STR_ARG(node->id),
-                       STR_ARG(reason.len ? reason : STR("max_concurrent_jobs is 0")));
-}
-
 static enum err refuse_all(struct dispatch *dispatch)
 {
     unsigned shut = dispatch->whys[WHY_BREAKER];
@@ -141,10 +113,26 @@ static enum err refuse_all(struct dispatch *dispatch)
                            "No candidate took the job: %u kept failing work of type " STR_FMT
                            " (breaker open), the others are full, not ready or out of reach.",
                            shut, STR_ARG(type));
-    if (candidates_all_without_slots(dispatch))
-        return refuse_without_slots(dispatch);
+    if (!candidates_all_without_slots(dispatch))
+        return problem_set(&dispatch->why, ERR_ALL_FULL, "",
+                           "No candidate took the job: all are full, not ready or out of reach.");
+    struct node *node = dispatch->list[0].node; /* one of them, for an example */
+    struct shared_text *board = atomic_load(&node->usage);
+    const struct json *usage = NULL;
+    struct str reason = STR_NONE;
+    struct buf buf = {0};
+
+    if (board && shared_text_read(board, &buf) &&
+        json_parse(arena_str(dispatch->arena, buf_view(&buf)), dispatch->arena, &usage, NULL) ==
+            ERR_OK)
+        reason = json_str(json_get(usage, "slots_reason"), dispatch->arena);
+    buf_free(&buf);
     return problem_set(&dispatch->why, ERR_ALL_FULL, "",
-                       "No candidate took the job: all are full, not ready or out of reach.");
+                       "No node has a slot: %u offer%s 0 (" STR_FMT ": " STR_FMT
+                       "). `berth status --wide` shows how the slots are counted.",
+                       dispatch->whys[WHY_NO_CAPACITY],
+                       dispatch->whys[WHY_NO_CAPACITY] == 1 ? "s" : "", STR_ARG(node->id),
+                       STR_ARG(reason.len ? reason : STR("max_concurrent_jobs is 0")));
 }
 
 /* Which key, and how much of what it may is taken. */
@@ -176,24 +164,10 @@ struct str dispatch_limited_key(const struct dispatch *dispatch)
     return demand && at >= 0 && (size_t)at < demand->key_count ? demand->keys[at] : STR_NONE;
 }
 
-/* Nobody has as much as it needs. */
-static enum err refuse_needs(struct dispatch *dispatch)
-{
-    struct str type = spec_node_type(&dispatch->spec);
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    demand_write_needs(dispatch->spec.demand, &w);
-    problem_set(&dispatch->why, ERR_NO_CAPABLE_NODE, "needs",
-                "No node that takes jobs of type " STR_FMT " has as much as it needs: " STR_FMT ".",
-                STR_ARG(type), STR_ARG(buf_view(&buf)));
-    buf_free(&buf);
-    return ERR_NO_CAPABLE_NODE;
-}
-
 enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
 {
     const struct spec *spec = &dispatch->spec;
+    struct buf needs = {0};
     struct str detail;
 
     assert(err != ERR_OK);
@@ -201,8 +175,17 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
     case ERR_LIMITED:
         return refuse_limited(dispatch);
     case ERR_NO_CAPABLE_NODE:
-        if (dispatch->whys[WHY_TOO_SMALL])
-            return refuse_needs(dispatch);
+        if (dispatch->whys[WHY_TOO_SMALL]) {
+            struct jsonw w = jsonw_to(&needs);
+
+            demand_write_needs(spec->demand, &w);
+            problem_set(&dispatch->why, err, "needs",
+                        "No node that takes jobs of type " STR_FMT
+                        " has as much as it needs: " STR_FMT ".",
+                        STR_ARG(spec_node_type(spec)), STR_ARG(buf_view(&needs)));
+            buf_free(&needs);
+            return err;
+        }
         if (!spec->f2f && spec->requires.at)
             return problem_set(&dispatch->why, err, "",
                                "No node takes tasks of type " STR_FMT " with " STR_FMT ".",
@@ -210,10 +193,7 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
         if (!spec->f2f)
             return problem_set(&dispatch->why, err, "", "No node takes tasks of type " STR_FMT ".",
                                STR_ARG(spec_node_type(spec)));
-        detail = pool_refusal(spec->src, spec->tgt,
-                              (spec->options.require_tts ? POOL_WANT_TTS : 0) |
-                                  (spec->options.require_asr ? POOL_WANT_ASR : 0),
-                              dispatch->arena);
+        detail = pool_refusal(spec->src, spec->tgt, candidates_wants(spec), dispatch->arena);
         return problem_set(&dispatch->why, err, "", STR_FMT, STR_ARG(detail));
     case ERR_PREFERRED_NOT_CAPABLE:
     case ERR_PREFERRED_UNAVAILABLE:
@@ -242,13 +222,11 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
     }
 }
 
-static struct str endpoint_of(const struct dispatch *dispatch, const struct node *node)
+static bool choose_anew(struct dispatch *dispatch)
 {
-    const struct snap_node *member = snapshot_node(dispatch->loop->snapshot, node->id);
-
-    if (!member || !member->facts->endpoint.at)
-        return STR_NONE;
-    return arena_str(dispatch->arena, member->facts->endpoint);
+    candidates_start_over(dispatch);
+    candidates_choose(dispatch);
+    return dispatch->count > 0;
 }
 
 /* Another list, when there is reason to hope for more than this one gave. */
@@ -264,13 +242,11 @@ static bool look_again(struct dispatch *dispatch)
         return false;
     dispatch->scan |= wider;
     dispatch->again |= back;
-    candidates_start_over(dispatch);
-    candidates_choose(dispatch);
-    return dispatch->count > 0;
+    return choose_anew(dispatch);
 }
 
-/* Nobody of the pool gets such work: that would shut the pool itself. They are asked once more, and
- * one of them takes it as a probe, unless one is out. */
+/* No node of the pool gets such work: that would shut the pool itself. They are asked once more,
+ * and one of them takes it as a probe, unless one is out. */
 static bool ask_the_last(struct dispatch *dispatch)
 {
     if (dispatch->last || !candidates_pool_shut(dispatch))
@@ -282,9 +258,7 @@ static bool ask_the_last(struct dispatch *dispatch)
         return true;
     }
     dispatch->preferred = NULL;
-    candidates_start_over(dispatch);
-    candidates_choose(dispatch);
-    return dispatch->count > 0;
+    return choose_anew(dispatch);
 }
 
 /* Logs once a minute that breakers keep a whole pool shut. */
@@ -305,20 +279,6 @@ static void log_shut(struct dispatch *dispatch)
                   KI("nodes", dispatch->whys[WHY_BREAKER]));
 }
 
-static void log_preferred(const struct dispatch *dispatch)
-{
-    const char *reason = "FULL";
-    char id[JOB_ID_TEXT + 1];
-
-    for (int i = 0; i < WHY_COUNT; i++)
-        if (dispatch->whys[i])
-            reason = dispatch_why_name((enum dispatch_why)i);
-    job_id_text(dispatch->job, id);
-    log_event(LOG_INFO, "dispatch.preferred_failed", KC("job_id", id),
-              KS("node_id", dispatch->preferred->id), KI("attempt_id", dispatch->attempt),
-              KI("strict", dispatch->spec.options.strict), KC("reason", reason));
-}
-
 /* Breakers are judged by the whole pool: who may let a probe through depends on all others. */
 static bool look_at_all(struct dispatch *dispatch)
 {
@@ -326,27 +286,29 @@ static bool look_at_all(struct dispatch *dispatch)
         dispatch->outcome.phase == OUTCOME_PREFERRED)
         return false;
     dispatch->only = NULL;
-    candidates_start_over(dispatch);
-    candidates_choose(dispatch);
-    return dispatch->count > 0;
+    return choose_anew(dispatch);
 }
 
 /* All of the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
-    if (look_at_all(dispatch)) {
-        reserve_next(dispatch);
-        return;
-    }
-    if (ask_the_last(dispatch)) {
+    if (look_at_all(dispatch) || ask_the_last(dispatch)) {
         reserve_next(dispatch);
         return;
     }
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) {
         const struct snap_pool *pool = candidates_pool(dispatch);
         size_t others = pool ? pool->counts[candidates_wants(&dispatch->spec)] : 0;
+        const char *reason = "FULL";
+        char id[JOB_ID_TEXT + 1];
 
-        log_preferred(dispatch);
+        for (int i = 0; i < WHY_COUNT; i++)
+            if (dispatch->whys[i])
+                reason = dispatch_why_name((enum dispatch_why)i);
+        job_id_text(dispatch->job, id);
+        log_event(LOG_INFO, "dispatch.preferred_failed", KC("job_id", id),
+                  KS("node_id", dispatch->preferred->id), KI("attempt_id", dispatch->attempt),
+                  KI("strict", dispatch->spec.options.strict), KC("reason", reason));
         outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
         if (dispatch->outcome.phase == OUTCOME_WALK) {
             candidates_preferred_failed(dispatch);
@@ -370,7 +332,7 @@ static void exhausted(struct dispatch *dispatch)
     give_up(dispatch, dispatch_refuse(dispatch, dispatch->outcome.err));
 }
 
-/* Told once: the job ended with this call. */
+/* The job ended with this call: counted and reported once. */
 static void note_failed(struct dispatch *dispatch, const struct store_head *head)
 {
     struct settle_note note = {.head = head, .event = "failed"};
@@ -378,12 +340,12 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
     assert(job_state_final(head->state));
     dispatch->head = *head;
     settle_count(head);
-    if (dispatch->queued) /* else its request is refused: never a job to who asked */
+    if (dispatch->queued) /* else its request is refused: the client never had a job */
         tally_note_unplaced(dispatch->loop, head);
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
 }
 
-/* A job that exists already and may not wait ends here: who was refused must not see it run later,
+/* A job that exists already and may not wait ends here: a refused client must not see it run later,
  * and may ask again with the same key. One that was accepted before keeps its key. */
 static void give_up(struct dispatch *dispatch, enum err err)
 {
@@ -406,8 +368,8 @@ static void give_up(struct dispatch *dispatch, enum err err)
 }
 
 /* The store did not take a call, or did not answer it. A job that is in the queue is tried
- * again. Of any other that the store has, or may have, the keeper sees to it that it ends; but that
- * may come to nothing should this process die, so its client is told that it may run. */
+ * again. Any other that the store has, or may have, is ended by the keeper; but not if this process
+ * dies first, so the answer to its client is that it may run. */
 static void store_failed(struct dispatch *dispatch, enum err err)
 {
     if (!dispatch->queued && (dispatch->exists || err == ERR_UNKNOWN)) {
@@ -417,7 +379,7 @@ static void store_failed(struct dispatch *dispatch, enum err err)
     finish(dispatch, dispatch_refuse(dispatch, err));
 }
 
-/* The job went on without us (the sweep, a cancel, its node's own word): what it is now is the
+/* The job went on without us (the sweep, a cancel, a message of its node): what it is now is the
  * answer. */
 static void went_on(struct dispatch *dispatch, const struct store_head *head)
 {
@@ -435,7 +397,7 @@ static void gave_up(struct store_op *op)
     if (!op->err && job_state_final(op->head.state))
         note_failed(dispatch, &op->head);
     else if (!op->err)
-        settle_applied(dispatch->loop, op); /* somebody else was told of it: it goes on */
+        settle_applied(dispatch->loop, op); /* somebody else was answered with it: it goes on */
     else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
         store_failed(dispatch, op->err);
         return;
@@ -463,12 +425,20 @@ static void fill_session(struct dispatch *dispatch)
     op->u.put.lang_pair = (struct str){.at = pair, .len = room};
 }
 
-static void fill_reserve(struct dispatch *dispatch)
+static void reserve_next(struct dispatch *dispatch)
 {
-    const struct sched_config *config = &dispatch->loop->sched->config;
     const struct spec *spec = &dispatch->spec;
     struct store_op *op = &dispatch->op;
 
+    if (dispatch->next >= dispatch->count) {
+        exhausted(dispatch);
+        return;
+    }
+    /* Count our own reserve at once, or everybody here aims at the same empty node. */
+    dispatch->expected = dispatch->list[dispatch->next].node;
+    atomic_fetch_add_explicit(&dispatch->expected->pending, spec_slots(spec), memory_order_relaxed);
+    if (spec_has_needs(spec))
+        atomic_fetch_add_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
     *op = (struct store_op){.verb = STORE_RESERVE,
                             .reply_to = dispatch->loop->inbox,
                             .done = reserved,
@@ -478,7 +448,7 @@ static void fill_reserve(struct dispatch *dispatch)
     op->u.put.max_attempts = dispatch->max_attempts;
     op->u.put.timeout_ms = spec->timeout_ms;
     op->u.put.owner = store_number(dispatch->loop->sched->store);
-    op->u.put.ttl_ms = config->reservation_ttl_ms;
+    op->u.put.ttl_ms = dispatch->loop->sched->config.reservation_ttl_ms;
     op->u.put.last = dispatch->last;
     if (!dispatch->exists) { /* a reserve before this one found all full and left nothing */
         op->u.put.fresh = true;
@@ -500,22 +470,7 @@ static void fill_reserve(struct dispatch *dispatch)
             .node = node->id, .hash = node->hash, .spare = candidate->spare};
     }
     assert(op->u.put.candidate_count > 0 && dispatch->next <= dispatch->count);
-}
-
-static void reserve_next(struct dispatch *dispatch)
-{
-    if (dispatch->next >= dispatch->count) {
-        exhausted(dispatch);
-        return;
-    }
-    /* Count our own reserve at once, or everybody here aims at the same empty node. */
-    dispatch->expected = dispatch->list[dispatch->next].node;
-    atomic_fetch_add_explicit(&dispatch->expected->pending, spec_slots(&dispatch->spec),
-                              memory_order_relaxed);
-    if (spec_has_needs(&dispatch->spec))
-        atomic_fetch_add_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
-    fill_reserve(dispatch);
-    sched_send(dispatch->loop, &dispatch->op);
+    sched_send(dispatch->loop, op);
 }
 
 /* The answers of the candidates that were asked go into counts and into the local view. */
@@ -544,26 +499,18 @@ static void note_candidates(struct dispatch *dispatch)
     }
 }
 
-/* The one job that decides whether its node gets more of the kind. */
-static void note_probe(const struct dispatch *dispatch)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    job_id_text(dispatch->job, id);
-    metric_add_label(METRIC_BREAKER_EVENTS, "probe", 1);
-    log_event(LOG_INFO, "breaker.probe", KC("job_id", id), KS("node_id", dispatch->node->id),
-              KI("attempt_id", dispatch->attempt), KS("type", dispatch->spec.type),
-              TRACE_KV(dispatch->spec.traceparent));
-}
-
 static void send_job(struct dispatch *dispatch)
 {
+    const struct snap_node *member = snapshot_node(dispatch->loop->snapshot, dispatch->node->id);
+
     assert(dispatch->exists && str_is(dispatch->node->id, dispatch->op.head.node));
     dispatch->send = (struct send_op){
         .reply_to = dispatch->loop->inbox,
         .done = sent,
         .node = dispatch->node,
-        .endpoint = endpoint_of(dispatch, dispatch->node),
+        .endpoint = member && member->facts->endpoint.at
+                        ? arena_str(dispatch->arena, member->facts->endpoint)
+                        : STR_NONE,
         .traceparent = dispatch->spec.traceparent,
         .message = spec_message(&dispatch->spec, &dispatch->op.head, dispatch->arena),
         .job = dispatch->job,
@@ -571,13 +518,6 @@ static void send_job(struct dispatch *dispatch)
         .deadline_ms = dispatch->op.head.due_ms};
     if (dispatch->loop->sched->hooks->send(dispatch->loop, &dispatch->send))
         sent(&dispatch->send);
-}
-
-static bool more_candidates(const struct dispatch *dispatch)
-{
-    return dispatch->next < dispatch->count ||
-           (dispatch->outcome.phase == OUTCOME_PREFERRED && !dispatch->spec.options.strict) ||
-           dispatch->spec.queue_ms > 0;
 }
 
 /* Gives the reservation back: on this node, or wherever it is. */
@@ -595,7 +535,9 @@ static void release(struct dispatch *dispatch, struct str node, const char *reas
                             .arena = dispatch->arena};
     op->u.settle.outcome = STORE_SEND_FAILED;
     op->u.settle.reason = str_of(reason);
-    op->u.settle.candidates_left = !node.at || more_candidates(dispatch);
+    op->u.settle.candidates_left =
+        !node.at || dispatch->next < dispatch->count || dispatch->spec.queue_ms > 0 ||
+        (dispatch->outcome.phase == OUTCOME_PREFERRED && !dispatch->spec.options.strict);
     op->u.settle.owner = store_number(dispatch->loop->sched->store);
     op->u.settle.hold_ms = SCHED_HOLD_MS;
     sched_send(dispatch->loop, op);
@@ -651,24 +593,24 @@ static void reserved(struct store_op *op)
     /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
     dispatch->next = first + (size_t)op->u.put.chosen + 1;
     counts_take(dispatch->node, &op->counts, &op->left, op->order, false);
-    if (op->u.put.probe)
-        note_probe(dispatch);
+    if (op->u.put.probe) { /* this job decides whether its node gets more of the type */
+        char id[JOB_ID_TEXT + 1];
+
+        job_id_text(dispatch->job, id);
+        metric_add_label(METRIC_BREAKER_EVENTS, "probe", 1);
+        log_event(LOG_INFO, "breaker.probe", KC("job_id", id), KS("node_id", dispatch->node->id),
+                  KI("attempt_id", dispatch->attempt), KS("type", dispatch->spec.type),
+                  TRACE_KV(dispatch->spec.traceparent));
+    }
     send_job(dispatch);
-}
-
-static void log_dispatched(const struct dispatch *dispatch)
-{
-    char id[JOB_ID_TEXT + 1];
-
-    job_id_text(dispatch->job, id);
-    log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id), KS("node_id", dispatch->node->id),
-              KI("attempt_id", dispatch->attempt), TRACE_KV(dispatch->spec.traceparent));
 }
 
 static void sent(struct send_op *send)
 {
     struct dispatch *dispatch = container_of(send, struct dispatch, send);
+    char id[JOB_ID_TEXT + 1];
 
+    job_id_text(dispatch->job, id);
     assert(dispatch->exists && (send->ok || send->reason));
     if (send->ok) {
         outcome_placed(&dispatch->outcome);
@@ -677,16 +619,14 @@ static void sent(struct send_op *send)
                              dispatch->list[dispatch->next - 1].warm > 0 ? "warm" : "cold", 1);
         struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
         dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
-        if (log_on(LOG_DEBUG))
-            log_dispatched(dispatch);
+        log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id), KS("node_id", dispatch->node->id),
+                  KI("attempt_id", dispatch->attempt), TRACE_KV(dispatch->spec.traceparent));
         finish(dispatch, ERR_OK);
         return;
     }
     dispatch->whys[WHY_SEND_FAILED]++;
     dispatch->answers[dispatch->next - 1] = WHY_SEND_FAILED + 1;
     candidates_refused(dispatch, dispatch->node->id);
-    char id[JOB_ID_TEXT + 1];
-    job_id_text(dispatch->job, id);
     log_event(LOG_WARN, "dispatch.send_failed", KC("job_id", id), KS("node_id", dispatch->node->id),
               KI("attempt_id", dispatch->attempt), KC("reason", send->reason),
               TRACE_KV(dispatch->spec.traceparent));
