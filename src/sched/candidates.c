@@ -1,5 +1,5 @@
-/* Who is asked for a job, in which order: what this loop's snapshot and the live figures say. What
- * is true is the store's to decide; here is only chosen whom to ask. */
+/* Which nodes are asked for a job, and in which order, by this loop's snapshot and the live
+ * figures. What is true is the store's to decide; here is only chosen which nodes to ask. */
 #include "sched/candidates.h"
 
 #include <assert.h>
@@ -16,7 +16,7 @@ enum { RANK_STEP = 1024 }; /* more than any priority of a server */
 
 _Static_assert((int)SCHED_SAMPLE_MAX <= (int)POLICY_SAMPLE_MAX, "sampled without looking at all");
 
-static bool stands_in(const struct str *list, size_t count, struct str node)
+static bool is_in(const struct str *list, size_t count, struct str node)
 {
     for (size_t i = 0; i < count; i++)
         if (str_eq(list[i], node))
@@ -27,14 +27,14 @@ static bool stands_in(const struct str *list, size_t count, struct str node)
 /* An earlier attempt ended there. */
 static bool has_failed(const struct dispatch *dispatch, struct str node)
 {
-    return stands_in(dispatch->tried, dispatch->failed_count, node);
+    return is_in(dispatch->tried, dispatch->failed_count, node);
 }
 
 /* It refused in this attempt, or could not be reached. */
 static bool has_refused(const struct dispatch *dispatch, struct str node)
 {
-    return stands_in(dispatch->tried + dispatch->failed_count,
-                     dispatch->tried_count - dispatch->failed_count, node);
+    return is_in(dispatch->tried + dispatch->failed_count,
+                 dispatch->tried_count - dispatch->failed_count, node);
 }
 
 void candidates_refused(struct dispatch *dispatch, struct str node)
@@ -44,20 +44,7 @@ void candidates_refused(struct dispatch *dispatch, struct str node)
         dispatch->tried[dispatch->tried_count++] = node;
 }
 
-/* Who refused, or could not be reached, is left out for the rest of the attempt; but a job that may
- * wait comes back once that node had the time to tell how it is. */
-static bool is_past(const struct dispatch *dispatch, const struct json *entry)
-{
-    int64_t ended_ms = 0, apart_ms;
-
-    json_int(json_get(entry, "ended_ms"), &ended_ms);
-    apart_ms = sched_awake_ms(dispatch->loop) - sched_from_store_ms(dispatch->loop, ended_ms);
-    if (apart_ms < 0) /* the store's clock was set back since */
-        apart_ms = -apart_ms;
-    return dispatch->spec.queue_ms > 0 && apart_ms >= dispatch->loop->sched->config.heartbeat_ms;
-}
-
-/* Those of one kind. `list` is an array we wrote. */
+/* Refusals, or failures. `list` is an array we wrote. */
 static void read_some(struct dispatch *dispatch, const struct json *list, bool refusals)
 {
     const struct json *entry = json_first(list);
@@ -66,15 +53,24 @@ static void read_some(struct dispatch *dispatch, const struct json *list, bool r
         const struct json *outcome = json_get(entry, "outcome");
         struct str node = json_str(json_get(entry, "node_id"), dispatch->arena);
         bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
-        int64_t attempt = 0;
+        int64_t attempt = 0, ended_ms = 0;
 
         json_int(json_get(entry, "attempt_id"), &attempt);
+        json_int(json_get(entry, "ended_ms"), &ended_ms);
         /* Reserved there, but the answer was lost: the node never got the job. */
         if (json_str_is(json_get(entry, "reason"), err_name(ERR_UNKNOWN)))
             continue;
         if (refused != refusals || !node.len)
             continue;
-        if (refused && attempt == dispatch->attempt && !is_past(dispatch, entry))
+        /* A node that refused, or could not be reached, is left out for the rest of the attempt;
+         * but a job that may wait comes back once that node had the time to report how it is.
+         * llabs: the store's clock may have been set back since. */
+        int64_t apart_ms =
+            llabs(sched_awake_ms(dispatch->loop) - sched_from_store_ms(dispatch->loop, ended_ms));
+        bool past =
+            dispatch->spec.queue_ms > 0 && apart_ms >= dispatch->loop->sched->config.heartbeat_ms;
+
+        if (refused && attempt == dispatch->attempt && !past)
             candidates_refused(dispatch, node);
         if (!refused && dispatch->failed_count < SCHED_TRIED_MAX && !has_failed(dispatch, node))
             dispatch->tried[dispatch->failed_count++] = node;
@@ -143,25 +139,6 @@ static int32_t left_over(const struct spec *spec, const struct snap_node *member
         return over < 0 ? INT32_MAX : over;
     }
     return left < 0 || max <= 0 ? INT32_MAX : (int32_t)((int64_t)left * 1000 / max);
-}
-
-static struct policy_candidate look_at(const struct dispatch *dispatch,
-                                       const struct snap_node *member)
-{
-    struct node *node = member->node;
-    const struct spec *spec = &dispatch->spec;
-
-    return (struct policy_candidate){
-        .node = node,
-        .warm =
-            spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
-        .spare = spare_of(&dispatch->spec, member),
-        .health = (uint8_t)atomic_load_explicit(&node->health, memory_order_relaxed),
-        .load = counts_load(node),
-        .max = atomic_load_explicit(&node->max, memory_order_relaxed),
-        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
-        .over = dispatch->loop->sched->policy->by_fit ? left_over(spec, member) : 0,
-        .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
 }
 
 struct policy_rules candidates_rules(const struct dispatch *dispatch)
@@ -330,13 +307,6 @@ bool candidates_some_fit(const struct dispatch *dispatch)
     return pool && has_other(dispatch, pool);
 }
 
-/* Its connection closed, and it has no other way to get a job. */
-static bool has_left(const struct snap_node *member)
-{
-    return atomic_load_explicit(&member->node->left_ms, memory_order_relaxed) &&
-           !member->facts->endpoint.at;
-}
-
 enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct snap_node *member,
                                    const struct policy_rules *rules, bool again_ok,
                                    struct policy_candidate *ret_candidate)
@@ -344,27 +314,40 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     static const enum dispatch_why skips[POLICY_SKIP_COUNT] = {[POLICY_KEEP] = WHY_COUNT,
                                                                [POLICY_SKIP_HEALTH] = WHY_NOT_READY,
                                                                [POLICY_SKIP_STALE] = WHY_STALE};
+    const struct sched *sched = dispatch->loop->sched;
+    const struct spec *spec = &dispatch->spec;
+    struct node *node = member->node;
 
-    assert(member->node && member->facts);
-    *ret_candidate = look_at(dispatch, member);
-    if (has_refused(dispatch, member->node->id) ||
-        (!again_ok && has_failed(dispatch, member->node->id)))
+    assert(node && member->facts);
+    *ret_candidate = (struct policy_candidate){
+        .node = node,
+        .warm =
+            spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
+        .spare = spare_of(spec, member),
+        .health = (uint8_t)atomic_load_explicit(&node->health, memory_order_relaxed),
+        .load = counts_load(node),
+        .max = atomic_load_explicit(&node->max, memory_order_relaxed),
+        .score = atomic_load_explicit(&node->score, memory_order_relaxed),
+        .over = sched->policy->by_fit ? left_over(spec, member) : 0,
+        .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
+    if (has_refused(dispatch, node->id) || (!again_ok && has_failed(dispatch, node->id)))
         return WHY_TRIED;
-    if (!has_labels(&dispatch->spec, member))
+    if (!has_labels(spec, member))
         return WHY_REQUIRES;
-    if (!is_admitted(&dispatch->spec, member))
+    if (!is_admitted(spec, member))
         return WHY_NAMESPACE;
-    if (!dispatch->spec.f2f &&
-        !on_route(dispatch->loop->sched, &dispatch->spec, member, ret_candidate))
+    if (!spec->f2f && !on_route(sched, spec, member, ret_candidate))
         return WHY_ROUTE;
-    if (!is_large_enough(&dispatch->spec, member))
+    if (!is_large_enough(spec, member))
         return WHY_TOO_SMALL;
-    int32_t level = atomic_load_explicit(&member->node->level, memory_order_relaxed);
-    if (level > 0 && !level_admits((enum level)level, dispatch->spec.priority,
-                                   dispatch->loop->sched->config.high_priority_min))
+    int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
+    if (level > 0 &&
+        !level_admits((enum level)level, spec->priority, sched->config.high_priority_min))
         return WHY_LEVEL;
     enum policy_skip skip = policy_filter(ret_candidate, rules);
-    if (skip == POLICY_KEEP && has_left(member))
+    /* Its connection closed, and it has no other way to get a job. */
+    if (skip == POLICY_KEEP && !member->facts->endpoint.at &&
+        atomic_load_explicit(&node->left_ms, memory_order_relaxed))
         skip = POLICY_SKIP_STALE;
     return skips[skip];
 }
@@ -429,50 +412,44 @@ static bool is_listed(const struct dispatch *dispatch, size_t count, const struc
     return false;
 }
 
-/* A member with room where that name is loaded, which nobody has looked at yet. */
-static bool is_warm(const struct dispatch *dispatch, const struct snap_pool *pool, uint32_t mark,
-                    uint32_t number, bool again_ok, const struct policy_rules *rules,
-                    struct policy_candidate *ret_candidate)
-{
-    const struct snapshot *snapshot = dispatch->loop->snapshot;
-    const struct snap_node *member = number / SNAP_CHUNK < snapshot->table->chunk_count
-                                         ? snapshot_numbered(snapshot, number)
-                                         : NULL;
-
-    dispatch->loop->looked++;
-    if (!member || !member->node || !warm_index_has(member->node, &mark, 1)) {
-        warm_index_del(dispatch->loop->sched->warm, mark, number);
-        return false;
-    }
-    return member->node != dispatch->preferred &&
-           snapshot_is_member(snapshot, pool, member, candidates_wants(&dispatch->spec)) &&
-           candidates_judge(dispatch, member, rules, again_ok, ret_candidate) == WHY_COUNT &&
-           ret_candidate->load + spec_slots(&dispatch->spec) <=
-               ret_candidate->max - ret_candidate->spare &&
-           candidates_has_left(&dispatch->spec, member);
-}
-
 /* Of many members a sample may miss the few that have loaded what the job prefers: the index knows
- * them. They get up to half of the places; the others are for those they are compared with. Who is
+ * them. They get up to half of the places; the rest is for those they are compared with. A node
  * left out here is not counted: it may be in the sample yet. */
 static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool, bool again_ok,
                         const struct policy_rules *rules)
 {
     struct sched *sched = dispatch->loop->sched;
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct spec *spec = &dispatch->spec;
     struct policy_candidate found[WARM_INDEX_NODES];
     uint32_t numbers[WARM_INDEX_NODES];
     size_t keep = (size_t)sched->config.sample_k / 2;
 
-    for (uint32_t i = 0; i < dispatch->spec.prefer_count && dispatch->count < keep; i++) {
-        uint32_t mark = dispatch->spec.prefer_marks[i];
+    for (uint32_t i = 0; i < spec->prefer_count && dispatch->count < keep; i++) {
+        uint32_t mark = spec->prefer_marks[i];
         size_t count = warm_index_find(sched->warm, mark, &dispatch->loop->rnd,
                                        (size_t)sched->config.sample_k, numbers);
         size_t kept = 0;
 
-        for (size_t n = 0; n < count; n++)
-            if (is_warm(dispatch, pool, mark, numbers[n], again_ok, rules, &found[kept]) &&
-                !is_listed(dispatch, dispatch->count, found[kept].node))
-                kept++;
+        for (size_t n = 0; n < count; n++) {
+            bool exists = numbers[n] / SNAP_CHUNK < snapshot->table->chunk_count;
+            const struct snap_node *member =
+                exists ? snapshot_numbered(snapshot, numbers[n]) : NULL;
+            struct policy_candidate *warm = &found[kept];
+
+            dispatch->loop->looked++;
+            if (!member || !member->node || !warm_index_has(member->node, &mark, 1)) {
+                warm_index_del(sched->warm, mark, numbers[n]);
+                continue;
+            }
+            /* A member with room that nobody has looked at yet. */
+            kept += member->node != dispatch->preferred &&
+                    snapshot_is_member(snapshot, pool, member, candidates_wants(spec)) &&
+                    candidates_judge(dispatch, member, rules, again_ok, warm) == WHY_COUNT &&
+                    warm->load + spec_slots(spec) <= warm->max - warm->spare &&
+                    candidates_has_left(spec, member) &&
+                    !is_listed(dispatch, dispatch->count, member->node);
+        }
         kept = policy_rank(sched->policy, found, kept, rules);
         for (size_t n = 0; n < kept && dispatch->count < keep; n++) {
             found[n].aside = true; /* warm ones are fuller than others: they would look usual */
@@ -498,13 +475,9 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
         if (is_listed(dispatch, warm, member->node) ||
             !may_take(dispatch, member, rules, again_ok, &candidate))
             continue;
-        if (with_room &&
-            candidate.load + spec_slots(&dispatch->spec) > candidate.max - candidate.spare) {
-            leave_out(dispatch, &candidate, WHY_FULL);
-            continue;
-        }
-        if (with_room && !candidates_has_left(&dispatch->spec, member)) {
-            leave_out(dispatch, &candidate, WHY_RESOURCES);
+        bool full = candidate.load + spec_slots(&dispatch->spec) > candidate.max - candidate.spare;
+        if (with_room && (full || !candidates_has_left(&dispatch->spec, member))) {
+            leave_out(dispatch, &candidate, full ? WHY_FULL : WHY_RESOURCES);
             continue;
         }
         uint32_t at = seen < keep ? seen : rnd_below(&dispatch->loop->rnd, seen + 1);
@@ -515,28 +488,23 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
     dispatch->count = warm + (seen < keep ? seen : keep);
 }
 
-/* Room to write down every member, within bounds. */
-static void make_room(struct dispatch *dispatch, uint32_t count)
-{
-    uint32_t max = count + 1 < DISPATCH_LOOKS_MAX ? count + 1 : DISPATCH_LOOKS_MAX;
-
-    if (max <= dispatch->look_max || dispatch->quiet) /* tried again and again: a few will do */
-        return;
-    struct dispatch_look *looks = arena_raw(dispatch->arena, max * sizeof *looks);
-    assert(dispatch->look_count <= dispatch->look_max);
-    memcpy(looks, dispatch->looks, dispatch->look_count * sizeof *looks);
-    dispatch->looks = looks;
-    dispatch->look_max = max;
-}
-
-/* What waits must not wait while a slot is free. What is refused when nobody has room is not
- * refused by this loop's figures alone: then those who seem full are asked. */
+/* What waits must not wait while a slot is free. What is refused when no node has room is not
+ * refused by this loop's figures alone: then those that seem full are asked. */
 static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                            bool again_ok, const struct policy_rules *rules)
 {
-    uint32_t before[WHY_COUNT], looks = dispatch->look_count;
+    uint32_t before[WHY_COUNT], look_count = dispatch->look_count;
+    uint32_t max = count + 1 < DISPATCH_LOOKS_MAX ? count + 1 : DISPATCH_LOOKS_MAX;
 
-    make_room(dispatch, count);
+    /* Room to write down every member. A job that is tried again and again does with a few. */
+    if (max > dispatch->look_max && !dispatch->quiet) {
+        struct dispatch_look *looks = arena_raw(dispatch->arena, max * sizeof *looks);
+
+        assert(look_count <= dispatch->look_max);
+        memcpy(looks, dispatch->looks, look_count * sizeof *looks);
+        dispatch->looks = looks;
+        dispatch->look_max = max;
+    }
     memcpy(before, dispatch->whys, sizeof before);
     scan_members(dispatch, members, count, again_ok, true, rules);
     if (dispatch->count || dispatch->scan ||
@@ -544,7 +512,7 @@ static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, u
          dispatch->whys[WHY_RESOURCES] == before[WHY_RESOURCES]))
         return;
     memcpy(dispatch->whys, before, sizeof before);
-    dispatch->look_count = looks;
+    dispatch->look_count = look_count;
     scan_members(dispatch, members, count, again_ok, false, rules);
 }
 
@@ -585,18 +553,6 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     }
 }
 
-/* The one that was offered. */
-static void choose_it(struct dispatch *dispatch, const struct snap_pool *pool, bool again_ok,
-                      const struct policy_rules *rules)
-{
-    const struct snapshot *snapshot = dispatch->loop->snapshot;
-    const struct snap_node *member = snapshot_of(snapshot, dispatch->only);
-
-    if (member && snapshot_is_member(snapshot, pool, member, candidates_wants(&dispatch->spec)) &&
-        may_take(dispatch, member, rules, again_ok, &dispatch->list[0]))
-        dispatch->count = 1;
-}
-
 bool candidates_again_ok(const struct dispatch *dispatch)
 {
     if (dispatch->again || !dispatch->failed_count)
@@ -632,27 +588,13 @@ void candidates_start_over(struct dispatch *dispatch)
     dispatch->whys[dispatch->looks[0].why]++;
 }
 
-/* Only those it would take are asked for: that is a look at other lanes for each. */
-static void leave_spoken_for(struct dispatch *dispatch)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < dispatch->count; i++) {
-        const struct snap_node *member =
-            snapshot_of(dispatch->loop->snapshot, dispatch->list[i].node);
-
-        if (member && dispatch->spoken_for(dispatch, member))
-            leave_out(dispatch, &dispatch->list[i], WHY_FULL);
-        else
-            dispatch->list[kept++] = dispatch->list[i];
-    }
-    dispatch->count = kept;
-}
-
 void candidates_choose(struct dispatch *dispatch)
 {
+    const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct sched *sched = dispatch->loop->sched;
+    const struct spec *spec = &dispatch->spec;
     const struct snap_pool *pool = candidates_pool(dispatch);
-    unsigned wants = candidates_wants(&dispatch->spec);
+    unsigned wants = candidates_wants(spec);
     struct policy_rules rules = candidates_rules(dispatch);
 
     dispatch->count = dispatch->next = 0;
@@ -662,22 +604,35 @@ void candidates_choose(struct dispatch *dispatch)
     const uint32_t *members = pool->members[wants];
     uint32_t count = pool->counts[wants];
     bool again_ok = candidates_again_ok(dispatch);
-    if (dispatch->spec.prefer_count && !dispatch->only &&
-        count > (uint32_t)dispatch->loop->sched->config.sample_k)
+    if (spec->prefer_count && !dispatch->only && count > (uint32_t)sched->config.sample_k)
         choose_warm(dispatch, pool, again_ok, &rules);
-    /* Few nodes may fit a selector, or have enough left: a sample could miss them all. */
-    if (dispatch->only)
-        choose_it(dispatch, pool, again_ok, &rules);
-    else if (dispatch->scan || dispatch->spec.selector.count || spec_has_needs(&dispatch->spec) ||
-             dispatch->loop->sched->config.node_rules.namespaces ||
-             (!dispatch->spec.f2f && is_routed(dispatch->loop->sched)))
+    if (dispatch->only) { /* the one that was offered */
+        const struct snap_node *member = snapshot_of(snapshot, dispatch->only);
+
+        dispatch->count = member && snapshot_is_member(snapshot, pool, member, wants) &&
+                          may_take(dispatch, member, &rules, again_ok, &dispatch->list[0]);
+    } else if (dispatch->scan || spec->selector.count || spec_has_needs(spec) ||
+               sched->config.node_rules.namespaces || (!spec->f2f && is_routed(sched))) {
+        /* Few nodes may fit a selector, or have enough left: a sample could miss them all. */
         choose_by_scan(dispatch, members, count, again_ok, &rules);
-    else
+    } else {
         choose_by_sample(dispatch, members, count, again_ok, &rules);
-    if (dispatch->spoken_for && !dispatch->only)
-        leave_spoken_for(dispatch);
-    dispatch->count =
-        policy_rank(dispatch->loop->sched->policy, dispatch->list, dispatch->count, &rules);
+    }
+    if (dispatch->spoken_for && !dispatch->only) {
+        size_t kept = 0;
+
+        /* Only the nodes it would take are asked about: each costs a look at other lanes. */
+        for (size_t i = 0; i < dispatch->count; i++) {
+            const struct snap_node *member = snapshot_of(snapshot, dispatch->list[i].node);
+
+            if (member && dispatch->spoken_for(dispatch, member))
+                leave_out(dispatch, &dispatch->list[i], WHY_FULL);
+            else
+                dispatch->list[kept++] = dispatch->list[i];
+        }
+        dispatch->count = kept;
+    }
+    dispatch->count = policy_rank(sched->policy, dispatch->list, dispatch->count, &rules);
     assert(dispatch->count <= SCHED_SAMPLE_MAX && dispatch->next == 0);
 }
 
