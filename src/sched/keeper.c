@@ -168,19 +168,20 @@ static void answer(struct msg *msg)
     change->done(change);
 }
 
-/* All loops read the new version: changes that waited for it are answered on their own loops. */
-static void all_confirmed(struct keeper *keeper)
+static void confirmed(struct msg *msg)
 {
-    struct change *change = keeper->aboard;
+    struct keeper *keeper = container_of(msg, struct edition_swap, msg)->keeper;
 
-    assert(keeper->unconfirmed == 0 && keeper->current);
+    assert(keeper->unconfirmed > 0 && keeper->current);
+    if (--keeper->unconfirmed > 0)
+        return;
+    /* All loops read the new version: changes that waited for it are answered on their loops. */
+    struct change *change = keeper->aboard, *next;
     keeper->aboard = NULL;
-    while (change) {
-        struct change *next = change->next;
-
+    for (; change; change = next) {
+        next = change->next;
         change->msg.run = answer;
         inbox_post(change->from->inbox, &change->msg);
-        change = next;
     }
     snapshot_free(keeper->before);
     keeper->before = NULL;
@@ -192,15 +193,6 @@ static void all_confirmed(struct keeper *keeper)
         keeper->sched->hooks->loaded(keeper->sched);
     }
     queue_want_kick(keeper->queue);
-}
-
-static void confirmed(struct msg *msg)
-{
-    struct edition_swap *swap = container_of(msg, struct edition_swap, msg);
-
-    assert(swap->keeper->unconfirmed > 0);
-    if (--swap->keeper->unconfirmed == 0)
-        all_confirmed(swap->keeper);
 }
 
 /* On the loop's thread. */
@@ -258,31 +250,11 @@ static void take_figures(struct node *node, struct change *change)
     registry_take_resources(node, change);
 }
 
-static void apply_put(struct keeper *keeper, struct change *change)
-{
-    struct facts *known = node_table_facts(keeper->members, change->node_id);
-    int64_t now_ms = sched_awake_ms(loop_of(keeper));
-
-    assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it yet */
-    change->facts->version = change->op.u.node_put.version;
-    change->node = node_table_put(keeper->members, change->node_id, change->facts);
-    change->facts = NULL;
-    take_figures(change->node, change);
-    node_report_remember(&change->report, change->node);
-    registry_take_live(keeper->sched, change->node, &change->report);
-    atomic_store(&change->node->heartbeat_ms, now_ms);
-    atomic_store(&change->node->left_ms, 0);
-    if (!known)
-        node_watch_init(&change->node->watch, now_ms);
-    node_watch_heartbeat(&change->node->watch, &node_watch_defaults, true, now_ms);
-}
-
 /* Changes of one node, sent from several loops, may overtake each other between store and keeper.
- * The order in which they became true is the store's: who comes late is only answered. */
+ * The order in which they became true is the store's: a late one is only answered. */
 static bool is_late(struct keeper *keeper, struct change *change)
 {
     struct node *node = node_table_node(keeper->members, change->node_id);
-
     bool created = change->kind == CHANGE_PUT && change->op.u.node_put.created;
 
     /* One the store did not have begins anew: so does the order of a store that was emptied. */
@@ -310,12 +282,27 @@ static void apply(struct msg *msg)
 
     assert(!change->err && change->kind < COUNT_OF(words) && change->kind != CHANGE_FIGURES);
     if (!is_late(keeper, change)) {
-        if (change->kind == CHANGE_PUT)
-            apply_put(keeper, change);
-        else if (change->kind == CHANGE_DROP)
+        if (change->kind == CHANGE_PUT) {
+            struct facts *known = node_table_facts(keeper->members, change->node_id);
+            int64_t now_ms = sched_awake_ms(loop_of(keeper));
+
+            assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it */
+            change->facts->version = change->op.u.node_put.version;
+            change->node = node_table_put(keeper->members, change->node_id, change->facts);
+            change->facts = NULL;
+            take_figures(change->node, change);
+            node_report_remember(&change->report, change->node);
+            registry_take_live(keeper->sched, change->node, &change->report);
+            atomic_store(&change->node->heartbeat_ms, now_ms);
+            atomic_store(&change->node->left_ms, 0);
+            if (!known)
+                node_watch_init(&change->node->watch, now_ms);
+            node_watch_heartbeat(&change->node->watch, &node_watch_defaults, true, now_ms);
+        } else if (change->kind == CHANGE_DROP) {
             node_table_del(keeper->members, change->node_id);
-        else
+        } else {
             take_figures(node_table_node(keeper->members, change->node_id), change);
+        }
         if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
             queue_room(keeper->queue, node_table_node(keeper->members, change->node_id));
         keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
@@ -465,31 +452,21 @@ void keeper_limits_changed(struct keeper *keeper)
     keeper_keys_freed(keeper, none, 0);
 }
 
-static void keys_noticed(struct keeper *keeper, struct str text)
-{
-    while (text.len)
-        queue_key_freed(keeper->queue, str_hash(str_cut(&text, ' ')));
-}
-
 void keeper_notice(struct keeper *keeper, const struct store_notice *notice)
 {
-    if (notice->kind == STORE_NOTICE_LANE) {
-        queue_notice(keeper->queue, notice->text);
-        return;
-    }
-    if (notice->kind == STORE_NOTICE_KEY) {
-        keys_noticed(keeper, notice->text);
-        return;
-    }
-    if (notice->kind == STORE_NOTICE_LIMITS) {
-        queue_limits_changed(keeper->queue);
-        return;
-    }
-    if (notice->kind == STORE_NOTICE_GAP) {
+    struct str text = notice->text;
+
+    if (notice->kind == STORE_NOTICE_LANE)
+        queue_notice(keeper->queue, text);
+    while (notice->kind == STORE_NOTICE_KEY && text.len)
+        queue_key_freed(keeper->queue, str_hash(str_cut(&text, ' ')));
+    if (notice->kind == STORE_NOTICE_GAP)
         queue_look(keeper->queue);
+    if (notice->kind == STORE_NOTICE_GAP || notice->kind == STORE_NOTICE_LIMITS)
         queue_limits_changed(keeper->queue);
-    }
-    node_sync_notice(keeper->view, notice);
+    if (notice->kind != STORE_NOTICE_LANE && notice->kind != STORE_NOTICE_KEY &&
+        notice->kind != STORE_NOTICE_LIMITS)
+        node_sync_notice(keeper->view, notice);
 }
 
 static void own_change_done(struct change *change)
@@ -520,35 +497,10 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
     registry_send(loop_of(keeper), &own->change);
 }
 
-/* How long it may be silent: after a closed connection only the grace is left. */
-static int64_t silence_ms(const struct sched_config *config, const struct node *node)
-{
-    int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
-    int64_t left_ms = atomic_load_explicit(&node->left_ms, memory_order_relaxed);
-    int64_t rest_ms = left_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
-
-    return left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
-}
-
-/* Whoever is silent too long is lost, unless nobody may be now: a mistake of ours, or of the
- * network before us, must not take the whole fleet at once. The next scan looks again. */
-static void judge_silence(struct keeper *keeper, struct node *node,
-                          const struct node_watch_rules *rules, int64_t now_ms)
-{
-    struct node_watch seen = node->watch;
-
-    node_watch_scan(&seen, rules, now_ms);
-    if (seen.status == NODE_OFFLINE && node->watch.status != NODE_OFFLINE) {
-        if (!keeper->may_lose)
-            return;
-        keeper->may_lose--;
-    }
-    node->watch = seen;
-}
-
 /* One node's silence: heartbeats seen since the last look, then the rules. */
 static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms, int64_t now_ms)
 {
+    const struct sched_config *config = &keeper->sched->config;
     struct node_watch_rules rules = node_watch_defaults;
     int bad = atomic_exchange_explicit(&node->bad_heartbeats, 0, memory_order_relaxed);
 
@@ -559,30 +511,36 @@ static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms
     }
     while (bad-- > 0)
         node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
-    rules.heartbeat_timeout_ms = silence_ms(&keeper->sched->config, node);
-    judge_silence(keeper, node, &rules, now_ms);
-}
-
-/* Its last sign of life. One that a loop noted right after a pause, before the pause was noticed,
- * lies as far in the future as the pause was long. */
-static int64_t last_beat(struct node *node, int64_t now_ms)
-{
-    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
-
-    while (beat_ms > now_ms)
-        if (atomic_compare_exchange_weak(&node->heartbeat_ms, &beat_ms, now_ms))
-            return now_ms;
-    return beat_ms;
+    /* How long it may be silent: after a closed connection only the grace is left. */
+    int64_t left_ms = atomic_load_explicit(&node->left_ms, memory_order_relaxed);
+    int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
+    int64_t rest_ms = left_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
+    rules.heartbeat_timeout_ms = left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
+    /* A node that is silent too long is lost, unless no more may be lost now: a mistake of ours, or
+     * of the network before us, must not take the whole fleet at once. The next scan looks again.
+     */
+    struct node_watch seen = node->watch;
+    node_watch_scan(&seen, &rules, now_ms);
+    bool lost = seen.status == NODE_OFFLINE && node->watch.status != NODE_OFFLINE;
+    if (lost && !keeper->may_lose)
+        return;
+    keeper->may_lose -= lost;
+    node->watch = seen;
 }
 
 /* Compares what should be with what is: sends again what was lost on the way. */
 static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
 {
-    int64_t beat_ms = last_beat(node, now_ms);
+    int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
+
+    /* A heartbeat that a loop noted right after a pause, before the pause was noticed, lies as far
+     * in the future as the pause was long. */
+    while (beat_ms > now_ms)
+        if (atomic_compare_exchange_weak(&node->heartbeat_ms, &beat_ms, now_ms))
+            beat_ms = now_ms;
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
-
-    /* Another instance has its connection, and is there: it knows more of it than we do. */
+    /* Another instance has its connection, and is up: it knows more of it than we do. */
     if (atomic_load_explicit(&node->holder, memory_order_relaxed)) {
         node->watch.last_heartbeat_ms = beat_ms;
         return;
@@ -592,20 +550,6 @@ static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
         change_node(keeper, node, CHANGE_DROP, NODE_OFFLINE);
     else if ((int32_t)node_effective(own, node->watch.status, admin) != atomic_load(&node->health))
         change_node(keeper, node, CHANGE_WATCH, node->watch.status);
-}
-
-/* Who gets no jobs cannot show that it is well again: what it did long ago is forgotten. */
-static void forget_old_jobs(struct node *node, int64_t now_ms)
-{
-    uint32_t at = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
-
-    if (at != node->ring_seen) {
-        node->ring_seen = at;
-        node->ring_changed_ms = now_ms;
-    } else if (at && now_ms - node->ring_changed_ms > RING_FORGET_MS) {
-        atomic_store_explicit(&node->ring_at, 0, memory_order_relaxed);
-        node->ring_seen = 0;
-    }
 }
 
 struct hours *keeper_hours(struct keeper *keeper)
@@ -643,7 +587,15 @@ static void scan(struct keeper *keeper)
         struct node *node = member->node;
 
         scan_node(keeper, node, now_ms);
-        forget_old_jobs(node, now_ms);
+        /* A node that gets no jobs cannot show that it is well again: old results are forgotten. */
+        uint32_t ring_at = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
+        if (ring_at != node->ring_seen) {
+            node->ring_seen = ring_at;
+            node->ring_changed_ms = now_ms;
+        } else if (ring_at && now_ms - node->ring_changed_ms > RING_FORGET_MS) {
+            atomic_store_explicit(&node->ring_at, 0, memory_order_relaxed);
+            node->ring_seen = 0;
+        }
         gauges_add(&gauges, node);
         if (keeper->sched->policy->by_score)
             atomic_store_explicit(&node->score,
@@ -674,32 +626,6 @@ struct node_sync *keeper_view(struct keeper *keeper)
     return keeper->view;
 }
 
-/* Another generation: the store was emptied. Its nodes come again with what they run. */
-static void watch_generation(struct keeper *keeper, const struct store_status *status)
-{
-    if (!status->generation[0] || strcmp(status->generation, keeper->generation) == 0)
-        return;
-    if (keeper->generation[0]) {
-        queue_put_again(keeper->queue);
-        atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
-        log_event(LOG_ERROR, "store.emptied", KC("generation", status->generation),
-                  KC("detail", "nodes register again; what they run is taken back"));
-    }
-    str_copy(str_of(status->generation), keeper->generation, sizeof keeper->generation);
-}
-
-/* Another server has the store, perhaps without what was acknowledged last. */
-static void watch_moves(struct keeper *keeper, const struct store_status *status)
-{
-    if (status->moves == keeper->moves)
-        return;
-    keeper->moves = status->moves;
-    queue_put_again(keeper->queue);
-    atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
-    log_event(LOG_WARN, "store.moved", KI("moves", status->moves),
-              KC("detail", "another server took over; what nodes hold and it lacks is taken back"));
-}
-
 /* What belongs together moves in one call, so this is a mistake of ours, or of whoever else wrote
  * there. */
 static void watch_repairs(struct keeper *keeper, const struct store_status *status)
@@ -722,34 +648,49 @@ static void watch_repairs(struct keeper *keeper, const struct store_status *stat
     }
 }
 
-/* What is there goes on, nothing new comes in. */
-static void watch_room(struct keeper *keeper, const struct store_status *status)
+/* The store was emptied, or another server has it, perhaps without what was acknowledged last: its
+ * nodes come again with what they run. */
+static void put_again(struct keeper *keeper)
 {
-    if (status->full == keeper->store_full)
-        return;
-    keeper->store_full = status->full;
-    if (status->full && !store_name(keeper->sched->store))
-        log_event(LOG_ERROR, "store.full",
-                  KC("detail", "store.db does not follow the journal: no new work is taken"),
-                  KC("reason", status->detail));
-    else if (status->full)
-        log_event(LOG_ERROR, "store.full",
-                  KC("detail", "Redis is near its maxmemory: no new work is taken, and finished "
-                               "jobs go before their time"));
-    else
-        log_event(LOG_INFO, "store.room", KC("detail", "new work is taken again"));
+    queue_put_again(keeper->queue);
+    atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
 }
 
-/* Logs once when the store takes no writes, and once when it does again. */
+/* Logs once what changed about the store: another generation or server, no room, no writes. */
 static void watch_store(struct keeper *keeper)
 {
     struct store_status status;
 
     store_status(keeper->sched->store, &status);
-    watch_generation(keeper, &status);
-    watch_moves(keeper, &status);
+    if (status.generation[0] && strcmp(status.generation, keeper->generation) != 0) {
+        if (keeper->generation[0]) {
+            put_again(keeper);
+            log_event(LOG_ERROR, "store.emptied", KC("generation", status.generation),
+                      KC("detail", "nodes register again; what they run is taken back"));
+        }
+        str_copy(str_of(status.generation), keeper->generation, sizeof keeper->generation);
+    }
+    if (status.moves != keeper->moves) {
+        keeper->moves = status.moves;
+        put_again(keeper);
+        log_event(
+            LOG_WARN, "store.moved", KI("moves", status.moves),
+            KC("detail", "another server took over; what nodes hold and it lacks is taken back"));
+    }
     watch_repairs(keeper, &status);
-    watch_room(keeper, &status);
+    if (status.full != keeper->store_full) {
+        keeper->store_full = status.full;
+        if (status.full && !store_name(keeper->sched->store))
+            log_event(LOG_ERROR, "store.full",
+                      KC("detail", "store.db does not follow the journal: no new work is taken"),
+                      KC("reason", status.detail));
+        else if (status.full)
+            log_event(LOG_ERROR, "store.full",
+                      KC("detail", "Redis is near its maxmemory: no new work is taken, and "
+                                   "finished jobs go before their time"));
+        else
+            log_event(LOG_INFO, "store.room", KC("detail", "new work is taken again"));
+    }
     keeper->deaf = status.deaf;
     if (status.mode == keeper->store_mode)
         return;
@@ -763,8 +704,8 @@ static void watch_store(struct keeper *keeper)
 
 void keeper_start(struct keeper *keeper)
 {
-    watch_store(
-        keeper); /* what it is now: should it be emptied before the first tick, that is news */
+    /* What it is now: should it be emptied before the first tick, that is logged. */
+    watch_store(keeper);
     node_sync_load(keeper->view);
 }
 

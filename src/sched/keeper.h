@@ -27,12 +27,12 @@ const struct queue *keeper_queue(const struct keeper *keeper);
 /* Any thread. */
 void keeper_apply(struct keeper *keeper,
                   struct change *change); /* true in the store: make it live */
-/* A slot of it became free, or something else about it changed for the better. Cheap when nobody
- * waits. */
 /* By str_hash(): a job with one of these keys may start now. Any thread. */
 void keeper_keys_freed(struct keeper *keeper, const uint64_t *keys, size_t count);
-/* Rules of keys, or a hold, were changed here: who waits for keys looks again. Any thread. */
+/* Rules of keys, or a hold, were changed here: jobs that wait for keys look again. Any thread. */
 void keeper_limits_changed(struct keeper *keeper);
+/* A slot of it became free, or something else about it changed for the better. Cheap when nothing
+ * waits. */
 void keeper_freed(struct keeper *keeper, struct node *node);
 /* A job goes on: to another node (SELECTING), to its next attempt (RETRYING); or it was put into a
  * lane, and then counts as waiting at once. Copies what it needs of the record. */
@@ -42,7 +42,7 @@ void keeper_continue(struct keeper *keeper, const struct store_record *record);
 void keeper_forget(struct keeper *keeper, uint64_t job);
 void keeper_notice(struct keeper *keeper, const struct store_notice *notice); /* its own thread */
 /* Its client was refused although the store may have the job: it must end, as soon as the store
- * takes the word for it, with the reason OUTCOME_UNKNOWN that the client was given. */
+ * takes the call, with the reason OUTCOME_UNKNOWN that the client was given. */
 void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec);
 
 #endif
