@@ -24,40 +24,35 @@
 struct node_sync {
     struct sched *sched;
     struct node_table *members;
-    struct node_sync_live *live;
-    struct store_op op;
+    struct store_op op; /* NODES or COUNTS */
     struct arena arena;
     bool busy;
-    bool loaded;     /* the first load is done */
-    bool compare;    /* counters are to be looked at */
-    struct map news; /* ids of nodes that are to be loaded -> themselves; our memory */
-    struct str *ids; /* of the call under way */
+    bool loaded;       /* the first load is done */
+    bool compare;      /* counters are to be looked at */
+    struct map wanted; /* ids of nodes that are to be loaded -> themselves; our memory */
+    struct str *ids;   /* of the call under way */
     size_t id_count;
     int64_t seq;       /* of the last change noticed, or known to be contained */
     int64_t oldest_us; /* see node_sync_take_oldest_us */
-    int64_t news_us;   /* when the oldest change of `news` that was noticed was made; 0: none */
+    int64_t wanted_us; /* when the oldest change of `wanted` that was noticed was made; 0: none */
     int64_t call_us;   /* the same of `ids` */
     int64_t sent_us;   /* the call under way */
     int64_t looked_us; /* the last look at all (load or compare) that was answered was sent */
-    /* What a look found without a notice. That may still come, and says when it was; else
-     * all that is known is that the look before did not see it. */
+    /* What a look found without a notice. The notice may still come, and has the time; else all
+     * that is known is that the look before did not see it. */
     bool found;
     int64_t unheard;   /* changes of which that is so */
     int64_t before_us; /* when that look before was sent */
     int64_t late_us;   /* the oldest change whose notice came at last; 0: none did */
     char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
     unsigned moves;                                                /* likewise */
-};
-
-struct node_sync_live {
-    struct sched *sched;
-    struct store_op op; /* PEERS */
-    struct arena arena;
-    bool busy;
+    struct store_op peers_op;
+    struct arena peers_arena;
+    bool listing; /* peers_op is under way */
     struct peer *peers;
     size_t peer_count;
     int64_t shared_ms;      /* clock_mono_ms */
-    struct chain under_way; /* of seen_batch.in_live */
+    struct chain under_way; /* of seen_batch.under_way */
 };
 
 struct peer {
@@ -65,7 +60,6 @@ struct peer {
     int64_t silent_ms;
 };
 
-static void batch_sent(struct store_op *op);
 static void next_call(struct node_sync *view);
 
 /* --- signs of life --- */
@@ -84,79 +78,58 @@ enum {
 /* One SEEN call. */
 struct seen_batch {
     struct store_op op;
-    struct chain in_live;
+    struct chain under_way;
     struct buf text;
     struct store_seen items[SEEN_MAX];
     size_t count;
 };
 
-struct node_sync_live *node_sync_live_new(struct sched *sched)
+static struct sched_loop *loop_of(struct node_sync *view)
 {
-    struct node_sync_live *live = mem_new(struct node_sync_live);
-
-    live->sched = sched;
-    chain_init(&live->under_way);
-    return live;
+    return sched_keeper_loop(view->sched);
 }
 
-void node_sync_live_free(struct node_sync_live *live)
+static uint32_t own_name(const struct node_sync *view)
 {
-    if (!live)
-        return;
-    /* What the store answered into an inbox that nobody reads any more. */
-    while (live->under_way.next != &live->under_way)
-        batch_sent(&container_of(live->under_way.next, struct seen_batch, in_live)->op);
-    arena_free(&live->arena);
-    free(live->peers);
-    free(live);
-}
-
-static struct sched_loop *live_loop(struct node_sync_live *live)
-{
-    return sched_keeper_loop(live->sched);
-}
-
-static uint32_t own_name(const struct node_sync_live *live)
-{
-    return store_name(live->sched->store);
+    return store_name(view->sched->store);
 }
 
 /* --- instances --- */
 
 static void listed(struct store_op *op)
 {
-    struct node_sync_live *live = container_of(op, struct node_sync_live, op);
+    struct node_sync *view = container_of(op, struct node_sync, peers_op);
 
-    assert(live->busy);
-    live->busy = false;
+    assert(view->listing);
+    view->listing = false;
     if (!op->err) {
-        live->peer_count = op->u.peers.count;
-        live->peers = mem_resize(live->peers, (live->peer_count + 1) * sizeof *live->peers);
-        for (size_t i = 0; i < live->peer_count; i++)
-            live->peers[i] = (struct peer){.name = op->u.peers.items[i].name,
+        view->peer_count = op->u.peers.count;
+        view->peers = mem_resize(view->peers, (view->peer_count + 1) * sizeof *view->peers);
+        for (size_t i = 0; i < view->peer_count; i++)
+            view->peers[i] = (struct peer){.name = op->u.peers.items[i].name,
                                            .silent_ms = op->u.peers.items[i].silent_ms};
     }
-    arena_reset(&live->arena);
+    arena_reset(&view->peers_arena);
 }
 
-void node_sync_live_compare(struct node_sync_live *live)
+void node_sync_list_peers(struct node_sync *view)
 {
-    if (!own_name(live) || live->busy)
+    if (!own_name(view) || view->listing)
         return;
-    live->op = (struct store_op){.verb = STORE_PEERS,
-                                 .reply_to = live_loop(live)->inbox,
-                                 .done = listed,
-                                 .arena = &live->arena};
-    live->busy = true;
-    sched_send(live_loop(live), &live->op);
+    view->peers_op = (struct store_op){.verb = STORE_PEERS,
+                                       .reply_to = loop_of(view)->inbox,
+                                       .done = listed,
+                                       .arena = &view->peers_arena};
+    view->listing = true;
+    sched_send(loop_of(view), &view->peers_op);
 }
 
-static bool node_sync_live_has_peer(const struct node_sync_live *live, uint32_t name)
+static bool is_up(const struct node_sync *view, uint32_t peer)
 {
-    for (size_t i = 0; i < live->peer_count; i++)
-        if (live->peers[i].name == name)
-            return live->peers[i].silent_ms <= PEER_GONE_MS;
-    return live->peer_count == 0; /* not listed yet */
+    for (size_t i = 0; i < view->peer_count; i++)
+        if (view->peers[i].name == peer)
+            return view->peers[i].silent_ms <= PEER_GONE_MS;
+    return view->peer_count == 0; /* not listed yet */
 }
 
 /* --- sending heartbeats to other instances --- */
@@ -165,43 +138,32 @@ static void batch_sent(struct store_op *op)
 {
     struct seen_batch *batch = container_of(op, struct seen_batch, op);
 
-    chain_del(&batch->in_live);
+    chain_del(&batch->under_way);
     buf_free(&batch->text);
     free(batch);
 }
 
-static void send_batch(struct node_sync_live *live, struct seen_batch *batch, size_t begun)
+static void send_batch(struct node_sync *view, struct seen_batch *batch, size_t begun)
 {
     assert(batch->count > 0 && batch->count <= SEEN_MAX);
     frame_end(&batch->text, begun);
-    batch->op = (struct store_op){
-        .verb = STORE_SEEN, .reply_to = live_loop(live)->inbox, .done = batch_sent};
+    batch->op =
+        (struct store_op){.verb = STORE_SEEN, .reply_to = loop_of(view)->inbox, .done = batch_sent};
     batch->op.u.seen.items = batch->items;
     batch->op.u.seen.count = batch->count;
     batch->op.u.seen.text = buf_view(&batch->text);
-    chain_add_last(&live->under_way, &batch->in_live);
-    sched_send(live_loop(live), &batch->op);
-}
-
-/* A line of its own, which a release before this takes for a sign of life without figures. */
-static void add_loaded(struct seen_batch *batch, struct node *node)
-{
-    struct shared_text *board = atomic_load(&node->loaded_names);
-    struct buf names = {0};
-
-    if (board && shared_text_read(board, &names)) /* empty: it had some before */
-        buf_fmt(&batch->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
-                STR_ARG(names.len ? buf_view(&names) : STR("[]")));
-    buf_free(&names);
+    chain_add_last(&view->under_way, &batch->under_way);
+    sched_send(loop_of(view), &batch->op);
 }
 
 /* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. Behind
  * it, if it ever reported any, "\nNODE loaded NAMES", a JSON list without blanks. */
 static void add_node(struct seen_batch *batch, struct node *node)
 {
-    struct shared_text *board = atomic_load(&node->usage);
+    struct shared_text *usage = atomic_load(&node->usage);
+    struct shared_text *loaded = atomic_load(&node->loaded_names);
     struct store_seen *seen = &batch->items[batch->count++];
-    struct buf usage = {0};
+    struct buf buf = {0};
 
     *seen = (struct store_seen){.node = node->id,
                                 .level = atomic_load(&node->level),
@@ -210,24 +172,28 @@ static void add_node(struct seen_batch *batch, struct node *node)
                                 .mem_pm = atomic_load(&node->mem_pm)};
     buf_fmt(&batch->text, "\n" STR_FMT " %d %d %d %d ", STR_ARG(node->id), seen->level,
             seen->cpu_pm, seen->gpu_pm, seen->mem_pm);
-    if (board && shared_text_read(board, &usage))
-        for (size_t i = 0; i < usage.len; i++)
-            buf_char(&batch->text, usage.at[i] == '\n' || usage.at[i] == '\r' ? ' ' : usage.at[i]);
-    buf_free(&usage);
-    add_loaded(batch, node);
+    if (usage && shared_text_read(usage, &buf))
+        for (size_t i = 0; i < buf.len; i++)
+            buf_char(&batch->text, buf.at[i] == '\n' || buf.at[i] == '\r' ? ' ' : buf.at[i]);
+    buf_clear(&buf);
+    /* A line of its own, which a release before this takes for a sign of life without figures. */
+    if (loaded && shared_text_read(loaded, &buf)) /* empty: it had some before */
+        buf_fmt(&batch->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
+                STR_ARG(buf.len ? buf_view(&buf) : STR("[]")));
+    buf_free(&buf);
 }
 
-void node_sync_live_tick(struct node_sync_live *live)
+void node_sync_tick(struct node_sync *view)
 {
-    const struct snapshot *snapshot = live_loop(live)->snapshot;
-    int64_t now_ms = *live_loop(live)->mono_ms;
+    const struct snapshot *snapshot = loop_of(view)->snapshot;
+    int64_t now_ms = *loop_of(view)->mono_ms;
     struct seen_batch *batch = NULL;
     const struct snap_node *member;
     size_t begun = 0;
 
-    if (!own_name(live) || !snapshot || now_ms - live->shared_ms < SEEN_EVERY_MS)
+    if (!own_name(view) || !snapshot || now_ms - view->shared_ms < SEEN_EVERY_MS)
         return;
-    live->shared_ms = now_ms;
+    view->shared_ms = now_ms;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         struct node *node = member->node;
         int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
@@ -242,15 +208,15 @@ void node_sync_live_tick(struct node_sync_live *live)
         }
         add_node(batch, node);
         if (batch->count == SEEN_MAX) {
-            send_batch(live, batch, begun);
+            send_batch(view, batch, begun);
             batch = NULL;
         }
     }
     if (batch)
-        send_batch(live, batch, begun);
+        send_batch(view, batch, begun);
 }
 
-/* --- hearing --- */
+/* --- heartbeats of other instances --- */
 
 /* Some instance got a heartbeat of it at `at_ms`. */
 static void take_beat(struct node *node, int64_t at_ms)
@@ -284,10 +250,10 @@ static void take_load(struct node *node, const struct store_seen *seen)
         atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
 }
 
-static void node_sync_live_seen(struct node_sync_live *live, const struct node_table *members,
-                                struct str text)
+void node_sync_seen(struct node_sync *view, struct str text)
 {
-    int64_t now_ms = sched_awake_ms(live_loop(live));
+    const struct node_table *members = view->members;
+    int64_t now_ms = sched_awake_ms(loop_of(view));
 
     while (text.len) {
         struct str line = str_cut(&text, '\n');
@@ -296,7 +262,7 @@ static void node_sync_live_seen(struct node_sync_live *live, const struct node_t
             id.len && node_table_facts(members, id) ? map_get(&members->nodes, id) : NULL;
 
         if (!node || atomic_load(&node->link))
-            continue; /* whose connection is ours we know better */
+            continue; /* its connection is ours: we know better */
         if (str_starts(line, STR("loaded "))) {
             struct arena arena = {0};
             const struct json *list;
@@ -305,7 +271,7 @@ static void node_sync_live_seen(struct node_sync_live *live, const struct node_t
             str_cut(&line, ' ');
             if (!json_parse(line, &arena, &list, NULL) &&
                 warm_names(list, WARM_LOADED_MAX, &arena, &names))
-                warm_index_put(live->sched->warm, node, &names);
+                warm_index_put(view->sched->warm, node, &names);
             arena_free(&arena);
             continue;
         }
@@ -320,8 +286,8 @@ static void node_sync_live_seen(struct node_sync_live *live, const struct node_t
     }
 }
 
-/* It is not asked while its connection is nowhere. What was heard of it before may have been told
- * after its connection closed; what comes much later is a sign of life by another way. */
+/* It is not asked while no instance has its connection. A heartbeat before may have been sent after
+ * its connection closed; one much later is a sign of life by another way. */
 static void take_left(struct node *node, int64_t at_ms)
 {
     int64_t none = 0;
@@ -330,14 +296,13 @@ static void take_left(struct node *node, int64_t at_ms)
         atomic_compare_exchange_strong(&node->left_ms, &none, at_ms);
 }
 
-static void take_link(struct node_sync_live *live, struct node *node,
-                      const struct store_live *stored)
+static void take_link(struct node_sync *view, struct node *node, const struct store_live *stored)
 {
-    int64_t now_ms = sched_awake_ms(live_loop(live));
+    int64_t now_ms = sched_awake_ms(loop_of(view));
     bool held = stored->kind == STORE_LINK_SOCKET || stored->kind == STORE_LINK_POLL;
-    bool ours = stored->holder == own_name(live);
-    bool there = stored->linked_ms < PEER_NEW_MS || node_sync_live_has_peer(live, stored->holder);
-    uint32_t holder = held && !ours && there ? stored->holder : 0;
+    bool ours = stored->holder == own_name(view);
+    bool up = stored->linked_ms < PEER_NEW_MS || is_up(view, stored->holder);
+    uint32_t holder = held && !ours && up ? stored->holder : 0;
     uint32_t before = atomic_exchange(&node->holder, holder);
     bool socket = atomic_load(&node->link) != 0;
 
@@ -350,13 +315,13 @@ static void take_link(struct node_sync_live *live, struct node *node,
     /* What we have and what the store says we have must be the same. */
     if ((holder && holder != before) || (holder && socket) ||
         socket != (ours && stored->kind == STORE_LINK_SOCKET))
-        live->sched->hooks->linked(live_loop(live), node, stored, holder != 0);
+        view->sched->hooks->linked(loop_of(view), node, stored, holder != 0);
 }
 
-void node_sync_live_take(struct node_sync_live *live, struct node *node,
-                         const struct store_live *stored, uint64_t order)
+void node_sync_take_live(struct node_sync *view, struct node *node, const struct store_live *stored,
+                         uint64_t order)
 {
-    if (!own_name(live))
+    if (!own_name(view))
         return;
     assert(stored->kind <= STORE_LINK_LEFT && stored->linked_ms >= 0);
     if (stored->silent_ms >= 0 && !atomic_load(&node->link)) {
@@ -366,10 +331,10 @@ void node_sync_live_take(struct node_sync_live *live, struct node *node,
                                   .mem_pm = stored->mem_pm};
 
         take_load(node, &seen);
-        take_beat(node, sched_awake_ms(live_loop(live)) - stored->silent_ms);
+        take_beat(node, sched_awake_ms(loop_of(view)) - stored->silent_ms);
     }
     if (order >= atomic_load(&node->link_order))
-        take_link(live, node, stored);
+        take_link(view, node, stored);
 }
 
 /* --- records and counters --- */
@@ -382,7 +347,7 @@ struct node_sync *node_sync_new(struct sched *sched, struct node_table *members)
 
     view->sched = sched;
     view->members = members;
-    view->live = node_sync_live_new(sched);
+    chain_init(&view->under_way);
     return view;
 }
 
@@ -401,18 +366,17 @@ void node_sync_free(struct node_sync *view)
 
     if (!view)
         return;
-    for (size_t i = 0; (id = map_next(&view->news, &i));)
+    for (size_t i = 0; (id = map_next(&view->wanted, &i));)
         free(id);
-    map_free(&view->news);
+    map_free(&view->wanted);
     ids_free(view);
-    node_sync_live_free(view->live);
+    /* What the store answered into an inbox that nobody reads any more. */
+    while (view->under_way.next != &view->under_way)
+        batch_sent(&container_of(view->under_way.next, struct seen_batch, under_way)->op);
+    arena_free(&view->peers_arena);
+    free(view->peers);
     arena_free(&view->arena);
     free(view);
-}
-
-static struct sched_loop *loop_of(struct node_sync *view)
-{
-    return sched_keeper_loop(view->sched);
 }
 
 int64_t node_sync_take_oldest_us(struct node_sync *view)
@@ -440,11 +404,11 @@ static void want(struct node_sync *view, struct str id)
 {
     char *text;
 
-    if (!id.len || id.len > NODE_ID_MAX || map_get(&view->news, id))
+    if (!id.len || id.len > NODE_ID_MAX || map_get(&view->wanted, id))
         return;
     text = mem_zeroed(1, id.len + 1);
     memcpy(text, id.at, id.len);
-    map_put(&view->news, (struct str){.at = text, .len = id.len}, text);
+    map_put(&view->wanted, (struct str){.at = text, .len = id.len}, text);
 }
 
 /* --- taking over what was read --- */
@@ -481,8 +445,8 @@ static void take_figures(struct node_sync *view, struct node *node, const struct
         counts_usable_put(node, &resources);
 }
 
-/* What somebody found out about it holds until it gives a new sign of life; our start, and our
- * having heard of it, are none. That somebody takes it back is one. */
+/* A health that an instance found holds until the node gives a new sign of life; our start, and our
+ * reading of it, are none. That an instance takes it back is one. */
 static void take_finding(struct node_sync *view, struct node *node, const struct store_node *record)
 {
     int64_t now_ms = sched_awake_ms(loop_of(view));
@@ -535,12 +499,7 @@ static void load_known(struct node_sync *view, struct node *node, const struct f
         return;
     node_table_put(view->members, record->id, facts);
     for (int i = 0; i < NODE_MARKS; i++)
-        atomic_store(&node->marks[i], 0); /* what it said here before is not what is stored */
-}
-
-static void notify_changed(struct node_sync *view, struct str id, const char *what)
-{
-    view->sched->hooks->node_changed(loop_of(view), id, what);
+        atomic_store(&node->marks[i], 0); /* what it reported before is not what is stored */
 }
 
 static void load_record(struct node_sync *view, const struct store_node *record)
@@ -550,46 +509,21 @@ static void load_record(struct node_sync *view, const struct store_node *record)
 
     if (node && node->change_order > view->op.order)
         return; /* a change of our own is newer */
-    bool news = !node || node->version != record->version;
+    bool changed = !node || node->version != record->version;
     if (node)
         load_known(view, node, known, record);
     else
         load_new(view, record);
-    if (news && view->loaded)
-        notify_changed(view, record->id, "changed");
+    if (changed && view->loaded)
+        view->sched->hooks->node_changed(loop_of(view), record->id, "changed");
     node = map_get(&view->members->nodes, record->id);
     if (node)
-        node_sync_live_take(view->live, node, &record->live, view->op.order);
-}
-
-static void drop(struct node_sync *view, struct str id)
-{
-    struct node *node = map_get(&view->members->nodes, id);
-
-    if (!node || !node_table_facts(view->members, id) || node->change_order > view->op.order)
-        return;
-    assert(view->op.verb == STORE_NODES);
-    node->change_order = view->op.order;
-    notify_changed(view, node->id, "left"); /* while it still is in our snapshot */
-    node_table_del(view->members, node->id);
+        node_sync_take_live(view, node, &record->live, view->op.order);
 }
 
 /* --- the calls --- */
 
-static void loaded_all(struct node_sync *view)
-{
-    struct store_op *op = &view->op;
-
-    assert(!view->id_count);
-    for (size_t i = 0; i < op->u.nodes.count; i++)
-        if (op->u.nodes.items[i].facts.len)
-            load_record(view, &op->u.nodes.items[i]);
-    view->members->dirty = true; /* also when there is none: the first edition makes us ready */
-    view->loaded = true;
-    set_seq(view, op->u.nodes.version);
-}
-
-/* Who was asked for and is not among the answers has left. */
+/* A node that was asked for and is not in the answer has left. */
 static void loaded_some(struct node_sync *view)
 {
     struct store_op *op = &view->op;
@@ -601,37 +535,27 @@ static void loaded_some(struct node_sync *view)
         load_record(view, &op->u.nodes.items[i]);
         map_put(&found, op->u.nodes.items[i].id, view);
     }
-    for (size_t i = 0; i < view->id_count; i++)
-        if (!map_get(&found, view->ids[i]))
-            drop(view, view->ids[i]);
+    for (size_t i = 0; i < view->id_count; i++) {
+        struct str id = view->ids[i];
+        struct node *node = map_get(&view->members->nodes, id);
+
+        if (map_get(&found, id) || !node || !node_table_facts(view->members, id) ||
+            node->change_order > op->order)
+            continue;
+        node->change_order = op->order;
+        /* While it still is in our snapshot. */
+        view->sched->hooks->node_changed(loop_of(view), node->id, "left");
+        node_table_del(view->members, node->id);
+    }
     map_free(&found);
 }
 
-/* After a look: `noticed_count` nodes were to be loaded before it. */
-static void note_found(struct node_sync *view, size_t noticed_count)
-{
-    int64_t version = view->op.u.nodes.version;
-    bool found =
-        version > 0 && view->news.count > noticed_count; /* 0: not shared, all is our own */
-
-    assert(view->news.count >= noticed_count);
-    view->unheard = version > view->seq ? version - view->seq : 0;
-    view->late_us = 0;
-    if (found && !view->found)
-        view->before_us = view->looked_us;
-    view->found = found;
-    if (!view->news.count)
-        view->news_us = 0; /* what could not be loaded is as it was */
-    metric_set(METRIC_VERSION_LAG, view->unheard);
-    set_seq(view, version); /* smaller, if the store was emptied */
-}
-
-/* Counters are taken over; whose version differs, or who is not there on one side, is loaded. */
+/* Takes over counters; a node whose version differs, or that one side does not have, is loaded. */
 static void compared(struct node_sync *view)
 {
     struct store_op *op = &view->op;
     struct map found = {0};
-    size_t noticed_count = view->news.count;
+    size_t noticed_count = view->wanted.count;
     struct node_entry *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
@@ -647,24 +571,24 @@ static void compared(struct node_sync *view)
         if (!node)
             continue;
         counts_take(node, &record->counts, &record->left, op->order, false);
-        node_sync_live_take(view->live, node, &record->live, op->order);
+        node_sync_take_live(view, node, &record->live, op->order);
     }
     for (size_t i = 0; (member = map_next(&view->members->by_id, &i));)
         if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
             want(view, member->node->id);
     map_free(&found);
-    note_found(view, noticed_count);
-}
-
-/* An edition with what was loaded is to come. */
-static void note_loaded(struct node_sync *view)
-{
-    int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
-
-    if (view->members->dirty)
-        view->oldest_us =
-            earlier(view->oldest_us, earlier(view->call_us, view->found ? found_us : 0));
-    view->found = false;
+    assert(view->wanted.count >= noticed_count);
+    int64_t version = op->u.nodes.version; /* 0: not shared, all is our own */
+    bool is_found = version > 0 && view->wanted.count > noticed_count;
+    view->unheard = version > view->seq ? version - view->seq : 0;
+    view->late_us = 0;
+    if (is_found && !view->found)
+        view->before_us = view->looked_us;
+    view->found = is_found;
+    if (!view->wanted.count)
+        view->wanted_us = 0; /* what could not be loaded is as it was */
+    metric_set(METRIC_VERSION_LAG, view->unheard);
+    set_seq(view, version); /* smaller, if the store was emptied */
 }
 
 static void answered(struct store_op *op)
@@ -678,12 +602,21 @@ static void answered(struct store_op *op)
         atomic_store_explicit(&view->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     if (op->err) {
         view->compare |= view->loaded && some; /* what was not loaded is found again */
-        view->news_us = earlier(view->news_us, some ? view->call_us : 0);
+        view->wanted_us = earlier(view->wanted_us, some ? view->call_us : 0);
     } else if (some) {
         loaded_some(view);
-        note_loaded(view);
+        int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
+        if (view->members->dirty) /* an edition with what was loaded is to come */
+            view->oldest_us =
+                earlier(view->oldest_us, earlier(view->call_us, view->found ? found_us : 0));
+        view->found = false;
     } else if (op->verb == STORE_NODES) {
-        loaded_all(view);
+        for (size_t i = 0; i < op->u.nodes.count; i++)
+            if (op->u.nodes.items[i].facts.len)
+                load_record(view, &op->u.nodes.items[i]);
+        view->members->dirty = true; /* also if there is none: the first edition makes us ready */
+        view->loaded = true;
+        set_seq(view, op->u.nodes.version);
     } else {
         compared(view);
     }
@@ -707,30 +640,24 @@ static void send(struct node_sync *view, enum store_verb verb)
     sched_send(loop_of(view), &view->op);
 }
 
-/* The ids move from the map to the call. */
-static void send_some(struct node_sync *view)
-{
-    size_t count = view->news.count < WANTED_MAX ? view->news.count : WANTED_MAX;
-    char *id;
-
-    assert(count > 0 && !view->ids);
-    view->ids = mem_array(struct str, count);
-    for (size_t i = 0; view->id_count < count && (id = map_next(&view->news, &i));)
-        view->ids[view->id_count++] = str_of(id);
-    for (size_t i = 0; i < count; i++)
-        map_del(&view->news, view->ids[i]);
-    view->call_us = view->news_us;
-    if (!view->news.count)
-        view->news_us = 0;
-    send(view, STORE_NODES);
-}
-
 static void next_call(struct node_sync *view)
 {
+    size_t count = view->wanted.count < WANTED_MAX ? view->wanted.count : WANTED_MAX;
+    char *id;
+
     if (view->busy || !view->loaded)
         return;
-    if (view->news.count) {
-        send_some(view);
+    if (count) { /* the ids move from the map to the call */
+        assert(!view->ids);
+        view->ids = mem_array(struct str, count);
+        for (size_t i = 0; view->id_count < count && (id = map_next(&view->wanted, &i));)
+            view->ids[view->id_count++] = str_of(id);
+        for (size_t i = 0; i < count; i++)
+            map_del(&view->wanted, view->ids[i]);
+        view->call_us = view->wanted_us;
+        if (!view->wanted.count)
+            view->wanted_us = 0;
+        send(view, STORE_NODES);
     } else if (view->compare) {
         view->compare = false;
         send(view, STORE_COUNTS);
@@ -743,30 +670,25 @@ void node_sync_load(struct node_sync *view)
         send(view, STORE_NODES);
 }
 
-/* A store that was emptied, or that another server took over, need not go on counting where we
- * were: what we know is of before, all of it. */
-static void watch_generation(struct node_sync *view)
+void node_sync_compare(struct node_sync *view)
 {
     struct store_status status;
     struct node_entry *member;
 
     store_status(view->sched->store, &status);
-    if (status.moves == view->moves && strcmp(status.generation, view->generation) == 0)
-        return;
-    for (size_t i = 0; view->generation[0] && (member = map_next(&view->members->by_id, &i));) {
-        member->node->change_order = 0;
-        atomic_store(&member->node->link_order, 0);
-        atomic_store(&member->node->counts, 0);
+    /* A store that was emptied, or that another server took over, need not go on counting where we
+     * were: what we know is of before, all of it. */
+    if (status.moves != view->moves || strcmp(status.generation, view->generation) != 0) {
+        for (size_t i = 0; view->generation[0] && (member = map_next(&view->members->by_id, &i));) {
+            member->node->change_order = 0;
+            atomic_store(&member->node->link_order, 0);
+            atomic_store(&member->node->counts, 0);
+        }
+        memcpy(view->generation, status.generation, sizeof view->generation);
+        view->moves = status.moves;
     }
-    memcpy(view->generation, status.generation, sizeof view->generation);
-    view->moves = status.moves;
-}
-
-void node_sync_compare(struct node_sync *view)
-{
-    watch_generation(view);
     view->compare = true;
-    node_sync_live_compare(view->live);
+    node_sync_list_peers(view);
     next_call(view);
 }
 
@@ -780,7 +702,7 @@ void node_sync_notice(struct node_sync *view, const struct store_notice *notice)
             view->unheard--;
             view->late_us = earlier(view->late_us, then_us);
         }
-        view->news_us = earlier(view->news_us, then_us);
+        view->wanted_us = earlier(view->wanted_us, then_us);
         while (rest.len)
             want(view, str_cut(&rest, ' '));
     }
@@ -790,14 +712,4 @@ void node_sync_notice(struct node_sync *view, const struct store_notice *notice)
     if (notice->kind == STORE_NOTICE_NODES && notice->seq > view->seq)
         set_seq(view, notice->seq);
     next_call(view);
-}
-
-void node_sync_seen(struct node_sync *view, struct str text)
-{
-    node_sync_live_seen(view->live, view->members, text);
-}
-
-void node_sync_tick(struct node_sync *view)
-{
-    node_sync_live_tick(view->live);
 }

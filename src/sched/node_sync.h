@@ -13,7 +13,7 @@ void node_sync_free(struct node_sync *view);
 void node_sync_load(struct node_sync *view); /* all nodes */
 void node_sync_compare(
     struct node_sync *view); /* counters and versions of all; then loads what differs */
-void node_sync_tick(struct node_sync *view); /* tells signs of life, at most twice a second */
+void node_sync_tick(struct node_sync *view); /* sends signs of life, at most twice a second */
 /* NODES or GAP: something changed elsewhere, or may have. */
 void node_sync_notice(struct node_sync *view, const struct store_notice *notice);
 /* Heartbeats another instance got: what it wrote with node_sync_tick. */
@@ -22,16 +22,10 @@ void node_sync_seen(struct node_sync *view, struct str text);
  */
 int64_t node_sync_take_oldest_us(struct node_sync *view);
 
-/* What instances share about nodes beside their records: whose connection each is, and when it was
- * last heard of. Nothing of it exists in a store that is not shared. Keeper's thread. */
-
-struct node_sync_live;
-
-struct node_sync_live *node_sync_live_new(struct sched *sched);
-void node_sync_live_free(struct node_sync_live *live);
-void node_sync_live_compare(struct node_sync_live *live); /* looks which instances are there */
-void node_sync_live_tick(struct node_sync_live *live);
-void node_sync_live_take(struct node_sync_live *live, struct node *node,
-                         const struct store_live *stored, uint64_t order);
+/* What instances share about nodes beside their records: which has its connection, and when its
+ * last heartbeat came. Nothing of it exists in a store that is not shared. Keeper's thread. */
+void node_sync_list_peers(struct node_sync *view); /* looks which instances are up */
+void node_sync_take_live(struct node_sync *view, struct node *node, const struct store_live *stored,
+                         uint64_t order);
 
 #endif

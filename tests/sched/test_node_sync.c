@@ -95,7 +95,7 @@ static void every_word_of_the_store(void **state)
     struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
     loop.sched = &sched;
-    struct node_sync_live *live = node_sync_live_new(&sched);
+    struct node_sync *view = node_sync_new(&sched, NULL);
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct node node = {.link = rows[i].link,
@@ -105,13 +105,13 @@ static void every_word_of_the_store(void **state)
 
         said.silent_ms = -1;
         told = 0;
-        node_sync_live_take(live, &node, &said, 10);
+        node_sync_take_live(view, &node, &said, 10);
         if (atomic_load(&node.holder) != rows[i].holder || !!node.left_ms != rows[i].left ||
             told != rows[i].told || (told && away != rows[i].away))
             fail_msg("%s: holder %x, left %d, told %d", rows[i].what, node.holder,
                      node.left_ms != 0, told);
     }
-    node_sync_live_free(live);
+    node_sync_free(view);
 }
 
 /* A store of our own says nothing of this; whatever is there is not looked at. */
@@ -122,16 +122,16 @@ static void a_store_of_our_own_has_no_others(void **state)
     struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop};
     loop.sched = &sched;
-    struct node_sync_live *live = node_sync_live_new(&sched);
+    struct node_sync *view = node_sync_new(&sched, NULL);
     struct node node = {.heartbeat_ms = 1};
     struct store_live said = {.kind = STORE_LINK_SOCKET, .holder = OTHER, .silent_ms = 5};
 
-    node_sync_live_take(live, &node, &said, 10);
-    node_sync_live_compare(live);
-    node_sync_live_tick(live);
+    node_sync_take_live(view, &node, &said, 10);
+    node_sync_list_peers(view);
+    node_sync_tick(view);
     assert_int_equal(node.holder, 0);
     assert_int_equal(node.heartbeat_ms, 1);
-    node_sync_live_free(live);
+    node_sync_free(view);
 }
 
 /* Times of others are known to a second: a step as small is no new sign of life, or a lost node
@@ -147,16 +147,16 @@ static void small_steps_are_no_signs_of_life(void **state)
     struct sched_loop loop = {.mono_ms = &mono_ms};
     struct sched sched = {.store = &store, .loops = &loop, .hooks = &hooks};
     loop.sched = &sched;
-    struct node_sync_live *live = node_sync_live_new(&sched);
+    struct node_sync *view = node_sync_new(&sched, NULL);
 
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
         struct node node = {.heartbeat_ms = NOW_MS - steps[i].ago_ms};
         struct store_live said = {.silent_ms = steps[i].silent_ms};
 
-        node_sync_live_take(live, &node, &said, 10);
+        node_sync_take_live(view, &node, &said, 10);
         assert_int_equal(node.heartbeat_ms, NOW_MS - steps[i].expected_ago_ms);
     }
-    node_sync_live_free(live);
+    node_sync_free(view);
 }
 
 int main(void)
