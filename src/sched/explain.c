@@ -27,25 +27,10 @@ struct survey {
     bool last; /* all of the pool are shut: one of them gets a probe at a time */
 };
 
-static bool is_shut(const struct survey *survey, struct str node)
-{
-    struct str type = survey->dispatch->spec.type;
-
-    for (size_t i = 0; i < survey->breaker_count; i++) {
-        const struct store_breaker *item = &survey->breakers[i];
-
-        if (str_eq(item->node, node) && str_eq(item->type, type))
-            return (item->breaker.state == BREAKER_OPEN && !survey->last) ||
-                   (item->breaker.state == BREAKER_HALF_OPEN && item->breaker.probe_until_ms);
-    }
-    return false;
-}
-
 /* As the reserve in the store would: capacity, room, resources, breaker. */
 static enum dispatch_why ask(const struct survey *survey, const struct snap_node *member,
                              const struct policy_candidate *candidate)
 {
-    const struct node *node = candidate->node;
     const struct spec *spec = &survey->dispatch->spec;
 
     if (candidate->max <= 0)
@@ -54,46 +39,17 @@ static enum dispatch_why ask(const struct survey *survey, const struct snap_node
         return WHY_FULL;
     if (!candidates_has_left(spec, member))
         return WHY_RESOURCES;
-    return is_shut(survey, node->id) ? WHY_BREAKER : WHY_COUNT;
-}
+    for (size_t i = 0; i < survey->breaker_count; i++) {
+        const struct store_breaker *item = &survey->breakers[i];
+        enum breaker_state state = item->breaker.state;
 
-/* Half of the room is for newcomers: when it is full, the better half stays. */
-static void enter(struct survey *survey, const struct policy_candidate *candidate)
-{
-    survey->best[survey->best_count++] = *candidate;
-    survey->load += candidate->load;
-    survey->slots += candidate->max - candidate->spare;
-    if (survey->best_count < COUNT_OF(survey->best))
-        return;
-    survey->rules.others_load = survey->load;
-    survey->rules.others_slots = survey->slots;
-    policy_rank(survey->dispatch->loop->sched->policy, survey->best, survey->best_count,
-                &survey->rules);
-    survey->best_count = COUNT_OF(survey->best) / 2;
-}
-
-static unsigned judge(struct survey *survey, const struct snap_node *member, bool is_member,
-                      struct policy_candidate *ret_candidate)
-{
-    enum dispatch_why why =
-        candidates_judge(survey->dispatch, member, &survey->rules, survey->again_ok, ret_candidate);
-
-    if (!is_member)
-        return EXPLAIN_NOT_CAPABLE;
-    return why == WHY_COUNT ? ask(survey, member, ret_candidate) : why;
-}
-
-/* Who is left is ranked, and all but the first are behind it. */
-static struct node *decide(struct survey *survey)
-{
-    const struct policy *policy = survey->dispatch->loop->sched->policy;
-
-    if (survey->rules.others_slots) { /* some were left behind */
-        survey->rules.others_load = survey->load;
-        survey->rules.others_slots = survey->slots;
+        if (str_eq(item->node, member->node->id) && str_eq(item->type, spec->type))
+            return (state == BREAKER_OPEN && !survey->last) ||
+                           (state == BREAKER_HALF_OPEN && item->breaker.probe_until_ms)
+                       ? WHY_BREAKER
+                       : WHY_COUNT;
     }
-    survey->best_count = policy_rank(policy, survey->best, survey->best_count, &survey->rules);
-    return survey->best_count ? survey->best[0].node : NULL;
+    return WHY_COUNT;
 }
 
 static bool is_member_of(const struct dispatch *dispatch, const struct snap_pool *pool,
@@ -108,29 +64,50 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
                                 const struct snap_node *preferred)
 {
     struct dispatch *dispatch = survey->dispatch;
-    const struct snapshot *snapshot = dispatch->loop->snapshot;
-    const struct snap_node *node;
+    const struct policy *policy = dispatch->loop->sched->policy;
+    struct policy_rules *rules = &survey->rules;
+    const struct snap_node *member;
     struct node *only = NULL;
     struct snap_at at = {0};
 
-    survey->load = survey->slots = survey->rules.others_slots = 0;
-    for (size_t i = 0; (node = snapshot_next(snapshot, &at)); i++) {
+    survey->load = survey->slots = rules->others_slots = 0;
+    for (size_t i = 0; (member = snapshot_next(dispatch->loop->snapshot, &at)); i++) {
         struct policy_candidate candidate;
-        unsigned why = judge(survey, node, is_member_of(dispatch, pool, node), &candidate);
+        unsigned why = candidates_judge(dispatch, member, rules, survey->again_ok, &candidate);
 
-        survey->nodes[i] = (struct explain_node){
-            .look = candidates_look(&candidate, WHY_FULL, survey->rules.now_ms),
-            .hash = node->node->hash};
+        if (!is_member_of(dispatch, pool, member))
+            why = EXPLAIN_NOT_CAPABLE;
+        else if (why == WHY_COUNT)
+            why = ask(survey, member, &candidate);
+        survey->nodes[i] =
+            (struct explain_node){.look = candidates_look(&candidate, WHY_FULL, rules->now_ms),
+                                  .hash = member->node->hash};
         survey->nodes[i].look.why = (uint8_t)why;
-        survey->nodes[i].look.lack = candidates_lack(dispatch, node->node, (enum dispatch_why)why);
+        survey->nodes[i].look.lack =
+            candidates_lack(dispatch, member->node, (enum dispatch_why)why);
         if (why != WHY_COUNT)
             continue;
         survey->nodes[i].look.why = EXPLAIN_BEHIND;
-        enter(survey, &candidate);
-        if (node == preferred)
-            only = node->node;
+        survey->best[survey->best_count++] = candidate;
+        survey->load += candidate.load;
+        survey->slots += candidate.max - candidate.spare;
+        if (survey->best_count == COUNT_OF(survey->best)) { /* full: the better half stays */
+            rules->others_load = survey->load;
+            rules->others_slots = survey->slots;
+            policy_rank(policy, survey->best, survey->best_count, rules);
+            survey->best_count /= 2;
+        }
+        if (member == preferred)
+            only = member->node;
     }
-    return only ? only : decide(survey);
+    if (only)
+        return only;
+    if (rules->others_slots) { /* some were left behind */
+        rules->others_load = survey->load;
+        rules->others_slots = survey->slots;
+    }
+    survey->best_count = policy_rank(policy, survey->best, survey->best_count, rules);
+    return survey->best_count ? survey->best[0].node : NULL;
 }
 
 /* The answer a client would get. */
@@ -153,12 +130,12 @@ static enum err answer(struct survey *survey, const struct snap_pool *pool,
         outcome_preferred_failed(&dispatch->outcome, dispatch->members - 1);
     if (dispatch->outcome.phase == OUTCOME_REFUSED)
         return dispatch->outcome.err;
-    if (chosen) /* keys are looked at before nodes, but only if there is somebody to ask */
+    if (chosen) /* keys are looked at before nodes, but only if there is a node to ask */
         return dispatch->block.why == LIMIT_OK ? ERR_OK : ERR_LIMITED;
     return candidates_nobody_fits(dispatch) ? ERR_NO_CAPABLE_NODE : ERR_ALL_FULL;
 }
 
-/* Everybody's reason once it is known who gets it. */
+/* Every node's reason once it is known which one gets the job. */
 static void settle(struct survey *survey, struct explain *explain, const struct node *chosen)
 {
     struct dispatch *dispatch = survey->dispatch;
@@ -359,16 +336,6 @@ static void put_node(struct explain_node *to, const struct dispatch_look *look, 
     to->name_at = to->name_len = 0;
 }
 
-/* What became of a place of the list. */
-static unsigned list_why(const struct dispatch *dispatch, size_t i)
-{
-    if (dispatch->answers[i])
-        return dispatch->answers[i] - 1u;
-    if (dispatch->err)
-        return EXPLAIN_NOT_ASKED;
-    return i + 1 == dispatch->next ? EXPLAIN_CHOSEN : EXPLAIN_BEHIND;
-}
-
 static void put_nodes(struct explain *explain, const struct dispatch *dispatch, uint32_t looks)
 {
     int64_t now_ms = sched_awake_ms(dispatch->loop);
@@ -376,7 +343,10 @@ static void put_nodes(struct explain *explain, const struct dispatch *dispatch, 
 
     for (size_t i = 0; i < dispatch->count; i++, at++) {
         struct dispatch_look look = candidates_look(&dispatch->list[i], WHY_FULL, now_ms);
-        unsigned why = list_why(dispatch, i);
+        unsigned why = dispatch->answers[i]      ? dispatch->answers[i] - 1u
+                       : dispatch->err           ? EXPLAIN_NOT_ASKED
+                       : i + 1 == dispatch->next ? EXPLAIN_CHOSEN
+                                                 : EXPLAIN_BEHIND;
 
         look.lack = candidates_lack(dispatch, look.node, (enum dispatch_why)why);
         put_node(&explain->list[at], &look, why);
@@ -425,22 +395,6 @@ static size_t text_size(const struct dispatch *dispatch, uint32_t looks)
     return size;
 }
 
-/* The type of a job whose namespace it tells. */
-static struct str told_type(const struct dispatch *dispatch)
-{
-    struct str type = dispatch->spec.type;
-
-    return str_eq(namespace_of(type), NAMESPACE_DEFAULT) ? STR("") : type;
-}
-
-static void put_type(struct explain *explain, const struct dispatch *dispatch)
-{
-    struct str type = told_type(dispatch);
-
-    explain->type_at = put_text(explain, type);
-    explain->type_len = (uint32_t)type.len;
-}
-
 static void put_texts(struct explain *explain, const struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
@@ -462,36 +416,28 @@ static void put_texts(struct explain *explain, const struct dispatch *dispatch)
     }
 }
 
-static enum explain_kind kind_of(const struct dispatch *dispatch)
-{
-    bool plain = !dispatch->err && dispatch->attempt == 1 && !dispatch->queued &&
-                 !dispatch->whys[WHY_SEND_FAILED];
-
-    return plain ? KIND_PLACED : KIND_KEPT;
-}
-
-/* An answer that is somebody else's (the first one again, the job went on without us), or one that
- * was kept a moment ago, is no choice. */
-static bool is_worth_it(const struct dispatch *dispatch)
-{
-    if (!dispatch->err)
-        return dispatch->outcome.phase == OUTCOME_PLACED;
-    return dispatch->loop->snapshot && !dispatch->quiet;
-}
-
 void explain_note(struct dispatch *dispatch)
 {
-    if (!is_worth_it(dispatch))
+    /* An answer that is somebody else's (the first one again, the job went on without us), or one
+     * that was kept a moment ago, is no choice. */
+    if (dispatch->err ? !dispatch->loop->snapshot || dispatch->quiet
+                      : dispatch->outcome.phase != OUTCOME_PLACED)
         return;
-    enum explain_kind kind = kind_of(dispatch);
+    bool plain = !dispatch->err && dispatch->attempt == 1 && !dispatch->queued &&
+                 !dispatch->whys[WHY_SEND_FAILED];
+    /* A type in another namespace than the default is kept: it decides who may see this. */
+    struct str type = dispatch->spec.type;
+    if (str_eq(namespace_of(type), NAMESPACE_DEFAULT))
+        type = STR("");
     uint32_t looks =
         dispatch->look_count < dispatch->look_max ? dispatch->look_count : dispatch->look_max;
-    size_t text = (kind == KIND_KEPT ? text_size(dispatch, looks) : 0) + told_type(dispatch).len;
+    size_t text = (plain ? 0 : text_size(dispatch, looks)) + type.len;
     size_t size = sizeof(struct explain) + (dispatch->count + looks) * sizeof(struct explain_node);
+    size = (size + text + 7) / 8 * 8;
     struct explain *explain =
-        log_room(&dispatch->loop->book->logs[kind], (size + text + 7) / 8 * 8);
+        log_room(&dispatch->loop->book->logs[plain ? KIND_PLACED : KIND_KEPT], size);
 
-    *explain = (struct explain){.size = (uint32_t)((size + text + 7) / 8 * 8),
+    *explain = (struct explain){.size = (uint32_t)size,
                                 .node_count = (uint32_t)dispatch->count + looks,
                                 .job = dispatch->job,
                                 .at_ms = *dispatch->loop->wall_ms,
@@ -512,21 +458,11 @@ void explain_note(struct dispatch *dispatch)
     }
     put_nodes(explain, dispatch, looks);
     put_counts(explain, dispatch);
-    put_type(explain, dispatch);
-    if (kind == KIND_KEPT)
+    explain->type_at = put_text(explain, type);
+    explain->type_len = (uint32_t)type.len;
+    if (!plain)
         put_texts(explain, dispatch);
     assert(explain->text_len <= text);
-}
-
-static void log_find(const struct log *log, uint64_t job, struct buf *found)
-{
-    for (uint64_t at = log->first; at < log->end;) {
-        const struct explain *explain = log_at(log, at);
-
-        if (explain->node_count != UINT32_MAX && explain->job == job)
-            buf_add(found, explain, explain->size);
-        at += explain->size;
-    }
 }
 
 /* From loop to loop, then back: each reads its own book. */
@@ -539,9 +475,16 @@ static void visit(struct msg *msg)
         ask->done(ask);
         return;
     }
-    const struct explain_book *book = sched->loops[ask->at].book;
-    for (int i = 0; i < KIND_COUNT; i++)
-        log_find(&book->logs[i], ask->job, &ask->found);
+    for (int i = 0; i < KIND_COUNT; i++) {
+        const struct log *log = &sched->loops[ask->at].book->logs[i];
+        const struct explain *explain;
+
+        for (uint64_t at = log->first; at < log->end; at += explain->size) {
+            explain = log_at(log, at);
+            if (explain->node_count != UINT32_MAX && explain->job == ask->job)
+                buf_add(&ask->found, explain, explain->size);
+        }
+    }
     ask->at++;
     struct sched_loop *next = ask->at <= sched->loop_count ? &sched->loops[ask->at] : ask->from;
     inbox_post(next->inbox, &ask->msg);
