@@ -17,7 +17,7 @@
 
 #define NODE_REPORT_FIGURE_MAX INT64_C(1000000000000000) /* any other figure */
 
-enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TAGS_MAX = 64, RESOURCES_BYTES_MAX = 8192 };
+enum { MAX_JOBS_DEFAULT = 4, PRIORITY_DEFAULT = 100, TEXTS_MAX = 64, RESOURCES_BYTES_MAX = 8192 };
 
 static const char *const health_names[] = {"unknown",  "registering", "ready", "degraded",
                                            "draining", "offline",     NULL};
@@ -198,7 +198,8 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
                            WARM_LOADED_MAX, WARM_LIST_BYTES_MAX);
     err = check_usage(report.usage, arena, why);
     if (!err && (!json_is_null(report.free) || !json_is_null(report.ours))) {
-        struct resources any = {0}; /* what it declares is not known here: only how it is said */
+        struct resources any = {
+            0}; /* what it declares is not known here: only the form is checked */
 
         err = resources_read_free(report.free, report.ours, arena, &any, why);
     }
@@ -216,20 +217,16 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
 enum { MARK_SEMANTIC, MARK_NMT, MARK_TTS, MARK_CAPS }; /* the first; the rest have no names */
 
 /* The fingerprint of one field as it was sent; 0 = not sent. */
-static uint32_t mark_json(const struct json *value)
-{
-    if (json_is_null(value))
-        return 0;
-    uint32_t mark = (uint32_t)str_hash(json_raw(value));
-    return mark ? mark : 1;
-}
-
 static uint32_t mark_str(struct str text)
 {
-    if (!text.at)
-        return 0;
-    uint32_t mark = (uint32_t)str_hash(text);
-    return mark ? mark : 1;
+    uint32_t mark = text.at ? (uint32_t)str_hash(text) : 0;
+
+    return mark || !text.at ? mark : 1;
+}
+
+static uint32_t mark_json(const struct json *value)
+{
+    return json_is_null(value) ? 0 : mark_str(json_raw(value));
 }
 
 static void marks_of(const struct node_report *report, uint32_t marks[NODE_MARKS])
@@ -306,17 +303,6 @@ static enum err read_langs(const struct json *list, const char *field, struct fa
     return ERR_OK;
 }
 
-static bool read_pair(const struct json *pair, struct arena *arena, struct pool_pair *ret)
-{
-    if (json_type(pair) != JSON_ARR || pair->count != 2)
-        return false;
-    const struct json *src = json_first(pair);
-    const struct json *tgt = json_next(src);
-    return json_type(src) == JSON_STR && json_type(tgt) == JSON_STR &&
-           pool_lang_normalise(json_str(src, arena), arena, &ret->src) &&
-           pool_lang_normalise(json_str(tgt, arena), arena, &ret->tgt);
-}
-
 static enum err read_pairs(const struct json *list, struct facts *facts, struct problem *why)
 {
     struct pool_facts *pool = &facts->pool;
@@ -332,10 +318,18 @@ static enum err read_pairs(const struct json *list, struct facts *facts, struct 
                            NODE_REPORT_PAIRS_MAX);
     pool->nmt_pairs = arena_array(&facts->arena, struct pool_pair, list->count + 1);
     const struct json *item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
-        if (!read_pair(item, &facts->arena, &pool->nmt_pairs[i]))
+    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+        bool is_pair = json_type(item) == JSON_ARR && item->count == 2;
+        const struct json *src = is_pair ? json_first(item) : NULL;
+        const struct json *tgt = is_pair ? json_next(src) : NULL;
+        struct pool_pair *pair = &pool->nmt_pairs[i];
+
+        if (json_type(src) != JSON_STR || json_type(tgt) != JSON_STR ||
+            !pool_lang_normalise(json_str(src, &facts->arena), &facts->arena, &pair->src) ||
+            !pool_lang_normalise(json_str(tgt, &facts->arena), &facts->arena, &pair->tgt))
             return problem_set(why, ERR_BAD_FIELD, "nmt_pairs",
                                "nmt_pairs must hold pairs of language codes like [\"en\",\"zh\"].");
+    }
     pool->nmt_count = list->count;
     return ERR_OK;
 }
@@ -365,7 +359,7 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
                                "allowed_types must hold task types of 1 to %d letters, digits or "
                                "._:@-, or \"*\".",
                                POOL_LANG_MAX);
-        if (!has_text(types, count, type)) /* said twice it would be in the pool twice */
+        if (!has_text(types, count, type)) /* sent twice it would be in the pool twice */
             types[count++] = arena_str(&facts->arena, type);
     }
     facts->pool.types = types;
@@ -401,20 +395,23 @@ static enum err read_capabilities(const struct json *obj, struct facts *facts, s
     return ERR_OK;
 }
 
-static enum err read_labels(const struct json *obj, struct problem *why)
+static enum err check_texts(const struct json *obj, const char *field, bool null_ok,
+                            struct problem *why)
 {
-    if (json_type(obj) != JSON_OBJ || obj->count > 64)
-        return problem_set(why, ERR_BAD_FIELD, "labels",
-                           "labels must be an object of at most 64 texts.");
+    if (json_type(obj) != JSON_OBJ || obj->count > TEXTS_MAX)
+        return problem_set(why, ERR_BAD_FIELD, field, "%s must be an object of at most %d texts.",
+                           field, TEXTS_MAX);
     const struct json *key = json_first(obj);
     for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1))
-        if (json_type(key + 1) != JSON_STR || key[1].len > 256 || key->len > 128)
-            return problem_set(why, ERR_BAD_FIELD, "labels",
-                               "labels must hold texts of at most 256 bytes.");
+        if ((json_type(key + 1) != JSON_STR && !(null_ok && json_is_null(key + 1))) ||
+            key[1].len > 256 || key->len > 128)
+            return problem_set(why, ERR_BAD_FIELD, field,
+                               "%s must hold texts of at most 256 bytes%s.", field,
+                               null_ok ? ", or null" : "");
     return ERR_OK;
 }
 
-/* Tags are told one by one, by the node or by an operator: what is not mentioned stays. */
+/* Tags are sent one by one, by the node or by an operator: what is not mentioned stays. */
 static void write_tags(const struct json *tags, const struct json *unless, struct jsonw *w,
                        struct arena *arena)
 {
@@ -424,7 +421,7 @@ static void write_tags(const struct json *tags, const struct json *unless, struc
         struct str name = json_str(key, arena);
 
         if (json_is_null(key + 1) ||
-            (unless && json_get(unless, arena_cstr(arena, name)))) /* said anew, or taken away */
+            (unless && json_get(unless, arena_cstr(arena, name)))) /* sent anew, or taken away */
             continue;
         jsonw_key_str(w, name);
         jsonw_raw(w, json_raw(key + 1));
@@ -436,16 +433,10 @@ static enum err merge_tags(const struct json *sent, const struct json *old, stru
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
-    const struct json *key = json_first(sent);
+    enum err err = json_is_null(sent) ? ERR_OK : check_texts(sent, "tags", true, why);
 
-    if (!json_is_null(sent) && (json_type(sent) != JSON_OBJ || sent->count > TAGS_MAX))
-        return problem_set(why, ERR_BAD_FIELD, "tags",
-                           "tags must be an object of at most %d texts.", TAGS_MAX);
-    for (uint32_t i = 0; !json_is_null(sent) && i < sent->count; i++, key = json_next(key + 1))
-        if ((json_type(key + 1) != JSON_STR && !json_is_null(key + 1)) || key[1].len > 256 ||
-            key->len > 128)
-            return problem_set(why, ERR_BAD_FIELD, "tags",
-                               "tags must hold texts of at most 256 bytes, or null.");
+    if (err)
+        return err;
     jsonw_obj(&w);
     write_tags(json_is_null(old) ? NULL : old, json_is_null(sent) ? NULL : sent, &w, &facts->arena);
     write_tags(json_is_null(sent) ? NULL : sent, NULL, &w, &facts->arena);
@@ -477,44 +468,12 @@ static enum err take_resources(const struct json *value, struct facts *facts, st
     return err;
 }
 
-static void write_facts(struct facts *facts, struct str id)
-{
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", id);
-    pool_facts_write(&w, &facts->pool, "capability_by_type");
-    jsonw_kraw(&w, "labels", facts->labels);
-    jsonw_kraw(&w, "tags", facts->tags);
-    jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);
-    jsonw_kint(&w, "reserved_slots", facts->reserved_slots);
-    jsonw_kint(&w, "priority", facts->priority);
-    jsonw_kstr(&w, "endpoint", facts->endpoint);
-    jsonw_kstr(&w, "agent_version", facts->agent_version);
-    jsonw_kstr(&w, "name", facts->name);
-    jsonw_kstr(&w, "role", facts->role);
-    if (facts->resources)
-        jsonw_kraw(&w, "resources", facts->resources_json);
-    jsonw_end_obj(&w);
-    assert(w.depth == 0 && id.len > 0);
-    facts->json = arena_str(&facts->arena, buf_view(&buf));
-    buf_free(&buf);
-}
-
 /* Fields a heartbeat left out come from the record before, by way of its JSON: one path for both.
  */
 static const struct json *or_before(const struct json *sent, const struct json *before,
                                     const char *name)
 {
     return json_is_null(sent) ? json_get(before, name) : sent;
-}
-
-static struct str text_or(struct str sent, struct str before, struct arena *arena)
-{
-    struct str text = sent.at ? sent : before;
-
-    return text.at && text.len ? arena_str(arena, text) : STR_NONE;
 }
 
 /* What it has can be asked for like a label; a label of the same name comes first. */
@@ -579,9 +538,19 @@ static enum err read_label_values(struct facts *facts, struct problem *why)
     return err;
 }
 
+/* What was sent, else what was there before; empty: none. */
+static struct str text_or(struct str sent, struct str before, struct arena *arena)
+{
+    struct str text = sent.at ? sent : before;
+
+    return text.len ? arena_str(arena, text) : STR_NONE;
+}
+
 static enum err fill_facts(const struct node_report *report, const struct facts *before,
                            const struct json *old, struct facts *facts, struct problem *why)
 {
+    static const struct facts defaults = {.max_concurrent_jobs = MAX_JOBS_DEFAULT,
+                                          .priority = PRIORITY_DEFAULT};
     const struct json *semantic = or_before(report->semantic_langs, old, "semantic_langs");
     const struct json *nmt = or_before(report->nmt_pairs, old, "nmt_pairs");
     const struct json *tts = or_before(report->tts_langs, old, "tts_langs");
@@ -590,6 +559,8 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
     const struct json *caps = report->capability_by_type;
     enum err err = ERR_OK;
 
+    if (!before)
+        before = &defaults;
     /* New lists without capabilities derive them anew; nothing new keeps what there was. */
     if (json_is_null(caps) && json_is_null(report->semantic_langs) &&
         json_is_null(report->nmt_pairs) && json_is_null(report->tts_langs))
@@ -605,7 +576,7 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
     if (!err && !json_is_null(types))
         err = read_types(types, facts, why);
     if (!err && !json_is_null(labels))
-        err = read_labels(labels, why);
+        err = check_texts(labels, "labels", false, why);
     if (!err)
         err = take_resources(or_before(report->resources, old, "resources"), facts, why);
     if (!err)
@@ -617,20 +588,14 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
     facts->labels = json_is_null(labels) ? STR("{}") : arena_str(&facts->arena, json_raw(labels));
     facts->max_concurrent_jobs = report->max_concurrent_jobs != FIELD_OFF
                                      ? (int32_t)report->max_concurrent_jobs
-                                 : before ? before->max_concurrent_jobs
-                                          : MAX_JOBS_DEFAULT;
+                                     : before->max_concurrent_jobs;
     facts->reserved_slots = report->reserved_slots != FIELD_OFF ? (int32_t)report->reserved_slots
-                            : before                            ? before->reserved_slots
-                                                                : 0;
-    facts->priority = report->priority != FIELD_OFF ? report->priority
-                      : before                      ? before->priority
-                                                    : PRIORITY_DEFAULT;
-    facts->endpoint =
-        text_or(report->endpoint, before ? before->endpoint : STR_NONE, &facts->arena);
-    facts->agent_version =
-        text_or(report->agent_version, before ? before->agent_version : STR_NONE, &facts->arena);
-    facts->name = text_or(report->name, before ? before->name : STR_NONE, &facts->arena);
-    facts->role = text_or(report->role, before ? before->role : STR_NONE, &facts->arena);
+                                                                : before->reserved_slots;
+    facts->priority = report->priority != FIELD_OFF ? report->priority : before->priority;
+    facts->endpoint = text_or(report->endpoint, before->endpoint, &facts->arena);
+    facts->agent_version = text_or(report->agent_version, before->agent_version, &facts->arena);
+    facts->name = text_or(report->name, before->name, &facts->arena);
+    facts->role = text_or(report->role, before->role, &facts->arena);
     return read_label_values(facts, why);
 }
 
@@ -649,7 +614,26 @@ enum err node_report_facts(const struct node_report *report, const struct facts 
         facts_unref(facts);
         return err;
     }
-    write_facts(facts, report->node_id);
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", report->node_id);
+    pool_facts_write(&w, &facts->pool, "capability_by_type");
+    jsonw_kraw(&w, "labels", facts->labels);
+    jsonw_kraw(&w, "tags", facts->tags);
+    jsonw_kint(&w, "max_concurrent_jobs", facts->max_concurrent_jobs);
+    jsonw_kint(&w, "reserved_slots", facts->reserved_slots);
+    jsonw_kint(&w, "priority", facts->priority);
+    jsonw_kstr(&w, "endpoint", facts->endpoint);
+    jsonw_kstr(&w, "agent_version", facts->agent_version);
+    jsonw_kstr(&w, "name", facts->name);
+    jsonw_kstr(&w, "role", facts->role);
+    if (facts->resources)
+        jsonw_kraw(&w, "resources", facts->resources_json);
+    jsonw_end_obj(&w);
+    assert(w.depth == 0 && report->node_id.len > 0);
+    facts->json = arena_str(&facts->arena, buf_view(&buf));
+    buf_free(&buf);
     facts->namespaces = report->namespaces;
     assert(facts->max_concurrent_jobs >= 0 && facts->label_values);
     *ret_facts = facts;
