@@ -14,8 +14,6 @@
 #include "model/node.h"
 #include "sched/sched.h"
 
-static struct str part(struct str *rest, struct arena *arena);
-
 /* --- rows --- */
 
 enum { KEY_MAX = 512 };
@@ -130,45 +128,51 @@ static struct str part(struct str *rest, struct arena *arena)
     return arena_str(arena, str_cut(rest, ' '));
 }
 
-struct tally_work *tally_work(struct tally *tally, struct str node, struct str type)
+/* The row of these ids, or the one that all share when there are `max`. NULL: it is still to be
+ * made, with *ret_key. */
+static void *find_row(struct tally *tally, const struct map *rows, size_t max, struct str a,
+                      struct str b, struct str c, struct str *ret_key)
 {
     char text[KEY_MAX];
-    struct str key = join(text, checked(node), checked_type(type), STR(""));
-    struct tally_work *work = map_get(&tally->works, key);
+    struct str key = join(text, a, b, c);
+    void *row = map_get(rows, key);
 
-    if (work)
-        return work;
-    if (tally->works.count >= TALLY_WORKS_MAX - 1)
-        key = join(text, OTHER, OTHER, STR(""));
-    work = map_get(&tally->works, key);
+    if (!row && rows->count >= max - 1) {
+        key = join(text, OTHER, OTHER, c.len ? OTHER : STR(""));
+        row = map_get(rows, key);
+    }
+    if (!row)
+        *ret_key = arena_str(&tally->arena, key);
+    return row;
+}
+
+struct tally_work *tally_work(struct tally *tally, struct str node, struct str type)
+{
+    struct str key;
+    struct tally_work *work = find_row(tally, &tally->works, TALLY_WORKS_MAX, checked(node),
+                                       checked_type(type), STR(""), &key);
+
     if (!work) {
-        struct str own = arena_str(&tally->arena, key), rest = own;
-
         work = arena_new(&tally->arena, struct tally_work);
-        work->node = part(&rest, &tally->arena);
-        work->type = part(&rest, &tally->arena);
-        map_put(&tally->works, own, work);
+        map_put(&tally->works, key, work);
+        work->node = part(&key, &tally->arena);
+        work->type = part(&key, &tally->arena);
     }
     return work;
 }
 
 struct tally_key *tally_key(struct tally *tally, struct str key, struct str type)
 {
-    char text[KEY_MAX];
-    struct str id = join(text, demand_is_key(key) ? key : OTHER, checked_type(type), STR(""));
-    struct tally_key *row = map_get(&tally->keys, id);
+    struct str id;
+    struct tally_key *row =
+        find_row(tally, &tally->keys, TALLY_KEYS_MAX, demand_is_key(key) ? key : OTHER,
+                 checked_type(type), STR(""), &id);
 
-    if (!row && tally->keys.count >= TALLY_KEYS_MAX - 1) {
-        id = join(text, OTHER, OTHER, STR(""));
-        row = map_get(&tally->keys, id);
-    }
     if (!row) {
-        struct str own = arena_str(&tally->arena, id), rest = own;
-
         row = arena_new(&tally->arena, struct tally_key);
-        row->key = part(&rest, &tally->arena);
-        row->type = part(&rest, &tally->arena);
-        map_put(&tally->keys, own, row);
+        map_put(&tally->keys, id, row);
+        row->key = part(&id, &tally->arena);
+        row->type = part(&id, &tally->arena);
     }
     return row;
 }
@@ -224,22 +228,17 @@ struct tally_machine *tally_machine(struct tally *tally, struct str node)
 void tally_refuse(struct tally *tally, struct str node, struct str type, struct str reason,
                   uint64_t count)
 {
-    char text[KEY_MAX];
-    struct str key = join(text, checked(node), checked_type(type), checked(reason));
-    struct tally_refusal *refusal = map_get(&tally->refusals, key);
+    struct str key;
+    struct tally_refusal *refusal =
+        find_row(tally, &tally->refusals, TALLY_REFUSALS_MAX, checked(node), checked_type(type),
+                 checked(reason), &key);
 
-    if (!refusal && tally->refusals.count >= TALLY_REFUSALS_MAX - 1) {
-        key = join(text, OTHER, OTHER, OTHER);
-        refusal = map_get(&tally->refusals, key);
-    }
     if (!refusal) {
-        struct str own = arena_str(&tally->arena, key), rest = own;
-
         refusal = arena_new(&tally->arena, struct tally_refusal);
-        refusal->node = part(&rest, &tally->arena);
-        refusal->type = part(&rest, &tally->arena);
-        refusal->reason = part(&rest, &tally->arena);
-        map_put(&tally->refusals, own, refusal);
+        map_put(&tally->refusals, key, refusal);
+        refusal->node = part(&key, &tally->arena);
+        refusal->type = part(&key, &tally->arena);
+        refusal->reason = part(&key, &tally->arena);
     }
     refusal->count += count;
 }
@@ -355,24 +354,6 @@ static void use(struct tally_usage *usage, const struct demand *demand, int64_t 
             add_other(usage, demand->needs[i].name, times_ms(demand->needs[i].amount, ms), arena);
 }
 
-/* Most jobs take one slot: that is all there is to add. */
-static void note_usage(struct tally *tally, struct tally_work *work, const struct store_op *op,
-                       int64_t ms)
-{
-    struct demand demand;
-
-    ms = ms > 0 ? ms : 0; /* clocks that disagree */
-    if (!op->u.settle.demand.len || !demand_parse(op->u.settle.demand, &demand)) {
-        work->keyless.runs++;
-        add_amount(&work->keyless.amount_ms[TALLY_RUN_MS], ms);
-        add_amount(&work->keyless.amount_ms[TALLY_SLOTS], ms);
-        return;
-    }
-    use(demand.key_count ? &work->keyed : &work->keyless, &demand, ms, &tally->arena);
-    for (size_t i = 0; i < demand.key_count; i++)
-        use(&tally_key(tally, demand.keys[i], work->type)->usage, &demand, ms, &tally->arena);
-}
-
 /* It was on a node and is no longer. */
 static void note_attempt(struct tally *tally, const struct store_op *op)
 {
@@ -397,8 +378,20 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
                                                : 0;
     if (!begun_ms)
         return;
-    tally_time(&work->run, head->updated_ms - begun_ms);
-    note_usage(tally, work, op, head->updated_ms - begun_ms);
+    int64_t ms = head->updated_ms - begun_ms;
+    struct demand demand;
+    tally_time(&work->run, ms);
+    ms = ms > 0 ? ms : 0; /* clocks that disagree */
+    if (!op->u.settle.demand.len || !demand_parse(op->u.settle.demand, &demand)) {
+        /* Most jobs take one slot: that is all there is to add. */
+        work->keyless.runs++;
+        add_amount(&work->keyless.amount_ms[TALLY_RUN_MS], ms);
+        add_amount(&work->keyless.amount_ms[TALLY_SLOTS], ms);
+        return;
+    }
+    use(demand.key_count ? &work->keyed : &work->keyless, &demand, ms, &tally->arena);
+    for (size_t i = 0; i < demand.key_count; i++)
+        use(&tally_key(tally, demand.keys[i], work->type)->usage, &demand, ms, &tally->arena);
 }
 
 /* Counted where it was last; "-" if it never was anywhere. */
@@ -429,7 +422,7 @@ void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool end
 
     assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
     if (outcome == STORE_ABANDON)
-        return; /* its request was refused, and counted then: never a job to who asked */
+        return; /* its request was refused, and counted then: the client never had a job */
     if (kinds[outcome].refusal) /* of no node, if it waited for one in vain */
         tally_refuse(loop->tally, op->node, str_of(head->type),
                      op->node.at ? op->u.settle.reason : str_of(head->reason), 1);
@@ -760,16 +753,6 @@ struct tally *hours_sum(const struct hours *hours, int64_t since_ms, int64_t unt
     return sum;
 }
 
-static struct hour *oldest(struct hours *hours)
-{
-    struct hour *found = NULL;
-
-    for (size_t i = 0; i < HOURS_MAX; i++)
-        if (hours->ring[i].tally && (!found || hours->ring[i].number < found->number))
-            found = &hours->ring[i];
-    return found;
-}
-
 void hours_tidy(struct hours *hours, int64_t now_ms)
 {
     hours->works = hours->keys = 0;
@@ -782,11 +765,14 @@ void hours_tidy(struct hours *hours, int64_t now_ms)
         hours->keys += hour->tally ? hour->tally->keys.count : 0;
     }
     while (hours->works > HOURS_WORKS_MAX || hours->keys > HOURS_KEYS_MAX) {
-        struct hour *hour = oldest(hours);
+        struct hour *oldest = NULL;
 
-        assert(hour);
-        hours->works -= hour->tally->works.count;
-        hours->keys -= hour->tally->keys.count;
-        drop(hour);
+        for (size_t i = 0; i < HOURS_MAX; i++)
+            if (hours->ring[i].tally && (!oldest || hours->ring[i].number < oldest->number))
+                oldest = &hours->ring[i];
+        assert(oldest);
+        hours->works -= oldest->tally->works.count;
+        hours->keys -= oldest->tally->keys.count;
+        drop(oldest);
     }
 }
