@@ -15,8 +15,6 @@
 #include "sched/shared_text.h"
 #include "sched/snap_list.h"
 
-static size_t declared(struct node_table *members, const struct pool_facts *facts);
-
 /* --- snapshots --- */
 
 #define TYPE_POOL STR("type")
@@ -102,8 +100,8 @@ struct snap_at snapshot_after_pool(const struct snapshot *snapshot, struct str i
     return snapshot && id.at ? snap_list_after(snapshot->by_pool, id) : (struct snap_at){0};
 }
 
-static const struct snap_pool *find_pool(const struct snapshot *snapshot, struct str src,
-                                         struct str tgt)
+const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
+                                      struct str tgt)
 {
     char id[POOL_ID_MAX];
 
@@ -113,17 +111,11 @@ static const struct snap_pool *find_pool(const struct snapshot *snapshot, struct
     return pool_of(snap_list_find(snapshot->by_pool, str_of(id)));
 }
 
-const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
-                                      struct str tgt)
-{
-    return find_pool(snapshot, src, tgt);
-}
-
 const struct snap_pool *snapshot_type_pool(const struct snapshot *snapshot, struct str type)
 {
-    const struct snap_pool *pool = find_pool(snapshot, TYPE_POOL, type);
+    const struct snap_pool *pool = snapshot_pool(snapshot, TYPE_POOL, type);
 
-    return pool ? pool : find_pool(snapshot, TYPE_POOL, TYPE_ANY);
+    return pool ? pool : snapshot_pool(snapshot, TYPE_POOL, TYPE_ANY);
 }
 
 bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool *pool,
@@ -139,37 +131,20 @@ bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool 
 
 /* --- nodes by number --- */
 
-static void chunk_unref(struct snap_chunk *chunk)
-{
-    if (--chunk->refs > 0)
-        return;
-    for (size_t i = 0; i < SNAP_CHUNK; i++)
-        facts_unref(chunk->nodes[i].facts);
-    free(chunk);
-}
-
 static void table_unref(struct snap_table *table)
 {
     if (!table || --table->refs > 0)
         return;
-    for (size_t i = 0; i < table->chunk_count; i++)
-        chunk_unref(table->chunks[i]);
-    free(table);
-}
+    for (size_t i = 0; i < table->chunk_count; i++) {
+        struct snap_chunk *chunk = table->chunks[i];
 
-/* The same chunks, and empty ones up to a number. */
-static struct snap_table *table_copy(const struct snap_table *table, size_t numbers)
-{
-    size_t had = table ? table->chunk_count : 0, wanted = (numbers + SNAP_CHUNK - 1) / SNAP_CHUNK;
-    size_t count = had > wanted ? had : wanted;
-    struct snap_table *made = mem_alloc(sizeof *made + count * sizeof *made->chunks);
-
-    *made = (struct snap_table){.refs = 1, .chunk_count = count};
-    for (size_t i = 0; i < count; i++) {
-        made->chunks[i] = i < had ? table->chunks[i] : mem_new(struct snap_chunk);
-        made->chunks[i]->refs++;
+        if (--chunk->refs > 0)
+            continue;
+        for (size_t n = 0; n < SNAP_CHUNK; n++)
+            facts_unref(chunk->nodes[n].facts);
+        free(chunk);
     }
-    return made;
+    free(table);
 }
 
 /* In a chunk that only this table has. Takes over the reference to `facts`. */
@@ -227,8 +202,7 @@ struct pool_edit {
     size_t turn; /* of two about one node the later one holds */
 };
 
-/* A pool as the keeper knows it: there as long as somebody declares it, or the configuration does.
- */
+/* A pool as the keeper knows it, as long as a node or the configuration declares it. */
 struct pool_book {
     struct snap_pool *pool; /* of the last snapshot; NULL: not there yet */
     struct str id, src, tgt;
@@ -308,7 +282,7 @@ static size_t declared(struct node_table *members, const struct pool_facts *fact
     return pool_pairs(facts, NULL, 0, 0, members->pairs, members->pair_cap);
 }
 
-/* Every pool somebody declares is there. `any` nodes join these afterwards. */
+/* Every pool a node declares exists. `any` nodes join these afterwards. */
 static void declare(struct edition *edition, const struct pool_facts *facts, bool more)
 {
     struct node_table *members = edition->members;
@@ -377,18 +351,6 @@ static void join_pools(struct edition *edition, uint32_t number, const struct po
     }
 }
 
-/* A pool that was not there: who takes anything is in it. */
-static void join_any(struct edition *edition, struct pool_book *book)
-{
-    struct node_table *members = edition->members;
-    const struct node_entry *member;
-    const struct idmap *any =
-        str_eq(book->src, TYPE_POOL) ? &members->any_types : &members->any_pairs;
-
-    for (size_t i = 0; (member = idmap_next(any, &i));)
-        edit(edition, book, member->node->number, fulfils(book, &member->facts->pool));
-}
-
 static void note_any(struct idmap *any, struct node_entry *member, uint32_t number, bool is_any)
 {
     if (is_any)
@@ -397,7 +359,7 @@ static void note_any(struct idmap *any, struct node_entry *member, uint32_t numb
         idmap_del(any, number);
 }
 
-/* Which pools there are has to be known before anybody joins all of them. */
+/* Which pools exist has to be known before a node joins all of them. */
 static void change_pools(struct edition *edition)
 {
     struct node_table *members = edition->members;
@@ -495,7 +457,7 @@ static uint32_t merge(const struct pool_book *book, unsigned wants, uint32_t *to
     return count;
 }
 
-/* Whoever fulfils nothing, or this as well: the list is that of all members. */
+/* Each fulfils nothing, or this as well: the list is that of all members. */
 static bool is_all(const struct pool_book *book, unsigned wants)
 {
     if (book->pool && book->pool->members[wants] != book->pool->members[0])
@@ -550,6 +512,9 @@ static void list_pool(struct edition *edition, const struct snap_pool *pool, boo
 static struct snap_pool *settle_pool(struct edition *edition, struct pool_book *book)
 {
     struct snap_pool *old = book->pool;
+    const struct idmap *any =
+        str_eq(book->src, TYPE_POOL) ? &edition->members->any_types : &edition->members->any_pairs;
+    const struct node_entry *member;
 
     if (!book->declared) {
         if (old)
@@ -557,8 +522,9 @@ static struct snap_pool *settle_pool(struct edition *edition, struct pool_book *
         book->pool = NULL;
         return old;
     }
-    if (!old)
-        join_any(edition, book);
+    /* A node that takes anything is in a new pool too. */
+    for (size_t i = 0; !old && (member = idmap_next(any, &i));)
+        edit(edition, book, member->node->number, fulfils(book, &member->facts->pool));
     tidy_edits(book);
     if (old && !book->edit_count)
         return NULL;
@@ -603,11 +569,20 @@ static void settle_pools(struct edition *edition)
 
 static void settle_nodes(struct node_table *members)
 {
-    struct snap_table *table = table_copy(members->table, members->nodes.count);
+    size_t had = members->table ? members->table->chunk_count : 0;
+    size_t wanted = (members->nodes.count + SNAP_CHUNK - 1) / SNAP_CHUNK;
+    size_t count = had > wanted ? had : wanted;
+    struct snap_table *table = mem_alloc(sizeof *table + count * sizeof *table->chunks);
     struct snap_edit *edits = mem_array(struct snap_edit, members->changed_count + 1);
     size_t edit_count = 0;
 
-    members->copied += table->chunk_count;
+    /* The same chunks, and empty ones up to the highest number. */
+    *table = (struct snap_table){.refs = 1, .chunk_count = count};
+    for (size_t i = 0; i < count; i++) {
+        table->chunks[i] = i < had ? members->table->chunks[i] : mem_new(struct snap_chunk);
+        table->chunks[i]->refs++;
+    }
+    members->copied += count;
     for (size_t i = 0; i < members->changed_count; i++) {
         struct node *node = members->changed[i];
         const struct node_entry *member = map_get(&members->by_id, node->id);
@@ -713,7 +688,7 @@ void node_table_free(struct node_table *members)
     free(members);
 }
 
-/* As one that never said anything. */
+/* As one that never reported anything. */
 static void clear_live(struct node *node)
 {
     atomic_store(&node->health, NODE_HEALTH_NONE);
@@ -825,7 +800,7 @@ struct node *node_table_node(struct node_table *members, struct str id)
     return node;
 }
 
-/* The next snapshot is to tell. */
+/* It goes into the next snapshot. */
 static void note_changed(struct node_table *members, struct node *node)
 {
     members->dirty = true;
