@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/link.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -17,7 +18,7 @@ struct outbox {
     struct loop *loop;
     const struct outbox_handler *handler;
     void *user;
-    struct outbox_note *first, *last;
+    TAILQ_HEAD(, outbox_note) notes; /* in the order they were put */
     struct idmap by_seq;
     uint64_t last_seq;
     size_t count, in_flight;
@@ -61,14 +62,9 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
 
 static void link_note(struct outbox *outbox, struct outbox_note *note, uint64_t seq)
 {
-    assert(seq > outbox->last_seq && !note->next && !note->before);
+    assert(seq > outbox->last_seq);
     note->seq = outbox->last_seq = seq;
-    note->before = outbox->last;
-    if (outbox->last)
-        outbox->last->next = note;
-    else
-        outbox->first = note;
-    outbox->last = note;
+    TAILQ_INSERT_TAIL(&outbox->notes, note, entry);
     outbox->count++;
     idmap_put(&outbox->by_seq, seq, note);
 }
@@ -78,14 +74,7 @@ static void unlink_note(struct outbox_note *note)
     struct outbox *outbox = note->outbox;
 
     assert(outbox->count > 0 && idmap_get(&outbox->by_seq, note->seq) == note);
-    if (note->before)
-        note->before->next = note->next;
-    else
-        outbox->first = note->next;
-    if (note->next)
-        note->next->before = note->before;
-    else
-        outbox->last = note->before;
+    TAILQ_REMOVE(&outbox->notes, note, entry);
     outbox->count--;
     if (note->sent)
         outbox->in_flight--;
@@ -99,7 +88,7 @@ static void timer_closed(uv_handle_t *timer)
     struct outbox_note *note;
 
     assert(outbox->freeing);
-    while ((note = outbox->first)) {
+    while ((note = TAILQ_FIRST(&outbox->notes))) {
         unlink_note(note);
         free(note);
     }
@@ -164,7 +153,7 @@ void outbox_take_old(struct outbox *outbox, const char *path)
     size_t size = 0, bad = 0;
     ssize_t len;
 
-    assert(!outbox->first && !outbox->old_path);
+    assert(outbox->count == 0 && !outbox->old_path);
     /* A line that was cut short was not on disk when the process died: it never counted. */
     while (file && (len = getline(&line, &size, file)) > 0 && line[len - 1] == '\n')
         read_line(outbox, (struct str){.at = line, .len = (size_t)len - 1}, &bad);
@@ -184,11 +173,11 @@ void outbox_take_old(struct outbox *outbox, const char *path)
 
 static void pump(struct outbox *outbox)
 {
-    struct outbox_note *note = outbox->first;
+    struct outbox_note *note = TAILQ_FIRST(&outbox->notes);
 
     if (!outbox->up || outbox->paused)
         return;
-    for (; note && outbox->in_flight < OUTBOX_WINDOW; note = note->next) {
+    for (; note && outbox->in_flight < OUTBOX_WINDOW; note = TAILQ_NEXT(note, entry)) {
         struct jsonw w = jsonw_to(&outbox->text);
 
         if (note->sent)
@@ -226,23 +215,7 @@ static void pause_over(uv_timer_t *timer)
 
 int64_t outbox_pause_ms(const struct outbox *outbox)
 {
-    int64_t most = OUTBOX_PAUSE_MIN_MS;
-
-    for (int i = 0; i < outbox->pauses && most < OUTBOX_PAUSE_MAX_MS; i++)
-        most *= 2;
-    return most < OUTBOX_PAUSE_MAX_MS ? most : OUTBOX_PAUSE_MAX_MS;
-}
-
-/* "Not now" is about the server, not about one note: all wait a little, longer each time. */
-static void pause_all(struct outbox *outbox)
-{
-    int64_t most = outbox_pause_ms(outbox);
-
-    if (outbox->paused)
-        return;
-    outbox->pauses++;
-    outbox->paused = true;
-    uv_timer_start(&outbox->pause, pause_over, 1 + rnd_below(&outbox->rnd, (uint32_t)most), 0);
+    return backoff_bound_ms(outbox->pauses, OUTBOX_PAUSE_MIN_MS, OUTBOX_PAUSE_MAX_MS);
 }
 
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
@@ -279,29 +252,15 @@ void outbox_up(struct outbox *outbox)
 
 void outbox_down(struct outbox *outbox)
 {
+    struct outbox_note *note;
+
     outbox->up = false;
     outbox->in_flight = 0;
-    for (struct outbox_note *note = outbox->first; note; note = note->next)
-        note->sent = false;
+    TAILQ_FOREACH(note, &outbox->notes, entry)
+    note->sent = false;
 }
 
 /* --- answers --- */
-
-enum answer { ANSWER_OK, ANSWER_OVER, ANSWER_BAD, ANSWER_LATER };
-
-static enum answer answer_of(const struct json *reply)
-{
-    bool ok = false;
-    int64_t status = 0;
-
-    if (json_bool(json_get(reply, "ok"), &ok) && ok)
-        return ANSWER_OK;
-    if (!json_int(json_get(reply, "status"), &status))
-        return ANSWER_LATER;
-    if (status == 404 || status == 409)
-        return ANSWER_OVER;
-    return status == 400 || status == 413 ? ANSWER_BAD : ANSWER_LATER;
-}
 
 static void settle(struct outbox_note *note, enum outbox_verdict verdict)
 {
@@ -317,55 +276,57 @@ static void settle(struct outbox_note *note, enum outbox_verdict verdict)
     pump(outbox);
 }
 
-/* What the server cannot read now it cannot read ever. A result too large or too odd is left out,
- * so that the outcome itself gets through. */
-static void answer_bad(struct outbox_note *note, const struct json *reply)
-{
-    struct arena arena = {0};
-
-    log_event(LOG_ERROR, "outbox.refused", KC("job_id", note->job_id),
-              KI("attempt_id", note->attempt), KC("msg", msgs[note->kind]),
-              KS("reason", json_str(json_get(reply, "detail"), &arena)));
-    arena_free(&arena);
-    if (!note->result.at || note->bare) {
-        settle(note, OUTBOX_REFUSED);
-        return;
-    }
-    note->bare = true;
-    note->sent = false;
-    note->outbox->in_flight--;
-    pump(note->outbox);
-}
-
 bool outbox_reply(struct outbox *outbox, const struct json *reply)
 {
     struct outbox_note *note;
-    bool duplicate = false;
-    int64_t re;
+    struct arena arena = {0};
+    bool ok = false, duplicate = false;
+    int64_t re, status = 0;
 
     if (!json_int(json_get(reply, "re"), &re))
         return false;
     note = idmap_get(&outbox->by_seq, (uint64_t)re);
     if (!note || !note->sent)
         return false;
-    switch (answer_of(reply)) {
-    case ANSWER_OK:
+    json_bool(json_get(reply, "ok"), &ok);
+    json_int(json_get(reply, "status"), &status);
+    if (ok) {
         json_bool(json_get(reply, "duplicate"), &duplicate);
         json_int(json_get(reply, "lease_ms"), &note->lease_ms);
         json_int(json_get(reply, "stop_grace_ms"), &note->stop_grace_ms);
         settle(note, duplicate ? OUTBOX_DUPLICATE : OUTBOX_ACCEPTED);
-        break;
-    case ANSWER_OVER:
+        return true;
+    }
+    if (status == 404 || status == 409) {
         settle(note, OUTBOX_REFUSED);
-        break;
-    case ANSWER_BAD:
-        answer_bad(note, reply);
-        break;
-    case ANSWER_LATER:
+        return true;
+    }
+    if (status == 400 || status == 413) {
+        log_event(LOG_ERROR, "outbox.refused", KC("job_id", note->job_id),
+                  KI("attempt_id", note->attempt), KC("msg", msgs[note->kind]),
+                  KS("reason", json_str(json_get(reply, "detail"), &arena)));
+        arena_free(&arena);
+        /* What the server cannot read now it cannot read ever. A result too large or too odd is
+         * left out, so that the outcome itself gets through. */
+        if (!note->result.at || note->bare) {
+            settle(note, OUTBOX_REFUSED);
+            return true;
+        }
+        note->bare = true;
         note->sent = false;
         outbox->in_flight--;
-        pause_all(outbox);
-        break;
+        pump(outbox);
+        return true;
+    }
+    note->sent = false;
+    outbox->in_flight--;
+    /* "Not now" is about the server, not about one note: all wait a little, longer each time. */
+    if (!outbox->paused) {
+        uint32_t most_ms = (uint32_t)outbox_pause_ms(outbox);
+
+        outbox->pauses++;
+        outbox->paused = true;
+        uv_timer_start(&outbox->pause, pause_over, 1 + rnd_below(&outbox->rnd, most_ms), 0);
     }
     return true;
 }
@@ -380,6 +341,7 @@ struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handle
     outbox->loop = loop;
     outbox->handler = handler;
     outbox->user = user;
+    TAILQ_INIT(&outbox->notes);
     rnd_seed_os(&outbox->rnd);
     uv_timer_init(&loop->uv, &outbox->pause);
     outbox->pause.data = outbox;
@@ -393,7 +355,7 @@ void *outbox_user(const struct outbox *outbox)
 
 struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note)
 {
-    return note ? note->next : outbox->first;
+    return note ? TAILQ_NEXT(note, entry) : TAILQ_FIRST(&outbox->notes);
 }
 
 size_t outbox_count(const struct outbox *outbox)

@@ -5,6 +5,8 @@
 #ifndef AGENT_OUTBOX_H
 #define AGENT_OUTBOX_H
 
+#include <sys/queue.h>
+
 #include "base/json.h"
 #include "io/loop.h"
 
@@ -22,7 +24,7 @@ enum {
 /* One message on its way. `user` is whose outcome it is; the rest is read only. */
 struct outbox_note {
     struct outbox *outbox;
-    struct outbox_note *next, *before;
+    TAILQ_ENTRY(outbox_note) entry;
     uint64_t seq; /* the message's id: never 0, no two notes share one */
     enum outbox_kind kind;
     bool old;  /* of the file that earlier versions kept */
