@@ -568,8 +568,8 @@ enum {
     PAGES_MAX = 1000,
 };
 
-static void ask(struct claimer *claimer, const char *path,
-                void (*done)(struct link_call *link_call), int64_t timeout_ms)
+static void ask(struct claimer *claimer, const char *path, void (*done)(struct link_call *call),
+                int64_t timeout_ms)
 {
     assert(claimer->busy && claimer->up);
     claimer->link_call = (struct link_call){
@@ -671,25 +671,25 @@ static bool take_room(struct claimer *claimer, const struct deploy_row *row, boo
     return true;
 }
 
-static void on_claimed(struct link_call *link_call)
+static void on_claimed(struct link_call *call)
 {
-    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
+    struct claimer *claimer = container_of(call, struct claimer, link_call);
     const struct deploy_row *row = claimer->plan.order[claimer->tried - 1];
     int64_t generation = 0;
 
     assert(claimer->tried > 0 && claimer->tried <= claimer->plan.count);
-    if (link_call->err == ERR_OK) {
+    if (call->err == ERR_OK) {
         claimer->claimed++;
         claimer->claims++;
         claimer->owned++;
         take_room(claimer, row, true);
-        json_int(json_get(link_call->reply, "generation"), &generation);
+        json_int(json_get(call->reply, "generation"), &generation);
         log_event(LOG_INFO, "claim.claimed", KS("deployment_id", row->id),
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
                   KS("from", row->address));
-    } else if (link_call->err == ERR_CONFLICT) {
+    } else if (call->err == ERR_CONFLICT) {
         struct arena arena = {0};
-        struct str reason = json_str(json_get(link_call->reply, "reason"), &arena);
+        struct str reason = json_str(json_get(call->reply, "reason"), &arena);
 
         claimer->conflicts++;
         claimer->skips[CLAIM_CONFLICT]++;
@@ -698,7 +698,7 @@ static void on_claimed(struct link_call *link_call)
         arena_free(&arena);
     } else {
         deploy_table_forget(&claimer->table); /* nobody knows whether it was done */
-        give_up(claimer, link_call->path, link_call->err);
+        give_up(claimer, call->path, call->err);
         return;
     }
     claim_next(claimer);
@@ -921,22 +921,22 @@ static bool wants_room(const struct claimer *claimer)
     return false;
 }
 
-static void on_usage(struct link_call *link_call)
+static void on_usage(struct link_call *call)
 {
-    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
-    const struct json *all = json_get(link_call->reply, "usage"), *key = json_first(all);
-    const struct json *rooms = json_get(link_call->reply, "room");
+    struct claimer *claimer = container_of(call, struct claimer, link_call);
+    const struct json *all = json_get(call->reply, "usage"), *key = json_first(all);
+    const struct json *rooms = json_get(call->reply, "room");
     uint32_t count = json_type(all) == JSON_OBJ ? all->count : 0;
 
-    if (link_call->err == ERR_CLOSED) {
-        give_up(claimer, link_call->path, link_call->err);
+    if (call->err == ERR_CLOSED) {
+        give_up(claimer, call->path, call->err);
         return;
     }
     /* Nobody's usage is known then, and the policy says what that means. */
-    if (link_call->err)
+    if (call->err)
         log_event(LOG_WARN, "claim.no_usage", KS("node_id", claimer->config.node_id),
-                  KC("reason", err_name(link_call->err)));
-    for (uint32_t i = 0; !link_call->err && i < count; i++, key = json_next(key + 1))
+                  KC("reason", err_name(call->err)));
+    for (uint32_t i = 0; !call->err && i < count; i++, key = json_next(key + 1))
         for (size_t j = 0; j < claimer->node_count; j++) {
             struct claim_node *node = &claimer->nodes[j];
 
@@ -947,8 +947,7 @@ static void on_usage(struct link_call *link_call)
                 json_double(json_get(key + 1, "memory_mb"), &node->usage.memory_mb);
             json_double(json_get(key + 1, "memory_total_mb"), &node->memory_total_mb);
         }
-    for (size_t i = 0; !link_call->err && json_type(rooms) == JSON_OBJ && i < claimer->node_count;
-         i++) {
+    for (size_t i = 0; !call->err && json_type(rooms) == JSON_OBJ && i < claimer->node_count; i++) {
         struct claim_node *node = &claimer->nodes[i];
         const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->address));
         struct resources *room = arena_new(&claimer->cycle, struct resources);
@@ -986,12 +985,12 @@ static void ask_usage(struct claimer *claimer, bool room)
 
 /* --- the table --- */
 
-static void on_released(struct link_call *link_call)
+static void on_released(struct link_call *call)
 {
-    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
+    struct claimer *claimer = container_of(call, struct claimer, link_call);
 
-    if (link_call->err)
-        give_up(claimer, link_call->path, link_call->err);
+    if (call->err)
+        give_up(claimer, call->path, call->err);
     else
         release_next(claimer);
 }
@@ -1013,18 +1012,18 @@ static void release_next(struct claimer *claimer)
     ask(claimer, "/v1/deployments/lost", on_released, CALL_MS);
 }
 
-static void on_view(struct link_call *link_call)
+static void on_view(struct link_call *call)
 {
-    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
+    struct claimer *claimer = container_of(call, struct claimer, link_call);
     struct str cursor;
     bool room;
 
-    if (link_call->err) {
+    if (call->err) {
         deploy_table_forget(&claimer->table);
-        give_up(claimer, link_call->path, link_call->err);
+        give_up(claimer, call->path, call->err);
         return;
     }
-    deploy_table_take(&claimer->table, link_call->reply, &claimer->cycle, &cursor);
+    deploy_table_take(&claimer->table, call->reply, &claimer->cycle, &cursor);
     if (cursor.len && claimer->table.page < PAGES_MAX) {
         ask_view(claimer, cursor);
         return;
@@ -1057,16 +1056,16 @@ static void ask_view(struct claimer *claimer, struct str cursor)
 
 /* --- the members --- */
 
-static void on_members(struct link_call *link_call)
+static void on_members(struct link_call *call)
 {
-    struct claimer *claimer = container_of(link_call, struct claimer, link_call);
+    struct claimer *claimer = container_of(call, struct claimer, link_call);
 
-    if (link_call->err) {
-        give_up(claimer, link_call->path, link_call->err);
+    if (call->err) {
+        give_up(claimer, call->path, call->err);
         return;
     }
-    if (!member_list_take(&claimer->members, link_call->reply, claimer->loop->mono_ms)) {
-        give_up(claimer, link_call->path, ERR_STALE); /* the next cycle asks for everything */
+    if (!member_list_take(&claimer->members, call->reply, claimer->loop->mono_ms)) {
+        give_up(claimer, call->path, ERR_STALE); /* the next cycle asks for everything */
         return;
     }
     ask_view(claimer, STR_NONE);

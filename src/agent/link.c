@@ -54,46 +54,38 @@ static void on_redial(uv_timer_t *timer);
 
 struct link_calls {
     struct loop *loop;
-    bool (*send)(struct link_calls *link_calls, struct str text);
+    bool (*send)(struct link_calls *calls, struct str text);
     void *user;
-    struct link_call *first, *last; /* under way, in the order they were sent */
+    TAILQ_HEAD(link_call_list, link_call) sent; /* not answered yet, in the order they were sent */
     int64_t id;
     struct buf text;
     struct loop_part part;
 };
 
-static void finish(struct link_calls *link_calls, struct link_call *link_call, enum err err,
+static void finish(struct link_calls *calls, struct link_call *call, enum err err,
                    const struct json *reply)
 {
-    if (link_call->prev)
-        link_call->prev->next = link_call->next;
-    else
-        link_calls->first = link_call->next;
-    if (link_call->next)
-        link_call->next->prev = link_call->prev;
-    else
-        link_calls->last = link_call->prev;
-    link_call->prev = link_call->next = NULL;
-    link_call->id = 0;
-    link_call->err = err;
-    link_call->reply = reply;
-    link_call->done(link_call);
+    TAILQ_REMOVE(&calls->sent, call, entry);
+    call->id = 0;
+    call->err = err;
+    call->reply = reply;
+    call->done(call);
 }
 
 /* Ends the calls whose time is over. `done` may send others, whose time is not. */
 static void on_tick(struct loop_part *part)
 {
-    struct link_calls *link_calls = container_of(part, struct link_calls, part);
-    struct link_call *link_call = link_calls->first;
+    struct link_calls *calls = container_of(part, struct link_calls, part);
+    struct link_call *call = TAILQ_FIRST(&calls->sent);
 
-    while (link_call) {
-        struct link_call *next = link_call->next;
+    while (call) {
+        struct link_call *next = TAILQ_NEXT(call, entry);
 
-        if (link_calls->loop->mono_ms >= link_call->late_ms) {
-            finish(link_calls, link_call, link_call->err ? link_call->err : ERR_TIMEOUT, NULL);
-            next = link_calls->first; /* `done` may have changed the list */
+        if (calls->loop->mono_ms >= call->late_ms) {
+            finish(calls, call, call->err ? call->err : ERR_TIMEOUT, NULL);
+            next = TAILQ_FIRST(&calls->sent); /* `done` may have changed the list */
         }
-        link_call = next;
+        call = next;
     }
 }
 
@@ -103,53 +95,46 @@ static void part_gone(struct loop_part *part)
 }
 
 struct link_calls *link_calls_new(struct loop *loop,
-                                  bool (*send)(struct link_calls *link_calls, struct str text),
+                                  bool (*send)(struct link_calls *calls, struct str text),
                                   void *user)
 {
-    struct link_calls *link_calls = mem_new(struct link_calls);
+    struct link_calls *calls = mem_new(struct link_calls);
 
-    link_calls->loop = loop;
-    link_calls->send = send;
-    link_calls->user = user;
-    link_calls->id = LINK_CALLS_ID_FIRST;
-    link_calls->part = (struct loop_part){.tick = on_tick, .free = part_gone};
-    loop_add_part(loop, &link_calls->part);
-    return link_calls;
+    calls->loop = loop;
+    calls->send = send;
+    calls->user = user;
+    calls->id = LINK_CALLS_ID_FIRST;
+    TAILQ_INIT(&calls->sent);
+    calls->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    loop_add_part(loop, &calls->part);
+    return calls;
 }
 
-void *link_calls_user(const struct link_calls *link_calls)
+void *link_calls_user(const struct link_calls *calls)
 {
-    return link_calls->user;
+    return calls->user;
 }
 
-void link_calls_send(struct link_calls *link_calls, struct link_call *link_call)
+void link_calls_send(struct link_calls *calls, struct link_call *call)
 {
-    struct jsonw w = jsonw_to(&link_calls->text);
+    struct jsonw w = jsonw_to(&calls->text);
 
-    assert(link_call->done && link_call->path && !link_call->id && link_call->timeout_ms > 0);
-    link_call->id = ++link_calls->id;
-    link_call->err = ERR_OK;
-    link_call->reply = NULL;
-    link_call->late_ms = link_calls->loop->mono_ms + link_call->timeout_ms;
-    link_call->prev = link_calls->last;
-    link_call->next = NULL;
-    if (link_calls->last)
-        link_calls->last->next = link_call;
-    else
-        link_calls->first = link_call;
-    link_calls->last = link_call;
-    buf_clear(&link_calls->text);
+    assert(call->done && call->path && !call->id && call->timeout_ms > 0);
+    call->id = ++calls->id;
+    call->err = ERR_OK;
+    call->reply = NULL;
+    call->late_ms = calls->loop->mono_ms + call->timeout_ms;
+    TAILQ_INSERT_TAIL(&calls->sent, call, entry);
+    buf_clear(&calls->text);
     jsonw_obj(&w);
     jsonw_kstr(&w, "msg", STR("call"));
-    jsonw_kint(&w, "id", link_call->id);
-    if (link_call->method)
-        jsonw_kstr(&w, "method", str_of(link_call->method));
-    jsonw_kstr(&w, "path", str_of(link_call->path));
-    jsonw_kraw(&w, "body", link_call->body.at ? link_call->body : STR("{}"));
+    jsonw_kint(&w, "id", call->id);
+    jsonw_kstr(&w, "path", str_of(call->path));
+    jsonw_kraw(&w, "body", call->body.at ? call->body : STR("{}"));
     jsonw_end_obj(&w);
-    if (!link_calls->send(link_calls, buf_view(&link_calls->text))) {
-        link_call->err = ERR_CLOSED; /* the next tick calls `done`, never we in here */
-        link_call->late_ms = link_calls->loop->mono_ms;
+    if (!calls->send(calls, buf_view(&calls->text))) {
+        call->err = ERR_CLOSED; /* the next tick calls `done`, never we in here */
+        call->late_ms = calls->loop->mono_ms;
     }
 }
 
@@ -166,41 +151,40 @@ static enum err refusal(const struct json *body)
     return err ? err : ERR_INTERNAL;
 }
 
-bool link_calls_reply(struct link_calls *link_calls, const struct json *body)
+bool link_calls_reply(struct link_calls *calls, const struct json *body)
 {
-    struct link_call *link_call = link_calls->first;
+    struct link_call *call = TAILQ_FIRST(&calls->sent);
     bool ok = false;
     int64_t id;
 
     if (!json_int(json_get(body, "re"), &id) || id <= LINK_CALLS_ID_FIRST)
         return false;
-    while (link_call && link_call->id != id)
-        link_call = link_call->next;
+    while (call && call->id != id)
+        call = TAILQ_NEXT(call, entry);
     json_bool(json_get(body, "ok"), &ok);
-    if (link_call) /* else its time was over */
-        finish(link_calls, link_call, ok ? ERR_OK : refusal(body),
-               ok ? json_get(body, "body") : body);
+    if (call) /* else its time was over */
+        finish(calls, call, ok ? ERR_OK : refusal(body), ok ? json_get(body, "body") : body);
     return true;
 }
 
-void link_calls_down(struct link_calls *link_calls)
+void link_calls_down(struct link_calls *calls)
 {
-    struct link_call *last = link_calls->last;
+    struct link_call *last = TAILQ_LAST(&calls->sent, link_call_list);
     bool more = last != NULL;
 
     while (more) { /* what `done` sends now is not among them */
-        more = link_calls->first != last;
-        finish(link_calls, link_calls->first, ERR_CLOSED, NULL);
+        more = TAILQ_FIRST(&calls->sent) != last;
+        finish(calls, TAILQ_FIRST(&calls->sent), ERR_CLOSED, NULL);
     }
 }
 
-void link_calls_free(struct link_calls *link_calls)
+void link_calls_free(struct link_calls *calls)
 {
-    if (!link_calls)
+    if (!calls)
         return;
-    loop_remove_part(link_calls->loop, &link_calls->part);
-    buf_free(&link_calls->text);
-    free(link_calls);
+    loop_remove_part(calls->loop, &calls->part);
+    buf_free(&calls->text);
+    free(calls);
 }
 
 /* --- pauses that grow --- */
@@ -400,16 +384,6 @@ static int64_t between(struct link *link, int64_t min, int64_t max)
     return min + rnd_below(&link->rnd, (uint32_t)(max - min));
 }
 
-/* Why the connection ended decides how soon the next may be tried. */
-static int64_t pause_after(struct link *link, int code, int status)
-{
-    if (code == 4001)
-        return between(link, LINK_REPLACED_MIN_MS, LINK_REPLACED_MAX_MS);
-    if (code == 1008 || status == 401 || status == 403)
-        return between(link, LINK_SLOW_MIN_MS, LINK_SLOW_MAX_MS);
-    return pause_ms_of(link);
-}
-
 static const char *why_closed(const struct link *link, const struct ws *ws, int code)
 {
     static const struct {
@@ -456,7 +430,13 @@ static void on_closed(struct ws *ws, int code)
     }
     uv_timer_stop(&link->beat);
     uv_timer_stop(&link->welcome);
-    pause_ms = pause_after(link, code, ws->status);
+    /* Why the connection ended decides how soon the next may be tried. */
+    if (code == 4001)
+        pause_ms = between(link, LINK_REPLACED_MIN_MS, LINK_REPLACED_MAX_MS);
+    else if (code == 1008 || ws->status == 401 || ws->status == 403)
+        pause_ms = between(link, LINK_SLOW_MIN_MS, LINK_SLOW_MAX_MS);
+    else
+        pause_ms = pause_ms_of(link);
     if (!was_up)
         link->failures++;
     log_event(LOG_WARN, was_up ? "agent.disconnected" : "agent.connect_failed",

@@ -4,6 +4,8 @@
 #ifndef AGENT_LINK_H
 #define AGENT_LINK_H
 
+#include <sys/queue.h>
+
 #include "base/clock.h"
 #include "base/json.h"
 #include "io/loop.h"
@@ -75,11 +77,10 @@ struct link_calls;
 
 /* The caller's; it stays until `done`. */
 struct link_call {
-    const char *method; /* NULL: POST */
     const char *path;
     struct str body; /* a JSON object; at == NULL: {}. Copied. */
     int64_t timeout_ms;
-    void (*done)(struct link_call *link_call); /* never inside link_calls_send */
+    void (*done)(struct link_call *call); /* never inside link_calls_send */
     /* results */
     /* ERR_OK, what the server said, ERR_TIMEOUT, or ERR_CLOSED: the connection ended first. Of the
      * last two nobody knows whether the server did it. */
@@ -88,19 +89,19 @@ struct link_call {
                                * returns; NULL when there is none. */
     /* link.c's own */
     int64_t id, late_ms;
-    struct link_call *prev, *next;
+    TAILQ_ENTRY(link_call) entry;
 };
 
 /* `send` hands a text to the server; false: there is no connection. */
 struct link_calls *link_calls_new(struct loop *loop,
-                                  bool (*send)(struct link_calls *link_calls, struct str text),
+                                  bool (*send)(struct link_calls *calls, struct str text),
                                   void *user);
-void *link_calls_user(const struct link_calls *link_calls);
-void link_calls_send(struct link_calls *link_calls, struct link_call *link_call);
-bool link_calls_reply(struct link_calls *link_calls,
-                      const struct json *body);      /* false: not one of ours */
-void link_calls_down(struct link_calls *link_calls); /* the connection ended */
-void link_calls_free(struct link_calls *link_calls); /* calls no `done`; before loop_done */
+void *link_calls_user(const struct link_calls *calls);
+void link_calls_send(struct link_calls *calls, struct link_call *call);
+bool link_calls_reply(struct link_calls *calls,
+                      const struct json *body); /* false: not one of ours */
+void link_calls_down(struct link_calls *calls); /* the connection ended */
+void link_calls_free(struct link_calls *calls); /* calls no `done`; before loop_done */
 
 /* Pauses that grow: each failure waits longer, and never in step with others. */
 
