@@ -55,21 +55,27 @@ struct node_lease {
     bool refused; /* the last renewal; logged once */
 };
 
-static int64_t call_ms(const struct node_lease *node_lease)
+/* Every call says who speaks. */
+static struct jsonw new_body(struct node_lease *lease)
 {
-    return node_lease->renew_ms > CALL_MS_MIN ? node_lease->renew_ms : CALL_MS_MIN;
+    struct jsonw w = jsonw_to(&lease->body);
+
+    buf_clear(&lease->body);
+    jsonw_obj(&w);
+    jsonw_kstr(&w, "node_id", lease->node_id);
+    jsonw_kstr(&w, "instance", lease->instance);
+    return w;
 }
 
-/* Every call says who speaks. */
-static struct jsonw new_body(struct node_lease *node_lease)
+static void send_body(struct node_lease *lease, struct jsonw *w, const char *path,
+                      struct link_call *call, void (*done)(struct link_call *call))
 {
-    struct jsonw w = jsonw_to(&node_lease->body);
+    int64_t timeout_ms = lease->renew_ms > CALL_MS_MIN ? lease->renew_ms : CALL_MS_MIN;
 
-    buf_clear(&node_lease->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", node_lease->node_id);
-    jsonw_kstr(&w, "instance", node_lease->instance);
-    return w;
+    jsonw_end_obj(w);
+    *call = (struct link_call){
+        .path = path, .body = buf_view(&lease->body), .timeout_ms = timeout_ms, .done = done};
+    link_calls_send(lease->link_calls, call);
 }
 
 /* --- what a renewal says --- */
@@ -77,16 +83,16 @@ static struct jsonw new_body(struct node_lease *node_lease)
 /* Each node judges itself. A daemon that does not match, or is not allowed, is not run; a
  * deployment is this node's until it was given up, and before that it must have stopped.
  * `namespaces`: those this node takes deployments of. */
-static void take_rows(struct node_lease *node_lease, const struct json *labels,
+static void take_rows(struct node_lease *lease, const struct json *labels,
                       const struct json *namespaces, const struct json *rows)
 {
     static const struct json none = {.type = JSON_OBJ};
-    struct selector_facts facts = {.id = node_lease->node_id, .labels = labels ? labels : &none};
-    bool allowed = node_lease->config->allow_deployments;
+    struct selector_facts facts = {.id = lease->node_id, .labels = labels ? labels : &none};
+    bool allowed = lease->config->allow_deployments;
     const struct json *row = json_first(rows);
     struct arena arena = {0};
 
-    copies_round(node_lease->copies);
+    copies_round(lease->copies);
     for (uint32_t i = 0; i < rows->count; i++, row = json_next(row)) {
         struct str id = json_str(json_get(row, "id"), &arena);
         struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), &arena);
@@ -95,25 +101,25 @@ static void take_rows(struct node_lease *node_lease, const struct json *labels,
 
         if (json_str_is(json_get(row, "type"), "daemon")) {
             if (fits && allowed)
-                copies_want(node_lease->copies, row);
+                copies_want(lease->copies, row);
             continue;
         }
-        copies_want(node_lease->copies, row);
+        copies_want(lease->copies, row);
         if (fits)
-            copies_keep(node_lease->copies, id, COPY_UNMATCHED);
+            copies_keep(lease->copies, id, COPY_UNMATCHED);
         if (allowed)
-            copies_keep(node_lease->copies, id, COPY_REFUSED);
+            copies_keep(lease->copies, id, COPY_REFUSED);
         if (!allowed || !fits)
-            copies_hold(node_lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
+            copies_hold(lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
     }
-    copies_round_over(node_lease->copies);
+    copies_round_over(lease->copies);
     arena_free(&arena);
 }
 
 /* Did the server judge by the labels we have? A server that does not say so leaves it to us. */
-static bool judged_by_ours(const struct node_lease *node_lease, const struct json *labels)
+static bool judged_by_ours(const struct node_lease *lease, const struct json *labels)
 {
-    const struct json *own = node_lease->config->labels, *key = json_first(own);
+    const struct json *own = lease->config->labels, *key = json_first(own);
     uint32_t count = json_type(own) == JSON_OBJ ? own->count : 0;
     struct arena arena = {0};
     bool same = !labels || count == (json_type(labels) == JSON_OBJ ? labels->count : 0);
@@ -127,146 +133,132 @@ static bool judged_by_ours(const struct node_lease *node_lease, const struct jso
     return same;
 }
 
-static void renewed(struct node_lease *node_lease, const struct json *reply)
+static void renewed(struct node_lease *lease, const struct json *reply)
 {
     static const char *const names[] = {[NODE_LEASE_NONE] = "none",
                                         [NODE_LEASE_CORDONED] = "cordoned",
                                         [NODE_LEASE_DRAINING] = "draining"};
     const struct json *rows = json_get(reply, "deployments");
     const struct json *fixed = json_get(reply, "fixed_labels"); /* by the server, whatever we say */
-    int64_t lease_ms = node_lease->lease_ms, renew_ms = node_lease->renew_ms, grace_ms;
+    int64_t lease_ms = lease->lease_ms, renew_ms = lease->renew_ms, grace_ms;
     int64_t now_ms, deadline_ms;
 
-    assert(node_lease->sent_ms > 0 && !node_lease->renewing);
+    assert(lease->sent_ms > 0 && !lease->renewing);
     json_int(json_get(reply, "lease_ms"), &lease_ms);
     json_int(json_get(reply, "renew_ms"), &renew_ms);
-    node_lease->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
-    node_lease->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
+    lease->lease_ms = lease_ms > 0 ? lease_ms : LEASE_MS;
+    lease->renew_ms = renew_ms > RENEW_MS_MIN ? renew_ms : RENEW_MS_MIN;
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (json_str_is(json_get(reply, "admin"), names[i]))
-            node_lease->admin = (enum node_lease_admin)i;
+            lease->admin = (enum node_lease_admin)i;
     /* The deadline is by the database's clock; ours may differ. */
-    node_lease->drain_deadline_ms = 0;
+    lease->drain_deadline_ms = 0;
     if (json_int(json_get(reply, "now_ms"), &now_ms) &&
         json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
-        node_lease->drain_deadline_ms = node_lease->loop->mono_ms + deadline_ms - now_ms;
-    if (json_type(rows) == JSON_ARR && !judged_by_ours(node_lease, json_get(reply, "labels"))) {
+        lease->drain_deadline_ms = lease->loop->mono_ms + deadline_ms - now_ms;
+    if (json_type(rows) == JSON_ARR && !judged_by_ours(lease, json_get(reply, "labels"))) {
         /* Our labels are on their way. */
-        node_lease->next_ms = node_lease->loop->mono_ms + JUDGE_MS;
+        lease->next_ms = lease->loop->mono_ms + JUDGE_MS;
     } else if (json_type(rows) == JSON_ARR) {
-        json_int(json_get(reply, "version"), &node_lease->version);
-        take_rows(node_lease, fixed ? fixed : node_lease->config->labels,
-                  json_get(reply, "namespaces"), rows);
+        json_int(json_get(reply, "version"), &lease->version);
+        take_rows(lease, fixed ? fixed : lease->config->labels, json_get(reply, "namespaces"),
+                  rows);
     }
-    node_lease->good_until_ms = fence_stop_ms(node_lease->sent_ms, node_lease->lease_ms);
-    grace_ms = fence_grace_ms(node_lease->lease_ms);
-    if (node_lease->version >= 0)
-        copies_fence(node_lease->copies, node_lease->good_until_ms, grace_ms > 0 ? grace_ms : 1);
+    lease->good_until_ms = fence_stop_ms(lease->sent_ms, lease->lease_ms);
+    grace_ms = fence_grace_ms(lease->lease_ms);
+    if (lease->version >= 0)
+        copies_fence(lease->copies, lease->good_until_ms, grace_ms > 0 ? grace_ms : 1);
 }
 
-static void on_renewed(struct link_call *link_call)
+static void on_renewed(struct link_call *call)
 {
-    struct node_lease *node_lease = container_of(link_call, struct node_lease, renew);
+    struct node_lease *lease = container_of(call, struct node_lease, renew);
 
-    node_lease->renewing = false;
+    lease->renewing = false;
     /* Some earlier than agreed, so that nodes that began together do not stay together. */
-    node_lease->next_ms =
-        node_lease->loop->mono_ms +
-        (node_lease->again
+    lease->next_ms =
+        lease->loop->mono_ms +
+        (lease->again
              ? 0
-             : node_lease->renew_ms -
-                   rnd_below(&node_lease->rnd, (uint32_t)(node_lease->renew_ms / 10 + 1)));
-    node_lease->again = false;
-    if (link_call->err == ERR_OK)
-        renewed(node_lease, link_call->reply);
-    else if (!node_lease->refused &&
-             json_str_is(json_get(link_call->reply, "reason"), "other_instance"))
-        log_event(LOG_ERROR, "lease.other_instance", KS("node_id", node_lease->node_id),
+             : lease->renew_ms - rnd_below(&lease->rnd, (uint32_t)(lease->renew_ms / 10 + 1)));
+    lease->again = false;
+    if (call->err == ERR_OK)
+        renewed(lease, call->reply);
+    else if (!lease->refused && json_str_is(json_get(call->reply, "reason"), "other_instance"))
+        log_event(LOG_ERROR, "lease.other_instance", KS("node_id", lease->node_id),
                   KC("reason",
                      "another agent with this node_id has the lease, or had it on another "
                      "data_dir or before a reboot"));
-    else if (!node_lease->refused && link_call->err != ERR_CLOSED)
-        log_event(LOG_WARN, "lease.not_renewed", KS("node_id", node_lease->node_id),
-                  KC("reason", err_name(link_call->err)),
-                  KI("left_ms",
-                     node_lease->good_until_ms ? node_lease->good_until_ms - clock_lease_ms() : 0));
-    node_lease->refused = link_call->err != ERR_OK;
+    else if (!lease->refused && call->err != ERR_CLOSED)
+        log_event(
+            LOG_WARN, "lease.not_renewed", KS("node_id", lease->node_id),
+            KC("reason", err_name(call->err)),
+            KI("left_ms", lease->good_until_ms ? lease->good_until_ms - clock_lease_ms() : 0));
+    lease->refused = call->err != ERR_OK;
 }
 
-static void renew(struct node_lease *node_lease)
+static void renew(struct node_lease *lease)
 {
-    struct jsonw w = new_body(node_lease);
+    struct jsonw w = new_body(lease);
 
-    assert(!node_lease->renewing);
-    if (node_lease->version >= 0)
-        jsonw_kint(&w, "if_version", node_lease->version);
-    if (node_lease_good(node_lease))
+    assert(!lease->renewing);
+    if (lease->version >= 0)
+        jsonw_kint(&w, "if_version", lease->version);
+    if (node_lease_good(lease))
         jsonw_kbool(&w, "held", true);
-    jsonw_end_obj(&w);
-    node_lease->renewing = true;
-    node_lease->renew = (struct link_call){.path = "/v1/deployments/renew",
-                                           .body = buf_view(&node_lease->body),
-                                           .timeout_ms = call_ms(node_lease),
-                                           .done = on_renewed};
-    node_lease->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
-    link_calls_send(node_lease->link_calls, &node_lease->renew);
+    lease->renewing = true;
+    lease->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
+    send_body(lease, &w, "/v1/deployments/renew", &lease->renew, on_renewed);
 }
 
 /* --- how the copies are --- */
 
-static void send_status(struct node_lease *node_lease);
+static void send_status(struct node_lease *lease);
 
-static void on_status_sent(struct link_call *link_call)
+static void on_status_sent(struct link_call *call)
 {
-    struct node_lease *node_lease = container_of(link_call, struct node_lease, status);
-    const struct json *stale = json_get(link_call->reply, "stale");
+    struct node_lease *lease = container_of(call, struct node_lease, status);
+    const struct json *stale = json_get(call->reply, "stale");
 
-    node_lease->status_busy = false;
+    lease->status_busy = false;
     /* What changed meanwhile is sent soon. */
-    node_lease->status_ms =
-        node_lease->loop->mono_ms +
-        (node_lease->status_due && !link_call->err ? STATUS_PAUSE_MS : node_lease->renew_ms);
-    if (link_call->err) {
-        node_lease->status_due = true;
-        node_lease->status_from = 0;
+    lease->status_ms = lease->loop->mono_ms +
+                       (lease->status_due && !call->err ? STATUS_PAUSE_MS : lease->renew_ms);
+    if (call->err) {
+        lease->status_due = true;
+        lease->status_from = 0;
         return;
     }
-    copies_told(node_lease->copies, link_call->reply);
+    copies_told(lease->copies, call->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
-        node_lease_judge(node_lease); /* we run what is not ours: what is? */
-    if (node_lease->status_from > 0 && node_lease->up)
-        send_status(node_lease);
+        node_lease_judge(lease); /* we run what is not ours: what is? */
+    if (lease->status_from > 0 && lease->up)
+        send_status(lease);
 }
 
-static void send_status(struct node_lease *node_lease)
+static void send_status(struct node_lease *lease)
 {
-    struct jsonw w = new_body(node_lease);
-    bool partial = node_lease->status_from > 0;
+    struct jsonw w = new_body(lease);
+    bool partial = lease->status_from > 0;
 
-    assert(!node_lease->status_busy);
-    if (node_lease->status_from == 0)
-        node_lease->status_due = false;
+    assert(!lease->status_busy);
+    if (lease->status_from == 0)
+        lease->status_due = false;
     jsonw_key(&w, "copies");
-    node_lease->status_from =
-        copies_write(node_lease->copies, node_lease->status_from, STATUS_COPIES, &w);
-    if (partial || node_lease->status_from > 0)
+    lease->status_from = copies_write(lease->copies, lease->status_from, STATUS_COPIES, &w);
+    if (partial || lease->status_from > 0)
         jsonw_kbool(&w, "partial", true);
-    jsonw_end_obj(&w);
-    node_lease->status_busy = true;
-    node_lease->status = (struct link_call){.path = "/v1/deployments/status",
-                                            .body = buf_view(&node_lease->body),
-                                            .timeout_ms = call_ms(node_lease),
-                                            .done = on_status_sent};
-    link_calls_send(node_lease->link_calls, &node_lease->status);
+    lease->status_busy = true;
+    send_body(lease, &w, "/v1/deployments/status", &lease->status, on_status_sent);
 }
 
-void node_lease_changed(struct node_lease *node_lease)
+void node_lease_changed(struct node_lease *lease)
 {
-    int64_t soon_ms = node_lease->loop->mono_ms + STATUS_PAUSE_MS;
+    int64_t soon_ms = lease->loop->mono_ms + STATUS_PAUSE_MS;
 
-    node_lease->status_due = true;
-    if (node_lease->status_ms > soon_ms)
-        node_lease->status_ms = soon_ms;
+    lease->status_due = true;
+    if (lease->status_ms > soon_ms)
+        lease->status_ms = soon_ms;
 }
 
 /* --- giving up --- */
@@ -278,128 +270,116 @@ static const char *const reasons[] = {
     [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
 };
 
-static void on_yielded(struct link_call *link_call)
+static void on_yielded(struct link_call *call)
 {
-    struct node_lease *node_lease = container_of(link_call, struct node_lease, yield);
+    struct node_lease *lease = container_of(call, struct node_lease, yield);
 
-    node_lease->yielding = false;
-    if (link_call->err != ERR_OK && link_call->err != ERR_CONFLICT)
+    lease->yielding = false;
+    if (call->err != ERR_OK && call->err != ERR_CONFLICT)
         return; /* nobody knows whether it was done: again */
-    log_event(LOG_INFO, "deployment.yielded", KS("node_id", node_lease->node_id),
-              KC("deployment_id", node_lease->leaving), KC("reason", err_name(link_call->err)));
-    node_lease->left_ms = node_lease->loop->mono_ms;
-    if (link_call->err == ERR_OK)
-        copies_gave(node_lease->copies, str_of(node_lease->leaving));
+    log_event(LOG_INFO, "deployment.yielded", KS("node_id", lease->node_id),
+              KC("deployment_id", lease->leaving), KC("reason", err_name(call->err)));
+    lease->left_ms = lease->loop->mono_ms;
+    if (call->err == ERR_OK)
+        copies_gave(lease->copies, str_of(lease->leaving));
     else /* it was another assignment that failed */
-        copies_keep(node_lease->copies, str_of(node_lease->leaving), COPY_FAILING);
-    node_lease_judge(node_lease); /* what is ours now? */
+        copies_keep(lease->copies, str_of(lease->leaving), COPY_FAILING);
+    node_lease_judge(lease); /* what is ours now? */
 }
 
-static void yield(struct node_lease *node_lease, const struct copy_held *held)
+static void yield(struct node_lease *lease, const struct copy_held *held)
 {
     bool failed = held->hold == COPY_FAILING;
-    struct jsonw w = new_body(node_lease);
+    struct jsonw w = new_body(lease);
 
-    assert(!node_lease->yielding && held->hold != COPY_KEPT);
-    str_copy(held->id, node_lease->leaving, sizeof node_lease->leaving);
+    assert(!lease->yielding && held->hold != COPY_KEPT);
+    str_copy(held->id, lease->leaving, sizeof lease->leaving);
     jsonw_kstr(&w, "id", held->id);
     jsonw_kint(&w, "generation", held->generation);
     jsonw_kint(&w, "version", held->version);
     jsonw_kbool(&w, "failed", failed);
     jsonw_kstr(&w, "reason",
                failed && held->reason.len ? held->reason : str_of(reasons[held->hold]));
-    jsonw_end_obj(&w);
-    node_lease->yielding = true;
-    node_lease->yield = (struct link_call){.path = "/v1/deployments/yield",
-                                           .body = buf_view(&node_lease->body),
-                                           .timeout_ms = call_ms(node_lease),
-                                           .done = on_yielded};
-    link_calls_send(node_lease->link_calls, &node_lease->yield);
+    lease->yielding = true;
+    send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }
 
 /* One at a time, and the next when the others had a cycle to take it; past the deadline there is
  * no time to go easy on them. */
-static void drain(struct node_lease *node_lease)
+static void drain(struct node_lease *lease)
 {
-    bool overdue =
-        node_lease->drain_deadline_ms && node_lease->loop->mono_ms >= node_lease->drain_deadline_ms;
+    bool overdue = lease->drain_deadline_ms && lease->loop->mono_ms >= lease->drain_deadline_ms;
     struct str id;
 
-    if (node_lease->admin != NODE_LEASE_DRAINING) {
-        copies_keep(node_lease->copies, STR_NONE, COPY_DRAINED);
+    if (lease->admin != NODE_LEASE_DRAINING) {
+        copies_keep(lease->copies, STR_NONE, COPY_DRAINED);
         return;
     }
-    if (!node_lease->up || node_lease->yielding ||
-        (!overdue && (copies_holding(node_lease->copies, COPY_DRAINED) > 0 ||
-                      node_lease->loop->mono_ms < node_lease->left_ms + node_lease->renew_ms)))
+    if (!lease->up || lease->yielding ||
+        (!overdue && (copies_holding(lease->copies, COPY_DRAINED) > 0 ||
+                      lease->loop->mono_ms < lease->left_ms + lease->renew_ms)))
         return;
-    id = copies_first_owned(node_lease->copies);
+    id = copies_first_owned(lease->copies);
     if (id.at)
-        copies_hold(node_lease->copies, id, COPY_DRAINED);
+        copies_hold(lease->copies, id, COPY_DRAINED);
 }
 
 /* --- time --- */
 
 static void on_tick(struct loop_part *part)
 {
-    struct node_lease *node_lease = container_of(part, struct node_lease, part);
-    int64_t now_ms = node_lease->loop->mono_ms;
+    struct node_lease *lease = container_of(part, struct node_lease, part);
+    int64_t now_ms = lease->loop->mono_ms;
     struct copy_held held;
 
-    if (node_lease->up && !node_lease->renewing && now_ms >= node_lease->next_ms)
-        renew(node_lease);
-    if (node_lease->up && !node_lease->status_busy && node_lease->version >= 0 &&
-        now_ms >= node_lease->status_ms)
-        send_status(node_lease);
-    drain(node_lease);
+    if (lease->up && !lease->renewing && now_ms >= lease->next_ms)
+        renew(lease);
+    if (lease->up && !lease->status_busy && lease->version >= 0 && now_ms >= lease->status_ms)
+        send_status(lease);
+    drain(lease);
     /* A copy is stopped before it is given up: nobody else may start it while ours runs. */
-    if (node_lease->up && !node_lease->yielding && copies_next_held(node_lease->copies, &held))
-        yield(node_lease, &held);
+    if (lease->up && !lease->yielding && copies_next_held(lease->copies, &held))
+        yield(lease, &held);
 }
 
-void node_lease_up(struct node_lease *node_lease)
+void node_lease_up(struct node_lease *lease)
 {
-    node_lease->up = true;
-    node_lease_judge(node_lease); /* another server may know another table */
+    lease->up = true;
+    node_lease_judge(lease); /* another server may know another table */
 }
 
-void node_lease_down(struct node_lease *node_lease)
+void node_lease_down(struct node_lease *lease)
 {
-    node_lease->up = false;
+    lease->up = false;
 }
 
-void node_lease_look(struct node_lease *node_lease)
+void node_lease_look(struct node_lease *lease)
 {
-    node_lease->again = node_lease->renewing;
-    node_lease->next_ms = node_lease->loop->mono_ms;
-    if (node_lease->up && !node_lease->renewing)
-        renew(node_lease);
+    lease->again = lease->renewing;
+    lease->next_ms = lease->loop->mono_ms;
+    if (lease->up && !lease->renewing)
+        renew(lease);
 }
 
-void node_lease_judge(struct node_lease *node_lease)
+void node_lease_judge(struct node_lease *lease)
 {
-    node_lease->version = -1;
-    node_lease_look(node_lease);
+    lease->version = -1;
+    node_lease_look(lease);
 }
 
-static void on_goodbye(struct link_call *link_call)
+static void on_goodbye(struct link_call *call)
 {
 }
 
-void node_lease_goodbye(struct node_lease *node_lease)
+void node_lease_goodbye(struct node_lease *lease)
 {
     struct jsonw w;
 
-    if (!node_lease->up || node_lease->goodbye.id)
+    if (!lease->up || lease->goodbye.id)
         return;
-    w = new_body(node_lease);
+    w = new_body(lease);
     jsonw_kbool(&w, "goodbye", true);
-    jsonw_end_obj(&w);
-    node_lease->goodbye = (struct link_call){.path = "/v1/deployments/renew",
-                                             .body = buf_view(&node_lease->body),
-                                             .timeout_ms = call_ms(node_lease),
-                                             .done = on_goodbye};
-    link_calls_send(node_lease->link_calls, &node_lease->goodbye);
+    send_body(lease, &w, "/v1/deployments/renew", &lease->goodbye, on_goodbye);
 }
 
 static void part_gone(struct loop_part *part)
@@ -411,43 +391,43 @@ struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_cal
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance)
 {
-    struct node_lease *node_lease = mem_new(struct node_lease);
+    struct node_lease *lease = mem_new(struct node_lease);
 
-    node_lease->loop = loop;
-    node_lease->link_calls = link_calls;
-    node_lease->copies = copies;
-    node_lease->config = config;
-    node_lease->node_id = node_id;
-    node_lease->instance = instance;
-    node_lease->lease_ms = LEASE_MS;
-    node_lease->renew_ms = RENEW_MS;
-    node_lease->version = -1;
-    rnd_seed_os(&node_lease->rnd);
-    node_lease->part = (struct loop_part){.tick = on_tick, .free = part_gone};
-    loop_add_part(loop, &node_lease->part);
-    return node_lease;
+    lease->loop = loop;
+    lease->link_calls = link_calls;
+    lease->copies = copies;
+    lease->config = config;
+    lease->node_id = node_id;
+    lease->instance = instance;
+    lease->lease_ms = LEASE_MS;
+    lease->renew_ms = RENEW_MS;
+    lease->version = -1;
+    rnd_seed_os(&lease->rnd);
+    lease->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    loop_add_part(loop, &lease->part);
+    return lease;
 }
 
-void node_lease_free(struct node_lease *node_lease)
+void node_lease_free(struct node_lease *lease)
 {
-    if (!node_lease)
+    if (!lease)
         return;
-    loop_remove_part(node_lease->loop, &node_lease->part);
-    buf_free(&node_lease->body);
-    free(node_lease);
+    loop_remove_part(lease->loop, &lease->part);
+    buf_free(&lease->body);
+    free(lease);
 }
 
-bool node_lease_good(const struct node_lease *node_lease)
+bool node_lease_good(const struct node_lease *lease)
 {
-    return node_lease->good_until_ms > clock_lease_ms();
+    return lease->good_until_ms > clock_lease_ms();
 }
 
-int64_t node_lease_lease_ms(const struct node_lease *node_lease)
+int64_t node_lease_lease_ms(const struct node_lease *lease)
 {
-    return node_lease->lease_ms;
+    return lease->lease_ms;
 }
 
-enum node_lease_admin node_lease_admin(const struct node_lease *node_lease)
+enum node_lease_admin node_lease_admin(const struct node_lease *lease)
 {
-    return node_lease->admin;
+    return lease->admin;
 }

@@ -16,19 +16,17 @@ struct node_lease;
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance);
-void node_lease_up(struct node_lease *node_lease); /* the link is up */
-void node_lease_down(struct node_lease *node_lease);
-void node_lease_look(struct node_lease *node_lease); /* something changed: renew now */
-void node_lease_judge(
-    struct node_lease *node_lease); /* our labels changed: ask anew what is ours */
-void node_lease_changed(struct node_lease *node_lease); /* the copies changed: report it soon */
-void node_lease_goodbye(
-    struct node_lease *node_lease); /* this agent stops in peace; nothing is awaited */
-void node_lease_free(struct node_lease *node_lease); /* before copies_free */
+void node_lease_up(struct node_lease *lease); /* the link is up */
+void node_lease_down(struct node_lease *lease);
+void node_lease_look(struct node_lease *lease);    /* something changed: renew now */
+void node_lease_judge(struct node_lease *lease);   /* our labels changed: ask anew what is ours */
+void node_lease_changed(struct node_lease *lease); /* the copies changed: report it soon */
+void node_lease_goodbye(struct node_lease *lease); /* this agent stops; nothing is awaited */
+void node_lease_free(struct node_lease *lease);    /* before copies_free */
 
-bool node_lease_good(const struct node_lease *node_lease); /* the lease is good */
-int64_t node_lease_lease_ms(
-    const struct node_lease *node_lease); /* its length; the default before the first */
-enum node_lease_admin node_lease_admin(const struct node_lease *node_lease);
+bool node_lease_good(const struct node_lease *lease); /* the lease is good */
+/* Its length; the default before the first. */
+int64_t node_lease_lease_ms(const struct node_lease *lease);
+enum node_lease_admin node_lease_admin(const struct node_lease *lease);
 
 #endif
