@@ -37,6 +37,8 @@ struct package {
     struct str key; /* a name for files: what it is called, as far as that can be one, and a hash */
     struct str name, version;
     const char *dir;
+    const char *mark; /* a file in it: installed; its time says when it was last used, for the
+                       * agents after this one */
     bool ready;
     int64_t failures;
     int64_t next_ms;   /* CLOCK_MONOTONIC: no try before */
@@ -93,19 +95,16 @@ static uint32_t hash_of(struct str text, uint32_t hash)
     return hash;
 }
 
-/* The user that installs: what one user has installed is not for another to change or to trust. */
-static struct str installer(const struct packages *packages)
-{
-    if (runs_not_apart(packages->runs))
-        return STR("");
-    return packages->config->job_user.len ? packages->config->job_user : STR("berth-job");
-}
-
 static struct str key_of(const struct packages *packages, struct str name, struct str version,
                          struct arena *arena)
 {
-    uint32_t hash = hash_of(installer(packages),
-                            hash_of(version, hash_of(STR("@"), hash_of(name, 2166136261u))));
+    /* What one user has installed is not for another to change or to trust. */
+    struct str job_user = packages->config->job_user;
+    struct str installer = runs_not_apart(packages->runs) ? STR("")
+                           : job_user.len                 ? job_user
+                                                          : STR("berth-job");
+    uint32_t hash =
+        hash_of(installer, hash_of(version, hash_of(STR("@"), hash_of(name, 2166136261u))));
     struct str words = arena_fmt(arena, STR_FMT "@" STR_FMT, STR_ARG(name), STR_ARG(version));
     char *text = (char *)words.at;
     size_t len = words.len < PACKAGE_KEY_MAX ? words.len : PACKAGE_KEY_MAX;
@@ -114,43 +113,6 @@ static struct str key_of(const struct packages *packages, struct str name, struc
         if (!str_is_id((struct str){.at = &text[i], .len = 1}, 1) && text[i] != '.')
             text[i] = '_';
     return arena_fmt(arena, "p.%.*s-%08" PRIx32, (int)len, text, hash);
-}
-
-static bool is_marked(const struct package *package)
-{
-    struct buf path = {0};
-    bool there;
-
-    buf_fmt(&path, "%s" MARK, package->dir);
-    buf_char(&path, 0);
-    there = access(path.at, F_OK) == 0;
-    buf_free(&path);
-    return there;
-}
-
-static bool mark(const struct package *package)
-{
-    struct buf path = {0};
-    int fd;
-
-    buf_fmt(&path, "%s" MARK, package->dir);
-    buf_char(&path, 0);
-    fd = open(path.at, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0)
-        close(fd);
-    buf_free(&path);
-    return fd >= 0;
-}
-
-/* The time of the mark says when a package was last used, for the agents after this one. */
-static void touch(const char *dir)
-{
-    struct buf path = {0};
-
-    buf_fmt(&path, "%s" MARK, dir);
-    buf_char(&path, 0);
-    utimensat(AT_FDCWD, path.at, NULL, AT_SYMLINK_NOFOLLOW);
-    buf_free(&path);
 }
 
 static struct package *get(struct packages *packages, struct str name, struct str version)
@@ -166,7 +128,8 @@ static struct package *get(struct packages *packages, struct str name, struct st
         package->name = arena_str(&package->arena, name);
         package->version = arena_str(&package->arena, version);
         package->dir = arena_fmt(&package->arena, "%s/" STR_FMT, packages->dir, STR_ARG(key)).at;
-        package->ready = is_marked(package);
+        package->mark = arena_fmt(&package->arena, "%s" MARK, package->dir).at;
+        package->ready = access(package->mark, F_OK) == 0;
         map_put(&packages->by_key, package->key, package);
     }
     arena_free(&arena);
@@ -207,13 +170,15 @@ static void on_ended(struct run *run)
 {
     struct package *package = run->user;
     const struct run_exit *exit = &run->exit;
+    int fd;
 
     assert(package->run == run);
     if (strcmp(exit->reason, "EXITED") != 0 || exit->exit_code != 0) {
         failed(package, exit->detail);
-    } else if (!mark(package)) {
+    } else if ((fd = open(package->mark, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) < 0) {
         failed(package, "its directory cannot be written");
     } else {
+        close(fd);
         package->ready = true;
         package->failures = 0;
         package_log(package, LOG_INFO, "package.installed", "its command exited 0");
@@ -307,21 +272,6 @@ static enum err start(struct package *package, struct arena *arena, struct probl
     return err;
 }
 
-static void try(struct package *package)
-{
-    struct arena arena = {0};
-    struct problem why = {0};
-
-    assert(!package->run || package->run->state == RUN_ENDED);
-    if (package->run)
-        run_forget(package->run);
-    package->run = NULL;
-    package_log(package, LOG_INFO, "package.install", "a deployment needs it");
-    if (start(package, &arena, &why))
-        failed(package, why.detail);
-    arena_free(&arena);
-}
-
 static bool is_busy(const struct package *package)
 {
     return package->run && package->run->state != RUN_ENDED;
@@ -330,6 +280,8 @@ static bool is_busy(const struct package *package)
 enum package_state packages_need(struct packages *packages, struct str name, struct str version,
                                  const char **ret_dir)
 {
+    struct arena arena = {0};
+    struct problem why = {0};
     struct package *package;
 
     *ret_dir = NULL;
@@ -337,10 +289,17 @@ enum package_state packages_need(struct packages *packages, struct str name, str
         return PACKAGE_READY;
     package = get(packages, name, version.at ? version : STR(""));
     package->needed_ms = packages->loop->mono_ms;
-    if (package->ready)
-        touch(package->dir);
-    if (!package->ready && !is_busy(package) && packages->loop->mono_ms >= package->next_ms)
-        try(package);
+    if (package->ready) {
+        utimensat(AT_FDCWD, package->mark, NULL, AT_SYMLINK_NOFOLLOW);
+    } else if (!is_busy(package) && packages->loop->mono_ms >= package->next_ms) {
+        if (package->run)
+            run_forget(package->run);
+        package->run = NULL;
+        package_log(package, LOG_INFO, "package.install", "a deployment needs it");
+        if (start(package, &arena, &why))
+            failed(package, why.detail);
+        arena_free(&arena);
+    }
     *ret_dir = package->dir;
     return package->ready ? PACKAGE_READY : is_busy(package) ? PACKAGE_BUSY : PACKAGE_FAILED;
 }
@@ -439,6 +398,7 @@ static bool is_left_over(const struct packages *packages, const char *name,
     int64_t unused_ms = packages->config->packages_unused_ms;
     struct arena arena = {0};
     const char *dir = arena_fmt(&arena, "%s/%s", packages->dir, name).at;
+    const char *mark = arena_fmt(&arena, "%s" MARK, dir).at;
     struct stat info;
     bool left = false;
 
@@ -446,8 +406,8 @@ static bool is_left_over(const struct packages *packages, const char *name,
         !str_copy(str_of(name), ret_left->name, sizeof ret_left->name))
         ; /* not one of ours */
     else if (is_used(packages, dir))
-        touch(dir);
-    else if (lstat(arena_fmt(&arena, "%s" MARK, dir).at, &info) == 0 || lstat(dir, &info) == 0) {
+        utimensat(AT_FDCWD, mark, NULL, AT_SYMLINK_NOFOLLOW);
+    else if (lstat(mark, &info) == 0 || lstat(dir, &info) == 0) {
         int64_t used_ms = (int64_t)info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1000000;
 
         left = packages->loop->wall_ms - used_ms >= unused_ms &&
