@@ -24,20 +24,14 @@ static struct str name_of(const struct token *token)
     return token ? token->name : STR_NONE;
 }
 
-/* Also of a job that is done again: what is allowed may have changed since. */
-static enum err check_callback(const struct worker *worker, const struct spec *spec,
-                               struct problem *why)
+/* Also for a job that is done again: what is allowed may have changed since. */
+static enum err check_spec(const struct worker *worker, const struct spec *spec,
+                           struct problem *why)
 {
-    return urls_check(worker->server, URL_CALLBACK, spec->callback_url, why);
-}
+    enum selector_form form = (enum selector_form)worker->server->settings->selectors;
+    enum err err = urls_check(worker->server, URL_CALLBACK, spec->callback_url, why);
 
-/* Likewise what may be asked for. */
-static enum err check_requires(const struct worker *worker, const struct spec *spec,
-                               struct problem *why)
-{
-    const struct settings *settings = worker->server->settings;
-
-    return selector_check(spec->requires, (enum selector_form)settings->selectors, "requires", why);
+    return err ? err : selector_check(spec->requires, form, "requires", why);
 }
 
 enum err api_dispatch_read(struct worker *worker, const struct token *by, struct arena *arena,
@@ -52,9 +46,7 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
                        : spec_read_task(body, &author, arena, &spec, why);
 
     if (!err)
-        err = check_callback(worker, &spec, why);
-    if (!err)
-        err = check_requires(worker, &spec, why);
+        err = check_spec(worker, &spec, why);
     if (err)
         return err;
     *ret_submit = submit_new(worker->sched, arena, &spec, by ? &by->quota : NULL);
@@ -76,52 +68,39 @@ static void submit_write(struct jsonw *w, const struct submit *submit)
         jsonw_kbool(w, "duplicate", true);
 }
 
-/* How many candidates were left out for which reason. */
-static void whys_write(struct jsonw *w, const struct dispatch *dispatch)
-{
-    jsonw_key(w, "reasons");
-    jsonw_obj(w);
-    for (int i = 0; i < WHY_COUNT; i++)
-        if (dispatch->whys[i])
-            jsonw_kint(w, dispatch_why_name((enum dispatch_why)i), dispatch->whys[i]);
-    jsonw_end_obj(w);
-}
-
 static bool shows_whys(enum err err)
 {
     return err == ERR_ALL_FULL || err == ERR_PREFERRED_UNAVAILABLE || err == ERR_QUEUE_FULL ||
            err == ERR_QUOTA;
 }
 
-/* Which key it is that keeps the job from starting, and why. */
-static void block_write(struct jsonw *w, const struct dispatch *dispatch,
-                        const struct namespace_view *view)
-{
-    const struct limit_block *block = &dispatch->block;
-
-    jsonw_kstr(w, "key", namespace_shown(view, dispatch_limited_key(dispatch)));
-    jsonw_kstr(w, "why", str_of(limit_why_name(block->why)));
-    jsonw_kint(w, "limit", block->limit);
-    jsonw_kint(w, "used", block->used);
-}
-
-/* What a refusal tells more: reasons, and under which id its explanation is found. */
+/* What a refusal has besides the problem: reasons, and the id of its explanation. */
 static void refusal_write(struct jsonw *w, const struct submit *submit, const struct call *call)
 {
-    struct namespace_view view = call_view(call);
+    const struct dispatch *dispatch = submit->dispatch;
     enum err err = submit->err;
     char id[JOB_ID_TEXT + 1];
 
-    if (shows_whys(err))
-        whys_write(w, submit->dispatch);
-    if (err == ERR_LIMITED)
-        block_write(w, submit->dispatch, &view);
+    if (shows_whys(err)) {
+        jsonw_key(w, "reasons"); /* how many candidates were left out for each */
+        jsonw_obj(w);
+        for (int i = 0; i < WHY_COUNT; i++)
+            if (dispatch->whys[i])
+                jsonw_kint(w, dispatch_why_name((enum dispatch_why)i), dispatch->whys[i]);
+        jsonw_end_obj(w);
+    }
+    if (err == ERR_LIMITED) {
+        jsonw_kstr(w, "key", call_shown(call, dispatch_limited_key(dispatch)));
+        jsonw_kstr(w, "why", str_of(limit_why_name(dispatch->block.why)));
+        jsonw_kint(w, "limit", dispatch->block.limit);
+        jsonw_kint(w, "used", dispatch->block.used);
+    }
     if (!shows_whys(err) && err != ERR_LIMITED && err != ERR_NO_CAPABLE_NODE &&
         err != ERR_PREFERRED_NOT_CAPABLE && err != ERR_UNKNOWN)
         return;
-    job_id_text(submit->dispatch->job, id);
+    job_id_text(dispatch->job, id);
     jsonw_kstr(w, "job_id", str_of(id));
-    jsonw_kstr(w, "explain", arena_fmt(submit->dispatch->arena, "/v1/jobs/%s/explain", id));
+    jsonw_kstr(w, "explain", arena_fmt(dispatch->arena, "/v1/jobs/%s/explain", id));
 }
 
 /* A session that was written is read anew from the store. Only what is placed at once writes one.
@@ -163,32 +142,11 @@ static void answer(struct submit *submit)
     call_body(call, submit->queued ? 202 : 200, buf_view(buf));
 }
 
-/* Idempotency-Key: header, or beside the job in a frame; 1 to 255 visible characters. False:
- * answered already. */
-static bool read_key(struct call *call, struct submit *submit)
-{
-    struct str sent = call->req ? call_header(call, "Idempotency-Key") : call->key;
-    struct str key = str_trim(sent);
-
-    if (!sent.at)
-        return true;
-    bool good = key.len > 0 && key.len <= IDEM_MAX;
-    for (size_t i = 0; good && i < key.len; i++)
-        good = key.at[i] > ' ' && key.at[i] <= '~';
-    if (!good) {
-        call_error(call, ERR_BAD_FIELD, "Idempotency-Key",
-                   "Idempotency-Key must be 1 to %d visible characters.", IDEM_MAX);
-        return false;
-    }
-    /* Those of one namespace share its keys: a retry may come with another token. */
-    submit->dispatch->idem =
-        namespace_key(namespace_of(submit->dispatch->spec.type), key, call->arena);
-    submit->dispatch->fingerprint = fingerprint(call->req ? call->req->body : call->text);
-    return true;
-}
-
 static void dispatch_one(struct call *call, bool f2f)
 {
+    /* 1 to 255 visible characters; beside the job in a frame. */
+    struct str sent = call->req ? call_header(call, "Idempotency-Key") : call->key;
+    struct str key = str_trim(sent);
     struct submit *submit;
     struct problem why;
     bool dry = false;
@@ -200,8 +158,21 @@ static void dispatch_one(struct call *call, bool f2f)
         return;
     }
     spec_set_trace(&submit->dispatch->spec, call_header(call, "traceparent"), call->arena);
-    if (!read_key(call, submit))
-        return;
+    if (sent.at) {
+        bool good = key.len > 0 && key.len <= IDEM_MAX;
+
+        for (size_t i = 0; good && i < key.len; i++)
+            good = key.at[i] > ' ' && key.at[i] <= '~';
+        if (!good) {
+            call_error(call, ERR_BAD_FIELD, "Idempotency-Key",
+                       "Idempotency-Key must be 1 to %d visible characters.", IDEM_MAX);
+            return;
+        }
+        /* Tokens of one namespace share its keys: a retry may come with another token. */
+        submit->dispatch->idem =
+            namespace_key(namespace_of(submit->dispatch->spec.type), key, call->arena);
+        submit->dispatch->fingerprint = fingerprint(call->req ? call->req->body : call->text);
+    }
     if (dry) {
         explain_dry_run(call, submit);
         return;
@@ -251,22 +222,6 @@ struct entry {
     struct problem why;
 };
 
-static void entry_write(struct jsonw *w, const struct entry *entry)
-{
-    const struct submit *submit = entry->submit;
-
-    jsonw_obj(w);
-    if (submit && !submit->err) {
-        jsonw_kint(w, "status", submit->queued ? 202 : 200);
-        submit_write(w, submit);
-    } else {
-        problem_write(w, submit ? &submit->why : &entry->why);
-        if (submit)
-            refusal_write(w, submit, entry->batch->call);
-    }
-    jsonw_end_obj(w);
-}
-
 static void batch_answer(struct batch *batch)
 {
     struct buf buf = {0};
@@ -277,7 +232,18 @@ static void batch_answer(struct batch *batch)
     jsonw_key(&w, "results");
     jsonw_arr(&w);
     for (size_t i = 0; i < batch->count; i++) {
-        entry_write(&w, &batch->entries[i]);
+        const struct submit *submit = batch->entries[i].submit;
+
+        jsonw_obj(&w);
+        if (submit && !submit->err) {
+            jsonw_kint(&w, "status", submit->queued ? 202 : 200);
+            submit_write(&w, submit);
+        } else {
+            problem_write(&w, submit ? &submit->why : &batch->entries[i].why);
+            if (submit)
+                refusal_write(&w, submit, batch->call);
+        }
+        jsonw_end_obj(&w);
         arena_free(&batch->entries[i].arena);
     }
     jsonw_end_arr(&w);
@@ -293,26 +259,6 @@ static void entry_over(struct submit *submit)
     note_session(submit, entry->batch->call->worker);
     if (--entry->batch->open == 0)
         batch_answer(entry->batch);
-}
-
-static void entry_start(struct entry *entry, const struct json *job)
-{
-    struct call *call = entry->batch->call;
-
-    if (json_type(job) != JSON_OBJ) {
-        problem_set(&entry->why, ERR_BAD_FIELD, "jobs", "jobs must hold objects.");
-        return;
-    }
-    if (guard_count_job(call, entry->batch->meter, &entry->why) ||
-        api_dispatch_read(call->worker, call->token, &entry->arena, job, is_f2f(job),
-                          &entry->submit, &entry->why)) {
-        entry->submit = NULL;
-        return;
-    }
-    entry->submit->done = entry_over;
-    entry->submit->user = entry;
-    entry->batch->open++;
-    submit_start(entry->submit);
 }
 
 void api_dispatch_batch(struct call *call)
@@ -341,8 +287,23 @@ void api_dispatch_batch(struct call *call)
                             .entries = arena_array(call->arena, struct entry, jobs->count)};
     const struct json *job = json_first(jobs);
     for (size_t i = 0; i < batch->count; i++, job = json_next(job)) {
-        batch->entries[i].batch = batch;
-        entry_start(&batch->entries[i], job);
+        struct entry *entry = &batch->entries[i];
+
+        entry->batch = batch;
+        if (json_type(job) != JSON_OBJ) {
+            problem_set(&entry->why, ERR_BAD_FIELD, "jobs", "jobs must hold objects.");
+            continue;
+        }
+        if (guard_count_job(call, batch->meter, &entry->why) ||
+            api_dispatch_read(call->worker, call->token, &entry->arena, job, is_f2f(job),
+                              &entry->submit, &entry->why)) {
+            entry->submit = NULL;
+            continue;
+        }
+        entry->submit->done = entry_over;
+        entry->submit->user = entry;
+        batch->open++;
+        submit_start(entry->submit);
     }
     if (--batch->open == 0)
         batch_answer(batch);
@@ -374,7 +335,7 @@ static void again_read(struct store_op *op)
         return;
     }
     if (spec_again(op->record.spec, op->job, name_of(call->token), call->arena, &spec, &why) ||
-        check_callback(call->worker, &spec, &why) || check_requires(call->worker, &spec, &why)) {
+        check_spec(call->worker, &spec, &why)) {
         call_problem(call, &why);
         return;
     }

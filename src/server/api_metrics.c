@@ -12,25 +12,6 @@
 
 /* --- the last minutes --- */
 
-static struct stats_reading read_counters(int64_t queue)
-{
-    struct metric_cell cells[METRIC_LABELS_MAX + 1];
-    struct stats_reading now = {.failed = metric_value(METRIC_JOBS, "FAILED"),
-                                .queue = queue,
-                                .slots_used = metric_value(METRIC_LEASES, NULL),
-                                .slots_max = metric_value(METRIC_SLOTS, "max")};
-    size_t count = metric_cells(METRIC_DISPATCH, cells);
-
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(cells[i].label, "PLACED") == 0)
-            now.placed = cells[i].value;
-        else if (strcmp(cells[i].label, "WAITS") != 0 && cells[i].value > 0 &&
-                 now.refused_count < STATS_REASONS_MAX)
-            now.refused[now.refused_count++] = cells[i];
-    metric_buckets(METRIC_DISPATCH_SECONDS, now.times);
-    return now;
-}
-
 static int64_t earlier(const struct stats_reading *reading, const char *label)
 {
     for (size_t i = 0; i < reading->refused_count; i++)
@@ -69,13 +50,25 @@ void stats_add(struct stats *stats, int64_t now_ms, const struct stats_reading *
 
 void stats_tick(struct stats *stats, int64_t now_ms, int64_t queue)
 {
+    struct metric_cell cells[METRIC_LABELS_MAX + 1];
     int64_t due_ms = now_ms - now_ms % STATS_EVERY_MS;
 
     if (due_ms < stats->last_ms)
         *stats = (struct stats){0}; /* the clock was set back: times must not run backwards */
     if (due_ms == stats->last_ms)
         return;
-    struct stats_reading now = read_counters(queue);
+    struct stats_reading now = {.failed = metric_value(METRIC_JOBS, "FAILED"),
+                                .queue = queue,
+                                .slots_used = metric_value(METRIC_LEASES, NULL),
+                                .slots_max = metric_value(METRIC_SLOTS, "max")};
+    size_t count = metric_cells(METRIC_DISPATCH, cells);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(cells[i].label, "PLACED") == 0)
+            now.placed = cells[i].value;
+        else if (strcmp(cells[i].label, "WAITS") != 0 && cells[i].value > 0 &&
+                 now.refused_count < STATS_REASONS_MAX)
+            now.refused[now.refused_count++] = cells[i];
+    metric_buckets(METRIC_DISPATCH_SECONDS, now.times);
     stats_add(stats, due_ms, &now);
 }
 
@@ -92,25 +85,6 @@ static double per_s(int64_t count, const struct stats_point *point)
     return (double)(count * 1000) / (double)point->span_ms;
 }
 
-static void point_write(struct jsonw *w, const struct stats_point *point)
-{
-    jsonw_obj(w);
-    jsonw_kint(w, "at_ms", point->at_ms);
-    jsonw_kdouble(w, "dispatched_per_s", per_s(point->placed, point));
-    ms_write(w, "p50_ms", point->p50_us);
-    ms_write(w, "p99_ms", point->p99_us);
-    jsonw_kint(w, "slots_used", point->slots_used);
-    jsonw_kint(w, "slots_max", point->slots_max);
-    jsonw_kint(w, "queue", point->queue);
-    jsonw_kint(w, "failed", point->failed);
-    jsonw_key(w, "refused_per_s");
-    jsonw_obj(w);
-    for (size_t i = 0; i < point->refused_count; i++)
-        jsonw_kdouble(w, point->refused[i].label, per_s(point->refused[i].value, point));
-    jsonw_end_obj(w);
-    jsonw_end_obj(w);
-}
-
 void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
 {
     size_t first = stats->count > STATS_POINTS ? stats->count - STATS_POINTS : 0;
@@ -119,9 +93,27 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
     jsonw_kint(w, "every_ms", STATS_EVERY_MS);
     jsonw_key(w, "points");
     jsonw_arr(w);
-    for (size_t i = first; i < stats->count; i++)
-        if (stats->points[i % STATS_POINTS].at_ms > since_ms)
-            point_write(w, &stats->points[i % STATS_POINTS]);
+    for (size_t i = first; i < stats->count; i++) {
+        const struct stats_point *point = &stats->points[i % STATS_POINTS];
+
+        if (point->at_ms <= since_ms)
+            continue;
+        jsonw_obj(w);
+        jsonw_kint(w, "at_ms", point->at_ms);
+        jsonw_kdouble(w, "dispatched_per_s", per_s(point->placed, point));
+        ms_write(w, "p50_ms", point->p50_us);
+        ms_write(w, "p99_ms", point->p99_us);
+        jsonw_kint(w, "slots_used", point->slots_used);
+        jsonw_kint(w, "slots_max", point->slots_max);
+        jsonw_kint(w, "queue", point->queue);
+        jsonw_kint(w, "failed", point->failed);
+        jsonw_key(w, "refused_per_s");
+        jsonw_obj(w);
+        for (size_t k = 0; k < point->refused_count; k++)
+            jsonw_kdouble(w, point->refused[k].label, per_s(point->refused[k].value, point));
+        jsonw_end_obj(w);
+        jsonw_end_obj(w);
+    }
     jsonw_end_arr(w);
     jsonw_end_obj(w);
 }
@@ -131,7 +123,7 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
 enum {
     BREAKERS_MAX = 200,
     KEYS_MAX = 200,        /* that have a limit, and series of their own, */
-    KEYS_LOOKED_MAX = 500, /* among the first so many that are in use */
+    KEYS_LOOKED_MAX = 500, /* among the first that are in use */
 };
 
 struct scrape_call {
@@ -208,7 +200,7 @@ static void put_resource(struct buf *text, struct str id, struct str name, int32
     put_amount(text, id, name, gpu, "capacity", capacity);
     put_amount(text, id, name, gpu, "usable", usable);
     if (!left)
-        return; /* nobody has told yet what leases hold of it */
+        return; /* not known yet what leases hold of it */
     put_amount(text, id, name, gpu, "promised",
                *left == RESOURCES_LEFT_WHOLE ? capacity : usable - *left);
     put_amount(text, id, name, gpu, "free", *left);
@@ -274,64 +266,9 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
     buf_fmt(text, "berth_nodes_unlisted %zu\n", count - shown);
 }
 
-static void put_breakers(struct buf *text, const struct call *call, const struct store_op *op)
-{
-    size_t shown = 0;
-
-    metrics_head(text, "berth_breaker_state", "gauge",
-                 "1 for each breaker that is open or half open");
-    for (size_t i = 0; !op->err && i < op->u.breakers.count && shown < BREAKERS_MAX; i++) {
-        const struct store_breaker *item = &op->u.breakers.items[i];
-
-        if (item->breaker.state == BREAKER_CLOSED || !call_sees(call, item->type))
-            continue;
-        buf_fmt(text,
-                "berth_breaker_state{node_id=\"" STR_FMT "\",type=\"" STR_FMT "\",state=\"%s\"} "
-                "1\n",
-                STR_ARG(item->node), STR_ARG(call_shown(call, item->type)),
-                breaker_state_name(item->breaker.state));
-        shown++;
-    }
-}
-
 static void put_key(struct buf *text, struct str key, const char *state, int32_t value)
 {
     buf_fmt(text, "berth_limit{key=\"" STR_FMT "\",state=\"%s\"} %d\n", STR_ARG(key), state, value);
-}
-
-/* Keys that a rule bounds. */
-static void put_limits(struct buf *text, const struct call *call, const struct store_op *op)
-{
-    size_t shown = 0;
-
-    metrics_head(text, "berth_limit", "gauge",
-                 "Jobs with a key that has a limit: in_flight, limit, waiting");
-    for (size_t i = 0; !op->err && i < op->u.limits.key_count && shown < KEYS_MAX; i++) {
-        const struct store_limit_key *key = &op->u.limits.keys[i];
-        const struct store_limit *rule = limit_rule_for(op, key->key);
-
-        if (!rule || !call_sees(call, key->key))
-            continue;
-        put_key(text, call_shown(call, key->key), "in_flight", key->in_flight);
-        if (rule->limit.concurrency != LIMIT_NONE)
-            put_key(text, call_shown(call, key->key), "limit", rule->limit.concurrency);
-        put_key(text, call_shown(call, key->key), "waiting", key->waiting);
-        shown++;
-    }
-}
-
-static void set_gauges(struct server *server, const struct store_status *status)
-{
-    int64_t age_us = clock_mono_us() - atomic_load(&server->sched.fresh_us);
-    int64_t connections = 0;
-
-    for (int i = 0; i < server->loop_count; i++)
-        connections += atomic_load(&server->workers[i].connections);
-    metric_set(METRIC_CONNECTIONS, connections);
-    metric_set(METRIC_BODIES, http_bodies_bytes());
-    metric_set(METRIC_STORE_MODE, status->mode);
-    metric_set(METRIC_SNAPSHOT_AGE, age_us / 1000);
-    metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
 }
 
 /* "NAMESPACE,STATE"; "other" is those of many. */
@@ -343,13 +280,21 @@ static bool shows_namespace(const char *label, const void *user)
     return view->all || str_eq(str_cut(&rest, ','), view->namespace);
 }
 
-/* Of the process, for who may see sums over all namespaces. */
+/* Of the process, for callers that may see sums over all namespaces. */
 static void put_process(struct buf *text, struct server *server)
 {
+    int64_t age_us = clock_mono_us() - atomic_load(&server->sched.fresh_us);
+    int64_t connections = 0;
     struct store_status status;
 
     store_status(server->store, &status);
-    set_gauges(server, &status);
+    for (int i = 0; i < server->loop_count; i++)
+        connections += atomic_load(&server->workers[i].connections);
+    metric_set(METRIC_CONNECTIONS, connections);
+    metric_set(METRIC_BODIES, http_bodies_bytes());
+    metric_set(METRIC_STORE_MODE, status.mode);
+    metric_set(METRIC_SNAPSHOT_AGE, age_us / 1000);
+    metric_set(METRIC_QUEUE_DEPTH, atomic_load(&server->sched.queue_depth));
     metrics_render(text);
     metrics_head(text, "berth_store_errors_total", "counter", "Errors of the store itself");
     buf_fmt(text, "berth_store_errors_total %lld\n", (long long)status.errors);
@@ -358,18 +303,48 @@ static void put_process(struct buf *text, struct server *server)
 static void reply(struct store_op *op)
 {
     struct scrape_call *own = container_of(op, struct scrape_call, limits);
+    const struct store_op *breakers = &own->op;
     struct call *call = own->call;
     struct server *server = call->worker->server;
     struct namespace_view view = call_view(call);
     struct buf buf = {0};
+    size_t shown = 0;
 
     if (namespace_sees_sums(&view))
         put_process(&buf, server);
     metrics_render_part(&buf, METRIC_NAMESPACE_JOBS, shows_namespace, &view);
     metrics_render_version(&buf, BERTH_VERSION);
     put_nodes(&buf, call->worker->sched->snapshot, server->settings->metrics_nodes_max);
-    put_breakers(&buf, call, &own->op);
-    put_limits(&buf, call, op);
+    metrics_head(&buf, "berth_breaker_state", "gauge",
+                 "1 for each breaker that is open or half open");
+    for (size_t i = 0; !breakers->err && i < breakers->u.breakers.count && shown < BREAKERS_MAX;
+         i++) {
+        const struct store_breaker *item = &breakers->u.breakers.items[i];
+
+        if (item->breaker.state == BREAKER_CLOSED || !call_sees(call, item->type))
+            continue;
+        buf_fmt(&buf,
+                "berth_breaker_state{node_id=\"" STR_FMT "\",type=\"" STR_FMT "\",state=\"%s\"} "
+                "1\n",
+                STR_ARG(item->node), STR_ARG(call_shown(call, item->type)),
+                breaker_state_name(item->breaker.state));
+        shown++;
+    }
+    shown = 0;
+    metrics_head(&buf, "berth_limit", "gauge",
+                 "Jobs with a key that has a limit: in_flight, limit, waiting");
+    for (size_t i = 0; !op->err && i < op->u.limits.key_count && shown < KEYS_MAX; i++) {
+        const struct store_limit_key *key = &op->u.limits.keys[i];
+        const struct store_limit *rule = limit_rule_for(op, key->key);
+
+        if (!rule || !call_sees(call, key->key))
+            continue;
+        put_key(&buf, call_shown(call, key->key), "in_flight", key->in_flight);
+        if (rule->limit.concurrency != LIMIT_NONE)
+            put_key(&buf, call_shown(call, key->key), "limit", rule->limit.concurrency);
+        put_key(&buf, call_shown(call, key->key), "waiting", key->waiting);
+        shown++;
+    }
     struct http_reply answer = {.status = 200,
                                 .content_type = "text/plain; version=0.0.4; charset=utf-8",
                                 .body = buf_view(&buf)};

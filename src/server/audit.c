@@ -111,16 +111,6 @@ static void write_bare(struct buf *buf, const struct audit_entry *entry)
     jsonw_end_obj(&w);
 }
 
-static void write_entry(struct buf *buf, const struct audit_entry *entry)
-{
-    write_bare(buf, entry);
-    buf->len--; /* the brace */
-    if (entry->mac[0])
-        buf_fmt(buf, ",\"mac\":\"%s\"}", entry->mac);
-    else
-        buf_str(buf, STR(",\"mac\":null}"));
-}
-
 static bool read_entry(struct str line, struct audit_entry *ret_entry)
 {
     struct audit_entry entry = {.count = 1};
@@ -264,14 +254,6 @@ static void check(struct audit *audit)
                   KC("reason", audit->check.reason));
 }
 
-static bool some_signed(const struct trail *trail)
-{
-    for (int64_t i = trail->put - 1; i >= 0 && i >= trail->put - AUDIT_KEPT; i--)
-        if (entry_at(trail, i)->mac[0])
-            return true;
-    return false;
-}
-
 /* The file of changes comes first: earlier versions wrote both kinds to it, and those entries are
  * older than everything in the other file. */
 struct audit *audit_open(struct str data_dir)
@@ -297,9 +279,12 @@ struct audit *audit_open(struct str data_dir)
         each_line_of(&audit->trails[i], load_line, audit);
         open_file(&audit->trails[i]);
     }
+    const struct trail *changes = &audit->trails[AUDIT_CHANGE];
+    bool some_signed = false;
+    for (int64_t i = changes->put - 1; i >= 0 && i >= changes->put - AUDIT_KEPT; i--)
+        some_signed |= entry_at(changes, i)->mac[0] != 0;
     if (ours)
-        audit_chain_open(&audit->chain, data_dir, audit->last,
-                         some_signed(&audit->trails[AUDIT_CHANGE]));
+        audit_chain_open(&audit->chain, data_dir, audit->last, some_signed);
     if (audit->chain.written.id > audit->last)
         audit->last = audit->chain.written.id; /* an id is never used twice */
     check(audit);
@@ -321,23 +306,6 @@ void audit_free(struct audit *audit)
     }
     audit_chain_close(&audit->chain);
     free(audit);
-}
-
-static int rotate(struct trail *trail)
-{
-    char old[sizeof trail->path + 2];
-    struct audit_link oldest = {0};
-
-    old_path(trail, old);
-    close(trail->fd);
-    if (trail->chain)
-        oldest = audit_chain_rotate(trail->chain);
-    if (rename(trail->path, old) != 0) {
-        log_event(LOG_WARN, "audit.not_rotated", KC("reason", strerror(errno)));
-        if (trail->chain)
-            audit_chain_not_rotated(trail->chain, &oldest);
-    }
-    return open_file(trail);
 }
 
 static int write_lines(struct trail *trail, size_t *wrote_bytes)
@@ -365,15 +333,27 @@ static int write_lines(struct trail *trail, size_t *wrote_bytes)
  * at most one that is cut. */
 static int flush(struct trail *trail)
 {
+    char old[sizeof trail->path + 2];
+    struct audit_link oldest = {0};
     size_t wrote = 0;
     int error = 0;
 
     if (!trail->lines.len)
         return 0;
-    if (trail->fd >= 0 && trail->size >= AUDIT_FILE_BYTES_MAX)
-        error = rotate(trail);
-    else if (trail->fd < 0)
+    if (trail->fd >= 0 && trail->size >= AUDIT_FILE_BYTES_MAX) {
+        old_path(trail, old);
+        close(trail->fd);
+        if (trail->chain)
+            oldest = audit_chain_rotate(trail->chain);
+        if (rename(trail->path, old) != 0) {
+            log_event(LOG_WARN, "audit.not_rotated", KC("reason", strerror(errno)));
+            if (trail->chain)
+                audit_chain_not_rotated(trail->chain, &oldest);
+        }
+        error = open_file(trail);
+    } else if (trail->fd < 0) {
         error = open_file(trail); /* the disk may have recovered */
+    }
     if (!error)
         error = write_lines(trail, &wrote);
     if (trail->chain)
@@ -444,23 +424,6 @@ void audit_note(struct worker *from, const struct audit_entry *entry)
     note = mem_new(struct note);
     *note = (struct note){.msg = {.run = note_here}, .server = from->server, .entry = *entry};
     inbox_post(&from->server->notes, &note->msg);
-}
-
-static void note_left_out(struct audit *audit)
-{
-    for (int i = 0; i < AUDIT_KINDS; i++) {
-        struct audit_entry entry = {.at_ms = clock_wall_ms(),
-                                    .kind = (enum audit_kind)i,
-                                    .count = atomic_exchange(&audit->left_out[i], 0),
-                                    .action = "audit.left_out",
-                                    .status = err_http(ERR_BUSY)};
-
-        if (!entry.count)
-            continue;
-        str_copy(str_of(err_name(ERR_BUSY)), entry.result, sizeof entry.result);
-        log_event(LOG_WARN, "audit.left_out", KC("kind", kinds[i].name), KI("count", entry.count));
-        put(audit, &entry);
-    }
 }
 
 static bool wanted(const struct audit_query *query, const struct audit_entry *entry)
@@ -550,7 +513,12 @@ static void query_here(struct msg *msg)
         }
         if (count++ > 0)
             buf_char(&query->answer, ',');
-        write_entry(&query->answer, entry);
+        write_bare(&query->answer, entry);
+        query->answer.len--; /* the brace */
+        if (entry->mac[0])
+            buf_fmt(&query->answer, ",\"mac\":\"%s\"}", entry->mac);
+        else
+            buf_str(&query->answer, STR(",\"mac\":null}"));
     }
     if (before)
         buf_fmt(&query->answer, "],\"next_cursor\":\"%" PRId64 "\"", before);
@@ -600,26 +568,10 @@ void audit_write(struct audit_record *record)
     inbox_post(&record->request.from->server->notes, &record->request.msg);
 }
 
-static void send_back(struct audit *audit, int error)
-{
-    struct msg *msg = audit->back.newest;
-
-    audit->back = (struct mail){0};
-    while (msg) {
-        struct msg *next = msg->next; /* the loop owns it once it is posted */
-
-        struct audit_request *request = container_of(msg, struct audit_request, msg);
-
-        request->error = error;
-        inbox_post(&request->from->loop.inbox, msg);
-        msg = next;
-    }
-}
-
 bool audit_run(struct server *server)
 {
     struct audit *audit = server->audit;
-    struct msg *msg = NULL;
+    struct msg *msg = NULL, *back;
     int ran = 0;
 
     audit->error = 0;
@@ -627,10 +579,30 @@ bool audit_run(struct server *server)
         msg->run(msg);
         ran++;
     }
-    note_left_out(audit);
+    for (int i = 0; i < AUDIT_KINDS; i++) {
+        struct audit_entry entry = {.at_ms = clock_wall_ms(),
+                                    .kind = (enum audit_kind)i,
+                                    .count = atomic_exchange(&audit->left_out[i], 0),
+                                    .action = "audit.left_out",
+                                    .status = err_http(ERR_BUSY)};
+
+        if (!entry.count)
+            continue;
+        str_copy(str_of(err_name(ERR_BUSY)), entry.result, sizeof entry.result);
+        log_event(LOG_WARN, "audit.left_out", KC("kind", kinds[i].name), KI("count", entry.count));
+        put(audit, &entry);
+    }
     flush(&audit->trails[AUDIT_REFUSED]);
     flush_changes(audit);
-    send_back(audit, audit->error);
+    back = audit->back.newest;
+    audit->back = (struct mail){0};
+    while (back) {
+        struct audit_request *request = container_of(back, struct audit_request, msg);
+
+        back = back->next; /* the loop owns the request once it is posted */
+        request->error = audit->error;
+        inbox_post(&request->from->loop.inbox, &request->msg);
+    }
     return msg != NULL;
 }
 
@@ -646,7 +618,6 @@ struct audit_call {
 static void answered(struct audit_query *query)
 {
     struct audit_call *own = container_of(query, struct audit_call, query);
-
     struct buf answer = query->answer; /* the reply frees the request, and `query` with it */
 
     call_json(own->call, 200, &answer);

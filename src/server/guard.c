@@ -36,29 +36,21 @@ struct refusals *refusals_new(void)
     return mem_new(struct refusals);
 }
 
-static struct refusal *find_or_add(struct refusals *refusals, uint64_t caller)
-{
-    for (size_t i = 0; i < refusals->count; i++)
-        if (refusals->callers[i].caller == caller)
-            return &refusals->callers[i];
-    if (refusals->count == REFUSALS_CALLERS_MAX) {
-        refusals->callers[REFUSALS_CALLERS_MAX - 1].caller = 0;
-        return &refusals->callers[REFUSALS_CALLERS_MAX - 1];
-    }
-    refusals->callers[refusals->count] = (struct refusal){.caller = caller};
-    return &refusals->callers[refusals->count++];
-}
-
 void refusals_note(struct worker *worker, uint64_t caller, int64_t max,
                    const struct audit_entry *entry)
 {
     struct refusals *refusals = worker->refusals;
-    struct refusal *refusal;
+    struct refusal *refusal = refusals->callers;
 
     assert(caller != 0 && entry->kind == AUDIT_REFUSED && entry->count == 1);
     if (!refusals->count)
         refusals->since_ms = worker->loop.mono_ms;
-    refusal = find_or_add(refusals, caller);
+    while (refusal < refusals->callers + refusals->count && refusal->caller != caller)
+        refusal++;
+    if (refusal == refusals->callers + REFUSALS_CALLERS_MAX)
+        (--refusal)->caller = 0; /* the last row is for all others */
+    else if (refusal == refusals->callers + refusals->count)
+        refusals->callers[refusals->count++] = (struct refusal){.caller = caller};
     if (refusal->noted < max) {
         refusal->noted++;
         audit_note(worker, entry);
@@ -92,19 +84,6 @@ void refusals_tick(struct worker *worker)
 
 enum { REQUEST_ID_MAX = 64 };
 
-/* A team's operator may act on its own jobs, but not on what all teams share. */
-static enum err check_namespace(const struct call *call, struct problem *why)
-{
-    struct namespace_view view = call_view(call);
-
-    if (!call->route->shared || namespace_sees_sums(&view))
-        return ERR_OK;
-    return problem_set(why, ERR_FORBIDDEN, "Authorization",
-                       "The token is of the namespace " STR_FMT
-                       ": what all namespaces share is not its to change or to see.",
-                       STR_ARG(view.namespace));
-}
-
 enum err guard_identify(struct call *call, struct problem *why)
 {
     struct worker *worker = call->worker;
@@ -120,8 +99,7 @@ enum err guard_identify(struct call *call, struct problem *why)
     if (bearer.at)
         proxy_warn_clear(call);
     if (!worker->auth->tokens.count) {
-        http_known(
-            call->req); /* only this machine can call, and there is nothing to authenticate with */
+        http_known(call->req); /* only this machine can call, and needs no token */
         return ERR_OK;
     }
     if (call->route->scope == SCOPE_NONE)
@@ -129,8 +107,16 @@ enum err guard_identify(struct call *call, struct problem *why)
     err = auth_check(worker->auth, call->req, call->route->scope, worker->loop.wall_ms,
                      &call->token, why);
     if (err != ERR_UNAUTHORIZED) {
+        struct namespace_view view = call_view(call);
+
         http_known(call->req);
-        return err ? err : check_namespace(call, why);
+        if (err || !call->route->shared || namespace_sees_sums(&view))
+            return err;
+        /* A team's operator may act on its own jobs, but not on what all teams share. */
+        return problem_set(why, ERR_FORBIDDEN, "Authorization",
+                           "The token is of the namespace " STR_FMT
+                           ": what all namespaces share is not its to change or to see.",
+                           STR_ARG(view.namespace));
     }
     /* Many callers may share one address: a valid token is never limited. */
     if (bearer.at && !logins_may(worker->logins, peer, max, now_ms)) {
@@ -202,27 +188,20 @@ bool guard_audited(const struct route *route)
            route->method != HTTP_M_GET;
 }
 
-/* The verb for a route whose path ends in a noun. */
-static const char *method_verb(enum http_method method)
+/* The segments of the path without its version and its parameters. */
+void guard_action(const struct route *route, char *to, size_t size)
 {
+    /* For a route whose path ends in a noun. */
     static const char *const verbs[] = {[HTTP_M_GET] = "read",
                                         [HTTP_M_POST] = "create",
                                         [HTTP_M_PUT] = "put",
                                         [HTTP_M_PATCH] = "change",
                                         [HTTP_M_DELETE] = "delete"};
-
-    assert(method < COUNT_OF(verbs) && verbs[method]);
-    return verbs[method];
-}
-
-/* The segments of the path without its version and its parameters. */
-void guard_action(const struct route *route, char *to, size_t size)
-{
     struct str rest = str_of(route->path), segment;
     size_t used = 0;
     int segments = 0;
 
-    assert(size > 0);
+    assert(size > 0 && route->method < COUNT_OF(verbs) && verbs[route->method]);
     to[0] = 0;
     str_cut(&rest, '/');
     while (rest.at) {
@@ -235,21 +214,7 @@ void guard_action(const struct route *route, char *to, size_t size)
         segments++;
     }
     if (segments < 2)
-        snprintf(to + used, size - used, ".%s", method_verb(route->method));
-}
-
-static struct str target_of(const struct call *call)
-{
-    static const char *const members[] = {"node_id", "name", "job_id"};
-    struct str text = STR_NONE;
-
-    if (call->target.at)
-        return call->target;
-    if (call->params[0].at)
-        return call->params[0];
-    for (size_t i = 0; !text.at && i < COUNT_OF(members); i++)
-        text = json_str(json_get(call->body, members[i]), call->arena);
-    return text;
+        snprintf(to + used, size - used, ".%s", verbs[route->method]);
 }
 
 /* As much of a text as fits, up to the first character that could break a line: the caller chose
@@ -278,23 +243,21 @@ uint64_t guard_caller(const struct call *call)
     return caller ? caller : 1;
 }
 
-/* The caller sent a token that is not valid, whatever the route. */
-static bool wrong_token(const struct call *call)
-{
-    return !call->token && (call->err == ERR_UNAUTHORIZED || call->err == ERR_RATE_LIMIT) &&
-           auth_bearer(call->req).at;
-}
-
 static struct audit_entry entry_of(struct call *call, enum audit_kind kind, int status,
                                    const char *result)
 {
+    static const char *const members[] = {"node_id", "name", "job_id"};
     struct audit_entry entry = {
         .at_ms = call->worker->loop.wall_ms, .kind = kind, .count = 1, .status = status};
+    struct str target = call->target.at ? call->target : call->params[0];
+
+    for (size_t i = 0; !target.at && i < COUNT_OF(members); i++)
+        target = json_str(json_get(call->body, members[i]), call->arena);
 
     guard_action(call->route, entry.action, sizeof entry.action);
     copy_text(call->token ? call->token->name : STR(""), entry.who, sizeof entry.who);
     copy_text(str_of(call->req->peer), entry.peer, sizeof entry.peer);
-    copy_text(target_of(call), entry.target, sizeof entry.target);
+    copy_text(target, entry.target, sizeof entry.target);
     copy_text(call_request_id(call), entry.request_id, sizeof entry.request_id);
     copy_text(str_of(result), entry.result, sizeof entry.result);
     if (entry.kind == AUDIT_CHANGE && call->route->body) /* a refused call must not cost a digest */
@@ -344,11 +307,16 @@ void guard_audit(struct call *call, int status)
     /* A call that failed because the audit could not be written changed nothing, although the error
      * is the server's. */
     enum audit_kind kind = call->err == ERR_AUDIT ? AUDIT_REFUSED : audit_kind_of(status);
-    struct audit_entry entry;
 
-    if (!call->route || (!guard_audited(call->route) && !wrong_token(call)))
+    if (!call->route)
         return;
-    entry = entry_of(call, kind, status, call->err ? err_name(call->err) : "ok");
+    /* A token that is not valid is noted on every route. */
+    bool wrong_token = !call->token &&
+                       (call->err == ERR_UNAUTHORIZED || call->err == ERR_RATE_LIMIT) &&
+                       auth_bearer(call->req).at;
+    if (!guard_audited(call->route) && !wrong_token)
+        return;
+    struct audit_entry entry = entry_of(call, kind, status, call->err ? err_name(call->err) : "ok");
     if (entry.kind == AUDIT_REFUSED)
         refusals_note(call->worker, guard_caller(call),
                       call->worker->server->settings->audit_refused_max, &entry);

@@ -456,14 +456,11 @@ static int serve_until_signal(struct server *server, bool dev)
     return 0;
 }
 
-/* Level, format and place of the log. */
-static enum err start_log(const struct settings *settings, struct problem *why)
+enum err server_open_log(const struct settings *settings, struct problem *why)
 {
     struct arena arena = {0};
     enum err err = ERR_OK;
 
-    log_setup((enum log_level)settings->log_level, (enum log_format)settings->log_format,
-              STDERR_FILENO);
     if (settings->log_file.len)
         err = log_open(arena_cstr(&arena, settings->log_file), why);
     arena_free(&arena);
@@ -485,6 +482,7 @@ int server_main(int argc, char **argv, bool dev)
 {
     static struct server server;
     struct settings_source *source = mem_new(struct settings_source);
+    const struct settings *settings = &source->settings;
     struct problem why = {0};
     int code;
 
@@ -495,7 +493,13 @@ int server_main(int argc, char **argv, bool dev)
     notify_init();
     api_metrics_declare();
     log_keep();
-    if (settings_load(source, argc, argv, &why) || start_log(&source->settings, &why)) {
+    enum err err = settings_load(source, argc, argv, &why);
+    if (!err) {
+        log_setup((enum log_level)settings->log_level, (enum log_format)settings->log_format,
+                  STDERR_FILENO);
+        err = server_open_log(settings, &why);
+    }
+    if (err) {
         sources_free(source);
         return fail(&why);
     }

@@ -117,6 +117,8 @@ static inline struct worker *worker_of(struct loop *loop)
 int server_main(int argc, char **argv, bool dev);
 int server_config_main(int argc, char **argv);
 int server_store_main(int argc, char **argv); /* `berth store dump` */
+/* Opens log_file, or opens it again; without one the log stays as it is. */
+enum err server_open_log(const struct settings *settings, struct problem *why);
 
 /* Something the main thread has done on a loop, and waits for: a listener opened, tokens handed
  * over. Only while the loops run. */

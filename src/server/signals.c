@@ -20,43 +20,6 @@
 
 /* --- SIGHUP --- */
 
-/* Checks that depend on the settings in use. */
-static enum err check_running(const struct server *server, const struct settings *next,
-                              const struct auth *auth, struct problem *why)
-{
-    const struct settings *now = server->settings;
-
-    if (!next->tls_cert.len != !now->tls_cert.len)
-        return problem_set(why, ERR_BAD_CONFIG, "tls_cert",
-                           "tls_cert: TLS is turned on or off only by a restart.");
-    return token_file_check(server, next, auth, why);
-}
-
-static enum err reopen_log(const struct settings *settings, struct problem *why)
-{
-    struct arena arena = {0};
-    enum err err = ERR_OK;
-
-    if (settings->log_file.len)
-        err = log_open(arena_cstr(&arena, settings->log_file), why);
-    arena_free(&arena);
-    return err;
-}
-
-/* Makes `next` the current settings, or frees it when nothing changed. */
-static void adopt(struct server *server, struct settings_source *next, bool changed)
-{
-    if (!changed) {
-        settings_done(next);
-        free(next);
-        return;
-    }
-    next->before = server->source;
-    server->source = next;
-    server->settings = &next->settings;
-    log_tune((enum log_level)next->settings.log_level, (enum log_format)next->settings.log_format);
-}
-
 static enum err reload(struct server *server, struct buf *changed, struct buf *waiting,
                        struct problem *why)
 {
@@ -68,19 +31,31 @@ static enum err reload(struct server *server, struct buf *changed, struct buf *w
         settings_keep(next, server->source, changed, waiting);
         err = token_file_read(server, &next->settings, &auth, why);
     }
+    if (!err && !next->settings.tls_cert.len != !server->settings->tls_cert.len)
+        err = problem_set(why, ERR_BAD_CONFIG, "tls_cert",
+                          "tls_cert: TLS is turned on or off only by a restart.");
     if (!err)
-        err = check_running(server, &next->settings, auth, why);
+        err = token_file_check(server, &next->settings, auth, why);
     if (!err)
         err = listen_tls(server, &next->settings, why);
     if (!err)
-        err = reopen_log(&next->settings, why);
+        err = server_open_log(&next->settings, why);
     if (err) {
         auth_free(auth);
         settings_done(next);
         free(next);
         return err;
     }
-    adopt(server, next, changed->len > 0);
+    if (changed->len > 0) {
+        next->before = server->source;
+        server->source = next;
+        server->settings = &next->settings;
+        log_tune((enum log_level)next->settings.log_level,
+                 (enum log_format)next->settings.log_format);
+    } else {
+        settings_done(next);
+        free(next);
+    }
     token_file_swap(server, auth);
     return ERR_OK;
 }

@@ -217,36 +217,20 @@ void token_file_swap(struct server *server, struct auth *auth)
 
 static void reread_tokens(struct server *server)
 {
+    struct auth *auth = NULL;
     struct problem why;
-    struct auth *auth;
+    enum err err = token_file_read(server, server->settings, &auth, &why);
 
-    if (token_file_read(server, server->settings, &auth, &why)) {
+    if (!err)
+        err = token_file_check(server, server->settings, auth, &why);
+    if (err) {
         log_event(LOG_ERROR, "tokens.refused", KC("reason", why.detail));
-        metric_add_label(METRIC_RELOADS, "refused", 1);
-        return;
-    }
-    if (token_file_check(server, server->settings, auth, &why)) {
-        log_event(LOG_ERROR, "tokens.refused", KC("reason", why.detail));
-        metric_add_label(METRIC_RELOADS, "refused", 1);
         auth_free(auth);
-        return;
+    } else {
+        token_file_swap(server, auth);
+        log_event(LOG_INFO, "tokens.reloaded", KI("tokens", (int64_t)auth->tokens.count));
     }
-    token_file_swap(server, auth);
-    log_event(LOG_INFO, "tokens.reloaded", KI("tokens", (int64_t)auth->tokens.count));
-    metric_add_label(METRIC_RELOADS, "ok", 1);
-}
-
-static void reread_tls(struct server *server)
-{
-    const struct settings *settings = server->settings;
-    struct problem why;
-    enum err err = listen_tls(server, settings, &why);
-
     metric_add_label(METRIC_RELOADS, err ? "refused" : "ok", 1);
-    if (err)
-        log_event(LOG_ERROR, "tls.refused", KC("reason", why.detail));
-    else
-        log_event(LOG_INFO, "tls.reloaded", KS("cert", settings->tls_cert));
 }
 
 /* A connection outlives the request that authenticated it: when its token expires, it must close.
@@ -276,8 +260,17 @@ void token_file_look(struct server *server)
         tls |= !file_stamp_same(&stamps[i], &token_file->stamps[i]);
     bool tokens = !file_stamp_same(&stamps[0], &token_file->stamps[0]);
     memcpy(token_file->stamps, stamps, sizeof stamps);
-    if (tls)
-        reread_tls(server);
+    if (tls) {
+        const struct settings *settings = server->settings;
+        struct problem why;
+        enum err err = listen_tls(server, settings, &why);
+
+        metric_add_label(METRIC_RELOADS, err ? "refused" : "ok", 1);
+        if (err)
+            log_event(LOG_ERROR, "tls.refused", KC("reason", why.detail));
+        else
+            log_event(LOG_INFO, "tls.reloaded", KS("cert", settings->tls_cert));
+    }
     if (tokens)
         reread_tokens(server);
     else if (some_expired(server->auth, clock_wall_ms() - passed_ms - TOKEN_FILE_LOOK_MS,
@@ -358,14 +351,19 @@ static enum err changed(const struct server *server, const struct token_edit *ed
     return ERR_OK;
 }
 
-static enum err apply(struct server *server, struct token_edit *edit, struct problem *why)
+static void edit_here(struct msg *msg)
 {
+    struct token_edit *edit = container_of(msg, struct token_edit, msg);
+    struct server *server = edit->from->server;
+    struct problem *why = &edit->why;
     struct arena arena = {0};
     const char *path = tokens_path(server->settings, &arena);
     struct tokens had, next;
     struct auth *auth = NULL;
     struct buf text = {0};
-    enum err err = read_file(path, false, &arena, &had, why);
+    enum err err = server->token_file->stopping
+                       ? problem_set(why, ERR_BUSY, "", "The server is stopping.")
+                       : read_file(path, false, &arena, &had, why);
 
     if (!err)
         err = changed(server, edit, &had, &arena, &next, why);
@@ -381,17 +379,7 @@ static enum err apply(struct server *server, struct token_edit *edit, struct pro
     }
     buf_free(&text);
     arena_free(&arena);
-    return err;
-}
-
-static void edit_here(struct msg *msg)
-{
-    struct token_edit *edit = container_of(msg, struct token_edit, msg);
-    struct server *server = edit->from->server;
-
-    edit->err = server->token_file->stopping
-                    ? problem_set(&edit->why, ERR_BUSY, "", "The server is stopping.")
-                    : apply(server, edit, &edit->why);
+    edit->err = err;
     edit->msg.run = edit_over;
     inbox_post(&edit->from->loop.inbox, &edit->msg);
 }
@@ -474,9 +462,8 @@ static enum err read_new(struct token_call *own, struct problem *why)
     struct call *call = own->call;
     struct buf line = {0};
     struct jsonw w = jsonw_to(&line);
-    const struct json *digest = json_get(call->body, "sha256"), *node, *list;
-    const struct json *quota = json_get(call->body, "quota");
-    const struct json *namespace = json_get(call->body, "namespace");
+    static const char *const optional[] = {"node_id", "quota", "namespace"};
+    const struct json *digest = json_get(call->body, "sha256"), *list;
     struct tokens tokens;
     int64_t expires_in_ms = 0;
     enum err err;
@@ -498,13 +485,9 @@ static enum err read_new(struct token_call *own, struct problem *why)
     else
         jsonw_kraw(&w, "sha256", json_raw(digest));
     jsonw_kraw(&w, "scopes", json_raw(json_get(call->body, "scopes")));
-    node = json_get(call->body, "node_id");
-    if (!json_is_null(node))
-        jsonw_kraw(&w, "node_id", json_raw(node));
-    if (!json_is_null(quota))
-        jsonw_kraw(&w, "quota", json_raw(quota));
-    if (!json_is_null(namespace))
-        jsonw_kraw(&w, "namespace", json_raw(namespace));
+    for (size_t i = 0; i < COUNT_OF(optional); i++)
+        if (!json_is_null(json_get(call->body, optional[i])))
+            jsonw_kraw(&w, optional[i], json_raw(json_get(call->body, optional[i])));
     jsonw_kint(&w, "format", 2); /* the row lists all scopes explicitly */
     jsonw_end_obj(&w);
     jsonw_end_arr(&w);
