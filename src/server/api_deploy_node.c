@@ -49,18 +49,12 @@ static bool is_admitted(const struct call *call, struct str node_id, struct str 
         node_rules_namespaces(&call->worker->sched->sched->config.node_rules, node_id), id);
 }
 
-/* As it registered them; at == NULL: we know no such node. */
-static struct str labels_of(const struct call *call, struct str node_id)
-{
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
-
-    return known ? known->facts->labels : STR_NONE;
-}
-
-/* The same, parsed and the call's own: the node may register others meanwhile. NULL: none. */
+/* The labels it registered, parsed and in the call's memory: the node may register others
+ * meanwhile. NULL: none. */
 static const struct json *label_values(struct call *call, struct str node_id)
 {
-    struct str text = arena_str(call->arena, labels_of(call, node_id));
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
+    struct str text = arena_str(call->arena, known ? known->facts->labels : STR_NONE);
     const struct json *labels;
 
     return text.len && !json_parse(text, call->arena, &labels, NULL) ? labels : NULL;
@@ -132,35 +126,6 @@ static void refuse(struct deploy_call *own, const char *reason)
     call_problem_end(own->call, &buf, &w, &why);
 }
 
-/* What it must run. Of daemons only those that its labels match: what is in the others, like
- * passwords in their environment, is not for it to read. It is told by which labels it was judged:
- * it may just have changed them, or they are not its to choose. */
-static void assignments_write(struct jsonw *w, const struct deploy_call *own)
-{
-    const struct deploys_op *op = &own->op;
-    const struct json *labels = label_values(own->call, op->node);
-    const struct selector_facts facts = {.id = op->node, .labels = labels};
-    const struct node_rules *rules = &own->call->worker->sched->sched->config.node_rules;
-    const struct json *namespaces = node_rules_namespaces(rules, op->node);
-    bool fixed = node_rules_fix(rules, op->node, "labels");
-
-    jsonw_kraw(w, fixed ? "fixed_labels" : "labels", labels ? json_raw(labels) : STR("{}"));
-    jsonw_kraw(w, "namespaces", namespaces ? json_raw(namespaces) : STR("null"));
-    jsonw_key(w, "deployments");
-    jsonw_arr(w);
-    for (size_t i = 0; i < op->u.renew.count; i++) {
-        const struct deploys_row *row = &op->u.renew.items[i];
-
-        if (row->spec.type == DEPLOY_DAEMON && (!selector_match(row->spec.selector, &facts) ||
-                                                !is_admitted(own->call, op->node, row->spec.id)))
-            continue;
-        jsonw_obj(w);
-        assignment_write(w, row, own->call->arena);
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
-
 static void answer_renew(struct deploy_call *own)
 {
     static const char *const words[] = {[NODE_ADMIN_NONE] = "none",
@@ -188,8 +153,32 @@ static void answer_renew(struct deploy_call *own)
     write_int_or_null(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms,
                       op->u.renew.drain_deadline_ms);
     jsonw_kbool(&w, "unchanged", op->u.renew.unchanged);
-    if (!op->u.renew.unchanged)
-        assignments_write(&w, own);
+    if (!op->u.renew.unchanged) {
+        const struct json *labels = label_values(own->call, op->node);
+        const struct selector_facts facts = {.id = op->node, .labels = labels};
+        const struct node_rules *rules = &own->call->worker->sched->sched->config.node_rules;
+        const struct json *namespaces = node_rules_namespaces(rules, op->node);
+        bool fixed = node_rules_fix(rules, op->node, "labels");
+
+        /* The labels it was matched by: it may just have changed them, or cannot choose them. */
+        jsonw_kraw(&w, fixed ? "fixed_labels" : "labels", labels ? json_raw(labels) : STR("{}"));
+        jsonw_kraw(&w, "namespaces", namespaces ? json_raw(namespaces) : STR("null"));
+        jsonw_key(&w, "deployments");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.renew.count; i++) {
+            const struct deploys_row *row = &op->u.renew.items[i];
+
+            /* What is in daemons it does not run, like passwords, is not for it to read. */
+            if (row->spec.type == DEPLOY_DAEMON &&
+                (!selector_match(row->spec.selector, &facts) ||
+                 !is_admitted(own->call, op->node, row->spec.id)))
+                continue;
+            jsonw_obj(&w);
+            assignment_write(&w, row, own->call->arena);
+            jsonw_end_obj(&w);
+        }
+        jsonw_end_arr(&w);
+    }
     jsonw_end_obj(&w);
     call_json(own->call, 200, &buf);
 }
@@ -205,42 +194,6 @@ void api_deploy_renew(struct call *call)
     own->op.u.renew.lease_ms = settings_of(call)->deploy_lease_ms;
     own->op.u.renew.if_version = body_int(call, "if_version", DEPLOYS_ANY);
     deploy_send(own);
-}
-
-static void facts_write(struct jsonw *w, const struct deploys_op *op)
-{
-    jsonw_kint(w, "facts", op->u.view.facts);
-    if (op->u.view.same_facts)
-        return;
-    jsonw_key(w, "leases");
-    jsonw_arr(w);
-    for (size_t i = 0; i < op->u.view.lease_count; i++) {
-        jsonw_obj(w);
-        jsonw_kstr(w, "address", op->u.view.leases[i].address);
-        jsonw_kint(w, "left_ms", op->u.view.leases[i].until_ms - op->now_ms);
-        jsonw_kbool(w, "goodbye", op->u.view.leases[i].goodbye);
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-    jsonw_key(w, "failures");
-    jsonw_arr(w);
-    for (size_t i = 0; i < op->failure_count; i++) {
-        jsonw_obj(w);
-        jsonw_kstr(w, "id", op->failures[i].id);
-        jsonw_kstr(w, "address", op->failures[i].address);
-        jsonw_end_obj(w);
-    }
-    jsonw_end_arr(w);
-}
-
-static void delta_write(struct jsonw *w, const struct deploys_op *op)
-{
-    jsonw_kbool(w, "delta", true);
-    jsonw_key(w, "gone");
-    jsonw_arr(w);
-    for (size_t i = 0; i < op->u.view.gone_count; i++)
-        jsonw_str(w, op->u.view.gone[i]);
-    jsonw_end_arr(w);
 }
 
 static void answer_view(struct deploy_call *own)
@@ -260,11 +213,38 @@ static void answer_view(struct deploy_call *own)
         for (size_t i = 0; i < op->u.view.count; i++)
             schema_write(&view_row_schema, &op->u.view.items[i], &w);
         jsonw_end_arr(&w);
-        if (op->u.view.delta)
-            delta_write(&w, op);
+    }
+    if (!op->u.view.unchanged && op->u.view.delta) {
+        jsonw_kbool(&w, "delta", true);
+        jsonw_key(&w, "gone");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.view.gone_count; i++)
+            jsonw_str(&w, op->u.view.gone[i]);
+        jsonw_end_arr(&w);
     }
     if (!op->u.view.after.len)
-        facts_write(&w, op);
+        jsonw_kint(&w, "facts", op->u.view.facts);
+    if (!op->u.view.after.len && !op->u.view.same_facts) {
+        jsonw_key(&w, "leases");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->u.view.lease_count; i++) {
+            jsonw_obj(&w);
+            jsonw_kstr(&w, "address", op->u.view.leases[i].address);
+            jsonw_kint(&w, "left_ms", op->u.view.leases[i].until_ms - op->now_ms);
+            jsonw_kbool(&w, "goodbye", op->u.view.leases[i].goodbye);
+            jsonw_end_obj(&w);
+        }
+        jsonw_end_arr(&w);
+        jsonw_key(&w, "failures");
+        jsonw_arr(&w);
+        for (size_t i = 0; i < op->failure_count; i++) {
+            jsonw_obj(&w);
+            jsonw_kstr(&w, "id", op->failures[i].id);
+            jsonw_kstr(&w, "address", op->failures[i].address);
+            jsonw_end_obj(&w);
+        }
+        jsonw_end_arr(&w);
+    }
     jsonw_kstr(&w, "next_cursor",
                op->u.view.more ? op->u.view.items[op->u.view.count - 1].id : STR_NONE);
     jsonw_end_obj(&w);
@@ -336,49 +316,39 @@ static bool read_claim(struct deploy_call *own)
     return true;
 }
 
-/* The call's own: the node may declare something else meanwhile. */
-static void read_room(struct call *call, struct deploys_op *op)
-{
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, op->node);
-    struct resources *declared;
-    struct resources_left *left;
-
-    if (!known || !known->facts->resources)
-        return;
-    declared = arena_new(call->arena, struct resources);
-    left = arena_new(call->arena, struct resources_left);
-    *declared = *known->facts->resources;
-    if (!counts_left(known->node, declared, left))
-        return;
-    op->u.claim.declared = declared;
-    op->u.claim.left = left;
-}
-
 void api_deploy_claim(struct call *call)
 {
     const struct settings *settings = settings_of(call);
+    const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct deploy_call *own = deploy_call(call, DEPLOYS_CLAIM, answer_claim);
     struct deploys_op *op = &own->op;
 
     if (!call_node(call, &op->node) || !read_claim(own))
         return;
-    if (admin_of(call, op->node) != NODE_ADMIN_NONE) {
-        metric_add_label(METRIC_CLAIMS, "draining", 1);
-        refuse(own, "draining");
+    const char *refusal = admin_of(call, op->node) != NODE_ADMIN_NONE ? "draining"
+                          : !is_admitted(call, op->node, op->id)      ? "namespace"
+                                                                      : NULL;
+    if (refusal) {
+        metric_add_label(METRIC_CLAIMS, refusal, 1);
+        refuse(own, refusal);
         return;
     }
-    if (!is_admitted(call, op->node, op->id)) {
-        metric_add_label(METRIC_CLAIMS, "namespace", 1);
-        refuse(own, "namespace");
-        return;
-    }
-    const struct snap_node *owner =
-        snapshot_node(call->worker->sched->snapshot, op->u.claim.observed);
+    const struct snap_node *owner = snapshot_node(snapshot, op->u.claim.observed);
     op->u.claim.owner_online = owner && atomic_load(&owner->node->link);
     op->u.claim.lease_ms = settings->deploy_lease_ms;
     op->u.claim.seed = settings->claim_mode == DEPLOY_SEED;
     op->u.claim.labels = label_values(call, op->node);
-    read_room(call, op);
+    const struct snap_node *known = snapshot_node(snapshot, op->node);
+    if (known && known->facts->resources) { /* copied: the node may declare others meanwhile */
+        struct resources *declared = arena_new(call->arena, struct resources);
+        struct resources_left *left = arena_new(call->arena, struct resources_left);
+
+        *declared = *known->facts->resources;
+        if (counts_left(known->node, declared, left)) {
+            op->u.claim.declared = declared;
+            op->u.claim.left = left;
+        }
+    }
     deploy_send(own);
 }
 
@@ -592,7 +562,7 @@ static void answer_services(struct deploy_call *own)
     call_json(own->call, 200, &buf);
 }
 
-/* All that a node may know of: those of the namespaces it is for. */
+/* Only services of the namespaces the node is for. */
 void api_deploy_services(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_SERVICES, answer_services);

@@ -804,23 +804,6 @@ static void send_key(struct why_call *own)
     sched_send(own->call->worker->sched, &own->limits);
 }
 
-/* A dispatch of what the job is about, as its next attempt would be. */
-static struct dispatch *dispatch_of(struct why_call *own)
-{
-    const struct store_record *record = &own->op.record;
-    struct dispatch *dispatch = dispatch_new(own->call->arena);
-
-    dispatch->loop = own->call->worker->sched;
-    if (spec_stored(record->spec, own->call->arena, &dispatch->spec, NULL))
-        return NULL; /* not written by us */
-    dispatch->job = own->op.head.id;
-    dispatch->attempt = own->op.head.attempt;
-    dispatch->attempt += own->op.head.state == JOB_RETRYING;
-    dispatch->max_attempts = own->op.head.max_attempts;
-    dispatch->history = record->history;
-    return dispatch;
-}
-
 static struct explain_style style_of(const struct why_call *own, const struct spec *spec)
 {
     const struct sched_loop *loop = own->call->worker->sched;
@@ -925,8 +908,19 @@ static void job_answer(struct why_call *own)
 static void job_breakers(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, breakers);
+    const struct store_head *head = &own->op.head;
+    struct dispatch *dispatch = dispatch_new(own->call->arena);
 
-    own->dispatch = own->op.err ? NULL : dispatch_of(own);
+    /* A dispatch of the job as its next attempt would be; none for a spec we did not write. */
+    dispatch->loop = own->call->worker->sched;
+    if (!own->op.err &&
+        !spec_stored(own->op.record.spec, own->call->arena, &dispatch->spec, NULL)) {
+        dispatch->job = head->id;
+        dispatch->attempt = head->attempt + (head->state == JOB_RETRYING);
+        dispatch->max_attempts = head->max_attempts;
+        dispatch->history = own->op.record.history;
+        own->dispatch = dispatch;
+    }
     own->then = job_answer;
     if (has_now(own))
         send_key(own);

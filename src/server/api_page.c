@@ -40,14 +40,9 @@ static bool takes_gzip(const struct http_request *req)
     return false;
 }
 
-/* HSTS applies to all ports of a host name: not for loopback, where other services listen too. */
-static bool keeps_to_tls(const struct settings *settings, struct arena *arena)
-{
-    return settings->tls_cert.len && !net_addr_is_loopback(arena_cstr(arena, settings->listen));
-}
-
 static void file_answer(struct call *call, const struct page_file *file)
 {
+    const struct settings *settings = call->worker->server->settings;
     struct buf tag = {0};
     bool packed = takes_gzip(call->req);
 
@@ -68,7 +63,9 @@ static void file_answer(struct call *call, const struct page_file *file)
 
     while (headers[reply.header_count].name.len)
         reply.header_count++;
-    if (keeps_to_tls(call->worker->server->settings, call->arena))
+    /* HSTS applies to all ports of a host name: not for loopback, where other services listen too.
+     */
+    if (settings->tls_cert.len && !net_addr_is_loopback(arena_cstr(call->arena, settings->listen)))
         headers[reply.header_count++] =
             (struct http_header){STR("Strict-Transport-Security"), STR("max-age=31536000")};
     if (etag_has_copy(call->req, buf_view(&tag))) {

@@ -188,13 +188,13 @@ static void post(struct delivery *delivery)
                                           .reply_bytes_max = 65536,
                                           .done = delivered};
     /* It may have been accepted under other settings: the current ones decide. */
-    if (!urls_allowed(callbacks->keeper->server, URL_CALLBACK, str_of(delivery->url))) {
+    if (!urls_allowed(callbacks->keeper->server, URL_CALLBACK, str_of(delivery->url)))
         delivery->call.err = ERR_FORBIDDEN;
-        delivered(&delivery->call);
-    } else if (client_send(callbacks->keeper->client, &delivery->call)) {
+    else if (client_send(callbacks->keeper->client, &delivery->call))
         delivery->call.err = ERR_IO;
-        delivered(&delivery->call);
-    }
+    else
+        return;
+    delivered(&delivery->call);
 }
 
 static void claimed(struct store_op *op)
@@ -236,28 +236,6 @@ static void deliver(struct delivery *delivery)
     sched_send(callbacks->keeper->sched, &delivery->op);
 }
 
-static void add(struct callbacks *callbacks, const struct store_record *record)
-{
-    const struct json *spec;
-    struct delivery *delivery;
-
-    assert(job_state_final(record->head.state));
-    if (idmap_get(&callbacks->known, record->head.id) || callbacks->known.count >= KNOWN_MAX ||
-        json_parse(record->spec, &callbacks->arena, &spec, NULL))
-        return;
-    struct str url = json_str(json_get(spec, "callback_url"), &callbacks->arena);
-    delivery = mem_new(struct delivery);
-    delivery->callbacks = callbacks;
-    delivery->job = record->head.id;
-    delivery->url = strndup(url.at ? url.at : "", url.len);
-    struct jsonw w = jsonw_to(&delivery->body);
-    struct namespace_view owner = {.namespace = namespace_of(str_of(record->head.type))};
-    job_write(&w, record, &owner, &callbacks->arena);
-    idmap_put(&callbacks->known, delivery->job, delivery);
-    if (callbacks->busy < BUSY_MAX)
-        deliver(delivery); /* else at a tick */
-}
-
 static void listed(struct store_op *op)
 {
     struct callbacks *callbacks = container_of(op, struct callbacks, list_op);
@@ -266,8 +244,26 @@ static void listed(struct store_op *op)
     callbacks->listing = false;
     if (op->err)
         return;
-    for (size_t i = 0; i < op->u.list.count; i++)
-        add(callbacks, &op->u.list.items[i]);
+    for (size_t i = 0; i < op->u.list.count; i++) {
+        const struct store_record *record = &op->u.list.items[i];
+        struct namespace_view owner = {.namespace = namespace_of(str_of(record->head.type))};
+        const struct json *spec;
+
+        assert(job_state_final(record->head.state));
+        if (idmap_get(&callbacks->known, record->head.id) || callbacks->known.count >= KNOWN_MAX ||
+            json_parse(record->spec, &callbacks->arena, &spec, NULL))
+            continue;
+        struct str url = json_str(json_get(spec, "callback_url"), &callbacks->arena);
+        struct delivery *delivery = mem_new(struct delivery);
+        struct jsonw w = jsonw_to(&delivery->body);
+        delivery->callbacks = callbacks;
+        delivery->job = record->head.id;
+        delivery->url = strndup(url.at ? url.at : "", url.len);
+        job_write(&w, record, &owner, &callbacks->arena);
+        idmap_put(&callbacks->known, delivery->job, delivery);
+        if (callbacks->busy < BUSY_MAX)
+            deliver(delivery); /* else at a tick */
+    }
     /* A full page: there may be more after it. */
     callbacks->after = op->u.list.count == BATCH ? op->u.list.items[BATCH - 1].head.id : 0;
     if (callbacks->after)

@@ -25,30 +25,14 @@ static void become_agent(char *const *argv, char *const *envp, int parent,
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setrlimit(RLIMIT_NOFILE, descriptors); /* the server's many are no use to jobs */
-    /* When the server is killed, so is it, and the next one takes up what runs; told to end, it
-     * would end that. */
+    /* When the server is killed, so is the agent, and the next one adopts what runs; SIGTERM would
+     * make it stop its runs. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpgid(0, 0); /* Ctrl-C is the server's, which tells it */
+    setpgid(0, 0); /* Ctrl-C goes to the server, which stops the agent */
     if (getppid() != parent)
         _exit(0);
     execve("/proc/self/exe", argv, envp);
     _exit(127);
-}
-
-/* The environment without the server's own file, which is not the agent's, and with its token. */
-static char **agent_env(char *token)
-{
-    size_t count = 0, kept = 0;
-
-    while (environ[count])
-        count++;
-    char **env = mem_array(char *, count + 2);
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0 &&
-            strncmp(environ[i], "BERTH_TOKEN=", 12) != 0)
-            env[kept++] = environ[i];
-    env[kept] = token;
-    return env;
 }
 
 void dev_token(struct server *server)
@@ -119,7 +103,17 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
         return problem_set(why, ERR_BAD_CONFIG, "data_dir", "data_dir is too long.");
     char token[sizeof "BERTH_TOKEN=" + DIGEST_HEX];
     snprintf(token, sizeof token, "BERTH_TOKEN=%s", server->dev_secret);
-    char **env = agent_env(token);
+    /* The environment without the server's own file, which is not the agent's, and with its token.
+     */
+    size_t count = 0, kept = 0;
+    while (environ[count])
+        count++;
+    char **env = mem_array(char *, count + 2);
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], "BERTH_CONFIG=", 13) != 0 &&
+            strncmp(environ[i], "BERTH_TOKEN=", 12) != 0)
+            env[kept++] = environ[i];
+    env[kept] = token;
     int pid = fork();
     if (pid == 0)
         become_agent((char *const *)argv, env, parent, &server->descriptors);

@@ -201,26 +201,6 @@ static void rpc_job_found(struct store_op *op)
         rpc_start(own);
 }
 
-/* A node answers every question: access to a job or a deployment is checked here. */
-static void rpc_check(struct rpc_call *own)
-{
-    struct call *call = own->call;
-    struct str id = json_str(json_get(call->body, "id"), call->arena);
-
-    if (call_view(call).all) {
-        rpc_start(own);
-    } else if (str_is(call->params[1], "Job")) {
-        own->op = call_op(call, STORE_JOB_GET, rpc_job_found);
-        if (call_job_id(call, json_str(json_get(call->body, "job_id"), call->arena), &own->op.job))
-            sched_send(call->worker->sched, &own->op);
-    } else if (str_is(call->params[1], "Deployment") && !call_sees(call, id)) {
-        call_error(call, ERR_NOT_FOUND, "id", "There is no deployment \"" STR_FMT "\".",
-                   STR_ARG(id));
-    } else {
-        rpc_start(own);
-    }
-}
-
 void api_node_rpc(struct call *call)
 {
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
@@ -240,7 +220,19 @@ void api_node_rpc(struct call *call)
              STR_ARG(call->params[2]));
     own->rpc.params = call->req->body;
     own->rpc.done = rpc_done;
-    rpc_check(own);
+    /* A node answers every question: access to a job or a deployment is checked here. */
+    struct str id = json_str(json_get(call->body, "id"), call->arena);
+    bool all = call_view(call).all;
+    if (!all && str_is(call->params[1], "Job")) {
+        own->op = call_op(call, STORE_JOB_GET, rpc_job_found);
+        if (call_job_id(call, json_str(json_get(call->body, "job_id"), call->arena), &own->op.job))
+            sched_send(call->worker->sched, &own->op);
+    } else if (!all && str_is(call->params[1], "Deployment") && !call_sees(call, id)) {
+        call_error(call, ERR_NOT_FOUND, "id", "There is no deployment \"" STR_FMT "\".",
+                   STR_ARG(id));
+    } else {
+        rpc_start(own);
+    }
 }
 
 /* The node is not connected, or never had the job: the last lines stored with the result are better

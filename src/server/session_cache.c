@@ -76,21 +76,6 @@ static char *copy(struct str text)
     return to;
 }
 
-/* The entry of a session; a new one replaces the oldest. */
-static struct kept *kept_for(struct session_cache *cache, struct str id)
-{
-    struct kept *kept = map_get(&cache->by_id, id);
-
-    if (kept)
-        return kept;
-    kept = &cache->ring[cache->next];
-    cache->next = (cache->next + 1) % KEPT_MAX;
-    drop(cache, kept);
-    kept->id = copy(id);
-    map_put(&cache->by_id, str_of(kept->id), kept);
-    return kept;
-}
-
 struct session_call {
     struct call *call;
     struct store_op op;
@@ -137,9 +122,17 @@ static void session_read(struct store_op *op)
 {
     struct session_call *own = container_of(op, struct session_call, op);
     struct call *call = own->call;
-    struct kept *kept = kept_for(call->worker->session_cache, own->key);
+    struct session_cache *cache = call->worker->session_cache;
+    struct kept *kept = map_get(&cache->by_id, own->key);
     int64_t now_ms = clock_mono_ms();
 
+    if (!kept) { /* replaces the oldest */
+        kept = &cache->ring[cache->next];
+        cache->next = (cache->next + 1) % KEPT_MAX;
+        drop(cache, kept);
+        kept->id = copy(own->key);
+        map_put(&cache->by_id, str_of(kept->id), kept);
+    }
     kept->mark = own->mark;
     if (!op->err) {
         double fraction = (double)rnd_below(&call->worker->sched->rnd, 1 << 24) / (1 << 24);

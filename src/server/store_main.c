@@ -68,52 +68,41 @@ static void print_text(struct str dump)
     arena_free(&arena);
 }
 
-static int said(int code, const char *detail)
+static int fail(int code, const char *detail)
 {
     fprintf(stderr, "berth: %s\n", detail);
     return code;
-}
-
-static int dump(const struct settings *settings, size_t max, bool as_json)
-{
-    struct problem why = {0};
-    struct arena arena = {0};
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    enum err err = store_dump(arena_cstr(&arena, settings->store),
-                              arena_cstr(&arena, settings->data_dir), max, &w, &why);
-
-    if (!err && as_json)
-        printf(STR_FMT "\n", STR_ARG(buf_view(&buf)));
-    else if (!err)
-        print_text(buf_view(&buf));
-    buf_free(&buf);
-    arena_free(&arena);
-    return err ? said(err == ERR_BAD_CONFIG ? 2 : 1, why.detail) : 0;
 }
 
 int server_store_main(int argc, char **argv)
 {
     struct settings_source source;
     struct problem why = {0};
+    struct arena arena = {0};
+    struct buf buf = {0};
+    struct jsonw w = jsonw_to(&buf);
     int64_t max = DUMP_MAX_DEFAULT;
-    const char *output;
-    const char *limit;
-    int code;
 
     if (argc < 1 || strcmp(argv[0], "dump") != 0)
-        return said(2, "store has the verb dump");
-    output = take_flag(&argc, argv, "-o");
+        return fail(2, "store has the verb dump");
+    const char *output = take_flag(&argc, argv, "-o");
     if (output && strcmp(output, "json") != 0 && strcmp(output, "text") != 0)
-        return said(2, "-o must be text or json");
-    limit = take_flag(&argc, argv, "--limit");
+        return fail(2, "-o must be text or json");
+    const char *limit = take_flag(&argc, argv, "--limit");
     if (limit && (!str_int(str_of(limit), &max) || max < 1 || max > DUMP_MAX))
-        return said(2, "--limit must be a number from 1 to 1000000");
+        return fail(2, "--limit must be a number from 1 to 1000000");
     if (settings_load(&source, argc - 1, argv + 1, &why)) {
         settings_done(&source);
-        return said(2, why.detail);
+        return fail(2, why.detail);
     }
-    code = dump(&source.settings, (size_t)max, output && strcmp(output, "json") == 0);
+    enum err err = store_dump(arena_cstr(&arena, source.settings.store),
+                              arena_cstr(&arena, source.settings.data_dir), (size_t)max, &w, &why);
+    if (!err && output && strcmp(output, "json") == 0)
+        printf(STR_FMT "\n", STR_ARG(buf_view(&buf)));
+    else if (!err)
+        print_text(buf_view(&buf));
+    buf_free(&buf);
+    arena_free(&arena);
     settings_done(&source);
-    return code;
+    return err ? fail(err == ERR_BAD_CONFIG ? 2 : 1, why.detail) : 0;
 }

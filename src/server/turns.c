@@ -5,21 +5,6 @@
 
 #include "base/str.h"
 
-static struct turn *take(struct turns *turns)
-{
-    for (size_t i = 1; i <= TURNS_LANES; i++) {
-        size_t lane = (turns->lane + i) % TURNS_LANES;
-        struct turn *turn = turns->first[lane];
-
-        if (!turn)
-            continue;
-        turns->lane = lane;
-        turns->first[lane] = turn->next;
-        return turn;
-    }
-    return NULL;
-}
-
 static void post(struct turns *turns)
 {
     if (turns->posted)
@@ -28,10 +13,23 @@ static void post(struct turns *turns)
     inbox_post(turns->inbox, &turns->msg);
 }
 
+/* Runs the first turn of the next lane that has one. */
 static void begin(struct turns *turns)
 {
-    struct turn *turn = turns->under_way < TURNS_UNDER_WAY_MAX ? take(turns) : NULL;
+    struct turn *turn = NULL;
 
+    if (turns->under_way >= TURNS_UNDER_WAY_MAX)
+        return;
+    for (size_t i = 1; i <= TURNS_LANES; i++) {
+        size_t lane = (turns->lane + i) % TURNS_LANES;
+
+        turn = turns->first[lane];
+        if (turn) {
+            turns->lane = lane;
+            turns->first[lane] = turn->next;
+            break;
+        }
+    }
     if (!turn)
         return;
     turns->under_way++;
