@@ -214,7 +214,7 @@ bool breakers_reset(struct breakers *breakers, struct journal *journal, struct s
     return true;
 }
 
-static int by_node_and_type(const void *a, const void *b)
+int breakers_order(const void *a, const void *b)
 {
     const struct store_breaker *left = a;
     const struct store_breaker *right = b;
@@ -237,7 +237,7 @@ void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t
         breaker_state(&items[count].breaker, &breakers->rules, now_ms);
         items[count].breaker.probe_until_ms = gate->probe ? gate->probe->run->lease.until_ms : 0;
     }
-    qsort(items, count, sizeof *items, by_node_and_type);
+    qsort(items, count, sizeof *items, breakers_order);
     op->u.breakers.items = items;
     op->u.breakers.count = count;
 }

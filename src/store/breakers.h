@@ -63,6 +63,7 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
 bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
                     struct str type, int64_t now_ms); /* false: there is none */
 /* Into op->u.breakers, by node and type. */
+int breakers_order(const void *a, const void *b); /* of struct store_breaker: node, type */
 void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t now_ms);
 /* Drops those of nodes that are gone and did not come back for a whole pause. */
 void breakers_tidy(struct breakers *breakers, struct journal *journal, const struct map *nodes,

@@ -16,8 +16,6 @@ enum {
     MEMTABLE_READ_BYTES = 1 << 20, /* and of their texts about so much */
 };
 
-static struct str kept(struct arena *arena, struct str text);
-
 static int compare_ids(uint64_t id, const struct memjob *job)
 {
     return id < job->row.head.id ? -1 : id > job->row.head.id;
@@ -91,18 +89,6 @@ static void keep_text(struct memtable *table, struct str *kept, struct str text)
 
 /* Jobs. */
 
-static struct memjob *job_new(struct memtable *table, uint64_t id)
-{
-    struct memjob *job = slab_new(&table->slab);
-
-    job->row.head.id = id;
-    chain_init(&job->order);
-    idmap_put(&table->jobs, id, job);
-    tree_add(&table->by_id, &job->by_id, &id);
-    table->bytes += (int64_t)sizeof *job;
-    return job;
-}
-
 static void forget_key(struct memtable *table, struct memjob *job)
 {
     if (job->row.idem.at && map_get(&table->keys, job->row.idem) == job)
@@ -144,8 +130,14 @@ static void put_job(struct memtable *table, const struct change_job *change)
     struct memjob *job = memtable_job(table, change->head.id);
     struct change_job *row;
 
-    if (!job)
-        job = job_new(table, change->head.id);
+    if (!job) {
+        job = slab_new(&table->slab);
+        job->row.head.id = change->head.id;
+        chain_init(&job->order);
+        idmap_put(&table->jobs, change->head.id, job);
+        tree_add(&table->by_id, &job->by_id, &change->head.id);
+        table->bytes += (int64_t)sizeof *job;
+    }
     row = &job->row;
     row->head = change->head;
     row->run_until_ms = change->run_until_ms;
@@ -234,28 +226,21 @@ static void write_key_of(struct buf *to, const struct change *change)
     }
 }
 
-static struct memside *side_of(struct memtable *table, struct str key)
-{
-    struct memside *side = map_get(&table->sides, key);
-
-    if (side)
-        return side;
-    side = mem_zeroed(1, sizeof *side + key.len);
-    memcpy(side->text, key.at, key.len);
-    side->key = (struct str){.at = side->text, .len = key.len};
-    chain_init(&side->order);
-    map_put(&table->sides, side->key, side);
-    table->bytes += (int64_t)(sizeof *side + key.len);
-    return side;
-}
-
 static void put_side(struct memtable *table, const struct change *change)
 {
     struct buf key = {0};
     struct memside *side;
 
     write_key_of(&key, change);
-    side = side_of(table, buf_view(&key));
+    side = map_get(&table->sides, buf_view(&key));
+    if (!side) {
+        side = mem_zeroed(1, sizeof *side + key.len);
+        memcpy(side->text, key.at, key.len);
+        side->key = (struct str){.at = side->text, .len = key.len};
+        chain_init(&side->order);
+        map_put(&table->sides, side->key, side);
+        table->bytes += (int64_t)(sizeof *side + key.len);
+    }
     buf_free(&key);
     table->bytes -= (int64_t)side->change.len;
     buf_clear(&side->change);
@@ -411,11 +396,6 @@ struct store_head memtable_head(const struct memjob *job, int64_t wait_shift_ms)
     return head;
 }
 
-static struct str kept(struct arena *arena, struct str text)
-{
-    return text.at ? arena_str(arena, text) : STR_NONE;
-}
-
 void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct arena *arena,
                      struct store_record *ret_record)
 {
@@ -423,8 +403,8 @@ void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct are
 
     *ret_record = (struct store_record){
         .head = memtable_head(job, wait_shift_ms),
-        .spec = kept(arena, row->spec),
-        .result = kept(arena, row->result),
+        .spec = store_kept(arena, row->spec),
+        .result = store_kept(arena, row->result),
         .history = row->attempts.at ? arena_str(arena, row->attempts) : STR("[]"),
     };
     if (row->idem.at && !(row->parts & CHANGE_KEY_DROPPED)) {

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <sqlite3.h>
 
-#include "base/json.h"
 #include "model/namespace.h"
 #include "store/fault.h"
 #include "store/memtable.h"
@@ -16,11 +15,6 @@
 enum {
     READER_SCAN_MAX = 20000, /* rows one JOB_LIST looks at; the next page goes on from there */
 };
-
-typedef bool read_verb(struct reader *reader, struct store_op *op); /* false: the file failed */
-
-static bool fits(sqlite3_stmt *stmt, const struct store_op *op);
-static read_verb job_get, job_list, session_get, callbacks;
 
 /* --- rows of the job table --- */
 
@@ -73,11 +67,6 @@ bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_r
     return head->id != 0 && at == JOBROW_AFTER_HEAD;
 }
 
-static struct str kept(struct arena *arena, struct str text)
-{
-    return text.at ? arena_str(arena, text) : STR_NONE;
-}
-
 bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record)
 {
     int64_t run_until_ms;
@@ -85,11 +74,11 @@ bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record 
     *ret_record = (struct store_record){0};
     if (!jobrow_head(stmt, &ret_record->head, &run_until_ms))
         return false;
-    ret_record->history = kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD));
+    ret_record->history = store_kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD));
     if (!ret_record->history.at)
         ret_record->history = STR("[]");
-    ret_record->result = kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD + 1));
-    ret_record->spec = kept(arena, jobrow_text(stmt, JOBROW_SPEC));
+    ret_record->result = store_kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD + 1));
+    ret_record->spec = store_kept(arena, jobrow_text(stmt, JOBROW_SPEC));
     return true;
 }
 
@@ -106,19 +95,6 @@ static const char *const texts[READER_SQL_COUNT] = {
                       " WHERE id = ?1"),
 };
 static_assert(CALLBACK_PENDING == 2, "the index and the query name it");
-
-static read_verb *const verbs[STORE_VERB_COUNT] = {
-    [STORE_JOB_GET] = job_get,
-    [STORE_JOB_LIST] = job_list,
-    [STORE_SESSION_GET] = session_get,
-    [STORE_CALLBACKS] = callbacks,
-};
-
-bool reader_answers(enum store_verb verb)
-{
-    assert(verb < STORE_VERB_COUNT);
-    return verbs[verb] != NULL;
-}
 
 void reader_init(struct reader *reader, const struct storefile *file)
 {
@@ -141,33 +117,6 @@ static bool fail(struct reader *reader, const char *what)
                                    .code = sqlite3_extended_errcode(reader->db),
                                    .sys = sqlite3_system_errno(reader->db)};
     return false;
-}
-
-static bool ready(struct reader *reader)
-{
-    if (reader->db)
-        return true;
-    if (!storefile_connect_reader(reader->file, &reader->db, &reader->fault))
-        return false;
-    for (int i = 0; i < READER_SQL_COUNT; i++)
-        if (sqlite3_prepare_v3(reader->db, texts[i], -1, SQLITE_PREPARE_PERSISTENT, &reader->sql[i],
-                               NULL) != SQLITE_OK) {
-            fail(reader, "prepare a statement");
-            reader_close(reader, true);
-            return false;
-        }
-    return true;
-}
-
-void reader_run(struct reader *reader, struct store_op *op)
-{
-    op->err = ERR_OK;
-    op->head.id = 0;
-    assert(op->arena);
-    if (ready(reader) && verbs[op->verb](reader, op))
-        return;
-    op->err = ERR_STORE_DOWN;
-    reader_close(reader, true);
 }
 
 /* The row of store.db that `stmt` rests on, and over it what is newer. */
@@ -215,26 +164,6 @@ static bool job_get(struct reader *reader, struct store_op *op)
     return true;
 }
 
-static bool text_fits(const struct json *spec, const char *name, struct str want,
-                      struct arena *arena)
-{
-    return !want.at || str_eq(json_str(json_get(spec, name), arena), want);
-}
-
-/* Type and session are said in the spec; it is looked at only when one of them is asked for. */
-static bool spec_fits(struct str text, const struct store_op *op)
-{
-    struct arena arena = {0};
-    const struct json *spec;
-    bool fits = !op->u.list.type.at && !op->u.list.session.at;
-
-    if (!fits && !json_parse(text, &arena, &spec, NULL))
-        fits = text_fits(spec, "type", op->u.list.type, &arena) &&
-               text_fits(spec, "session_id", op->u.list.session, &arena);
-    arena_free(&arena);
-    return fits;
-}
-
 static bool fits(sqlite3_stmt *stmt, const struct store_op *op)
 {
     struct str type = jobrow_text(stmt, JOBROW_TYPE);
@@ -247,24 +176,7 @@ static bool fits(sqlite3_stmt *stmt, const struct store_op *op)
     if (!namespace_lists(op->u.list.namespace, type) ||
         (op->u.list.type.at && type.at && !str_eq(type, op->u.list.type)))
         return false; /* without a look into the spec */
-    return spec_fits(jobrow_text(stmt, JOBROW_SPEC), op);
-}
-
-/* Where a list may stop looking: jobs that still run are never below the floor. */
-static bool get_floor(struct reader *reader, unsigned states, uint64_t *ret_floor)
-{
-    const unsigned final = 1u << JOB_DONE | 1u << JOB_FAILED;
-    sqlite3_stmt *stmt = reader->sql[READ_FLOOR];
-    bool ok = true;
-
-    *ret_floor = 0;
-    if (states == 0 || states & final)
-        return true;
-    ok = sqlite3_step(stmt) == SQLITE_ROW || fail(reader, "read the meta row");
-    if (ok)
-        *ret_floor = (uint64_t)sqlite3_column_int64(stmt, 0);
-    sqlite3_reset(stmt);
-    return ok;
+    return store_spec_fits(jobrow_text(stmt, JOBROW_SPEC), op);
 }
 
 /* Two lists in the same order that are read as one: the rows of store.db and the newer ones. */
@@ -317,7 +229,7 @@ static bool take_next(struct reader *reader, struct merge *merge, struct store_o
             ok = complete(merge->stmt, row, op->arena, ret_record);
         else /* the state that store.db knows is not asked for; or it was purged */
             ok = look_up(reader, row->id, merge->recent, row, op->arena, ret_record, &err);
-        *ret_fits = ok && !err && spec_fits(ret_record->spec, op);
+        *ret_fits = ok && !err && store_spec_fits(ret_record->spec, op);
     }
     merge->at += row != NULL;
     if (of_file)
@@ -358,9 +270,19 @@ static bool collect(struct reader *reader, struct store_op *op, struct merge *me
 static bool job_list(struct reader *reader, struct store_op *op)
 {
     struct merge merge = {.stmt = reader->sql[READ_JOBS], .recent = op->recent};
-    uint64_t floor;
+    const unsigned final = 1u << JOB_DONE | 1u << JOB_FAILED;
+    sqlite3_stmt *meta = reader->sql[READ_FLOOR];
+    uint64_t floor = 0;
+    bool ok = true;
 
-    if (!get_floor(reader, op->u.list.states, &floor))
+    /* Jobs that still run are never below the floor. */
+    if (op->u.list.states != 0 && !(op->u.list.states & final)) {
+        ok = sqlite3_step(meta) == SQLITE_ROW || fail(reader, "read the meta row");
+        if (ok)
+            floor = (uint64_t)sqlite3_column_int64(meta, 0);
+        sqlite3_reset(meta);
+    }
+    if (!ok)
         return false;
     if (op->recent->end > floor)
         floor = op->recent->end;
@@ -402,4 +324,33 @@ static bool session_get(struct reader *reader, struct store_op *op)
     }
     sqlite3_reset(stmt);
     return ok;
+}
+
+typedef bool read_verb(struct reader *reader, struct store_op *op); /* false: the file failed */
+
+static read_verb *const verbs[STORE_VERB_COUNT] = {
+    [STORE_JOB_GET] = job_get,
+    [STORE_JOB_LIST] = job_list,
+    [STORE_SESSION_GET] = session_get,
+    [STORE_CALLBACKS] = callbacks,
+};
+
+bool reader_answers(enum store_verb verb)
+{
+    assert(verb < STORE_VERB_COUNT);
+    return verbs[verb] != NULL;
+}
+
+void reader_run(struct reader *reader, struct store_op *op)
+{
+    op->err = ERR_OK;
+    op->head.id = 0;
+    assert(op->arena);
+    if ((reader->db ||
+         (storefile_connect_reader(reader->file, &reader->db, &reader->fault) &&
+          storefile_prepare(reader->db, texts, READER_SQL_COUNT, reader->sql, &reader->fault))) &&
+        verbs[op->verb](reader, op))
+        return;
+    op->err = ERR_STORE_DOWN;
+    reader_close(reader, true);
 }

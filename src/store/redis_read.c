@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "model/namespace.h"
@@ -173,11 +172,6 @@ static bool get_jobs(struct redis_read *read, const char *const *ids, size_t cou
     return ok;
 }
 
-static struct str kept(struct arena *arena, struct str text)
-{
-    return text.at ? arena_str(arena, text) : STR_NONE;
-}
-
 /* False: there is no such job. */
 static bool read_job(const struct redis_read *read, const char *id, redisReply *const *fields,
                      struct arena *arena, struct store_record *ret_record)
@@ -188,13 +182,13 @@ static bool read_job(const struct redis_read *read, const char *id, redisReply *
     if (!job_id_parse(str_of(id), &record.head.id) ||
         !wire_job_read(redis_text(fields[0]), read->offset_ms, &record.head, &job))
         return false;
-    record.spec = kept(arena, redis_text(fields[1]));
-    record.history = kept(arena, redis_text(fields[2]));
+    record.spec = store_kept(arena, redis_text(fields[1]));
+    record.history = store_kept(arena, redis_text(fields[2]));
     if (job.done_once)
         record.history = wire_history(&record.head, arena);
     else if (!record.history.at)
         record.history = STR("[]");
-    record.result = kept(arena, job.result.at ? job.result : redis_text(fields[3]));
+    record.result = store_kept(arena, job.result.at ? job.result : redis_text(fields[3]));
     *ret_record = record;
     return true;
 }
@@ -244,25 +238,6 @@ bool redis_read_jobs(struct redis_link *link, struct store_op *const *ops, size_
     return ok;
 }
 
-static bool text_fits(const struct json *spec, const char *name, struct str want,
-                      struct arena *arena)
-{
-    return !want.at || str_eq(json_str(json_get(spec, name), arena), want);
-}
-
-static bool spec_fits(struct str text, const struct store_op *op)
-{
-    struct arena arena = {0};
-    const struct json *spec;
-    bool fits = !op->u.list.type.at && !op->u.list.session.at;
-
-    if (!fits && !json_parse(text, &arena, &spec, NULL))
-        fits = text_fits(spec, "type", op->u.list.type, &arena) &&
-               text_fits(spec, "session_id", op->u.list.session, &arena);
-    arena_free(&arena);
-    return fits;
-}
-
 static bool fits(const struct store_op *op, redisReply *const *fields)
 {
     struct store_head head = {0};
@@ -279,7 +254,7 @@ static bool fits(const struct store_op *op, redisReply *const *fields)
     if (!namespace_lists(op->u.list.namespace, str_of(head.type)) ||
         (op->u.list.type.at && *head.type && !str_is(op->u.list.type, head.type)))
         return false;
-    return spec_fits(redis_text(fields[1]), op);
+    return store_spec_fits(redis_text(fields[1]), op);
 }
 
 /* Job ids one after the other, each with a NUL behind it. */
@@ -666,7 +641,7 @@ static bool read_texts(struct redis_read *read, const struct redis_args *args, s
     if (!read_all(read, args, count, REDIS_REPLY_STRING, "read a key", replies))
         return false;
     for (size_t i = 0; i < count; i++) {
-        ret_texts[i] = kept(read->op->arena, redis_text(replies[i]));
+        ret_texts[i] = store_kept(read->op->arena, redis_text(replies[i]));
         freeReplyObject(replies[i]);
     }
     return true;
@@ -1111,16 +1086,6 @@ static void ask_named(struct nodes *nodes, struct round *round)
                    take_named);
 }
 
-static void ask_scan(struct nodes *nodes, struct round *round)
-{
-    static const char *const words[] = {"HSCAN", REDIS_KEY "n", "", "COUNT", SCAN_COUNT};
-    const char **texts = arena_array(&round->arena, const char *, COUNT_OF(words));
-
-    memcpy(texts, words, sizeof words);
-    texts[2] = nodes->cursor;
-    ask(round, (struct redis_args){.count = COUNT_OF(words), .texts = texts}, take_scan, 0);
-}
-
 static void ask_beside(struct nodes *nodes, struct round *round)
 {
     size_t end = at_most(nodes->count, nodes->complete + BESIDE_MAX);
@@ -1136,29 +1101,12 @@ static void ask_beside(struct nodes *nodes, struct round *round)
     }
 }
 
-static bool run_round(struct nodes *nodes, struct round *round)
-{
-    struct redis_read *read = nodes->read;
-    bool ok = true;
-
-    if (!redis_link_call_all(read->link, round->args, round->asked, read->timeout_ms,
-                             round->replies))
-        return false;
-    for (size_t i = 0; ok && i < round->asked; i++)
-        if (round->takes[i])
-            ok = round->takes[i](nodes, &round->replies[i], round->counts[i]);
-    for (size_t i = 0; i < round->asked; i++)
-        freeReplyObject(round->replies[i]);
-    arena_reset(&round->arena);
-    round->asked = 0;
-    return ok;
-}
-
 /* NODES, COUNTS. */
 static bool redis_read_nodes(struct redis_read *read)
 {
     struct store_op *op = read->op;
     struct nodes nodes = {.read = read, .cursor = "0"};
+    const char *scan[] = {"HSCAN", REDIS_KEY "n", nodes.cursor, "COUNT", SCAN_COUNT};
     struct round *round = mem_new(struct round);
     bool named = op->verb == STORE_NODES && op->u.nodes.ids;
     bool ok = true;
@@ -1171,9 +1119,20 @@ static bool redis_read_nodes(struct redis_read *read)
         if (!nodes.all_read && named)
             ask_named(&nodes, round);
         else if (!nodes.all_read)
-            ask_scan(&nodes, round);
+            ask(round, (struct redis_args){.count = COUNT_OF(scan), .texts = scan}, take_scan, 0);
         ask_beside(&nodes, round);
-        ok = run_round(&nodes, round);
+        if (!redis_link_call_all(read->link, round->args, round->asked, read->timeout_ms,
+                                 round->replies)) {
+            ok = false;
+            break;
+        }
+        for (size_t i = 0; ok && i < round->asked; i++)
+            if (round->takes[i])
+                ok = round->takes[i](&nodes, &round->replies[i], round->counts[i]);
+        for (size_t i = 0; i < round->asked; i++)
+            freeReplyObject(round->replies[i]);
+        arena_reset(&round->arena);
+        round->asked = 0;
     } while (ok && (!nodes.all_read || nodes.complete < nodes.count));
     arena_free(&round->arena);
     free(round);

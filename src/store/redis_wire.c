@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "store/breakers.h"
 #include "store/ledger_jobs.h"
 #include "store/redis_columns.h"
 #include "store/redis_link.h"
@@ -784,11 +785,6 @@ static bool read_put(struct store_op *op, struct bytes *from, int64_t offset_ms)
     return read_rest(op, from, offset_ms, &job);
 }
 
-static struct str kept(struct arena *arena, struct str text)
-{
-    return text.at ? arena_str(arena, text) : STR_NONE;
-}
-
 static void read_record(struct store_op *op, const redisReply *answer)
 {
     struct str key, digits;
@@ -798,9 +794,9 @@ static void read_record(struct store_op *op, const redisReply *answer)
         return;
     op->record = (struct store_record){
         .head = op->head,
-        .spec = kept(op->arena, redis_text(part(answer, 1))),
-        .history = kept(op->arena, redis_text(part(answer, 2))),
-        .result = kept(op->arena, redis_text(part(answer, 3))),
+        .spec = store_kept(op->arena, redis_text(part(answer, 1))),
+        .history = store_kept(op->arena, redis_text(part(answer, 2))),
+        .result = store_kept(op->arena, redis_text(part(answer, 3))),
     };
     key = redis_text(part(answer, 4)); /* "FINGERPRINT KEY", the former in hexadecimal digits */
     digits = str_cut(&key, ' ');
@@ -930,15 +926,6 @@ static bool read_message(struct store_op *op, const redisReply *answer)
     return true;
 }
 
-static int by_node_and_type(const void *a, const void *b)
-{
-    const struct store_breaker *left = a;
-    const struct store_breaker *right = b;
-    int order = str_cmp(left->node, right->node);
-
-    return order ? order : str_cmp(left->type, right->type);
-}
-
 static bool read_breakers(struct store_op *op, const redisReply *answer)
 {
     size_t count = answer->elements - 3;
@@ -964,7 +951,7 @@ static bool read_breakers(struct store_op *op, const redisReply *answer)
                         .probe_until_ms = time_of(values[3])},
         };
     }
-    qsort(items, count, sizeof *items, by_node_and_type);
+    qsort(items, count, sizeof *items, breakers_order);
     op->u.breakers.items = items;
     op->u.breakers.count = count;
     return true;

@@ -2,6 +2,7 @@
 #include "store/store.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "store/embedded.h"
 #include "store/redis.h"
 
@@ -101,6 +102,25 @@ const char *store_rule_name(enum store_rule rule)
     };
 
     return names[rule];
+}
+
+static bool text_fits(const struct json *spec, const char *name, struct str want,
+                      struct arena *arena)
+{
+    return !want.at || str_eq(json_str(json_get(spec, name), arena), want);
+}
+
+bool store_spec_fits(struct str text, const struct store_op *op)
+{
+    struct arena arena = {0};
+    const struct json *spec;
+    bool fits = !op->u.list.type.at && !op->u.list.session.at;
+
+    if (!fits && !json_parse(text, &arena, &spec, NULL))
+        fits = text_fits(spec, "type", op->u.list.type, &arena) &&
+               text_fits(spec, "session_id", op->u.list.session, &arena);
+    arena_free(&arena);
+    return fits;
 }
 
 bool store_number_is_ours(const struct store *store)

@@ -134,6 +134,12 @@ struct store_record {
     uint64_t fingerprint;
 };
 
+/* A copy; of STR_NONE, which is no text, STR_NONE. */
+static inline struct str store_kept(struct arena *arena, struct str text)
+{
+    return text.at ? arena_str(arena, text) : STR_NONE;
+}
+
 /* What of it has no bound but that of a request. */
 static inline size_t store_record_bytes(const struct store_record *record)
 {
@@ -547,6 +553,8 @@ struct store_status {
     bool deaf; /* a shared store: no notices arrive now, what others change has to be looked for */
 };
 
+/* Does a spec have the type and the session a list asks for? It is parsed only if it asks. */
+bool store_spec_fits(struct str spec, const struct store_op *op);
 /* Has a JOB_LIST as much as it may have with `count` items? */
 static inline bool store_list_full(const struct store_op *op, size_t count)
 {
