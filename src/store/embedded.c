@@ -310,7 +310,7 @@ static struct msg *serve_reads(struct embedded *self, struct msg *batch)
         }
     }
     *last_write = *last_answered = NULL;
-    op_queue_hand_on(&self->op_queue, &handed_on);
+    inbox_post_all(&self->op_queue.helper.inbox, &handed_on);
     if (answered)
         op_queue_answer(&self->op_queue, answered, self->readable ? ERR_OK : ERR_STORE_DOWN);
     return writes;

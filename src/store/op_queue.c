@@ -145,11 +145,6 @@ struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops)
     return refused;
 }
 
-void op_queue_hand_on(struct op_queue *op_queue, const struct mail *reads)
-{
-    inbox_post_all(&op_queue->helper.inbox, reads);
-}
-
 struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own)
 {
     struct msg *ops = inbox_take(&work_queue->inbox);
@@ -203,14 +198,18 @@ bool op_queue_only_looks(enum store_verb verb)
     }
 }
 
-/* They came as the senders' lists, so they leave as lists: a loop that is awake would otherwise
- * take the first few, and be woken for the rest once more. */
-static int64_t post(struct msg *batch, enum err fate)
+void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate)
 {
     struct inbox *to = NULL;
     struct mail mail = {0};
-    int64_t refused = 0;
+    int64_t total = 0, refused = 0;
 
+    for (struct msg *msg = batch; msg; msg = msg->next)
+        total++;
+    atomic_fetch_sub_explicit(&op_queue->in_flight, total, memory_order_relaxed);
+    count(&op_queue->calls, total);
+    /* They came as the senders' lists, so they leave as lists: a loop that is awake would otherwise
+     * take the first few, and be woken for the rest once more. */
     for (struct msg *next; batch; batch = next) {
         struct store_op *op = container_of(batch, struct store_op, msg);
 
@@ -230,19 +229,6 @@ static int64_t post(struct msg *batch, enum err fate)
     }
     if (to)
         inbox_post_all(to, &mail);
-    return refused;
-}
-
-void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate)
-{
-    int64_t total = 0;
-    int64_t refused;
-
-    for (struct msg *msg = batch; msg; msg = msg->next)
-        total++;
-    atomic_fetch_sub_explicit(&op_queue->in_flight, total, memory_order_relaxed);
-    count(&op_queue->calls, total);
-    refused = post(batch, fate);
     if (total > refused)
         metric_add_label(METRIC_STORE_CALLS, "ok", total - refused);
     if (refused)

@@ -36,7 +36,7 @@ struct op_queue {
     bool (*is_read)(enum store_verb verb);
     bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
-    bool reads_at_desk; /* reads pass the store thread, which hands them on: op_queue_hand_on() */
+    bool reads_at_desk; /* reads pass the store thread, which hands them on to the helper */
     int64_t in_flight_max;
 
     /* Any thread. */
@@ -62,7 +62,6 @@ struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops);
 struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own);
 void op_queue_run_own(struct msg *own);
 /* From the store thread to the reader. */
-void op_queue_hand_on(struct op_queue *op_queue, const struct mail *reads);
 /* Posts every op of a batch to its sender. With an error they failed, whatever they hold:
  * ERR_STORE_DOWN when nothing of it was done, ERR_UNKNOWN when that cannot be said. */
 void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate);
