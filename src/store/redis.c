@@ -77,19 +77,15 @@ struct redis {
 
 enum { VERSION_MIN = 7, TIMEOUT_DEFAULT_MS = 80 };
 
-/* FNV-1a: unlike str_hash the same in every process, or each start would leave a library behind. */
-static uint32_t mark_of(const char *text)
-{
-    uint32_t mark = 2166136261u;
-
-    for (; *text; text++)
-        mark = (mark ^ (unsigned char)*text) * 16777619u;
-    return mark;
-}
-
 void redis_session_init(struct redis_session *session, const struct redis_target *target,
                         const struct store_config *config)
 {
+    uint32_t mark = 2166136261u;
+
+    /* FNV-1a: unlike str_hash the same in every process, or each start would leave a library
+     * behind. */
+    for (const char *at = redis_lua; *at; at++)
+        mark = (mark ^ (unsigned char)*at) * 16777619u;
     *session = (struct redis_session){
         .test_clock = config->now_ms,
         .timeout_ms = config->timeout_ms > 0 ? config->timeout_ms : TIMEOUT_DEFAULT_MS,
@@ -99,7 +95,7 @@ void redis_session_init(struct redis_session *session, const struct redis_target
         session->name = (uint32_t)rnd_next(&session->link.rnd);
     snprintf(session->instance, sizeof session->instance, "%08" PRIx32, session->name);
     snprintf(session->library, sizeof session->library, "berth_v%d_%08" PRIx32 "%s", FORMAT_NEWEST,
-             mark_of(redis_lua), config->now_ms ? "_test" : "");
+             mark, config->now_ms ? "_test" : "");
     snprintf(session->function, sizeof session->function, "%s_batch", session->library);
 }
 
@@ -176,13 +172,6 @@ static int64_t redis_session_bound(const struct redis_session *session, int64_t 
 static bool is_late(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
-}
-
-/* Likewise: its records are not for us. */
-static bool is_refused(const redisReply *reply)
-{
-    return reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
-           str_is(redis_text(reply->element[1]), "FORMAT");
 }
 
 static bool is_missing(const redisReply *reply)
@@ -273,7 +262,8 @@ redisReply *redis_session_call(struct redis_session *session, int64_t deadline_m
                 return NULL;
             continue;
         }
-        if (is_refused(reply)) {
+        if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+            str_is(redis_text(reply->element[1]), "FORMAT")) { /* its records are not for us */
             format_explain(redis_text(reply->element[2]), session->link.why,
                            sizeof session->link.why);
         } else if (!is_whole(session, reply)) {

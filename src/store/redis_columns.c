@@ -23,11 +23,6 @@ struct scratch {
     size_t len;
 };
 
-static void put_begin(struct scratch *to)
-{
-    to->len = 0;
-}
-
 static void put_numbers(struct scratch *to, const char *format, const int64_t *values, size_t count)
 {
     for (const char *at = format + 1; *at; at++) {
@@ -66,6 +61,13 @@ static void put_name(struct scratch *to, struct str name)
 static struct str node_name(struct str name)
 {
     return name.len <= NODE_ID_MAX ? name : STR("");
+}
+
+/* Of one that may be fast the rest is known. */
+static void put_bound(struct scratch *to, int64_t not_after_ms)
+{
+    to->len = 0;
+    PUT(to, COLUMN_BOUND, not_after_ms);
 }
 
 static void add_byte(struct buf *column, int value)
@@ -128,36 +130,19 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
     columns->rows++;
 }
 
-/* One that can be part of a term. */
-static bool demand_is_short(const struct store_op *op)
+/* A new job with a candidate, as nearly all are. */
+static bool put_is_plain(const struct store_op *op, size_t count)
 {
     struct str demand = op->u.put.demand;
     struct demand read;
 
-    return !demand.len || (demand.len <= DEMAND_TERM_MAX && demand_parse(demand, &read));
-}
-
-/* A new job with a candidate, as nearly all are. */
-static bool put_is_plain(const struct store_op *op, size_t count)
-{
     return op->verb == STORE_RESERVE && !op->u.put.last && op->job && op->attempt == 1 &&
-           count > 0 && op->u.put.spec.at && !op->u.put.idem.at && demand_is_short(op) &&
+           count > 0 && op->u.put.spec.at && !op->u.put.idem.at &&
+           /* It can be part of a term. */
+           (!demand.len || (demand.len <= DEMAND_TERM_MAX && demand_parse(demand, &read))) &&
            op->u.put.max_attempts >= 1 && op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
            op->u.put.type.len <= POOL_LANG_MAX && op->u.put.candidates[0].node.len <= NODE_ID_MAX &&
            op->u.put.candidates[0].spare >= 0 && op->u.put.candidates[0].spare <= UINT8_MAX;
-}
-
-/* What many jobs have in common. */
-static void put_term(struct scratch *to, const struct store_op *op)
-{
-    put_begin(to);
-    PUT(to, COLUMN_PUT_TERM, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
-        op->u.put.owner, op->u.put.max_attempts);
-    put_bytes(to, op->u.put.type);
-    if (op->u.put.demand.len) {
-        put_bytes(to, (struct str){"", 1});
-        put_bytes(to, op->u.put.demand);
-    }
 }
 
 /* A first one is among the nodes of the rows. */
@@ -170,45 +155,31 @@ static void put_candidates(struct scratch *to, const struct store_op *op, size_t
     }
 }
 
-/* What only the verb reads: of one that is plain the rest is in its term. */
-static void put_rest(struct scratch *to, const struct store_op *op, size_t count,
-                     int64_t not_after_ms)
-{
-    put_begin(to);
-    PUT(to, COLUMN_BOUND, not_after_ms);
-    put_candidates(to, op, count);
-}
-
-/* The lane has more digits than the library's numbers. */
-static void put_lane(struct scratch *to, const struct store_op *op)
-{
-    const struct store_bounds *bounds = &op->u.put.bounds;
-    char lane[WIRE_LANE];
-
-    wire_lane(op->u.put.lane, lane);
-    put_bytes(to, (struct str){lane, sizeof lane});
-    PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, bounds->lane_max,
-        bounds->all_max, bounds->account.bytes, bounds->account.jobs_max, bounds->account.bytes_max,
-        bounds->keys);
-    put_name(to, bounds->account.name);
-}
-
+/* What only the verb reads; of one that is plain it is in its term. */
 static void put_rest_long(struct scratch *to, const struct store_op *op, size_t count,
                           int64_t not_after_ms)
 {
+    const struct store_bounds *bounds = &op->u.put.bounds;
     struct str type = op->u.put.type;
+    char lane[WIRE_LANE];
 
     if (type.len > POOL_LANG_MAX)
         type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
-    put_begin(to);
+    to->len = 0;
     PUT(to, COLUMN_PUT_REST, op->u.put.last, op->u.put.spec.at != NULL, op->u.put.idem.at != NULL,
         op->u.put.demand.len > 0, op->attempt, op->u.put.hold_ms, op->u.put.ttl_ms,
         op->u.put.callback, op->u.put.timeout_ms, op->u.put.owner, op->u.put.max_attempts,
         not_after_ms);
     put_name(to, type);
     put_candidates(to, op, count);
-    if (op->verb == STORE_PUT)
-        put_lane(to, op);
+    if (op->verb != STORE_PUT)
+        return;
+    wire_lane(op->u.put.lane, lane); /* it has more digits than the library's numbers */
+    put_bytes(to, (struct str){lane, sizeof lane});
+    PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, bounds->lane_max,
+        bounds->all_max, bounds->account.bytes, bounds->account.jobs_max, bounds->account.bytes_max,
+        bounds->keys);
+    put_name(to, bounds->account.name);
 }
 
 /* `in_term`: the demand is there. */
@@ -248,11 +219,19 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
 
     assert(count <= STORE_CANDIDATES_MAX);
     if (put_is_plain(op, count)) {
-        put_term(&text, op);
+        text.len = 0; /* what many jobs have in common */
+        PUT(&text, COLUMN_PUT_TERM, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
+            op->u.put.owner, op->u.put.max_attempts);
+        put_bytes(&text, op->u.put.type);
+        if (op->u.put.demand.len) {
+            put_bytes(&text, (struct str){"", 1});
+            put_bytes(&text, op->u.put.demand);
+        }
         kind = term_kind(columns, &text);
     }
     if (kind) {
-        put_rest(&text, op, count, not_after_ms);
+        put_bound(&text, not_after_ms);
+        put_candidates(&text, op, count);
         code |= COLUMN_FAST | (op->u.put.fresh ? COLUMN_FRESH : 0);
         add_row(columns, code, op, node, not_after_ms, op->u.put.candidates[0].spare, kind);
     } else {
@@ -270,36 +249,16 @@ static bool is_plain(const struct store_op *op)
            op->attempt <= JOB_ATTEMPTS_MAX;
 }
 
-/* Of one that may be fast the rest is known. */
-static void put_bound(struct scratch *to, int64_t not_after_ms)
-{
-    put_begin(to);
-    PUT(to, COLUMN_BOUND, not_after_ms);
-}
-
-/* As a record has it. */
-static struct column_texts commit_texts(const struct store_op *op, struct arena *arena)
-{
-    struct column_texts texts = {.count = 0};
-    struct scratch packed;
-
-    if (!op->u.settle.send_id)
-        return texts;
-    put_begin(&packed);
-    PUT(&packed, COLUMN_SEND, op->u.settle.send_id);
-    texts.items[texts.count++] = arena_str(arena, (struct str){packed.at, packed.len});
-    return texts;
-}
-
 static struct column_texts add_commit(struct columns *columns, const struct store_op *op,
                                       int64_t not_after_ms, struct arena *arena)
 {
     int more = op->u.settle.send_id ? COLUMN_MORE_TEXT : 0;
     int kind = 0;
+    struct column_texts texts = {.count = 0};
     struct scratch text;
 
     if (is_plain(op)) {
-        put_begin(&text);
+        text.len = 0;
         PUT(&text, COLUMN_COMMIT_TERM, op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms,
             op->u.settle.stop_grace_ms);
         kind = term_kind(columns, &text);
@@ -309,13 +268,18 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
         add_row(columns, COLUMN_COMMIT | COLUMN_FAST | more, op, op->node, not_after_ms,
                 op->attempt, kind);
     } else {
-        put_begin(&text);
+        text.len = 0;
         PUT(&text, COLUMN_COMMIT_REST, op->node.at != NULL, op->attempt, not_after_ms,
             op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms, op->u.settle.stop_grace_ms);
         add_row(columns, COLUMN_COMMIT | more, op, op->node, not_after_ms, 0, 0);
     }
     add_rest(columns, &text);
-    return commit_texts(op, arena);
+    if (op->u.settle.send_id) { /* as a record has it */
+        text.len = 0;
+        PUT(&text, COLUMN_SEND, op->u.settle.send_id);
+        texts.items[texts.count++] = arena_str(arena, (struct str){text.at, text.len});
+    }
+    return texts;
 }
 
 /* Only a FAIL does. */
@@ -332,7 +296,7 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
                   (op->u.settle.outcome == STORE_DONE ||
                    (fail && breaker_blames(reason.len ? reason : STR("FAILED"))));
 
-    put_begin(to);
+    to->len = 0;
     PUT(to, COLUMN_FINISH_REST, op->node.at != NULL, op->attempt, not_after_ms,
         op->u.settle.outcome, reason.len > 0, op->u.settle.candidates_left,
         op->u.settle.want_record, speaks, op->u.settle.owner, op->u.settle.hold_ms, holds_key(op),

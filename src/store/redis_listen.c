@@ -163,8 +163,7 @@ static bool subscribe(struct redis_listen *subscriber)
         redisReply *reply = redis_receive(&subscriber->link, subscriber->link.context, deadline_ms);
         bool ok = reply && reply->type == REDIS_REPLY_ARRAY;
 
-        if (reply)
-            freeReplyObject(reply);
+        freeReplyObject(reply);
         if (!ok)
             return false;
     }
@@ -172,22 +171,16 @@ static bool subscribe(struct redis_listen *subscriber)
     return true;
 }
 
-/* A store that moved is followed: who publishes there counts who listens there. */
-static bool is_right_place(const struct redis_listen *subscriber)
-{
-    uint64_t master = atomic_load(&subscriber->master);
-
-    return master == 0 || master == redis_addr_mark(&subscriber->link.at);
-}
-
 /* Nothing came for a moment. False: nobody is there any more. */
 static bool is_there(struct redis_listen *subscriber, int64_t last_ms, int64_t *pinged_ms)
 {
     const char *ping[] = {"PING"};
     int64_t now_ms = clock_mono_ms();
+    uint64_t master = atomic_load(&subscriber->master);
 
+    /* A store that moved is followed: publishers there count their subscribers there. */
     if (subscriber->link.context->err || now_ms - last_ms > LISTEN_SILENT_MS ||
-        !is_right_place(subscriber))
+        (master != 0 && master != redis_addr_mark(&subscriber->link.at)))
         return false;
     if (now_ms - last_ms < LISTEN_PING_MS || now_ms - *pinged_ms < LISTEN_PING_MS)
         return true;
