@@ -107,41 +107,6 @@ void lanes_check(const struct lanes *lanes)
 
 /* --- accounts --- */
 
-static struct account *account_new(struct accounts *accounts, struct str name)
-{
-    struct account *account = mem_alloc(sizeof *account + name.len);
-
-    *account = (struct account){.name = {.at = account->text, .len = name.len}};
-    memcpy(account->text, name.at, name.len);
-    map_put(&accounts->by_name, account->name, account);
-    return account;
-}
-
-/* One job more. The account is good until that job leaves it. */
-static struct account *accounts_enter(struct accounts *accounts, struct str name, int64_t bytes)
-{
-    struct account *account = map_get(&accounts->by_name, name);
-
-    assert(name.len > 0 && bytes >= 0);
-    if (!account)
-        account = account_new(accounts, name);
-    account->jobs++;
-    account->bytes += bytes;
-    return account;
-}
-
-static void accounts_leave(struct accounts *accounts, struct account *account, int64_t bytes)
-{
-    assert(account->jobs > 0 && account->bytes >= bytes);
-    account->jobs--;
-    account->bytes -= bytes;
-    if (account->jobs > 0)
-        return;
-    assert(account->bytes == 0);
-    map_del(&accounts->by_name, account->name);
-    free(account);
-}
-
 void accounts_free(struct accounts *accounts)
 {
     struct account *account;
@@ -180,17 +145,36 @@ void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t
         return;
     /* No request is that large. */
     entry->account_bytes = account->bytes < UINT32_MAX ? (uint32_t)account->bytes : UINT32_MAX;
-    entry->account = accounts_enter(&ledger->accounts, account->name, entry->account_bytes);
+    entry->account = map_get(&ledger->accounts.by_name, account->name);
+    if (!entry->account) {
+        entry->account = mem_alloc(sizeof *entry->account + account->name.len);
+        *entry->account =
+            (struct account){.name = {.at = entry->account->text, .len = account->name.len}};
+        memcpy(entry->account->text, account->name.at, account->name.len);
+        map_put(&ledger->accounts.by_name, entry->account->name, entry->account);
+    }
+    entry->account->jobs++;
+    entry->account->bytes += entry->account_bytes;
 }
 
 void ledger_leave_lane(struct ledger *ledger, struct ledger_job *entry)
 {
+    struct account *account = entry->account;
+
     if (!entry->head.lane)
         return;
     lanes_leave(&ledger->lanes, entry->head.lane, &entry->in_lane);
     count_waiting(ledger, entry, -1);
-    if (entry->account)
-        accounts_leave(&ledger->accounts, entry->account, entry->account_bytes);
+    if (account) {
+        assert(account->jobs > 0 && account->bytes >= entry->account_bytes);
+        account->jobs--;
+        account->bytes -= entry->account_bytes;
+        if (account->jobs == 0) {
+            assert(account->bytes == 0);
+            map_del(&ledger->accounts.by_name, account->name);
+            free(account);
+        }
+    }
     entry->account = NULL;
     entry->head.lane = 0;
     entry->head.priority = 0;
@@ -227,13 +211,13 @@ enum err ledger_refusal(struct ledger *ledger, const struct demands_entry *deman
         return ERR_OK;
     if (is_over((int64_t)ledger->lanes.job_count + 1, bounds->all_max))
         return ERR_QUEUES_FULL;
-    if (!account->name.len)
-        return bounds->keys && keys_are_full(ledger, demand, ret_block) ? ERR_LIMITED : ERR_OK;
-    known = map_get(&ledger->accounts.by_name, account->name);
-    if (is_over((known ? known->jobs : 0) + 1, account->jobs_max))
-        return ERR_QUOTA_WAITING;
-    if (is_over((known ? known->bytes : 0) + account->bytes, account->bytes_max))
-        return ERR_QUOTA_BYTES;
+    if (account->name.len) {
+        known = map_get(&ledger->accounts.by_name, account->name);
+        if (is_over((known ? known->jobs : 0) + 1, account->jobs_max))
+            return ERR_QUOTA_WAITING;
+        if (is_over((known ? known->bytes : 0) + account->bytes, account->bytes_max))
+            return ERR_QUOTA_BYTES;
+    }
     return bounds->keys && keys_are_full(ledger, demand, ret_block) ? ERR_LIMITED : ERR_OK;
 }
 

@@ -565,19 +565,6 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
     ledger_bind(ledger, entry, holder);
 }
 
-/* Whose it is, and how large, as its spec says. Without tokens none names an account, and a look
- * for the name is quicker than reading the JSON. */
-static struct store_account account_of(struct str spec, struct arena *arena)
-{
-    struct store_account account = {.name = STR_NONE, .bytes = (int64_t)spec.len};
-    const struct json *json;
-
-    if (spec.at && memmem(spec.at, spec.len, ACCOUNT_FIELD, strlen(ACCOUNT_FIELD)) &&
-        !json_parse(spec, arena, &json, NULL))
-        account.name = json_str(json_get(json, ACCOUNT_FIELD), arena);
-    return account;
-}
-
 static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 {
     struct journal_job row = {0};
@@ -592,8 +579,15 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         if (entry->head.lease != LEASE_NONE) {
             load_lease(ledger, entry, now_ms);
         } else if (row.head.lane && ledger_waiting(entry)) { /* until the same moment as before */
-            struct store_account account = account_of(row.spec, &arena);
+            struct store_account account = {.name = STR_NONE, .bytes = (int64_t)row.spec.len};
+            const struct json *spec;
 
+            /* Without tokens no spec names an account, and a search for the name is quicker than
+             * parsing the JSON. */
+            if (row.spec.at &&
+                memmem(row.spec.at, row.spec.len, ACCOUNT_FIELD, strlen(ACCOUNT_FIELD)) &&
+                !json_parse(row.spec, &arena, &spec, NULL))
+                account.name = json_str(json_get(spec, ACCOUNT_FIELD), &arena);
             ledger_enter_lane(ledger, entry, row.head.lane, row.head.priority, &account);
             arena_reset(&arena);
         } else {

@@ -33,19 +33,6 @@ static struct limits_key *key_from(const struct limits *limits, struct str name,
     return node ? container_of(node, struct limits_key, by_name) : NULL;
 }
 
-static struct limits_key *add(struct limits *limits, struct str name)
-{
-    struct limits_key *key = mem_zeroed(1, sizeof *key + name.len);
-
-    memcpy(key->text, name.at, name.len);
-    key->name = (struct str){.at = key->text, .len = name.len};
-    chain_init(&key->dirty);
-    chain_init(&key->idle);
-    map_put(&limits->keys, key->name, key);
-    tree_add(&limits->by_name, &key->by_name, &key->name);
-    return key;
-}
-
 static void key_free(struct limits_key *key)
 {
     limit_window_free(&key->state.window);
@@ -115,15 +102,6 @@ static void put_rule(struct limits *limits, struct str pattern, const struct lim
         (struct store_limit){.pattern = {.at = text, .len = pattern.len}, .limit = *limit};
 }
 
-static void drop_rule(struct limits *limits, size_t at)
-{
-    free((char *)limits->rules[at].pattern.at);
-    limits->rule_count--;
-    memmove(&limits->rules[at], &limits->rules[at + 1],
-            (limits->rule_count - at) * sizeof *limits->rules);
-    limits->version++;
-}
-
 enum err limits_set(struct limits *limits, struct journal *journal, const struct store_op *op)
 {
     struct str pattern = op->u.limit.pattern;
@@ -136,7 +114,11 @@ enum err limits_set(struct limits *limits, struct journal *journal, const struct
         if (!known)
             return ERR_NOT_FOUND;
         journal_limit_del(journal, pattern);
-        drop_rule(limits, at);
+        free((char *)limits->rules[at].pattern.at);
+        limits->rule_count--;
+        memmove(&limits->rules[at], &limits->rules[at + 1],
+                (limits->rule_count - at) * sizeof *limits->rules);
+        limits->version++;
         return ERR_OK;
     }
     if (!known && limits->rule_count == LIMIT_RULES_MAX)
@@ -177,8 +159,15 @@ struct limits_key *limits_use(struct limits *limits, struct str name)
 {
     struct limits_key *key = map_get(&limits->keys, name);
 
-    if (!key)
-        key = add(limits, name);
+    if (!key) {
+        key = mem_zeroed(1, sizeof *key + name.len);
+        memcpy(key->text, name.at, name.len);
+        key->name = (struct str){.at = key->text, .len = name.len};
+        chain_init(&key->dirty);
+        chain_init(&key->idle);
+        map_put(&limits->keys, key->name, key);
+        tree_add(&limits->by_name, &key->by_name, &key->name);
+    }
     key->refs++;
     chain_del(&key->idle);
     return key;

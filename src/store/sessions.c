@@ -45,29 +45,13 @@ static struct str put_text(char **at, struct str text)
     return copy;
 }
 
-static void keep(struct sessions *sessions, const struct change_session *from, int64_t written_ms)
-{
-    size_t bytes = from->id.len + from->pool.len + from->lang_pair.len;
-    struct session *session = mem_alloc(sizeof *session + bytes);
-    char *at = session->text;
-
-    session->id = put_text(&at, from->id);
-    session->pool = put_text(&at, from->pool);
-    session->lang_pair = put_text(&at, from->lang_pair);
-    session->written_ms = written_ms;
-    map_put(&sessions->known, session->id, session);
-    chain_add_last(&sessions->order, &session->order);
-    if (sessions->known.count > SESSIONS_KEPT_MAX)
-        forget(sessions, container_of(sessions->order.next, struct session, order));
-    assert(sessions->known.count <= SESSIONS_KEPT_MAX);
-}
-
 void sessions_note(struct sessions *sessions, struct journal *journal, struct str id,
                    struct str pool, struct str lang_pair, int64_t now_ms, int64_t refresh_ms)
 {
     struct change_session session = {.id = id, .pool = pool, .lang_pair = lang_pair};
     struct session *known = map_get(&sessions->known, id);
     bool same = known && str_eq(known->pool, pool) && str_eq(known->lang_pair, lang_pair);
+    char *at;
 
     if (same && (refresh_ms <= 0 || now_ms - known->written_ms < refresh_ms))
         return;
@@ -80,5 +64,15 @@ void sessions_note(struct sessions *sessions, struct journal *journal, struct st
         session.updated_ms = now_ms;
         journal_session_put(journal, &session);
     }
-    keep(sessions, &session, session.updated_ms);
+    known = mem_alloc(sizeof *known + id.len + pool.len + lang_pair.len);
+    at = known->text;
+    known->id = put_text(&at, id);
+    known->pool = put_text(&at, pool);
+    known->lang_pair = put_text(&at, lang_pair);
+    known->written_ms = session.updated_ms;
+    map_put(&sessions->known, known->id, known);
+    chain_add_last(&sessions->order, &known->order);
+    if (sessions->known.count > SESSIONS_KEPT_MAX)
+        forget(sessions, container_of(sessions->order.next, struct session, order));
+    assert(sessions->known.count <= SESSIONS_KEPT_MAX);
 }
