@@ -45,24 +45,12 @@ static void times_of(struct change_job *job, int64_t *ret_times[TIMES])
     ret_times[5] = &job->run_until_ms;
 }
 
-static void put_times(struct buf *to, const struct change_job *job)
-{
-    int64_t *times[TIMES];
-    unsigned set = 0;
-
-    times_of((struct change_job *)job, times);
-    for (unsigned i = 0; i < TIMES; i++)
-        set |= (unsigned)(*times[i] != 0) << i;
-    put_number(to, set);
-    for (unsigned i = 0; i < TIMES; i++)
-        if (set >> i & 1)
-            put_signed(to, (int64_t)((uint64_t)*times[i] - (uint64_t)job->head.created_ms));
-}
-
 static void put_job(struct buf *to, const struct change_job *job)
 {
     const struct store_head *head = &job->head;
     unsigned parts = job->parts & ~(unsigned)(CHANGE_GPUS | CHANGE_DEMAND);
+    int64_t *times[TIMES];
+    unsigned set = 0;
 
     if (head->gpus)
         parts |= CHANGE_GPUS;
@@ -85,7 +73,13 @@ static void put_job(struct buf *to, const struct change_job *job)
     put_text(to, str_of(head->reason));
     put_signed(to, head->created_ms);
     put_signed(to, head->timeout_ms);
-    put_times(to, job);
+    times_of((struct change_job *)job, times);
+    for (unsigned i = 0; i < TIMES; i++)
+        set |= (unsigned)(*times[i] != 0) << i;
+    put_number(to, set);
+    for (unsigned i = 0; i < TIMES; i++)
+        if (set >> i & 1)
+            put_signed(to, (int64_t)((uint64_t)*times[i] - (uint64_t)head->created_ms));
     put_text(to, job->attempts);
     if (parts & CHANGE_NEW) {
         put_text(to, job->spec);
@@ -258,20 +252,11 @@ static void get_copy(struct source *from, char *to, size_t size)
     from->bad |= !text.at || !str_copy(text, to, size) || memchr(to, '\0', size) != to + text.len;
 }
 
-static void get_times(struct source *from, struct change_job *job)
-{
-    unsigned set = get_small(from, 1u << TIMES);
-    int64_t *times[TIMES];
-
-    times_of(job, times);
-    for (unsigned i = 0; i < TIMES; i++)
-        if (set >> i & 1)
-            *times[i] = (int64_t)((uint64_t)get_signed(from) + (uint64_t)job->head.created_ms);
-}
-
 static void get_job(struct source *from, struct change_job *job)
 {
     struct store_head *head = &job->head;
+    int64_t *times[TIMES];
+    unsigned set;
 
     head->id = get_number(from);
     job->parts = get_small(from, CHANGE_PARTS + 1);
@@ -290,7 +275,11 @@ static void get_job(struct source *from, struct change_job *job)
     get_copy(from, head->reason, sizeof head->reason);
     head->created_ms = get_signed(from);
     head->timeout_ms = get_signed(from);
-    get_times(from, job);
+    set = get_small(from, 1u << TIMES);
+    times_of(job, times);
+    for (unsigned i = 0; i < TIMES; i++)
+        if (set >> i & 1)
+            *times[i] = (int64_t)((uint64_t)get_signed(from) + (uint64_t)head->created_ms);
     job->attempts = get_text(from);
     if (job->parts & CHANGE_NEW) {
         job->spec = get_text(from);

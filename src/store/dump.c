@@ -607,23 +607,6 @@ static redisReply *read_hash(struct redis_dump *dump, const char *key, const cha
     return NULL;
 }
 
-/* "state,failures,opened,changed,probe", under "node|type": as lua/breaker.lua writes it. */
-static void write_breaker(struct redis_dump *dump, struct str key, struct str text)
-{
-    int64_t values[3];
-    struct store_breaker breaker = {.node = str_cut(&key, '|'), .type = key};
-
-    for (size_t i = 0; i < COUNT_OF(values); i++)
-        if (!str_int(str_cut(&text, ','), &values[i]))
-            return;
-    if (values[0] < 0 || values[0] >= BREAKER_STATE_COUNT)
-        return;
-    breaker.breaker.state = (enum breaker_state)values[0];
-    breaker.breaker.failures = (int32_t)values[1];
-    breaker.breaker.opened_ms = values[2];
-    dump_breaker(dump->w, &breaker);
-}
-
 /* Few by their nature: BREAKERS_MAX of lua/breaker.lua at most. */
 static bool dump_breakers(struct redis_dump *dump)
 {
@@ -632,8 +615,21 @@ static bool dump_breakers(struct redis_dump *dump)
     if (!reply)
         return false;
     begin_array(dump->w, "breakers");
-    for (size_t i = 0; i + 1 < reply->elements; i += 2)
-        write_breaker(dump, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        /* "state,failures,opened,changed,probe", under "node|type": as lua/breaker.lua has it. */
+        struct str type = redis_text(reply->element[i]), node = str_cut(&type, '|');
+        struct str text = redis_text(reply->element[i + 1]);
+        int64_t state, failures, opened_ms;
+
+        if (str_int(str_cut(&text, ','), &state) && str_int(str_cut(&text, ','), &failures) &&
+            str_int(str_cut(&text, ','), &opened_ms) && state >= 0 && state < BREAKER_STATE_COUNT)
+            dump_breaker(dump->w,
+                         &(struct store_breaker){.node = node,
+                                                 .type = type,
+                                                 .breaker = {.state = (enum breaker_state)state,
+                                                             .failures = (int32_t)failures,
+                                                             .opened_ms = opened_ms}});
+    }
     jsonw_end_arr(dump->w);
     freeReplyObject(reply);
     return true;

@@ -110,21 +110,6 @@ void flush_close(struct flush *flush, bool after_fault)
     flush->job_order = NULL;
 }
 
-static bool ready(struct flush *flush)
-{
-    if (!flush->tables.db && !tables_open(&flush->tables, flush->file)) {
-        flush->fault = flush->tables.fault;
-        return false;
-    }
-    if (!flush->log.file && !logfile_open(&flush->log, flush->file->journal, false)) {
-        flush->fault = flush->log.fault;
-        return false;
-    }
-    if (!flush->job_order)
-        flush->job_order = mem_array(struct change *, FLUSH_JOBS);
-    return true;
-}
-
 static void take_job(struct flush *flush, const struct change *change)
 {
     struct change *known = idmap_get(&flush->jobs, change->u.job.head.id);
@@ -177,8 +162,16 @@ bool flush_step(struct flush *flush, uint64_t upto, size_t active, int64_t now_m
 
     *ret_purge_more = false;
     forget(flush);
-    if (!ready(flush))
+    if (!tables->db && !tables_open(tables, flush->file)) {
+        flush->fault = tables->fault;
         goto fail;
+    }
+    if (!flush->log.file && !logfile_open(&flush->log, flush->file->journal, false)) {
+        flush->fault = flush->log.fault;
+        goto fail;
+    }
+    if (!flush->job_order)
+        flush->job_order = mem_array(struct change *, FLUSH_JOBS);
     /* Before the transaction, not after it: whether the WAL can be copied says nothing about what
      * is in. */
     if (tables->wal_pages >= TABLES_WAL_PAGES && !tables_checkpoint(tables)) {

@@ -442,18 +442,6 @@ static bool name_missing(struct logfile *log, const struct survey *survey)
     return damaged(log, number);
 }
 
-/* The file must have every record after `after`. */
-static bool is_complete(struct logfile *log, const struct survey *survey)
-{
-    if (survey->missing)
-        return damaged(log, survey->missing);
-    if (survey->lowest && survey->lowest != survey->after + 1)
-        return fail(log, "read the journal", FAULT_GAP, (int)survey->lowest);
-    if (survey->count != survey->last - survey->after)
-        return name_missing(log, survey);
-    return survey->part <= survey->last + 1 || damaged(log, survey->last + 1);
-}
-
 bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *ret_last)
 {
     struct survey survey = {.after = after, .upto = upto, .last = after, .last_at = -1};
@@ -467,8 +455,15 @@ bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *r
         if (!survey_region(log, &survey, i))
             return false;
     }
-    if (!is_complete(log, &survey))
-        return false;
+    /* The file must have every record after `after`. */
+    if (survey.missing)
+        return damaged(log, survey.missing);
+    if (survey.lowest && survey.lowest != after + 1)
+        return fail(log, "read the journal", FAULT_GAP, (int)survey.lowest);
+    if (survey.count != survey.last - after)
+        return name_missing(log, &survey);
+    if (survey.part > survey.last + 1)
+        return damaged(log, survey.last + 1);
     log->last_at = survey.last_at;
     log->last_size = survey.last_size;
     if (survey.last_at >= 0 && survey.last_size <= LOG_REGION)
@@ -477,24 +472,21 @@ bool logfile_end(struct logfile *log, uint64_t after, uint64_t upto, uint64_t *r
     return true;
 }
 
-/* What the file ends in that is no sector: it must not be between others. */
-static bool cut_end(struct logfile *log)
-{
-    sqlite3_int64 size = 0;
-    int code = log->file->pMethods->xFileSize(log->file, &size);
-
-    if (code == SQLITE_OK && size % LOG_SECTOR)
-        code = log->file->pMethods->xTruncate(log->file, size - size % LOG_SECTOR);
-    return code == SQLITE_OK || fail(log, "cut the journal", code, errno);
-}
-
 bool logfile_settle(struct logfile *log)
 {
     static const char zeros[LOG_PAGE];
     const char *bytes = log->last_at < 0 ? "" : look(log, log->last_at, (size_t)log->last_size);
+    sqlite3_int64 size = 0;
+    int code;
 
-    if (!bytes || !cut_end(log))
+    if (!bytes)
         return false;
+    /* What the file ends in that is no sector must not be between others. */
+    code = log->file->pMethods->xFileSize(log->file, &size);
+    if (code == SQLITE_OK && size % LOG_SECTOR)
+        code = log->file->pMethods->xTruncate(log->file, size - size % LOG_SECTOR);
+    if (code != SQLITE_OK)
+        return fail(log, "cut the journal", code, errno);
     if (log->last_at >= 0) {
         buf_clear(&log->out);
         buf_add(&log->out, bytes, (size_t)log->last_size);

@@ -137,17 +137,6 @@ static bool make_dirs(const char *dir)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-static enum err in_use(int lock, const char *data_dir, struct problem *why)
-{
-    char text[32] = "";
-    ssize_t len = pread(lock, text, sizeof text - 1, 0);
-    long pid = len > 0 ? strtol(text, NULL, 10) : 0;
-
-    close(lock);
-    return problem_set(why, ERR_IO, "data_dir", "The data directory %s is in use by process %ld.",
-                       data_dir, pid);
-}
-
 /* SQLite counts what it allocates, under a lock that all its threads share; nobody asks. Refused
  * when it is at work already: then it goes on counting. */
 static void stop_counting(void)
@@ -159,6 +148,7 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char path[4096 + 16];
+    ssize_t len;
     int lock;
 
     pthread_once(&once, stop_counting);
@@ -171,8 +161,14 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
     if (lock < 0)
         return problem_set(why, ERR_IO, "data_dir", "%s cannot be opened: %s.", path,
                            strerror(errno));
-    if (flock(lock, LOCK_EX | LOCK_NB))
-        return in_use(lock, data_dir, why);
+    if (flock(lock, LOCK_EX | LOCK_NB)) {
+        len = pread(lock, path, sizeof path - 1, 0);
+        path[len > 0 ? len : 0] = '\0';
+        close(lock);
+        return problem_set(why, ERR_IO, "data_dir",
+                           "The data directory %s is in use by process %ld.", data_dir,
+                           strtol(path, NULL, 10));
+    }
     snprintf(path, sizeof path, "%ld\n", (long)getpid());
     /* Only a help for people: the lock itself is what counts, also on a full disk. */
     if (ftruncate(lock, 0) == 0 && pwrite(lock, path, strlen(path), 0) < 0)
