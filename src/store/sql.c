@@ -76,24 +76,21 @@ static bool all_texts(const struct sql_param *params, size_t count)
     return true;
 }
 
-static enum err run(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
-                    struct arena *arena, struct sql_rows *rows)
-{
-    if (all_texts(params, count))
-        return sql->driver->run(sql, text, params, count, arena, rows);
-    sql_failed(sql, "run a statement", "a value is not a UTF-8 text without NUL");
-    return ERR_BAD_REQUEST;
-}
-
 bool sql_run(struct sql *sql, const struct sql_text *text, const struct sql_param *params,
              size_t count, struct arena *arena, struct sql_rows *ret_rows)
 {
     struct sql_rows rows = {0};
+    enum err err;
 
     assert(count <= SQL_PARAMS_MAX && text->of[sql->driver->dialect]);
     if (!sql_connect(sql))
         return false;
-    enum err err = run(sql, text->of[sql->driver->dialect], params, count, arena, &rows);
+    if (all_texts(params, count)) {
+        err = sql->driver->run(sql, text->of[sql->driver->dialect], params, count, arena, &rows);
+    } else {
+        sql_failed(sql, "run a statement", "a value is not a UTF-8 text without NUL");
+        err = ERR_BAD_REQUEST;
+    }
     if (err) {
         sql->err = err;
         if (err == ERR_STORE_DOWN)

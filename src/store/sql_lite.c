@@ -147,16 +147,6 @@ static void bind(sqlite3_stmt *stmt, const struct sql_param *params, size_t coun
     }
 }
 
-static struct str column(sqlite3_stmt *stmt, int at, struct arena *arena)
-{
-    const char *text = (const char *)sqlite3_column_text(stmt, at);
-
-    if (!text)
-        return STR_NONE;
-    return arena_str(arena,
-                     (struct str){.at = text, .len = (size_t)sqlite3_column_bytes(stmt, at)});
-}
-
 /* Doubles the room when it is full: how many rows there are is not known beforehand. */
 static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *rows, size_t *room)
 {
@@ -167,8 +157,13 @@ static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *ro
         rows->cells = old ? arena_resize(arena, rows->cells, old, 2 * old)
                           : arena_array(arena, struct str, *room * rows->columns);
     }
-    for (size_t i = 0; i < rows->columns; i++)
-        rows->cells[rows->count * rows->columns + i] = column(stmt, (int)i, arena);
+    for (size_t i = 0; i < rows->columns; i++) {
+        const char *text = (const char *)sqlite3_column_text(stmt, (int)i);
+        size_t len = (size_t)sqlite3_column_bytes(stmt, (int)i);
+
+        rows->cells[rows->count * rows->columns + i] =
+            text ? arena_str(arena, (struct str){.at = text, .len = len}) : STR_NONE;
+    }
     rows->count++;
 }
 

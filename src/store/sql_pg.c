@@ -106,20 +106,14 @@ static bool wait_for(struct pg *pg, short events, int64_t until_ms)
 static bool wait_connected(struct pg *pg, int64_t until_ms)
 {
     for (;;) {
-        switch (PQconnectPoll(pg->conn)) {
-        case PGRES_POLLING_OK:
+        PostgresPollingStatusType status = PQconnectPoll(pg->conn);
+
+        if (status == PGRES_POLLING_OK)
             return true;
-        case PGRES_POLLING_READING:
-            if (!wait_for(pg, POLLIN, until_ms))
-                return false;
-            break;
-        case PGRES_POLLING_WRITING:
-            if (!wait_for(pg, POLLOUT, until_ms))
-                return false;
-            break;
-        default:
+        if (status != PGRES_POLLING_READING && status != PGRES_POLLING_WRITING)
             return failed(pg, "connect to the database");
-        }
+        if (!wait_for(pg, status == PGRES_POLLING_READING ? POLLIN : POLLOUT, until_ms))
+            return false;
     }
 }
 
