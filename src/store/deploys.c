@@ -190,39 +190,6 @@ static bool deploys_follow_clock(struct sql *sql)
  * command, args, env, address, enabled, created_at, updated_at): what is missing is added, what is
  * there stays as it is. */
 
-/* Ours. berth_meta: `schema`, and `schema_oldest`, see migrations; `version` of the table; `news`,
- * the same without mere claims, which nobody else need look at; `approved_until_ms`. */
-static const struct sql_text tables[] = {
-    {{"CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY NOT NULL)",
-      "CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY)"}},
-    {{"CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL,"
-      " generation INTEGER NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL,"
-      " restarts INTEGER NOT NULL, pid INTEGER NOT NULL, since_ms INTEGER NOT NULL,"
-      " healthy TEXT NOT NULL, reason TEXT NOT NULL, updated_ms INTEGER NOT NULL,"
-      " PRIMARY KEY (id, address))",
-      "CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL,"
-      " generation BIGINT NOT NULL, version BIGINT NOT NULL, state TEXT NOT NULL,"
-      " restarts BIGINT NOT NULL, pid BIGINT NOT NULL, since_ms BIGINT NOT NULL,"
-      " healthy TEXT NOT NULL, reason TEXT NOT NULL, updated_ms BIGINT NOT NULL,"
-      " PRIMARY KEY (id, address))"}},
-    {{"CREATE TABLE IF NOT EXISTS berth_deployment_history (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
-      " id TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
-      " generation INTEGER NOT NULL, version INTEGER NOT NULL, detail TEXT NOT NULL)",
-      "CREATE TABLE IF NOT EXISTS berth_deployment_history (seq BIGSERIAL PRIMARY KEY,"
-      " id TEXT NOT NULL, at_ms BIGINT NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
-      " generation BIGINT NOT NULL, version BIGINT NOT NULL, detail TEXT NOT NULL)"}},
-    {{"CREATE INDEX IF NOT EXISTS berth_deployment_history_id"
-      " ON berth_deployment_history (id, seq)",
-      "CREATE INDEX IF NOT EXISTS berth_deployment_history_id"
-      " ON berth_deployment_history (id, seq)"}},
-    {{"CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY NOT NULL,"
-      " until_ms INTEGER NOT NULL, renewed_ms INTEGER NOT NULL,"
-      " drain_deadline_ms INTEGER NOT NULL DEFAULT 0)",
-      "CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY,"
-      " until_ms BIGINT NOT NULL, renewed_ms BIGINT NOT NULL,"
-      " drain_deadline_ms BIGINT NOT NULL DEFAULT 0)"}},
-};
-
 /* The columns of `deployment`: those that may be there already, then ours. */
 static const struct {
     const char *name;
@@ -305,55 +272,12 @@ static bool add_columns(struct sql *sql, struct arena *arena)
     return true;
 }
 
-/* Number 1: everything. */
-static bool make_tables(struct sql *sql, struct arena *arena)
-{
-    return run_all(sql, tables, COUNT_OF(tables), arena) && add_columns(sql, arena);
-}
+/* Words in which the dialects differ here. */
+#define LITE_INT "INTEGER"
+#define PG_INT   "BIGINT"
+#define LITE_ADD " ADD COLUMN "
+#define PG_ADD   " ADD COLUMN IF NOT EXISTS "
 
-/* Number 2: what a node owns is looked up with every renewal and claim. */
-static bool index_address(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text text = {
-        {"CREATE INDEX IF NOT EXISTS berth_deployment_address ON deployment (address)",
-         "CREATE INDEX IF NOT EXISTS berth_deployment_address ON deployment (address)"}};
-
-    return sql_run(sql, &text, NULL, 0, arena, NULL);
-}
-
-/* Number 3: a version that ran to its end, and whether the limits of a copy are enforced. */
-static bool add_ended(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text text = {
-        {"ALTER TABLE berth_deployment_status ADD COLUMN limits TEXT NOT NULL DEFAULT ''",
-         "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS limits TEXT NOT NULL"
-         " DEFAULT ''"}};
-
-    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
-}
-
-/* Number 4: a node that said goodbye is no loss, and a deployment that failed on a node is tried on
- * others first. */
-static bool remember_nodes(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text texts[] = {
-        {{"ALTER TABLE berth_node_lease ADD COLUMN goodbye INTEGER NOT NULL DEFAULT 0",
-          "ALTER TABLE berth_node_lease ADD COLUMN goodbye BIGINT NOT NULL DEFAULT 0"}},
-        {{"CREATE TABLE IF NOT EXISTS berth_deployment_failure (id TEXT NOT NULL,"
-          " address TEXT NOT NULL, times INTEGER NOT NULL, at_ms INTEGER NOT NULL,"
-          " until_ms INTEGER NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))",
-          "CREATE TABLE IF NOT EXISTS berth_deployment_failure (id TEXT NOT NULL,"
-          " address TEXT NOT NULL, times BIGINT NOT NULL, at_ms BIGINT NOT NULL,"
-          " until_ms BIGINT NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))"}},
-    };
-
-    return run_all(sql, texts, COUNT_OF(texts), arena);
-}
-
-/* Number 5: a lease is one agent's, and is found by its end; what a node runs is found without
- * looking at what others run. */
-static bool add_instances(struct sql *sql, struct arena *arena)
-{
 #define INDEX(name, on) "CREATE INDEX IF NOT EXISTS " name " ON " on
 #define SAME(text)                                                                                 \
     {                                                                                              \
@@ -361,80 +285,117 @@ static bool add_instances(struct sql *sql, struct arena *arena)
             text, text                                                                             \
         }                                                                                          \
     }
-    static const struct sql_text texts[] = {
-        {{"ALTER TABLE berth_node_lease ADD COLUMN instance TEXT NOT NULL DEFAULT ''",
-          "ALTER TABLE berth_node_lease ADD COLUMN IF NOT EXISTS instance TEXT NOT NULL"
-          " DEFAULT ''"}},
-        SAME(INDEX("berth_node_lease_until", "berth_node_lease (until_ms)")),
-        SAME(INDEX("berth_node_lease_goodbye", "berth_node_lease (address) WHERE goodbye = 1")),
-        SAME(INDEX("berth_deployment_daemon", "deployment (id) WHERE type = 'daemon'")),
-        SAME(INDEX("berth_deployment_status_address", "berth_deployment_status (address)")),
-        SAME(INDEX("berth_deployment_failure_until", "berth_deployment_failure (until_ms)")),
-        /* Whatever type the column has, and whatever order the database is in. */
-        {{"SELECT 1",
-          INDEX("berth_deployment_id", "deployment ((CAST(id AS TEXT)) COLLATE \"C\")")}},
-    };
 
-    return add_columns(sql, arena) && run_all(sql, texts, COUNT_OF(texts), arena);
-}
+/* Number 1: everything. berth_meta: `schema`, and `schema_oldest`, see migrations; `version` of the
+ * table; `news`, the same without mere claims, which nobody else need look at; `approved_until_ms`.
+ */
+#define STATUS_TABLE(D)                                                                            \
+    "CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL," \
+    " generation " D##_INT " NOT NULL, version " D##_INT " NOT NULL, state TEXT NOT NULL,"         \
+                                                         " restarts " D##_INT                      \
+        " NOT NULL, pid " D##_INT " NOT NULL, since_ms " D##_INT                                   \
+        " NOT NULL,"                                                                               \
+        " healthy TEXT NOT NULL, reason TEXT NOT NULL, updated_ms " D##_INT                        \
+        " NOT NULL,"                                                                               \
+        " PRIMARY KEY (id, address))"
+static const struct sql_text tables[] = {
+    {{"CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY NOT NULL)",
+      "CREATE TABLE IF NOT EXISTS deployment (id TEXT PRIMARY KEY)"}},
+    DEPLOYS_BOTH(STATUS_TABLE),
+    {{"CREATE TABLE IF NOT EXISTS berth_deployment_history (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+      " id TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation INTEGER NOT NULL, version INTEGER NOT NULL, detail TEXT NOT NULL)",
+      "CREATE TABLE IF NOT EXISTS berth_deployment_history (seq BIGSERIAL PRIMARY KEY,"
+      " id TEXT NOT NULL, at_ms BIGINT NOT NULL, what TEXT NOT NULL, address TEXT NOT NULL,"
+      " generation BIGINT NOT NULL, version BIGINT NOT NULL, detail TEXT NOT NULL)"}},
+    SAME(INDEX("berth_deployment_history_id", "berth_deployment_history (id, seq)")),
+    {{"CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY NOT NULL,"
+      " until_ms INTEGER NOT NULL, renewed_ms INTEGER NOT NULL,"
+      " drain_deadline_ms INTEGER NOT NULL DEFAULT 0)",
+      "CREATE TABLE IF NOT EXISTS berth_node_lease (address TEXT PRIMARY KEY,"
+      " until_ms BIGINT NOT NULL, renewed_ms BIGINT NOT NULL,"
+      " drain_deadline_ms BIGINT NOT NULL DEFAULT 0)"}},
+};
+
+/* Number 2: what a node owns is looked up with every renewal and claim. */
+static const struct sql_text owner_index[] = {
+    SAME(INDEX("berth_deployment_address", "deployment (address)")),
+};
+
+/* Number 3: a version that ran to its end, and whether the limits of a copy are enforced. */
+#define ADD_LIMITS(D)                                                                              \
+    "ALTER TABLE berth_deployment_status" D##_ADD "limits TEXT NOT NULL DEFAULT ''"
+static const struct sql_text ended[] = {DEPLOYS_BOTH(ADD_LIMITS)};
+
+/* Number 4: a node that said goodbye is no loss, and a deployment that failed on a node is tried on
+ * others first. */
+#define ADD_GOODBYE(D)                                                                             \
+    "ALTER TABLE berth_node_lease ADD COLUMN goodbye " D##_INT " NOT NULL DEFAULT 0"
+#define FAILURE_TABLE(D)                                                                           \
+    "CREATE TABLE IF NOT EXISTS berth_deployment_failure (id TEXT NOT NULL,"                       \
+    " address TEXT NOT NULL, times " D##_INT " NOT NULL, at_ms " D##_INT " NOT NULL,"              \
+                                                                         " until_ms " D##_INT      \
+        " NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))"
+static const struct sql_text losses[] = {DEPLOYS_BOTH(ADD_GOODBYE), DEPLOYS_BOTH(FAILURE_TABLE)};
+
+/* Number 5: a lease is one agent's, and is found by its end; what a node runs is found without
+ * looking at what others run. */
+#define ADD_INSTANCE(D) "ALTER TABLE berth_node_lease" D##_ADD "instance TEXT NOT NULL DEFAULT ''"
+static const struct sql_text instances[] = {
+    DEPLOYS_BOTH(ADD_INSTANCE),
+    SAME(INDEX("berth_node_lease_until", "berth_node_lease (until_ms)")),
+    SAME(INDEX("berth_node_lease_goodbye", "berth_node_lease (address) WHERE goodbye = 1")),
+    SAME(INDEX("berth_deployment_daemon", "deployment (id) WHERE type = 'daemon'")),
+    SAME(INDEX("berth_deployment_status_address", "berth_deployment_status (address)")),
+    SAME(INDEX("berth_deployment_failure_until", "berth_deployment_failure (until_ms)")),
+    /* Whatever type the column has, and whatever order the database is in. */
+    {{"SELECT 1", INDEX("berth_deployment_id", "deployment ((CAST(id AS TEXT)) COLLATE \"C\")")}},
+};
 
 /* Number 6: several copies of a deployment. Each but the first has a row of its own, `copy_of` the
  * deployment's. */
-static bool add_copies(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text text = SAME(
-        INDEX("berth_deployment_copy_of", "deployment (copy_of, copy_index) WHERE copy_of <> ''"));
-
-    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
-}
+static const struct sql_text copies[] = {SAME(
+    INDEX("berth_deployment_copy_of", "deployment (copy_of, copy_index) WHERE copy_of <> ''"))};
 
 /* Number 7: what each version was, and how an update of several copies is. */
-static bool keep_specs(struct sql *sql, struct arena *arena)
-{
-#define SPECS(number)                                                                              \
-    "CREATE TABLE IF NOT EXISTS berth_deployment_spec (id TEXT NOT NULL, version " number          \
-    " NOT NULL, type TEXT NOT NULL, package_name TEXT NOT NULL, package_version TEXT NOT NULL,"    \
-    " command TEXT NOT NULL, args TEXT NOT NULL, env TEXT NOT NULL, selector TEXT NOT NULL,"       \
-    " options TEXT NOT NULL, PRIMARY KEY (id, version))"
-    static const struct sql_text text = {{SPECS("INTEGER"), SPECS("BIGINT")}};
-
-    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
-}
+#define SPEC_TABLE(D)                                                                              \
+    "CREATE TABLE IF NOT EXISTS berth_deployment_spec (id TEXT NOT NULL, version " D##_INT         \
+        " NOT NULL, type TEXT NOT NULL, package_name TEXT NOT NULL, package_version TEXT NOT "     \
+        "NULL,"                                                                                    \
+        " command TEXT NOT NULL, args TEXT NOT NULL, env TEXT NOT NULL, selector TEXT NOT NULL,"   \
+        " options TEXT NOT NULL, PRIMARY KEY (id, version))"
+static const struct sql_text specs[] = {DEPLOYS_BOTH(SPEC_TABLE)};
 
 /* Number 8: where copies listen. */
-static bool add_ports(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text texts[] = {
-        {{"ALTER TABLE berth_deployment_status ADD COLUMN host TEXT NOT NULL DEFAULT ''",
-          "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS host TEXT NOT NULL"
-          " DEFAULT ''"}},
-        {{"ALTER TABLE berth_deployment_status ADD COLUMN port INTEGER NOT NULL DEFAULT 0",
-          "ALTER TABLE berth_deployment_status ADD COLUMN IF NOT EXISTS port BIGINT NOT NULL"
-          " DEFAULT 0"}},
-    };
-
-    return run_all(sql, texts, COUNT_OF(texts), arena);
-}
+#define ADD_HOST(D) "ALTER TABLE berth_deployment_status" D##_ADD "host TEXT NOT NULL DEFAULT ''"
+#define ADD_PORT(D)                                                                                \
+    "ALTER TABLE berth_deployment_status" D##_ADD "port " D##_INT " NOT NULL DEFAULT 0"
+static const struct sql_text ports[] = {DEPLOYS_BOTH(ADD_HOST), DEPLOYS_BOTH(ADD_PORT)};
 
 /* Number 9: since when a copy is to run its version, and how long that may take. Updates that are
  * under way are looked at now and then. */
-static bool time_updates(struct sql *sql, struct arena *arena)
-{
-    static const struct sql_text text =
-        SAME(INDEX("berth_deployment_rolling", "deployment (copy_of) WHERE rolling = 1"));
+static const struct sql_text update_times[] = {
+    SAME(INDEX("berth_deployment_rolling", "deployment (copy_of) WHERE rolling = 1")),
+};
 
-    return add_columns(sql, arena) && sql_run(sql, &text, NULL, 0, arena, NULL);
-}
-
-/* A row per version; the next one is after the last. `oldest` is the first version whose
- * program may go on after that: instances are replaced one by one, and one can go back a release. A
- * table or a column more is nothing to one that names what it wants. */
+/* A row per version; the next one is after the last. `oldest` is the first version whose program
+ * may go on after that: instances are replaced one by one, and one can go back a release. A table
+ * or a column more is nothing to one that names what it wants. */
+#define MIGRATION(texts, oldest, columns)                                                          \
+    {                                                                                              \
+        texts, COUNT_OF(texts), oldest, columns                                                    \
+    }
 static const struct {
-    bool (*run)(struct sql *sql, struct arena *arena);
+    const struct sql_text *texts;
+    size_t count;
     int64_t oldest;
+    enum { COLUMNS_NONE, COLUMNS_FIRST, COLUMNS_LAST } columns; /* those that are missing */
 } migrations[] = {
-    {make_tables, 1}, {index_address, 2}, {add_ended, 3}, {remember_nodes, 4}, {add_instances, 4},
-    {add_copies, 4},  {keep_specs, 4},    {add_ports, 4}, {time_updates, 4},
+    MIGRATION(tables, 1, COLUMNS_LAST),        MIGRATION(owner_index, 2, COLUMNS_NONE),
+    MIGRATION(ended, 3, COLUMNS_FIRST),        MIGRATION(losses, 4, COLUMNS_NONE),
+    MIGRATION(instances, 4, COLUMNS_FIRST),    MIGRATION(copies, 4, COLUMNS_FIRST),
+    MIGRATION(specs, 4, COLUMNS_FIRST),        MIGRATION(ports, 4, COLUMNS_NONE),
+    MIGRATION(update_times, 4, COLUMNS_FIRST),
 };
 enum { FORMAT = COUNT_OF(migrations) }; /* this program's */
 
@@ -447,21 +408,17 @@ struct format {
 /* Several instances may start at once: one migrates, the others wait for it and find it done. */
 static bool migrate(struct sql *sql, struct arena *arena, struct format *ret_format)
 {
-    static const struct sql_text one_at_a_time = {
-        {"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}};
-    static const struct sql_text meta = {
-        {"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
-         " value INTEGER NOT NULL)",
-         "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}};
-    static const struct sql_text rows[] = {
-        {{"INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
-          " ('version', 1), ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING",
-          "INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
-          " ('version', 1), ('approved_until_ms', 0), ('news', 1) ON CONFLICT (name) DO NOTHING"}},
+    static const struct sql_text before[] = {
+        {{"SELECT 1", "SELECT pg_advisory_xact_lock(7420742074207420)"}}, /* one at a time */
+        {{"CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY NOT NULL,"
+          " value INTEGER NOT NULL)",
+          "CREATE TABLE IF NOT EXISTS berth_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)"}},
+        SAME("INSERT INTO berth_meta (name, value) VALUES ('schema', 0), ('schema_oldest', 0),"
+             " ('version', 1), ('approved_until_ms', 0), ('news', 1)"
+             " ON CONFLICT (name) DO NOTHING"),
     };
-    static const struct sql_text read = {
-        {"SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name",
-         "SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name"}};
+    static const struct sql_text read = SAME(
+        "SELECT value FROM berth_meta WHERE name IN ('schema', 'schema_oldest') ORDER BY name");
     static const struct sql_text write = {
         {"UPDATE berth_meta SET value = CASE name WHEN 'schema' THEN $1 ELSE $2 END"
          " WHERE name IN ('schema', 'schema_oldest')",
@@ -470,15 +427,16 @@ static bool migrate(struct sql *sql, struct arena *arena, struct format *ret_for
     struct sql_param numbers[] = {SQL_INT(FORMAT), SQL_INT(migrations[FORMAT - 1].oldest)};
     struct sql_rows found;
 
-    if (!sql_run(sql, &one_at_a_time, NULL, 0, arena, NULL) ||
-        !sql_run(sql, &meta, NULL, 0, arena, NULL) || !run_all(sql, rows, COUNT_OF(rows), arena) ||
+    if (!run_all(sql, before, COUNT_OF(before), arena) ||
         !sql_run(sql, &read, NULL, 0, arena, &found))
         return false;
     assert(found.count == 2);
     ret_format->version = sql_cell_int(&found, 0, 0);
     ret_format->oldest = sql_cell_int(&found, 1, 0);
     for (int64_t i = ret_format->version; i < FORMAT; i++)
-        if (!migrations[i].run(sql, arena))
+        if ((migrations[i].columns == COLUMNS_FIRST && !add_columns(sql, arena)) ||
+            !run_all(sql, migrations[i].texts, migrations[i].count, arena) ||
+            (migrations[i].columns == COLUMNS_LAST && !add_columns(sql, arena)))
             return false;
     return ret_format->version >= FORMAT ||
            sql_run(sql, &write, numbers, COUNT_OF(numbers), arena, NULL);
