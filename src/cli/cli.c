@@ -161,23 +161,6 @@ static int read_token(struct cli *cli, const char *path)
     return check_token(cli, path);
 }
 
-static bool read_output(struct cli *cli, const char *name)
-{
-    static const char *const names[CLI_OUTPUT_COUNT] = {[CLI_TABLE] = "table",
-                                                        [CLI_WIDE] = "wide",
-                                                        [CLI_JSON] = "json",
-                                                        [CLI_JSONL] = "jsonl",
-                                                        [CLI_NAME] = "name"};
-
-    for (int i = 0; i < CLI_OUTPUT_COUNT; i++)
-        if (strcmp(names[i], name) == 0) {
-            cli->output = (enum cli_output)i;
-            cli->json = i == CLI_JSON || i == CLI_JSONL;
-            return true;
-        }
-    return false;
-}
-
 /* A flag, else its variable; NULL: neither. */
 static const char *given_or_env(struct cli *cli, const char *flag, const char *env)
 {
@@ -186,20 +169,6 @@ static const char *given_or_env(struct cli *cli, const char *flag, const char *e
     if (!text)
         text = getenv(env);
     return text && *text ? text : NULL;
-}
-
-/* "host:port" is taken as http. */
-static int read_addr(struct cli *cli, struct str text)
-{
-    while (text.len > 0 && text.at[text.len - 1] == '/')
-        text.len--;
-    if (!memmem(text.at, text.len, "://", 3))
-        text = arena_fmt(&cli->arena, "http://" STR_FMT, STR_ARG(text));
-    if (!str_starts(text, STR("http://")) && !str_starts(text, STR("https://")))
-        return cli_misuse(cli, "the address must be http:// or https://, not " STR_FMT,
-                          STR_ARG(text));
-    cli->addr = arena_cstr(&cli->arena, text);
-    return CLI_OK;
 }
 
 /* Files to trust and to show: flag, else variable, else the context's. */
@@ -230,20 +199,40 @@ static int read_files(struct cli *cli, const struct context *context)
 int cli_reach(struct cli *cli)
 {
     const char *addr = given_or_env(cli, "addr", "BERTH_ADDR"), *output = cli_text(cli, "output");
+    static const char *const outputs[CLI_OUTPUT_COUNT] = {[CLI_TABLE] = "table",
+                                                          [CLI_WIDE] = "wide",
+                                                          [CLI_JSON] = "json",
+                                                          [CLI_JSONL] = "jsonl",
+                                                          [CLI_NAME] = "name"};
     const char *token_file = cli_text(cli, "token-file");
     const struct context *context = NULL;
-    int code = CLI_OK;
+    struct str text;
+    int code = CLI_OK, i = 0;
 
-    if (output && !read_output(cli, output))
+    while (output && i < CLI_OUTPUT_COUNT && strcmp(outputs[i], output) != 0)
+        i++;
+    if (i == CLI_OUTPUT_COUNT)
         return cli_misuse(cli, "--output is table, wide, json, jsonl or name, not \"%s\"", output);
+    if (output) {
+        cli->output = (enum cli_output)i;
+        cli->json = i == CLI_JSON || i == CLI_JSONL;
+    }
     if (addr && cli_given(cli, "context"))
         return cli_misuse(cli, "--context or an address (--addr, BERTH_ADDR), not both");
     if (!addr)
         code = contexts_chosen(cli, &context);
-    if (code == CLI_OK)
-        code = read_addr(cli, context ? context->addr : str_of(addr ? addr : ADDR_DEFAULT));
-    if (code == CLI_OK)
-        code = read_files(cli, context);
+    if (code != CLI_OK)
+        return code;
+    text = context ? context->addr : str_of(addr ? addr : ADDR_DEFAULT);
+    while (text.len > 0 && text.at[text.len - 1] == '/')
+        text.len--;
+    if (!memmem(text.at, text.len, "://", 3)) /* "host:port" is taken as http */
+        text = arena_fmt(&cli->arena, "http://" STR_FMT, STR_ARG(text));
+    if (!str_starts(text, STR("http://")) && !str_starts(text, STR("https://")))
+        return cli_misuse(cli, "the address must be http:// or https://, not " STR_FMT,
+                          STR_ARG(text));
+    cli->addr = arena_cstr(&cli->arena, text);
+    code = read_files(cli, context);
     if (code != CLI_OK)
         return code;
     cli->token = getenv("BERTH_TOKEN");
@@ -259,31 +248,6 @@ int cli_reach(struct cli *cli)
         fprintf(cli->err, "berth: the token crosses the network to %s unencrypted: use https\n",
                 cli->addr);
     return code;
-}
-
-static bool is_terminal(FILE *out)
-{
-    int fd = fileno(out);
-
-    return fd >= 0 && isatty(fd);
-}
-
-/* "NODE SERVICE/METHOD [JSON]": three, of which two must be there. */
-static int check_args(struct cli *cli)
-{
-    struct str rest = str_of(cli->command->arg);
-    int known = 0;
-
-    while (rest.at) {
-        struct str name = str_cut(&rest, ' ');
-
-        if (cli->arg_count == known && name.at[0] != '[')
-            return cli_misuse(cli, STR_FMT " is missing", STR_ARG(name));
-        known++;
-    }
-    if (cli->arg_count > known)
-        return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[known]);
-    return CLI_OK;
 }
 
 void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags)
@@ -314,9 +278,10 @@ static int run_command(struct cli *cli, int argc, char **argv)
 {
     const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
     struct flag_set sets[COMMAND_FLAG_SETS];
+    struct str names = str_of(cli->command->arg);
     struct flag_line line;
     struct problem why;
-    int code;
+    int known = 0, fd = fileno(cli->out), code = CLI_OK;
 
     command_flags(cli->command, sets);
     if (flag_parse(sets, COUNT_OF(sets), argc, argv, &cli->arena, &line, &why))
@@ -331,12 +296,20 @@ static int run_command(struct cli *cli, int argc, char **argv)
      * dash. */
     for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
         cli->args[cli->arg_count++] = cli->rest[0];
-    cli->terminal = is_terminal(cli->out);
+    cli->terminal = fd >= 0 && isatty(fd);
     cli->colour = cli->terminal && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
     if (cli_given(cli, "help"))
         return print_help(cli);
-    code = check_args(cli);
-    if (code == CLI_OK && cli->command->kind == COMMAND_API)
+    /* "NODE SERVICE/METHOD [JSON]": three, of which two must be given. */
+    for (; names.at; known++) {
+        struct str name = str_cut(&names, ' ');
+
+        if (cli->arg_count == known && name.at[0] != '[')
+            return cli_misuse(cli, STR_FMT " is missing", STR_ARG(name));
+    }
+    if (cli->arg_count > known)
+        return cli_misuse(cli, "unexpected argument \"%s\"", cli->args[known]);
+    if (cli->command->kind == COMMAND_API)
         code = cli_reach(cli);
     if (code == CLI_OK)
         code = cli->command->list ? list_run(cli, cli->command->list) : cli->command->run(cli);

@@ -22,33 +22,27 @@ struct event_reader {
     bool away;        /* and then was gone; that was printed */
 };
 
-static void print_event(struct event_reader *reader)
-{
-    FILE *out = reader->cli->out;
-
-    assert(reader->left != 0);
-    if (reader->data.len > 0) {
-        if (!reader->cli->json)
-            fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
-        show_json(reader->cli, buf_view(&reader->data), true, out);
-        fflush(out);
-        reader->left -= reader->left > 0;
-    }
-    if (reader->fresh.len > 0) {
-        buf_clear(&reader->id);
-        buf_str(&reader->id, buf_view(&reader->fresh));
-    }
-    buf_clear(&reader->fresh);
-    buf_clear(&reader->name);
-    buf_clear(&reader->data);
-}
-
 static void take_line(struct event_reader *reader, struct str line)
 {
     struct str value = line, field;
+    FILE *out = reader->cli->out;
 
-    if (line.len == 0) {
-        print_event(reader);
+    if (line.len == 0) { /* the event is whole */
+        assert(reader->left != 0);
+        if (reader->data.len > 0) {
+            if (!reader->cli->json)
+                fprintf(out, "%-16.*s ", STR_ARG(buf_view(&reader->name)));
+            show_json(reader->cli, buf_view(&reader->data), true, out);
+            fflush(out);
+            reader->left -= reader->left > 0;
+        }
+        if (reader->fresh.len > 0) {
+            buf_clear(&reader->id);
+            buf_str(&reader->id, buf_view(&reader->fresh));
+        }
+        buf_clear(&reader->fresh);
+        buf_clear(&reader->name);
+        buf_clear(&reader->data);
         return;
     }
     field = str_cut(&value, ':'); /* a comment has an empty field */

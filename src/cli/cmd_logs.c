@@ -13,7 +13,7 @@ enum {
     LOGS_BYTES = 256 * 1024, /* asked for at a time */
     PAUSE_MIN_MS = 100,
     PAUSE_MAX_MS = 2000,
-    AWAY_MS = 60000,  /* a server that is away for so long is not waited for any more */
+    AWAY_MS = 60000,  /* a server that is away for this long is not waited for any more */
     LAST_BYTES = 256, /* remembered of what was printed, to find it again in a tail */
 };
 
@@ -55,11 +55,6 @@ static void print(struct logs *logs, struct str text)
     fflush(cli->out);
 }
 
-static void note(struct logs *logs, const char *text)
-{
-    fprintf(logs->cli->err, "berth: %s\n", text);
-}
-
 /* Only the last lines are left, without their place in the whole: what was printed already is
  * looked for in them. */
 static void print_tail(struct logs *logs, struct str tail)
@@ -74,18 +69,10 @@ static void print_tail(struct logs *logs, struct str tail)
         seen += logs->last_len;
         tail = (struct str){.at = seen, .len = tail.len - (size_t)(seen - tail.at)};
     } else {
-        note(logs, "its node cannot be asked; these are the last lines that came with the result");
+        fprintf(logs->cli->err, "berth: its node cannot be asked; these are the last lines that "
+                                "came with the result\n");
     }
     print(logs, tail);
-}
-
-/* Sooner while there is output, later while there is none, at once while we lag behind. */
-static int64_t next_pause(int64_t pause_ms, bool got, bool behind)
-{
-    if (got)
-        return behind ? 0 : PAUSE_MIN_MS;
-    pause_ms = pause_ms < PAUSE_MIN_MS ? PAUSE_MIN_MS : pause_ms * 2;
-    return pause_ms < PAUSE_MAX_MS ? pause_ms : PAUSE_MAX_MS;
 }
 
 /* Has the job come to its end? Then nothing more will ever be printed. A deployment has none. */
@@ -104,24 +91,13 @@ static bool job_ended(struct logs *logs)
            job_state_final(state);
 }
 
-/* Is this another run's output than what was printed so far? An agent that does not say whose it
- * is at least has less of it. */
-static bool began_again(const struct logs *logs, const struct json *json)
-{
-    int64_t attempt = show_int(json, "attempt_id", 0);
-
-    if (attempt && logs->attempt)
-        return attempt != logs->attempt;
-    return logs->last_len > 0 && show_int(json, "total", 0) < logs->offset;
-}
-
 /* One answer. True: there may be more to read. */
 static bool take_answer(struct logs *logs, const struct json *json)
 {
     struct str text = json_str(json_get(json, "text"), &logs->cli->arena);
     int64_t offset = show_int(json, "offset", logs->offset), total = show_int(json, "total", 0);
-    int64_t next;
-    bool ended = false, tail_only = false;
+    int64_t attempt = show_int(json, "attempt_id", 0), next;
+    bool ended = false, tail_only = false, again;
 
     json_bool(json_get(json, "ended"), &ended);
     json_bool(json_get(json, "tail_only"), &tail_only);
@@ -132,15 +108,18 @@ static bool take_answer(struct logs *logs, const struct json *json)
     }
     if (logs->until < 0)
         logs->until = logs->follow ? INT64_MAX : total;
-    if (logs->follow && began_again(logs, json)) {
-        note(logs, "the job began again, and so does its output");
-        logs->attempt = show_int(json, "attempt_id", 0);
+    /* Is this another run's output than what was printed so far? An agent that does not say whose
+     * it is at least has less of it. */
+    again = attempt && logs->attempt ? attempt != logs->attempt
+                                     : logs->last_len > 0 && total < logs->offset;
+    logs->attempt = attempt;
+    if (logs->follow && again) {
+        fprintf(logs->cli->err, "berth: the job began again, and so does its output\n");
         logs->offset = 0;
         logs->last_len = 0;
         logs->pause_ms = 0;
         return true;
     }
-    logs->attempt = show_int(json, "attempt_id", 0);
     if (offset > logs->offset)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
@@ -149,7 +128,13 @@ static bool take_answer(struct logs *logs, const struct json *json)
      * have us read the same again does not count. */
     next = show_int(json, "next", 0);
     logs->offset = next > offset ? next : offset + (int64_t)text.len;
-    logs->pause_ms = next_pause(logs->pause_ms, text.len > 0, logs->offset < total);
+    /* Sooner while there is output, later while there is none, at once while we lag behind. */
+    if (text.len > 0)
+        logs->pause_ms = logs->offset < total ? 0 : PAUSE_MIN_MS;
+    else if (logs->pause_ms < PAUSE_MIN_MS)
+        logs->pause_ms = PAUSE_MIN_MS;
+    else
+        logs->pause_ms = 2 * logs->pause_ms < PAUSE_MAX_MS ? 2 * logs->pause_ms : PAUSE_MAX_MS;
     if (ended && logs->offset >= total)
         return logs->follow && !job_ended(logs); /* perhaps another attempt follows */
     return logs->offset < logs->until && (logs->follow || text.len > 0);

@@ -107,11 +107,13 @@ void command_name(const struct command *command, char *to, size_t size)
              command->verb ? command->verb : "");
 }
 
-/* Nouns (noun NULL) or the verbs of a noun, without repeats. */
-static size_t names_of(const char *noun, const char **names)
+static void set_unknown(const char *noun, const char *typed, struct problem *why)
 {
     const struct command *command;
-    size_t count = 0;
+    const char *names[NAMES_MAX]; /* nouns, or the verbs of the noun, without repeats */
+    size_t count = 0, used = 0;
+    const char *near;
+    char list[256] = "";
 
     for (size_t i = 0; (command = command_at(i)) != NULL; i++) {
         const char *name = noun ? command->verb : command->noun;
@@ -123,16 +125,7 @@ static size_t names_of(const char *noun, const char **names)
         assert(count < NAMES_MAX);
     }
     assert(count > 0);
-    return count;
-}
-
-static void say_unknown(const char *noun, const char *typed, struct problem *why)
-{
-    const char *names[NAMES_MAX];
-    size_t count = names_of(noun, names), used = 0;
-    const char *near = typed ? flag_nearest(typed, names, count) : NULL;
-    char list[256] = "";
-
+    near = typed ? flag_nearest(typed, names, count) : NULL;
     for (size_t i = 0; noun && i < count && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     if (near)
@@ -167,9 +160,9 @@ const struct command *command_find(int argc, char **argv, int *ret_used, struct 
     if (noun_known) {
         bool typed = argc > 1 && argv[1][0] != '-';
 
-        say_unknown(argv[0], typed ? argv[1] : NULL, why);
+        set_unknown(argv[0], typed ? argv[1] : NULL, why);
     } else {
-        say_unknown(NULL, argv[0], why);
+        set_unknown(NULL, argv[0], why);
     }
     return NULL;
 }

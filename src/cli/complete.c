@@ -127,17 +127,6 @@ static void offer_values(const struct completion *c, const struct flag *flag)
         fputs(FILES, c->cli->out);
 }
 
-/* The list of a noun, if it has one: its ids are what its other verbs take. */
-static const struct listing *list_of(const char *noun)
-{
-    const struct command *command;
-
-    for (size_t i = 0; (command = command_at(i)) != NULL; i++)
-        if (strcmp(command->noun, noun) == 0 && command->list)
-            return command->list;
-    return NULL;
-}
-
 static void offer_ids(const struct completion *c, const struct listing *listing)
 {
     struct request request = {
@@ -150,8 +139,7 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     if (cli_reach(c->cli) != CLI_OK || request_quietly(c->cli, &request, &said) != CLI_OK)
         return; /* a shell that waits for candidates wants no errors */
     list = json_get(request.json, listing->name);
-    item = json_first(list);
-    for (uint32_t i = 0; list && i < list->count; i++, item = json_next(item)) {
+    for (item = json_items(list); item; item = json_after(list, item)) {
         struct str id = show_member(c->cli, item, listing->id);
 
         if (str_is_text(id))
@@ -164,7 +152,12 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
 static void offer_args(const struct completion *c, const struct command *command, int given)
 {
     struct str rest = str_of(command->arg), arg = STR_NONE;
+    const struct listing *list = NULL; /* of the noun: its ids are what its other verbs take */
+    const struct command *other;
 
+    for (size_t i = 0; (other = command_at(i)) != NULL && !list; i++)
+        if (strcmp(other->noun, command->noun) == 0)
+            list = other->list;
     for (int i = 0; i <= given; i++)
         arg = rest.at ? str_cut(&rest, ' ') : STR_NONE;
     if (!arg.at)
@@ -176,26 +169,10 @@ static void offer_args(const struct completion *c, const struct command *command
         offer_contexts(c);
     else if (str_is(arg, "[NOUN]"))
         offer_commands(c, NULL);
-    else if (given == 0 && command->kind == COMMAND_API && list_of(command->noun))
-        offer_ids(c, list_of(command->noun));
+    else if (given == 0 && command->kind == COMMAND_API && list)
+        offer_ids(c, list);
     else
         fputs(FILES, c->cli->out);
-}
-
-/* How many arguments are before the last word; -1: that is after `--`. */
-static int count_args(const struct command *command, int argc, char **argv)
-{
-    int given = 0;
-
-    for (int i = 0; i < argc - 1; i++) {
-        if (strcmp(argv[i], "--") == 0)
-            return -1;
-        if (flag_before(command, argv[i]))
-            i++;
-        else
-            given += argv[i][0] != '-';
-    }
-    return given;
 }
 
 int complete_run(struct cli *cli, int argc, char **argv)
@@ -203,7 +180,7 @@ int complete_run(struct cli *cli, int argc, char **argv)
     struct completion c = {.cli = cli, .typed = argc > 0 ? argv[argc - 1] : ""};
     const struct flag *flag = NULL;
     struct problem why;
-    int used = 0, given;
+    int used = 0, given = 0; /* arguments before the last word */
 
     if (argc <= 1) {
         offer_commands(&c, NULL);
@@ -215,12 +192,19 @@ int complete_run(struct cli *cli, int argc, char **argv)
             offer_commands(&c, argv[0]);
         return CLI_OK;
     }
-    given = count_args(cli->command, argc - used, argv + used);
+    for (int i = used; i < argc - 1; i++) {
+        if (strcmp(argv[i], "--") == 0) { /* the last word is of another program's command */
+            fputs(FILES, cli->out);
+            return CLI_OK;
+        }
+        if (flag_before(cli->command, argv[i]))
+            i++;
+        else
+            given += argv[i][0] != '-';
+    }
     if (argc - 1 > used)
         flag = flag_before(cli->command, argv[argc - 2]);
-    if (given < 0)
-        fputs(FILES, cli->out); /* somebody else's command */
-    else if (flag)
+    if (flag)
         offer_values(&c, flag);
     else if (c.typed[0] == '-')
         offer_flags(&c, cli->command);

@@ -62,12 +62,12 @@ static int bad(struct cli *cli, const char *path, const char *what)
 static int read_context(struct cli *cli, const char *path, const struct json *key,
                         struct context *ret_context)
 {
-    const struct json *member = json_first(key + 1);
+    const struct json *member;
     struct context context = {.name = json_str(key, &cli->arena)};
 
     if (!str_is_id(context.name, CONTEXT_NAME_MAX) || json_type(key + 1) != JSON_OBJ)
         return bad(cli, path, "contexts must map names to {addr: ..., token_file: ...}");
-    for (uint32_t m = 0; m < key[1].count; m++, member = json_next(member + 1)) {
+    for (member = json_keys(key + 1); member; member = json_after(key + 1, member)) {
         size_t i = 0;
 
         while (i < COUNT_OF(members) && !json_str_is(member, members[i].name))
@@ -88,40 +88,15 @@ static int read_context(struct cli *cli, const char *path, const struct json *ke
     return CLI_OK;
 }
 
-static int read_all(struct cli *cli, const struct json *root, struct contexts *contexts)
-{
-    const struct json *map = json_get(root, "contexts"), *current = json_get(root, "current");
-    const struct json *key = json_first(map);
-
-    if (json_is_null(root))
-        return CLI_OK;
-    if (json_type(root) != JSON_OBJ || (!json_is_null(map) && json_type(map) != JSON_OBJ) ||
-        (!json_is_null(current) && json_type(current) != JSON_STR))
-        return bad(cli, contexts->path, "it must have `current: NAME` and `contexts: {NAME: ...}`");
-    if (!json_is_null(current))
-        contexts->current = json_str(current, &cli->arena);
-    for (uint32_t i = 0; map && i < map->count; i++, key = json_next(key + 1)) {
-        int code;
-
-        if (contexts->count == CONTEXTS_MAX)
-            return bad(cli, contexts->path, "it has too many contexts (100 at most)");
-        code = read_context(cli, contexts->path, key, &contexts->at[contexts->count]);
-        if (code != CLI_OK)
-            return code;
-        contexts->count++;
-    }
-    return CLI_OK;
-}
-
 int contexts_load(struct cli *cli, struct contexts **ret_contexts)
 {
     struct contexts *contexts = arena_new(&cli->arena, struct contexts);
-    const struct json *root = NULL;
+    const struct json *root = NULL, *map, *current, *key;
     const int *lines;
     struct problem why;
     struct str text, json;
     enum err err;
-    int code = CLI_OK;
+    int code;
 
     contexts->path = file_path(cli);
     err = contexts->path ? file_read(contexts->path, CONTEXT_FILE_MAX, &cli->arena, &text, &why)
@@ -136,10 +111,24 @@ int contexts_load(struct cli *cli, struct contexts **ret_contexts)
         err = json_parse(json, &cli->arena, &root, &why);
     if (err)
         return bad(cli, contexts->path, why.detail);
-    code = read_all(cli, root, contexts);
-    if (code == CLI_OK)
-        *ret_contexts = contexts;
-    return code;
+    map = json_get(root, "contexts");
+    current = json_get(root, "current");
+    if (!json_is_null(root) &&
+        (json_type(root) != JSON_OBJ || (!json_is_null(map) && json_type(map) != JSON_OBJ) ||
+         (!json_is_null(current) && json_type(current) != JSON_STR)))
+        return bad(cli, contexts->path, "it must have `current: NAME` and `contexts: {NAME: ...}`");
+    if (!json_is_null(current))
+        contexts->current = json_str(current, &cli->arena);
+    for (key = json_keys(map); key; key = json_after(map, key)) {
+        if (contexts->count == CONTEXTS_MAX)
+            return bad(cli, contexts->path, "it has too many contexts (100 at most)");
+        code = read_context(cli, contexts->path, key, &contexts->at[contexts->count]);
+        if (code != CLI_OK)
+            return code;
+        contexts->count++;
+    }
+    *ret_contexts = contexts;
+    return CLI_OK;
 }
 
 static int contexts_save(struct cli *cli, const struct contexts *contexts)

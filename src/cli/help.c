@@ -72,15 +72,6 @@ static bool same_group(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* No flag before this one is of its group. */
-static bool opens_group(const struct flag_set *set, size_t at)
-{
-    for (size_t i = 0; i < at; i++)
-        if (same_group(set->flags[i].group, set->flags[at].group))
-            return false;
-    return set->flags[at].group != NULL;
-}
-
 static void list_flags(FILE *to, const struct flag_set *set, const char *group, const char *title)
 {
     char text[FLAG_TEXT_MAX];
@@ -117,10 +108,12 @@ void help_command(FILE *to, const struct command *command)
     if (command->detail)
         fprintf(to, "\n%s\n", command->detail);
     list_flags(to, flags, NULL, "Flags");
-    for (size_t i = 0; i < flags->count; i++) {
+    for (size_t i = 0, k = 0; i < flags->count; i++, k = 0) {
         const char *group = flags->flags[i].group;
 
-        if (!opens_group(flags, i))
+        while (!same_group(flags->flags[k].group, group))
+            k++;
+        if (!group || k < i) /* it has been printed with the first of its group */
             continue;
         snprintf(title, sizeof title, "Flags of %s", group);
         list_flags(to, flags, group, title);
@@ -290,6 +283,7 @@ static void put_title(FILE *to, const char *name, const char *what)
     fputc('\n', to);
 }
 
+/* berth-NOUN(1); false: no such noun. */
 static bool noun_page(struct cli *cli, FILE *to, const char *noun)
 {
     const struct command *command, *first = NULL;
@@ -339,26 +333,20 @@ static void program_page(FILE *to)
     put_end(to, true);
 }
 
-/* berth(1), or with a noun berth-NOUN(1); false: no such noun. */
-static bool man_page(struct cli *cli, FILE *to, const char *noun)
-{
-    if (noun)
-        return noun_page(cli, to, noun);
-    program_page(to);
-    return true;
-}
-
 /* DIR/berth.1 and DIR/berth-NOUN.1 */
 static int write_page(struct cli *cli, const char *dir, const char *noun)
 {
     const char *path =
         arena_fmt(&cli->arena, "%s/berth%s%s.1", dir, noun ? "-" : "", noun ? noun : "").at;
     FILE *to = fopen(path, "we");
-    bool good;
+    bool good = true;
 
     if (!to)
         return cli_fail(cli, CLI_FAILED, "cannot write %s: %m", path);
-    good = man_page(cli, to, noun);
+    if (noun)
+        good = noun_page(cli, to, noun);
+    else
+        program_page(to);
     assert(good);
     good = fchmod(fileno(to), 0644) == 0;
     return fclose(to) == 0 && good ? CLI_OK
@@ -383,10 +371,12 @@ static int cmd_man(struct cli *cli)
         }
         return code;
     }
-    if (man_page(cli, cli->out, cli->arg_count ? cli->args[0] : NULL))
-        return CLI_OK;
-    return cli_misuse(cli, "there is no page for \"%s\"; `berth help` lists the commands",
-                      cli->args[0]);
+    if (cli->arg_count == 0)
+        program_page(cli->out);
+    else if (!noun_page(cli, cli->out, cli->args[0]))
+        return cli_misuse(cli, "there is no page for \"%s\"; `berth help` lists the commands",
+                          cli->args[0]);
+    return CLI_OK;
 }
 
 static const struct flag man_flags[] = {

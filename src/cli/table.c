@@ -36,20 +36,6 @@ static uint32_t code_point(const unsigned char *at, size_t len)
     return code;
 }
 
-/* Turns the order of all that follows, or ends the line: U+2028 to U+202E, U+2066 to
- * U+2069. */
-static bool turns_lines(uint32_t code)
-{
-    return (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
-}
-
-/* What is drawn upon its neighbour or not at all: accents, joiners, kinds of emoji. */
-static bool takes_no_room(uint32_t code)
-{
-    return (code >= 0x300 && code <= 0x36f) || (code >= 0x200b && code <= 0x200f) ||
-           (code >= 0xfe00 && code <= 0xfe0f) || code == 0xfeff;
-}
-
 size_t table_width(struct str text)
 {
     size_t width = 0;
@@ -61,7 +47,9 @@ size_t table_width(struct str text)
         for (size_t i = 0; i < COUNT_OF(wide); i++)
             if (code >= wide[i].from && code <= wide[i].to)
                 columns = 2;
-        if (takes_no_room(code))
+        /* What is drawn upon its neighbour or not at all: accents, joiners, kinds of emoji. */
+        if ((code >= 0x300 && code <= 0x36f) || (code >= 0x200b && code <= 0x200f) ||
+            (code >= 0xfe00 && code <= 0xfe0f) || code == 0xfeff)
             columns = 0;
         width += columns;
         len = len ? len : 1;
@@ -78,16 +66,17 @@ static struct str harmless(struct arena *arena, struct str text, const char *kep
     while (at < text.len) {
         struct str rest = {.at = text.at + at, .len = text.len - at};
         size_t len = str_utf8_len(rest);
+        uint32_t code = len ? code_point((const unsigned char *)rest.at, len) : 0;
+        /* These turn the order of all that follows, or end the line. */
+        bool turns = (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 
         if (len > 0 && ((*rest.at && strchr(kept, *rest.at)) ||
-                        (str_is_text((struct str){.at = rest.at, .len = len}) &&
-                         !turns_lines(code_point((const unsigned char *)rest.at, len))))) {
+                        (str_is_text((struct str){.at = rest.at, .len = len}) && !turns))) {
             memcpy(copy + at, rest.at, len);
-            at += len;
-            continue;
+        } else {
+            len = len ? len : 1;
+            memset(copy + at, '?', len);
         }
-        len = len ? len : 1;
-        memset(copy + at, '?', len);
         at += len;
     }
     copy[text.len] = 0;
