@@ -205,34 +205,30 @@ struct decimal {
 
 enum { EXPONENT_MAX = 1000000000 }; /* beyond any text that fits; keeps the sums in range */
 
-static int64_t read_exponent(const char *at, const char *end)
-{
-    bool minus = at < end && *at == '-';
-    int64_t value = 0;
-
-    if (at < end && (*at == '-' || *at == '+'))
-        at++;
-    for (; at < end; at++)
-        if (value < EXPONENT_MAX)
-            value = value * 10 + (*at - '0');
-    return minus ? -value : value;
-}
-
 static struct decimal read_decimal(const struct json *value)
 {
     struct decimal num = {.digits = value->at, .len = value->len};
     const char *end = value->at + value->len;
-    const char *dot = NULL;
+    const char *dot = NULL, *exponent = NULL;
 
     num.minus = *num.digits == '-';
     num.digits += num.minus;
     for (const char *at = num.digits; at < end; at++) {
         if (*at == '.')
             dot = at;
-        if (*at == 'e' || *at == 'E') {
-            num.exponent = read_exponent(at + 1, end);
-            end = at;
-        }
+        if (*at == 'e' || *at == 'E')
+            exponent = at;
+    }
+    if (exponent) {
+        const char *at = exponent + 1;
+        bool minus = *at == '-';
+
+        at += *at == '-' || *at == '+';
+        for (; at < end; at++)
+            if (num.exponent < EXPONENT_MAX)
+                num.exponent = num.exponent * 10 + (*at - '0');
+        num.exponent = minus ? -num.exponent : num.exponent;
+        end = exponent;
     }
     if (dot)
         num.exponent -= end - dot - 1;
@@ -246,42 +242,32 @@ static struct decimal read_decimal(const struct json *value)
     return num;
 }
 
-static bool decimal_int(const struct decimal *num, int64_t *ret)
-{
-    int64_t sum = 0; /* summed as a negative number, so that INT64_MIN fits */
-
-    if (num->len == 0) {
-        *ret = 0;
-        return true;
-    }
-    if (num->exponent < 0 || num->exponent > 18)
-        return false;
-    for (size_t i = 0; i < num->len; i++) {
-        if (num->digits[i] == '.')
-            continue;
-        if (__builtin_mul_overflow(sum, 10, &sum) ||
-            __builtin_sub_overflow(sum, num->digits[i] - '0', &sum))
-            return false;
-    }
-    for (int64_t i = 0; i < num->exponent; i++)
-        if (__builtin_mul_overflow(sum, 10, &sum))
-            return false;
-    if (!num->minus && sum == INT64_MIN)
-        return false;
-    *ret = num->minus ? sum : -sum;
-    return true;
-}
-
 bool json_int(const struct json *value, int64_t *ret)
 {
     struct decimal num;
+    int64_t sum = 0; /* summed as a negative number, so that INT64_MIN fits */
 
     if (json_type(value) != JSON_NUM)
         return false;
     if (str_int((struct str){.at = value->at, .len = value->len}, ret))
         return true;
     num = read_decimal(value);
-    return decimal_int(&num, ret);
+    if (num.len > 0 && (num.exponent < 0 || num.exponent > 18))
+        return false;
+    for (size_t i = 0; i < num.len; i++) {
+        if (num.digits[i] == '.')
+            continue;
+        if (__builtin_mul_overflow(sum, 10, &sum) ||
+            __builtin_sub_overflow(sum, num.digits[i] - '0', &sum))
+            return false;
+    }
+    for (int64_t i = 0; sum != 0 && i < num.exponent; i++)
+        if (__builtin_mul_overflow(sum, 10, &sum))
+            return false;
+    if (!num.minus && sum == INT64_MIN)
+        return false;
+    *ret = num.minus ? sum : -sum;
+    return true;
 }
 
 bool json_double(const struct json *value, double *ret)

@@ -170,7 +170,7 @@ void json_quote(struct buf *buf, struct str text)
         buf_add(buf, text.at + i, plain - i);
         i = plain;
         if (i < text.len)
-            i += quote_one(buf, (struct str){.at = text.at + i, .len = text.len - i});
+            i += quote_one(buf, str_from(text, i));
     }
     buf_char(buf, '"');
 }

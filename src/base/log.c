@@ -176,7 +176,7 @@ static void put_quoted(struct line *line, struct str text)
 
     put(line, "\"", 1);
     for (size_t i = 0; i < most;)
-        i += put_escaped(line, (struct str){.at = text.at + i, .len = text.len - i});
+        i += put_escaped(line, str_from(text, i));
     if (most < text.len)
         put(line, "...", 3);
     put(line, "\"", 1);

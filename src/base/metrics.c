@@ -239,24 +239,6 @@ struct total {
     int count;
 };
 
-/* The place of a label in the total. */
-static int place_of(struct total *total, const char *label)
-{
-    int i = 0;
-
-    while (i < total->count && !same_label(total->cells[i].label, label))
-        i++;
-    if (i >= METRIC_LABELS_MAX) { /* the last place is kept for "other" */
-        i = METRIC_LABELS_MAX;
-        label = "other";
-    }
-    if (i == total->count) {
-        total->cells[i].label = label;
-        total->count++;
-    }
-    return i;
-}
-
 static bool is_counted(struct shard *shard, enum metric metric, int cell)
 {
     if (atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed))
@@ -278,7 +260,16 @@ static void add_cell(struct total *total, struct shard *shard, enum metric metri
             label = "other";
         if (!label)
             return;
-        place = place_of(total, label);
+        while (place < total->count && !same_label(total->cells[place].label, label))
+            place++;
+        if (place >= METRIC_LABELS_MAX) { /* the last place is kept for "other" */
+            place = METRIC_LABELS_MAX;
+            label = "other";
+        }
+        if (place == total->count) {
+            total->cells[place].label = label;
+            total->count++;
+        }
     }
     total->cells[place].value +=
         atomic_load_explicit(&shard->cells[metric][cell].value, memory_order_relaxed);

@@ -502,11 +502,19 @@ enum {
     NAME_BYTES_MAX = STR_DISTANCE_MAX, /* of a name in messages, and of one that is compared */
 };
 
-/* Shortens a name from outside, and removes control characters that a terminal would act on. */
-static void add_name(struct buf *text, struct str name)
+/* Shortens names from outside, and removes control characters that a terminal would act on. */
+static void add_path(struct buf *text, const struct path *path)
 {
+    struct str name;
+
+    if (!path)
+        return;
+    add_path(text, path->up);
+    if (path->up)
+        buf_char(text, '.');
+    name = path->name ? str_of(path->name) : path->key;
     for (size_t i = 0; i < name.len;) {
-        struct str one = {.at = name.at + i, .len = name.len - i};
+        struct str one = str_from(name, i);
         size_t len = str_utf8_len(one);
 
         one.len = len ? len : 1;
@@ -517,16 +525,6 @@ static void add_name(struct buf *text, struct str name)
         buf_str(text, str_is_text(one) ? one : STR("?"));
         i += one.len;
     }
-}
-
-static void add_path(struct buf *text, const struct path *path)
-{
-    if (!path)
-        return;
-    add_path(text, path->up);
-    if (path->up)
-        buf_char(text, '.');
-    add_name(text, path->name ? str_of(path->name) : path->key);
 }
 
 static int line_of(const struct reader *r, const struct json *token)

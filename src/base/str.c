@@ -19,6 +19,14 @@ bool str_is(struct str a, const char *text)
     return str_eq(a, str_of(text));
 }
 
+bool str_in(struct str a, const struct str *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(list[i], a))
+            return true;
+    return false;
+}
+
 static unsigned char lower(char c)
 {
     return (unsigned char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);

@@ -33,8 +33,15 @@ static inline bool str_eq(struct str a, struct str b)
     return a.len == b.len && (a.len == 0 || memcmp(a.at, b.at, a.len) == 0);
 }
 
+/* What follows the first `at` bytes. */
+static inline struct str str_from(struct str a, size_t at)
+{
+    return (struct str){.at = a.at + at, .len = a.len - at};
+}
+
 bool str_is(struct str a, const char *text);
-bool str_eq_nocase(struct str a, struct str b); /* ASCII */
+bool str_in(struct str a, const struct str *list, size_t count); /* one of them */
+bool str_eq_nocase(struct str a, struct str b);                  /* ASCII */
 bool str_starts(struct str a, struct str prefix);
 int str_cmp(struct str a, struct str b);
 struct str str_trim(struct str a); /* spaces and tabs at both ends */

@@ -17,10 +17,10 @@ static bool take_scheme(struct str *rest, struct url *url)
     while (len < rest->len && is_alpha(rest->at[len]))
         len++;
     url->scheme = (struct str){.at = rest->at, .len = len};
-    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    *rest = str_from(*rest, len);
     if (len == 0 || !str_starts(*rest, STR("://")))
         return false;
-    *rest = (struct str){.at = rest->at + 3, .len = rest->len - 3};
+    *rest = str_from(*rest, 3);
     return true;
 }
 
@@ -47,7 +47,7 @@ static bool take_host(struct str *rest, struct url *url)
             len++;
         url->host = (struct str){.at = rest->at, .len = len};
     }
-    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    *rest = str_from(*rest, len);
     return url->host.len > 0 && url->host.len < 256;
 }
 
@@ -64,7 +64,7 @@ static bool take_port(struct str *rest, struct url *url)
            ((rest->at[len] >= '0' && rest->at[len] <= '9') || rest->at[len] == '*'))
         len++;
     url->port = (struct str){.at = rest->at + 1, .len = len - 1};
-    *rest = (struct str){.at = rest->at + len, .len = rest->len - len};
+    *rest = str_from(*rest, len);
     if (str_eq(url->port, STR("*"))) {
         url->port_number = -1;
         return true;

@@ -47,7 +47,7 @@ static void take_line(struct event_reader *reader, struct str line)
     }
     field = str_cut(&value, ':'); /* a comment has an empty field */
     if (value.at && value.len > 0 && value.at[0] == ' ')
-        value = (struct str){.at = value.at + 1, .len = value.len - 1};
+        value = str_from(value, 1);
     if (!value.at)
         return;
     if (str_is(field, "event"))

@@ -110,20 +110,6 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
     return nodes;
 }
 
-/* What 80 columns leave over: half to the two bars, the rest to the name. */
-static void measure(size_t width, size_t *ret_name, size_t *ret_bar)
-{
-    size_t left = width > FIXED_COLUMNS ? width - FIXED_COLUMNS : 0;
-    size_t bar =
-        left > NAME_MIN + 2 * BAR_MIN ? BAR_MIN + (left - NAME_MIN - 2 * BAR_MIN) / 4 : BAR_MIN;
-    size_t name;
-
-    bar = bar > BAR_MAX ? BAR_MAX : bar;
-    name = left > 2 * bar + NAME_MIN ? left - 2 * bar : NAME_MIN;
-    *ret_name = name > NAME_MAX ? NAME_MAX : name;
-    *ret_bar = bar;
-}
-
 /* Cut or filled up to so many columns; a cut can be seen. */
 static void put_padded(struct sheet *sheet, enum table_colour colour, struct str text,
                        size_t columns)
@@ -187,12 +173,17 @@ void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view
     uint32_t count = json_type(view->servers) == JSON_OBJ ? view->servers->count : 0;
     struct node *nodes = read_nodes(cli, view, count);
     uint32_t shown = count;
+    size_t left = sheet->style.width > FIXED_COLUMNS ? sheet->style.width - FIXED_COLUMNS : 0;
+    size_t over = left > NAME_MIN + 2 * BAR_MIN ? left - NAME_MIN - 2 * BAR_MIN : 0;
     size_t name, bar;
 
     assert(view->sort < COUNT_OF(sorts));
     if (view->lines > 0 && shown + 1 > view->lines)
         shown = view->lines > 2 ? (uint32_t)view->lines - 2 : 1;
-    measure(sheet->style.width, &name, &bar);
+    /* What 80 columns leave over: half to the two bars, the rest to the name. */
+    bar = BAR_MIN + over / 4 > BAR_MAX ? BAR_MAX : BAR_MIN + over / 4;
+    name = left > 2 * bar + NAME_MIN ? left - 2 * bar : NAME_MIN;
+    name = name > NAME_MAX ? NAME_MAX : name;
     sheet_line(sheet);
     sheet_fmt(sheet, TABLE_BOLD, "%-*s %-*s %-*s %-*s %7s %4s %3s %5s", (int)name, "NODE",
               LEVEL_COLUMNS, "LEVEL", (int)bar + 5, "CPU", (int)bar + 5, "MEMORY", "SLOTS", "RUN",

@@ -37,13 +37,6 @@ static const struct flag list_flags[] = {
     FLAG_WATCH,
 };
 
-/* Every command that asks a server. */
-static const struct flag_set flags_api = {.flags = api_flags, .count = COUNT_OF(api_flags)};
-/* Every other. */
-static const struct flag_set flags_local = {.flags = local_flags, .count = COUNT_OF(local_flags)};
-/* Every list. */
-static const struct flag_set flags_list = {.flags = list_flags, .count = COUNT_OF(list_flags)};
-
 enum { NAMES_MAX = 128 };
 
 /* A row for each file of commands. */
@@ -97,8 +90,8 @@ void command_flags(const struct command *command, struct flag_set to[COMMAND_FLA
     static const struct flag_set none;
 
     to[0] = command->flags ? *command->flags : none;
-    to[1] = command->list ? flags_list : none;
-    to[2] = command->kind == COMMAND_API ? flags_api : flags_local;
+    to[1] = command->list ? *FLAGS(list_flags) : none;
+    to[2] = command->kind == COMMAND_API ? *FLAGS(api_flags) : *FLAGS(local_flags);
 }
 
 void command_name(const struct command *command, char *to, size_t size)

@@ -17,22 +17,16 @@ struct reader {
     struct problem *why;
 };
 
-static const struct flag *find_name(const struct reader *r, struct str name)
+/* By its letter, or when that is 0 by its name. */
+static const struct flag *find(const struct reader *r, char letter, struct str name)
 {
     for (size_t s = 0; s < r->set_count; s++)
-        for (size_t i = 0; i < r->sets[s].count; i++)
-            if (str_is(name, r->sets[s].flags[i].name))
-                return &r->sets[s].flags[i];
-    return NULL;
-}
+        for (size_t i = 0; i < r->sets[s].count; i++) {
+            const struct flag *flag = &r->sets[s].flags[i];
 
-static const struct flag *find_letter(const struct reader *r, char letter)
-{
-    assert(letter != 0);
-    for (size_t s = 0; s < r->set_count; s++)
-        for (size_t i = 0; i < r->sets[s].count; i++)
-            if (r->sets[s].flags[i].letter == letter)
-                return &r->sets[s].flags[i];
+            if (letter ? flag->letter == letter : str_is(name, flag->name))
+                return flag;
+        }
     return NULL;
 }
 
@@ -127,13 +121,13 @@ static enum err read_flag(struct reader *r, struct flag_line *line)
 
     assert(typed[0] == '-' && typed[1] != 0);
     if (typed[1] != '-') {
-        given->flag = find_letter(r, typed[1]);
+        given->flag = find(r, typed[1], STR_NONE);
         inline_value = typed[2] == '=' ? typed + 3 : typed[2] ? typed + 2 : NULL;
         name = (struct str){.at = typed + 1, .len = strlen(typed + 1)};
     } else {
         name.len = inline_value ? (size_t)(inline_value - name.at) : strlen(name.at);
         inline_value = inline_value ? inline_value + 1 : NULL;
-        given->flag = find_name(r, name);
+        given->flag = find(r, 0, name);
     }
     if (!given->flag)
         return unknown(r, typed, name);

@@ -15,6 +15,8 @@
 
 /* --- values --- */
 
+#define YEAR_2020_MS INT64_C(1577836800000)
+
 struct colour_row {
     const char *name;
     enum table_colour colour;
@@ -122,16 +124,6 @@ struct str show_until(struct cli *cli, const struct json *obj, const char *name,
     return at_ms > now_ms ? age_text(cli, at_ms - now_ms) : STR("");
 }
 
-/* "updated_ms" is a point in time, "timeout_ms" is not: a wall time is larger than any duration. */
-static bool is_wall_time(struct str name, int64_t value)
-{
-    const int64_t year_2020_ms = INT64_C(1577836800000);
-
-    return name.len > 3 &&
-           str_eq((struct str){.at = name.at + name.len - 3, .len = 3}, STR("_ms")) &&
-           value > year_2020_ms;
-}
-
 void show_object(struct cli *cli, const struct json *obj)
 {
     static const char *const titles[] = {"FIELD", "VALUE"};
@@ -144,7 +136,10 @@ void show_object(struct cli *cli, const struct json *obj)
         struct str name = json_str(key, &cli->arena);
 
         table_cell(&table, name);
-        if (json_int(key + 1, &value) && is_wall_time(name, value))
+        /* "updated_ms" is a point in time, "timeout_ms" is not: a wall time is larger than any
+         * duration. */
+        if (json_int(key + 1, &value) && value > YEAR_2020_MS && name.len > 3 &&
+            str_is(str_from(name, name.len - 3), "_ms"))
             table_cell(&table, arena_fmt(&cli->arena, "%" PRId64 " (" STR_FMT " ago)", value,
                                          STR_ARG(age_text(cli, now_ms - value))));
         else

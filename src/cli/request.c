@@ -80,7 +80,7 @@ static struct str sent_text(struct cli *cli, const struct request *request, stru
     if (request->body.at && !json_parse(request->body, &cli->arena, &body, NULL))
         return json_str(json_get(body, arena_cstr(&cli->arena, field)), &cli->arena);
     if (rest.len > 0)
-        rest = (struct str){.at = rest.at + 1, .len = rest.len - 1};
+        rest = str_from(rest, 1);
     while (rest.len > 0) {
         struct str value = str_cut(&rest, '&'), name = str_cut(&value, '=');
         char *text = arena_alloc(&cli->arena, value.len + 1);
@@ -119,7 +119,7 @@ int request_refused(struct cli *cli, const struct request *request)
         enum { BEFORE = 40, SHOWN = 76 };
         size_t from = column > BEFORE ? (size_t)column - BEFORE : 0;
 
-        text = (struct str){.at = text.at + from, .len = text.len - from};
+        text = str_from(text, from);
         text.len = text.len > SHOWN ? SHOWN : text.len;
         fprintf(cli->err, "  " STR_FMT "\n  %*s\n", STR_ARG(table_harmless(&cli->arena, text)),
                 (int)((size_t)column - from), "^");

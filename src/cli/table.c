@@ -53,7 +53,7 @@ size_t table_width(struct str text)
             columns = 0;
         width += columns;
         len = len ? len : 1;
-        text = (struct str){.at = text.at + len, .len = text.len - len};
+        text = str_from(text, len);
     }
     return width;
 }
@@ -64,7 +64,7 @@ static struct str harmless(struct arena *arena, struct str text, const char *kep
     size_t at = 0;
 
     while (at < text.len) {
-        struct str rest = {.at = text.at + at, .len = text.len - at};
+        struct str rest = str_from(text, at);
         size_t len = str_utf8_len(rest);
         uint32_t code = len ? code_point((const unsigned char *)rest.at, len) : 0;
         /* These turn the order of all that follows, or end the line. */
@@ -212,7 +212,7 @@ static struct str fit(struct str text, size_t columns)
     struct str head = {.at = text.at};
 
     while (head.len < text.len) {
-        struct str rest = {.at = text.at + head.len, .len = text.len - head.len};
+        struct str rest = str_from(text, head.len);
         size_t len = str_utf8_len(rest);
         struct str longer = {.at = text.at, .len = head.len + (len ? len : 1)};
 

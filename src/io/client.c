@@ -369,7 +369,7 @@ enum err client_new(struct loop *loop, int64_t connections_max, struct client **
 static bool is_plain_path(struct str path)
 {
     for (size_t i = 0; i + 1 < path.len; i++) {
-        struct str at = {.at = path.at + i, .len = path.len - i};
+        struct str at = str_from(path, i);
 
         if (path.at[i] == '?')
             return true;

@@ -362,21 +362,6 @@ static bool http_conn_leave_body(struct http_conn *conn)
     return true;
 }
 
-/* Lets the head callback accept the request and limit its body. False: it has replied already. */
-static bool ask_head(struct http_private *p)
-{
-    const struct http_server *server = p->req.server;
-    int64_t max = server->limits->body_bytes_max;
-
-    p->answerable = true;
-    if (server->callbacks->head && !server->callbacks->head(&p->req, &max))
-        return false;
-    p->answerable = false;
-    assert(max >= 0);
-    p->body_bytes_max = max < server->limits->body_bytes_max ? max : server->limits->body_bytes_max;
-    return true;
-}
-
 /* Is there room for a body of `bytes` in total? */
 static enum err admit_body(struct http_private *p, int64_t bytes, struct problem *why)
 {
@@ -398,6 +383,7 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
     struct http_head head = {.headers = srv->headers,
                              .header_max = (size_t)srv->server->limits->header_count_max};
     struct http_private *p = http_request_new(conn);
+    int64_t max = srv->server->limits->body_bytes_max;
     enum err err = http_head_request(&head, text);
     struct problem why;
 
@@ -416,10 +402,16 @@ static size_t begin_request(struct http_conn *conn, struct str text, struct str 
     conn->skippable = head.content_length <= HTTP_SKIP_BYTES_MAX && !head.expect_continue;
     conn->requests++;
     err = http_request_check(&p->req, &why);
-    if (!err && !ask_head(p))
-        return 0;
-    if (!err)
+    if (!err) { /* the head callback may accept the request and limit its body */
+        p->answerable = true;
+        if (srv->server->callbacks->head && !srv->server->callbacks->head(&p->req, &max))
+            return 0; /* it has replied already */
+        p->answerable = false;
+        assert(max >= 0);
+        p->body_bytes_max =
+            max < srv->server->limits->body_bytes_max ? max : srv->server->limits->body_bytes_max;
         err = admit_body(p, head.content_length, &why);
+    }
     if (err) {
         http_refuse(p, &why);
         return 0;
@@ -480,8 +472,7 @@ static size_t step_head(struct http_conn *conn, struct str bytes)
     } else if (result == HTTP_SCAN_WHOLE) {
         conn->scan = (struct http_scan){0};
         conn->blank = false;
-        len += begin_request(conn, (struct str){.at = bytes.at, .len = len},
-                             (struct str){.at = bytes.at + len, .len = bytes.len - len});
+        len += begin_request(conn, (struct str){.at = bytes.at, .len = len}, str_from(bytes, len));
         return len;
     }
     return 0; /* needs more bytes, or the connection is closing */
@@ -552,8 +543,7 @@ static size_t consume(struct http_conn *conn, struct str bytes)
     assert(!conn->busy);
     conn->busy = true;
     while (used < bytes.len && !conn->net->closing) {
-        size_t len =
-            steps[conn->state](conn, (struct str){.at = bytes.at + used, .len = bytes.len - used});
+        size_t len = steps[conn->state](conn, str_from(bytes, used));
 
         if (len == 0)
             break;
@@ -592,7 +582,7 @@ static void on_data(struct net_conn *net, struct str bytes)
     }
     used = consume(conn, bytes);
     if (conn->state == HTTP_TAKEN) {
-        net_unread(net, (struct str){.at = bytes.at + used, .len = bytes.len - used});
+        net_unread(net, str_from(bytes, used));
         conn_free(conn);
         return;
     }

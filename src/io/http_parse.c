@@ -268,7 +268,7 @@ static enum err take_target(struct http_head *head, struct str target)
         head->authority = (struct str){.at = target.at + scheme, .len = end - scheme};
         if (scheme == 0 || head->authority.len == 0 || !all_of(head->authority, CH_HOST))
             return refuse(head, ERR_BAD_REQUEST, "The request target is no path and no URL.");
-        rest = (struct str){.at = target.at + end, .len = target.len - end};
+        rest = str_from(target, end);
     }
     if (target.at[0] == '*' && head->method != HTTP_M_OPTIONS)
         return refuse(head, ERR_BAD_REQUEST, "Only OPTIONS can ask for *.");

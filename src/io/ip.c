@@ -61,7 +61,7 @@ bool ip_parse(struct str text, struct ip *ret_ip)
     struct str rest = text, host;
 
     if (text.len > 0 && text.at[0] == '[') {
-        rest = (struct str){.at = text.at + 1, .len = text.len - 1};
+        rest = str_from(text, 1);
         host = str_cut(&rest, ']');
         if (!rest.at || (rest.len > 0 &&
                          (rest.at[0] != ':' || !is_port((struct str){rest.at + 1, rest.len - 1}))))

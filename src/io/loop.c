@@ -101,8 +101,6 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     uint64_t count;
     ssize_t got = read(loop->wake_fd, &count, sizeof count);
 
-    (void)status;
-    (void)events;
     (void)got; /* it is a number, whatever it is */
     run_inbox(loop);
     if (loop->stopping)

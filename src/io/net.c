@@ -728,8 +728,7 @@ static bool net_addr_split(struct str addr, struct str *ret_host, int *ret_port)
     if (colon < 2)
         return false;
     host.len = colon - 1;
-    if (!str_int((struct str){.at = addr.at + colon, .len = addr.len - colon}, &port) || port < 0 ||
-        port > 65535)
+    if (!str_int(str_from(addr, colon), &port) || port < 0 || port > 65535)
         return false;
     if (host.at[0] == '[') {
         if (host.len < 3 || host.at[host.len - 1] != ']')
@@ -897,22 +896,6 @@ static bool make_room(struct net_listener *listener, uint64_t peer_id)
 
 /* --- accepting --- */
 
-/* Cheap: no TLS, no handler, a few bytes, and at most NET_REFUSED_MAX at a time. */
-static void refuse(struct net_private *p)
-{
-    struct net_listener *listener = p->listener;
-
-    p->refused = true;
-    metric_add_label(METRIC_CONNECTIONS_DROPPED, "full", 1);
-    if (listener->refused++ >= NET_REFUSED_MAX || listener->tls ||
-        listener->handler->refusal.len == 0) {
-        net_close(&p->conn);
-        return;
-    }
-    net_write(&p->conn, listener->handler->refusal);
-    net_close_after(&p->conn);
-}
-
 static void on_connection(uv_stream_t *server, int status)
 {
     struct net_listener *listener = server->data;
@@ -944,7 +927,17 @@ static void on_connection(uv_stream_t *server, int status)
         peer_id = net_peer_describe((struct sockaddr *)&addr, p->conn.peer, sizeof p->conn.peer);
     p->conn.peer_id = peer_id;
     if (!make_room(listener, peer_id)) {
-        refuse(p);
+        /* Refused cheaply: no TLS, no handler, a few bytes, and at most NET_REFUSED_MAX at a time.
+         */
+        p->refused = true;
+        metric_add_label(METRIC_CONNECTIONS_DROPPED, "full", 1);
+        if (listener->refused++ >= NET_REFUSED_MAX || listener->tls ||
+            listener->handler->refusal.len == 0) {
+            net_close(&p->conn);
+            return;
+        }
+        net_write(&p->conn, listener->handler->refusal);
+        net_close_after(&p->conn);
         return;
     }
     listener->connections++;

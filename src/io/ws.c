@@ -312,8 +312,7 @@ static void take_close(struct ws_private *p, struct str payload)
         (payload.len >= 2 && !((code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014) ||
                                (code >= 3000 && code <= 4999)))) {
         fail(p, WS_PROTOCOL);
-    } else if (payload.len > 2 &&
-               !str_is_utf8((struct str){.at = payload.at + 2, .len = payload.len - 2})) {
+    } else if (payload.len > 2 && !str_is_utf8(str_from(payload, 2))) {
         fail(p, WS_BAD_UTF8);
     } else {
         p->code_got = code;

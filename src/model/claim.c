@@ -185,14 +185,6 @@ bool claim_mass_loss(size_t online, size_t lost)
 
 /* --- who may take a row --- */
 
-static bool failed_on(const struct deploy_row *row, struct str address)
-{
-    for (size_t i = 0; i < row->failed_count; i++)
-        if (str_eq(row->failed_on[i], address))
-            return true;
-    return false;
-}
-
 static bool matches(const struct claim_node *node, const struct deploy_row *row)
 {
     struct selector_facts facts = {.id = node->address, .labels = node->labels};
@@ -222,7 +214,7 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
         const struct claim_node *node = &view->nodes[i];
 
         if (node->takes && !str_eq(node->address, view->me) && matches(node, row) &&
-            !failed_on(row, node->address) && has_room(node->room, row))
+            !str_in(node->address, row->failed_on, row->failed_count) && has_room(node->room, row))
             return true;
     }
     return false;
@@ -235,35 +227,6 @@ struct spread {
     int *counts;        /* of each, one for each node of the view */
     size_t node_count;
 };
-
-static struct spread spread_of(const struct claim_view *view, struct arena *arena)
-{
-    struct spread spread = {.node_count = view->node_count};
-    struct names nodes;
-    size_t indexed = 0;
-
-    for (size_t i = 0; i < view->row_count; i++)
-        indexed += deploy_index(view->rows[i].id) > 0;
-    names_init(&spread.names, indexed, arena);
-    if (indexed == 0)
-        return spread;
-    for (size_t i = 0; i < view->row_count; i++)
-        if (deploy_index(view->rows[i].id) > 0)
-            names_add(&spread.names, deploy_name(view->rows[i].id));
-    names_init(&nodes, view->node_count, arena);
-    for (size_t i = 0; i < view->node_count; i++)
-        names_add(&nodes, view->nodes[i].address);
-    spread.counts = arena_array(arena, int, spread.names.count * view->node_count + 1);
-    for (size_t i = 0; i < view->row_count; i++) {
-        const struct deploy_row *row = &view->rows[i];
-        size_t name = names_find(&spread.names, deploy_name(row->id));
-        size_t node = row->address.len ? names_find(&nodes, row->address) : NAMES_NONE;
-
-        if (name != NAMES_NONE && node != NAMES_NONE && row->enabled)
-            spread.counts[name * view->node_count + node]++;
-    }
-    return spread;
-}
 
 /* How many copies of a row's deployment each node has; NULL: it is the only copy. */
 static int *spread_counts(const struct spread *spread, const struct deploy_row *row)
@@ -291,11 +254,36 @@ struct takers {
 
 static struct takers takers_of(const struct claim_view *view, struct arena *arena)
 {
-    return (struct takers){.view = view,
-                           .spread = spread_of(view, arena),
-                           .fit = arena_array(arena, bool, view->node_count + 1),
-                           .can = arena_array(arena, bool, view->node_count + 1),
-                           .chosen = arena_array(arena, bool, view->node_count + 1)};
+    struct takers takers = {.view = view,
+                            .spread = {.node_count = view->node_count},
+                            .fit = arena_array(arena, bool, view->node_count + 1),
+                            .can = arena_array(arena, bool, view->node_count + 1),
+                            .chosen = arena_array(arena, bool, view->node_count + 1)};
+    struct spread *spread = &takers.spread;
+    struct names nodes;
+    size_t indexed = 0;
+
+    for (size_t i = 0; i < view->row_count; i++)
+        indexed += deploy_index(view->rows[i].id) > 0;
+    names_init(&spread->names, indexed, arena);
+    if (indexed == 0)
+        return takers;
+    for (size_t i = 0; i < view->row_count; i++)
+        if (deploy_index(view->rows[i].id) > 0)
+            names_add(&spread->names, deploy_name(view->rows[i].id));
+    names_init(&nodes, view->node_count, arena);
+    for (size_t i = 0; i < view->node_count; i++)
+        names_add(&nodes, view->nodes[i].address);
+    spread->counts = arena_array(arena, int, spread->names.count * view->node_count + 1);
+    for (size_t i = 0; i < view->row_count; i++) {
+        const struct deploy_row *row = &view->rows[i];
+        size_t name = names_find(&spread->names, deploy_name(row->id));
+        size_t node = row->address.len ? names_find(&nodes, row->address) : NAMES_NONE;
+
+        if (name != NAMES_NONE && node != NAMES_NONE && row->enabled)
+            spread->counts[name * view->node_count + node]++;
+    }
+    return takers;
 }
 
 static void take_room(struct takers *takers, size_t node, const struct deploy_row *row)
@@ -325,7 +313,8 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
     takers->last = row;
     for (size_t i = 0; i < view->node_count; i++) {
         takers->can[i] = takers->fit[i] && (!row->demand || has_room(&takers->room[i], row));
-        takers->chosen[i] = takers->can[i] && !failed_on(row, view->nodes[i].address);
+        takers->chosen[i] =
+            takers->can[i] && !str_in(view->nodes[i].address, row->failed_on, row->failed_count);
         fresh += takers->chosen[i];
         fit += takers->can[i];
     }

@@ -108,14 +108,6 @@ enum err demand_read_needs(const struct json *needs, struct arena *arena, struct
     return ERR_OK;
 }
 
-static bool has_key(const struct demand *demand, struct str key)
-{
-    for (size_t i = 0; i < demand->key_count; i++)
-        if (str_eq(demand->keys[i], key))
-            return true;
-    return false;
-}
-
 enum err demand_read_keys(const struct json *keys, struct arena *arena, struct demand *ret_demand,
                           struct problem *why)
 {
@@ -134,7 +126,7 @@ enum err demand_read_keys(const struct json *keys, struct arena *arena, struct d
                                "A key must be 1 to %d characters out of letters, digits and "
                                ". _ : @ -, like \"tenant:acme\".",
                                DEMAND_KEY_MAX);
-        if (has_key(ret_demand, key))
+        if (str_in(key, ret_demand->keys, ret_demand->key_count))
             return problem_set(why, ERR_BAD_FIELD, "keys", "keys names \"" STR_FMT "\" twice.",
                                STR_ARG(key));
         ret_demand->keys[ret_demand->key_count++] = key;
@@ -228,7 +220,8 @@ bool demand_parse(struct str text, struct demand *ret_demand)
         struct str key = str_cut(&rest, ',');
 
         more = rest.at != NULL;
-        if (!demand_is_key(key) || demand.key_count == DEMAND_KEYS_MAX || has_key(&demand, key))
+        if (!demand_is_key(key) || demand.key_count == DEMAND_KEYS_MAX ||
+            str_in(key, demand.keys, demand.key_count))
             return false;
         demand.keys[demand.key_count++] = key;
     }

@@ -103,42 +103,32 @@ static size_t add_types(const struct fleet_server *servers, size_t count, struct
     return named;
 }
 
-static void add_partial(const struct fleet_server *servers, size_t count, struct buf *text)
-{
-    size_t before = text->len, ahead;
-
-    add_names(servers, count, is_full, " full", text);
-    ahead = text->len;
-    if (ahead > before)
-        buf_str(text, STR(", "));
-    if (add_names(servers, count, is_offline, " offline", text) == 0)
-        text->len = ahead;
-    ahead = text->len;
-    assert(ahead > before); /* else it would be healthy */
-    buf_str(text, STR("; "));
-    if (add_types(servers, count, text) == 0) { /* a slot, but no type may have it now */
-        text->len = ahead;
-        return;
-    }
-    buf_str(text, STR(" can go to "));
-    add_names(servers, count, has_room, "", text);
-}
-
 void fleet_recommend(const struct fleet_server *servers, size_t count, struct buf *ret_text)
 {
-    size_t online = 0;
+    enum fleet_status status = fleet_sum(servers, count).status;
+    size_t online = 0, before = ret_text->len, ahead;
 
     for (size_t i = 0; i < count; i++)
         online += servers[i].online;
-    switch (fleet_sum(servers, count).status) {
-    case FLEET_HEALTHY:
-        buf_str(ret_text, STR("All servers have room"));
-        break;
-    case FLEET_PARTIAL:
-        add_partial(servers, count, ret_text);
-        break;
-    default:
-        buf_str(ret_text,
-                online ? STR("No server has room; work waits") : STR("No server is online"));
+    if (status != FLEET_PARTIAL) {
+        buf_str(ret_text, status == FLEET_HEALTHY ? STR("All servers have room")
+                          : online                ? STR("No server has room; work waits")
+                                                  : STR("No server is online"));
+        return;
     }
+    add_names(servers, count, is_full, " full", ret_text);
+    ahead = ret_text->len;
+    if (ahead > before)
+        buf_str(ret_text, STR(", "));
+    if (add_names(servers, count, is_offline, " offline", ret_text) == 0)
+        ret_text->len = ahead;
+    ahead = ret_text->len;
+    assert(ahead > before); /* else it would be healthy */
+    buf_str(ret_text, STR("; "));
+    if (add_types(servers, count, ret_text) == 0) { /* a slot, but no type may have it now */
+        ret_text->len = ahead;
+        return;
+    }
+    buf_str(ret_text, STR(" can go to "));
+    add_names(servers, count, has_room, "", ret_text);
 }

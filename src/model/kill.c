@@ -29,10 +29,7 @@ int64_t kill_score(int64_t priority, int64_t age_ms)
 
 static bool names(const struct strs *types, struct str type)
 {
-    for (size_t i = 0; i < types->count; i++)
-        if (str_eq(types->at[i], type) || str_is(types->at[i], "*"))
-            return true;
-    return false;
+    return str_in(type, types->at, types->count) || str_in(STR("*"), types->at, types->count);
 }
 
 bool kill_may(const struct kill_rules *rules, struct str type)

@@ -8,13 +8,6 @@
 const struct member_rules member_defaults = {.grace_ms = 15000, .warmup_ms = 30000};
 const struct member_rules member_seed = {0};
 
-static bool is_unit(const struct member *member, int64_t now_ms, int64_t ttl_ms)
-{
-    if (ttl_ms != MEMBER_TTL_OFF && now_ms - member->last_seen_ms > ttl_ms)
-        return false;
-    return str_is(member->node_unit, "true") && member->address.len > 0;
-}
-
 void member_units(const struct member *members, size_t count, int64_t now_ms, int64_t ttl_ms,
                   struct arena *arena, struct member_units *ret_units)
 {
@@ -23,9 +16,12 @@ void member_units(const struct member *members, size_t count, int64_t now_ms, in
     names_init(&units.addresses, count, arena);
     units.terminals = arena_array(arena, struct str, count + 1);
     for (size_t i = 0; i < count; i++) {
-        if (!is_unit(&members[i], now_ms, ttl_ms))
+        const struct member *member = &members[i];
+
+        if (!str_is(member->node_unit, "true") || !member->address.len ||
+            (ttl_ms != MEMBER_TTL_OFF && now_ms - member->last_seen_ms > ttl_ms))
             continue;
-        units.terminals[names_add(&units.addresses, members[i].address)] = members[i].terminal_id;
+        units.terminals[names_add(&units.addresses, member->address)] = member->terminal_id;
     }
     assert(units.addresses.count <= count);
     *ret_units = units;

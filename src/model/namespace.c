@@ -130,12 +130,12 @@ struct str namespace_enter_session(const struct namespace_view *view, struct str
 
 bool namespace_in(const struct json *list, struct str full)
 {
-    const struct json *item = json_first(list);
+    const struct json *item;
     char namespace[NAMESPACE_MAX + 1];
 
     if (json_type(list) != JSON_ARR || !str_copy(namespace_of(full), namespace, sizeof namespace))
         return json_is_null(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+    for (item = json_items(list); item; item = json_after(list, item))
         if (json_str_is(item, namespace))
             return true;
     return false;

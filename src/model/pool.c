@@ -24,12 +24,8 @@ static const struct strs *route_of(const struct routing *routing, struct str typ
 
 bool routing_allows(const struct strs *types, struct str type)
 {
-    if (!types)
-        return true;
-    for (size_t i = 0; i < types->count; i++)
-        if (str_is(types->at[i], "*") || str_eq(types->at[i], type))
-            return true;
-    return false;
+    return !types || str_in(type, types->at, types->count) ||
+           str_in(STR("*"), types->at, types->count);
 }
 
 int routing_rank(const struct routing *routing, struct str type,
@@ -86,14 +82,6 @@ const struct routing_server *routing_pick(const struct routing *routing, struct 
 
 /* --- pools --- */
 
-static bool has(const struct str *list, size_t count, struct str text)
-{
-    for (size_t i = 0; i < count; i++)
-        if (str_eq(list[i], text))
-            return true;
-    return false;
-}
-
 void pool_derive(struct pool_facts *facts)
 {
     facts->semantic = facts->semantic_count > 0;
@@ -144,9 +132,10 @@ void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const cha
 /* All but the pair itself: a caller that walks the declared pairs knows that one already. */
 static bool fits(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
 {
-    if (!facts->semantic || !facts->nmt || !has(facts->semantic_langs, facts->semantic_count, src))
+    if (!facts->semantic || !facts->nmt ||
+        !str_in(src, facts->semantic_langs, facts->semantic_count))
         return false;
-    if ((wants & POOL_WANT_TTS) && !(facts->tts && has(facts->tts_langs, facts->tts_count, tgt)))
+    if ((wants & POOL_WANT_TTS) && !(facts->tts && str_in(tgt, facts->tts_langs, facts->tts_count)))
         return false;
     return !(wants & POOL_WANT_ASR) || facts->asr;
 }
@@ -166,8 +155,8 @@ bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt,
 
 bool pool_type_member(const struct pool_facts *facts, struct str type)
 {
-    return has(facts->types, facts->type_count, STR("*")) ||
-           has(facts->types, facts->type_count, type);
+    return str_in(STR("*"), facts->types, facts->type_count) ||
+           str_in(type, facts->types, facts->type_count);
 }
 
 /* The order of the pool ids as texts. Where one src is the beginning of the other (en, en-us) the

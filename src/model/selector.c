@@ -43,7 +43,7 @@ static bool decimal_read(struct str text, struct decimal *ret)
     if (at != text.len)
         return false;
     while (whole.len > 0 && whole.at[0] == '0')
-        whole = (struct str){.at = whole.at + 1, .len = whole.len - 1};
+        whole = str_from(whole, 1);
     while (fraction.len > 0 && fraction.at[fraction.len - 1] == '0')
         fraction.len--;
     *ret = (struct decimal){
@@ -324,7 +324,7 @@ static bool read_terms(struct reader *r, struct selector_term *terms, size_t *re
 /* All before it is ASCII: a byte is a character. */
 static enum err set_problem(const struct reader *r, const char *field, struct problem *why)
 {
-    struct str rest = {.at = r->text.at + r->at, .len = r->text.len - r->at};
+    struct str rest = str_from(r->text, r->at);
     struct str found = {.at = rest.at, .len = str_utf8_len(rest)};
     bool shown = found.len > 0 && str_is_text(found);
     enum err err;

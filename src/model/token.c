@@ -53,7 +53,7 @@ static bool read_bytes(struct str text, struct quota *quota)
 
     while (digits < text.len && text.at[digits] >= '0' && text.at[digits] <= '9')
         digits++;
-    struct str unit = {.at = text.at + digits, .len = text.len - digits};
+    struct str unit = str_from(text, digits);
     if (!read_number((struct str){.at = text.at, .len = digits}, BYTES_MAX, &number))
         return false;
     for (size_t i = 0; i < COUNT_OF(units); i++) {
@@ -229,48 +229,19 @@ static bool read_digest(struct str text, char out[TOKEN_DIGEST_HEX + 1])
     return true;
 }
 
-/* Taken for no binding, anything else would see what is everybody's. */
-static enum err read_namespace(const struct json *value, struct arena *arena, struct token *token,
-                               struct problem *why)
-{
-    struct str namespace = json_str(value, arena);
-
-    if (json_is_null(value))
-        return ERR_OK;
-    if (json_type(value) != JSON_STR || !namespace_valid(namespace))
-        return bad(why, "namespace must be 1 to 16 letters, digits or ._:@-.");
-    if (!token_scopes_fit(token->scopes, namespace))
-        return bad(why, TOKEN_NAMESPACE_SCOPES);
-    if (!str_eq(namespace, NAMESPACE_DEFAULT))
-        token->namespace = namespace;
-    return ERR_OK;
-}
-
 static bool read_time(const struct json *value, int64_t *ret_ms)
 {
     return json_is_null(value) || (json_int(value, ret_ms) && *ret_ms > 0);
-}
-
-static bool read_format(const struct json *value, struct token *token)
-{
-    int64_t format = FORMAT_FIRST;
-
-    if (!json_is_null(value) &&
-        (!json_int(value, &format) || format < FORMAT_FIRST || format > FORMAT_KNOWN))
-        return false;
-    if (format < FORMAT_DEPLOY && (token->scopes & BIT(SCOPE_OPERATE)) &&
-        !(token->scopes & BIT(SCOPE_DEPLOY))) {
-        token->scopes |= scopes[SCOPE_DEPLOY].brings;
-        token->old_operate = true;
-    }
-    return true;
 }
 
 static enum err read_token(const struct json *item, struct arena *arena, struct token *token,
                            struct problem *why)
 {
     const struct json *node = json_get(item, "node_id"), *quota = json_get(item, "quota");
+    const struct json *space = json_get(item, "namespace"), *version = json_get(item, "format");
+    struct str namespace = json_str(space, arena);
     struct problem what = {.detail = "quota must be a text."};
+    int64_t format = FORMAT_FIRST;
 
     if (json_type(item) != JSON_OBJ)
         return bad(why, "each must be an object with name, sha256 and scopes.");
@@ -286,16 +257,27 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
     if (!knows_all_keys(item))
         return bad(why, "each has name, sha256, scopes, node_id, created_ms, expires_ms, "
                         "quota, namespace and format, and nothing else.");
-    if (!read_format(json_get(item, "format"), token))
+    if (!json_is_null(version) &&
+        (!json_int(version, &format) || format < FORMAT_FIRST || format > FORMAT_KNOWN))
         return bad(why, "format must be 1 or 2.");
+    if (format < FORMAT_DEPLOY && (token->scopes & BIT(SCOPE_OPERATE)) &&
+        !(token->scopes & BIT(SCOPE_DEPLOY))) {
+        token->scopes |= scopes[SCOPE_DEPLOY].brings;
+        token->old_operate = true;
+    }
     if (!read_time(json_get(item, "created_ms"), &token->created_ms) ||
         !read_time(json_get(item, "expires_ms"), &token->expires_ms))
         return bad(why, "created_ms and expires_ms are times in milliseconds since 1970.");
     if (!json_is_null(quota) &&
         (json_type(quota) != JSON_STR || quota_parse(json_str(quota, arena), &token->quota, &what)))
         return bad(why, what.detail);
-    if (read_namespace(json_get(item, "namespace"), arena, token, why))
-        return ERR_BAD_CONFIG;
+    /* Taken for no binding, anything else would see what is everybody's. */
+    if (!json_is_null(space) && (json_type(space) != JSON_STR || !namespace_valid(namespace)))
+        return bad(why, "namespace must be 1 to 16 letters, digits or ._:@-.");
+    if (!json_is_null(space) && !token_scopes_fit(token->scopes, namespace))
+        return bad(why, TOKEN_NAMESPACE_SCOPES);
+    if (!json_is_null(space) && !str_eq(namespace, NAMESPACE_DEFAULT))
+        token->namespace = namespace;
     if (json_is_null(node))
         return ERR_OK;
     /* Taken for no binding, anything else would speak for every node. */

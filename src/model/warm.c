@@ -11,14 +11,6 @@ bool warm_is_name(struct str name)
     return true;
 }
 
-static bool has_name(const struct strs *names, struct str name)
-{
-    for (size_t i = 0; i < names->count; i++)
-        if (str_eq(names->at[i], name))
-            return true;
-    return false;
-}
-
 bool warm_names(const struct json *list, size_t max, struct arena *arena, struct strs *ret_names)
 {
     struct strs names = {0};
@@ -32,7 +24,7 @@ bool warm_names(const struct json *list, size_t max, struct arena *arena, struct
 
             if (!warm_is_name(name))
                 return false;
-            if (!has_name(&names, name))
+            if (!str_in(name, names.at, names.count))
                 names.at[names.count++] = name;
         }
     }
