@@ -46,7 +46,7 @@ enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_ru
                                 int64_t now_ms);
 enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,
                               int64_t now_ms);
-/* The node says that the probe still runs: probe_ms from now. */
+/* The node reports that the probe still runs: probe_ms from now. */
 void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules,
                          int64_t now_ms);
 void breaker_probe_ended(struct breaker *breaker); /* without an outcome that counts */
@@ -61,7 +61,7 @@ bool breaker_counts(struct str failure_class);
 /* The class of the reason a run or a refusal ended with ("TIMEOUT" -> "executor_timeout"); a reason
  * nobody knows is its own class and so does not count. */
 struct str breaker_class(struct str reason);
-/* Does a run that its node ended with this reason count? As its class says; a reason in no table
+/* Does a run that its node ended with this reason count? By its class; a reason in no table
  * ("MODEL_LOAD_FAILED") does: the node itself says that the work failed. */
 bool breaker_blames(struct str reason);
 

@@ -14,7 +14,7 @@ enum {
 };
 
 enum cache_answer {
-    CACHE_ASK, /* the store has to say */
+    CACHE_ASK, /* ask the store */
     CACHE_L1,
     CACHE_STORE, /* a value came, L1 and L2 are filled */
     CACHE_EMPTY, /* the store has none */
@@ -34,7 +34,7 @@ struct cache_entry { /* zero-initialised is empty */
 
 int64_t cache_ttl_ms(int64_t base_ms, double fraction); /* fraction in [0, 1) */
 
-/* CACHE_L1 or CACHE_EMPTY_TAG: that is the answer. CACHE_ASK: pass it what the store said. */
+/* CACHE_L1 or CACHE_EMPTY_TAG: that is the answer. CACHE_ASK: pass it what the store answered. */
 enum cache_answer cache_look(const struct cache_entry *entry, int64_t now_ms);
 enum cache_answer cache_value(struct cache_entry *entry, int64_t now_ms, int64_t l1_ttl_ms);
 enum cache_answer cache_absent(struct cache_entry *entry, int64_t now_ms);

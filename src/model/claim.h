@@ -95,8 +95,8 @@ enum claim_skip {
     CLAIM_POLICY_DISABLED,
     CLAIM_NOT_ELIGIBLE,
     CLAIM_NO_CANDIDATE,
-    CLAIM_CONFLICT,    /* somebody else was first; said by the server */
-    CLAIM_NOT_READY,   /* no full list yet, or still warming up; said by the loop */
+    CLAIM_CONFLICT,    /* another node was first; reported by the server */
+    CLAIM_NOT_READY,   /* no full list yet, or still warming up; set by the loop */
     CLAIM_MASS_LOSS,   /* see claim_mass_loss */
     CLAIM_LEVEL,       /* the machine is in danger */
     CLAIM_DRAINING,    /* an operator's order */

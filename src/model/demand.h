@@ -16,7 +16,7 @@ enum {
     DEMAND_FULL_KEY_MAX = 81,       /* with its namespace */
     DEMAND_AMOUNT_MAX = 1000000000, /* of anything */
     DEMAND_SLOTS_MAX = 1000000,     /* as many as a node may have */
-    DEMAND_GPUS_MAX = 16,           /* and so many GPUs */
+    DEMAND_GPUS_MAX = 16,           /* GPUs of one job */
     DEMAND_TEXT_MAX = 1024,         /* bytes */
     DEMAND_CPU_MILLI = 1000,        /* `cpu` is counted in thousandths of a core */
 };

@@ -1,5 +1,6 @@
 /* The rules of deployments: who may take one and in which order, and the fields of its spec by
- * table, with what a table cannot say. Owns no row: the table of deployments is the database's. */
+ * table, with what a table cannot express. Owns no row: the table of deployments is the database's.
+ */
 #include "model/deploy.h"
 
 #include <assert.h>

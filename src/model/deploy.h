@@ -13,7 +13,7 @@ enum {
     DEPLOY_COPY_ID_MAX = DEPLOY_ID_MAX + 4, /* "#999" */
     DEPLOY_INSTANCE_MAX = 64,               /* of an agent */
     DEPLOY_REASON_MAX = 256,                /* of a copy, or of a node that gives one up */
-    DEPLOY_UPDATE_TIMEOUT_MS = 600000,      /* unless it says another */
+    DEPLOY_UPDATE_TIMEOUT_MS = 600000,      /* unless the spec sets another */
     DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 
@@ -81,10 +81,10 @@ bool deploy_claim(struct deploy_row *row, const struct deploy_claim *claim);
  * changed. */
 bool deploy_release(struct deploy_row *row, const struct names *lost);
 
-/* What a person says a deployment is to run. The rules are here once: the server refuses by them
+/* What a deployment is to run. The rules are here once: the server refuses by them
  * what a node could not run, and a node reads by them what it was given. */
 
-/* In all of these, what was not said is FIELD_OFF (texts: at == NULL) until deploy_spec_defaults.
+/* In all of these, what was not given is FIELD_OFF (texts: at == NULL) until deploy_spec_defaults.
  */
 
 /* Is it well? Asked with a command that must exit 0, or with a GET that must be answered 2xx. */
@@ -106,7 +106,7 @@ struct deploy_limits { /* 0: none */
 enum deploy_policy { DEPLOY_ALWAYS, DEPLOY_ON_FAILURE, DEPLOY_NEVER };
 
 struct deploy_restart {
-    int policy;             /* enum deploy_policy; -1: not said */
+    int policy;             /* enum deploy_policy; -1: not given */
     int64_t min_ms, max_ms; /* the pauses before it; 0: the node's own settings */
 };
 
@@ -122,12 +122,12 @@ struct deploy_spec {
     struct strs args;     /* for the package's own */
     struct strs env;      /* "NAME=value" */
     struct strs secrets;  /* see argv_secrets() */
-    struct demand demand; /* what each copy needs of its node; demand_plain: it does not say */
+    struct demand demand; /* what each copy needs of its node; demand_plain: none given */
     struct deploy_health health;
     struct deploy_limits limits;
     struct deploy_restart restart;
     int64_t stop_grace_ms;
-    int64_t count;             /* copies; not said: as many as there are, or 1 */
+    int64_t count;             /* copies; not given: as many as exist, or 1 */
     int64_t max_unavailable;   /* copies that an update may replace at once */
     int64_t update_timeout_ms; /* so long a copy may take to get well with a new version */
     const struct json *ignored;
@@ -142,14 +142,16 @@ extern const struct schema deploy_health_schema, deploy_limits_schema, deploy_re
 enum err deploy_spec_read(const struct json *body, bool strict, struct arena *arena,
                           struct deploy_spec *ret_spec, struct problem *why);
 void deploy_spec_defaults(struct deploy_spec *spec, struct arena *arena);
-/* What a spec of which only `needs` is known takes of its node; NULL: nothing, or nobody can tell.
+/* What a spec of which only `needs` is known takes of its node; NULL: nothing, or it cannot be
+ * read.
  */
 const struct demand *deploy_demand(struct str needs, struct arena *arena);
 /* A text with the port of a copy in the place of $BERTH_PORT; in the arena if there is one. */
 #define DEPLOY_PORT_MARK "$BERTH_PORT"
 struct str deploy_with_port(struct str text, int64_t port, struct arena *arena);
 bool deploy_spec_checked(const struct deploy_spec *spec); /* it has a health check */
-/* health, limits, restart, stop_grace_ms, secrets as members of an open object: only what was said.
+/* health, limits, restart, stop_grace_ms, secrets as members of an open object: only what was
+ * given.
  */
 void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w);
 

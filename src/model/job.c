@@ -149,7 +149,7 @@ static const struct edge edges[] = {
     {JOB_ACKED, JOB_EV_DONE, JOB_DONE, ALWAYS, JOB_ACKED, JOB_EFFECT_DEC_RUNNING},
     {JOB_ACKED, JOB_EV_FAIL, JOB_RETRYING, IF_ATTEMPTS, JOB_FAILED, JOB_EFFECT_DEC_RUNNING},
     {JOB_ACKED, JOB_EV_RUN_TIMEOUT, JOB_RETRYING, IF_ATTEMPTS, JOB_FAILED, JOB_EFFECT_DEC_RUNNING},
-    /* Its process still runs: the slot stays taken until the node says it ended. */
+    /* Its process still runs: the slot stays taken until the node reports its end. */
     {JOB_ACKED, JOB_EV_CANCEL, JOB_FAILED, ALWAYS, JOB_ACKED, JOB_EFFECT_NONE},
 
     {JOB_RETRYING, JOB_EV_SELECT, JOB_SELECTING, IF_ATTEMPTS, JOB_RETRYING, JOB_EFFECT_NONE},

@@ -20,7 +20,7 @@ enum lease_reason {
     LEASE_NOT_READY,   /* health missing or not ready */
     LEASE_NO_CAPACITY, /* max <= 0 */
     LEASE_FULL,        /* running + reserved + its slots > max */
-    LEASE_RESOURCES,   /* too little is left of something the job needs; said by the store */
+    LEASE_RESOURCES,   /* too little is left of something the job needs; reported by the store */
     LEASE_BREAKER,     /* it keeps failing work of this type; likewise */
     LEASE_REASON_COUNT
 };

@@ -176,7 +176,7 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
         if (near >= (enum level)level)
             state->near_ms[level] = now_ms;
     }
-    /* The first look alone says how full memory, swap and disk are. How busy CPU and memory are is
+    /* One look is enough to see how full memory, swap and disk are. How busy CPU and memory are is
      * a rate, and must last as at any other time. */
     full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;
     counts = state->sampled ? state->now : level_of(&full, rules);

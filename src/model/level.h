@@ -24,7 +24,7 @@ bool level_by_name(struct str name, enum level *ret_level);
 const char *level_signal_name(enum level_signal signal); /* "memory", "cpu", "swap", ... */
 const char *level_dispatch(enum level level);            /* "all", "high_priority_only", "none" */
 
-#define LEVEL_UNKNOWN INT64_MIN /* a figure nobody sent: it does not trip */
+#define LEVEL_UNKNOWN INT64_MIN /* a figure that was not sent: it does not trip */
 #define LEVEL_NEVER   INT64_MIN /* a bound that is not there */
 
 /* In millionths of the whole, so 59.9 % is 599000: memory free, CPU used (may exceed a million),

@@ -162,7 +162,7 @@ int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *li
         window->count--;
         assert(window->total >= 0);
     }
-    over = window->total - limit->rate + 1; /* so many must have left first */
+    over = window->total - limit->rate + 1; /* starts that must leave the window first */
     for (uint32_t i = 0; over > 0; i++) {
         over -= start_at(window, i)->count;
         wait_ms = start_at(window, i)->at_ms + limit->rate_ms - now_ms;

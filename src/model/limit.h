@@ -13,10 +13,10 @@ enum {
     LIMIT_RULES_MAX = 4096,
     LIMIT_RATE_MAX = 1000000,
     LIMIT_WINDOW_MS_MAX = 24 * 3600 * 1000,
-    LIMIT_STEPS = 1000, /* starts of one window are kept in so many steps of it */
+    LIMIT_STEPS = 1000, /* steps of a window in which its starts are kept */
     LIMIT_WEIGHT_MAX = 1000,
     LIMIT_REASON_MAX = 200,
-    LIMIT_HOLDERS = 4, /* of the jobs that have a lease so many are known by name */
+    LIMIT_HOLDERS = 4, /* jobs with a lease that are known by name */
 };
 
 #define LIMIT_HOLD_MS_MAX (30LL * 24 * 3600 * 1000)

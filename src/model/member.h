@@ -56,7 +56,7 @@ extern const struct member_rules member_seed;     /* neither */
 
 /* One address as a view has it, from the first list on. */
 struct member_watch {
-    int64_t absent_since_ms; /* MEMBER_NEVER: it is there */
+    int64_t absent_since_ms; /* MEMBER_NEVER: it is online */
 };
 
 void member_watch_init(struct member_watch *watch);
@@ -65,7 +65,7 @@ void member_watch_note(struct member_watch *watch, bool present, int64_t at_ms);
 bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int64_t now_ms);
 bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
                  int64_t synced_ms, int64_t now_ms);
-/* From when on, if nothing changes; MEMBER_NEVER: it is there, or there is no list. */
+/* From when on, if nothing changes; MEMBER_NEVER: it is online, or there is no list. */
 int64_t member_lost_ms(const struct member_watch *watch, const struct member_rules *rules,
                        int64_t synced_ms);
 

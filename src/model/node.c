@@ -1,5 +1,5 @@
 /* A node's health as text, as the server's watch sees it and as a reserve sees it, and its score;
- * and the rows of the configuration about nodes. When a heartbeat came and what it said is the
+ * and the rows of the configuration about nodes. When a heartbeat came and what it held is the
  * caller's. */
 #include "model/node.h"
 

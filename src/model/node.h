@@ -81,7 +81,7 @@ bool node_seq_gap(uint64_t last_seq, uint64_t seq);
 enum { NODE_RULES_MAX = 1024 };
 
 struct node_rule {
-    struct str pattern;       /* of node ids; each * stands for any text */
+    struct str pattern;       /* of node ids; each * matches any text */
     const struct json *facts; /* an object with members of a registration, and `namespaces` */
 };
 
@@ -93,9 +93,9 @@ struct node_rules {
 
 /* The facts of the first row whose pattern the id fits; NULL: there is none. */
 const struct json *node_rules_find(const struct node_rules *rules, struct str node_id);
-/* Is this member of its registration not the node's to say? */
+/* Is this member of its registration fixed by the configuration? */
 bool node_rules_fix(const struct node_rules *rules, struct str node_id, const char *member);
-/* The namespaces whose work it takes, a list; NULL: all. Nothing it could say itself. */
+/* The namespaces whose work it takes, a list; NULL: all. A node cannot set this itself. */
 const struct json *node_rules_namespaces(const struct node_rules *rules, struct str node_id);
 
 #endif

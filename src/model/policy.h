@@ -18,13 +18,13 @@ struct policy_candidate {
     int32_t max;
     int32_t score; /* health_score 0..100 */
     int32_t spare; /* of its slots, not for this job */
-    int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy says */
+    int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy */
     int32_t over;  /* what would be left there, see best_fit; 0 where nobody asks */
     /* policy_rank's own: its warmth, and the heartbeat's age in intervals, divided once. */
     int32_t warmth;
     int64_t age_steps;
     uint8_t health; /* enum node_health */
-    int8_t warm;    /* of what the job prefers it has so many loaded; -1: it prefers nothing */
+    int8_t warm;    /* how much of what the job prefers is loaded; -1: it prefers nothing */
     bool aside;     /* it was looked for: no part of the sample by which others are judged */
 };
 

@@ -90,7 +90,7 @@ struct routing_server {
     struct str id;
     const struct json *labels; /* an object of texts; NULL: none */
     const struct strs *types;  /* allowed_types; NULL or "*": all */
-    int64_t priority;          /* lower first, where a route does not say */
+    int64_t priority;          /* lower first, where the route does not decide */
     int64_t slots;             /* free for this work now */
     bool online;
 };
@@ -102,7 +102,7 @@ int routing_rank(const struct routing *routing, struct str type,
                  const struct routing_server *server);
 /* The server allows this type (TYPE_NOT_ALLOWED otherwise). */
 bool routing_allows(const struct strs *types, struct str type);
-/* Which of two servers is asked first: < 0, 0 (nothing says), > 0. Neither may be refused. */
+/* Which of two servers is asked first: < 0, 0 (undecided), > 0. Neither may be refused. */
 int routing_order(const struct routing *routing, struct str type, const struct routing_server *a,
                   const struct routing_server *b);
 /* The first in order that is online and has a slot; NULL when none is. Equal ones: the earlier. */

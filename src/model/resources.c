@@ -466,7 +466,7 @@ bool resources_left_take(const struct resources *declared, struct resources_left
         return false;
     for (size_t i = 0; i < demand->need_count; i++) {
         while (!str_is(demand->needs[i].name, declared->items[at].name))
-            at++; /* both are in the order of names, and it fits: so it is there */
+            at++; /* both are in the order of names, and it fits: so it exists */
         left->left[at] -= demand->needs[i].amount;
     }
     for (size_t i = 0; gpus && i < declared->gpu_count; i++) {

@@ -17,14 +17,14 @@ enum rollout_state {
 const char *rollout_state_name(enum rollout_state state); /* "rolling"; "" for none */
 enum rollout_state rollout_state_by_name(struct str name);
 
-/* What a node says of a copy. */
+/* What a node reports of a copy. */
 enum rollout_health { ROLLOUT_UNKNOWN, ROLLOUT_WELL, ROLLOUT_FAILED };
 /* By the words of a status: its state, and whether it is healthy. */
 enum rollout_health rollout_health(struct str state, struct str healthy);
 
 struct rollout_copy {
     int64_t wants; /* the version it is to run */
-    int64_t runs;  /* the one its node told of */
+    int64_t runs;  /* the version its node reported */
     enum rollout_health health;
     bool owned; /* a node has it; what nobody has runs nothing, and nobody waits for it */
     bool late;  /* it had its time to get well, and somebody was there to run it */

@@ -61,7 +61,7 @@ static bool one_of(struct str values, struct str value)
     return false;
 }
 
-/* False: one of them is no number, and nothing can be said. */
+/* False: one of them is no number, so they cannot be compared. */
 static bool compare(struct str value, struct str limit, int *ret_order)
 {
     struct decimal a, b;
@@ -101,7 +101,7 @@ static const struct {
     [SELECTOR_LESS_EQ] = {.sign = "<=", .takes = TAKES_NUMBER, .sides = BELOW | EQUAL},
 };
 
-/* Of a label that is there, with this value. */
+/* For a label that exists, with this value. */
 static bool holds(enum selector_op op, struct str values, struct str value)
 {
     int order;

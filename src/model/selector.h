@@ -1,4 +1,4 @@
-/* Selectors: which nodes somebody means, by their labels. One grammar for the `requires` of a job,
+/* Selectors: which nodes are meant, by their labels. One grammar for the `requires` of a job,
  * the `selector` of a deployment, routes and lists of nodes:
  *
  *     zone in (eu,us), gpu.vram_mb >= 16000, !spot, name != x
@@ -18,7 +18,7 @@ enum {
     SELECTOR_WORD_MAX = 64,    /* of a key, of a value: [A-Za-z0-9_.-] */
 };
 
-/* What may be said. Both mean the same by what both can say. */
+/* Which grammar. What both can express means the same in both. */
 enum selector_form {
     SELECTOR_FULL,
     SELECTOR_EQUALITY, /* `key=value[,key=value]*` without blanks: all that older releases read */

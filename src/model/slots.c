@@ -130,7 +130,7 @@ static int64_t apply_formula(struct slots *slots, const struct slots_rules *rule
     slots->safe = not_negative(slots->raw - rules->safety_buffer);
     step(slots, SLOTS_BUFFER, slots->safe, slots->safe < slots->raw,
          "less %" PRId64 " (safety_buffer)", rules->safety_buffer);
-    /* What the formula would say with nothing running: more than that at once is never right,
+    /* The result of the formula with nothing running: more than that at once is never right,
      * however far the load average lags behind a burst. */
     if (max_set)
         slots->max = rules->max_slots;

@@ -16,8 +16,8 @@ struct slots_rules {
     int64_t max_slots;           /* the hard cap; SLOTS_NONE: what the machine carries when idle */
     int64_t reserved_slots;      /* kept for interactive work */
     int64_t max_concurrent_jobs; /* SLOTS_NONE: no such limit */
-    int64_t slots_min;           /* carried at level normal whatever the formula says */
-    int64_t slots_fixed;         /* replaces formula and hard cap; SLOTS_NONE: the formula */
+    int64_t slots_min;   /* at least this many at level normal, whatever the formula yields */
+    int64_t slots_fixed; /* replaces formula and hard cap; SLOTS_NONE: the formula */
 };
 
 extern const struct slots_rules slots_defaults; /* no cap but the machine's own */

@@ -35,7 +35,7 @@ void quota_text(const struct quota *quota, char to[QUOTA_TEXT_MAX + 1]);
 bool quota_take(const struct quota *quota, quota_meter *meter, int64_t now_ms,
                 int64_t *ret_wait_ms);
 
-/* Why token_scopes_fit() says no. */
+/* The reason when token_scopes_fit() is false. */
 #define TOKEN_NAMESPACE_SCOPES                                                                     \
     "a token of a namespace has read, submit, deploy and operate only: node and admin are for "    \
     "what all namespaces share."
@@ -97,7 +97,7 @@ void token_members(struct jsonw *w, const struct token *token, bool whole);
 const struct token *tokens_find(const struct tokens *tokens, struct str name); /* NULL: none */
 /* The tokens of both, with texts of their own in the arena. */
 struct tokens tokens_join(const struct tokens *a, const struct tokens *b, struct arena *arena);
-/* A copy with one more at its end, or without those of that name. */
+/* A copy with one more at its end, or without the tokens of that name. */
 struct tokens tokens_with(const struct tokens *tokens, const struct token *one,
                           struct arena *arena);
 struct tokens tokens_without(const struct tokens *tokens, struct str name, struct arena *arena);

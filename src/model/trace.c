@@ -1,4 +1,4 @@
-/* Reading a traceparent. What is not one is as if it were not there: so says the standard. */
+/* Reading a traceparent. A malformed one is ignored, as the standard demands. */
 #include "model/trace.h"
 
 #include <assert.h>

@@ -7,9 +7,9 @@
 
 enum {
     WARM_NAME_MAX = 64,         /* bytes of a name */
-    WARM_LOADED_MAX = 64,       /* names a node tells */
+    WARM_LOADED_MAX = 64,       /* names a node reports */
     WARM_PREFERS_MAX = 8,       /* names a job prefers */
-    WARM_LIST_BYTES_MAX = 4096, /* of all that a node tells, as a JSON list */
+    WARM_LIST_BYTES_MAX = 4096, /* of all that a node reports, as a JSON list */
 };
 
 #define WARM_NAME_RULE "names of 1 to 64 printable ASCII characters, without blank, quote or \\"
