@@ -19,7 +19,7 @@
 
 enum { TOKEN_BYTES_MAX = 4096, COMMAND_NAME_MAX = 64 };
 
-static void say(struct cli *cli, const char *fmt, va_list args)
+static void report(struct cli *cli, const char *fmt, va_list args)
 {
     struct arena arena = {0};
     char *text;
@@ -39,7 +39,7 @@ int cli_fail(struct cli *cli, int code, const char *fmt, ...)
 
     assert(code != CLI_OK);
     va_start(args, fmt);
-    say(cli, fmt, args);
+    report(cli, fmt, args);
     va_end(args);
     return code;
 }
@@ -50,7 +50,7 @@ int cli_misuse(struct cli *cli, const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    say(cli, fmt, args);
+    report(cli, fmt, args);
     va_end(args);
     if (cli->command)
         command_name(cli->command, name, sizeof name);

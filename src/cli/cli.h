@@ -84,7 +84,8 @@ int cli_main(int argc, char **argv, const struct cli_host *host);
 int cli_run(struct cli *cli, int argc, char **argv);
 void cli_done(struct cli *cli);
 
-/* Where the server is and who we are, from flags, environment and context; said when wrong. */
+/* Where the server is and who we are, from flags, environment and context; reports what is wrong.
+ */
 int cli_reach(struct cli *cli);
 /* The flags of a server or an agent, a line each, from the host that runs it. */
 void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags);
@@ -98,7 +99,7 @@ __attribute__((format(printf, 2, 3))) int cli_misuse(struct cli *cli, const char
 bool cli_given(const struct cli *cli, const char *name);
 const char *cli_text(const struct cli *cli, const char *name); /* NULL: not given */
 int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback);
-/* All values of a flag, those of a FLAG_LIST cut at commas; the strings point into argv, the array
+/* All values of a flag, a FLAG_LIST cut at commas; the strings point into argv, the array
  * is in the arena. */
 size_t cli_list(struct cli *cli, const char *name, struct str **ret_items);
 

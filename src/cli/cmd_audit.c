@@ -27,13 +27,6 @@ static const struct list_column audit_columns[] = {
 static const struct list_filter audit_filters[] = {
     {"who", "who"}, {"action", "action"}, {"target", "target"}, {"kind", "kind"}};
 
-static const struct listing audit_list = {.path = "/v1/audit",
-                                          .name = "audit",
-                                          .id = "id",
-                                          .limit = 50,
-                                          LIST_COLUMNS(audit_columns),
-                                          LIST_FILTERS(audit_filters)};
-
 static const struct flag audit_flags[] = {
     FLAG("who", 0, TEXT, "NAME", "only with this token"),
     FLAG("action", 0, TEXT, "ACTION", "only this, like nodes.drain"),
@@ -80,7 +73,8 @@ static const struct command rows[] = {
          .run = cmd_audit_verify),
     {.noun = "audit",
      .flags = FLAGS(audit_flags),
-     .list = &audit_list,
+     .list = LISTING("/v1/audit", "audit", "id", audit_columns, .limit = 50,
+                     LIST_FILTERS(audit_filters)),
      .help = "who did what: every change an operator asked for, newest first",
      .detail = "Allowed or refused, and wrong tokens. Of a caller that is refused often one line\n"
                "says how many more there were (CALLS). The server keeps the newest 4096 of each\n"

@@ -11,7 +11,7 @@ static int cmd_version(struct cli *cli)
     return CLI_OK;
 }
 
-/* A server that is up but not ready says so with 503 and the reason. */
+/* A server that is up but not ready answers 503 with the reason. */
 static int cmd_health(struct cli *cli)
 {
     struct request request = {.method = "GET", .path = "/readyz", .any_status = true};
@@ -59,11 +59,9 @@ static const struct list_column pool_columns[] = {
     {.title = ">VERSION", .member = "version"},
 };
 
-static const struct listing pool_list = {
-    .path = "/v1/pools", .name = "pools", .id = "pool_id", LIST_COLUMNS(pool_columns)};
-
 static const struct command pool_rows[] = {
-    VERB("pool", "ls", NULL, .list = &pool_list, .help = "which work has which nodes",
+    VERB("pool", "ls", NULL, .list = LISTING("/v1/pools", "pools", "pool_id", pool_columns),
+         .help = "which work has which nodes",
          .examples = "berth pool ls\n"
                      "berth pool ls -o wide"),
 };
@@ -102,12 +100,6 @@ static const struct list_column breaker_columns[] = {
     {.title = ">PROBE LEFT", .member = "probe_until_ms", .put = list_put_until},
 };
 
-static const struct listing breaker_list = {.path = "/v1/breakers",
-                                            .name = "breakers",
-                                            .id = "node_id",
-                                            .id_rest = "type",
-                                            LIST_COLUMNS(breaker_columns)};
-
 static int cmd_breaker_reset(struct cli *cli)
 {
     struct buf body = {0};
@@ -125,7 +117,7 @@ static int cmd_breaker_reset(struct cli *cli)
 static const struct command breaker_rows[] = {
     VERB("breaker", "ls", NULL,
          .help = "which node gets no work of which type, because it kept failing",
-         .list = &breaker_list,
+         .list = LISTING("/v1/breakers", "breakers", "node_id", breaker_columns, .id_rest = "type"),
          .examples = "berth breaker ls\n"
                      "berth breaker ls -o name | xargs -rL1 berth breaker reset"),
     VERB("breaker", "reset", "NODE TYPE", .help = "let a node have such work again at once",

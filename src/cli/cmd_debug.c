@@ -1,5 +1,5 @@
-/* `berth debug bundle`: everything somebody needs who was not there, in one file (ustar, as far as
- * plain files need it), and no secret. */
+/* `berth debug bundle`: everything needed to look into a problem later, in one file (ustar, as far
+ * as plain files need it), and no secret. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +130,7 @@ static void add_jobs(struct bundle *bundle)
     struct jsonw w = jsonw_to(&text);
 
     if (request_quietly(bundle->cli, &request, &said) != CLI_OK)
-        return; /* the other parts say why */
+        return; /* the other parts show why */
     list = json_get(request.json, "jobs");
     jsonw_arr(&w);
     for (job = json_items(list); job; job = json_after(list, job)) {

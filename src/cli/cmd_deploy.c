@@ -286,11 +286,6 @@ static const struct list_column history_columns[] = {
     {.title = "DETAIL", .member = "detail"},
 };
 
-static const struct listing history_list = {.path = "/v1/deployments/{id}/history",
-                                            .name = "history",
-                                            .id = "seq",
-                                            LIST_COLUMNS(history_columns)};
-
 static int cmd_deploy_release(struct cli *cli)
 {
     struct buf body = {0};
@@ -372,7 +367,7 @@ static void put_version(struct list_view *view, const struct list_column *column
                                                          "%" PRId64 " -> %" PRId64, there, wanted));
 }
 
-/* Of several copies `berth deploy show` tells the nodes. */
+/* `berth deploy show` lists the nodes of several copies. */
 static void put_node(struct list_view *view, const struct list_column *column,
                      const struct json *item)
 {
@@ -399,12 +394,6 @@ static const struct list_column columns[] = {
 static const struct list_filter filters[] = {
     {"node", "address"}, {"type", "type"}, {"package", "package_name"}, {"enabled", "enabled"}};
 
-static const struct listing deploy_list = {.path = "/v1/deployments",
-                                           .name = "deployments",
-                                           .id = "id",
-                                           LIST_COLUMNS(columns),
-                                           LIST_FILTERS(filters)};
-
 static const struct flag ls_flags[] = {
     FLAG("node", 0, TEXT, "ID", "only on this node"),
     FLAG("type", 0, TEXT, "TYPE", "deployment or daemon"),
@@ -426,7 +415,8 @@ static const struct command rows[] = {
          .examples = "berth deploy apply examples/app.yaml\n"
                      "berth deploy apply - < examples/app.yaml",
          .run = cmd_deploy_apply),
-    VERB("deploy", "ls", NULL, .flags = FLAGS(ls_flags), .list = &deploy_list,
+    VERB("deploy", "ls", NULL, .flags = FLAGS(ls_flags),
+         .list = LISTING("/v1/deployments", "deployments", "id", columns, LIST_FILTERS(filters)),
          .help = "all deployments, and where they run",
          .detail =
              "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
@@ -463,7 +453,8 @@ static const struct command rows[] = {
          .run = cmd_deploy_rollback),
     VERB("deploy", "delete", "ID", .help = "stop it and forget it",
          .examples = "berth deploy delete web", .run = cmd_deploy_delete),
-    VERB("deploy", "history", "ID", .list = &history_list,
+    VERB("deploy", "history", "ID",
+         .list = LISTING("/v1/deployments/{id}/history", "history", "seq", history_columns),
          .help = "what happened to it, newest first", .examples = "berth deploy history web"),
     VERB("deploy", "release", "NODE",
          .help = "take all deployments from a node that will not come back",

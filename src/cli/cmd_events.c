@@ -121,7 +121,7 @@ static int cmd_events(struct cli *cli)
         arena_free(&cli->arena);
         if (!again)
             break;
-        if (!reader.away) { /* says it once, and waits longer each time it is not back */
+        if (!reader.away) { /* reported once; each failed try waits longer */
             fprintf(reader.err, "berth: lost %s; trying again until it is back\n", cli->addr);
             pause_ms = PAUSE_MIN_MS;
         }

@@ -75,13 +75,6 @@ static const struct list_filter job_filters[] = {
     {"node", "node_id"},
 };
 
-static const struct listing job_list = {.path = "/v1/jobs",
-                                        .name = "jobs",
-                                        .id = "job_id",
-                                        .limit = JOB_LS_LIMIT,
-                                        LIST_COLUMNS(job_columns),
-                                        LIST_FILTERS(job_filters)};
-
 static const struct flag job_ls_flags[] = {
     FLAG("state", 0, LIST, "STATE,...", "DONE, FAILED, ACKED, ..."),
     FLAG("type", 0, TEXT, "TYPE", "only this type"),
@@ -94,7 +87,9 @@ static const struct flag wait_flags[] = {
 };
 
 static const struct command rows[] = {
-    VERB("job", "ls", NULL, .flags = FLAGS(job_ls_flags), .list = &job_list,
+    VERB("job", "ls", NULL, .flags = FLAGS(job_ls_flags),
+         .list = LISTING("/v1/jobs", "jobs", "job_id", job_columns, .limit = JOB_LS_LIMIT,
+                         LIST_FILTERS(job_filters)),
          .help = "jobs, newest first, 50 at a time",
          .examples = "berth job ls --state FAILED --limit 20\n"
                      "berth job ls --node node-1 -o jsonl\n"
@@ -288,8 +283,8 @@ static int put_task(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* What is missing or does not go together; CLI_OK when nothing is. A flag of a group says which
- * kind of job this is, f2f or task. */
+/* What is missing or does not go together; CLI_OK when nothing is. A flag of a group decides
+ * which kind of job this is, f2f or task. */
 static int check_flags(struct cli *cli, const char **ret_kind)
 {
     const char *kind = cli->rest_count > 0 ? "task" : NULL;

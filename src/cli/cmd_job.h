@@ -4,7 +4,7 @@
 
 #include "cli/request.h"
 
-/* Method, path and body of the dispatch the flags describe. What is wrong with them was said. */
+/* Method, path and body of the dispatch the flags describe. Reports what is wrong with them. */
 int submit_ask(struct cli *cli, struct request *request);
 extern const struct flag_set submit_job_flags; /* that describe a job */
 

@@ -164,12 +164,6 @@ static const struct list_column columns[] = {
 
 static const struct list_filter filters[] = {{.flag = "prefix", .param = "prefix"}};
 
-static const struct listing limit_list = {.path = "/v1/limits",
-                                          .name = "limits",
-                                          .id = "key",
-                                          LIST_COLUMNS(columns),
-                                          LIST_FILTERS(filters)};
-
 enum { NUMBER_MAX = 1000000000, WEIGHT_MAX = 1000 };
 
 static const struct flag set_flags[] = {
@@ -202,7 +196,8 @@ static const struct command rows[] = {
                      "berth limit set 'tenant:*' --concurrency 50 --queue 10000\n"
                      "berth limit set tenant:acme --weight 3",
          .run = cmd_limit_set),
-    VERB("limit", "ls", NULL, .flags = FLAGS(ls_flags), .list = &limit_list,
+    VERB("limit", "ls", NULL, .flags = FLAGS(ls_flags),
+         .list = LISTING("/v1/limits", "limits", "key", columns, LIST_FILTERS(filters)),
          .help = "limits, and the keys in use with how much of them is used",
          .examples = "berth limit ls\n"
                      "berth limit ls --prefix tenant: -o wide"),

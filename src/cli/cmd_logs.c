@@ -27,7 +27,7 @@ struct logs {
     int64_t attempt;  /* whose output was read last; 0: not known */
     int64_t until;    /* where a read without --follow ends; < 0: not known yet */
     int64_t pause_ms; /* before the next question */
-    bool waited;      /* a line said that we wait */
+    bool waited;      /* that we wait was printed */
     int64_t heard_ms; /* when the server last answered; 0: never */
     char last[LAST_BYTES];
     size_t last_len;
@@ -108,8 +108,8 @@ static bool take_answer(struct logs *logs, const struct json *json)
     }
     if (logs->until < 0)
         logs->until = logs->follow ? INT64_MAX : total;
-    /* Is this another run's output than what was printed so far? An agent that does not say whose
-     * it is at least has less of it. */
+    /* Is this another run's output than what was printed so far? An agent that does not send
+     * the attempt at least has less of it. */
     again = attempt && logs->attempt ? attempt != logs->attempt
                                      : logs->last_len > 0 && total < logs->offset;
     logs->attempt = attempt;
@@ -124,7 +124,7 @@ static bool take_answer(struct logs *logs, const struct json *json)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
     print(logs, text);
-    /* Bytes that are no text come changed, so the agent says where to go on; an answer that would
+    /* Bytes that are no text come changed, so the agent sends where to go on; an answer that would
      * have us read the same again does not count. */
     next = show_int(json, "next", 0);
     logs->offset = next > offset ? next : offset + (int64_t)text.len;
@@ -224,7 +224,7 @@ static int cmd_job_logs(struct cli *cli)
     return run_logs(cli, "jobs", "");
 }
 
-/* A daemon has a copy on many nodes: --node says whose. */
+/* A daemon has a copy on many nodes: --node selects one. */
 static int cmd_deploy_logs(struct cli *cli)
 {
     const char *node = cli_text(cli, "node");

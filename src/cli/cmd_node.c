@@ -203,12 +203,6 @@ static const struct list_column node_columns[] = {
 
 static const struct list_filter node_filters[] = {{"health", "health"}, {"selector", "selector"}};
 
-static const struct listing node_list = {.path = "/v1/nodes",
-                                         .name = "nodes",
-                                         .id = "node_id",
-                                         LIST_COLUMNS(node_columns),
-                                         LIST_FILTERS(node_filters)};
-
 static const struct flag node_ls_flags[] = {
     FLAG("selector", 'l', TERMS, "SELECTOR",
          "only what it matches: zone=eu, 'zone in (eu,us), !spot' (several: all of them)"),
@@ -236,7 +230,9 @@ static const struct flag reason_flags[] = {
 };
 
 static const struct command rows[] = {
-    VERB("node", "ls", NULL, .flags = FLAGS(node_ls_flags), .list = &node_list, .help = "all nodes",
+    VERB("node", "ls", NULL, .flags = FLAGS(node_ls_flags),
+         .list = LISTING("/v1/nodes", "nodes", "node_id", node_columns, LIST_FILTERS(node_filters)),
+         .help = "all nodes",
          .examples = "berth node ls\n"
                      "berth node ls --selector zone=eu -o wide\n"
                      "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"

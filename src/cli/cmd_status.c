@@ -119,7 +119,7 @@ static void label(struct block *block, const char *text)
     sheet_fmt(&block->sheet, TABLE_DIM, "%-*s", LABEL_COLUMNS, text);
 }
 
-/* A figure nobody sent. */
+/* For a figure that was not sent. */
 static void unknown(struct block *block)
 {
     struct str reason = member(block, "figures_reason");
@@ -265,7 +265,7 @@ static void put_resource(struct block *block, struct str name, const struct json
               STR_ARG(show_member(cli, of, "left")));
 }
 
-/* What jobs that say what they need have of it, and what is free for more. */
+/* What is promised to jobs that declare needs, and what is free for more. */
 static void draw_resources(struct block *block)
 {
     const struct json *resources = json_get(block->server, "resources");

@@ -267,9 +267,6 @@ static const struct list_column token_columns[] = {
     {.title = "SOURCE", .member = "source"},
 };
 
-static const struct listing token_list = {
-    .path = "/v1/tokens", .name = "tokens", .id = "name", LIST_COLUMNS(token_columns)};
-
 static const struct flag hash_flags[] = {
     FLAG("new", 0, SWITCH, NULL, "make a random token and print it, this once"),
 };
@@ -311,7 +308,7 @@ static const struct command rows[] = {
                      "berth token create maps-ci --scope submit,read --namespace maps\n"
                      "berth token create first --scope admin --file tokens.yaml",
          .run = cmd_token_create),
-    VERB("token", "ls", NULL, .list = &token_list,
+    VERB("token", "ls", NULL, .list = LISTING("/v1/tokens", "tokens", "name", token_columns),
          .help = "who may call: names and scopes, never tokens",
          .examples = "berth token ls\n"
                      "berth token ls -o name"),

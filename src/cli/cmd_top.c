@@ -110,7 +110,7 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
     return nodes;
 }
 
-/* Cut or filled up to so many columns; a cut can be seen. */
+/* Cut or padded to that many columns; a cut ends in ~. */
 static void put_padded(struct sheet *sheet, enum table_colour colour, struct str text,
                        size_t columns)
 {
@@ -331,7 +331,7 @@ static const struct rates rate_lines[] = {
     {"ended", "berth_jobs_total", "state", NULL, {NULL}, TABLE_PLAIN},
 };
 
-/* Reasons that did not come up between the two readings are left out, or nobody could read it. */
+/* Reasons that did not come up between the two readings are left out: the line stays short. */
 static void put_rates(struct top *top, struct sheet *sheet, const struct rates *rates)
 {
     size_t shown = 0;

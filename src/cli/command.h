@@ -52,8 +52,7 @@ struct command_set {
 enum { COMMAND_FLAG_SETS = 3 };
 
 const struct command *command_at(size_t index); /* NULL after the last */
-/* The command that argv starts with; *ret_used arguments name it. NULL: `why` says what is wrong.
- */
+/* The command that argv starts with; *ret_used arguments name it. NULL: `why` is set. */
 const struct command *command_find(int argc, char **argv, int *ret_used, struct problem *why);
 /* Every flag it takes: its own, those of lists, those of every command of its kind. Some may be
  * empty. */

@@ -26,7 +26,7 @@ static void offer(const struct completion *c, const char *word, const char *what
         fprintf(c->cli->out, "%s%s%s\n", word, what ? "\t" : "", what ? what : "");
 }
 
-/* Nouns (noun NULL) or verbs, each once: those of one noun follow each other. */
+/* Nouns (noun NULL) or verbs, each once: commands of one noun are neighbours. */
 static void offer_commands(const struct completion *c, const char *noun)
 {
     const struct command *command;

@@ -29,7 +29,7 @@ struct contexts {
     size_t count;
 };
 
-/* CLI_OK without a file: there are none. Else what is wrong was said. Into the cli's arena. */
+/* CLI_OK without a file: there are none. Else reports what is wrong. Into the cli's arena. */
 int contexts_load(struct cli *cli, struct contexts **ret_contexts);
 /* The one that --context, BERTH_CONTEXT or `current` names; NULL in *ret_context: none does. */
 int contexts_chosen(struct cli *cli, const struct context **ret_context);

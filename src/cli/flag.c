@@ -46,7 +46,7 @@ static enum err unknown(const struct reader *r, const char *typed, struct str na
     return problem_set(r->why, ERR_BAD_REQUEST, "flag", "unknown flag %s", typed);
 }
 
-/* A bound as it may be typed: a time in the largest unit that says it whole. */
+/* A bound as it may be typed: a time in the largest unit that divides it. */
 static const char *bound_text(const struct reader *r, const struct flag *flag, int64_t value)
 {
     static const struct {

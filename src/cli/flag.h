@@ -1,4 +1,4 @@
-/* Flags of a command: a row each says name, type and help; parsing and usage errors follow. */
+/* Flags of a command: a row each gives name, type and help; parsing and usage errors follow. */
 #ifndef CLI_FLAG_H
 #define CLI_FLAG_H
 

@@ -1,4 +1,4 @@
-/* Lists: `berth node ls` and all its kin. A row says where the items are and which columns they
+/* Lists, such as `berth node ls`. A row describes where the items are and which columns they
  * have; -o, --limit, --cursor, --watch and filters then work the same for each. */
 #ifndef CLI_LIST_H
 #define CLI_LIST_H
@@ -59,14 +59,21 @@ struct listing {
     const char *name;    /* "nodes": the member of the answer that holds the items */
     const char *id;      /* "node_id": what -o name prints */
     const char *id_rest; /* "type": follows it, where one alone names nothing; NULL: only that */
-    int64_t limit;       /* without --limit one page of so many; 0: all, page after page */
+    int64_t limit;       /* page size without --limit; 0: all, page after page */
     const struct list_column *columns;
     size_t column_count;
     const struct list_filter *filters; /* NULL: none */
     size_t filter_count;
 };
 
-#define LIST_COLUMNS(array) .columns = (array), .column_count = COUNT_OF(array)
+/* A list in short: path, name, id and columns; then the rest. */
+#define LISTING(url, member, key, rows, ...)                                                       \
+    (&(const struct listing){.path = (url),                                                        \
+                             .name = (member),                                                     \
+                             .id = (key),                                                          \
+                             .columns = (rows),                                                    \
+                             .column_count = COUNT_OF(rows),                                       \
+                             __VA_ARGS__})
 #define LIST_FILTERS(array) .filters = (array), .filter_count = COUNT_OF(array)
 
 int list_run(struct cli *cli, const struct listing *listing);

@@ -23,10 +23,10 @@ struct request {
     const struct json *json; /* NULL: the reply is not JSON */
 };
 
-/* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was said on stderr and
- * the exit code that fits is returned. */
+/* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was reported on stderr
+ * and the exit code that fits is returned. */
 int request_run(struct cli *cli, struct request *request);
-/* The same, but what would be said on stderr comes back in *ret_said (empty: nothing). */
+/* The same, but what would go to stderr comes back in *ret_said (empty: nothing). */
 int request_quietly(struct cli *cli, struct request *request, struct str *ret_said);
 /* Says why the server refused, for an answer that any_status let through. */
 int request_refused(struct cli *cli, const struct request *request);
@@ -44,8 +44,8 @@ const char *request_escape(struct cli *cli, struct str text);
 
 /* GETs one thing: a field a line, its JSON, or with -o name its member `id`. */
 int answer_show(struct cli *cli, const char *path, const char *id);
-/* POSTs a body (freed; NULL: {}) and says what that did: the sentence, the JSON that came back, or
- * with -o name the command's first argument. */
+/* POSTs a body (freed; NULL: {}) and prints what that did: the sentence, the JSON that came back,
+ * or with -o name the command's first argument. */
 __attribute__((format(printf, 4, 5))) int answer_post(struct cli *cli, const char *path,
                                                       struct buf *body, const char *fmt, ...);
 /* The same for any call. */

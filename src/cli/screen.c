@@ -150,8 +150,8 @@ bool screen_unicode(const struct cli *cli)
     return false;
 }
 
-/* As many lines as the screen has; what was there before is erased. The last line says what went
- * wrong, or that there is more. */
+/* As many lines as the screen has; what was there before is erased. The last line shows what
+ * went wrong, or that there is more. */
 static void show_picture(struct screen *live, struct str picture, struct str trouble)
 {
     size_t rows = screen_rows(live->cli);
@@ -269,7 +269,7 @@ int screen_run(struct screen *live)
         if ((first && code != CLI_OK) || live->once || ferror(cli->out))
             break;
         if (!wait_for(live, on_screen)) {
-            code = CLI_OK; /* somebody has seen enough */
+            code = CLI_OK; /* q was pressed */
             break;
         }
     }

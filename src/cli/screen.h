@@ -11,9 +11,9 @@ struct screen {
     struct cli *cli;
     int64_t interval_ms;
     bool once;
-    /* Writes one picture to `to`, or says on cli->err why not and returns what fits: the first
-     * failure ends it, a later one is shown below the last picture. cli->arena is emptied before
-     * the next. */
+    /* Writes one picture to `to`, or reports on cli->err why not and returns the code for it: the
+     * first failure ends it, a later one is shown below the last picture. cli->arena is emptied
+     * before the next. */
     int (*draw)(struct screen *live, FILE *to);
     /* A key other than q was pressed; true draws again at once. NULL: no key means anything. */
     bool (*key)(struct screen *live, char key);
@@ -30,7 +30,7 @@ size_t screen_rows(const struct cli *cli);
 /* May bars and frames be drawn with more than ASCII? Only in colour, where the locale is UTF-8. */
 bool screen_unicode(const struct cli *cli);
 
-/* A line on a terminal that shows how long work has been going on; nothing where nobody looks. */
+/* A line on a terminal that shows how long work has been going on; nothing without a terminal. */
 
 bool progress_wanted(const struct cli *cli); /* standard error is a terminal */
 /* In place of the line before. */

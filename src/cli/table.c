@@ -206,7 +206,7 @@ static struct sheet_line *last_line(struct sheet *sheet)
     return &sheet->lines[sheet->count - 1];
 }
 
-/* The longest beginning that takes at most so many columns. */
+/* The longest prefix that fits into that many columns. */
 static struct str fit(struct str text, size_t columns)
 {
     struct str head = {.at = text.at};
