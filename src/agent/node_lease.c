@@ -222,8 +222,10 @@ static void on_status_sent(struct link_call *call)
 
     lease->status_busy = false;
     /* What changed meanwhile is sent soon. */
-    lease->status_ms = lease->loop->mono_ms +
-                       (lease->status_due && !call->err ? STATUS_PAUSE_MS : lease->renew_ms);
+    int64_t pause_ms = lease->status_due && !call->err ? STATUS_PAUSE_MS : lease->renew_ms;
+    /* Agents that were held up together do not stay together. */
+    lease->status_ms =
+        lease->loop->mono_ms + pause_ms - rnd_below(&lease->rnd, (uint32_t)(pause_ms / 10 + 1));
     if (call->err) {
         lease->status_due = true;
         lease->status_from = 0;

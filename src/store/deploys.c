@@ -52,6 +52,7 @@ struct deploys {
     struct deploys_table table;            /* likewise */
     struct deploys_alive alive;            /* likewise */
     _Atomic bool facts_old;                /* something was written since they were read */
+    _Atomic int64_t known_version;         /* of the table: the highest that was answered */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
     pthread_mutex_t detail_lock; /* never on a request's path: a status is read by people */
@@ -503,6 +504,24 @@ static enum err failed(struct sql_thread *thread)
     return ERR_STORE_DOWN;
 }
 
+/* A database that took over without the last writes, or was restored, would give numbers of
+ * versions again that nodes know for something else, and they would not look. */
+static bool pass_known_version(struct sql_thread *thread)
+{
+#define PASS(D)                                                                                    \
+    "UPDATE berth_meta SET value = CASE name WHEN 'version' THEN CAST($1 AS BIGINT) ELSE value"    \
+    " END + 1 WHERE name IN ('version', 'news')"                                                   \
+    " AND (SELECT value FROM berth_meta WHERE name = 'version') < CAST($1 AS BIGINT)"
+    static const struct sql_text pass = DEPLOYS_BOTH(PASS);
+    struct sql_param known = SQL_INT(atomic_load(&thread->deploys->known_version));
+    struct arena arena = {0};
+    struct sql_rows rows;
+    bool ok = sql_run(thread->sql, &pass, &known, 1, &arena, &rows);
+
+    arena_free(&arena);
+    return ok;
+}
+
 /* Connected, and its tables are ours. *ret_newer: a newer berth wrote them, which may mean
  * anything. */
 static bool bring_up(struct sql_thread *thread, bool *ret_newer)
@@ -522,8 +541,10 @@ static bool bring_up(struct sql_thread *thread, bool *ret_newer)
         sql_failed(thread->sql, "use the database", why);
         goto down;
     }
-    if (!deploys_follow_clock(thread->sql))
+    if (!deploys_follow_clock(thread->sql) || !pass_known_version(thread))
         goto down;
+    if (thread == &thread->deploys->threads[THREAD_READ]) /* it may not be the same database */
+        deploys_table_done(&thread->deploys->table);
     atomic_store(&thread->up, true);
     return true;
 down:
@@ -598,6 +619,10 @@ static void answer(struct sql_thread *thread, struct deploys_op *op)
     int64_t before = atomic_fetch_sub(&thread->deploys->in_flight, 1);
 
     assert(before > 0 && !thread->sql->in_transaction);
+    int64_t known = atomic_load(&thread->deploys->known_version);
+    while (!op->err && op->version > known &&
+           !atomic_compare_exchange_weak(&thread->deploys->known_version, &known, op->version))
+        ;
     op->msg.run = answered;
     inbox_post(op->reply_to, &op->msg);
 }

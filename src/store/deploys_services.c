@@ -91,11 +91,12 @@ static bool answer_all(struct work *work)
         return false;
     op->u.services.number = alive->number;
     op->u.services.same = op->u.services.if_number == alive->number;
-    op->u.services.items = arena_array(op->arena, struct deploys_service, alive->count + 1);
+    if (!op->u.services.same)
+        op->u.services.items = arena_array(op->arena, struct deploys_service, alive->count + 1);
     op->u.services.left_ms = INT64_MAX;
     for (size_t i = 0; i < alive->count; i++) {
         const struct deploys_service *one = &alive->items[i];
-        struct deploys_service *to = &op->u.services.items[op->u.services.count];
+        struct deploys_service *to;
 
         if (one->until_ms < op->now_ms)
             continue; /* since they were read */
@@ -103,6 +104,7 @@ static bool answer_all(struct work *work)
             op->u.services.left_ms = one->until_ms - op->now_ms;
         if (op->u.services.same)
             continue;
+        to = &op->u.services.items[op->u.services.count];
         *to = *one;
         to->id = arena_str(op->arena, one->id);
         to->node = arena_str(op->arena, one->node);
