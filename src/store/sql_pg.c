@@ -20,6 +20,7 @@ struct pg {
     PGconn *conn;
     char *url;
     int64_t timeout_ms;
+    size_t host; /* of those in the URL, the one to try first; counted on beyond the last */
     const char *prepared[SQL_PREPARED_MAX]; /* the place is the name */
     size_t prepared_count;
 };
@@ -123,24 +124,79 @@ static void no_notice(void *arg, const char *text)
     (void)arg, (void)text;
 }
 
+static void pg_disconnect(struct sql *sql)
+{
+    struct pg *pg = of(sql);
+
+    if (pg->conn)
+        PQfinish(pg->conn);
+    pg->conn = NULL;
+    pg->prepared_count = 0;
+}
+
+/* The part of "A,B,C" with this number; of a single one it is always that. */
+static size_t list_item(const char *list, size_t which, char *item, size_t size)
+{
+    size_t count = 1;
+
+    for (const char *at = list; (at = strchr(at, ',')); at++)
+        count++;
+    for (which %= count; which > 0; which--)
+        list = strchr(list, ',') + 1;
+    snprintf(item, size, "%.*s", (int)strcspn(list, ","), list);
+    return count;
+}
+
+/* The host of the URL with this number. */
+struct pg_host {
+    char host[256], address[64], port[16]; /* "" = as the URL says */
+    size_t count;                          /* of them all */
+};
+
+static struct pg_host find_host(const char *url, size_t which)
+{
+    struct pg_host found = {.count = 1};
+    PQconninfoOption *parts = PQconninfoParse(url, NULL);
+
+    for (const PQconninfoOption *part = parts; part && part->keyword; part++) {
+        if (!part->val)
+            continue;
+        if (strcmp(part->keyword, "host") == 0)
+            found.count = list_item(part->val, which, found.host, sizeof found.host);
+        if (strcmp(part->keyword, "hostaddr") == 0)
+            found.count = list_item(part->val, which, found.address, sizeof found.address);
+        if (strcmp(part->keyword, "port") == 0)
+            list_item(part->val, which, found.port, sizeof found.port);
+    }
+    PQconninfoFree(parts);
+    return found;
+}
+
 /* What the URL does not say itself is added: a standby is refused, times are UTC, what we gave up
  * on does not go on over there, and what was answered survives a crash, whatever is usual there: a
  * claim that is forgotten would give its generation to another node. */
-static bool pg_connect(struct sql *sql)
+static bool connect_to(struct pg *pg, const struct pg_host *host)
 {
-    struct pg *pg = of(sql);
-    int64_t until_ms = clock_mono_ms() + pg->timeout_ms;
+    int64_t until_ms = clock_mono_ms() + pg->timeout_ms / (int64_t)host->count;
+    const char *names[9] = {"application_name", "target_session_attrs", "options",
+                            "client_encoding", "dbname"};
     char options[200];
+    const char *values[9] = {"berth", "read-write", options, "UTF8", pg->url};
+    const char *const parts[][2] = {
+        {"host", host->host}, {"hostaddr", host->address}, {"port", host->port}};
+    size_t count = 5;
 
     snprintf(
         options, sizeof options,
         "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=%lld -c lock_timeout=%lld "
         "-c idle_in_transaction_session_timeout=%lld",
         (long long)pg->timeout_ms, (long long)pg->timeout_ms, (long long)(2 * pg->timeout_ms));
-    const char *const names[] = {
-        "application_name", "target_session_attrs", "options", "client_encoding", "dbname", NULL};
-    const char *const values[] = {"berth", "read-write", options, "UTF8", pg->url, NULL};
-    assert(!pg->conn);
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (host->count > 1 && parts[i][1][0]) {
+            names[count] = parts[i][0];
+            values[count++] = parts[i][1];
+        }
+    assert(!pg->conn && count < COUNT_OF(names));
     pg->conn = PQconnectStartParams(names, values, 1);
     if (!pg->conn || PQstatus(pg->conn) == CONNECTION_BAD)
         return failed(pg, "connect to the database");
@@ -150,14 +206,22 @@ static bool pg_connect(struct sql *sql)
     return PQsetnonblocking(pg->conn, 1) == 0 || failed(pg, "connect to the database");
 }
 
-static void pg_disconnect(struct sql *sql)
+/* libpq goes on to the next host of a URL only when one refuses; a machine that is off, or stands
+ * still, says nothing. So each has its part of the time. The one that worked last is the first. */
+static bool pg_connect(struct sql *sql)
 {
     struct pg *pg = of(sql);
+    struct pg_host host = find_host(pg->url, pg->host);
 
-    if (pg->conn)
-        PQfinish(pg->conn);
-    pg->conn = NULL;
-    pg->prepared_count = 0;
+    for (size_t i = 0; i < host.count; i++) {
+        if (connect_to(pg, &host))
+            return true;
+        if (i + 1 < host.count) {
+            pg_disconnect(sql);
+            host = find_host(pg->url, ++pg->host);
+        }
+    }
+    return false;
 }
 
 static void copy_result(const PGresult *result, struct arena *arena, struct sql_rows *rows)

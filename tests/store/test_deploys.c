@@ -2,8 +2,11 @@
  * PostgreSQL. */
 #include "deploys_fixture.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -519,6 +522,59 @@ static void test_what_the_database_says(void **state)
     }
 }
 
+/* A database that takes over may lack the last change: the next one must not get its number, which
+ * nodes know for something else. */
+static void test_a_lost_version_is_not_given_again(void **state)
+{
+    struct deploys_rig *rig = *state;
+    int64_t end_ms = clock_mono_ms() + 20000;
+    struct deploys_op change = {
+        .verb = DEPLOYS_RESTART, .id = STR("web"), .u.put = {.if_version = DEPLOYS_ANY}};
+
+    if (!on_pg)
+        return;
+    deploys_rig_put(rig, "web", "run");
+    deploys_rig_put(rig, "mail", "run");
+    struct deploys_op known = deploys_rig_view(rig);
+    run_sql(rig->url, "UPDATE berth_meta SET value = value - 1 WHERE name = 'version'");
+    run_sql(rig->url, "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity"
+                      " WHERE application_name = 'berth'; END $$");
+    while (deploys_rig_call(rig, &change))
+        assert_true(clock_mono_ms() < end_ms);
+    assert_true(change.version > known.version);
+    struct deploys_op view = {.verb = DEPLOYS_VIEW,
+                              .u.view = {.if_version = known.version, .delta = true}};
+    while (deploys_rig_call(rig, &view)) /* the other connection is got back by itself */
+        assert_true(clock_mono_ms() < end_ms);
+    assert_false(view.u.view.unchanged);
+    assert_false(view.u.view.delta); /* what changed is not known: everything is answered */
+    assert_int_equal(view.u.view.count, 2);
+}
+
+/* The first of two hosts takes the connection and never says a word. */
+static void test_a_host_that_stands_still_is_passed_over(void **state)
+{
+    struct deploys_rig rig;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char url[160];
+
+    (void)state;
+    if (!on_pg)
+        return;
+    assert_int_equal(bind(silent, (struct sockaddr *)&at, size), 0);
+    assert_int_equal(listen(silent, 8), 0);
+    assert_int_equal(getsockname(silent, (struct sockaddr *)&at, &size), 0);
+    const char *database = strrchr(fresh_url(), '/');
+    snprintf(url, sizeof url, "postgresql://berth@127.0.0.1:%d,127.0.0.1:%d%s", ntohs(at.sin_port),
+             pg.port, database);
+    deploys_rig_open(&rig, url, "/nowhere");
+    assert_int_equal(deploys_rig_put(&rig, "web", "run").err, ERR_OK);
+    deploys_rig_close(&rig);
+    close(silent);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +590,8 @@ int main(void)
         DEPLOYS_TEST(test_deleted_and_made_again),
         DEPLOYS_TEST(test_history),
         DEPLOYS_TEST(test_view_of_what_changed),
+        DEPLOYS_TEST(test_a_lost_version_is_not_given_again),
+        cmocka_unit_test(test_a_host_that_stands_still_is_passed_over),
         cmocka_unit_test(test_an_existing_table_of_the_seed),
         cmocka_unit_test(test_an_older_database_goes_forward),
         cmocka_unit_test(test_a_newer_database_is_left_alone),
