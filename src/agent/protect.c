@@ -197,27 +197,10 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
     }
 }
 
-/* The cause that freezes a machine soonest, if there are several; busy CPUs do not. */
-static enum level_signal cause_of(const struct level_verdict *now)
-{
-    static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_VRAM,
-                                              LEVEL_CPU};
-
-    for (size_t i = 0; i < COUNT_OF(order); i++)
-        if (now->of[order[i]] == LEVEL_CRITICAL)
-            return order[i];
-    return now->by;
-}
-
 /* A share of `total`, in percent x 100. */
 static int64_t part_kib(int64_t total_kib, int64_t centi)
 {
     return total_kib == USAGE_NONE ? 0 : total_kib * centi / 10000;
-}
-
-static int64_t above(int64_t value, int64_t bound)
-{
-    return value > bound ? value - bound : 0;
 }
 
 /* What must come back until the level is not critical any more, `margin_centi` included. */
@@ -235,11 +218,11 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
     case LEVEL_PRESSURE: /* it does not say how much */
         return part_kib(usage->mem_total_kib, margin_centi);
     case LEVEL_SWAP:
-        return above(usage->swap_used_kib,
-                     part_kib(usage->swap_total_kib, critical_centi - margin_centi));
+        return less(usage->swap_used_kib,
+                    part_kib(usage->swap_total_kib, critical_centi - margin_centi));
     case LEVEL_CPU: /* a load can exceed the whole, a gift cannot */
-        return above(figures->ppm[by] < PPM ? figures->ppm[by] : PPM,
-                     (critical_centi - margin_centi) * PPM_PER_CENTI);
+        return less(figures->ppm[by] < PPM ? figures->ppm[by] : PPM,
+                    (critical_centi - margin_centi) * PPM_PER_CENTI);
     case LEVEL_VRAM:
         bound_centi = critical_centi + margin_centi;
         return kill_missing_kib(usage->vram_total_kib, usage->vram_free_kib,
@@ -263,16 +246,22 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
                            const struct level_figures *figures, const struct protect_task *tasks,
                            size_t count)
 {
+    /* The cause that freezes a machine soonest comes first; busy CPUs do not. */
+    static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_VRAM,
+                                              LEVEL_CPU};
     const struct level_verdict *now = &protect->level.now;
     bool unresolved = protect->emergency.unresolved;
     struct kill_sample sample = {
         .level = now->level,
-        .by = cause_of(now),
+        .by = now->by,
         .mem_free_kib = protect->usage.mem_free_kib,
         .now_ms = now_ms,
     };
     size_t some;
 
+    for (size_t i = COUNT_OF(order); i-- > 0;)
+        if (now->of[order[i]] == LEVEL_CRITICAL)
+            sample.by = order[i];
     if (sample.level == LEVEL_CRITICAL) {
         sample.missing = missing_of(protect, sample.by, figures, 0);
         sample.wanted = missing_of(protect, sample.by, figures, protect->rules.level.margin_centi);
@@ -363,34 +352,23 @@ const char *protect_code(enum protect_answer answer)
     return codes[answer];
 }
 
-static int64_t free_slots(const struct protect *protect, bool interactive)
-{
-    return interactive ? protect->slots.additional : protect->slots.additional_noninteractive;
-}
-
-static enum protect_answer judge(const struct protect *protect, int64_t now_ms, struct str type,
-                                 int64_t priority, bool interactive, int64_t slots)
-{
-    const struct protect_rules *rules = &protect->rules;
-
-    if (rules->allowed_types.count > 0 && !routing_allows(&rules->allowed_types, type))
-        return PROTECT_TYPE;
-    if (!protect->sampled || now_ms - protect->sampled_ms > rules->stale_ms)
-        return PROTECT_STALE;
-    if (!level_admits(level_gate(&protect->level), priority, rules->high_priority_min))
-        return PROTECT_LEVEL;
-    if (free_slots(protect, interactive) < slots)
-        return PROTECT_FULL;
-    return PROTECT_ADMIT;
-}
-
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
                                    int64_t priority, bool interactive, int64_t slots,
                                    struct buf *detail)
 {
-    enum protect_answer answer = judge(protect, now_ms, type, priority, interactive, slots);
-    int64_t left = free_slots(protect, interactive);
+    const struct protect_rules *rules = &protect->rules;
+    int64_t left =
+        interactive ? protect->slots.additional : protect->slots.additional_noninteractive;
+    enum protect_answer answer = PROTECT_ADMIT;
 
+    if (rules->allowed_types.count > 0 && !routing_allows(&rules->allowed_types, type))
+        answer = PROTECT_TYPE;
+    else if (!protect->sampled || now_ms - protect->sampled_ms > rules->stale_ms)
+        answer = PROTECT_STALE;
+    else if (!level_admits(level_gate(&protect->level), priority, rules->high_priority_min))
+        answer = PROTECT_LEVEL;
+    else if (left < slots)
+        answer = PROTECT_FULL;
     if (!detail || answer == PROTECT_ADMIT)
         return answer;
     if (answer == PROTECT_TYPE)
