@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -149,33 +148,29 @@ bool disk_walk_begin(struct disk_walk *walk, int dir_fd)
     return walk->depth > 0;
 }
 
-static void count(struct disk_walk *walk, int dir_fd, const char *name)
-{
-    struct stat info;
-
-    if (fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_dev != walk->device)
-        return;
-    if (!S_ISDIR(info.st_mode)) {
-        walk->bytes += info.st_blocks * BLOCK_BYTES / (info.st_nlink > 0 ? info.st_nlink : 1);
-        return;
-    }
-    walk->bytes += info.st_blocks * BLOCK_BYTES;
-    if (walk->depth < DISK_WALK_DEPTH_MAX)
-        enter(walk, dir_fd, name);
-}
-
 bool disk_walk_step(struct disk_walk *walk, int entries)
 {
     for (; entries > 0 && walk->depth > 0; entries--) {
         DIR *dir = walk->dirs[walk->depth - 1];
         const struct dirent *entry = readdir(dir);
+        struct stat info;
 
         if (!entry) {
             closedir(dir);
             walk->depth--;
-        } else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            count(walk, dirfd(dir), entry->d_name);
+            continue;
         }
+        if (is_dots(entry->d_name) ||
+            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+            info.st_dev != walk->device)
+            continue;
+        if (!S_ISDIR(info.st_mode)) {
+            walk->bytes += info.st_blocks * BLOCK_BYTES / (info.st_nlink > 0 ? info.st_nlink : 1);
+            continue;
+        }
+        walk->bytes += info.st_blocks * BLOCK_BYTES;
+        if (walk->depth < DISK_WALK_DEPTH_MAX)
+            enter(walk, dirfd(dir), entry->d_name);
     }
     return walk->depth > 0;
 }

@@ -29,31 +29,25 @@ enum { IDENTITY_MAX = 128 };
 
 enum { FORMAT_KNOWN = 1, INSTANCE_DIGITS = 32, LINE_BYTES_MAX = 256 };
 
-/* Every directory on the way; one that is there already is fine. */
-static int make_path(char *path)
-{
-    for (char *c = path + 1; *c; c++) {
-        if (*c != '/')
-            continue;
-        *c = 0;
-        if (mkdir(path, 0755) != 0 && errno != EEXIST)
-            return errno;
-        *c = '/';
-    }
-    return mkdir(path, 0711) != 0 && errno != EEXIST ? errno : 0;
-}
-
 enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret_dir,
                       struct problem *why)
 {
     char *path = arena_cstr(arena, data_dir);
     mode_t mask = umask(022);
-    int error = make_path(path);
-    char *real = error ? NULL : realpath(path, NULL);
+    char *real = NULL;
+    int error = 0;
 
-    umask(mask);
-    if (!error && !real)
+    /* Every directory on the way; one that exists already is fine. */
+    for (char *slash = strchr(path + 1, '/'); slash && !error; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(path, 0755) != 0 && errno != EEXIST)
+            error = errno;
+        else
+            *slash = '/';
+    }
+    if (!error && ((mkdir(path, 0711) != 0 && errno != EEXIST) || !(real = realpath(path, NULL))))
         error = errno;
+    umask(mask);
     if (error)
         return problem_set(why, ERR_BAD_CONFIG, "data_dir", "Cannot make the directory %s: %s.",
                            path, strerror(error));
@@ -169,26 +163,23 @@ enum err identity_id(const char *dir, struct str given, struct arena *arena, str
     return ERR_OK;
 }
 
-/* Where a kept instance counts: a copy of the directory is another place. */
-static struct str place_of(int dir_fd, struct arena *arena)
-{
-    struct stat stat;
-
-    if (fstat(dir_fd, &stat) != 0)
-        return STR_NONE;
-    return arena_fmt(arena, STR_FMT " %llu:%llu ", STR_ARG(runfile_boot_id(arena)),
-                     (unsigned long long)stat.st_dev, (unsigned long long)stat.st_ino);
-}
-
 enum err identity_instance(const char *dir, struct arena *arena, struct str *ret_instance,
                            struct problem *why)
 {
     int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct str place = dir_fd < 0 ? STR_NONE : place_of(dir_fd, arena);
-    struct str kept = dir_fd < 0 ? STR_NONE : read_line(dir_fd, INSTANCE_FILE, arena);
-    int error = place.at ? 0 : errno;
+    struct str kept = STR_NONE, place = STR_NONE;
+    int error = 0;
+    struct stat stat;
     struct rnd rnd;
 
+    if (dir_fd < 0 || fstat(dir_fd, &stat) != 0) {
+        error = errno;
+    } else {
+        /* Where a kept instance counts: a copy of the directory is another place. */
+        place = arena_fmt(arena, STR_FMT " %llu:%llu ", STR_ARG(runfile_boot_id(arena)),
+                          (unsigned long long)stat.st_dev, (unsigned long long)stat.st_ino);
+        kept = read_line(dir_fd, INSTANCE_FILE, arena);
+    }
     if (place.at && kept.at && str_starts(kept, place) && kept.len == place.len + INSTANCE_DIGITS) {
         *ret_instance = (struct str){.at = kept.at + place.len, .len = INSTANCE_DIGITS};
     } else if (place.at) {

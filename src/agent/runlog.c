@@ -63,18 +63,6 @@ static void end_file(struct runlog *log)
     }
 }
 
-static bool begin_file(struct runlog *log)
-{
-    char name[NAME_SIZE];
-
-    assert(log->fd < 0 && log->newest.base < 0);
-    file_name(log->total, name);
-    log->fd = openat(log->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (log->fd >= 0)
-        log->newest = (struct runlog_file){.base = log->total};
-    return log->fd >= 0;
-}
-
 static void keep_tail(struct runlog *log, struct str bytes)
 {
     if (bytes.len > RUN_TAIL_BYTES) {
@@ -95,13 +83,21 @@ static void keep_tail(struct runlog *log, struct str bytes)
 /* How many bytes went into the newest file; 0 when the disk takes none. */
 static size_t store_some(struct runlog *log, struct str bytes)
 {
+    char name[NAME_SIZE];
     int64_t room;
     ssize_t done;
 
     if (log->fd >= 0 && log->newest.size >= log->file_bytes_max)
         end_file(log);
-    if (log->fd < 0 && !begin_file(log))
-        return 0;
+    if (log->fd < 0) {
+        assert(log->newest.base < 0);
+        file_name(log->total, name);
+        log->fd =
+            openat(log->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (log->fd < 0)
+            return 0;
+        log->newest = (struct runlog_file){.base = log->total};
+    }
     room = log->file_bytes_max - log->newest.size;
     assert(room > 0 && log->newest.base + log->newest.size == log->total);
     do
