@@ -91,15 +91,24 @@ static void list_add(struct list *list, const struct run_proc *proc)
     list->procs[list->count++] = *proc;
 }
 
-static void add_children_of_task(int pid, const char *task, struct list *list)
+/* A child is listed with the thread that made it. */
+static void add_children(int pid, struct list *list)
 {
     char path[80];
-    struct buf text = {0};
-    struct str rest;
+    DIR *tasks;
 
-    snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", pid, task);
-    if (cgroup_file_get(AT_FDCWD, path, &text) == 0)
-        for (rest = buf_view(&text); rest.at;) {
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    tasks = opendir(path);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        struct buf text = {0};
+        struct str rest = STR_NONE;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", pid, entry->d_name);
+        if (cgroup_file_get(AT_FDCWD, path, &text) == 0)
+            rest = buf_view(&text);
+        while (rest.at) {
             struct run_proc proc;
             int64_t child;
 
@@ -108,20 +117,8 @@ static void add_children_of_task(int pid, const char *task, struct list *list)
                 proc.parent == pid)
                 list_add(list, &proc);
         }
-    buf_free(&text);
-}
-
-/* A child is listed with the thread that made it. */
-static void add_children(int pid, struct list *list)
-{
-    char path[48];
-    DIR *tasks;
-
-    snprintf(path, sizeof path, "/proc/%d/task", pid);
-    tasks = opendir(path);
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
-        if (entry->d_name[0] != '.')
-            add_children_of_task(pid, entry->d_name, list);
+        buf_free(&text);
+    }
     if (tasks)
         closedir(tasks);
 }
