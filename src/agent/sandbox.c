@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/cgroup.h"
 #include "agent/runfile.h"
 #include "base/str.h"
 
@@ -232,25 +233,13 @@ static const struct {
 
 enum { TMP_NAMESPACES = CLONE_NEWNS | CLONE_NEWIPC };
 
-static int put(const char *path, const char *text, size_t len)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC), error = 0;
-
-    if (fd < 0)
-        return errno;
-    if (write(fd, text, len) != (ssize_t)len)
-        error = errno;
-    close(fd);
-    return error;
-}
-
 /* Everybody else is nobody there. */
 static int map_id(const char *path, unsigned id)
 {
     char line[48];
-    int len = snprintf(line, sizeof line, "%u %u 1", id, id);
 
-    return put(path, line, (size_t)len);
+    snprintf(line, sizeof line, "%u %u 1", id, id);
+    return cgroup_file_put(AT_FDCWD, path, line);
 }
 
 static int enter_user_namespace(void)
@@ -259,7 +248,8 @@ static int enter_user_namespace(void)
     int error = unshare(CLONE_NEWUSER | TMP_NAMESPACES) == 0 ? 0 : errno;
 
     if (error == 0)
-        error = put("/proc/self/setgroups", "deny", 4); /* or its group could not be mapped */
+        /* Or its group could not be mapped. */
+        error = cgroup_file_put(AT_FDCWD, "/proc/self/setgroups", "deny");
     if (error == 0)
         error = map_id("/proc/self/uid_map", uid);
     if (error == 0)
