@@ -302,7 +302,7 @@ static void list_all(struct agent *agent, struct listing *listing)
                                        .standing = true};
     }
     /* Between two starts it is kept for a copy as well. */
-    for (copy = agent->copies->first; copy; copy = copy->next) {
+    for (copy = TAILQ_FIRST(&agent->copies->all); copy; copy = TAILQ_NEXT(copy, entry)) {
         struct demand *demand = &agent->demands[listing->count + kept];
 
         if (copy->run || !copy->demand[0] || !demand_parse(str_of(copy->demand), demand))

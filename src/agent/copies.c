@@ -168,12 +168,7 @@ static struct copy *copies_enter(struct copies *copies, struct str id)
     assert(id.len > 0 && !copies_find(copies, id));
     copy->copies = copies;
     copy->id = arena_str(&copy->id_arena, id);
-    copy->prev = copies->last;
-    if (copies->last)
-        copies->last->next = copy;
-    else
-        copies->first = copy;
-    copies->last = copy;
+    TAILQ_INSERT_TAIL(&copies->all, copy, entry);
     map_put(&copies->by_id, copy->id, copy);
     return copy;
 }
@@ -201,14 +196,7 @@ static void copies_leave(struct copy *copy)
 
     copy_give_room(copy);
     assert(!copy->run && !copy->last && !copy->check.run && !copy->check.call);
-    if (copy->prev)
-        copy->prev->next = copy->next;
-    else
-        copies->first = copy->next;
-    if (copy->next)
-        copy->next->prev = copy->prev;
-    else
-        copies->last = copy->prev;
+    TAILQ_REMOVE(&copies->all, copy, entry);
     map_del(&copies->by_id, copy->id);
     arena_free(&copy->arena);
     arena_free(&copy->old_arena);
@@ -225,14 +213,14 @@ size_t copies_count(const struct copies *copies)
 {
     size_t count = 0;
 
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         count += !copy->daemon && copy_over(copy) == COPY_NOT_OVER;
     return count;
 }
 
 struct str copies_first_owned(const struct copies *copies)
 {
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         if (!copy->daemon && copy->wanted && !copy->held)
             return copy->id;
     return STR_NONE;
@@ -242,7 +230,7 @@ size_t copies_alive(const struct copies *copies)
 {
     size_t count = 0;
 
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         count += copy->run != NULL;
     return count;
 }
@@ -250,10 +238,10 @@ size_t copies_alive(const struct copies *copies)
 struct copy *copies_next(const struct copies *copies, const struct copy *copy,
                          struct copy_alive *ret_alive)
 {
-    struct copy *next = copy ? copy->next : copies->first;
+    struct copy *next = copy ? TAILQ_NEXT(copy, entry) : TAILQ_FIRST(&copies->all);
 
     while (next && !next->run)
-        next = next->next;
+        next = TAILQ_NEXT(next, entry);
     if (next)
         *ret_alive = (struct copy_alive){.id = next->id,
                                          .daemon = next->daemon,
@@ -374,13 +362,13 @@ static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
 
 size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w)
 {
-    struct copy *copy = copies->first;
+    struct copy *copy = TAILQ_FIRST(&copies->all);
     size_t place = 0;
 
-    for (; copy && place < from; copy = copy->next)
+    for (; copy && place < from; copy = TAILQ_NEXT(copy, entry))
         place++;
     jsonw_arr(w);
-    for (; copy && place < from + max; copy = copy->next, place++)
+    for (; copy && place < from + max; copy = TAILQ_NEXT(copy, entry), place++)
         write_copy(copy, copies->loop->mono_ms, w);
     jsonw_end_arr(w);
     return copy ? place : 0;
@@ -408,14 +396,14 @@ void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
 
 void copies_keep(struct copies *copies, struct str id, enum copy_hold hold)
 {
-    for (struct copy *copy = copies->first; copy; copy = copy->next)
+    for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         if (copy->held == hold && (!id.at || str_eq(copy->id, id)))
             copy->held = COPY_KEPT;
 }
 
 bool copies_next_held(const struct copies *copies, struct copy_held *ret_held)
 {
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         if (copy->held && copy->wanted && !copy->run) {
             *ret_held = (struct copy_held){.id = copy->id,
                                            .generation = copy->generation,
@@ -439,7 +427,7 @@ size_t copies_holding(const struct copies *copies, enum copy_hold hold)
 {
     size_t count = 0;
 
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         count += copy->held == hold;
     return count;
 }
@@ -517,7 +505,7 @@ static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY
 
 static bool is_given(const struct copies *copies, const struct copy *except, int64_t port)
 {
-    for (const struct copy *copy = copies->first; copy; copy = copy->next)
+    for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         if (copy != except && copy->port == port)
             return true;
     return false;
@@ -1278,8 +1266,8 @@ static void look_at_run(struct copy *copy)
 
 static void look_at_all(struct copies *copies)
 {
-    for (struct copy *copy = copies->first, *next; copy; copy = next) {
-        next = copy->next;
+    for (struct copy *copy = TAILQ_FIRST(&copies->all), *next; copy; copy = next) {
+        next = TAILQ_NEXT(copy, entry);
         if (copy->run) {
             look_at_run(copy);
         } else if (copies->rows_known && !copy->wanted) {
@@ -1421,7 +1409,7 @@ void copies_want(struct copies *copies, const struct json *json)
 
 void copies_round_over(struct copies *copies)
 {
-    for (struct copy *copy = copies->first; copy; copy = copy->next)
+    for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
         if (copy->round != copies->round)
             copy->wanted = false;
     copies->rows_known = true;
@@ -1433,7 +1421,7 @@ void copies_told(struct copies *copies, const struct json *reply)
     const struct json *waits = json_get(reply, "waits");
     struct arena arena = {0};
 
-    for (struct copy *copy = copies->first; copy; copy = copy->next) {
+    for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry)) {
         const struct json *item = json_first(waits);
         bool may = copy->asked_version == copy->version;
 
@@ -1457,7 +1445,7 @@ void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms
     assert(copies->rows_known && until_boot_ms > 0 && grace_ms > 0);
     copies->fence_ms = until_boot_ms;
     copies->fence_grace_ms = grace_ms;
-    for (struct copy *copy = copies->first; copy; copy = copy->next) {
+    for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry)) {
         int64_t deadline_ms;
 
         if (!copy->run || !copy->wanted || copy->daemon || copy->run_generation != copy->generation)
@@ -1554,9 +1542,9 @@ enum err copies_new(struct loop *loop, const struct copies_config *config, void 
         return problem_set(why, ERR_IO, "", "No HTTP client can be made.");
     }
     copies->loop = loop;
+    TAILQ_INIT(&copies->all);
     copies->config = config->config;
     copies->node_id = config->node_id;
-    copies->data_dir = config->data_dir;
     copies->runs = config->runs;
     copies->room = config->room;
     copies->keep = config->keep;
@@ -1578,8 +1566,8 @@ void copies_free(struct copies *copies)
         return;
     copies->freed = true;
     loop_remove_part(copies->loop, &copies->part);
-    while (copies->first) {
-        struct copy *copy = copies->first;
+    while (TAILQ_FIRST(&copies->all)) {
+        struct copy *copy = TAILQ_FIRST(&copies->all);
 
         copy_check_cancel(copy);
         copy->run = copy->last = NULL;

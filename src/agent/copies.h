@@ -5,6 +5,8 @@
 #ifndef AGENT_COPIES_H
 #define AGENT_COPIES_H
 
+#include <sys/queue.h>
+
 #include "agent/config.h"
 #include "agent/packages.h"
 #include "agent/run.h"
@@ -128,7 +130,6 @@ struct copies {
     struct loop *loop;
     const struct config *config;
     struct str node_id;
-    const char *data_dir;
     struct runs *runs;
     struct packages *packages;
     struct client *client; /* for checks by HTTP */
@@ -138,9 +139,9 @@ struct copies {
     void (*changed)(struct copies *copies);
     void *user;
     struct map by_id;
-    struct copy *first, *last;
-    bool rows_known; /* a whole round came */
-    bool ending;     /* all are stopped and none is started */
+    TAILQ_HEAD(, copy) all; /* in the order they came */
+    bool rows_known;        /* a whole round came */
+    bool ending;            /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */
     bool danger;                      /* the machine is in danger */
@@ -168,7 +169,7 @@ struct copy_check {
 
 struct copy {
     struct copies *copies;
-    struct copy *prev, *next;
+    TAILQ_ENTRY(copy) entry;
     struct str id;
     struct arena id_arena, arena; /* of `spec` */
     int64_t generation;           /* what should run: the fencing token of this assignment, */

@@ -67,12 +67,7 @@ static void jobs_enter(struct agent_job *job)
 
     assert(job->key[0] && !map_get(&jobs->by_key, str_of(job->key)));
     map_put(&jobs->by_key, str_of(job->key), job);
-    job->before = jobs->last;
-    if (jobs->last)
-        jobs->last->next = job;
-    else
-        jobs->first = job;
-    jobs->last = job;
+    TAILQ_INSERT_TAIL(&jobs->all, job, entry);
     jobs->count++;
     jobs->counts[job->state]++;
 }
@@ -92,14 +87,7 @@ static void jobs_leave(struct agent_job *job)
 
     assert(!job->run && !job->note);
     map_del(&jobs->by_key, str_of(job->key));
-    if (job->before)
-        job->before->next = job->next;
-    else
-        jobs->first = job->next;
-    if (job->next)
-        job->next->before = job->before;
-    else
-        jobs->last = job->before;
+    TAILQ_REMOVE(&jobs->all, job, entry);
     jobs->count--;
     jobs->counts[job->state]--;
     jobs->kept_bytes -= job->kept_bytes;
@@ -127,7 +115,8 @@ void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
     size_t left = CONFIG_JOBS_MAX;
 
     jsonw_arr(w);
-    for (const struct agent_job *job = jobs->first; job && left > 0; job = job->next) {
+    for (const struct agent_job *job = TAILQ_FIRST(&jobs->all); job && left > 0;
+         job = TAILQ_NEXT(job, entry)) {
         if (job->dropped || (job->state != JOBS_RUNNING && job->state != JOBS_REPORTING))
             continue;
         jsonw_obj(w);
@@ -151,14 +140,14 @@ size_t jobs_in_use(const struct jobs *jobs)
 
 struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job)
 {
-    return job ? job->next : jobs->first;
+    return job ? TAILQ_NEXT(job, entry) : TAILQ_FIRST(&jobs->all);
 }
 
 struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt)
 {
     struct agent_job *found = NULL;
 
-    for (struct agent_job *job = jobs->first; job; job = job->next)
+    for (struct agent_job *job = TAILQ_FIRST(&jobs->all); job; job = TAILQ_NEXT(job, entry))
         if (str_is(job_id, job->job_id) &&
             (attempt ? job->attempt == attempt : !found || job->attempt > found->attempt))
             found = job;
@@ -742,8 +731,8 @@ static void job_forget(struct agent_job *job)
 /* The oldest go first. */
 static void trim_kept(struct jobs *jobs)
 {
-    for (struct agent_job *job = jobs->first, *next; job; job = next) {
-        next = job->next;
+    for (struct agent_job *job = TAILQ_FIRST(&jobs->all), *next; job; job = next) {
+        next = TAILQ_NEXT(job, entry);
         if (jobs->counts[JOBS_KEPT] <= (size_t)jobs->config->runs_kept &&
             jobs->kept_bytes <= jobs->config->runs_kept_bytes)
             break;
@@ -757,8 +746,8 @@ void jobs_trim(struct jobs *jobs)
     int64_t before_ms = jobs->loop->wall_ms - jobs->config->runs_kept_ms;
 
     trim_kept(jobs); /* the settings may have changed */
-    for (struct agent_job *job = jobs->first, *next; job; job = next) {
-        next = job->next;
+    for (struct agent_job *job = TAILQ_FIRST(&jobs->all), *next; job; job = next) {
+        next = TAILQ_NEXT(job, entry);
         if (job->state == JOBS_KEPT && job->run->exit.ended_ms < before_ms)
             job_forget(job);
     }
@@ -856,7 +845,7 @@ void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *re
     json_int(json_get(reply, "f2f_lease_ms"), &terms.f2f_ms);
     if (terms.task_ms <= 0 || terms.f2f_ms <= 0)
         return; /* the heartbeat was taken, but the store could not be asked */
-    for (struct agent_job *job = jobs->first; job; job = job->next) {
+    for (struct agent_job *job = TAILQ_FIRST(&jobs->all); job; job = TAILQ_NEXT(job, entry)) {
         int64_t lease_ms, old_ms, new_ms;
 
         if (job->state != JOBS_RUNNING || job->dropped || sent_boot_ms < job->listed_ms)
@@ -1081,7 +1070,7 @@ void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 
 void jobs_end(struct jobs *jobs)
 {
-    for (struct agent_job *job = jobs->first; job; job = job->next) {
+    for (struct agent_job *job = TAILQ_FIRST(&jobs->all); job; job = TAILQ_NEXT(job, entry)) {
         if (job->state == JOBS_ACKING)
             job->cancelled = true;
         if (job->state != JOBS_RUNNING)
@@ -1170,6 +1159,7 @@ struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
 
     assert(handler->send && handler->refuses && handler->began && handler->over);
     jobs->loop = loop;
+    TAILQ_INIT(&jobs->all);
     jobs->config = config->config;
     jobs->handler = handler;
     jobs->user = user;
@@ -1190,12 +1180,12 @@ void jobs_free(struct jobs *jobs)
 
     if (!jobs)
         return;
-    for (job = jobs->first; job; job = job->next)
+    for (job = TAILQ_FIRST(&jobs->all); job; job = TAILQ_NEXT(job, entry))
         if (job->state == JOBS_KEPT && (fd = open_in(job, SETTLED_FILE, O_WRONLY | O_CREAT)) >= 0)
             close(fd);
     outbox_free(jobs->outbox);
-    for (job = jobs->first; job; job = next) {
-        next = job->next;
+    for (job = TAILQ_FIRST(&jobs->all); job; job = next) {
+        next = TAILQ_NEXT(job, entry);
         jobs_delete(job);
     }
     map_free(&jobs->by_key);

@@ -4,6 +4,8 @@
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 
+#include <sys/queue.h>
+
 #include "agent/config.h"
 #include "agent/outbox.h"
 #include "agent/runfile.h"
@@ -29,7 +31,7 @@ enum {
 /* One attempt of a job on this node. */
 struct agent_job {
     struct jobs *jobs;
-    struct agent_job *next, *before; /* in the order they came */
+    TAILQ_ENTRY(agent_job) entry;
     enum jobs_state state;
     char key[JOBS_KEY_MAX]; /* "j0ahx2vbjw0000.1" */
     char job_id[OUTBOX_JOB_MAX + 1];
@@ -134,7 +136,7 @@ struct jobs {
     struct outbox *outbox;
     struct runs *runs;
     struct map by_key;
-    struct agent_job *first, *last;
+    TAILQ_HEAD(, agent_job) all; /* in the order they came */
     size_t count;
     size_t counts[JOBS_STATES];
     int64_t kept_bytes; /* of all that are KEPT */

@@ -252,12 +252,10 @@ void outbox_up(struct outbox *outbox)
 
 void outbox_down(struct outbox *outbox)
 {
-    struct outbox_note *note;
-
     outbox->up = false;
     outbox->in_flight = 0;
-    TAILQ_FOREACH(note, &outbox->notes, entry)
-    note->sent = false;
+    for (struct outbox_note *note = NULL; (note = outbox_next(outbox, note));)
+        note->sent = false;
 }
 
 /* --- answers --- */

@@ -193,12 +193,7 @@ static struct run_private *run_new(struct runs *runs, struct str key, struct str
                              .key = arena_str(&priv->arena, key),
                              .meta = arena_str(&priv->arena, meta),
                              .priv = priv};
-    priv->prev = runs->last;
-    if (runs->last)
-        runs->last->next = priv;
-    else
-        runs->first = priv;
-    runs->last = priv;
+    TAILQ_INSERT_TAIL(&runs->all, priv, entry);
     runs->alive++;
     map_put(&runs->by_key, priv->run.key, priv);
     return priv;
@@ -234,14 +229,7 @@ static void run_drop(struct run_private *priv)
     struct runs *runs = priv->run.runs;
 
     assert(!priv->gone);
-    if (priv->prev)
-        priv->prev->next = priv->next;
-    else
-        runs->first = priv->next;
-    if (priv->next)
-        priv->next->prev = priv->prev;
-    else
-        runs->last = priv->prev;
+    TAILQ_REMOVE(&runs->all, priv, entry);
     if (priv->run.state != RUN_ENDED) {
         assert(runs->alive > 0);
         runs->alive--;
@@ -309,7 +297,7 @@ const char *runs_tmp_missing(const struct runs *runs)
 /* The next run without a connection that this tick has not looked after. */
 static struct run_private *next_unlinked(const struct runs *runs)
 {
-    for (struct run_private *priv = runs->first; priv; priv = priv->next)
+    for (struct run_private *priv = TAILQ_FIRST(&runs->all); priv; priv = TAILQ_NEXT(priv, entry))
         if (priv->run.state != RUN_ENDED && !priv->lost && priv->fd < 0 && priv->pins == 0 &&
             priv->sought_tick != runs->ticks)
             return priv;
@@ -328,7 +316,7 @@ static void on_tick(uv_timer_t *timer)
         runs->trash_next_ms = 0;
         run_trash_empty(runs);
     }
-    for (priv = runs->first; priv; priv = priv->next)
+    for (priv = TAILQ_FIRST(&runs->all); priv; priv = TAILQ_NEXT(priv, entry))
         if (priv->fd >= 0)
             run_link_watch(priv, now_ms);
         else if (priv->lost && priv->run.state != RUN_ENDED)
@@ -431,6 +419,8 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, con
 
     assert(dir && shim_path);
     *runs = (struct runs){.loop = loop, .user = user, .dir_fd = -1};
+    TAILQ_INIT(&runs->all);
+    TAILQ_INIT(&runs->spawner.unsent);
     runs->spawner.fd = -1;
     runs->patience_ms = RUN_PATIENCE_MS;
     runs->shim_path = arena_cstr(&runs->arena, str_of(shim_path));
@@ -482,8 +472,8 @@ void runs_free(struct runs *runs)
         return;
     assert(!runs->freed);
     runs->freed = true;
-    while (runs->first)
-        run_drop(runs->first);
+    while (!TAILQ_EMPTY(&runs->all))
+        run_drop(TAILQ_FIRST(&runs->all));
     run_spawner_close(runs);
     cgroup_unprobe(&runs->place); /* stays while somebody is in it */
     flock(runs->dir_fd, LOCK_UN); /* the next agent need not wait for our loop to turn */
@@ -514,7 +504,7 @@ size_t runs_count(const struct runs *runs)
 
 struct run *runs_next(struct runs *runs, struct run *run)
 {
-    struct run_private *next = run ? run->priv->next : runs->first;
+    struct run_private *next = run ? TAILQ_NEXT(run->priv, entry) : TAILQ_FIRST(&runs->all);
 
     assert(!run || run->runs == runs);
     return next ? &next->run : NULL;
@@ -582,7 +572,8 @@ static struct str pick_alone(struct runs *runs, struct arena *arena)
     size_t used[JOB_USER_POOL_MAX + 1] = {0}, best = 0;
     char text[JOB_USER_NAME_MAX + 1];
 
-    for (const struct run_private *priv = runs->first; priv; priv = priv->next)
+    for (const struct run_private *priv = TAILQ_FIRST(&runs->all); priv;
+         priv = TAILQ_NEXT(priv, entry))
         if (priv->run.state != RUN_ENDED)
             used[job_user_number(runs->rules.job_user, priv->user)]++;
     for (size_t i = 0; i < runs->pool; i++) {
@@ -1084,7 +1075,7 @@ void runs_adopt(struct runs *runs, void (*found)(struct run *run))
     int list_fd = openat(runs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
 
-    assert(!runs->first); /* before anything was started */
+    assert(TAILQ_EMPTY(&runs->all)); /* before anything was started */
     for (struct dirent *entry; list && (entry = readdir(list));)
         if (str_is_id(str_of(entry->d_name), RUN_KEY_MAX))
             adopt(runs, entry->d_name, found);

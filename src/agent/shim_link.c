@@ -162,7 +162,7 @@ static void hear_failed(struct run_private *priv, struct str args)
 static const struct {
     const char *name;
     void (*hear)(struct run_private *priv, struct str args);
-} news[] = {
+} packets[] = {
     {"hello", hear_hello}, {"started", hear_started}, {"stopping", hear_stopping},
     {"pong", hear_pong},   {"ended", hear_ended},     {"failed", hear_failed},
 };
@@ -172,9 +172,9 @@ static void hear(struct run_private *priv, struct str packet)
     struct str name = str_cut(&packet, ' ');
 
     assert(!priv->gone && !priv->lost); /* its connection would be closed */
-    for (size_t i = 0; i < COUNT_OF(news); i++)
-        if (str_is(name, news[i].name)) {
-            news[i].hear(priv, packet);
+    for (size_t i = 0; i < COUNT_OF(packets); i++)
+        if (str_is(name, packets[i].name)) {
+            packets[i].hear(priv, packet);
             return;
         }
 }
@@ -201,20 +201,6 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* --- looking for a shim --- */
 
-static int connect_at(int dir_fd)
-{
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    /* Short whatever the length of the path. */
-    snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/" RUNFILE_SOCK, dir_fd);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, sizeof name) != 0) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
 /* We hold the lock: no shim is there, nor can one come. */
 static void settle(struct run_private *priv, int dir_fd)
 {
@@ -238,6 +224,7 @@ static void settle(struct run_private *priv, int dir_fd)
 
 void run_link_seek(struct run_private *priv)
 {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
     int dir_fd, fd;
 
     assert(priv->fd < 0 && priv->run.state != RUN_ENDED && !priv->lost);
@@ -254,11 +241,19 @@ void run_link_seek(struct run_private *priv)
             run_spawner_again(priv, dir_fd))
             return;
         settle(priv, dir_fd);
-    } else if ((fd = connect_at(dir_fd)) >= 0) {
+        close(dir_fd);
+        return;
+    }
+    /* Short whatever the length of the path. */
+    snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/" RUNFILE_SOCK, dir_fd);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, sizeof name) == 0) {
         run_link_open(priv, fd);
         priv->todo |=
             (priv->stop_kill_ms ? RUN_TODO_STOP : 0) | (priv->deadline_ms ? RUN_TODO_DEADLINE : 0);
         run_link_flush(priv);
+    } else if (fd >= 0) {
+        close(fd);
     }
     close(dir_fd);
 }
@@ -270,10 +265,11 @@ static int64_t earlier(int64_t a, int64_t b)
     return !a || (b && b < a) ? b : a;
 }
 
-/* When its tree should have been killed at the latest; 0: never. */
-static int64_t due_ms(const struct run_private *priv)
+void run_link_watch(struct run_private *priv, int64_t now_ms)
 {
-    int64_t due = priv->stop_kill_ms;
+    int64_t due = priv->stop_kill_ms; /* its tree should be killed by then; 0: never */
+    int64_t patience_ms = priv->run.runs->patience_ms;
+    struct run_proc shim;
 
     if (priv->timeout_ms && priv->created_mono_ms)
         due = earlier(due, priv->created_mono_ms + priv->timeout_ms + priv->grace_ms);
@@ -283,14 +279,6 @@ static int64_t due_ms(const struct run_private *priv)
         due = earlier(due, priv->deadline_ms - clock_lease_ms() + clock_mono_ms() +
                                (priv->grace_ms < most_ms ? priv->grace_ms : most_ms));
     }
-    return due;
-}
-
-void run_link_watch(struct run_private *priv, int64_t now_ms)
-{
-    int64_t due = due_ms(priv), patience_ms = priv->run.runs->patience_ms;
-    struct run_proc shim;
-
     if (!due || now_ms < due + patience_ms || now_ms < priv->patience_ms || !priv->shim_pid)
         return;
     if (!priv->pinged_ms) {
@@ -395,7 +383,8 @@ static void on_spawner_poll(uv_poll_t *poll, int status, int events)
 static void watch(struct run_spawner *spawner)
 {
     if (spawner->fd >= 0)
-        uv_poll_start(spawner->poll, UV_READABLE | (spawner->first ? UV_WRITABLE : 0),
+        uv_poll_start(spawner->poll,
+                      UV_READABLE | (TAILQ_EMPTY(&spawner->unsent) ? 0 : UV_WRITABLE),
                       on_spawner_poll);
 }
 
@@ -485,15 +474,14 @@ static enum err reach(struct runs *runs, struct problem *why)
     enum err err = spawner->path ? open_served(runs, &own) : open_own(runs, &own);
 
     assert((err == ERR_OK) == (spawner->fd >= 0));
-    if (err && !spawner->away_ms)
+    if (err && !spawner->away_ms) {
         log_event(LOG_WARN, "agent.spawner_away", KC("reason", own.detail));
-    if (!err && spawner->away_ms)
+        spawner->away_ms = clock_mono_ms();
+    } else if (!err && spawner->away_ms) {
         log_event(LOG_INFO, "agent.spawner_back",
                   KI("away_ms", clock_mono_ms() - spawner->away_ms));
-    if (err && !spawner->away_ms)
-        spawner->away_ms = clock_mono_ms();
-    if (!err)
         spawner->away_ms = 0;
+    }
     str_copy(str_of(own.detail), spawner->why, sizeof spawner->why);
     if (err && why)
         *why = own;
@@ -571,24 +559,14 @@ void run_spawner_clean(struct runs *runs, int fd)
     close(fd);
 }
 
+/* Sent, or given up. */
 static void close_order(struct run_private *priv)
 {
+    TAILQ_REMOVE(&priv->run.runs->spawner.unsent, priv, unsent);
     assert(priv->order_dir_fd >= 0 && priv->order_fd >= 0);
     close(priv->order_dir_fd); /* the lock lives on in the shim's copy, or ends here */
     close(priv->order_fd);
     priv->order_dir_fd = priv->order_fd = -1;
-}
-
-static struct run_private *take_first(struct run_spawner *spawner)
-{
-    struct run_private *priv = spawner->first;
-
-    assert(priv && spawner->last);
-    spawner->first = priv->next_unsent;
-    if (!spawner->first)
-        spawner->last = NULL;
-    priv->next_unsent = NULL;
-    return priv;
 }
 
 static bool is_away_for_long(const struct run_spawner *spawner)
@@ -599,14 +577,13 @@ static bool is_away_for_long(const struct run_spawner *spawner)
 static void send_unsent(struct runs *runs)
 {
     struct run_spawner *spawner = &runs->spawner;
+    struct run_private *priv;
+    int error;
 
-    while (spawner->first) {
-        struct run_private *priv = spawner->first;
-        int error;
-
+    while ((priv = TAILQ_FIRST(&spawner->unsent))) {
         if (spawner->fd < 0 && reach(runs, NULL)) {
-            while (spawner->first && is_away_for_long(spawner))
-                close_order(take_first(spawner)); /* its connection ends, and with it the run */
+            while ((priv = TAILQ_FIRST(&spawner->unsent)) && is_away_for_long(spawner))
+                close_order(priv); /* its connection ends, and with it the run */
             return;
         }
         error = send_order(spawner->fd, priv);
@@ -617,7 +594,7 @@ static void send_unsent(struct runs *runs)
             continue;
         }
         priv->order_number = spawner->number;
-        close_order(take_first(spawner));
+        close_order(priv);
     }
     watch(spawner);
 }
@@ -630,15 +607,11 @@ enum err run_spawner_order(struct run_private *priv, int dir_fd, int shim_fd, st
     assert(dir_fd >= 0 && shim_fd >= 0 && priv->order_dir_fd < 0);
     priv->order_dir_fd = dir_fd;
     priv->order_fd = shim_fd;
+    TAILQ_INSERT_TAIL(&spawner->unsent, priv, unsent);
     if (spawner->fd < 0 && reach(runs, why) && is_away_for_long(spawner)) {
         close_order(priv);
         return ERR_IO;
     }
-    if (spawner->last)
-        spawner->last->next_unsent = priv;
-    else
-        spawner->first = priv;
-    spawner->last = priv;
     send_unsent(runs);
     return ERR_OK;
 }
@@ -669,20 +642,8 @@ static bool run_spawner_again(struct run_private *priv, int dir_fd)
 
 void run_spawner_cancel(struct run_private *priv)
 {
-    struct run_spawner *spawner = &priv->run.runs->spawner;
-    struct run_private **at = &spawner->first, *before = NULL;
-
-    if (priv->order_dir_fd < 0)
-        return;
-    while (*at != priv) {
-        assert(*at);
-        before = *at;
-        at = &before->next_unsent;
-    }
-    *at = priv->next_unsent;
-    if (spawner->last == priv)
-        spawner->last = before;
-    close_order(priv);
+    if (priv->order_dir_fd >= 0)
+        close_order(priv);
 }
 
 void run_spawner_tick(struct runs *runs)
@@ -690,7 +651,7 @@ void run_spawner_tick(struct runs *runs)
     reap_old(&runs->spawner);
     if (runs->spawner.fd < 0 && runs->spawner.path)
         reach(runs, NULL);
-    if (runs->spawner.first)
+    if (!TAILQ_EMPTY(&runs->spawner.unsent))
         send_unsent(runs); /* a poll does not notice when fewer descriptors are under way */
 }
 
@@ -698,7 +659,7 @@ void run_spawner_close(struct runs *runs)
 {
     struct run_spawner *spawner = &runs->spawner;
 
-    assert(!spawner->first);
+    assert(TAILQ_EMPTY(&spawner->unsent));
     if (spawner->fd >= 0) {
         if (spawner->pid > 0)
             kill(spawner->pid, SIGKILL); /* our own child, not reaped yet: it is the right one */

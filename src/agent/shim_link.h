@@ -4,6 +4,8 @@
 #ifndef AGENT_SHIM_LINK_H
 #define AGENT_SHIM_LINK_H
 
+#include <sys/queue.h>
+
 #include "agent/cgroup.h"
 #include "agent/run.h"
 #include "base/clock.h"
@@ -33,7 +35,7 @@ struct run_spawner {
     int64_t patience_ms; /* RUN_SPAWNER_MS_MAX; tests have less */
     char why[160];       /* and why not */
     uv_poll_t *poll;
-    struct run_private *first, *last; /* runs whose order is not sent yet */
+    TAILQ_HEAD(run_unsent, run_private) unsent; /* runs whose order is not sent yet */
 };
 
 struct runs {
@@ -53,8 +55,8 @@ struct runs {
     size_t pool;           /* how many users there are beside it */
     size_t pool_last;      /* which of them was taken last; 0: none */
     struct map by_key;
-    struct run_private *first, *last;
-    size_t alive; /* not ENDED */
+    TAILQ_HEAD(, run_private) all; /* in the order they came */
+    size_t alive;                  /* not ENDED */
     struct run_spawner spawner;
     uv_timer_t tick;
     int64_t ticks;
@@ -73,9 +75,9 @@ enum run_todo { RUN_TODO_STOP = 1, RUN_TODO_DEADLINE = 2, RUN_TODO_PING = 4 };
 
 struct run_private {
     struct run run;
-    struct run_private *prev, *next;
+    TAILQ_ENTRY(run_private) entry;
     struct arena arena; /* key, meta, places, mark, and the tail once it ended */
-    struct run_private *next_unsent;
+    TAILQ_ENTRY(run_private) unsent;
     int order_dir_fd;     /* -1: the order was sent, or there was none */
     int order_fd;         /* the shim's end of the connection, likewise */
     int64_t order_number; /* of the connection it was sent over; 0: none */

@@ -53,8 +53,8 @@ static void test_burst(void **state)
         snprintf(key, sizeof key, "burst%d.1", i);
         rig_sh(rig, key, "exit 0", NULL);
     }
-    assert_non_null(rig->runs->spawner.first); /* some are not sent */
-    run_stop(&rig->runs->spawner.last->run, "CANCELLED", -1);
+    assert_false(TAILQ_EMPTY(&rig->runs->spawner.unsent)); /* some are not sent */
+    run_stop(&TAILQ_LAST(&rig->runs->spawner.unsent, run_unsent)->run, "CANCELLED", -1);
     rig->forget = true;
     kill(rig->runs->spawner.pid, SIGCONT);
     rig_await(rig, rig->ended == MANY);
