@@ -71,7 +71,7 @@ struct agent {
     enum level sent_level;
     int64_t sent_max;
     bool sent_takes;
-    int64_t fell_ms; /* when a fall of what is free was told */
+    int64_t fell_ms; /* when a drop in free resources was last sent */
     /* Room for what runs. */
     struct protect_task *tasks;
     struct capacity_task *promised; /* those of them that said what they need, */
@@ -209,7 +209,7 @@ static void link_describe(struct link *link, struct jsonw *w)
 enum {
     STALE_SAMPLES = 10,
     DEPLOYMENT_PRIORITY = 5,
-    FALL_MS = 300, /* between two falls that are told at once */
+    FALL_MS = 300, /* at least, between two drops that are sent at once */
 };
 
 static const struct usage_tree *find_tree(const struct usage *usage, int pid)
@@ -354,7 +354,7 @@ static void on_loaded(struct loaded *loaded)
         link_beat(agent->link);
 }
 
-/* A fall of what is free is told before the next heartbeat, but not in bursts. */
+/* A drop in free resources is sent before the next heartbeat, but not in bursts. */
 static bool has_fallen(struct agent *agent)
 {
     if (agent->loop.mono_ms - agent->fell_ms < FALL_MS || !capacity_fell(&agent->capacity))
@@ -1202,7 +1202,7 @@ static void agent_reload(struct agent *agent)
         log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
         node_lease_judge(agent->node_lease);
         if (agent->link)
-            link_beat(agent->link); /* labels, types and limits are news */
+            link_beat(agent->link); /* labels, types or limits may have changed */
     }
     if (err)
         log_event(LOG_ERROR, "agent.reload_refused", KS("node_id", agent->node_id),

@@ -442,7 +442,7 @@ void capacity_gpus_write(uint64_t gpus, struct jsonw *w)
     jsonw_end_arr(w);
 }
 
-/* ROCr hides some from what stands above it, HIP and OpenCL, which count anew what is left. */
+/* ROCr hides GPUs from the layers above it, HIP and OpenCL, which number the rest anew. */
 size_t capacity_env(uint64_t gpus, struct arena *arena, struct str *env)
 {
     struct buf ids = {0}, places = {0};

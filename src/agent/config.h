@@ -74,7 +74,7 @@ struct config {
     int64_t priority; /* among servers, lower is asked first; FIELD_OFF: not sent */
     int64_t max_concurrent_jobs;
     bool allow_commands, allow_deployments;
-    struct str job_user; /* as whom work runs that names nobody; empty: see job_user.h */
+    struct str job_user; /* runs work that names no user; empty: see job_user.h */
     bool allow_root;     /* it may be root */
     bool syscall_filter; /* see sandbox.h */
     int private_tmp;     /* enum config_tmp; see sandbox.h */

@@ -26,7 +26,7 @@ struct disk_walk {
 };
 
 bool disk_walk_begin(struct disk_walk *walk, int dir_fd);
-/* Up to so many entries. False: it is over, and bytes is what there is. */
+/* Counts up to `entries` more. False: the walk is over, and bytes is the total. */
 bool disk_walk_step(struct disk_walk *walk, int entries);
 void disk_walk_done(struct disk_walk *walk); /* also of one that is not under way */
 

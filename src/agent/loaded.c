@@ -103,7 +103,7 @@ static void looked(struct loop_job *job)
     assert(loaded->busy);
     loaded->busy = false;
     loaded->last_result = loaded->result;
-    if (loaded->result < 0) { /* what was told before stays: it is not known to be wrong */
+    if (loaded->result < 0) { /* the list sent before stays: it is not known to be wrong */
         if (news)
             refuse(loaded, reason_of((int)-loaded->result));
         return;

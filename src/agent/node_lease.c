@@ -55,7 +55,7 @@ struct node_lease {
     bool refused; /* the last renewal; logged once */
 };
 
-/* Every call says who speaks. */
+/* Every call names the node and its instance. */
 static struct jsonw new_body(struct node_lease *lease)
 {
     struct jsonw w = jsonw_to(&lease->body);

@@ -111,11 +111,11 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, con
 /* Until they are set: the default, and no. An agent that cannot choose (it is not root, nor is its
  * spawner) runs work as itself, and refuses what names another. */
 struct run_rules {
-    struct str job_user;    /* as whom work runs that names nobody; empty: berth-job or nobody */
-    bool allow_root;        /* it may be root */
-    bool unfiltered;        /* no system call is refused */
-    struct str secrets_dir; /* where secrets are; empty: nowhere */
-    int64_t disk_bytes_max; /* of a run; 0: half of what is free when it begins */
+    struct str job_user;        /* runs work that names no user; empty: berth-job or nobody */
+    bool allow_root;            /* it may be root */
+    bool unfiltered;            /* no system call is refused */
+    struct str secrets_dir;     /* where secrets are; empty: nowhere */
+    int64_t disk_bytes_max;     /* of a run; 0: half of what is free when it begins */
     int64_t memory_percent_max; /* of the machine's; 0 or 100: no bound */
     bool shared_tmp;            /* /tmp is the machine's, also where a run could have its own */
 };

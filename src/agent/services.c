@@ -16,11 +16,11 @@
 
 enum {
     CALL_MS = 3000,
-    FIRST_MS = 5000, /* so long what an earlier agent left may stand there */
+    FIRST_MS = 5000, /* how long an earlier agent's file may stay */
 };
 
 struct services_entry {
-    struct str name, node, address; /* address.at == NULL: not told */
+    struct str name, node, address; /* address.at == NULL: not known */
     int64_t index, port;            /* port 0: it has none */
     struct str healthy;             /* JSON */
     int64_t until_ms;               /* clock_lease_ms(): its node's lease is good till then */

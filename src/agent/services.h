@@ -26,7 +26,7 @@ struct services {
     int64_t next_ms;  /* of the next call, CLOCK_MONOTONIC */
     int64_t ends_ms;  /* clock_lease_ms(): when the first lease ends of what the file names; until
                          something is known, how long the file of an earlier agent stays */
-    int64_t number;   /* of what the server told; -1: it is to tell all */
+    int64_t number;   /* of the last answer; -1: ask for everything */
     struct arena arena;
     struct services_entry *entries; /* by name, index, node */
     size_t count;
@@ -35,7 +35,7 @@ struct services {
     struct loop_part part;
     struct loop_job job;
     bool busy;          /* the next four are the other thread's */
-    struct buf written; /* as it stands there, or will */
+    struct buf written; /* the file, as it is or will be */
     char path[SERVICES_PATH_MAX];
     int error; /* of the last try; 0: none */
     int last_error;

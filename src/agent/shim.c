@@ -97,7 +97,7 @@ enum {
     RECORD_AGAIN_MS = 1000,
     DISK_LOOK_MS = 5000,      /* between two looks at what it has written */
     DISK_ENTRIES_STEP = 1000, /* of a look at a time, */
-    DISK_PAUSE_SHARE = 19,    /* then nothing for so many times as long as that took */
+    DISK_PAUSE_SHARE = 19,    /* then a pause this many times as long */
     NEVER_MS = 3600 * 1000,   /* the longest sleep */
 };
 

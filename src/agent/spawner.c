@@ -122,7 +122,7 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
     buf_free(&text);
 }
 
-/* --- as whom work runs --- */
+/* --- users that work may run as --- */
 
 /* The names a file allows, one after the other; at == NULL after the last. First the users beside
  * job_user, then that itself; an empty one is the default. */

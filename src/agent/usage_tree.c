@@ -20,7 +20,7 @@ enum {
     STAT_BYTES_MAX = 1024,
     NOT_OURS = -1,
     NOT_LOOKED = -2,
-    WALK_REST = 50, /* a walk is followed by so many times its length without one: 2 % of a core */
+    WALK_REST = 50, /* the pause after a walk, in lengths of the walk: 2 % of a core */
 };
 
 struct proc {
