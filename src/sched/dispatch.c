@@ -357,7 +357,6 @@ static void give_up(struct dispatch *dispatch, enum err err)
         return;
     }
     *op = (struct store_op){.verb = STORE_FINISH,
-                            .reply_to = dispatch->loop->inbox,
                             .done = gave_up,
                             .job = dispatch->job,
                             .attempt = dispatch->attempt,
@@ -440,7 +439,6 @@ static void reserve_next(struct dispatch *dispatch)
     if (spec_has_needs(spec))
         atomic_fetch_add_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
     *op = (struct store_op){.verb = STORE_RESERVE,
-                            .reply_to = dispatch->loop->inbox,
                             .done = reserved,
                             .not_after_ms = sched_not_after(dispatch->loop),
                             .job = dispatch->job,
@@ -527,7 +525,6 @@ static void release(struct dispatch *dispatch, struct str node, const char *reas
     struct store_op *op = &dispatch->op;
 
     *op = (struct store_op){.verb = STORE_FINISH,
-                            .reply_to = dispatch->loop->inbox,
                             .done = done,
                             .job = dispatch->job,
                             .attempt = dispatch->attempt,
@@ -688,11 +685,6 @@ static void begin(struct dispatch *dispatch)
     reserve_next(dispatch);
 }
 
-static bool is_waiting(const struct store_head *head)
-{
-    return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
-}
-
 /* Where the attempt that ended last was. */
 static struct str last_node(const struct dispatch *dispatch, struct str history)
 {
@@ -717,14 +709,14 @@ static void is_settled(struct store_op *op)
         return;
     }
     /* Nothing there may mean nothing yet: this call may have overtaken the reserve. */
-    if (!given_back && is_waiting(&op->head) &&
+    if (!given_back && sched_is_waiting(op->head.state) &&
         *dispatch->loop->mono_ms < dispatch->unsettled_until_ms) {
         store_failed(dispatch, ERR_UNKNOWN);
         return;
     }
     dispatch->unsettled = NULL;
     dispatch->unsettled_until_ms = 0;
-    if (!given_back && !is_waiting(&op->head)) {
+    if (!given_back && !sched_is_waiting(op->head.state)) {
         went_on(dispatch, &op->head);
         return;
     }

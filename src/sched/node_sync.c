@@ -15,7 +15,6 @@
 #include "model/level.h"
 #include "sched/frame.h"
 #include "sched/node_report.h"
-#include "sched/registry.h"
 #include "sched/sched.h"
 #include "sched/shared_text.h"
 #include "sched/warm_index.h"
@@ -116,10 +115,8 @@ void node_sync_list_peers(struct node_sync *view)
 {
     if (!own_name(view) || view->listing)
         return;
-    view->peers_op = (struct store_op){.verb = STORE_PEERS,
-                                       .reply_to = loop_of(view)->inbox,
-                                       .done = listed,
-                                       .arena = &view->peers_arena};
+    view->peers_op =
+        (struct store_op){.verb = STORE_PEERS, .done = listed, .arena = &view->peers_arena};
     view->listing = true;
     sched_send(loop_of(view), &view->peers_op);
 }
@@ -147,8 +144,7 @@ static void send_batch(struct node_sync *view, struct seen_batch *batch, size_t 
 {
     assert(batch->count > 0 && batch->count <= SEEN_MAX);
     frame_end(&batch->text, begun);
-    batch->op =
-        (struct store_op){.verb = STORE_SEEN, .reply_to = loop_of(view)->inbox, .done = batch_sent};
+    batch->op = (struct store_op){.verb = STORE_SEEN, .done = batch_sent};
     batch->op.u.seen.items = batch->items;
     batch->op.u.seen.count = batch->count;
     batch->op.u.seen.text = buf_view(&batch->text);
@@ -281,7 +277,7 @@ void node_sync_seen(struct node_sync *view, struct str text)
         seen.mem_pm = next_figure(&line);
         take_load(node, &seen);
         if (line.len)
-            registry_take_usage(node, line);
+            shared_text_put(&node->usage, line);
         take_beat(node, now_ms);
     }
 }
@@ -631,8 +627,7 @@ static void answered(struct store_op *op)
 static void send(struct node_sync *view, enum store_verb verb)
 {
     assert(!view->busy);
-    view->op = (struct store_op){
-        .verb = verb, .reply_to = loop_of(view)->inbox, .done = answered, .arena = &view->arena};
+    view->op = (struct store_op){.verb = verb, .done = answered, .arena = &view->arena};
     view->op.u.nodes.ids = view->id_count ? view->ids : NULL;
     view->op.u.nodes.id_count = view->id_count;
     view->busy = true;

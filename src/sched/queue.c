@@ -776,10 +776,7 @@ static void read_window(struct lane *lane)
     read->lane = lane;
     read->number = ++queue->reads;
     read->arrivals = queue->arrivals;
-    read->op = (struct store_op){.verb = STORE_LANE,
-                                 .reply_to = loop_of(queue)->inbox,
-                                 .done = window_read,
-                                 .arena = &read->arena};
+    read->op = (struct store_op){.verb = STORE_LANE, .done = window_read, .arena = &read->arena};
     read->op.u.lane.lane = lane->number;
     read->op.u.lane.max = lane->read_max;
     read->op.u.lane.bytes_max =
@@ -892,10 +889,8 @@ static void look_at_lanes(struct queue *queue, int64_t now_ms)
         queue->look_after = 0;
         queue->next_look_ms = now_ms + LOOK_EVERY_MS;
     }
-    queue->look_op = (struct store_op){.verb = STORE_LANES,
-                                       .reply_to = loop_of(queue)->inbox,
-                                       .done = looked,
-                                       .arena = &queue->look_arena};
+    queue->look_op =
+        (struct store_op){.verb = STORE_LANES, .done = looked, .arena = &queue->look_arena};
     queue->look_op.u.lanes.after = queue->look_after;
     queue->look_op.u.lanes.max = LANES_PAGE;
     queue->looking = true;
@@ -1010,7 +1005,6 @@ static struct call *call_new(struct waiting *waiting, enum store_verb verb, stor
     waiting->busy = true;
     call->waiting = waiting;
     call->op = (struct store_op){.verb = verb,
-                                 .reply_to = loop_of(waiting->queue)->inbox,
                                  .done = done,
                                  .job = waiting->job,
                                  .attempt = waiting->attempt,
@@ -1331,10 +1325,8 @@ static void look_at_limits(struct queue *queue, int64_t now_ms)
     if (queue->reading_limits || !queue->keyed || now_ms < queue->next_limits_ms)
         return;
     queue->next_limits_ms = now_ms + LIMITS_EVERY_MS;
-    queue->limits_op = (struct store_op){.verb = STORE_LIMITS,
-                                         .reply_to = loop_of(queue)->inbox,
-                                         .done = limits_read,
-                                         .arena = &queue->limits_arena};
+    queue->limits_op =
+        (struct store_op){.verb = STORE_LIMITS, .done = limits_read, .arena = &queue->limits_arena};
     queue->reading_limits = true;
     sched_send(loop_of(queue), &queue->limits_op);
 }
@@ -1641,7 +1633,6 @@ static void leave_to_others(struct queue *queue, const struct store_record *reco
     int64_t awake_ms = sched_from_store_ms(loop_of(queue), waits_since(record, attempt));
     int64_t left_ms = awake_ms + wait_ms - sched_awake_ms(loop_of(queue));
     setting->op = (struct store_op){.verb = STORE_WAIT,
-                                    .reply_to = loop_of(queue)->inbox,
                                     .done = set_aside,
                                     .job = head->id,
                                     .attempt = attempt,

@@ -33,18 +33,6 @@ static struct resources usable_now(const struct node *node, const struct resourc
     return now;
 }
 
-static bool same_usable(const struct resources *a, const struct resources *b)
-{
-    assert(a->count == b->count && a->gpu_count == b->gpu_count);
-    for (size_t i = 0; i < a->count; i++)
-        if (a->items[i].usable != b->items[i].usable)
-            return false;
-    for (size_t i = 0; i < a->gpu_count; i++)
-        if (a->gpus[i].usable_mb != b->gpus[i].usable_mb)
-            return false;
-    return true;
-}
-
 static bool has_other_usable(const struct snap_node *known, const struct node_report *report)
 {
     const struct resources *declared = known->facts->resources;
@@ -53,7 +41,14 @@ static bool has_other_usable(const struct snap_node *known, const struct node_re
         return false;
     struct resources before = counts_usable(known->node, declared);
     struct resources now = usable_now(known->node, declared, report);
-    return !same_usable(&before, &now);
+    assert(now.count == before.count && now.gpu_count == before.gpu_count);
+    for (size_t i = 0; i < now.count; i++)
+        if (now.items[i].usable != before.items[i].usable)
+            return true;
+    for (size_t i = 0; i < now.gpu_count; i++)
+        if (now.gpus[i].usable_mb != before.gpus[i].usable_mb)
+            return true;
+    return false;
 }
 
 static char *resources_text(const struct resources *resources)
@@ -65,23 +60,12 @@ static char *resources_text(const struct resources *resources)
     return buf.at; /* buf_free() would free it */
 }
 
-/* Sent with its facts every time: the store may have lost it. */
-static char *resources_of(const struct snap_node *known, const struct facts *facts,
-                          const struct node_report *report)
-{
-    if (facts->resources) {
-        struct resources now = usable_now(known ? known->node : NULL, facts->resources, report);
-
-        return resources_text(&now);
-    }
-    return known && !known->facts->resources ? NULL : mem_zeroed(1, 1);
-}
-
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why)
 {
     const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
     struct facts *facts;
+    char *resources = NULL;
 
     if (!known && loop->snapshot && (int64_t)loop->snapshot->count >= loop->sched->config.nodes_max)
         return problem_set(why, ERR_BUSY, "node_id",
@@ -96,12 +80,20 @@ enum err registry_prepare(struct sched_loop *loop, const struct node_report *rep
                                    : NODE_HEALTH_NONE;
     if (own == NODE_HEALTH_NONE)
         own = NODE_READY;
+    /* Sent with its facts every time: the store may have lost it. */
+    if (facts->resources) {
+        struct resources now = usable_now(known ? known->node : NULL, facts->resources, report);
+
+        resources = resources_text(&now);
+    } else if (!known || known->facts->resources) {
+        resources = mem_zeroed(1, 1);
+    }
     *ret_change = (struct change){.kind = CHANGE_PUT,
                                   .node = known ? known->node : NULL,
                                   .node_id = report->node_id,
                                   .facts = facts,
                                   .own = own,
-                                  .resources = resources_of(known, facts, report),
+                                  .resources = resources,
                                   .report = *report};
     assert(own >= NODE_READY && own < NODE_HEALTH_COUNT);
     return ERR_OK;
@@ -121,12 +113,12 @@ void registry_prepare_figures(struct sched_loop *loop, const struct node_report 
     }
 }
 
-/* How many jobs it may have: what it said it would run now, never more than it registered. */
-static int32_t bounded(int64_t said, const struct facts *facts)
+/* How many jobs it may have: what it would run now, never more than it registered. */
+static int32_t bounded(int64_t max, const struct facts *facts)
 {
-    assert(said == FIELD_OFF || said >= 0);
-    return said != FIELD_OFF && said < facts->max_concurrent_jobs ? (int32_t)said
-                                                                  : facts->max_concurrent_jobs;
+    assert(max == FIELD_OFF || max >= 0);
+    return max != FIELD_OFF && max < facts->max_concurrent_jobs ? (int32_t)max
+                                                                : facts->max_concurrent_jobs;
 }
 
 /* What the store needs to know: one NODE_PUT for everything but a drop. */
@@ -138,7 +130,6 @@ static void fill_op(struct change *change)
     bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_FIGURES;
 
     *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
-                            .reply_to = change->from->inbox,
                             .done = stored,
                             .not_after_ms = sched_not_after(change->from),
                             .node = change->node_id};
@@ -194,23 +185,6 @@ void registry_take_resources(struct node *node, struct change *change)
     change->resources = NULL;
 }
 
-/* No membership changes with it: no new snapshot is needed. */
-static void take_figures(struct change *change)
-{
-    struct node *node = change->node;
-
-    assert(node && change->op.counts.max >= 0);
-    int32_t before = atomic_exchange(&node->max, change->op.counts.max);
-    bool more = change->op.counts.max > before || change->resources;
-
-    if (change->resources)
-        counts_take(node, &change->op.counts, &change->op.left, change->op.order, false);
-    registry_take_resources(node, change);
-    if (more)
-        keeper_freed(change->from->sched->keeper, node);
-    change->done(change);
-}
-
 static void stored(struct store_op *op)
 {
     struct change *change = container_of(op, struct change, op);
@@ -218,7 +192,18 @@ static void stored(struct store_op *op)
     assert(op->reply_to == change->from->inbox);
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     if (!change->err && change->kind == CHANGE_FIGURES) {
-        take_figures(change);
+        /* No membership changes with it: no new snapshot is needed. */
+        struct node *node = change->node;
+
+        assert(node && op->counts.max >= 0);
+        int32_t before = atomic_exchange(&node->max, op->counts.max);
+        bool more = op->counts.max > before || change->resources;
+        if (change->resources)
+            counts_take(node, &op->counts, &op->left, op->order, false);
+        registry_take_resources(node, change);
+        if (more)
+            keeper_freed(change->from->sched->keeper, node);
+        change->done(change);
         return;
     }
     if (!change->err) {
@@ -267,7 +252,7 @@ void registry_alive(struct sched_loop *loop, struct node *node)
 
 void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
 {
-    /* Who says goodbye and runs nothing is gone at once: nobody need wait for it to come back. */
+    /* A node that says goodbye and runs nothing is gone at once: nobody need wait for it. */
     bool gone = goodbye && counts_of(node).running == 0;
     int64_t grace_ms = gone ? loop->sched->config.lost_grace_ms : 0;
     int64_t left_ms = sched_awake_ms(loop) - grace_ms;
@@ -275,17 +260,12 @@ void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
     atomic_store_explicit(&node->left_ms, left_ms ? left_ms : -1, memory_order_relaxed);
 }
 
-void registry_take_usage(struct node *node, struct str usage)
-{
-    shared_text_put(&node->usage, usage);
-}
-
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report)
 {
     if (report->level >= 0)
         atomic_store_explicit(&node->level, report->level, memory_order_relaxed);
     if (!json_is_null(report->usage))
-        registry_take_usage(node, json_raw(report->usage));
+        shared_text_put(&node->usage, json_raw(report->usage));
     if (!json_is_null(report->claim))
         shared_text_put(&node->claim, json_raw(report->claim));
     if (!json_is_null(report->loaded))

@@ -61,7 +61,6 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node
 void registry_take_resources(struct node *node, struct change *change);
 /* Level, usage and what is loaded, of a report, into the live figures. */
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report);
-void registry_take_usage(struct node *node, struct str usage); /* JSON */
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
 /* Its connection closed: until the next sign of life nothing is sent to it, and its grace runs. */

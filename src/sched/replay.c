@@ -197,7 +197,6 @@ static void put_again(struct entry *entry, int64_t now_ms)
     }
     entry->busy = true;
     *op = (struct store_op){.verb = STORE_PUT,
-                            .reply_to = sched_keeper_loop(replay->sched)->inbox,
                             .done = put,
                             .job = record->head.id,
                             .attempt = 1,
@@ -218,11 +217,20 @@ static void put_again(struct entry *entry, int64_t now_ms)
     sched_send(sched_keeper_loop(replay->sched), op);
 }
 
-static void put_some(struct replay *replay, int64_t now_ms)
+void replay_tick(struct replay *replay)
 {
-    int sent = 0;
+    int64_t now_ms = *sched_keeper_loop(replay->sched)->mono_ms;
+    struct store_status status;
     struct chain *next;
+    int sent = 0;
 
+    store_status(replay->sched->store, &status);
+    if (status.mode == STORE_NORMAL && replay->ticked_ms)
+        replay->time_ms += now_ms - replay->ticked_ms;
+    replay->ticked_ms = now_ms;
+    drop_old(replay);
+    if (!replay->putting)
+        return;
     replay->putting = false;
     for (struct chain *link = replay->entries.next; link != &replay->entries; link = next) {
         struct entry *entry = container_of(link, struct entry, link);
@@ -237,18 +245,4 @@ static void put_some(struct replay *replay, int64_t now_ms)
         put_again(entry, now_ms);
         sent++;
     }
-}
-
-void replay_tick(struct replay *replay)
-{
-    int64_t now_ms = *sched_keeper_loop(replay->sched)->mono_ms;
-    struct store_status status;
-
-    store_status(replay->sched->store, &status);
-    if (status.mode == STORE_NORMAL && replay->ticked_ms)
-        replay->time_ms += now_ms - replay->ticked_ms;
-    replay->ticked_ms = now_ms;
-    drop_old(replay);
-    if (replay->putting)
-        put_some(replay, now_ms);
 }

@@ -14,32 +14,11 @@
 
 /* --- start and end --- */
 
-static bool parse_pairs(const struct sched_config *config, struct arena *arena,
-                        struct pool_pair **ret_pairs, struct problem *why)
-{
-    struct pool_pair *pairs = arena_array(arena, struct pool_pair, config->pools.count + 1);
-
-    for (size_t i = 0; i < config->pools.count; i++) {
-        struct str rest = config->pools.at[i];
-        struct str src = str_cut(&rest, ':');
-
-        if (!pool_lang_normalise(src, arena, &pairs[i].src) ||
-            !pool_lang_normalise(rest, arena, &pairs[i].tgt)) {
-            problem_set(why, ERR_BAD_CONFIG, "pools",
-                        "pools must list pairs like \"en:zh\", not \"" STR_FMT "\".",
-                        STR_ARG(config->pools.at[i]));
-            return false;
-        }
-    }
-    *ret_pairs = pairs;
-    return true;
-}
-
 enum err sched_init(struct sched *sched, const struct sched_config *config, struct store *store,
                     int loop_count, const struct sched_hooks *hooks, struct problem *why)
 {
     struct arena arena = {0};
-    struct pool_pair *pairs;
+    struct pool_pair *pairs = arena_array(&arena, struct pool_pair, config->pools.count + 1);
 
     assert(loop_count > 0 && store && hooks);
     *sched = (struct sched){.config = *config,
@@ -48,9 +27,16 @@ enum err sched_init(struct sched *sched, const struct sched_config *config, stru
                             .loop_count = loop_count,
                             .hooks = hooks};
     assert(sched->policy);
-    if (!parse_pairs(config, &arena, &pairs, why)) {
+    for (size_t i = 0; i < config->pools.count; i++) {
+        struct str tgt = config->pools.at[i], src = str_cut(&tgt, ':');
+
+        if (pool_lang_normalise(src, &arena, &pairs[i].src) &&
+            pool_lang_normalise(tgt, &arena, &pairs[i].tgt))
+            continue;
         arena_free(&arena);
-        return ERR_BAD_CONFIG;
+        return problem_set(why, ERR_BAD_CONFIG, "pools",
+                           "pools must list pairs like \"en:zh\", not \"" STR_FMT "\".",
+                           STR_ARG(config->pools.at[i]));
     }
     sched->loops = mem_array(struct sched_loop, (size_t)loop_count + 1);
     sched->warm = warm_index_new();
@@ -90,7 +76,8 @@ void sched_done(struct sched *sched)
 
 void sched_send(struct sched_loop *loop, struct store_op *op)
 {
-    assert(op->done && op->reply_to == loop->inbox);
+    assert(op->done && (!op->reply_to || op->reply_to == loop->inbox));
+    op->reply_to = loop->inbox;
     op->msg.next = NULL;
     if (loop->out_last)
         loop->out_last->msg.next = &op->msg;
@@ -157,19 +144,11 @@ static int by_int(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* In steps of a hundredth of the target: a millisecond more or less is chance, and must not decide
- * who is healthier. */
-static int64_t in_steps(int64_t ms, int64_t target_ms)
-{
-    int64_t step = target_ms / 100;
-
-    return step > 1 ? ms - ms % step : ms;
-}
-
 int sched_score(const struct node *node, int64_t latency_target_ms)
 {
     uint32_t seen = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
     uint32_t count = seen < NODE_RING ? seen : NODE_RING;
+    int64_t step_ms = latency_target_ms / 100, p95_ms = 0;
     int32_t run_ms[NODE_RING];
     int failed = 0;
 
@@ -180,12 +159,17 @@ int sched_score(const struct node *node, int64_t latency_target_ms)
         run_ms[i] = entry < 0 ? -(entry + 1) : entry;
     }
     qsort(run_ms, count, sizeof *run_ms, by_int);
+    if (count)
+        p95_ms = run_ms[(count * 95 + 99) / 100 - 1];
+    /* A millisecond more or less is chance, and must not decide which is healthier. */
+    if (step_ms > 1)
+        p95_ms -= p95_ms % step_ms;
     struct node_figures figures = {
         .cpu_pm = atomic_load_explicit(&node->cpu_pm, memory_order_relaxed),
         .gpu_pm = atomic_load_explicit(&node->gpu_pm, memory_order_relaxed),
         .mem_pm = atomic_load_explicit(&node->mem_pm, memory_order_relaxed),
         .fail_pm = count ? failed * 1000 / (int64_t)count : 0,
-        .p95_ms = count ? in_steps(run_ms[(count * 95 + 99) / 100 - 1], latency_target_ms) : 0,
+        .p95_ms = p95_ms,
         .target_ms = latency_target_ms,
     };
     if (figures.cpu_pm < 0)

@@ -161,10 +161,16 @@ static inline int64_t sched_wall_ms(const struct sched_loop *loop, int64_t awake
 int64_t sched_from_store_ms(const struct sched_loop *loop, int64_t store_ms);
 
 /* Sends a store call at the end of this loop's turn, so that all of a turn travel as one batch.
- * done() is called once in any case; a store that refuses at once answers ERR_BUSY or
+ * done() is called once in any case, on this loop; a store that refuses at once answers ERR_BUSY or
  * ERR_STORE_DOWN that way. */
 void sched_send(struct sched_loop *loop, struct store_op *op);
 void sched_flush(struct sched_loop *loop); /* the end of a turn */
+
+/* It is on no node, and none was asked to take it. */
+static inline bool sched_is_waiting(enum job_state state)
+{
+    return state == JOB_NEW || state == JOB_SELECTING || state == JOB_RETRYING;
+}
 
 /* A look at the snapshot, which is the first cache: fresh while the keeper compared it with the
  * store less than SCHED_L1_MS ago; then the second, for what may be told as stale. */

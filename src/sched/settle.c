@@ -1,4 +1,4 @@
-/* Settling. Every message may come late, twice or never: the store tells which of them count. And
+/* Settling. Every message may come late, twice or never: the store decides which of them count. And
  * the sweep: one DUE call, then one FINISH for each thing found (a look, if it is a job that nobody
  * has in hand any more), then again while there is more. A lease renewed meanwhile, and a job that
  * went on, are left alone by the store. */
@@ -48,7 +48,7 @@ static void looked(struct store_op *op);
 static const enum store_outcome outcomes[] = {
     [SETTLE_DONE] = STORE_DONE, [SETTLE_FAIL] = STORE_FAIL, [SETTLE_CANCEL] = STORE_CANCEL};
 
-/* A node whose operator ended the job says CANCELLED: then the job is, whatever attempts are left.
+/* A node whose operator ended the job sends CANCELLED: then the job is, whatever attempts are left.
  */
 static bool is_given_up(const struct settle *settle)
 {
@@ -63,7 +63,6 @@ void settle_start(struct settle *settle)
     assert(settle->done && settle->arena && settle->job);
     assert(!settle->node.at == !settle->attempt); /* a node names its attempt */
     *op = (struct store_op){.verb = settle->kind == SETTLE_ACK ? STORE_COMMIT : STORE_FINISH,
-                            .reply_to = settle->loop->inbox,
                             .done = settled,
                             .not_after_ms = sched_not_after(settle->loop),
                             .job = settle->job,
@@ -89,68 +88,45 @@ void settle_start(struct settle *settle)
                                : is_given_up(settle) ? STORE_CANCEL
                                                      : outcomes[settle->kind];
         op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
-        op->u.settle.want_record = settle->kind == SETTLE_FAIL; /* see goes_unheld() */
+        op->u.settle.want_record = settle->kind == SETTLE_FAIL; /* for a duplicate */
     }
     sched_send(settle->loop, op);
-}
-
-/* A node that says NODE_OVERLOADED after its ACK failed, it did not refuse. The store knows whether
- * it was so, also when the message comes again later. */
-static bool fail_instead(struct settle *settle)
-{
-    struct store_op *op = &settle->op;
-
-    if (op->verb != STORE_FINISH || op->u.settle.outcome != STORE_REFUSED || op->err != ERR_STALE)
-        return false;
-    op->u.settle.outcome = STORE_FAIL;
-    op->err = ERR_OK;
-    sched_send(settle->loop, op);
-    return true;
-}
-
-/* The job of a node that gave it up is cancelled; now its attempt ends as the node said. */
-static bool fail_after(struct settle *settle)
-{
-    struct store_op *op = &settle->op;
-
-    if (!is_given_up(settle) || op->u.settle.outcome != STORE_CANCEL)
-        return false;
-    if (op->err && op->err != ERR_STALE)
-        return false;
-    if (!op->err && !op->u.settle.duplicate)
-        settle_applied(settle->loop, op);
-    op->u.settle.outcome = STORE_FAIL;
-    op->err = ERR_OK;
-    sched_send(settle->loop, op);
-    return true;
-}
-
-/* Said again: the first time nobody was answered, so perhaps nobody has the job that goes on since.
- * If somebody does, that one is asked in vain. */
-static bool goes_unheld(const struct settle *settle)
-{
-    const struct store_head *head = &settle->op.head;
-
-    return !settle->err && settle->duplicate && settle->kind == SETTLE_FAIL &&
-           (head->state == JOB_RETRYING || head->state == JOB_SELECTING) &&
-           head->owner == store_number(settle->loop->sched->store);
 }
 
 static void settled(struct store_op *op)
 {
     struct settle *settle = container_of(op, struct settle, op);
+    struct sched *sched = settle->loop->sched;
+    enum job_state state = op->head.state;
 
     assert(op->job == settle->job && (op->err || op->head.id == settle->job));
-    if (fail_instead(settle) || fail_after(settle))
+    /* NODE_OVERLOADED after an ACK is a failure, not a refusal. The store knows whether it was so,
+     * also when the message comes again later. */
+    bool was_acked =
+        op->verb == STORE_FINISH && op->u.settle.outcome == STORE_REFUSED && op->err == ERR_STALE;
+    /* The job its node gave up is cancelled; now its attempt ends as the node said. */
+    bool cancelled = is_given_up(settle) && op->u.settle.outcome == STORE_CANCEL &&
+                     (!op->err || op->err == ERR_STALE);
+    if (was_acked || cancelled) {
+        if (!op->err && !op->u.settle.duplicate)
+            settle_applied(settle->loop, op);
+        op->u.settle.outcome = STORE_FAIL;
+        op->err = ERR_OK;
+        sched_send(settle->loop, op);
         return;
+    }
     settle->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     settle->head = op->head;
     settle->duplicate = op->u.settle.duplicate;
     if (!op->err && !settle->duplicate) {
         settle_applied(settle->loop, op);
-    } else if (goes_unheld(settle)) {
-        counts_take_of(settle->loop->snapshot, settle->node, &settle->op); /* it has room again */
-        keeper_continue(settle->loop->sched->keeper, &settle->op.record);
+    } else if (!op->err && settle->kind == SETTLE_FAIL &&
+               (state == JOB_RETRYING || state == JOB_SELECTING) &&
+               op->head.owner == store_number(sched->store)) {
+        /* Sent again: the first time nobody was answered, so perhaps nobody has the job that goes
+         * on since. If somebody does, that one is asked in vain. */
+        counts_take_of(settle->loop->snapshot, settle->node, op); /* it has room again */
+        keeper_continue(sched->keeper, &op->record);
     } else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
         char id[JOB_ID_TEXT + 1];
 
@@ -160,17 +136,6 @@ static void settled(struct store_op *op)
                   KI("attempt_id", settle->attempt), KC("reason", "ACK after reservation expired"));
     }
     settle->done(settle);
-}
-
-static const char *event_of(const struct store_head *head)
-{
-    static const char *const events[JOB_STATE_COUNT] = {
-        [JOB_NEW] = "queued",  [JOB_SELECTING] = "selecting",   [JOB_RESERVED] = "reserved",
-        [JOB_ACKED] = "acked", [JOB_DISPATCHED] = "dispatched", [JOB_RETRYING] = "retrying",
-        [JOB_DONE] = "done",   [JOB_FAILED] = "failed"};
-
-    assert(head->state < JOB_STATE_COUNT);
-    return events[head->state];
 }
 
 static void log_end(const struct store_op *op)
@@ -217,24 +182,6 @@ static void note_breaker(const struct store_op *op)
                   KC("type", op->head.type), KC("job_id", id));
 }
 
-/* A run its node, or the kernel there, had to end. */
-static void note_kill(const struct store_op *op)
-{
-    static const struct {
-        const char *reason, *label;
-    } kills[] = {{"EMERGENCY", "emergency"},
-                 {"OOM", "oom"},
-                 {"DISK_LIMIT", "disk_limit"},
-                 {"TIMEOUT", "timeout"},
-                 {"RUN_TIMEOUT", "timeout"}};
-
-    if (op->verb != STORE_FINISH)
-        return;
-    for (size_t i = 0; i < COUNT_OF(kills); i++)
-        if (str_is(op->u.settle.reason, kills[i].reason))
-            metric_add_label(METRIC_KILLS, kills[i].label, 1);
-}
-
 /* The figures of the node the attempt was on. */
 static void note_node(struct sched_loop *loop, const struct store_op *op)
 {
@@ -256,23 +203,11 @@ static void note_node(struct sched_loop *loop, const struct store_op *op)
         metric_add(METRIC_NODE_OVERLOAD, 1);
 }
 
-/* It waited, and has begun: should the store lose it now, it must not be put there again. Only what
- * was put a moment ago would be. */
-static bool ends_replay(const struct sched_loop *loop, const struct store_op *op)
-{
-    const struct store_head *head = &op->head;
-
-    return op->verb == STORE_COMMIT && store_name(loop->sched->store) &&
-           head->dispatched_ms > head->created_ms &&
-           head->updated_ms - head->created_ms < REPLAY_KEEP_MS;
-}
-
 void settle_count(const struct store_head *head)
 {
     const char *state = job_state_name(head->state);
     struct str namespace = namespace_of(str_of(head->type));
     char label[NAMESPACE_MAX + 16]; /* "NAMESPACE,STATE" */
-
     size_t len = namespace.len < NAMESPACE_MAX ? namespace.len : NAMESPACE_MAX;
 
     assert(job_state_final(head->state) && strlen(state) < sizeof label - NAMESPACE_MAX - 1);
@@ -292,16 +227,22 @@ void settle_keys_freed(struct sched_loop *loop, const struct store_op *op)
 
 void settle_applied(struct sched_loop *loop, const struct store_op *op)
 {
+    static const char *const events[JOB_STATE_COUNT] = {
+        [JOB_NEW] = "queued",  [JOB_SELECTING] = "selecting",   [JOB_RESERVED] = "reserved",
+        [JOB_ACKED] = "acked", [JOB_DISPATCHED] = "dispatched", [JOB_RETRYING] = "retrying",
+        [JOB_DONE] = "done",   [JOB_FAILED] = "failed"};
     const struct store_head *head = &op->head;
     struct keeper *keeper = loop->sched->keeper;
-    struct settle_note note = {.head = head, .event = event_of(head)};
+    assert(!op->err && head->state < JOB_STATE_COUNT);
+    struct settle_note note = {.head = head, .event = events[head->state]};
     struct str node = op->node.at ? op->node : str_of(head->node);
     /* A node that stops what was cancelled before does not end the job a second time. */
     bool ended =
         job_state_final(head->state) && !(op->verb == STORE_FINISH && op->u.settle.stopped);
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
+    /* A run its node, or the kernel there, had to end. */
+    const char *kill = op->verb == STORE_FINISH ? tally_kill_name(op->u.settle.reason) : NULL;
 
-    assert(!op->err);
     /* The result that the store keeps is the one in the node's message. */
     note.whole = ended && op->verb == STORE_FINISH &&
                  (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
@@ -310,7 +251,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     note_node(loop, op);
     log_end(op);
     note_breaker(op);
-    note_kill(op);
+    if (kill)
+        metric_add_label(METRIC_KILLS, kill, 1);
     if (op->verb == STORE_FINISH)
         tally_note_end(loop, op, ended);
     if (ended)
@@ -323,7 +265,11 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
         keeper_continue(keeper, &op->record);
     if (freed && node.len)
         loop->sched->hooks->freed(loop, node, &op->counts, op->order);
-    if (ends_replay(loop, op))
+    /* It waited, and has begun: should the store lose it now, it must not be put there again. Only
+     * what was put a moment ago would be. */
+    if (op->verb == STORE_COMMIT && store_name(loop->sched->store) &&
+        head->dispatched_ms > head->created_ms &&
+        head->updated_ms - head->created_ms < REPLAY_KEEP_MS)
         keeper_forget(keeper, head->id);
     if (atomic_load_explicit(&loop->sched->queue_depth, memory_order_relaxed) == 0)
         return;
@@ -355,16 +301,10 @@ void sweep_free(struct sweep *sweep)
     free(sweep);
 }
 
-static bool waits(enum job_state state)
-{
-    return state == JOB_NEW || state == JOB_SELECTING || state == JOB_RETRYING;
-}
-
 static void look(struct sweep *sweep)
 {
     assert(sweep->open == 0);
-    sweep->op = (struct store_op){
-        .verb = STORE_DUE, .reply_to = sched_keeper_loop(sweep->sched)->inbox, .done = looked};
+    sweep->op = (struct store_op){.verb = STORE_DUE, .done = looked};
     sweep->op.u.due.items = sweep->due;
     sweep->op.u.due.max = SWEEP_BATCH;
     sweep->busy = true;
@@ -419,51 +359,16 @@ static void timed_out(struct store_op *op)
     item_over(item);
 }
 
-/* Whoever had it in hand did nothing with it for too long, or is gone. Others may find it too: they
- * all ask the store for the same attempt. */
+/* The instance that had it in hand did nothing with it for too long, or is gone. Others may find it
+ * too: they all ask the store for the same attempt. */
 static void found(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
 
     assert(item->sweep->busy && op->verb == STORE_JOB_GET);
-    if (!op->err && waits(op->head.state) && !op->head.lane)
+    if (!op->err && sched_is_waiting(op->head.state) && !op->head.lane)
         queue_continue(item->sweep->queue, &op->record);
     item_over(item);
-}
-
-static void take(struct sweep *sweep, size_t i)
-{
-    const struct store_due *due = &sweep->due[i];
-    struct sweep_item *item = &sweep->items[i];
-    bool held = due->lease == LEASE_NONE && waits(due->state) && !due->lane;
-
-    assert(i < SWEEP_BATCH && due->id);
-    item->sweep = sweep;
-    item->lane = due->lane;
-    memcpy(item->node, due->node, sizeof item->node);
-    item->op = (struct store_op){.verb = held ? STORE_JOB_GET : STORE_FINISH,
-                                 .reply_to = sched_keeper_loop(sweep->sched)->inbox,
-                                 .done = held        ? found
-                                         : due->lane ? timed_out
-                                                     : expired,
-                                 .job = due->id,
-                                 .attempt = due->attempt,
-                                 .arena = &item->arena};
-    if (!held) {
-        item->op.u.settle.outcome = due->lane ? STORE_QUEUE_TIMEOUT : STORE_EXPIRE;
-        item->op.u.settle.reason = due->lane ? STR("QUEUE_TIMEOUT") : STR_NONE;
-        item->op.u.settle.owner = store_number(sweep->sched->store);
-        item->op.u.settle.hold_ms = SCHED_HOLD_MS;
-    }
-    sweep->open++;
-    sched_send(sched_keeper_loop(sweep->sched), &item->op);
-}
-
-/* What this instance has in hand it carries on with by itself. */
-static bool is_ours(const struct sweep *sweep, const struct store_due *due)
-{
-    return queue_is_unsettled(sweep->queue, due->id) ||
-           (due->lease == LEASE_NONE && waits(due->state) && queue_in_hand(sweep->queue, due->id));
 }
 
 static void looked(struct store_op *op)
@@ -476,9 +381,36 @@ static void looked(struct store_op *op)
         sweep->busy = false;
         return;
     }
-    for (size_t i = 0; i < op->u.due.count; i++)
-        if (!is_ours(sweep, &sweep->due[i]))
-            take(sweep, i);
+    for (size_t i = 0; i < op->u.due.count; i++) {
+        const struct store_due *due = &sweep->due[i];
+        struct sweep_item *item = &sweep->items[i];
+        bool waits = due->lease == LEASE_NONE && sched_is_waiting(due->state);
+        bool held = waits && !due->lane;
+
+        /* What this instance has in hand it carries on with by itself. */
+        if (queue_is_unsettled(sweep->queue, due->id) ||
+            (waits && queue_in_hand(sweep->queue, due->id)))
+            continue;
+        assert(due->id);
+        item->sweep = sweep;
+        item->lane = due->lane;
+        memcpy(item->node, due->node, sizeof item->node);
+        item->op = (struct store_op){.verb = held ? STORE_JOB_GET : STORE_FINISH,
+                                     .done = held        ? found
+                                             : due->lane ? timed_out
+                                                         : expired,
+                                     .job = due->id,
+                                     .attempt = due->attempt,
+                                     .arena = &item->arena};
+        if (!held) {
+            item->op.u.settle.outcome = due->lane ? STORE_QUEUE_TIMEOUT : STORE_EXPIRE;
+            item->op.u.settle.reason = due->lane ? STR("QUEUE_TIMEOUT") : STR_NONE;
+            item->op.u.settle.owner = store_number(sweep->sched->store);
+            item->op.u.settle.hold_ms = SCHED_HOLD_MS;
+        }
+        sweep->open++;
+        sched_send(sched_keeper_loop(sweep->sched), &item->op);
+    }
     sweep->busy = sweep->open > 0;
 }
 

@@ -35,11 +35,6 @@ static void submit_over(struct submit *submit, enum err err)
     submit->done(submit);
 }
 
-static bool is_waiting(const struct store_head *head)
-{
-    return head->state == JOB_NEW || head->state == JOB_SELECTING || head->state == JOB_RETRYING;
-}
-
 /* It is in its lane now. */
 static void waits(struct submit *submit, struct store_record *record)
 {
@@ -57,8 +52,8 @@ static void waits(struct submit *submit, struct store_record *record)
     submit_over(submit, ERR_OK);
 }
 
-/* The store did not take it. If it may have all the same, the keeper ends it; but the client is
- * told that it may run, because this process may die before that. */
+/* The store did not take it. If it may have all the same, the keeper ends it; but the answer to the
+ * client is that it may run, because this process may die before that. */
 static void submit_failed(struct submit *submit, enum err err)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -141,11 +136,8 @@ static void abandon(struct submit *submit)
     struct store_op *op = &dispatch->op;
 
     assert(dispatch->exists && submit->why.err);
-    *op = (struct store_op){.verb = STORE_FINISH,
-                            .reply_to = dispatch->loop->inbox,
-                            .done = abandoned,
-                            .job = dispatch->job,
-                            .arena = dispatch->arena};
+    *op = (struct store_op){
+        .verb = STORE_FINISH, .done = abandoned, .job = dispatch->job, .arena = dispatch->arena};
     op->u.settle.outcome = STORE_ABANDON;
     op->u.settle.reason = str_of(err_name(submit->why.err));
     sched_send(dispatch->loop, op);
@@ -171,20 +163,6 @@ static void put(struct store_op *op)
     }
 }
 
-/* It went on without us, as it may while it is being sent: what it is now is the answer. */
-static void went_on(struct submit *submit, const struct store_head *head)
-{
-    struct dispatch *dispatch = submit->dispatch;
-    bool failed = head->state == JOB_FAILED;
-
-    dispatch->head = *head;
-    if (failed)
-        dispatch_refuse(dispatch, ERR_ALL_FULL);
-    submit->why = dispatch->why;
-    submit->queued = !failed && is_waiting(head);
-    submit_over(submit, failed ? ERR_ALL_FULL : ERR_OK);
-}
-
 static void waited(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
@@ -194,7 +172,15 @@ static void waited(struct store_op *op)
     if (is_out_of_bounds(submit, op)) {
         abandon(submit);
     } else if (op->err == ERR_STALE) {
-        went_on(submit, &op->head);
+        /* It went on without us, as it may while it is being sent: what it is now is the answer. */
+        bool failed = op->head.state == JOB_FAILED;
+
+        dispatch->head = op->head;
+        if (failed)
+            dispatch_refuse(dispatch, ERR_ALL_FULL);
+        submit->why = dispatch->why;
+        submit->queued = !failed && sched_is_waiting(op->head.state);
+        submit_over(submit, failed ? ERR_ALL_FULL : ERR_OK);
     } else if (op->err) {
         submit_failed(submit, op->err);
     } else {
@@ -203,66 +189,47 @@ static void waited(struct store_op *op)
     }
 }
 
-/* Its send failed, so the store has it already. */
-static void wait_in_lane(struct submit *submit)
-{
-    struct dispatch *dispatch = submit->dispatch;
-    struct store_op *op = &dispatch->op;
-
-    assert(dispatch->record.head.id == dispatch->job);
-    *op = (struct store_op){.verb = STORE_WAIT,
-                            .reply_to = dispatch->loop->inbox,
-                            .done = waited,
-                            .not_after_ms = sched_not_after(dispatch->loop),
-                            .job = dispatch->job,
-                            .attempt = dispatch->attempt,
-                            .arena = dispatch->arena};
-    op->u.wait.lane = spec_lane(&dispatch->spec);
-    op->u.wait.priority = (int)dispatch->spec.priority;
-    op->u.wait.wait_ms = dispatch->spec.queue_ms;
-    op->u.wait.bounds = bounds_of(submit);
-    sched_send(dispatch->loop, op);
-}
-
 /* Makes it durable as a waiting job, if its lane has room. */
 static void enqueue(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
-    struct sched *sched = dispatch->loop->sched;
+    const struct spec *spec = &dispatch->spec;
     struct store_op *op = &dispatch->op;
 
-    assert(dispatch->spec.queue_ms > 0 && !submit->queued);
-    if (dispatch->exists) {
-        wait_in_lane(submit);
-        return;
-    }
-    *op = (struct store_op){.verb = STORE_PUT,
-                            .reply_to = dispatch->loop->inbox,
-                            .done = put,
+    assert(spec->queue_ms > 0 && !submit->queued);
+    *op = (struct store_op){.verb = dispatch->exists ? STORE_WAIT : STORE_PUT,
+                            .done = dispatch->exists ? waited : put,
                             .not_after_ms = sched_not_after(dispatch->loop),
                             .job = dispatch->job,
-                            .attempt = 1,
+                            .attempt = dispatch->attempt,
                             .arena = dispatch->arena};
-    op->u.put.spec = dispatch->spec.json;
-    op->u.put.type = dispatch->spec.type;
-    op->u.put.demand = dispatch->spec.demand_text;
-    op->u.put.idem = dispatch->idem;
-    op->u.put.fingerprint = dispatch->fingerprint;
-    op->u.put.max_attempts = dispatch->max_attempts;
-    op->u.put.timeout_ms = dispatch->spec.timeout_ms;
-    op->u.put.callback = dispatch->spec.callback_url.at != NULL;
-    op->u.put.owner = store_number(sched->store);
-    op->u.put.lane = spec_lane(&dispatch->spec);
-    op->u.put.priority = (int)dispatch->spec.priority;
-    op->u.put.wait_ms = dispatch->spec.queue_ms;
-    op->u.put.bounds = bounds_of(submit);
+    if (dispatch->exists) { /* its send failed, so the store has it already */
+        assert(dispatch->record.head.id == dispatch->job);
+        op->u.wait.lane = spec_lane(spec);
+        op->u.wait.priority = (int)spec->priority;
+        op->u.wait.wait_ms = spec->queue_ms;
+        op->u.wait.bounds = bounds_of(submit);
+    } else {
+        op->u.put.spec = spec->json;
+        op->u.put.type = spec->type;
+        op->u.put.demand = spec->demand_text;
+        op->u.put.idem = dispatch->idem;
+        op->u.put.fingerprint = dispatch->fingerprint;
+        op->u.put.max_attempts = dispatch->max_attempts;
+        op->u.put.timeout_ms = spec->timeout_ms;
+        op->u.put.callback = spec->callback_url.at != NULL;
+        op->u.put.owner = store_number(dispatch->loop->sched->store);
+        op->u.put.lane = spec_lane(spec);
+        op->u.put.priority = (int)spec->priority;
+        op->u.put.wait_ms = spec->queue_ms;
+        op->u.put.bounds = bounds_of(submit);
+    }
     sched_send(dispatch->loop, op);
 }
 
 static void dispatched(struct dispatch *dispatch)
 {
     struct submit *submit = dispatch->user;
-
     bool later = dispatch->err == ERR_ALL_FULL || dispatch->err == ERR_LIMITED;
 
     if (later && dispatch->spec.queue_ms > 0 && !dispatch->ended) {
@@ -272,7 +239,7 @@ static void dispatched(struct dispatch *dispatch)
     submit->why = dispatch->why;
     /* It may have gone on without us: then it has been on a node, or waits for one. What a key
      * answers with is as it was the first time. */
-    submit->queued = !dispatch->err && is_waiting(&dispatch->head);
+    submit->queued = !dispatch->err && sched_is_waiting(dispatch->head.state);
     submit_over(submit, dispatch->err);
 }
 
@@ -292,8 +259,8 @@ void submit_start(struct submit *submit)
                                         "begin anew; nothing was started."));
         return;
     }
-    /* Who may wait does not overtake those who wait already, for whatever and wherever they were
-     * put: the queue decides who is next. */
+    /* A job that may wait does not overtake those that wait already, for whatever and wherever they
+     * were put: the queue decides which is next. */
     if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
         enqueue(submit);
     else

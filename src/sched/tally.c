@@ -315,15 +315,20 @@ void tally_merge_other(struct tally *tally, const struct tally *other)
 
 /* --- where they come from --- */
 
-/* Reasons for which a run was ended from outside. */
-static bool is_kill(struct str reason)
+const char *tally_kill_name(struct str reason)
 {
-    static const char *const kills[] = {"EMERGENCY", "OOM", "DISK_LIMIT", "TIMEOUT", "RUN_TIMEOUT"};
+    static const struct {
+        const char *reason, *name;
+    } kills[] = {{"EMERGENCY", "emergency"},
+                 {"OOM", "oom"},
+                 {"DISK_LIMIT", "disk_limit"},
+                 {"TIMEOUT", "timeout"},
+                 {"RUN_TIMEOUT", "timeout"}};
 
     for (size_t i = 0; i < COUNT_OF(kills); i++)
-        if (str_is(reason, kills[i]))
-            return true;
-    return false;
+        if (str_is(reason, kills[i].reason))
+            return kills[i].name;
+    return NULL;
 }
 
 static int64_t times_ms(int64_t amount, int64_t ms)
@@ -368,7 +373,7 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
     work->counts[TALLY_ATTEMPTS]++;
     work->counts[TALLY_RETRIED] += retried;
     work->counts[TALLY_FAILOVERS] += retried && outcome == STORE_EXPIRE;
-    work->counts[TALLY_KILLS] += outcome != STORE_DONE && is_kill(str_of(head->reason));
+    work->counts[TALLY_KILLS] += outcome != STORE_DONE && tally_kill_name(str_of(head->reason));
     work->counts[TALLY_BREAKERS] += opened;
     if (head->attempt == 1)
         tally_time(&work->wait, head->dispatched_ms - head->created_ms);

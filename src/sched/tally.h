@@ -163,6 +163,8 @@ void hours_tidy(struct hours *hours, int64_t now_ms);
 /* Where tallies come from: attempts that end, dispatches that are refused, machines that are
  * looked at. */
 
+/* Why a run was ended from outside, by the reason of its end; NULL: it was not. */
+const char *tally_kill_name(struct str reason);
 /* A FINISH that counted. ended: the job ended with it; not so when only an attempt did, or what was
  * cancelled before stops at last. */
 void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended);
