@@ -9,12 +9,12 @@
 #include "base/mem.h"
 #include "store/chain.h"
 
-/* A turn of weight 1, which all weights up to 16 divide: so turns come out even. The priority
- * stands above all turns there can be. */
+/* A turn of weight 1, which all weights up to 16 divide: so turns come out even. The priority is
+ * above all turns there can be. */
 #define TURN     INT64_C(720720)
 #define PRIORITY (INT64_C(1) << 58)
 
-/* Who could not be served for long does not get all turns until it has caught up, only so many. */
+/* A share that could not be served for long gets at most this many turns to catch up. */
 #define BEHIND_MOST (4 * TURN)
 
 struct share {
@@ -24,8 +24,8 @@ struct share {
     int32_t weight;
     uint64_t rules_read; /* when the weight was found */
     int64_t had[SHARES_PRIORITIES];
-    size_t standing[SHARES_PRIORITIES]; /* lanes */
-    struct chain lines;                 /* of share_line.in_share */
+    size_t waiting[SHARES_PRIORITIES]; /* lanes in some order */
+    struct chain lines;                /* of share_line.in_share */
 };
 
 struct share_line {
@@ -180,26 +180,7 @@ void share_order_done(struct share_order *order)
     idmap_free(&order->by_key);
 }
 
-static struct share_line *line_of(struct share_order *order, struct share *share, int priority)
-{
-    /* Another number for each share and priority: shares are at addresses of their own. */
-    uint64_t number = (uint64_t)(uintptr_t)share * 16 + (uint64_t)priority + 1;
-    struct share_line *line = idmap_get(&order->by_key, number);
-
-    if (line)
-        return line;
-    line = mem_new(struct share_line);
-    line->order = order;
-    line->share = share;
-    line->priority = priority;
-    line->number = number;
-    chain_init(&line->in_share);
-    chain_add_last(&share->lines, &line->in_share);
-    idmap_put(&order->by_key, number, line);
-    return line;
-}
-
-/* Where the line stands among others, by its first lane. */
+/* Puts the line in its place among others, by its first lane. */
 static void line_changed(struct share_line *line)
 {
     const struct heap_node *top = heap_top(&line->lanes);
@@ -215,12 +196,22 @@ static void line_changed(struct share_line *line)
 void share_order_put(struct shares *shares, struct share_order *order, struct share_place *place,
                      struct share *share, int priority, uint64_t job)
 {
-    struct share_line *line;
-
     assert(!place->line && priority >= 0 && priority < SHARES_PRIORITIES);
     share = share ? share : shares->plain;
-    line = line_of(order, share, priority);
-    if (share->standing[priority]++ == 0 && share->had[priority] < shares->now[priority])
+    /* Another number for each share and priority: shares are at addresses of their own. */
+    uint64_t number = (uint64_t)(uintptr_t)share * 16 + (uint64_t)priority + 1;
+    struct share_line *line = idmap_get(&order->by_key, number);
+    if (!line) {
+        line = mem_new(struct share_line);
+        line->order = order;
+        line->share = share;
+        line->priority = priority;
+        line->number = number;
+        chain_init(&line->in_share);
+        chain_add_last(&share->lines, &line->in_share);
+        idmap_put(&order->by_key, number, line);
+    }
+    if (share->waiting[priority]++ == 0 && share->had[priority] < shares->now[priority])
         share->had[priority] = shares->now[priority];
     place->line = line;
     place->node = (struct heap_node){.tie = job};
@@ -237,9 +228,9 @@ void share_order_del(struct share_place *place)
         return;
     heap_del(&line->lanes, &place->node);
     place->line = NULL;
-    assert(line->order->count > 0 && line->share->standing[line->priority] > 0);
+    assert(line->order->count > 0 && line->share->waiting[line->priority] > 0);
     line->order->count--;
-    line->share->standing[line->priority]--;
+    line->share->waiting[line->priority]--;
     line_changed(line);
 }
 

@@ -58,14 +58,14 @@ void shares_use_turn(struct shares *shares, int priority, struct share_turn turn
 void shares_give_back(struct share *share, int priority, struct share_turn turn);
 
 void share_order_done(struct share_order *order); /* when it is empty */
-/* Where a lane stands whose best job is this one; share NULL: that of no key. */
+/* Puts a lane whose best job is this one in its place; share NULL: that of no key. */
 void share_order_put(struct shares *shares, struct share_order *order, struct share_place *place,
                      struct share *share, int priority, uint64_t job);
-void share_order_del(struct share_place *place); /* standing nowhere: nothing happens */
-struct share_place *share_order_first(struct share_order *order); /* NULL: nobody is there */
+void share_order_del(struct share_place *place);                  /* in no order: nothing happens */
+struct share_place *share_order_first(struct share_order *order); /* NULL: it is empty */
 /* Some of the first, of each key the first ones; the very first is among them. */
 size_t share_order_some(struct share_order *order, size_t max, struct share_place **ret_places);
-/* Its place among all, wherever they stand: key, then tie. Only grows while it stands. */
+/* Its place among all, in whatever order: key, then tie. Only grows while it is in one. */
 struct heap_node share_place_key(const struct share_place *place);
 
 #endif

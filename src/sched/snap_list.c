@@ -30,21 +30,6 @@ static void group_add(struct group *group, const struct str *item)
     group->items[group->count++] = item;
 }
 
-/* Some of what is in the group as a run. */
-static struct snap_run *run_new(const struct snap_list *list, const struct str **items,
-                                size_t count)
-{
-    struct snap_run *run = mem_new(struct snap_run);
-
-    assert(count > 0 && count <= SNAP_RUN);
-    run->refs = 1;
-    run->count = (uint32_t)count;
-    memcpy(run->items, items, count * sizeof *items);
-    for (size_t i = 0; list->kind && i < count; i++)
-        list->kind->hold(items[i]);
-    return run;
-}
-
 /* As few runs as can hold them, evenly filled. */
 static void group_end(struct group *group, struct snap_list *list, size_t *copied)
 {
@@ -53,8 +38,15 @@ static void group_end(struct group *group, struct snap_list *list, size_t *copie
 
     for (size_t i = 0; i < pieces; i++) {
         size_t end = group->count * (i + 1) / pieces;
+        struct snap_run *run = mem_new(struct snap_run);
 
-        list->runs[list->run_count++] = run_new(list, group->items + from, end - from);
+        assert(end > from && end - from <= SNAP_RUN);
+        run->refs = 1;
+        run->count = (uint32_t)(end - from);
+        memcpy(run->items, group->items + from, run->count * sizeof *run->items);
+        for (size_t n = from; list->kind && n < end; n++)
+            list->kind->hold(group->items[n]);
+        list->runs[list->run_count++] = run;
         from = end;
     }
     *copied += group->count;

@@ -98,7 +98,7 @@ static bool is_given(const struct field *field, const struct spec *spec)
 }
 
 /* `namespace`: for a node; at == NULL: it is in the type. */
-static void write_spec_in(struct spec *spec, struct str namespace, struct arena *arena)
+static void write_spec(struct spec *spec, struct str namespace, struct arena *arena)
 {
     struct buf buf = spare_take();
     struct jsonw w = jsonw_to(&buf);
@@ -125,11 +125,6 @@ static void write_spec_in(struct spec *spec, struct str namespace, struct arena 
     spare_give(&buf);
 }
 
-static void write_spec(struct spec *spec, struct arena *arena)
-{
-    write_spec_in(spec, STR_NONE, arena);
-}
-
 struct str spec_node_type(const struct spec *spec)
 {
     return namespace_name(spec->type);
@@ -140,20 +135,6 @@ struct str spec_session(const struct spec *spec, struct arena *arena)
     return spec->f2f && spec->session_id.at
                ? namespace_session(namespace_of(spec->type), spec->session_id, arena)
                : STR_NONE;
-}
-
-static enum err read_prefers(struct spec *spec, struct arena *arena, struct problem *why)
-{
-    struct strs names;
-
-    if (!warm_names(spec->prefers, WARM_PREFERS_MAX, arena, &names))
-        return problem_set(why, ERR_BAD_FIELD, "prefers",
-                           "prefers must be a list of at most %d " WARM_NAME_RULE ".",
-                           WARM_PREFERS_MAX);
-    for (size_t i = 0; i < names.count; i++)
-        spec->prefer_marks[i] = warm_mark(names.at[i]);
-    spec->prefer_count = (uint32_t)names.count;
-    return ERR_OK;
 }
 
 /* Of what is kept, and of a request once its type is the full name and its defaults are in it. */
@@ -253,7 +234,14 @@ static enum err read_fields(const struct json *body, struct arena *arena, struct
                            ARGV_BYTES_EACH);
     if (!argv_secrets(spec->secrets, arena, &words))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
-    return read_prefers(spec, arena, why);
+    if (!warm_names(spec->prefers, WARM_PREFERS_MAX, arena, &words))
+        return problem_set(why, ERR_BAD_FIELD, "prefers",
+                           "prefers must be a list of at most %d " WARM_NAME_RULE ".",
+                           WARM_PREFERS_MAX);
+    for (size_t i = 0; i < words.count; i++)
+        spec->prefer_marks[i] = warm_mark(words.at[i]);
+    spec->prefer_count = (uint32_t)words.count;
+    return ERR_OK;
 }
 
 static enum err missing(struct problem *why, const char *name)
@@ -301,7 +289,7 @@ enum err spec_read_f2f(const struct json *body, const struct spec_author *author
     err = take_defaults(&spec, author->types, arena, why);
     if (err)
         return err;
-    write_spec(&spec, arena);
+    write_spec(&spec, STR_NONE, arena);
     *ret_spec = spec;
     return ERR_OK;
 }
@@ -327,7 +315,7 @@ enum err spec_read_task(const struct json *body, const struct spec_author *autho
     err = take_defaults(&spec, author->types, arena, why);
     if (err)
         return err;
-    write_spec(&spec, arena);
+    write_spec(&spec, STR_NONE, arena);
     *ret_spec = spec;
     return ERR_OK;
 }
@@ -339,7 +327,7 @@ void spec_set_trace(struct spec *spec, struct str header, struct arena *arena)
     if (!known.len || spec->traceparent.at)
         return;
     spec->traceparent = known;
-    write_spec(spec, arena);
+    write_spec(spec, STR_NONE, arena);
 }
 
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
@@ -364,19 +352,6 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
     return ERR_OK;
 }
 
-static struct str json_for_node(const struct spec *spec, struct arena *arena)
-{
-    struct spec shown = *spec;
-    struct str type = spec_node_type(spec);
-
-    if (!spec->callback_url.at && type.len == spec->type.len)
-        return spec->json;
-    shown.callback_url = STR_NONE;
-    shown.type = type;
-    write_spec_in(&shown, type.len == spec->type.len ? STR_NONE : namespace_of(spec->type), arena);
-    return shown.json;
-}
-
 enum err spec_again(struct str json, uint64_t retried_from, struct str submitted_by,
                     struct arena *arena, struct spec *ret_spec, struct problem *why)
 {
@@ -388,7 +363,7 @@ enum err spec_again(struct str json, uint64_t retried_from, struct str submitted
     job_id_text(retried_from, id);
     ret_spec->retried_from = arena_str(arena, str_of(id));
     ret_spec->submitted_by = submitted_by;
-    write_spec(ret_spec, arena);
+    write_spec(ret_spec, STR_NONE, arena);
     return ERR_OK;
 }
 
@@ -397,25 +372,14 @@ struct store_account spec_account(const struct spec *spec)
     return (struct store_account){.name = spec->submitted_by, .bytes = (int64_t)spec->json.len};
 }
 
-/* A number that only this text has, as far as anybody can tell; never 0. */
-static uint64_t number_of(struct str text)
-{
-    enum { DIGITS = 16 };
-    char digest[DIGEST_HEX + 1];
-    uint64_t number;
-
-    digest_sha256_hex(text, digest);
-    digest[DIGITS] = 0;
-    number = strtoull(digest, NULL, 16);
-    return number ? number : 1;
-}
-
 static uint64_t lane_of(const struct spec *spec, struct str demand)
 {
+    enum { DIGITS = 16 };
     struct buf text = spare_take();
+    char digest[DIGEST_HEX + 1];
     uint64_t lane;
 
-    /* Neither a type nor its namespace is "needs", and how long the demand is stands before it. */
+    /* Neither a type nor its namespace is "needs", and the length of the demand is before it. */
     if (demand.len)
         buf_fmt(&text, "needs %zu " STR_FMT " ", demand.len, STR_ARG(demand));
     /* No language and no type has a space in it, and what may have one is last. */
@@ -427,9 +391,12 @@ static uint64_t lane_of(const struct spec *spec, struct str demand)
         buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
     if (!spec->f2f)
         selector_canonical(&spec->selector, &text);
-    lane = number_of(buf_view(&text));
+    /* A number that only this text has, as far as anybody can tell; never 0. */
+    digest_sha256_hex(buf_view(&text), digest);
+    digest[DIGITS] = 0;
+    lane = strtoull(digest, NULL, 16);
     spare_give(&text);
-    return lane;
+    return lane ? lane : 1;
 }
 
 uint64_t spec_lane(const struct spec *spec)
@@ -477,11 +444,19 @@ void spec_gpus_write(uint64_t gpus, struct buf *to)
 
 struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
 {
-    struct str rest = json_for_node(spec, arena);
+    struct str rest = spec->json, type = spec_node_type(spec);
     struct buf buf = {0}; /* over memory of the arena: it never grows */
     char id[JOB_ID_TEXT + 1];
 
     assert(spec->json.len > 2 && spec->json.at[0] == '{' && head->attempt > 0);
+    if (spec->callback_url.at || type.len != spec->type.len) { /* as its node may see it */
+        struct spec shown = *spec;
+
+        shown.callback_url = STR_NONE;
+        shown.type = type;
+        write_spec(&shown, type.len == spec->type.len ? STR_NONE : namespace_of(spec->type), arena);
+        rest = shown.json;
+    }
     job_id_text(head->id, id);
     buf.cap = HEAD_MAX + rest.len;
     buf.at = arena_raw(arena, buf.cap);
