@@ -605,10 +605,11 @@ static void reserved(struct store_op *op)
 static void sent(struct send_op *send)
 {
     struct dispatch *dispatch = container_of(send, struct dispatch, send);
-    char id[JOB_ID_TEXT + 1];
+    char id[JOB_ID_TEXT + 1] = "";
 
-    job_id_text(dispatch->job, id);
     assert(dispatch->exists && (send->ok || send->reason));
+    if (!send->ok || log_on(LOG_DEBUG)) /* else nobody reads it, and this is done for every job */
+        job_id_text(dispatch->job, id);
     if (send->ok) {
         outcome_placed(&dispatch->outcome);
         if (dispatch->spec.prefer_count)
@@ -616,8 +617,10 @@ static void sent(struct send_op *send)
                              dispatch->list[dispatch->next - 1].warm > 0 ? "warm" : "cold", 1);
         struct settle_note note = {.head = &dispatch->head, .event = "dispatched"};
         dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
-        log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id), KS("node_id", dispatch->node->id),
-                  KI("attempt_id", dispatch->attempt), TRACE_KV(dispatch->spec.traceparent));
+        if (log_on(LOG_DEBUG))
+            log_event(LOG_DEBUG, "job.dispatched", KC("job_id", id),
+                      KS("node_id", dispatch->node->id), KI("attempt_id", dispatch->attempt),
+                      TRACE_KV(dispatch->spec.traceparent));
         finish(dispatch, ERR_OK);
         return;
     }

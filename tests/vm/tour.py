@@ -57,8 +57,10 @@ with tempfile.TemporaryDirectory() as place:
         (place / "here").symlink_to(checkout)
     else:
         shutil.copytree(checkout, place / "here")
-    # Every command keeps an emulated machine busy: what is measured is another, calm one.
-    shell = Shell(place, {"BERTH_HOST_ROOT": calm_machine(place)}, {"make run": "berth dev"})
+    # Every command keeps an emulated machine busy: what is measured is another, calm one. And the node that is only registered is
+    # not forgotten, however long the commands take.
+    patient = {"BERTH_HEARTBEAT_STALE_MS": "600000", "BERTH_VIEW_DROP_MS": "600000"}
+    shell = Shell(place, {"BERTH_HOST_ROOT": calm_machine(place), **patient}, {"make run": "berth dev"})
     try:
         typed(shell, fences(checkout / "README.md"))
         shell.close()
