@@ -68,7 +68,7 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
 
 static void show_job(struct cli *cli, const struct json *json)
 {
-    const struct json *list = json_get(json, "decisions"), *decision = json_first(list);
+    const struct json *list = json_get(json, "decisions"), *decision = json_items(list);
     const struct json *attempts = json_get(json, "attempts"), *attempt;
     const struct json *now = json_get(json, "now");
     struct str state = show_member(cli, json, "state"), reason = show_member(cli, json, "reason");
@@ -78,7 +78,7 @@ static void show_job(struct cli *cli, const struct json *json)
         STR_ARG(state.len ? state : STR("was refused")), reason.len ? ": " : "", STR_ARG(reason));
     for (attempt = json_items(attempts); attempt; attempt = json_after(attempts, attempt))
         fprintf(cli->out, STR_FMT "\n", STR_ARG(show_attempt(cli, attempt)));
-    if (list->count == 0)
+    if (!decision)
         fprintf(cli->out,
                 "\nHow it was placed is not kept any more, or another instance did it.\n");
     for (; decision; decision = json_after(list, decision)) {

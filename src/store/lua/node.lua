@@ -172,10 +172,10 @@ local function epochs_of(n)
   end})
 end
 
--- What it lists and the store has lost: the run, or only that it was acknowledged.
+-- What it lists and the store has lost: the run, that it was placed, or only that it was acknowledged.
 local function recover(n, id, attempt, op)
   local j = job_get(id)
-  if not j then
+  if not j or is_waiting(j) then
     take_back(n.id, id, attempt, op.ttl)
   elseif j.lease == RESERVED_LEASE and j.node == n.id and j.attempt == attempt and j.epoch == n.epoch and
     is_alive(j) then

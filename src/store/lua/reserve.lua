@@ -316,15 +316,27 @@ function verbs.R(op)
   return placed_answer(rules.R(op))
 end
 
--- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot
--- is not. It may be one more than the node's max here; the node itself never runs more. The job, or
--- nothing.
+-- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot is not; or only that
+-- it was placed is, and it waits here as before. It may be one more than the node's max here; the node itself never runs more.
+-- The job, or nothing.
 function take_back(node, id, attempt, ttl, send)
   local n = node and is_recovering() and node_get(node)
   if not n or not n.known or id == '' or attempt < 1 or attempt > ATTEMPTS_MAX then return nil end
-  local j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
-  j.state, j.attempt, j.node, j.dispatched, j.acked = ACKED, attempt, n.id, send or U.now, U.now
-  lease_take(n, j, ttl)
+  local j = job_get(id)
+  if j then
+    if not may_start(j, attempt) then return nil end
+    start({ttl = ttl, owner = 0}, j, n, resources.fit(n, demands.parse(j.demand)) or '')
+    note_key({}, j, false)
+    if j.timeout > 0 then
+      j.run_until = later(later(U.clock, j.timeout), ttl)
+      if j.due > j.run_until then j.due = j.run_until end
+    end
+  else
+    j = job_new(id, {max = attempt, owner = 0, timeout = 0, type = '', spec = '{"type":"restored"}'})
+    j.attempt, j.node = attempt, n.id
+    lease_take(n, j, ttl)
+  end
+  j.state, j.dispatched, j.acked = ACKED, send or U.now, U.now
   stamps.run(n, j)
   job_place(j)
   U.lost = U.lost + 1

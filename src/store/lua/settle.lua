@@ -36,14 +36,16 @@ end
 function rules.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
-  if not j then
+  if not j or is_waiting(j) then
     -- Sent, then forgotten. Its ACK may be said again.
-    j = take_back(op.node, op.job, op.attempt, op.ttl, op.send ~= 0 and op.send or nil)
-    if j then
-      answer.job, answer.node = j, holder_of(j)
-    else
-      answer.err = ERR.NOT_FOUND
+    local back = take_back(op.node, op.job, op.attempt, op.ttl, op.send ~= 0 and op.send or nil)
+    if back then
+      answer.job, answer.node = back, holder_of(back)
+      return answer
     end
+  end
+  if not j then
+    answer.err = ERR.NOT_FOUND
     return answer
   end
   lapse_one(j)
@@ -256,7 +258,7 @@ local function is_repeated(op, j, v)
   return history_has(j, op.attempt, op.node, v.event)
 end
 
--- An end is told of a job nobody knows: one more that was lost, see take_back.
+-- An end of a job that nobody knows, or that is not known to be placed: one more that was lost, see take_back.
 local function told_of(op)
   if op.outcome ~= OUTCOME.DONE and op.outcome ~= OUTCOME.FAIL then return nil end
   return take_back(op.node, op.job, op.attempt, AWAY_GRACE_MS)
@@ -275,7 +277,8 @@ end
 
 function rules.F(op)
   local answer = new_answer()
-  local j = job_get(op.job) or told_of(op)
+  local j = job_get(op.job)
+  if not j or is_waiting(j) then j = told_of(op) or j end
   if not j then
     answer.err = ERR.NOT_FOUND
     return answer
