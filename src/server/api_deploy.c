@@ -67,6 +67,10 @@ void deploy_watch(struct server *server)
     if (!server->deploys)
         return;
     deploys_status(server->deploys, &status);
+    if (status.may_forget && !server->database_forgets)
+        log_event(LOG_WARN, "database.may_forget",
+                  KC("reason", "it has replicas and waits for none (synchronous_standby_names)"));
+    server->database_forgets = status.may_forget;
     if (status.up != server->database_down)
         return; /* as it was told */
     server->database_down = !status.up;

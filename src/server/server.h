@@ -76,6 +76,7 @@ struct server {
     struct deploys *deploys; /* NULL: there is no database for them */
     _Atomic int64_t deploy_news;
     bool database_down;      /* the keeper's: as last logged */
+    bool database_forgets;   /* likewise */
     struct members *members; /* the keeper's */
     _Atomic int64_t terminal_seq;
     struct worker *workers; /* loop_count of them, then the keeper's */

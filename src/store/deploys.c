@@ -53,6 +53,7 @@ struct deploys {
     struct deploys_alive alive;            /* likewise */
     _Atomic bool facts_old;                /* something was written since they were read */
     _Atomic int64_t known_version;         /* of the table: the highest that was answered */
+    _Atomic bool may_forget;               /* see struct deploys_status */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
     pthread_mutex_t detail_lock; /* never on a request's path: a status is read by people */
@@ -522,6 +523,21 @@ static bool pass_known_version(struct sql_thread *thread)
     return ok;
 }
 
+static bool look_at_replicas(struct sql_thread *thread)
+{
+    static const struct sql_text text = {
+        {"SELECT 0", "SELECT COUNT(*) FROM pg_stat_replication"
+                     " WHERE current_setting('synchronous_standby_names') = ''"}};
+    struct arena arena = {0};
+    struct sql_rows rows;
+    bool ok = sql_run(thread->sql, &text, NULL, 0, &arena, &rows);
+
+    if (ok)
+        atomic_store(&thread->deploys->may_forget, sql_cell_int(&rows, 0, 0) > 0);
+    arena_free(&arena);
+    return ok;
+}
+
 /* Connected, and its tables are ours. *ret_newer: a newer berth wrote them, which may mean
  * anything. */
 static bool bring_up(struct sql_thread *thread, bool *ret_newer)
@@ -541,7 +557,8 @@ static bool bring_up(struct sql_thread *thread, bool *ret_newer)
         sql_failed(thread->sql, "use the database", why);
         goto down;
     }
-    if (!deploys_follow_clock(thread->sql) || !pass_known_version(thread))
+    if (!deploys_follow_clock(thread->sql) || !pass_known_version(thread) ||
+        !look_at_replicas(thread))
         goto down;
     if (thread == &thread->deploys->threads[THREAD_READ]) /* it may not be the same database */
         deploys_table_done(&thread->deploys->table);
@@ -926,7 +943,9 @@ enum err deploys_send(struct deploys *deploys, struct deploys_op *op)
 
 void deploys_status(struct deploys *deploys, struct deploys_status *ret_status)
 {
-    *ret_status = (struct deploys_status){.up = true, .errors = atomic_load(&deploys->errors)};
+    *ret_status = (struct deploys_status){.up = true,
+                                          .may_forget = atomic_load(&deploys->may_forget),
+                                          .errors = atomic_load(&deploys->errors)};
     for (size_t i = 0; i < THREAD_COUNT; i++)
         ret_status->up = ret_status->up && atomic_load(&deploys->threads[i].up);
     pthread_mutex_lock(&deploys->detail_lock);

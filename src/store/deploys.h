@@ -325,6 +325,7 @@ void deploys_close(struct deploys *deploys); /* stops it, then frees */
 
 struct deploys_status {
     bool up;
+    bool may_forget; /* it has replicas and waits for none: one that takes over may lack claims */
     int64_t errors;
     char detail[200]; /* of the last failure, "" when none */
 };

@@ -2,6 +2,7 @@
 of it is in test_claim.py."""
 import hashlib
 import json
+import os
 import re
 import subprocess
 import threading
@@ -103,6 +104,24 @@ class Table(DeployCase):
         eventually("it is back", lambda: server.get(f"{NODE}/d0").status == 200, 30)
         self.assertEqual(self.owners(server), before)
         eventually("the log tells", lambda: "event=database.up" in server.log)
+
+    def test_replicas_that_nobody_waits_for(self):
+        """Whoever takes over may lack the last claims: that is logged."""
+        database = Postgres(self.dir)
+        self.addCleanup(database.close)
+        alone = self.start(database=database.url)
+        copy = database.dir / "copy"
+        copy.mkdir()
+        if database.own:
+            os.chown(copy, database.own["user"], database.own["group"])
+        replica = subprocess.Popen([programs() / "pg_receivewal", "-D", copy, "-h", "127.0.0.1", "-p", str(database.port), "-U", "berth"],
+                                   cwd="/", stderr=subprocess.DEVNULL, **database.own)
+        live.add(replica)
+        self.addCleanup(lambda: (replica.kill(), replica.wait(), live.discard(replica)))
+        eventually("it reads", lambda: any(copy.iterdir()), 30)
+        server = self.start("other", database=database.url)
+        eventually("the log tells", lambda: "event=database.may_forget" in server.log)
+        self.assertNotIn("event=database.may_forget", alone.log)
 
     def test_no_value_of_a_caller_takes_the_database_from_the_others(self):
         database = Postgres(self.dir)
