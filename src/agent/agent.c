@@ -92,8 +92,7 @@ static const struct link_handler agent_link_handler;
 
 static void write_strs(struct jsonw *w, const char *name, const struct strs *list)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
     for (size_t i = 0; i < list->count; i++)
         jsonw_str(w, list->at[i]);
     jsonw_end_arr(w);
@@ -189,8 +188,7 @@ static void link_describe(struct link *link, struct jsonw *w)
         write_share(w, "gpu", gpu, 1000);
         write_share(w, "mem", used, usage->mem_total_kib);
         jsonw_end_obj(w);
-        jsonw_key(w, "usage");
-        jsonw_obj(w);
+        jsonw_kobj(w, "usage");
         usage_write(usage, w);
         write_percent(w, "cpu_pct", usage_cpu_pct_centi(usage));
         write_percent(w, "swap_used_pct", usage_swap_pct_centi(usage));

@@ -526,8 +526,7 @@ static void write_part(const struct capacity *capacity, enum part part, struct j
             write_amount(w, resources->items[i].name, part == FREE ? amount->free : amount->ours);
     }
     if (resources->gpu_count > 0) {
-        jsonw_key(w, "gpus");
-        jsonw_arr(w);
+        jsonw_karr(w, "gpus");
     }
     for (size_t i = 0; i < resources->gpu_count; i++) {
         const struct capacity_amount *amount = &capacity->gpus[i];

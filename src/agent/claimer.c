@@ -964,8 +964,7 @@ static void on_usage(struct link_call *call)
 static void write_addresses(const struct claimer *claimer, const char *name, bool all,
                             struct jsonw *w)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
     for (size_t i = 0; all && i < claimer->node_count; i++)
         jsonw_str(w, claimer->nodes[i].address);
     jsonw_end_arr(w);
@@ -1138,8 +1137,7 @@ void claimer_write(const struct claimer *claimer, struct jsonw *w)
     jsonw_obj(w);
     jsonw_kint(w, "cycles", claimer->cycles);
     jsonw_kint(w, "claims", claimer->claims);
-    jsonw_key(w, "skips");
-    jsonw_obj(w);
+    jsonw_kobj(w, "skips");
     for (int skip = CLAIM_GO + 1; skip < CLAIM_SKIP_COUNT; skip++)
         if (claimer->skips[skip])
             jsonw_kint(w, claim_skip_name((enum claim_skip)skip), claimer->skips[skip]);

@@ -428,8 +428,7 @@ void protect_write(const struct protect *protect, int64_t now_ms, struct jsonw *
     jsonw_kint(w, "slots_available_noninteractive", protect->slots.additional_noninteractive);
     jsonw_kint(w, "slots_in_use", protect->in_use);
     jsonw_kstr(w, "slots_reason", zero ? str_of(zero->reason) : STR_NONE);
-    jsonw_key(w, "clamps");
-    jsonw_arr(w);
+    jsonw_karr(w, "clamps");
     for (size_t i = 0; i < protect->slots.count; i++) {
         const struct slots_clamp *clamp = &protect->slots.chain[i];
 

@@ -140,8 +140,7 @@ static enum err get_file(int dir_fd, const char *name, struct arena *arena, stru
 
 static void put_list(struct jsonw *w, const char *name, const struct str *list, size_t count)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
     for (size_t i = 0; i < count; i++)
         jsonw_str(w, list[i]);
     jsonw_end_arr(w);
@@ -185,13 +184,11 @@ enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why
     jsonw_kstr(&w, "mark", file->mark);
     jsonw_kint(&w, "created_ms", file->created_ms);
     jsonw_kstr(&w, "run_as", file->run_as);
-    jsonw_key(&w, "cgroups");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "cgroups");
     for (size_t i = 0; i < COUNT_OF(place_rows) && file->place.parent[0]; i++) {
         if (place_rows[i].limit >= 0 && !file->place.limits[place_rows[i].limit])
             continue;
-        jsonw_key(&w, place_rows[i].name);
-        jsonw_obj(&w);
+        jsonw_kobj(&w, place_rows[i].name);
         jsonw_kint(&w, "version", 2);
         jsonw_kstr(&w, "parent", str_of(file->place.parent));
         jsonw_end_obj(&w);

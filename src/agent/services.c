@@ -35,7 +35,7 @@ static bool write_all(int fd, struct str text)
 
         if (put < 0 && errno == EINTR)
             continue;
-        if (put < 0)
+        if (put <= 0)
             return false;
         text.at += put;
         text.len -= (size_t)put;
@@ -88,8 +88,7 @@ static void make_text(struct services *services)
     services->ends_ms = INT64_MAX;
     buf_clear(&services->text);
     jsonw_obj(&w);
-    jsonw_key(&w, "services");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "services");
     for (size_t i = 0; i < services->count; i++) {
         const struct services_entry *entry = &services->entries[i];
 

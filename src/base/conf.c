@@ -236,8 +236,7 @@ void conf_show_json(const struct conf *conf, struct jsonw *w)
     for (size_t i = 0; i < conf->schema->count; i++) {
         const struct field *field = &conf->schema->fields[i];
 
-        jsonw_key(w, field->name);
-        jsonw_obj(w);
+        jsonw_kobj(w, field->name);
         jsonw_key(w, "value");
         field_show(field, conf->out, w);
         jsonw_kstr(w, "source", str_of(source_names[conf->sources[i]]));

@@ -86,6 +86,8 @@ void jsonw_raw(struct jsonw *w, struct str json); /* text that is JSON already; 
 void jsonw_kstr(struct jsonw *w, const char *name, struct str text);
 void jsonw_kint(struct jsonw *w, const char *name, int64_t value);
 void jsonw_kbool(struct jsonw *w, const char *name, bool value);
+void jsonw_kobj(struct jsonw *w, const char *name);
+void jsonw_karr(struct jsonw *w, const char *name);
 void jsonw_knull(struct jsonw *w, const char *name);
 void jsonw_kdouble(struct jsonw *w, const char *name, double value);
 void jsonw_kraw(struct jsonw *w, const char *name, struct str json);

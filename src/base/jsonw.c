@@ -285,6 +285,18 @@ void jsonw_kbool(struct jsonw *w, const char *name, bool value)
     jsonw_bool(w, value);
 }
 
+void jsonw_kobj(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_obj(w);
+}
+
+void jsonw_karr(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+}
+
 void jsonw_knull(struct jsonw *w, const char *name)
 {
     jsonw_key(w, name);

@@ -175,8 +175,15 @@ static int write_out(struct cli *cli, const char *path, struct str bytes)
 
         if (wrote < 0 && errno == EINTR)
             continue;
-        if (wrote < 0)
-            return cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
+        if (wrote < 0) {
+            int code = cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
+
+            if (!to_stdout) { /* half of it is of use to nobody */
+                close(fd);
+                unlink(path);
+            }
+            return code;
+        }
         bytes.at += wrote;
         bytes.len -= (size_t)wrote;
     }

@@ -212,8 +212,7 @@ static int put_needs(struct cli *cli, struct jsonw *w)
             return cli_misuse(cli, "--needs is NAME=AMOUNT like cpu=1.5, not \"" STR_FMT "\"",
                               STR_ARG(items[i]));
         if (i == 0) {
-            jsonw_key(w, "needs");
-            jsonw_obj(w);
+            jsonw_kobj(w, "needs");
         }
         jsonw_key_str(w, name);
         jsonw_raw(w, value);
@@ -231,8 +230,7 @@ static void put_texts(struct cli *cli, struct jsonw *w, const char *member, cons
 
     if (count == 0)
         return;
-    jsonw_key(w, member);
-    jsonw_arr(w);
+    jsonw_karr(w, member);
     for (size_t i = 0; i < count; i++)
         jsonw_str(w, items[i]);
     jsonw_end_arr(w);
@@ -259,8 +257,7 @@ static int put_task(struct cli *cli, struct jsonw *w)
     if (payload)
         jsonw_kraw(w, "payload", json);
     if (cli->rest_count > 0) {
-        jsonw_key(w, "command");
-        jsonw_arr(w);
+        jsonw_karr(w, "command");
         for (int i = 0; i < cli->rest_count; i++)
             jsonw_str(w, str_of(cli->rest[i]));
         jsonw_end_arr(w);
@@ -338,8 +335,7 @@ int submit_ask(struct cli *cli, struct request *request)
         put_text(cli, &w, "src_lang", "src");
         put_text(cli, &w, "tgt_lang", "tgt");
         put_text(cli, &w, "audio_ref", "audio-ref");
-        jsonw_key(&w, "options");
-        jsonw_obj(&w);
+        jsonw_kobj(&w, "options");
         jsonw_kbool(&w, "require_tts", cli_given(cli, "require-tts"));
         put_text(cli, &w, "preferred_node_id", "preferred-node");
         if (cli_given(cli, "strict"))

@@ -38,8 +38,7 @@ static void put_list(struct cli *cli, struct jsonw *w, const char *key, const ch
 
     if (!cli_given(cli, flag))
         return;
-    jsonw_key(w, key);
-    jsonw_arr(w);
+    jsonw_karr(w, key);
     for (size_t i = 0; i < count; i++)
         jsonw_str(w, items[i]);
     jsonw_end_arr(w);
@@ -57,8 +56,7 @@ static bool put_pairs(struct cli *cli, struct jsonw *w)
         jsonw_kstr(w, "nmt_pairs", items[0]);
         return true;
     }
-    jsonw_key(w, "nmt_pairs");
-    jsonw_arr(w);
+    jsonw_karr(w, "nmt_pairs");
     for (size_t i = 0; i < count; i++) {
         struct str tgt = items[i], src = str_cut(&tgt, ':');
 
@@ -80,8 +78,7 @@ static bool put_labels(struct cli *cli, struct jsonw *w)
 
     if (count == 0)
         return true;
-    jsonw_key(w, "labels");
-    jsonw_obj(w);
+    jsonw_kobj(w, "labels");
     for (size_t i = 0; i < count; i++) {
         struct str value = items[i], key = str_cut(&value, '=');
 

@@ -238,8 +238,7 @@ int request_list(struct cli *cli, const char *path, const char *name, const stru
     int code = CLI_OK;
 
     jsonw_obj(&w);
-    jsonw_key(&w, name);
-    jsonw_arr(&w);
+    jsonw_karr(&w, name);
     for (int page = 0; page < REQUEST_PAGES_MAX && page_path; page++) {
         const struct json *json, *list, *item, *cursor;
         struct str reply;

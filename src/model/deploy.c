@@ -366,8 +366,7 @@ void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
             write_given(field, spec, w);
         if (field->type != FIELD_OBJ || !any_given(field->fields, field->field_count, obj))
             continue;
-        jsonw_key(w, field->name);
-        jsonw_obj(w);
+        jsonw_kobj(w, field->name);
         for (size_t j = 0; j < field->field_count; j++)
             write_given(&field->fields[j], obj, w);
         jsonw_end_obj(w);

@@ -93,8 +93,7 @@ void pool_derive(struct pool_facts *facts)
 
 static void texts_write(struct jsonw *w, const char *name, const struct str *list, size_t count)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
     for (size_t i = 0; i < count; i++)
         jsonw_str(w, list[i]);
     jsonw_end_arr(w);
@@ -119,8 +118,7 @@ void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const cha
     }
     texts_write(w, "tts_langs", facts->tts_langs, facts->tts_count);
     texts_write(w, "allowed_types", facts->types, facts->type_count);
-    jsonw_key(w, switches);
-    jsonw_obj(w);
+    jsonw_kobj(w, switches);
     jsonw_kbool(w, "asr", facts->asr);
     jsonw_kbool(w, "nmt", facts->nmt);
     jsonw_kbool(w, "tts", facts->tts);

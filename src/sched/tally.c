@@ -486,8 +486,7 @@ void tally_collect(struct sched *sched, struct tally *into)
 
 static void save_times(struct jsonw *w, const char *name, const struct tally_times *times)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
     for (int i = 0; i < TALLY_BUCKETS; i++) {
         if (!times->counts[i])
             continue;
@@ -507,14 +506,12 @@ static void save_usage(struct jsonw *w, const char *name, const struct tally_usa
 {
     if (!usage->runs)
         return;
-    jsonw_key(w, name);
-    jsonw_obj(w);
+    jsonw_kobj(w, name);
     jsonw_kint(w, "runs", usage->runs);
     for (int i = 0; i < TALLY_AMOUNTS; i++)
         if (usage->amount_ms[i])
             jsonw_kint(w, amount_names[i], usage->amount_ms[i]);
-    jsonw_key(w, "others");
-    jsonw_obj(w);
+    jsonw_kobj(w, "others");
     for (const struct tally_other *other = usage->others; other; other = other->next) {
         jsonw_key_str(w, other->name);
         jsonw_int(w, other->amount_ms);
@@ -530,8 +527,7 @@ static struct jsonw begin(struct buf *text, const char *kind, struct str a, stru
     const struct str ids[] = {a, b, c};
 
     jsonw_obj(&w);
-    jsonw_key(&w, kind);
-    jsonw_arr(&w);
+    jsonw_karr(&w, kind);
     for (size_t i = 0; i < COUNT_OF(ids) && ids[i].at; i++)
         jsonw_str(&w, ids[i]);
     jsonw_end_arr(&w);

@@ -79,8 +79,7 @@ static void listed(struct store_op *op)
         return;
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "breakers");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "breakers");
     for (size_t i = 0; i < op->u.breakers.count && !more; i++) {
         const struct store_breaker *item = &op->u.breakers.items[i];
 

@@ -252,8 +252,7 @@ static void env_names_write(struct jsonw *w, struct str text, struct arena *aren
         jsonw_knull(w, "env");
         return;
     }
-    jsonw_key(w, "env");
-    jsonw_obj(w);
+    jsonw_kobj(w, "env");
     key = json_first(env);
     for (uint32_t i = 0; i < env->count; i++, key = json_next(key + 1)) {
         jsonw_key_str(w, json_str(key, arena));
@@ -316,8 +315,7 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     jsonw_kstr(w, "created_at", row->created_at);
     jsonw_kstr(w, "updated_at", row->updated_at);
     if (row->rollout != ROLLOUT_NONE) {
-        jsonw_key(w, "update");
-        jsonw_obj(w);
+        jsonw_kobj(w, "update");
         jsonw_kstr(w, "state", str_of(rollout_state_name(row->rollout)));
         jsonw_kint(w, "good_version", row->good_version);
         jsonw_kstr(w, "reason", row->rollout_reason.len ? row->rollout_reason : STR_NONE);
@@ -329,14 +327,12 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
         if (row->spec.count > 1)
             jsonw_kint(w, "ready", row->ready);
     } else if (op->verb == DEPLOYS_GET) {
-        jsonw_key(w, "copies");
-        jsonw_arr(w);
+        jsonw_karr(w, "copies");
         for (size_t i = 0; i < op->copy_count; i++)
             schema_write(row->spec.count > 1 ? &indexed_copy_schema : &copy_schema, &op->copies[i],
                          w);
         jsonw_end_arr(w);
-        jsonw_key(w, "failed_on");
-        jsonw_arr(w);
+        jsonw_karr(w, "failed_on");
         for (size_t i = 0; i < op->failure_count; i++)
             schema_write(&failed_on_schema, &op->failures[i], w);
         jsonw_end_arr(w);
@@ -403,8 +399,7 @@ static void answer_list(struct deploy_call *own)
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
-    jsonw_key(&w, "deployments");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "deployments");
     for (size_t i = 0; i < op->u.list.count; i++) {
         struct deploys_row *row = &op->u.list.items[i];
 
@@ -615,8 +610,7 @@ static void answer_history(struct deploy_call *own)
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
-    jsonw_key(&w, "history");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "history");
     for (size_t i = 0; i < count; i++)
         schema_write(&history_entry_schema, &op->u.history.items[i], &w);
     jsonw_end_arr(&w);
@@ -788,8 +782,7 @@ static void answer_explain(struct deploy_call *own)
     jsonw_obj(&w);
     jsonw_kstr(&w, "id", call_shown(call, own->op.row.spec.id));
     jsonw_kint(&w, "unclaimed", unclaimed(&own->op));
-    jsonw_key(&w, "nodes");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "nodes");
     for (; shown < limit && (member = snapshot_next(snapshot, &at)); last = member, shown++) {
         buf_clear(&text);
         const char *why = why_not(&explained, member, &text);
@@ -824,13 +817,11 @@ static void answer_release(struct deploy_call *own)
     log_event(LOG_WARN, "deployment.release", KI("released", (int64_t)op->u.release.released_count),
               KI("held", (int64_t)op->u.release.held_count));
     jsonw_obj(&w);
-    jsonw_key(&w, "released");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "released");
     for (size_t i = 0; i < op->u.release.released_count; i++)
         jsonw_str(&w, call_shown(own->call, op->u.release.released[i]));
     jsonw_end_arr(&w);
-    jsonw_key(&w, "held");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "held");
     for (size_t i = 0; i < op->u.release.held_count; i++) {
         struct deploys_held held = op->u.release.held[i];
 
@@ -914,8 +905,7 @@ static void answer_service(struct deploy_call *own)
 
     jsonw_obj(&w);
     jsonw_kstr(&w, "name", call_shown(own->call, op->id));
-    jsonw_key(&w, "copies");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "copies");
     for (size_t i = 0; i < op->u.services.count; i++) {
         jsonw_obj(&w);
         service_write(&w, &op->u.services.items[i]);

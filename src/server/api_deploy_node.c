@@ -67,8 +67,7 @@ static void assignment_write(struct jsonw *w, const struct deploys_row *row, str
     jsonw_kint(w, "generation", row->generation);
     jsonw_kint(w, "version", row->version);
     jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
-    jsonw_key(w, "spec");
-    jsonw_obj(w);
+    jsonw_kobj(w, "spec");
     deploy_body_write(w, &row->spec, true, arena);
     jsonw_end_obj(w);
 }
@@ -163,8 +162,7 @@ static void answer_renew(struct deploy_call *own)
         /* The labels it was matched by: it may just have changed them, or cannot choose them. */
         jsonw_kraw(&w, fixed ? "fixed_labels" : "labels", labels ? json_raw(labels) : STR("{}"));
         jsonw_kraw(&w, "namespaces", namespaces ? json_raw(namespaces) : STR("null"));
-        jsonw_key(&w, "deployments");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "deployments");
         for (size_t i = 0; i < op->u.renew.count; i++) {
             const struct deploys_row *row = &op->u.renew.items[i];
 
@@ -208,16 +206,14 @@ static void answer_view(struct deploy_call *own)
                       op->u.view.approved_until_ms);
     jsonw_kbool(&w, "unchanged", op->u.view.unchanged);
     if (!op->u.view.unchanged) {
-        jsonw_key(&w, "rows");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "rows");
         for (size_t i = 0; i < op->u.view.count; i++)
             schema_write(&view_row_schema, &op->u.view.items[i], &w);
         jsonw_end_arr(&w);
     }
     if (!op->u.view.unchanged && op->u.view.delta) {
         jsonw_kbool(&w, "delta", true);
-        jsonw_key(&w, "gone");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "gone");
         for (size_t i = 0; i < op->u.view.gone_count; i++)
             jsonw_str(&w, op->u.view.gone[i]);
         jsonw_end_arr(&w);
@@ -225,8 +221,7 @@ static void answer_view(struct deploy_call *own)
     if (!op->u.view.after.len)
         jsonw_kint(&w, "facts", op->u.view.facts);
     if (!op->u.view.after.len && !op->u.view.same_facts) {
-        jsonw_key(&w, "leases");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "leases");
         for (size_t i = 0; i < op->u.view.lease_count; i++) {
             jsonw_obj(&w);
             jsonw_kstr(&w, "address", op->u.view.leases[i].address);
@@ -235,8 +230,7 @@ static void answer_view(struct deploy_call *own)
             jsonw_end_obj(&w);
         }
         jsonw_end_arr(&w);
-        jsonw_key(&w, "failures");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "failures");
         for (size_t i = 0; i < op->failure_count; i++) {
             jsonw_obj(&w);
             jsonw_kstr(&w, "id", op->failures[i].id);
@@ -425,14 +419,12 @@ static void answer_status(struct deploy_call *own)
         return;
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "stale");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "stale");
     for (size_t i = 0; i < op->u.status.count; i++)
         if (op->u.status.copies[i].stale)
             jsonw_str(&w, op->u.status.copies[i].id);
     jsonw_end_arr(&w);
-    jsonw_key(&w, "waits");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "waits");
     for (size_t i = 0; i < op->u.status.count; i++) {
         if (!op->u.status.copies[i].waits.at)
             continue;
@@ -543,8 +535,7 @@ static void answer_services(struct deploy_call *own)
     jsonw_kbool(&w, "unchanged", op->u.services.same);
     write_int_or_null(&w, "left_ms", op->u.services.left_ms != INT64_MAX, op->u.services.left_ms);
     if (!op->u.services.same) {
-        jsonw_key(&w, "copies");
-        jsonw_arr(&w);
+        jsonw_karr(&w, "copies");
         for (size_t i = 0; i < op->u.services.count; i++) {
             const struct deploys_service *one = &op->u.services.items[i];
 

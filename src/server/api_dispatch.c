@@ -229,8 +229,7 @@ static void batch_answer(struct batch *batch)
 
     assert(batch->open == 0 && batch->count > 0);
     jsonw_obj(&w);
-    jsonw_key(&w, "results");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "results");
     for (size_t i = 0; i < batch->count; i++) {
         const struct submit *submit = batch->entries[i].submit;
 

@@ -368,8 +368,7 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
     if ((look->why == WHY_RESOURCES || look->why == WHY_TOO_SMALL) && lack_of(scene, &lack)) {
         struct str name = str_of(lack.name);
 
-        jsonw_key(w, "lack");
-        jsonw_obj(w);
+        jsonw_kobj(w, "lack");
         jsonw_kstr(w, "resource", name);
         write_amount(w, "needed", name, lack.needed);
         if (look->why == WHY_RESOURCES)
@@ -495,8 +494,7 @@ static void keys_write(struct jsonw *w, const struct explain_style *style)
 {
     struct buf text = {0};
 
-    jsonw_key(w, "keys");
-    jsonw_arr(w);
+    jsonw_karr(w, "keys");
     for (size_t i = 0; i < style->key_count; i++) {
         const struct explain_key *look = &style->keys[i];
 
@@ -554,14 +552,12 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
         keys_write(w, style);
     jsonw_kint(w, "nodes_total", explain->nodes);
     jsonw_kint(w, "pool_members", explain->members);
-    jsonw_key(w, "reasons");
-    jsonw_obj(w);
+    jsonw_kobj(w, "reasons");
     for (unsigned i = 0; i < EXPLAIN_COUNT; i++)
         if (explain->counts[i])
             jsonw_kint(w, explain_why_name(i), explain->counts[i]);
     jsonw_end_obj(w);
-    jsonw_key(w, "nodes");
-    jsonw_arr(w);
+    jsonw_karr(w, "nodes");
     for (; shown < explain->node_count && shown < style->limit; shown++) {
         set_node(&scene, &explain->list[shown]);
         node_line(w, &scene, true);
@@ -889,8 +885,7 @@ static void job_answer(struct why_call *own)
     for (size_t i = 0; i < own->round.count; i++)
         count = add_decisions(list, count, own->round.texts[i], arena);
     qsort(list, count, sizeof *list, by_time);
-    jsonw_key(&w, "decisions");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "decisions");
     for (size_t i = 0; i < count; i++)
         jsonw_raw(&w, list[i].json);
     jsonw_end_arr(&w);

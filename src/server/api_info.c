@@ -45,8 +45,7 @@ void api_pools(struct call *call)
     if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
         return;
     jsonw_obj(&w);
-    jsonw_key(&w, "pools");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "pools");
     for (; shown < limit && (pool = snapshot_next_pool(snapshot, &at)); shown++, last = pool) {
         uint32_t ready = 0;
 
@@ -155,8 +154,7 @@ void api_debug(struct call *call)
     jsonw_kint(&w, "loops", server->loop_count);
     jsonw_kint(&w, "heap_bytes", (int64_t)(heap.uordblks + heap.hblkhd));
     store_status(server->store, &status);
-    jsonw_key(&w, "store");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "store");
     jsonw_kstr(&w, "mode", str_of(store_mode_name(status.mode)));
     jsonw_kint(&w, "since_ms", status.since_ms);
     jsonw_kint(&w, "errors", status.errors);
@@ -168,8 +166,7 @@ void api_debug(struct call *call)
     jsonw_key(&w, "settings");
     conf_show_json(&container_of(settings, struct settings_source, settings)->conf, &w);
     log_recent(&log);
-    jsonw_key(&w, "log");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "log");
     for (struct str rest = buf_view(&log); rest.len > 0;)
         jsonw_str(&w, str_cut(&rest, '\n'));
     jsonw_end_arr(&w);
@@ -311,16 +308,14 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
 
         copy_figure(w, card, "clamps");
         /* The ids alone, as the old form of the answer has them. */
-        jsonw_key(w, "tasks_running");
-        jsonw_arr(w);
+        jsonw_karr(w, "tasks_running");
         for (const struct task *task = tasks; task; task = task->next) {
             job_id_text(task->record->head.id, id);
             jsonw_str(w, str_of(id));
         }
         jsonw_end_arr(w);
     }
-    jsonw_key(w, "tasks");
-    jsonw_arr(w);
+    jsonw_karr(w, "tasks");
     for (const struct task *task = tasks; task; task = task->next) {
         const struct store_record *record = task->record;
         const struct json *spec;
@@ -335,8 +330,7 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
         jsonw_end_obj(w);
     }
     jsonw_end_arr(w);
-    jsonw_key(w, "available_for");
-    jsonw_arr(w);
+    jsonw_karr(w, "available_for");
     for (size_t i = 0; i < card->fleet.available_for.count; i++)
         jsonw_str(w, card->fleet.available_for.at[i]);
     jsonw_end_arr(w);
@@ -367,8 +361,7 @@ static void tasks_listed(struct store_op *op)
         map_put(&by_node, node, &tasks[i]);
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "servers");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "servers");
     struct snap_at at = {0};
     for (size_t i = 0; i < count; i++) {
         cards[i] = card_of(snapshot_next(snapshot, &at), config, call->worker->sched, call->arena);

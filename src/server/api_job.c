@@ -654,8 +654,7 @@ static void listed(struct store_op *op)
         return;
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "jobs");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "jobs");
     for (size_t i = 0; i < op->u.list.count; i++)
         job_write(&w, &op->u.list.items[i], &view, call->arena);
     jsonw_end_arr(&w);

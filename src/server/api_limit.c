@@ -82,8 +82,7 @@ const struct store_limit *limit_rule_for(const struct store_op *op, struct str k
 
 void limit_holders_write(struct jsonw *w, const struct store_limit_key *key)
 {
-    jsonw_key(w, "held_by");
-    jsonw_arr(w);
+    jsonw_karr(w, "held_by");
     for (size_t i = 0; i < key->holder_count; i++) {
         char id[JOB_ID_TEXT + 1];
 
@@ -142,8 +141,7 @@ static void listed(struct store_op *op)
         return;
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "limits");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "limits");
     for (;;) {
         const struct store_limit *next_rule = NULL;
         const struct store_limit_key *next_key =

@@ -91,8 +91,7 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
 
     jsonw_obj(w);
     jsonw_kint(w, "every_ms", STATS_EVERY_MS);
-    jsonw_key(w, "points");
-    jsonw_arr(w);
+    jsonw_karr(w, "points");
     for (size_t i = first; i < stats->count; i++) {
         const struct stats_point *point = &stats->points[i % STATS_POINTS];
 
@@ -107,8 +106,7 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
         jsonw_kint(w, "slots_max", point->slots_max);
         jsonw_kint(w, "queue", point->queue);
         jsonw_kint(w, "failed", point->failed);
-        jsonw_key(w, "refused_per_s");
-        jsonw_obj(w);
+        jsonw_kobj(w, "refused_per_s");
         for (size_t k = 0; k < point->refused_count; k++)
             jsonw_kdouble(w, point->refused[k].label, per_s(point->refused[k].value, point));
         jsonw_end_obj(w);

@@ -112,8 +112,7 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member)
         jsonw_end_obj(w);
     }
     if (now.gpu_count) {
-        jsonw_key(w, "gpus");
-        jsonw_arr(w);
+        jsonw_karr(w, "gpus");
     }
     for (size_t i = 0; i < now.gpu_count; i++) {
         const struct json *model = facts_gpu_model(member->facts, now.gpus[i].id);
@@ -121,8 +120,7 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member)
         jsonw_obj(w);
         jsonw_kint(w, "id", now.gpus[i].id);
         jsonw_kraw(w, "model", model ? json_raw(model) : STR_NONE);
-        jsonw_key(w, "vram_mb");
-        jsonw_obj(w);
+        jsonw_kobj(w, "vram_mb");
         resource_write(w, STR("vram_mb"), now.gpus[i].vram_mb, now.gpus[i].usable_mb,
                        known ? &left.gpu_left[i] : NULL);
         jsonw_end_obj(w);
@@ -157,8 +155,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kint(w, "reserved", now.reserved);
     jsonw_kint(w, "last_heartbeat_ms", sched_wall_ms(loop, atomic_load(&node->heartbeat_ms)));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
-    jsonw_key(w, "current_load");
-    jsonw_obj(w);
+    jsonw_kobj(w, "current_load");
     share_write(w, "cpu", atomic_load(&node->cpu_pm));
     share_write(w, "gpu", atomic_load(&node->gpu_pm));
     share_write(w, "mem", atomic_load(&node->mem_pm));
@@ -167,8 +164,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kraw(w, "labels", facts->labels);
     pool_facts_write(w, &facts->pool, "capabilities");
     /* The facts that the configuration sets, whatever the node reports. */
-    jsonw_key(w, "fixed");
-    jsonw_arr(w);
+    jsonw_karr(w, "fixed");
     for (uint32_t i = 0; fixed && i < fixed->count; i++, key = json_next(key + 1))
         jsonw_raw(w, json_raw(key));
     jsonw_end_arr(w);
@@ -273,8 +269,7 @@ void api_node_list(struct call *call)
         return;
     }
     jsonw_obj(&w);
-    jsonw_key(&w, "nodes");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "nodes");
     for (; shown < limit && (node = snapshot_next(snapshot, &at)); last = node) {
         enum node_health now = (enum node_health)atomic_load(&node->node->health);
         struct selector_facts facts = {.id = node->node->id, .labels = node->facts->label_values};
@@ -444,8 +439,7 @@ static void renewed(struct store_op *op)
         if (!renew->runs[i].unknown)
             continue;
         if (!some) {
-            jsonw_key(&w, "drop");
-            jsonw_arr(&w);
+            jsonw_karr(&w, "drop");
         }
         some = true;
         jsonw_obj(&w);

@@ -73,8 +73,7 @@ static void write_times(struct jsonw *w, const char *name, const struct tally_ti
         const char *name;
     } rows[] = {{50, "p50"}, {95, "p95"}};
 
-    jsonw_key(w, name);
-    jsonw_obj(w);
+    jsonw_kobj(w, name);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         int64_t ms = tally_percentile(times, rows[i].percent);
 
@@ -141,20 +140,17 @@ static void write_server(struct jsonw *w, struct report_call *own, struct str no
     jsonw_kstr(w, "node_id", node);
     write_counts(w, &all);
     write_share(w, "slot_use", machine->used_ms, machine->max_ms);
-    jsonw_key(w, "level_minutes");
-    jsonw_obj(w);
+    jsonw_kobj(w, "level_minutes");
     for (int i = 0; i < TALLY_LEVELS; i++)
         jsonw_kdouble(w, tally_level_name(i), (double)(machine->level_ms[i] / 600) / 100);
     jsonw_end_obj(w);
-    jsonw_key(w, "types");
-    jsonw_arr(w);
+    jsonw_karr(w, "types");
     for (size_t i = 0; i < count; i++) {
         jsonw_obj(w);
         jsonw_kstr(w, "type", namespace_shown(&own->view, works[i]->type));
         write_counts(w, works[i]);
         /* Both lists are in the same order: the refusals of this row are next. */
-        jsonw_key(w, "refusals");
-        jsonw_obj(w);
+        jsonw_kobj(w, "refusals");
         for (; own->refusal_at < refusals; own->refusal_at++) {
             const struct tally_refusal *refusal = own->refusals[own->refusal_at];
             int order = refusal_order(refusal, works[i]);
@@ -224,8 +220,7 @@ static void write_servers(struct jsonw *w, struct report_call *own)
 {
     size_t count = own->sum->works.count, next;
 
-    jsonw_key(w, "servers");
-    jsonw_arr(w);
+    jsonw_karr(w, "servers");
     for (size_t at = 0; at < count; at = next) {
         struct str node = own->works[at]->node;
         size_t kept = 0;
@@ -274,8 +269,7 @@ static void write_report(struct report_call *own)
     write_scope(&w, own);
     write_servers(&w, own);
     /* Requests that were refused before any node was considered. */
-    jsonw_key(&w, "refused");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "refused");
     for (size_t i = 0; i < own->sum->refusals.count; i++) {
         refusal = own->refusals[i];
         if (!str_is(refusal->node, "-") || !is_asked(own, refusal->type))
@@ -287,8 +281,7 @@ static void write_report(struct report_call *own)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    jsonw_key(&w, "total");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "total");
     write_counts(&w, &own->total);
     write_share(&w, "slot_use", own->used_ms, own->max_ms);
     jsonw_end_obj(&w);
@@ -378,8 +371,7 @@ static void usage_write(struct jsonw *w, const struct tally_usage *usage)
     for (int i = 0; i < TALLY_AMOUNTS; i++)
         jsonw_kdouble(w, usage_columns[i].name,
                       (double)usage->amount_ms[i] / usage_columns[i].divide);
-    jsonw_key(w, "other_seconds");
-    jsonw_obj(w);
+    jsonw_kobj(w, "other_seconds");
     for (const struct tally_other *other = usage->others; other; other = other->next) {
         jsonw_key_str(w, other->name);
         jsonw_double(w, (double)other->amount_ms / 1000);
@@ -397,8 +389,7 @@ static void write_usage(struct report_call *own)
     jsonw_kint(&w, "until_ms", own->until_ms);
     write_scope(&w, own);
     jsonw_kstr(&w, "by", str_of(by_names[own->by]));
-    jsonw_key(&w, "rows");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "rows");
     for (size_t i = 0; i < usage.count; i++) {
         jsonw_obj(&w);
         jsonw_kstr(&w, "name", usage.rows[i]->name);
@@ -406,8 +397,7 @@ static void write_usage(struct report_call *own)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    jsonw_key(&w, "total");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "total");
     usage_write(&w, &usage.total);
     jsonw_end_obj(&w);
     jsonw_end_obj(&w);

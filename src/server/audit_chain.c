@@ -99,8 +99,7 @@ void audit_chain_sign(struct audit_chain *chain, int64_t id, struct buf *lines, 
 
 static void write_link(struct jsonw *w, const char *name, const struct audit_link *link)
 {
-    jsonw_key(w, name);
-    jsonw_obj(w);
+    jsonw_kobj(w, name);
     jsonw_kint(w, "id", link->id);
     jsonw_kstr(w, "mac", str_of(link->mac));
     jsonw_end_obj(w);

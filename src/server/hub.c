@@ -143,8 +143,7 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
     if (box)
         box_expire(box, now_ms);
     jsonw_obj(&w);
-    jsonw_key(&w, "jobs");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "jobs");
     for (size_t i = 0; box && i < poll->max && (boxed = box_first(box)); i++) {
         jsonw_raw(&w, (struct str){.at = (char *)(boxed + 1), .len = boxed->len});
         box_take(box);

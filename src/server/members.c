@@ -130,8 +130,7 @@ static void note(struct members *members, const char *what, const struct termina
     jsonw_kstr(&w, "change", str_of(what));
     jsonw_kstr(&w, "source", str_of(members->source));
     jsonw_kint(&w, "seq", (int64_t)seq);
-    jsonw_key(&w, "payload");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "payload");
     if (new) {
         jsonw_key(&w, "new");
         write_terminal(&w, new);
@@ -251,8 +250,7 @@ static size_t write_terminals(struct members *members, struct str after, size_t 
         if (!after.len || str_cmp(terminal->id, after) > 0)
             list[count++] = terminal;
     qsort(list, count, sizeof *list, by_id);
-    jsonw_key(w, "terminals");
-    jsonw_arr(w);
+    jsonw_karr(w, "terminals");
     for (size_t i = 0; i < count && i < max; i++) {
         write_terminal(w, list[i]);
         *ret_last = list[i]->id;
@@ -369,8 +367,7 @@ static void write_sync(struct members *members, struct members_ask *ask, struct 
         write_terminals(members, STR_NONE, SIZE_MAX, w, &last);
         return;
     }
-    jsonw_key(w, "changes");
-    jsonw_arr(w);
+    jsonw_karr(w, "changes");
     for (uint64_t seq = (uint64_t)ask->seq + 1; seq <= members->seq; seq++) {
         assert(members->changes[seq % CHANGES_KEPT].seq == seq);
         jsonw_raw(w, buf_view(&members->changes[seq % CHANGES_KEPT].text));
@@ -468,12 +465,10 @@ static void room_write(struct jsonw *w, const struct snap_node *known)
     }
     jsonw_obj(w);
     jsonw_kraw(w, "resources", known->facts->resources_json);
-    jsonw_key(w, "left");
-    jsonw_obj(w);
+    jsonw_kobj(w, "left");
     for (size_t i = 0; i < declared->count; i++)
         write_amount(w, declared->items[i].name, str_of(declared->items[i].name), left.left[i]);
-    jsonw_key(w, "gpus");
-    jsonw_arr(w);
+    jsonw_karr(w, "gpus");
     for (size_t i = 0; i < declared->gpu_count; i++) {
         const struct resource_gpu *gpu = &declared->gpus[i];
         int32_t most = (int32_t)((int64_t)gpu->vram_mb * RESOURCES_WHOLE_PERCENT / 100) - 1;
@@ -499,8 +494,7 @@ static void write_usage(struct usage_call *own)
     struct jsonw w = jsonw_to(&buf);
 
     jsonw_obj(&w);
-    jsonw_key(&w, "usage");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "usage");
     for (size_t i = 0; i < own->count; i++) {
         struct usage_ask *ask = &own->asks[i];
 
@@ -510,8 +504,7 @@ static void write_usage(struct usage_call *own)
     }
     jsonw_end_obj(&w);
     if (own->room) {
-        jsonw_key(&w, "room");
-        jsonw_obj(&w);
+        jsonw_kobj(&w, "room");
         for (uint32_t i = 0; i < own->room->count; i++, item = json_next(item)) {
             struct str address = json_str(item, own->call->arena);
 

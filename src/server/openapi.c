@@ -65,8 +65,7 @@ bool openapi_knows_query(struct str name)
 
 static void write_type(struct jsonw *w, const char *type)
 {
-    jsonw_key(w, "schema");
-    jsonw_obj(w);
+    jsonw_kobj(w, "schema");
     jsonw_kstr(w, "type", str_of(type));
     jsonw_end_obj(w);
 }
@@ -83,13 +82,10 @@ static void write_ref(struct jsonw *w, struct str schema)
 /* The content of a request body or a response. */
 static void write_content(struct jsonw *w, const char *media, const char *schema)
 {
-    jsonw_key(w, "content");
-    jsonw_obj(w);
-    jsonw_key(w, media);
-    jsonw_obj(w);
+    jsonw_kobj(w, "content");
+    jsonw_kobj(w, media);
     if (schema) {
-        jsonw_key(w, "schema");
-        jsonw_obj(w);
+        jsonw_kobj(w, "schema");
         write_ref(w, str_of(schema));
         jsonw_end_obj(w);
     } else {
@@ -106,8 +102,7 @@ static void write_response(struct jsonw *w, int status, const char *what, const 
 
     if (status)
         snprintf(name, sizeof name, "%d", status);
-    jsonw_key(w, name);
-    jsonw_obj(w);
+    jsonw_kobj(w, name);
     jsonw_kstr(w, "description", str_of(what));
     if (status != 101 && status != 304)
         write_content(w, media, schema);
@@ -121,8 +116,7 @@ static void write_operation(struct jsonw *w, const struct route *route)
     struct buf id = {0};
 
     assert(methods[route->method]);
-    jsonw_key(w, methods[route->method]);
-    jsonw_obj(w);
+    jsonw_kobj(w, methods[route->method]);
     /* "get_v1_jobs_id" */
     buf_str(&id, str_of(methods[route->method]));
     for (const char *at = route->path; *at; at++)
@@ -135,8 +129,7 @@ static void write_operation(struct jsonw *w, const struct route *route)
     jsonw_kstr(w, "summary", str_of(route->help));
     jsonw_kstr(w, "x-scope", open ? STR("none") : str_of(token_scope_name(route->scope)));
     jsonw_kraw(w, "security", open ? STR("[]") : STR("[{\"bearer\":[]}]"));
-    jsonw_key(w, "parameters");
-    jsonw_arr(w);
+    jsonw_karr(w, "parameters");
     for (const char *path = route->path; (path = strchr(path, '{'));) {
         const char *end = strchr(path, '}');
 
@@ -162,14 +155,12 @@ static void write_operation(struct jsonw *w, const struct route *route)
     }
     jsonw_end_arr(w);
     if (route->in) {
-        jsonw_key(w, "requestBody");
-        jsonw_obj(w);
+        jsonw_kobj(w, "requestBody");
         jsonw_kbool(w, "required", !route->body_optional);
         write_content(w, "application/json", route->in);
         jsonw_end_obj(w);
     }
-    jsonw_key(w, "responses");
-    jsonw_obj(w);
+    jsonw_kobj(w, "responses");
     write_response(w, route->status ? route->status : 200, route->help, media, route->out);
     if (route->also)
         write_response(w, route->also, route->help, media, route->out);
@@ -301,8 +292,7 @@ static void write_shape(struct jsonw *w, struct str shape, bool open)
     if (!rest.len) {
         write_part(w, part);
     } else {
-        jsonw_key(w, plain ? "type" : words ? "enum" : "anyOf");
-        jsonw_arr(w);
+        jsonw_karr(w, plain ? "type" : words ? "enum" : "anyOf");
         for (rest = shape; rest.len;) {
             part = cut_shape(&rest);
             if (plain)
@@ -366,8 +356,7 @@ static void write_example(struct jsonw *w, const char *example)
 {
     if (!example)
         return;
-    jsonw_key(w, "examples");
-    jsonw_arr(w);
+    jsonw_karr(w, "examples");
     jsonw_raw(w, str_of(example));
     jsonw_end_arr(w);
 }
@@ -383,8 +372,7 @@ static void write_field(struct jsonw *w, const struct field *field, bool nullabl
         const struct message_rows rows = {.schema = &schema};
 
         jsonw_kraw(w, "type", nullable ? STR("[\"object\",\"null\"]") : STR("[\"object\"]"));
-        jsonw_key(w, "properties");
-        jsonw_obj(w);
+        jsonw_kobj(w, "properties");
         write_rows(w, &rows, true, false);
         jsonw_end_obj(w);
         if (!request) /* it is answered as it was sent, with members that we do not read */
@@ -431,12 +419,10 @@ static void write_rows(struct jsonw *w, const struct message_rows *rows, bool re
 
 static void write_message(struct jsonw *w, const struct message_type *type)
 {
-    jsonw_key(w, type->name);
-    jsonw_obj(w);
+    jsonw_kobj(w, type->name);
     if (type->word) {
         jsonw_kstr(w, "type", STR("string"));
-        jsonw_key(w, "enum");
-        jsonw_arr(w);
+        jsonw_karr(w, "enum");
         for (size_t i = 0; type->word(i); i++) {
             size_t first = 0; /* several rows of a table may have the same word */
 
@@ -450,13 +436,11 @@ static void write_message(struct jsonw *w, const struct message_type *type)
         write_shape(w, str_of(type->shape), false);
     } else {
         jsonw_kstr(w, "type", STR("object"));
-        jsonw_key(w, "required");
-        jsonw_arr(w);
+        jsonw_karr(w, "required");
         write_rows(w, &type->rows, type->request, true);
         write_rows(w, &type->more, type->request, true);
         jsonw_end_arr(w);
-        jsonw_key(w, "properties");
-        jsonw_obj(w);
+        jsonw_kobj(w, "properties");
         write_rows(w, &type->rows, type->request, false);
         write_rows(w, &type->more, type->request, false);
         jsonw_end_obj(w);
@@ -478,15 +462,13 @@ void api_openapi(struct call *call)
 
     jsonw_obj(&w);
     jsonw_kstr(&w, "openapi", STR("3.1.0"));
-    jsonw_key(&w, "info");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "info");
     jsonw_kstr(&w, "title", STR("berth"));
     jsonw_kstr(&w, "version", STR(BERTH_VERSION));
     jsonw_kstr(&w, "description",
                STR("Places work on a fleet of machines. PROTOCOL.md tells what the routes mean."));
     jsonw_end_obj(&w);
-    jsonw_key(&w, "paths");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "paths");
     for (size_t i = 0; (route = route_at(i)); i++) {
         size_t first = 0;
 
@@ -494,20 +476,17 @@ void api_openapi(struct call *call)
             first++;
         if (first < i)
             continue; /* written with the first route of its path */
-        jsonw_key(&w, route->path);
-        jsonw_obj(&w);
+        jsonw_kobj(&w, route->path);
         for (size_t j = i; (other = route_at(j)); j++)
             if (strcmp(other->path, route->path) == 0)
                 write_operation(&w, other);
         jsonw_end_obj(&w);
     }
     jsonw_end_obj(&w);
-    jsonw_key(&w, "components");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "components");
     jsonw_kraw(&w, "securitySchemes",
                STR("{\"bearer\":{\"type\":\"http\",\"scheme\":\"bearer\"}}"));
-    jsonw_key(&w, "schemas");
-    jsonw_obj(&w);
+    jsonw_kobj(&w, "schemas");
     for (size_t i = 0; (type = message_type_at(i)); i++)
         write_message(&w, type);
     jsonw_end_obj(&w);

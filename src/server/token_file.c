@@ -409,8 +409,7 @@ void api_token_list(struct call *call)
         !call_query_int(call, "cursor", 0, TOKENS_MAX, &from))
         return;
     jsonw_obj(&w);
-    jsonw_key(&w, "tokens");
-    jsonw_arr(&w);
+    jsonw_karr(&w, "tokens");
     size_t i = (size_t)from;
     for (; i < auth->tokens.count && (int64_t)i < from + limit; i++) {
         jsonw_obj(&w);

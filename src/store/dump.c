@@ -24,8 +24,7 @@
 
 static void begin_array(struct jsonw *w, const char *name)
 {
-    jsonw_key(w, name);
-    jsonw_arr(w);
+    jsonw_karr(w, name);
 }
 
 /* What it declares, what of that is usable, and what no lease holds. */
@@ -37,8 +36,7 @@ static void dump_resources(struct jsonw *w, const struct store_node *node)
     if (!node->resources.len || !resources_parse(node->resources, &declared) ||
         node->left.count != declared.count || node->left.gpu_count != declared.gpu_count)
         return;
-    jsonw_key(w, "resources");
-    jsonw_obj(w);
+    jsonw_kobj(w, "resources");
     for (size_t i = 0; i < declared.count; i++) {
         const struct resource *item = &declared.items[i];
         const struct {
@@ -46,8 +44,7 @@ static void dump_resources(struct jsonw *w, const struct store_node *node)
             int32_t amount;
         } rows[] = {{"of", item->capacity}, {"usable", item->usable}, {"left", node->left.left[i]}};
 
-        jsonw_key(w, item->name);
-        jsonw_obj(w);
+        jsonw_kobj(w, item->name);
         for (size_t k = 0; k < COUNT_OF(rows); k++) {
             buf_clear(&amount);
             demand_write_amount(str_of(item->name), rows[k].amount, &amount);
