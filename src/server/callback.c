@@ -22,7 +22,8 @@ struct callbacks {
     struct store_op list_op;
     struct arena arena;
     bool listing;
-    uint64_t after; /* where the next page of the listing starts */
+    struct delivery *over; /* ended while it was listed: the list may still show them */
+    uint64_t after;        /* where the next page of the listing starts */
     int64_t next_look_ms;
     struct msg kick;
     _Atomic bool kicked;
@@ -83,6 +84,7 @@ struct delivery {
     int tries;
     int64_t next_ms;
     bool busy;
+    struct delivery *next_over;
     char *url;
     struct buf body;
     struct client_call call;
@@ -119,18 +121,27 @@ void callbacks_free(struct callbacks *callbacks)
     free(callbacks);
 }
 
+static void forget(struct delivery *delivery)
+{
+    idmap_del(&delivery->callbacks->known, delivery->job);
+    delivery_free(delivery);
+}
+
 static void marked(struct store_op *op)
 {
     struct delivery *delivery = container_of(op, struct delivery, op);
+    struct callbacks *callbacks = delivery->callbacks;
 
     assert(delivery->busy && op->job == delivery->job);
     if (store_is_away(op->err)) {
         delivery->busy = false; /* will be delivered again: at least once */
-        delivery->next_ms = delivery->callbacks->keeper->loop.mono_ms + LOOK_EVERY_MS;
-        return;
+        delivery->next_ms = callbacks->keeper->loop.mono_ms + LOOK_EVERY_MS;
+    } else if (callbacks->listing) {
+        delivery->next_over = callbacks->over;
+        callbacks->over = delivery;
+    } else {
+        forget(delivery);
     }
-    idmap_del(&delivery->callbacks->known, delivery->job);
-    delivery_free(delivery);
 }
 
 /* How long to wait after `tries` attempts. */
@@ -210,8 +221,7 @@ static void claimed(struct store_op *op)
     /* Another instance has claimed or delivered it: if that one dies, the list shows the job again.
      */
     callbacks->busy--;
-    idmap_del(&callbacks->known, delivery->job);
-    delivery_free(delivery);
+    forget(delivery);
 }
 
 /* In a shared store the instance that claimed the callback delivers it. The claim lasts until its
@@ -242,9 +252,7 @@ static void listed(struct store_op *op)
 
     assert(callbacks->listing && (op->err || op->u.list.count <= BATCH));
     callbacks->listing = false;
-    if (op->err)
-        return;
-    for (size_t i = 0; i < op->u.list.count; i++) {
+    for (size_t i = 0; !op->err && i < op->u.list.count; i++) {
         const struct store_record *record = &op->u.list.items[i];
         struct namespace_view owner = {.namespace = namespace_of(str_of(record->head.type))};
         const struct json *spec;
@@ -264,6 +272,12 @@ static void listed(struct store_op *op)
         if (callbacks->busy < BUSY_MAX)
             deliver(delivery); /* else at a tick */
     }
+    for (struct delivery *delivery; (delivery = callbacks->over);) {
+        callbacks->over = delivery->next_over;
+        forget(delivery);
+    }
+    if (op->err)
+        return;
     /* A full page: there may be more after it. */
     callbacks->after = op->u.list.count == BATCH ? op->u.list.items[BATCH - 1].head.id : 0;
     if (callbacks->after)
