@@ -23,6 +23,9 @@ PR_SET_PDEATHSIG = 1  # a machine does not outlive who started it
 QEMU = "qemu-system-x86_64"
 # What is emulated costs a quarter less without vector instructions: the C library would use them everywhere.
 ACCELERATORS = {"tcg": ("-accel", "tcg,thread=multi", "-cpu", "qemu64"), "kvm": ("-accel", "kvm", "-cpu", "max")}
+# Emulated processors count the cycles of the real one, all the same; unless told so Linux takes its time from a device instead, and every
+# look at it then is a system call that stops at qemu.
+CLOCKS = {"tcg": " tsc=reliable clocksource=tsc", "kvm": ""}
 
 
 class Hung(Exception):
@@ -46,6 +49,21 @@ class Result:
         return f"$ {self.command}\n{self.out}{self.err}{code}"
 
 
+def image():
+    """The directory of the image, which is made if need be."""
+    return pathlib.Path(subprocess.run([HERE / "image"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+
+
+def disk(path, size_mb, *make):
+    """A file of that size that takes no room, and what is made of it."""
+    with open(path, "ab") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.truncate(size_mb << 20)
+    if make:
+        subprocess.run([*make, path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       env={**os.environ, "PATH": f"{os.environ['PATH']}:/sbin:/usr/sbin"})
+
+
 def accelerator(image):
     """`kvm` if it runs the kernel of the image to its end (a panic: there is no disk), else `tcg`. There are machines with a
     /dev/kvm that starts nothing, so it is tried, once for an image."""
@@ -64,53 +82,45 @@ def accelerator(image):
 
 
 class Machine:
-    """`files` is a directory that is /mnt in the machine, read only. `log` gets every command with what it printed, `console` what
-    the kernel and systemd say."""
+    """`files` is a disk that it may mount as /mnt, read only, when there is something on it. `log` gets every command with what it
+    printed, `console` what the kernel and systemd say."""
 
     def __init__(self, files, log, console, memory_mb=2048, swap_mb=1024, loud=False):
         if not shutil.which(QEMU):
             raise SystemExit(f"there is no {QEMU}; run tools/install-packages test")
-        self.image = pathlib.Path(subprocess.run([HERE / "image"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+        self.image, self.files = image(), files
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="berth-vm-"))
         self.log, self.console, self.loud = open(log, "w"), console, loud
-        self.process = None
+        self.process, self.mounted = None, False
         self.asked = 0
         self.answers = {}
         self.boots = queue.Queue()
         self.lock = threading.Lock()
         try:
-            shutil.copy(HERE / "guest.py", files / "guest.py")
-            self.disk("files", 64 + 2 * sum(path.stat().st_size for path in files.glob("**/*")) // (1 << 20), "mkfs.ext4", "-q", "-F", "-d", files)
-            self.disk("swap", swap_mb, "mkswap")
+            disk(self.work / "swap", swap_mb, "mkswap")
             self.start(memory_mb)
         except BaseException:
             self.close()
             raise
-
-    def disk(self, name, size_mb, *make):
-        path = self.work / name
-        with open(path, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.truncate(size_mb << 20)
-        subprocess.run([*make, path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                       env={**os.environ, "PATH": f"{os.environ['PATH']}:/sbin:/usr/sbin"})
 
     def start(self, memory_mb):
         ends = {name: socket.socket(socket.AF_UNIX) for name in ("channel", "monitor")}
         accel = accelerator(self.image)
         # snapshot: what is written goes to a file without a name that is gone with qemu.
         drives = [f"file={path},if=virtio,format=raw,cache=unsafe,snapshot={snapshot}" for path, snapshot in
-                  ((self.image / "root.img", "on"), (self.work / "files", "on"), (self.work / "swap", "off"))]
+                  ((self.image / "root.img", "on"), (self.files, "on"), (self.work / "swap", "off"))]
         self.process = subprocess.Popen(
             [QEMU, "-name", "berth-tests", *ACCELERATORS[accel], "-smp", "2",
              "-m", str(memory_mb), "-nodefaults", "-display", "none", "-kernel", self.image / "vmlinuz", "-initrd", self.image / "initrd.gz",
-             "-append", "console=ttyS0 quiet loglevel=4 systemd.show_status=0 panic=10 mitigations=off modprobe.blacklist=kvm_amd,powernow_k8,ata_piix",
+             "-append", "console=ttyS0 quiet loglevel=4 systemd.show_status=0 panic=10 mitigations=off modprobe.blacklist=kvm_amd,powernow_k8,ata_piix"
+             + CLOCKS[accel],
              "-chardev", f"socket,id=console,path={self.work}/console,server=on,wait=off,logfile={self.console}", "-serial", "chardev:console",
              "-chardev", f"socket,id=channel,path={self.work}/channel,server=on,wait=off",
              "-device", "virtio-serial", "-device", "virtserialport,chardev=channel,name=channel",
              "-qmp", f"unix:{self.work}/monitor,server=on,wait=off",
              *(word for drive in drives for word in ("-drive", drive))],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.work / "qemu", "w"),
+            # A session of its own is one that Linux gives its turn beside all that else runs for the tests, which share another.
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.work / "qemu", "w"),
             env={**os.environ, "TMPDIR": str(self.work)}, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         for name, end in ends.items():
             while True:
@@ -160,6 +170,13 @@ class Machine:
                 if time.monotonic() - begun > BOOT_S:
                     raise Hung(f"it did not boot within {BOOT_S} s") from None
         self.note(f"--- booted in {time.monotonic() - begun:.1f} s")
+        if self.mounted:
+            self.sh("mount /mnt")
+
+    def mount(self):
+        """There is something on the disk of files now, and after every boot that follows."""
+        self.sh("mount /mnt")
+        self.mounted = True
 
     def note(self, text):
         self.log.write(text + "\n")
@@ -220,8 +237,8 @@ class Machine:
             time.sleep(every_s)
 
     def reboot(self):
-        """As somebody who types `reboot`."""
-        self.run("systemctl reboot", limit_s=60)
+        """As somebody who types `reboot`. The machine may be gone before it answers, so nobody waits for that."""
+        self.send(command="systemctl reboot", user=None, limit_s=60)
         self.booted()
 
     def power_cut(self):

@@ -11,12 +11,12 @@ DEPLOYMENT = {"type": "deployment", "command": "echo $$ >> /srv/web.starts; exec
 
 class Restarts(Installed):
     def setUp(self):
-        self.sh("rm -f /srv/*.starts /srv/go; systemctl start berth-server berth-agent")
+        self.sh(f"cd /srv && rm -f *.starts go* && for i in $(seq 0 {JOBS - 1}); do mkfifo -m 666 go$i; done; systemctl start berth-server berth-agent")
         self.connected()
 
     def start_work(self):
-        """Jobs that wait for a file, and a deployment; what the processes are."""
-        self.jobs = [self.submit(f"echo $$ >> /srv/job{i}.starts; while [ ! -e /srv/go ]; do sleep 1; done; exit {i}", max_attempts=1)
+        """Jobs that wait at a pipe, which costs nothing, and a deployment; what the processes are."""
+        self.jobs = [self.submit(f"echo $$ >> /srv/job{i}.starts; read line < /srv/go{i}; exit {i}", max_attempts=1)
                      for i in range(JOBS)]
         self.deploy("web", **DEPLOYMENT)
         self.eventually("all run", lambda: len(self.starts()) == JOBS + 1 and
@@ -38,7 +38,7 @@ class Restarts(Installed):
         print(f"    {what}: connected after {seconds:.1f} s, new work done after {time.monotonic() - begun:.1f} s", flush=True)
 
     def end_work(self):
-        self.sh("touch /srv/go")
+        self.sh(f"for i in $(seq 0 {JOBS - 1}); do echo > /srv/go$i; done")
         for i, job in enumerate(self.jobs):
             ended = self.ended(job)
             self.assertEqual((ended["state"], ended["reason"]), ("DONE", None) if i == 0 else ("FAILED", f"EXIT_{i}"), ended)
