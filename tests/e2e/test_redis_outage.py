@@ -437,7 +437,7 @@ class Lifetimes(Case):
         accepted, answer = 0, self.task(server, queue_ms=600000)
         while answer.json.get("error") != "STORE_FULL":  # one that is busy for a moment is not
             accepted += answer.status in (200, 202)
-            answer = self.task(server, queue_ms=600000, payload={"text": "x" * 3000})
+            answer = self.task(server, queue_ms=600000, payload={"text": "x" * 30000})
         self.problem(answer, 503, "STORE_FULL")
         self.problem(Node(server, "n2", register=False).register(), 503, "STORE_FULL")
         self.ok(node.heartbeat())
