@@ -1,4 +1,4 @@
-/* From argv to a command that runs: parsing by the table, the common flags, errors for a person. */
+/* From argv to a running command: parsing by the table, the common flags, error messages. */
 #include "cli/cli.h"
 
 #include <assert.h>
@@ -24,10 +24,10 @@ static void report(struct cli *cli, const char *fmt, va_list args)
     struct arena arena = {0};
     char *text;
 
-    if (vasprintf(&text, fmt, args) < 0) /* before anything else: it may hold %m */
+    if (vasprintf(&text, fmt, args) < 0) /* before anything else, as errno may be printed (%m) */
         abort();
     fflush(cli->out);
-    /* It may hold what a node or a submitter wrote. */
+    /* The text may contain what a node or a submitter wrote. */
     fprintf(cli->err, "berth: " STR_FMT "\n", STR_ARG(table_harmless(&arena, str_of(text))));
     free(text);
     arena_free(&arena);
@@ -58,7 +58,7 @@ int cli_misuse(struct cli *cli, const char *fmt, ...)
     return CLI_USAGE;
 }
 
-/* Whether the running command has such a flag: asking for another is a typo in our code. */
+/* Whether the running command has such a flag; asking for another is a bug. */
 static bool in_table(const struct cli *cli, const char *name)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
@@ -127,7 +127,7 @@ size_t cli_list(struct cli *cli, const char *name, struct str **ret_items)
     return count;
 }
 
-/* A header takes visible characters only, and a token that was pasted often has more around it. */
+/* A header allows only visible characters, and a pasted token often has others around it. */
 static int check_token(struct cli *cli, const char *from)
 {
     for (const char *at = cli->token; *at; at++)
@@ -161,7 +161,7 @@ static int read_token(struct cli *cli, const char *path)
     return check_token(cli, path);
 }
 
-/* A flag, else its variable; NULL: neither. */
+/* The flag, or else its environment variable; NULL: neither. */
 static const char *given_or_env(struct cli *cli, const char *flag, const char *env)
 {
     const char *text = cli_text(cli, flag);
@@ -171,7 +171,7 @@ static const char *given_or_env(struct cli *cli, const char *flag, const char *e
     return text && *text ? text : NULL;
 }
 
-/* Files to trust and to show: flag, else variable, else the context's. */
+/* Certificate files: from the flag, or else the environment, or else the context. */
 static int read_files(struct cli *cli, const struct context *context)
 {
     const struct {
@@ -292,7 +292,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->arg_count = line.arg_count;
     cli->rest = line.rest;
     cli->rest_count = line.rest_count;
-    /* Where no command may follow, what comes after `--` are arguments: a name may begin with a
+    /* Where no command can follow, everything after `--` is an argument: a name may start with a
      * dash. */
     for (; !cli->command->rest && cli->rest_count > 0; cli->rest++, cli->rest_count--)
         cli->args[cli->arg_count++] = cli->rest[0];
@@ -300,7 +300,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     cli->colour = cli->terminal && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
     if (cli_given(cli, "help"))
         return print_help(cli);
-    /* "NODE SERVICE/METHOD [JSON]": three, of which two must be given. */
+    /* "NODE SERVICE/METHOD [JSON]": three arguments, two of them required. */
     for (; names.at; known++) {
         struct str name = str_cut(&names, ' ');
 
@@ -321,7 +321,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
 }
 
-/* Commands that become a server or an agent read their own flags; only --help is ours. */
+/* Commands that run a server or an agent parse their own flags; only --help is handled here. */
 static int run_host(struct cli *cli, int argc, char **argv)
 {
     for (int i = 0; i < argc; i++)
@@ -337,7 +337,8 @@ static int run_host(struct cli *cli, int argc, char **argv)
     return cli->host->serve(argc, argv, strcmp(cli->command->noun, "dev") == 0);
 }
 
-/* `berth help [NOUN [VERB]]`, `berth --help`, `berth NOUN --help`: argv without the help itself. */
+/* `berth help [NOUN [VERB]]`, `berth --help`, `berth NOUN --help`: argv without the help word or
+ * flag. */
 static int show_help(struct cli *cli, int argc, char **argv)
 {
     struct problem why;

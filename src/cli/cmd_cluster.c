@@ -1,5 +1,5 @@
-/* Commands about the cluster as a whole: version, health, pools, sessions; and breakers: which node
- * gets no work of which type, and taking that back. */
+/* Commands about the whole cluster: version, health, pools, sessions; and breakers, which keep work
+ * of a type away from a node, and resetting them. */
 #include <assert.h>
 
 #include "cli/list.h"
@@ -11,7 +11,7 @@ static int cmd_version(struct cli *cli)
     return CLI_OK;
 }
 
-/* A server that is up but not ready answers 503 with the reason. */
+/* A server that is running but not ready replies 503 with the reason. */
 static int cmd_health(struct cli *cli)
 {
     struct request request = {.method = "GET", .path = "/readyz", .any_status = true};

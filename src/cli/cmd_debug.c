@@ -1,5 +1,5 @@
-/* `berth debug bundle`: everything needed to look into a problem later, in one file (ustar, as far
- * as plain files need it), and no secret. */
+/* `berth debug bundle`: everything needed to investigate a problem later, in one file (a minimal
+ * ustar for plain files), without secrets. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct header) == BLOCK, "what the format says");
 
 enum { NAME_BYTES = 96, JOBS_MOST = 500 };
 
-/* What is asked for. The error that a route answers is worth a file too. */
+/* The routes to fetch. An error reply is also worth a file. */
 static const struct {
     const char *name;
     const char *path;
@@ -49,7 +49,7 @@ static const struct flag bundle_flags[] = {
 
 struct bundle {
     struct cli *cli;
-    struct buf tar; /* not packed yet */
+    struct buf tar; /* not compressed yet */
     int64_t mtime_s;
     char prefix[NAME_BYTES]; /* the directory inside */
     int failed;
@@ -178,7 +178,7 @@ static int write_out(struct cli *cli, const char *path, struct str bytes)
         if (wrote < 0) {
             int code = cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
 
-            if (!to_stdout) { /* half of it is of use to nobody */
+            if (!to_stdout) { /* a partial bundle is useless */
                 close(fd);
                 unlink(path);
             }

@@ -94,12 +94,12 @@ static int cmd_deploy_apply(struct cli *cli)
         int one = apply_one(cli, item);
 
         if (one != CLI_OK)
-            code = one; /* the others are applied all the same */
+            code = one; /* the others are still applied */
     }
     return code;
 }
 
-/* Of each node, why it has none of it; `all`: and those that have some. */
+/* For each node, why it runs no copy; with `all` also the nodes that run one. */
 static void print_nodes(struct cli *cli, const struct json *nodes, bool all)
 {
     const struct json *node;
@@ -135,7 +135,7 @@ static int cmd_deploy_explain(struct cli *cli)
     return CLI_OK;
 }
 
-/* Of several copies: how far an update is, and why it went back. */
+/* With several copies: how far an update is, and why it was rolled back. */
 static void print_update(struct cli *cli, const struct json *deployment, const struct json *update)
 {
     const struct json *copies = json_get(deployment, "copies"), *copy;
@@ -154,7 +154,7 @@ static void print_update(struct cli *cli, const struct json *deployment, const s
     fprintf(cli->out, "\n");
 }
 
-/* Nobody has it, or not all of it: what keeps each node from it. */
+/* If it does not run, or not completely: what prevents each node from running it. */
 static void print_why(struct cli *cli, struct str selector)
 {
     const struct json *json, *nodes, *node;
@@ -355,7 +355,7 @@ static void put_state(struct list_view *view, const struct list_column *column,
                               : TABLE_YELLOW);
 }
 
-/* What runs, and what should when that is another. */
+/* The running version, and the wanted one if that differs. */
 static void put_version(struct list_view *view, const struct list_column *column,
                         const struct json *item)
 {
@@ -367,7 +367,7 @@ static void put_version(struct list_view *view, const struct list_column *column
                                                          "%" PRId64 " -> %" PRId64, there, wanted));
 }
 
-/* `berth deploy show` lists the nodes of several copies. */
+/* For several copies `berth deploy show` lists the nodes. */
 static void put_node(struct list_view *view, const struct list_column *column,
                      const struct json *item)
 {

@@ -6,20 +6,21 @@
 #include "cli/list.h"
 #include "cli/request.h"
 
-enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two tries to reach it again */
+enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 2000 }; /* between two attempts to reconnect */
 
-/* Server-sent events: "id: ID", "event: NAME" and "data: JSON" lines, an empty line ends one. */
+/* Server-sent events: lines "id: ID", "event: NAME" and "data: JSON"; an empty line ends an
+ * event. */
 struct event_reader {
     struct cli *cli;
-    FILE *err;       /* for people: what a failing call prints is kept apart */
-    struct buf line; /* what came of a line so far */
+    FILE *err;       /* for messages: the output of a failing call is captured separately */
+    struct buf line; /* the part of a line received so far */
     struct buf name;
     struct buf data;
-    struct buf id;    /* of the last event that was whole */
-    struct buf fresh; /* of the one that is being read */
-    int64_t left;     /* events still to print; < 0: no bound */
-    bool heard;       /* a server has answered once */
-    bool away;        /* and then was gone; that was printed */
+    struct buf id;    /* of the last complete event */
+    struct buf fresh; /* of the event being read */
+    int64_t left;     /* events still to print; < 0: no limit */
+    bool heard;       /* a server has replied at least once */
+    bool away;        /* and was then lost, which was reported */
 };
 
 static void take_line(struct event_reader *reader, struct str line)
@@ -27,7 +28,7 @@ static void take_line(struct event_reader *reader, struct str line)
     struct str value = line, field;
     FILE *out = reader->cli->out;
 
-    if (line.len == 0) { /* the event is whole */
+    if (line.len == 0) { /* the event is complete */
         assert(reader->left != 0);
         if (reader->data.len > 0) {
             if (!reader->cli->json)
@@ -82,7 +83,7 @@ static bool take_piece(void *user, struct str bytes)
     return reader->left != 0 && !ferror(reader->cli->out); /* `berth events | head` ends it */
 }
 
-/* One connection, until it ends. CLI_OK and *ret_again: another one goes on where it was. */
+/* One connection, until it ends. CLI_OK and *ret_again: connect again and continue there. */
 static int follow(struct event_reader *reader, bool *ret_again)
 {
     struct cli *cli = reader->cli;
@@ -97,7 +98,7 @@ static int follow(struct event_reader *reader, bool *ret_again)
     *ret_again = false;
     if (reader->left == 0 || ferror(cli->out))
         return CLI_OK;
-    /* Ended in peace, cut off, or not back yet. A refusal for another reason stays one. */
+    /* Ended cleanly, cut off, or not back yet. A refusal for another reason is final. */
     if (reader->heard && (code == CLI_OK || code == CLI_UNAVAILABLE || code == CLI_TIMEOUT)) {
         *ret_again = true;
         return CLI_OK;
@@ -121,12 +122,12 @@ static int cmd_events(struct cli *cli)
         arena_free(&cli->arena);
         if (!again)
             break;
-        if (!reader.away) { /* reported once; each failed try waits longer */
+        if (!reader.away) { /* reported once; each failed attempt waits longer */
             fprintf(reader.err, "berth: lost %s; trying again until it is back\n", cli->addr);
             pause_ms = PAUSE_MIN_MS;
         }
         reader.away = true;
-        /* An event that was half read comes again. */
+        /* A partly read event is sent again. */
         buf_clear(&reader.line);
         buf_clear(&reader.name);
         buf_clear(&reader.data);

@@ -1,5 +1,5 @@
-/* `berth job explain` and `berth explain`: why a job went to its node or to none, and what would
- * become of one now. */
+/* `berth job explain` and `berth explain`: why a job was placed on its node or on none, and where a
+ * new one would go now. */
 #include "cli/cmd_job.h"
 #include "cli/list.h"
 #include "cli/request.h"
@@ -52,7 +52,7 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
     fprintf(cli->out, "\n");
     if (detail.len)
         fprintf(cli->out, "  " STR_FMT "\n", STR_ARG(detail));
-    for (key = json_items(keys); key; key = json_after(keys, key)) /* how much of it is taken */
+    for (key = json_items(keys); key; key = json_after(keys, key)) /* how much of it is in use */
         fprintf(cli->out, "  key " STR_FMT "\n", STR_ARG(show_member(cli, key, "detail")));
     fprintf(cli->out, "  pool " STR_FMT ": " STR_FMT " of " STR_FMT " nodes; " STR_FMT "\n",
             STR_ARG(show_member(cli, decision, "pool_id")),

@@ -1,5 +1,5 @@
-/* The commands that become a server or an agent, and `berth run`; main() hands in what runs them.
- * Admission is the agent's. */
+/* The commands that run a server or an agent, and `berth run`; main() passes in the functions that
+ * run them. The agent owns admission. */
 #include <assert.h>
 
 #include "cli/cli.h"

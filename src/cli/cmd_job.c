@@ -43,7 +43,7 @@ static int cmd_job_retry(struct cli *cli)
     return CLI_OK;
 }
 
-/* What it is called: its title, else the room it belongs to. */
+/* Its title, or else the room it belongs to. */
 static void put_title(struct list_view *view, const struct list_column *column,
                       const struct json *job)
 {
@@ -142,7 +142,8 @@ static int read_all(struct cli *cli, FILE *file, const char *name, struct str *r
     return code;
 }
 
-/* JSON, @FILE or - (standard input); checked here, so that a typo names its place. */
+/* JSON, @FILE or - (standard input); checked here, so that an error names the position of a
+ * typo. */
 static int read_payload(struct cli *cli, const char *given, struct str *ret_json)
 {
     const struct json *json;
@@ -165,7 +166,8 @@ static int read_payload(struct cli *cli, const char *given, struct str *ret_json
     return code;
 }
 
-/* NAME is a file, VARIABLE=NAME a variable too; one of those makes it an object. */
+/* NAME is a file, VARIABLE=NAME also an environment variable; with any of the latter an object is
+ * written. */
 static int put_secrets(struct cli *cli, struct jsonw *w)
 {
     struct str *items;
@@ -196,7 +198,7 @@ static int put_secrets(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* "cpu=1.5": which amounts there can be is the server's to say. */
+/* "cpu=1.5": the server decides which resources are valid. */
 static int put_needs(struct cli *cli, struct jsonw *w)
 {
     struct str *items;
@@ -222,7 +224,7 @@ static int put_needs(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* All values of a flag that may be given several times. */
+/* All values of a repeatable flag. */
 static void put_texts(struct cli *cli, struct jsonw *w, const char *member, const char *flag)
 {
     struct str *items;
@@ -265,7 +267,7 @@ static int put_task(struct cli *cli, struct jsonw *w)
     if ((code = put_secrets(cli, w)) != CLI_OK)
         return code;
     count = cli_list(cli, "requires", &items);
-    if (count > 0) { /* all that was asked for becomes one selector */
+    if (count > 0) { /* all parts are joined into one selector */
         for (size_t i = 0; i < count; i++)
             buf_fmt(&selector, "%s" STR_FMT, i ? "," : "", STR_ARG(items[i]));
         jsonw_kstr(w, "requires", buf_view(&selector));
@@ -280,12 +282,12 @@ static int put_task(struct cli *cli, struct jsonw *w)
     return CLI_OK;
 }
 
-/* What is missing or does not go together; CLI_OK when nothing is. A flag of a group decides
- * which kind of job this is, f2f or task. */
+/* Finds missing or conflicting flags; CLI_OK if there are none. A flag of a group decides the kind
+ * of job, f2f or task. */
 static int check_flags(struct cli *cli, const char **ret_kind)
 {
     const char *kind = cli->rest_count > 0 ? "task" : NULL;
-    const char *one = "a command", *other = NULL; /* the first that said it, one that disagrees */
+    const char *one = "a command", *other = NULL; /* the flag that decided it, one that conflicts */
 
     for (size_t i = 0; i < cli->given_count; i++) {
         const struct flag *flag = cli->given[i].flag;
@@ -352,7 +354,7 @@ int submit_ask(struct cli *cli, struct request *request)
     return code;
 }
 
-/* Prints the id or, with -o json, the answer; then waits for the end if asked to. */
+/* Prints the id or, with -o json, the reply; then waits for the end if requested. */
 static int cmd_job_submit(struct cli *cli)
 {
     struct request request = {.idempotency_key = cli_text(cli, "idempotency-key")};
@@ -409,7 +411,7 @@ static const struct flag submit_flags[] = {
     FLAG("interactive", 0, SWITCH, NULL, "a person waits: may use reserved slots", .group = "task"),
 };
 
-/* All but the first two, which are about sending it. */
+/* All but the first two, which control the submission. */
 const struct flag_set submit_job_flags = {.flags = submit_flags + 2,
                                           .count = COUNT_OF(submit_flags) - 2};
 

@@ -10,11 +10,11 @@
 #include "model/job.h"
 
 enum {
-    LOGS_BYTES = 256 * 1024, /* asked for at a time */
+    LOGS_BYTES = 256 * 1024, /* per request */
     PAUSE_MIN_MS = 100,
     PAUSE_MAX_MS = 2000,
-    AWAY_MS = 60000,  /* a server that is away for this long is not waited for any more */
-    LAST_BYTES = 256, /* remembered of what was printed, to find it again in a tail */
+    AWAY_MS = 60000,  /* how long to wait for a server that is down */
+    LAST_BYTES = 256, /* of the printed output, kept to find it again in a tail */
 };
 
 struct logs {
@@ -23,17 +23,17 @@ struct logs {
     const char *query;  /* further parameters; "" or "&..." */
     const char *id;     /* escaped */
     bool follow;
-    int64_t offset;   /* wanted next */
-    int64_t attempt;  /* whose output was read last; 0: not known */
-    int64_t until;    /* where a read without --follow ends; < 0: not known yet */
-    int64_t pause_ms; /* before the next question */
-    bool waited;      /* that we wait was printed */
-    int64_t heard_ms; /* when the server last answered; 0: never */
+    int64_t offset;   /* next to read */
+    int64_t attempt;  /* of the last output; 0: unknown */
+    int64_t until;    /* where a read without --follow ends; < 0: unknown yet */
+    int64_t pause_ms; /* before the next request */
+    bool waited;      /* the wait was reported */
+    int64_t heard_ms; /* last reply of the server; 0: never */
     char last[LAST_BYTES];
     size_t last_len;
 };
 
-/* A file or another program gets every byte; a terminal would obey some of them. */
+/* A file or pipe gets every byte; control characters are not sent to a terminal. */
 static void print(struct logs *logs, struct str text)
 {
     struct cli *cli = logs->cli;
@@ -55,8 +55,7 @@ static void print(struct logs *logs, struct str text)
     fflush(cli->out);
 }
 
-/* Only the last lines are left, without their place in the whole: what was printed already is
- * looked for in them. */
+/* Only the last lines are left, without their offset: finds in them what was already printed. */
 static void print_tail(struct logs *logs, struct str tail)
 {
     const char *seen = NULL, *found = tail.at;
@@ -75,7 +74,7 @@ static void print_tail(struct logs *logs, struct str tail)
     print(logs, tail);
 }
 
-/* Has the job come to its end? Then nothing more will ever be printed. A deployment has none. */
+/* Has the job ended? Then there will be no more output. A deployment never ends. */
 static bool job_ended(struct logs *logs)
 {
     if (strcmp(logs->things, "jobs") != 0)
@@ -91,7 +90,7 @@ static bool job_ended(struct logs *logs)
            job_state_final(state);
 }
 
-/* One answer. True: there may be more to read. */
+/* Handles one reply. True: there may be more to read. */
 static bool take_answer(struct logs *logs, const struct json *json)
 {
     struct str text = json_str(json_get(json, "text"), &logs->cli->arena);
@@ -108,8 +107,8 @@ static bool take_answer(struct logs *logs, const struct json *json)
     }
     if (logs->until < 0)
         logs->until = logs->follow ? INT64_MAX : total;
-    /* Is this another run's output than what was printed so far? An agent that does not send
-     * the attempt at least has less of it. */
+    /* Is this output from another run than what was printed so far? If the agent does not send the
+     * attempt, shorter output means it is. */
     again = attempt && logs->attempt ? attempt != logs->attempt
                                      : logs->last_len > 0 && total < logs->offset;
     logs->attempt = attempt;
@@ -124,11 +123,11 @@ static bool take_answer(struct logs *logs, const struct json *json)
         fprintf(logs->cli->err, "berth: %" PRId64 " bytes before byte %" PRId64 " are gone\n",
                 offset - logs->offset, offset);
     print(logs, text);
-    /* Bytes that are no text come changed, so the agent sends where to go on; an answer that would
-     * have us read the same again does not count. */
+    /* Bytes that are not text arrive altered, so the agent sends the offset to continue from; a
+     * reply that would make us read the same bytes again is ignored. */
     next = show_int(json, "next", 0);
     logs->offset = next > offset ? next : offset + (int64_t)text.len;
-    /* Sooner while there is output, later while there is none, at once while we lag behind. */
+    /* Poll sooner while there is output, later while there is none, at once while we lag behind. */
     if (text.len > 0)
         logs->pause_ms = logs->offset < total ? 0 : PAUSE_MIN_MS;
     else if (logs->pause_ms < PAUSE_MIN_MS)
@@ -136,11 +135,11 @@ static bool take_answer(struct logs *logs, const struct json *json)
     else
         logs->pause_ms = 2 * logs->pause_ms < PAUSE_MAX_MS ? 2 * logs->pause_ms : PAUSE_MAX_MS;
     if (ended && logs->offset >= total)
-        return logs->follow && !job_ended(logs); /* perhaps another attempt follows */
+        return logs->follow && !job_ended(logs); /* another attempt may follow */
     return logs->offset < logs->until && (logs->follow || text.len > 0);
 }
 
-/* Says once what is waited for. */
+/* Reports the reason for waiting once. */
 static void wait_on(struct logs *logs, struct str why)
 {
     if (!logs->waited)
@@ -149,7 +148,7 @@ static void wait_on(struct logs *logs, struct str why)
     logs->pause_ms = PAUSE_MAX_MS / 4;
 }
 
-/* CLI_OK and *ret_more: ask again. */
+/* CLI_OK and *ret_more: send another request. */
 static int request_once(struct logs *logs, bool *ret_more)
 {
     struct cli *cli = logs->cli;
@@ -164,7 +163,7 @@ static int request_once(struct logs *logs, bool *ret_more)
                        .at;
     code = request_quietly(cli, &request, &said);
     *ret_more = true;
-    /* No answer at all: a server that is being restarted comes back. */
+    /* No reply at all: a server that is being restarted comes back. */
     if (logs->follow && logs->heard_ms > 0 && (code == CLI_UNAVAILABLE || code == CLI_TIMEOUT) &&
         clock_mono_ms() - logs->heard_ms < AWAY_MS) {
         wait_on(logs, STR("the server does not answer"));
@@ -182,7 +181,7 @@ static int request_once(struct logs *logs, bool *ret_more)
         *ret_more = take_answer(logs, request.json);
         return CLI_OK;
     }
-    /* A refusal that may pass: the job waits for a slot, its node is away for a moment. */
+    /* A refusal that may be temporary: the job waits for a slot, or its node is briefly offline. */
     passes = request.status == 409 || request.status == 503 || request.status == 504;
     if (!logs->follow || !passes || job_ended(logs))
         return request_refused(cli, &request);
@@ -224,7 +223,7 @@ static int cmd_job_logs(struct cli *cli)
     return run_logs(cli, "jobs", "");
 }
 
-/* A daemon has a copy on many nodes: --node selects one. */
+/* A daemon has copies on many nodes: --node selects one. */
 static int cmd_deploy_logs(struct cli *cli)
 {
     const char *node = cli_text(cli, "node");

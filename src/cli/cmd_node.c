@@ -11,7 +11,7 @@
 
 /* --- nodes --- */
 
-/* Jobs it has or was promised. */
+/* Jobs that run on it or are reserved for it. */
 static void put_load(struct list_view *view, const struct list_column *column,
                      const struct json *node)
 {
@@ -44,7 +44,7 @@ static void put_list(struct cli *cli, struct jsonw *w, const char *key, const ch
     jsonw_end_arr(w);
 }
 
-/* "en:zh,zh:en" -> [["en","zh"],["zh","en"]], "any" -> "any". False: some item is not a pair. */
+/* "en:zh,zh:en" -> [["en","zh"],["zh","en"]], "any" -> "any". False: an item is not a pair. */
 static bool put_pairs(struct cli *cli, struct jsonw *w)
 {
     struct str *items;
@@ -169,7 +169,8 @@ static int cmd_node_rpc(struct cli *cli)
     return code;
 }
 
-/* Why it takes no work: the reason of the operator who took it out, else what the server sees. */
+/* Why it takes no work: the reason of the operator who took it out of service, or else what the
+ * server sees. */
 static void put_reason(struct list_view *view, const struct list_column *column,
                        const struct json *node)
 {
@@ -270,7 +271,7 @@ const struct command_set commands_node = COMMANDS(rows);
 enum { LOOK_MS = 500 };
 
 struct rest {
-    const struct json *deployments, *jobs; /* NULL: not to be had */
+    const struct json *deployments, *jobs; /* NULL: could not be fetched */
 };
 
 static const struct json *list_at(struct cli *cli, const char *path, const char *name)
@@ -301,8 +302,8 @@ static uint32_t count_of(const struct json *list)
     return json_type(list) == JSON_ARR ? list->count : 0;
 }
 
-/* Why it is still there: a deployment waits for its turn or for a node that takes it, a job runs to
- * its end. */
+/* Why it is still there: a deployment waits for its turn or for a node to move to, a job runs until
+ * it ends. */
 static void print_rest(struct cli *cli, const struct rest *rest)
 {
     const struct json *first = json_items(rest->deployments), *item;

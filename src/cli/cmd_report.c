@@ -60,7 +60,7 @@ static void put_row(struct cli *cli, struct table *table, struct str name, const
     table_cell(table, percent(cli, row, "slot_use"));
 }
 
-/* A server, below it its types, at the end all: so it fits a terminal of 80 columns. */
+/* One server, its types below it, and a total at the end: this fits a terminal of 80 columns. */
 static void show_work(struct cli *cli, const struct json *json)
 {
     static const char *const titles[] = {"SERVER",   ">JOBS",         ">OK",          ">ATTEMPTS",
@@ -82,7 +82,7 @@ static void show_work(struct cli *cli, const struct json *json)
     table_print(&table, cli->out, cli->colour);
 }
 
-/* A row for each type a server had trouble with. */
+/* One row per type that a server had failures with. */
 static void show_trouble(struct cli *cli, const struct json *json)
 {
     static const char *const titles[] = {"SERVER", "TYPE",      ">FAILOVERS",
@@ -177,7 +177,7 @@ static void put_usage(struct cli *cli, struct table *table, struct str name, con
         buf_fmt(&text, "%s" STR_FMT " %.1f", text.len ? ", " : "", STR_ARG(show_text(cli, other)),
                 amount);
     }
-    table_cell(table, buf_view(&text)); /* which copies it */
+    table_cell(table, buf_view(&text)); /* the cell has its own copy */
     buf_free(&text);
 }
 

@@ -16,7 +16,7 @@
 /* --- the panel --- */
 
 enum {
-    COLUMN_MIN = 46, /* a block narrower than this cannot be read */
+    COLUMN_MIN = 46, /* a narrower block is unreadable */
     COLUMN_MAX = 66,
     COLUMN_GAP = 3,
     BAR_COLUMNS = 20,
@@ -61,7 +61,7 @@ enum table_colour panel_share_colour(int64_t permille)
     return permille < 600 ? TABLE_GREEN : permille < 800 ? TABLE_YELLOW : TABLE_RED;
 }
 
-/* used / all; -1 when one of them is missing or cannot be. */
+/* used / all; -1 if one of them is missing or invalid. */
 static int64_t share(const struct json *server, const char *used_name, const char *all_name,
                      bool is_free)
 {
@@ -90,7 +90,7 @@ int64_t panel_slots_permille(const struct json *server)
     return share(server, "slots_in_use", "slots_max", false);
 }
 
-/* What a block is drawn from. */
+/* The data for one block. */
 struct block {
     struct cli *cli;
     const struct json *server;
@@ -210,15 +210,15 @@ static const struct json *zero_clamp(const struct json *clamps)
         if (zero && !earliest)
             earliest = clamp;
         if (zero && json_str_is(json_get(clamp, "name"), "slots_min"))
-            first = clamp; /* that the formula had none did not matter */
+            first = clamp; /* a zero in the formula made no difference */
         else
             first = zero ? first ? first : clamp : NULL;
     }
-    /* `raw` only repeats one of the two before it */
+    /* `raw` only repeats one of the two clamps before it */
     return first && json_str_is(json_get(first, "name"), "raw") ? earliest : first;
 }
 
-/* Full is red, less room than the slots would leave is yellow. */
+/* Red if full, yellow if there is less room than the slots allow. */
 static void draw_slots(struct block *block)
 {
     int64_t in_use = show_int(block->server, "slots_in_use", 0);
@@ -238,7 +238,7 @@ static void draw_slots(struct block *block)
         sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room: offline"));
     } else if (!zero) {
         sheet_put(&block->sheet, TABLE_PLAIN, STR(" no room"));
-    } else { /* "cpu: (8.00 cores - load 6.00) / 1.20"; the reason may hold the name already */
+    } else { /* "cpu: (8.00 cores - load 6.00) / 1.20"; the reason may already contain the name */
         struct str name = show_member(block->cli, zero, "name");
         struct str reason = show_member(block->cli, zero, "reason");
 
@@ -250,7 +250,7 @@ static void draw_slots(struct block *block)
     }
 }
 
-/* "cpu 1.5 of 8 promised, 6.5 free". What nobody was promised is for a person who looks closer. */
+/* "cpu 1.5 of 8 promised, 6.5 free". Resources without promises are only in the wide view. */
 static void put_resource(struct block *block, struct str name, const struct json *of)
 {
     struct cli *cli = block->cli;
@@ -373,7 +373,7 @@ static void draw_available(struct block *block)
     buf_free(&list);
 }
 
-/* Every step from the figures to the slots, in the order in which they were applied. */
+/* Every step from the samples to the slots, in the order of application. */
 static void draw_clamps(struct block *block)
 {
     const struct json *clamps = json_get(block->server, "clamps");

@@ -1,5 +1,5 @@
-/* The cluster as a panel of text: the answer of /v1/cluster/status, a block for each
- * server. Shows what was sent; what is not known is `-` with the reason. */
+/* The cluster as a text panel: the reply of /v1/cluster/status, one block per server. Shows only
+ * what was sent; an unknown figure is `-` with the reason. */
 #ifndef CLI_CMD_STATUS_H
 #define CLI_CMD_STATUS_H
 
@@ -9,16 +9,16 @@
 
 struct panel_style {
     size_t columns; /* of the terminal */
-    bool unicode;   /* bars and a frame; false: ASCII */
-    bool wide;      /* every figure, every task, and the clamps of the slots */
+    bool unicode;   /* for bars and frames; false: ASCII */
+    bool wide;      /* all figures, all tasks, and the clamps of the slots */
     int64_t now_ms;
 };
 
-/* Two columns where both are wide enough to be read, else one. */
+/* Two columns if both are wide enough to read, otherwise one. */
 void panel_print(struct cli *cli, const struct json *status, const struct panel_style *style,
                  FILE *to);
 
-/* How full a server is, in 1/1000 of what it has; -1: not known. */
+/* How full a server is, in 1/1000; -1: unknown. */
 int64_t panel_cpu_permille(const struct json *server); /* load of its cores; may exceed 1000 */
 int64_t panel_mem_permille(const struct json *server); /* used, not free */
 int64_t panel_slots_permille(const struct json *server);

@@ -1,4 +1,4 @@
-/* `berth token ...`: tokens are made here, and only their digest goes anywhere. */
+/* `berth token ...`: tokens are generated here; only their digest is sent to the server. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 enum { TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_GOOD = 16 };
 
-/* The first line of standard input; at a terminal it is asked for and not shown. */
+/* The first line of standard input; at a terminal it is prompted for and not echoed. */
 static int read_token(struct cli *cli, char *line, size_t size)
 {
     struct termios before, during;
@@ -71,7 +71,7 @@ static int cmd_token_hash(struct cli *cli)
     return CLI_OK;
 }
 
-/* From the flags; the digest is filled in when the secret is made. */
+/* From the flags; the digest is set when the secret is generated. */
 static int read_new(struct cli *cli, struct token *ret_token)
 {
     struct token token = {.name = str_of(cli->args[0]), .created_ms = clock_wall_ms()};

@@ -1,6 +1,6 @@
-/* `berth top`: how full each node is, what waits, how fast work is placed and why it is refused.
- * Reads the server's own Prometheus text; draws lines that fit the width there is: what 80 columns
- * leave over goes to names and bars. */
+/* `berth top`: how full each node is, what waits, how fast jobs are placed and why they are
+ * refused. Reads the server's Prometheus metrics. Lines fit the terminal width; columns beyond 80
+ * go to names and bars. */
 #include "cli/cmd_top.h"
 
 #include <assert.h>
@@ -24,8 +24,8 @@ enum {
     BAR_MIN = 8,
     BAR_MAX = 30,
     LEVEL_COLUMNS = 8,
-    /* Besides the name and the two bars: level, two percents, slots, running, breakers, seen, and
-     * the gaps between them. */
+    /* Everything but the name and the two bars: level, two percentages, slots, running, breakers,
+     * seen, and the gaps. */
     FIXED_COLUMNS = 1 + LEVEL_COLUMNS + 1 + 5 + 1 + 5 + 1 + 7 + 1 + 4 + 1 + 3 + 1 + 5,
 };
 
@@ -110,7 +110,7 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
     return nodes;
 }
 
-/* Cut or padded to that many columns; a cut ends in ~. */
+/* Cut or padded to this many columns; a cut ends in ~. */
 static void put_padded(struct sheet *sheet, enum table_colour colour, struct str text,
                        size_t columns)
 {
@@ -180,7 +180,7 @@ void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view
     assert(view->sort < COUNT_OF(sorts));
     if (view->lines > 0 && shown + 1 > view->lines)
         shown = view->lines > 2 ? (uint32_t)view->lines - 2 : 1;
-    /* What 80 columns leave over: half to the two bars, the rest to the name. */
+    /* Columns beyond 80: half for the two bars, the rest for the name. */
     bar = BAR_MIN + over / 4 > BAR_MAX ? BAR_MAX : BAR_MIN + over / 4;
     name = left > 2 * bar + NAME_MIN ? left - 2 * bar : NAME_MIN;
     name = name > NAME_MAX ? NAME_MAX : name;
@@ -198,7 +198,7 @@ void top_nodes(struct cli *cli, struct sheet *sheet, const struct top_view *view
 
 /* --- readings of /metrics --- */
 
-/* `name{labels} value`; the value may not be followed by anything. */
+/* `name{labels} value`; nothing may follow the value. */
 static bool read_row(struct arena *arena, struct str line, struct scrape_row *ret_row)
 {
     const char *end;
@@ -293,10 +293,10 @@ enum { TOP_MS = 1000, SLOTS_BAR = 20 };
 struct top {
     struct screen live;
     struct scrape now, before;
-    struct top_view view; /* sorting is what keys change */
+    struct top_view view; /* keys change its sort order */
 };
 
-/* Reads the metrics; the reading before stays, to have rates. */
+/* Reads the metrics; keeps the previous reading for the rates. */
 static int read_metrics(struct top *top)
 {
     struct request request = {.method = "GET", .path = "/metrics", .text = true};
@@ -304,7 +304,7 @@ static int read_metrics(struct top *top)
     int code;
 
     if (top->before.at_us && clock_mono_us() - top->now.at_us < TOP_MS * 1000 / 2)
-        return CLI_OK; /* a key was pressed: rates of a moment mean nothing */
+        return CLI_OK; /* a key was pressed: rates over such a short time mean nothing */
     code = request_run(top->live.cli, &request);
     if (code != CLI_OK)
         return code;
@@ -314,13 +314,13 @@ static int read_metrics(struct top *top)
     return CLI_OK;
 }
 
-/* What one line shows: the rates of a counter by its label, without the unremarkable values. */
+/* The rates on one line: a counter's, by label, without the unremarkable values. */
 struct rates {
     const char *title;
     const char *metric;
     const char *label;
-    const char *only;      /* this value alone; NULL: all */
-    const char *except[2]; /* but these; none beside `only` */
+    const char *only;      /* only this value; NULL: all */
+    const char *except[2]; /* except these; unused with `only` */
     enum table_colour colour;
 };
 
@@ -331,7 +331,7 @@ static const struct rates rate_lines[] = {
     {"ended", "berth_jobs_total", "state", NULL, {NULL}, TABLE_PLAIN},
 };
 
-/* Reasons that did not come up between the two readings are left out: the line stays short. */
+/* Leaves out reasons that did not occur between the two readings, to keep the line short. */
 static void put_rates(struct top *top, struct sheet *sheet, const struct rates *rates)
 {
     size_t shown = 0;
@@ -362,7 +362,7 @@ static void put_rates(struct top *top, struct sheet *sheet, const struct rates *
         sheet_put(sheet, TABLE_DIM, STR("none"));
 }
 
-/* A gauge of the server's; 0 when it has none. */
+/* One of the server's gauges; 0 if missing. */
 static double gauge(const struct top *top, const char *name)
 {
     const struct scrape_row *row = scrape_find(&top->now, str_of(name), STR(""));
@@ -449,9 +449,9 @@ static int draw_top(struct screen *live, FILE *to)
         put_rates(top, &sheet, &rate_lines[i]);
     top->view.lines = 0;
     if (live->on_screen && screen_rows(cli) > sheet.count + 4)
-        top->view.lines = screen_rows(cli) - sheet.count - 2; /* for the keys, and for trouble */
+        top->view.lines = screen_rows(cli) - sheet.count - 2; /* two for keys and errors */
     top_nodes(cli, &sheet, &top->view);
-    if (live->on_screen) { /* somebody can press keys */
+    if (live->on_screen) { /* keys can be pressed */
         sheet_line(&sheet);
         sheet_put(&sheet, TABLE_DIM, STR("q quit  r reverse  sort:"));
         for (size_t i = 0; i < COUNT_OF(sorts); i++)
@@ -462,7 +462,7 @@ static int draw_top(struct screen *live, FILE *to)
     return CLI_OK;
 }
 
-/* Where nobody can press a key one picture is enough. */
+/* Where no key can be pressed one picture is enough. */
 static int cmd_top(struct cli *cli)
 {
     struct top top = {.live = {.cli = cli,

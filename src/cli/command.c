@@ -1,4 +1,4 @@
-/* All commands in the order help shows them, finding the one that was meant, and the flags that
+/* All commands in the order help shows them, finding the one that was typed, and the flags that
  * many commands share. */
 #include "cli/command.h"
 
@@ -103,7 +103,7 @@ void command_name(const struct command *command, char *to, size_t size)
 static void set_unknown(const char *noun, const char *typed, struct problem *why)
 {
     const struct command *command;
-    const char *names[NAMES_MAX]; /* nouns, or the verbs of the noun, without repeats */
+    const char *names[NAMES_MAX]; /* nouns, or the verbs of the noun, each once */
     size_t count = 0, used = 0;
     const char *near;
     char list[256] = "";

@@ -1,6 +1,6 @@
-/* The commands of `berth`: a row each, beside the code that runs it (cmd_*.c). Help, usage errors,
- * completions and manual pages come from the rows. To add a noun, write a cmd_NOUN.c that ends in
- * its rows and a command_set, and name that set in command.c. */
+/* The commands of `berth`: one row each, next to the code that runs it (cmd_*.c). Help, usage
+ * errors, completions and manual pages are made from the rows. To add a noun, write a cmd_NOUN.c
+ * that ends with its rows and a command_set, and add that set to command.c. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -54,13 +54,12 @@ enum { COMMAND_FLAG_SETS = 3 };
 const struct command *command_at(size_t index); /* NULL after the last */
 /* The command that argv starts with; *ret_used arguments name it. NULL: `why` is set. */
 const struct command *command_find(int argc, char **argv, int *ret_used, struct problem *why);
-/* Every flag it takes: its own, those of lists, those of every command of its kind. Some may be
- * empty. */
+/* All flags it takes: its own, those of lists, those common to its kind. Some sets may be empty. */
 void command_flags(const struct command *command, struct flag_set to[COMMAND_FLAG_SETS]);
 /* "node ls" */
 void command_name(const struct command *command, char *to, size_t size);
 
-/* Flags that many commands share; a command's own are beside it. */
+/* Flags that many commands share; a command's own are next to it. */
 
 enum { WATCH_MIN_MS = 100, WATCH_MAX_MS = 3600000 };
 

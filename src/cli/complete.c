@@ -1,5 +1,5 @@
-/* Completion: candidates out of the table of commands, ids out of the server's lists, and `berth
- * completion SHELL`, whose scripts ask the binary itself. */
+/* Completion: candidates from the command table, ids from the server's lists, and `berth completion
+ * SHELL`, whose scripts call the binary itself. */
 #include "cli/complete.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static void offer(const struct completion *c, const char *word, const char *what
         fprintf(c->cli->out, "%s%s%s\n", word, what ? "\t" : "", what ? what : "");
 }
 
-/* Nouns (noun NULL) or verbs, each once: commands of one noun are neighbours. */
+/* Nouns (noun NULL) or verbs, each once: commands of one noun are adjacent. */
 static void offer_commands(const struct completion *c, const char *noun)
 {
     const struct command *command;
@@ -69,7 +69,7 @@ static void offer_flags(const struct completion *c, const struct command *comman
                   sets[s].flags[i].help);
 }
 
-/* The flag that a word names and that wants the next one as its value; NULL: none. */
+/* The flag named by a word that takes the next word as its value; NULL: none. */
 static const struct flag *flag_before(const struct command *command, const char *word)
 {
     struct flag_set sets[COMMAND_FLAG_SETS];
@@ -88,7 +88,7 @@ static const struct flag *flag_before(const struct command *command, const char 
     return NULL;
 }
 
-/* Flags whose values are known. */
+/* Flags with known values. */
 static const struct {
     const char *flag;
     const char *values[8];
@@ -137,7 +137,7 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     struct str said;
 
     if (cli_reach(c->cli) != CLI_OK || request_quietly(c->cli, &request, &said) != CLI_OK)
-        return; /* a shell that waits for candidates wants no errors */
+        return; /* a shell that waits for candidates must not get errors */
     list = json_get(request.json, listing->name);
     for (item = json_items(list); item; item = json_after(list, item)) {
         struct str id = show_member(c->cli, item, listing->id);
@@ -147,12 +147,12 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     }
 }
 
-/* "bash|zsh|fish" lists the candidates itself; the first argument is an id where the noun has a
- * list; anything else may be a file. */
+/* "bash|zsh|fish" lists the candidates itself; the first argument is an id if the noun has a list;
+ * anything else may be a file. */
 static void offer_args(const struct completion *c, const struct command *command, int given)
 {
     struct str rest = str_of(command->arg), arg = STR_NONE;
-    const struct listing *list = NULL; /* of the noun: its ids are what its other verbs take */
+    const struct listing *list = NULL; /* of the noun: its other verbs take these ids */
     const struct command *other;
 
     for (size_t i = 0; (other = command_at(i)) != NULL && !list; i++)
@@ -161,7 +161,7 @@ static void offer_args(const struct completion *c, const struct command *command
     for (int i = 0; i <= given; i++)
         arg = rest.at ? str_cut(&rest, ' ') : STR_NONE;
     if (!arg.at)
-        return; /* it takes no more */
+        return; /* it takes no more arguments */
     if (memchr(arg.at, '|', arg.len))
         while (arg.at)
             offer(c, arena_cstr(&c->cli->arena, str_cut(&arg, '|')), NULL);
@@ -193,7 +193,7 @@ int complete_run(struct cli *cli, int argc, char **argv)
         return CLI_OK;
     }
     for (int i = used; i < argc - 1; i++) {
-        if (strcmp(argv[i], "--") == 0) { /* the last word is of another program's command */
+        if (strcmp(argv[i], "--") == 0) { /* the last word is for another program's command */
             fputs(FILES, cli->out);
             return CLI_OK;
         }

@@ -1,13 +1,13 @@
-/* What may come next on a command line, for the shells (`berth completion`). The scripts ask
- * `berth __complete WORD...`, so they know every command of the binary they belong to. */
+/* The possible continuations of a command line, for the shells (`berth completion`). The scripts
+ * call `berth __complete WORD...`, so they know every command of their binary. */
 #ifndef CLI_COMPLETE_H
 #define CLI_COMPLETE_H
 
 #include "cli/cli.h"
 
-/* The arguments after the program's name, the last one as far as it was typed (may be ""). Prints a
- * candidate a line, after a tab what it is; the line ":files" means names of files. Ids are
- * asked of the server, which has a second to answer. */
+/* The arguments after the program's name, the last one as far as it was typed (may be ""). Prints
+ * one candidate per line, followed by a tab and its description; the line ":files" stands for file
+ * names. Ids are fetched from the server, with a timeout of one second. */
 int complete_run(struct cli *cli, int argc, char **argv);
 
 #endif

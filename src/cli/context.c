@@ -16,7 +16,7 @@
 
 enum { CONTEXT_FILE_MAX = 64 * 1024 };
 
-/* The members of a context, as they are in the file. */
+/* The members of a context, as named in the file. */
 static const struct {
     const char *name;
     size_t offset;
@@ -161,7 +161,7 @@ static int contexts_save(struct cli *cli, const struct contexts *contexts)
         jsonw_end_obj(&w);
         buf_char(&text, '\n');
     }
-    /* The directories above it, as far as they are missing. */
+    /* Creates missing parent directories. */
     dir = arena_cstr(&cli->arena, str_of(contexts->path));
     for (char *slash = strchr(dir + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;

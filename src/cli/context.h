@@ -16,7 +16,7 @@ enum { CONTEXTS_MAX = 100, CONTEXT_NAME_MAX = 64 };
 struct context {
     struct str name;
     struct str addr;
-    struct str token_file; /* at == NULL, as all that follow: none */
+    struct str token_file; /* at == NULL, also for those below: none */
     struct str ca_file;
     struct str cert_file;
     struct str key_file;
@@ -29,11 +29,11 @@ struct contexts {
     size_t count;
 };
 
-/* CLI_OK without a file: there are none. Else reports what is wrong. Into the cli's arena. */
+/* CLI_OK without a file: there are none. Otherwise reports what is wrong. In the cli's arena. */
 int contexts_load(struct cli *cli, struct contexts **ret_contexts);
-/* The one that --context, BERTH_CONTEXT or `current` names; NULL in *ret_context: none does. */
+/* The one named by --context, BERTH_CONTEXT or `current`; NULL in *ret_context: none. */
 int contexts_chosen(struct cli *cli, const struct context **ret_context);
-/* A path in a file of contexts: ~/ is the user's home. */
+/* A path from a context file: ~/ is the user's home. */
 const char *context_path(struct cli *cli, struct str path);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads flags by the tables of a command. Knows nothing of what they mean. */
+/* Parses flags by the tables of a command. Knows nothing about their meaning. */
 #include "cli/flag.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ struct reader {
     struct problem *why;
 };
 
-/* By its letter, or when that is 0 by its name. */
+/* By its letter, or by its name if that is 0. */
 static const struct flag *find(const struct reader *r, char letter, struct str name)
 {
     for (size_t s = 0; s < r->set_count; s++)
@@ -46,7 +46,7 @@ static enum err unknown(const struct reader *r, const char *typed, struct str na
     return problem_set(r->why, ERR_BAD_REQUEST, "flag", "unknown flag %s", typed);
 }
 
-/* A bound as it may be typed: a time in the largest unit that divides it. */
+/* A bound as it could be typed: a time in the largest unit that divides it. */
 static const char *bound_text(const struct reader *r, const struct flag *flag, int64_t value)
 {
     static const struct {
@@ -68,9 +68,8 @@ static bool repeats(const struct flag *flag)
     return flag->type == FLAG_LIST || flag->type == FLAG_TERMS;
 }
 
-/* The value after '=', or the next word. A value that may be left out is taken from the next word
- * only if that reads as a time, so `--wait -- command` and `--wait 30s` both do what they look
- * like. */
+/* The value after '=', or the next word. An optional value is taken from the next word only if that
+ * parses as a time, so that both `--wait -- command` and `--wait 30s` work as expected. */
 static enum err read_value(struct reader *r, struct flag_given *given, const char *inline_value)
 {
     const struct flag *flag = given->flag;
@@ -163,7 +162,7 @@ enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, cha
             line.rest_count = argc - r.at - 1;
             break;
         }
-        if (word[0] != '-' || word[1] == 0) { /* "-" alone is a word: standard input */
+        if (word[0] != '-' || word[1] == 0) { /* "-" alone is an argument: standard input */
             line.args[line.arg_count++] = word;
             continue;
         }
@@ -191,7 +190,7 @@ const char *flag_nearest(const char *typed, const char *const *names, size_t cou
             continue;
         far = str_distance(str_of(typed), str_of(names[i]));
         if (len >= 2 && strncmp(names[i], typed, len) == 0 && far > 1)
-            far = 1; /* the beginning of a name: most likely that one */
+            far = 1; /* the beginning of a name: the most likely match */
         if (far <= near_enough && far < best_far && far < strlen(names[i])) {
             best = names[i];
             best_far = far;

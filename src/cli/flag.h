@@ -1,4 +1,5 @@
-/* Flags of a command: a row each gives name, type and help; parsing and usage errors follow. */
+/* Flags of a command: one row each has name, type and help; parsing and usage errors follow from
+ * it. */
 #ifndef CLI_FLAG_H
 #define CLI_FLAG_H
 
@@ -10,9 +11,9 @@ enum flag_type {
     FLAG_TEXT,     /* any text */
     FLAG_INT,      /* min..max */
     FLAG_MS,       /* "30s", "250ms", or plain ms */
-    FLAG_MS_MAYBE, /* the same, but the value may be left out */
-    FLAG_LIST,     /* text, may come several times, and have commas that cut it */
-    FLAG_TERMS,    /* the same, but its commas are its own: a selector */
+    FLAG_MS_MAYBE, /* the same, but the value is optional */
+    FLAG_LIST,     /* text, repeatable, split at commas */
+    FLAG_TERMS,    /* the same, but not split: a selector */
 };
 
 struct flag {
@@ -43,13 +44,13 @@ struct flag_given {
     int64_t num;      /* FLAG_INT, FLAG_MS; -1 for FLAG_MS_MAYBE without a value */
 };
 
-/* What was typed, sorted out. Arrays are in the arena and point into argv. */
+/* The parsed command line. Arrays are in the arena and point into argv. */
 struct flag_line {
     struct flag_given *given;
     size_t given_count;
     char **args;
     int arg_count;
-    char **rest; /* after `--`; NULL when there was none */
+    char **rest; /* after `--`; NULL if there is none */
     int rest_count;
 };
 
@@ -58,7 +59,7 @@ struct flag_line {
 enum err flag_parse(const struct flag_set *sets, size_t set_count, int argc, char **argv,
                     struct arena *arena, struct flag_line *ret_line, struct problem *why);
 
-/* The name out of `names` a person most likely meant by `typed`, NULL when none is near. */
+/* The name in `names` that is most likely meant by `typed`; NULL if none is close. */
 const char *flag_nearest(const char *typed, const char *const *names, size_t count);
 
 #endif

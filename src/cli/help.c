@@ -1,5 +1,5 @@
-/* Help and manual pages (roff, one for the program and one for each noun), printed from the table
- * of commands; no text about a command is anywhere else. */
+/* Help and manual pages (roff, one for the program and one per noun), printed from the command
+ * table, which has all texts about commands. */
 #include "cli/help.h"
 
 #include <assert.h>
@@ -113,7 +113,7 @@ void help_command(FILE *to, const struct command *command)
 
         while (!same_group(flags->flags[k].group, group))
             k++;
-        if (!group || k < i) /* it has been printed with the first of its group */
+        if (!group || k < i) /* already printed with the first of its group */
             continue;
         snprintf(title, sizeof title, "Flags of %s", group);
         list_flags(to, flags, group, title);
@@ -160,8 +160,8 @@ void help_all(FILE *to)
 
 /* --- manual pages --- */
 
-/* What roff would obey: a backslash, a dot or quote that begins a line; a dash that must stay one.
- */
+/* Escapes what roff would interpret: a backslash, a dot or quote at the start of a line; a dash
+ * that must stay one. */
 static void put(FILE *to, const char *text, bool line_begins)
 {
     for (; *text; text++) {
@@ -224,7 +224,7 @@ static void put_command(struct cli *cli, FILE *to, const struct command *command
     fputs(".\n", to);
     if (command->detail) {
         fputs(".PP\n", to);
-        if (strstr(command->detail, "\n  ")) /* it has lines of its own */
+        if (strstr(command->detail, "\n  ")) /* it has preformatted lines */
             put_block(to, command->detail);
         else
             put(to, command->detail, true);

@@ -1,5 +1,5 @@
-/* Lists are fetched by their row and printed in the form that was asked for; members of the
- * server's answers become cells and lines. */
+/* Fetches lists by their row and prints them in the requested format; turns members of the server's
+ * replies into cells and lines. */
 #include "cli/list.h"
 
 #include <assert.h>
@@ -107,7 +107,7 @@ static struct str age_text(struct cli *cli, int64_t ms)
         if (ms >= 2 * units[i].ms || (units[i].unit == 's' && ms >= 1000))
             return arena_fmt(&cli->arena, "%" PRId64 "%c", ms / units[i].ms, units[i].unit);
     return arena_fmt(&cli->arena, "%" PRId64 "ms",
-                     ms > 0 ? ms : 0); /* clocks may differ a little */
+                     ms > 0 ? ms : 0); /* the clocks may differ slightly */
 }
 
 struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms)

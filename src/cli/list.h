@@ -1,5 +1,5 @@
-/* Lists, such as `berth node ls`. A row describes where the items are and which columns they
- * have; -o, --limit, --cursor, --watch and filters then work the same for each. */
+/* Lists, such as `berth node ls`. A row says where the items are and which columns they have; -o,
+ * --limit, --cursor, --watch and filters then work the same for all. */
 #ifndef CLI_LIST_H
 #define CLI_LIST_H
 
@@ -7,20 +7,20 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 
-/* JSON of the server as text for a person. */
+/* The server's JSON as text for a person. */
 
-/* A member as one cell: strings bare, lists joined with commas, null and absent empty. Harmless to
- * a terminal (table_harmless): whatever is shown of an answer goes through here. */
+/* A member as one cell: strings bare, lists joined with commas, null and absent empty. Safe for a
+ * terminal (table_harmless): everything shown from a reply goes through here. */
 struct str show_text(struct cli *cli, const struct json *value);
 struct str show_member(struct cli *cli, const struct json *obj, const char *name);
 int64_t show_int(const struct json *obj, const char *name, int64_t fallback);
-/* How long ago a wall time in ms was: "3s", "5m", "2h", "9d"; "" for 0 or absent. */
+/* Time since a wall time in ms: "3s", "5m", "2h", "9d"; "" for 0 or absent. */
 struct str show_age(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
-/* How long until then; "" for 0, absent or past. */
+/* Time until a wall time in ms; "" for 0, absent or past. */
 struct str show_until(struct cli *cli, const struct json *obj, const char *name, int64_t now_ms);
-/* One "name: value" a line, in the order the server sent them; times also as an age. */
+/* One "name: value" per line, in the server's order; times also as an age. */
 void show_object(struct cli *cli, const struct json *obj);
-/* What became of one of a job's attempts: "attempt 1 on us: refuse, TYPE_NOT_ALLOWED". */
+/* The outcome of one of a job's attempts: "attempt 1 on us: refuse, TYPE_NOT_ALLOWED". */
 struct str show_attempt(struct cli *cli, const struct json *attempt);
 /* {"FULL":3,"SEND_FAILED":1} as "FULL 3, SEND_FAILED 1". */
 struct str show_counts(struct cli *cli, const struct json *map);
@@ -41,7 +41,7 @@ struct list_view {
 };
 
 struct list_column {
-    const char *title;  /* a leading '>' aligns it to the right */
+    const char *title;  /* a leading '>' right-aligns it */
     const char *member; /* of the item */
     /* Puts one cell; NULL: the member as text. */
     void (*put)(struct list_view *view, const struct list_column *column, const struct json *item);
@@ -58,7 +58,7 @@ struct listing {
     const char *path;    /* "/v1/nodes"; "{id}" in it is the command's first argument */
     const char *name;    /* "nodes": the member of the answer that holds the items */
     const char *id;      /* "node_id": what -o name prints */
-    const char *id_rest; /* "type": follows it, where one alone names nothing; NULL: only that */
+    const char *id_rest; /* "type": a second member, where one is not unique; NULL: none */
     int64_t limit;       /* page size without --limit; 0: all, page after page */
     const struct list_column *columns;
     size_t column_count;

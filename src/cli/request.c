@@ -1,6 +1,6 @@
-/* A blocking call on top of io/client.h, in a private loop that runs until the one call is done;
- * and what most commands do with it: show one thing, do one thing, or wait for one. Waiting is one
- * long poll after the other: the server holds each until the job ends or the poll's time is up. */
+/* A blocking call on top of io/client.h, in a private loop that runs until the call is done; and
+ * its common uses: show one thing, change one thing, or wait for one. Waiting is a series of long
+ * polls: the server holds each until the job ends or the poll times out. */
 #include "cli/request.h"
 
 #include <assert.h>
@@ -30,7 +30,7 @@ struct exchange {
     struct client_call client_call;
     struct request *request;
     struct loop *loop;
-    bool ended; /* by the reader of a stream: not a failure */
+    bool ended; /* by the reader of a stream: not an error */
 };
 
 static void exchange_done(struct client_call *client_call)
@@ -71,7 +71,7 @@ static enum err run_loop(struct exchange *exchange)
     return err;
 }
 
-/* What was sent as this field, of the body or the query. */
+/* The value that was sent for this field, in the body or the query. */
 static struct str sent_text(struct cli *cli, const struct request *request, struct str field)
 {
     struct str rest = str_of(strchr(request->path, '?'));
@@ -92,7 +92,7 @@ static struct str sent_text(struct cli *cli, const struct request *request, stru
     return STR_NONE;
 }
 
-/* application/problem+json carries `error` and `detail`; anything else did not come from berth. */
+/* application/problem+json has `error` and `detail`; anything else is not from berth. */
 int request_refused(struct cli *cli, const struct request *request)
 {
     struct str name = json_str(json_get(request->json, "error"), &cli->arena);
@@ -113,7 +113,8 @@ int request_refused(struct cli *cli, const struct request *request)
     cli_fail(cli, CLI_FAILED, STR_FMT " (" STR_FMT ")", STR_ARG(detail), STR_ARG(name));
     if (json_is_null(json_get(request->json, "column")))
         return err_exit(err_by_name(arena_cstr(&cli->arena, name), request->status));
-    /* The text that is wrong and a mark below the character; of a long one the part around it. */
+    /* Shows the wrong text with a mark below the character; of a long text only the part around
+     * it. */
     text = sent_text(cli, request, show_member(cli, request->json, "field"));
     if (column >= 1 && (uint64_t)column <= (uint64_t)text.len + 1) {
         enum { BEFORE = 40, SHOWN = 76 };
@@ -369,8 +370,8 @@ static int report_end(struct cli *cli, const char *job_id, const struct json *jo
     const struct json *list = json_get(job, "attempts"), *item, *attempt = NULL;
 
     assert(job_state_final(state));
-    /* The last attempt that had a reason of its own: that no node was left for another one says
-     * little about why one was needed. */
+    /* The last attempt with a reason of its own: that no node was left for a later one does not
+     * explain why one was needed. */
     for (item = json_items(list); item; item = json_after(list, item)) {
         struct str own = show_member(cli, item, "reason");
 
@@ -432,8 +433,8 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
 
 static const struct {
     const char *name;
-    const char *health; /* NULL: there is no such node */
-    bool empty;         /* and nothing runs on it or was promised to it */
+    const char *health; /* NULL: no such node */
+    bool empty;         /* nothing runs on it or is reserved for it */
 } node_goals[] = {
     {"ready", "ready", false},
     {"drained", "draining", true},
@@ -441,7 +442,7 @@ static const struct {
     {"gone", NULL, false},
 };
 
-/* CLI_OK: it is so; CLI_TIMEOUT: not yet; else why it could not be asked. */
+/* CLI_OK: the node is in that state; CLI_TIMEOUT: not yet; otherwise why the request failed. */
 static int look_at_node(struct cli *cli, const char *path, size_t goal, int64_t waited_ms)
 {
     struct request request = {.method = "GET", .path = path, .any_status = true};

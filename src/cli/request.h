@@ -1,4 +1,4 @@
-/* One HTTP call to the server and its answer, blocking: the command line has nothing else to do. */
+/* One blocking HTTP call to the server: the command line has nothing else to do meanwhile. */
 #ifndef CLI_REQUEST_H
 #define CLI_REQUEST_H
 
@@ -10,11 +10,12 @@ struct request {
     const char *path; /* "/v1/nodes", with its query */
     struct str body;  /* JSON; at == NULL: none */
     const char *idempotency_key;
-    const char *last_event_id; /* a stream goes on after this one; NULL: with what comes */
+    const char *last_event_id; /* a stream continues after this one; NULL: with new events */
     int64_t timeout_ms;        /* 0: REQUEST_TIMEOUT_MS */
-    bool any_status;           /* JSON with another status than 2xx is an answer too */
-    bool text;                 /* the answer is text, not JSON */
-    /* For a stream: each piece as it comes, no time limit; false ends it. NULL: a plain answer. */
+    bool any_status;           /* JSON replies with a status other than 2xx are accepted too */
+    bool text;                 /* the reply is text, not JSON */
+    /* For a stream: called for each piece as it arrives, no time limit; false ends it. NULL: a
+     * plain reply. */
     bool (*piece)(void *user, struct str bytes);
     void *user;
     /* the answer */

@@ -1,5 +1,5 @@
-/* Puts the terminal into a state for pictures and back again, whatever ends the process; draws from
- * the upper left corner over what is there, so nothing ever blinks. A progress line is drawn over
+/* Switches the terminal to a picture mode and back again, however the process ends; draws from the
+ * upper left corner over the previous picture, so that nothing flickers. A progress line overwrites
  * itself. */
 #include "cli/screen.h"
 
@@ -18,17 +18,17 @@
 
 /* --- pictures --- */
 
-/* Own screen, no cursor, no wrapping: long lines end at the edge. */
+/* Alternate screen, no cursor, no wrapping: long lines end at the edge. */
 #define SCREEN_ON  "\033[?1049h\033[?25l\033[?7l\033[H\033[J"
 #define SCREEN_OFF "\033[?7h\033[?25h\033[?1049l"
 
 enum { COLUMNS_DEFAULT = 80, ROWS_DEFAULT = 24, SIDE_MAX = 1000 };
 
-/* One terminal a process; signal handlers must find it. */
+/* One terminal per process; signal handlers need access to it. */
 static struct {
     volatile sig_atomic_t on;
     int out_fd;
-    bool keys; /* standard input is the terminal too: `q` can be read */
+    bool keys; /* standard input is also the terminal: `q` can be read */
     struct termios before;
     struct termios during;
 } screen;
@@ -47,7 +47,7 @@ static void screen_write(const char *codes)
     }
 }
 
-/* Only calls that a signal handler may make. */
+/* Uses only calls that are safe in a signal handler. */
 static void screen_enter(void)
 {
     if (screen.keys)
@@ -69,7 +69,7 @@ static void screen_leave(void)
 static void on_interrupt(int number)
 {
     screen_leave();
-    _exit(CLI_OK); /* Ctrl-C is how one leaves it */
+    _exit(CLI_OK); /* Ctrl-C is the normal way out */
 }
 
 static void on_end(int number)
@@ -79,7 +79,7 @@ static void on_end(int number)
     raise(number);
 }
 
-/* Ctrl-Z: the shell gets its terminal as it was; `fg` draws again. */
+/* Ctrl-Z: restores the terminal for the shell; `fg` draws again. */
 static void on_suspend(int number)
 {
     int saved = errno;
@@ -150,8 +150,8 @@ bool screen_unicode(const struct cli *cli)
     return false;
 }
 
-/* As many lines as the screen has; what was there before is erased. The last line shows what
- * went wrong, or that there is more. */
+/* As many lines as the screen has; the previous picture is erased. The last line shows an error, or
+ * that there is more. */
 static void show_picture(struct screen *live, struct str picture, struct str trouble)
 {
     size_t rows = screen_rows(live->cli);
@@ -173,7 +173,7 @@ static void show_picture(struct screen *live, struct str picture, struct str tro
     buf_free(&text);
 }
 
-/* True: go on. Signals that do not end us cut the wait short, which only draws sooner. */
+/* True: continue. Other signals only end the wait early, so the next picture is drawn sooner. */
 static bool wait_for(struct screen *live, bool on_screen)
 {
     struct pollfd keys = {.fd = on_screen && screen.keys ? STDIN_FILENO : -1, .events = POLLIN};
@@ -196,7 +196,7 @@ static bool wait_for(struct screen *live, bool on_screen)
     return true;
 }
 
-/* One picture with memory of its own. *picture is replaced only when it could be drawn. */
+/* One picture with its own memory. *picture is replaced only if drawing succeeded. */
 static int draw_one(struct screen *live, struct buf *picture, struct buf *trouble)
 {
     struct cli *cli = live->cli;

@@ -1,6 +1,5 @@
 /* Text for a terminal. A table collects rows, then prints them with every column as wide as its
- * widest cell. A sheet keeps lines and their widths apart from their colour codes, which take no
- * columns. */
+ * widest cell. A sheet stores lines with their width, which excludes colour codes. */
 #include "cli/table.h"
 
 #include <assert.h>
@@ -17,7 +16,7 @@ static const char *const colour_codes[] = {
     [TABLE_PLAIN] = "",       [TABLE_GREEN] = "\033[32m", [TABLE_YELLOW] = "\033[33m",
     [TABLE_RED] = "\033[31m", [TABLE_DIM] = "\033[2m",    [TABLE_BOLD] = "\033[1m"};
 
-/* Ranges of code points that take two columns. */
+/* Ranges of code points that are two columns wide. */
 static const struct {
     uint32_t from, to;
 } wide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},  {0x3041, 0x33ff}, {0x3400, 0x4dbf},
@@ -47,7 +46,7 @@ size_t table_width(struct str text)
         for (size_t i = 0; i < COUNT_OF(wide); i++)
             if (code >= wide[i].from && code <= wide[i].to)
                 columns = 2;
-        /* What is drawn upon its neighbour or not at all: accents, joiners, kinds of emoji. */
+        /* Code points without a width: accents, joiners, emoji variants. */
         if ((code >= 0x300 && code <= 0x36f) || (code >= 0x200b && code <= 0x200f) ||
             (code >= 0xfe00 && code <= 0xfe0f) || code == 0xfeff)
             columns = 0;
@@ -67,7 +66,7 @@ static struct str harmless(struct arena *arena, struct str text, const char *kep
         struct str rest = str_from(text, at);
         size_t len = str_utf8_len(rest);
         uint32_t code = len ? code_point((const unsigned char *)rest.at, len) : 0;
-        /* These turn the order of all that follows, or end the line. */
+        /* These change the direction of the text that follows, or end the line. */
         bool turns = (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 
         if (len > 0 && ((*rest.at && strchr(kept, *rest.at)) ||
@@ -138,7 +137,7 @@ static void pad(FILE *to, size_t columns)
         fputc(' ', to);
 }
 
-/* No blanks after the last column: lines stay comparable and easy to cut. */
+/* No trailing blanks after the last column: lines stay comparable and easy to cut. */
 static void print_cell(FILE *to, struct str text, const char *code, size_t width, bool right,
                        bool last)
 {
@@ -157,7 +156,7 @@ void table_print(const struct table *table, FILE *to, bool colour)
 {
     size_t widths[TABLE_COLUMNS_MAX];
 
-    assert(table->filled == table->columns); /* every row is whole */
+    assert(table->filled == table->columns); /* every row is complete */
     for (size_t i = 0; i < table->columns; i++) {
         widths[i] = strlen(table->titles[i]) - to_right(table->titles[i]);
         for (struct table_row *row = table->first; row; row = row->next) {
@@ -206,7 +205,7 @@ static struct sheet_line *last_line(struct sheet *sheet)
     return &sheet->lines[sheet->count - 1];
 }
 
-/* The longest prefix that fits into that many columns. */
+/* The longest prefix that fits into this many columns. */
 static struct str fit(struct str text, size_t columns)
 {
     struct str head = {.at = text.at};
@@ -277,7 +276,7 @@ static struct str repeat(struct arena *arena, struct str text, size_t times)
     return (struct str){.at = all, .len = text.len * times};
 }
 
-/* Words stay whole where they can; one that is longer than a line is cut. */
+/* Breaks between words where possible; a word longer than a line is cut. */
 void sheet_wrap(struct sheet *sheet, enum table_colour colour, size_t indent, struct str text)
 {
     struct str rest = table_harmless(sheet->arena, text);

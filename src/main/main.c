@@ -1,5 +1,5 @@
-/* The program: the command line, the server behind the commands that become one, and the
- * shims and their spawner, which are no commands for people and must start quickly. */
+/* The program: the command line, the server for the commands that start one, and the shims and
+ * their spawner, which are not user commands and must start quickly. */
 #include <string.h>
 
 #include "agent/admit.h"
