@@ -1,7 +1,7 @@
-/* Measures, asks the rules an agent asks, and waits. Owns the messages and the waiting; the rules
- * are protect's. A slot is a file, `slot-0` and so on, that stays and is used again; flock() shows
- * which are taken: the kernel unlocks when the last holder dies, however it dies. One thread, and
- * nothing remains but the slot. */
+/* Measures the machine, applies an agent's admission rules and waits. Owns the messages and the
+ * waiting; protect.c owns the rules. A slot is a file (`slot-0` and so on) that is kept and reused;
+ * flock() marks it taken, and the kernel releases the lock when the last holder dies, however it
+ * dies. Single-threaded; once the command runs, only the slot remains. */
 #include "agent/admit.h"
 
 #include <assert.h>
@@ -29,10 +29,10 @@ enum { ADMIT_SLOTS_MAX = 4096 };
 
 struct admit_slots {
     int dir_fd;
-    int gate_fd; /* locked while somebody decides */
+    int gate_fd; /* locked during a decision */
 };
 
-/* Nobody measures what a command uses. */
+/* Nothing measures what a command uses. */
 static const struct protect_task unmeasured = {.memory_kib = USAGE_NONE,
                                                .swap_kib = USAGE_NONE,
                                                .cpu_permille = USAGE_NONE,
@@ -47,7 +47,7 @@ enum {
     TYPE_MAX = 64,
     LOCK_TRIES = 100,
     LOCK_PAUSE_MS = 10,
-    SLOT_FD_MIN = 200, /* scripts use the small numbers themselves: `exec 3>file` would free it */
+    SLOT_FD_MIN = 200, /* scripts use the low ones themselves: `exec 3>file` would free the slot */
 };
 
 static enum err cannot(struct problem *why, const char *what, const char *path)
@@ -55,7 +55,7 @@ static enum err cannot(struct problem *why, const char *what, const char *path)
     return problem_set(why, ERR_IO, "", "Cannot %s %s: %s.", what, path, strerror(errno));
 }
 
-/* Below $XDG_RUNTIME_DIR, else /tmp; created if missing, refused if it is not ours. */
+/* Below $XDG_RUNTIME_DIR, else /tmp; created if missing, refused if another user owns it. */
 static enum err admit_slots_open(struct admit_slots *ret_slots, struct problem *why)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -78,7 +78,7 @@ static enum err admit_slots_open(struct admit_slots *ret_slots, struct problem *
         err = cannot(why, "look at", path);
         goto fail;
     }
-    /* In /tmp anybody could have put something there first. */
+    /* In /tmp another user could have created it first. */
     if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         err = problem_set(why, ERR_FORBIDDEN, "", "%s belongs to somebody else.", path);
         goto fail;
@@ -97,8 +97,8 @@ fail:
     return err;
 }
 
-/* Held while deciding, for milliseconds, so that two never take the last slot together.
- * ERR_BUSY: somebody else has held it for too long. */
+/* Held for milliseconds during a decision, so that two processes never take the last slot together.
+ * ERR_BUSY: another process has held it for too long. */
 static enum err admit_slots_lock(struct admit_slots *slots, struct problem *why)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
@@ -116,7 +116,8 @@ static int open_slot(const struct admit_slots *slots, const char *name, int more
     return openat(slots->dir_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | more, S_IRUSR | S_IWUSR);
 }
 
-/* Under the lock. Those that are taken, in no order; at most `max`. Types are in the arena. */
+/* Call with the lock held. Lists the taken slots, unordered, at most `max`. Types are in the
+ * arena. */
 static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *tasks, size_t max,
                                struct arena *arena)
 {
@@ -136,7 +137,8 @@ static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *t
         if (fd < 0)
             continue;
         if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
-            /* "STARTED_MONO_MS PRIORITY TYPE"; a slot whose line cannot be read is still taken. */
+            /* "STARTED_MONO_MS PRIORITY TYPE"; a slot with an unreadable line still counts as
+             * taken. */
             struct protect_task *task = &tasks[count++];
             char line[LINE_MAX_BYTES] = "", type[TYPE_MAX + 1];
             ssize_t len = pread(fd, line, sizeof line - 1, 0);
@@ -148,7 +150,7 @@ static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *t
                                   &task->priority, type) == 3)
                 task->type = arena_str(arena, str_of(type));
         }
-        close(fd); /* and with it our own lock */
+        close(fd); /* this also drops our own lock */
     }
     if (dir)
         closedir(dir);
@@ -156,8 +158,8 @@ static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *t
     return count;
 }
 
-/* Under the lock. *ret_fd holds the slot for as long as it, or a copy, is open: it stays open
- * across exec. `task` is what others see of it. */
+/* Call with the lock held. *ret_fd holds the slot as long as it, or a copy of it, is open: it stays
+ * open across exec. `task` is what other processes see of the slot. */
 static enum err admit_slots_take(struct admit_slots *slots, const struct protect_task *task,
                                  int *ret_fd, struct problem *why)
 {
@@ -167,7 +169,7 @@ static enum err admit_slots_take(struct admit_slots *slots, const struct protect
                        task->priority, STR_ARG(task->type));
 
     assert(task->type.len > 0 && task->type.len <= TYPE_MAX && len < LINE_MAX_BYTES);
-    for (int i = 0; fd < 0 && i < ADMIT_SLOTS_MAX; i++) { /* the lowest that nobody holds */
+    for (int i = 0; fd < 0 && i < ADMIT_SLOTS_MAX; i++) { /* the lowest free slot */
         snprintf(name, sizeof name, "slot-%d", i);
         fd = open_slot(slots, name, O_CREAT);
         if (fd < 0)
@@ -186,9 +188,9 @@ static enum err admit_slots_take(struct admit_slots *slots, const struct protect
         close(fd);
         return ERR_IO;
     }
-    high = fcntl(fd, F_DUPFD, SLOT_FD_MIN); /* the copy is not close-on-exec: that is the point */
+    high = fcntl(fd, F_DUPFD, SLOT_FD_MIN); /* the copy is deliberately not close-on-exec */
     if (high < 0)
-        high = fcntl(fd, F_DUPFD, 0); /* few descriptors are allowed here */
+        high = fcntl(fd, F_DUPFD, 0); /* the descriptor limit is low here */
     close(fd);
     if (high < 0)
         return cannot(why, "keep", "a slot");
@@ -199,7 +201,7 @@ static enum err admit_slots_take(struct admit_slots *slots, const struct protect
 /* --- admission --- */
 
 enum {
-    FIRST_LOOK_MS = 250, /* between the first two looks: rates need two */
+    FIRST_LOOK_MS = 250, /* between the first two samples: rates need two */
     WHY_BYTES = 320,
 };
 
@@ -211,7 +213,7 @@ struct admit {
     struct protect protect;
     struct usage_meter *meter;
     struct admit_slots slots;
-    int slot_fd;                /* ours; < 0: not yet */
+    int slot_fd;                /* < 0: none yet */
     struct protect_task *tasks; /* room for ADMIT_SLOTS_MAX */
     int64_t begun_ms;
     char why[WHY_BYTES];     /* why it cannot start now */
@@ -219,15 +221,14 @@ struct admit {
     bool never;              /* waiting cannot help */
 };
 
-/* The others are not ours to end: the rules below protect everybody. */
+/* Other users' commands are not ours to kill; the rules below still protect the machine. */
 static void no_kill(struct protect *protect, const struct protect_kill *kill)
 {
     assert(!"berth run ends nobody");
 }
 
-/* The settings of this machine's agent, but for its token: a user who may run a command need not
- * be able to read that. A token in the environment is the command's own business and stays there.
- */
+/* The settings of this machine's agent, except for its token: a user who may run a command need not
+ * be able to read it. A token in the environment belongs to the command and stays there. */
 static enum err load(struct admit *admit, struct problem *why)
 {
     char *argv[] = {(char *)"--token-file=", (char *)"--config", (char *)admit->request->config};
@@ -257,7 +258,7 @@ static const char *reason_of(const struct slots *slots, enum slots_step step)
     return NULL;
 }
 
-/* Waiting cannot help: even an idle machine has no slot for it. */
+/* True if waiting cannot help: even an idle machine has no slot for it. */
 static bool explain_never(struct admit *admit)
 {
     const struct slots_rules *rules = &admit->protect.rules.slots;
@@ -278,7 +279,7 @@ static bool explain_never(struct admit *admit)
     return true;
 }
 
-/* A level falls only after some time of calm: the figure of this moment may look harmless. */
+/* A level falls only after a calm period, so the current reading may look harmless. */
 static void explain_level(struct admit *admit)
 {
     const struct level_state *state = &admit->protect.level;
@@ -296,7 +297,7 @@ static void explain_level(struct admit *admit)
              level == LEVEL_WARNING ? ": only high priority starts" : "");
 }
 
-/* True: a slot is ours. False: admit->why says what is in the way. */
+/* True: we hold a slot. False: admit->why says what is in the way. */
 static bool take_slot(struct admit *admit, const struct usage *usage)
 {
     const struct admit_request *request = admit->request;
@@ -385,7 +386,7 @@ static int wait_for_room(struct admit *admit, struct problem *why)
                     return give_up(admit, ADMIT_TIMEOUT);
                 pause_ms = left_ms < pause_ms ? left_ms : pause_ms;
             }
-            /* Once for each reason; figures alone are no new reason. */
+            /* Printed once per reason; changed figures alone are not a new reason. */
             if (strncmp(admit->why, admit->printed, strcspn(admit->why, "(0123456789") + 1) != 0) {
                 fprintf(admit->err, "berth: waiting: %s\n", admit->why);
                 fflush(admit->err);

@@ -1,6 +1,6 @@
-/* Settings, wiring, signals; what this node says about itself, what the samples of its machine mean
- * for the rest of the agent, and what the server may ask. Everything but the measuring happens on
- * one loop, on the main thread. */
+/* Settings, wiring and signals; what this node reports about itself, how the samples affect the
+ * rest of the agent, and the server's RPCs. Everything but the measuring happens on one loop, on
+ * the main thread. */
 #include "agent/agent.h"
 
 #include <assert.h>
@@ -43,15 +43,15 @@ struct agent {
     struct loop loop;
     int argc;
     char **argv;
-    struct arena arena; /* as long as the process */
+    struct arena arena; /* lives as long as the process */
     struct config_source *source;
-    struct config settings; /* of the newest source, at an address that stays */
+    struct config settings; /* from the newest source, at a fixed address */
     const struct config *config;
     const char *dir; /* absolute */
     struct str node_id, instance;
     struct access access;
     struct link_config link_config;
-    struct link *link; /* NULL until the machine was measured once */
+    struct link *link; /* NULL until the first sample */
     struct runs *runs;
     struct jobs *jobs;
     struct copies *copies;
@@ -64,31 +64,31 @@ struct agent {
     struct protect protect;
     struct capacity capacity;
     uv_signal_t signals[3];
-    int endings;      /* signals to end that came, while it ends what runs */
-    int64_t ended_ms; /* CLOCK_MONOTONIC: nothing runs any more since; 0: something does */
+    int endings;      /* termination signals received while the runs are being stopped */
+    int64_t ended_ms; /* CLOCK_MONOTONIC: when the last run ended; 0: something still runs */
     int64_t alive_ms; /* of the last keep-alive to the service manager */
     /* As last sent to the server, to notice a change. */
     enum level sent_level;
     int64_t sent_max;
     bool sent_takes;
     int64_t fell_ms; /* when a drop in free resources was last sent */
-    /* Room for what runs. */
+    /* Room for all running tasks. */
     struct protect_task *tasks;
-    struct capacity_task *promised; /* those of them that said what they need, */
-    struct demand *demands;         /* and those of deployments */
-    struct agent_owner {            /* of the task at the same place */
+    struct capacity_task *promised; /* those of them with declared needs, */
+    struct demand *demands;         /* and the demands of deployments */
+    struct agent_owner {            /* of the task at the same index */
         struct agent_job *job;
-        struct copy *copy; /* if it is no job */
+        struct copy *copy; /* NULL for a job */
     } * owners;
     int *pids;
     size_t room;
-    bool pids_stale; /* a run began: the thread that measures does not know it yet */
+    bool pids_stale; /* a run started that the sampling thread does not know yet */
     struct buf text;
 };
 
 static const struct link_handler agent_link_handler;
 
-/* --- what this node says about itself --- */
+/* --- what this node reports about itself --- */
 
 static void write_strs(struct jsonw *w, const char *name, const struct strs *list)
 {
@@ -120,7 +120,7 @@ static void write_percent(struct jsonw *w, const char *name, int64_t centi)
         jsonw_kdouble(w, name, (double)centi / 100);
 }
 
-/* An object. The tags that make this node one that claims deployments. */
+/* An object: the tags by which other nodes know this one as a claimer of deployments. */
 static void describe_tags(struct agent *agent, struct jsonw *w)
 {
     agent->sent_takes = claimer_takes(agent->claimer);
@@ -147,7 +147,7 @@ static void link_describe(struct link *link, struct jsonw *w)
     const struct usage *usage = &protect->usage;
     enum level level = protect->level.level;
 
-    /* An agent is ready as long as it takes any work at all. */
+    /* An agent is ready as long as it accepts any work at all. */
     jsonw_kstr(w, "health", level >= LEVEL_DANGER ? STR("degraded") : STR("ready"));
     write_strs(w, "semantic_langs", &config->semantic_langs);
     jsonw_key(w, "nmt_pairs");
@@ -207,7 +207,7 @@ static void link_describe(struct link *link, struct jsonw *w)
 enum {
     STALE_SAMPLES = 10,
     DEPLOYMENT_PRIORITY = 5,
-    FALL_MS = 300, /* at least, between two drops that are sent at once */
+    FALL_MS = 300, /* minimum between two drops that are sent at once */
 };
 
 static const struct usage_tree *find_tree(const struct usage *usage, int pid)
@@ -323,7 +323,7 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
 
     assert(kill->task >= agent->tasks && kill->task < agent->tasks + agent->room);
     if (owner->copy) {
-        /* For `deploy show`. */
+        /* Shown by `deploy show`. */
         buf_fmt(&text, "Ended to save the machine, which was at level %s because of its %s",
                 level_name(kill->level), level_signal_name(kill->by));
         if (kill->by == LEVEL_VRAM) {
@@ -343,7 +343,7 @@ static void machine_kill(struct protect *protect, const struct protect_kill *kil
     buf_free(&text);
 }
 
-/* A dispatch that prefers it should hear of it before the next heartbeat. */
+/* A dispatch that prefers this node should see it before the next heartbeat. */
 static void on_loaded(struct loaded *loaded)
 {
     struct agent *agent = container_of(loaded, struct agent, loaded);
@@ -374,7 +374,7 @@ static void on_sample(struct sampler *sampler, const struct usage *sampled)
 
     list_all(agent, &listing);
     capacity_sample(capacity, agent->loop.mono_ms, usage, agent->promised, listing.promised);
-    if (capacity->short_total_mb > 0) { /* who has how much of that one? */
+    if (capacity->short_total_mb > 0) { /* to log who uses how much of that GPU */
         seen.vram_gpu = capacity->short_gpu;
         seen.vram_total_kib = (int64_t)capacity->short_total_mb * 1024;
         seen.vram_free_kib = (int64_t)capacity->short_free_mb * 1024;
@@ -392,7 +392,7 @@ static void on_sample(struct sampler *sampler, const struct usage *sampled)
     if (!agent->link && !usage->gpus_new) {
         struct buf why = {0}, has = {0};
 
-        /* If the machine carries less than its owner believes, the log says why from the start. */
+        /* If the machine can carry less than its owner expects, log the reason at the start. */
         protect_explain(protect, &why);
         log_event(protect->slots.max > 0 ? LOG_INFO : LOG_WARN, "agent.slots",
                   KS("node_id", agent->node_id), KI("slots", protect->slots.max),
@@ -472,11 +472,11 @@ enum err agent_rules(const struct config *config, struct protect_rules *ret_rule
     return protect_check(&rules, why);
 }
 
-/* --- what the server may ask, answered at once and from memory (or the run's own files) --- */
+/* --- RPCs from the server, answered at once from memory (or the run's own files) --- */
 
 enum { LOG_BYTES_DEFAULT = 64 * 1024, LOG_BYTES_MAX = 128 * 1024 };
 
-/* Agent and all its runs, share of the whole machine. */
+/* CPU and memory of the agent and all its runs, as a share of the whole machine. */
 static enum err inspect(struct agent *agent, const struct json *params, struct jsonw *w,
                         struct problem *why)
 {
@@ -494,7 +494,7 @@ static enum err inspect(struct agent *agent, const struct json *params, struct j
     return ERR_OK;
 }
 
-/* Bytes at the end that may be the beginning of a character. */
+/* Number of bytes at the end that may be an incomplete UTF-8 character. */
 static size_t unfinished(struct str text)
 {
     for (size_t back = 1; back <= 3 && back <= text.len; back++) {
@@ -514,9 +514,9 @@ static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t tota
 
     assert(offset >= 0 && total >= 0 && cut <= text.len);
     if (cut < text.len)
-        text.len -= cut; /* comes with the next piece */
+        text.len -= cut; /* sent with the next piece */
     jsonw_obj(w);
-    if (attempt) /* whose output: the next attempt writes from 0 again */
+    if (attempt) /* the attempt this output is from: the next attempt starts at 0 again */
         jsonw_kint(w, "attempt_id", attempt);
     jsonw_kint(w, "offset", offset);
     jsonw_kint(w, "next", offset + (int64_t)text.len);
@@ -526,7 +526,7 @@ static void write_log(struct jsonw *w, int attempt, int64_t offset, int64_t tota
     jsonw_end_obj(w);
 }
 
-/* Where to begin and how much, as both kinds of logs are asked for. */
+/* Offset and length of a log request; both kinds of logs use the same parameters. */
 static size_t read_span(const struct json *params, int64_t *ret_offset)
 {
     int64_t max = LOG_BYTES_DEFAULT;
@@ -641,14 +641,14 @@ static void rpc_answer(struct agent *agent, const struct json *body)
     arena_free(&arena);
 }
 
-/* --- life of the agent --- */
+/* --- agent lifetime --- */
 
 enum {
     FDS_PER_JOB = 4,
     FDS_OTHER = 256,
     SHIM_PATH_MAX = 4096,
-    RUNS_NAMED = 8,          /* to people; the rest is counted */
-    DESCRIBE_ENDS_MS = 2000, /* then leave, answered or not: the results are on disk */
+    RUNS_NAMED = 8,          /* in messages; the rest is counted */
+    DESCRIBE_ENDS_MS = 2000, /* then exit, acknowledged or not: the results are on disk */
 };
 
 /* --- the server --- */
@@ -831,7 +831,7 @@ static enum err agent_open_log(const struct config *config, struct problem *why)
     return err;
 }
 
-/* "job j0b5c2jw0000g1, deployment web": what is under way, for people. */
+/* "job j0b5c2jw0000g1, deployment web": what is running, for messages. */
 static void name_runs(struct agent *agent, struct buf *out)
 {
     size_t named = 0, count = runs_count(agent->runs);
@@ -859,7 +859,7 @@ static void leave(struct agent *agent)
 {
     struct buf names = {0};
 
-    /* A person at the terminal may expect them to end with the agent. */
+    /* A person at the terminal may expect the runs to end with the agent. */
     if (runs_count(agent->runs) > 0 && isatty(STDERR_FILENO)) {
         name_runs(agent, &names);
         fprintf(stderr,
@@ -874,7 +874,7 @@ static void leave(struct agent *agent)
         loop_stop(&agent->loop);
 }
 
-/* What runs ends first, each with its own grace; at the second signal without. */
+/* Stops all runs first, each with its own grace period; at the second signal without one. */
 static void end_runs(struct agent *agent)
 {
     struct buf names = {0};
@@ -895,7 +895,7 @@ static void end_runs(struct agent *agent)
             run_stop(run, "STOPPED", agent->endings > 1 ? 0 : -1);
 }
 
-/* All have ended: their outcomes are reported, if there is a server, before we leave. */
+/* All runs have ended: report their outcomes, if there is a server, before exiting. */
 static void look_at_end(struct agent *agent)
 {
     if (runs_count(agent->runs) > 0 || jobs_in_use(agent->jobs) > 0)
@@ -908,8 +908,7 @@ static void look_at_end(struct agent *agent)
     leave(agent);
 }
 
-/* Leaves when everything that was being stopped has ended; keeps the service manager's watchdog
- * quiet. */
+/* Exits when everything that was being stopped has ended; pings the service manager's watchdog. */
 static void on_tick(struct loop *loop)
 {
     static const struct usage nothing = {.tree_count = 0};
@@ -930,10 +929,9 @@ static void on_tick(struct loop *loop)
     notify_send("WATCHDOG=1");
 }
 
-/* When memory runs out the kernel should rather kill a job than us, and deciding who is killed must
- * not wait for our own pages to come back from swap. Only pages that are used are locked, and only
- * where the limit allows all of them: else what is mapped later would be refused. Runs inherit
- * neither. */
+/* When memory runs out the kernel should kill a job rather than the agent, and choosing a job to
+ * kill must not wait for our own pages to be swapped in. Locks only pages that are used, and only
+ * where the limit allows all of them: otherwise later mappings would fail. Runs inherit neither. */
 static void shield(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -966,7 +964,7 @@ static void raise_fds(const struct config *config)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* A run that an earlier agent left. */
+/* A run that an earlier agent started. */
 static void on_found(struct run *run)
 {
     struct agent *agent = runs_user(run->runs);
@@ -980,7 +978,7 @@ static const char *path_of(struct agent *agent, struct str path)
     return path.len ? arena_cstr(&agent->arena, path) : NULL;
 }
 
-/* How work runs, as the settings have it. */
+/* Copies the settings that say how runs are executed. */
 static void agent_run_rules(struct agent *agent)
 {
     const struct config *config = agent->config;
@@ -1024,8 +1022,8 @@ static enum err open_copies(struct agent *agent, struct problem *why)
     return ERR_OK;
 }
 
-/* Token and certificate files, as the settings have them. At the start and at a reload: warns of
- * what a stranger could read. */
+/* Checks token and certificate files at the start and at a reload; warns if other users can read
+ * them. */
 static void agent_access(struct agent *agent)
 {
     const struct config *config = agent->config;
@@ -1155,10 +1153,9 @@ static void log_start(const struct agent *agent)
 
 /* --- signals --- */
 
-/* SIGHUP: settings are read again, checked whole, and only then taken over; a mistake changes
- * nothing and is reported. What is not FIELD_LIVE waits for a restart. Settings that were live
- * before stay in memory until the end of the process: a run or the link may hold a text of theirs.
- */
+/* SIGHUP: the settings are read again, checked completely, and only then applied; a mistake changes
+ * nothing and is reported. Fields that are not FIELD_LIVE wait for a restart. Earlier live settings
+ * stay in memory until the process ends: a run or the link may hold a string of theirs. */
 static void agent_reload(struct agent *agent)
 {
     struct config_source *next = mem_new(struct config_source);
@@ -1170,17 +1167,17 @@ static void agent_reload(struct agent *agent)
 
     if (!err) {
         conf_keep(&next->conf, &agent->source->conf, &changed, &waiting);
-        /* Values that are derived from the settings; some of them stay as they were. */
+        /* Values derived from the settings; some of them keep their old value. */
         for (size_t i = 0; i < now->url_count; i++)
             next->config.urls[i] = now->urls[i];
         next->config.url_count = now->url_count;
         next->config.tls = now->tls;
         if (!next->config.token_file.len)
-            next->config.token = now->token; /* of the environment, which was wiped */
+            next->config.token = now->token; /* from the environment, which was wiped */
         if (!str_eq(next->config.declared.text, now->declared.text) &&
             !memmem(changed.at ? changed.at : "", changed.len, "resources", 9))
             buf_fmt(&changed, "%sresources", changed.len ? "," : "");
-        if (!str_eq(next->config.token, now->token)) /* another one in the same file */
+        if (!str_eq(next->config.token, now->token)) /* the same file has a new token */
             buf_fmt(&changed, "%stoken", changed.len ? "," : "");
         err = agent_rules(&next->config, &rules, &why);
     }
@@ -1262,7 +1259,7 @@ static int run(struct agent *agent)
         loop_run(&agent->loop);
         notify_send("STOPPING=1");
     }
-    /* Runs go on under their shims; the next agent takes them up. */
+    /* Runs go on under their shims; the next agent adopts them. */
     sampler_free(agent->sampler);
     link_free(agent->link);
     agent->link = NULL;
@@ -1301,7 +1298,7 @@ int agent_main(int argc, char **argv)
     struct problem why = {0};
     int code;
 
-    umask(077); /* payloads and results are nobody else's business */
+    umask(077); /* payloads and results must not be readable by other users */
     notify_init();
     agent = mem_new(struct agent);
     agent->argc = argc;

@@ -1,4 +1,5 @@
-/* `berth agent`: one for each machine. Connects to a server, runs jobs, keeps the machine alive. */
+/* `berth agent`: one per machine. Connects to a server, runs jobs and protects the machine from
+ * overload. */
 #ifndef AGENT_AGENT_H
 #define AGENT_AGENT_H
 

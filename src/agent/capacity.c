@@ -7,8 +7,8 @@
 enum {
     KIB_PER_MIB = 1024,
     STEPS = 64,
-    /* What others use of the CPU counts as a mean over some seconds and beyond a tenth of all:
-     * some process or other is always at something, and nobody waits for that to stop. */
+    /* The CPU used by others counts as a mean over some seconds, and only beyond a tenth of all:
+     * some process is always busy, and nothing should wait for that to stop. */
     OTHERS_MS = 5000,
     OTHERS_PART = 10,
 };
@@ -43,8 +43,8 @@ static int64_t reserve_mb(const struct capacity *capacity)
     return llround(capacity->config->resources.mem_reserve_gb * KIB_PER_MIB);
 }
 
-/* Once, and after a change of the settings: a limit of the group that comes and goes with what
- * others use is no change of the machine. */
+/* Done once, and again after a change of the settings: a cgroup limit that varies with what others
+ * use is not a change of the machine. */
 static void declare(struct capacity *capacity, const struct usage *usage)
 {
     const struct config_declared *named = &capacity->config->declared;
@@ -75,7 +75,7 @@ static void declare(struct capacity *capacity, const struct usage *usage)
 
 /* --- what was promised --- */
 
-/* No asserts: runs of an earlier agent may have more than is declared now. */
+/* No asserts: runs of an earlier agent may hold more than is declared now. */
 static void move(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
 {
     struct resources *resources = &capacity->resources;
@@ -110,7 +110,7 @@ void capacity_give(struct capacity *capacity, const struct demand *demand, uint6
     capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
-/* What one job was promised of a GPU that it has. */
+/* What one job was promised of a GPU assigned to it. */
 static int32_t promised_mb(const struct demand *demand, const struct resource_gpu *gpu)
 {
     return demand->gpus ? gpu->vram_mb : demand->vram_mb;
@@ -128,7 +128,7 @@ static int64_t cpu_used(const struct usage_tree *tree, const struct usage *usage
     return tree->cpu_permille == USAGE_NONE ? 0 : tree->cpu_permille * usage->cores_milli / 1000;
 }
 
-/* What its end would bring back, as far as that is in memory. */
+/* The memory that ending the tree would free, as far as it is resident. */
 static int64_t mem_used(const struct usage_tree *tree, const struct usage *usage)
 {
     (void)usage;
@@ -147,7 +147,7 @@ static int64_t sum_ours(struct str name, const struct usage *usage,
     return sum;
 }
 
-/* What standing work was promised in all. */
+/* Sum of what standing work was promised. */
 static int64_t sum_kept(struct str name, const struct capacity_task *tasks, size_t count)
 {
     int64_t sum = 0;
@@ -157,7 +157,7 @@ static int64_t sum_kept(struct str name, const struct capacity_task *tasks, size
     return sum;
 }
 
-/* Usable is what is free and ours, and never more than was declared. */
+/* Usable is free plus ours, but never more than was declared. */
 static struct capacity_amount amount(int64_t free, int64_t ours, int32_t capacity,
                                      int32_t *ret_usable)
 {
@@ -179,15 +179,15 @@ static void measure_cpu(struct capacity *capacity, int64_t now_ms, const struct 
         return;
     ours = sum_ours(STR("cpu"), usage, cpu_used, false, tasks, count);
     kept = sum_ours(STR("cpu"), usage, cpu_used, true, tasks, count);
-    /* What nobody was promised, averaged, so that a compiler's second does not keep work away. What
-     * begins or ends between two samples is in one figure and not in the other; what nobody watched
-     * counts as idle. */
+    /* CPU used by work without a promise, averaged, so that a second of compiling does not keep
+     * work away. Work that starts or ends between two samples is in one figure and not in the
+     * other; unmeasured CPU counts as idle. */
     others =
         usage->busy_permille * usage->cores_milli / 1000 - ours - kept - capacity->changes_milli;
     past_ms = capacity->sampled_ms ? least(now_ms - capacity->sampled_ms, OTHERS_MS) : 0;
     capacity->others_milli +=
         ((others > 0 ? others : 0) - capacity->others_milli) * past_ms / OTHERS_MS;
-    /* Whoever declares more than there is wants more to be given away. */
+    /* If more is declared than the machine has, the owner wants to hand out more. */
     most = usage->cores_milli > item->capacity ? usage->cores_milli : item->capacity;
     over = capacity->others_milli - usage->cores_milli / OTHERS_PART;
     most -= (over > 0 ? over : 0) + sum_kept(STR("cpu"), tasks, count);
@@ -251,9 +251,9 @@ int64_t capacity_vram_kib(const struct usage *usage, int32_t gpu, int tree_pid)
     return sum * KIB_PER_MIB;
 }
 
-/* A GPU may be full of what it promised; that is what it is for. It is short when what others have
- * there, and what ours have beyond their promise, leaves less than was promised. Only the list of
- * its processes tells whose memory it is: without one it is never short. */
+/* A GPU may be full of promised work; that is normal. It is short when the memory of others, plus
+ * what our work uses beyond its promise, leaves less than was promised. Only the GPU's process list
+ * tells whose memory it is: without a list a GPU is never short. */
 static void judge_gpu(struct capacity *capacity, const struct resource_gpu *gpu,
                       const struct usage_gpu_card *card, int64_t promised, int64_t ours_mb)
 {
@@ -310,8 +310,8 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
 
     if (!capacity->declared)
         declare(capacity, usage);
-    /* A GPU that is seen for the first time is declared. One that is not seen any more stays, with
-     * nothing free: it may come back, and what runs there still counts. */
+    /* A GPU is declared when it is first seen. One that is no longer seen stays, with nothing free:
+     * it may come back, and what runs there still counts. */
     for (size_t i = 0; usage->gpus && i < usage->gpus->count; i++) {
         const struct usage_gpu_card *card = &usage->gpus->cards[i];
 
@@ -338,7 +338,7 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
     capacity->sampled_ms = now_ms;
 }
 
-/* --- what deployments have --- */
+/* --- what deployments hold --- */
 
 static void shift(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
 {
@@ -374,7 +374,7 @@ void capacity_release(struct capacity *capacity, const struct demand *demand, ui
     capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
-/* --- what may come in --- */
+/* --- admission --- */
 
 bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
                      const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
@@ -398,7 +398,7 @@ bool capacity_fits(const struct capacity *capacity, const struct demand *demand,
     struct resources_short lack;
     uint64_t chosen;
 
-    /* Of its own GPUs only: then it either gets all of them or does not fit. */
+    /* Of its own GPUs only: it either gets all of them or does not fit. */
     for (size_t i = on.gpu_count; gpus && i-- > 0;)
         if (!(gpus >> on.gpus[i].id & 1))
             resources_declare_gpu(&on, on.gpus[i].id, 0);
@@ -442,7 +442,7 @@ void capacity_gpus_write(uint64_t gpus, struct jsonw *w)
     jsonw_end_arr(w);
 }
 
-/* ROCr hides GPUs from the layers above it, HIP and OpenCL, which number the rest anew. */
+/* ROCr hides GPUs from the layers above it, HIP and OpenCL, which renumber the rest. */
 size_t capacity_env(uint64_t gpus, struct arena *arena, struct str *env)
 {
     struct buf ids = {0}, places = {0};
@@ -479,7 +479,7 @@ size_t capacity_env(uint64_t gpus, struct arena *arena, struct str *env)
     return count;
 }
 
-/* --- what the server hears --- */
+/* --- what is sent to the server --- */
 
 static bool fell(int32_t sent, int32_t now, int32_t capacity)
 {

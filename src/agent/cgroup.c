@@ -20,7 +20,7 @@ enum {
     FILE_BYTES_MAX = 4 << 20,
     FREEZE_MS = 100,
     QUOTA_PERIOD_US = 100000,
-    QUOTA_US_MIN = 1000, /* what the kernel takes */
+    QUOTA_US_MIN = 1000, /* the kernel's minimum */
     MAKE_TRIES = 4,
     EMPTY_TRIES = 50,
     REMOVE_TRIES = 20,
@@ -50,7 +50,7 @@ int cgroup_file_put(int dir_fd, const char *name, const char *text)
     ssize_t done;
     int error = 0;
 
-    assert(len > 0); /* an empty write would say nothing */
+    assert(len > 0); /* an empty write would do nothing */
     if (fd < 0)
         return errno;
     do
@@ -109,7 +109,7 @@ static int open_group(const char *path)
     return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Whatever our umask: programs read their own limits there to live within them. */
+/* Independent of our umask: programs read their own limits there. */
 static int make_dir(const char *path)
 {
     if (mkdir(path, 0755) == 0)
@@ -127,7 +127,8 @@ static bool list_has(struct str list, char separator, const char *name)
     return false;
 }
 
-/* "36 25 0:31 ROOT MOUNTPOINT rw … - FSTYPE SOURCE OPTIONS" is the mount that was asked for. */
+/* Parses "36 25 0:31 ROOT MOUNTPOINT rw … - FSTYPE SOURCE OPTIONS"; true if it is the requested
+ * mount. */
 static bool mount_is(struct str line, const char *controller, struct str *ret_root,
                      struct str *ret_point)
 {
@@ -182,16 +183,16 @@ bool cgroup_find(struct str mounts, struct str groups, const char *controller, c
     return false;
 }
 
-/* --- passing controllers on --- */
+/* --- enabling controllers --- */
 
 struct probe {
-    char base[CGROUP_PATH_MAX]; /* below which the parent is made */
+    char base[CGROUP_PATH_MAX]; /* the parent group is created below it */
     int base_fd;
-    bool kept; /* the base is ours alone: any process in it may be moved */
+    bool kept; /* the base belongs to us alone: any process in it may be moved */
     struct cgroup_place *place;
 };
 
-/* "domain" is what groups with limits can be in; the root of all has no type. */
+/* Only groups of type "domain" can have limits; the root group has no type. */
 static bool is_domain(int group_fd)
 {
     struct buf type = {0};
@@ -203,7 +204,7 @@ static bool is_domain(int group_fd)
     return is;
 }
 
-/* This process, or the one it was started by if that is the same program: `berth dev`. */
+/* This process, or its parent if that is the same program: `berth dev`. */
 static bool is_ours(int64_t pid)
 {
     struct stat own, other;
@@ -240,7 +241,7 @@ static int make_room_once(const struct probe *probe)
             continue;
         error = cgroup_file_put(probe->base_fd, LEAF "/cgroup.procs", pid);
         if (error == ESRCH)
-            error = 0; /* it has ended meanwhile */
+            error = 0; /* it has ended in the meantime */
     }
     if (error == 0 && procs.len > 0)
         error = EAGAIN;
@@ -323,8 +324,8 @@ static void offer_limits(const struct probe *probe, int parent_fd)
     }
 }
 
-/* Groups alone need nothing to be passed on: they end trees and count, wherever they can be made.
- */
+/* Creates the parent group even if no controller can be enabled: groups alone suffice to kill
+ * process trees and to count, wherever they can be created. */
 static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
 {
     static const char *const given[] = {".", "cgroup.procs", "cgroup.threads",
@@ -395,7 +396,7 @@ void cgroup_probe(const char *name, struct cgroup_place *ret_place)
     }
     last = strrchr(probe.base, '/');
     if (last && strcmp(last, "/" LEAF) == 0)
-        *last = '\0'; /* we, or our parent, went one level down already */
+        *last = '\0'; /* we, or our parent process, have already moved one level down */
     offer(&probe, name, (uid_t)-1, (gid_t)-1);
 }
 
@@ -413,7 +414,7 @@ void cgroup_sweep(const struct cgroup_place *place, const struct map *runs)
         struct str name = str_of(entry->d_name);
 
         if (entry->d_type == DT_DIR && name.at[0] != '.' && !map_get(runs, name))
-            unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR); /* fails while somebody is in it */
+            unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR); /* fails while a process is in it */
     }
     if (dir)
         closedir(dir);
@@ -436,7 +437,7 @@ static int set_limits(const struct cgroup *group, const struct cgroup_limits *wa
     if (wanted->memory_bytes_max > 0) {
         snprintf(number, sizeof number, "%" PRId64, wanted->memory_bytes_max);
         error = cgroup_file_put(group->fd, "memory.max", number);
-        /* Where the machine swaps, the limit means memory and swap together. */
+        /* Where the machine has swap, the limit covers memory and swap together. */
         cgroup_file_put(group->fd, "memory.swap.max", "0");
         cgroup_file_put(group->fd, "memory.oom.group", "1");
     } else if (wanted->memory_bytes_spare > 0) {
@@ -464,7 +465,7 @@ static int make(struct cgroup *group, const struct cgroup_place *place, struct s
     if (!place->parent[0])
         return ENOENT;
     set_path(group, place, key);
-    /* Another run may have just removed the parent, as its last. */
+    /* Another run may have just removed the parent as its last group. */
     for (int i = 0; i < MAKE_TRIES && error == ENOENT; i++) {
         error = make_dir(group->path);
         if (error == ENOENT && make_dir(place->parent) != 0)
@@ -504,7 +505,7 @@ enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, str
         return ERR_OK;
     cgroup_remove(group);
     if (!limited)
-        return ERR_OK; /* its tree is found by other means */
+        return ERR_OK; /* its process tree is found by other means */
     return problem_set(why, ERR_IO, "", "Its control group cannot be set up: %s.", strerror(error));
 }
 
@@ -521,7 +522,7 @@ int cgroup_enter(const struct cgroup *group)
 {
     if (group->fd < 0)
         return 0;
-    assert(group->procs_fd >= 0); /* it was made, not only opened */
+    assert(group->procs_fd >= 0); /* created by us, not only opened */
     return write(group->procs_fd, "0", 1) == 1 ? 0 : errno;
 }
 
@@ -541,7 +542,7 @@ static bool freeze_and_kill(const struct cgroup *group)
         usleep(WAIT_US);
     if (cgroup_file_get(group->fd, "cgroup.procs", &procs) == 0)
         for (rest = buf_view(&procs); rest.at;)
-            /* They are frozen: none of them can end and free its number for another process. */
+            /* They are frozen: none can exit and free its pid for another process. */
             if (str_int(str_cut(&rest, '\n'), &pid) && pid > 1)
                 kill((pid_t)pid, SIGKILL);
     buf_free(&procs);
@@ -574,7 +575,7 @@ void cgroup_close(struct cgroup *group)
 
 void cgroup_remove(struct cgroup *group)
 {
-    if (group->fd >= 0) /* the last process may be a moment on its way out */
+    if (group->fd >= 0) /* the last process may still be exiting */
         for (int tries = 0; rmdir(group->path) != 0 && errno == EBUSY && tries < REMOVE_TRIES;
              tries++)
             usleep(WAIT_US);

@@ -1,8 +1,8 @@
-/* What the kernel's control groups (v2) give a run: an end for its whole tree, limits and figures.
- * Groups of runs are in one parent per agent, below a group that has no processes of its own;
- * controllers are passed on there and nowhere else, because a group whose processes are not all
- * ours (a login's session) would be damaged by it. Making groups knows v2 only; cgroup_find() also
- * knows v1, for reading what confines this process. */
+/* The kernel's control groups (v2) give a run three things: killing its whole tree, limits and
+ * figures. All runs have their groups in one parent per agent, below a group without processes of
+ * its own. Controllers are enabled there and nowhere else, because that would damage a group with
+ * processes of others (such as a login session). Groups are only created on v2; cgroup_find() also
+ * knows v1, to read the limits of this process. */
 #ifndef AGENT_CGROUP_H
 #define AGENT_CGROUP_H
 
@@ -16,14 +16,14 @@ enum { CGROUP_PATH_MAX = 512 };
 
 enum cgroup_limit { CGROUP_MEMORY, CGROUP_PIDS, CGROUP_CPU, CGROUP_LIMITS };
 
-/* Where runs have their groups, and which limits can be set there. */
+/* Where runs get their groups, and which limits can be set there. */
 struct cgroup_place {
-    char parent[CGROUP_PATH_MAX]; /* "": no groups can be made */
+    char parent[CGROUP_PATH_MAX]; /* "": no groups can be created */
     bool limits[CGROUP_LIMITS];
-    char missing[240]; /* what is not offered and why; "" when all is */
+    char missing[240]; /* what is not available and why; "" if all is */
 };
 
-/* Where the group of this process is found below the mounts: pure, from the texts of
+/* Finds the group of this process below the mounts. Pure: works on the contents of
  * /proc/self/mountinfo and /proc/self/cgroup. controller NULL means the v2 hierarchy. */
 bool cgroup_find(struct str mounts, struct str groups, const char *controller, char *path,
                  size_t size);
@@ -42,8 +42,8 @@ const char *cgroup_limit_name(enum cgroup_limit limit);
 
 /* The group of one run. */
 struct cgroup {
-    int fd;                           /* -1: it has none */
-    int procs_fd;                     /* to enter; -1 when it was opened for looking only */
+    int fd;                           /* -1: no group */
+    int procs_fd;                     /* to enter; -1 if opened only to look and kill */
     char path[CGROUP_PATH_MAX + 136]; /* parent / key */
 };
 

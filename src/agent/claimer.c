@@ -1,6 +1,6 @@
-/* One cycle is a chain of calls: members, table, usage (if the policy wants it), then claims. Each
- * has a deadline, so a cycle always ends. The member list and the table of deployments are kept
- * from cycle to cycle and brought up to date. */
+/* One cycle is a chain of calls: members, table, usage (if the policy needs it), then claims. Each
+ * call has a deadline, so a cycle always ends. The member list and the table of deployments are
+ * kept between cycles and updated. */
 #include "agent/claimer.h"
 
 #include <assert.h>
@@ -103,7 +103,7 @@ static void read_row(const struct json *row, struct arena *arena, struct deploy_
     json_int(json_get(row, "generation"), &to->generation);
 }
 
-/* A copy of a list, in the arena; NULL: it is none. */
+/* A copy of a list, in the arena; NULL: not a list. */
 static const struct json *own_list(const struct json *given, struct arena *arena)
 {
     const struct json *list = NULL;
@@ -263,7 +263,7 @@ void deploy_table_take(struct deploy_table *table, const struct json *reply, str
     json_bool(json_get(reply, "delta"), &delta);
     if (++table->page == 1)
         take_facts(table, reply);
-    if (json_type(rows) == JSON_ARR) { /* else they are as they were */
+    if (json_type(rows) == JSON_ARR) { /* otherwise unchanged */
         if (delta)
             merge_rows(table, rows, json_get(reply, "gone"));
         else
@@ -273,7 +273,7 @@ void deploy_table_take(struct deploy_table *table, const struct json *reply, str
             table->oldest_page = version;
         table->version = -1;
         if (json_is_null(json_get(reply, "next_cursor")))
-            table->version = table->oldest_page; /* the next view has what changed */
+            table->version = table->oldest_page; /* the next view brings what has changed */
         else
             *ret_cursor = json_str(json_get(reply, "next_cursor"), arena);
     }
@@ -313,13 +313,13 @@ bool deploy_table_goodbye(const struct deploy_table *table, struct str address)
 
 /* --- the member list --- */
 
-/* A member that has been away for longer and owns nothing is forgotten. */
+/* A member that has been away for longer and owns nothing is dropped. */
 enum { WATCH_MS_MAX = 5 * 60 * 1000 };
 
-/* A tag a node sets when it would not claim although it is well: it is full, or claims nothing. */
+/* Tag of a node that would not claim although it is healthy: it is full, or claims nothing. */
 #define TAG_TAKES "node_unit_takes"
 
-/* And one by which it says that it knows of copies with an index. */
+/* Tag of a node that supports copies with an index. */
 #define TAG_INDEXED "node_unit_indexed"
 
 struct member_list_entry {
@@ -386,7 +386,7 @@ void member_list_write(const struct member_list *member_list, struct jsonw *w)
     jsonw_kint(w, "seq", member_list->seq);
 }
 
-/* --- what the server says --- */
+/* --- updates from the server --- */
 
 static void put(struct member_list *member_list, const struct json *terminal)
 {
@@ -448,7 +448,7 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
     return true;
 }
 
-/* --- what follows from it --- */
+/* --- what is derived from it --- */
 
 static int by_id(const void *a, const void *b)
 {
@@ -563,8 +563,8 @@ void member_list_absent(const struct member_list *member_list, struct arena *are
 enum {
     CALL_MS = 3000,
     USAGE_MS = 1000,    /* for one node's answer */
-    WAKE_MS_MAX = 100,  /* a random pause before a cycle that an event brings about */
-    CONFLICTS_MAX = 64, /* in one cycle: then the others are quicker, and there is a next one */
+    WAKE_MS_MAX = 100,  /* maximum random pause before a cycle that an event triggers */
+    CONFLICTS_MAX = 64, /* per cycle: beyond this others are faster, and there is a next cycle */
     PAGES_MAX = 1000,
 };
 
@@ -594,8 +594,8 @@ static int64_t interval_ms(const struct claimer *claimer)
     return claimer->config.config->claim_interval_ms;
 }
 
-/* A share, instead of a budget for each interval. Not while the list is new: nodes that were
- * started together must have had the time to come, or the first of them takes everything. */
+/* Claims up to its share instead of a budget per interval. Not while the list is new: nodes that
+ * were started together need time to connect, or the first of them takes everything. */
 static bool claims_share(const struct claimer *claimer)
 {
     return claimer->config.config->claim_budget == 0 && claimer->table.mode != DEPLOY_SEED &&
@@ -617,10 +617,10 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
 
     assert(claimer->busy);
     if (claimer->claimed > 0 && claims_at_will(claimer))
-        pause_ms /= 10; /* there may be more */
+        pause_ms /= 10; /* there may be more to claim */
     claimer->busy = false;
     claimer->cycles++;
-    if (skip != CLAIM_CONFLICT) /* those were counted one by one */
+    if (skip != CLAIM_CONFLICT) /* conflicts were counted one by one */
         claimer->skips[skip]++;
     claimer->last = skip;
     log_event(LOG_DEBUG, "claim.cycle", KS("node_id", claimer->config.node_id),
@@ -628,7 +628,7 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
               KI("nodes", (int64_t)claimer->node_count),
               KI("absent", (int64_t)claimer->absent_count),
               KI("ms", claimer->loop->mono_ms - claimer->begun_ms));
-    /* Up to a tenth more, so that nodes that began together do not stay together. */
+    /* Up to a tenth more, so that nodes that started together spread out. */
     pause_ms += rnd_below(&claimer->rnd, (uint32_t)(pause_ms / 10 + 1));
     claimer->next_ms = now_ms + pause_ms;
     if (claimer->due_ms && claimer->due_ms < claimer->next_ms &&
@@ -643,10 +643,10 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
     arena_reset(&claimer->cycle);
 }
 
-/* What went wrong is the server's or the network's; the next cycle sees. */
+/* A server or network failure; the next cycle tries again. */
 static void give_up(struct claimer *claimer, const char *what, enum err err)
 {
-    if (err != ERR_CLOSED && err != claimer->failed) /* once, not every few seconds */
+    if (err != ERR_CLOSED && err != claimer->failed) /* logged once, not every few seconds */
         log_event(LOG_WARN, "claim.cycle_failed", KS("node_id", claimer->config.node_id),
                   KC("call", what), KC("reason", err_name(err)));
     claimer->failed = err;
@@ -655,8 +655,8 @@ static void give_up(struct claimer *claimer, const char *what, enum err err)
 
 /* --- claiming --- */
 
-/* Is there room here for a row, beside all that was claimed? The server knows no more of this node
- * than it told with its last heartbeat. */
+/* Does a row fit here beside all that was claimed? The server knows no more about this node than
+ * its last heartbeat said. */
 static bool take_room(struct claimer *claimer, const struct deploy_row *row, bool take)
 {
     struct resources_short lack;
@@ -697,7 +697,7 @@ static void on_claimed(struct link_call *call)
                   KS("deployment_id", row->id), KS("reason", reason));
         arena_free(&arena);
     } else {
-        deploy_table_forget(&claimer->table); /* nobody knows whether it was done */
+        deploy_table_forget(&claimer->table); /* the claim may or may not have been made */
         give_up(claimer, call->path, call->err);
         return;
     }
@@ -756,7 +756,7 @@ static int64_t lost_ms(const struct claimer *claimer, struct str address)
     return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
 }
 
-/* Why this node claims nothing now, whatever there is. */
+/* The reason this node claims nothing now, whatever the table holds. */
 static enum claim_skip own_skip(const struct claimer *claimer)
 {
     const struct node_lease *node_lease = claimer->config.node_lease;
@@ -774,7 +774,7 @@ static enum claim_skip own_skip(const struct claimer *claimer)
     return CLAIM_GO;
 }
 
-/* Who is online, with how much, and who is lost. */
+/* Which nodes are online, with how much, and which are lost. */
 static void look_around(struct claimer *claimer)
 {
     int64_t now_ms = claimer->loop->mono_ms, *counts;
@@ -806,7 +806,7 @@ static void look_around(struct claimer *claimer)
         else if (!claimer->due_ms || at_ms < claimer->due_ms)
             claimer->due_ms = at_ms;
     }
-    /* If most of the others are gone without a goodbye, what they own is not touched. */
+    /* If most other nodes left without a goodbye, their rows are not touched. */
     member_list_absent(&claimer->members, &claimer->cycle, &absent);
     claimer->absent_count = 0;
     for (size_t i = 0; i < absent.count; i++)
@@ -818,8 +818,8 @@ static void look_around(struct claimer *claimer)
         names_init(&claimer->lost, 0, &claimer->cycle);
 }
 
-/* What was claimed and has not come to the copies yet is no room any more: of this node as it knows
- * itself, and as the server does. */
+/* Rows that were claimed but have not reached the copies yet are deducted from the room of this
+ * node, both as it knows itself and as the server does. */
 static void count_own(struct claimer *claimer)
 {
     struct resources *told = NULL;
@@ -847,8 +847,8 @@ static void count_own(struct claimer *claimer)
     }
 }
 
-/* What keeps failing here and did not fail elsewhere goes there, and so does what has no room here.
- * Where all failed, or there is nobody else, it stays and is tried on. */
+/* Gives up rows that keep failing here and have not failed elsewhere, and rows that have no room
+ * here. A row that failed everywhere, or has no other node, stays and is retried. */
 static void leave_failing(struct claimer *claimer, const struct claim_view *view)
 {
     int64_t failures_max = claimer->config.config->move_after_failures;
@@ -906,7 +906,7 @@ static void decide(struct claimer *claimer)
 
 /* --- usage --- */
 
-/* What others have left is asked for only when something is to be dealt that needs some. */
+/* The usage of other nodes is requested only when a row to be claimed needs some. */
 static bool wants_room(const struct claimer *claimer)
 {
     for (size_t i = 0; i < claimer->table.row_count; i++) {
@@ -932,7 +932,7 @@ static void on_usage(struct link_call *call)
         give_up(claimer, call->path, call->err);
         return;
     }
-    /* Nobody's usage is known then, and the policy says what that means. */
+    /* All usage is unknown then; the policy says what that means. */
     if (call->err)
         log_event(LOG_WARN, "claim.no_usage", KS("node_id", claimer->config.node_id),
                   KC("reason", err_name(call->err)));
@@ -994,8 +994,8 @@ static void on_released(struct link_call *call)
         release_next(claimer);
 }
 
-/* Mode seed: what a lost node has is nobody's, all of it at once. Then the table is read
- * again, and claimed from in the same cycle. */
+/* Mode seed: all rows of a lost node are released at once. Then the table is read again, and rows
+ * are claimed from it in the same cycle. */
 static void release_next(struct claimer *claimer)
 {
     struct jsonw w;
@@ -1064,13 +1064,13 @@ static void on_members(struct link_call *call)
         return;
     }
     if (!member_list_take(&claimer->members, call->reply, claimer->loop->mono_ms)) {
-        give_up(claimer, call->path, ERR_STALE); /* the next cycle asks for everything */
+        give_up(claimer, call->path, ERR_STALE); /* the next cycle requests everything */
         return;
     }
     ask_view(claimer, STR_NONE);
 }
 
-/* --- when --- */
+/* --- scheduling --- */
 
 static void on_tick(struct loop_part *part)
 {

@@ -1,7 +1,7 @@
-/* The claim loop: every few seconds, and whenever something changed, each node looks at who is
- * online and which deployments nobody runs, and claims its share of them. What keeps failing here
- * and could run elsewhere it gives up. There is no other scheduler for deployments; the server only
- * decides who was first. One loop. */
+/* The claim loop: every few seconds, and whenever something changed, each node checks which nodes
+ * are online and which deployments run nowhere, and claims its share of those. It gives up what
+ * keeps failing here and could run elsewhere. There is no other scheduler for deployments; the
+ * server only decides which claim came first. One loop. */
 #ifndef AGENT_CLAIMER_H
 #define AGENT_CLAIMER_H
 
@@ -21,7 +21,7 @@ struct claimer_config {
     struct str node_id, instance;
     struct link_calls *link_calls;
     struct copies *copies;
-    const struct capacity *capacity; /* what this node has; NULL: any has room */
+    const struct capacity *capacity; /* what this node has; NULL: everything fits */
     struct node_lease *node_lease;
 };
 
@@ -38,49 +38,49 @@ bool claimer_takes(const struct claimer *claimer);
 void claimer_write(const struct claimer *claimer, struct jsonw *w);
 void claimer_free(struct claimer *claimer);
 
-/* The table of deployments as a claimer needs it: who owns what, whose lease is good, and what
- * failed where. Read page by page, and kept while its version stays the same. */
+/* The table of deployments for the claimer: who owns what, whose lease is valid, and what failed
+ * where. Read page by page, and kept while its version is unchanged. */
 
 struct deploy_table {
-    int64_t version; /* of the rows; -1: they are not whole */
+    int64_t version; /* of the rows; -1: incomplete */
     struct deploy_row *rows;
     size_t row_count;
     enum deploy_mode mode;
-    bool approved;       /* an operator lets nodes claim although most of them are gone */
-    size_t page;         /* how many of this reading came, */
-    int64_t oldest_page; /* and the oldest version among them */
-    int64_t facts;       /* the number of leases and failures; -1: the server has none for them */
-    int64_t facts_ms, now_ms; /* the database's clock when they came, and now */
+    bool approved;            /* an operator allowed claiming although most nodes are gone */
+    size_t page;              /* pages read so far, */
+    int64_t oldest_page;      /* and the oldest version among them */
+    int64_t facts;            /* version of the leases and failures; -1: the server sends none */
+    int64_t facts_ms, now_ms; /* the database's clock: when they arrived, and now */
     const struct json *leases;
     const struct json *failures;
     struct arena arena;       /* of the rows */
-    struct arena marks_arena; /* which rows failed where */
-    struct arena facts_arena; /* of leases and failures: those change without a new version */
+    struct arena marks_arena; /* for the marks of which rows failed where */
+    struct arena facts_arena; /* for leases and failures: those change without a new version */
 };
 
 void deploy_table_init(struct deploy_table *table);
 void deploy_table_done(struct deploy_table *table);
-/* What is known may be wrong: all of it is read again. */
+/* The table may be wrong: read all of it again. */
 void deploy_table_forget(struct deploy_table *table);
-/* A reading begins: if_version and if_facts, into an open object. */
+/* Starts a reading: writes if_version and if_facts into an open object. */
 void deploy_table_write(struct deploy_table *table, struct jsonw *w);
-/* A page of it. *ret_cursor (in `arena`) is for the next one; empty: that was the last, and the
- * rows are whole. */
+/* Takes a page. *ret_cursor (in `arena`) is for the next one; empty: that was the last, and the
+ * rows are complete. */
 void deploy_table_take(struct deploy_table *table, const struct json *reply, struct arena *arena,
                        struct str *ret_cursor);
-/* How long its lease was still good when the reading came; negative: it was not, as far as this
- * node knows. The server decides; this saves the question. */
+/* How long the owner's lease was still valid when the reading arrived; negative: as far as this
+ * node knows, it was not. The server decides; this only saves a request. */
 int64_t deploy_table_left_ms(const struct deploy_table *table, struct str address);
-/* Did it stop in peace? */
+/* Did it shut down cleanly? */
 bool deploy_table_goodbye(const struct deploy_table *table, struct str address);
 
-/* The member list: the server's, kept up by changes, and since when somebody who owns deployments
+/* The server's member list, kept up to date by its changes, and since when an owner of deployments
  * is missing from it. One loop; times are CLOCK_MONOTONIC ms. */
 
 struct member_list {
-    char source[80]; /* which list the number counts in; "" = none yet */
+    char source[80]; /* which list `seq` counts in; "" = none yet */
     int64_t seq;
-    int64_t synced_ms;  /* the first full list of this connection; MEMBER_NEVER: none */
+    int64_t synced_ms;  /* first full list of this connection; MEMBER_NEVER: none yet */
     struct map by_id;   /* terminal_id -> struct member_list_entry */
     struct map watches; /* address -> struct member_list_watch */
 };
@@ -98,13 +98,13 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
  * Strings and labels live until the next member_list_take. */
 size_t member_list_nodes(const struct member_list *member_list, struct arena *arena,
                          struct claim_node **ret_nodes);
-/* Who is online now, and who of them and of the owners is not. */
+/* Records which nodes are online now, and which members and owners are not. */
 void member_list_note(struct member_list *member_list, const struct names *online,
                       const struct names *owners, int64_t now_ms);
-/* From when on a member is lost, if it does not come back; MEMBER_NEVER: it is there. */
+/* When a member counts as lost unless it comes back; MEMBER_NEVER: it is online. */
 int64_t member_list_lost_ms(const struct member_list *member_list, struct str address,
                             const struct member_rules *rules);
-/* The members that are watched and not online: all owners, and others that left lately. In the
+/* The watched members that are not online: all owners, and others that left recently. In the
  * arena. */
 void member_list_absent(const struct member_list *member_list, struct arena *arena,
                         struct names *ret_absent);

@@ -1,5 +1,5 @@
-/* The agent's settings table, and reading it: where the server is and how to be let in, how
- * deployments are claimed, and the rows of the table of executors, each read and checked like any
+/* The agent's settings table and how it is read: the server and the credentials for it, how
+ * deployments are claimed, and the table of executors, whose rows are read and checked like any
  * other part of the file. */
 #include "agent/config.h"
 
@@ -28,7 +28,7 @@ static struct str env(const char *name)
     return str_of(getenv(name));
 }
 
-/* The NODE_UNIT_ variables, between the file and ours. */
+/* The NODE_UNIT_ variables: they override the file, ours override them. */
 static void config_unit_env(struct config *config)
 {
     struct claim_env given = {.policy = env("NODE_UNIT_CLAIM_POLICY"),
@@ -55,7 +55,8 @@ static void config_unit_env(struct config *config)
 
 #define CONNECT_PATH "/v1/node/connect"
 
-/* The first line of the file, or the environment: never a flag, which everybody can see in ps. */
+/* From the first line of the file, or the environment: never a flag, which every user can see in
+ * ps. */
 static enum err config_read_token(struct config_source *source, struct problem *why)
 {
     struct config *config = &source->config;
@@ -64,7 +65,7 @@ static enum err config_read_token(struct config_source *source, struct problem *
     if (env && *env && !config->token_file.len)
         config->token = arena_str(&source->arena, str_of(env));
     if (env) {
-        explicit_bzero(env, strlen(env)); /* or every job could read it in /proc */
+        explicit_bzero(env, strlen(env)); /* otherwise every job could read it in /proc */
         unsetenv("BERTH_TOKEN");
     }
     if (config->token_file.len) {
@@ -83,7 +84,7 @@ static enum err config_read_token(struct config_source *source, struct problem *
     return ERR_OK;
 }
 
-/* http and https mean ws and wss: people copy the address from their browser. */
+/* http and https are accepted as ws and wss: people copy the address from their browser. */
 static enum err read_url(struct config_source *source, struct str text, struct problem *why)
 {
     static const struct {
@@ -166,7 +167,7 @@ static const struct schema executor_schema = {.what = "an executor",
                                               .count = COUNT_OF(executor_fields),
                                               .strict = true};
 
-/* "Line 7: " in front, as the table's own messages have. */
+/* Adds "Line 7: " in front, as the table's own messages have it. */
 static enum err wrong(struct problem *why, const struct schema_lines *lines,
                       const struct json *token, struct str type, const char *what)
 {
@@ -210,7 +211,7 @@ static enum err read_one(const struct json *key, const struct schema_lines *line
     return ERR_OK;
 }
 
-/* `given` is a token of lines->root; NULL or null: none. All of it lives in the arena. */
+/* `given` is a token of lines->root; NULL or null: none. Everything lives in the arena. */
 static enum err executors_read(const struct json *given, const struct schema_lines *lines,
                                struct arena *arena, struct executor **ret_executors,
                                size_t *ret_count, struct problem *why)
@@ -445,7 +446,7 @@ static const struct field fields[] = {
 static const struct schema config_schema = {
     .what = "the configuration", .fields = fields, .count = COUNT_OF(fields), .strict = true};
 
-/* The names in `resources` that are no settings. */
+/* The names in `resources` that are not settings. */
 static enum err declared_read(const struct json *given, struct arena *arena,
                               struct config_declared *ret_declared, struct problem *why)
 {
@@ -488,7 +489,7 @@ static enum err declared_read(const struct json *given, struct arena *arena,
     return ERR_OK;
 }
 
-/* The table first, then the executors, whose names are the user's own. Both know the lines. */
+/* The table first, then the executors, whose names the user chose. Errors of both name the line. */
 static enum err read_yaml(struct config_source *source, const char *path, struct problem *why)
 {
     struct schema_lines lines;
@@ -609,7 +610,7 @@ enum err config_load(struct config_source *source, int argc, char **argv, struct
         err = conf_flags(&source->conf, argc, argv, why);
     if (!err && !config->secrets_dir.at && getenv("CREDENTIALS_DIRECTORY"))
         config->secrets_dir =
-            arena_str(&source->arena, str_of(getenv("CREDENTIALS_DIRECTORY"))); /* systemd's */
+            arena_str(&source->arena, str_of(getenv("CREDENTIALS_DIRECTORY"))); /* set by systemd */
     if (!err)
         err = check(config, why);
     if (!err)

@@ -1,7 +1,7 @@
-/* How a copy goes from state to state. Level-triggered: every tick looks at what should be and what
- * is, so nothing is lost when a message, an agent or a process is. A copy is well while its check
- * (a command that exits 0, or an answer 2xx) says so; one that failed it a few times in a row is
- * restarted like one that crashed. */
+/* The state machine of a copy. Level-triggered: every tick compares what should be with what is, so
+ * a lost message, agent or process loses nothing. A copy is healthy while its check (a command that
+ * exits 0, or a 2xx reply) says so; one that fails several checks in a row is restarted like one
+ * that crashed. */
 #include "agent/copies.h"
 
 #include <assert.h>
@@ -78,20 +78,20 @@ static void copy_log(const struct copy *copy, enum log_level level, const char *
 
 /* --- one copy --- */
 
-/* Whether the version that is wanted has come to its end. */
+/* The end that the wanted version has reached, if any. */
 static enum copy_end copy_over(const struct copy *copy)
 {
     return copy->over_version == copy->version ? copy->over : COPY_NOT_OVER;
 }
 
-/* Another one than runs is wanted. */
+/* The wanted version is not the one that runs. */
 static bool copy_changed(const struct copy *copy)
 {
     return copy->run &&
            (copy->run_generation != copy->generation || copy->run_version != copy->version);
 }
 
-/* The spec of the run; NULL: an earlier agent started it, and another version is wanted by now. */
+/* The spec of the run; NULL: an earlier agent started it, and another version is wanted now. */
 static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
 {
     return copy->known && copy->run_version == copy->spec_version        ? &copy->spec
@@ -99,7 +99,7 @@ static const struct deploy_spec *copy_spec_of_run(const struct copy *copy)
                                                                          : NULL;
 }
 
-enum { SETTLE_MS = 2000 }; /* without a check it is well when it has run for so long */
+enum { SETTLE_MS = 2000 }; /* without a check, a copy is healthy after running for this long */
 
 static enum copy_health copy_health(const struct copy *copy)
 {
@@ -131,7 +131,7 @@ static void set_state(struct copy *copy, enum copy_state state)
     changed(copy);
 }
 
-/* Why it is not as it should be; a change is reported. */
+/* The reason why it is not as it should be; a change is reported. */
 static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const char *text)
 {
     char cut[COPY_REASON_MAX];
@@ -189,7 +189,7 @@ static void copy_give_room(struct copy *copy)
     copy->gpus = 0;
 }
 
-/* Neither run nor check may be left. */
+/* Its run and check must be gone. */
 static void copies_leave(struct copy *copy)
 {
     struct copies *copies = copy->copies;
@@ -268,7 +268,7 @@ static const char *reported_state(const struct copy *copy)
     if (copy_over(copy) != COPY_NOT_OVER && !copy->run)
         return copy_over(copy) == COPY_FINISHED ? "finished" : "failed";
     if (copy->looping && copy->state != COPY_STOPPING)
-        return "crash_loop"; /* also while it runs once more: until it is stable */
+        return "crash_loop"; /* also during another run, until it is stable */
     if (copy->state == COPY_WAITING && copy->failures > 0)
         return "backoff";
     if (copy->state == COPY_RUNNING && copy->check.failures > 0)
@@ -291,7 +291,7 @@ static struct str reported_reason(const struct copy *copy)
     return *words ? str_of(words) : STR_NONE;
 }
 
-/* Limits that nobody enforces are worse than none, so the status says which those are. */
+/* A limit that is not enforced is worse than none, so the status lists those. */
 static void write_limits(const struct copy *copy, struct jsonw *w)
 {
     const struct deploy_spec *spec = copy->run ? copy_spec_of_run(copy) : &copy->spec;
@@ -389,7 +389,7 @@ void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
     if (!copy || copy->held == hold)
         return;
     copy->held = hold;
-    /* Kept now: the next end will be our own doing. */
+    /* Saved now: the next end will be caused by us. */
     str_copy(reported_reason(copy), copy->failed, sizeof copy->failed);
     copy_log(copy, LOG_INFO, "copy.given_up", words[hold]);
 }
@@ -484,7 +484,7 @@ enum err copies_log(const struct copies *copies, struct str id, bool previous, i
 
 enum { OWN_ENV = 11 + CAPACITY_ENV, ID_IN_KEY_MAX = 72 };
 
-/* The deployment's id where it can be part of a file's name, else a hash of it. */
+/* Uses the deployment's id if it is valid in a file name, else a hash of it. */
 static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY_MAX + 1])
 {
     struct copies *copies = copy->copies;
@@ -495,7 +495,7 @@ static void copy_run_key(struct copy *copy, const char *prefix, char key[RUN_KEY
         str_copy(copy->id, name, sizeof name);
     else
         snprintf(name, sizeof name, "x%016" PRIx64, str_hash(copy->id));
-    /* The time distinguishes lives of the agent, the number starts within one millisecond. */
+    /* The time tells agent lifetimes apart, the number starts within one millisecond. */
     len = snprintf(key, RUN_KEY_MAX + 1, "%s.%s.%" PRId64 ".%" PRIx64 "-%" PRId64, prefix, name,
                    copy->generation, copies->loop->wall_ms, ++copies->number);
     assert(len > 0 && len <= RUN_KEY_MAX);
@@ -511,8 +511,8 @@ static bool is_given(const struct copies *copies, const struct copy *except, int
     return false;
 }
 
-/* Could somebody listen there now, on any address of the machine? Connections that ended a moment
- * ago do not matter (SO_REUSEADDR), who listens does. */
+/* Could a process listen there now, on any address of the machine? Recently closed connections do
+ * not matter (SO_REUSEADDR), listeners do. */
 static bool is_free(int64_t port)
 {
     struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -520,7 +520,7 @@ static bool is_free(int64_t port)
     int fd6 = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), fd4 = -1, on = 1;
     bool good = true;
 
-    if (fd6 >= 0) { /* a machine without IPv6 has only the other */
+    if (fd6 >= 0) { /* a machine without IPv6 has only IPv4 */
         good = setsockopt(fd6, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) == 0 &&
                setsockopt(fd6, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                (bind(fd6, (struct sockaddr *)&any6, sizeof any6) == 0 || errno == EADDRNOTAVAIL);
@@ -564,6 +564,7 @@ static enum err copy_take_port(struct copy *copy, struct problem *why)
                        first, config->port_max);
 }
 
+/* The environment of a version of a copy and of its health checks; in the arena. */
 static void copy_env(const struct copy *copy, const struct deploy_spec *own, int64_t version,
                      const char *dir, struct arena *arena, struct run_spec *spec)
 {
@@ -594,8 +595,7 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
     spec->env_count = count;
 }
 
-/* The environment of a version of a copy and of its health checks; in the arena. What its spec
- * names, if this agent gives them to it. */
+/* The secrets its spec names. ERR_FORBIDDEN if no rule of this agent allows one of them. */
 static enum err copy_secrets(const struct copy *copy, const struct deploy_spec *own,
                              struct run_spec *spec, struct problem *why)
 {
@@ -615,7 +615,7 @@ static enum err copy_secrets(const struct copy *copy, const struct deploy_spec *
     return ERR_OK;
 }
 
-/* What is kept with the run, to know it again. kind: "copy" or "health". */
+/* Stored with the run so that a later agent recognizes it. kind: "copy" or "health". */
 static void copy_meta_write(const struct copy *copy, const char *kind, struct buf *out)
 {
     struct jsonw w = jsonw_to(out);
@@ -658,7 +658,7 @@ static bool copy_meta_read(struct str meta, struct arena *arena, struct copy_met
     return true;
 }
 
-/* The deployment's own command, or the agent's for packages followed by its arguments. */
+/* The deployment's own command, or the agent's run_command followed by the package's arguments. */
 static enum err find_argv(const struct copy *copy, const char *dir, struct arena *arena,
                           struct strs *ret_words, struct problem *why)
 {
@@ -681,7 +681,7 @@ static enum err find_argv(const struct copy *copy, const char *dir, struct arena
     return ERR_OK;
 }
 
-/* ERR_OK: as far as can be known without doing it, copy_start would succeed. */
+/* ERR_OK: as far as can be checked in advance, copy_start would succeed. */
 static enum err copy_startable(const struct copy *copy, const char *dir, struct problem *why)
 {
     struct arena arena = {0};
@@ -702,8 +702,8 @@ static enum err copy_startable(const struct copy *copy, const char *dir, struct 
 
 /* --- what it needs of this node --- */
 
-/* Is there room for what is wanted now, beside what others have? copy->lacks, and copy->waits says
- * what is short. */
+/* Does the wanted version fit beside what others hold? Sets copy->lacks; copy->waits says what is
+ * short. */
 static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
 {
     struct copies *copies = copy->copies;
@@ -803,10 +803,10 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
 
 enum { REPLY_BYTES_MAX = 64 * 1024, CHECK_GRACE_MS = 500 };
 
-/* Outlives its copy, if that goes while an answer is due. */
+/* Outlives its copy, if that is freed while a reply is pending. */
 struct check_call {
     struct client_call call;
-    struct copy *copy; /* NULL: nobody waits for the answer */
+    struct copy *copy; /* NULL: the copy is gone, the reply is ignored */
     char *url;
 };
 
@@ -871,7 +871,7 @@ static void ask_command(struct copy *copy)
                             .argv = health->command.at,
                             .argc = health->command.count,
                             .cwd = str_of(dir),
-                            .tmp_of = copy->run->key, /* it may look for what its copy left there */
+                            .tmp_of = copy->run->key, /* it may need files its copy left there */
                             .timeout_ms = health->timeout_ms,
                             .stop_grace_ms = CHECK_GRACE_MS,
                             .log_bytes_max = RUN_LOG_BYTES_MIN};
@@ -968,7 +968,7 @@ static void copy_check_tick(struct copy *copy)
         ask_http(copy);
 }
 
-/* Called when it has ended, or its copy goes. */
+/* Called when the run has ended or the copy is freed. */
 static void copy_check_cancel(struct copy *copy)
 {
     struct copy_check *check = &copy->check;
@@ -991,13 +991,13 @@ static void copy_check_cancel(struct copy *copy)
 #define REASON_EMERGENCY "EMERGENCY"
 
 enum {
-    CRASHES_MAX = 5,                   /* in a row: a crash loop */
-    ASK_MS = 1000,                     /* so often a daemon asks whether it is its node's turn */
-    ROOM_MS = 1000,                    /* so often one looks again whether there is room for it */
+    CRASHES_MAX = 5,                   /* in a row, then it is a crash loop */
+    ASK_MS = 1000,                     /* how often a daemon asks whether it is its node's turn */
+    ROOM_MS = 1000,                    /* how often room for it is checked again */
     HTTP_CONNECTIONS = 64,             /* for checks */
-    KILLED_MIN_MS = 60 * 1000,         /* it was ended to save the machine: so long it rests, */
-    KILLED_MAX_MS = 16 * 60 * 1000,    /* twice as long each time, */
-    KILLED_FORGOTTEN_MS = 3600 * 1000, /* unless it ran for so long in between */
+    KILLED_MIN_MS = 60 * 1000,         /* first rest after being killed to save the machine, */
+    KILLED_MAX_MS = 16 * 60 * 1000,    /* doubled each time up to this, */
+    KILLED_FORGOTTEN_MS = 3600 * 1000, /* and reset after running for this long */
 };
 
 /* --- the end --- */
@@ -1013,7 +1013,7 @@ void copy_kill(struct copy *copy, struct str why, int64_t grace_ms)
     copy_stop(copy, REASON_EMERGENCY, grace_ms);
 }
 
-/* The copy is to run again, but not at once. */
+/* The copy will be started again, but not at once. */
 static void failed(struct copy *copy, const char *reason, int64_t least_ms)
 {
     struct copies *copies = copy->copies;
@@ -1039,8 +1039,8 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
     set_state(copy, COPY_WAITING);
 }
 
-/* What the policy makes of an end. What berth ended (a lost lease, a drain, an update, an
- * emergency) is started again whatever the policy is. */
+/* How the restart policy judges an end. If berth ended it (lost lease, drain, update, emergency),
+ * it is started again whatever the policy. */
 static enum copy_end judge_end(const struct deploy_spec *spec, const struct run_exit *exit)
 {
     static const char *const by_itself[] = {
@@ -1100,7 +1100,7 @@ static void on_ended(struct run *run)
     struct copy *copy = run->user;
     bool killed = copy->killed, asked = copy->stopping && !copy->unhealthy && !killed;
     bool replaced = copy_changed(copy);
-    /* What its check said is of more use than that it was stopped for it. */
+    /* The reason from its check says more than that it was stopped. */
     const char *reason = killed            ? copy->killed_why
                          : copy->unhealthy ? copy->unwell
                                            : run->exit.detail;
@@ -1110,7 +1110,7 @@ static void on_ended(struct run *run)
     assert(copy->run == run && run->state == RUN_ENDED);
     copy_check_cancel(copy);
     copy_log(copy, LOG_INFO, "copy.ended", run->exit.detail);
-    if (was_stable(copy) || replaced) /* a version is not to blame for the one before it */
+    if (was_stable(copy) || replaced) /* a version is not blamed for the one before it */
         copy->failures = 0;
     copy->looping = copy->looping && !replaced;
     copy->run = NULL;
@@ -1120,7 +1120,8 @@ static void on_ended(struct run *run)
     keep_last(copy, run, copy->run_version);
     arena_free(&copy->old_arena);
     copy->old_version = 0;
-    /* A fence that closed says nothing about the work: it goes on as soon as there is a lease. */
+    /* Stopped by the lease fence, which says nothing about the work: it restarts as soon as there
+     * is a lease. */
     if (killed) {
         if (run->exit.started_ms &&
             run->exit.ended_ms - run->exit.started_ms >= KILLED_FORGOTTEN_MS)
@@ -1155,7 +1156,7 @@ static bool may_start(const struct copy *copy)
            (copy->daemon || clock_lease_ms() < copies->fence_ms);
 }
 
-/* Is all there that the version that is wanted now needs? */
+/* Is everything the wanted version needs installed? */
 static bool is_installed(struct copy *copy, const char **ret_dir)
 {
     const struct deploy_spec *spec = &copy->spec;
@@ -1179,13 +1180,13 @@ static void begin(struct copy *copy)
 
     assert(!copy->run && copy->known && !copy->held);
     if (!copy_has_room(copy, &gpus)) {
-        copy_give_room(copy); /* what another version needed */
+        copy_give_room(copy); /* reserved for another version */
         copy->next_ms = copies->loop->mono_ms + ROOM_MS;
         set_state(copy, COPY_WAITING);
         return;
     }
-    /* From the first start on its room is kept for the copy, between two starts too, or what comes
-     * in between would drive it away. */
+    /* From the first start on, room is reserved for the copy, also between two starts; otherwise
+     * newly admitted work would displace it. */
     if (!demand_is_plain(&copy->spec.demand))
         demand_write(&copy->spec.demand, &needs);
     if (!str_is(buf_view(&needs), copy->demand)) {
@@ -1210,8 +1211,8 @@ static void begin(struct copy *copy)
 
 /* --- replacing --- */
 
-/* May what runs be stopped for what is wanted now? Not before that can be started: a version that
- * cannot be installed leaves the one before it running. */
+/* May the running version be stopped for the wanted one? Not before that can be started: a version
+ * that cannot be installed leaves the previous one running. */
 static bool may_replace(struct copy *copy)
 {
     struct problem why = {0};
@@ -1220,7 +1221,7 @@ static bool may_replace(struct copy *copy)
     uint64_t gpus;
 
     if (copy->run_generation != copy->generation)
-        return true; /* what runs is of an assignment that is over */
+        return true; /* the running version belongs to an assignment that is over */
     if (copy->wrong[0] || !is_installed(copy, &dir))
         return false;
     if (copy_startable(copy, dir, &why)) {
@@ -1229,8 +1230,8 @@ static bool may_replace(struct copy *copy)
     }
     if (!copy_has_room(copy, &gpus))
         return false;
-    /* A daemon runs on many nodes, and a version that does not work should break only one: the
-     * server says when this node's turn is. */
+    /* A daemon runs on many nodes, and a broken version should break only one: the server says when
+     * it is this node's turn. */
     if (!copy->daemon || copy->turn_version == copy->version)
         return true;
     if (now_ms >= copy->ask_ms) {
@@ -1321,14 +1322,14 @@ static void set_spec(struct copy *copy, const struct deploy_spec *spec, struct a
     copy->spec_version = copy->version;
     copy->known = true;
     copy->wrong[0] = copy->waits[0] = 0;
-    /* It may have come to its end while no agent looked. */
+    /* It may have ended while no agent was running. */
     if (!copy->run && copy->last && copy->last_version == copy->version &&
         judge_end(spec, &copy->last->exit) != COPY_NOT_OVER)
         set_over(copy, judge_end(spec, &copy->last->exit), copy->version);
 }
 
-/* What the server says of it. A row whose spec cannot be run has this all the same, so that the
- * refusal is reported as one of this assignment. */
+/* A row from the server. A row whose spec cannot be run still has these fields, so that the refusal
+ * is reported for this assignment. */
 struct row {
     struct str id, type, ended;
     int64_t generation, version;
@@ -1352,7 +1353,7 @@ void copies_want(struct copies *copies, const struct json *json)
     struct row row = {0};
     struct deploy_spec spec;
     struct problem why = {0};
-    const struct json *own; /* a row of its own, that lives as long as the spec */
+    const struct json *own; /* its own JSON tree, which lives as long as the spec */
     enum err err = schema_presets(&row_schema, &row, &arena);
     struct copy *copy;
 
@@ -1381,7 +1382,7 @@ void copies_want(struct copies *copies, const struct json *json)
     copy->daemon = str_is(row.type, "daemon");
     if (copy->held == COPY_FAILING)
         copy->held = COPY_KEPT;
-    if (!copy->run) { /* somebody did something about it: no need to wait */
+    if (!copy->run) { /* an operator acted on it: no need to wait */
         copy->next_ms = 0;
         copy->failures = 0;
         copy->looping = false;
@@ -1467,7 +1468,7 @@ void copies_end(struct copies *copies)
     look_at_all(copies);
 }
 
-/* --- what was left --- */
+/* --- adoption --- */
 
 static void adopt_copy(struct copies *copies, struct run *run, const struct copy_meta *meta)
 {
@@ -1517,7 +1518,7 @@ bool copies_adopt(struct copies *copies, struct run *run)
         else
             run_stop(run, "STOPPED", 0);
     } else if (ours && there && there->run && run->state != RUN_ENDED) {
-        ours = false; /* two alive at once: that never happens, and the caller reports it */
+        ours = false; /* two runs of one copy must never exist; the caller reports it */
     } else if (ours) {
         adopt_copy(copies, run, &meta);
     }

@@ -1,7 +1,7 @@
-/* Copies: what this node runs of deployments. A copy is started, watched, restarted with growing
- * pauses, replaced when its spec changes, and stopped when the node may not run it any more. What
- * may run comes from outside (copies_want), and so does until when (copies_fence); the shims keep
- * to the latter even if this agent does not live to see it. One loop. */
+/* Copies: this node's runs of deployments. A copy is started, watched, restarted with growing
+ * pauses, replaced when its spec changes, and stopped when the node may no longer run it. The
+ * caller says what may run (copies_want) and until when (copies_fence); the shims enforce the
+ * latter even if this agent dies first. One loop. */
 #ifndef AGENT_COPIES_H
 #define AGENT_COPIES_H
 
@@ -19,7 +19,7 @@ struct copies;
 struct copy;
 
 enum copy_state {
-    COPY_WAITING,    /* for its turn, its pause, its lease */
+    COPY_WAITING,    /* for its turn, the end of a pause, or a lease */
     COPY_INSTALLING, /* for its package */
     COPY_STARTING,
     COPY_RUNNING,
@@ -31,14 +31,14 @@ struct copies_config {
     const struct config *config;
     struct str node_id;
     const char *data_dir; /* absolute */
-    struct runs *runs;    /* outlives it */
-    /* Has this node room for a copy that needs so much, and on which GPUs? `why` gets a sentence
-     * when not. `has` (NULL: nothing) is what it would give back. NULL: any has room. */
+    struct runs *runs;    /* must outlive it */
+    /* Does a copy with this demand fit on this node, and on which GPUs? If not, `why` gets a
+     * sentence. `has` (NULL: nothing) is what it would give back. NULL: everything fits. */
     bool (*room)(struct copies *copies, const struct demand *demand, const struct demand *has,
                  uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why);
-    /* It is kept for a copy from now on, or not any more. With `room`. */
+    /* Room is reserved for a copy from now on, or no longer. Required if `room` is set. */
     void (*keep)(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept);
-    /* Something about a copy changed that others may want to hear of. May be NULL. */
+    /* Something worth reporting about a copy changed. May be NULL. */
     void (*changed)(struct copies *copies);
 };
 
@@ -144,26 +144,26 @@ struct copies {
     bool ending;            /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */
-    bool danger;                      /* the machine is in danger */
-    int64_t number;                   /* of the next run, beside the time */
+    bool danger;                      /* the machine is in danger: set by the agent */
+    int64_t number;                   /* of the next run, part of its key */
     char host[256];                   /* the machine's name */
     struct rnd rnd;
     struct loop_part part;
-    bool freed; /* its runs go on without it */
+    bool freed; /* its runs continue without it */
 };
 
-enum { COPY_REASON_MAX = 256 }; /* of a reason, as the server takes it; with its NUL */
+enum { COPY_REASON_MAX = 256 }; /* size of a reason, as on the server; with its NUL */
 
 enum copy_health { COPY_UNKNOWN, COPY_WELL, COPY_UNWELL };
 
 enum copy_end { COPY_NOT_OVER, COPY_FINISHED, COPY_FAILED };
 
 struct copy_check {
-    int64_t next_ms;  /* CLOCK_MONOTONIC; 0: none is due */
-    int64_t begun_ms; /* CLOCK_MONOTONIC: its copy is looked after since then; 0: not yet */
+    int64_t next_ms;  /* CLOCK_MONOTONIC; 0: not scheduled */
+    int64_t begun_ms; /* CLOCK_MONOTONIC: when checking started; 0: not yet */
     int64_t failures; /* in a row */
-    bool passed;      /* once since its start */
-    struct run *run;  /* of a command; NULL: none is under way */
+    bool passed;      /* at least once since its start */
+    struct run *run;  /* of a check command; NULL: none is running */
     struct client_call *call;
 };
 
@@ -173,48 +173,48 @@ struct copy {
     struct str id;
     struct arena id_arena, arena; /* of `spec` */
     int64_t generation;           /* what should run: the fencing token of this assignment, */
-    int64_t version;              /* the version of its spec: another one means a restart, */
-    bool daemon;                  /* on every node that matches, owned by nobody: without a lease */
+    int64_t version;              /* the version of its spec: a new version means a restart, */
+    bool daemon;                  /* on every matching node, without an owner or a lease */
     struct deploy_spec spec;      /* of the last version that could be read, */
     int64_t spec_version;         /* this one */
-    bool known;                   /* it has one: not so of one that was adopted and not yet named */
-    struct deploy_spec old;       /* of what runs, when another version is wanted */
-    int64_t old_version;          /* 0: none is kept */
+    bool known;                   /* it has a spec; false if adopted and not yet named by a round */
+    struct deploy_spec old;       /* of the running version, if another is wanted */
+    int64_t old_version;          /* 0: none */
     struct arena old_arena;
     bool wanted;
-    enum copy_hold held;          /* not COPY_KEPT: it must not run */
-    char failed[COPY_REASON_MAX]; /* how it last ended before it was held */
-    int64_t round;                /* that named it last */
+    enum copy_hold held;          /* if not COPY_KEPT: it must not run */
+    char failed[COPY_REASON_MAX]; /* how it last ended before it was held; "" = it did not */
+    int64_t round;                /* the last round that named it */
     char wrong[COPY_REASON_MAX];  /* why its row cannot be run; "" = it can */
     enum copy_state state;
     struct run *run;                     /* NULL: none is alive */
-    struct run *last;                    /* the one before it, for its output */
+    struct run *last;                    /* the previous run, kept for its output */
     int64_t last_version;                /* of `last` */
     int64_t run_generation, run_version; /* of `run` */
-    char demand[DEMAND_TEXT_MAX + 1];    /* what is kept for it, as a text; "" = nothing */
-    uint64_t gpus;                       /* that it got, a bit for each id */
-    bool lacks;                          /* what is wanted needs more than there is here */
-    int64_t port;                        /* that it was given; 0: none yet, or there are none */
-    bool stopping;                       /* its end was asked for, so it is no failure */
-    bool unhealthy;                      /* and that was why */
-    char unwell[COPY_REASON_MAX];        /* what its check said last; "" = nothing bad */
-    char ended[COPY_REASON_MAX];         /* why the last one ended, or could not be started */
-    char waits[COPY_REASON_MAX];         /* why what is wanted is not started yet */
+    char demand[DEMAND_TEXT_MAX + 1];    /* what is reserved for it, as text; "" = nothing */
+    uint64_t gpus;                       /* GPUs assigned to it, one bit per id */
+    bool lacks;                          /* the wanted version needs more than this node has */
+    int64_t port;                        /* assigned to it; 0: none yet, or none are assigned */
+    bool stopping;                       /* its end was requested, so it is not a failure */
+    bool unhealthy;                      /* and its health check was the reason */
+    char unwell[COPY_REASON_MAX];        /* last message of its check; "" = healthy */
+    char ended[COPY_REASON_MAX];         /* why the last run ended, or could not be started */
+    char waits[COPY_REASON_MAX];         /* why the wanted version is not started yet */
     int64_t failures;                    /* in a row */
-    int64_t restarts;                    /* ever, while this agent knows it */
+    int64_t restarts;                    /* total since this agent knows it */
     int64_t next_ms;                     /* CLOCK_MONOTONIC: no start before */
-    int64_t ask_ms;        /* CLOCK_MONOTONIC: when a changed daemon asks again for its turn */
-    bool asks;             /* the next status asks */
-    int64_t asked_version; /* the status that is under way asked for this one */
-    int64_t turn_version;  /* the version the server has let this node go on to */
+    int64_t ask_ms;        /* CLOCK_MONOTONIC: when a changed daemon next asks for its turn */
+    bool asks;             /* the next status asks for its turn */
+    int64_t asked_version; /* the version the pending status asks for */
+    int64_t turn_version;  /* the version the server has let this node update to */
     enum copy_health reported_health;
-    int64_t since_ms;     /* CLOCK_MONOTONIC: in this state */
+    int64_t since_ms;     /* CLOCK_MONOTONIC: start of this state */
     bool looping;         /* reported as a crash loop */
-    enum copy_end over;   /* how it ran to its end, which is not started again */
-    int64_t over_version; /* this version of it */
-    bool killed;          /* its end was asked for to save the machine */
-    int64_t kills;        /* how often that happened, in a row */
-    char killed_why[192]; /* if that was how it last ended; else "" */
+    enum copy_end over;   /* how it ended for good, so that it is not started again */
+    int64_t over_version; /* the version that did */
+    bool killed;          /* its end was requested to save the machine */
+    int64_t kills;        /* how many times that happened in a row */
+    char killed_why[192]; /* if that is how it last ended; else "" */
     struct copy_check check;
 };
 

@@ -1,5 +1,4 @@
-/* Trees of directories: emptying one, and walking through one in pieces to see how much room it
- * takes. */
+/* Directory trees: emptying one, and measuring one's disk usage in pieces. */
 #include "agent/dir_tree.h"
 
 #include <assert.h>
@@ -20,7 +19,7 @@
 
 struct emptying {
     int top_fd;
-    int64_t number; /* names of what is brought up */
+    int64_t number; /* for the names of directories that are moved up */
 };
 
 static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth);
@@ -29,8 +28,8 @@ static void remove_tree(struct emptying *emptying, int parent_fd, const char *na
 
 enum { DEPTH_MAX = 16, NAME_SIZE = 32 };
 
-/* A directory in another one, by no link; not one that a job has mounted there: that is somebody
- * else's. -1 and errno. */
+/* Opens a directory inside another, without following links and not if it is a mount point: what a
+ * job has mounted there is not ours. -1 and errno. */
 static int dir_tree_open(int parent_fd, const char *name)
 {
     struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
@@ -38,7 +37,7 @@ static int dir_tree_open(int parent_fd, const char *name)
 
     int fd = (int)syscall(SYS_openat2, parent_fd, name, &how, sizeof how);
 
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* an old kernel, or one that is fenced */
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* an old kernel, or a system call filter */
         fd = openat(parent_fd, name, (int)how.flags);
     return fd;
 }
@@ -75,7 +74,8 @@ static void empty_dir(struct emptying *emptying, int parent_fd, const char *name
     closedir(dir);
 }
 
-/* However deep it goes, few descriptors are open: what lies too deep is brought up. */
+/* However deep the tree is, few descriptors are open: directories that are too deep are moved
+ * up. */
 static void remove_tree(struct emptying *emptying, int parent_fd, const char *name, int depth)
 {
     char up[NAME_SIZE];
@@ -109,10 +109,10 @@ bool dir_tree_empty(int dir_fd)
 {
     struct emptying emptying = {
         .top_fd = dir_fd,
-        .number = clock_mono_us()}; /* no name that is still there from another time */
+        .number = clock_mono_us()}; /* avoids names left over from an earlier call */
     int64_t before = -1;
 
-    /* Again only while something was brought up: what cannot be removed waits for the next time. */
+    /* Again only while something was moved up: what cannot be removed is left for the next call. */
     while (before != emptying.number && !is_empty(dir_fd)) {
         before = emptying.number;
         empty_dir(&emptying, dir_fd, ".", 0);
@@ -120,9 +120,9 @@ bool dir_tree_empty(int dir_fd)
     return is_empty(dir_fd);
 }
 
-/* --- how much room it takes --- */
+/* --- disk usage --- */
 
-enum { BLOCK_BYTES = 512 }; /* of st_blocks, whatever the file system has */
+enum { BLOCK_BYTES = 512 }; /* unit of st_blocks on every file system */
 
 static void enter(struct disk_walk *walk, int dir_fd, const char *name)
 {

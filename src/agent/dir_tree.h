@@ -1,4 +1,5 @@
-/* Removing what a job left: any number of files, however deep, with whatever modes. */
+/* Directory trees: listing one, and removing what a job left, however many files and however deep,
+ * whatever their modes. */
 #ifndef AGENT_DIR_TREE_H
 #define AGENT_DIR_TREE_H
 
@@ -19,15 +20,15 @@ bool dir_tree_empty(int dir_fd);
 enum { DISK_WALK_DEPTH_MAX = 128 };
 
 struct disk_walk {
-    DIR *dirs[DISK_WALK_DEPTH_MAX]; /* those it is in */
-    int depth;                      /* 0: none is under way */
+    DIR *dirs[DISK_WALK_DEPTH_MAX]; /* the open directories, from the top down */
+    int depth;                      /* 0: no walk is under way */
     dev_t device;
-    int64_t bytes; /* so far; of a file with several names its share */
+    int64_t bytes; /* so far; a file with n hard links counts 1/n for each */
 };
 
 bool disk_walk_begin(struct disk_walk *walk, int dir_fd);
-/* Counts up to `entries` more. False: the walk is over, and bytes is the total. */
+/* Counts up to `entries` more entries. False: the walk is over, and bytes is the total. */
 bool disk_walk_step(struct disk_walk *walk, int entries);
-void disk_walk_done(struct disk_walk *walk); /* also of one that is not under way */
+void disk_walk_done(struct disk_walk *walk); /* also if no walk is under way */
 
 #endif

@@ -37,7 +37,7 @@ enum err identity_dir(struct str data_dir, struct arena *arena, const char **ret
     char *real = NULL;
     int error = 0;
 
-    /* Every directory on the way; one that exists already is fine. */
+    /* Every directory on the path; one that already exists is fine. */
     for (char *slash = strchr(path + 1, '/'); slash && !error; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         if (mkdir(path, 0755) != 0 && errno != EEXIST)
@@ -83,7 +83,7 @@ static struct str read_line(int dir_fd, const char *name, struct arena *arena)
     return arena_str(arena, str_trim(str_cut(&rest, '\n')));
 }
 
-/* Whole or not at all, and still there after a power failure. */
+/* Written atomically, and durable across a power failure. */
 static int write_line(int dir_fd, const char *name, struct str text)
 {
     static const char new[] = "line.new";
@@ -175,7 +175,7 @@ enum err identity_instance(const char *dir, struct arena *arena, struct str *ret
     if (dir_fd < 0 || fstat(dir_fd, &stat) != 0) {
         error = errno;
     } else {
-        /* Where a kept instance counts: a copy of the directory is another place. */
+        /* Where a stored instance is valid: a copy of the directory is another place. */
         place = arena_fmt(arena, STR_FMT " %llu:%llu ", STR_ARG(runfile_boot_id(arena)),
                           (unsigned long long)stat.st_dev, (unsigned long long)stat.st_ino);
         kept = read_line(dir_fd, INSTANCE_FILE, arena);

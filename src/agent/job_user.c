@@ -118,7 +118,7 @@ void job_user_enter_files(const struct job_user *user)
 {
     if (!user)
         return;
-    setfsgid(user->gid); /* first: it takes the right that the next call may give away */
+    setfsgid(user->gid); /* first: the next call may drop the privilege it needs */
     setfsuid(user->uid);
 }
 

@@ -1,4 +1,4 @@
-/* How a job goes from state to state: from the server's message to a run (which program, with which
+/* The state machine of a job: from the server's message to a run (which program, with which
  * arguments, environment and limits), and from the end of the run to the report to the server. */
 #include "agent/jobs.h"
 
@@ -26,7 +26,7 @@
 #include "model/namespace.h"
 #include "model/trace.h"
 
-/* What the server asks for; strings in the message. */
+/* The server's order; strings point into the message. */
 struct job_message {
     struct str job_id;
     int64_t attempt;
@@ -41,7 +41,7 @@ static const struct run_handler jobs_run_handler;
 
 /* --- the table --- */
 
-/* "ID.ATTEMPT"; false: such a name cannot be. */
+/* "ID.ATTEMPT"; false: not a valid key. */
 static bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
 {
     int len = snprintf(key, JOBS_KEY_MAX, STR_FMT ".%lld", STR_ARG(job_id), (long long)attempt);
@@ -49,7 +49,7 @@ static bool jobs_key(struct str job_id, int64_t attempt, char key[JOBS_KEY_MAX])
     return len > 0 && len < JOBS_KEY_MAX && str_is_id(str_of(key), RUN_KEY_MAX);
 }
 
-/* A job that is not in the table yet. */
+/* A new job that is not in the table yet. */
 static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
 {
     struct agent_job *job = mem_new(struct agent_job);
@@ -60,7 +60,7 @@ static struct agent_job *jobs_new_job(struct jobs *jobs, enum jobs_state state)
     return job;
 }
 
-/* Into the table; the key of the job must be set. */
+/* Adds it to the table; the job's key must be set. */
 static void jobs_enter(struct agent_job *job)
 {
     struct jobs *jobs = job->jobs;
@@ -72,7 +72,7 @@ static void jobs_enter(struct agent_job *job)
     jobs->counts[job->state]++;
 }
 
-/* Frees the memory of a job, and nothing else. */
+/* Only frees the memory of a job. */
 static void jobs_delete(struct agent_job *job)
 {
     arena_free(&job->order);
@@ -80,7 +80,7 @@ static void jobs_delete(struct agent_job *job)
     free(job);
 }
 
-/* Out of the table, and freed; neither run nor note may be left. */
+/* Removes it from the table and frees it; run and note must be gone. */
 static void jobs_leave(struct agent_job *job)
 {
     struct jobs *jobs = job->jobs;
@@ -165,7 +165,7 @@ enum {
     TEXT_MAX = 4096,
     OWN_ENV = 13 + CAPACITY_ENV,
     PRIORITY_DEFAULT = 5,
-    CPU_WEIGHT = 100, /* of one core, as that of work which does not say what it needs */
+    CPU_WEIGHT = 100, /* of one core, as for work without declared needs */
     CPU_WEIGHT_MAX = 10000,
 };
 
@@ -211,7 +211,7 @@ static enum err job_message_read(const struct json *body, struct arena *arena,
     return err;
 }
 
-/* What it takes beside a slot. Keys are the server's business. */
+/* What it needs beyond a slot. The server handles the keys. */
 static enum err read_needs(const struct job_message *order, struct arena *arena,
                            struct demand *ret_demand, uint64_t *ret_gpus, struct problem *why)
 {
@@ -262,7 +262,7 @@ static void add_env(struct arena *arena, struct str *env, size_t *count, const c
         env[(*count)++] = arena_fmt(arena, "%s=" STR_FMT, name, STR_ARG(value));
 }
 
-/* Ours come last: a later entry of the same name wins. */
+/* Ours come last: the later of two entries with the same name wins. */
 static void make_env(const struct agent_job *job, const struct job_message *order,
                      const struct executor *executor, struct run_spec *spec, struct arena *arena)
 {
@@ -284,8 +284,8 @@ static void make_env(const struct agent_job *job, const struct job_message *orde
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
             arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
                       runs_dir(job->jobs->runs), job->key));
-    /* One that said what it needs, and that is no GPU, sees none; one that said nothing sees what
-     * the machine has. */
+    /* A job that declared its needs, without a GPU, sees none; a job without declared needs sees
+     * those of the machine. */
     if (job->asks && (job->gpus || job->jobs->handler->has_gpus(job->jobs)))
         count += capacity_env(job->gpus, arena, env + count);
     assert(count <= (executor ? executor->env.count : 0) + OWN_ENV);
@@ -293,8 +293,8 @@ static void make_env(const struct agent_job *job, const struct job_message *orde
     spec->env_count = count;
 }
 
-/* The executor's, and those that the job names itself, if this agent gives them to it. A command of
- * the job's own is not what the executor's were meant for. */
+/* The executor's, and those the job names itself, if this agent allows them. A job's own command
+ * gets the executor's only if a rule allows that too. */
 static enum err find_secrets(const struct jobs *jobs, const struct job_message *order,
                              const struct executor *executor, struct arena *arena,
                              struct run_spec *spec, struct problem *why)
@@ -326,7 +326,7 @@ static enum err find_secrets(const struct jobs *jobs, const struct job_message *
     return ERR_OK;
 }
 
-/* The payload as JSON. A face-to-face job has none: what it is about is its input. */
+/* The payload as JSON. A face-to-face job has none: its subject is its input. */
 static struct str input_of(const struct job_message *order, struct arena *arena)
 {
     struct buf buf = {0};
@@ -398,12 +398,12 @@ static void limit(const struct agent_job *job, const struct job_message *order,
 
 static int64_t at_least_1(int64_t ms)
 {
-    return ms > 0 ? ms : 1; /* 0 would be none */
+    return ms > 0 ? ms : 1; /* 0 would mean none */
 }
 
-/* A job that may be tried again ends by itself before its lease does, whatever became of the agent:
- * only then may another node begin it. Its lease began when the ACK was taken, so not before the
- * ACK was first sent. */
+/* A job that may be tried again ends by itself before its lease does, whatever happens to the
+ * agent: only then may another node start it. Its lease began when the server took the ACK, so not
+ * before the ACK was first sent. */
 static void fence(const struct agent_job *job, struct run_spec *spec)
 {
     if (job->lease_ms <= 0)
@@ -411,8 +411,8 @@ static void fence(const struct agent_job *job, struct run_spec *spec)
     spec->deadline_boot_ms = fence_stop_ms(job->taken_ms, job->lease_ms);
     spec->deadline_grace_ms = at_least_1(fence_grace_ms(job->lease_ms));
     if (job->timeout_grace_ms >= 0) {
-        /* For the server its time began with the ACK and ends a grace after the timeout. Of that
-         * grace a third is for an answer to the ACK that came late; what is longer is taken off the
+        /* For the server, its time starts with the ACK and ends a grace period after the timeout. A
+         * third of that grace covers a late answer to the ACK; a longer delay is taken off the
          * timeout. */
         int64_t spare_ms = job->timeout_grace_ms / 3;
         int64_t late_ms = clock_lease_ms() - job->taken_ms - spare_ms;
@@ -435,7 +435,7 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
     struct buf meta = {0};
     enum err err = job_message_read(job->message, arena, &order, why);
 
-    assert(!err && !job->run); /* it was read before */
+    assert(!err && !job->run); /* it was parsed before */
     executor = config_executor(jobs->config, order.type);
     make_env(job, &order, executor, &spec, arena);
     limit(job, &order, executor, &spec);
@@ -462,9 +462,9 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
     return err;
 }
 
-/* --- what is kept with the run --- */
+/* --- what is stored with the run --- */
 
-/* Its texts are copied: what they were read from goes. */
+/* Copies the strings: the message they point into is freed. */
 static void take_order(const struct job_message *order, struct agent_job *job)
 {
     struct arena arena = {0};
@@ -508,19 +508,19 @@ static bool jobs_meta_read(struct str meta, struct agent_job *job)
 
 /* --- from the end of a run to its outcome --- */
 
-/* In the run's directory: its outcome is settled, so that the next agent need not report it again.
- * Written on an orderly exit; without it the server gets the report twice and answers that it is a
- * duplicate. */
+/* A file in the run's directory: the outcome is settled, so the next agent need not report it
+ * again. Written on an orderly exit; without it the server gets the report twice and answers that
+ * it is a duplicate. */
 #define SETTLED_FILE  "settled"
 #define EVIDENCE_FILE "evidence"
 
 enum {
     EVIDENCE_MAX = 4096,
     REASON_BYTES = 48,
-    SPARE_DEPTH = 4, /* levels the server may put around the output */
+    SPARE_DEPTH = 4, /* nesting levels the server may add around the output */
 };
 
-/* The FAIL reason of a run that ended; "" = it is DONE. */
+/* The FAIL reason of a run that ended; "" = DONE. */
 static void jobs_reason(const struct run_exit *exit, char to[REASON_BYTES])
 {
     const char *name;
@@ -542,7 +542,7 @@ static void jobs_reason(const struct run_exit *exit, char to[REASON_BYTES])
     }
 }
 
-/* A file in the run's directory. */
+/* Opens a file in the run's directory. */
 static int open_in(const struct agent_job *job, const char *name, int flags)
 {
     struct buf path = {0};
@@ -573,8 +573,8 @@ static void jobs_evidence_find(struct agent_job *job)
     arena_free(&arena);
 }
 
-/* The job may be anybody's, and so may be what is there: no links, no pipes, no more than we
- * want. False: nothing to read. */
+/* The job may be another user's, and so is what it left there: do not follow links, do not read
+ * pipes, do not read more than the limit. False: nothing to read. */
 static bool read_output(const struct agent_job *job, struct buf *text, const char **ret_wrong)
 {
     struct stat st;
@@ -601,7 +601,7 @@ static bool read_output(const struct agent_job *job, struct buf *text, const cha
     return !*ret_wrong && text->len > 0;
 }
 
-/* JSON, also where it is a few levels deeper. */
+/* Checks that it is JSON, also when nested a few levels deeper. */
 static bool is_json(struct str text)
 {
     struct arena arena = {0};
@@ -614,7 +614,7 @@ static bool is_json(struct str text)
     buf_str(&deep, text);
     for (int i = 0; i < SPARE_DEPTH; i++)
         buf_char(&deep, ']');
-    /* By itself first: "1],[2" is JSON only among our brackets. */
+    /* Parsed by itself first: "1],[2" is valid JSON only inside our brackets. */
     ok = json_parse(text, &arena, &root, NULL) == ERR_OK &&
          json_parse_body(buf_view(&deep), &arena, &root, NULL) == ERR_OK;
     buf_free(&deep);
@@ -707,7 +707,7 @@ static void jobs_result_write(const struct agent_job *job, struct buf *out)
 
 enum {
     STOP_REASON_MAX = 31,
-    FENCE_STEPS = 60, /* a fence moves by at least this part of its lease */
+    FENCE_STEPS = 60, /* a fence moves by at least this fraction of its lease */
 };
 
 static void job_log(const struct agent_job *job, enum log_level level, const char *event,
@@ -776,7 +776,7 @@ static void report_run(struct agent_job *job)
     buf_free(&result);
 }
 
-/* The job ended before it could be started: the record is all there is of its run. */
+/* The job ended before it could be started: this record is all there is of its run. */
 static void report_unrun(struct agent_job *job, const char *reason, const char *detail)
 {
     struct run_exit exit = {.exit_code = -1, .signal = -1, .ended_ms = job->jobs->loop->wall_ms};
@@ -824,7 +824,7 @@ static void on_ended(struct run *run)
 
 static const struct run_handler jobs_run_handler = {.started = on_started, .ended = on_ended};
 
-/* The job is not ours any more. One with a fence may be running elsewhere already: no grace. */
+/* The job is no longer ours. One with a fence may already be running elsewhere: no grace. */
 static void drop(struct agent_job *job)
 {
     assert(job->state == JOBS_RUNNING && job->run);
@@ -834,9 +834,8 @@ static void drop(struct agent_job *job)
 
 /* --- the fence --- */
 
-/* A granted renewal moves the fences; one that has passed stays: its shim is ending the run. Moves
- * too small to matter are left out, because each writes a file and heartbeats may come in bursts.
- */
+/* A granted renewal moves the fences. A fence that has passed stays: its shim is already ending the
+ * run. Small moves are skipped, because each writes a file and heartbeats may come in bursts. */
 void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *reply)
 {
     struct lease_terms terms = {0};
@@ -844,7 +843,7 @@ void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *re
     json_int(json_get(reply, "running_lease_ms"), &terms.task_ms);
     json_int(json_get(reply, "f2f_lease_ms"), &terms.f2f_ms);
     if (terms.task_ms <= 0 || terms.f2f_ms <= 0)
-        return; /* the heartbeat was taken, but the store could not be asked */
+        return; /* the heartbeat was accepted, but the store could not be reached */
     for (struct agent_job *job = TAILQ_FIRST(&jobs->all); job; job = TAILQ_NEXT(job, entry)) {
         int64_t lease_ms, old_ms, new_ms;
 
@@ -906,7 +905,7 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
             job_forget(job);
         trim_kept(jobs);
     } else if (job->state == JOBS_RUNNING && verdict == OUTBOX_REFUSED) {
-        drop(job); /* it was sent to us twice, and is not ours any more */
+        drop(job); /* it was sent to us twice, and is no longer ours */
     }
 }
 
@@ -919,7 +918,7 @@ static bool on_send(struct outbox *outbox, struct str text)
 
 static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
 
-/* NULL: it may come in; else the reason, and what a person reads about it. */
+/* NULL: admitted; otherwise the reason, and a message for people. */
 static const char *refusal(struct jobs *jobs, const struct job_message *order, struct arena *arena,
                            struct buf *detail)
 {
@@ -966,7 +965,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
     } else if ((job = map_get(&jobs->by_key, str_of(key)))) {
-        /* The same attempt again: repeat what we said of it. */
+        /* The same attempt again: repeat our last report on it. */
         job_log(job, LOG_WARN, "job.again", "the server sent this attempt before");
         if (job->state == JOBS_RUNNING && !job->note)
             job->note = outbox_put(jobs->outbox, OUTBOX_ACK, str_of(job->job_id), job->attempt,
@@ -997,7 +996,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     arena_free(&arena);
 }
 
-/* --- other messages of the server --- */
+/* --- other messages from the server --- */
 
 static struct agent_job *find_named(struct jobs *jobs, const struct json *body, struct arena *arena)
 {
@@ -1035,7 +1034,7 @@ void jobs_drop(struct jobs *jobs, const struct json *body)
     struct arena arena = {0};
     struct agent_job *job = find_named(jobs, body, &arena);
 
-    /* One that is being reported gets its own answer. */
+    /* A job that is being reported gets its own answer. */
     if (job && job->state == JOBS_RUNNING && !job->dropped) {
         job_log(job, LOG_WARN, "job.drop", "it is not this node's any more");
         drop(job);
@@ -1052,12 +1051,12 @@ void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 {
     assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
     if (!job->evidence.at && !job->stopping) {
-        /* Why it was killed stays with the run, for the report of its end. */
+        /* Keep with the run why it was killed, for the report when it ends. */
         int fd = open_in(job, EVIDENCE_FILE, O_WRONLY | O_CREAT | O_TRUNC);
 
         job->evidence = arena_str(&job->arena, evidence);
         if (fd >= 0) {
-            /* Half of it reads as nothing. */
+            /* A partial file counts as none. */
             ssize_t ignored = write(fd, evidence.at, evidence.len);
 
             (void)ignored;
@@ -1111,7 +1110,7 @@ static void adopt_ended(struct agent_job *job)
         job_forget(job);
     } else if ((settled_fd = open_in(job, SETTLED_FILE, O_RDONLY)) >= 0) {
         close(settled_fd);
-        jobs_set_state(job, JOBS_KEPT); /* a note that is left is answered without us */
+        jobs_set_state(job, JOBS_KEPT); /* a note that is left will be answered without the job */
         trim_kept(job->jobs);
     } else if (note) {
         note->user = job;
@@ -1131,7 +1130,7 @@ void jobs_adopt(struct jobs *jobs, struct run *run)
         !str_is(run->key, job->key)) {
         log_event(LOG_ERROR, "run.strange", KS("node_id", jobs->node_id), KS("run", run->key),
                   KC("reason", "nobody knows what it is for"));
-        job->dropped = true; /* like one that the server does not want */
+        job->dropped = true; /* as if the server had dropped it */
         str_copy(run->key, job->key, sizeof job->key);
     }
     run->handler = &jobs_run_handler;

@@ -1,6 +1,6 @@
-/* Jobs from the message that brings them to the outcome the server has taken: admission, ACK, the
- * run, its end, the report. A job starts only after its ACK was accepted, and its run is forgotten
- * only after its outcome was. What an earlier agent left is taken up again. One loop. */
+/* Jobs from the message that brings them to the outcome the server has accepted: admission, ACK,
+ * the run, its end, the report. A job starts only after its ACK was accepted, and its run is
+ * dropped only after its outcome was. Jobs of an earlier agent are adopted. One loop. */
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 
@@ -16,7 +16,7 @@ struct jobs;
 
 enum jobs_state {
     JOBS_ACKING,    /* its ACK is not answered yet: nothing runs */
-    JOBS_RUNNING,   /* it has a run that has not ended */
+    JOBS_RUNNING,   /* its run has not ended */
     JOBS_REPORTING, /* ended; its outcome is not answered yet */
     JOBS_KEPT,      /* settled; the run's output can still be read */
     JOBS_STATES
@@ -39,30 +39,30 @@ struct agent_job {
     struct str type, title;
     struct str traceparent; /* len 0: none */
     int64_t priority;
-    bool asks;            /* it said what it needs, */
-    struct demand demand; /* this; else demand_plain. In the arena, without keys */
-    uint64_t gpus;        /* that it got, a bit for each id */
-    bool command;         /* it came with its own, and needs no executor */
+    bool asks;            /* it declared its needs, */
+    struct demand demand; /* these; else demand_plain. In the arena, without keys */
+    uint64_t gpus;        /* GPUs assigned to it, one bit per id */
+    bool command;         /* it brought its own command and needs no executor */
     int64_t received_ms;  /* wall */
-    int64_t since_ms;     /* CLOCK_MONOTONIC: since when it takes a slot */
-    int64_t taken_ms;     /* clock_lease_ms(): before its ACK was sent for the first time */
-    int64_t listed_ms;    /* since when heartbeats list it; 0: it was adopted */
-    int64_t lease_ms;     /* as its ACK was answered; 0: it may not be tried again, so no fence */
-    /* Likewise: beyond its timeout it may take so long, then it begins elsewhere; -1: no timeout */
+    int64_t since_ms;     /* CLOCK_MONOTONIC: when it took its slot */
+    int64_t taken_ms;     /* clock_lease_ms(): before its ACK was first sent */
+    int64_t listed_ms;    /* when heartbeats began to list it; 0: it was adopted */
+    int64_t lease_ms;     /* from its ACK's answer; 0: it may not be tried again, so no fence */
+    /* Likewise: how far it may exceed its timeout before it is started elsewhere; -1: no timeout */
     int64_t timeout_grace_ms;
-    bool cancelled;     /* before it began */
+    bool cancelled;     /* before it started */
     bool stopping;      /* its run is being stopped */
-    bool dropped;       /* the server does not want to hear of it */
+    bool dropped;       /* the server wants no report of it */
     struct run *run;    /* NULL: none (yet) */
-    int64_t kept_bytes; /* while KEPT: of its output on disk */
+    int64_t kept_bytes; /* while KEPT: size of its output on disk */
     struct outbox_note *note;
     struct str evidence;        /* JSON: why it was killed; at == NULL: it was not */
-    const struct json *message; /* as it came, in `order`; until it runs */
+    const struct json *message; /* as received, in `order`; until it runs */
     struct arena order;
     struct arena arena;
 };
 
-/* What decides whether a job may begin. */
+/* The inputs for deciding whether a job may start. */
 struct jobs_request {
     struct str type;
     int64_t priority;
@@ -133,13 +133,13 @@ struct jobs {
     const struct jobs_handler *handler;
     void *user;
     struct str node_id;
-    struct outbox *outbox;
+    struct outbox *outbox; /* messages the server has not answered yet */
     struct runs *runs;
     struct map by_key;
-    TAILQ_HEAD(, agent_job) all; /* in the order they came */
+    TAILQ_HEAD(, agent_job) all; /* in the order they arrived */
     size_t count;
     size_t counts[JOBS_STATES];
-    int64_t kept_bytes; /* of all that are KEPT */
+    int64_t kept_bytes; /* sum over all KEPT jobs */
 };
 
 #endif

@@ -1,6 +1,6 @@
-/* Dialling, greeting, beating; and calls of the server's routes over the connection. The ids of
- * hello and heartbeats are below 0, each its own, so that an answer shows when its question was
- * sent; calls have theirs above that. */
+/* Connecting, hello and heartbeats, and RPCs to the server over the connection. Each hello and
+ * heartbeat has its own negative id, so that a reply shows when its message was sent; calls use
+ * positive ids. */
 #include "agent/link.h"
 
 #include <assert.h>
@@ -72,7 +72,7 @@ static void finish(struct link_calls *calls, struct link_call *call, enum err er
     call->done(call);
 }
 
-/* Ends the calls whose time is over. `done` may send others, whose time is not. */
+/* Ends the calls whose deadline has passed. `done` may send new ones, which are not due yet. */
 static void on_tick(struct loop_part *part)
 {
     struct link_calls *calls = container_of(part, struct link_calls, part);
@@ -133,7 +133,7 @@ void link_calls_send(struct link_calls *calls, struct link_call *call)
     jsonw_kraw(&w, "body", call->body.at ? call->body : STR("{}"));
     jsonw_end_obj(&w);
     if (!calls->send(calls, buf_view(&calls->text))) {
-        call->err = ERR_CLOSED; /* the next tick calls `done`, never we in here */
+        call->err = ERR_CLOSED; /* the next tick calls `done`; it is never called in here */
         call->late_ms = calls->loop->mono_ms;
     }
 }
@@ -162,7 +162,7 @@ bool link_calls_reply(struct link_calls *calls, const struct json *body)
     while (call && call->id != id)
         call = TAILQ_NEXT(call, entry);
     json_bool(json_get(body, "ok"), &ok);
-    if (call) /* else its time was over */
+    if (call) /* otherwise it had timed out */
         finish(calls, call, ok ? ERR_OK : refusal(body), ok ? json_get(body, "body") : body);
     return true;
 }
@@ -172,7 +172,7 @@ void link_calls_down(struct link_calls *calls)
     struct link_call *last = TAILQ_LAST(&calls->sent, link_call_list);
     bool more = last != NULL;
 
-    while (more) { /* what `done` sends now is not among them */
+    while (more) { /* calls sent by `done` are not included */
         more = TAILQ_FIRST(&calls->sent) != last;
         finish(calls, TAILQ_FIRST(&calls->sent), ERR_CLOSED, NULL);
     }
@@ -187,7 +187,7 @@ void link_calls_free(struct link_calls *calls)
     free(calls);
 }
 
-/* --- pauses that grow --- */
+/* --- growing pauses --- */
 
 int64_t backoff_bound_ms(int64_t times, int64_t min_ms, int64_t max_ms)
 {
@@ -207,7 +207,7 @@ int64_t backoff_ms(int64_t failures, int64_t min_ms, int64_t max_ms, struct rnd 
     return bound_ms - rnd_below(rnd, (uint32_t)(bound_ms / 2 + 1));
 }
 
-/* --- speaking --- */
+/* --- sending --- */
 
 static void send_facts(struct link *link, const char *msg)
 {
@@ -262,7 +262,7 @@ bool link_send(struct link *link, struct str text)
     return link->up && ws_send(link->ws, text);
 }
 
-/* --- hearing --- */
+/* --- receiving --- */
 
 static void set_heartbeat(struct link *link, int64_t ms)
 {
@@ -279,7 +279,8 @@ static void on_welcome(struct link *link, const struct json *body)
     json_int(json_get(body, "heartbeat_ms"), &heartbeat_ms);
     json_int(json_get(body, "incarnation"), &incarnation);
     set_heartbeat(link, heartbeat_ms);
-    /* A ping after half of the silence we allow; as much again without a sign and it is dead. */
+    /* Ping after half of the allowed silence; after the other half without a sign of life the
+     * connection is dead. */
     link->limits.ping_ms = link->heartbeat_ms * LINK_SILENCE_BEATS / 2;
     uv_timer_stop(&link->welcome);
     link->up = true;
@@ -292,7 +293,7 @@ static void on_welcome(struct link *link, const struct json *body)
     link->handler->up(link);
 }
 
-/* A refused hello gets a reason first, then the connection is closed. */
+/* If a hello is refused, the reason comes first, then the connection is closed. */
 static void on_own_reply(struct link *link, const struct json *body)
 {
     struct str detail = json_str(json_get(body, "detail"), &link->arena);
@@ -323,7 +324,7 @@ static void on_message(struct ws *ws, struct str text)
     int64_t id;
 
     arena_reset(&link->arena);
-    /* The text is the socket's read buffer, which sending may move. */
+    /* The text is in the socket's read buffer, which sending may move. */
     if (json_parse(arena_str(&link->arena, text), &link->arena, &body, &why) != ERR_OK ||
         json_type(body) != JSON_OBJ) {
         log_event(LOG_ERROR, "agent.bad_message", KS("node_id", link->config->node_id),
@@ -341,7 +342,7 @@ static void on_message(struct ws *ws, struct str text)
         link->handler->message(link, msg, body);
 }
 
-/* --- coming and going --- */
+/* --- connecting and disconnecting --- */
 
 static void on_welcome_late(uv_timer_t *timer)
 {
@@ -369,7 +370,7 @@ int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rn
     int64_t most_ms = 2 * heartbeat_ms < LINK_RETRY_MAX_MS ? 2 * heartbeat_ms : LINK_RETRY_MAX_MS;
 
     assert(urls > 0 && failures >= 0 && heartbeat_ms > 0);
-    /* A round over all URLs counts once: the next one may well be there. */
+    /* A round over all URLs counts once: the next server may well be up. */
     return 1 + rnd_below(rnd, (uint32_t)backoff_bound_ms(failures / (int64_t)urls,
                                                          LINK_RETRY_MIN_MS, most_ms));
 }
@@ -482,7 +483,7 @@ static void on_redial(uv_timer_t *timer)
     if (!err)
         err = ws_connect(link->loop, url, headers, header_count, tls, &handler, &link->limits, link,
                          &link->ws, &why);
-    net_tls_free(tls); /* the connection keeps it */
+    net_tls_free(tls); /* the connection holds its own reference */
     if (err) {
         link->failures++;
         pause_ms = pause_ms_of(link);

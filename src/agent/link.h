@@ -1,6 +1,6 @@
-/* The connection to a server: dials, says hello, beats, notices when the other side is dead, and
- * dials again, with full jitter and over several URLs. Knows how to talk, not what about. One loop.
- */
+/* The connection to a server: dials, says hello, sends heartbeats, notices when the peer is dead,
+ * and dials again, with full jitter and over several URLs. Knows the transport, not the content.
+ * One loop. */
 #ifndef AGENT_LINK_H
 #define AGENT_LINK_H
 
@@ -29,14 +29,14 @@ struct link;
 struct link_handler {
     /* The fields of hello and heartbeat, into an open object. */
     void (*describe)(struct link *link, struct jsonw *w);
-    void (*up)(struct link *link);   /* welcome came */
-    void (*down)(struct link *link); /* once for each `up`, unless it was left */
+    void (*up)(struct link *link);   /* welcome was received */
+    void (*down)(struct link *link); /* once for each `up`, unless we left */
     void (*left)(
-        struct link *link); /* after link_leave: goodbye was said and heard, or not heard */
-    /* The server took a hello or heartbeat that left at sent_boot_ms (clock_lease_ms()). */
+        struct link *link); /* after link_leave: goodbye was answered, or the wait for it is over */
+    /* The server accepted a hello or heartbeat that was sent at sent_boot_ms (clock_lease_ms()). */
     void (*answered)(struct link *link, int64_t sent_boot_ms, const struct json *body);
-    /* Every message but `welcome` and the replies to hello and heartbeats. `body` lives until this
-     * returns. */
+    /* Every message except `welcome` and the replies to hello and heartbeats. `body` lives until
+     * this returns. */
     void (*message)(struct link *link, struct str msg, const struct json *body);
 };
 
@@ -68,10 +68,10 @@ void link_free(struct link *link);
 /* The pause before dial number `failures` + 1, in [1, bound]: exported for its test. */
 int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rnd *rnd);
 
-/* Calls of the server's routes over the link: each is answered once, by the server, by its deadline
- * or by the end of the connection. One loop. */
+/* RPCs to the server over the link: each is answered once, by the server, by its deadline or by the
+ * end of the connection. One loop. */
 
-#define LINK_CALLS_ID_FIRST (1LL << 40) /* ids below are the outbox' */
+#define LINK_CALLS_ID_FIRST (1LL << 40) /* lower ids are the outbox's */
 
 struct link_calls;
 
@@ -80,14 +80,14 @@ struct link_call {
     const char *path;
     struct str body; /* a JSON object; at == NULL: {}. Copied. */
     int64_t timeout_ms;
-    void (*done)(struct link_call *call); /* never inside link_calls_send */
+    void (*done)(struct link_call *call); /* never called inside link_calls_send */
     /* results */
-    /* ERR_OK, what the server said, ERR_TIMEOUT, or ERR_CLOSED: the connection ended first. Of the
-     * last two nobody knows whether the server did it. */
+    /* ERR_OK, the server's error, ERR_TIMEOUT, or ERR_CLOSED: the connection ended first. After the
+     * last two the server may or may not have executed the call. */
     enum err err;
-    const struct json *reply; /* of ERR_OK: the answer's body; else all of the refusal. Until done
-                               * returns; NULL when there is none. */
-    /* link.c's own */
+    const struct json *reply; /* the reply's body if ERR_OK, else the whole refusal; valid until
+                               * done returns; NULL: none */
+    /* private to link.c */
     int64_t id, late_ms;
     TAILQ_ENTRY(link_call) entry;
 };
@@ -101,13 +101,13 @@ void link_calls_send(struct link_calls *calls, struct link_call *call);
 bool link_calls_reply(struct link_calls *calls,
                       const struct json *body); /* false: not one of ours */
 void link_calls_down(struct link_calls *calls); /* the connection ended */
-void link_calls_free(struct link_calls *calls); /* calls no `done`; before loop_done */
+void link_calls_free(struct link_calls *calls); /* does not call `done`; before loop_done */
 
-/* Pauses that grow: each failure waits longer, and never in step with others. */
+/* Growing pauses: each failure waits longer, and never in step with others. */
 
 /* min_ms doubled `times` times, at most max_ms. */
 int64_t backoff_bound_ms(int64_t times, int64_t min_ms, int64_t max_ms);
-/* After so many failures in a row (at least 1): between half of the bound and the bound. */
+/* After that many failures in a row (at least 1): between half of the bound and the bound. */
 int64_t backoff_ms(int64_t failures, int64_t min_ms, int64_t max_ms, struct rnd *rnd);
 
 #endif

@@ -1,5 +1,5 @@
-/* The file of what is loaded. Jobs may write it, so it is read as what a stranger left: a link is
- * not followed, a pipe not waited for, and only a list that is right as a whole is told. */
+/* The file that lists what is loaded. Jobs may write it, so it is not trusted: links are not
+ * followed, pipes are not waited for, and a list is reported only if all of it is valid. */
 #include "agent/loaded.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "model/warm.h"
 
-/* --- on a thread of the pool --- */
+/* --- on a pool thread --- */
 
 static int64_t read_all(int fd, char *to, size_t max)
 {

@@ -1,5 +1,6 @@
-/* Renews the lease, applies the answer, reports how the copies are, and gives up those that must
- * not stay. The database judges the lease; we only count from the moment we asked. */
+/* Renews the lease, applies the reply, reports the state of the copies, and gives up those that
+ * must not stay. The database decides when the lease ends; we only count from the moment we sent
+ * the request. */
 #include "agent/node_lease.h"
 
 #include <assert.h>
@@ -78,11 +79,11 @@ static void send_body(struct node_lease *lease, struct jsonw *w, const char *pat
     link_calls_send(lease->link_calls, call);
 }
 
-/* --- what a renewal says --- */
+/* --- applying a renewal --- */
 
-/* Each node judges itself. A daemon that does not match, or is not allowed, is not run; a
- * deployment is this node's until it was given up, and before that it must have stopped.
- * `namespaces`: those this node takes deployments of. */
+/* Each node checks its own rows. A daemon that does not match or is not allowed is not run. A
+ * deployment remains this node's until it is given up, and must have stopped before that.
+ * `namespaces`: those this node takes deployments from. */
 static void take_rows(struct node_lease *lease, const struct json *labels,
                       const struct json *namespaces, const struct json *rows)
 {
@@ -139,7 +140,7 @@ static void renewed(struct node_lease *lease, const struct json *reply)
                                         [NODE_LEASE_CORDONED] = "cordoned",
                                         [NODE_LEASE_DRAINING] = "draining"};
     const struct json *rows = json_get(reply, "deployments");
-    const struct json *fixed = json_get(reply, "fixed_labels"); /* by the server, whatever we say */
+    const struct json *fixed = json_get(reply, "fixed_labels"); /* set there, override ours */
     int64_t lease_ms = lease->lease_ms, renew_ms = lease->renew_ms, grace_ms;
     int64_t now_ms, deadline_ms;
 
@@ -151,13 +152,13 @@ static void renewed(struct node_lease *lease, const struct json *reply)
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (json_str_is(json_get(reply, "admin"), names[i]))
             lease->admin = (enum node_lease_admin)i;
-    /* The deadline is by the database's clock; ours may differ. */
+    /* The deadline is on the database's clock, which may differ from ours. */
     lease->drain_deadline_ms = 0;
     if (json_int(json_get(reply, "now_ms"), &now_ms) &&
         json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
         lease->drain_deadline_ms = lease->loop->mono_ms + deadline_ms - now_ms;
     if (json_type(rows) == JSON_ARR && !judged_by_ours(lease, json_get(reply, "labels"))) {
-        /* Our labels are on their way. */
+        /* Our labels are on their way to the server. */
         lease->next_ms = lease->loop->mono_ms + JUDGE_MS;
     } else if (json_type(rows) == JSON_ARR) {
         json_int(json_get(reply, "version"), &lease->version);
@@ -175,7 +176,7 @@ static void on_renewed(struct link_call *call)
     struct node_lease *lease = container_of(call, struct node_lease, renew);
 
     lease->renewing = false;
-    /* Some earlier than agreed, so that nodes that began together do not stay together. */
+    /* Slightly early, so that nodes that started together spread out. */
     lease->next_ms =
         lease->loop->mono_ms +
         (lease->again
@@ -207,11 +208,11 @@ static void renew(struct node_lease *lease)
     if (node_lease_good(lease))
         jsonw_kbool(&w, "held", true);
     lease->renewing = true;
-    lease->sent_ms = clock_lease_ms(); /* before it can have arrived anywhere */
+    lease->sent_ms = clock_lease_ms(); /* taken before the server can have received it */
     send_body(lease, &w, "/v1/deployments/renew", &lease->renew, on_renewed);
 }
 
-/* --- how the copies are --- */
+/* --- copy status --- */
 
 static void send_status(struct node_lease *lease);
 
@@ -221,9 +222,9 @@ static void on_status_sent(struct link_call *call)
     const struct json *stale = json_get(call->reply, "stale");
 
     lease->status_busy = false;
-    /* What changed meanwhile is sent soon. */
+    /* What changed in the meantime is sent soon. */
     int64_t pause_ms = lease->status_due && !call->err ? STATUS_PAUSE_MS : lease->renew_ms;
-    /* Agents that were held up together do not stay together. */
+    /* Agents that were delayed together spread out. */
     lease->status_ms =
         lease->loop->mono_ms + pause_ms - rnd_below(&lease->rnd, (uint32_t)(pause_ms / 10 + 1));
     if (call->err) {
@@ -233,7 +234,7 @@ static void on_status_sent(struct link_call *call)
     }
     copies_told(lease->copies, call->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
-        node_lease_judge(lease); /* we run what is not ours: what is? */
+        node_lease_judge(lease); /* we run rows that are not ours: ask which are */
     if (lease->status_from > 0 && lease->up)
         send_status(lease);
 }
@@ -278,7 +279,7 @@ static void on_yielded(struct link_call *call)
 
     lease->yielding = false;
     if (call->err != ERR_OK && call->err != ERR_CONFLICT)
-        return; /* nobody knows whether it was done: again */
+        return; /* it may or may not have been done: try again */
     log_event(LOG_INFO, "deployment.yielded", KS("node_id", lease->node_id),
               KC("deployment_id", lease->leaving), KC("reason", err_name(call->err)));
     lease->left_ms = lease->loop->mono_ms;
@@ -306,8 +307,8 @@ static void yield(struct node_lease *lease, const struct copy_held *held)
     send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }
 
-/* One at a time, and the next when the others had a cycle to take it; past the deadline there is
- * no time to go easy on them. */
+/* Gives up one copy at a time, the next after the other nodes had a cycle to claim it; past the
+ * deadline it does not wait for them. */
 static void drain(struct node_lease *lease)
 {
     bool overdue = lease->drain_deadline_ms && lease->loop->mono_ms >= lease->drain_deadline_ms;

@@ -1,5 +1,5 @@
-/* The node's lease on what it runs: renewed again and again, and each good renewal says what may
- * run and until when. Both go to the copies; how those are goes back. One loop. */
+/* The node's lease on its deployments: renewed periodically; each successful renewal says what may
+ * run and until when. Passes both to the copies and reports their state. One loop. */
 #ifndef AGENT_NODE_LEASE_H
 #define AGENT_NODE_LEASE_H
 

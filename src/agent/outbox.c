@@ -55,7 +55,7 @@ static struct outbox_note *note_new(struct outbox *outbox, enum outbox_kind kind
     at += reason.len + 1;
     if (result.at) {
         note->result = (struct str){.at = memcpy(at, result.at, result.len), .len = result.len};
-        json_one_line(at, result.len); /* others may make it part of a line */
+        json_one_line(at, result.len); /* a reader may put it into a line */
     }
     return note;
 }
@@ -98,10 +98,10 @@ static void timer_closed(uv_handle_t *timer)
     free(outbox);
 }
 
-/* --- what an earlier version left --- */
+/* --- files of earlier versions --- */
 
-/* An earlier version kept outcomes in a file of their own: a line of JSON for each, and a second
- * one when it was settled. */
+/* Earlier versions kept outcomes in a separate file: a line of JSON for each, and a second one when
+ * it was settled. */
 static void read_line(struct outbox *outbox, struct str line, size_t *bad)
 {
     struct arena arena = {0};
@@ -154,7 +154,7 @@ void outbox_take_old(struct outbox *outbox, const char *path)
     ssize_t len;
 
     assert(outbox->count == 0 && !outbox->old_path);
-    /* A line that was cut short was not on disk when the process died: it never counted. */
+    /* A truncated line was not on disk when the process died: it never counted. */
     while (file && (len = getline(&line, &size, file)) > 0 && line[len - 1] == '\n')
         read_line(outbox, (struct str){.at = line, .len = (size_t)len - 1}, &bad);
     if (file) {
@@ -304,8 +304,8 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
                   KI("attempt_id", note->attempt), KC("msg", msgs[note->kind]),
                   KS("reason", json_str(json_get(reply, "detail"), &arena)));
         arena_free(&arena);
-        /* What the server cannot read now it cannot read ever. A result too large or too odd is
-         * left out, so that the outcome itself gets through. */
+        /* If the server cannot read it now, it never will. A result that is too large or malformed
+         * is left out, so that the outcome itself gets through. */
         if (!note->result.at || note->bare) {
             settle(note, OUTBOX_REFUSED);
             return true;
@@ -318,7 +318,7 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
     }
     note->sent = false;
     outbox->in_flight--;
-    /* "Not now" is about the server, not about one note: all wait a little, longer each time. */
+    /* "Not now" concerns the server, not one note: all notes wait, longer each time. */
     if (!outbox->paused) {
         uint32_t most_ms = (uint32_t)outbox_pause_ms(outbox);
 
@@ -329,7 +329,7 @@ bool outbox_reply(struct outbox *outbox, const struct json *reply)
     return true;
 }
 
-/* --- life --- */
+/* --- lifetime --- */
 
 struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handler, void *user)
 {

@@ -1,7 +1,7 @@
-/* Reports about jobs, kept until the server has answered. Only in memory: an outcome is on disk
- * as the record of its run, and the next agent reports it from there. A note goes out again
- * after every reconnect and after every answer that means "not now", in the order they were put in.
- * All calls on the loop's thread. */
+/* Reports about jobs, kept until the server has answered them. In memory only: an outcome is on
+ * disk as the record of its run, and the next agent reports it from there. A note is sent again
+ * after every reconnect and after every "not now", in the order the notes were put. All calls on
+ * the loop's thread. */
 #ifndef AGENT_OUTBOX_H
 #define AGENT_OUTBOX_H
 
@@ -21,35 +21,35 @@ enum {
     OUTBOX_PAUSE_MAX_MS = 5000,
 };
 
-/* One message on its way. `user` is whose outcome it is; the rest is read only. */
+/* One message to the server. `user` belongs to the owner of the outcome; the rest is read only. */
 struct outbox_note {
     struct outbox *outbox;
     TAILQ_ENTRY(outbox_note) entry;
-    uint64_t seq; /* the message's id: never 0, no two notes share one */
+    uint64_t seq; /* the message's id: never 0, unique */
     enum outbox_kind kind;
-    bool old;  /* of the file that earlier versions kept */
-    bool sent; /* on this connection, and not answered */
-    bool bare; /* its result was taken off: the server would not have it */
-    /* Of an ACK that was accepted, as the answer said; 0 and -1: it said none. */
+    bool old;  /* from the file of earlier versions */
+    bool sent; /* on this connection, and not answered yet */
+    bool bare; /* sent without its result, which the server had refused */
+    /* From the reply to an accepted ACK; 0 and -1 if it has none. */
     int64_t lease_ms, stop_grace_ms;
     int attempt;
     char job_id[OUTBOX_JOB_MAX + 1];
     struct str reason; /* FAIL */
-    bool command;      /* DONE, FAIL: of a command that came with the job */
+    bool command;      /* DONE, FAIL: of a command that the job brought */
     struct str result; /* JSON; at == NULL: none */
     void *user;
 };
 
-/* How the server answered, for good. */
+/* The server's final answer. */
 enum outbox_verdict {
     OUTBOX_ACCEPTED,
-    OUTBOX_DUPLICATE, /* it had it already */
-    OUTBOX_REFUSED,   /* 409, 404: that attempt is not ours; or it will never understand it */
+    OUTBOX_DUPLICATE, /* it already had it */
+    OUTBOX_REFUSED,   /* 409, 404: the attempt is not ours; or the server cannot read the note */
 };
 
 struct outbox_handler {
-    bool (*send)(struct outbox *outbox, struct str text); /* false: the connection is gone */
-    /* Once, last: the note goes when this returns. */
+    bool (*send)(struct outbox *outbox, struct str text); /* false: not connected */
+    /* Called once, at the end: the note is freed when this returns. */
     void (*settled)(struct outbox_note *note, enum outbox_verdict verdict);
 };
 
@@ -66,14 +66,13 @@ struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, str
                                int attempt, struct str reason, struct str result, bool command,
                                void *user);
 void outbox_drop(struct outbox_note *note); /* without calling `settled` */
-void outbox_up(struct outbox *outbox);      /* the link is up: everything goes out */
-void outbox_down(struct outbox *outbox);    /* what was not answered has not been said */
-/* A `reply` of the server. False: it is not about a note. */
+void outbox_up(struct outbox *outbox);      /* the link is up: sends everything */
+void outbox_down(struct outbox *outbox);    /* notes that were not answered will be sent again */
+/* A `reply` of the server. False: not about a note. */
 bool outbox_reply(struct outbox *outbox, const struct json *reply);
-/* The longest pause that the next "not now" makes: longer each time, until something is accepted.
- */
+/* The longest pause after the next "not now": longer each time, until something is accepted. */
 int64_t outbox_pause_ms(const struct outbox *outbox);
-/* Before loop_done; its memory goes there. */
+/* Before loop_done, which frees its memory. */
 void outbox_free(struct outbox *outbox);
 
 #endif

@@ -1,4 +1,4 @@
-/* One directory, one mark and at most one run for each version of a package. */
+/* One directory, one mark and at most one run per package version. */
 #include "agent/packages.h"
 
 #include <assert.h>
@@ -50,13 +50,13 @@ struct package {
 struct packages {
     struct loop *loop;
     const struct config *config;
-    const char *dir; /* below it one for each */
+    const char *dir; /* has one directory for each */
     struct runs *runs;
     struct map by_key;
     struct rnd rnd;
     struct arena arena;
-    int64_t sure_ms; /* CLOCK_MONOTONIC: since when it is known what should run; 0: it is not */
-    int64_t trim_ms; /* the next look at what is unused */
+    int64_t sure_ms; /* CLOCK_MONOTONIC: since when what should run is known; 0: it is not */
+    int64_t trim_ms; /* when to look for unused packages next */
 };
 
 struct packages *packages_new(struct loop *loop, const struct config *config, const char *data_dir,
@@ -98,7 +98,7 @@ static uint32_t hash_of(struct str text, uint32_t hash)
 static struct str key_of(const struct packages *packages, struct str name, struct str version,
                          struct arena *arena)
 {
-    /* What one user has installed is not for another to change or to trust. */
+    /* A package installed by one user must not be changed or trusted by another. */
     struct str job_user = packages->config->job_user;
     struct str installer = runs_not_apart(packages->runs) ? STR("")
                            : job_user.len                 ? job_user
@@ -144,7 +144,7 @@ static void package_log(const struct package *package, enum log_level level, con
               KC("reason", reason));
 }
 
-/* --- trying --- */
+/* --- installing --- */
 
 static void failed(struct package *package, const char *reason)
 {
@@ -253,7 +253,7 @@ static enum err start(struct package *package, struct arena *arena, struct probl
     enum err err;
 
     if ((mkdir(packages->dir, 0711) != 0 && errno != EEXIST) ||
-        chmod(packages->dir, 0711) != 0 || /* to be passed through, whatever our umask */
+        chmod(packages->dir, 0711) != 0 || /* others must pass through it, whatever our umask */
         (mkdir(package->dir, 0755) != 0 && errno != EEXIST))
         return problem_set(why, ERR_IO, "", "Cannot make the directory %s: %s.", package->dir,
                            strerror(errno));
@@ -359,7 +359,7 @@ bool packages_adopt(struct packages *packages, struct run *run)
     arena_free(&arena);
     if (!package || (is_busy(package) && run->state != RUN_ENDED))
         return false;
-    if (is_busy(package)) { /* an older try */
+    if (is_busy(package)) { /* an older attempt */
         run_forget(run);
         return true;
     }
@@ -373,14 +373,14 @@ bool packages_adopt(struct packages *packages, struct run *run)
     return true;
 }
 
-/* --- what nothing uses any more --- */
+/* --- removing unused packages --- */
 
 struct leftover {
     char name[PACKAGE_NAME_MAX + 1];
     struct timespec used; /* wall */
 };
 
-/* Something runs in it: a copy, its health check, or the command that installs it. */
+/* A copy, its health check or the install command runs in it. */
 static bool is_used(const struct packages *packages, const char *dir)
 {
     for (struct run *run = NULL; (run = runs_next(packages->runs, run));)
@@ -390,7 +390,8 @@ static bool is_used(const struct packages *packages, const char *dir)
     return false;
 }
 
-/* Used or asked for lately: by what this agent knows, and by what its marks say of earlier ones. */
+/* Not used or requested recently, neither by this agent nor, according to the marks, by earlier
+ * ones. */
 static bool is_left_over(const struct packages *packages, const char *name,
                          struct leftover *ret_left)
 {
@@ -404,7 +405,7 @@ static bool is_left_over(const struct packages *packages, const char *name,
 
     if (!str_starts(str_of(name), STR("p.")) ||
         !str_copy(str_of(name), ret_left->name, sizeof ret_left->name))
-        ; /* not one of ours */
+        ; /* not a package directory */
     else if (is_used(packages, dir))
         utimensat(AT_FDCWD, mark, NULL, AT_SYMLINK_NOFOLLOW);
     else if (lstat(mark, &info) == 0 || lstat(dir, &info) == 0) {
@@ -462,7 +463,7 @@ void packages_trim(struct packages *packages, bool sure)
     }
     if (!packages->sure_ms)
         packages->sure_ms = now_ms;
-    /* All that should run has been asked for meanwhile, unless it waits longer than that. */
+    /* By then all that should run has been requested, unless it waits longer than that. */
     if (now_ms - packages->sure_ms < unused_ms || now_ms < packages->trim_ms)
         return;
     packages->trim_ms = now_ms + (unused_ms < TRIM_MS ? unused_ms : TRIM_MS);

@@ -1,6 +1,6 @@
-/* Packages that deployments name: each version is installed once on this machine, by a command of
- * the agent's configuration, into a directory of its own. The caller asks again and again until
- * it is there. One loop. */
+/* Packages that deployments name: each version is installed once on this machine, by a command from
+ * the agent's configuration, into its own directory. The caller asks repeatedly until it is there.
+ * One loop. */
 #ifndef AGENT_PACKAGES_H
 #define AGENT_PACKAGES_H
 
@@ -12,7 +12,7 @@ struct packages;
 enum package_state {
     PACKAGE_READY,
     PACKAGE_BUSY,   /* its command runs */
-    PACKAGE_FAILED, /* and will be tried again after a pause */
+    PACKAGE_FAILED, /* will be tried again after a pause */
 };
 
 /* `config` and what it points to must outlive it. */

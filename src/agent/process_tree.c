@@ -1,4 +1,4 @@
-/* Trees of processes, read from /proc. */
+/* Process trees, read from /proc. */
 #include "agent/process_tree.h"
 
 #include <assert.h>
@@ -91,7 +91,7 @@ static void list_add(struct list *list, const struct run_proc *proc)
     list->procs[list->count++] = *proc;
 }
 
-/* A child is listed with the thread that made it. */
+/* A child is listed with the thread that created it. */
 static void add_children(int pid, struct list *list)
 {
     char path[80];
@@ -112,7 +112,7 @@ static void add_children(int pid, struct list *list)
             struct run_proc proc;
             int64_t child;
 
-            /* Its parent is checked: the number may be another's by now. */
+            /* Check its parent: the pid may have been reused. */
             if (str_int(str_cut(&rest, ' '), &child) && process_tree_proc((int)child, &proc) &&
                 proc.parent == pid)
                 list_add(list, &proc);
@@ -123,7 +123,7 @@ static void add_children(int pid, struct list *list)
         closedir(tasks);
 }
 
-/* A kernel without the children files: everybody is read once and sorted out. */
+/* For kernels without the children files: reads every process once and selects the descendants. */
 static void list_by_parents(int root, struct list *list)
 {
     struct list all = {0};
@@ -183,7 +183,7 @@ bool process_tree_kill_one(int pid, uint64_t start, int signal)
     bool sent;
 
     assert(pid > 1);
-    /* The descriptor holds on to one process; whether it is the right one is asked after. */
+    /* The descriptor refers to one process; check afterwards that it is the right one. */
     if (fd < 0 && errno != ENOSYS && errno != EPERM)
         return false;
     if (!process_tree_proc(pid, &now) || now.start != start)
@@ -222,7 +222,7 @@ void process_tree_kill(int root)
                 process_tree_kill_one(procs[k].pid, procs[k].start, SIGSTOP);
         free(procs);
         if (count == before)
-            break; /* nobody came: all are stopped, or as good as */
+            break; /* no new ones: all are stopped, or as good as */
         before = count;
     }
     process_tree_signal(root, SIGKILL);
@@ -256,7 +256,8 @@ size_t process_tree_kill_marked(struct str mark)
         if (!str_int(str_of(entry->d_name), &pid) || pid == getpid() ||
             !process_tree_proc((int)pid, &proc) || proc.state == 'Z')
             continue;
-        /* Read after its start: if the number changes hands in between, the start differs. */
+        /* The environment is read after the start time: if the pid is reused in between, the start
+         * time differs. */
         if (is_marked(entry->d_name, mark) && process_tree_kill_one((int)pid, proc.start, SIGKILL))
             killed++;
     }
@@ -265,7 +266,7 @@ size_t process_tree_kill_marked(struct str mark)
     return killed;
 }
 
-/* The program it runs; "" when it cannot be seen. */
+/* The executable it runs; "" if it cannot be read. */
 static void read_exe(int pid, char exe[PATH_MAX])
 {
     char path[48];
@@ -283,7 +284,7 @@ size_t process_tree_kill_orphans(int spawner)
     struct run_proc proc;
     size_t killed = 0;
 
-    /* Its number may be another's by now. */
+    /* The pid may have been reused. */
     if (spawner <= 1 || !process_tree_proc(spawner, &proc) || proc.parent != getpid())
         return 0;
     read_exe(spawner, shim);

@@ -1,5 +1,5 @@
-/* Processes by their place in the tree, read from /proc: what is below a shim. A process is
- * known by its number and the moment it started, never by the number alone. */
+/* Processes by their place in the tree, read from /proc: the descendants of a shim. A process is
+ * identified by its pid and start time, never by the pid alone. */
 #ifndef AGENT_PROCESS_TREE_H
 #define AGENT_PROCESS_TREE_H
 

@@ -1,5 +1,5 @@
-/* Samples to level, slots and emergencies. Owns what follows from a sample; usage.c measures, and
- * the caller's `kill` ends a task. */
+/* From samples to level, slots and emergencies. Owns the conclusions from a sample; usage.c
+ * measures, and the caller's `kill` ends a task. */
 #include "agent/protect.h"
 
 #include <assert.h>
@@ -108,7 +108,7 @@ static void recount(struct protect *protect)
         slots_compute(&protect->slots, &protect->rules.slots, &input);
 }
 
-/* Begun since the machine was measured, so in no figure yet. */
+/* Started since the last sample, so not in any figure yet. */
 static bool is_pending(const struct protect *protect, int64_t started_ms)
 {
     return protect->sampled && started_ms > protect->usage.mono_ms;
@@ -197,13 +197,13 @@ static void end_picked(struct protect *protect, int64_t now_ms, const struct kil
     }
 }
 
-/* A share of `total`, in percent x 100. */
+/* A share of `total`, in hundredths of a percent. */
 static int64_t part_kib(int64_t total_kib, int64_t centi)
 {
     return total_kib == USAGE_NONE ? 0 : total_kib * centi / 10000;
 }
 
-/* What must come back until the level is not critical any more, `margin_centi` included. */
+/* How much must be freed until the level is no longer critical, including `margin_centi`. */
 static int64_t missing_of(const struct protect *protect, enum level_signal by,
                           const struct level_figures *figures, int64_t margin_centi)
 {
@@ -215,12 +215,12 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
         bound_centi = critical_centi + margin_centi;
         return kill_missing_kib(usage->mem_total_kib, usage->mem_free_kib,
                                 bound_centi < 10000 ? bound_centi : 10000);
-    case LEVEL_PRESSURE: /* it does not say how much */
+    case LEVEL_PRESSURE: /* its figure does not say how much */
         return part_kib(usage->mem_total_kib, margin_centi);
     case LEVEL_SWAP:
         return less(usage->swap_used_kib,
                     part_kib(usage->swap_total_kib, critical_centi - margin_centi));
-    case LEVEL_CPU: /* a load can exceed the whole, a gift cannot */
+    case LEVEL_CPU: /* the load can exceed the total, what is freed cannot */
         return less(figures->ppm[by] < PPM ? figures->ppm[by] : PPM,
                     (critical_centi - margin_centi) * PPM_PER_CENTI);
     case LEVEL_VRAM:
@@ -246,7 +246,7 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
                            const struct level_figures *figures, const struct protect_task *tasks,
                            size_t count)
 {
-    /* The cause that freezes a machine soonest comes first; busy CPUs do not. */
+    /* The cause that freezes a machine soonest comes first; busy CPUs do not freeze it. */
     static const enum level_signal order[] = {LEVEL_MEMORY, LEVEL_PRESSURE, LEVEL_SWAP, LEVEL_VRAM,
                                               LEVEL_CPU};
     const struct level_verdict *now = &protect->level.now;
@@ -310,7 +310,7 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
     usage_figures(usage, &figures);
     figures.ppm[LEVEL_DISK] = usage_disk_ppm(usage, protect->rules.disk_counted_kib);
     protect->usage = *usage;
-    protect->usage.trees = NULL; /* they were the caller's */
+    protect->usage.trees = NULL; /* they belonged to the caller */
     protect->usage.tree_count = 0;
     protect->sampled = true;
     protect->sampled_ms = now_ms;
@@ -389,7 +389,7 @@ enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms
     return answer;
 }
 
-/* --- for people and other programs --- */
+/* --- output --- */
 
 void protect_explain(const struct protect *protect, struct buf *out)
 {
@@ -453,7 +453,7 @@ void protect_kill_write(const struct protect_kill *kill, struct jsonw *w)
         {"cpu_permille", kill->task->cpu_permille},
         {"vram_kib", kill->task->vram_kib},
     };
-    const size_t count = COUNT_OF(gifts) - (kill->gpu < 0); /* the last is about a GPU */
+    const size_t count = COUNT_OF(gifts) - (kill->gpu < 0); /* the last one is for GPUs only */
 
     jsonw_obj(w);
     jsonw_kstr(w, "reason", STR(KILL_REASON));

@@ -1,6 +1,6 @@
-/* The table of runs and the calls of run.h; what an earlier agent left, and runs that lost
- * their shim; and directories that go. A job may leave any number of files, so a directory is only
- * renamed on the loop and emptied on a thread of libuv's pool; the key is free at once. */
+/* The table of runs and the functions of run.h; runs that an earlier agent left or that lost their
+ * shim; and the removal of directories. A job may leave any number of files, so its directory is
+ * only renamed on the loop and emptied on a thread of libuv's pool; the key is free at once. */
 #include "agent/run.h"
 
 #include <assert.h>
@@ -37,16 +37,16 @@
 static void run_trash_empty(struct runs *runs);
 static void run_lost_kill(struct run_private *priv);
 
-/* --- directories that go --- */
+/* --- removing directories --- */
 
 enum {
     NAME_SIZE = 32,
-    CLEANED_MAX = 64,     /* directories that others are asked to empty, at a time */
-    AGAIN_MIN_MS = 1000,  /* what could not be removed is tried again after this, */
-    AGAIN_MAX_MS = 60000, /* ever more slowly */
+    CLEANED_MAX = 64,     /* directories waiting to be emptied by other users at a time */
+    AGAIN_MIN_MS = 1000,  /* pause before a failed removal is tried again, */
+    AGAIN_MAX_MS = 60000, /* growing up to this */
 };
 
-/* A directory of a job that was another user: only that user can empty it. */
+/* A directory of a job that ran as another user: only that user can empty it. */
 static void clean(struct runs *runs, int dir_fd, const char *name)
 {
     struct stat info;
@@ -117,7 +117,7 @@ static void run_trash_empty(struct runs *runs)
         return;
     runs->trash_fd = openat(runs->dir_fd, RUN_TRASH, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (runs->trash_fd < 0)
-        return; /* nothing was ever put there */
+        return; /* there is no trash directory */
     runs->trash_busy = true;
     runs->pins++;
     if (uv_queue_work(&runs->loop->uv, &runs->trash_work, empty_trash, trash_emptied) != 0)
@@ -132,7 +132,7 @@ static bool throw_away(struct runs *runs, int from_fd, const char *name)
     snprintf(gone, sizeof gone, RUN_TRASH "/%" PRId64, runs->trash_number++);
     done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
 
-    /* It was removed by hand; or a job took our right to move it. */
+    /* The trash was removed by hand, or a job took away our permission to move the directory. */
     if (!done && ((errno == ENOENT && mkdirat(runs->dir_fd, RUN_TRASH, 0700) == 0) ||
                   (errno == EACCES && fchmodat(from_fd, name, 0700, 0) == 0)))
         done = renameat(from_fd, name, runs->dir_fd, gone) == 0;
@@ -178,7 +178,7 @@ static void run_trash_work(struct runs *runs, struct str key)
 enum {
     LOCK_WAIT_MS = 1000,
     LOCK_STEP_US = 5000,
-    DISK_BYTES_MIN = 64 << 20 /* of a bound nobody set, on a disk that is nearly full */
+    DISK_BYTES_MIN = 64 << 20 /* minimum for the default limit on a nearly full disk */
 };
 
 /* --- one run --- */
@@ -223,7 +223,7 @@ static void free_run(struct run_private *priv)
     free(priv);
 }
 
-/* Out of the table; freed with its last pin. */
+/* Removes it from the table; freed with the last pin. */
 static void run_drop(struct run_private *priv)
 {
     struct runs *runs = priv->run.runs;
@@ -294,7 +294,7 @@ const char *runs_tmp_missing(const struct runs *runs)
                                   "release: restart it";
 }
 
-/* The next run without a connection that this tick has not looked after. */
+/* The next run without a connection that this tick has not handled yet. */
 static struct run_private *next_unlinked(const struct runs *runs)
 {
     for (struct run_private *priv = TAILQ_FIRST(&runs->all); priv; priv = TAILQ_NEXT(priv, entry))
@@ -321,14 +321,14 @@ static void on_tick(uv_timer_t *timer)
             run_link_watch(priv, now_ms);
         else if (priv->lost && priv->run.state != RUN_ENDED)
             run_lost_kill(priv);
-    /* From the start each time: an `ended` may forget any of them, or free all. */
+    /* From the start each time: an `ended` callback may drop any of them, or free all. */
     while (!runs->freed && (priv = next_unlinked(runs))) {
         priv->sought_tick = runs->ticks;
         run_link_seek(priv);
     }
 }
 
-/* With all above it that is missing. */
+/* Also creates missing parent directories. */
 static bool make_dir(const char *dir)
 {
     char path[PATH_MAX];
@@ -352,8 +352,8 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
     char path[PATH_MAX];
     struct stat info;
 
-    /* Nobody else may look into it. That others may pass through it stays as it is: jobs of an
-     * earlier agent may be on their way to their files. */
+    /* Other users may not list it. If they may pass through it, that stays: jobs of an earlier
+     * agent may need to reach their files. */
     if (fd >= 0 && fstat(fd, &info) == 0)
         fchmod(fd, 0700 | (info.st_mode & 0011));
     if (fd < 0 || !realpath(dir, path)) {
@@ -475,8 +475,8 @@ void runs_free(struct runs *runs)
     while (!TAILQ_EMPTY(&runs->all))
         run_drop(TAILQ_FIRST(&runs->all));
     run_spawner_close(runs);
-    cgroup_unprobe(&runs->place); /* stays while somebody is in it */
-    flock(runs->dir_fd, LOCK_UN); /* the next agent need not wait for our loop to turn */
+    cgroup_unprobe(&runs->place); /* stays while a process is in it */
+    flock(runs->dir_fd, LOCK_UN); /* so that the next agent need not wait for our loop */
     uv_close((uv_handle_t *)&runs->tick, tick_closed);
 }
 
@@ -565,8 +565,8 @@ static struct str user_of(const struct runs *runs, const struct run_spec *spec)
     return spec->user.at ? spec->user : runs->rules.job_user;
 }
 
-/* The one that the fewest runs are, none if there are enough of them; not the one that was last, of
- * which something may be left for a moment. */
+/* The user with the fewest runs, none if there are enough users; not the last one used, of which
+ * something may be left for a moment. */
 static struct str pick_alone(struct runs *runs, struct arena *arena)
 {
     size_t used[JOB_USER_POOL_MAX + 1] = {0}, best = 0;
@@ -621,7 +621,7 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         spec->pids_max < 0 || spec->cpu_permille_max < 0 || spec->log_bytes_max < 0 ||
         spec->disk_bytes_max < 0)
         return problem_set(why, ERR_BAD_FIELD, "limits", "A limit of a run is negative.");
-    /* A limit that was asked for is relied on: work that would run without it is not started. */
+    /* A requested limit is relied on: work that would run without it is not started. */
     for (int i = 0; i < CGROUP_LIMITS; i++)
         if (wanted[i] > 0 && !runs->place.limits[i])
             return problem_set(why, ERR_PRECONDITION, "limits",
@@ -645,7 +645,7 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
                        STR_ARG(user));
 }
 
-/* Made and locked. */
+/* Created and locked. */
 static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
                              struct problem *why)
 {
@@ -654,7 +654,7 @@ static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
     int dir_fd = -1;
 
     str_copy(key, name, sizeof name);
-    /* Somebody may have removed the directory of all runs with everything in it. */
+    /* The directory of all runs may have been removed with everything in it. */
     if (fstat(runs->dir_fd, &info) == 0 && info.st_nlink == 0 && take_dir(runs, runs->dir, why))
         return ERR_IO;
     if (mkdirat(runs->dir_fd, name, 0700) == 0 && (dir_fd = run_open_dir(runs, key)) >= 0 &&
@@ -670,7 +670,7 @@ static enum err make_run_dir(struct runs *runs, struct str key, int *ret_dir_fd,
     return ERR_IO;
 }
 
-/* One run alone shall not fill the disk for all others. */
+/* A single run must not fill the disk for all others. */
 static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *spec)
 {
     struct statvfs disk;
@@ -684,7 +684,7 @@ static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *sp
     return half > DISK_BYTES_MIN ? half : DISK_BYTES_MIN;
 }
 
-/* No run alone may take the machine's memory. A limit that was asked for counts instead. */
+/* No single run may take all of the machine's memory. A requested limit takes precedence. */
 static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec *spec)
 {
     int64_t percent = runs->rules.memory_percent_max;
@@ -695,22 +695,23 @@ static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec
     return sysconf(_SC_PHYS_PAGES) / 100 * percent * sysconf(_SC_PAGESIZE);
 }
 
-/* Where its shim shall read them itself; at == NULL: they must be in its directory. */
+/* The directory from which its shim reads them itself; at == NULL: the agent must put them into the
+ * run's directory. */
 static struct str secrets_dir(const struct runs *runs, const struct run_spec *spec,
                               struct arena *arena)
 {
     bool able = !runs->spawner.path || runs->spawner.version >= SPAWNER_MEMORY;
-    char real[PATH_MAX]; /* it is elsewhere than we are */
+    char real[PATH_MAX]; /* the shim's working directory differs from ours */
 
     if (spec->secret_count == 0 || !spec->private_tmp || !able || runs->rules.secrets_dir.len == 0)
         return STR_NONE;
     return realpath(arena_cstr(arena, runs->rules.secrets_dir), real)
                ? arena_str(arena, str_of(real))
-               : runs->rules.secrets_dir; /* what is wrong with it is reported for each secret */
+               : runs->rules.secrets_dir; /* its errors are reported for each secret */
 }
 
-/* Ours alone until the shim gives them to the job's user. One that is missing is reported now, also
- * where the shim reads them itself. */
+/* Owned by us until the shim gives them to the job's user. A missing one is reported now, even if
+ * the shim reads them itself. */
 static enum err put_secrets(const struct runs *runs, const struct run_spec *spec, int dir_fd,
                             struct problem *why)
 {
@@ -740,7 +741,7 @@ static enum err put_secrets(const struct runs *runs, const struct run_spec *spec
     return err;
 }
 
-/* The run's directory with all the shim needs, locked. */
+/* Creates the run's directory with everything the shim needs, locked. */
 static enum err write_run(struct runs *runs, struct run_private *priv, const struct run_spec *spec,
                           int *ret_dir_fd, struct problem *why)
 {
@@ -760,7 +761,8 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     file.spec.unfiltered = runs->rules.unfiltered;
     file.spec.disk_bytes_max = disk_bytes_max(runs, spec);
     file.spec.memory_bytes_spare = memory_bytes_spare(runs, spec);
-    /* A run has its own /tmp, unless that cannot be or the rules forbid it, or another run's. */
+    /* A run gets its own /tmp, unless that is not possible or the rules forbid it, or another
+     * run's. */
     if (spec->tmp_of.at) {
         struct str tmp = arena_fmt(&arena, STR_FMT "/" RUNFILE_TMP, STR_ARG(spec->tmp_of));
 
@@ -799,7 +801,7 @@ enum err runs_start(struct runs *runs, const struct run_spec *spec, void *user,
     if (err)
         return err;
     assert(spec->handler && spec->handler->ended);
-    /* A job of another user must be able to reach its own files by their paths. */
+    /* A job of another user must be able to reach its files by path. */
     if (has_users(runs) && !runs->opened_to_users)
         runs->opened_to_users = fchmod(runs->dir_fd, 0711) == 0;
     priv = run_new(runs, spec->key, spec->meta);
@@ -848,7 +850,7 @@ struct run *runs_record(struct runs *runs, const struct run_spec *spec, void *us
     return &priv->run;
 }
 
-/* --- one run, as others see it --- */
+/* --- public functions on one run --- */
 
 void run_stop(struct run *run, const char *reason, int64_t grace_ms)
 {
@@ -861,7 +863,7 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms)
     if (!priv->stop_kill_ms)
         str_copy(str_of(reason), priv->stop_reason, sizeof priv->stop_reason);
     priv->stop_kill_ms = kill_ms;
-    if (run->state != RUN_STARTING) /* else its shim says so */
+    if (run->state != RUN_STARTING) /* otherwise its shim reports it */
         run->state = RUN_STOPPING;
     priv->todo |= RUN_TODO_STOP;
     run_link_flush(priv);
@@ -910,7 +912,7 @@ enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, i
     err = runlog_read(dir_fd, offset < 0 ? 0 : offset, max, out, ret_offset, ret_total);
     close(dir_fd);
     if (!err && run->state == RUN_ENDED && *ret_total < run->exit.output_bytes)
-        *ret_total = run->exit.output_bytes; /* its last bytes found no room */
+        *ret_total = run->exit.output_bytes; /* its last bytes did not fit */
     return err;
 }
 
@@ -943,13 +945,13 @@ int run_shim_pid(const struct run *run)
     return run->state == RUN_ENDED ? 0 : run->priv->shim_pid;
 }
 
-/* --- what an earlier agent left, and runs that lost their shim --- */
+/* --- runs of an earlier agent, and runs that lost their shim --- */
 
 enum { LOST_WAIT_US = 2000 };
 
 /* --- lost runs --- */
 
-/* On a thread of the pool. What it reads of the run does not change any more. */
+/* On a pool thread. The fields of the run that it reads no longer change. */
 static void kill_lost(uv_work_t *work)
 {
     struct run_private *priv = container_of(work, struct run_private, lost_work);
@@ -963,7 +965,8 @@ static void kill_lost(uv_work_t *work)
         return;
     assert(priv->mark.len > 0);
     cgroup_open(&group, &priv->place, priv->run.key);
-    /* Twice clean: a process that was about to fork at the first look shows up at the second. */
+    /* Two empty passes: a process that was about to fork during the first shows up in the
+     * second. */
     for (; cleans < 2 && clock_mono_ms() < until_ms; cleans = clean ? cleans + 1 : 0) {
         cgroup_kill(&group);
         clean =
@@ -980,8 +983,8 @@ static void kill_lost(uv_work_t *work)
         cgroup_remove(&group);
 }
 
-/* A run has not ended while a process of it lives, even one that waits for a disk and cannot be
- * killed: what is started in its place would run beside it. The tick comes back to it. */
+/* A run has not ended while one of its processes lives, even one that waits for a disk and cannot
+ * be killed: a replacement would run beside it. The tick tries again. */
 static void lost_killed(uv_work_t *work, int status)
 {
     struct run_private *priv = container_of(work, struct run_private, lost_work);
@@ -995,7 +998,7 @@ static void lost_killed(uv_work_t *work, int status)
     run_unpin(priv);
 }
 
-/* Once more, as long as something is left. */
+/* Again, while something is left. */
 static void run_lost_kill(struct run_private *priv)
 {
     struct runs *runs = priv->run.runs;
@@ -1008,7 +1011,7 @@ static void run_lost_kill(struct run_private *priv)
     priv->pins++;
     runs->pins++;
     if (uv_queue_work(&runs->loop->uv, &priv->lost_work, kill_lost, lost_killed) != 0)
-        abort(); /* only for a work without a function */
+        abort(); /* fails only for work without a function */
 }
 
 void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill)
@@ -1040,19 +1043,19 @@ static void adopt(struct runs *runs, const char *name, void (*found)(struct run 
     int64_t deadline_ms;
 
     if (dir_fd < 0)
-        return; /* not a directory of ours */
+        return; /* not one of our directories */
     if (runfile_get(dir_fd, &arena, &file, NULL) == ERR_OK && str_is(file.spec.key, name)) {
         priv = run_new(runs, str_of(name), file.spec.meta);
         run_take_file(priv, &file);
     } else if (runfile_get_exit(dir_fd, &arena, &exit, &key, &meta) == ERR_OK &&
                str_is(key, name)) {
-        /* It never began, or only its record survived a power failure. */
+        /* It never started, or only its record survived a power failure. */
         priv = run_new(runs, str_of(name), meta);
         priv->run.unstarted = true;
     }
     arena_free(&arena);
-    /* With neither a spec nor a record nothing can have been started for it, because the order goes
-     * out after the spec is written. */
+    /* With neither a spec nor a record nothing can have been started for it, because the order is
+     * sent after the spec is written. */
     if (!priv) {
         if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0)
             run_trash(runs, str_of(name));
@@ -1067,7 +1070,7 @@ static void adopt(struct runs *runs, const char *name, void (*found)(struct run 
     priv->unpublished = true;
     run_link_seek(priv);
     priv->unpublished = false;
-    found(&priv->run); /* which may forget it, or sets its handler */
+    found(&priv->run); /* which may drop it, or sets its handler */
 }
 
 void runs_adopt(struct runs *runs, void (*found)(struct run *run))

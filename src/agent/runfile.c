@@ -31,7 +31,7 @@ enum {
 const char *const runfile_dirs[RUNFILE_DIRS] = {RUNFILE_WORK, RUNFILE_TMP, RUNFILE_VAR_TMP,
                                                 RUNFILE_SECRETS};
 
-/* Integers of the spec and of the exit record: where they are and what they are called. */
+/* Integers of the spec and of the exit record: offset and name. */
 struct int_field {
     const char *name;
     size_t at;
@@ -146,14 +146,14 @@ static void put_list(struct jsonw *w, const char *name, const struct str *list, 
     jsonw_end_arr(w);
 }
 
-/* A row for each thing a group can do, each with its place: shims and agents of other releases look
- * for it there. */
+/* One row per cgroup feature; the position in the list is fixed: shims and agents of other releases
+ * look for it there. */
 static const struct {
     const char *name;
-    int limit; /* enum cgroup_limit; -1: every group can */
+    int limit; /* enum cgroup_limit; -1: every group has it */
 } place_rows[] = {
     {"kill", -1},
-    {"cpu", -1}, /* what it used */
+    {"cpu", -1}, /* CPU usage */
     {"memory", CGROUP_MEMORY},
     {"pids", CGROUP_PIDS},
     {"quota", CGROUP_CPU},
@@ -239,7 +239,7 @@ static bool are_env(const struct str *list, size_t count)
     return true;
 }
 
-/* Names of files, so they must be no paths; a spec of an earlier release has none. */
+/* They are file names, so they must not be paths; a spec of an earlier release has none. */
 static bool get_secrets(const struct json *list, struct arena *arena, struct run_spec *spec)
 {
     if (json_is_null(list))
@@ -259,7 +259,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
     const struct json *root;
     struct str text;
     bool input = false;
-    int64_t format = FORMAT_KNOWN; /* without a number it is from before there were any */
+    int64_t format = FORMAT_KNOWN; /* no number: from before formats were numbered */
     enum err err = get_file(dir_fd, RUNFILE_SPEC, arena, &text);
 
     if (err)
@@ -312,7 +312,7 @@ enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file, 
 
 enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why)
 {
-    /* A character of JSON text takes six at most; names and numbers take far less than the rest. */
+    /* One character takes at most six in JSON; names and numbers take far less than the rest. */
     size_t text_max = RUN_TAIL_BYTES + sizeof((struct run_exit *)NULL)->detail + meta.len;
     size_t bytes_max = 6 * text_max + key.len + 1024;
     int fd = openat(dir_fd, RUNFILE_EXIT, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -361,7 +361,7 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
         (ftruncate(fd, (off_t)text.len) != 0 || fdatasync(fd) != 0 || fsync(dir_fd) != 0))
         error = errno;
     if (error != 0 && fd >= 0) {
-        ssize_t ignored = pwrite(fd, "", 1, 0); /* not to be believed */
+        ssize_t ignored = pwrite(fd, "", 1, 0); /* makes the record invalid */
 
         (void)ignored;
     }
@@ -420,7 +420,7 @@ int runfile_open_result(int dir_fd)
                     O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat info;
 
-    if (fd < 0) /* a link, or a socket; or it took the right away from itself */
+    if (fd < 0) /* a link or a socket; or the job took away its own permission */
         return errno == ELOOP || errno == ENXIO ? NO_FILE : NOT_THERE;
     if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
         return fd;
@@ -428,8 +428,8 @@ int runfile_open_result(int dir_fd)
     return NO_FILE;
 }
 
-/* A file that is too large leaves one of that size without its bytes, and what is no file an empty
- * directory: the reader says what was wrong. */
+/* A file that is too large is replaced by one of the same size without its bytes, anything that is
+ * not a file by an empty directory: from these the reader sees what was wrong. */
 void runfile_keep_result(int dir_fd, int left_fd)
 {
     char text[RUNFILE_RESULT_MAX + 1];

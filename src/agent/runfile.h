@@ -1,20 +1,20 @@
-/* What is in a run's directory beside its log:
- *   spec      what to run, by the agent, before the shim is asked for
- *   exit      the room for it, likewise
- *   input     the payload, likewise; until it ended
- *   work/     where the job runs unless it was given another place; until it ended
- *   tmp/      what it sees as /tmp, and var-tmp/ as /var/tmp, if it has its own; until it ended
- *   secrets/  copies of those it was given, each a file, likewise; until it ended. If it has its
- *             own /tmp they are in memory that is mounted there, and nobody else sees any
+/* The files in a run's directory, except its log. The agent writes spec, the reserved exit record,
+ * input and secrets/ before it sends the order to the shim:
+ *   spec      what to run
+ *   exit      first the reserved room; then the outcome, written by the shim and durable before it
+ *             is reported
+ *   input     the payload; removed at the end of the run
+ *   work/     where the job runs unless it was given another directory; removed at the end
+ *   tmp/      mounted as /tmp, and var-tmp/ as /var/tmp, if it has its own; removed at the end
+ *   secrets/  copies of its secrets, one file each; removed at the end. If it has its own /tmp they
+ *             are in memory mounted there, which nothing outside the run can see
  *   sock      the shim listens here for an agent that adopts it
  *   deadline  by the agent; the shim reads it before it ends a run for a passed deadline
- *   result    what the job left in work/.result.json, by the shim when it ended
- *   exit      how it ended, by the shim, durable before it is reported
- * Spec and exit have a format, a number in the spec: a shim of another release than its agent reads
- * no spec it does not know, and writes an exit its agent knows.
- * The directory itself is flock'ed by the shim for as long as it lives (the agent takes the lock
- * and hands the descriptor over), so whether there is a shim is never a matter of process numbers.
- */
+ *   result    what the job left in work/.result.json, stored by the shim at the end
+ * Spec and exit have a format, a number in the spec: a shim of another release than its agent
+ * refuses a spec it does not know, and writes an exit its agent knows.
+ * The shim holds a flock on the directory as long as it lives (the agent takes the lock and passes
+ * the descriptor on), so whether there is a shim never depends on pids. */
 #ifndef AGENT_RUNFILE_H
 #define AGENT_RUNFILE_H
 
@@ -35,16 +35,16 @@
 #define RUNFILE_RESULT_LEFT ".result.json" /* in `work` */
 
 enum {
-    RUNFILE_RESULT_MAX = 48 * 1024, /* a larger one is not kept, only that it was */
+    RUNFILE_RESULT_MAX = 48 * 1024, /* a larger one is not kept, only the fact that there was one */
     RUNFILE_DIRS = 4
 };
 
-/* The directories in it, which go when it ended. All but the last are the job's user's, who alone
- * can empty them. */
+/* The directories in it, which are removed when the run has ended. All but the last belong to the
+ * job's user, who alone can empty them. */
 extern const char *const runfile_dirs[RUNFILE_DIRS];
 
 struct runfile {
-    struct run_spec spec; /* `input` is only STR_NONE or not: the bytes are in the file */
+    struct run_spec spec; /* `input` is only STR_NONE or set: the bytes are in the file */
     struct str dir;       /* absolute path of the run's directory */
     struct str boot_id;   /* of the kernel under which it was started */
     struct str mark;      /* "BERTH_RUN=…", in the environment of every process of the run */
@@ -53,7 +53,7 @@ struct runfile {
     struct cgroup_place place;
 };
 
-/* Files are made new (0600) and never followed through links. */
+/* Creates new files (0600), never through links. */
 enum err runfile_put(int dir_fd, const struct runfile *file, struct problem *why);
 enum err runfile_put_input(int dir_fd, struct str input, struct problem *why);
 /* Strings live in the arena. */
@@ -73,19 +73,19 @@ void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key,
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);
 
-/* What the job left as its result, to be opened as the job's user. -1: there is nothing to see; -2:
- * there is something, but no plain file. */
+/* Opens what the job left as its result; call as the job's user. -1: nothing there; -2: something
+ * that is not a plain file. */
 int runfile_open_result(int dir_fd);
-/* The result leaves `work`, which goes when the run has ended, and is durable with the directory.
- * Takes what the other returned. One that was kept before stays. */
+/* Moves the result out of `work`, which is removed when the run has ended; durable with the
+ * directory. left_fd is what runfile_open_result returned. A result that was kept before stays. */
 void runfile_keep_result(int dir_fd, int left_fd);
 
-/* The secrets of a run go when it has ended or never began. Nothing happens if they are gone. */
+/* Removes the secrets of a run that has ended or never started. Does nothing if they are gone. */
 void runfile_remove_secrets(int dir_fd, const struct run_spec *spec);
 
 enum err runfile_put_deadline(int dir_fd, int64_t boot_ms);
-bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: none was ever written */
+bool runfile_get_deadline(int dir_fd, int64_t *ret_boot_ms); /* false: no deadline was written */
 
-struct str runfile_boot_id(struct arena *arena); /* of the running kernel; "" when not known */
+struct str runfile_boot_id(struct arena *arena); /* of the running kernel; "" if unknown */
 
 #endif

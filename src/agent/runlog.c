@@ -40,14 +40,14 @@ static void drop_file(struct runlog *log, struct runlog_file *file)
 
     if (file->base < 0)
         return;
-    assert(file != &log->newest || log->fd < 0); /* not while it is written */
+    assert(file != &log->newest || log->fd < 0); /* not while it is being written */
     file_name(file->base, name);
     unlinkat(log->dir_fd, name, 0);
     log->dropped += file->size;
     *file = no_file;
 }
 
-/* The newest file is complete, or a gap follows it. An empty one leaves no trace. */
+/* The newest file is complete, or a gap follows it. An empty one is removed. */
 static void end_file(struct runlog *log)
 {
     if (log->fd < 0)
@@ -80,7 +80,7 @@ static void keep_tail(struct runlog *log, struct str bytes)
     }
 }
 
-/* How many bytes went into the newest file; 0 when the disk takes none. */
+/* Returns how many bytes went into the newest file; 0 if the disk takes none. */
 static size_t store_some(struct runlog *log, struct str bytes)
 {
     char name[NAME_SIZE];
@@ -121,13 +121,13 @@ void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms)
         if (done > 0)
             continue;
         if (log->older.base >= 0)
-            drop_file(log, &log->older); /* the newer output is worth more; then once again */
+            drop_file(log, &log->older); /* the newer output is worth more; then try once more */
         else
             log->retry_ms = now_mono_ms + RUNLOG_RETRY_MS;
     }
     if (bytes.len == 0)
         return;
-    end_file(log); /* what comes after the gap has another offset */
+    end_file(log); /* what comes after the gap starts at another offset */
     log->total += (int64_t)bytes.len;
     log->dropped += (int64_t)bytes.len;
     assert(log->dropped <= log->total);
@@ -144,7 +144,7 @@ void runlog_last_line(struct str tail, char *line, size_t size)
             last = one;
     }
     while (last.len >= size)
-        last.len--; /* this may cut a character: the caller makes text of it */
+        last.len--; /* this may cut a character: the caller cleans that up */
     memcpy(line, last.at, last.len);
     line[last.len] = 0;
 }
@@ -187,7 +187,7 @@ void runlog_tail(const struct runlog *log, struct buf *out)
         skip++; /* not inside a character */
     line = cut || skip > 0 ? memchr(clean.at + skip, '\n', clean.len - skip) : NULL;
     if (line && (size_t)(line - clean.at) + 1 < clean.len)
-        skip = (size_t)(line - clean.at) + 1; /* begin with a whole line, unless it is the only */
+        skip = (size_t)(line - clean.at) + 1; /* begin with a whole line unless it is the only */
     assert(clean.len - skip <= RUN_TAIL_BYTES);
     if (clean.len > skip)
         buf_add(out, clean.at + skip, clean.len - skip);
@@ -227,13 +227,13 @@ static size_t list_files(int dir_fd, int64_t bases[FILES_MAX])
 }
 
 struct reading {
-    int64_t offset; /* wanted next */
-    int64_t first;  /* where the bytes that were read begin; -1 before the first */
+    int64_t offset; /* next to read */
+    int64_t first;  /* where the bytes read so far begin; -1 before the first */
     int64_t total;
-    size_t left; /* bytes still wanted */
+    size_t left; /* bytes still to read */
 };
 
-/* Adds what this file has from reading->offset on. False: it went away meanwhile. */
+/* Adds what this file has from reading->offset on. False: it was removed in the meantime. */
 static bool read_file(int dir_fd, int64_t base, struct reading *reading, struct buf *out)
 {
     char name[NAME_SIZE];
@@ -243,7 +243,7 @@ static bool read_file(int dir_fd, int64_t base, struct reading *reading, struct 
     file_name(base, name);
     fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
-        return errno == ELOOP; /* a link is not ours: as if it were not there */
+        return errno == ELOOP; /* a link is not ours: treated as missing */
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
         return true;
@@ -277,7 +277,7 @@ enum err runlog_read(int dir_fd, int64_t offset, size_t max, struct buf *out, in
     size_t had = out->len, count, i;
 
     assert(offset >= 0);
-    for (int tries = 0; tries < READ_TRIES; tries++) { /* files come and go while the run writes */
+    for (int tries = 0; tries < READ_TRIES; tries++) { /* files change while the run writes */
         struct reading reading = {.offset = offset, .first = -1, .left = max};
 
         out->len = had;
@@ -287,7 +287,8 @@ enum err runlog_read(int dir_fd, int64_t offset, size_t max, struct buf *out, in
                 break;
         if (i < count)
             continue;
-        /* Nothing read: the place to go on from is the end, or what was asked beyond it. */
+        /* Nothing was read: continue at the end, or at the requested offset if that is beyond the
+         * end. */
         *ret_offset = reading.first >= 0 ? reading.first : reading.offset;
         *ret_total = reading.total;
         assert(out->len - had <= max);

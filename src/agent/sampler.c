@@ -1,6 +1,6 @@
-/* The thread that measures. A report is one struct that changes hands: the thread fills it and
- * posts it to the loop's inbox, the loop reads it and gives it back. While the loop has it no new
- * one is made, so a loop that is slow gets fewer samples, never a heap of old ones. */
+/* The sampling thread. A report is one struct that is passed back and forth: the thread fills it
+ * and posts it to the loop's inbox, the loop reads it and hands it back. While the loop has it no
+ * new one is made, so a slow loop gets fewer samples, never a backlog of old ones. */
 #include "agent/sampler.h"
 
 #include <assert.h>
@@ -25,35 +25,35 @@ enum {
     ALERT_CENTI = 1000,
     FIRST_MS = 250,
     BUSY_MS = 10000,
-    GPU_STEPS = 64, /* a fall by this part of a GPU's memory matters */
+    GPU_STEPS = 64, /* a drop by this fraction of a GPU's memory matters */
 };
 
 struct sampler {
     struct loop *loop;
     struct loop_part part; /* only to be freed if the loop ends with a report in its inbox */
     struct msg report;
-    atomic_bool reported;   /* the report is the loop's */
-    struct usage usage;     /* of the report, */
-    struct usage_gpus gpus; /* and what it points to */
+    atomic_bool reported;   /* the loop has the report */
+    struct usage usage;     /* the reported sample, */
+    struct usage_gpus gpus; /* and the GPUs it points to */
     void (*sampled)(struct sampler *sampler, const struct usage *usage);
     void *user;
-    bool freed; /* waits for its report to come back */
+    bool freed; /* waits for its report to be handed back */
 
     pthread_t thread;
-    int wake_fd; /* only ever means: stop */
+    int wake_fd; /* its only message is to stop */
     int64_t interval_ms;
     int64_t alert_centi;
-    struct usage_meter *meter; /* the thread's, as all down to the next empty line */
+    struct usage_meter *meter; /* used by the thread, like all fields down to the next empty line */
     struct usage_gpu gpu;
-    uint32_t gpu_looks;                       /* that were compared with the last sample */
-    int32_t vram_free_mb[RESOURCES_GPUS_MAX]; /* of each GPU in that */
+    uint32_t gpu_looks;                       /* looks already compared with the last sample */
+    int32_t vram_free_mb[RESOURCES_GPUS_MAX]; /* of each GPU in that sample */
     char *gpu_command;
     int64_t next_ms;                     /* when a sample is due */
-    int64_t watch_ms;                    /* when memory alone is looked at */
-    int64_t watched_ms, watched_kib;     /* when it last was, and what was free then */
+    int64_t watch_ms;                    /* when memory alone is read next */
+    int64_t watched_ms, watched_kib;     /* when it last was, and how much was free then */
     int64_t mem_total_kib, mem_free_kib; /* at the last sample */
 
-    pthread_mutex_t lock; /* of what follows; held for a copy only */
+    pthread_mutex_t lock; /* for the fields below; held only while copying */
     int *pids;
     size_t pid_count;
     bool pids_new;
@@ -82,7 +82,7 @@ static void on_report(struct msg *msg)
         destroy(sampler);
         return;
     }
-    assert(atomic_load(&sampler->reported)); /* so the thread leaves it alone */
+    assert(atomic_load(&sampler->reported)); /* so the thread does not touch it */
     sampler->sampled(sampler, &sampler->usage);
     atomic_store_explicit(&sampler->reported, false, memory_order_release);
 }
@@ -97,7 +97,7 @@ static void on_loop_done(struct loop_part *part)
 
 /* --- on the thread --- */
 
-/* Whose processes have their memory, as the trees of this look are. */
+/* Assigns GPU memory to our trees, as they were in this sample. */
 static void put_gpus(struct sampler *sampler, int64_t now_ms)
 {
     const struct usage_gpus *seen = usage_gpu_seen(&sampler->gpu, now_ms);
@@ -121,7 +121,7 @@ static void sample(struct sampler *sampler, int64_t now_ms)
     struct usage *usage = &sampler->usage;
 
     sampler->next_ms += sampler->interval_ms;
-    if (sampler->next_ms <= now_ms) /* asleep for long: no burst of samples */
+    if (sampler->next_ms <= now_ms) /* slept for long: no burst of samples */
         sampler->next_ms = now_ms + sampler->interval_ms;
     if (atomic_load_explicit(&sampler->reported, memory_order_acquire))
         return;
@@ -131,10 +131,10 @@ static void sample(struct sampler *sampler, int64_t now_ms)
     sampler->pids_new = false;
     pthread_mutex_unlock(&sampler->lock);
     if (usage_measure(sampler->meter, now_ms, clock_wall_ms(), usage, NULL) != ERR_OK)
-        return; /* it worked at the start; the reader of samples sees that they are old */
-    /* A quarter of a second at the start says nothing about ten: what nobody watched counts as
-     * idle, so that a compiler which has just ended, or our own start, is not taken for a busy
-     * machine. */
+        return; /* it worked at the start; readers see that the last sample is old */
+    /* A quarter of a second at the start says nothing about ten seconds: time that was not watched
+     * counts as idle, so that a compiler which has just ended, or our own start, does not look like
+     * a busy machine. */
     if (usage->busy_10s_permille != USAGE_NONE && usage->busy_ms < BUSY_MS)
         usage->busy_10s_permille = usage->busy_10s_permille * usage->busy_ms / BUSY_MS;
     put_gpus(sampler, now_ms);
@@ -144,8 +144,8 @@ static void sample(struct sampler *sampler, int64_t now_ms)
     inbox_post(&sampler->loop->inbox, &sampler->report);
 }
 
-/* Half the time until the alert, or past it until nothing is left, at the speed of the last look:
- * one process can take gigabytes a second. */
+/* Half the time until memory falls to the alert, or once below it until none is left, at the rate
+ * since the last look: one process can take gigabytes a second. */
 static int64_t watch_again_ms(const struct sampler *sampler, int64_t now_ms, int64_t total_kib,
                               int64_t free_kib)
 {
@@ -159,7 +159,7 @@ static int64_t watch_again_ms(const struct sampler *sampler, int64_t now_ms, int
     return pause_ms < WATCH_MS_MIN ? WATCH_MS_MIN : pause_ms < WATCH_MS ? pause_ms : WATCH_MS;
 }
 
-/* A second is long when memory runs out. */
+/* One second is a long time when memory runs out. */
 static void watch_memory(struct sampler *sampler, int64_t now_ms)
 {
     int64_t total_kib, free_kib;
@@ -175,7 +175,7 @@ static void watch_memory(struct sampler *sampler, int64_t now_ms)
         sampler->next_ms = now_ms;
 }
 
-/* Memory of a GPU that somebody took is given away meanwhile. */
+/* The server may meanwhile hand out GPU memory that others have taken. */
 static void watch_gpus(struct sampler *sampler, int64_t now_ms)
 {
     const struct usage_gpus *seen = usage_gpu_seen(&sampler->gpu, now_ms);
@@ -187,7 +187,7 @@ static void watch_gpus(struct sampler *sampler, int64_t now_ms)
         if (sampler->vram_free_mb[i] - (card ? card->vram_free_mb : 0) > step)
             sampler->next_ms = now_ms;
     }
-    if (sampler->gpu_looks == 0) /* the first: whoever waits for it need not wait longer */
+    if (sampler->gpu_looks == 0) /* the first look: work that waits for it should not wait longer */
         sampler->next_ms = now_ms;
     sampler->gpu_looks = sampler->gpu.looks;
 }
@@ -218,10 +218,10 @@ static void *thread_main(void *arg)
     }
 }
 
-/* --- its life --- */
+/* --- lifetime --- */
 
-/* A first look, so that the first sample knows rates: without how busy the CPU is, an old load
- * average alone would be taken for danger. */
+/* A first look, so that the first sample has rates: without the CPU's busy figure, an old load
+ * average alone would look like danger. */
 static enum err take_first(struct sampler *sampler, struct problem *why)
 {
     int64_t now_ms = clock_mono_ms();
@@ -265,7 +265,7 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
         err = problem_set(why, ERR_IO, "", "Cannot make an eventfd: %s.", strerror(errno));
     else
         err = take_first(sampler, why);
-    sigfillset(&all); /* signals are the loop's */
+    sigfillset(&all); /* the loop handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (!err && pthread_create(&sampler->thread, NULL, thread_main, sampler) != 0)
         err = problem_set(why, ERR_IO, "", "Cannot start a thread.");

@@ -1,5 +1,5 @@
 /* What the processes between the agent and a job may do, and what a job may not: capabilities, the
- * filter of system calls, and a /tmp of its own. */
+ * system call filter, and a private /tmp. */
 #include "agent/sandbox.h"
 
 #include <assert.h>
@@ -58,7 +58,7 @@ bool privileges_keep(uint64_t capabilities)
 void privileges_bound(void)
 {
     for (unsigned long i = 0; i < 64; i++)
-        prctl(PR_CAPBSET_DROP, i, 0, 0, 0); /* after the last one there is it fails */
+        prctl(PR_CAPBSET_DROP, i, 0, 0, 0); /* fails after the last existing one */
 }
 
 int privileges_give_up(void)
@@ -66,7 +66,7 @@ int privileges_give_up(void)
     int error = set_capabilities(0);
 
     if (error == 0 && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0)
-        error = errno == EINVAL ? 0 : errno; /* a kernel that knows none */
+        error = errno == EINVAL ? 0 : errno; /* a kernel without them */
     if (error == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         error = errno;
     return error;
@@ -88,7 +88,7 @@ enum {
     BODY_MAX = 192 /* instructions; a jump reaches 255 */
 };
 
-/* EPERM, whatever they are asked for. */
+/* EPERM, whatever the arguments. */
 static const int refused[] = {
     /* mounting */
     SYS_mount,
@@ -102,7 +102,7 @@ static const int refused[] = {
     SYS_fspick,
     SYS_mount_setattr,
     SYS_open_by_handle_at,
-    /* namespaces that others made */
+    /* namespaces created by others */
     SYS_setns,
     /* the kernel itself */
     SYS_init_module,
@@ -118,7 +118,7 @@ static const int refused[] = {
     SYS_io_uring_enter,
     SYS_io_uring_register,
     SYS_kcmp,
-    /* keys, which know nothing of jobs */
+    /* keys, which are not separated by job */
     SYS_add_key,
     SYS_request_key,
     SYS_keyctl,
@@ -186,13 +186,13 @@ struct sock_fprog *syscalls_filter(struct arena *arena)
     struct sock_fprog *filter = arena_new(arena, struct sock_fprog);
     struct program program = {.at = arena_array(arena, struct sock_filter, BODY_MAX)};
 
-#ifdef ARCH /* where it is not known how calls are numbered there is no filter */
+#ifdef ARCH /* without known system call numbers there is no filter */
     load(&program, offsetof(struct seccomp_data, arch));
     add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0));
-    answer(&program, SECCOMP_RET_KILL_PROCESS); /* of another machine, with other numbers */
+    answer(&program, SECCOMP_RET_KILL_PROCESS); /* of another architecture, with other numbers */
     load(&program, offsetof(struct seccomp_data, nr));
     answer_if(&program, BPF_JGE, X32_BIT, unknown);
-    /* What it asks for is in memory that a filter cannot see; everybody falls back to clone. */
+    /* Its flags are in memory that a filter cannot read; libraries fall back to clone. */
     answer_if(&program, BPF_JEQ, SYS_clone3, unknown);
     answer_if_argument(&program, SYS_clone, 0, BPF_JSET, NAMESPACES, no);
     answer_if_argument(&program, SYS_unshare, 0, BPF_JSET, NAMESPACES, no);
@@ -223,7 +223,7 @@ const struct private_tmp_dir private_tmp_dirs[PRIVATE_TMP_DIRS] = {
     {RUNFILE_VAR_TMP, "/var/tmp"},
 };
 
-/* What is in memory alone is made anew, and gone with the last process that sees it. */
+/* Directories in memory are created anew, and gone with the last process that sees them. */
 static const struct {
     const char *type, *at, *options;
 } in_memory[] = {
@@ -233,7 +233,7 @@ static const struct {
 
 enum { TMP_NAMESPACES = CLONE_NEWNS | CLONE_NEWIPC };
 
-/* Everybody else is nobody there. */
+/* All other users appear as nobody there. */
 static int map_id(const char *path, unsigned id)
 {
     char line[48];
@@ -248,7 +248,7 @@ static int enter_user_namespace(void)
     int error = unshare(CLONE_NEWUSER | TMP_NAMESPACES) == 0 ? 0 : errno;
 
     if (error == 0)
-        /* Or its group could not be mapped. */
+        /* Required before the group can be mapped. */
         error = cgroup_file_put(AT_FDCWD, "/proc/self/setgroups", "deny");
     if (error == 0)
         error = map_id("/proc/self/uid_map", uid);
@@ -263,7 +263,8 @@ int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namesp
 
     if (error == EPERM && user_namespace)
         error = enter_user_namespace();
-    /* What the machine mounts later is still seen here; what is mounted here is not seen there. */
+    /* Later mounts of the machine are still visible here; mounts made here are not visible
+     * there. */
     if (error == 0 && mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         error = errno;
     for (int i = 0; error == 0 && i < PRIVATE_TMP_DIRS; i++)

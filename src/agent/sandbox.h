@@ -10,38 +10,38 @@
 
 #define PRIVILEGE(capability) ((uint64_t)1 << (capability))
 
-/* Becoming another user takes all capabilities of root away; the permitted ones stay when this was
- * called before. */
+/* Switching to another user drops all of root's capabilities; call this before to keep the
+ * permitted ones. */
 bool privileges_survive(void);
-/* These capabilities and no others, of those that are permitted. */
+/* Keeps these capabilities, as far as they are permitted, and drops all others. */
 bool privileges_keep(uint64_t capabilities);
-/* No program that is started from here on can get any, whatever its file says. Needs CAP_SETPCAP.
- */
+/* No program started from here on can gain capabilities, whatever its file says. Needs
+ * CAP_SETPCAP. */
 void privileges_bound(void);
-/* In the new process: none at all, for good. Only system calls that are safe after a vfork. 0 or
- * errno. */
+/* In the new process: drops all privileges for good. Only system calls that are safe after vfork. 0
+ * or errno. */
 int privileges_give_up(void);
 
-/* System calls that work gets refused. It is no root, so most of them would fail anyway; what the
- * list takes away is the way to the kernel's least tested parts, above all by a user namespace of
- * its own. docs/security.md has the list for people. */
+/* System calls that work is denied. Work does not run as root, so most of them would fail anyway;
+ * the filter cuts off the kernel's least tested parts, above all those that a private user
+ * namespace would open. docs/security.md has the list. */
 
 /* The filter, in the arena. */
 struct sock_fprog *syscalls_filter(struct arena *arena);
-/* In the new process, once it can get no privileges any more. Only system calls that are safe after
- * a vfork. 0 or errno; a kernel without filters is no error. */
+/* In the new process, once it can no longer gain privileges. Only system calls that are safe after
+ * vfork. 0 or errno; a kernel without filters is not an error. */
 int syscalls_refuse(const struct sock_fprog *filter);
 
-/* A run's own /tmp and /var/tmp, shared memory and queues. Directories that everybody may write to
- * are where work of different users meets: names that can be guessed, files that somebody forgot,
- * sockets. So a run has a mount namespace of its own in which /tmp and /var/tmp are directories of
- * its run, and go with it; and /dev/shm is a file system in memory, whose pages count as memory of
- * the process that fills them, up to half of the machine's. With a namespace for IPC the keys of
- * System V and the queues of POSIX are its own, too.
+/* A run's own /tmp and /var/tmp, shared memory and queues. World-writable directories are where
+ * work of different users meets: guessable names, forgotten files, sockets. So a run has its own
+ * mount namespace in which /tmp and /var/tmp are directories of its run, and are removed with it;
+ * and /dev/shm is a file system in memory, whose pages count as memory of the process that fills
+ * them, up to half of the machine's. An IPC namespace also makes the keys of System V and the
+ * queues of POSIX its own.
  *
  * That needs CAP_SYS_ADMIN, or a user namespace: there a process has it over its own mounts and
- * over nothing else. The latter knows one user alone, so it is for work that is the user of its
- * shim. */
+ * over nothing else. A user namespace maps only one user, so it is for work that runs as its shim's
+ * user. */
 
 enum { PRIVATE_TMP_DIRS = 2 };
 
@@ -51,14 +51,13 @@ struct private_tmp_dir {
 };
 extern const struct private_tmp_dir private_tmp_dirs[PRIVATE_TMP_DIRS];
 
-/* In the new process, with these directories in the order of the table for /tmp and /var/tmp; with
- * user_namespace by one of those if nothing else is allowed. Only system calls that are safe after
- * a vfork. 0 or errno.
- */
+/* In the new process, with these directories, in the order of the table, for /tmp and /var/tmp;
+ * with user_namespace in a user namespace if nothing else is allowed. Only system calls that are
+ * safe after vfork. 0 or errno. */
 int private_tmp_enter(const char *const from[PRIVATE_TMP_DIRS], bool user_namespace);
-/* Whether we can, by trying it in another process. 0 or errno. */
+/* Tests in another process whether it works. 0 or errno. */
 int private_tmp_probe(bool user_namespace);
-/* The directory that would hide this path, because it is in it; NULL: none. */
+/* The directory that would hide this path by being mounted over it; NULL: none. */
 const char *private_tmp_hides(const char *path);
 
 #endif

@@ -71,7 +71,7 @@ static const struct secret_rule *find(const struct config *config, struct str na
     return NULL;
 }
 
-/* A row may end in a star: that is any of a namespace, and a star alone any at all. */
+/* An entry may end in a star: everything in a namespace; a star alone matches everything. */
 static bool lists(struct strs list, struct str full)
 {
     for (size_t i = 0; i < list.count; i++) {
@@ -154,7 +154,7 @@ enum err secret_open(struct str dir, struct str name, int *ret_fd, struct proble
     return ERR_OK;
 }
 
-/* Past our own memory: what is not there cannot be found there. */
+/* Does not pass through our own memory, so that it cannot be found there. */
 int secret_copy(int from_fd, int to_fd, const char *name)
 {
     int fd = openat(to_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400);

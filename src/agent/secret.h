@@ -1,13 +1,12 @@
-/* Secrets by name. A job, an executor or a deployment names them; what they are only this machine
- * knows: files in a directory of the agent's (`secrets_dir`, or the credentials of its unit). A run
- * gets copies that its user alone can read, until it has ended: in memory that only its own mount
- * namespace has, or where there is none (sandbox.h) in the directory of the run; and variables
- * of its environment where the name of one was given. What they hold is in no record, message
- * or log.
+/* Secrets by name. A job, an executor or a deployment names them; only this machine knows their
+ * values: files in a directory of the agent (`secrets_dir`, or the credentials of its unit). A run
+ * gets copies that only its user can read, until it has ended: in memory that only its own mount
+ * namespace has, or where there is none (sandbox.h) in the directory of the run; and environment
+ * variables where the reference names one. The values are in no record, message or log.
  *
- * Anybody who may submit writes a job, and anybody who may deploy writes a deployment; so
- * neither gets a secret that a rule of this agent does not give to it. Executors are the agent's
- * own words.
+ * Anybody who may submit can write a job, and anybody who may deploy can write a deployment, so
+ * both only get secrets that a rule of this agent allows. Executors come from the agent's own
+ * settings.
  *
  * A reference is "NAME" or "VARIABLE=NAME", see argv_secrets(). */
 #ifndef AGENT_SECRET_H
@@ -24,18 +23,18 @@ enum err secret_rules_read(const struct json *given, const struct schema_lines *
                            struct problem *why);
 
 struct str secret_name(struct str word);
-struct str secret_variable(struct str word); /* at == NULL: it is a file only */
+struct str secret_variable(struct str word); /* at == NULL: only a file */
 
-/* May a job of this type, or with a command of its own, have it? Types and ids are full names: what
- * is given to one namespace is not given to another. */
+/* May a job of this type, or with its own command, use the secret? Types and ids are full names: a
+ * rule for one namespace does not apply to another. */
 bool secret_for_job(const struct config *config, struct str name, struct str type, bool command);
 bool secret_for_deployment(const struct config *config, struct str name, struct str id);
 
-/* To be read; and why not, with its name: it must be a plain file of at most so many bytes that is
- * not open to everybody. */
+/* Opens the secret for reading; errors name it: it must be a plain file within the size limit that
+ * is not open to everybody. */
 enum err secret_open(struct str dir, struct str name, int *ret_fd, struct problem *why);
-/* A copy in the directory to_fd, for our own user. One that is there already stays. Nothing but
- * system calls: 0 or errno. */
+/* Copies it into the directory to_fd, for our own user. An existing copy stays. System calls only:
+ * 0 or errno. */
 int secret_copy(int from_fd, int to_fd, const char *name);
 
 #endif

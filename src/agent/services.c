@@ -1,6 +1,6 @@
-/* What the server says becomes a text, and the text a file. The file is written by a thread of the
- * pool, so that a disk that hangs holds nobody up, and never half: readers find the old one or the
- * new one. */
+/* Turns the server's reply into a text, and the text into a file. A pool thread writes the file, so
+ * that a hanging disk blocks nothing else, and replaces it atomically: readers find the old one or
+ * the new one. */
 #include "agent/services.h"
 
 #include <assert.h>
@@ -121,13 +121,13 @@ static void make_text(struct services *services)
     buf_char(&services->text, '\n');
 }
 
-/* Replaces the file if it is not as it should be. */
+/* Replaces the file if it is out of date. */
 static void keep_file(struct services *services)
 {
     struct str path = services->config->services_file;
 
     if (services->busy) {
-        services->ends_ms = 0; /* again with the next tick */
+        services->ends_ms = 0; /* the next tick tries again */
         return;
     }
     make_text(services);
@@ -144,7 +144,7 @@ static void keep_file(struct services *services)
     loop_work(services->loop, &services->job);
 }
 
-/* --- what the server says --- */
+/* --- the server's reply --- */
 
 static int by_place(const void *left, const void *right)
 {
@@ -198,10 +198,10 @@ static void on_answer(struct link_call *call)
     services->asking = false;
     services->next_ms = services->loop->mono_ms + services->config->services_interval_ms;
     if (call->err || !call->reply)
-        return; /* what is known stays until its leases have ended */
+        return; /* what is known stays until its leases end */
     json_bool(json_get(call->reply, "unchanged"), &unchanged);
     if (unchanged && json_int(json_get(call->reply, "left_ms"), &left_ms)) {
-        for (size_t i = 0; i < services->count; i++) /* that of the first to end: none is longer */
+        for (size_t i = 0; i < services->count; i++) /* the first end: none lasts longer */
             if (services->entries[i].until_ms < services->asked_ms + left_ms)
                 services->entries[i].until_ms = services->asked_ms + left_ms;
     } else if (json_type(copies) == JSON_ARR) {
@@ -245,7 +245,7 @@ static void on_tick(struct loop_part *part)
 void services_up(struct services *services)
 {
     services->up = true;
-    services->number = -1; /* another server may count in another way */
+    services->number = -1; /* another server may number differently */
     services->next_ms = services->loop->mono_ms;
 }
 

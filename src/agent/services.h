@@ -1,6 +1,6 @@
-/* A file on this machine that tells where the copies of all deployments listen: asked of the server
- * every few seconds, and replaced as a whole when something is another. A copy stands in it no
- * longer than its node's lease lasts, also when no server can be asked. One loop. */
+/* A file on this machine that lists where the copies of all deployments listen: requested from the
+ * server every few seconds, and replaced as a whole when something changed. A copy is listed no
+ * longer than its node's lease lasts, even if no server can be reached. One loop. */
 #ifndef AGENT_SERVICES_H
 #define AGENT_SERVICES_H
 
@@ -16,28 +16,28 @@ struct services {
     struct link_calls *link_calls;
     const struct config *config;
     struct str node_id;
-    const char *dir; /* what a relative path begins at */
+    const char *dir; /* base of a relative path */
 
     /* private */
     bool up;
     bool asking;
     struct link_call call;
-    int64_t asked_ms; /* clock_lease_ms() when the call left */
+    int64_t asked_ms; /* clock_lease_ms() when the call was sent */
     int64_t next_ms;  /* of the next call, CLOCK_MONOTONIC */
-    int64_t ends_ms;  /* clock_lease_ms(): when the first lease ends of what the file names; until
-                         something is known, how long the file of an earlier agent stays */
-    int64_t number;   /* of the last answer; -1: ask for everything */
+    int64_t ends_ms;  /* clock_lease_ms(): when the first lease in the file ends; until something
+                       * is known, how long the file of an earlier agent stays */
+    int64_t number;   /* of the last reply; -1: request everything */
     struct arena arena;
     struct services_entry *entries; /* by name, index, node */
     size_t count;
     struct buf body;
-    struct buf text; /* as it should stand in the file */
+    struct buf text; /* the wanted contents of the file */
     struct loop_part part;
     struct loop_job job;
-    bool busy;          /* the next four are the other thread's */
-    struct buf written; /* the file, as it is or will be */
+    bool busy;          /* the pool thread uses the next four */
+    struct buf written; /* the file's contents, now or after the write */
     char path[SERVICES_PATH_MAX];
-    int error; /* of the last try; 0: none */
+    int error; /* of the last write; 0: none */
     int last_error;
 };
 

@@ -1,7 +1,7 @@
-/* The life of one run as its shim sees it: output comes, the agent asks, time passes, children end.
- * Everything happens in one loop around one poll. At the end, from the kernel's report about the
- * main process and from why we ended it, comes the exit record. `berth shim`: a single shim by
- * hand, or the spawner of an agent. */
+/* The life of one run in its shim: output, orders from the agent, timers and child processes, all
+ * handled in one loop around one poll. At the end it writes the exit record from the main process's
+ * wait status and the reason we ended it. `berth shim`: a single shim started by hand, or an
+ * agent's spawner. */
 #include "agent/shim.h"
 
 #include <assert.h>
@@ -89,15 +89,15 @@ static int64_t ms_of(struct timeval time)
 
 enum {
     OUT_CHUNK = 65536,
-    OUT_BYTES_PER_MS = 16 << 10, /* a job that floods is slowed down to this, */
-    OUT_BYTES_BURST = 64 << 20,  /* after so much at once */
-    DRAIN_BYTES_MAX = 1 << 20,   /* of a pipe whose writers are all dead */
-    KILL_AGAIN_MS = 50,          /* first; then ever more slowly, up to */
+    OUT_BYTES_PER_MS = 16 << 10, /* a job that floods its output is slowed down to this, */
+    OUT_BYTES_BURST = 64 << 20,  /* after this much at once */
+    DRAIN_BYTES_MAX = 1 << 20,   /* from a pipe whose writers are all dead */
+    KILL_AGAIN_MS = 50,          /* first; then less and less often, up to */
     KILL_AGAIN_MS_MAX = 1000,
     RECORD_AGAIN_MS = 1000,
-    DISK_LOOK_MS = 5000,      /* between two looks at what it has written */
-    DISK_ENTRIES_STEP = 1000, /* of a look at a time, */
-    DISK_PAUSE_SHARE = 19,    /* then a pause this many times as long */
+    DISK_LOOK_MS = 5000,      /* between two measurements of its disk usage */
+    DISK_ENTRIES_STEP = 1000, /* entries per step of a measurement, */
+    DISK_PAUSE_SHARE = 19,    /* then a pause this many times as long as the step */
     NEVER_MS = 3600 * 1000,   /* the longest sleep */
 };
 
@@ -111,24 +111,24 @@ struct shim {
     struct runlog log;
     struct shim_job job;
     int signal_fd, listen_fd;
-    int alarm_fd; /* goes off at the deadline, also if the machine slept over it */
-    int agent_fd; /* -1: no agent is there */
+    int alarm_fd; /* fires at the deadline, even if the machine slept through it */
+    int agent_fd; /* -1: no agent is connected */
     enum phase phase;
     int64_t now_ms;                     /* CLOCK_MONOTONIC, fresh after each poll */
     int64_t started_ms;                 /* wall */
     int64_t timeout_ms;                 /* a moment on CLOCK_MONOTONIC; 0: none */
-    int64_t deadline_ms;                /* clock_lease_ms(); 0: none, or it passed */
+    int64_t deadline_ms;                /* clock_lease_ms(); 0: none, or passed */
     bool stopping;                      /* TERM was sent */
-    char reason[32];                    /* why; "" when the main process ended by itself */
-    int64_t kill_ms;                    /* when stopping: from then on KILL, */
-    int64_t kill_next_ms, kill_step_ms; /* again and again */
+    char reason[32];                    /* why; "" if the main process ended by itself */
+    int64_t kill_ms;                    /* when stopping: send KILL from then on, */
+    int64_t kill_next_ms, kill_step_ms; /* repeatedly */
     bool killed;
     bool main_gone;
     int main_status;
     int64_t record_next_ms;
     struct disk_walk disk;
     int64_t disk_next_ms;
-    int64_t out_budget, out_budget_ms; /* bytes that may be read, and when that was reckoned */
+    int64_t out_budget, out_budget_ms; /* bytes that may be read, and when that was computed */
     struct run_exit exit;
     struct buf tail;
     char chunk[OUT_CHUNK];
@@ -146,9 +146,10 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* --- talking --- */
+/* --- sending --- */
 
-/* An agent that does not listen asks again when it comes back: what matters is in the files. */
+/* If the agent does not read, it asks again when it reconnects: everything important is in the
+ * files. */
 __attribute__((format(printf, 2, 3))) static void send_packet(struct shim *shim, const char *fmt,
                                                               ...)
 {
@@ -189,7 +190,7 @@ static void check_kill(struct shim *shim)
         shim->now_ms < shim->kill_next_ms)
         return;
     whole = cgroup_kill(&shim->group);
-    /* The second time round also what left its group. */
+    /* After the first KILL also processes that left its group. */
     if (!whole || shim->killed)
         process_tree_kill(getpid());
     shim->killed = true;
@@ -198,7 +199,7 @@ static void check_kill(struct shim *shim)
     shim->kill_next_ms = shim->now_ms + shim->kill_step_ms;
 }
 
-/* May come any number of times: the first reason stays, and only an earlier end counts. */
+/* Idempotent: the first reason stays, and only an earlier end counts. */
 static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
 {
     assert(kill_ms >= 0);
@@ -212,7 +213,7 @@ static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
         str_copy(reason, shim->reason, sizeof shim->reason);
         if (kill_ms > shim->now_ms) {
             process_tree_signal(getpid(), SIGTERM);
-            process_tree_signal(getpid(), SIGCONT); /* a stopped process could not see it */
+            process_tree_signal(getpid(), SIGCONT); /* a stopped process could not handle it */
         }
         send_packet(shim, "stopping");
     }
@@ -221,7 +222,7 @@ static void stop(struct shim *shim, struct str reason, int64_t kill_ms)
 
 /* --- output --- */
 
-/* What one read gives; 0 when there is nothing (any more). */
+/* The bytes of one read; 0 if there are none (any more). */
 static size_t take_output(struct shim *shim)
 {
     ssize_t got;
@@ -235,13 +236,13 @@ static size_t take_output(struct shim *shim)
         return (size_t)got;
     }
     if (got == 0 || (errno != EAGAIN && errno != EINTR))
-        close_fd(&shim->job.out_fd); /* everybody has closed it */
+        close_fd(&shim->job.out_fd); /* all writers have closed it */
     return 0;
 }
 
 /* --- the end --- */
 
-/* The tree is gone. Somebody outside may still hold the pipe: nobody waits for that. */
+/* The tree is gone. A process outside it may still hold the pipe: do not wait for that. */
 static void finish(struct shim *shim)
 {
     size_t drained = 0, got;
@@ -270,7 +271,7 @@ static void finish(struct shim *shim)
     runlog_tail(&shim->log, &shim->tail);
     shim->exit.tail = buf_view(&shim->tail);
     assert(shim->exit.output_dropped <= shim->exit.output_bytes);
-    /* As the job's user: a path that leads elsewhere opens nothing that user could not open. */
+    /* As the job's user, so that a link opens nothing that user could not open. */
     job_user_enter_files(shim->job.user);
     fd = runfile_open_result(shim->dir_fd);
     job_user_leave_files(shim->job.user);
@@ -280,8 +281,7 @@ static void finish(struct shim *shim)
     shim->phase = PHASE_RECORDING;
 }
 
-/* On a full disk this is tried until it works: an outcome that could still be lost is never
- * reported. */
+/* Retried until it works on a full disk: an outcome that could still be lost is never reported. */
 static void record(struct shim *shim)
 {
     const struct run_spec *spec = &shim->file.spec;
@@ -303,7 +303,7 @@ static void record(struct shim *shim)
     shim->phase = PHASE_DONE;
 }
 
-/* --- what it writes --- */
+/* --- disk usage --- */
 
 static void look_at_disk(struct shim *shim)
 {
@@ -314,7 +314,7 @@ static void look_at_disk(struct shim *shim)
         shim->disk_next_ms = shim->now_ms + DISK_LOOK_MS;
         return;
     }
-    job_user_enter_files(shim->job.user); /* we can open our own directory, it what is in it */
+    job_user_enter_files(shim->job.user); /* we open our directory, the user its contents */
     more = disk_walk_step(&shim->disk, DISK_ENTRIES_STEP);
     job_user_leave_files(shim->job.user);
     pause_ms = 1 + (clock_mono_us() - begun_us) * DISK_PAUSE_SHARE / 1000;
@@ -339,7 +339,7 @@ static void take_signals(struct shim *shim)
 
     while ((got = read(shim->signal_fd, infos, sizeof infos)) > 0)
         for (size_t i = 0; i < (size_t)got / sizeof infos[0]; i++)
-            if (infos[i].ssi_signo != SIGCHLD) /* the machine goes down, or an operator */
+            if (infos[i].ssi_signo != SIGCHLD) /* shutdown of the machine, or an operator */
                 stop(shim, STR("STOPPED"), shim->now_ms + shim->file.spec.stop_grace_ms);
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == shim->job.pid) {
@@ -348,7 +348,7 @@ static void take_signals(struct shim *shim)
         }
     if (!shim->main_gone || shim->phase != PHASE_RUNNING)
         return;
-    /* Orphans of the tree become ours, so being without children means it is gone. */
+    /* Orphans of the tree become our children, so having no children means the tree is gone. */
     if (pid < 0 && errno == ECHILD)
         finish(shim);
     else
@@ -367,7 +367,7 @@ static void set_deadline(struct shim *shim, int64_t at_ms)
     timerfd_settime(shim->alarm_fd, TFD_TIMER_ABSTIME, &alarm, NULL); /* 0 disarms it */
 }
 
-/* The agent writes a later one down before it sends it to us. */
+/* The agent writes a later deadline to the file before it sends it to us. */
 static bool deadline_passed(struct shim *shim)
 {
     int64_t now_ms, written_ms;
@@ -388,10 +388,10 @@ static void check_deadline(struct shim *shim)
 
     if (!deadline_passed(shim))
         return;
-    /* How long its tree may still take to end: the grace began with the deadline. */
+    /* Time left for its tree to end: the grace began with the deadline. */
     grace_ms = spec->deadline_grace_ms ? spec->deadline_grace_ms : RUN_DEADLINE_GRACE_MS;
     left_ms = shim->deadline_ms + earlier(grace_ms, spec->stop_grace_ms) - clock_lease_ms();
-    set_deadline(shim, 0); /* it passes once */
+    set_deadline(shim, 0); /* it passes only once */
     stop(shim, STR("DEADLINE"), shim->now_ms + (left_ms > 0 ? left_ms : 0));
 }
 
@@ -452,13 +452,13 @@ static void take_agent(struct shim *shim)
 
     if (fd < 0)
         return;
-    take_orders(shim); /* what the old one sent last */
+    take_orders(shim); /* what the old agent sent last */
     close_fd(&shim->agent_fd);
     shim->agent_fd = fd;
     greet(shim);
 }
 
-/* --- time --- */
+/* --- timers --- */
 
 static void check_times(struct shim *shim)
 {
@@ -513,12 +513,12 @@ static void turn(struct shim *shim)
     if (poll(fds, ON_COUNT, sleep_ms(shim)) < 0)
         return;
     shim->now_ms = clock_mono_ms();
-    assert(shim->now_ms >= shim->out_budget_ms); /* the clock never jumps */
+    assert(shim->now_ms >= shim->out_budget_ms); /* the clock is monotonic */
     shim->out_budget += (shim->now_ms - shim->out_budget_ms) * OUT_BYTES_PER_MS;
     shim->out_budget = earlier(shim->out_budget, OUT_BYTES_BURST);
     shim->out_budget_ms = shim->now_ms;
     if (fds[ON_ALARM].revents)
-        check_deadline(shim); /* before anything else: we may have been frozen for long */
+        check_deadline(shim); /* first: we may have been frozen for long */
     if (fds[ON_OUT].revents)
         take_output(shim);
     if (fds[ON_AGENT].revents)
@@ -529,9 +529,9 @@ static void turn(struct shim *shim)
         take_signals(shim);
 }
 
-/* --- the beginning --- */
+/* --- start --- */
 
-/* The directory is where we are, so that the name fits whatever the path's length. */
+/* The directory is our working directory, so that the name fits whatever the path's length. */
 static int listen_here(void)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = RUNFILE_SOCK};
@@ -590,7 +590,7 @@ static enum err begin(struct shim *shim, struct problem *why)
     err = shim_job_start(&shim->job, why);
     if (err)
         return err;
-    if (geteuid() != 0) /* what is left to do: look as its user, and end it */
+    if (geteuid() != 0) /* only for looking at files and killing as its user */
         privileges_keep(PRIVILEGE(CAP_SETUID) | PRIVILEGE(CAP_SETGID) | PRIVILEGE(CAP_KILL));
     shim->started_ms = clock_wall_ms();
     shim->now_ms = shim->out_budget_ms = clock_mono_ms();
@@ -602,7 +602,7 @@ static enum err begin(struct shim *shim, struct problem *why)
 
 void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user)
 {
-    static struct shim shim; /* one a process; too large for a stack */
+    static struct shim shim; /* one per process; too large for a stack */
     struct problem why = {0};
 
     assert(dir_fd >= 0 && shim.dir_fd == 0);
@@ -637,7 +637,7 @@ void shim_run(int dir_fd, int agent_fd, int oom_adj, const struct job_user *user
     close_fd(&shim.alarm_fd);
     buf_free(&shim.tail);
     arena_free(&shim.arena);
-    close(dir_fd); /* and with it the lock: from here on the record speaks */
+    close(dir_fd); /* this releases the lock: from here on only the record counts */
     shim.dir_fd = 0;
 }
 
@@ -670,7 +670,7 @@ static int single(const char *dir)
     }
     for (int i = 1; i < SIGRTMIN; i++)
         if (i != SIGKILL && i != SIGSTOP)
-            signal(i, SIG_DFL); /* the job would inherit what is ignored; a spawner starts clean */
+            signal(i, SIG_DFL); /* the job would inherit ignored signals; a spawner resets them */
     setsid();
     cgroup_file_int(AT_FDCWD, "/proc/self/oom_score_adj", NULL, &oom_adj);
     shim_run(fd, -1, (int)oom_adj, NULL); /* as our own user */

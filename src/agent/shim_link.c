@@ -1,6 +1,7 @@
-/* The connection to one shim: what it sends, what is sent to it, what it means when it goes away.
- * And where shims come from: a process of our own or one that serves agents, see spawner.h; an
- * order is one packet with the run's directory and the shim's end of its connection. */
+/* The connection to one shim: what it sends, what is sent to it, and what follows when the
+ * connection ends. Also where shims come from: our own spawner process or a shared one, see
+ * spawner.h; an order is one packet with the run's directory and the shim's end of its
+ * connection. */
 #include "agent/shim_link.h"
 
 #include <assert.h>
@@ -41,7 +42,7 @@ static void poll_closed(uv_handle_t *handle)
 void run_link_open(struct run_private *priv, int fd)
 {
     assert(priv->fd < 0 && fd >= 0);
-    /* The handle of an earlier connection may still be closing; the tick comes back to it. */
+    /* The handle of an earlier connection may still be closing; the tick tries again. */
     if (priv->pins > 0 || uv_poll_init(&priv->run.runs->loop->uv, &priv->poll, fd) != 0) {
         close(fd);
         return;
@@ -82,7 +83,7 @@ void run_link_flush(struct run_private *priv)
             len = snprintf(packet, sizeof packet, "ping");
         assert(len > 0 && len < SHIM_PACKET_MAX);
         if (send(priv->fd, packet, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-            break; /* no room: when there is; a shim that is gone: its end is read */
+            break; /* no room: sent when there is; if the shim is gone, the read side reports it */
         priv->todo &= ~(unsigned)all[i];
     }
     if (priv->fd >= 0)
@@ -112,7 +113,7 @@ static void hear_started(struct run_private *priv, struct str args)
     if (args.at && str_int(args, &pid) && pid > 1) /* an older shim does not send it */
         run->pid = (int)pid;
     if (run->state != RUN_STARTING)
-        return; /* adopted: it was taken for running already */
+        return; /* adopted: it already counted as running */
     run->state = RUN_RUNNING;
     if (run->handler->started)
         run->handler->started(run);
@@ -185,13 +186,13 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     char packet[SHIM_PACKET_MAX];
     ssize_t got = 0;
 
-    priv->pins++; /* the handler may forget the run while we look at it */
+    priv->pins++; /* the handler may drop the run while we use it */
     priv->run.runs->pins++;
     while (priv->fd >= 0 && (got = recv(priv->fd, packet, sizeof packet, MSG_DONTWAIT)) > 0)
         hear(priv, (struct str){.at = packet, .len = (size_t)got});
     if (priv->fd >= 0) {
         if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-            run_link_close(priv); /* the tick finds out what became of its shim */
+            run_link_close(priv); /* the tick finds out what happened to its shim */
             run_link_seek(priv);
         } else if (events & UV_WRITABLE)
             run_link_flush(priv);
@@ -201,7 +202,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* --- looking for a shim --- */
 
-/* We hold the lock: no shim is there, nor can one come. */
+/* We hold the lock, so there is no shim and none can start. */
 static void settle(struct run_private *priv, int dir_fd)
 {
     struct run_exit exit;
@@ -213,7 +214,7 @@ static void settle(struct run_private *priv, int dir_fd)
     if (runfile_get_exit(dir_fd, &priv->arena, &exit, &key, &meta) == ERR_OK)
         run_set_ended(priv, &exit);
     else if (faccessat(dir_fd, RUNFILE_SOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-        run_lost(priv, "START_FAILED", /* it listens first */
+        run_lost(priv, "START_FAILED", /* a shim listens before anything else */
                  runs->spawner.why[0] ? runs->spawner.why : "Its shim did not start.", false);
     else if (!same_boot)
         run_lost(priv, "SHIM_LOST", "The machine was restarted while it ran.", false);
@@ -229,12 +230,12 @@ void run_link_seek(struct run_private *priv)
 
     assert(priv->fd < 0 && priv->run.state != RUN_ENDED && !priv->lost);
     if (priv->order_dir_fd >= 0)
-        return; /* its order waits: the lock is ours */
+        return; /* its order is pending: the lock is ours */
     dir_fd = run_open_dir(priv->run.runs, priv->run.key);
     if (dir_fd < 0) {
         if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)
             run_lost(priv, "SHIM_LOST", "Its directory is gone.", true);
-        return; /* else no descriptor is to be had just now */
+        return; /* otherwise no descriptor is available right now */
     }
     if (flock(dir_fd, LOCK_EX | LOCK_NB) == 0) {
         if (faccessat(dir_fd, RUNFILE_SOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
@@ -244,7 +245,7 @@ void run_link_seek(struct run_private *priv)
         close(dir_fd);
         return;
     }
-    /* Short whatever the length of the path. */
+    /* Short, however long the path is. */
     snprintf(name.sun_path, sizeof name.sun_path, "/proc/self/fd/%d/" RUNFILE_SOCK, dir_fd);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&name, sizeof name) == 0) {
@@ -267,7 +268,7 @@ static int64_t earlier(int64_t a, int64_t b)
 
 void run_link_watch(struct run_private *priv, int64_t now_ms)
 {
-    int64_t due = priv->stop_kill_ms; /* its tree should be killed by then; 0: never */
+    int64_t due = priv->stop_kill_ms; /* when its tree should have been killed; 0: never */
     int64_t patience_ms = priv->run.runs->patience_ms;
     struct run_proc shim;
 
@@ -286,8 +287,8 @@ void run_link_watch(struct run_private *priv, int64_t now_ms)
         priv->todo |= RUN_TODO_PING;
         run_link_flush(priv);
     } else if (now_ms - priv->pinged_ms >= patience_ms) {
-        /* Stopped or stuck. Its end is read from the connection; the tree is killed after it. But
-         * one that waits for a disk is at work, and may be writing down how the run ended. */
+        /* Stopped or stuck. The closed connection reports its end; then the tree is killed. But a
+         * shim that waits for a disk is working, and may be writing the exit record. */
         if (!process_tree_proc(priv->shim_pid, &shim) || shim.state != 'D')
             process_tree_kill_one(priv->shim_pid, priv->shim_start, SIGKILL);
         priv->pinged_ms = now_ms;
@@ -347,7 +348,7 @@ static void let_go(struct runs *runs)
     assert(spawner->fd >= 0 && spawner->poll);
     uv_close((uv_handle_t *)spawner->poll, spawner_poll_closed);
     close(spawner->fd);
-    if (spawner->old_pid > 0) /* two deaths within a tick: the first is surely over */
+    if (spawner->old_pid > 0) /* two deaths within a tick: the first one has surely ended */
         waitpid(spawner->old_pid, NULL, 0);
     spawner->old_pid = spawner->pid;
     spawner->poll = NULL;
@@ -357,8 +358,8 @@ static void let_go(struct runs *runs)
     reap_old(spawner);
 }
 
-/* Where groups are, or that it is gone. Orders that were under way then show up as runs without a
- * lock. */
+/* Reports where the groups are, or that the spawner is gone. Pending orders then show up as runs
+ * without a lock. */
 static void hear_spawner(struct runs *runs)
 {
     char packet[SPAWNER_PACKET_MAX];
@@ -425,7 +426,7 @@ static enum err open_own(struct runs *runs, struct problem *why)
     return begin(runs, fds[0], pid, why);
 }
 
-/* Who we are, and what of our environment jobs shall have: shims are no children of ours. */
+/* Sends our name and the environment that jobs should get: shims are not our children. */
 static int introduce(const struct runs *runs, int fd)
 {
     static const char *const names[] = {"PATH", "HOME", "LANG"};
@@ -501,7 +502,7 @@ enum err run_spawner_start(struct runs *runs, const char *path, struct problem *
         return reach(runs, why);
     if (reach(runs, NULL)) {
         str_copy(str_of(spawner->why), runs->place.missing, sizeof runs->place.missing);
-        return ERR_OK; /* it is sought at every tick */
+        return ERR_OK; /* each tick looks for it */
     }
     answer = (struct pollfd){.fd = spawner->fd, .events = POLLIN};
     if (poll(&answer, 1, HELLO_MS_MAX) > 0)
@@ -547,7 +548,7 @@ static int send_order(int fd, const struct run_private *priv)
     return error;
 }
 
-/* Best effort: what is left is found again. */
+/* Best effort: leftovers are found again later. */
 void run_spawner_clean(struct runs *runs, int fd)
 {
     const struct run_spawner *spawner = &runs->spawner;
@@ -559,12 +560,12 @@ void run_spawner_clean(struct runs *runs, int fd)
     close(fd);
 }
 
-/* Sent, or given up. */
+/* The order was sent or given up. */
 static void close_order(struct run_private *priv)
 {
     TAILQ_REMOVE(&priv->run.runs->spawner.unsent, priv, unsent);
     assert(priv->order_dir_fd >= 0 && priv->order_fd >= 0);
-    close(priv->order_dir_fd); /* the lock lives on in the shim's copy, or ends here */
+    close(priv->order_dir_fd); /* the shim's copy keeps the lock; without one it is released */
     close(priv->order_fd);
     priv->order_dir_fd = priv->order_fd = -1;
 }
@@ -583,14 +584,14 @@ static void send_unsent(struct runs *runs)
     while ((priv = TAILQ_FIRST(&spawner->unsent))) {
         if (spawner->fd < 0 && reach(runs, NULL)) {
             while ((priv = TAILQ_FIRST(&spawner->unsent)) && is_away_for_long(spawner))
-                close_order(priv); /* its connection ends, and with it the run */
+                close_order(priv); /* its connection is closed, which ends the run */
             return;
         }
         error = send_order(spawner->fd, priv);
         if (error == EAGAIN || error == EINTR || error == ETOOMANYREFS || error == ENOBUFS)
             break;
         if (error != 0) {
-            let_go(runs); /* and once more with a new one */
+            let_go(runs); /* try once more with a new one */
             continue;
         }
         priv->order_number = spawner->number;
@@ -616,22 +617,22 @@ enum err run_spawner_order(struct run_private *priv, int dir_fd, int shim_fd, st
     return ERR_OK;
 }
 
-/* We hold the lock and no shim came: if its order was lost with its spawner it is sent once more.
- * Takes dir_fd if so. */
+/* We hold the lock and no shim came: if its order was lost with its spawner, it is sent once more.
+ * If so, takes dir_fd. */
 static bool run_spawner_again(struct run_private *priv, int dir_fd)
 {
     struct runs *runs = priv->run.runs;
     int fds[2];
 
     if (runs->spawner.fd >= 0)
-        hear_spawner(runs); /* that it is gone may not have been noticed yet */
+        hear_spawner(runs); /* we may not have noticed yet that it is gone */
     if (priv->order_number == 0 || priv->order_number == runs->spawner.number)
         return false;
-    if (priv->pins > 0) { /* its old connection is being closed; the tick comes back to it */
+    if (priv->pins > 0) { /* its old connection is being closed; the tick tries again */
         close(dir_fd);
         return true;
     }
-    priv->order_number = 0; /* once */
+    priv->order_number = 0; /* only one retry */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
         return false;
     run_link_open(priv, fds[0]);
@@ -652,7 +653,7 @@ void run_spawner_tick(struct runs *runs)
     if (runs->spawner.fd < 0 && runs->spawner.path)
         reach(runs, NULL);
     if (!TAILQ_EMPTY(&runs->spawner.unsent))
-        send_unsent(runs); /* a poll does not notice when fewer descriptors are under way */
+        send_unsent(runs); /* poll does not report that fewer descriptors are in flight */
 }
 
 void run_spawner_close(struct runs *runs)
@@ -662,7 +663,7 @@ void run_spawner_close(struct runs *runs)
     assert(TAILQ_EMPTY(&spawner->unsent));
     if (spawner->fd >= 0) {
         if (spawner->pid > 0)
-            kill(spawner->pid, SIGKILL); /* our own child, not reaped yet: it is the right one */
+            kill(spawner->pid, SIGKILL); /* our own child, not reaped yet: the pid is right */
         let_go(runs);
     }
     if (spawner->old_pid > 0)

@@ -1,6 +1,6 @@
-/* Runs from the inside, for the two files that keep them: run.c has the table, shim_link.c the
- * connections to shims and to the spawner. Everything on the loop's thread, except what is said to
- * be work. */
+/* The internals of runs, shared by two files: run.c has the table, shim_link.c the connections to
+ * shims and to the spawner. Everything runs on the loop's thread, except functions marked as pool
+ * work. */
 #ifndef AGENT_SHIM_LINK_H
 #define AGENT_SHIM_LINK_H
 
@@ -18,22 +18,22 @@ enum {
     RUN_TICK_MS = 100,
     RUN_PATIENCE_MS = 5000,
     RUN_LOST_ROUND_MS = 1000,
-    RUN_SPAWNER_MS_MAX = 10000 /* so long orders wait for a spawner that is away */
+    RUN_SPAWNER_MS_MAX = 10000 /* how long orders wait for a missing spawner */
 };
 
 #define RUN_TRASH ".gone"
 
 struct run_spawner {
-    const char *path;    /* of the socket of one that is there for agents; NULL: we fork our own */
+    const char *path;    /* of a shared spawner's socket; NULL: we fork our own */
     int fd;              /* -1: none */
-    int pid;             /* of our own; 0: it is another's */
+    int pid;             /* of our own; 0: a shared one */
     int old_pid;         /* ended, not reaped yet; 0: none */
     int64_t number;      /* of the connection, from 1 */
-    int64_t version;     /* SPAWNER_VERSION of another's; 0: it has not said */
+    int64_t version;     /* SPAWNER_VERSION of a shared one; 0: not reported yet */
     bool private_tmp;    /* its shims can give a run its own /tmp */
-    int64_t away_ms;     /* since when it cannot be reached; 0: it can */
-    int64_t patience_ms; /* RUN_SPAWNER_MS_MAX; tests have less */
-    char why[160];       /* and why not */
+    int64_t away_ms;     /* since when it cannot be reached; 0: reachable */
+    int64_t patience_ms; /* RUN_SPAWNER_MS_MAX; shorter in tests */
+    char why[160];       /* why it cannot be reached */
     uv_poll_t *poll;
     TAILQ_HEAD(run_unsent, run_private) unsent; /* runs whose order is not sent yet */
 };
@@ -43,19 +43,19 @@ struct runs {
     void *user;
     struct arena arena;
     const char *dir; /* absolute */
-    int dir_fd;      /* flock'ed: one agent a directory */
+    int dir_fd;      /* flock'ed: one agent per directory */
     const char *shim_path;
     char group_name[32];
     struct str boot_id;
     struct rnd rnd;
     struct cgroup_place place;
-    bool opened_to_users; /* others may pass through our directory */
+    bool opened_to_users; /* other users may pass through our directory */
     struct run_rules rules;
-    char tmp_missing[160]; /* why our own spawner's runs cannot have their own /tmp, or none */
-    size_t pool;           /* how many users there are beside it */
-    size_t pool_last;      /* which of them was taken last; 0: none */
+    char tmp_missing[160]; /* why runs get no private /tmp, as found by us; "" = no reason */
+    size_t pool;           /* number of numbered users beside it */
+    size_t pool_last;      /* which of them was used last; 0: none */
     struct map by_key;
-    TAILQ_HEAD(, run_private) all; /* in the order they came */
+    TAILQ_HEAD(, run_private) all; /* in the order they arrived */
     size_t alive;                  /* not ENDED */
     struct run_spawner spawner;
     uv_timer_t tick;
@@ -64,11 +64,11 @@ struct runs {
     int trash_fd; /* of the trash while it is emptied */
     bool trash_busy, trash_again;
     bool trash_left;                       /* not all of it could be removed */
-    int64_t trash_next_ms, trash_pause_ms; /* CLOCK_MONOTONIC: then again; 0: not by itself */
+    int64_t trash_next_ms, trash_pause_ms; /* CLOCK_MONOTONIC: next try; 0: not scheduled */
     int64_t trash_number;
-    int64_t patience_ms; /* RUN_PATIENCE_MS; tests have less */
-    int pins;            /* handles and works that still point here */
-    bool freed;          /* no handler is called any more; gone with the last pin */
+    int64_t patience_ms; /* RUN_PATIENCE_MS; shorter in tests */
+    int pins;            /* handles and work items that still point here */
+    bool freed;          /* no handler is called any more; freed with the last pin */
 };
 
 enum run_todo { RUN_TODO_STOP = 1, RUN_TODO_DEADLINE = 2, RUN_TODO_PING = 4 };
@@ -76,21 +76,21 @@ enum run_todo { RUN_TODO_STOP = 1, RUN_TODO_DEADLINE = 2, RUN_TODO_PING = 4 };
 struct run_private {
     struct run run;
     TAILQ_ENTRY(run_private) entry;
-    struct arena arena; /* key, meta, places, mark, and the tail once it ended */
+    struct arena arena; /* key, meta, paths, mark, and the tail once it ended */
     TAILQ_ENTRY(run_private) unsent;
     int order_dir_fd;     /* -1: the order was sent, or there was none */
     int order_fd;         /* the shim's end of the connection, likewise */
-    int64_t order_number; /* of the connection it was sent over; 0: none */
+    int64_t order_number; /* number of the connection it was sent over; 0: none */
     int fd;               /* to the shim; -1: not connected */
     uv_poll_t poll;       /* open while fd is */
     bool greeted;         /* its shim has said hello */
-    bool lost;            /* its end is being made: see run_lost() */
-    bool unpublished;     /* being adopted: nobody knows it yet */
-    bool gone;            /* forgotten: memory goes when its handles are closed */
-    int pins;             /* handles and works that still point here */
-    int shim_pid;         /* 0: not known */
+    bool lost;            /* its end is being handled: see run_lost() */
+    bool unpublished;     /* being adopted: not announced to anybody yet */
+    bool gone;            /* dropped: freed when its handles are closed */
+    int pins;             /* handles and work items that still point here */
+    int shim_pid;         /* 0: unknown */
     uint64_t shim_start;
-    unsigned todo; /* enum run_todo bits to be sent to the shim */
+    unsigned todo; /* enum run_todo bits still to be sent to the shim */
     char stop_reason[32];
     int64_t stop_kill_ms; /* CLOCK_MONOTONIC; 0: not asked to stop */
     int64_t deadline_ms;  /* clock_lease_ms(); 0: none */
@@ -104,9 +104,9 @@ struct run_private {
     struct str mark, boot_id;
     struct str user; /* to run as; empty: the default */
     uv_work_t lost_work;
-    bool lost_kill;   /* there may be processes */
+    bool lost_kill;   /* there may be processes left */
     bool lost_busy;   /* lost_work is under way */
-    int lost_spawner; /* where what a lost shim left may be found */
+    int lost_spawner; /* pid of the spawner that may have what a lost shim left */
 };
 void run_unpin(struct run_private *priv);
 void runs_unpin(struct runs *runs);
@@ -116,23 +116,23 @@ void run_set_ended(struct run_private *priv, const struct run_exit *exit);
 void run_link_open(struct run_private *priv, int fd); /* takes fd */
 void run_link_close(struct run_private *priv);
 void run_link_flush(struct run_private *priv);
-/* Not connected: finds out what became of it, and connects if its shim lives. To be called until it
- * is connected, ended or lost. May end it. */
+/* Not connected: finds out what happened to the shim, and connects if it lives. Call until it is
+ * connected, ended or lost. May end the run. */
 void run_link_seek(struct run_private *priv);
 void run_link_watch(struct run_private *priv, int64_t now_ms); /* every tick */
 
-/* One of our own must come up; one that serves agents may be away for now. */
+/* Our own spawner must start; a shared one may be unreachable for now. */
 enum err run_spawner_start(struct runs *runs, const char *path, struct problem *why);
-/* The order leaves now or when there is room. Takes both descriptors. */
+/* Sends the order now or when there is room. Takes both descriptors. */
 enum err run_spawner_order(struct run_private *priv, int dir_fd, int shim_fd, struct problem *why);
 void run_spawner_tick(struct runs *runs);
 void run_spawner_cancel(struct run_private *priv);
-/* Asks for a directory to be emptied that is a job's user's. Takes fd; -1 is nothing. */
+/* Asks the spawner to empty a directory of a job's user. Takes fd; does nothing if it is -1. */
 void run_spawner_clean(struct runs *runs, int fd);
 void run_spawner_close(struct runs *runs);
 
-/* Its shim is gone without a record: kills what is left of its tree and ends it. `kill` is false
- * when no process can be left. */
+/* Its shim is gone without a record: kills what is left of its tree and ends the run. `kill` is
+ * false if no process can be left. */
 void run_lost(struct run_private *priv, const char *reason, const char *detail, bool kill);
 
 #endif

@@ -1,5 +1,5 @@
-/* Starting a job: a pipe for its output, a new process in its groups, user and directory, its
- * environment, and the program. What goes wrong on the way is reported step by step. */
+/* Starts a job: a pipe for its output, a new process with its cgroup, user and directory, its
+ * environment, and the program. Failures are reported with their step. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,11 +24,11 @@ static _Noreturn void shim_job_become(const struct shim_plan *plan);
 
 /* --- the new process --- */
 
-/* A new process that shares our memory until its exec, as after vfork(), but straight into a v2
- * control group: copying the memory of this program costs more than all else a start needs, and
- * moving a process into a group afterwards may wait for every core. The C library has no call for
- * it, so the system call is made in place: no frame of ours must be left by the child, because the
- * parent goes on in it. */
+/* A new process that shares our memory until its exec, as after vfork(), but created directly in a
+ * v2 control group: copying this program's memory costs more than the rest of a start, and moving a
+ * process into a group later may wait for every core. The C library has no function for it, so the
+ * system call is made inline: the child must not return from a frame of ours, because the parent
+ * continues in it. */
 
 enum { FLAGS = CLONE_VFORK | CLONE_VM };
 
@@ -64,12 +64,12 @@ __attribute__((always_inline)) static inline long clone3_here(const struct clone
 __attribute__((always_inline)) static inline long clone3_here(const struct clone_args *args,
                                                               size_t size)
 {
-    return -ENOSYS; /* this machine's way is not known: fork() will do */
+    return -ENOSYS; /* not implemented for this architecture: fork() is used */
 }
 
 #endif
 
-/* Small on purpose, and never inlined: what the child does in this frame the parent finds again. */
+/* Deliberately small and never inlined: what the child does to this frame the parent sees. */
 __attribute__((noinline)) static long clone_and_become(const struct clone_args *args,
                                                        struct shim_plan *plan)
 {
@@ -80,8 +80,8 @@ __attribute__((noinline)) static long clone_and_become(const struct clone_args *
     return pid;
 }
 
-/* Makes it, in the v2 group group_fd unless that is -1. Returns after its exec or
- * end; -1 and errno when there is none. */
+/* Creates it, in the v2 group group_fd unless that is -1. Returns after its exec or end; -1 and
+ * errno on failure. */
 static pid_t shim_clone(struct shim_plan *plan, int group_fd)
 {
     struct clone_args args = {.flags = FLAGS, .exit_signal = SIGCHLD};
@@ -95,7 +95,7 @@ static pid_t shim_clone(struct shim_plan *plan, int group_fd)
     pid = clone_and_become(&args, plan);
     if (pid > 0)
         return (pid_t)pid;
-    /* An old kernel, or a filter that does not know the call. */
+    /* An old kernel, or a filter that does not know the system call. */
     plan->cloned_into = false;
     pid = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
     if (pid == 0)
@@ -105,8 +105,8 @@ static pid_t shim_clone(struct shim_plan *plan, int group_fd)
 
 /* --- the environment --- */
 
-/* The environment of a job. What the agent was started with is none of the job's business, so only
- * a few names are taken over. */
+/* The environment of a job. The agent's own environment is not passed on, except for a few
+ * names. */
 
 enum { OWN_MAX = 8 };
 
@@ -160,8 +160,8 @@ char **shim_env(struct arena *arena, const struct runfile *file, struct strs sec
                 char *const *base, const struct job_user *user)
 {
     const struct run_spec *spec = &file->spec;
-    /* How the job reaches the directory of its run: by its path, or from where it begins if its
-     * user cannot pass through all that is above; at == NULL: not at all. */
+    /* How the job reaches the directory of its run: by its path, or relative to its working
+     * directory if its user cannot pass through all parent directories; at == NULL: not at all. */
     struct str way = !user || job_user_reaches(user, file->dir) ? file->dir
                      : spec->cwd.at                             ? STR_NONE
                                                                 : STR("..");
@@ -186,7 +186,7 @@ char **shim_env(struct arena *arena, const struct runfile *file, struct strs sec
     if (spec->secret_count > 0 && way.at)
         put_pair(arena, env, &count, "BERTH_SECRETS_DIR",
                  arena_fmt(arena, STR_FMT "/" RUNFILE_SECRETS, STR_ARG(way)).at);
-    put(env, &count, arena_cstr(arena, file->mark)); /* by which the tree is found again */
+    put(env, &count, arena_cstr(arena, file->mark)); /* used to find the tree again */
     assert(count <= secrets.count + spec->env_count + OWN_MAX);
     env[count] = NULL;
     if (way.at != file->dir.at && shim_env_get(env, "BERTH_RESULT_FILE")) /* the agent's path */
@@ -217,8 +217,8 @@ static _Noreturn void give_up(const struct shim_plan *plan, enum shim_step step)
     _exit(127);
 }
 
-/* Memory that cannot be swapped out, in its own namespace alone. Read only from then on, or it
- * could be filled without a bound. */
+/* Memory that cannot be swapped out, only in the job's own namespace. Read-only once filled, or it
+ * could be filled without limit. */
 static int put_secrets(const struct shim_plan *plan)
 {
     const struct run_spec *spec = &plan->job->file->spec;
@@ -243,7 +243,7 @@ static int put_secrets(const struct shim_plan *plan)
     return error;
 }
 
-/* Like execvpe, but with the job's own PATH. Returns with errno set. */
+/* Like execvpe, but with the job's PATH. Returns with errno set. */
 static void exec_found(const struct shim_plan *plan)
 {
     struct str rest = str_of(plan->path);
@@ -263,15 +263,15 @@ static void exec_found(const struct shim_plan *plan)
             continue;
         execve(file, plan->argv, plan->env);
         if (errno == EACCES)
-            error = errno; /* perhaps the next directory has one that may be run */
+            error = errno; /* a later directory may have one that can be executed */
         else if (errno != ENOENT && errno != ENOTDIR)
             return;
     }
     errno = error;
 }
 
-/* What the new process does, in memory that may be its parent's: nothing but system calls and its
- * own stack. */
+/* Runs in the new process, whose memory may be its parent's: only system calls and its own
+ * stack. */
 static _Noreturn void shim_job_become(const struct shim_plan *plan)
 {
     const struct job_user *user = plan->job->user;
@@ -282,28 +282,29 @@ static _Noreturn void shim_job_become(const struct shim_plan *plan)
     if (errno != 0 && plan->must_enter)
         give_up(plan, STEP_GROUP);
     plan->report->outside = errno != 0;
-    sigemptyset(&none); /* nothing is ignored here: see shim.c */
+    sigemptyset(&none); /* no signal is ignored here: see shim.c */
     sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
     dup2(plan->in_fd, STDIN_FILENO);
     dup2(plan->out_fd, STDOUT_FILENO);
     dup2(plan->out_fd, STDERR_FILENO);
     if (plan->job->oom_adj < 0 && (oom_fd = open("/proc/self/oom_score_adj", O_WRONLY)) >= 0) {
-        ssize_t ignored = write(oom_fd, "0", 1); /* the job is not as precious as the agent */
+        ssize_t ignored = write(oom_fd, "0", 1); /* the job is less important than the agent */
 
         (void)ignored;
         close(oom_fd);
     }
     umask(plan->job->umask);
-    /* Where we are is the directory of the run, in the new namespace too. A descriptor would not
-     * do: it would be a way back into the old one. */
+    /* Our working directory is the directory of the run, in the new namespace too. A descriptor
+     * would be a way back into the old namespace. */
     errno = plan->tmp[0] ? private_tmp_enter(plan->tmp, !user) : 0;
     if (errno != 0)
         give_up(plan, STEP_TMP);
     errno = plan->secret_fds ? put_secrets(plan) : 0;
     if (errno != 0)
         give_up(plan, STEP_SECRETS);
-    /* The bare calls: the C library's would look for threads that a clone does not take along. */
+    /* Raw system calls: the C library's versions would signal threads that do not exist after
+     * clone. */
     if (user && (syscall(SYS_setgroups, user->group_count, user->groups) != 0 ||
                  syscall(SYS_setgid, user->gid) != 0 || syscall(SYS_setuid, user->uid) != 0))
         give_up(plan, STEP_USER);
@@ -312,10 +313,10 @@ static _Noreturn void shim_job_become(const struct shim_plan *plan)
         give_up(plan, STEP_PRIVILEGES);
     if (chdir(plan->cwd ? plan->cwd : RUNFILE_WORK) != 0)
         give_up(plan, STEP_DIR);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* without a shim nobody would know how it ended */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* without a shim its end would not be recorded */
     if (getppid() != plan->shim)
         _exit(127);
-    close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* should somebody have forgotten it */
+    close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* in case one was left open */
     errno = plan->filter ? syscalls_refuse(plan->filter) : 0;
     if (errno != 0)
         give_up(plan, STEP_FILTER);
@@ -346,7 +347,7 @@ static int give(int fd, uid_t uid, gid_t gid)
 
 /* --- secrets --- */
 
-/* One of those in the directory of the run. */
+/* Opens a copy in the directory of the run. */
 static int open_copy(const struct shim_job *job, struct str word)
 {
     char path[sizeof RUNFILE_SECRETS + ARGV_SECRET_NAME_MAX + 1];
@@ -355,7 +356,7 @@ static int open_copy(const struct shim_job *job, struct str word)
     return openat(job->dir_fd, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* "VARIABLE=value" of one; a line end after it belongs to the file. */
+/* "VARIABLE=value" of one; a trailing newline belongs to the file. */
 static enum err read_variable(int fd, struct str word, struct arena *arena, struct str *ret_entry,
                               struct problem *why)
 {
@@ -380,7 +381,7 @@ static enum err read_variable(int fd, struct str word, struct arena *arena, stru
     return ERR_OK;
 }
 
-/* While they are still ours to read. What goes into memory stays open until it is there. */
+/* Done while we can still read them. Those that go into memory stay open until they are there. */
 static enum err read_secrets(const struct shim_job *job, struct arena *arena,
                              struct shim_plan *plan, struct problem *why)
 {
@@ -435,7 +436,7 @@ static int give_secrets(const struct shim_job *job)
 
 /* --- files --- */
 
-/* One of the job's own, in the directory of its run. */
+/* One of the job's own directories, in the directory of its run. */
 static int make_own_dir(const struct shim_job *job, const char *name)
 {
     int error = 0, fd;
@@ -452,18 +453,18 @@ static int make_own_dir(const struct shim_job *job, const char *name)
     return error;
 }
 
-/* The job's user gets its input, and may pass through our directory. */
+/* Gives the input to the job's user, who may also pass through our directory. */
 static int hand_over(const struct shim_job *job, const char *cwd, int in_fd)
 {
     const struct run_spec *spec = &job->file->spec;
     const struct job_user *user = job->user;
     int error = 0, fd;
 
-    if (cwd && spec->cwd_given) { /* we go on working in it, as its group */
+    if (cwd && spec->cwd_given) { /* we keep access to it through its group */
         fd = open(cwd, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0)
             return errno;
-        fchmod(fd, 0775); /* not again once it is the user's, who may have changed it */
+        fchmod(fd, 0775); /* not once it is the user's, who may have changed it */
         error = give(fd, user->uid, (gid_t)-1);
         close(fd);
     }
@@ -551,7 +552,7 @@ static enum err launch(struct shim_job *job, struct shim_plan *plan, struct prob
                            strerror(plan->report->error));
     }
     if (plan->report->outside)
-        cgroup_remove(job->group); /* its tree is found by other means */
+        cgroup_remove(job->group); /* its process tree is found by other means */
     job->pid = pid;
     return ERR_OK;
 }

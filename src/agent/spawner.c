@@ -26,8 +26,8 @@
 enum { FD_DIR, FD_AGENT, FD_COUNT };
 enum { PEERS_MAX = 8, GROUPS_MAX = 256, ENV_MAX = 64, NAME_MAX_BYTES = 64 };
 
-/* Where shims are: beside the groups of the runs, so that their agent's user may move what they
- * start from one to the other. The dot keeps it apart from keys. */
+/* The group of the shims: next to the groups of the runs, so that their agent's user may move
+ * processes from one to the other. The dot keeps it apart from run keys. */
 #define SHIMS ".shims"
 
 struct peer {
@@ -36,17 +36,17 @@ struct peer {
     gid_t gid;
     gid_t groups[GROUPS_MAX];
     int group_count;
-    char name[NAME_MAX_BYTES]; /* of its group; "": it has not said */
+    char name[NAME_MAX_BYTES]; /* of its group; "": not received yet */
     struct cgroup_place place;
-    int shims_fd; /* -1: there is no group */
+    int shims_fd; /* -1: no group */
     char hello[SPAWNER_PACKET_MAX];
     char *env[ENV_MAX + 1]; /* points into hello */
 };
 
 struct spawner {
-    const char *group_file; /* NULL: the agent's own, which has its groups itself */
-    const char *config;     /* says which users work may run as; NULL: likewise, any */
-    int listen_fd;          /* -1: likewise */
+    const char *group_file; /* NULL: the agent's own spawner; the agent manages its groups itself */
+    const char *config;     /* says which users work may run as; NULL: as above, any */
+    int listen_fd;          /* -1: as above */
     int oom_adj;
     bool private_tmp; /* see sandbox.h */
     struct peer peers[PEERS_MAX];
@@ -93,7 +93,7 @@ void spawner_hear(struct str lines, struct cgroup_place *ret_place, int64_t *ret
 
 /* --- groups --- */
 
-/* Also later on: the unit that keeps the group may have been started anew, with a new one. */
+/* Called repeatedly: the unit that owns the group may have been restarted, with a new one. */
 static void find_groups(const struct spawner *spawner, struct peer *peer)
 {
     char base[CGROUP_PATH_MAX], path[CGROUP_PATH_MAX + sizeof SHIMS];
@@ -124,8 +124,8 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
 
 /* --- users that work may run as --- */
 
-/* The names a file allows, one after the other; at == NULL after the last. First the users beside
- * job_user, then that itself; an empty one is the default. */
+/* The names a file allows, in turn; at == NULL after the last. First the numbered users of
+ * job_user, then job_user itself; an empty name is the default. */
 static struct str allowed_name(const struct config *config, size_t number,
                                char text[JOB_USER_NAME_MAX + 1])
 {
@@ -150,7 +150,7 @@ static enum err find_allowed(const struct spawner *spawner, const struct peer *p
     size_t i = 0;
     enum err err;
 
-    /* The rules are in a file that is root's: nobody else decides here. */
+    /* The rules are in a file owned by root: no other user decides here. */
     if (stat(spawner->config, &info) == 0 &&
         (info.st_uid != 0 || info.st_mode & (S_IWGRP | S_IWOTH)))
         err = problem_set(why, ERR_FORBIDDEN, "", "%s must be root's, and nobody else's to write.",
@@ -168,7 +168,7 @@ static enum err find_allowed(const struct spawner *spawner, const struct peer *p
                           STR_ARG(name), spawner->config);
     if (!err)
         err = job_user_find(name, source.config.allow_root, ret_user, why);
-    /* Neither the agent's user nor the server's, whose files are what work is kept from. */
+    /* Neither the agent's user nor the server's: work must not reach their files. */
     if (!err &&
         ((peer->uid != 0 && ret_user->uid == peer->uid) || strcmp(ret_user->name, "berth") == 0))
         err = problem_set(why, ERR_FORBIDDEN, "user",
@@ -195,7 +195,7 @@ static enum err find_user(const struct spawner *spawner, const struct peer *peer
                            : job_user_find(name, allow_root, ret_user, why);
 }
 
-/* One of those that work may run as has this number. */
+/* Finds the allowed user with this uid. */
 static bool find_owner(const struct spawner *spawner, const struct peer *peer, uid_t uid,
                        struct job_user *ret_user)
 {
@@ -218,12 +218,12 @@ static bool silence(void)
     if (null_fd < 0)
         return false;
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        dup2(null_fd, fd); /* shims outlive the agent and must not hold its terminal */
+        dup2(null_fd, fd); /* shims outlive the agent and must not keep its terminal open */
     close(null_fd);
     return true;
 }
 
-/* The shim is its agent's user; what it needs for a job that is another it keeps. */
+/* The shim becomes its agent's user; it keeps the privileges it needs for a job of another user. */
 static bool become_agent(const struct peer *peer)
 {
     if (peer->uid == geteuid())
@@ -231,7 +231,7 @@ static bool become_agent(const struct peer *peer)
     return privileges_survive() && setgroups((size_t)peer->group_count, peer->groups) == 0 &&
            setresgid(peer->gid, peer->gid, peer->gid) == 0 &&
            setresuid(peer->uid, peer->uid, peer->uid) == 0 && privileges_keep(SHIM_PRIVILEGES) &&
-           prctl(PR_SET_DUMPABLE, 1) == 0; /* its own /proc files are root's otherwise */
+           prctl(PR_SET_DUMPABLE, 1) == 0; /* otherwise its /proc files belong to root */
 }
 
 static void refuse(const int fds[FD_COUNT], const char *why)
@@ -282,7 +282,7 @@ static void start_shim(const struct spawner *spawner, struct peer *peer, struct 
     struct clone_args args = {.flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD};
     pid_t pid = -1;
 
-    /* As fork(), straight into the group: moving it there afterwards may wait for every core. */
+    /* Like fork(), but directly into the group: moving it there later may wait for every core. */
     for (int tries = 0; tries < 2 && pid < 0 && spawner->group_file; tries++) {
         if (peer->shims_fd < 0 || tries > 0)
             find_groups(spawner, peer);
@@ -303,8 +303,9 @@ static void start_shim(const struct spawner *spawner, struct peer *peer, struct 
     }
 }
 
-/* To files we are this user, who can reach nothing by it that is not his. To signals we are the
- * agent's: other work of that user could stop us, and all that is to be removed would stay. */
+/* File accesses are checked as this user, which can only reach its own files. For signals we remain
+ * the agent's user: otherwise other work of that user could stop us, and nothing would be
+ * removed. */
 static bool become_cleaner(const struct peer *peer, const struct job_user *user)
 {
     if (!privileges_survive() || setgroups((size_t)user->group_count, user->groups) != 0 ||
@@ -315,7 +316,7 @@ static bool become_cleaner(const struct peer *peer, const struct job_user *user)
     return setfsuid((uid_t)-1) == (int)user->uid && privileges_give_up() == 0;
 }
 
-/* What a job left, and its agent, which is another user, cannot remove. */
+/* Empties what a job left and its agent, another user, cannot remove. */
 static _Noreturn void be_cleaner(const struct spawner *spawner, const struct peer *peer, int dir_fd)
 {
     static struct job_user user;
@@ -351,7 +352,7 @@ static void hear_agent(const struct spawner *spawner, struct peer *peer, size_t 
     find_groups(spawner, peer);
 }
 
-/* 1: something was heard, 0: the agent is gone. */
+/* 1: something was received, 0: the agent is gone. */
 static int hear(const struct spawner *spawner, struct peer *peer)
 {
     union {
@@ -386,7 +387,7 @@ static int hear(const struct spawner *spawner, struct peer *peer)
         hear_agent(spawner, peer, (size_t)got + 1);
     }
     while (count > 0)
-        close(fds[--count]); /* if too few came, the run's connection ends, and so it does */
+        close(fds[--count]); /* if too few came, the run's connection closes, which ends it */
     return 1;
 }
 
@@ -398,7 +399,7 @@ static void forget(struct peer *peer)
     *peer = (struct peer){.fd = -1, .shims_fd = -1};
 }
 
-/* Shims run as the user that asks: nobody gets more by asking. */
+/* Shims run as the user that connects, so connecting gives no extra rights. */
 static void welcome(struct spawner *spawner)
 {
     int fd = accept4(spawner->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -439,8 +440,8 @@ static void init(struct spawner *spawner)
     spawner->oom_adj = (int)oom_adj;
     for (int i = 1; i < SIGRTMIN; i++)
         if (i != SIGKILL && i != SIGSTOP)
-            signal(i, SIG_DFL); /* jobs would inherit what is ignored */
-    signal(SIGCHLD, SIG_IGN);   /* the kernel buries our children */
+            signal(i, SIG_DFL); /* jobs would inherit ignored signals */
+    signal(SIGCHLD, SIG_IGN);   /* the kernel reaps our children */
     prctl(PR_SET_NAME, "berth-spawner");
 }
 
@@ -453,16 +454,16 @@ int spawner_of_agent(void)
     spawner.peers[0].uid = geteuid();
     if (spawner.peers[0].fd < 0 || !silence())
         return 1;
-    /* What a shim that was killed leaves comes to us: there it is found, whatever it did to its
-     * session and environment, and buried, so that no zombie stays with an agent that is process 1
-     * of a container. */
+    /* Orphans of a killed shim become our children: here they are found, whatever they did to their
+     * session and environment, and reaped, so that no zombies are left to an agent that is process
+     * 1 of a container. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     while (hear(&spawner, &spawner.peers[0]))
         ;
     return 0;
 }
 
-/* The directory is root's and its group's: a user who may enter it may connect. */
+/* The directory belongs to root and its group: a user who may enter it may connect. */
 static int listen_at(const char *path)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -470,7 +471,7 @@ static int listen_at(const char *path)
 
     if (fd < 0 || !str_copy(str_of(path), name.sun_path, sizeof name.sun_path))
         return -1;
-    unlink(path); /* of one that was killed */
+    unlink(path); /* left by one that was killed */
     if (bind(fd, (struct sockaddr *)&name, sizeof name) != 0 || chmod(path, 0660) != 0 ||
         listen(fd, PEERS_MAX) != 0) {
         close(fd);
@@ -491,7 +492,7 @@ int spawner_main(int argc, char **argv)
     }
     umask(077);
     notify_init();
-    private_tmp = private_tmp_probe(geteuid() != 0) == 0; /* before our children are ignored */
+    private_tmp = private_tmp_probe(geteuid() != 0) == 0; /* before SIGCHLD is ignored */
     init(&spawner);
     spawner.group_file = argv[1];
     spawner.config = argv[2];

@@ -1,6 +1,6 @@
-/* One sample put together: the machine's figures out of /proc/stat, loadavg, meminfo and pressure,
- * what the cgroups of this process leave of them, and rates from earlier looks; and the sample as
- * the rules and as people want it. */
+/* Builds one sample: the machine's figures from /proc/stat, loadavg, meminfo and pressure, limited
+ * by the cgroups of this process, and rates computed from earlier looks; also the sample's form for
+ * the rules and for output. */
 #include "agent/usage.h"
 
 #include <assert.h>
@@ -30,7 +30,7 @@ struct usage_proc {
     int64_t swap_total_kib, swap_used_kib;
 };
 
-/* The group of this process in each hierarchy that matters; "" where there is none. */
+/* The group of this process in each relevant hierarchy; "" where there is none. */
 enum usage_place {
     USAGE_UNIFIED,
     USAGE_MEMORY,
@@ -47,11 +47,11 @@ struct usage_groups {
 
 struct usage_cgroup {
     int64_t cpu_milli;         /* USAGE_NONE: no quota and no cpuset */
-    int64_t cpu_used_us;       /* by everybody under that quota, ever */
-    int64_t mem_total_kib;     /* of the limit with the smallest room; USAGE_NONE: no limit */
+    int64_t cpu_used_us;       /* by all processes under that quota, since they started */
+    int64_t mem_total_kib;     /* of the limit with the least room; USAGE_NONE: no limit */
     int64_t mem_free_kib;      /* that room */
     int64_t mem_used_permille; /* of the fullest of all limits */
-    int64_t swap_total_kib;    /* USAGE_NONE: as the machine's */
+    int64_t swap_total_kib;    /* USAGE_NONE: no limit below the machine's */
     int64_t swap_used_kib;
 };
 
@@ -71,7 +71,7 @@ struct str usage_file(struct usage_files *files, const char *fmt, ...)
     buf_clear(&files->text);
     if ((size_t)more >= sizeof path - len || cgroup_file_get(AT_FDCWD, path, &files->text) != 0)
         return STR_NONE;
-    buf_reserve(&files->text, 1); /* an empty file is a text all the same */
+    buf_reserve(&files->text, 1); /* an empty file is still a text, not STR_NONE */
     return buf_view(&files->text);
 }
 
@@ -126,8 +126,8 @@ bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi)
            free_kib * 10000 < total_kib * centi;
 }
 
-/* "cpu  user nice system idle iowait irq softirq steal ...": what is neither idle nor waiting for a
- * disk is busy; guests are in user already. */
+/* "cpu  user nice system idle iowait irq softirq steal ...": everything but idle and iowait is
+ * busy; guest time is already in user. */
 static void read_cpu_line(struct str line, struct usage_proc *proc)
 {
     enum { IDLE = 3, IOWAIT = 4, COLUMNS = 8 };
@@ -202,7 +202,7 @@ static void usage_proc_read(struct usage_files *files, struct usage_proc *ret_pr
         struct str name = usage_word(&line);
 
         if (!str_starts(name, STR("cpu")))
-            break; /* they come first; what follows may be long */
+            break; /* they come first; the rest may be long */
         if (name.len == 3)
             read_cpu_line(line, ret_proc);
         else
@@ -216,7 +216,7 @@ static void usage_proc_read(struct usage_files *files, struct usage_proc *ret_pr
     read_memory(files, ret_proc);
 }
 
-/* `dir` is a cgroup's directory ("" = none: the machine's own). */
+/* `dir` is a cgroup's directory ("" = the machine's own figures). */
 static void usage_pressure_read(struct usage_files *files, const char *dir, struct usage *usage)
 {
     const struct {
@@ -255,8 +255,8 @@ static void usage_pressure_read(struct usage_files *files, const char *dir, stru
 
 /* --- cgroups --- */
 
-/* The tightest limit on the way up counts, in v1 and v2 alike. A limit that is not there, or above
- * what the machine has, confines nobody. */
+/* The tightest limit from this group upwards counts, in v1 and v2 alike. A limit that is missing,
+ * or above what the machine has, has no effect. */
 
 enum { KIB = 1024 };
 
@@ -280,13 +280,13 @@ static void usage_cgroup_find(struct usage_files *files, struct usage_groups *re
     buf_free(&mounts);
 }
 
-/* Where the same thing is in the two versions. */
+/* The same values in the two cgroup versions. */
 struct memory_files {
     enum usage_place place;
     const char *limits[2];
     const char *used;
     const char *stat;
-    const char *reclaimable[3]; /* lines of `stat`: cache of files, without shared memory */
+    const char *reclaimable[3]; /* lines of `stat`: file cache without shared memory */
 };
 
 static const struct memory_files memory_v2 = {
@@ -305,7 +305,7 @@ static const struct memory_files memory_v1 = {
     .reclaimable = {"total_active_file", "total_inactive_file"},
 };
 
-/* The way up from where this process is: false after the top. */
+/* Walks up from this process's group: false after the top. */
 static bool group_first(const struct usage_groups *groups, enum usage_place place,
                         char dir[USAGE_GROUP_MAX])
 {
@@ -323,7 +323,7 @@ static bool group_above(char *dir)
     return true;
 }
 
-/* A number alone in its file; "max" and a missing file are none. */
+/* A single number in its file; none for "max" or a missing file. */
 static int64_t number_in(struct usage_files *files, const char *dir, const char *name)
 {
     struct str text = usage_file(files, "%s/%s", dir, name);
@@ -352,8 +352,8 @@ static int64_t reclaimable_bytes(struct usage_files *files, const char *dir,
     return sum;
 }
 
-/* The limit with the least room below it is the one that counts, and both figures are its own: the
- * room of a small group is no share of a big one. How full the fullest is counts besides. */
+/* The limit with the least room counts, and both figures are taken from it: the room in a small
+ * group is not a share of a big one. The usage of the fullest group is kept as well. */
 static void read_group_memory(const struct usage_groups *groups, const struct memory_files *names,
                               struct usage_cgroup *cgroup)
 {
@@ -369,7 +369,7 @@ static void read_group_memory(const struct usage_groups *groups, const struct me
             if (one != USAGE_NONE && (limit == USAGE_NONE || one < limit))
                 limit = one;
         }
-        /* v1 says "no limit" with a number no machine has. */
+        /* v1 reports "no limit" as an impossibly large number. */
         if (limit == USAGE_NONE || limit > INT64_MAX / 2)
             continue;
         used = number_in(files, dir, names->used);
@@ -388,7 +388,7 @@ static void read_group_memory(const struct usage_groups *groups, const struct me
     }
 }
 
-/* Only v2 limits swap by itself. */
+/* Only v2 has a separate swap limit. */
 static void read_swap(const struct usage_groups *groups, struct usage_cgroup *cgroup)
 {
     char dir[USAGE_GROUP_MAX];
@@ -449,7 +449,7 @@ static int64_t used_us_v1(struct usage_files *files, const char *dir)
     return ns == USAGE_NONE ? USAGE_NONE : ns / 1000;
 }
 
-/* What this process's own groups used. */
+/* CPU time used by this process's own groups. */
 static int64_t own_used_us(const struct usage_groups *groups)
 {
     int64_t us = USAGE_NONE;
@@ -461,7 +461,7 @@ static int64_t own_used_us(const struct usage_groups *groups)
     return us;
 }
 
-/* The smallest quota, and what was used under it. */
+/* The smallest quota, and the CPU used under it. */
 static void read_quota(const struct usage_groups *groups, enum usage_place place,
                        struct usage_cgroup *cgroup)
 {
@@ -486,7 +486,7 @@ static void read_quota(const struct usage_groups *groups, enum usage_place place
         if (cgroup->cpu_milli != USAGE_NONE && milli >= cgroup->cpu_milli)
             continue;
         cgroup->cpu_milli = milli;
-        /* v1 counts in cpuacct, which is mounted together with cpu as a rule. */
+        /* v1 counts in cpuacct, which is usually mounted together with cpu. */
         cgroup->cpu_used_us =
             place == USAGE_UNIFIED ? used_us_v2(files, dir) : used_us_v1(files, dir);
         if (cgroup->cpu_used_us == USAGE_NONE)
@@ -494,7 +494,7 @@ static void read_quota(const struct usage_groups *groups, enum usage_place place
     }
 }
 
-/* The kernel gives the effective set of the group itself; what is above is in it. */
+/* The kernel reports the effective set, which includes the limits of the ancestors. */
 static void read_cpuset(const struct usage_groups *groups, struct usage_cgroup *cgroup)
 {
     const char *v1 = groups->dirs[USAGE_CPUSET], *v2 = groups->dirs[USAGE_UNIFIED];
@@ -550,9 +550,9 @@ struct usage_meter {
     struct usage_files files;
     struct usage_groups groups; /* as of the last look */
     struct usage_trees *trees;
-    char *disk_dir;             /* NULL: none */
+    char *disk_dir;             /* NULL: not measured */
     struct past past[PAST_MAX]; /* a ring, the newest at (count - 1) % PAST_MAX */
-    size_t count;               /* ever */
+    size_t count;               /* since the start */
     int64_t cpu_milli;          /* the quota those counters belong to */
     int64_t alert_centi;        /* see usage_alert */
 };
@@ -605,7 +605,7 @@ void usage_disk(struct usage_meter *meter, const char *dir)
 
 /* --- rates --- */
 
-/* The youngest look that is at least so old, else the oldest there is; NULL at first. */
+/* The latest look that is at least that old, otherwise the oldest; NULL at first. */
 static const struct past *past_at(const struct usage_meter *meter, int64_t now_ms, int64_t age_ms)
 {
     const struct past *found = NULL;
@@ -619,7 +619,7 @@ static const struct past *past_at(const struct usage_meter *meter, int64_t now_m
     return found;
 }
 
-/* By the machine's own counters; they may not move, or go back a little. */
+/* From the machine's counters, which may not move, or may go back a little. */
 static int64_t busy_of_machine(const struct past *then, const struct past *now)
 {
     int64_t total;
@@ -692,14 +692,14 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
         return;
     usage->confined = true;
     usage->mem_used_permille = cgroup->mem_used_permille;
-    /* A machine nearly full is in danger even where its last bit is more than our group may have.
-     */
+    /* A machine that is nearly full is in danger even if its free part is larger than our group's
+     * limit. */
     if (proc->mem_total_kib > 0 && proc->mem_free_kib != USAGE_NONE) {
         permille = (proc->mem_total_kib - proc->mem_free_kib) * 1000 / proc->mem_total_kib;
         if (permille > usage->mem_used_permille)
             usage->mem_used_permille = permille;
     }
-    /* Whichever runs out first: the group's limit or the machine itself. */
+    /* Whichever runs out first: the group's limit or the machine's memory. */
     if (usage->mem_total_kib == USAGE_NONE || usage->mem_free_kib == USAGE_NONE ||
         room <= usage->mem_free_kib) {
         usage->mem_total_kib = limit;
@@ -708,7 +708,7 @@ static void put_memory(const struct usage_proc *proc, const struct usage_cgroup 
     assert(usage->mem_total_kib > 0 && usage->mem_free_kib >= 0);
 }
 
-/* As df has it: what is kept for root counts neither as free nor as part of the whole. */
+/* Like df: blocks reserved for root count neither as free nor as part of the total. */
 static void put_disk(const char *dir, struct usage *usage)
 {
     struct statvfs fs;
@@ -767,7 +767,7 @@ enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_
                         .total_ticks = proc.total_ticks,
                         .cpu_used_us = cgroup.cpu_used_us};
     if (meter->cpu_milli != cgroup.cpu_milli)
-        meter->count = 0; /* another group's counter: no rate goes across */
+        meter->count = 0; /* another group's counter: do not compute rates across it */
     meter->cpu_milli = cgroup.cpu_milli;
     put_cpu(meter, &proc, &cgroup, &now, &usage);
     put_memory(&proc, &cgroup, &usage);
@@ -835,7 +835,7 @@ enum {
     KIB_PER_MIB = 1024,
 };
 
-/* part/whole in millionths, rounded to the worse side; `up`: more is worse. */
+/* part/whole in millionths, rounded towards worse; `up`: higher is worse. */
 static int64_t share_ppm(int64_t part, int64_t whole, bool up)
 {
     __extension__ __int128 scaled = (__int128)part * PPM;
@@ -883,7 +883,7 @@ void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
     *ret_figures = (struct level_figures){
         .ppm =
             {
-                /* What is free where least is left, or less if somewhere the share is smaller. */
+                /* The free memory where least is left, or less if a share elsewhere is smaller. */
                 [LEVEL_MEMORY] =
                     mem_ppm != USAGE_NONE && fullest_ppm < mem_ppm ? fullest_ppm : mem_ppm,
                 [LEVEL_CPU] = cpu_ppm(usage),
@@ -893,7 +893,7 @@ void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
                 [LEVEL_PRESSURE] = usage->psi_mem_full_centi == USAGE_NONE
                                        ? LEVEL_UNKNOWN
                                        : usage->psi_mem_full_centi * 100,
-                [LEVEL_DISK] = LEVEL_UNKNOWN, /* how much counts is a rule: usage_disk_ppm() */
+                [LEVEL_DISK] = LEVEL_UNKNOWN, /* the counted size is a rule: usage_disk_ppm() */
                 [LEVEL_VRAM] = usage->vram_total_kib <= 0
                                    ? LEVEL_UNKNOWN
                                    : usage->vram_free_kib * PPM / usage->vram_total_kib,
@@ -973,7 +973,7 @@ void usage_write(const struct usage *usage, struct jsonw *w)
             continue;
         }
         assert(centi >= 0);
-        /* A decimal with as few places as it needs: 620 -> 6.2, 800 -> 8. */
+        /* A decimal with no more digits than needed: 620 -> 6.2, 800 -> 8. */
         len = snprintf(text, sizeof text, "%" PRId64 ".%02d", centi / 100, (int)(centi % 100));
         while (text[len - 1] == '0')
             len--;

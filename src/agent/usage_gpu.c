@@ -1,6 +1,6 @@
-/* The GPUs, from nvidia-smi or a configured command. The command runs beside everything else: its
- * output is read when it comes, and one that is late is killed. One that cannot even be killed (a
- * driver that hangs) is left alone, and no other is started. */
+/* The GPUs, from nvidia-smi or a configured command. The command runs in the background: its output
+ * is read as it arrives, and a late one is killed. One that cannot even be killed (a hanging
+ * driver) is left alone, and no other is started. */
 #include "agent/usage_gpu.h"
 
 #include <assert.h>
@@ -15,18 +15,19 @@
 #include "agent/usage.h"
 
 enum {
-    EVERY_MS = 1000,       /* while it names GPUs whose memory is given away */
-    SHARE_EVERY_MS = 5000, /* it takes a good part of a second of somebody's time */
+    EVERY_MS = 1000,       /* while it lists GPUs whose memory is handed out */
+    SHARE_EVERY_MS = 5000, /* each run takes a good part of a second */
     DEADLINE_MS = 2000,
     AGAIN_MS = 60000,     /* after it failed, */
-    GONE_AGAIN_MS = 5000, /* unless work waits for the GPUs that it named before */
-    STALE_MS = 10000,     /* what it said counts for so long: then nobody knows */
-    LOOK_MS = 100,        /* for the end of one whose output has ended */
+    GONE_AGAIN_MS = 5000, /* unless work waits for GPUs it listed before */
+    STALE_MS = 10000,     /* its figures are valid this long, then unknown */
+    LOOK_MS = 100,        /* between checks whether one without output has ended */
     OUTPUT_BYTES_MAX = 32 * 1024,
-    NOT_THERE = 127, /* how a shell ends that does not find a program */
+    NOT_THERE = 127, /* exit code of a shell that does not find a program */
 };
 
-/* What is there, and who has it. An empty second half is fine: some drivers do not say. */
+/* The GPUs, and the processes that use them. An empty second half is fine: some drivers do not
+ * report processes. */
 #define SMI                                                                                        \
     "command -v nvidia-smi >/dev/null || exit 127; "                                               \
     "nvidia-smi --query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu "             \
@@ -42,7 +43,7 @@ void usage_gpu_init(struct usage_gpu *gpu, const char *command)
         gpu->next_ms = INT64_MAX;
 }
 
-/* --- what it printed --- */
+/* --- parsing the output --- */
 
 static struct usage_gpu_card *add_card(struct usage_gpus *gpus, int64_t id)
 {
@@ -65,7 +66,7 @@ static void add_process(struct usage_gpus *gpus, size_t card, int64_t pid, int32
             (struct usage_gpu_process){.card = card, .pid = (int)pid, .vram_mb = vram_mb};
 }
 
-/* A number of MB: what a wrapper computes may have a fraction. */
+/* A number of MB, rounded down: the output of a wrapper may have fractions. */
 static bool read_mb(const struct json *value, int32_t *ret_mb)
 {
     double mb;
@@ -126,7 +127,7 @@ static bool parse_json(struct str text, struct usage_gpus *gpus)
 }
 
 /* "0, GPU-1234, NVIDIA L4, 23034, 22000, 5" for each GPU, then "GPU-1234, 4711, 1024" for each
- * process. A figure that a driver does not know is a word in brackets. */
+ * process. Unknown figures are words in brackets. */
 static bool parse_smi(struct str text, struct usage_gpus *gpus)
 {
     enum { INDEX, UUID, NAME, TOTAL, FREE, UTIL, CARD_FIELDS, PID = 1, USED, PROCESS_FIELDS };
@@ -155,7 +156,7 @@ static bool parse_smi(struct str text, struct usage_gpus *gpus)
             return false;
         if (!str_int(fields[TOTAL], &total) || !str_int(fields[FREE], &free) || free < 0 ||
             free > total || total > DEMAND_AMOUNT_MAX)
-            continue; /* its memory cannot be given away by figures */
+            continue; /* without figures its memory cannot be handed out */
         struct usage_gpu_card *card = add_card(gpus, first);
         if (!card)
             continue;
@@ -169,7 +170,7 @@ static bool parse_smi(struct str text, struct usage_gpus *gpus)
     return true;
 }
 
-/* The mean of the percentages in the text, one a line; USAGE_NONE when there are none. */
+/* The mean of the percentages in the text, one per line; USAGE_NONE if there are none. */
 static int64_t parse_shares(struct str text)
 {
     int64_t sum = 0, count = 0;
@@ -184,7 +185,7 @@ static int64_t parse_shares(struct str text)
         if (!word.len)
             continue;
         if (!usage_centi(word, &centi) || centi > 10000)
-            return USAGE_NONE; /* "[N/A]" or something that is no percentage */
+            return USAGE_NONE; /* "[N/A]" or something else that is not a percentage */
         sum += centi;
         count++;
     }
@@ -219,7 +220,8 @@ bool usage_gpu_parse(struct str text, struct usage_gpus *ret_gpus, int64_t *ret_
 
 /* --- the command --- */
 
-/* In a group of its own, so that all of it can be killed; with the signals as a program expects. */
+/* In its own process group, so that all of it can be killed; with default signal handling, as
+ * programs expect. */
 static int start(struct usage_gpu *gpu)
 {
     char *const shell[] = {"/bin/sh", "-c", (char *)(gpu->command ? gpu->command : SMI), NULL};
@@ -267,12 +269,12 @@ static void give_up(struct usage_gpu *gpu, int64_t now_ms)
 {
     stop_reading(gpu);
     buf_clear(&gpu->output);
-    gpu->permille = USAGE_NONE; /* an old figure is no figure */
+    gpu->permille = USAGE_NONE; /* an outdated figure is useless */
     gpu->next_ms = now_ms + (gpu->seen_ms == INT64_MIN ? AGAIN_MS : GONE_AGAIN_MS);
     gpu->looks++;
 }
 
-/* Never waits: a process that does not end is looked at again. */
+/* Never blocks: if the process has not ended, it is checked again later. */
 static void reap(struct usage_gpu *gpu, int64_t now_ms)
 {
     struct usage_gpus gpus;
@@ -280,17 +282,17 @@ static void reap(struct usage_gpu *gpu, int64_t now_ms)
     int status = 0;
     pid_t pid = waitpid(gpu->pid, &status, WNOHANG);
 
-    assert(gpu->fd < 0); /* its output was read to the end, or nobody wants it */
+    assert(gpu->fd < 0); /* its output was read to the end, or is not wanted */
     if (pid == 0 || (pid < 0 && errno == EINTR))
         return;
     gpu->pid = 0;
-    if (gpu->next_ms > now_ms) /* it was given up before */
+    if (gpu->next_ms > now_ms) /* it was given up earlier */
         return;
     if (pid < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0 ||
         !usage_gpu_parse(buf_view(&gpu->output), &gpus, &permille)) {
         give_up(gpu, now_ms);
         if (!gpu->command && pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == NOT_THERE)
-            gpu->next_ms = INT64_MAX; /* no nvidia-smi here, and there will be none */
+            gpu->next_ms = INT64_MAX; /* there is no nvidia-smi here: do not try again */
         return;
     }
     buf_clear(&gpu->output);
@@ -346,7 +348,7 @@ void usage_gpu_readable(struct usage_gpu *gpu, int64_t now_ms)
         buf_add(&gpu->output, bytes, (size_t)got);
         return;
     }
-    if (got > 0) { /* it talks and talks */
+    if (got > 0) { /* it prints without end */
         kill(-gpu->pid, SIGKILL);
         give_up(gpu, now_ms);
         return;

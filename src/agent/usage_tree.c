@@ -1,6 +1,6 @@
-/* Our own processes: this one, the named ones (shims) and everything below them. A walk
- * through /proc keeps every process's counters, so that one that joins us late brings no past with
- * it. What ends between two walks is skipped, what vanishes during one too. */
+/* Our own processes: this one, the named ones (shims) and all their descendants. A walk through
+ * /proc keeps every process's counters, so that a process that joins us late does not bring its
+ * past usage with it. A process that ends between two walks, or during one, is skipped. */
 #include "agent/usage_tree.h"
 
 #include <assert.h>
@@ -26,12 +26,12 @@ enum {
 struct proc {
     int pid, parent, session;
     int owner;       /* index of the tree it belongs to; NOT_OURS */
-    uint64_t start;  /* clock ticks since boot: with the pid it names the process */
+    uint64_t start;  /* clock ticks since boot: identifies the process together with its pid */
     int64_t ticks;   /* CPU it has used */
-    int64_t waited;  /* and the children it waited for */
-    int64_t counted; /* of these, what was counted while they lived */
+    int64_t waited;  /* CPU of the children it waited for */
+    int64_t counted; /* the part of these that was counted while they lived */
     int64_t rss_kib;
-    bool ended; /* a zombie has nothing any more */
+    bool ended; /* a zombie, which uses nothing any more */
 };
 
 struct procs { /* sorted by pid */
@@ -45,7 +45,7 @@ struct root { /* sorted by pid */
 };
 
 struct usage_trees {
-    struct usage_tree *trees; /* the named ones; after them the one of this process */
+    struct usage_tree *trees; /* the named ones; after them that of this process */
     int64_t *ticks;           /* of each, since the last look */
     int64_t *shared_kib;      /* of each, the largest share of its processes */
     struct root *roots;
@@ -124,7 +124,7 @@ static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *
     return true;
 }
 
-/* A struct proc and a struct root both begin with their pid. */
+/* struct proc and struct root both begin with their pid. */
 static int by_pid(const void *a, const void *b)
 {
     int left = *(const int *)a, right = *(const int *)b;
@@ -187,7 +187,7 @@ static int named(const struct usage_trees *trees, int pid)
     return root && pid > 0 ? root->owner : NOT_OURS;
 }
 
-/* Those named before keep their figures, since not every look walks. */
+/* Trees named before keep their figures, since not every look walks. */
 void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
 {
     struct usage_tree *fresh = mem_array(struct usage_tree, count + 1);
@@ -215,14 +215,14 @@ void usage_trees_own(struct usage_trees *trees, const int *pids, size_t count)
     index_roots(trees, 0);
 }
 
-/* A process is its root's, or that of the root that leads its session: a run's processes stay in
- * their shim's session even when their parents are gone. Else up to the first ancestor that is
- * known, then the answer back down to all on the way. */
+/* A process belongs to its root, or to the root that leads its session: a run's processes stay in
+ * their shim's session even when their parents are gone. Otherwise go up to the first ancestor with
+ * a known owner, and store that for all on the way. */
 static void find_owner(struct usage_trees *trees, struct proc *proc)
 {
     struct proc *at = proc;
     int owner = NOT_OURS;
-    size_t steps = 0; /* parents read at different moments might form a ring */
+    size_t steps = 0; /* parents read at different moments might form a cycle */
 
     while (at && steps++ <= trees->now.count) {
         owner = at->owner != NOT_LOOKED ? at->owner : named(trees, at->pid);
@@ -297,7 +297,7 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
 {
     int64_t ms = mono_ms - trees->walked_ms, ticks = 0, memory_kib = 0;
     struct procs older = trees->before;
-    bool seen = false; /* some process is ours */
+    bool seen = false; /* at least one process is ours */
     int self;
 
     trees->before = trees->now;
@@ -310,8 +310,8 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
         tree->memory_kib = tree->freed_kib = tree->swap_kib = 0;
         trees->ticks[i] = trees->shared_kib[i] = 0;
     }
-    /* A process that ended since and was reaped is in its parent's figures now, with its whole
-     * life. */
+    /* A process that has ended and was reaped since is now included in its parent's figures, with
+     * its whole life. */
     for (size_t i = 0; i < trees->before.count; i++) {
         const struct proc *before = &trees->before.at[i];
         struct proc *parent = find_proc(&trees->now, before->parent);
@@ -338,7 +338,7 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
         memory_kib += tree->memory_kib;
         tree->freed_kib += trees->shared_kib[i];
         tree->cpu_permille = share_permille(trees, trees->ticks[i], ms, cores_milli);
-        if (!seen) /* not our /proc: what our runs use is not known, rather than nothing */
+        if (!seen) /* not our /proc: the usage of our runs is unknown, not zero */
             tree->memory_kib = tree->cpu_permille = tree->freed_kib = tree->swap_kib = USAGE_NONE;
     }
     trees->own_cpu_permille = self > 0 ? share_permille(trees, ticks, ms, cores_milli) : USAGE_NONE;
@@ -347,7 +347,7 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
     trees->walked_ms = mono_ms;
 }
 
-/* CPU of this thread: what others took meanwhile is no reason to rest. */
+/* CPU time of this thread: time that others took is not a reason to rest. */
 static int64_t spent_us(void)
 {
     struct timespec spent;
@@ -364,8 +364,8 @@ void usage_trees_read(struct usage_trees *trees, struct usage_files *files, int6
         int64_t began_us = spent_us();
 
         look_again(trees, files, mono_ms, usage->cores_milli);
-        /* On a machine with ten thousand processes this is not for every second; and however fast
-         * it was, no time between two walks gives no rate. */
+        /* With ten thousand processes a walk every second is too expensive; and even a fast walk
+         * must be followed by a pause, as there is no rate without time between two walks. */
         trees->next_ms = mono_ms + 1 + (spent_us() - began_us) * WALK_REST / 1000;
     }
     usage->own_cpu_permille = trees->own_cpu_permille;
