@@ -23,9 +23,9 @@ void api_node_show(struct call *call);
 void api_dispatch_f2f(struct call *call);
 void api_dispatch_task(struct call *call);
 void api_dispatch_batch(struct call *call);
-void api_dispatch_entry(struct call *call); /* one job by itself, as an entry of a batch has it */
-/* A job out of a body, prepared but not started; the arena must be fresh for each. `by`: NULL when
- * there are no tokens. */
+void api_dispatch_entry(struct call *call); /* one job, answered like an entry of a batch */
+/* Reads a job from a body and prepares it without starting it; needs a fresh arena for each. `by`:
+ * NULL when there are no tokens. */
 struct submit;
 enum err api_dispatch_read(struct worker *worker, const struct token *by, struct arena *arena,
                            const struct json *body, bool f2f, struct submit **ret_submit,
@@ -53,7 +53,7 @@ void api_job_logs(struct call *call);
 /* api_metrics.c */
 void api_metrics(struct call *call);
 void api_stats(struct call *call);
-void api_metrics_declare(void); /* at the start */
+void api_metrics_declare(void); /* at startup */
 
 void api_debug(struct call *call);
 
@@ -73,7 +73,7 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member); /* `
 void write_amount(struct jsonw *w, const char *key, struct str resource, int32_t amount);
 /* api_limit.c */
 extern const struct schema limit_rule_schema, limit_hold_schema;
-/* The rule that counts for a key, out of an answer to LIMITS; NULL: none. */
+/* The rule that applies to a key, from an answer to LIMITS; NULL: none. */
 const struct store_limit *limit_rule_for(const struct store_op *op, struct str key);
 void limit_holders_write(struct jsonw *w, const struct store_limit_key *key); /* `held_by` */
 void api_limit_list(struct call *call);

@@ -1,5 +1,5 @@
-/* Breakers for people: which node gets no work of which type, and an operator's order that it does
- * again. */
+/* Breaker routes for operators: which nodes get no work of which type, and the order to reset a
+ * breaker. */
 #include <assert.h>
 
 #include "base/log.h"
@@ -54,7 +54,8 @@ void breaker_write_item(struct jsonw *w, const struct call *call, const struct s
     jsonw_end_obj(w);
 }
 
-/* "node,type": neither holds a comma. Types of one namespace are in the same order without it. */
+/* The cursor is "node,type"; neither contains a comma. Types of one namespace sort the same with or
+ * without its prefix. */
 static bool is_behind(const struct call *call, const struct store_breaker *item, struct str cursor)
 {
     struct str node = str_cut(&cursor, ',');
@@ -132,7 +133,7 @@ static void was_reset(struct store_op *op)
     }
     metric_add_label(METRIC_BREAKER_EVENTS, "reset", 1);
     log_event(LOG_INFO, "breaker.reset", KS("node_id", op->node), KS("type", op->u.breaker.type));
-    if (known) /* what waits may go there again */
+    if (known) /* waiting jobs may be sent there again */
         keeper_freed(call->worker->server->sched.keeper, known->node);
     call_ok(call);
 }

@@ -1,7 +1,7 @@
-/* Deployments for operators: creating, changing and deleting specs; their history; and the two
- * orders only a person can give (take it from that node, go on although half of the nodes are
- * gone). Also how a request gets to the database and back, and how a spec is converted between its
- * body, as model/deploy.h reads it, and its columns. */
+/* Deployment routes for operators: creating, changing and deleting specs; their history; and the
+ * two orders only a person can give (release copies from a node, continue although half of the
+ * nodes are gone). Also passes requests to the database and returns the answers, and converts a
+ * spec between the request body (read by model/deploy.h) and its columns. */
 #include "server/api_deploy.h"
 
 #include <assert.h>
@@ -72,7 +72,7 @@ void deploy_watch(struct server *server)
                   KC("reason", "it has replicas and waits for none (synchronous_standby_names)"));
     server->database_forgets = status.may_forget;
     if (status.up != server->database_down)
-        return; /* as it was told */
+        return; /* no change since it was logged */
     server->database_down = !status.up;
     if (status.up)
         log_event(LOG_INFO, "database.up", KI("errors", status.errors));
@@ -84,7 +84,7 @@ static void failed(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
     struct call *call = own->call;
-    struct str id = call->params[0].at ? call->params[0] : op->id; /* as the caller said it */
+    struct str id = call->params[0].at ? call->params[0] : op->id; /* as the caller named it */
 
     if (op->err == ERR_NOT_FOUND)
         call_error(call, op->err, "id", "There is no deployment \"" STR_FMT "\".", STR_ARG(id));
@@ -145,7 +145,7 @@ void deploy_send(struct deploy_call *own)
     }
     own->op.until_mono_ms = own->call->worker->loop.mono_ms + settings->database_timeout_ms;
     enum err err = deploys_send(server->deploys, &own->op);
-    if (err) { /* else the op is not ours before its answer */
+    if (err) { /* otherwise the database owns the op until it answers */
         own->op.err = err;
         failed(own);
     }
@@ -153,7 +153,8 @@ void deploy_send(struct deploy_call *own)
 
 /* --- specs and rows --- */
 
-/* In `options`: the command is a list of one word. Any other list is known by its args. */
+/* A key in `options`: the command was sent as a list of one word. Any other list is recognized by
+ * its args. */
 #define OPTION_EXEC "exec"
 
 static struct str text_of(struct buf *buf, struct arena *arena)
@@ -232,7 +233,7 @@ static enum err deploy_body_read(const struct json *body, struct str id, struct 
     return ERR_OK;
 }
 
-/* A row that somebody else wrote may hold anything: what is no JSON is shown as null. */
+/* Other programs can write rows, so a column may hold anything: invalid JSON is shown as null. */
 static void kjson(struct jsonw *w, const char *name, struct str text, struct arena *arena)
 {
     const struct json *value;
@@ -293,7 +294,7 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     }
 }
 
-/* The whole row as an object; `op` is the call it answers, NULL in a list. */
+/* Writes the whole row as an object; `op` is the op it answers, NULL in a list. */
 static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
                              const struct deploys_op *op, bool secrets, struct arena *arena)
 {
@@ -353,7 +354,8 @@ enum {
     LOG_MAX = 1 << 20,
 };
 
-/* Passwords that are in the environment of a deployment are for those who may write it. */
+/* The environment of a deployment may hold passwords: only callers who may write it see the
+ * values. */
 static bool sees_secrets(const struct call *call)
 {
     return !call->token || call->token->scopes & 1u << SCOPE_DEPLOY;
@@ -378,7 +380,7 @@ static void answer_row(struct deploy_call *own)
     buf_free(&buf);
 }
 
-/* Sends a call about the deployment of the path, or one of its copies, "web#1". */
+/* Sends an op for the deployment in the path, or for one of its copies ("web#1"). */
 static void send_named(struct deploy_call *own)
 {
     struct namespace_view view = call_view(own->call);
@@ -440,7 +442,7 @@ void api_deploy_list(struct call *call)
     deploy_send(own);
 }
 
-/* If-Match: "3", or *; If-None-Match: *. */
+/* Reads `If-Match: "3"` or `*`, and `If-None-Match: *`. */
 static bool read_match(struct call *call, int64_t *ret_version)
 {
     struct str match = str_trim(http_header_get(call->req, "If-Match"));
@@ -636,20 +638,21 @@ void api_deploy_history(struct call *call)
 
 /* --- why a node does not have it --- */
 
-/* The row of a deployment and what is known of where it may go. */
+/* The row of a deployment and what is known about where it may run. */
 struct explained {
     struct call *call;
     const struct deploys_op *op;
     struct selector selector;
-    const struct demand *demand; /* NULL: it needs nothing */
+    const struct demand *demand; /* NULL: it needs no resources */
 };
 
+/* STR_NONE as the node: counts the copies that are not claimed. */
 static int64_t copies_on(const struct deploys_op *op, struct str node_id)
 {
     int64_t count = 0;
 
     if (op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.count <= 1)
-        return str_eq(op->row.address, node_id); /* a node that gave it up may still report it */
+        return str_eq(op->row.address, node_id); /* a node may still report one it gave up */
     for (size_t i = 0; i < op->copy_count; i++)
         count += str_eq(op->copies[i].address, node_id);
     return count;
@@ -664,7 +667,7 @@ static bool has_tag(const struct snap_node *member, const char *name, const char
            json_str_is(json_get(tags, name), value);
 }
 
-/* What it has, and what is left of that. */
+/* Compares the demand with what the node declares and what it has left. */
 static bool has_room(const struct explained *explained, const struct snap_node *member,
                      struct buf *to)
 {
@@ -688,7 +691,8 @@ static bool has_room(const struct explained *explained, const struct snap_node *
     return false;
 }
 
-/* The first thing that keeps it from claiming one, as the rules of claiming go. */
+/* The first thing that keeps the node from claiming a copy, checked in the order of the claim
+ * rules. */
 static const char *why_not(const struct explained *explained, const struct snap_node *member,
                            struct buf *to)
 {
@@ -738,7 +742,7 @@ static const char *why_not(const struct explained *explained, const struct snap_
             return "failed_here";
         }
     buf_str(to, STR("it may claim it"));
-    /* How its claims went, in its own words. */
+    /* The node's own account of its claims. */
     struct shared_text *text = atomic_load(&node->claim);
     const struct json *claim;
     struct buf buf = {0};

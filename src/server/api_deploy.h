@@ -6,12 +6,12 @@
 #include "server/route.h"
 #include "store/deploys.h"
 
-/* Opens the database, if there is one to be had: with a store that several instances share a file
- * of our own would be another truth in each. */
+/* Opens the configured database; without one, SQLite if the store is embedded: with a shared store
+ * a file of its own would give each instance a different truth. */
 enum err deploy_open(struct server *server, struct problem *why);
-/* On each loop's tick: nodes are told that they should look. */
+/* On each loop's tick: tells its nodes when deployments have changed. */
 void deploy_tick(struct worker *worker);
-/* On the keeper's tick: the log tells when the database went, and when it is back. */
+/* On the keeper's tick: logs when the database goes down and when it is back. */
 void deploy_watch(struct server *server);
 
 struct deploy_call {
@@ -26,12 +26,12 @@ struct deploy_call {
 
 struct deploy_call *deploy_call(struct call *call, enum deploys_verb verb,
                                 void (*answer)(struct deploy_call *own));
-void deploy_send(struct deploy_call *own); /* answers by itself when it cannot */
+void deploy_send(struct deploy_call *own); /* answers the request itself if it fails */
 /* What was PUT, as members of an open object. Without `secrets` the values of env are null, which
- * no PUT takes: what was shown so cannot come back by mistake. */
+ * no PUT accepts, so that hidden values cannot be written back by mistake. */
 void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
                        struct arena *arena);
-/* A copy that is alive, as members of an open object. */
+/* A live copy, as members of an open object. */
 void service_write(struct jsonw *w, const struct deploys_service *service);
 
 #endif

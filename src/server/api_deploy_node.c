@@ -1,5 +1,5 @@
-/* Deployments for nodes, over HTTP or their WebSocket: the lease, the view, claims, and what
- * becomes of the copies. A node speaks for itself only. */
+/* Deployment routes for nodes, over HTTP or their WebSocket: the lease, the view, claims, and
+ * reports about copies. A node may speak only for itself. */
 #include <assert.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static int64_t body_int(const struct call *call, const char *name, int64_t fallb
     return json_int(json_get(call->body, name), &value) ? value : fallback;
 }
 
-/* Which of the agents that call themselves by the node's name it is. */
+/* Reads which of the agents using this node name is calling. */
 static bool read_instance(struct call *call, struct str *ret_instance)
 {
     const struct json *given = json_get(call->body, "instance");
@@ -42,7 +42,7 @@ static enum node_admin admin_of(const struct call *call, struct str node_id)
     return known ? (enum node_admin)atomic_load(&known->node->admin) : NODE_ADMIN_NONE;
 }
 
-/* Is the node one of those that take work of this deployment's namespace? */
+/* Does the node take work of this deployment's namespace? */
 static bool is_admitted(const struct call *call, struct str node_id, struct str id)
 {
     return namespace_in(
@@ -103,7 +103,7 @@ static const char *sentence_of(const char *reason)
     return reason;
 }
 
-/* 409 with the reason and what there is now. */
+/* 409 with the reason and the present state. */
 static void refuse(struct deploy_call *own, const char *reason)
 {
     const struct deploys_op *op = &own->op;
@@ -166,7 +166,7 @@ static void answer_renew(struct deploy_call *own)
         for (size_t i = 0; i < op->u.renew.count; i++) {
             const struct deploys_row *row = &op->u.renew.items[i];
 
-            /* What is in daemons it does not run, like passwords, is not for it to read. */
+            /* Skip daemons the node does not run: their specs may hold passwords. */
             if (row->spec.type == DEPLOY_DAEMON &&
                 (!selector_match(row->spec.selector, &facts) ||
                  !is_admitted(own->call, op->node, row->spec.id)))

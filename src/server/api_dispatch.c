@@ -1,4 +1,4 @@
-/* Submitting work: one job, one task that may wait, or many at once. */
+/* Submitting work: one job, one task that may wait, or a batch. */
 #include <assert.h>
 
 #include "model/selector.h"
@@ -9,7 +9,7 @@
 
 enum { IDEM_MAX = 255 };
 
-/* Of the body, for Idempotency-Key: the same in every process and on every day (FNV-1a). */
+/* Hash of the body for Idempotency-Key (FNV-1a): the same in every process and at any time. */
 static uint64_t fingerprint(struct str text)
 {
     uint64_t hash = 1469598103934665603ull;
@@ -24,7 +24,7 @@ static struct str name_of(const struct token *token)
     return token ? token->name : STR_NONE;
 }
 
-/* Also for a job that is done again: what is allowed may have changed since. */
+/* Also checks the spec of a job that is run again: the rules may have changed since. */
 static enum err check_spec(const struct worker *worker, const struct spec *spec,
                            struct problem *why)
 {
@@ -53,7 +53,7 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
     return ERR_OK;
 }
 
-/* job_id, node_id, attempt_id */
+/* Writes job_id, node_id and attempt_id. */
 static void submit_write(struct jsonw *w, const struct submit *submit)
 {
     const struct store_head *head = &submit->dispatch->head;
@@ -74,7 +74,7 @@ static bool shows_whys(enum err err)
            err == ERR_QUOTA;
 }
 
-/* What a refusal has besides the problem: reasons, and the id of its explanation. */
+/* What a refusal has besides the problem: the reasons, and the id of its explanation. */
 static void refusal_write(struct jsonw *w, const struct submit *submit, const struct call *call)
 {
     const struct dispatch *dispatch = submit->dispatch;
@@ -82,7 +82,7 @@ static void refusal_write(struct jsonw *w, const struct submit *submit, const st
     char id[JOB_ID_TEXT + 1];
 
     if (shows_whys(err)) {
-        jsonw_key(w, "reasons"); /* how many candidates were left out for each */
+        jsonw_key(w, "reasons"); /* how many candidates each reason ruled out */
         jsonw_obj(w);
         for (int i = 0; i < WHY_COUNT; i++)
             if (dispatch->whys[i])
@@ -103,8 +103,8 @@ static void refusal_write(struct jsonw *w, const struct submit *submit, const st
     jsonw_kstr(w, "explain", arena_fmt(dispatch->arena, "/v1/jobs/%s/explain", id));
 }
 
-/* A session that was written is read anew from the store. Only what is placed at once writes one.
- */
+/* Invalidates cached copies of a session that was written. Only a job that is placed at once writes
+ * its session. */
 static void note_session(const struct submit *submit, struct worker *worker)
 {
     struct str session = spec_session(&submit->dispatch->spec, submit->dispatch->arena);
@@ -144,7 +144,7 @@ static void answer(struct submit *submit)
 
 static void dispatch_one(struct call *call, bool f2f)
 {
-    /* 1 to 255 visible characters; beside the job in a frame. */
+    /* 1 to 255 visible characters; in a frame the key is sent beside the job. */
     struct str sent = call->req ? call_header(call, "Idempotency-Key") : call->key;
     struct str key = str_trim(sent);
     struct submit *submit;
@@ -168,7 +168,7 @@ static void dispatch_one(struct call *call, bool f2f)
                        "Idempotency-Key must be 1 to %d visible characters.", IDEM_MAX);
             return;
         }
-        /* Tokens of one namespace share its keys: a retry may come with another token. */
+        /* Tokens of one namespace share its keys: a retry may use another token. */
         submit->dispatch->idem =
             namespace_key(namespace_of(submit->dispatch->spec.type), key, call->arena);
         submit->dispatch->fingerprint = fingerprint(call->req ? call->req->body : call->text);
@@ -206,12 +206,12 @@ void api_dispatch_entry(struct call *call)
     dispatch_one(call, is_f2f(call->body));
 }
 
-/* Many jobs: each has an arena of its own, since all are under way at once. */
+/* A batch: each job has an arena of its own, because all are under way at once. */
 struct batch {
     struct call *call;
     size_t count;
     size_t open;
-    quota_meter *meter; /* while they are started */
+    quota_meter *meter; /* used while they are started */
     struct entry *entries;
 };
 
@@ -281,7 +281,7 @@ void api_dispatch_batch(struct call *call)
     }
     *batch = (struct batch){.call = call,
                             .count = jobs->count,
-                            .open = 1, /* ours, until all have started */
+                            .open = 1, /* our own, until all have started */
                             .meter = guard_meter(call),
                             .entries = arena_array(call->arena, struct entry, jobs->count)};
     const struct json *job = json_first(jobs);
@@ -308,7 +308,7 @@ void api_dispatch_batch(struct call *call)
         batch_answer(batch);
 }
 
-/* The same work again: read the old job, submit its spec under a new id. */
+/* Runs the same work again: reads the old job and submits its spec under a new id. */
 struct again {
     struct call *call;
     struct store_op op;

@@ -16,41 +16,41 @@
 #include "server/api.h"
 #include "server/peers.h"
 
-/* One of the job's keys, as it is now. */
+/* The present state of one of the job's keys. */
 struct explain_key {
     struct str key; /* with its namespace */
     bool unknown;   /* the store could not be asked */
     struct limit limit;
     struct store_limit_key now;
-    struct limit_block block; /* why it lets no more start */
+    struct limit_block block; /* why it blocks further starts */
 };
 
-/* What is known beside the record. */
+/* What is known besides the record. */
 struct explain_style {
-    const struct snapshot *snapshot; /* of now: the ids of the nodes; NULL: none yet */
+    const struct snapshot *snapshot; /* the current one, for node ids; NULL: none yet */
     const struct sched *sched;
-    const struct spec *spec;   /* NULL: what it was about is in the record */
-    const struct problem *why; /* NULL: likewise the refusal */
+    const struct spec *spec;   /* NULL: the record says what the request was */
+    const struct problem *why; /* NULL: the record says why it was refused */
     struct str node_id;        /* the node chosen; at == NULL: look it up */
     const struct store_breaker *breakers;
     size_t breaker_count;
-    const struct explain_key *keys; /* NULL: a past decision, which has none */
+    const struct explain_key *keys; /* NULL for a past decision */
     size_t key_count;
-    size_t limit; /* of nodes */
+    size_t limit; /* number of nodes shown */
 };
 
 enum { NODES_DEFAULT = 1000, NODES_MAX = 10000, RECORDS_MAX = 64 };
 
 /* --- as JSON --- */
 
-/* What a sentence may need. */
+/* What a sentence may refer to. */
 struct scene {
     const struct explain *explain;
     const struct explain_style *style;
     const struct dispatch_look *look;
-    const struct snap_node *member; /* as it is now; NULL: it is gone */
+    const struct snap_node *member; /* its present state; NULL: it is gone */
     struct str id;
-    struct str src, tgt; /* of a task: "type", NAME as nodes know it */
+    struct str src, tgt; /* for a task: "type", NAME as nodes know it */
     struct str type;     /* with its namespace */
     unsigned wants;
 };
@@ -109,7 +109,7 @@ static void say_requires(struct buf *to, const struct scene *scene)
                                        .labels = member ? member->facts->label_values : NULL};
 
         buf_str(to, STR(": "));
-        /* It may be gone, or have others now. */
+        /* The node may be gone, or may have other labels now. */
         if (!member || !selector_explain(&spec->selector, &facts, to))
             buf_str(to, spec->requires);
     }
@@ -354,15 +354,15 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
         jsonw_kstr(w, "level",
                    look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
         jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
-        /* Only a policy that ranks by score computes it. */
+        /* Only policies that rank by score compute one. */
         write_int_or_null(w, "health_score", scene->style->sched->policy->by_score, look->score);
         jsonw_kint(w, "rank", look->rank);
         if (look->warm >= 0)
             jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
     }
-    /* Members that belong to one reason alone. */
+    /* Members that only one reason has. */
     if (look->why == WHY_BREAKER && breaker_of(scene)) {
-        jsonw_key(w, "breaker"); /* as it is now */
+        jsonw_key(w, "breaker"); /* its present state */
         breaker_write(breaker_of(scene), w);
     }
     if ((look->why == WHY_RESOURCES || look->why == WHY_TOO_SMALL) && lack_of(scene, &lack)) {
@@ -570,7 +570,8 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
     jsonw_end_obj(w);
 }
 
-/* As candidates_judge and the store's reserve would, for a job that asks for nothing special. */
+/* Applies the rules of candidates_judge and the store's reserve to a job without special
+ * demands. */
 static unsigned node_why(const struct snap_node *member, const struct sched *sched,
                          const struct dispatch_look *look, int64_t now_ms)
 {
@@ -586,7 +587,7 @@ static unsigned node_why(const struct snap_node *member, const struct sched *sch
     if (skip == POLICY_SKIP_STALE ||
         (atomic_load(&member->node->left_ms) && !member->facts->endpoint.at))
         return WHY_STALE;
-    if (look->level > LEVEL_WARNING) /* an agent's degraded health follows from it */
+    if (look->level > LEVEL_WARNING) /* first: an agent's degraded health follows from its level */
         return WHY_LEVEL;
     if (skip == POLICY_SKIP_HEALTH)
         return WHY_NOT_READY;
@@ -647,7 +648,7 @@ static struct str explain_decisions(const struct buf *found, const struct explai
     size_t count = 0;
 
     for (size_t at = 0; (explain = explain_next(found, &at));)
-        all[count++ % RECORDS_MAX] = explain; /* of too many the newest */
+        all[count++ % RECORDS_MAX] = explain; /* with too many, keep the newest */
     count = count < RECORDS_MAX ? count : RECORDS_MAX;
     qsort(all, count, sizeof *all, records_by_time);
     jsonw_arr(&w);
@@ -659,9 +660,9 @@ static struct str explain_decisions(const struct buf *found, const struct explai
     return text;
 }
 
-/* --- the other side --- */
+/* --- questions from other instances --- */
 
-/* A question of another instance. */
+/* A question from another instance. */
 struct peer_ask {
     struct explain_ask ask;
     struct rpc *rpc;
@@ -690,7 +691,7 @@ static void peer_found(struct explain_ask *ask)
     free(own);
 }
 
-/* "JOB LIMIT\nSPEC" or "JOB LIMIT NAMESPACE\n" */
+/* Params: "JOB LIMIT\nSPEC" or "JOB LIMIT NAMESPACE\n" */
 void explain_peers_answer(struct rpc *rpc)
 {
     struct peer_ask *own = mem_new(struct peer_ask);
@@ -703,7 +704,7 @@ void explain_peers_answer(struct rpc *rpc)
     own->ask.done = peer_found;
     if (job_id_parse(str_cut(&head, ' '), &own->ask.job) &&
         str_int(str_cut(&head, ' '), &own->limit) && own->limit > 0 && rpc->from->sched->snapshot) {
-        own->listed = head; /* at == NULL when there is none */
+        own->listed = head; /* the namespace; at == NULL: none given */
         explain_find(&own->ask);
         return;
     }
@@ -713,8 +714,8 @@ void explain_peers_answer(struct rpc *rpc)
 
 /* --- routes --- */
 
-/* GET of a job's explanation: our records, the job, the other instances, the breakers as they are.
- */
+/* GET of a job's explanation: our records, the job, the other instances, the present state of its
+ * breakers. */
 struct why_call {
     struct call *call;
     struct explain_ask ask;
@@ -723,10 +724,10 @@ struct why_call {
     struct peers_round round;
     int64_t limit;
     struct submit *submit;     /* of a dry run */
-    struct dispatch *dispatch; /* of the job; NULL: its spec is not known */
-    struct store_op limits;    /* LIMITS, of one key after the other */
+    struct dispatch *dispatch; /* of the job; NULL: its spec is unknown */
+    struct store_op limits;    /* LIMITS, for one key at a time */
     struct explain_key keys[DEMAND_KEYS_MAX];
-    size_t key; /* index of the next one to read */
+    size_t key; /* index of the next key to read */
     void (*then)(struct why_call *own);
 };
 
@@ -746,7 +747,7 @@ static void send_breakers(struct why_call *own, store_done *done)
     sched_send(own->call->worker->sched, &own->breakers);
 }
 
-/* Would this key let one more start? The same rules as the store's reserve. */
+/* Would this key allow one more start? Uses the same rules as the store's reserve. */
 static struct explain_key check_key(const struct store_op *op, struct str key)
 {
     struct explain_key look = {.key = key, .limit = limit_none};
@@ -779,12 +780,12 @@ static void key_read(struct store_op *op)
 
     *look = op->err ? (struct explain_key){.key = key, .unknown = true} : check_key(op, key);
     look->block.key = (int32_t)own->key++;
-    if (dispatch->block.why == LIMIT_OK) /* the client gets the first that blocks */
+    if (dispatch->block.why == LIMIT_OK) /* the client gets the first key that blocks */
         dispatch->block = look->block;
     send_key(own);
 }
 
-/* Reads the next key; after the last one calls `then`. */
+/* Reads the next key; calls `then` after the last one. */
 static void send_key(struct why_call *own)
 {
     const struct demand *demand = own->dispatch ? own->dispatch->spec.demand : NULL;
@@ -826,7 +827,7 @@ static void write_now(struct jsonw *w, struct why_call *own, struct dispatch *di
     explain_write(w, now, &style);
 }
 
-/* Whether it makes sense to ask what would happen now. */
+/* Does it make sense to explain what would happen now? */
 static bool has_now(const struct why_call *own)
 {
     return !own->op.err && own->op.head.state != JOB_DONE && own->op.head.state != JOB_ACKED &&
@@ -845,7 +846,7 @@ static int by_time(const void *a, const void *b)
     return (left->at_ms > right->at_ms) - (left->at_ms < right->at_ms);
 }
 
-/* Splits a JSON array, which may be anything when another instance sent it. */
+/* Splits a JSON array. The text may come from another instance, so it can be anything. */
 static size_t add_decisions(struct decision *list, size_t count, struct str text,
                             struct arena *arena)
 {
@@ -880,7 +881,7 @@ static void job_answer(struct why_call *own)
     write_int_or_null(&w, "attempt_id", known, head->attempt);
     jsonw_kraw(&w, "attempts",
                known && own->op.record.history.len ? own->op.record.history : STR("[]"));
-    /* Our decisions and those of other instances, oldest first. */
+    /* Decisions made here and at other instances, oldest first. */
     size_t count = add_decisions(list, 0, explain_decisions(&own->ask.found, &style, arena), arena);
     for (size_t i = 0; i < own->round.count; i++)
         count = add_decisions(list, count, own->round.texts[i], arena);
@@ -906,7 +907,7 @@ static void job_breakers(struct store_op *op)
     const struct store_head *head = &own->op.head;
     struct dispatch *dispatch = dispatch_new(own->call->arena);
 
-    /* A dispatch of the job as its next attempt would be; none for a spec we did not write. */
+    /* A dispatch like the job's next attempt; none for a spec we did not write. */
     dispatch->loop = own->call->worker->sched;
     if (!own->op.err &&
         !spec_stored(own->op.record.spec, own->call->arena, &dispatch->spec, NULL)) {
@@ -942,8 +943,8 @@ static void peers_answered(struct peers_round *round)
     send_breakers(own, job_breakers);
 }
 
-/* Asks the other instances: "JOB LIMIT\nSPEC", or "JOB LIMIT NAMESPACE\n" when nobody has the spec,
- * and then only decisions of that namespace are answered (none given: any). They answer with JSON
+/* Asks the other instances: "JOB LIMIT\nSPEC" if we have the spec; else "JOB LIMIT NAMESPACE\n",
+ * which asks only for decisions of that namespace (any, if none is given). They answer with JSON
  * arrays of decisions. */
 static void job_read(struct store_op *op)
 {
@@ -1023,7 +1024,7 @@ static void dry_run_breakers(struct store_op *op)
 {
     struct why_call *own = container_of(op, struct why_call, breakers);
 
-    if (op->err) /* where nothing can be read nothing can be written: a job would fare the same */
+    if (op->err) /* without reads there are no writes either: a job would be refused the same way */
         call_error(own->call, ERR_STORE_DOWN, "",
                    "The store cannot be reached: every job is refused now.");
     else

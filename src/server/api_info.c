@@ -1,6 +1,6 @@
 /* Pools, health, events; GET /v1/debug, the state of this process (settings without secrets, the
- * store, the last lines of the log); and the whole cluster on one page, GET
- * /api/brain/cluster/status: figures a server did not send are null, with the reason. */
+ * store, the last log lines); and GET /api/brain/cluster/status, the whole cluster on one page:
+ * figures that a server did not send are null, with the reason. */
 #include <assert.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -90,8 +90,8 @@ void api_healthz(struct call *call)
     call_ok(call);
 }
 
-/* A load balancer needs no more than the status; the rest is for callers with the scope read, by
- * the same check as on their routes: a wrong token counts. */
+/* A load balancer needs only the status. The rest is for callers with the scope read, checked as on
+ * their routes: a wrong token is counted. */
 void api_readyz(struct call *call)
 {
     static const struct route readers = {.scope = SCOPE_READ};
@@ -119,7 +119,7 @@ void api_readyz(struct call *call)
 
         jsonw_kstr(&w, "store_mode", str_of(store_mode_name(status.mode)));
         jsonw_kstr(&w, "reason", str_of(reason));
-        jsonw_key(&w, "database_up"); /* deployments only: without it all else works */
+        jsonw_key(&w, "database_up"); /* only deployments need it */
         if (server->deploys) {
             struct deploys_status database;
 
@@ -179,7 +179,7 @@ void api_debug(struct call *call)
 
 enum { TASKS_MAX = 1000 };
 
-/* One server as it is shown. */
+/* One server as shown on the page. */
 struct card {
     const struct snap_node *member;
     const struct json *usage; /* NULL: it has no agent */
@@ -193,7 +193,7 @@ struct status_call {
     struct call *call;
     struct store_op op;
     struct str node_id; /* only this server; at == NULL: all of them */
-    int64_t brief;      /* 1: without what a page that asks every few seconds can do without */
+    int64_t brief;      /* 1: omit what a page that polls every few seconds does not need */
 };
 
 static const struct json *read_usage(const struct node *node, struct arena *arena)
@@ -228,7 +228,7 @@ static int64_t figure(const struct json *usage, const char *name, int64_t otherw
 {
     int64_t value;
 
-    /* Another instance may have accepted it unchecked. */
+    /* Another instance may have accepted the value unchecked. */
     return json_int(json_get(usage, name), &value) && value >= 0 && value <= NODE_REPORT_SLOTS_MAX
                ? value
                : otherwise;
@@ -352,9 +352,9 @@ static void tasks_listed(struct store_op *op)
     struct task *tasks;
 
     if (op->err)
-        op->u.list.count = 0; /* the store is away: the servers can be shown all the same */
+        op->u.list.count = 0; /* the store is unavailable: still show the servers */
     tasks = arena_array(call->arena, struct task, op->u.list.count + 1);
-    for (size_t i = op->u.list.count; i-- > 0;) { /* from the end: the chains are in order */
+    for (size_t i = op->u.list.count; i-- > 0;) { /* backwards, so that each chain is in order */
         struct str node = str_of(op->u.list.items[i].head.node);
 
         tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(&by_node, node)};

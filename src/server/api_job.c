@@ -1,5 +1,5 @@
-/* Jobs: what nodes report of them; showing, listing and cancelling them; and the requests that wait
- * for a job, per loop. */
+/* Jobs: reports from nodes; showing, listing and cancelling; and, per loop, the requests that wait
+ * for a job. */
 #include "server/api_job.h"
 
 #include <assert.h>
@@ -19,16 +19,16 @@
 struct show {
     struct call *call;
     struct store_op op;
-    struct waiter *waiter; /* set while it may wait */
+    struct waiter *waiter; /* set while the request may wait */
     uint64_t job;
-    bool last;   /* answer whatever it is now */
+    bool last;   /* answer with whatever state the job is in */
     bool busy;   /* a read is under way */
-    bool reread; /* it ended, or time ran out, during that read */
+    bool reread; /* the job ended or the wait timed out during that read */
 };
 
 struct waiter {
-    struct waiter *next;      /* of the same job */
-    struct waiter *next_over; /* of those whose time is over, while they are ended */
+    struct waiter *next;      /* for the same job */
+    struct waiter *next_over; /* in the list of expired waiters that end_waits() works through */
     struct call *call;
     uint64_t job;
     int64_t until_ms;
@@ -43,14 +43,14 @@ static void show_read(struct show *show);
 
 enum {
     LOOK_EVERY_MS = 1000,
-    WAKE_RESULT_MAX = 4096, /* a larger one is read from the store */
+    WAKE_RESULT_MAX = 4096, /* a larger result is read from the store */
 };
 
 struct waiters {
     struct worker *worker;
     struct idmap by_job;   /* -> struct waiter *, linked */
-    struct idmap watches;  /* -> struct watch *, linked; these have no time, and are not walked */
-    _Atomic int64_t count; /* of both */
+    struct idmap watches;  /* -> struct watch *, linked; no time limit, never walked */
+    _Atomic int64_t count; /* waiters and watches together */
 };
 
 struct wake {
@@ -59,7 +59,7 @@ struct wake {
     uint64_t job;
     bool has_end;
     struct store_record end;
-    char result[]; /* of it */
+    char result[]; /* the result of `end` */
 };
 
 struct waiters *waiters_new(struct worker *worker)
@@ -208,7 +208,7 @@ static void end_waits(struct waiters *waiters, int64_t now_ms, bool recheck)
     const struct worker *worker = waiters->worker;
     struct waiter *waiter, *over = NULL;
 
-    /* Found first, ended then: the map must not change while it is walked. */
+    /* Collect first, end afterwards: the map must not change during the walk. */
     for (size_t i = 0; (waiter = idmap_next(&waiters->by_job, &i));)
         for (; waiter; waiter = waiter->next)
             if (waiter->until_ms <= now_ms || waiter->call->req->gone ||
@@ -241,12 +241,12 @@ void waiters_tick(struct waiters *waiters)
     bool shared = peers_shared(waiters->worker->server);
     struct waiter *waiter;
 
-    /* Messages of other instances may get lost. */
+    /* The other instances' messages may get lost. */
     for (size_t i = 0; shared && (waiter = idmap_next(&waiters->by_job, &i));)
         for (; waiter; waiter = waiter->next)
             if (waiter->look_ms <= now_ms) {
                 waiter->look_ms = now_ms + LOOK_EVERY_MS;
-                waiter->look(waiter->call); /* answers later: the map stays */
+                waiter->look(waiter->call); /* answers later: the map does not change */
             }
     end_waits(waiters, now_ms, false);
 }
@@ -265,7 +265,7 @@ void waiters_drain(struct waiters *waiters)
 
 enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_BYTES_MAX = 1024 * 1024 };
 
-/* A key of the job's that is to be held: until then, or for so long. */
+/* A key of the job to hold: until a time, or for a duration. */
 struct hold_fields {
     struct str key, reason;
     int64_t until_ms, for_ms;
@@ -305,7 +305,7 @@ static const struct field fields[] = {
 const struct schema job_report_schema = {
     .what = "the message", .fields = fields, .count = COUNT_OF(fields)};
 
-/* At most `max` bytes of it, in whole characters. */
+/* At most `max` bytes of the text, in whole characters. */
 static struct str cut_text(struct str text, size_t max)
 {
     if (text.len <= max)
@@ -316,7 +316,7 @@ static struct str cut_text(struct str text, size_t max)
     return text;
 }
 
-/* How long a key is held, from now. */
+/* Reads which key to hold and for how long from now. */
 static enum err read_hold(struct call *call, const struct hold_fields *hold, enum settle_kind kind,
                           struct settle *settle, struct problem *why)
 {
@@ -332,14 +332,14 @@ static enum err read_hold(struct call *call, const struct hold_fields *hold, enu
         return problem_set(why, ERR_BAD_FIELD, "hold", "hold.key must be a key of the job's.");
     settle->hold_key = hold->key;
     settle->hold_reason = cut_text(hold->reason, LIMIT_REASON_MAX);
-    settle->hold_key_ms = for_ms < 1                   ? 1 /* it is over already */
+    settle->hold_key_ms = for_ms < 1                   ? 1 /* already over */
                           : for_ms > LIMIT_HOLD_MS_MAX ? LIMIT_HOLD_MS_MAX
                                                        : for_ms;
     return ERR_OK;
 }
 
-/* A node's report of a job, as a settle of this kind; the caller fills in the node and where the
- * answer goes. A DONE with another status than ok is a FAIL. */
+/* Reads a node's report about a job as a settle of this kind; the caller fills in the node and
+ * where the answer goes. A DONE with a status other than ok is a FAIL. */
 static enum err read_message(struct call *call, enum settle_kind kind, struct settle *ret_settle,
                              struct str *ret_node_id, struct problem *why)
 {
@@ -353,7 +353,7 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
         kind = SETTLE_FAIL;
     if (kind == SETTLE_FAIL && !in.reason.at)
         in.reason = in.hold.reason.len ? in.hold.reason : STR("FAILED");
-    memset(ret_settle, 0, offsetof(struct settle, op)); /* that is filled in when it starts */
+    memset(ret_settle, 0, offsetof(struct settle, op)); /* `op` is filled in when it starts */
     ret_settle->loop = call->worker->sched;
     ret_settle->arena = call->arena;
     ret_settle->kind = kind;
@@ -399,7 +399,7 @@ static void settle_refused(struct call *call, const struct settle *settle)
     struct jsonw w = call_problem_begin(&buf, &why);
     if (settle->head.id)
         jsonw_kint(&w, "attempt_id", settle->head.attempt);
-    if (settle->head.id && call->req) { /* a frame has no more than the attempt */
+    if (settle->head.id && call->req) { /* a frame has only the attempt */
         jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
         jsonw_kstr(&w, "node_id", settle->head.node[0] ? str_of(settle->head.node) : STR_NONE);
     }
@@ -415,8 +415,8 @@ static void settle_answer(struct settle *settle)
         settle_refused(call, settle);
         return;
     }
-    /* When an acknowledged attempt may begin elsewhere: by then its node must have ended it. A node
-     * with a connection is told so. */
+    /* When an acknowledged attempt may start elsewhere: its node must have ended it by then. Only
+     * nodes with a connection are sent this. */
     if (!call->req && settle->kind == SETTLE_ACK &&
         settle->head.attempt < settle->head.max_attempts)
         lease_ms = lease_term_ms(&settle->op.u.settle.terms, str_of(settle->head.type));
@@ -452,7 +452,7 @@ static void node_message(struct call *call, enum settle_kind kind)
         return;
     }
     if (call->node_id.at) {
-        node_id = call->node_id; /* the socket's, whatever the message says */
+        node_id = call->node_id; /* the socket's node, whatever the message says */
     } else if (!node_id.at) {
         call_error(call, ERR_BAD_FIELD, "node_id", "node_id is required.");
         return;
@@ -498,7 +498,7 @@ void job_write(struct jsonw *w, const struct store_record *record,
     const struct json *spec = NULL;
     enum err err = json_parse(record->spec, arena, &spec, NULL);
 
-    assert(!err); /* we wrote it */
+    assert(!err); /* we wrote it ourselves */
     (void)err;
     jsonw_obj(w);
     write_job_id(w, head->id);
@@ -541,14 +541,14 @@ static void show_ready(struct call *call)
     struct show *show = call->req->user;
 
     assert(show && show->call == call && show->waiter);
-    show->waiter = NULL; /* it is spent */
+    show->waiter = NULL; /* used up */
     show->last = true;
     show->reread = show->busy;
     if (!show->busy)
         show_read(show);
 }
 
-/* Another instance may have ended it. */
+/* Another instance may have ended the job. */
 static void show_look(struct call *call)
 {
     struct show *show = call->req->user;
@@ -583,7 +583,7 @@ static void show_answer(struct show *show)
     }
     struct namespace_view view = call_view(call);
     job_write(&w, &op->record, &view, call->arena);
-    /* Every change of a job changes one of these. */
+    /* Every change to a job changes one of these. */
     etag_json(call, &buf,
               arena_fmt(call->arena, "\"%d-%s-%lld-%d\"", op->head.attempt,
                         job_state_name(op->head.state), (long long)op->head.updated_ms,
@@ -600,7 +600,7 @@ static void show_got(struct store_op *op)
     call_hide_job(show->call, op);
     bool over = op->err || job_state_final(op->head.state);
     if (!over && show->waiter)
-        return; /* show_ready comes when it ended, or when the time is over */
+        return; /* show_ready() runs when the job ends or the time is up */
     if (!over && show->reread)
         show_read(show);
     else
@@ -627,7 +627,7 @@ void api_job_show(struct call *call)
     if (!call_job_id(call, call->params[0], &show->job) ||
         !call_query_ms(call, "wait", call->worker->server->settings->poll_wait_max_ms, &wait_ms))
         return;
-    /* Wait first, read then: an end in between is not missed. */
+    /* Wait first, then read, so that an end in between is not missed. */
     if (wait_ms > 0)
         show->waiter =
             waiters_add(call->worker->waiters, call, show->job, wait_ms, show_ready, show_look);
@@ -669,7 +669,7 @@ void api_job_list(struct call *call)
     struct list *list = arena_new(call->arena, struct list);
     struct store_op *op = &list->op;
     struct str cursor = http_query(call->req, "cursor");
-    struct str states = http_query(call->req, "state"); /* DONE,FAILED */
+    struct str states = http_query(call->req, "state"); /* like "DONE,FAILED" */
     struct namespace_view view = call_view(call);
     int64_t limit = LIST_DEFAULT;
 
@@ -719,7 +719,7 @@ static void cancelled(struct settle *settle)
         settle_refused(call, settle);
         return;
     }
-    /* The node is told to stop; its slot stays taken until it says it has. */
+    /* Tell the node to stop; the slot stays taken until the node reports that it has. */
     if (settle->head.node[0])
         hub_stop(call->worker->sched, str_of(settle->head.node), settle->job, settle->head.attempt,
                  settle->head.reason);

@@ -1,4 +1,4 @@
-/* Limits by key for operators: rules, how much of them is in use, and keys that are held. */
+/* Limits by key for operators: the rules, current use, and holds. */
 #include <assert.h>
 
 #include "base/log.h"
@@ -13,7 +13,7 @@ struct limit_call {
     struct call *call;
     struct store_op op;
     int64_t limit;
-    struct str name; /* a key, or the pattern of a rule */
+    struct str name; /* a key, or a rule's pattern */
 };
 
 static struct limit_call *limit_call(struct call *call, enum store_verb verb, store_done *done)
@@ -42,7 +42,7 @@ static void failed(struct call *call, const struct limit_call *own)
         call_error(call, err, "", "%s.", err_title(err));
 }
 
-/* False: answered with 400. */
+/* False: already answered with 400. */
 static bool is_key(struct call *call, struct str key)
 {
     if (demand_is_key(key))
@@ -64,7 +64,7 @@ static bool is_pattern(struct call *call, struct str pattern)
     return false;
 }
 
-/* --- what there is --- */
+/* --- listing --- */
 
 const struct store_limit *limit_rule_for(const struct store_op *op, struct str key)
 {
@@ -92,7 +92,7 @@ void limit_holders_write(struct jsonw *w, const struct store_limit_key *key)
     jsonw_end_arr(w);
 }
 
-/* A key with what is in use; a rule for many keys (`used` NULL) has no use of its own. */
+/* A key with its current use; a rule for many keys (`used` NULL) has no use of its own. */
 static void write_item(struct jsonw *w, struct str key, const struct store_limit *rule,
                        const struct store_limit_key *used)
 {
@@ -123,7 +123,7 @@ static bool is_for_many(struct str pattern)
     return pattern.at[pattern.len - 1] == '*';
 }
 
-/* Rules and keys in one order: a rule whose key is in use is that key's line. */
+/* Rules and keys in one sorted list: a rule whose key is in use shares that key's row. */
 static void listed(struct store_op *op)
 {
     struct limit_call *own = container_of(op, struct limit_call, op);
@@ -154,7 +154,7 @@ static void listed(struct store_op *op)
             rule++;
         if (rule < op->u.limits.rule_count)
             next_rule = &op->u.limits.rules[rule];
-        /* Rules beyond the last key of this page are the next page's. */
+        /* Rules after the last key of this page belong to the next page. */
         if (!next_key && (!next_rule || op->u.limits.more))
             break;
         order = !next_key ? -1 : !next_rule ? 1 : str_cmp(next_rule->pattern, next_key->key);
@@ -221,7 +221,7 @@ void api_limit_get(struct call *call)
     if (!is_pattern(call, own->name))
         return;
     own->op.u.limits.prefix = own->name;
-    own->op.u.limits.max = 1; /* nothing is before it that begins with it */
+    own->op.u.limits.max = 1; /* of the names with this prefix, the name itself comes first */
     sched_send(call->worker->sched, &own->op);
 }
 

@@ -1,6 +1,6 @@
-/* GET /v1/stats: the last minutes, points from readings of the counters, in a ring. GET /metrics:
- * the counters, and what is true now of each node, breaker and key with a limit. Their number is
- * bounded (metrics_nodes_max): beyond it the sums over all nodes are still there. */
+/* GET /v1/stats: the last minutes, as points computed from counter readings and kept in a ring. GET
+ * /metrics: the counters, and the present state of each node, breaker and limited key. The number
+ * of series is bounded (metrics_nodes_max for nodes); the sums over all nodes are always there. */
 #include "server/api_metrics.h"
 
 #include <assert.h>
@@ -54,7 +54,7 @@ void stats_tick(struct stats *stats, int64_t now_ms, int64_t queue)
     int64_t due_ms = now_ms - now_ms % STATS_EVERY_MS;
 
     if (due_ms < stats->last_ms)
-        *stats = (struct stats){0}; /* the clock was set back: times must not run backwards */
+        *stats = (struct stats){0}; /* the clock was set back: times must increase */
     if (due_ms == stats->last_ms)
         return;
     struct stats_reading now = {.failed = metric_value(METRIC_JOBS, "FAILED"),
@@ -120,17 +120,17 @@ void stats_write(const struct stats *stats, int64_t since_ms, struct jsonw *w)
 
 enum {
     BREAKERS_MAX = 200,
-    KEYS_MAX = 200,        /* that have a limit, and series of their own, */
-    KEYS_LOOKED_MAX = 500, /* among the first that are in use */
+    KEYS_MAX = 200,        /* limited keys with series of their own, */
+    KEYS_LOOKED_MAX = 500, /* out of the first ones in use */
 };
 
 struct scrape_call {
     struct call *call;
-    struct store_op op;     /* the breakers; only asked for while one is open */
-    struct store_op limits; /* keys that are in use */
+    struct store_op op;     /* the breakers; requested only while one is open */
+    struct store_op limits; /* keys in use */
 };
 
-/* What rules look for is there before it first happens. */
+/* Exports what alerting rules refer to before it first happens. */
 void api_metrics_declare(void)
 {
     static const struct {
@@ -177,7 +177,7 @@ static void put_node(struct buf *text, const char *name, struct str id, const ch
     buf_fmt(text, "} %lld\n", (long long)value);
 }
 
-/* One figure of a resource of a node; `gpu`: the id of the one whose memory it is, -1: none. */
+/* One figure of a node's resource; `gpu`: the id of the GPU whose memory it is, -1: none. */
 static void put_amount(struct buf *text, struct str id, struct str name, int32_t gpu,
                        const char *state, int32_t amount)
 {
@@ -198,13 +198,13 @@ static void put_resource(struct buf *text, struct str id, struct str name, int32
     put_amount(text, id, name, gpu, "capacity", capacity);
     put_amount(text, id, name, gpu, "usable", usable);
     if (!left)
-        return; /* not known yet what leases hold of it */
+        return; /* not known yet how much of it leases hold */
     put_amount(text, id, name, gpu, "promised",
                *left == RESOURCES_LEFT_WHOLE ? capacity : usable - *left);
     put_amount(text, id, name, gpu, "free", *left);
 }
 
-/* Of the first `shown` nodes what each has beside slots: names, or GPUs. */
+/* The resources besides slots of the first `shown` nodes: named ones, or GPUs. */
 static void put_resources(struct buf *text, const struct snapshot *snapshot, size_t shown,
                           bool gpus)
 {
@@ -250,7 +250,7 @@ static void put_nodes(struct buf *text, const struct snapshot *snapshot, int64_t
         const struct node *node = snapshot_next(snapshot, &again)->node;
         int32_t level = atomic_load(&node->level);
 
-        if (level >= 0) /* a node without an agent has none */
+        if (level >= 0) /* a node without an agent has no level */
             put_node(text, "berth_node_level", node->id, NULL, level);
     }
     metrics_head(text, "berth_node_resource", "gauge",
@@ -269,7 +269,7 @@ static void put_key(struct buf *text, struct str key, const char *state, int32_t
     buf_fmt(text, "berth_limit{key=\"" STR_FMT "\",state=\"%s\"} %d\n", STR_ARG(key), state, value);
 }
 
-/* "NAMESPACE,STATE"; "other" is those of many. */
+/* The label is "NAMESPACE,STATE"; "other" collects those beyond the limit on labels. */
 static bool shows_namespace(const char *label, const void *user)
 {
     const struct namespace_view *view = user;
@@ -278,7 +278,7 @@ static bool shows_namespace(const char *label, const void *user)
     return view->all || str_eq(str_cut(&rest, ','), view->namespace);
 }
 
-/* Of the process, for callers that may see sums over all namespaces. */
+/* Process metrics, for callers who may see sums over all namespaces. */
 static void put_process(struct buf *text, struct server *server)
 {
     int64_t age_us = clock_mono_us() - atomic_load(&server->sched.fresh_us);
@@ -385,7 +385,7 @@ void api_stats(struct call *call)
     if (!call_query_int(call, "since", 0, INT64_MAX, &since_ms))
         return;
     if (!namespace_sees_sums(&view))
-        since_ms = INT64_MAX; /* no point is of one namespace alone */
+        since_ms = INT64_MAX; /* points are sums over all namespaces */
     stats_write(call->worker->stats, since_ms, &w);
     call_json(call, 200, &buf);
 }

@@ -22,7 +22,7 @@ struct stats_reading {
     int64_t times[METRIC_BUCKETS]; /* of dispatches */
 };
 
-/* What came between two readings. */
+/* The difference between two readings. */
 struct stats_point {
     int64_t at_ms, span_ms;
     int64_t placed, failed, queue, slots_used, slots_max;
@@ -35,7 +35,7 @@ struct stats {
     struct stats_reading last;
     int64_t last_ms; /* 0: nothing was read yet */
     struct stats_point points[STATS_POINTS];
-    size_t count; /* of all ever made; the ring holds the last STATS_POINTS */
+    size_t count; /* points made so far; the ring holds the last STATS_POINTS */
 };
 
 /* Takes a reading when one is due; `queue` is how many jobs wait. */

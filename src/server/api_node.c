@@ -1,6 +1,6 @@
 /* Nodes: register, heartbeat, leave, poll, over HTTP or (hello, heartbeat) over their sockets;
- * operators' orders; showing one node or a page of them. A heartbeat renews leases: one that lists
- * nothing, and one of a node that was renewed a moment ago, cost no call of the store. */
+ * operators' orders; showing one node or a page of them. A heartbeat renews leases; one with an
+ * empty list, or without a list shortly after a renewal, costs no store call. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ const char *node_admin_name(const struct node *node)
     return admins[admin];
 }
 
-/* A text of the node as JSON, or as a string; `none` while there is none. */
+/* A text of the node, as JSON or as a string; `none` if it has none. */
 static void text_write(struct jsonw *w, const char *name, struct shared_text *text, bool is_json,
                        struct str none)
 {
@@ -73,7 +73,7 @@ void write_amount(struct jsonw *w, const char *key, struct str resource, int32_t
     buf_free(&number);
 }
 
-/* One of them: what there is, what of it is usable, what its jobs were promised, what is left. */
+/* One resource: its capacity, what is usable, what is promised to jobs, what is left. */
 static void resource_write(struct jsonw *w, struct str name, int32_t capacity, int32_t usable,
                            const int32_t *left)
 {
@@ -132,7 +132,7 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member)
     jsonw_end_obj(w);
 }
 
-/* Its members, within an object. */
+/* The members of a node, within an open object. */
 static void node_write(struct jsonw *w, const struct snap_node *member,
                        const struct sched_loop *loop)
 {
@@ -321,7 +321,7 @@ static void send_renew(struct renew *renew, struct node *node, store_done *done)
     sched_send(renew->worker->sched, &renew->op);
 }
 
-/* All of the node's: often enough that a lease outlives several lost heartbeats. */
+/* Renews all leases of the node, often enough for a lease to survive several lost heartbeats. */
 static void renew_all(struct renew *renew, struct node *node)
 {
     int64_t now_ms = sched_awake_ms(renew->worker->sched);
@@ -340,11 +340,11 @@ static void renew_all(struct renew *renew, struct node *node)
 
 enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256, DEADLINE_MAX_MS = 7 * 86400000 };
 
-/* What a request does to a node. Not cleared: who begins a part of it fills it in. */
+/* The change a request makes to a node. Not zeroed: whoever uses a part fills it in. */
 struct node_call {
     struct call *call;
     struct change change;
-    void (*then)(struct call *call, struct node *node); /* once it is made; NULL: that is all */
+    void (*then)(struct call *call, struct node *node); /* called once made; NULL: answer ok */
     struct renew renew;
 };
 
@@ -378,7 +378,7 @@ static void send_change(struct node_call *own, void (*then)(struct call *call, s
     registry_send(own->call->worker->sched, &own->change);
 }
 
-/* What the node reports of itself, and if asked for (`runs`) what it runs. */
+/* Reads what the node reports about itself, and with `runs` also what it runs. */
 static enum err read_report(struct node_call *own, bool runs, struct node_report *report,
                             struct node_report_load *load, struct problem *why)
 {
@@ -404,11 +404,11 @@ static void write_run(struct jsonw *w, const struct store_run *run)
     jsonw_kint(w, "attempt_id", run->attempt);
 }
 
-/* The node should end what it listed and no longer owns. Not so when the store does not know the
- * node: one that was emptied has forgotten everybody, and the node is about to register again with
- * all it runs. Over a socket each drop is a frame of its own, and only an answer with the terms of
- * the leases means that the others were renewed; it comes behind the drops, so what was not dropped
- * by then goes on. */
+/* Lists the runs the node reported but no longer owns: it should end them. Not if the store does
+ * not know the node: an emptied store has forgotten all nodes, and this one is about to register
+ * again with everything it runs. Over a socket each drop is a frame of its own. Only an answer with
+ * the lease terms confirms that the others were renewed; it is sent after the drops, so what was
+ * not dropped by then continues. */
 static void renewed(struct store_op *op)
 {
     struct renew *renew = container_of(op, struct renew, op);
@@ -462,7 +462,7 @@ static void renew(struct call *call, struct node *node)
 
     if (!renew->listed)
         renew_all(renew, node);
-    /* A store that was emptied waits for every node's report, even that it runs nothing. */
+    /* An emptied store waits for a report from every node, even that it runs nothing. */
     if (!renew->listed ||
         (!renew->count && clock_mono_ms() >= atomic_load_explicit(&sched->recovering_until_ms,
                                                                   memory_order_relaxed))) {
@@ -520,7 +520,7 @@ void api_node_heartbeat(struct call *call)
     struct node_report_load load;
     struct problem why;
 
-    if (!node) { /* found first, to count a report that cannot be read, too */
+    if (!node) { /* looked up first, so that unreadable reports are counted too */
         const struct snap_node *known =
             snapshot_node(loop->snapshot, json_str(json_get(call->body, "node_id"), call->arena));
 
@@ -564,7 +564,7 @@ static bool is_as_seen(struct call *call, struct str id)
     return !known || etag_matches(call, node_etag(known, call->arena), "The node");
 }
 
-/* The keeper closes its connection once the store has it. */
+/* The keeper closes the node's connection once the store has the change. */
 static void leave(struct call *call, struct str id)
 {
     struct node_call *own = node_call(call);
@@ -601,8 +601,8 @@ static void deadline_written(struct deploy_call *deploy)
     send_change(deploy->user, NULL);
 }
 
-/* The deadline of a drain is kept with the node's lease, where the node reads it. No deadline
- * clears that of an earlier drain; a database that is away is no reason not to drain. */
+/* The deadline of a drain is stored with the node's lease, where the node reads it. A drain without
+ * one clears that of an earlier drain, but does not fail if the database is down. */
 static void write_deadline(struct node_call *own, int64_t deadline_ms)
 {
     struct server *server = own->call->worker->server;
@@ -687,7 +687,7 @@ void api_node_jobs(struct call *call)
     if (!call_query_ms(call, "wait", call->worker->server->settings->poll_wait_max_ms, &wait_ms) ||
         !call_query_int(call, "max", 1, POLL_MAX, &max))
         return;
-    if (call->req->method == HTTP_M_HEAD) { /* which shows no body must take no job */
+    if (call->req->method == HTTP_M_HEAD) { /* its answer has no body, so it must not take jobs */
         call_body(call, 200, STR("{\"jobs\":[]}"));
         return;
     }

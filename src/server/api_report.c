@@ -1,9 +1,8 @@
 /* GET /v1/report, and /v1/report/usage as JSON and as CSV. Four steps, each on a thread that can
- * afford it: other instances are asked for their part, the keeper adds up our hours, a thread of
- * the pool merges the parts and writes the answer, the loop of the request sends it. The files of
- * hours: the keeper's thread makes the text, a thread of the pool writes it, so a slow disk blocks
- * nobody.
- */
+ * afford it: the other instances are asked for their part, the keeper adds up our hours, a pool
+ * thread merges the parts and writes the answer, the request's loop sends it. For the files of
+ * hours, the keeper's thread writes the text to memory and a pool thread saves it, so a slow disk
+ * blocks nobody. */
 #include "server/api_report.h"
 
 #include <assert.h>
@@ -61,7 +60,7 @@ struct report_call {
     /* while writing: the rows, sorted by node, type and reason */
     const struct tally_work **works;
     const struct tally_refusal **refusals;
-    size_t refusal_at; /* those before it are written */
+    size_t refusal_at; /* the earlier ones are written */
     struct tally_work total;
     int64_t used_ms, max_ms;
 };
@@ -82,7 +81,7 @@ static void write_times(struct jsonw *w, const char *name, const struct tally_ti
     jsonw_end_obj(w);
 }
 
-/* Of a whole, to four digits; null of nothing. */
+/* A share of the whole, to four digits; null if the whole is 0. */
 static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
 {
     if (whole <= 0)
@@ -121,7 +120,7 @@ static void add_work(struct tally_work *total, const struct tally_work *work)
     }
 }
 
-/* One server: all its work together, its machine, then its types. */
+/* One server: totals of all its work, its machine, then its types. */
 static void write_server(struct jsonw *w, struct report_call *own, struct str node,
                          const struct tally_work **works, size_t count)
 {
@@ -158,7 +157,7 @@ static void write_server(struct jsonw *w, struct report_call *own, struct str no
             if (order > 0)
                 break;
             if (order < 0)
-                continue; /* of a type that was not asked for */
+                continue; /* of a type that was not requested */
             jsonw_key_str(w, refusal->reason);
             jsonw_int(w, (int64_t)refusal->count);
         }
@@ -205,7 +204,7 @@ static bool is_asked(const struct report_call *own, struct str type)
     return namespace_sees(&own->view, type) && (!own->type.len || str_eq(own->type, type));
 }
 
-/* A row of the type that was asked for. A blank one of no type is there for its node only. */
+/* Is this a row of the requested type? A blank row without a type exists only for its node. */
 static bool is_wanted(const struct report_call *own, const struct tally_work *work)
 {
     bool blank = str_is(work->type, "-");
@@ -215,7 +214,7 @@ static bool is_wanted(const struct report_call *own, const struct tally_work *wo
     return !blank && is_asked(own, work->type);
 }
 
-/* Jobs that never were on a node count in the total alone. */
+/* Jobs that never reached a node count only in the total. */
 static void write_servers(struct jsonw *w, struct report_call *own)
 {
     size_t count = own->sum->works.count, next;
@@ -255,8 +254,8 @@ static void write_report(struct report_call *own)
     const struct tally_machine *machine;
     const struct tally_refusal *refusal;
 
-    /* Every node with any figure gets a row of work, if only of zeros: then one list has them all.
-     */
+    /* Give every node with any figure a row of work, if only of zeros, so that one list has all
+     * nodes. */
     for (size_t at = 0; (refusal = map_next(&own->sum->refusals, &at));)
         tally_work(own->sum, refusal->node, refusal->type);
     for (size_t at = 0; (machine = map_next(&own->sum->machines, &at));)
@@ -290,7 +289,7 @@ static void write_report(struct report_call *own)
 
 /* --- usage --- */
 
-/* How an amount x milliseconds is shown; divided by this it is in units x seconds. */
+/* How an amount x milliseconds is shown: dividing by this gives units x seconds. */
 static const struct {
     const char *name;
     double divide;
@@ -304,7 +303,7 @@ static const struct {
 };
 
 struct usage_row {
-    struct str name; /* at == NULL: of jobs without keys */
+    struct str name; /* at == NULL: jobs without keys */
     struct tally_usage usage;
 };
 
@@ -335,8 +334,8 @@ static int by_name(const void *a, const void *b)
     return str_cmp((*(struct usage_row *const *)a)->name, (*(struct usage_row *const *)b)->name);
 }
 
-/* Each attempt is of one node and one type; of every key it had, or of none. In the total it
- * counts once. */
+/* An attempt belongs to one node and one type, and to each of its keys, or to none. The total
+ * counts it once. */
 static struct usage usage_of(struct report_call *own)
 {
     struct usage usage = {0};
@@ -443,8 +442,8 @@ static int64_t other_of(const struct tally_usage *usage, struct str name)
     return 0;
 }
 
-/* The hours that were added up, from the first one's beginning; no line of sums, which would be
- * added up with the rest. */
+/* The hours that were added up, from the start of the first; no line of totals, which would be
+ * summed with the rest. */
 static void write_csv(struct report_call *own)
 {
     struct usage usage = usage_of(own);
@@ -452,7 +451,7 @@ static void write_csv(struct report_call *own)
     struct str others[TALLY_OTHERS_MAX];
     size_t other_count = 0;
 
-    /* Each resource that any row names is a column. */
+    /* Every resource named in any row gets a column. */
     for (const struct tally_other *other = usage.total.others; other; other = other->next)
         others[other_count++] = other->name;
     qsort(others, other_count, sizeof *others, by_text);
@@ -527,7 +526,7 @@ static void add_up(struct msg *msg)
     inbox_post(&own->loop->inbox, &own->msg);
 }
 
-/* What is asked, until the others have answered: the request's own memory will do. */
+/* The question, kept in the request's memory until the others have answered. */
 struct report_ask {
     struct peers_round round;
     struct call *call;
@@ -665,7 +664,7 @@ struct archive {
     int lock; /* held: another server on the same directory must not write there */
     bool busy;
     int64_t saved_ms; /* monotonic */
-    /* of the job under way */
+    /* of the current job */
     int64_t hour;
     struct buf text;
     bool failed;
@@ -682,7 +681,7 @@ static void file_path(const struct archive *archive, char path[PATH_BYTES], int6
 {
     int len = snprintf(path, PATH_BYTES, "%s/%lld.jsonl", archive->path, (long long)hour);
 
-    assert(len > 0 && len < PATH_BYTES); /* archive_new saw to it */
+    assert(len > 0 && len < PATH_BYTES); /* archive_new() checked it */
     (void)len;
 }
 
@@ -752,7 +751,7 @@ void archive_tick(struct archive *archive)
     loop_work(loop, &archive->job);
 }
 
-/* A file that is not whole, or of a later release, gives what can be read of it. */
+/* Loads what can be read from a file that is incomplete or written by a later release. */
 static void load_file(struct archive *archive, int64_t hour)
 {
     struct arena arena = {0};
@@ -780,7 +779,7 @@ static bool open_dir(struct archive *archive)
 
     errno = ENAMETOOLONG;
     if (str_copy(path, archive->path, sizeof archive->path)) {
-        mkdir(arena_cstr(&arena, dir), 0700); /* with Redis nobody else needs it */
+        mkdir(arena_cstr(&arena, dir), 0700); /* with Redis nothing else uses it */
         mkdir(path.at, 0700);
         archive->lock =
             open(arena_fmt(&arena, "%s/lock", path.at).at, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

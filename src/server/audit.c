@@ -30,7 +30,7 @@ struct trail {
     struct buf lines;          /* of this batch, not in the file yet */
     int64_t line_count;
     struct audit_entry *ring; /* AUDIT_KEPT of them; entry number n is at n % AUDIT_KEPT */
-    int64_t put;              /* how many there were so far */
+    int64_t put;              /* number of entries so far */
 };
 
 struct audit {
@@ -40,7 +40,7 @@ struct audit {
     int64_t checked_ms;       /* and when */
     int error;                /* errno of the file of changes in this batch; 0: none */
     int64_t last;             /* id of the newest entry; 0: none yet */
-    struct msg *left;         /* of the server's inbox of notes: taken but not run yet */
+    struct msg *left;         /* from server->notes: taken but not run yet */
     struct mail back; /* requests of this batch: returned to their loops once it is written */
     /* shared with the loops */
     _Atomic int64_t queued[AUDIT_KINDS];
@@ -434,7 +434,7 @@ static bool wanted(const struct audit_query *query, const struct audit_entry *en
            (!query->kind.at || str_is(query->kind, kinds[entry->kind].name));
 }
 
-/* The newest entry of both kinds that was not visited yet; NULL: none is left. */
+/* The newest entry of either kind that was not visited yet; NULL: none is left. */
 static const struct audit_entry *step_back(const struct audit *audit, int64_t next[AUDIT_KINDS])
 {
     const struct audit_entry *newest = NULL;

@@ -60,8 +60,8 @@ struct audit_request {
     int error; /* errno when this batch could not be written to the file of changes; 0: it was */
 };
 
-/* From a loop: an entry that must be on disk before its request is carried out. Lives in the
- * request's memory. */
+/* From a loop: an entry that must be on disk before its request is carried out: done() checks the
+ * error. Lives in the request's memory. */
 struct audit_record {
     struct audit_request request;
     struct audit_entry entry;

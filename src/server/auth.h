@@ -15,7 +15,7 @@
 struct auth {
     atomic_int owners;
     struct arena arena;
-    struct tokens tokens; /* those of the configuration first */
+    struct tokens tokens; /* those from the configuration first */
     size_t fixed;         /* how many of them are in the configuration */
     quota_meter *meters;  /* one for each of them */
 };
@@ -33,7 +33,7 @@ enum err auth_check(const struct auth *auth, struct http_request *req, enum toke
 struct token *auth_copy(const struct token *token);
 /* May this token act for that node? */
 bool auth_speaks_for(const struct token *token, struct str node_id);
-/* Is the token still valid for this, after the tokens changed or time passed? NULL is, as long as
+/* Is the token still valid for this, after the tokens changed or time passed? NULL is valid while
  * there are no tokens. */
 bool auth_still(const struct auth *auth, const struct token *token, enum token_scope needed,
                 int64_t now_ms);

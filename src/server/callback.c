@@ -224,8 +224,8 @@ static void claimed(struct store_op *op)
     forget(delivery);
 }
 
-/* In a shared store the instance that claimed the callback delivers it. The claim lasts until its
- * next attempt and as long as that may take; then any instance may claim it. */
+/* In a shared store the instance that claimed the callback delivers it. The claim lasts until the
+ * next attempt plus the time that attempt may take; then any instance may claim it. */
 static void deliver(struct delivery *delivery)
 {
     struct callbacks *callbacks = delivery->callbacks;

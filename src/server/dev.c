@@ -24,9 +24,9 @@ static void become_agent(char *const *argv, char *const *envp, int parent,
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setrlimit(RLIMIT_NOFILE, descriptors); /* the server's many are no use to jobs */
-    /* When the server is killed, so is the agent, and the next one adopts what runs; SIGTERM would
-     * make it stop its runs. */
+    setrlimit(RLIMIT_NOFILE, descriptors); /* jobs do not need the server's high limit */
+    /* If the server is killed, kill the agent as well; the next one adopts its runs. SIGTERM would
+     * make it stop them. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0); /* Ctrl-C goes to the server, which stops the agent */
     if (getppid() != parent)
@@ -40,7 +40,7 @@ void dev_token(struct server *server)
     struct token token = {.name = STR("agent of berth dev"), .scopes = 1u << SCOPE_NODE};
 
     if (!digest_secret(server->dev_secret))
-        return; /* without random bytes it comes in while there are no tokens */
+        return; /* no random bytes, no token: the agent gets in only if there are none */
     digest_sha256_hex(str_of(server->dev_secret), token.digest);
     server->dev_token = token;
 }
@@ -52,8 +52,8 @@ const char *dev_url(const struct server *server, char to[DEV_URL_BYTES])
     return to;
 }
 
-/* Whom the agent trusts: a certificate that signed itself is its own authority; for any other
- * BERTH_CA_FILE, which the agent finds by itself, names it. */
+/* What the agent trusts: a self-signed certificate is its own authority; the authority of any other
+ * is named by BERTH_CA_FILE, which the agent reads itself. */
 static enum err agent_trust(const struct settings *settings, const char *args[2], char *file,
                             size_t size, struct problem *why)
 {
@@ -103,8 +103,8 @@ enum err dev_start(struct dev *dev, const struct server *server, struct problem 
         return problem_set(why, ERR_BAD_CONFIG, "data_dir", "data_dir is too long.");
     char token[sizeof "BERTH_TOKEN=" + DIGEST_HEX];
     snprintf(token, sizeof token, "BERTH_TOKEN=%s", server->dev_secret);
-    /* The environment without the server's own file, which is not the agent's, and with its token.
-     */
+    /* The environment without the server's configuration file, which is not for the agent, and with
+     * the agent's token. */
     size_t count = 0, kept = 0;
     while (environ[count])
         count++;
@@ -133,14 +133,14 @@ void dev_revive(struct dev *dev, const struct server *server)
         return;
     log_event(LOG_WARN, "dev.agent_ended", KI("pid", dev->pid));
     dev->pid = 0;
-    /* One that cannot live at all is not tried for ever; what it said is in the log. */
+    /* An agent that ends right after its start is not restarted; its output is in the log. */
     if (clock_mono_ms() - dev->started_ms < QUICK_END_MS)
         return;
     if (dev_start(dev, server, &why))
         log_event(LOG_ERROR, "dev.agent_failed", KC("reason", why.detail));
 }
 
-/* It ends what it runs first. Whoever cannot wait for that says so by another signal. */
+/* The agent ends its runs first. A second signal cuts this wait short. */
 void dev_stop(struct dev *dev)
 {
     const struct timespec look = {.tv_nsec = 20 * 1000000};

@@ -12,12 +12,12 @@ struct dev {
 
 enum { DEV_URL_BYTES = 64 };
 
-/* Where people and its agent find the server. */
+/* The server's URL, for people and for the agent. */
 const char *dev_url(const struct server *server, char to[DEV_URL_BYTES]);
-/* Its agent's own token, should there be tokens: made anew at each start, written nowhere. */
+/* The agent's own token, in case there are tokens: new at each start, stored nowhere. */
 void dev_token(struct server *server);
 enum err dev_start(struct dev *dev, const struct server *server, struct problem *why);
-/* A child ended: if it was the agent, another takes its place (and adopts what it ran). */
+/* A child ended: if it was the agent, starts another, which adopts what it ran. */
 void dev_revive(struct dev *dev, const struct server *server);
 void dev_stop(struct dev *dev);
 

@@ -152,7 +152,7 @@ struct join {
     struct server *server;
     struct stream *stream;
     bool resumes;
-    const char *listed; /* a copy of the stream's, which may be gone; NULL: all */
+    const char *listed; /* a copy: the stream may be gone; NULL: all */
     char namespace[NAMESPACE_MAX + 1];
     int64_t last; /* the number it has seen; < 0: not an id of ours */
     int64_t upto; /* number of the last event covered by `reply` */
@@ -352,7 +352,7 @@ static void publish(struct server *server, const char *name, uint64_t job, const
         drop_first(events);
 }
 
-/* Readers missed something: they get a gap before any further event. */
+/* Readers missed something: send them a gap before any further event. */
 static void publish_lost(struct server *server)
 {
     if (!atomic_exchange(&kept(server)->lost, false))
@@ -440,7 +440,7 @@ void events_elsewhere(struct server *server, uint64_t job, struct str namespace,
     emit(server, "job", job, namespace, text, false);
 }
 
-/* Back on its loop. Events numbered later come after this message in the inbox. */
+/* Back on the stream's loop. Events numbered later are after this message in the inbox. */
 static void joined(struct msg *msg)
 {
     struct join *join = container_of(msg, struct join, msg);
@@ -449,7 +449,7 @@ static void joined(struct msg *msg)
     stream->live = true;
     stream->from = join->upto;
     if (!stream->http)
-        free(stream); /* it left meanwhile */
+        free(stream); /* the reader left meanwhile */
     else
         http_stream_send(stream->http, buf_view(&join->reply));
     buf_free(&join->reply);
@@ -475,7 +475,7 @@ static void join_keeper(struct msg *msg)
                 (long long)events->seq);
         size_t head = join->reply.len;
         members_write_list(join->server->members, &w);
-        json_one_line(join->reply.at + head, join->reply.len - head); /* it has text from nodes */
+        json_one_line(join->reply.at + head, join->reply.len - head); /* has text from nodes */
         buf_str(&join->reply, STR("\n\n"));
     } else if (join->resumes && !known)
         buf_fmt(&join->reply, "id: %x-%lld\nevent: gap\ndata: {\"reason\":\"%s\"}\n\n",
@@ -621,8 +621,7 @@ void events_recheck(struct events *events)
     }
 }
 
-/* A while after the last reader left no more events are created; a reader that returns gets a gap.
- */
+/* Stops creating events a while after the last reader left; a reader that returns gets a gap. */
 void events_keeper_tick(struct server *server)
 {
     struct events *events = kept(server);

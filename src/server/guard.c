@@ -112,7 +112,7 @@ enum err guard_identify(struct call *call, struct problem *why)
         http_known(call->req);
         if (err || !call->route->shared || namespace_sees_sums(&view))
             return err;
-        /* A team's operator may act on its own jobs, but not on what all teams share. */
+        /* A team's operator may act on its own jobs, but not on what all namespaces share. */
         return problem_set(why, ERR_FORBIDDEN, "Authorization",
                            "The token is of the namespace " STR_FMT
                            ": what all namespaces share is not its to change or to see.",
@@ -217,8 +217,8 @@ void guard_action(const struct route *route, char *to, size_t size)
         snprintf(to + used, size - used, ".%s", verbs[route->method]);
 }
 
-/* As much of a text as fits, up to the first character that could break a line: the caller chose
- * the text. */
+/* As much of the text as fits, up to the first character that could break a line: the caller chose
+ * it. */
 static void copy_text(struct str text, char *to, size_t size)
 {
     size_t len = 0;
@@ -310,7 +310,7 @@ void guard_audit(struct call *call, int status)
 
     if (!call->route)
         return;
-    /* A token that is not valid is noted on every route. */
+    /* Calls with an invalid token are noted on every route. */
     bool wrong_token = !call->token &&
                        (call->err == ERR_UNAUTHORIZED || call->err == ERR_RATE_LIMIT) &&
                        auth_bearer(call->req).at;

@@ -1,6 +1,6 @@
-/* Links and sends; a box for each node that polls for its jobs, on its home loop, with the polls
- * that wait for it to fill; and which instance a node is connected to, in a shared store: until the
- * store has answered, what it has of the node's connection counts as older than ours. The WebSocket
+/* Links and sends; for each node that polls, a box of its jobs, on its home loop, with the polls
+ * waiting for it to fill; and, in a shared store, which instance a node is connected to: until the
+ * store has answered, its record of the node's connection counts as older than ours. The WebSocket
  * conversation itself is in hub_ws.c. */
 #include "server/hub.h"
 
@@ -46,13 +46,13 @@ static void hub_post_job(struct server *server, const struct node *node, struct 
 
 enum {
     BOX_KEEP_BYTES = 65536, /* an empty box keeps no more than this */
-    BOX_IDLE_MS = 60000,    /* and goes when nobody has needed it for so long */
+    BOX_IDLE_MS = 60000,    /* an idle box is freed after this time */
 };
 
 static void box_free(struct box *box)
 {
     buf_free(&box->jobs);
-    while (box->polls) { /* their requests go with the connections */
+    while (box->polls) { /* the polls' requests end with their connections */
         struct poll *poll = box->polls;
 
         box->polls = poll->next;
@@ -61,7 +61,7 @@ static void box_free(struct box *box)
     free(box);
 }
 
-/* The loop that has a node's box. */
+/* The loop that owns a node's box. */
 static struct worker *hub_home(struct server *server, const struct node *node)
 {
     return &server->workers[node->number % (uint32_t)server->loop_count];
@@ -110,7 +110,7 @@ static void box_take(struct box *box)
     }
 }
 
-/* Those whose reservation ended are worth nothing to the node: its ACK would be refused. */
+/* Drops jobs whose reservation ended: their ACK would be refused. */
 static void box_expire(struct box *box, int64_t now_ms)
 {
     struct boxed *boxed;
@@ -154,7 +154,8 @@ static void poll_answer(struct box *box, struct poll *poll, int64_t now_ms)
     inbox_post(&poll->call->worker->loop.inbox, &poll->msg);
 }
 
-/* May it still be given jobs? One that may not takes none along: they would be lost. */
+/* May the poll still receive jobs? If not, it must not take any from the box: they would be
+ * lost. */
 static bool poll_may(const struct hub *hub, const struct poll *poll)
 {
     const struct worker *worker = hub->worker;
@@ -214,7 +215,7 @@ static void poll_arrived(struct msg *msg)
     *end = poll;
 }
 
-/* A poll whose peer left, on its way to the node's home. */
+/* Tells the node's home loop that a poll's peer left. */
 struct hangup {
     struct msg msg;
     struct hub *home;
@@ -222,7 +223,7 @@ struct hangup {
     uint64_t number;
 };
 
-/* Answered empty-handed: what it took along would be lost. */
+/* Answers without jobs: any it took would be lost. */
 static void poll_hung_up(struct msg *msg)
 {
     struct hangup *hangup = container_of(msg, struct hangup, msg);
@@ -239,7 +240,7 @@ static void poll_hung_up(struct msg *msg)
     free(hangup);
 }
 
-/* On the request's loop. The poll is there until its answer has come back here. */
+/* On the request's loop. The poll exists until its answer has come back to this loop. */
 static void poll_gone(struct http_request *req)
 {
     const struct poll *poll = req->user;
@@ -270,7 +271,7 @@ void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max)
     inbox_post(&hub_home(call->worker->server, node)->loop.inbox, &poll->msg);
 }
 
-/* A node does not ask here for its jobs any more: it asks another instance, or has a socket. */
+/* A node no longer polls here: it polls another instance, or has a socket. */
 struct move {
     struct msg msg;
     struct hub *home;
@@ -335,7 +336,7 @@ static void end_polls(struct hub *hub, struct box *box, int64_t now_ms, bool rec
 
 /* --- sending --- */
 
-/* A link: kind, loop and incarnation in one integer, so that reading it needs no lock. */
+/* A link packs kind, loop and incarnation into one integer, so that reading it needs no lock. */
 #define LINK_SOCKET     (1ull << 63)
 #define LINK_LOOP_SHIFT 54
 
@@ -378,7 +379,7 @@ void hub_free(struct hub *hub)
     free(hub);
 }
 
-/* What became of a send; then whoever delivers it answers it. */
+/* Sets the outcome of a send; the code that delivered it sends the answer. */
 static void hub_send_over(struct send_op *send, bool ok, const char *reason)
 {
     assert(ok == !reason);
@@ -386,7 +387,7 @@ static void hub_send_over(struct send_op *send, bool ok, const char *reason)
     send->reason = reason;
 }
 
-/* Back to where the send came from. */
+/* Back on the sender's loop. */
 static void sent_msg(struct msg *msg)
 {
     struct send_op *send = container_of(msg, struct send_op, msg);
@@ -433,14 +434,14 @@ static void socket_send(struct hub *hub, struct send_op *send, uint64_t link)
     hub_send_over(send, ok, ok ? NULL : "SLOW_OR_CLOSING");
 }
 
-/* On the loop it was sent to, where the node's socket or box was a moment ago. False: the node is
- * connected elsewhere by now, the job follows it. */
+/* On the loop it was sent to, where the node's socket or box was a moment ago. False: the node has
+ * connected elsewhere meanwhile, and the send was passed on. */
 static bool deliver_here(struct hub *hub, struct send_op *send)
 {
     struct server *server = hub->worker->server;
     uint64_t link = atomic_load(&send->node->link);
 
-    /* It would not look into a box. */
+    /* The node does not poll: it would never look into a box. */
     if (!link && (send->via || (send->forwarded && atomic_load(&send->node->left_ms))))
         hub_send_over(send, false, "NOT_CONNECTED");
     else if (!link)
@@ -498,10 +499,10 @@ static void pushed(struct client_call *call)
     send->done(send);
 }
 
-/* True: it is over already. */
+/* True: already over. */
 static bool push_job(struct worker *worker, struct send_op *send)
 {
-    /* Registered under other settings, maybe: what counts is what is allowed now. */
+    /* The endpoint may have been registered under other settings: only the current ones count. */
     if (!urls_allowed(worker->server, URL_ENDPOINT, send->endpoint)) {
         hub_send_over(send, false, "URL_NOT_ALLOWED");
         return true;
@@ -558,13 +559,13 @@ enum link_msg_kind {
     LINK_MSG_DEREGISTERED
 }; /* the last two close it */
 
-/* For a socket, on its way to the loop that has it. */
+/* A message to a socket, sent to its loop. */
 struct link_msg {
     struct msg msg;
     struct server *server;
     uint64_t link;
     enum link_msg_kind kind;
-    size_t len; /* of a frame */
+    size_t len; /* of the frame */
     char text[];
 };
 
@@ -580,9 +581,9 @@ static void link_msg_posted(struct msg *msg)
         bool replaced = link_msg->kind == LINK_MSG_REPLACED;
         bool emptied = clock_mono_ms() < atomic_load(&link_msg->server->sched.recovering_until_ms);
 
-        hub_batch_flush_jobs(socket); /* nothing leaves behind a goodbye */
-        /* 4001 keeps an agent away for a while; a node that an emptied store forgot shall return.
-         */
+        hub_batch_flush_jobs(socket); /* nothing may be sent after the close */
+        /* 4001 keeps an agent away for a while, but a node that an emptied store forgot should
+         * return. */
         if (emptied && !replaced)
             ws_close(socket->ws, 1012, "the store was emptied");
         else
@@ -612,7 +613,7 @@ static void hub_post_job(struct server *server, const struct node *node, struct 
     uint64_t link = atomic_load(&node->link);
     struct buf frame = {0};
 
-    if (!link) /* it went again: the reservation runs out */
+    if (!link) /* it disconnected again: let the reservation run out */
         return;
     write_job(&frame, message);
     post_to_link(server, link, LINK_MSG_FRAME, buf_view(&frame));
@@ -674,7 +675,7 @@ void hub_drain(struct hub *hub)
 
     for (size_t i = 0; (socket = idmap_next(&hub->sockets, &i));) {
         hub_batch_flush_jobs(socket);
-        ws_close(socket->ws, 1012, "the server restarts"); /* its end comes later: the map stays */
+        ws_close(socket->ws, 1012, "the server restarts"); /* closes later: the map stays */
     }
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));)
         end_polls(hub, box, INT64_MAX, false);
@@ -693,7 +694,7 @@ void hub_recheck(struct hub *hub)
         end_polls(hub, box, sched_awake_ms(hub->worker->sched), true);
 }
 
-/* --- whose connection a node is --- */
+/* --- which instance has a node's connection --- */
 
 enum { PUBLISH_AGAIN_MS = 500 };
 
@@ -703,8 +704,8 @@ static void published(struct store_op *op)
     bool answered = !op->err || op->err == ERR_STALE || op->err == ERR_CONFLICT;
 
     assert(op->verb == STORE_LINK && linking->node);
-    /* Unanswered it may be stored or not: the next read of the store will show. But a socket is
-     * published again until it is confirmed, or the connection before it would count. */
+    /* Without an answer the link may be stored or not: the next read of the store will show. But a
+     * socket is published again until confirmed, or the connection before it would count. */
     if (answered || op->u.link.kind != STORE_LINK_SOCKET || !linking->worker->serves)
         atomic_store(&linking->node->link_order, answered ? op->order : 0);
     else
@@ -761,7 +762,7 @@ void hub_tick(struct hub *hub)
                 hub_link_incarnation(atomic_load(&socket->node->link)) == socket->incarnation)
                 links_note(hub->worker, socket->node, STORE_LINK_SOCKET, socket->incarnation);
     }
-    /* Jobs nobody fetched in time go; so does one box that nobody needs any more. */
+    /* Drop jobs not fetched in time, and free one box that is no longer used. */
     for (size_t i = 0; (box = idmap_next(&hub->boxes, &i));) {
         end_polls(hub, box, now_ms, false);
         box_expire(box, now_ms);
@@ -774,8 +775,9 @@ void hub_tick(struct hub *hub)
     }
 }
 
-/* On the keeper. Our socket of a node that has connected elsewhere is outdated, and jobs in our box
- * go where it asks now. */
+/* On the keeper. Closes our socket of a node that has connected elsewhere, and moves the jobs in
+ * our box to where it polls now. Reports again what the store does not know: our socket or its end,
+ * or that the node polls here. */
 void hub_linked(struct sched_loop *from, struct node *node, const struct store_live *said,
                 bool away)
 {

@@ -12,12 +12,12 @@ struct hub;
 
 struct hub *hub_new(struct worker *worker);
 void hub_free(struct hub *hub);
-void hub_tick(struct hub *hub);  /* polls whose wait is over */
+void hub_tick(struct hub *hub);  /* ends polls and calls that timed out */
 void hub_turn(struct hub *hub);  /* sends what was batched for nodes */
-void hub_drain(struct hub *hub); /* the server goes: sockets close with 1012, polls are answered */
+void hub_drain(struct hub *hub); /* server shutdown: sockets close with 1012, polls are answered */
 /* A hint to every node on this loop. */
 void hub_broadcast(struct hub *hub, struct str text);
-/* The tokens changed: nodes whose token is not good any more are closed, and wait for no job. */
+/* The tokens changed: disconnects nodes whose token is no longer valid, and ends their polls. */
 void hub_recheck(struct hub *hub);
 
 /* sched_hooks.send */
@@ -32,7 +32,7 @@ void hub_linked(struct sched_loop *from, struct node *node, const struct store_l
 void hub_drop(struct server *server, struct node *node);
 /* Upgrades a request of a node; consumes it. */
 void hub_accept(struct call *call);
-/* Answers a poll with what is in the box, or when something comes, or after wait_ms. */
+/* Answers a poll with what is in the box, or when a job arrives, or after wait_ms. */
 void hub_poll(struct call *call, struct node *node, int64_t wait_ms, size_t max);
 
 /* Which instance a node is connected to, published in a shared store. */
@@ -41,13 +41,13 @@ struct linking {
     struct store_op op;
     struct worker *worker;
     struct node *node;
-    void (*done)(struct linking *linking); /* on the worker's loop, whatever came of it */
+    void (*done)(struct linking *linking); /* on the worker's loop, whatever the outcome */
 };
 
-/* `done` is set. Only while the store is shared. */
+/* `done` is set. Only for a shared store. */
 void links_publish(struct worker *worker, struct linking *linking, struct node *node,
                    enum store_link_kind kind, uint64_t incarnation);
-/* The same, and nobody waits for it. */
+/* The same, without waiting for the outcome. */
 void links_note(struct worker *worker, struct node *node, enum store_link_kind kind,
                 uint64_t incarnation);
 
@@ -55,7 +55,7 @@ void links_note(struct worker *worker, struct node *node, enum store_link_kind k
 struct poll {
     struct msg msg;
     struct poll *next;
-    uint64_t number; /* its name, also when it may be gone */
+    uint64_t number; /* identifies it, even when it may be freed */
     struct call *call;
     struct node *node;
     int64_t until_ms; /* sched_awake_ms */
@@ -68,16 +68,16 @@ struct socket {
     struct hub *hub;
     struct ws *ws;
     uint64_t incarnation;
-    struct token *token;       /* whom it may speak for; owned; NULL: there were no tokens */
-    struct node *node;         /* NULL until its hello was taken */
-    bool greeted;              /* a hello is under way or taken */
-    bool welcomed;             /* and it got its welcome: a node listens from then on */
-    int calls;                 /* its `call` messages that are not answered yet */
-    struct buf early;          /* frames to send behind the welcome, each behind its length */
-    bool takes_jobs;           /* it asked for several jobs in one frame, */
-    bool takes_accepted;       /* and for one receipt for several messages */
-    struct receipts *receipts; /* of those; NULL: none yet */
-    struct buf jobs;           /* with a comma between, see hub_ws.c */
+    struct token *token;       /* which node it may speak for; owned; NULL: there were no tokens */
+    struct node *node;         /* NULL until its hello is accepted */
+    bool greeted;              /* a hello is in progress or accepted */
+    bool welcomed;             /* the node got its welcome, and reads jobs from now on */
+    int calls;                 /* its `call` messages not answered yet */
+    struct buf early;          /* to send after the welcome, see sched/frame.h */
+    bool takes_jobs;           /* accepts several jobs in one frame, */
+    bool takes_accepted;       /* and one receipt for several messages */
+    struct receipts *receipts; /* of its messages; NULL: none yet */
+    struct buf jobs;           /* separated by commas, see hub_ws.c */
     int job_count;
     bool due; /* in hub->due */
     LIST_ENTRY(socket) due_link;
@@ -87,27 +87,27 @@ struct hub {
     struct worker *worker;
     struct idmap boxes;   /* node number + 1 -> struct box * */
     struct idmap sockets; /* incarnation -> struct socket * */
-    struct idmap rpcs;    /* id -> struct rpc *, asked and not answered yet */
+    struct idmap rpcs;    /* id -> struct rpc *, not answered yet */
     uint64_t last_rpc;
-    bool unpublished; /* see hub_tick */
+    bool unpublished; /* some sockets are, see hub_tick */
     int64_t next_publish_ms;
     struct buf frame;               /* scratch */
-    LIST_HEAD(, socket_call) calls; /* under way, see hub_ws.c, */
-    LIST_HEAD(, socket_call) spare; /* and to use again */
+    LIST_HEAD(, socket_call) calls; /* in progress, see hub_ws.c, */
+    LIST_HEAD(, socket_call) spare; /* and for reuse */
     int spare_count;
-    LIST_HEAD(, socket) due; /* have something to say at the end of this turn */
+    LIST_HEAD(, socket) due; /* have something to send at the end of this turn */
 };
 
 uint64_t hub_link(int loop, uint64_t incarnation);
 uint64_t hub_link_incarnation(uint64_t link);
 int hub_link_loop(uint64_t link);
 void hub_close_link(struct server *server, uint64_t link); /* 4001, from any loop */
-/* A send is over, and is answered; from any loop. */
+/* Ends a send and answers it; from any loop. */
 void hub_sent(struct send_op *send, bool ok, const char *reason);
-/* As hub_stop, of a node that is connected here. */
+/* Like hub_stop, for a node connected here. */
 void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, int attempt,
                    const char *reason);
-/* Jobs that wait for a node to ask go to the instance it asks now, or (0) to its socket here. Any
+/* Moves the jobs in a node's box to the instance it polls now, or (0) to its socket here. Any
  * loop. */
 void hub_move_box(struct server *server, struct node *node, uint32_t holder);
 

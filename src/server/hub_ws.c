@@ -1,7 +1,7 @@
 /* The conversation with a node over its WebSocket. A message is a call of a route, run by the same
- * handler as a request and answered by a frame: which route, the table finds by `message`, or the
- * message itself names it (`call`). Here is what sockets have of their own: hello and welcome, and
- * what is sent together. */
+ * handler as a request and answered by a frame. The route is found by the message's `msg`, or named
+ * in the message itself (`call`). Only sockets have the rest of this file: hello and welcome, and
+ * batching. */
 #include "server/hub_ws.h"
 
 #include <assert.h>
@@ -20,12 +20,12 @@
 /* --- calls --- */
 
 enum {
-    SOCKET_CALLS_MAX = 64, /* of `call` messages: each may make us ask others, an agent has a few */
+    SOCKET_CALLS_MAX = 64, /* of `call` messages: each may make us ask others; an agent needs few */
     SPARE_MAX = 1024,
 };
 
-/* A message of a node, as the call that it is. Lives until its answer, which may come after the
- * socket went. Used again, with its arena: a message costs no allocation. */
+/* A message from a node, as a call. Lives until its answer, which may come after the socket has
+ * closed. Reused with its arena, so a message costs no allocation. */
 struct socket_call {
     struct call call;
     LIST_ENTRY(socket_call) link; /* in hub->calls or hub->spare */
@@ -38,7 +38,7 @@ struct socket_call {
     bool named;    /* a `call`: it names its route, and the answer is a member of the reply */
 };
 
-/* The socket the message came by, if it is still there. */
+/* The socket the message came from; NULL: it has closed. */
 static struct socket *socket_of(const struct socket_call *own)
 {
     return idmap_get(&own->hub->sockets, own->incarnation);
@@ -53,7 +53,7 @@ static void socket_call_over(struct socket_call *own)
     if (socket)
         socket->calls--;
     LIST_REMOVE(own, link);
-    if (hub->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
+    if (hub->spare_count == SPARE_MAX) { /* after a flood: free the memory */
         arena_free(&own->arena);
         free(own);
         return;
@@ -68,7 +68,7 @@ void hub_calls_free(struct hub *hub)
     struct socket_call *own;
 
     while ((own = LIST_FIRST(&hub->calls)))
-        socket_call_over(own); /* nobody answers it any more */
+        socket_call_over(own); /* nobody will answer it any more */
     while ((own = LIST_FIRST(&hub->spare))) {
         LIST_REMOVE(own, link);
         arena_free(&own->arena);
@@ -77,9 +77,8 @@ void hub_calls_free(struct hub *hub)
     buf_free(&hub->frame);
 }
 
-/* The members of the body become members of the reply; a good answer to a `call` becomes its
- * `body`.
- */
+/* The members of the body become members of the reply; for a `call` that succeeded, the whole body
+ * becomes its `body`. */
 static void answer(struct call *call, const struct http_reply *reply)
 {
     struct socket_call *own = container_of(call, struct socket_call, call);
@@ -114,7 +113,7 @@ static void push(struct call *call, struct str frame)
         ws_send(socket->ws, frame);
 }
 
-/* One receipt covers it and others that were accepted in a row. */
+/* Instead of a reply: one receipt covers this message and others accepted in a row. */
 static bool accepted(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms)
 {
     struct socket_call *own = container_of(call, struct socket_call, call);
@@ -166,13 +165,12 @@ void hub_broadcast(struct hub *hub, struct str text)
             ws_send(socket->ws, text);
 }
 
-/* --- what is sent together --- */
+/* --- batching --- */
 
-/* If a node's hello asked for it, it gets the jobs of one turn in one frame, and one receipt for
- * all its messages that were accepted in a row. Both leave at the end of the turn, so nobody waits.
- */
+/* A node whose hello asked for it gets the jobs of one turn in one frame, and one receipt for all
+ * its messages accepted in a row. Both are sent at the end of the turn, so nothing waits longer. */
 
-enum { JOBS_BYTES_MAX = 65536 }; /* of a frame with several: readers have bounds */
+enum { JOBS_BYTES_MAX = 65536 }; /* of a frame with several jobs: readers have limits */
 
 enum receipt_state { RECEIPT_OPEN, RECEIPT_ACCEPTED, RECEIPT_ANSWERED };
 
@@ -184,10 +182,10 @@ struct receipt {
     int64_t stop_grace_ms;
 };
 
-/* In the order in which they came, which is that of their ids. */
+/* In order of arrival, which is also the order of ids. */
 struct receipts {
     struct buf list; /* struct receipt */
-    size_t sent;     /* bytes of it that are done with */
+    size_t sent;     /* bytes of it already covered */
     int64_t last_id;
 };
 
@@ -208,7 +206,7 @@ bool hub_batch_job(struct socket *socket, struct str message)
     if (socket->jobs.len + message.len > JOBS_BYTES_MAX)
         hub_batch_flush_jobs(socket);
     if (!ws_takes(socket->ws, socket->jobs.len + message.len))
-        return false; /* the ordinary way knows what to do */
+        return false; /* sending it alone handles this case */
     if (socket->job_count++)
         buf_char(&socket->jobs, ',');
     buf_str(&socket->jobs, message);
@@ -223,7 +221,7 @@ void hub_batch_flush_jobs(struct socket *socket)
 
     if (socket->job_count == 0)
         return;
-    own = *frame; /* whoever is about to send something has it there */
+    own = *frame; /* the caller may have its own message in it */
     *frame = (struct buf){0};
     if (socket->job_count == 1) {
         buf_str(frame, STR("{\"msg\":\"job\","));
@@ -293,7 +291,7 @@ void hub_batch_answered(struct socket *socket, int64_t id)
     is_due(socket);
 }
 
-/* `ack`: one of those it is about that is an ACK; NULL: none is. */
+/* `ack`: an ACK among the messages it covers; NULL: there is none. */
 static void send_receipt(struct socket *socket, int64_t upto, const struct receipt *ack)
 {
     struct buf *frame = &socket->hub->frame;
@@ -309,7 +307,7 @@ static void send_receipt(struct socket *socket, int64_t upto, const struct recei
     ws_send(socket->ws, buf_view(frame));
 }
 
-/* Everything before the first that is open. One receipt covers only ACKs with the same terms. */
+/* Covers everything before the first open one. A receipt covers only ACKs with the same terms. */
 static void send_receipts(struct socket *socket)
 {
     struct receipts *receipts = socket->receipts;
@@ -368,8 +366,8 @@ enum { HUB_PROTOCOL = 1 };
 
 static _Atomic uint64_t last_incarnation;
 
-/* The newest connection is the one that counts, whichever hello was done with first. False: a newer
- * one is there already. */
+/* The newest connection counts, whichever hello finished first. False: a newer one is already
+ * there. */
 static bool take_link(const struct socket *socket, struct node *node)
 {
     struct worker *worker = socket->hub->worker;
@@ -396,7 +394,7 @@ bool hub_socket_send(struct socket *socket, struct str text)
     return true;
 }
 
-/* The way of a hello whose node is known. */
+/* A hello whose node is registered, until its welcome is sent. */
 struct welcome {
     struct call *call;
     struct linking linking;
@@ -409,7 +407,7 @@ static void send_welcome(struct welcome *welcome, struct node *node)
     struct socket *socket = socket_of(own);
     struct buf *frame = &own->hub->frame;
     const struct sched_config *config = &own->call.worker->server->settings->sched;
-    int64_t renew_ms = lease_renew_every_ms(&config->leases); /* as often as its leases need */
+    int64_t renew_ms = lease_renew_every_ms(&config->leases); /* as often as the leases need */
 
     if (!socket) {
         socket_call_over(own);
@@ -442,8 +440,8 @@ static void send_welcome(struct welcome *welcome, struct node *node)
     welcome->done(welcome->call, node);
 }
 
-/* Other instances can hand it jobs from now on. Should the store not have taken it, the keeper
- * notices and tells it again. */
+/* From now on other instances can send it jobs. If the store did not take the link, the keeper
+ * notices and publishes it again. */
 static void link_published(struct linking *linking)
 {
     send_welcome(container_of(linking, struct welcome, linking), linking->node);
@@ -468,8 +466,8 @@ void hub_welcome(struct call *call, struct node *node,
         return;
     }
     socket->node = node;
-    registry_alive(worker->sched, node);   /* the old one's close may have come in between */
-    hub_move_box(worker->server, node, 0); /* it was there to be chosen before it had this link */
+    registry_alive(worker->sched, node);   /* the old socket may have closed in between */
+    hub_move_box(worker->server, node, 0); /* jobs were boxed before it had this link */
     welcome->call = call;
     welcome->done = done;
     if (!peers_shared(worker->server)) {
@@ -480,12 +478,12 @@ void hub_welcome(struct call *call, struct node *node,
     links_publish(worker, &welcome->linking, node, STORE_LINK_SOCKET, socket->incarnation);
 }
 
-/* A hello that is refused ends the connection. 1008 keeps an agent away for a while: saying the
- * same again would not help. A store that is away for a moment is no such reason. */
+/* A refused hello closes the connection. 1008 keeps an agent away for a while, because repeating
+ * the hello would not help. A store that is unavailable for a moment does not justify that. */
 static void answer_hello(struct call *call, const struct http_reply *reply)
 {
     struct socket *socket = socket_of(container_of(call, struct socket_call, call));
-    int status = reply->status; /* it may go with the call */
+    int status = reply->status; /* the reply may be freed with the call */
 
     answer(call, reply);
     if (socket && status >= 400)
@@ -504,8 +502,8 @@ static void on_hello(struct socket_call *own, struct socket *socket, struct str 
         return;
     }
     socket->greeted = true;
-    /* We stood still, it gave us up, and may have been elsewhere since: what it says it runs is
-     * old, and would take from it what it runs now. */
+    /* We stalled, the node gave up on this connection, and it may have connected elsewhere since:
+     * its list of runs is outdated, and would take from it what it runs now. */
     if (ws_peer_left(socket->ws)) {
         call_error(call, ERR_CONFLICT, "msg",
                    "The connection was closed before its hello was read.");
@@ -526,9 +524,9 @@ static void on_known(struct socket_call *own, struct socket *socket, struct str 
     struct call *call = &own->call;
 
     call->route = route_of_message(word);
-    if (!call->route && str_is(word, "UpdateTerminalInfo")) /* a heartbeat that has tags alone */
+    if (!call->route && str_is(word, "UpdateTerminalInfo")) /* a heartbeat with only tags */
         call->route = route_of_message(STR("heartbeat"));
-    if (call->route && call->route->handle != api_node_register) { /* it has said hello */
+    if (call->route && call->route->handle != api_node_register) { /* after the hello */
         own->expected = own->wants_reply && call->route->receipt && socket->takes_accepted &&
                         hub_batch_expect(socket, own->id);
         call->accepted = own->expected ? accepted : NULL;
@@ -569,9 +567,9 @@ static void on_message(struct ws *ws, struct str text)
                           .node = socket->node};
     if (socket->node)
         call->node_id = socket->node->id;
-    if (socket->token) /* the socket may go before the answer */
+    if (socket->token) /* the socket may close before the answer */
         call->token = token_put(arena_raw(&own->arena, token_bytes(socket->token)), socket->token);
-    /* The text is the socket's read buffer: what outlives this call must be ours. */
+    /* The text is in the socket's read buffer: copy what outlives this call. */
     if (json_parse_body(arena_str(call->arena, text), call->arena, &call->body, &why)) {
         call_problem(call, &why);
         return;
@@ -632,6 +630,7 @@ void hub_accept(struct call *call)
         free(socket);
         return;
     }
-    /* A job begins when its node has it, not when its client gets the answer. */
+    /* Send to nodes first: a job begins when its node has it, not when its client has the
+     * answer. */
     ws_goes_first(socket->ws);
 }

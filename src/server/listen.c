@@ -13,8 +13,8 @@
 enum {
     ADDR_MAX = 256,
     FDS_PROCESS = 64, /* store, database, logs, tokens, certificates while they are read */
-    FDS_LOOP = 16,    /* of libuv, and the listener */
-    FDS_LOOP_ALSO = SERVER_PUSH_CONNECTIONS_MAX + NET_REFUSED_MAX, /* at most, and rarely */
+    FDS_LOOP = 16,    /* libuv's, and the listener */
+    FDS_LOOP_ALSO = SERVER_PUSH_CONNECTIONS_MAX + NET_REFUSED_MAX, /* at most, and rarely needed */
 };
 
 struct opening {

@@ -1,7 +1,6 @@
-/* The member list. A node is a member while it is connected, or sent a heartbeat within
- * view_drop_ms. It is refreshed a few times a second: figures that move with every heartbeat are
- * not part of it. Also setting the tags of members (UpdateTerminalInfo) and asking for their usage.
- */
+/* The member list. A node is a member while it is connected, or if it sent a heartbeat within
+ * view_drop_ms. The list is refreshed a few times a second; figures that change with every
+ * heartbeat are not part of it. Also asks members for their usage. */
 #include "server/members.h"
 
 #include <assert.h>
@@ -24,10 +23,10 @@ struct usage_ask {
     struct rpc rpc;
 };
 
-/* Usage: every node is asked at the same time, each with its own deadline; the answer goes when the
- * last of them is in. */
+/* Usage: all nodes are asked at the same time, each with its own deadline; the answer is sent when
+ * the last of them has answered or timed out. */
 struct usage_call {
-    const struct json *room; /* of which nodes it is asked; NULL: of none */
+    const struct json *room; /* include the room of these nodes; NULL: of none */
     struct call *call;
     struct usage_ask *asks;
     size_t count;
@@ -38,14 +37,14 @@ struct usage_call {
 
 enum {
     SCAN_MS = 200,
-    CHANGES_KEPT = 1024, /* for those who sync; more are a full list */
+    CHANGES_KEPT = 1024, /* for clients that sync; after more they get the full list */
     LIST_DEFAULT = 1000,
     LIST_MAX = 10000,
     SOURCE_BYTES = 24,
 };
 
 struct terminal {
-    uint64_t print; /* of what its text is made of */
+    uint64_t print; /* a hash of what its text is made of */
     uint64_t seen;  /* the scan that last found it */
     struct str id;
     struct buf text; /* the object, without last_seen_ms and the closing brace */
@@ -64,7 +63,7 @@ struct members {
     uint64_t scan;
     int64_t next_scan_ms;
     char source[SOURCE_BYTES];
-    struct change_line changes[CHANGES_KEPT]; /* by seq, around */
+    struct change_line changes[CHANGES_KEPT]; /* by seq, as a ring */
 };
 
 struct members *members_new(struct server *server)
@@ -114,7 +113,7 @@ static void write_terminal(struct jsonw *w, const struct terminal *terminal)
     buf_free(&buf);
 }
 
-/* A change gets the next number, is kept for those who sync, and sent to those who listen. */
+/* A change gets the next number, is kept for clients that sync, and sent to event readers. */
 static void note(struct members *members, const char *what, const struct terminal *old,
                  const struct terminal *new)
 {
@@ -186,7 +185,7 @@ static void look_at(struct members *members, const struct snap_node *member)
     jsonw_kstr(&w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     jsonw_end_obj(&w);
     assert(terminal->text.len > 1 && terminal->text.at[terminal->text.len - 1] == '}');
-    terminal->text.len--; /* the brace: last_seen_ms is written when it is sent */
+    terminal->text.len--; /* without the brace: last_seen_ms is appended when it is sent */
     if (joins)
         note(members, "JOIN", NULL, terminal);
     else if (!str_eq(buf_view(&old.text), buf_view(&terminal->text)))
@@ -211,7 +210,7 @@ void members_tick(struct members *members)
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         const struct node *node = member->node;
 
-        /* A node that said it goes, or whose connection closed, is gone at once. */
+        /* A node that said goodbye, or whose connection closed, is gone at once. */
         if (atomic_load(&node->left_ms) || atomic_load(&node->own) == NODE_OFFLINE)
             continue;
         if (atomic_load(&node->link) ||
@@ -219,7 +218,7 @@ void members_tick(struct members *members)
                 settings->sched.view_drop_ms)
             look_at(members, member);
     }
-    /* Found first, taken out then: the map must not change while it is walked. */
+    /* Collect first, remove afterwards: the map must not change during the walk. */
     struct terminal **gone = arena_array(&arena, struct terminal *, members->by_id.count + 1);
     for (size_t i = 0; (terminal = map_next(&members->by_id, &i));)
         if (terminal->seen != members->scan)
@@ -237,7 +236,7 @@ static int by_id(const void *a, const void *b)
     return str_cmp((*(struct terminal *const *)a)->id, (*(struct terminal *const *)b)->id);
 }
 
-/* Those behind `after`, by id; returns how many there are in all behind it. */
+/* Those after `after`, by id; returns how many there are after it in all. */
 static size_t write_terminals(struct members *members, struct str after, size_t max,
                               struct jsonw *w, struct str *ret_last)
 {
@@ -302,7 +301,7 @@ struct members_ask {
 static void ask_answered(struct msg *msg)
 {
     struct members_ask *ask = container_of(msg, struct members_ask, msg);
-    struct buf answer = ask->answer; /* the reply ends the request, and us with it */
+    struct buf answer = ask->answer; /* the reply ends the request, and frees `ask` */
 
     call_json(ask->call, 200, &answer);
 }
@@ -564,7 +563,7 @@ void api_terminal_usage(struct call *call)
         struct str address = json_type(item) == JSON_STR ? json_str(item, call->arena) : STR_NONE;
 
         if (!address.len || map_get(&listed, address))
-            continue; /* nobody is asked twice */
+            continue; /* do not ask a node twice */
         map_put(&listed, address, own);
         own->asks[own->count++].address = address;
     }
@@ -575,7 +574,7 @@ void api_terminal_usage(struct call *call)
         return;
     }
     call->worker->usage_asks += (int64_t)own->count;
-    own->waiting = own->count + 1; /* one more is held here, until all were asked */
+    own->waiting = own->count + 1; /* one extra, until all have been asked */
     for (size_t i = 0; i < own->count; i++) {
         struct usage_ask *ask = &own->asks[i];
         const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, ask->address);

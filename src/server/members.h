@@ -1,6 +1,6 @@
-/* Members: who is online, as one list with sequence numbers, so that whoever follows it
- * knows when it missed something. The list is made from the nodes of the store, so it is the union
- * over all instances; its numbers are this instance's own, named by `source`.
+/* Members: who is online, as one list with sequence numbers, so that a client following it notices
+ * when it missed something. The list is made from the nodes in the store, so it covers all
+ * instances; the numbers are this instance's own, which `source` identifies.
  *
  * The keeper owns it; requests ask the keeper. */
 #ifndef SERVER_MEMBERS_H
@@ -13,7 +13,7 @@ struct members;
 
 struct members *members_new(struct server *server);
 void members_free(struct members *members);
-/* On the keeper's loop, with each tick: who came, changed, left. */
+/* On the keeper's loop, at each tick: finds who joined, changed or left. */
 void members_tick(struct members *members);
 /* On the keeper's loop: {"type":"TERMINAL_LIST",...}. */
 void members_write_list(struct members *members, struct jsonw *w);

@@ -15,8 +15,8 @@
 #include "server/api.h"
 #include "store/deploys.h"
 
-/* A member that is always there, and one that may be. _IN: with bounds; a highest one below the
- * lowest is none. */
+/* A required member, and an optional one. _IN: with bounds; a maximum below the minimum means no
+ * maximum. */
 #define HAS_IN(key, form, low, high, ...)                                                          \
     {                                                                                              \
         .name = (key), .type = FIELD_JSON, .shape = (form), .min = (low), .max = (high),           \
@@ -30,7 +30,7 @@
 #define HAS(key, form, ...) HAS_IN(key, form, 0, 0, __VA_ARGS__)
 #define MAY(key, form, ...) MAY_IN(key, form, 0, 0, __VA_ARGS__)
 
-/* The same of a struct: it is written by its row. _NULL: null when it is 0 or empty. */
+/* The same for a struct, which is written by its rows. _NULL: null when it is 0 or empty. */
 #define PUT(in, member, kind, ...) FIELD_ROW(in, member, kind, .flags = FIELD_REQUIRED, __VA_ARGS__)
 #define PUT_NULL(in, member, kind, ...)                                                            \
     FIELD_ROW(in, member, kind, .flags = FIELD_REQUIRED | FIELD_EMPTY, __VA_ARGS__)
@@ -47,7 +47,7 @@
     HAS("next_cursor", "string|null",                                                              \
         "pass it as `cursor` for the next page; null: this was the last")
 
-/* Words that have a table elsewhere. */
+/* Enum words from a table elsewhere. */
 #define WORDS(function, first, end, name_of)                                                       \
     static const char *function(size_t index)                                                      \
     {                                                                                              \

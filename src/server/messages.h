@@ -1,8 +1,8 @@
-/* Every body of a request and of an answer by its name: the rows of its fields. Requests are read
- * by the same rows; the document of all routes (openapi.h) is made of them, and end-to-end tests
- * hold every answer, PROTOCOL.md's lists and the command line's columns against it.
+/* The bodies of all requests and answers by name: the rows of their fields. Requests are read by
+ * the same rows, the OpenAPI document (openapi.c) is generated from them, and end-to-end tests
+ * check every answer, PROTOCOL.md's lists and the command line's columns against that document.
  *
- * A row's shape says what its value is, where its type does not say enough:
+ * A row's shape describes its value where its type does not say enough:
  *   string integer number boolean null any    as in JSON Schema
  *   id sha256 quota                           texts of a form
  *   [T] {T}                                   a list, an object with any names
@@ -15,20 +15,20 @@
 
 #include "base/schema.h"
 
-/* Some rows of a table. Masks are of enum field_flag and of the table's own marks. */
+/* A selection of a table's rows. The masks are of enum field_flag and the table's own flags. */
 struct message_rows {
     const struct schema *schema;
-    unsigned only;     /* rows with one of these; 0: all */
-    unsigned except;   /* and without these */
+    unsigned only;     /* rows with one of these flags; 0: all */
+    unsigned except;   /* without rows that have one of these */
     unsigned required; /* always there; 0: FIELD_REQUIRED and FIELD_SENDER */
-    unsigned nullable; /* may be null, when they are not a number */
-    unsigned by_alias; /* go by their alias */
+    unsigned nullable; /* flags of fields that may be null, unless they are integers */
+    unsigned by_alias; /* flags of fields that are called by their alias */
 };
 
 struct message_type {
     const char *name;
     struct message_rows rows, more;
-    bool request;      /* null is as good as absent */
+    bool request;      /* null is treated as absent */
     bool open;         /* may have other members */
     const char *shape; /* instead of rows */
     const char *(*word)(
@@ -37,10 +37,10 @@ struct message_type {
     const char *example; /* JSON text, or NULL */
 };
 
-/* Answers that are written by their rows, with schema_write(): the structs are of store/deploys.h
- * and model/deploy.h. */
+/* Answers that schema_write() writes by their rows; the structs are in store/deploys.h and
+ * model/deploy.h. */
 extern const struct schema copy_schema;          /* deploys_copy */
-extern const struct schema indexed_copy_schema;  /* the same, of one of several */
+extern const struct schema indexed_copy_schema;  /* the same, for a deployment with several */
 extern const struct schema failed_on_schema;     /* deploys_failure */
 extern const struct schema history_entry_schema; /* deploys_event */
 extern const struct schema held_schema;          /* deploys_held */

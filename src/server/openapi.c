@@ -10,7 +10,7 @@
 #include "server/api.h"
 #include "server/messages.h"
 
-/* Query parameters by name: a row of the route table names those that its handler reads. */
+/* Query parameters by name: a row of the route table names those its handler reads. */
 static const struct {
     const char *name;
     const char *type;
@@ -251,7 +251,7 @@ static void write_word(struct jsonw *w, struct str part)
         jsonw_str(w, word);
 }
 
-/* A part of a shape that is not a choice. */
+/* Writes one part of a shape, without choices. */
 static void write_part(struct jsonw *w, struct str part)
 {
     struct str inner = {.at = part.at + 1, .len = part.len - 2};
@@ -281,7 +281,7 @@ static void write_part(struct jsonw *w, struct str part)
     }
 }
 
-/* `open`: writes a whole object; else only its members. */
+/* `open`: writes a whole object; otherwise only its members. */
 static void write_shape(struct jsonw *w, struct str shape, bool open)
 {
     struct str rest = shape, part = cut_shape(&rest);
@@ -308,7 +308,7 @@ static void write_shape(struct jsonw *w, struct str shape, bool open)
         jsonw_end_obj(w);
 }
 
-/* The shape that follows from the type, for a row without one. A duration may be sent as text, and
+/* The shape that follows from the type, for a row without one. A duration may be sent as text, but
  * is answered as a number. */
 static void add_shape(const struct field *field, bool request, struct buf *shape)
 {
@@ -333,7 +333,7 @@ static void add_shape(const struct field *field, bool request, struct buf *shape
     }
 }
 
-/* The limits that a request is checked against. For an answer only those its row states. */
+/* The limits a request is checked against. For an answer, only those its row states. */
 static void write_bounds(struct jsonw *w, const struct field *field, bool request, struct str shape)
 {
     bool text = str_starts(shape, STR("string")) || str_starts(shape, STR("id"));
@@ -375,7 +375,7 @@ static void write_field(struct jsonw *w, const struct field *field, bool nullabl
         jsonw_kobj(w, "properties");
         write_rows(w, &rows, true, false);
         jsonw_end_obj(w);
-        if (!request) /* it is answered as it was sent, with members that we do not read */
+        if (!request) /* answered as it was sent, with members we do not read */
             jsonw_kbool(w, "additionalProperties", true);
     } else {
         add_shape(field, request, &shape);
@@ -424,7 +424,7 @@ static void write_message(struct jsonw *w, const struct message_type *type)
         jsonw_kstr(w, "type", STR("string"));
         jsonw_karr(w, "enum");
         for (size_t i = 0; type->word(i); i++) {
-            size_t first = 0; /* several rows of a table may have the same word */
+            size_t first = 0; /* rows of a table may share a word: write it once */
 
             while (strcmp(type->word(first), type->word(i)) != 0)
                 first++;

@@ -1,11 +1,11 @@
-/* The page: a few files that the build made from web/ and put into the program (web/build.py). */
+/* The page: a few files that the build takes from web/ and embeds in the program (web/build.py). */
 #ifndef SERVER_PAGE_H
 #define SERVER_PAGE_H
 
 #include <stddef.h>
 
 struct page_file {
-    const char *name; /* in the URL behind /page/; "" is / itself */
+    const char *name; /* in the URL after /page/; "" is / itself */
     const char *content_type;
     const char *etag; /* without its quotes */
     const unsigned char *plain;

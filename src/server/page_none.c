@@ -1,4 +1,4 @@
-/* A berth that was built without its page (meson option page). */
+/* For a berth built without its page (meson option page). */
 #include "server/page.h"
 
 const struct page_file page_files[] = {{0}};

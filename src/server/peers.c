@@ -1,8 +1,8 @@
-/* Messages between instances. Jobs, cancels and questions for nodes that are connected to another
- * instance: the instance with the connection reports whether the node got it; without a report in
- * time it counts as lost. A job that arrived nevertheless is fenced: its reservation is gone, so
- * its ACK is refused. Questions to all instances travel like those to their nodes, and are answered
- * on the keeper's loop there. */
+/* Messages between instances. Jobs, cancels and questions for nodes connected to another instance:
+ * that instance reports whether the node got them; without a report in time they count as lost. A
+ * job that arrived nevertheless is fenced: its reservation is gone, so its ACK is refused.
+ * Questions to all instances are sent like those to their nodes, and answered on the other side's
+ * keeper loop. */
 #include "server/peers.h"
 
 #include <assert.h>
@@ -32,7 +32,7 @@ struct batch {
     struct peers *peers;
     struct batch *next;
     struct buf frames;
-    struct buf seqs; /* uint64_t each: what fails when it is not delivered */
+    struct buf seqs; /* uint64_t each: sends and queries that fail if it is not delivered */
 };
 
 static uint32_t peers_name(const struct peers *peers)
@@ -75,14 +75,14 @@ enum {
     HOPS_MAX = 2,
 };
 
-/* A job that was sent to the instance its node is connected to, until that answers. */
+/* A job sent to the instance its node is connected to, until that instance answers. */
 struct forward {
     struct send_op *send;
     uint64_t seq;
     int64_t until_ms;
 };
 
-/* A question on its way. */
+/* A question waiting for its answer. */
 struct query {
     struct msg msg;
     struct peers *peers;
@@ -93,7 +93,7 @@ struct query {
     char node_id[NODE_ID_MAX + 1];
 };
 
-/* How long the other instance may take. Both ways go through the store, whose calls have a time
+/* How long the other instance may take. Both directions use the store, whose calls have a time
  * limit of their own. */
 static int64_t answer_ms(const struct peers *peers)
 {
@@ -203,7 +203,7 @@ static void forwarded_done(struct send_op *send)
     free(forwarded);
 }
 
-/* A message without its name: "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
+/* A job message without its name: "SEQ FROM NODE DEADLINE HOPS\nMESSAGE" */
 static void receive_job(struct peers *peers, struct str rest)
 {
     struct str fields = str_cut(&rest, '\n');
@@ -222,8 +222,8 @@ static void receive_job(struct peers *peers, struct str rest)
             answer_sent(peers, from, seq, "UNKNOWN_NODE");
         return;
     }
-    /* A node that has just connected to another instance: the job is forwarded there, HOPS_MAX
-     * times at most, and the instance that delivers it answers. */
+    /* The node has just connected to another instance: forward the job there, HOPS_MAX times at
+     * most. The instance that delivers it answers. */
     uint32_t holder = atomic_load(&known->node->holder);
     if (!atomic_load(&known->node->link) && holder && hops < HOPS_MAX) {
         peers_write_job(&peers_batch(peers, holder)->frames, (uint64_t)seq, from, known->node->id,
@@ -360,7 +360,7 @@ static void answer_itself(struct rpc *rpc)
             rows[i].answer(rpc);
             return;
         }
-    rpc_over(rpc, ERR_BAD_REQUEST); /* another release may know more methods */
+    rpc_over(rpc, ERR_BAD_REQUEST); /* another release may know other methods */
 }
 
 /* "SEQ FROM NODE METHOD\nPARAMS" */
@@ -399,8 +399,8 @@ static void receive_query(struct peers *peers, struct str rest)
 
 enum {
     INTEREST_EVERY_MS = 2000, /* repeated for instances that started meanwhile */
-    INTEREST_OVER_MS = 6000,  /* one not repeated for this long has ended */
-    INTEREST_STAYS_MS = 10000 /* ours outlives its reason, or it would change with each job */
+    INTEREST_OVER_MS = 6000,  /* an interest not repeated for this long has ended */
+    INTEREST_STAYS_MS = 10000 /* kept this long, so as not to change with each job */
 };
 
 bool peers_shared(const struct server *server)
@@ -413,7 +413,7 @@ bool peers_shared(const struct server *server)
 static void delivered(struct store_op *op)
 {
     struct batch *batch = container_of(op, struct batch, op);
-    /* With ERR_UNKNOWN it may have been delivered: then wait for the answers as if it was. */
+    /* ERR_UNKNOWN means it may have been delivered: wait for the answers as if it was. */
     bool ok = op->err == ERR_UNKNOWN || (!op->err && op->u.message.receivers > 0);
 
     assert(batch->seqs.len % sizeof(uint64_t) == 0);
@@ -534,7 +534,8 @@ void peers_event(struct server *server, uint64_t job, struct str namespace, stru
     size_t begun = frame_begin(frames);
 
     job_id_text(job, id);
-    /* An instance of an earlier release has no namespaces, and would show it to everybody. */
+    /* An instance of an earlier release does not know namespaces, and would show the event to
+     * everybody. */
     if (str_eq(namespace, NAMESPACE_DEFAULT))
         buf_fmt(frames, "event %08" PRIx32 " %s ", peers_name(server->peers), id);
     else
@@ -701,7 +702,7 @@ static void receive_seen(struct peers *peers, struct str rest)
     node_sync_seen(keeper_view(peers->keeper->server->sched.keeper), rest);
 }
 
-/* Messages of newer versions that are not listed here are ignored. */
+/* Messages not listed here, from later releases, are ignored. */
 static const struct {
     const char *name;
     char after; /* the character that ends the name */
@@ -737,7 +738,7 @@ static void receive(struct store_listener *listener, const struct store_notice *
         send_text(peers->keeper->server, 0, "hello %08" PRIx32, peers_name(peers));
 }
 
-/* --- beginning and end --- */
+/* --- start and stop --- */
 
 struct peers *peers_new(struct worker *keeper)
 {
@@ -806,7 +807,7 @@ void peers_tick(struct peers *peers)
         return;
     sum_interests(peers);
     send_interest(peers, false);
-    /* Answers that did not come in time. */
+    /* Calls that were not answered in time. */
     int64_t now_ms = peers->keeper->loop.mono_ms;
     for (size_t i = 0; (forward = idmap_next(&peers->sends, &i));)
         if (forward->until_ms <= now_ms)
@@ -827,8 +828,8 @@ void peers_tick(struct peers *peers)
 /* --- questions to all --- */
 
 enum {
-    SILENT_MS = 3000, /* an instance that did not call the store for longer is not asked */
-    WAIT_MS = 1,      /* plus the way there and back: it is answered from memory */
+    SILENT_MS = 3000, /* skip an instance that did not call the store for longer */
+    WAIT_MS = 1,      /* plus the time of both directions: it is answered from memory */
 };
 
 struct peers_question {
@@ -858,7 +859,7 @@ static void listed(struct store_op *op)
 
     round->texts = arena_array(round->arena, struct str, count + 1);
     round->questions = arena_array(round->arena, struct peers_question, count + 1);
-    round->open = 1; /* our own, until all were asked */
+    round->open = 1; /* our own, until all have been asked */
     for (size_t i = 0; i < count; i++) {
         uint32_t name = op->u.peers.items[i].name;
         struct peers_question *question = &round->questions[round->asked];

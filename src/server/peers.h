@@ -1,7 +1,7 @@
-/* The other instances on the same store: jobs for nodes that are connected to them, questions to
- * such nodes, and events of jobs for requests that wait and for event readers. Everything passes
- * through the keeper, which packs all messages of one turn for one instance into one. Without a
- * shared store none of this happens. Messages may get lost: each kind has its own fallback. */
+/* The other instances on the same store: jobs for nodes connected to them, questions to such nodes,
+ * and job events for waiting requests and event readers. Everything goes through the keeper, which
+ * packs all messages of one turn for one instance into one. Unused without a shared store. Messages
+ * may get lost: each kind has its own fallback. */
 #ifndef SERVER_PEERS_H
 #define SERVER_PEERS_H
 
@@ -13,8 +13,7 @@ struct peers *peers_new(struct worker *keeper); /* NULL: the store is not shared
 void peers_free(struct peers *peers);
 void peers_start(struct peers *peers); /* starts receiving; before the loops run */
 void peers_stop(struct peers *peers);  /* stops receiving; while the keeper still runs */
-/* The threads have ended: jobs that were forwarded to other instances come back to their senders.
- */
+/* The threads have ended: returns jobs forwarded to other instances to their senders. */
 void peers_end_sends(struct peers *peers);
 /* The keeper's turn and tick. */
 void peers_turn(struct peers *peers);
@@ -26,16 +25,16 @@ void peers_send(struct server *server, struct send_op *send, uint32_t holder);
 void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder);
 void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
                   int attempt, const char *reason);
-/* Frames as they are, for one instance: jobs out of a box. */
+/* Frames sent unchanged to one instance: jobs out of a box. */
 void peers_pass(struct server *server, uint32_t holder, struct str frames);
 void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
                      int64_t deadline_ms, int64_t hops, struct str message);
 
-/* What an instance wants to be sent, as bits. Ours are sent when they change. */
+/* What an instance wants to receive, as bits. Ours are sent when they change. */
 enum { PEERS_ENDS = 1, PEERS_EVENTS = 2, PEERS_ROOM = 4 };
 bool peers_want(const struct server *server, unsigned what);
 void peers_send_interest(
-    struct server *server); /* a request began to wait here, or a reader to listen */
+    struct server *server); /* a request began to wait here, or an event reader joined */
 void peers_ended(struct server *server, uint64_t job);
 void peers_event(struct server *server, uint64_t job, struct str namespace,
                  struct str text); /* keeper: JSON */

@@ -1,6 +1,6 @@
-/* The route table and what happens to a request before and after its handler: Host, Origin and what
- * browsers send of a request's site; X-Forwarded-For and X-Forwarded-Proto of proxies; entity tags
- * by RFC 9110; one line of the log. */
+/* The route table, and what happens to a request before and after its handler: checks of Host,
+ * Origin and the site a browser names; X-Forwarded-For and X-Forwarded-Proto of proxies; entity
+ * tags (RFC 9110); one line in the log. */
 #include "server/route.h"
 
 #include <assert.h>
@@ -63,7 +63,7 @@ enum err origin_check(const struct http_request *req, const struct settings *set
                            "Host is not this server's: use a loopback address, or list it in the "
                            "setting hosts.");
     /* Browsers send Sec-Fetch-Site even where they send no Origin (images, scripts, plain GETs),
-     * and some GETs take something. Only the page itself may be linked to. */
+     * and some GETs have effects. Other sites may link only to the page itself. */
     bool is_link = str_is(req->path, "/") &&
                    (req->method == HTTP_M_GET || req->method == HTTP_M_HEAD) &&
                    str_is(http_header_get(req, "Sec-Fetch-Mode"), "navigate");
@@ -79,7 +79,8 @@ enum err origin_check(const struct http_request *req, const struct settings *set
         rest = (struct str){.at = rest.at + 8, .len = rest.len - 8};
     else
         rest = STR_NONE;
-    /* The very host and port we were called by: another port on this machine is another program. */
+    /* It must be the exact host and port we were called by: another port on this machine is another
+     * program. */
     if (!rest.at || !str_eq_nocase(rest, host))
         return problem_set(why, ERR_FORBIDDEN, "Origin",
                            "Requests from pages of another origin are not taken.");
@@ -88,7 +89,8 @@ enum err origin_check(const struct http_request *req, const struct settings *set
 
 /* --- proxies --- */
 
-/* Each proxy appends the address that called it: only what a trusted one has written is true. */
+/* Each proxy appends the address that called it: only what a trusted proxy wrote can be
+ * believed. */
 #define FORWARDED_FOR "X-Forwarded-For"
 
 static bool is_trusted(const struct ip_ranges *proxies, const struct ip *ip)
@@ -99,8 +101,8 @@ static bool is_trusted(const struct ip_ranges *proxies, const struct ip *ip)
     return false;
 }
 
-/* Cuts *rest at its last comma: returns what is behind it, leaves what is before (rest->at
- * is NULL when there was none). */
+/* Cuts *rest at its last comma: returns what follows it, leaves what precedes it (rest->at is NULL
+ * when there was no comma). */
 static struct str cut_last(struct str *rest)
 {
     size_t from = rest->len;
@@ -113,8 +115,8 @@ static struct str cut_last(struct str *rest)
     return str_trim(last);
 }
 
-/* From the last hop to the first, as long as a trusted one wrote it down. What is not an address
- * ends the walk: whoever wrote it is the last that we know. */
+/* Walks from the last hop to the first, as long as a trusted proxy wrote them. An entry that is not
+ * an address ends the walk: the proxy that wrote it is the last address we know. */
 static struct ip caller_behind(const struct http_request *req, const struct ip_ranges *proxies,
                                struct ip hop)
 {
@@ -136,8 +138,8 @@ static struct ip caller_behind(const struct http_request *req, const struct ip_r
     return hop;
 }
 
-/* With the head: if a trusted proxy sent it, the request is that of the caller it names, for limits
- * per address, audit and log. */
+/* Called with the head: if a trusted proxy sent the request, the caller it names counts as the
+ * sender, for limits per address, audit and log. */
 static void proxy_resolve(struct call *call)
 {
     const struct ip_ranges *proxies = &call->worker->server->settings->proxies;
@@ -179,7 +181,7 @@ void proxy_warn_clear(const struct call *call)
     const struct settings *settings = server->settings;
     struct ip caller;
 
-    /* Without proxies the server logged it once at its start. */
+    /* Without proxies the server logged this once at startup. */
     if (!settings->proxies.count || settings->tls_cert.len || atomic_load(&server->clear_warned) ||
         (call->by_proxy && says_https(call->req)) || !ip_parse(str_of(call->req->peer), &caller) ||
         ip_is_loopback(&caller) || atomic_exchange(&server->clear_warned, true))
@@ -416,8 +418,8 @@ const struct route *route_at(size_t index)
     return index < COUNT_OF(routes) ? &routes[index] : NULL;
 }
 
-/* How many bytes of a path stand for this character of a pattern; 0: it is another. An encoded
- * slash is part of a name and separates nothing. */
+/* How many bytes of a path match this character of a pattern; 0: none. An encoded slash is part of
+ * a name, not a separator. */
 static size_t char_matches(struct str path, char wanted, struct arena *arena)
 {
     struct str first = {.at = path.at, .len = 3};
@@ -431,7 +433,7 @@ static size_t char_matches(struct str path, char wanted, struct arena *arena)
                : 0;
 }
 
-/* "/v1/jobs/{id}" against a path as it was sent; fills params, as they were sent. */
+/* Matches a path, as sent, against a pattern like "/v1/jobs/{id}"; fills params, still encoded. */
 static bool path_matches(const char *pattern, struct str path, struct arena *arena,
                          struct str params[ROUTE_PARAMS_MAX])
 {
@@ -465,7 +467,7 @@ const struct route *route_find(enum http_method method, struct str path, struct 
 {
     memset(params, 0, ROUTE_PARAMS_MAX * sizeof *params);
     if (!path.at)
-        path = STR(""); /* a frame of a socket may have none */
+        path = STR(""); /* a socket's frame may have none */
     if (method == HTTP_M_HEAD)
         method = HTTP_M_GET;
     *ret_known_path = false;
@@ -511,7 +513,7 @@ void call_reply(struct call *call, const struct http_reply *reply)
     guard_audit(call, reply->status);
     request_log(call, reply->status);
     struct http_reply with = *reply;
-    if (names_itself(call)) { /* it gets its id back */
+    if (names_itself(call)) { /* return its id */
         struct http_header *headers =
             arena_array(call->arena, struct http_header, reply->header_count + 1);
 
@@ -588,8 +590,8 @@ static bool on_head(struct http_request *req, int64_t *ret_body_bytes_max)
         call_problem(call, &why);
         return false;
     }
-    /* Some clients send an empty object with everything: a route without a body takes a small one.
-     */
+    /* Some clients send an empty object with every request: a route without a body takes a small
+     * one. */
     *ret_body_bytes_max = !call->route->body   ? HTTP_BODY_SMALL_BYTES
                           : call->route->large ? ROUTE_LARGE * settings->http.body_bytes_max
                                                : settings->http.body_bytes_max;

@@ -1,6 +1,6 @@
-/* Requests on their way to a handler: one table of routes, the Host and Origin check, and the ways
- * a handler answers. Who calls and whether they may is settled with the head, before anything of a
- * body is read. */
+/* Requests on their way to a handler: the route table, the Host and Origin check, and the ways a
+ * handler answers. The caller is authenticated and authorized with the head, before any of the body
+ * is read. */
 #ifndef SERVER_ROUTE_H
 #define SERVER_ROUTE_H
 
@@ -32,18 +32,18 @@ struct call {
     struct worker *worker;
     const struct route *route;
     struct arena *arena;
-    struct str params[ROUTE_PARAMS_MAX]; /* what stood in the path's {…} */
-    const struct token *token;           /* who calls; NULL: there are no tokens */
-    int64_t auth_number;                 /* the worker's, when they were looked up */
-    bool by_proxy;                       /* a trusted one passed it on */
-    struct turn turn;                    /* of a long answer */
-    bool job_counted;                    /* the first job it submits: with the head */
-    int64_t retry_after_s;               /* of an answer 429 or 503; 0: a second */
-    struct str target;                   /* what it is about, for the audit: a handler may set it
-                                            where it does not be in the path; at == NULL: params[0] */
-    enum err err;                        /* what the answer says went wrong */
-    struct str request_id;               /* of the caller, or made by us when asked for */
-    char job_id[JOB_ID_TEXT + 1];        /* for the log, where a handler knows; "" = none */
+    struct str params[ROUTE_PARAMS_MAX]; /* the path's {…} parts */
+    const struct token *token;           /* the caller's; NULL: there are no tokens */
+    int64_t auth_number;                 /* the worker's, when they were checked */
+    bool by_proxy;                       /* a trusted proxy passed it on */
+    struct turn turn;                    /* for a long answer */
+    bool job_counted;                    /* its first job was counted with the head */
+    int64_t retry_after_s;               /* for an answer 429 or 503; 0: a second */
+    struct str target;     /* what it is about, for the audit: set by a handler if it is not in the
+                              path; at == NULL: params[0] */
+    enum err err;          /* the error the answer reports */
+    struct str request_id; /* the caller's, or made by us when needed */
+    char job_id[JOB_ID_TEXT + 1]; /* for the log, if the handler knows it; "" = none */
     struct str about_node;
     int attempt;
     const struct json *body; /* parsed, an object; NULL where the route takes none */
@@ -55,21 +55,21 @@ struct route {
     const char *path; /* "/v1/jobs/{id}/cancel" */
     void (*handle)(struct call *call);
     enum token_scope scope; /* who may call it once tokens exist; a row without one is refused */
-    bool shared;            /* it acts on what all namespaces share, and is for `default` alone */
+    bool shared;            /* it acts on what all namespaces share: only for `default` */
     bool body;              /* takes a JSON object (an absent one reads as {} if body_optional) */
     bool body_optional;
     bool submits;     /* jobs, which count against the rate of the caller's token */
     bool large;       /* eight times the usual body */
-    bool long_answer; /* it grows with the cluster: these take turns, see turns.h */
+    bool long_answer; /* its answer grows with the cluster: these take turns, see turns.h */
     bool socket;      /* a node may call it over its WebSocket */
-    /* A frame of a node with this `msg` is a call of it; NULL: none is. */
+    /* A node's frame with this `msg` calls this route; NULL: none does. */
     const char *message;
-    bool receipt; /* such frames that were accepted may be answered together */
+    bool receipt; /* such frames may be answered together once accepted */
     const char *help;
-    /* For the document of all routes, see openapi.h. */
-    const char *query; /* the parameters it reads, with a blank between; NULL: none */
+    /* For the OpenAPI document, see openapi.c. */
+    const char *query; /* the parameters it reads, separated by blanks; NULL: none */
     const char *in;    /* schema of its body; NULL: it takes none */
-    const char *out;   /* schema of its answer; NULL: it is no JSON */
+    const char *out;   /* schema of its answer; NULL: not JSON */
     const char *media; /* NULL: application/json */
     int status;        /* 0: 200 */
     int also;          /* another status with the same answer; 0: none */
@@ -77,9 +77,8 @@ struct route {
 
 extern const struct http_callbacks route_callbacks;
 const struct route *route_at(size_t index); /* NULL after the last: for the tests and docs */
-/* The route of a request, by its path as it was sent; fills `params`, decoded. NULL: there is none,
- * and *ret_known_path tells whether the path is one that takes other methods. HEAD is answered as
- * GET. */
+/* The route of a request, by its path as sent; fills `params`, decoded. NULL: there is none;
+ * *ret_known_path says whether the path takes other methods. HEAD is treated as GET. */
 const struct route *route_find(enum http_method method, struct str path, struct arena *arena,
                                struct str params[ROUTE_PARAMS_MAX], bool *ret_known_path);
 const struct route *route_of_message(struct str word); /* by the `msg` of a node's frame */
@@ -141,11 +140,11 @@ void call_hide_job(const struct call *call, struct store_op *op);
 enum err origin_check(const struct http_request *req, const struct settings *settings,
                       struct problem *why);
 
-/* Callers behind a proxy. A proxy that `trusted_proxies` names tells whom it calls for
- * (X-Forwarded-For) and how it was called (X-Forwarded-Proto); from everybody else these are a
- * caller's own words, and ignored. */
+/* Callers behind a proxy. A proxy in `trusted_proxies` names its caller (X-Forwarded-For) and how
+ * it was called (X-Forwarded-Proto); from anybody else these headers prove nothing and are
+ * ignored. */
 
-/* It brought a token: if that crossed a network unencrypted as far as we can tell, the log says so,
+/* For a request with a token: if it crossed a network unencrypted, as far as we can tell, logs that
  * once. */
 void proxy_warn_clear(const struct call *call);
 

@@ -1,4 +1,4 @@
-/* Calls to nodes; the hub of the loop that has the socket keeps those in flight. And the routes
+/* Calls to nodes, kept until answered by the hub of the loop that has the socket; and the routes
  * that forward a request to a node: its usage, the output of a job. */
 #include "server/rpc.h"
 
@@ -220,7 +220,7 @@ void api_node_rpc(struct call *call)
              STR_ARG(call->params[2]));
     own->rpc.params = call->req->body;
     own->rpc.done = rpc_done;
-    /* A node answers every question: access to a job or a deployment is checked here. */
+    /* A node answers every question, so access to a job or a deployment is checked here. */
     struct str id = json_str(json_get(call->body, "id"), call->arena);
     bool all = call_view(call).all;
     if (!all && str_is(call->params[1], "Job")) {

@@ -15,7 +15,7 @@ struct rpc {
     int64_t until_ms;
     int64_t timeout_ms; /* 0: RPC_TIMEOUT_MS */
     bool gone;          /* its socket has closed */
-    bool forwarded;     /* came from another instance: it is not passed on again */
+    bool forwarded;     /* came from another instance: not forwarded again */
     char method[RPC_METHOD_MAX];
     struct str params; /* JSON object; owned by the caller, valid until done */
     /* the answer */

@@ -1,5 +1,5 @@
-/* Wiring: settings, store, scheduler, one thread per loop, signals, a clean end; and calls that the
- * main thread has made on a loop. */
+/* Wiring: settings, store, scheduler, one thread per loop, signals, a clean shutdown; and calls
+ * that the main thread runs on a loop. */
 #include "server/server.h"
 
 #include <assert.h>
@@ -45,10 +45,10 @@ enum {
     LOOPS_BY_CORES = 8,
     DRAIN_MS = 3000,
     LOADED_LOOK_MS = 100,
-    BODIES_PART_OF_MEMORY = 16, /* the rest: as JSON a body takes some times its bytes once more */
+    BODIES_PART_OF_MEMORY = 16, /* the rest: parsed as JSON, a body takes several times its size */
 };
 
-/* What happened to a job: events while somebody listens, waiters and callbacks at its end. */
+/* A job changed: sends events if anybody listens; at its end wakes waiters and starts callbacks. */
 static void noted(struct sched_loop *from, const struct settle_note *note)
 {
     struct server *server = container_of(from->sched, struct server, sched);
@@ -270,7 +270,7 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     server->started_ms = clock_wall_ms();
     sem_init(&server->loaded, 0, 0);
     server->limits = settings->http;
-    server->limits.body_bytes_max *= ROUTE_LARGE; /* routes say less, see route.c */
+    server->limits.body_bytes_max *= ROUTE_LARGE; /* routes allow less, see route.c */
     if (settings->http.bodies_bytes_max == 0) { /* as settings_check(): at least the largest body */
         int64_t share = (int64_t)(uv_get_total_memory() / BODIES_PART_OF_MEMORY);
 
@@ -429,7 +429,7 @@ static int serve_until_signal(struct server *server, bool dev)
     for (int i = 0; !err && i <= server->loop_count; i++)
         if (loop_start(&server->workers[i].loop))
             err = problem_set(&why, ERR_IO, "", "A thread cannot be started.");
-    /* Nobody is served before the nodes are loaded: a reader would miss them. */
+    /* Serve nobody before the nodes are loaded: a reader would miss them. */
     if (!err && !wait_loaded(server))
         err = problem_set(&why, ERR_CLOSED, "", "Stopped before the nodes were loaded.");
     if (!err)
@@ -486,9 +486,9 @@ int server_main(int argc, char **argv, bool dev)
     struct problem why = {0};
     int code;
 
-    /* A thread's heap grows by whole megabytes, not by one page and one system call at a time. */
+    /* Grow a thread's heap by whole megabytes, not by a page and a system call at a time. */
     mallopt(M_TOP_PAD, 1 << 20);
-    umask(077); /* payloads and results are nobody else's business */
+    umask(077); /* payloads and results are private */
     signals_block();
     notify_init();
     api_metrics_declare();
@@ -532,7 +532,7 @@ int server_config_main(int argc, char **argv)
         fprintf(stderr, "berth: config has the verb show\n");
         return 2;
     }
-    /* `-o json` is the command's, not a setting. */
+    /* `-o json` is an option of the command, not a setting. */
     bool json = false;
     for (int i = 0; !json && i + 1 < argc; i++)
         if (strcmp(argv[i], "-o") == 0 && strcmp(argv[i + 1], "json") == 0) {
@@ -565,7 +565,7 @@ static void run_here(struct msg *msg)
     struct loop_call *loop_call = container_of(msg, struct loop_call, msg);
 
     loop_call->run(loop_call);
-    sem_post(&loop_call->over); /* from here on it is the main thread's again */
+    sem_post(&loop_call->over); /* from here on the main thread owns it again */
 }
 
 void loop_call_run(struct loop_call *loop_call)

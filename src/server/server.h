@@ -12,10 +12,10 @@
 #include "server/settings.h"
 #include "server/turns.h"
 
-/* What was logged of requests lately, see route.h. */
+/* Limits the request lines in the log, see route.c. */
 struct request_log {
     int64_t second;
-    int lines; /* in it */
+    int lines; /* in that second */
     int64_t left_out;
 };
 
@@ -46,19 +46,19 @@ struct worker {
     struct events *events;
     struct session_cache *session_cache; /* read through this loop */
     struct stats *stats;                 /* of the loops that serve */
-    struct auth *auth;                   /* its hold on the tokens in force, see token_file.h */
-    int64_t auth_number;                 /* goes up when these change, or one of them expires */
+    struct auth *auth;                   /* its reference to the current tokens, see token_file.h */
+    int64_t auth_number;                 /* goes up when they change, or one of them expires */
     struct logins *logins;
     struct refusals *refusals;
     struct request_log request_log;
-    struct turns turns;          /* of long answers */
+    struct turns turns;          /* for long answers */
     struct buf answer;           /* scratch, see call_buf() */
-    int64_t usage_asks;          /* under way, see members.c */
+    int64_t usage_asks;          /* in progress, see members.c */
     bool serves;                 /* false: the keeper's */
     _Atomic int64_t connections; /* as of the last tick, for others to read */
-    int64_t announced_seq;       /* of the list of members, likewise */
-    int64_t told_news;           /* of deployments, to the nodes of this loop */
-    _Atomic int64_t ticked_ms;   /* by the monotonic clock: it is not stuck */
+    int64_t announced_seq;       /* of the member list, as last announced */
+    int64_t told_news;           /* of deployments, as last announced */
+    _Atomic int64_t ticked_ms;   /* its last tick, monotonic: the loop is not stuck */
 };
 
 enum {
@@ -67,13 +67,13 @@ enum {
 };
 
 struct server {
-    _Atomic(struct settings *) settings; /* a reload puts others in their place, see signals.h */
-    struct settings_source *source;      /* of the main thread: theirs, and those before them */
+    _Atomic(struct settings *) settings; /* a reload replaces them, see signals.h */
+    struct settings_source *source;      /* the main thread's: linked to the earlier ones */
     int argc;                            /* to read them again */
     char **argv;
     struct sched sched;
     struct store *store;
-    struct deploys *deploys; /* NULL: there is no database for them */
+    struct deploys *deploys; /* NULL: no database for them */
     _Atomic int64_t deploy_news;
     bool database_down;      /* the keeper's: as last logged */
     bool database_forgets;   /* likewise */
@@ -84,21 +84,21 @@ struct server {
     struct session_marks session_marks;
     struct callbacks *callbacks; /* the keeper's */
     struct archive *archive;     /* the keeper's */
-    struct peers *peers;         /* the keeper's; NULL: nobody shares our store */
-    struct http_limits limits;   /* the settings', with room for the largest route, and no more
-                                  * connections than there are descriptors for */
-    struct rlimit descriptors;   /* as we were started with */
+    struct peers *peers;         /* the keeper's; NULL: the store is not shared */
+    struct http_limits limits;   /* from the settings, with room for the largest route, and no more
+                                    connections than descriptors allow */
+    struct rlimit descriptors;   /* the limit we were started with */
     int port;
     sem_t loaded; /* posted when the first snapshot is live on every loop */
     _Atomic bool draining;
     int64_t started_ms;
     struct inbox errands; /* of the main thread: what loops ask it to do first, see token_file.h */
-    struct inbox notes;   /* likewise, what waits for its turn: of the audit */
-    struct token_file *token_file; /* the main thread's, as all that follows */
-    struct auth *auth;             /* the tokens in force */
-    _Atomic bool clear_warned;     /* that tokens cross a network unencrypted */
-    _Atomic bool guarded;          /* there are some; for all to read */
-    struct token dev_token;        /* of the agent of `berth dev`; without a name there is none */
+    struct inbox notes;   /* likewise: audit work, which can wait */
+    struct token_file *token_file; /* the main thread's, like all that follows */
+    struct auth *auth;             /* the current tokens */
+    _Atomic bool clear_warned;     /* logged that tokens cross a network unencrypted */
+    _Atomic bool guarded;          /* there are tokens; any thread may read it */
+    struct token dev_token;        /* for the agent of `berth dev`; unnamed: there is none */
     char dev_secret[DIGEST_HEX + 1];
     struct audit *audit;
 };
@@ -118,16 +118,16 @@ static inline struct worker *worker_of(struct loop *loop)
 int server_main(int argc, char **argv, bool dev);
 int server_config_main(int argc, char **argv);
 int server_store_main(int argc, char **argv); /* `berth store dump` */
-/* Opens log_file, or opens it again; without one the log stays as it is. */
+/* Opens log_file, or reopens it; without one the log stays as it is. */
 enum err server_open_log(const struct settings *settings, struct problem *why);
 
-/* Something the main thread has done on a loop, and waits for: a listener opened, tokens handed
- * over. Only while the loops run. */
+/* Something the main thread runs on a loop and waits for: opening a listener, handing over tokens.
+ * Only while the loops run. */
 
 struct loop_call {
     struct worker *worker;
     void (*run)(struct loop_call *loop_call); /* on the worker's loop */
-    /* server.c's */
+    /* private to server.c */
     struct msg msg;
     sem_t over;
 };

@@ -23,12 +23,12 @@
 static const struct {
     const char *name;
     const char
-        *unless_named; /* its value when another of these is named; NULL: as the node reports */
+        *unless_named; /* its value if the row sets another of these; NULL: as the node reports */
 } members[] = {
     {"namespaces", NULL}, /* not a member of a registration */
     {"labels", NULL},
     {"allowed_types", NULL},
-    /* Which pools it is in is decided by all four together. */
+    /* These four together decide which pools it is in. */
     {"semantic_langs", "[]"},
     {"nmt_pairs", "[]"},
     {"tts_langs", "[]"},
@@ -570,7 +570,7 @@ void settings_keep(struct settings_source *source, const struct settings_source 
                    struct buf *ret_changed, struct buf *ret_waiting)
 {
     conf_keep(&source->conf, &old->conf, ret_changed, ret_waiting);
-    source->settings.sched = old->settings.sched; /* with what was read out of `routes`, `nodes` */
+    source->settings.sched = old->settings.sched; /* including what `routes` and `nodes` became */
 }
 
 void settings_help(struct buf *out)

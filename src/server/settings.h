@@ -74,18 +74,18 @@ struct settings_source {
     struct conf conf;
     struct settings settings;
     struct arena arena;
-    struct settings_source *before; /* a reload's: those that were live before these */
+    struct settings_source *before; /* a reload's: the settings it replaced */
 };
 
 /* Defaults, file, environment, flags; then the rules between them. The problem says which is wrong.
  */
 enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why);
 void settings_done(struct settings_source *source);
-/* What of `source` takes effect only at a start is set back to what `old` has, so that a running
- * server can go on with `source`. The names of those that differ are listed in *ret_waiting, those
- * that do take effect in *ret_changed; never their values, which may be secret. */
+/* Settings that take effect only at startup keep their value from `old`, so that a running server
+ * can continue with `source`. *ret_waiting lists those that differ, *ret_changed those that take
+ * effect now, by name only: values may be secret. */
 void settings_keep(struct settings_source *source, const struct settings_source *old,
                    struct buf *ret_changed, struct buf *ret_waiting);
-void settings_help(struct buf *out); /* the flags, one a line */
+void settings_help(struct buf *out); /* the flags, one per line */
 
 #endif

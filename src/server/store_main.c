@@ -7,7 +7,7 @@
 #include "server/settings.h"
 #include "store/dump.h"
 
-/* Takes `FLAG VALUE` out of the words; NULL: it is not among them. */
+/* Removes `FLAG VALUE` from the arguments and returns VALUE; NULL: it is not among them. */
 static const char *take_flag(int *argc, char **argv, const char *flag)
 {
     for (int i = 0; i + 1 < *argc; i++) {

@@ -1,7 +1,7 @@
 /* The conversation with a client over its WebSocket. Each message costs one credit and is answered
- * once, which gives the credit back: that bounds what a connection has under way. A client that
- * does not read gets no credit back and no ends, until what is queued for it has left: that bounds
- * what waits to be sent.
+ * once, which returns the credit: that limits what a connection has in progress. A client that does
+ * not read gets neither credit nor ends until what is queued for it has been sent: that limits what
+ * waits to be sent.
  *
  * A job whose end is to be sent is followed: first its end is watched for (api_job.h), then the job
  * is read, so that no end is missed. An end is read from the store when it can be sent, and is kept
@@ -22,13 +22,13 @@
 
 enum {
     PROTOCOL = 1,
-    ANSWER_BYTES = 2048,   /* more than an answer has */
-    ENVELOPE_BYTES = 1024, /* of a message, around its job */
-    READS_MAX = 64,        /* ends of one connection that are being read */
+    ANSWER_BYTES = 2048,   /* no answer is longer */
+    ENVELOPE_BYTES = 1024, /* of a message, besides its job */
+    READS_MAX = 64,        /* ended jobs being read for one connection */
     SPARE_MAX = 1024,      /* messages kept for the next ones */
     LOOK_EVERY_MS = 1000,
     LOOKS_PER_TICK = 64,
-    MISSING_MS = 15000, /* how long a shared store may take to get a lost job back */
+    MISSING_MS = 15000, /* how long a shared store may take to recover a lost job */
 };
 
 /* Where a followed job is listed. */
@@ -41,12 +41,12 @@ struct follow {
     TAILQ_ENTRY(follow) link;
     enum follow_list list;
     bool has_id;
-    bool answered; /* its submission or attach was answered: before that, nothing is sent of it */
-    bool over;     /* it ended, and is not watched any more */
+    bool answered; /* its submission or attach was answered; nothing about it is sent before */
+    bool over;     /* it ended, and is no longer watched */
     bool reading;
     int64_t id; /* of the message that asked for it */
     int64_t looked_ms;
-    int64_t missing_ms; /* since when the store does not know it; 0: it does */
+    int64_t missing_ms; /* since when the store lacks it; 0: it has it */
 };
 
 TAILQ_HEAD(follows, follow);
@@ -59,17 +59,17 @@ struct submit_socket {
     struct token *token; /* owned; NULL: there were no tokens */
     struct ws_limits limits;
     int64_t credit; /* messages it may send now */
-    int64_t owed;   /* and those it gets back when its reader has caught up */
-    int64_t open;   /* messages that are not answered yet */
-    int reads;      /* of its ends */
+    int64_t owed;   /* credit it gets back when it has caught up reading */
+    int64_t open;   /* messages not answered yet */
+    int reads;      /* ended jobs being read */
     bool draining;
     struct idmap by_job; /* -> struct follow * */
-    struct follows ends; /* to be sent */
-    struct buf late;     /* answers for a reader that is behind, each behind its length */
-    size_t wanted;       /* by an end that found no room; 0: none did */
+    struct follows ends; /* jobs whose end is to be sent */
+    struct buf late;     /* answers waiting for a slow reader, see sched/frame.h */
+    size_t wanted;       /* bytes of an end that did not fit; 0: none */
 };
 
-/* One message. Lives until its answer, which may come after the socket went. */
+/* One message. Lives until its answer, which may come after the socket has closed. */
 struct exchange {
     struct call call;
     TAILQ_ENTRY(exchange) link;
@@ -79,20 +79,20 @@ struct exchange {
     struct store_op op; /* of an attach */
     bool has_id;
     int64_t id;
-    int64_t bytes;  /* taken of bodies_bytes_max */
-    uint64_t begun; /* the job that was begun for it and is followed; 0: none */
+    int64_t bytes;  /* counted against bodies_bytes_max */
+    uint64_t begun; /* the job begun for it and followed; 0: none */
 };
 
 TAILQ_HEAD(exchanges, exchange);
 
-/* A followed job is being read. */
+/* A read of a followed job. */
 struct reading {
     struct store_op op;
     struct reading *next;
     struct submit_sockets *all;
     uint64_t number;
     struct arena arena;
-    bool end; /* one of socket->reads; else a look */
+    bool end; /* counted in socket->reads; false: only a look */
 };
 
 struct submit_sockets {
@@ -100,7 +100,7 @@ struct submit_sockets {
     struct idmap sockets; /* number -> struct submit_socket * */
     uint64_t last_number;
     size_t followed;
-    struct follows looks; /* what must be looked at again; the longest not looked at first */
+    struct follows looks; /* jobs to look at again, least recently looked at first */
     struct exchanges open;
     struct exchanges spare;
     int spare_count;
@@ -117,9 +117,9 @@ int64_t submit_socket_credit(int64_t queue_bytes_max)
     return fit < 1 ? 1 : fit < SUBMIT_CREDIT_MAX ? fit : SUBMIT_CREDIT_MAX;
 }
 
-/* --- what leaves --- */
+/* --- sending --- */
 
-/* No more of what can wait: ends, and credit for more answers. */
+/* If so, what can wait is not sent: ends, and credit for more answers. */
 static bool is_behind(const struct submit_socket *socket)
 {
     size_t max = (size_t)socket->limits.queue_bytes_max;
@@ -128,8 +128,8 @@ static bool is_behind(const struct submit_socket *socket)
     return ws_is_behind(socket->ws, room < max / 4 ? room : max / 4);
 }
 
-/* Answers must leave, but not be the reason to give up a slow reader: there are at most as many as
- * it has credit. */
+/* Answers must be sent, but must not be the reason to drop a slow reader: there are at most as many
+ * as it has credit. */
 static void send_or_queue(struct submit_socket *socket, struct str text)
 {
     size_t max = (size_t)socket->limits.queue_bytes_max;
@@ -161,7 +161,8 @@ static struct jsonw begin(struct submit_sockets *all, const char *msg, bool has_
     return w;
 }
 
-/* With an answer its message's credit goes back, and what is owed; or nothing, which it says. */
+/* An answer returns its message's credit and the credit owed, or none; it states the amount unless
+ * that is one. */
 static void give_credit(struct submit_socket *socket, struct jsonw *w)
 {
     int64_t back = is_behind(socket) ? 0 : 1 + socket->owed;
@@ -268,7 +269,7 @@ static bool follows_full(const struct submit_socket *socket)
            socket->all->followed >= SUBMIT_FOLLOWED_LOOP_MAX;
 }
 
-/* NULL: the store does not have it any more. */
+/* `record` NULL: the store no longer has the job. */
 static void reply_ended(struct follow *follow, const struct store_record *record)
 {
     static const struct store_head gone;
@@ -296,7 +297,7 @@ static void reply_ended(struct follow *follow, const struct store_record *record
     follow_over(follow);
 }
 
-/* It ended: sent now, or read again and sent once its reader has caught up. */
+/* The job ended: sends the end now, or has it read again and sent once the reader has caught up. */
 static void send_end(struct follow *follow, const struct store_record *record)
 {
     if (!follow->over)
@@ -315,7 +316,7 @@ static void follow_ended(struct watch *watch, const struct store_record *end)
     follow->over = true;
     if (!follow->answered)
         return;
-    if (end && TAILQ_EMPTY(&follow->socket->ends)) { /* else those are first */
+    if (end && TAILQ_EMPTY(&follow->socket->ends)) { /* else earlier ends go first */
         send_end(follow, end);
         return;
     }
@@ -389,7 +390,7 @@ static void follow_read(struct follow *follow, bool end)
     sched_send(all->worker->sched, &reading->op);
 }
 
-/* As many as can be sent. */
+/* Starts on as many ends as can be sent. */
 static void send_ends(struct submit_socket *socket)
 {
     struct follow *follow;
@@ -411,7 +412,7 @@ static void exchange_over(struct exchange *own)
     TAILQ_REMOVE(&all->open, own, link);
     if (own->bytes)
         http_bodies_give(own->bytes);
-    if (all->spare_count == SPARE_MAX) { /* after a flood: the memory goes back */
+    if (all->spare_count == SPARE_MAX) { /* after a flood: free the memory */
         arena_free(&own->arena);
         free(own);
         return;
@@ -429,7 +430,7 @@ static const struct http_header *header_of(const struct http_reply *reply, const
     return NULL;
 }
 
-/* `msg` and a member stand for the HTTP status and header; the rest of the body is the same. */
+/* `msg` and a member replace the HTTP status and header; the rest of the body is the same. */
 static void reply_answer(struct submit_socket *socket, const struct exchange *own,
                          const struct http_reply *reply)
 {
@@ -459,13 +460,13 @@ static void follow_begin(struct follow *follow)
     send_ends(follow->socket);
 }
 
-/* 0: it was refused. Another than was begun: its key was known, and that is an earlier one. */
+/* `job` 0: it was refused. Not the job begun: the key was known, and this is the earlier job. */
 static void follow_answered(struct submit_socket *socket, const struct exchange *own, uint64_t job)
 {
     struct follow *begun = idmap_get(&socket->by_job, own->begun);
     struct follow *follow;
 
-    if (begun && job != own->begun && !begun->answered) /* else one with its key was answered */
+    if (begun && job != own->begun && !begun->answered) /* else it was answered for its key */
         follow_over(begun);
     if (!job)
         return;
@@ -501,7 +502,7 @@ static void begun(struct call *call, uint64_t job)
     struct submit_socket *socket = idmap_get(&own->all->sockets, own->number);
 
     own->begun = job;
-    if (!idmap_get(&socket->by_job, job)) /* else somebody guessed its id, and attached it */
+    if (!idmap_get(&socket->by_job, job)) /* else somebody guessed its id and attached to it */
         follow_new(socket, job, own);
 }
 
@@ -512,7 +513,7 @@ static enum err too_many(struct problem *why)
                        "\"follow\": false, or over another one.");
 }
 
-/* As for a request, in the same order. */
+/* The checks of a request, in the same order. */
 static enum err check_submit(const struct submit_socket *socket, struct exchange *own,
                              struct problem *why)
 {
@@ -583,7 +584,7 @@ static void reply_attached(struct submit_socket *socket, const struct exchange *
     send_or_queue(socket, buf_view(&socket->all->frame));
 }
 
-/* Who may submit and not read sees what it submitted itself. */
+/* A caller who may submit but not read sees what it submitted itself. */
 static bool may_see(const struct call *call, const struct store_record *record)
 {
     const struct json *spec = NULL;
@@ -647,7 +648,7 @@ static void on_attach(struct submit_socket *socket, struct exchange *own,
         call_problem(call, &why);
         return;
     }
-    follow_new(socket, job, own); /* first, then it is read: an end in between is not missed */
+    follow_new(socket, job, own); /* follow, then read: an end in between is not missed */
     own->op = call_op(call, STORE_JOB_GET, attach_read);
     own->op.job = job;
     sched_send(call->worker->sched, &own->op);
@@ -661,7 +662,7 @@ static void handle(struct submit_socket *socket, struct exchange *own, struct st
     const struct json *message;
     struct problem why;
 
-    /* The text is the socket's read buffer: what outlives this call must be ours. */
+    /* The text is in the socket's read buffer: copy what outlives this call. */
     enum err err = json_parse_body(arena_str(&own->arena, text), &own->arena, &message, &why);
     if (!err && json_type(message) != JSON_OBJ)
         err = problem_set(&why, ERR_BAD_JSON, "", "A message must be a JSON object.");
@@ -710,7 +711,7 @@ static void on_message(struct ws *ws, struct str text)
                               .route = socket->route,
                               .answer = answer,
                               .auth_number = worker->auth_number};
-    if (socket->token) /* the socket may go before the answer */
+    if (socket->token) /* the socket may close before the answer */
         own->call.token =
             token_put(arena_alloc(&own->arena, token_bytes(socket->token)), socket->token);
     handle(socket, own, text);
@@ -791,7 +792,7 @@ void submit_sockets_recheck(struct submit_sockets *all)
         if (!auth_still(worker->auth, socket->token, SCOPE_SUBMIT, worker->loop.wall_ms)) {
             ws_close(socket->ws, SUBMIT_CLOSE_TOKEN, "the token is not valid any more");
         } else if (now && strcmp(now->digest, socket->token->digest) == 0) {
-            free(socket->token); /* it may have got another quota, or other scopes */
+            free(socket->token); /* its quota or scopes may have changed */
             socket->token = auth_copy(now);
         }
     }
@@ -803,7 +804,7 @@ void submit_sockets_drain(struct submit_sockets *all)
 
     for (size_t i = 0; (socket = idmap_next(&all->sockets, &i));) {
         socket->draining = true;
-        end_drained(socket); /* its end comes later: the map stays */
+        end_drained(socket); /* closes later: the map stays */
     }
 }
 
@@ -813,11 +814,11 @@ void submit_sockets_tick(struct submit_sockets *all)
     struct submit_socket *socket;
     struct follow *follow;
 
-    /* Messages of other instances may get lost: look again, the longest not looked at first. */
+    /* Messages of other instances may get lost: look again, least recently looked at first. */
     for (int i = 0; i < LOOKS_PER_TICK && (follow = TAILQ_FIRST(&all->looks)); i++) {
         if (follow->looked_ms + LOOK_EVERY_MS > now_ms)
             break;
-        follow_place(follow, FOLLOW_LOOKS); /* behind the others */
+        follow_place(follow, FOLLOW_LOOKS); /* to the end of the list */
         follow->looked_ms = now_ms;
         if (follow->answered && !follow->reading)
             follow_read(follow, false);
@@ -856,7 +857,7 @@ void submit_sockets_free(struct submit_sockets *all)
     if (!all)
         return;
     assert(all->sockets.count == 0 && all->followed == 0);
-    exchanges_free(&all->open); /* nobody answers them any more */
+    exchanges_free(&all->open); /* nobody will answer them any more */
     exchanges_free(&all->spare);
     while ((reading = all->spare_reads)) {
         all->spare_reads = reading->next;

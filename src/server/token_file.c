@@ -312,7 +312,7 @@ static void edit_over(struct msg *msg)
     edit->done(edit);
 }
 
-/* The new contents of the file; `had` is the present ones. */
+/* The new contents of the file; `had`: the current tokens. */
 static enum err changed(const struct server *server, const struct token_edit *edit,
                         const struct tokens *had, struct arena *arena, struct tokens *ret_tokens,
                         struct problem *why)
