@@ -1,5 +1,5 @@
-/* Which nodes are asked for a job, and in which order, by this loop's snapshot and the live
- * figures. What is true is the store's to decide; here is only chosen which nodes to ask. */
+/* Which nodes are asked for a job, and in which order, judged by this loop's snapshot and the live
+ * figures. The store decides what is true; this file only chooses which nodes to ask. */
 #include "sched/candidates.h"
 
 #include <assert.h>
@@ -62,9 +62,9 @@ static void read_some(struct dispatch *dispatch, const struct json *list, bool r
             continue;
         if (refused != refusals || !node.len)
             continue;
-        /* A node that refused, or could not be reached, is left out for the rest of the attempt;
-         * but a job that may wait comes back once that node had the time to report how it is.
-         * llabs: the store's clock may have been set back since. */
+        /* A node that refused, or could not be reached, is left out for the rest of the attempt; a
+         * job that may wait comes back once that node has had time to report its state. llabs: the
+         * store's clock may have been set back since. */
         int64_t apart_ms =
             llabs(sched_awake_ms(dispatch->loop) - sched_from_store_ms(dispatch->loop, ended_ms));
         bool past =
@@ -111,7 +111,8 @@ static int32_t spare_of(const struct spec *spec, const struct snap_node *member)
     return spec->interactive ? 0 : member->facts->reserved_slots;
 }
 
-/* What is left when what this instance is about to reserve there is as large as this job. */
+/* What is left, assuming that each reserve this instance has under way there is as large as this
+ * job. */
 static bool known_left(const struct spec *spec, const struct snap_node *member,
                        struct resources_left *ret_left)
 {
@@ -125,8 +126,8 @@ static bool known_left(const struct spec *spec, const struct snap_node *member,
     return true;
 }
 
-/* Of the scarcest thing it asks for, or of the slots if it asks for nothing else, this would be
- * left there: in 1/1000 of all. */
+/* How much of the scarcest resource it needs (or of the slots, if it needs nothing else) would be
+ * left on this node, in 1/1000 of the total. */
 static int32_t left_over(const struct spec *spec, const struct snap_node *member)
 {
     int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
@@ -156,7 +157,7 @@ static bool is_routed(const struct sched *sched)
     return sched->config.routing.count > 0 || sched->config.routing.default_route.count > 0;
 }
 
-/* Its place in the type's order of servers. */
+/* The node's position in the type's order of servers. */
 static bool on_route(const struct sched *sched, const struct spec *spec,
                      const struct snap_node *member, struct policy_candidate *candidate)
 {
@@ -193,7 +194,7 @@ static bool is_admitted(const struct spec *spec, const struct snap_node *member)
     return !namespaces || namespace_in(namespaces, spec->type);
 }
 
-/* Has it as much as the job needs when it is idle? */
+/* Does the node have as much as the job needs when it is idle? */
 static bool is_large_enough(const struct spec *spec, const struct snap_node *member)
 {
     const struct facts *facts = member->facts;
@@ -345,7 +346,7 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         !level_admits((enum level)level, spec->priority, sched->config.high_priority_min))
         return WHY_LEVEL;
     enum policy_skip skip = policy_filter(ret_candidate, rules);
-    /* Its connection closed, and it has no other way to get a job. */
+    /* Its connection closed, and it cannot get a job in any other way. */
     if (skip == POLICY_KEEP && !member->facts->endpoint.at &&
         atomic_load_explicit(&node->left_ms, memory_order_relaxed))
         skip = POLICY_SKIP_STALE;
@@ -374,7 +375,7 @@ struct dispatch_look candidates_look(const struct policy_candidate *candidate,
         .level = (int8_t)atomic_load_explicit(&node->level, memory_order_relaxed)};
 }
 
-/* Counted for the answer, and kept for explain. */
+/* Counts the node for the answer and keeps it for explain. */
 static void leave_out(struct dispatch *dispatch, const struct policy_candidate *candidate,
                       enum dispatch_why why)
 {
@@ -396,14 +397,14 @@ static bool may_take(struct dispatch *dispatch, const struct snap_node *member,
 {
     dispatch->loop->looked++;
     if (member->node == dispatch->preferred)
-        return false; /* it had its turn */
+        return false; /* already tried */
     enum dispatch_why why = candidates_judge(dispatch, member, rules, again_ok, ret_candidate);
     if (why != WHY_COUNT)
         leave_out(dispatch, ret_candidate, why);
     return why == WHY_COUNT;
 }
 
-/* It is one of the first so many candidates. */
+/* Is it among the first `count` candidates? */
 static bool is_listed(const struct dispatch *dispatch, size_t count, const struct node *node)
 {
     for (size_t i = 0; i < count; i++)
@@ -412,9 +413,9 @@ static bool is_listed(const struct dispatch *dispatch, size_t count, const struc
     return false;
 }
 
-/* Of many members a sample may miss the few that have loaded what the job prefers: the index knows
- * them. They get up to half of the places; the rest is for those they are compared with. A node
- * left out here is not counted: it may be in the sample yet. */
+/* A sample of many members may miss the few that have loaded what the job prefers; the index knows
+ * them. They get up to half of the places; the rest is for the nodes they are compared with. A node
+ * left out here is not counted: it may still be in the sample. */
 static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool, bool again_ok,
                         const struct policy_rules *rules)
 {
@@ -442,7 +443,7 @@ static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool,
                 warm_index_del(sched->warm, mark, numbers[n]);
                 continue;
             }
-            /* A member with room that nobody has looked at yet. */
+            /* A member with room that was not looked at yet. */
             kept += member->node != dispatch->preferred &&
                     snapshot_is_member(snapshot, pool, member, candidates_wants(spec)) &&
                     candidates_judge(dispatch, member, rules, again_ok, warm) == WHY_COUNT &&
@@ -452,19 +453,19 @@ static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool,
         }
         kept = policy_rank(sched->policy, found, kept, rules);
         for (size_t n = 0; n < kept && dispatch->count < keep; n++) {
-            found[n].aside = true; /* warm ones are fuller than others: they would look usual */
+            found[n].aside = true; /* warm nodes are fuller and would distort the comparison */
             dispatch->list[dispatch->count++] = found[n];
         }
     }
 }
 
-/* Every member, or every one with room (by what this loop knows); a fair choice of them when there
- * are many. Costs a look at each member. */
+/* Looks at every member, or every one with room (as far as this loop knows), and picks a fair
+ * choice when there are many. Costs a look at each member. */
 static void scan_members(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                          bool again_ok, bool with_room, const struct policy_rules *rules)
 {
     const struct snapshot *snapshot = dispatch->loop->snapshot;
-    size_t warm = dispatch->count; /* they stay */
+    size_t warm = dispatch->count; /* the warm ones stay */
     uint32_t seen = 0, keep = (uint32_t)dispatch->loop->sched->config.sample_k - (uint32_t)warm;
 
     assert(warm + keep <= SCHED_SAMPLE_MAX && keep > 0);
@@ -488,15 +489,15 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
     dispatch->count = warm + (seen < keep ? seen : keep);
 }
 
-/* What waits must not wait while a slot is free. What is refused when no node has room is not
- * refused by this loop's figures alone: then those that seem full are asked. */
+/* A job that may wait must not wait while a slot is free. One that is refused when no node has room
+ * is not refused by this loop's figures alone: then nodes that seem full are asked too. */
 static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, uint32_t count,
                            bool again_ok, const struct policy_rules *rules)
 {
     uint32_t before[WHY_COUNT], look_count = dispatch->look_count;
     uint32_t max = count + 1 < DISPATCH_LOOKS_MAX ? count + 1 : DISPATCH_LOOKS_MAX;
 
-    /* Room to write down every member. A job that is tried again and again does with a few. */
+    /* Makes room to record every member. A job that is tried again and again records only a few. */
     if (max > dispatch->look_max && !dispatch->quiet) {
         struct dispatch_look *looks = arena_raw(dispatch->arena, max * sizeof *looks);
 
@@ -530,14 +531,14 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     const struct snapshot *snapshot = dispatch->loop->snapshot;
     uint32_t picks[SCHED_SAMPLE_MAX];
     assert(config->sample_k > 0 && config->sample_k <= SCHED_SAMPLE_MAX);
-    size_t warm = dispatch->count; /* they stay */
+    size_t warm = dispatch->count; /* the warm ones stay */
     size_t picked = policy_sample(count, (uint32_t)config->sample_k - (uint32_t)warm,
                                   &dispatch->loop->rnd, picks);
 
     if (!config->candidate_shuffle)
         qsort(picks, picked, sizeof *picks, by_number);
-    /* In a large fleet nothing of those chosen by chance is in the cache: all are asked for before
-     * the first is looked at, so that the waits are one wait. */
+    /* In a large fleet randomly chosen nodes are not in the cache: all are prefetched before the
+     * first is looked at, so that the cache misses overlap. */
     for (size_t i = 0; i < picked; i++) {
         const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
 
@@ -582,7 +583,7 @@ void candidates_start_over(struct dispatch *dispatch)
     dispatch->look_count = 0;
     if (!dispatch->preferred)
         return;
-    /* It is not looked at again: its reason is. */
+    /* It is not looked at again: its reason is kept. */
     assert(dispatch->looks[0].node == dispatch->preferred);
     dispatch->look_count = 1;
     dispatch->whys[dispatch->looks[0].why]++;
@@ -606,14 +607,14 @@ void candidates_choose(struct dispatch *dispatch)
     bool again_ok = candidates_again_ok(dispatch);
     if (spec->prefer_count && !dispatch->only && count > (uint32_t)sched->config.sample_k)
         choose_warm(dispatch, pool, again_ok, &rules);
-    if (dispatch->only) { /* the one that was offered */
+    if (dispatch->only) { /* the node that was offered */
         const struct snap_node *member = snapshot_of(snapshot, dispatch->only);
 
         dispatch->count = member && snapshot_is_member(snapshot, pool, member, wants) &&
                           may_take(dispatch, member, &rules, again_ok, &dispatch->list[0]);
     } else if (dispatch->scan || spec->selector.count || spec_has_needs(spec) ||
                sched->config.node_rules.namespaces || (!spec->f2f && is_routed(sched))) {
-        /* Few nodes may fit a selector, or have enough left: a sample could miss them all. */
+        /* Few nodes may match a selector, or have enough left: a sample could miss all of them. */
         choose_by_scan(dispatch, members, count, again_ok, &rules);
     } else {
         choose_by_sample(dispatch, members, count, again_ok, &rules);
@@ -621,7 +622,7 @@ void candidates_choose(struct dispatch *dispatch)
     if (dispatch->spoken_for && !dispatch->only) {
         size_t kept = 0;
 
-        /* Only the nodes it would take are asked about: each costs a look at other lanes. */
+        /* Checks only nodes the job would take: each check costs a look at other lanes. */
         for (size_t i = 0; i < dispatch->count; i++) {
             const struct snap_node *member = snapshot_of(snapshot, dispatch->list[i].node);
 
@@ -651,7 +652,7 @@ void candidates_preferred_failed(struct dispatch *dispatch)
 {
     assert(dispatch->preferred && dispatch->count <= 1 && dispatch->look_count <= 1);
     if (dispatch->count == 0)
-        return; /* it was not asked, and that is written down */
+        return; /* it was not asked, and that is recorded */
     assert(dispatch->answers[0] > 0);
     dispatch->looks[dispatch->look_count++] =
         candidates_look(&dispatch->list[0], (enum dispatch_why)(dispatch->answers[0] - 1),

@@ -1,5 +1,5 @@
 /* The nodes a dispatch asks: members of its pool that may take the job, ranked by the policy; and
- * why the others are not among them. */
+ * why the others were left out. */
 #ifndef SCHED_CANDIDATES_H
 #define SCHED_CANDIDATES_H
 
@@ -29,7 +29,7 @@ void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member
 enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct snap_node *member,
                                    const struct policy_rules *rules, bool again_ok,
                                    struct policy_candidate *ret_candidate);
-/* It may go to a node where an earlier attempt ended. */
+/* May it go to a node where an earlier attempt ended? */
 bool candidates_again_ok(const struct dispatch *dispatch);
 struct policy_rules candidates_rules(const struct dispatch *dispatch);
 struct dispatch_look candidates_look(const struct policy_candidate *candidate,

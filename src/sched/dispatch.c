@@ -1,5 +1,5 @@
-/* The dispatch path. Takes no lock and allocates only from the request's arena. What is true is
- * decided by the store; what is read here is advisory. */
+/* The dispatch path. Takes no lock and allocates only from the request's arena. The store decides;
+ * what is read here is advisory. */
 #include "sched/dispatch.h"
 
 #include <assert.h>
@@ -75,9 +75,9 @@ static void finish(struct dispatch *dispatch, enum err err)
 {
     int64_t us = clock_mono_us() - dispatch->begun_us;
 
-    assert(err == ERR_OK || err == dispatch->why.err); /* a refusal says why */
+    assert(err == ERR_OK || err == dispatch->why.err); /* a refusal has a reason */
     dispatch->err = err;
-    if (!err || !dispatch->queued) { /* what goes on waiting has no outcome yet */
+    if (!err || !dispatch->queued) { /* a job that keeps waiting has no outcome yet */
         if (err == ERR_NO_CAPABLE_NODE)
             metric_add(METRIC_POOL_EMPTY, 1);
         bool waits = err && waits_on(dispatch, err);
@@ -135,7 +135,7 @@ static enum err refuse_all(struct dispatch *dispatch)
                        STR_ARG(reason.len ? reason : STR("max_concurrent_jobs is 0")));
 }
 
-/* Which key, and how much of what it may is taken. */
+/* Reports which key, and how much of its limit is used. */
 static enum err refuse_limited(struct dispatch *dispatch)
 {
     const struct limit_block *block = &dispatch->block;
@@ -245,14 +245,14 @@ static bool look_again(struct dispatch *dispatch)
     return choose_anew(dispatch);
 }
 
-/* No node of the pool gets such work: that would shut the pool itself. They are asked once more,
- * and one of them takes it as a probe, unless one is out. */
+/* The breakers of all nodes of the pool are open, so the pool itself would be shut. They are asked
+ * once more, and one of them takes the job as a probe, unless a probe is already running. */
 static bool ask_the_last(struct dispatch *dispatch)
 {
     if (dispatch->last || !candidates_pool_shut(dispatch))
         return false;
     dispatch->last = true;
-    if (dispatch->outcome.phase == OUTCOME_PREFERRED) { /* it is all there is */
+    if (dispatch->outcome.phase == OUTCOME_PREFERRED) { /* the only node there is */
         dispatch->next = 0;
         dispatch->whys[WHY_BREAKER] = 0;
         return true;
@@ -279,7 +279,7 @@ static void log_shut(struct dispatch *dispatch)
                   KI("nodes", dispatch->whys[WHY_BREAKER]));
 }
 
-/* Breakers are judged by the whole pool: who may let a probe through depends on all others. */
+/* Breakers are judged over the whole pool: whether a node may get a probe depends on all others. */
 static bool look_at_all(struct dispatch *dispatch)
 {
     if (!dispatch->only || !dispatch->whys[WHY_BREAKER] ||
@@ -289,7 +289,7 @@ static bool look_at_all(struct dispatch *dispatch)
     return choose_anew(dispatch);
 }
 
-/* All of the list was tried. */
+/* Every candidate on the list was tried. */
 static void exhausted(struct dispatch *dispatch)
 {
     if (look_at_all(dispatch) || ask_the_last(dispatch)) {
@@ -340,13 +340,13 @@ static void note_failed(struct dispatch *dispatch, const struct store_head *head
     assert(job_state_final(head->state));
     dispatch->head = *head;
     settle_count(head);
-    if (dispatch->queued) /* else its request is refused: the client never had a job */
+    if (dispatch->queued) /* otherwise its request is refused: the client never had a job */
         tally_note_unplaced(dispatch->loop, head);
     dispatch->loop->sched->hooks->noted(dispatch->loop, &note);
 }
 
 /* A job that exists already and may not wait ends here: a refused client must not see it run later,
- * and may ask again with the same key. One that was accepted before keeps its key. */
+ * and may send the same key again. A job that was accepted before keeps its key. */
 static void give_up(struct dispatch *dispatch, enum err err)
 {
     struct store_op *op = &dispatch->op;
@@ -366,9 +366,9 @@ static void give_up(struct dispatch *dispatch, enum err err)
     sched_send(dispatch->loop, op);
 }
 
-/* The store did not take a call, or did not answer it. A job that is in the queue is tried
- * again. Any other that the store has, or may have, is ended by the keeper; but not if this process
- * dies first, so the answer to its client is that it may run. */
+/* The store did not accept a call, or did not answer it. A queued job is tried again. Any other job
+ * that the store has, or may have, is ended by the keeper; since this process may die first, the
+ * client is told that the job may run. */
 static void store_failed(struct dispatch *dispatch, enum err err)
 {
     if (!dispatch->queued && (dispatch->exists || err == ERR_UNKNOWN)) {
@@ -378,8 +378,8 @@ static void store_failed(struct dispatch *dispatch, enum err err)
     finish(dispatch, dispatch_refuse(dispatch, err));
 }
 
-/* The job went on without us (the sweep, a cancel, a message of its node): what it is now is the
- * answer. */
+/* The job was moved on by something else (the sweep, a cancel, a message of its node): its current
+ * state is the answer. */
 static void went_on(struct dispatch *dispatch, const struct store_head *head)
 {
     assert(dispatch->exists && head->id == dispatch->job);
@@ -396,7 +396,8 @@ static void gave_up(struct store_op *op)
     if (!op->err && job_state_final(op->head.state))
         note_failed(dispatch, &op->head);
     else if (!op->err)
-        settle_applied(dispatch->loop, op); /* somebody else was answered with it: it goes on */
+        /* another client already got it as its answer: it goes on */
+        settle_applied(dispatch->loop, op);
     else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
         store_failed(dispatch, op->err);
         return;
@@ -404,7 +405,7 @@ static void gave_up(struct store_op *op)
     finish(dispatch, dispatch->why.err);
 }
 
-/* What is kept of the session. */
+/* What is stored for the session. */
 static void fill_session(struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
@@ -433,7 +434,7 @@ static void reserve_next(struct dispatch *dispatch)
         exhausted(dispatch);
         return;
     }
-    /* Count our own reserve at once, or everybody here aims at the same empty node. */
+    /* Counts our own reserve at once, or every dispatch here would aim at the same empty node. */
     dispatch->expected = dispatch->list[dispatch->next].node;
     atomic_fetch_add_explicit(&dispatch->expected->pending, spec_slots(spec), memory_order_relaxed);
     if (spec_has_needs(spec))
@@ -448,7 +449,7 @@ static void reserve_next(struct dispatch *dispatch)
     op->u.put.owner = store_number(dispatch->loop->sched->store);
     op->u.put.ttl_ms = dispatch->loop->sched->config.reservation_ttl_ms;
     op->u.put.last = dispatch->last;
-    if (!dispatch->exists) { /* a reserve before this one found all full and left nothing */
+    if (!dispatch->exists) { /* an earlier reserve found all nodes full and left nothing behind */
         op->u.put.fresh = true;
         op->u.put.spec = spec->json;
         op->u.put.type = spec->type;
@@ -471,7 +472,7 @@ static void reserve_next(struct dispatch *dispatch)
     sched_send(dispatch->loop, op);
 }
 
-/* The answers of the candidates that were asked go into counts and into the local view. */
+/* Takes the counters of the candidates that were asked into the local view. */
 static void note_candidates(struct dispatch *dispatch)
 {
     const struct store_op *op = &dispatch->op;
@@ -569,14 +570,14 @@ static void reserved(struct store_op *op)
     if (op->err) {
         if (op->err == ERR_UNKNOWN) {
             dispatch->unsettled = err_name(ERR_UNKNOWN);
-            /* By the store's clock, which we know but for the time a call takes. */
+            /* By the store's clock, which is known except for the duration of a call. */
             dispatch->unsettled_until_ms =
                 op->not_after_ms + dispatch->loop->sched->config.store_timeout_ms;
         }
         store_failed(dispatch, op->err);
         return;
     }
-    if (op->u.put.duplicate) { /* somebody asked for the same before: the first answer again */
+    if (op->u.put.duplicate) { /* the same request was made before: the first answer again */
         dispatch->duplicate = true;
         finish(dispatch, ERR_OK);
         return;
@@ -587,10 +588,10 @@ static void reserved(struct store_op *op)
     size_t first = dispatch->next - op->u.put.candidate_count;
     dispatch->node = dispatch->list[first + (size_t)op->u.put.chosen].node;
     dispatch->exists = true;
-    /* Those behind the chosen one were not asked: they stay candidates if the send fails. */
+    /* Those after the chosen one were not asked: they stay candidates if the send fails. */
     dispatch->next = first + (size_t)op->u.put.chosen + 1;
     counts_take(dispatch->node, &op->counts, &op->left, op->order, false);
-    if (op->u.put.probe) { /* this job decides whether its node gets more of the type */
+    if (op->u.put.probe) { /* this job decides whether its node gets more work of the type */
         char id[JOB_ID_TEXT + 1];
 
         job_id_text(dispatch->job, id);
@@ -608,7 +609,7 @@ static void sent(struct send_op *send)
     char id[JOB_ID_TEXT + 1] = "";
 
     assert(dispatch->exists && (send->ok || send->reason));
-    if (!send->ok || log_on(LOG_DEBUG)) /* else nobody reads it, and this is done for every job */
+    if (!send->ok || log_on(LOG_DEBUG)) /* otherwise not logged, and this runs for every job */
         job_id_text(dispatch->job, id);
     if (send->ok) {
         outcome_placed(&dispatch->outcome);
@@ -658,7 +659,7 @@ static void released(struct store_op *op)
     reserve_next(dispatch);
 }
 
-/* Chooses, and asks the first. */
+/* Chooses the candidates and asks the first. */
 static void begin(struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
@@ -711,7 +712,7 @@ static void is_settled(struct store_op *op)
         store_failed(dispatch, op->err);
         return;
     }
-    /* Nothing there may mean nothing yet: this call may have overtaken the reserve. */
+    /* Not found may mean not there yet: this call may have overtaken the reserve. */
     if (!given_back && sched_is_waiting(op->head.state) &&
         *dispatch->loop->mono_ms < dispatch->unsettled_until_ms) {
         store_failed(dispatch, ERR_UNKNOWN);

@@ -1,6 +1,6 @@
 /* One job on its way to a node: choose candidates from the snapshot, reserve atomically in the
  * store, send; the next candidate when one is full or cannot be reached. Serves new jobs (on the
- * loop that took the request) and jobs that go on (on the keeper's). */
+ * loop that took the request) and jobs to be placed again (on the keeper's). */
 #ifndef SCHED_DISPATCH_H
 #define SCHED_DISPATCH_H
 
@@ -15,21 +15,21 @@ enum dispatch_why {
     WHY_NO_CAPACITY,
     WHY_FULL,
     WHY_SEND_FAILED,
-    WHY_TRIED,     /* had it before, in this attempt or a failed one */
-    WHY_REQUIRES,  /* its labels do not fit */
+    WHY_TRIED,     /* it had the job before, in this attempt or a failed one */
+    WHY_REQUIRES,  /* its labels do not match */
     WHY_LEVEL,     /* its machine is too loaded for work of this priority */
     WHY_ROUTE,     /* the type's route does not name it */
-    WHY_NAMESPACE, /* it is fixed to other namespaces */
-    WHY_TOO_SMALL, /* it has not as much of something as the job needs, however idle it is */
+    WHY_NAMESPACE, /* it is restricted to other namespaces */
+    WHY_TOO_SMALL, /* it has less of something than the job needs, even when idle */
     WHY_RESOURCES, /* too little is left of something the job needs */
-    WHY_BREAKER,   /* it keeps failing work of this type */
+    WHY_BREAKER,   /* its breaker for this type is open */
     WHY_COUNT
 };
 const char *dispatch_why_name(enum dispatch_why why); /* "NOT_READY" */
 
 enum { DISPATCH_LOOKS_MAX = 512 }; /* of one scan, kept for explain; more are only counted */
 
-/* What a node has too little of: TOO_SMALL and RESOURCES. */
+/* What a node has too little of, for TOO_SMALL and RESOURCES. */
 struct dispatch_lack {
     int32_t left, of; /* see struct resources_short */
     int8_t gpu;
@@ -37,11 +37,11 @@ struct dispatch_lack {
 };
 
 enum dispatch_needs {
-    NEEDS_UNKNOWN, /* the store said so, by what is not known here */
+    NEEDS_UNKNOWN, /* reported by the store; not known here */
     NEEDS_SLOTS,
     NEEDS_GPUS,
     NEEDS_VRAM,
-    NEEDS_NAMED, /* and the number of the job's need */
+    NEEDS_NAMED, /* plus the index of the job's need */
 };
 
 /* A node that was looked at and left out: why, and what was seen. */
@@ -54,7 +54,7 @@ struct dispatch_look {
     uint8_t health; /* enum node_health */
     uint8_t admin;  /* enum node_admin */
     int8_t level;   /* enum level; -1: it has no agent */
-    int8_t warm;    /* of what the job prefers it had so many loaded; -1: it prefers nothing */
+    int8_t warm;    /* how many preferred names it has loaded; -1: the job prefers none */
     struct dispatch_lack lack;
 };
 
@@ -68,18 +68,18 @@ struct dispatch {
     uint64_t job;
     int attempt;
     int max_attempts;
-    bool exists;             /* the store knows the job already */
+    bool exists;             /* the store has the job already */
     bool scan;               /* look at every member with room instead of a sample */
-    const struct node *only; /* it was offered: no other is looked at, unless breakers decide */
-    bool queued;             /* it is in the queue: whatever is answered, it may go on waiting */
-    /* Is this node, which has room, for somebody else who waits? NULL: none is. */
+    const struct node *only; /* the offered node: no other is looked at, unless breakers decide */
+    bool queued;             /* it is queued: whatever the answer, it may go on waiting */
+    /* Should this node, which has room, be left to another waiting job? NULL: never. */
     bool (*spoken_for)(struct dispatch *dispatch, const struct snap_node *member);
-    /* In and out: a try before this one, which the store did not answer, may have left a node
-     * reserved. It is given back first, for this reason (a literal); NULL: nothing is left. */
+    /* In and out: an earlier try, which the store did not answer, may have left a node reserved. It
+     * is given back first, for this reason (a literal); NULL: nothing is left. */
     const char *unsettled;
-    int64_t unsettled_until_ms; /* monotonic: until then its reserve may still be made true */
-    bool quiet;                 /* of its tries that fail this one need not be kept for explain */
-    struct str history;         /* of a job that goes on: where it was before */
+    int64_t unsettled_until_ms; /* monotonic: until then its reserve may still take effect */
+    bool quiet;                 /* a failed try of this job need not be kept for explain */
+    struct str history;         /* for a job that is tried again: where it was before */
     void (*done)(struct dispatch *dispatch);
     void *user; /* the caller's own */
 
@@ -95,19 +95,19 @@ struct dispatch {
 
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
-    bool again; /* also to a node that had it before: all others are shut */
-    bool last;  /* all of the pool are shut: one of them gets a probe at a time */
+    bool again; /* also to a node that had it before: the breakers of all others are open */
+    bool last;  /* the breakers of the whole pool are open: one node gets a probe at a time */
     struct node *preferred;
     size_t count, next;
-    struct node *expected; /* whose pending count was raised */
+    struct node *expected; /* the node whose pending count was raised */
     size_t tried_count, failed_count;
-    struct node *node;  /* reserved on */
-    struct store_op op; /* and submit.c's, once it is over */
+    struct node *node;  /* the node that was reserved */
+    struct store_op op; /* also used by submit.c, once the dispatch is over */
     struct send_op send;
     int64_t begun_us;
     /* The last choice, for explain.c: the edition, its nodes, the members of the pool that fit the
-     * request; who was left out (looks; look_count may be more than there is room for), and what
-     * became of those on the list (0: not asked; else its enum dispatch_why + 1). */
+     * request; the nodes left out (looks; look_count may exceed the room for them); and the result
+     * for each node on the list (0: not asked; else its enum dispatch_why + 1). */
     int64_t version;
     uint32_t nodes, members;
     struct dispatch_look *looks;
@@ -115,19 +115,19 @@ struct dispatch {
     uint8_t answers[SCHED_SAMPLE_MAX];
     /* From here on not cleared by dispatch_new. */
     struct policy_candidate list[SCHED_SAMPLE_MAX];
-    /* Where it was: first those where an earlier attempt ended, then those that refused, or could
-     * not be reached, in this one. */
+    /* Where the job was: first the nodes where an earlier attempt ended, then those that refused,
+     * or could not be reached, in this one. */
     struct str tried[SCHED_TRIED_MAX];
-    struct dispatch_look own_looks[SCHED_SAMPLE_MAX + 1]; /* and the preferred one */
+    struct dispatch_look own_looks[SCHED_SAMPLE_MAX + 1]; /* plus one for the preferred node */
 };
 
-/* Cleared, in the arena; the caller fills in its part. */
+/* Cleared, in the arena; the caller fills in its own fields. */
 struct dispatch *dispatch_new(struct arena *arena);
 
 void dispatch_start(struct dispatch *dispatch);
-/* The key that kept it from starting, or from waiting (ERR_LIMITED). */
+/* The key that kept the job from starting or waiting (ERR_LIMITED). */
 struct str dispatch_limited_key(const struct dispatch *dispatch);
-/* Fills `why` with the sentence a refusal ends with; returns its error. */
+/* Fills `why` with the sentence of a refusal; returns its error. */
 enum err dispatch_refuse(struct dispatch *dispatch, enum err err);
 
 #endif

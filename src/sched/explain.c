@@ -1,7 +1,7 @@
-/* Why a job went to its node. Books of choices: rings of bytes, one writer each (the loop they
- * belong to). What would become of a job now is found by the rules of a dispatch: candidates.c's
- * judgement of a member, the store's of its room and its breaker, the policy's order, the outcome's
- * answer. */
+/* Why a job went to its node. Books of choices: rings of bytes, each written only by the loop it
+ * belongs to. What would become of a job now is computed with the rules of a dispatch:
+ * candidates.c's judgement of a member, the store's of its room and its breaker, the policy's
+ * order, and the outcome's answer. */
 #include "sched/explain.h"
 
 #include <assert.h>
@@ -22,12 +22,12 @@ struct survey {
     struct explain_node *nodes; /* of the snapshot, in its order */
     struct policy_candidate best[POLICY_SAMPLE_MAX];
     size_t best_count;
-    int64_t load, slots; /* of all that passed by and have room */
+    int64_t load, slots; /* totals over all nodes seen so far that have room */
     bool again_ok;
-    bool last; /* all of the pool are shut: one of them gets a probe at a time */
+    bool last; /* the breakers of the whole pool are open: one node gets a probe at a time */
 };
 
-/* As the reserve in the store would: capacity, room, resources, breaker. */
+/* Decides as a reserve in the store would: capacity, room, resources, breaker. */
 static enum dispatch_why ask(const struct survey *survey, const struct snap_node *member,
                              const struct policy_candidate *candidate)
 {
@@ -59,7 +59,7 @@ static bool is_member_of(const struct dispatch *dispatch, const struct snap_pool
                               candidates_wants(&dispatch->spec));
 }
 
-/* Judges every node; the preferred one alone is a candidate as long as it may be. */
+/* Judges every node; the preferred one is the only candidate while it is eligible. */
 static struct node *look_around(struct survey *survey, const struct snap_pool *pool,
                                 const struct snap_node *preferred)
 {
@@ -91,7 +91,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
         survey->best[survey->best_count++] = candidate;
         survey->load += candidate.load;
         survey->slots += candidate.max - candidate.spare;
-        if (survey->best_count == COUNT_OF(survey->best)) { /* full: the better half stays */
+        if (survey->best_count == COUNT_OF(survey->best)) { /* full: keeps the better half */
             rules->others_load = survey->load;
             rules->others_slots = survey->slots;
             policy_rank(policy, survey->best, survey->best_count, rules);
@@ -102,7 +102,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
     }
     if (only)
         return only;
-    if (rules->others_slots) { /* some were left behind */
+    if (rules->others_slots) { /* some were left out */
         rules->others_load = survey->load;
         rules->others_slots = survey->slots;
     }
@@ -130,12 +130,12 @@ static enum err answer(struct survey *survey, const struct snap_pool *pool,
         outcome_preferred_failed(&dispatch->outcome, dispatch->members - 1);
     if (dispatch->outcome.phase == OUTCOME_REFUSED)
         return dispatch->outcome.err;
-    if (chosen) /* keys are looked at before nodes, but only if there is a node to ask */
+    if (chosen) /* keys are checked before nodes, but only if there is a node to ask */
         return dispatch->block.why == LIMIT_OK ? ERR_OK : ERR_LIMITED;
     return candidates_nobody_fits(dispatch) ? ERR_NO_CAPABLE_NODE : ERR_ALL_FULL;
 }
 
-/* Every node's reason once it is known which one gets the job. */
+/* Sets every node's reason once it is known which one gets the job. */
 static void settle(struct survey *survey, struct explain *explain, const struct node *chosen)
 {
     struct dispatch *dispatch = survey->dispatch;
@@ -157,7 +157,7 @@ static void settle(struct survey *survey, struct explain *explain, const struct 
     }
 }
 
-/* The chosen one, those behind it in their order, then reason by reason. */
+/* The chosen node, those after it in order, then the rest by reason. */
 static void list(struct survey *survey, struct explain *explain, size_t max)
 {
     static const uint8_t order[] = {EXPLAIN_CHOSEN, EXPLAIN_BEHIND, EXPLAIN_NOT_PREFERRED,
@@ -242,8 +242,8 @@ static const char *const names[EXPLAIN_COUNT] = {[EXPLAIN_CHOSEN] = "CHOSEN",
                                                  [EXPLAIN_NOT_PREFERRED] = "NOT_PREFERRED",
                                                  [EXPLAIN_NOT_CAPABLE] = "NOT_CAPABLE"};
 
-/* Records one after the other; positions only grow, and are at their remainder by `cap`. None is
- * cut in two: what is left at the end of the memory is a gap. */
+/* Records one after the other; positions only grow and are used modulo `cap`. No record is split:
+ * unused space at the end of the memory is a gap. */
 struct log {
     char *mem;
     size_t cap;
@@ -294,7 +294,7 @@ static struct explain *log_at(const struct log *log, uint64_t position)
     return (struct explain *)(log->mem + position % log->cap);
 }
 
-/* Room for one record; the oldest go. */
+/* Makes room for one record; the oldest are dropped. */
 static struct explain *log_room(struct log *log, size_t size)
 {
     size_t rest = log->cap - log->end % log->cap;
@@ -309,7 +309,7 @@ static struct explain *log_room(struct log *log, size_t size)
         struct explain *gap = log_at(log, log->end);
 
         gap->size = (uint32_t)rest;
-        gap->node_count = UINT32_MAX; /* nothing else: there may be room for these two only */
+        gap->node_count = UINT32_MAX; /* no other field: there may be room for these two only */
         log->first += log->first == log->end ? rest : 0;
         log->end += rest;
     }
@@ -357,7 +357,7 @@ static void put_nodes(struct explain *explain, const struct dispatch *dispatch, 
     assert(at == explain->node_count);
 }
 
-/* Whatever was not looked at has a reason too: all add up to the number of nodes. */
+/* Nodes that were not looked at have a reason too: the counts add up to the number of nodes. */
 static void put_counts(struct explain *explain, const struct dispatch *dispatch)
 {
     uint32_t seen = 0;
@@ -381,8 +381,8 @@ static void put_counts(struct explain *explain, const struct dispatch *dispatch)
     explain->counts[EXPLAIN_NOT_CAPABLE] = explain->nodes - explain->members;
 }
 
-/* Ids and what it was about: of jobs that are kept, since their nodes may be gone when somebody
- * asks, and refused ones are nowhere else. */
+/* Ids and the job's pair or type: needed for jobs that are kept, since their nodes may be gone when
+ * this is read, and for refused ones, which are stored nowhere else. */
 static size_t text_size(const struct dispatch *dispatch, uint32_t looks)
 {
     size_t size = strlen(dispatch->why.detail) + dispatch->spec.type.len + dispatch->spec.src.len +
@@ -418,14 +418,14 @@ static void put_texts(struct explain *explain, const struct dispatch *dispatch)
 
 void explain_note(struct dispatch *dispatch)
 {
-    /* An answer that is somebody else's (the first one again, the job went on without us), or one
-     * that was kept a moment ago, is no choice. */
+    /* Not a choice: an answer decided elsewhere (the first one repeated, the job went on without
+     * us), or one that was recorded a moment ago. */
     if (dispatch->err ? !dispatch->loop->snapshot || dispatch->quiet
                       : dispatch->outcome.phase != OUTCOME_PLACED)
         return;
     bool plain = !dispatch->err && dispatch->attempt == 1 && !dispatch->queued &&
                  !dispatch->whys[WHY_SEND_FAILED];
-    /* A type in another namespace than the default is kept: it decides who may see this. */
+    /* A type in a namespace other than the default is kept: it decides who may see the record. */
     struct str type = dispatch->spec.type;
     if (str_eq(namespace_of(type), NAMESPACE_DEFAULT))
         type = STR("");

@@ -1,7 +1,8 @@
 /* Why a job went to its node, or to none. Every dispatch leaves a record of its choice with its
- * loop, in memory of a fixed size: the oldest goes when a new one needs the room. Jobs that were
- * placed at once have a book of their own, so that their number pushes out no refused, retried or
- * waiting one. What would happen now is told by the same rules, and changes nothing. */
+ * loop, in memory of a fixed size: the oldest record is dropped when a new one needs the room. Jobs
+ * that were placed at once have a separate book, so that their number does not displace refused,
+ * retried or waiting ones. What would happen now is computed by the same rules, without changing
+ * anything. */
 #ifndef SCHED_EXPLAIN_H
 #define SCHED_EXPLAIN_H
 
@@ -12,7 +13,7 @@ enum { EXPLAIN_BYTES_MIN = 256 * 1024 }; /* the largest record takes less than h
 /* Why a node did not get the job: an enum dispatch_why, or one of these. */
 enum explain_why {
     EXPLAIN_CHOSEN = WHY_COUNT,
-    EXPLAIN_BEHIND,        /* it fits, but the policy puts another first */
+    EXPLAIN_BEHIND,        /* it fits, but the policy ranks another first */
     EXPLAIN_NOT_ASKED,     /* it was on the list when the dispatch ended for another reason */
     EXPLAIN_NOT_SAMPLED,   /* a member of the pool that was not looked at */
     EXPLAIN_NOT_PREFERRED, /* likewise, because only the preferred node counted */
@@ -37,8 +38,8 @@ struct explain {
     int64_t version; /* of the snapshot */
     int32_t attempt;
     int32_t err;      /* enum err: ERR_OK = placed */
-    uint32_t nodes;   /* in the snapshot: what `counts` add up to */
-    uint32_t members; /* of the pool, that fit the request */
+    uint32_t nodes;   /* in the snapshot: the sum of `counts` */
+    uint32_t members; /* members of the pool that fit the request */
     uint32_t counts[EXPLAIN_COUNT];
     uint8_t wants; /* POOL_WANT_* */
     bool f2f;
@@ -58,7 +59,7 @@ void explain_book_free(struct explain_book *book);
 /* On the dispatch's loop, when it ended. Allocates nothing. */
 void explain_note(struct dispatch *dispatch);
 
-/* Asks every loop for what it has of a job; answers through done() on the asking loop. */
+/* Asks every loop for its records of a job; answers through done() on the asking loop. */
 struct explain_ask {
     struct sched_loop *from;
     uint64_t job;
@@ -70,13 +71,13 @@ struct explain_ask {
 void explain_find(struct explain_ask *ask);
 /* The first of `found`, then the next; NULL: no more. */
 const struct explain *explain_next(const struct buf *found, size_t *at);
-/* Takes those of other namespaces out of `found`; at == NULL: all stay. */
+/* Removes records of other namespaces from `found`; at == NULL: all stay. */
 void explain_keep(struct buf *found, struct str listed);
 
-/* What would become of this job now: a dispatch that is filled in but never started. Every node is
- * looked at, also where a sample would decide. The breakers are the store's, of now; at most `max`
- * nodes are listed, the best first. Whether a key keeps it is dispatch->block. dispatch->err and
- * ->why are what a client would get. */
+/* What would become of this job now: takes a dispatch that is filled in but never started. Looks at
+ * every node, also where a dispatch would sample. The breakers are the store's current ones; at
+ * most `max` nodes are listed, the best first. dispatch->block says whether a key blocks the job.
+ * dispatch->err and ->why are what a client would get. */
 const struct explain *explain_now(struct dispatch *dispatch, const struct store_breaker *breakers,
                                   size_t breaker_count, size_t max);
 

@@ -1,4 +1,4 @@
-/* Lengths are written when their text is complete. */
+/* Each length is written once its text is complete. */
 #include "sched/frame.h"
 
 #include <assert.h>

@@ -1,10 +1,10 @@
-/* The keeper's thread: table of nodes, editions of the snapshot, the scan for silent nodes, the
- * clock of queue and sweep, and the gauges of all nodes.
+/* The keeper's thread: the table of nodes, editions of the snapshot, the scan for silent nodes, the
+ * ticks of queue and sweep, and the gauges of all nodes.
  *
- * An edition is a snapshot on its way: posted to every loop, each swaps its pointer at its next
- * message and posts the confirmation back. When all have, those who waited for it are answered and
- * the edition before it is freed. One edition at a time: what changes meanwhile goes into the next.
- */
+ * An edition is a snapshot being distributed: it is posted to every loop, each swaps its pointer at
+ * its next message and posts a confirmation back. When all have confirmed, the changes that waited
+ * for it are answered and the previous edition is freed. One edition at a time: changes made
+ * meanwhile go into the next. */
 #include "sched/keeper.h"
 
 #include <assert.h>
@@ -28,22 +28,22 @@
 struct gauges {
     int64_t by_health[NODE_HEALTH_COUNT];
     int64_t by_level[LEVEL_COUNT];
-    int64_t reserved, running; /* of all */
-    int64_t max, used;         /* of those that are ready */
+    int64_t reserved, running; /* of all nodes */
+    int64_t max, used;         /* of nodes that are ready */
 };
 
 struct keeper {
     struct sched *sched;
     struct arena arena; /* the pools of the configuration */
     struct node_table *members;
-    struct snapshot *current;   /* live on every loop, or on its way there */
-    struct snapshot *before;    /* may still be read by a loop */
+    struct snapshot *current;   /* live on every loop, or being distributed */
+    struct snapshot *before;    /* a loop may still read it */
     struct edition_swap *swaps; /* one for each loop */
     int unconfirmed;
     int64_t published_us;
-    int64_t changed_us;      /* of the oldest change made elsewhere in it; 0: none */
-    struct change *arriving; /* wait for an edition that holds them, newest first */
-    struct change *aboard;   /* wait for the edition under way */
+    int64_t changed_us; /* when the oldest change made elsewhere that it holds was made; 0: none */
+    struct change *arriving; /* wait for an edition that contains them, newest first */
+    struct change *aboard;   /* wait for the current edition */
     struct queue *queue;
     struct sweep *sweep;
     struct msg kick;
@@ -51,11 +51,11 @@ struct keeper {
     _Atomic(struct node *) freed; /* nodes that may have room again, by node->next_freed */
     struct node_sync *view;
     int64_t next_sweep_ms, next_scan_ms, next_compare_ms; /* sched_awake_ms */
-    bool deaf;                                            /* as the store last said */
-    int64_t sampled_ms; /* monotonic: when the machines were last looked at, */
-    int64_t ticked_ms;  /* and of the last tick; 0: there was none yet */
-    int64_t judge_ms;   /* sched_awake_ms: nobody is lost before that */
-    size_t may_lose;    /* how many more in this scan */
+    bool deaf;          /* no notices arrive, by the store's last status */
+    int64_t sampled_ms; /* monotonic: when the machines were last sampled, */
+    int64_t ticked_ms;  /* and the last tick; 0: none yet */
+    int64_t judge_ms;   /* sched_awake_ms: no node is declared lost before that */
+    size_t may_lose;    /* how many more nodes may be declared lost in this scan */
     struct hours hours;
     enum store_mode store_mode;   /* as last logged */
     char generation[24];          /* of the store, as last seen */
@@ -91,7 +91,7 @@ static void gauges_add(struct gauges *gauges, const struct node *node)
     int32_t max = atomic_load_explicit(&node->max, memory_order_relaxed);
     int32_t used = counts.reserved + counts.running;
     gauges->max += max;
-    gauges->used += used < max ? used : max; /* a max that was lowered below what runs: no room */
+    gauges->used += used < max ? used : max; /* max was lowered below what runs: no room */
 }
 
 /* --- the keeper --- */
@@ -104,21 +104,21 @@ enum {
     RING_FORGET_MS = 60000,
     SAMPLE_EVERY_MS = 5000,
     RECOVERING_MS = 60000,
-    LATE_MS = 1000, /* it ticks ten times a second: whatever is more was a pause of ours */
-    LOST_MAX = 5,   /* nodes found lost in one scan, or one in LOST_SHARE if that is more */
+    LATE_MS = 1000, /* it ticks ten times a second: any longer gap was a pause of this process */
+    LOST_MAX = 5,   /* nodes declared lost in one scan, or one in LOST_SHARE if that is more */
     LOST_SHARE = 20
 };
 
-/* A job that goes on, posted by any thread. */
+/* A job to be placed again, posted by any thread. */
 struct onward {
     struct msg msg;
     struct keeper *keeper;
     struct arena arena;
     struct store_record record; /* spec.at == NULL: forget the job */
-    bool abandon;               /* it shall end; else it goes on */
+    bool abandon;               /* end the job instead of placing it again */
 };
 
-/* A change the keeper itself makes (a lost or forgotten node). */
+/* A change made by the keeper itself (a lost or forgotten node). */
 struct own_change {
     struct change change;
     char node_id[NODE_ID_MAX + 1];
@@ -175,7 +175,8 @@ static void confirmed(struct msg *msg)
     assert(keeper->unconfirmed > 0 && keeper->current);
     if (--keeper->unconfirmed > 0)
         return;
-    /* All loops read the new version: changes that waited for it are answered on their loops. */
+    /* All loops read the new version: the changes that waited for it are answered on their
+     * loops. */
     struct change *change = keeper->aboard, *next;
     keeper->aboard = NULL;
     for (; change; change = next) {
@@ -230,7 +231,7 @@ static void publish(struct keeper *keeper)
     }
 }
 
-/* The live figures as the store has them now. */
+/* Takes the live figures as the store has them now. */
 static void take_figures(struct node *node, struct change *change)
 {
     const struct store_op *op = &change->op;
@@ -251,13 +252,14 @@ static void take_figures(struct node *node, struct change *change)
 }
 
 /* Changes of one node, sent from several loops, may overtake each other between store and keeper.
- * The order in which they became true is the store's: a late one is only answered. */
+ * The store determines their order: a late one is only answered. */
 static bool is_late(struct keeper *keeper, struct change *change)
 {
     struct node *node = node_table_node(keeper->members, change->node_id);
     bool created = change->kind == CHANGE_PUT && change->op.u.node_put.created;
 
-    /* One the store did not have begins anew: so does the order of a store that was emptied. */
+    /* A node that the store did not have starts over, and so does the order in a store that was
+     * emptied. */
     if (created || change->op.order >= node->change_order) {
         node->change_order = change->op.order;
         return false;
@@ -286,7 +288,8 @@ static void apply(struct msg *msg)
             struct facts *known = node_table_facts(keeper->members, change->node_id);
             int64_t now_ms = sched_awake_ms(loop_of(keeper));
 
-            assert(change->facts && atomic_load(&change->facts->refs) == 1); /* nobody reads it */
+            /* not shared with any reader yet */
+            assert(change->facts && atomic_load(&change->facts->refs) == 1);
             change->facts->version = change->op.u.node_put.version;
             change->node = node_table_put(keeper->members, change->node_id, change->facts);
             change->facts = NULL;
@@ -351,7 +354,7 @@ void keeper_freed(struct keeper *keeper, struct node *node)
             node->next_freed = first;
         while (!atomic_compare_exchange_weak(&keeper->freed, &first, node));
     }
-    /* Look at the queue. */
+    /* Asks the keeper to look at the queue. */
     if (!atomic_exchange(&keeper->kicked, true))
         inbox_post(loop_of(keeper)->inbox, &keeper->kick);
 }
@@ -384,7 +387,7 @@ void keeper_continue(struct keeper *keeper, const struct store_record *record)
     struct onward *onward = onward_new(keeper);
 
     assert(record->spec.at);
-    if (record->head.lane) /* or the next request would not know, and overtake it */
+    if (record->head.lane) /* or the next request would not see it and would overtake it */
         atomic_fetch_add(&keeper->sched->queue_depth, 1);
     onward->record.head = record->head;
     onward->record.spec = arena_str(&onward->arena, record->spec);
@@ -414,7 +417,7 @@ void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec)
     inbox_post(loop_of(keeper)->inbox, &onward->msg);
 }
 
-/* Keys of which one job may start now, or (count 0) rules that changed. Posted by any thread. */
+/* Keys of which one job each may start now, or (count 0) changed rules. Posted by any thread. */
 struct keys_freed {
     struct msg msg;
     struct keeper *keeper;
@@ -473,7 +476,7 @@ static void own_change_done(struct change *change)
 {
     struct own_change *own = container_of(change, struct own_change, change);
 
-    /* The store does not have it at all: then it is forgotten here as well. */
+    /* The store does not have it at all: it is forgotten here as well. */
     if (change->kind == CHANGE_DROP && change->err == ERR_NOT_FOUND)
         node_table_del(change->from->sched->keeper->members, change->node_id);
     log_event(LOG_INFO, change->kind == CHANGE_DROP ? "node.forgotten" : "node.health",
@@ -497,7 +500,7 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
     registry_send(loop_of(keeper), &own->change);
 }
 
-/* One node's silence: heartbeats seen since the last look, then the rules. */
+/* One node's silence: counts the heartbeats since the last scan, then applies the rules. */
 static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms, int64_t now_ms)
 {
     const struct sched_config *config = &keeper->sched->config;
@@ -511,14 +514,14 @@ static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms
     }
     while (bad-- > 0)
         node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
-    /* How long it may be silent: after a closed connection only the grace is left. */
+    /* How long it may be silent: after its connection closed only the grace is left. */
     int64_t left_ms = atomic_load_explicit(&node->left_ms, memory_order_relaxed);
     int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
     int64_t rest_ms = left_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
     rules.heartbeat_timeout_ms = left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
-    /* A node that is silent too long is lost, unless no more may be lost now: a mistake of ours, or
-     * of the network before us, must not take the whole fleet at once. The next scan looks again.
-     */
+    /* A node that is silent too long is lost, unless the limit for this scan is reached: a bug of
+     * ours, or a network failure on our side, must not take out the whole fleet at once. The next
+     * scan looks again. */
     struct node_watch seen = node->watch;
     node_watch_scan(&seen, &rules, now_ms);
     bool lost = seen.status == NODE_OFFLINE && node->watch.status != NODE_OFFLINE;
@@ -528,19 +531,19 @@ static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms
     node->watch = seen;
 }
 
-/* Compares what should be with what is: sends again what was lost on the way. */
+/* Compares the desired with the actual state and sends again what was lost on the way. */
 static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
 {
     int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
 
-    /* A heartbeat that a loop noted right after a pause, before the pause was noticed, lies as far
+    /* A heartbeat that a loop recorded right after a pause, before the pause was noticed, is as far
      * in the future as the pause was long. */
     while (beat_ms > now_ms)
         if (atomic_compare_exchange_weak(&node->heartbeat_ms, &beat_ms, now_ms))
             beat_ms = now_ms;
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
-    /* Another instance has its connection, and is up: it knows more of it than we do. */
+    /* Another live instance has its connection and knows more about it than this one. */
     if (atomic_load_explicit(&node->holder, memory_order_relaxed)) {
         node->watch.last_heartbeat_ms = beat_ms;
         return;
@@ -557,7 +560,7 @@ struct hours *keeper_hours(struct keeper *keeper)
     return &keeper->hours;
 }
 
-/* How the machines were since the last look. A pause of ours is nobody's time. */
+/* Samples the state of the machines since the last look. A pause of this process is not counted. */
 static void sample(struct keeper *keeper)
 {
     int64_t now_ms = *loop_of(keeper)->wall_ms;
@@ -587,7 +590,7 @@ static void scan(struct keeper *keeper)
         struct node *node = member->node;
 
         scan_node(keeper, node, now_ms);
-        /* A node that gets no jobs cannot show that it is well again: old results are forgotten. */
+        /* A node that gets no jobs cannot show that it has recovered: old results are forgotten. */
         uint32_t ring_at = atomic_load_explicit(&node->ring_at, memory_order_relaxed);
         if (ring_at != node->ring_seen) {
             node->ring_seen = ring_at;
@@ -602,7 +605,7 @@ static void scan(struct keeper *keeper)
                                   sched_score(node, keeper->sched->config.latency_target_ms),
                                   memory_order_relaxed);
     }
-    /* To the metrics. */
+    /* Updates the metrics. */
     for (int i = NODE_REGISTERING; i < NODE_HEALTH_COUNT; i++)
         metric_set_label(METRIC_NODES, node_health_name((enum node_health)i), gauges.by_health[i]);
     for (int i = 0; i < LEVEL_COUNT; i++)
@@ -626,8 +629,8 @@ struct node_sync *keeper_view(struct keeper *keeper)
     return keeper->view;
 }
 
-/* What belongs together moves in one call, so this is a mistake of ours, or of whoever else wrote
- * there. */
+/* Related data is written in one call, so a repair means a bug of ours, or that something else
+ * wrote to the store. */
 static void watch_repairs(struct keeper *keeper, const struct store_status *status)
 {
     static const char *const details[STORE_RULES] = {
@@ -648,15 +651,16 @@ static void watch_repairs(struct keeper *keeper, const struct store_status *stat
     }
 }
 
-/* The store was emptied, or another server has it, perhaps without what was acknowledged last: its
- * nodes come again with what they run. */
+/* The store was emptied, or another server took over, perhaps without the latest acknowledged
+ * writes: nodes are put again with what they run. */
 static void put_again(struct keeper *keeper)
 {
     queue_put_again(keeper->queue);
     atomic_store(&keeper->sched->recovering_until_ms, clock_mono_ms() + RECOVERING_MS);
 }
 
-/* Logs once what changed about the store: another generation or server, no room, no writes. */
+/* Logs once what changed about the store: another generation or server, out of space, writes
+ * refused. */
 static void watch_store(struct keeper *keeper)
 {
     struct store_status status;
@@ -704,14 +708,14 @@ static void watch_store(struct keeper *keeper)
 
 void keeper_start(struct keeper *keeper)
 {
-    /* What it is now: should it be emptied before the first tick, that is logged. */
+    /* Records the current state: if the store is emptied before the first tick, that is logged. */
     watch_store(keeper);
     node_sync_load(keeper->view);
 }
 
-/* A pause of ours (the process was stopped, the virtual machine moved) is nobody's silence, and
- * messages that waited meanwhile are read before any node is judged. Awake time goes on by a little
- * with every tick, so that a keeper that is always late still finds who is lost. */
+/* A pause of this process (it was stopped, or the virtual machine moved) does not count as silence,
+ * and messages that arrived meanwhile are read before any node is judged. Awake time advances a
+ * little with every tick, so that a keeper that is always late still finds lost nodes. */
 static void pass_time(struct keeper *keeper)
 {
     struct sched *sched = keeper->sched;

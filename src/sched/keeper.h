@@ -1,6 +1,6 @@
-/* The keeper: the one thread that owns the table of nodes, publishes snapshots, and does what no
- * request waits for (sweeps, the queue, retries, the scan for silent nodes). The server runs it: it
- * calls keeper_turn after each batch of messages and keeper_tick ten times a second. */
+/* The keeper: the one thread that owns the table of nodes, publishes snapshots, and does the work
+ * that no request waits for (sweeps, the queue, retries, the scan for silent nodes). The server
+ * runs it: it calls keeper_turn after each batch of messages and keeper_tick ten times a second. */
 #ifndef SCHED_KEEPER_H
 #define SCHED_KEEPER_H
 
@@ -11,13 +11,14 @@ struct keeper;
 struct hours;
 struct queue;
 
-/* Takes over `arena`, in which `pairs` are. */
+/* Takes over `arena`, which holds `pairs`. */
 struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, size_t pair_count,
                           struct arena arena);
 void keeper_free(struct keeper *keeper);
 
 /* On the keeper's thread. */
-void keeper_start(struct keeper *keeper); /* loads the nodes; sched->ready when they are live */
+/* loads the nodes; sets sched->ready when they are live */
+void keeper_start(struct keeper *keeper);
 void keeper_turn(struct keeper *keeper);
 void keeper_tick(struct keeper *keeper);
 struct hours *keeper_hours(struct keeper *keeper); /* what became of work, hour by hour */
@@ -25,24 +26,25 @@ struct node_sync *keeper_view(struct keeper *keeper);
 const struct queue *keeper_queue(const struct keeper *keeper);
 
 /* Any thread. */
-void keeper_apply(struct keeper *keeper,
-                  struct change *change); /* true in the store: make it live */
+/* The store has it: make it live. */
+void keeper_apply(struct keeper *keeper, struct change *change);
 /* By str_hash(): a job with one of these keys may start now. Any thread. */
 void keeper_keys_freed(struct keeper *keeper, const uint64_t *keys, size_t count);
-/* Rules of keys, or a hold, were changed here: jobs that wait for keys look again. Any thread. */
+/* Rules of keys, or a hold, were changed here: jobs that wait for keys are checked again. Any
+ * thread. */
 void keeper_limits_changed(struct keeper *keeper);
-/* A slot of it became free, or something else about it changed for the better. Cheap when nothing
- * waits. */
+/* One of its slots became free, or the node improved in another way. Cheap when nothing waits. */
 void keeper_freed(struct keeper *keeper, struct node *node);
-/* A job goes on: to another node (SELECTING), to its next attempt (RETRYING); or it was put into a
- * lane, and then counts as waiting at once. Copies what it needs of the record. */
+/* A job goes on: to another node (SELECTING) or to its next attempt (RETRYING); or it was put into
+ * a lane, and then counts as waiting at once. Copies what it needs of the record. */
 void keeper_continue(struct keeper *keeper, const struct store_record *record);
-/* It does not wait any more. What the keeper would find out by itself; but it must not be put again
- * should the store lose it, and counts. */
+/* The job no longer waits. The keeper would find out by itself, but the job must not be put again
+ * if the store loses it, and must leave the count. */
 void keeper_forget(struct keeper *keeper, uint64_t job);
-void keeper_notice(struct keeper *keeper, const struct store_notice *notice); /* its own thread */
-/* Its client was refused although the store may have the job: it must end, as soon as the store
- * takes the call, with the reason OUTCOME_UNKNOWN that the client was given. */
+/* on its own thread */
+void keeper_notice(struct keeper *keeper, const struct store_notice *notice);
+/* Its client was refused although the store may have the job: it must end as soon as the store
+ * accepts the call, with the reason OUTCOME_UNKNOWN that the client was given. */
 void keeper_abandon(struct keeper *keeper, uint64_t job, struct str spec);
 
 #endif

@@ -1,5 +1,5 @@
-/* Reading registrations and heartbeats. The facts JSON written here is what the store keeps and
- * what comes back through node_report_stored() after a restart. */
+/* Reading registrations and heartbeats. The store keeps the facts JSON written here, and
+ * node_report_stored() reads it back after a restart. */
 #include "sched/node_report.h"
 
 #include <assert.h>
@@ -63,8 +63,8 @@ static const struct field fields[] = {
 const struct schema node_report_schema = {
     .what = "the report", .fields = fields, .count = COUNT_OF(fields)};
 
-/* What of `usage` others are shown: the page and the terminal compute with it, sums are made of it.
- * Anything else in it is kept as it is. */
+/* The parts of `usage` shown to others: the web page and the terminal compute with them, and they
+ * are summed. Anything else in it is kept unchanged. */
 struct usage {
     double figure;
     int64_t slots;
@@ -184,7 +184,7 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
     if (who.at && !str_eq(who, report.node_id))
         return problem_set(why, ERR_FORBIDDEN, "node_id", "This connection is " STR_FMT "'s.",
                            STR_ARG(who));
-    /* The other names are for what the server makes of a node, not for what it says of itself. */
+    /* The other values are the server's judgement of a node, not for the node to report. */
     if (!json_is_null(json_get(body, "health")) && report.health < NODE_READY)
         return problem_set(why, ERR_BAD_FIELD, "health",
                            "health must be ready, degraded, draining or offline.");
@@ -199,7 +199,7 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
     err = check_usage(report.usage, arena, why);
     if (!err && (!json_is_null(report.free) || !json_is_null(report.ours))) {
         struct resources any = {
-            0}; /* what it declares is not known here: only the form is checked */
+            0}; /* what the node declares is not known here: only the form is checked */
 
         err = resources_read_free(report.free, report.ours, arena, &any, why);
     }
@@ -214,7 +214,7 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
     return err;
 }
 
-enum { MARK_SEMANTIC, MARK_NMT, MARK_TTS, MARK_CAPS }; /* the first; the rest have no names */
+enum { MARK_SEMANTIC, MARK_NMT, MARK_TTS, MARK_CAPS }; /* the first ones; the rest have no names */
 
 /* The fingerprint of one field as it was sent; 0 = not sent. */
 static uint32_t mark_str(struct str text)
@@ -270,7 +270,7 @@ void node_report_remember(const struct node_report *report, struct node *node)
     uint32_t marks[NODE_MARKS];
 
     marks_of(report, marks);
-    /* Lists without capabilities derived them anew: what was said of them before is gone. */
+    /* Lists without capabilities derive them anew: earlier values no longer hold. */
     if (!marks[MARK_CAPS] && (marks[MARK_SEMANTIC] || marks[MARK_NMT] || marks[MARK_TTS]))
         atomic_store_explicit(&node->marks[MARK_CAPS], 0, memory_order_relaxed);
     for (int i = 0; i < NODE_MARKS; i++)
@@ -411,7 +411,7 @@ static enum err check_texts(const struct json *obj, const char *field, bool null
     return ERR_OK;
 }
 
-/* Tags are sent one by one, by the node or by an operator: what is not mentioned stays. */
+/* Tags are sent one by one, by the node or by an operator: those not mentioned stay. */
 static void write_tags(const struct json *tags, const struct json *unless, struct jsonw *w,
                        struct arena *arena)
 {
@@ -421,7 +421,7 @@ static void write_tags(const struct json *tags, const struct json *unless, struc
         struct str name = json_str(key, arena);
 
         if (json_is_null(key + 1) ||
-            (unless && json_get(unless, arena_cstr(arena, name)))) /* sent anew, or taken away */
+            (unless && json_get(unless, arena_cstr(arena, name)))) /* sent again, or removed */
             continue;
         jsonw_key_str(w, name);
         jsonw_raw(w, json_raw(key + 1));
@@ -468,15 +468,14 @@ static enum err take_resources(const struct json *value, struct facts *facts, st
     return err;
 }
 
-/* Fields a heartbeat left out come from the record before, by way of its JSON: one path for both.
- */
+/* Fields that a heartbeat left out come from the previous record's JSON: one code path for both. */
 static const struct json *or_before(const struct json *sent, const struct json *before,
                                     const char *name)
 {
     return json_is_null(sent) ? json_get(before, name) : sent;
 }
 
-/* What it has can be asked for like a label; a label of the same name comes first. */
+/* Its resources can be matched like labels; a label of the same name takes precedence. */
 static void write_figures(const struct facts *facts, const struct json *labels, struct jsonw *w)
 {
     const struct resources *resources = facts->resources;
@@ -512,7 +511,7 @@ static void write_figures(const struct facts *facts, const struct json *labels, 
     buf_free(&text);
 }
 
-/* What selectors look at. */
+/* The values that selectors match. */
 static enum err read_label_values(struct facts *facts, struct problem *why)
 {
     const struct json *labels;
@@ -538,7 +537,7 @@ static enum err read_label_values(struct facts *facts, struct problem *why)
     return err;
 }
 
-/* What was sent, else what was there before; empty: none. */
+/* The sent value, else the previous one; empty: none. */
 static struct str text_or(struct str sent, struct str before, struct arena *arena)
 {
     struct str text = sent.at ? sent : before;
@@ -561,7 +560,7 @@ static enum err fill_facts(const struct node_report *report, const struct facts 
 
     if (!before)
         before = &defaults;
-    /* New lists without capabilities derive them anew; nothing new keeps what there was. */
+    /* New lists without capabilities derive them anew; without new lists the old ones stay. */
     if (json_is_null(caps) && json_is_null(report->semantic_langs) &&
         json_is_null(report->nmt_pairs) && json_is_null(report->tts_langs))
         caps = json_get(old, "capability_by_type");

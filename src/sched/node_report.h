@@ -1,5 +1,6 @@
-/* What a node reports of itself: a registration, or a heartbeat that may leave fields out. Reads
- * the body, tells cheaply whether it says anything new, and makes the immutable facts of it. */
+/* What a node reports about itself: a registration, or a heartbeat that may leave fields out. Reads
+ * the body, decides cheaply whether it contains anything new, and builds the immutable facts from
+ * it. */
 #ifndef SCHED_NODE_REPORT_H
 #define SCHED_NODE_REPORT_H
 
@@ -24,7 +25,7 @@ struct node_report {
     const struct json *capability_by_type;
     const struct json *allowed_types;
     const struct json *labels;
-    const struct json *tags;                        /* some of them; null takes one away */
+    const struct json *tags;                        /* only changes; null removes a tag */
     int64_t max_concurrent_jobs;                    /* FIELD_OFF: not sent */
     struct str endpoint, agent_version, name, role; /* at == NULL: not sent */
     int64_t reserved_slots, priority;               /* FIELD_OFF: not sent */
@@ -33,7 +34,7 @@ struct node_report {
     const struct json *usage;
     const struct json *claim;
     const struct json *loaded;
-    struct strs loaded_names; /* the same, read */
+    struct strs loaded_names; /* the same, parsed */
     const struct json *current_load;
     const struct json *running_jobs;
     const struct json *resources; /* what it has; */

@@ -1,7 +1,7 @@
-/* How the table of nodes follows the store: one call at a time, in this order: all nodes once,
- * nodes that were heard of, all counters. Signs of life are sent in one call for all nodes of this
- * instance, and to everybody at once, with level, load, usage and what is loaded: any instance can
- * show and judge any node. */
+/* Keeps the table of nodes in step with the store, with one call at a time, in this order: all
+ * nodes once, nodes with known changes, all counters. Signs of life are sent in one call for all
+ * nodes of this instance, and to all instances at once, with level, load, usage and what is loaded:
+ * so any instance can show and judge any node. */
 #include "sched/node_sync.h"
 
 #include <assert.h>
@@ -27,22 +27,22 @@ struct node_sync {
     struct arena arena;
     bool busy;
     bool loaded;       /* the first load is done */
-    bool compare;      /* counters are to be looked at */
-    struct map wanted; /* ids of nodes that are to be loaded -> themselves; our memory */
+    bool compare;      /* the counters should be compared */
+    struct map wanted; /* ids of nodes to be loaded -> themselves; our memory */
     struct str *ids;   /* of the call under way */
     size_t id_count;
-    int64_t seq;       /* of the last change noticed, or known to be contained */
+    int64_t seq;       /* of the last change that was announced, or is known to be included */
     int64_t oldest_us; /* see node_sync_take_oldest_us */
-    int64_t wanted_us; /* when the oldest change of `wanted` that was noticed was made; 0: none */
-    int64_t call_us;   /* the same of `ids` */
-    int64_t sent_us;   /* the call under way */
-    int64_t looked_us; /* the last look at all (load or compare) that was answered was sent */
-    /* What a look found without a notice. The notice may still come, and has the time; else all
-     * that is known is that the look before did not see it. */
+    int64_t wanted_us; /* when the oldest announced change in `wanted` was made; 0: none */
+    int64_t call_us;   /* the same for `ids` */
+    int64_t sent_us;   /* when the call under way was sent */
+    int64_t looked_us; /* when the last answered look at all nodes (load or compare) was sent */
+    /* A look found a change without a notice. The notice may still come with the change's time;
+     * otherwise it is only known that the previous look did not see the change. */
     bool found;
-    int64_t unheard;   /* changes of which that is so */
-    int64_t before_us; /* when that look before was sent */
-    int64_t late_us;   /* the oldest change whose notice came at last; 0: none did */
+    int64_t unheard;   /* how many such changes there are */
+    int64_t before_us; /* when that previous look was sent */
+    int64_t late_us;   /* the oldest change whose notice came later; 0: none */
     char generation[sizeof((struct store_status *)0)->generation]; /* as last seen */
     unsigned moves;                                                /* likewise */
     struct store_op peers_op;
@@ -65,11 +65,11 @@ static void next_call(struct node_sync *view);
 
 enum {
     SEEN_EVERY_MS = 500,
-    SEEN_MAX = 256,      /* nodes of one call */
+    SEEN_MAX = 256,      /* nodes in one call */
     PEER_GONE_MS = 4000, /* it calls every second */
-    PEER_NEW_MS = 2000,  /* one that took a connection so lately may be missing in our list */
-    /* Times of another instance come with the store's clock, known to some hundred ms: a small step
-     * forward is no new sign of life. */
+    PEER_NEW_MS = 2000,  /* an instance that took a connection so lately may not be listed yet */
+    /* Times of another instance use the store's clock, known to within a few hundred ms: a small
+     * step forward is not a new sign of life. */
     BEAT_STEP_MS = 1000,
     BEAT_LATE_MS = SEEN_EVERY_MS + BEAT_STEP_MS,
 };
@@ -152,8 +152,8 @@ static void send_batch(struct node_sync *view, struct seen_batch *batch, size_t 
     sched_send(loop_of(view), &batch->op);
 }
 
-/* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. Behind
- * it, if it ever reported any, "\nNODE loaded NAMES", a JSON list without blanks. */
+/* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. After
+ * it, if the node ever reported any, "\nNODE loaded NAMES", a JSON list without blanks. */
 static void add_node(struct seen_batch *batch, struct node *node)
 {
     struct shared_text *usage = atomic_load(&node->usage);
@@ -172,7 +172,7 @@ static void add_node(struct seen_batch *batch, struct node *node)
         for (size_t i = 0; i < buf.len; i++)
             buf_char(&batch->text, buf.at[i] == '\n' || buf.at[i] == '\r' ? ' ' : buf.at[i]);
     buf_clear(&buf);
-    /* A line of its own, which a release before this takes for a sign of life without figures. */
+    /* A separate line, which older releases read as a sign of life without figures. */
     if (loaded && shared_text_read(loaded, &buf)) /* empty: it had some before */
         buf_fmt(&batch->text, "\n" STR_FMT " loaded " STR_FMT, STR_ARG(node->id),
                 STR_ARG(buf.len ? buf_view(&buf) : STR("[]")));
@@ -214,7 +214,7 @@ void node_sync_tick(struct node_sync *view)
 
 /* --- heartbeats of other instances --- */
 
-/* Some instance got a heartbeat of it at `at_ms`. */
+/* An instance received a heartbeat of the node at `at_ms`. */
 static void take_beat(struct node *node, int64_t at_ms)
 {
     int64_t last_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
@@ -258,7 +258,7 @@ void node_sync_seen(struct node_sync *view, struct str text)
             id.len && node_table_facts(members, id) ? map_get(&members->nodes, id) : NULL;
 
         if (!node || atomic_load(&node->link))
-            continue; /* its connection is ours: we know better */
+            continue; /* we have its connection, so we know better */
         if (str_starts(line, STR("loaded "))) {
             struct arena arena = {0};
             const struct json *list;
@@ -282,8 +282,8 @@ void node_sync_seen(struct node_sync *view, struct str text)
     }
 }
 
-/* It is not asked while no instance has its connection. A heartbeat before may have been sent after
- * its connection closed; one much later is a sign of life by another way. */
+/* The node gets no jobs while no instance has its connection. An earlier heartbeat may have been
+ * sent after its connection closed; a much later one is a sign of life by another route. */
 static void take_left(struct node *node, int64_t at_ms)
 {
     int64_t none = 0;
@@ -335,7 +335,7 @@ void node_sync_take_live(struct node_sync *view, struct node *node, const struct
 
 /* --- records and counters --- */
 
-enum { WANTED_MAX = 1024 }; /* nodes of one call */
+enum { WANTED_MAX = 1024 }; /* nodes in one call */
 
 struct node_sync *node_sync_new(struct sched *sched, struct node_table *members)
 {
@@ -366,7 +366,7 @@ void node_sync_free(struct node_sync *view)
         free(id);
     map_free(&view->wanted);
     ids_free(view);
-    /* What the store answered into an inbox that nobody reads any more. */
+    /* Frees answers that the store put into an inbox that is no longer read. */
     while (view->under_way.next != &view->under_way)
         batch_sent(&container_of(view->under_way.next, struct seen_batch, under_way)->op);
     arena_free(&view->peers_arena);
@@ -389,7 +389,7 @@ static void set_seq(struct node_sync *view, int64_t seq)
     metric_set(METRIC_INSTANCE_VERSION, seq);
 }
 
-/* Of two moments the earlier; 0 is none. */
+/* The earlier of two moments; 0 is none. */
 static int64_t earlier(int64_t a_us, int64_t b_us)
 {
     return a_us && (!b_us || a_us < b_us) ? a_us : b_us;
@@ -484,7 +484,7 @@ static void load_known(struct node_sync *view, struct node *node, const struct f
 
     if (!same && !facts)
         return;
-    if (facts && str_eq(known->json, facts->json)) { /* with what our rules say they are the same */
+    if (facts && str_eq(known->json, facts->json)) { /* the same once our rules are applied */
         same = true;
         facts_unref(facts);
     }
@@ -504,7 +504,7 @@ static void load_record(struct node_sync *view, const struct store_node *record)
     struct node *node = known ? node_table_node(view->members, record->id) : NULL;
 
     if (node && node->change_order > view->op.order)
-        return; /* a change of our own is newer */
+        return; /* our own change is newer */
     bool changed = !node || node->version != record->version;
     if (node)
         load_known(view, node, known, record);
@@ -519,7 +519,7 @@ static void load_record(struct node_sync *view, const struct store_node *record)
 
 /* --- the calls --- */
 
-/* A node that was asked for and is not in the answer has left. */
+/* A node that was requested and is not in the answer has left. */
 static void loaded_some(struct node_sync *view)
 {
     struct store_op *op = &view->op;
@@ -527,7 +527,7 @@ static void loaded_some(struct node_sync *view)
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
         if (!op->u.nodes.items[i].facts.len)
-            continue; /* dropped between the reading of its record and of its facts */
+            continue; /* dropped between reading its record and reading its facts */
         load_record(view, &op->u.nodes.items[i]);
         map_put(&found, op->u.nodes.items[i].id, view);
     }
@@ -546,7 +546,7 @@ static void loaded_some(struct node_sync *view)
     map_free(&found);
 }
 
-/* Takes over counters; a node whose version differs, or that one side does not have, is loaded. */
+/* Takes over the counters; a node whose version differs, or that one side lacks, is loaded. */
 static void compared(struct node_sync *view)
 {
     struct store_op *op = &view->op;
@@ -574,7 +574,7 @@ static void compared(struct node_sync *view)
             want(view, member->node->id);
     map_free(&found);
     assert(view->wanted.count >= noticed_count);
-    int64_t version = op->u.nodes.version; /* 0: not shared, all is our own */
+    int64_t version = op->u.nodes.version; /* 0: not shared, all nodes are our own */
     bool is_found = version > 0 && view->wanted.count > noticed_count;
     view->unheard = version > view->seq ? version - view->seq : 0;
     view->late_us = 0;
@@ -582,7 +582,7 @@ static void compared(struct node_sync *view)
         view->before_us = view->looked_us;
     view->found = is_found;
     if (!view->wanted.count)
-        view->wanted_us = 0; /* what could not be loaded is as it was */
+        view->wanted_us = 0; /* what could not be loaded stays as it was */
     metric_set(METRIC_VERSION_LAG, view->unheard);
     set_seq(view, version); /* smaller, if the store was emptied */
 }
@@ -597,12 +597,12 @@ static void answered(struct store_op *op)
     if (!op->err && !some)
         atomic_store_explicit(&view->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     if (op->err) {
-        view->compare |= view->loaded && some; /* what was not loaded is found again */
+        view->compare |= view->loaded && some; /* what was not loaded will be found again */
         view->wanted_us = earlier(view->wanted_us, some ? view->call_us : 0);
     } else if (some) {
         loaded_some(view);
         int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
-        if (view->members->dirty) /* an edition with what was loaded is to come */
+        if (view->members->dirty) /* an edition with the loaded nodes will follow */
             view->oldest_us =
                 earlier(view->oldest_us, earlier(view->call_us, view->found ? found_us : 0));
         view->found = false;
@@ -610,7 +610,7 @@ static void answered(struct store_op *op)
         for (size_t i = 0; i < op->u.nodes.count; i++)
             if (op->u.nodes.items[i].facts.len)
                 load_record(view, &op->u.nodes.items[i]);
-        view->members->dirty = true; /* also if there is none: the first edition makes us ready */
+        view->members->dirty = true; /* even if there is none: the first edition makes us ready */
         view->loaded = true;
         set_seq(view, op->u.nodes.version);
     } else {
@@ -701,7 +701,7 @@ void node_sync_notice(struct node_sync *view, const struct store_notice *notice)
         while (rest.len)
             want(view, str_cut(&rest, ' '));
     }
-    /* Something was missed: the versions tell what. */
+    /* A notice was missed: comparing versions shows what changed. */
     if (notice->kind == STORE_NOTICE_GAP || notice->seq > view->seq + 1)
         view->compare = true;
     if (notice->kind == STORE_NOTICE_NODES && notice->seq > view->seq)

@@ -1,14 +1,14 @@
 /* Lanes, their windows, the jobs in hand. Level-triggered: freed capacity, a new snapshot, a notice
- * about a lane and the tick all lead to a kick, which looks at what is true now.
+ * about a lane and the tick all lead to a kick, which looks at the current state.
  *
- * What is known of a lane may be old: that another instance took a job shows when it is reserved
- * (ERR_STALE); a job that another instance put is announced by the store, or seen at the next look
- * at all lanes. Nothing is decided by counts: one that is too high costs a look, one that is too
- * low is corrected by the next look.
+ * What is known of a lane may be stale: that another instance took a job shows when it is reserved
+ * (ERR_STALE); a job that another instance put there is announced by the store, or seen at the next
+ * look at all lanes. Nothing is decided by counts: one that is too high costs a look, one that is
+ * too low is corrected by the next look.
  *
  * A lane whose best job found no room is blocked. It is not tried again before something may have
- * changed for it: a node that may have room is offered to the best blocked lane it fits, and a few
- * lanes in every tick look at all their nodes, the one that waited longest for that first. */
+ * changed for it: a node that may have room is offered to the best blocked lane it fits, and in
+ * every tick a few lanes look at all their nodes, longest-waiting lane first. */
 #include "sched/queue.h"
 
 #include <assert.h>
@@ -27,130 +27,128 @@
 #include "store/chain.h"
 
 enum {
-    WINDOW = STORE_LANE_ANNOUNCED, /* jobs of a lane that are known, and how far a kick looks past
-                                 its first */
-    WINDOW_BYTES = 256 << 10,      /* of their records; the first job is kept in any case */
-    READ_MOST = 16 * WINDOW,       /* jobs of a lane, if its first ones cannot be read */
-    READS_MAX = 16,                /* windows being read at once */
+    WINDOW = STORE_LANE_ANNOUNCED, /* jobs known of a lane; a kick looks this far past its first */
+    WINDOW_BYTES = 256 << 10,      /* of records in a window; the first job is kept in any case */
+    READ_MOST = 16 * WINDOW, /* jobs of a lane that are read if its first ones are unreadable */
+    READS_MAX = 16,          /* windows being read at once */
     LANES_PAGE = 1024,
-    LOOK_EVERY_MS = 1000,    /* at all lanes */
-    HAND_BATCH = 256,        /* in one tick */
-    LOOK_LANES = 2,          /* blocked lanes that look at all their nodes, in one tick */
+    LOOK_EVERY_MS = 1000,    /* between looks at all lanes */
+    HAND_BATCH = 256,        /* jobs in hand tried in one tick */
+    LOOK_LANES = 2,          /* blocked lanes that look at all their nodes in one tick */
     LOOK_LANE_MS = 1000,     /* between two such looks of one lane */
-    OFFER_FIRST = 4,         /* types a node that takes any type is offered to first, */
+    OFFER_FIRST = 4,         /* types that a node taking any type is offered to first, */
     OFFER_TYPES = 1024,      /* and at most */
     OFFER_GROUPS = 16,       /* groups of one type it is offered to, */
     OFFER_LANES = 16,        /* and lanes of one group; the others find it when they look */
     LEAVE_EVERY_MS = 100,    /* between two times that a node is left to a better lane */
-    KEY_LOOKS = 64,          /* keys that wake a lane in one tick because they are due */
-    KEY_LOOK_MS = 1000,      /* until a key is due, if the store named no time, */
-    KEY_LOOK_MOST_MS = 5000, /* and at most, whatever it named */
-    LIMITS_EVERY_MS = 1000,  /* the rules are read, while jobs with keys wait */
+    KEY_LOOKS = 64,          /* keys that are due and wake a lane in one tick */
+    KEY_LOOK_MS = 1000,      /* until a key is due, if the store gave no time, */
+    KEY_LOOK_MOST_MS = 5000, /* and at most, whatever time it gave */
+    LIMITS_EVERY_MS = 1000,  /* between reads of the rules while jobs with keys wait */
     MISSING_MS = 2000,   /* by then the keeper knows whether the store lost it, and put it again */
-    LOOK_AGAIN_MS = 500, /* for a job to be abandoned that the store does not know yet */
+    LOOK_AGAIN_MS = 500, /* for an abandoned job that the store does not know yet */
     EXPLAIN_EVERY_MS = 10000,
-    LEFT_MOST_MS = 24 * 3600 * 1000, /* that a job waits that cannot be read */
-    STORE_AWAY_MS = 5000, /* that the store may be away before a job that may not wait ends */
+    LEFT_MOST_MS = 24 * 3600 * 1000, /* that an unreadable job waits */
+    STORE_AWAY_MS = 5000, /* that the store may be down before a job that may not wait ends */
 };
 
 /* Lanes of one type. */
 struct kind {
     struct str type;
-    struct heap groups;    /* of group.head: those with blocked lanes */
-    struct heap_node head; /* in queue->kinds, by its best group */
+    struct heap groups;    /* of group.head: groups with blocked lanes */
+    struct heap_node head; /* in queue->kinds, ordered by its best group */
     size_t lanes;          /* blocked or not */
 };
 
-/* Lanes of one type that fit the same nodes: they differ by nothing but their keys. */
+/* Lanes of one type that fit the same nodes: they differ only in their keys. */
 struct group {
     uint64_t fit; /* see spec_fit() */
     struct kind *kind;
     struct share_order blocked; /* of lane.place */
-    struct heap_node head;      /* in kind->groups, by its best lane */
+    struct heap_node head;      /* in kind->groups, ordered by its best lane */
     size_t lanes;               /* blocked or not */
 };
 
-/* Lanes whose best job a key keeps from starting. They wait for the key, not for nodes: one of them
- * is woken when the key may have room, and passes that on to the next unless the key said no. */
+/* Lanes whose best job is blocked by a key. They wait for the key, not for nodes: one of them is
+ * woken when the key may have room, and wakes the next one in turn unless the key refused. */
 struct key_wait {
     uint64_t key;             /* str_hash() of it */
     struct share_order lanes; /* of lane.place */
-    size_t count;             /* of lanes, also those that have nothing to try now */
-    struct heap_node due;     /* in queue->dues: when one is woken in any case, sched_awake_ms */
+    size_t count;             /* of lanes, including those that have nothing to try now */
+    struct heap_node due;     /* in queue->dues: when a lane is woken in any case, sched_awake_ms */
 };
 
 struct lane {
     struct queue *queue;
     uint64_t number;
     struct arena arena;
-    struct spec spec;           /* of one of its jobs: a node that may take it may take all */
+    struct spec spec;           /* of one of its jobs: a node that may take that one may take all */
     struct group *group;        /* NULL: no job was read yet */
     int64_t count;              /* of jobs that wait there, as far as is known */
-    size_t jobs;                /* in the window, also those under way to a node */
+    size_t jobs;                /* in the window, including those on their way to a node */
     size_t bytes;               /* of the jobs in the window */
-    size_t busy;                /* jobs under way to a node */
+    size_t busy;                /* jobs on their way to a node */
     struct chain window;        /* of waiting.in_lane */
-    struct heap order;          /* jobs of the window that can be tried, the best first */
-    struct share *share;        /* of their first key; NULL: no job was read yet */
-    struct share_place place;   /* in `within`, by its best job */
+    struct heap order;          /* jobs of the window that can be tried, best first */
+    struct share *share;        /* of the jobs' first key; NULL: no job was read yet */
+    struct share_place place;   /* in `within`, ordered by its best job */
     int priority;               /* of the best job, */
     uint64_t first;             /* and its id */
     struct share_order *within; /* queue->heads, group->blocked or limit->lanes; NULL: nothing to
                                    do */
-    struct key_wait *limit;     /* the key that keeps it from starting; NULL: none does */
-    uint64_t woken_by;          /* the key that may have room, no other lane was woken; 0: none */
-    size_t pace;                /* jobs of it that may be under way at once */
+    struct key_wait *limit;     /* the key that blocks it; NULL: none */
+    uint64_t woken_by;          /* the key it was woken for, and no other lane was; 0: none */
+    size_t pace;                /* jobs of it that may be on their way at once */
     struct heap_node look;      /* in queue->looks while it is blocked */
-    bool stale;                 /* its first jobs are to be read, whatever is known */
+    bool stale;                 /* its first jobs must be read again */
     bool reading;
-    bool rereading;            /* and the first job we know may not be the first */
-    size_t read_max;           /* jobs, the next time */
-    size_t whole;              /* jobs that fill a window, which may be full by bytes */
-    size_t unreadable;         /* jobs among its first, as far as is known; not in `count` */
+    bool rereading;    /* by the read under way, since it was stale */
+    size_t read_max;   /* jobs to read next time */
+    size_t whole;      /* jobs that fill a window, which may be full by bytes */
+    size_t unreadable; /* unreadable jobs among its first, as far as is known; not in `count` */
     uint64_t unreadable_first; /* the first of them */
-    bool dry;          /* the last read brought nothing to try: another one would not either */
-    bool blocked;      /* its best job found no room, or nothing of it could be read */
+    bool dry;          /* the last read found nothing to try, and another one would not either */
+    bool blocked;      /* its best job found no room, or none of it could be read */
     int64_t block_key; /* the priority that was blocked: a higher one may fit elsewhere */
     uint64_t misfit;   /* the last offer it did not take */
     int aside;         /* jobs passed over in this kick */
-    unsigned round;    /* the last look at all lanes that found it, or during which it came */
+    unsigned round;    /* the last look at all lanes that found it, or during which it appeared */
     struct lane *next_gone;
 };
 
-/* A job of a window, or in hand. */
+/* A job in a window, or in hand. */
 struct waiting {
     struct queue *queue;
     struct lane *lane; /* NULL: in hand */
     struct chain in_lane;
     struct arena arena;     /* the record */
     struct heap_node order; /* in its lane; -priority, then id */
-    struct heap_node again; /* in hand: in queue->later, when it is tried again */
-    struct heap_node age;   /* in queue->ages: since when it waits, sched_awake_ms */
+    struct heap_node again; /* in hand: in queue->later, by when it is tried again */
+    struct heap_node age;   /* in queue->ages, by when it began to wait, sched_awake_ms */
     uint64_t job;
     struct spec spec;
     struct str idem; /* its Idempotency-Key; at == NULL: none */
     uint64_t fingerprint;
     struct buf history;
     size_t bytes; /* of its record */
-    int attempt;  /* the one to start */
+    int attempt;  /* the attempt to start */
     int max_attempts;
-    int64_t until_ms;      /* the end of its time to wait, store time */
-    int64_t give_up_ms;    /* in hand: the same, sched_awake_ms; of one that may not wait see
-                              STORE_AWAY_MS */
+    int64_t until_ms;      /* when its time to wait ends, store time */
+    int64_t give_up_ms;    /* in hand: the same, sched_awake_ms; may not wait: see STORE_AWAY_MS */
     uint64_t offers;       /* queue->offers when it was last tried */
     uint64_t arrived;      /* see queue->arrivals */
-    uint64_t read;         /* the last read that had it */
-    bool unread;           /* of a window: only its place there is known, and its name */
+    uint64_t read;         /* the last read that contained it */
+    bool unread;           /* in a window: only its position and id are known */
     bool busy;             /* a call or a dispatch is under way */
-    bool gone;             /* forgotten meanwhile: goes when it is not busy any more */
-    int64_t missing_ms;    /* monotonic: since when the store does not know it; 0: it does */
-    int64_t explained_ms;  /* sched_awake_ms: a try that failed was last kept for explain */
+    bool gone;             /* forgotten meanwhile: freed once it is no longer busy */
+    int64_t missing_ms;    /* monotonic: since when the store reports it missing; 0: it is there */
+    int64_t explained_ms;  /* sched_awake_ms: when a failed try was last kept for explain */
     const char *unsettled; /* see struct dispatch */
     int64_t unsettled_until_ms;
-    struct share_turn turn;    /* of its share, taken for the try that is under way */
-    bool abandon;              /* it shall end: its client was answered OUTCOME_UNKNOWN */
-    int64_t abandon_until_ms;  /* monotonic: until then it may still become one the store knows */
-    struct waiting *successor; /* a newer record of the same job, that came while it was busy */
+    struct share_turn turn;    /* of its share, taken for the current try */
+    bool abandon;              /* must end: its client was answered OUTCOME_UNKNOWN */
+    int64_t abandon_until_ms;  /* monotonic: until then the store may still get to know it */
+    struct waiting *successor; /* a newer record of the same job that arrived while it was busy */
     struct waiting *next_aside;
 };
 
@@ -165,39 +163,39 @@ struct queue {
     struct map types;         /* -> struct kind * */
     struct idmap fits;        /* -> struct group * */
     struct idmap keys;        /* -> struct key_wait * */
-    struct heap dues;         /* of them */
+    struct heap dues;         /* of the key_waits */
     size_t keyed;             /* lanes with keys */
     struct store_op limits_op;
     struct arena limits_arena;
     bool reading_limits;
-    int64_t limits_version; /* of the rules as they were last read */
+    int64_t limits_version; /* of the rules as last read */
     int64_t next_limits_ms; /* sched_awake_ms */
     struct heap looks;      /* of blocked lanes, by when they look at all nodes: sched_awake_ms */
     struct node *first_offered, *last_offered;
-    uint64_t offers;     /* so far, the first of those in the list included */
-    uint64_t lane_looks; /* likewise */
+    uint64_t offers;     /* so far, including the first of those in the list */
+    uint64_t lane_looks; /* lane looks so far */
     struct heap later;   /* in hand, and not busy */
     struct heap ages;
-    uint64_t arrivals;   /* +1 with each job that came into a window other than by a read */
+    uint64_t arrivals;   /* +1 with each job that entered a window other than by a read */
     uint64_t unreadable; /* the newest job logged as unreadable */
     uint64_t reads;      /* begun so far, */
     int reading;         /* and under way */
     struct store_op look_op;
     struct arena look_arena;
-    uint64_t look_after; /* cursor */
-    bool looking;        /* a call is under way */
-    bool look_more;      /* the round goes on */
+    uint64_t look_after; /* lane after which the look at all lanes continues */
+    bool looking;        /* a call of that look is under way */
+    bool look_more;      /* the current round is not complete */
     unsigned round;
     int64_t next_look_ms; /* sched_awake_ms */
     bool kick_wanted;
     bool kicking;
-    struct waiting *aside; /* passed over in this kick */
+    struct waiting *aside; /* jobs passed over in this kick */
 };
 
 /* One try to place a job. */
 struct placing {
     struct waiting *waiting;
-    struct node *offered; /* it alone; NULL: any */
+    struct node *offered; /* only this node; NULL: any */
     struct arena arena;
     struct dispatch dispatch;
 };
@@ -212,7 +210,7 @@ struct call {
 struct read {
     struct lane *lane;
     uint64_t number;
-    uint64_t arrivals; /* when it was sent */
+    uint64_t arrivals; /* queue->arrivals when it was sent */
     struct arena arena;
     struct store_op op;
 };
@@ -275,7 +273,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     struct str json = arena_str(&waiting->arena, record->spec);
     if (spec_stored(json, &waiting->arena, &waiting->spec, NULL)) {
         /* Another release wrote it. It stays where it is, for an instance that can read it, until
-         * its time to wait is over. It is read every second, and logged once. */
+         * its time to wait is over. It is read every second and logged once. */
         if (head->id > queue->unreadable) {
             char id[JOB_ID_TEXT + 1];
 
@@ -301,8 +299,8 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     int64_t since_ms = waits_since(record, waiting->attempt);
     int64_t awake_ms = sched_from_store_ms(loop_of(queue), since_ms);
     waiting->until_ms = head->lane ? head->due_ms : since_ms + waiting->spec.queue_ms;
-    /* What is left of it is counted while we are awake: a pause of ours, or of the store, that
-     * comes now takes nothing from it. */
+    /* The remaining time is counted while we are awake: a later pause of this process, or of the
+     * store, does not reduce it. */
     waiting->give_up_ms =
         head->lane ? sched_from_store_ms(loop_of(queue), head->due_ms)
                    : awake_ms + (waiting->spec.queue_ms ? waiting->spec.queue_ms : STORE_AWAY_MS);
@@ -312,7 +310,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     return waiting;
 }
 
-/* Of one that is nowhere. */
+/* Frees a job that is in no list. */
 static void waiting_free(struct waiting *waiting)
 {
     assert(!waiting->lane && !waiting->order.at && !waiting->again.at && !waiting->age.at);
@@ -386,7 +384,8 @@ static void lane_place(struct lane *lane, struct share_order *order)
                         lane->first);
     if (!group || (before != &group->blocked && order != &group->blocked))
         return;
-    /* The keys of a group and of a kind may predate the last turns: they are never too large. */
+    /* The positions of a group and of a kind may predate the last turns: their keys are never too
+     * large. */
     const struct share_place *first = share_order_first(&group->blocked);
     struct heap_node key = first ? share_place_key(first) : (struct heap_node){0};
 
@@ -469,7 +468,7 @@ static void lane_free(struct lane *lane)
     free(lane);
 }
 
-/* One lane more. */
+/* Finds or makes the group for one more lane. */
 static struct group *group_of(struct queue *queue, const struct spec *spec)
 {
     uint64_t fit = spec_fit(spec);
@@ -497,7 +496,7 @@ static struct group *group_of(struct queue *queue, const struct spec *spec)
     return group;
 }
 
-/* A job of it was read. */
+/* A job of the lane was read. */
 static void lane_meet(struct lane *lane, const struct waiting *waiting)
 {
     struct queue *queue = lane->queue;
@@ -508,13 +507,13 @@ static void lane_meet(struct lane *lane, const struct waiting *waiting)
     const struct demand *demand = lane->spec.demand;
     bool keyed = demand && demand->key_count;
 
-    lane_place(lane, NULL); /* its place depends on what follows */
+    lane_place(lane, NULL); /* its position depends on what follows */
     lane->group = group_of(queue, &lane->spec);
     lane->share = shares_enter(&queue->shares, keyed ? demand->keys[0] : STR_NONE);
     queue->keyed += keyed;
 }
 
-/* More of it is read before the window is empty. */
+/* Reads more before the window is empty. */
 static bool wants_read(const struct lane *lane)
 {
     size_t known = lane->order.count + (size_t)lane->aside;
@@ -525,8 +524,8 @@ static bool wants_read(const struct lane *lane)
             (has_more(lane) && lane->aside < WINDOW && (!known || known < whole / 2)));
 }
 
-/* After every change: puts it in its place among the others, or frees it, since clients may name
- * lanes without end. */
+/* After every change: puts the lane in its position among the others, or frees it, since clients
+ * can create any number of lanes. */
 static void lane_changed(struct lane *lane)
 {
     bool top = lane->order.count > 0;
@@ -534,7 +533,7 @@ static void lane_changed(struct lane *lane)
 
     if (needs_read && !lane->reading && !lane->limit)
         lane->queue->kick_wanted = true;
-    if (needs_read && lane->blocked) /* what is offered meanwhile passes it by */
+    if (needs_read && lane->blocked) /* offers would pass it by during the read */
         lane_unblock(lane);
     if ((!top && !needs_read) || (top && lane->busy >= lane->pace))
         lane_place(lane, NULL);
@@ -563,7 +562,7 @@ static void window_add(struct lane *lane, struct waiting *waiting)
         lane_unblock(lane);
 }
 
-/* The lane's count stays: perhaps it is still there. */
+/* The lane's count stays: the job may still be there. */
 static void window_del(struct waiting *waiting)
 {
     struct lane *lane = waiting->lane;
@@ -593,7 +592,8 @@ static void known_del(struct waiting *waiting)
     idmap_del(&waiting->queue->jobs, waiting->job);
 }
 
-/* Out of sight: it is in its lane, behind the window, or is gone from there as well. */
+/* Drops a job from the window: it is in its lane, after the window, or has left the lane as
+ * well. */
 static void evict(struct waiting *waiting)
 {
     assert(!waiting->busy && waiting->lane);
@@ -612,7 +612,7 @@ static struct waiting *last_of(const struct lane *lane)
     return last ? container_of(last, struct waiting, order) : NULL;
 }
 
-/* Into the window, unless others that are not known are before it. */
+/* Does it belong in the window? Not if jobs that are not known come before it. */
 static bool belongs(const struct lane *lane, const struct heap_node *order)
 {
     const struct waiting *last = last_of(lane);
@@ -627,7 +627,7 @@ static void shorten(struct lane *lane)
         evict(last_of(lane));
 }
 
-/* A job that another call put into its lane. It has its place in the depth already. */
+/* A job that another call put into its lane. It is already counted in the depth. */
 static void arrive(struct queue *queue, const struct store_record *record)
 {
     const struct store_head *head = &record->head;
@@ -637,8 +637,8 @@ static void arrive(struct queue *queue, const struct store_record *record)
 
     struct waiting *known = idmap_get(&queue->jobs, head->id);
 
-    lane->round = queue->round;   /* a look that is under way may not have seen it */
-    if (known && known->unread) { /* heard of before we were answered: it is counted */
+    lane->round = queue->round;   /* a look under way may not have seen it */
+    if (known && known->unread) { /* announced before the answer came: it is counted */
         evict(known);
         set_count(lane, lane->count > 0 ? lane->count - 1 : 0);
         known = NULL;
@@ -663,7 +663,7 @@ static void arrive(struct queue *queue, const struct store_record *record)
 
 /* --- reading windows --- */
 
-/* What was read of one job. False: it is not for the window. */
+/* Takes a job that was read. False: it is not for the window. */
 static bool take_record(struct lane *lane, const struct store_record *record, uint64_t number)
 {
     struct queue *queue = lane->queue;
@@ -694,7 +694,8 @@ static bool take_record(struct lane *lane, const struct store_record *record, ui
     return true;
 }
 
-/* The window becomes what was read, but for those that are under way, and those that came since. */
+/* The window becomes what was read, plus jobs on their way to a node and jobs that arrived
+ * since. */
 static void take_window(struct lane *lane, const struct read *read)
 {
     const struct store_op *op = &read->op;
@@ -743,12 +744,12 @@ static void window_read(struct store_op *op)
     queue->reading--;
     if (op->err) {
         lane->stale = true;
-        lane->read_max = lane->read_max > 1 ? lane->read_max / 2 : 1; /* perhaps it was too much */
+        lane->read_max = lane->read_max > 1 ? lane->read_max / 2 : 1; /* perhaps too much */
     } else {
         size_t max = lane->read_max;
 
         take_window(lane, read);
-        /* Those behind them are for us. */
+        /* The jobs after the unreadable ones are for us. */
         lane->read_max =
             lane->unreadable < READ_MOST - WINDOW ? WINDOW + lane->unreadable : READ_MOST;
         further = lane->unreadable && !lane->order.count && lane->read_max > max;
@@ -756,7 +757,7 @@ static void window_read(struct store_op *op)
     /* Jobs that found no room find none because more of them are known. */
     if (lane->block_key == INT64_MAX)
         lane_unblock(lane);
-    /* The store is away, or what is there is under way already: not in a circle. */
+    /* The store is down, or the jobs there are busy already: do not read in a loop. */
     if (!further && (op->err || !lane->order.count)) {
         lane_block(lane, INT64_MAX);
         lane->dry = true;
@@ -783,7 +784,7 @@ static void read_window(struct lane *lane)
         lane->read_max > WINDOW ? lane->read_max / WINDOW * WINDOW_BYTES : WINDOW_BYTES;
     lane->reading = true;
     lane->rereading = lane->stale;
-    lane->stale = false; /* what is heard from now on the answer may lack */
+    lane->stale = false; /* the answer may lack whatever is announced from now on */
     queue->reading++;
     lane_changed(lane);
     sched_send(loop_of(queue), &read->op);
@@ -791,7 +792,7 @@ static void read_window(struct lane *lane)
 
 /* --- which lanes there are --- */
 
-/* A job that another instance put there. */
+/* Another instance put a job into a lane. */
 static void notice_lane(struct lane *lane, int priority, uint64_t job)
 {
     struct queue *queue = lane->queue;
@@ -857,7 +858,7 @@ static void looked(struct store_op *op)
     for (size_t i = 0; i < op->u.lanes.count; i++) {
         const struct store_lane *item = &op->u.lanes.items[i];
         struct lane *lane = lane_of(queue, item->lane);
-        /* Perhaps those that are busy have left it already. */
+        /* Busy jobs may have left it already. */
         int64_t count = item->count + (int64_t)lane->busy - (int64_t)lane->unreadable;
 
         lane->round = queue->round;
@@ -865,7 +866,7 @@ static void looked(struct store_op *op)
             notice_lane(lane, item->priority, item->first);
         int64_t known = (int64_t)lane->jobs;
         set_count(lane, count > known ? count : known);
-        /* Jobs we do not know are among the first, or jobs we know have left it. */
+        /* Unknown jobs are among its first, or known jobs have left it. */
         if (!lane->reading &&
             ((has_more(lane) && lane->order.count < lane->whole) || count < known))
             lane->stale = queue->kick_wanted = true;
@@ -879,7 +880,7 @@ static void looked(struct store_op *op)
     arena_reset(&queue->look_arena);
 }
 
-/* A page with a tick, so that very many lanes cost no more in one. */
+/* One page per tick, so that very many lanes do not make a tick longer. */
 static void look_at_lanes(struct queue *queue, int64_t now_ms)
 {
     if (queue->looking || (!queue->look_more && now_ms < queue->next_look_ms))
@@ -933,7 +934,7 @@ void queue_notice(struct queue *queue, struct str text)
 static void begin(struct waiting *waiting);
 static void place_on(struct waiting *waiting, struct node *only);
 
-/* It does not wait any more, here or at all; a newer record of it is taken up. */
+/* The job no longer waits, here or at all; if there is a newer record of it, that is taken up. */
 static void drop(struct waiting *waiting)
 {
     struct queue *queue = waiting->queue;
@@ -1020,7 +1021,7 @@ static void call_free(struct call *call)
     free(call);
 }
 
-/* The store does not know it: it may have been lost a moment ago. */
+/* The store does not know the job: it may have been lost a moment ago. */
 static bool is_missing(struct waiting *waiting, enum err err)
 {
     int64_t now_ms = *loop_of(waiting->queue)->mono_ms;
@@ -1036,7 +1037,7 @@ static void ended(struct store_op *op)
 {
     struct call *call = container_of(op, struct call, op);
     struct waiting *waiting = call->waiting;
-    /* Not there may mean not yet there: the call that would make it may still be on its way. */
+    /* Not found may mean not there yet: the call that would create it may still be on its way. */
     bool early = waiting->abandon && op->err == ERR_NOT_FOUND &&
                  *loop_of(waiting->queue)->mono_ms < waiting->abandon_until_ms;
     bool away = store_is_away(op->err);
@@ -1050,13 +1051,13 @@ static void ended(struct store_op *op)
         drop(waiting);
 }
 
-/* What was asked for with `abandon`; or it may not wait, and the store was away for too long. */
+/* Ends a job that was abandoned, or that may not wait while the store was down for too long. */
 static void end(struct waiting *waiting)
 {
     struct call *call = call_new(waiting, STORE_FINISH, ended);
 
     if (waiting->abandon)
-        call->op.attempt = 0; /* whatever became of it */
+        call->op.attempt = 0; /* whatever its state */
     call->op.not_after_ms = sched_not_after(loop_of(waiting->queue));
     call->op.u.settle.outcome = waiting->abandon ? STORE_ABANDON : STORE_NO_CANDIDATE;
     call->op.u.settle.reason = str_of(waiting->abandon ? err_name(ERR_UNKNOWN) : "QUEUE_TIMEOUT");
@@ -1074,7 +1075,7 @@ static void waits(struct store_op *op)
 
     call_free(call);
     if (waiting->abandon) {
-        end(waiting); /* asked for meanwhile */
+        end(waiting); /* abandoned meanwhile */
     } else if (is_missing(waiting, err) || store_is_away(err)) {
         try_later(waiting, 1);
     } else if (err || is_superseded(waiting)) {
@@ -1097,8 +1098,8 @@ static void waits(struct store_op *op)
     }
 }
 
-/* It was accepted once: how many wait there already does not matter. If its time to wait is over
- * the sweep ends it. */
+/* It was accepted once: the number of jobs waiting there no longer matters. If its time to wait is
+ * over the sweep ends it. */
 static void wait_in_lane(struct waiting *waiting)
 {
     struct call *call = call_new(waiting, STORE_WAIT, waits);
@@ -1123,7 +1124,8 @@ static void try_in_hand(struct queue *queue, int64_t now_ms)
         if (waiting->abandon)
             end(waiting);
         else if (waiting->unsettled || now_ms < waiting->give_up_ms)
-            place_on(waiting, NULL); /* what was reserved for it comes back first, in any case */
+            /* whatever was reserved for it is given back first, in any case */
+            place_on(waiting, NULL);
         else if (waiting->spec.queue_ms > 0)
             wait_in_lane(waiting);
         else
@@ -1166,7 +1168,7 @@ static struct lane *better(struct lane *a, struct lane *b)
     return !a || (b && is_better(&key, a)) ? b : a;
 }
 
-/* The best lane of a group that has something for this node. */
+/* The best lane of a group with a job for this node. */
 static struct lane *fit_of_group(struct queue *queue, struct group *group,
                                  const struct snap_node *member)
 {
@@ -1180,7 +1182,7 @@ static struct lane *fit_of_group(struct queue *queue, struct group *group,
         queue->lane_looks++;
         if (lane->misfit == queue->offers)
             continue;
-        /* A node that fits one of them fits all. */
+        /* A node that fits one lane of a group fits all. */
         if (!best && !candidates_has_room(loop_of(queue), &lane->spec, member))
             return NULL;
         best = better(best, lane);
@@ -1188,7 +1190,7 @@ static struct lane *fit_of_group(struct queue *queue, struct group *group,
     return best;
 }
 
-/* And of a type. */
+/* The same for a type. */
 static struct lane *fit_of_kind(struct queue *queue, const struct kind *kind,
                                 const struct snap_node *member)
 {
@@ -1208,7 +1210,7 @@ static struct lane *fit_of(struct queue *queue, const struct snap_node *member)
     struct heap_node *kinds[OFFER_TYPES];
     struct lane *best = NULL;
 
-    if (pool_type_member(facts, STR("*"))) /* nearly always one of the first few fits */
+    if (pool_type_member(facts, STR("*"))) /* one of the first few nearly always fits */
         for (size_t max = OFFER_FIRST, i = 0;; max = OFFER_TYPES) {
             size_t count = heap_first(&queue->kinds, max, kinds);
 
@@ -1245,9 +1247,9 @@ static struct lane *offered_to(struct queue *queue)
     return NULL;
 }
 
-/* A node is seen to have room before it is offered. A lane that looks at all nodes by itself leaves
- * it to a blocked lane whose best job has a higher priority, and offers it. Not again at once: that
- * lane may not take it, and they would leave it to each other for ever. */
+/* Checks that a node has room before it is offered. A lane that looks at all nodes by itself leaves
+ * the node to a blocked lane whose best job has a higher priority, and offers it there. Not again
+ * at once: that lane may not take it, and the two would leave it to each other for ever. */
 static bool is_spoken_for(struct dispatch *dispatch, const struct snap_node *member)
 {
     const struct placing *placing = container_of(dispatch, struct placing, dispatch);
@@ -1267,7 +1269,7 @@ static bool is_spoken_for(struct dispatch *dispatch, const struct snap_node *mem
 
 /* --- keys --- */
 
-/* The first lane that waits for a key is tried again. */
+/* Tries the first lane that waits for a key again. */
 static void wake_one(struct queue *queue, struct key_wait *wait)
 {
     struct lane *lane = lane_at(share_order_first(&wait->lanes));
@@ -1297,7 +1299,7 @@ static void wake_due(struct queue *queue, int64_t now_ms)
         wake_one(queue, container_of(top, struct key_wait, due));
 }
 
-/* Any of them may have room now: each is looked at, some with every tick. */
+/* Any of the keys may have room now: all are looked at, some with every tick. */
 static void all_due(struct queue *queue)
 {
     struct key_wait *wait;
@@ -1340,8 +1342,7 @@ void queue_limits_changed(struct queue *queue)
 
 /* --- placing --- */
 
-/* It is in its lane as before. In a kick either the lane is blocked, or it alone is passed
- * over. */
+/* It stays in its lane. In a kick, either the lane is blocked or only this job is passed over. */
 static void stays(struct waiting *waiting, bool particular, const struct node *only)
 {
     struct queue *queue = waiting->queue;
@@ -1349,13 +1350,13 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
 
     if (particular && !queue->kicking) {
         heap_add(&lane->order, &waiting->order);
-        if (!lane->blocked) /* nothing is known of others */
+        if (!lane->blocked) /* nothing is known of the others */
             lane_block(lane, INT64_MAX);
     } else if (particular && lane->aside < WINDOW) {
         lane->aside++;
         waiting->next_aside = queue->aside;
         queue->aside = waiting;
-        if (only) /* others may find room there */
+        if (only) /* other jobs may find room there */
             lane->block_key = INT64_MAX;
     } else {
         heap_add(&lane->order, &waiting->order);
@@ -1364,13 +1365,13 @@ static void stays(struct waiting *waiting, bool particular, const struct node *o
         else if (waiting->offers == queue->offers)
             lane_block(lane, waiting->order.key);
         else
-            queue->kick_wanted = true; /* some came to have room since it looked */
+            queue->kick_wanted = true; /* a node has got room since it looked */
     }
     lane_changed(lane);
 }
 
-/* The turn that was taken is given back if it came to nothing. A lane at the limit of a key is
- * tried with one job at a time, until that goes well. */
+/* Gives the turn back if the try failed. A lane at the limit of a key is tried with one job at a
+ * time, until a try succeeds. */
 static void note_turn(struct waiting *waiting, const struct dispatch *dispatch, bool is_placed)
 {
     struct lane *lane = waiting->lane;
@@ -1388,12 +1389,13 @@ static void note_turn(struct waiting *waiting, const struct dispatch *dispatch, 
     else if (is_placed && lane->pace < WINDOW)
         lane->pace *= 2;
     lane->woken_by = 0;
-    /* Woken for a key: the next lane that waits for it is woken, unless the key let nobody in. */
+    /* Woken for a key: the next lane that waits for the key is woken too, unless the key
+     * refused. */
     if (woken_by && !(limited && str_hash(dispatch_limited_key(dispatch)) == woken_by))
         queue_key_freed(queue, woken_by);
 }
 
-/* It is in its lane as before, and that waits for a key. */
+/* The job stays in its lane, which waits for a key. */
 static void stays_limited(struct waiting *waiting, uint64_t key, int64_t retry_ms)
 {
     struct lane *lane = waiting->lane;
@@ -1412,7 +1414,7 @@ static void stays_limited(struct waiting *waiting, uint64_t key, int64_t retry_m
     }
     wait->count++;
     lane->limit = wait;
-    if (retry_ms <= 0) /* nobody knows */
+    if (retry_ms <= 0) /* unknown */
         retry_ms = KEY_LOOK_MS;
     heap_move(&queue->dues, &wait->due,
               sched_awake_ms(loop_of(queue)) +
@@ -1429,8 +1431,8 @@ static void tried(struct dispatch *dispatch)
     bool away = missing || store_is_away(err);
     bool over = !err || dispatch->ended || job_state_final(dispatch->head.state) ||
                 (!away && (err == ERR_NOT_FOUND || !waiting->spec.queue_ms));
-    bool held = dispatch->record.head.id; /* it was reserved, and given back: in no lane */
-    /* What kept it from a node is its own (where it was before, which node it prefers): others of
+    bool held = dispatch->record.head.id; /* it was reserved and given back: in no lane */
+    /* The reason is specific to this job (where it was before, which node it prefers): others of
      * its lane may find room where it did not. */
     bool particular = dispatch->whys[WHY_TRIED] > 0 || waiting->spec.options.preferred_node_id.at;
     bool is_placed = !err && dispatch->node;
@@ -1439,7 +1441,7 @@ static void tried(struct dispatch *dispatch)
     waiting->busy = false;
     if (waiting->lane) {
         waiting->lane->busy--;
-        /* Another instance had it since, and it waits there again in another attempt. */
+        /* Another instance took it meanwhile, and it waits there again for another attempt. */
         waiting->lane->stale |= !err && dispatch->head.lane == waiting->lane->number;
         note_turn(waiting, dispatch, is_placed);
     }
@@ -1452,19 +1454,19 @@ static void tried(struct dispatch *dispatch)
     struct node *offered = placing->offered;
     int64_t retry_ms = dispatch->block.retry_ms;
     uint64_t key = str_hash(dispatch_limited_key(dispatch));
-    /* What it was tried for is for others: they may have found it taken meanwhile. */
+    /* Offers the node to others: they may have found it taken meanwhile. */
     if (err == ERR_LIMITED && dispatch->expected)
         queue_room(waiting->queue, dispatch->expected);
     arena_free(&placing->arena);
     free(placing);
-    if (over && !is_placed) { /* others of its lane may want what it was tried for */
+    if (over && !is_placed) { /* others of its lane may want the node it was tried on */
         waiting->queue->kick_wanted = true;
         if (offered)
             queue_room(waiting->queue, offered);
     }
-    if (over && err != ERR_NOT_FOUND) /* that may be what it is kept for */
+    if (over && err != ERR_NOT_FOUND) /* if not found, the copy in replay may still be needed */
         replay_forget(waiting->queue->replay, waiting->job);
-    if (waiting->abandon) { /* asked for meanwhile */
+    if (waiting->abandon) { /* abandoned meanwhile */
         take_in_hand(waiting);
         end(waiting);
     } else if (over) {
@@ -1485,14 +1487,14 @@ static void tried(struct dispatch *dispatch)
     }
 }
 
-/* On any node, or on this one alone. */
+/* On any node, or only on this one. */
 static void place_on(struct waiting *waiting, struct node *only)
 {
     struct placing *placing = mem_new(struct placing);
     struct queue *queue = waiting->queue;
     struct lane *lane = waiting->lane;
     int64_t now_ms = sched_awake_ms(loop_of(queue));
-    /* It is tried ten times a second: what keeps it waiting is written down now and then. */
+    /* It is tried ten times a second: what keeps it waiting is recorded only now and then. */
     bool quiet =
         only || (waiting->explained_ms && now_ms - waiting->explained_ms < EXPLAIN_EVERY_MS);
 
@@ -1503,7 +1505,7 @@ static void place_on(struct waiting *waiting, struct node *only)
     waiting->offers = queue->offers;
     waiting->turn = (struct share_turn){0};
     if (lane) {
-        if (lane->share && queue->keyed) /* else there is nobody to take turns with */
+        if (lane->share && queue->keyed) /* otherwise there are no other keys to take turns with */
             waiting->turn =
                 shares_take_turn(&queue->shares, lane->share, (int)waiting->spec.priority);
         heap_del(&lane->order, &waiting->order);
@@ -1531,7 +1533,7 @@ static void place_on(struct waiting *waiting, struct node *only)
     dispatch_start(&placing->dispatch);
 }
 
-/* One job is tried, or one window read; false: there is nothing to do now. */
+/* Tries one job or reads one window; false: there is nothing to do now. */
 static bool step(struct queue *queue)
 {
     struct lane *open = lane_at(share_order_first(&queue->heads));
@@ -1550,7 +1552,7 @@ static bool step(struct queue *queue)
     else if (lane != open && lane->dry)
         lane->misfit = queue->offers; /* not now */
     else
-        return false; /* nobody overtakes what is being read; the answer kicks again */
+        return false; /* nothing may overtake what is being read; the answer kicks again */
     return true;
 }
 
@@ -1567,7 +1569,7 @@ void queue_turn(struct queue *queue)
         return;
     queue->kick_wanted = false;
     assert(!queue->aside && !queue->kicking);
-    queue->kicking = true; /* a dispatch may fail, or finish, before dispatch_start returns */
+    queue->kicking = true; /* a dispatch may fail or finish before dispatch_start returns */
     while (step(queue))
         ;
     queue->kicking = false;
@@ -1575,7 +1577,7 @@ void queue_turn(struct queue *queue)
         queue->aside = waiting->next_aside;
         waiting->lane->aside = 0;
         heap_add(&waiting->lane->order, &waiting->order);
-        if (!waiting->lane->blocked) /* nothing is known of others */
+        if (!waiting->lane->blocked) /* nothing is known of the others */
             lane_block(waiting->lane, INT64_MAX);
         lane_changed(waiting->lane);
     }
@@ -1615,9 +1617,9 @@ static void set_aside(struct store_op *op)
     free(setting);
 }
 
-/* A job that nobody holds any more, and that cannot be read here: it waits in a lane of its own,
- * from which an instance that can takes it, and ends there. Else the sweep would find it for ever,
- * in front of all others. */
+/* A job that no instance has in hand any more and that cannot be read here: it waits in a separate
+ * lane until an instance that can read it takes it, or its time is over. Otherwise the sweep would
+ * find it for ever, ahead of all others. */
 static void leave_to_others(struct queue *queue, const struct store_record *record)
 {
     struct setting_aside *setting = mem_new(struct setting_aside);
@@ -1677,12 +1679,12 @@ void queue_abandon(struct queue *queue, const struct store_record *record)
     if (!waiting) {
         waiting = waiting_new(queue, record);
         assert(waiting); /* it was read from a request a moment ago */
-        idmap_put(&queue->jobs, waiting->job, waiting); /* it waits for nothing: no age */
+        idmap_put(&queue->jobs, waiting->job, waiting); /* it does not wait: no age */
         add_depth(queue, 1);
     }
     waiting->abandon = true;
-    /* A call that left a moment ago is taken until its time is over by the store's clock, which we
-     * know but for the time a call takes. */
+    /* A call that was just sent is accepted until its time is over by the store's clock, which is
+     * known except for the duration of a call. */
     waiting->abandon_until_ms =
         sched_not_after(loop_of(queue)) + queue->sched->config.store_timeout_ms;
     if (waiting->busy)

@@ -1,5 +1,5 @@
-/* Changes of nodes on their way through store, keeper and loops; and the cheap path of heartbeats.
- */
+/* Changes of nodes on their way through store, keeper and loops; and the fast path for
+ * heartbeats. */
 #include "sched/registry.h"
 
 #include <assert.h>
@@ -14,18 +14,17 @@
 
 static void stored(struct store_op *op);
 
-/* What a heartbeat says is usable, in steps that noise does not cross. */
+/* The usable resources a heartbeat reports, in steps that noise does not cross. */
 static struct resources usable_now(const struct node *node, const struct resources *declared,
                                    const struct node_report *report)
 {
-    struct resources before =
-        node ? counts_usable(node, declared) : *declared; /* of one nobody knows: all */
+    struct resources before = node ? counts_usable(node, declared) : *declared; /* unknown: all */
     struct resources now = before;
     struct arena arena = {0};
 
     if (json_is_null(report->free))
         return before;
-    /* How it is said was checked when it was read. */
+    /* The format was checked when the report was read. */
     if (resources_read_free(report->free, report->ours, &arena, &now, NULL))
         now = before;
     arena_free(&arena);
@@ -57,7 +56,7 @@ static char *resources_text(const struct resources *resources)
 
     resources_write(resources, &buf);
     buf_char(&buf, 0);
-    return buf.at; /* buf_free() would free it */
+    return buf.at; /* the caller owns it, so no buf_free() */
 }
 
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
@@ -74,13 +73,13 @@ enum err registry_prepare(struct sched_loop *loop, const struct node_report *rep
     enum err err = node_report_facts(report, known ? known->facts : NULL, &facts, why);
     if (err)
         return err;
-    /* A node that left a moment ago may still be in this loop's snapshot, with nothing to say. */
+    /* A node that just left may still be in this loop's snapshot, with no health of its own. */
     enum node_health own = report->health != NODE_HEALTH_NONE ? (enum node_health)report->health
                            : known ? (enum node_health)atomic_load(&known->node->own)
                                    : NODE_HEALTH_NONE;
     if (own == NODE_HEALTH_NONE)
         own = NODE_READY;
-    /* Sent with its facts every time: the store may have lost it. */
+    /* Sent with its facts every time: the store may have lost them. */
     if (facts->resources) {
         struct resources now = usable_now(known ? known->node : NULL, facts->resources, report);
 
@@ -121,12 +120,12 @@ static int32_t bounded(int64_t max, const struct facts *facts)
                                                                 : facts->max_concurrent_jobs;
 }
 
-/* What the store needs to know: one NODE_PUT for everything but a drop. */
+/* Fills what the store needs: one NODE_PUT for everything but a drop. */
 static void fill_op(struct change *change)
 {
     struct store_op *op = &change->op;
     const struct snap_node *known = snapshot_node(change->from->snapshot, change->node_id);
-    /* the node itself */
+    /* the report comes from the node itself */
     bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_FIGURES;
 
     *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
@@ -141,7 +140,7 @@ static void fill_op(struct change *change)
     enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
     bool lost = watch == NODE_OFFLINE;
     bool ends_epoch = lost || (change->without_runs && known);
-    /* What is not its to say stays as the store has it: our view of that may be old. */
+    /* Values the change may not set stay as the store has them: our copy may be stale. */
     op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
     op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
     says &= change->facts || change->report.max != FIELD_OFF;
@@ -161,7 +160,7 @@ void registry_send(struct sched_loop *loop, struct change *change)
 {
     assert(change->done && change->node_id.at && (change->kind == CHANGE_PUT) == !!change->facts);
     change->from = loop;
-    /* In a shared store it may have come elsewhere a moment ago: then the store knows. */
+    /* In a shared store the node may have registered elsewhere a moment ago: ask the store. */
     bool asks = change->kind == CHANGE_DROP && store_name(loop->sched->store);
     if (change->kind != CHANGE_PUT && !asks && !snapshot_node(loop->snapshot, change->node_id)) {
         free(change->resources);
@@ -192,7 +191,7 @@ static void stored(struct store_op *op)
     assert(op->reply_to == change->from->inbox);
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
     if (!change->err && change->kind == CHANGE_FIGURES) {
-        /* No membership changes with it: no new snapshot is needed. */
+        /* Membership does not change: no new snapshot is needed. */
         struct node *node = change->node;
 
         assert(node && op->counts.max >= 0);
@@ -231,7 +230,7 @@ bool registry_came_back_empty(const struct sched_loop *loop, const struct node_r
            counts_of(known->node).running > 0;
 }
 
-/* Read first: a line that many loops read is not written without need. */
+/* Read first, to avoid writing a cache line that many loops read. */
 static void clear_left(struct node *node)
 {
     if (atomic_load_explicit(&node->left_ms, memory_order_relaxed))
@@ -240,8 +239,8 @@ static void clear_left(struct node *node)
 
 void registry_alive(struct sched_loop *loop, struct node *node)
 {
-    /* Busy nodes send many messages; one write a second is fresh enough and keeps the line shared.
-     */
+    /* Busy nodes send many messages; one write a second is fresh enough and keeps the cache line
+     * shared. */
     int64_t last = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
     int64_t now_ms = sched_awake_ms(loop);
 
@@ -252,7 +251,7 @@ void registry_alive(struct sched_loop *loop, struct node *node)
 
 void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
 {
-    /* A node that says goodbye and runs nothing is gone at once: nobody need wait for it. */
+    /* A node that says goodbye and runs nothing is gone at once: no grace is needed. */
     bool gone = goodbye && counts_of(node).running == 0;
     int64_t grace_ms = gone ? loop->sched->config.lost_grace_ms : 0;
     int64_t left_ms = sched_awake_ms(loop) - grace_ms;
@@ -294,7 +293,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node
     registry_take_live(loop->sched, node, report);
     if (away || (report->level >= 0 && report->level < level))
         keeper_freed(loop->sched->keeper, node);
-    /* One we held for lost or degraded is taken back by the store before it gets work again. */
+    /* If we declared it lost or degraded, the store takes that back before it gets work again. */
     enum node_health own = (enum node_health)atomic_load_explicit(&node->own, memory_order_relaxed);
     enum node_admin admin =
         (enum node_admin)atomic_load_explicit(&node->admin, memory_order_relaxed);

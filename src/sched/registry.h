@@ -1,5 +1,5 @@
-/* How nodes come, change and go. A change becomes true in the store, then in the keeper's table,
- * then live on every loop of this instance; only then is it answered. A heartbeat that says nothing
+/* How nodes register, change and leave. A change is applied in the store, then in the keeper's
+ * table, then on every loop of this instance; only then is it answered. A heartbeat with nothing
  * new writes a few atomics on its own loop: no copy, no lock, no call. */
 #ifndef SCHED_REGISTRY_H
 #define SCHED_REGISTRY_H
@@ -9,10 +9,10 @@
 
 enum change_kind {
     CHANGE_PUT,     /* register, or a heartbeat with news */
-    CHANGE_FIGURES, /* what it would run right now, what of its resources is usable */
+    CHANGE_FIGURES, /* what it would run right now, which resources are usable */
     CHANGE_ADMIN,   /* drain, undrain, cordon */
     CHANGE_DROP,    /* deregister, forgotten */
-    CHANGE_WATCH,   /* what the keeper makes of its silence; offline = lost = a new epoch */
+    CHANGE_WATCH,   /* the keeper's judgement of its silence; offline = lost = a new epoch */
 };
 
 struct change {
@@ -21,24 +21,24 @@ struct change {
     struct sched_loop *from;
     enum change_kind kind;
     struct str node_id;  /* memory of the owner of the change */
-    struct facts *facts; /* PUT: ours until the keeper took it */
+    struct facts *facts; /* PUT: ours until the keeper takes it */
     enum node_health own;
     enum node_admin admin;
     enum node_health watch; /* WATCH */
-    bool without_runs;      /* PUT: it is back and has none of what it ran: a new epoch */
+    bool without_runs;      /* PUT: it is back without the jobs it was running: a new epoch */
     struct str admin_reason;
-    /* PUT, FIGURES: what of its resources is usable, see resources_write(); ours until it is over;
-     * NULL: as it was */
+    /* PUT, FIGURES: the usable resources, see resources_write(); ours until the change is done;
+     * NULL: unchanged */
     char *resources;
     struct node_report report;           /* PUT: to remember its marks */
     enum err err;                        /* answer */
     struct problem why;                  /* answer */
     struct node *node;                   /* answer: PUT */
-    struct change *next;                 /* the keeper's list of those who wait for an edition */
+    struct change *next;                 /* the keeper's list of changes that wait for an edition */
     void (*done)(struct change *change); /* on the loop it came from */
 };
 
-/* Fills the change from a report; checks it against what is known. Nothing is sent yet. */
+/* Fills the change from a report and checks it against what is known. Nothing is sent yet. */
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
                           struct change *ret_change, struct problem *why);
 void registry_prepare_figures(struct sched_loop *loop, const struct node_report *report,
@@ -46,7 +46,8 @@ void registry_prepare_figures(struct sched_loop *loop, const struct node_report 
 /* Sends it; done() is called once, whatever happens. */
 void registry_send(struct sched_loop *loop, struct change *change);
 
-/* A new connection lists no runs, though the store has some: it began anew (a reboot, say). */
+/* A new connection lists no runs although the store has some: the node started afresh (a reboot,
+ * say). */
 bool registry_came_back_empty(const struct sched_loop *loop, const struct node_report *report);
 
 enum registry_beat {
@@ -57,13 +58,13 @@ enum registry_beat {
 };
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
                                       const struct node_report_load *load);
-/* What of its resources is usable, once the store knows. */
+/* Takes over its usable resources once the store has them. */
 void registry_take_resources(struct node *node, struct change *change);
-/* Level, usage and what is loaded, of a report, into the live figures. */
+/* Copies level, usage and what is loaded from a report into the live figures. */
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report);
 /* Any message of a node is a sign of life. */
 void registry_alive(struct sched_loop *loop, struct node *node);
-/* Its connection closed: until the next sign of life nothing is sent to it, and its grace runs. */
+/* Its connection closed: nothing is sent to it until the next sign of life, and its grace runs. */
 void registry_left(struct sched_loop *loop, struct node *node, bool goodbye);
 
 #endif

@@ -12,15 +12,15 @@
 #include "store/chain.h"
 
 enum {
-    JOBS_MAX = 4096,             /* with more the oldest go first */
-    BYTES_MAX = 8 * 1024 * 1024, /* of their texts; an entry itself is of one size */
+    JOBS_MAX = 4096,             /* beyond this the oldest are dropped */
+    BYTES_MAX = 8 * 1024 * 1024, /* of their texts; an entry itself has a fixed size */
     PUT_BATCH = 256,             /* in one tick */
 };
 
 struct entry {
     struct chain link;
     struct replay *replay;
-    struct store_record record; /* its texts are behind the entry */
+    struct store_record record; /* its texts follow the entry */
     int64_t put_ms;             /* of replay->time_ms */
     int64_t until_ms;           /* monotonic: how long it may wait */
     size_t bytes;
@@ -37,11 +37,12 @@ struct replay {
     struct chain entries;
     struct idmap by_job;
     size_t bytes;
-    /* The monotonic clock, without the time during which the store was away: nothing ends there
-     * meanwhile, and a failover may take longer than anything is kept. */
+    /* The monotonic clock minus the time during which the store was down: nothing expires
+     * meanwhile, and a failover may take longer than any entry is kept. */
     int64_t time_ms;
     int64_t ticked_ms; /* monotonic */
-    unsigned begun; /* how often all were to be put again; an entry that has fewer is still to be */
+    unsigned begun; /* how often all had to be put again; an entry with a lower number must still be
+                       put */
     bool putting;
 };
 
@@ -76,7 +77,7 @@ void replay_free(struct replay *replay)
     free(replay);
 }
 
-/* From the front, those that are too old or too many. */
+/* Drops entries from the front that are too old or too many. */
 static void drop_old(struct replay *replay)
 {
     struct chain *next;
@@ -89,7 +90,7 @@ static void drop_old(struct replay *replay)
         next = link->next;
         if (!old && replay->by_job.count <= JOBS_MAX && replay->bytes <= BYTES_MAX)
             break;
-        if (!entry->busy && entry->begun == replay->begun) /* not one that is still to be put */
+        if (!entry->busy && entry->begun == replay->begun) /* not one that must still be put */
             entry_free(entry);
     }
 }
@@ -112,7 +113,7 @@ void replay_add(struct replay *replay, const struct store_record *record)
     char *at;
 
     assert(record->head.id && record->spec.at);
-    /* A store that is ours alone has what it acknowledged. */
+    /* A store that is not shared has what it acknowledged. */
     if (!store_name(replay->sched->store) || idmap_get(&replay->by_job, record->head.id))
         return;
     entry = mem_zeroed(1, sizeof *entry + bytes);
@@ -167,7 +168,7 @@ static void put(struct store_op *op)
         entry->begun--;
         replay->putting = true;
     } else if (op->err || op->head.id != op->job) {
-        if (!op->err) { /* while the store had lost it, its client submitted it once more */
+        if (!op->err) { /* its client submitted it again while the store had lost it */
             char id[JOB_ID_TEXT + 1], by[JOB_ID_TEXT + 1];
 
             job_id_text(op->job, id);

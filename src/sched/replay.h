@@ -1,6 +1,6 @@
-/* What this instance put into the queue of a shared store in the last seconds: should that store be
- * emptied, or another server take it over without what it acknowledged last, it is put there again.
- * What the store still has is not changed by that. The keeper's thread. */
+/* What this instance put into the queue of a shared store in the last seconds: if that store is
+ * emptied, or another server takes over without the latest acknowledged writes, it is put again.
+ * Whatever the store still has is left unchanged. The keeper's thread. */
 #ifndef SCHED_REPLAY_H
 #define SCHED_REPLAY_H
 
@@ -8,14 +8,14 @@
 
 struct replay;
 
-/* What a failover may lose is younger; what is older may have ended since. */
+/* Jobs lost in a failover are younger than this; older ones may have ended since. */
 enum { REPLAY_KEEP_MS = 10000 };
 
 struct replay *replay_new(struct sched *sched);
 void replay_free(struct replay *replay);
 /* A job that waits until due_ms of its head, in store time. Copies. */
 void replay_add(struct replay *replay, const struct store_record *record);
-/* It went on: put again, it would run a second time. */
+/* The job went on: if it were put again, it would run a second time. */
 void replay_forget(struct replay *replay, uint64_t job);
 void replay_begin(struct replay *replay); /* the store may have lost them all */
 void replay_tick(struct replay *replay);

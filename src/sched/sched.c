@@ -1,5 +1,5 @@
-/* Start and end of the scheduler, and what its parts share about a node's live figures: counters
- * are taken over newest answer first. */
+/* Start and end of the scheduler, and what its parts share about a node's live figures: the newest
+ * answer's counters win. */
 #include "sched/sched.h"
 
 #include <assert.h>
@@ -99,7 +99,7 @@ void sched_flush(struct sched_loop *loop)
             struct store_op *op = container_of(refused, struct store_op, msg);
 
             next = refused->next;
-            op->done(op); /* may send more: in the next round */
+            op->done(op); /* may send more, in the next round */
         }
     }
 }
@@ -193,7 +193,8 @@ static uint64_t pack(uint64_t reserved, uint64_t running, uint64_t order)
     return (order & ORDER_MASK) << (2 * COUNTS_BITS) | running << COUNTS_BITS | reserved;
 }
 
-/* Of two orders known by their low bits: is `a` the older? They are less than half a turn apart. */
+/* Is `a` the older of two orders known only by their low bits? They are less than half the range
+ * apart. */
 static bool is_older(uint64_t a, uint64_t b)
 {
     return a != b && ((b - a) & ORDER_MASK) < 1ull << (COUNTS_ORDER_BITS - 1);
@@ -302,7 +303,7 @@ void counts_full(struct node *node)
 
     if (running >= max)
         return;
-    /* Lost to a newer answer: then that is right. */
+    /* If this fails, a newer answer was stored, which is right. */
     atomic_compare_exchange_strong_explicit(
         &node->counts, &old,
         pack((uint64_t)(max - running), (uint64_t)running, old >> (2 * COUNTS_BITS)),

@@ -1,7 +1,7 @@
-/* Settling. Every message may come late, twice or never: the store decides which of them count. And
- * the sweep: one DUE call, then one FINISH for each thing found (a look, if it is a job that nobody
- * has in hand any more), then again while there is more. A lease renewed meanwhile, and a job that
- * went on, are left alone by the store. */
+/* Settling. Every message may come late, twice or never: the store decides which ones count. And
+ * the sweep: one DUE call, then one FINISH for each item found (a look, if it is a job that no
+ * instance has in hand any more), then again while there is more. The store ignores a FINISH for a
+ * lease renewed meanwhile, or a job that went on. */
 #include "sched/settle.h"
 
 #include <assert.h>
@@ -36,7 +36,7 @@ struct sweep {
     struct store_op op;
     struct store_due due[SWEEP_BATCH];
     struct sweep_item items[SWEEP_BATCH];
-    size_t open; /* items under way */
+    size_t open; /* items being processed */
     bool busy;
 };
 
@@ -48,8 +48,8 @@ static void looked(struct store_op *op);
 static const enum store_outcome outcomes[] = {
     [SETTLE_DONE] = STORE_DONE, [SETTLE_FAIL] = STORE_FAIL, [SETTLE_CANCEL] = STORE_CANCEL};
 
-/* A node whose operator ended the job sends CANCELLED: then the job is, whatever attempts are left.
- */
+/* A node whose operator ended the job sends CANCELLED: then the job is cancelled, whatever attempts
+ * are left. */
 static bool is_given_up(const struct settle *settle)
 {
     return settle->kind == SETTLE_FAIL && str_is(settle->reason, "CANCELLED");
@@ -87,7 +87,7 @@ void settle_start(struct settle *settle)
         op->u.settle.outcome = refusal               ? STORE_REFUSED
                                : is_given_up(settle) ? STORE_CANCEL
                                                      : outcomes[settle->kind];
-        op->u.settle.candidates_left = true; /* the keeper looks; it fails the job if none is */
+        op->u.settle.candidates_left = true; /* the keeper looks; without any it fails the job */
         op->u.settle.want_record = settle->kind == SETTLE_FAIL; /* for a duplicate */
     }
     sched_send(settle->loop, op);
@@ -100,11 +100,11 @@ static void settled(struct store_op *op)
     enum job_state state = op->head.state;
 
     assert(op->job == settle->job && (op->err || op->head.id == settle->job));
-    /* NODE_OVERLOADED after an ACK is a failure, not a refusal. The store knows whether it was so,
-     * also when the message comes again later. */
+    /* NODE_OVERLOADED after an ACK is a failure, not a refusal. The store knows whether there was
+     * an ACK, also when the message comes again later. */
     bool was_acked =
         op->verb == STORE_FINISH && op->u.settle.outcome == STORE_REFUSED && op->err == ERR_STALE;
-    /* The job its node gave up is cancelled; now its attempt ends as the node said. */
+    /* The job its node gave up is cancelled; now its attempt ends as the node reported. */
     bool cancelled = is_given_up(settle) && op->u.settle.outcome == STORE_CANCEL &&
                      (!op->err || op->err == ERR_STALE);
     if (was_acked || cancelled) {
@@ -123,8 +123,8 @@ static void settled(struct store_op *op)
     } else if (!op->err && settle->kind == SETTLE_FAIL &&
                (state == JOB_RETRYING || state == JOB_SELECTING) &&
                op->head.owner == store_number(sched->store)) {
-        /* Sent again: the first time nobody was answered, so perhaps nobody has the job that goes
-         * on since. If somebody does, that one is asked in vain. */
+        /* A repeated message: the first one was not answered, so perhaps the job that goes on was
+         * never taken in hand. If it was, this call is unnecessary. */
         counts_take_of(settle->loop->snapshot, settle->node, op); /* it has room again */
         keeper_continue(sched->keeper, &op->record);
     } else if (op->err == ERR_STALE && settle->kind == SETTLE_ACK) {
@@ -146,7 +146,7 @@ static void log_end(const struct store_op *op)
     struct arena arena = {0};
     struct spec spec = {0};
 
-    if (!log_on(level)) /* its spec is read for this line alone */
+    if (!log_on(level)) /* its spec is read only for this line */
         return;
     if (op->record.spec.at)
         spec_stored(op->record.spec, &arena, &spec, NULL);
@@ -182,7 +182,7 @@ static void note_breaker(const struct store_op *op)
                   KC("type", op->head.type), KC("job_id", id));
 }
 
-/* The figures of the node the attempt was on. */
+/* Updates the figures of the node the attempt was on. */
 static void note_node(struct sched_loop *loop, const struct store_op *op)
 {
     struct str id = op->node.at ? op->node : str_of(op->head.node);
@@ -236,14 +236,14 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     assert(!op->err && head->state < JOB_STATE_COUNT);
     struct settle_note note = {.head = head, .event = events[head->state]};
     struct str node = op->node.at ? op->node : str_of(head->node);
-    /* A node that stops what was cancelled before does not end the job a second time. */
+    /* When a node stops a job that was cancelled before, the job does not end a second time. */
     bool ended =
         job_state_final(head->state) && !(op->verb == STORE_FINISH && op->u.settle.stopped);
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
-    /* A run its node, or the kernel there, had to end. */
+    /* A run that its node, or the node's kernel, had to end. */
     const char *kill = op->verb == STORE_FINISH ? tally_kill_name(op->u.settle.reason) : NULL;
 
-    /* The result that the store keeps is the one in the node's message. */
+    /* The stored result is the one in the node's message. */
     note.whole = ended && op->verb == STORE_FINISH &&
                  (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
     if (note.whole)
@@ -265,8 +265,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
         keeper_continue(keeper, &op->record);
     if (freed && node.len)
         loop->sched->hooks->freed(loop, node, &op->counts, op->order);
-    /* It waited, and has begun: should the store lose it now, it must not be put there again. Only
-     * what was put a moment ago would be. */
+    /* It waited and has started: if the store loses it now, it must not be put again. Only jobs put
+     * a moment ago would be. */
     if (op->verb == STORE_COMMIT && store_name(loop->sched->store) &&
         head->dispatched_ms > head->created_ms &&
         head->updated_ms - head->created_ms < REPLAY_KEEP_MS)
@@ -339,14 +339,14 @@ static void expired(struct store_op *op)
         metric_add_label(METRIC_LEASE_EXPIRED, unacked || unsent ? "reserved" : "running", 1);
         counts_take_of(sched_keeper_loop(sched)->snapshot, str_of(item->node), op);
         settle_applied(sched_keeper_loop(sched), op);
-        if (item->node[0] && !unsent) /* nor is it sent there again only to be stopped */
+        if (item->node[0] && !unsent) /* if unsent, it is not sent there only to be stopped */
             sched->hooks->stop(sched_keeper_loop(sched), str_of(item->node), op->job, op->attempt,
                                op->head.reason);
     }
     item_over(item);
 }
 
-/* It waited long enough. */
+/* Its time to wait is over. */
 static void timed_out(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
@@ -359,8 +359,8 @@ static void timed_out(struct store_op *op)
     item_over(item);
 }
 
-/* The instance that had it in hand did nothing with it for too long, or is gone. Others may find it
- * too: they all ask the store for the same attempt. */
+/* The instance that had it in hand did nothing with it for too long, or is gone. Other instances
+ * may find it too: all of them ask the store for the same attempt. */
 static void found(struct store_op *op)
 {
     struct sweep_item *item = container_of(op, struct sweep_item, op);
@@ -387,7 +387,7 @@ static void looked(struct store_op *op)
         bool waits = due->lease == LEASE_NONE && sched_is_waiting(due->state);
         bool held = waits && !due->lane;
 
-        /* What this instance has in hand it carries on with by itself. */
+        /* Jobs that this instance has in hand continue by themselves. */
         if (queue_is_unsettled(sweep->queue, due->id) ||
             (waits && queue_in_hand(sweep->queue, due->id)))
             continue;

@@ -1,5 +1,5 @@
-/* How attempts and jobs end: ACK, DONE, FAIL, refusal, cancel. Becomes true in the store first;
- * then listeners are notified, and a job that goes on is handed to the keeper. */
+/* How attempts and jobs end: ACK, DONE, FAIL, refusal, cancel. The store applies it first; then
+ * listeners are notified, and a job that goes on is handed to the keeper. */
 #ifndef SCHED_SETTLE_H
 #define SCHED_SETTLE_H
 
@@ -16,12 +16,12 @@ struct settle {
     uint64_t job;
     int attempt;     /* 0: not from a node */
     struct str node; /* at == NULL: not from a node */
-    int64_t send_id; /* ACK: which send it is about; 0: not said */
+    int64_t send_id; /* ACK: which send it is about; 0: not given */
     struct str reason;
     struct str result; /* JSON; at == NULL: none */
     bool command;      /* DONE, FAIL: of a command that came with the job */
-    /* FAIL: it ran into a bound of this key of its own, which is held for so long; at == NULL: it
-     * did not. */
+    /* FAIL: it ran into a limit of this key of the job, which is held for hold_key_ms; at == NULL:
+     * it did not. */
     struct str hold_key;
     int64_t hold_key_ms;
     struct str hold_reason; /* empty: `reason` */
@@ -36,21 +36,21 @@ struct settle {
 };
 
 void settle_start(struct settle *settle);
-/* What follows from a finish that was applied, also one the sweep made. */
+/* What follows from a finish that was applied, including one made by the sweep. */
 void settle_applied(struct sched_loop *loop, const struct store_op *op);
-/* Whoever waits for a key of a job whose lease ended may start. */
+/* Jobs that wait for a key of a job whose lease ended may start. */
 void settle_keys_freed(struct sched_loop *loop, const struct store_op *op);
-/* A job has ended: its part in the metrics. */
+/* A job has ended: counts it in the metrics. */
 void settle_count(const struct store_head *head);
 
-/* The sweep: moves on what ran out. Leases whose ACK or renewal did not come, jobs that waited long
- * enough, and those in hand of an instance that died. Any instance may do it; the store lets each
- * take effect once. Keeper's thread. */
+/* The sweep: handles whatever expired. Leases whose ACK or renewal did not come, jobs that waited
+ * long enough, and jobs in hand of an instance that died. Any instance may run it; the store lets
+ * each item take effect once. Keeper's thread. */
 
 struct sweep;
 
 struct sweep *sweep_new(struct sched *sched, struct queue *queue);
 void sweep_free(struct sweep *sweep);
-void sweep_tick(struct sweep *sweep); /* looks, unless the last look is still under way */
+void sweep_tick(struct sweep *sweep); /* starts a look, unless the last one is still under way */
 
 #endif

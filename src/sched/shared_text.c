@@ -35,7 +35,7 @@ bool shared_text_write(struct shared_text *board, struct str text)
         !atomic_compare_exchange_strong_explicit(&board->turn, &turn, turn + 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
-    assert(turn % 2 == 0); /* nobody else writes until it is even again */
+    assert(turn % 2 == 0); /* no other thread writes until it is even again */
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&board->len, (uint32_t)text.len, memory_order_relaxed);
     for (size_t i = 0; i * sizeof(uint64_t) < text.len; i++) {

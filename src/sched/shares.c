@@ -1,5 +1,5 @@
-/* Lanes in order of their turns. An order has a line for each key and priority, and each line its
- * lanes: when a key was served only its lines move, and those only when somebody looks at them. */
+/* Lanes in order of their turns. An order has a line for each key and priority, and each line holds
+ * its lanes: when a key was served only its lines move, and those only when they are looked at. */
 #include "sched/shares.h"
 
 #include <assert.h>
@@ -9,12 +9,12 @@
 #include "base/mem.h"
 #include "store/chain.h"
 
-/* A turn of weight 1, which all weights up to 16 divide: so turns come out even. The priority is
- * above all turns there can be. */
+/* A turn of weight 1, divisible by all weights up to 16, so that turns come out even. The priority
+ * outweighs any number of turns. */
 #define TURN     INT64_C(720720)
 #define PRIORITY (INT64_C(1) << 58)
 
-/* A share that could not be served for long gets at most this many turns to catch up. */
+/* A share that could not be served for a long time gets at most this many turns to catch up. */
 #define BEHIND_MOST (4 * TURN)
 
 struct share {
@@ -22,7 +22,7 @@ struct share {
     uint64_t hash;
     size_t lanes;
     int32_t weight;
-    uint64_t rules_read; /* when the weight was found */
+    uint64_t rules_read; /* shares->rules_read when the weight was looked up */
     int64_t had[SHARES_PRIORITIES];
     size_t waiting[SHARES_PRIORITIES]; /* lanes in some order */
     struct chain lines;                /* of share_line.in_share */
@@ -34,7 +34,7 @@ struct share_line {
     int priority;
     uint64_t number;       /* in order->by_key */
     struct heap lanes;     /* of share_place.node, by job */
-    struct heap_node head; /* in order->lines; its key may be of before the last turns */
+    struct heap_node head; /* in order->lines; its key may predate the last turns */
     struct chain in_share;
 };
 
@@ -88,7 +88,7 @@ void shares_done(struct shares *shares)
     arena_free(&shares->arena);
 }
 
-/* Keys whose hashes are the same share their turns. */
+/* Keys with equal hashes share their turns. */
 struct share *shares_enter(struct shares *shares, struct str key)
 {
     uint64_t hash = key.at ? str_hash(key) : 0;
@@ -180,7 +180,7 @@ void share_order_done(struct share_order *order)
     idmap_free(&order->by_key);
 }
 
-/* Puts the line in its place among others, by its first lane. */
+/* Puts the line in its position among others, by its first lane. */
 static void line_changed(struct share_line *line)
 {
     const struct heap_node *top = heap_top(&line->lanes);
@@ -198,7 +198,7 @@ void share_order_put(struct shares *shares, struct share_order *order, struct sh
 {
     assert(!place->line && priority >= 0 && priority < SHARES_PRIORITIES);
     share = share ? share : shares->plain;
-    /* Another number for each share and priority: shares are at addresses of their own. */
+    /* Unique for each share and priority, since shares have different addresses. */
     uint64_t number = (uint64_t)(uintptr_t)share * 16 + (uint64_t)priority + 1;
     struct share_line *line = idmap_get(&order->by_key, number);
     if (!line) {

@@ -1,10 +1,10 @@
-/* Whose turn it is among lanes that wait: the higher priority first; within one, lanes take turns
- * by the first key of their jobs, each key as often as its weight says; within one key the oldest
- * job first. Jobs without keys are like those of one more key.
+/* Whose turn it is among waiting lanes: the higher priority first; within a priority, lanes take
+ * turns by the first key of their jobs, each key in proportion to its weight; within a key the
+ * oldest job first. Jobs without keys are treated as one more key.
  *
- * A key that was served is put back by as much as its weight makes of one turn (stride scheduling);
- * one that comes new begins where the others are. What is done in one step does not grow with the
- * number of lanes or keys. The queue's alone. */
+ * A key that was served is put back by one turn divided by its weight (stride scheduling); a new
+ * key starts where the others are. The work of one step does not grow with the number of lanes or
+ * keys. Used by the queue only. */
 #ifndef SCHED_SHARES_H
 #define SCHED_SHARES_H
 
@@ -15,16 +15,16 @@
 
 enum { SHARES_PRIORITIES = 10 };
 
-struct share; /* what one first key has had */
+struct share; /* the turns one first key has had */
 
 struct shares {
-    struct idmap by_key;             /* str_hash -> struct share *; those with lanes */
+    struct idmap by_key;             /* str_hash -> struct share *; keys with lanes */
     struct share *plain;             /* of jobs without keys */
-    int64_t now[SHARES_PRIORITIES];  /* where the last one was when it was served */
+    int64_t now[SHARES_PRIORITIES];  /* where the last share was when it was served */
     struct arena arena;              /* the rules, */
     const struct store_limit *rules; /* for their weights, */
     size_t rule_count;
-    uint64_t rules_read; /* so often */
+    uint64_t rules_read; /* how often rules were set */
 };
 
 /* Lanes in order. */
@@ -34,7 +34,7 @@ struct share_order {
     size_t count;        /* of lanes */
 };
 
-/* A lane's place in one of them. */
+/* A lane's position in one of them. */
 struct share_place {
     struct heap_node node;
     struct share_line *line; /* NULL: in no order */
@@ -42,13 +42,13 @@ struct share_place {
 
 void shares_init(struct shares *shares);
 void shares_done(struct shares *shares); /* when no lane is in any order */
-/* The share of a first key, at == NULL: of none; each enter is left once. */
+/* The share of a first key, at == NULL: of jobs without keys; each enter needs one leave. */
 struct share *shares_enter(struct shares *shares, struct str key);
 void shares_leave(struct shares *shares, struct share *share);
-/* Copies them. Weights follow when they are used. */
+/* Copies them. Weights are updated when they are next used. */
 void shares_set_rules(struct shares *shares, const struct store_limit *rules, size_t count);
 
-/* One turn: taken before it is known whether it comes to anything, then used or given back. */
+/* One turn: taken before it is known whether the try succeeds, then used or given back. */
 struct share_turn {
     int64_t from, size; /* 0: none was taken */
 };
@@ -58,14 +58,14 @@ void shares_use_turn(struct shares *shares, int priority, struct share_turn turn
 void shares_give_back(struct share *share, int priority, struct share_turn turn);
 
 void share_order_done(struct share_order *order); /* when it is empty */
-/* Puts a lane whose best job is this one in its place; share NULL: that of no key. */
+/* Puts a lane whose best job is this one in its position; share NULL: that of jobs without keys. */
 void share_order_put(struct shares *shares, struct share_order *order, struct share_place *place,
                      struct share *share, int priority, uint64_t job);
-void share_order_del(struct share_place *place);                  /* in no order: nothing happens */
+void share_order_del(struct share_place *place);                  /* no-op if it is in no order */
 struct share_place *share_order_first(struct share_order *order); /* NULL: it is empty */
-/* Some of the first, of each key the first ones; the very first is among them. */
+/* Some of the first lanes, the first ones of each key; the very first is among them. */
 size_t share_order_some(struct share_order *order, size_t max, struct share_place **ret_places);
-/* Its place among all, in whatever order: key, then tie. Only grows while it is in one. */
+/* Its position among all, in any order: key, then tie. Only grows while it is in one. */
 struct heap_node share_place_key(const struct share_place *place);
 
 #endif

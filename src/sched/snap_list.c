@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The items of neighbouring runs in which something changed, until they become runs again. */
+/* The items of neighbouring runs in which something changed, until they are split into runs
+ * again. */
 struct group {
     const struct str **items;
     size_t count;
@@ -30,7 +31,7 @@ static void group_add(struct group *group, const struct str *item)
     group->items[group->count++] = item;
 }
 
-/* As few runs as can hold them, evenly filled. */
+/* Makes as few runs as can hold them, evenly filled. */
 static void group_end(struct group *group, struct snap_list *list, size_t *copied)
 {
     size_t pieces = (group->count + SNAP_RUN - 1) / SNAP_RUN;
@@ -53,7 +54,7 @@ static void group_end(struct group *group, struct snap_list *list, size_t *copie
     group->count = 0;
 }
 
-/* The items of a run (NULL: of none) with the edits made. */
+/* Merges the items of a run (NULL: none) with the edits. */
 static void merge(struct group *group, const struct snap_run *run, const struct snap_edit *edits,
                   size_t count)
 {
@@ -130,14 +131,14 @@ void snap_list_unref(struct snap_list *list)
     free(list);
 }
 
-/* The first item whose name is not before this one; its place may be behind the end of a run. */
+/* The first item whose name is not before this one; its position may be past the end of a run. */
 static struct snap_at place_of(const struct snap_list *list, struct str name)
 {
     struct snap_at at = {0};
     size_t high = list->run_count;
     uint32_t last;
 
-    while (at.run + 1 < high) { /* the last run that does not begin behind it */
+    while (at.run + 1 < high) { /* the last run that does not begin after it */
         size_t middle = (at.run + high) / 2;
 
         if (str_cmp(*list->runs[middle]->items[0], name) <= 0)

@@ -1,6 +1,6 @@
 /* Snapshots: how they are made from the keeper's table of nodes, and the sharing of facts between
- * versions. The table owns the node structs: a pointer to one stays good, also when the node has
- * left. Its memory serves another node only when nobody can hold such a pointer any more. */
+ * versions. The table owns the node structs: a pointer to one stays valid, even after the node has
+ * left. Its memory is reused for another node only when no such pointer can exist any more. */
 #include "sched/snapshot.h"
 
 #include <assert.h>
@@ -147,7 +147,7 @@ static void table_unref(struct snap_table *table)
     free(table);
 }
 
-/* In a chunk that only this table has. Takes over the reference to `facts`. */
+/* Into a chunk that only this table has. Takes over the reference to `facts`. */
 static void table_set(struct node_table *members, struct snap_table *table, struct node *node,
                       struct facts *facts)
 {
@@ -195,20 +195,21 @@ static void pool_drop(const struct str *item)
 
 static const struct snap_kind pool_kind = {.hold = pool_hold, .drop = pool_drop};
 
-/* What of `wants` a node fulfils from now on, as a bit for each combination; 0: it is no member. */
+/* Which of `wants` a node fulfils from now on, one bit for each combination; 0: it is not a
+ * member. */
 struct pool_edit {
     uint32_t number;
     uint32_t bits;
-    size_t turn; /* of two about one node the later one holds */
+    size_t turn; /* of two edits for one node the later one wins */
 };
 
-/* A pool as the keeper knows it, as long as a node or the configuration declares it. */
+/* A pool as the keeper knows it, while a node or the configuration declares it. */
 struct pool_book {
-    struct snap_pool *pool; /* of the last snapshot; NULL: not there yet */
+    struct snap_pool *pool; /* in the last snapshot; NULL: not there yet */
     struct str id, src, tgt;
-    struct snap_pool *old; /* while a snapshot is made: what `pool` was */
+    struct snap_pool *old; /* while a snapshot is made: the previous `pool` */
     size_t declared;
-    bool touched; /* is among those with edits, or without a pool */
+    bool touched; /* it is in the list of pools with edits, or without a pool */
     struct pool_book *next_touched;
     struct pool_edit *edits;
     size_t edit_count, edit_cap;
@@ -271,8 +272,8 @@ static void touch(struct edition *edition, struct pool_book *book)
     edition->touched = book;
 }
 
-/* The pairs a node names and can serve, each once; good until the next call. A node may name
- * thousands: nothing here may cost their square. */
+/* The pairs a node names and can serve, without duplicates; valid until the next call. A node may
+ * name thousands: nothing here may take quadratic time. */
 static size_t declared(struct node_table *members, const struct pool_facts *facts)
 {
     if (facts->nmt_count > members->pair_cap) {
@@ -299,7 +300,7 @@ static void declare(struct edition *edition, const struct pool_facts *facts, boo
     }
 }
 
-/* What of `wants` a member of the pool fulfils. */
+/* Which of `wants` a member of the pool fulfils. */
 static unsigned fulfils(const struct pool_book *book, const struct pool_facts *facts)
 {
     unsigned bits = 0;
@@ -324,7 +325,7 @@ static void edit(struct edition *edition, struct pool_book *book, uint32_t numbe
     book->edit_count++;
 }
 
-/* A node joins, or leaves, the pools it names; one that takes any pair or any type is in all. */
+/* A node joins or leaves the pools it names; one that takes any pair or any type is in all. */
 static void join_pools(struct edition *edition, uint32_t number, const struct pool_facts *facts,
                        bool joins)
 {
@@ -339,7 +340,7 @@ static void join_pools(struct edition *edition, uint32_t number, const struct po
         struct pool_facts named = *facts;
         size_t count = declared(members, facts);
 
-        named.nmt_any = true; /* it names the pair: that need not be looked up again */
+        named.nmt_any = true; /* it names the pair: no need to look that up again */
         for (size_t i = 0; i < count; i++) {
             book = find_book(members, members->pairs[i].src, members->pairs[i].tgt);
             edit(edition, book, number, joins ? fulfils(book, &named) : 0);
@@ -359,7 +360,7 @@ static void note_any(struct idmap *any, struct node_entry *member, uint32_t numb
         idmap_del(any, number);
 }
 
-/* Which pools exist has to be known before a node joins all of them. */
+/* All pools must exist before a node joins all of them. */
 static void change_pools(struct edition *edition)
 {
     struct node_table *members = edition->members;
@@ -416,7 +417,7 @@ static bool is_member(const struct snap_pool *pool, unsigned wants, uint32_t num
     return false;
 }
 
-/* In order, one for each node, and only those that change something. */
+/* Sorts the edits and keeps one for each node, only if it changes something. */
 static void tidy_edits(struct pool_book *book)
 {
     size_t kept = 0;
@@ -436,7 +437,7 @@ static void tidy_edits(struct pool_book *book)
     book->edit_count = kept;
 }
 
-/* Members of the old pool with the edits made. */
+/* The members of the old pool with the edits applied. */
 static uint32_t merge(const struct pool_book *book, unsigned wants, uint32_t *to)
 {
     const struct snap_pool *old = book->pool;
@@ -457,7 +458,7 @@ static uint32_t merge(const struct pool_book *book, unsigned wants, uint32_t *to
     return count;
 }
 
-/* Each fulfils nothing, or this as well: the list is that of all members. */
+/* Does each member fulfil this too? Then the list is that of all members. */
 static bool is_all(const struct pool_book *book, unsigned wants)
 {
     if (book->pool && book->pool->members[wants] != book->pool->members[0])
@@ -507,8 +508,7 @@ static void list_pool(struct edition *edition, const struct snap_pool *pool, boo
     edition->pools[edition->pool_count++] = (struct snap_edit){.item = &pool->id, .gone = gone};
 }
 
-/* Makes a new pool if there is to be another one. The old one is returned: its name is still read.
- */
+/* Makes a new pool if it changed. Returns the old one: its name is still read. */
 static struct snap_pool *settle_pool(struct edition *edition, struct pool_book *book)
 {
     struct snap_pool *old = book->pool;
@@ -539,7 +539,7 @@ static void settle_pools(struct edition *edition)
     struct pool_book *book;
     struct snap_list *list;
 
-    if (!members->pool_list) /* the first: those of the configuration are new */
+    if (!members->pool_list) /* the first snapshot: the configuration's pools are new */
         for (size_t i = 0; (book = map_next(&members->books, &i));)
             touch(edition, book);
     for (book = edition->touched; book; book = book->next_touched)
@@ -576,7 +576,7 @@ static void settle_nodes(struct node_table *members)
     struct snap_edit *edits = mem_array(struct snap_edit, members->changed_count + 1);
     size_t edit_count = 0;
 
-    /* The same chunks, and empty ones up to the highest number. */
+    /* The same chunks, plus empty ones up to the highest number. */
     *table = (struct snap_table){.refs = 1, .chunk_count = count};
     for (size_t i = 0; i < count; i++) {
         table->chunks[i] = i < had ? members->table->chunks[i] : mem_new(struct snap_chunk);
@@ -688,7 +688,7 @@ void node_table_free(struct node_table *members)
     free(members);
 }
 
-/* As one that never reported anything. */
+/* Resets the figures to those of a node that never reported. */
 static void clear_live(struct node *node)
 {
     atomic_store(&node->health, NODE_HEALTH_NONE);
@@ -714,7 +714,7 @@ static void clear_live(struct node *node)
     shared_text_put(&node->loaded_names, STR(""));
 }
 
-/* Behind the others that left; once. */
+/* Puts it at the end of the list of nodes that left, once. */
 static void retire(struct node_table *members, struct node *node)
 {
     node->retired_ms = members->now_ms;
@@ -729,7 +729,7 @@ static void retire(struct node_table *members, struct node *node)
     members->last_retired = node;
 }
 
-/* One that left so long ago that nobody can hold a pointer to it any more; NULL: there is none. */
+/* A node that left so long ago that no pointer to it can exist any more; NULL: there is none. */
 static struct node *take_retired(struct node_table *members)
 {
     struct node *node = members->first_retired;
@@ -754,7 +754,7 @@ static struct node *take_retired(struct node_table *members)
     return node;
 }
 
-/* A struct for a new id: what a node left behind long ago, or fresh memory. */
+/* A struct for a new id: one retired long ago, or fresh memory. */
 static struct node *node_make(struct node_table *members)
 {
     struct node *node = take_retired(members);
@@ -800,7 +800,7 @@ struct node *node_table_node(struct node_table *members, struct str id)
     return node;
 }
 
-/* It goes into the next snapshot. */
+/* Includes the node in the next snapshot. */
 static void note_changed(struct node_table *members, struct node *node)
 {
     members->dirty = true;

@@ -1,11 +1,11 @@
-/* Membership as dispatch sees it: who is there, what they can do, which pools they are in. A
- * snapshot never changes; a change makes a new version, which shares with the one before all that
- * did not change: what is made anew is a chunk of nodes and the pools that were joined or left.
- * What moves with every heartbeat or reserve (load, health, time) is in node structs whose
+/* Membership as dispatch sees it: which nodes exist, what they can do, which pools they are in. A
+ * snapshot never changes; a change makes a new version, which shares everything unchanged with the
+ * previous one: only chunks of nodes, and pools that were joined or left, are made anew. Figures
+ * that change with every heartbeat or reserve (load, health, time) are in node structs whose
  * address never changes, as relaxed atomics: advisory, the store decides.
  *
- * One writer (the keeper) owns `struct node_table` and publishes; each loop reads its own pointer.
- */
+ * One writer (the keeper) owns `struct node_table` and publishes; each loop reads its own
+ * pointer. */
 #ifndef SCHED_SNAPSHOT_H
 #define SCHED_SNAPSHOT_H
 
@@ -19,28 +19,28 @@
 #include "sched/snap_list.h"
 
 enum {
-    NODE_RING = 100, /* the last jobs health_score looks at */
+    NODE_RING = 100, /* the number of latest jobs that health_score considers */
     NODE_MARKS = 15, /* fields of a registration, see node_report.c */
 };
 
-/* What is known of a node's resources, in the order of its facts'. Each figure is true by itself;
- * the shape tells of how many names and GPUs they are, 0: nothing is known yet. */
+/* What is known of a node's resources, in the order of its facts. Each figure is valid by itself;
+ * the shape says how many names and GPUs they cover, 0: nothing is known yet. */
 struct node_resources {
-    _Atomic int32_t pending; /* reserves of this instance under way that ask for some */
+    _Atomic int32_t pending; /* reserves of this instance under way that need some */
     _Atomic uint32_t left_shape;
     _Atomic uint32_t shared;
     _Atomic int32_t left[RESOURCES_MAX], gpu_left[RESOURCES_GPUS_MAX];
-    _Atomic uint32_t usable_shape; /* by measurement, as it was last put into the store */
+    _Atomic uint32_t usable_shape; /* by measurement, as last put into the store */
     _Atomic int32_t usable[RESOURCES_MAX], gpu_usable[RESOURCES_GPUS_MAX];
 };
 
-/* The live figures of one node. Any thread reads and writes; nobody waits. */
+/* The live figures of one node. Any thread reads and writes, without waiting. */
 struct node {
-    /* What every dispatch looks at of each node it chose by chance: one line of the cache. */
+    /* What every dispatch reads of each node it sampled: one cache line. */
     _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
-    /* Moments of sched_awake_ms(). */
+    /* Times of sched_awake_ms(). */
     _Atomic int64_t heartbeat_ms; /* last sign of life */
-    _Atomic int64_t left_ms;      /* its connection closed then; 0 = it is there */
+    _Atomic int64_t left_ms;      /* when its connection closed; 0 = connected */
     _Atomic int32_t health;       /* effective, enum node_health */
     _Atomic int32_t max;
     _Atomic int32_t pending; /* reserves of this instance under way */
@@ -50,21 +50,21 @@ struct node {
     struct str id;
     uint64_t hash;
     uint32_t number;                            /* 0.. in order of first registration */
-    _Atomic int32_t own;                        /* what it last said of itself */
+    _Atomic int32_t own;                        /* the health it last reported */
     _Atomic(struct shared_text *) admin_reason; /* the operator's text; NULL: never any */
     _Atomic int64_t version, registered_ms;     /* of its record in the store, as last known */
     _Atomic uint32_t epoch;
-    _Atomic int32_t bad_heartbeats;         /* since the keeper last looked */
-    _Atomic int64_t renewed_ms;             /* sched_awake_ms() too: last renewal of its leases that
-                                               was sent; 0: none */
+    _Atomic int32_t bad_heartbeats; /* since the keeper last looked */
+    _Atomic int64_t renewed_ms; /* sched_awake_ms() too: last renewal of its leases sent; 0: none */
     _Atomic int32_t cpu_pm, gpu_pm, mem_pm; /* current_load in 1/1000; -1 = not sent */
-    _Atomic(struct shared_text *) claim;    /* `claim` of its last heartbeat: how its claims went */
+    _Atomic(struct shared_text *) claim;    /* `claim` of its last heartbeat: how claims went */
     _Atomic(struct shared_text *) usage; /* the `usage` of its last heartbeat; NULL: never sent */
-    /* What it has loaded, as its last report told: marks of the names (0: none from there on) and
-     * the names, a JSON list; see warm_index.h. */
+    /* What it has loaded, by its last report: marks of the names (the first 0 ends them) and the
+     * names, a JSON list; see warm_index.h. */
     _Atomic uint32_t loaded[WARM_LOADED_MAX];
     _Atomic(struct shared_text *) loaded_names;
-    /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them is free. */
+    /* Fingerprints of the facts last stored, by field: a heartbeat that repeats them costs
+     * nothing. */
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     /* In a shared store: the instance that has its connection, 0 = none or this one; and the order
@@ -78,28 +78,28 @@ struct node {
     struct node *next_retired; /* in members->first_retired */
     int64_t retired_ms;
     bool in_retired;
-    bool unpublished;          /* and: in members->changed */
-    bool offered;              /* and: it is in the queue's list of nodes that may have room, */
+    bool unpublished;          /* keeper: in members->changed */
+    bool offered;              /* keeper: it is in the queue's list of nodes that may have room, */
     struct node *next_offered; /* before this one */
-    int64_t passed_on_ms;      /* and: when one in the queue last left it to a better one */
-    uint64_t change_order;     /* and: of the last change of it that became true in the store */
-    int64_t shared_ms;  /* and: heartbeat_ms as last sent to, or received from, other instances */
-    uint32_t ring_seen; /* the keeper's too: ring_at at its last look, and when that changed */
+    int64_t passed_on_ms;      /* keeper: when a lane last left it to a better one */
+    uint64_t change_order;     /* keeper: of its last change applied by the store */
+    int64_t shared_ms; /* keeper: heartbeat_ms as last sent to, or received from, other instances */
+    uint32_t ring_seen; /* keeper: ring_at at its last look, and when that changed */
     int64_t ring_changed_ms;
     _Atomic int32_t ring[NODE_RING]; /* ms of a job's run, negative - 1 when it failed */
     struct node_resources resources;
 };
 
-/* What a node registered: immutable, shared by the versions that hold it. */
+/* What a node registered: immutable, shared by the versions that contain it. */
 struct facts {
-    /* What every dispatch looks at, as above. */
-    const struct json *label_values;   /* parsed `labels`, and what it has of resources */
-    const struct json *namespaces;     /* whose work it takes, as the rules say; NULL: all */
+    /* What every dispatch reads, as above. */
+    const struct json *label_values;   /* parsed `labels`, and its resources */
+    const struct json *namespaces;     /* whose work it takes, by the rules; NULL: all */
     const struct resources *resources; /* declared; NULL: none */
     struct str endpoint;               /* push; at == NULL: none */
     int32_t reserved_slots;            /* of its slots, kept for interactive jobs */
     int32_t max_concurrent_jobs;
-    int64_t priority; /* of the server: lower is asked first where a route does not say */
+    int64_t priority; /* of the server: lower is asked first if a route does not decide */
     struct pool_facts pool;
     struct arena arena;
     struct str json;   /* the whole registration, normalised: what the store keeps */
@@ -107,28 +107,28 @@ struct facts {
     struct str tags;   /* JSON object text: what UpdateTerminalInfo sets */
     struct str agent_version;
     struct str name, role;
-    struct str resources_json; /* `resources` as it was said; at == NULL: none */
-    const struct json *gpus;   /* of that: the list, with the models; NULL: none */
-    int64_t version;           /* of the record they came with; that of the node goes on */
+    struct str resources_json; /* `resources` as it was sent; at == NULL: none */
+    const struct json *gpus;   /* its list of GPUs, with the models; NULL: none */
+    int64_t version;           /* of the record they came with; the node's own version moves on */
     _Atomic int refs;
 };
 
 struct facts *facts_new(void);
 struct facts *facts_ref(struct facts *facts);
 void facts_unref(struct facts *facts); /* NULL is fine */
-/* What its GPU is called, a text; NULL: it was not said. */
+/* The name of its GPU, a text; NULL: not reported. */
 const struct json *facts_gpu_model(const struct facts *facts, int32_t id);
 
 struct snap_node {
-    struct node *node; /* NULL: nobody has this number */
+    struct node *node; /* NULL: no node has this number */
     struct facts *facts;
 };
 
 enum { SNAP_CHUNK = 128 };
 
-/* Nodes by their numbers, in chunks that versions share. */
+/* Nodes by number, in chunks that versions share. */
 struct snap_chunk {
-    int refs; /* the tables that have it; the keeper's, as all of these */
+    int refs; /* tables that contain it; keeper only, like all of these */
     struct snap_node nodes[SNAP_CHUNK];
 };
 
@@ -138,7 +138,7 @@ struct snap_table {
     struct snap_chunk *chunks[];
 };
 
-/* Never changes; shared by the versions in which its members are the same. */
+/* Never changes; shared by versions with the same members. */
 struct snap_pool {
     struct str id;       /* "en:zh", "type:dev" */
     struct str src, tgt; /* of a task pool: "type", NAME */
@@ -164,7 +164,7 @@ static inline const struct snap_node *snapshot_numbered(const struct snapshot *s
     return &snapshot->table->chunks[number / SNAP_CHUNK]->nodes[number % SNAP_CHUNK];
 }
 
-/* That node as this version has it; NULL: it has not. */
+/* The node as this version has it; NULL: it does not. */
 static inline const struct snap_node *snapshot_of(const struct snapshot *snapshot,
                                                   const struct node *node)
 {
@@ -175,16 +175,16 @@ static inline const struct snap_node *snapshot_of(const struct snapshot *snapsho
 }
 
 /* `for (struct snap_at at = {0}; (node = snapshot_next(snapshot, &at));)` in the order of their
- * ids; the same for pools. No snapshot has none. */
+ * ids; the same for pools. A NULL snapshot is empty. */
 const struct snap_node *snapshot_next(const struct snapshot *snapshot, struct snap_at *at);
 const struct snap_pool *snapshot_next_pool(const struct snapshot *snapshot, struct snap_at *at);
-/* A walk that begins with the first one behind a name; at == NULL: with the first of all. */
+/* A walk that begins with the first node after a name; at == NULL: with the first of all. */
 struct snap_at snapshot_after(const struct snapshot *snapshot, struct str id);
 struct snap_at snapshot_after_pool(const struct snapshot *snapshot, struct str id);
 const struct snap_node *snapshot_node(const struct snapshot *snapshot, struct str id);
 const struct snap_pool *snapshot_pool(const struct snapshot *snapshot, struct str src,
                                       struct str tgt);
-/* "type:NAME", or the pool of nodes that take any type; NULL when nobody takes it. */
+/* "type:NAME", or the pool of nodes that take any type; NULL when no node takes it. */
 const struct snap_pool *snapshot_type_pool(const struct snapshot *snapshot, struct str type);
 bool snapshot_is_member(const struct snapshot *snapshot, const struct snap_pool *pool,
                         const struct snap_node *node, unsigned wants);
@@ -198,27 +198,27 @@ struct node_entry {
 
 struct node_table {
     struct map by_id;                          /* -> struct node_entry * */
-    struct map nodes;                          /* also of members that left */
+    struct map nodes;                          /* including nodes that left */
     int64_t now_ms;                            /* the keeper's, as of its last tick */
-    struct node *first_retired, *last_retired; /* members that left, oldest first */
+    struct node *first_retired, *last_retired; /* nodes that left, oldest first */
     int64_t version;                           /* of the last snapshot published */
     bool dirty;
 
-    struct node **changed; /* put or deleted since then, each once */
+    struct node **changed; /* nodes put or deleted since then, without duplicates */
     size_t changed_count, changed_cap;
-    /* Of the last snapshot, held by us too. */
+    /* Of the last snapshot, referenced here too. */
     struct snap_table *table;
     struct snap_list *id_list, *pool_list;
     struct map books;                  /* pool id -> struct pool_book *, see snapshot.c */
-    struct idmap any_pairs, any_types; /* number -> struct node_entry *: in all such pools */
+    struct idmap any_pairs, any_types; /* number -> struct node_entry *: nodes in all such pools */
     struct pool_pair *pairs;           /* scratch */
     size_t pair_cap;
-    size_t copied; /* nodes, members and places of lists written for the last snapshot */
+    size_t copied; /* nodes, members and list entries written for the last snapshot */
 };
 
 struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t count);
 void node_table_free(struct node_table *members);
-/* The node struct for an id, made when first seen. */
+/* The node struct for an id, created when first seen. */
 struct node *node_table_node(struct node_table *members, struct str id);
 /* Takes over the caller's reference to `facts`. */
 struct node *node_table_put(struct node_table *members, struct str id, struct facts *facts);

@@ -1,5 +1,5 @@
 /* Job specifications. One table of fields serves requests and stored records alike; the stored form
- * uses the names a job shows (`src`), the requests longer ones (`src_lang`). */
+ * uses the names with which a job is shown (`src`), requests use longer ones (`src_lang`). */
 #include "sched/spec.h"
 
 #include <assert.h>
@@ -25,8 +25,8 @@ static const struct field option_fields[] = {
     FIELD_ROW(spec_options, preferred_node_id, ID, .max = NODE_ID_MAX),
 };
 
-/* One row, and nothing else, makes a field of a job: by it the field is read, kept, sent to the
- * node, shown and described. Rows are in the order in which they are kept. */
+/* One row is all it takes to add a field to a job: it controls how the field is read, stored, sent
+ * to the node, shown and described. Rows are in stored order. */
 #define ROW(member, kind, marks, sample, ...)                                                      \
     FIELD_ROW(spec, member, kind, .flags = (marks), .example = (sample), __VA_ARGS__)
 #define BOTH (SPEC_F2F | SPEC_TASK)
@@ -97,7 +97,7 @@ static bool is_given(const struct field *field, const struct spec *spec)
     }
 }
 
-/* `namespace`: for a node; at == NULL: it is in the type. */
+/* `namespace`: set for a node; at == NULL: it is part of the type. */
 static void write_spec(struct spec *spec, struct str namespace, struct arena *arena)
 {
     struct buf buf = spare_take();
@@ -112,7 +112,7 @@ static void write_spec(struct spec *spec, struct str namespace, struct arena *ar
         if (field->flags & SPEC_TALK ? !spec->f2f : !always && !is_given(field, spec))
             continue;
         jsonw_key(&w, field->name);
-        if (field->type == FIELD_OBJ) /* with what we do not know of it */
+        if (field->type == FIELD_OBJ) /* including members unknown to us */
             jsonw_raw(&w, json_raw(spec->options_raw));
         else
             field_show(field, spec, &w);
@@ -137,7 +137,7 @@ struct str spec_session(const struct spec *spec, struct arena *arena)
                : STR_NONE;
 }
 
-/* Of what is kept, and of a request once its type is the full name and its defaults are in it. */
+/* For stored specs, and for requests once the type is the full name and defaults are filled in. */
 static enum err read_demand(struct spec *spec, struct arena *arena, struct problem *why)
 {
     struct demand demand = demand_plain;
@@ -181,8 +181,8 @@ static const struct spec_type *find_type(const struct spec_types *types, struct 
     return NULL;
 }
 
-/* What its type needs, and what it says itself over that: kept with the job, so that one that waits
- * does not change with the configuration. */
+/* The needs of its type, overridden by its own: stored with the job, so that a waiting job does not
+ * change with the configuration. */
 static enum err take_defaults(struct spec *spec, const struct spec_types *types,
                               struct arena *arena, struct problem *why)
 {
@@ -249,7 +249,7 @@ static enum err missing(struct problem *why, const char *name)
     return problem_set(why, ERR_BAD_FIELD, name, "%s is required.", name);
 }
 
-/* `mark`: which request it is. */
+/* `mark`: the kind of request. */
 static enum err check_needed(const struct spec *spec, unsigned mark, struct problem *why)
 {
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
@@ -379,10 +379,10 @@ static uint64_t lane_of(const struct spec *spec, struct str demand)
     char digest[DIGEST_HEX + 1];
     uint64_t lane;
 
-    /* Neither a type nor its namespace is "needs", and the length of the demand is before it. */
+    /* Neither a type nor its namespace is "needs", and the length of the demand comes first. */
     if (demand.len)
         buf_fmt(&text, "needs %zu " STR_FMT " ", demand.len, STR_ARG(demand));
-    /* No language and no type has a space in it, and what may have one is last. */
+    /* No language or type contains a space, and what may contain one is last. */
     if (spec->f2f)
         buf_fmt(&text, STR_FMT " " STR_FMT " " STR_FMT " %d %d", STR_ARG(spec->type),
                 STR_ARG(spec->src), STR_ARG(spec->tgt), spec->options.require_tts,
@@ -391,7 +391,7 @@ static uint64_t lane_of(const struct spec *spec, struct str demand)
         buf_fmt(&text, "task " STR_FMT " %d ", STR_ARG(spec->type), spec->interactive);
     if (!spec->f2f)
         selector_canonical(&spec->selector, &text);
-    /* A number that only this text has, as far as anybody can tell; never 0. */
+    /* A number practically unique to this text; never 0. */
     digest_sha256_hex(buf_view(&text), digest);
     digest[DIGITS] = 0;
     lane = strtoull(digest, NULL, 16);
@@ -445,7 +445,7 @@ void spec_gpus_write(uint64_t gpus, struct buf *to)
 struct str spec_message(const struct spec *spec, const struct store_head *head, struct arena *arena)
 {
     struct str rest = spec->json, type = spec_node_type(spec);
-    struct buf buf = {0}; /* over memory of the arena: it never grows */
+    struct buf buf = {0}; /* over arena memory: it never grows */
     char id[JOB_ID_TEXT + 1];
 
     assert(spec->json.len > 2 && spec->json.at[0] == '{' && head->attempt > 0);
@@ -474,6 +474,6 @@ struct str spec_message(const struct spec *spec, const struct store_head *head, 
     }
     buf_char(&buf, ',');
     assert(buf.len < HEAD_MAX);
-    buf_add(&buf, rest.at + 1, rest.len - 1); /* behind its brace */
+    buf_add(&buf, rest.at + 1, rest.len - 1); /* after its brace */
     return buf_view(&buf);
 }

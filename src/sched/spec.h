@@ -9,18 +9,18 @@
 #include "model/warm.h"
 #include "store/store.h"
 
-/* Marks of the rows of spec_schema: where a field of a job appears. Every one is kept in its record
- * when it is given. */
+/* Marks of the rows of spec_schema: where a field of a job appears. Every field that was given is
+ * stored in the job's record. */
 enum spec_mark {
-    SPEC_F2F = FIELD_OWN,            /* in a request for face to face */
-    SPEC_TASK = FIELD_OWN << 1,      /* in a request for a task */
-    SPEC_NEEDED = FIELD_OWN << 2,    /* these requests must have it */
-    SPEC_LONG_NAME = FIELD_OWN << 3, /* its alias is what they call it */
-    SPEC_KEPT = FIELD_OWN << 4,      /* kept and sent to the node always */
-    SPEC_TALK = FIELD_OWN << 5,      /* the same of face to face, and never of a task */
-    SPEC_NOT_NODE = FIELD_OWN << 6,  /* no business of the node's */
-    SPEC_SHOWN = FIELD_OWN << 7,     /* shown with the job; null when it was not given */
-    SPEC_SHOWN_SET = FIELD_OWN << 8, /* shown when it was given */
+    SPEC_F2F = FIELD_OWN,            /* in a face-to-face request */
+    SPEC_TASK = FIELD_OWN << 1,      /* in a task request */
+    SPEC_NEEDED = FIELD_OWN << 2,    /* required in these requests */
+    SPEC_LONG_NAME = FIELD_OWN << 3, /* requests use its alias */
+    SPEC_KEPT = FIELD_OWN << 4,      /* always stored and sent to the node */
+    SPEC_TALK = FIELD_OWN << 5,      /* the same for face-to-face, and never for a task */
+    SPEC_NOT_NODE = FIELD_OWN << 6,  /* not sent to the node */
+    SPEC_SHOWN = FIELD_OWN << 7,     /* shown with the job; null if it was not given */
+    SPEC_SHOWN_SET = FIELD_OWN << 8, /* shown if it was given */
 };
 extern const struct schema spec_schema;
 
@@ -36,31 +36,31 @@ struct spec {
     struct str session_id, src, tgt, audio_ref;
     struct spec_options options;
     const struct json *options_raw;
-    struct str type; /* with its namespace; nodes know it by spec_node_type() */
+    struct str type; /* with its namespace; nodes use spec_node_type() */
     struct str title;
     int64_t priority;
     const struct json *payload, *command, *secrets;
     struct str requires;      /* a selector */
-    struct selector selector; /* the same, read */
+    struct selector selector; /* the same, parsed */
     bool interactive;
-    const struct json *prefers;              /* names of what had better be loaded where it goes */
-    uint32_t prefer_marks[WARM_PREFERS_MAX]; /* the same, see model/warm.h */
+    const struct json *prefers; /* names that should preferably be loaded on its node */
+    uint32_t prefer_marks[WARM_PREFERS_MAX]; /* the same as marks, see model/warm.h */
     uint32_t prefer_count;
-    const struct json *needs, *keys; /* with the defaults of its type */
-    const struct demand *demand;     /* the same, read; NULL: one slot and no keys */
+    const struct json *needs, *keys; /* including the defaults of its type */
+    const struct demand *demand;     /* the same, parsed; NULL: one slot and no keys */
     struct str demand_text;          /* see demand_write(); at == NULL likewise */
     int64_t queue_ms, timeout_ms;
     int64_t max_attempts; /* FIELD_OFF: the configured one */
     struct str callback_url;
     struct str traceparent; /* of the request, see model/trace.h; at == NULL: none */
     struct str retried_from;
-    struct str submitted_by; /* the name of a token; at == NULL: there are none */
+    struct str submitted_by; /* the name of a token; at == NULL: no tokens are configured */
     struct str json;         /* as the store keeps it */
 };
 
 enum { SPEC_PRIORITY_F2F = 7, SPEC_PRIORITY_TASK = 5 };
 
-/* What jobs of a type need and which keys they have, unless they say so themselves. */
+/* Default needs and keys of jobs of a type. */
 struct spec_type {
     struct str type; /* as nodes know it */
     const struct json *needs, *keys;
@@ -93,25 +93,25 @@ enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec
 /* The same work again under a new id, for an operator's retry. */
 enum err spec_again(struct str json, uint64_t retried_from, struct str submitted_by,
                     struct arena *arena, struct spec *ret_spec, struct problem *why);
-/* For whom it waits, without bounds. */
+/* The account it counts against while it waits, without bounds. */
 struct store_account spec_account(const struct spec *spec);
-/* The number of the lane in which it waits, never 0: everything that decides who may take it, and
- * when. The same in every instance and after every restart, and nobody can make other work share
- * it. */
+/* The number of the lane in which it waits, never 0: a digest of everything that decides which
+ * nodes may take it, and when. The same in every instance and after every restart, and clients
+ * cannot craft other work that shares it. */
 uint64_t spec_lane(const struct spec *spec);
-/* The same without its keys: whoever may take one may take all of the same number. */
+/* The same without its keys: a node that may take one job may take all with the same number. */
 uint64_t spec_fit(const struct spec *spec);
 /* Does it ask for more than slots? */
 bool spec_has_needs(const struct spec *spec);
-/* Slots it takes. */
+/* The slots it takes. */
 static inline int32_t spec_slots(const struct spec *spec)
 {
     return spec->demand ? spec->demand->slots : 1;
 }
 /* The ids of a set of GPUs as a JSON list. */
 void spec_gpus_write(uint64_t gpus, struct buf *to);
-/* The message to the node, in the arena: the type as it knows it, its namespace beside it, and not
- * what is not its business (callback_url). */
+/* The message to the node, in the arena: the type as the node knows it, its namespace in a separate
+ * field, and without fields that are not for the node (callback_url). */
 struct str spec_message(const struct spec *spec, const struct store_head *head,
                         struct arena *arena);
 

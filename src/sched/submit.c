@@ -1,5 +1,5 @@
-/* Submitting: a dispatch, and behind it the way into a lane of the queue. What the store has, or
- * may have, of a job that is refused is ended before its client hears so, or by the keeper. */
+/* Submitting: a dispatch, then the way into a lane of the queue. If a job is refused but the store
+ * has it, or may have it, it is ended before its client is refused, or by the keeper. */
 #include "sched/submit.h"
 
 #include <assert.h>
@@ -35,7 +35,7 @@ static void submit_over(struct submit *submit, enum err err)
     submit->done(submit);
 }
 
-/* It is in its lane now. */
+/* The job is in its lane now. */
 static void waits(struct submit *submit, struct store_record *record)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -52,8 +52,8 @@ static void waits(struct submit *submit, struct store_record *record)
     submit_over(submit, ERR_OK);
 }
 
-/* The store did not take it. If it may have all the same, the keeper ends it; but the answer to the
- * client is that it may run, because this process may die before that. */
+/* The store did not accept it. If the store may have it all the same, the keeper ends it; since
+ * this process may die first, the client is told that the job may run. */
 static void submit_failed(struct submit *submit, enum err err)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -80,7 +80,7 @@ static struct store_bounds bounds_of(const struct submit *submit)
     return bounds;
 }
 
-/* Is it one of the bounds that keeps it from waiting? Then submit->why says which. */
+/* Does one of the bounds keep it from waiting? Then submit->why says which. */
 static bool is_out_of_bounds(struct submit *submit, const struct store_op *op)
 {
     struct store_bounds bounds = bounds_of(submit);
@@ -129,7 +129,7 @@ static void abandoned(struct store_op *op)
     submit_over(submit, submit->why.err);
 }
 
-/* A send failed, and it may not wait: it has ended before its client is refused. */
+/* A send failed, and the job may not wait: it ends before its client is refused. */
 static void abandon(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -172,7 +172,8 @@ static void waited(struct store_op *op)
     if (is_out_of_bounds(submit, op)) {
         abandon(submit);
     } else if (op->err == ERR_STALE) {
-        /* It went on without us, as it may while it is being sent: what it is now is the answer. */
+        /* It was moved on by something else, as can happen while it is being sent: its current
+         * state is the answer. */
         bool failed = op->head.state == JOB_FAILED;
 
         dispatch->head = op->head;
@@ -189,7 +190,7 @@ static void waited(struct store_op *op)
     }
 }
 
-/* Makes it durable as a waiting job, if its lane has room. */
+/* Stores it as a waiting job, if its lane has room. */
 static void enqueue(struct submit *submit)
 {
     struct dispatch *dispatch = submit->dispatch;
@@ -237,8 +238,8 @@ static void dispatched(struct dispatch *dispatch)
         return;
     }
     submit->why = dispatch->why;
-    /* It may have gone on without us: then it has been on a node, or waits for one. What a key
-     * answers with is as it was the first time. */
+    /* It may have been moved on by something else: then it has been on a node, or waits for one. A
+     * repeated key gets the first answer. */
     submit->queued = !dispatch->err && sched_is_waiting(dispatch->head.state);
     submit_over(submit, dispatch->err);
 }
@@ -251,16 +252,16 @@ void submit_start(struct submit *submit)
 
     dispatch->done = dispatched;
     dispatch->user = submit;
-    /* The id was made a moment ago with our number. Should this process have been stopped for so
-     * long that another one has the number now, its id may be another job's. */
+    /* The id was just made with our instance number. If this process was stopped for so long that
+     * another one has the number now, the id may be another job's. */
     if (!store_number_is_ours(dispatch->loop->sched->store)) {
         submit_over(submit, problem_set(&submit->why, ERR_STORE_DOWN, "",
                                         "This instance was away for too long and is about to "
                                         "begin anew; nothing was started."));
         return;
     }
-    /* A job that may wait does not overtake those that wait already, for whatever and wherever they
-     * were put: the queue decides which is next. */
+    /* A job that may wait does not overtake waiting jobs, whatever their type and whichever
+     * instance put them there: the queue decides which is next. */
     if (dispatch->spec.queue_ms > 0 && others_wait && candidates_some_fit(dispatch))
         enqueue(submit);
     else

@@ -1,5 +1,5 @@
-/* A new job on its way in: placed on a node, waiting in its lane (a task with queue_ms), or
- * refused, and then it never runs. */
+/* A new job on its way in: placed on a node, put into its lane (a task with queue_ms), or refused,
+ * and then it never runs. */
 #ifndef SCHED_SUBMIT_H
 #define SCHED_SUBMIT_H
 
@@ -16,11 +16,11 @@ struct submit {
     struct problem why; /* answer */
 };
 
-/* A new job under a new id; all of it is in the arena, which must be fresh for each. `quota`: NULL
- * when there is none. */
+/* A new job under a new id; all of it is in the arena, which must be fresh for each job. `quota`:
+ * NULL when there is none. */
 struct submit *submit_new(struct sched_loop *loop, struct arena *arena, const struct spec *spec,
                           const struct quota *quota);
-/* `done` is set; it is called once, now or later. */
+/* Set `done` first; it is called once, now or later. */
 void submit_start(struct submit *submit);
 
 #endif

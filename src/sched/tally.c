@@ -1,8 +1,8 @@
-/* Rows by key; a key is ids with blanks between, which no id holds. On each loop one map look-up
- * for an attempt that ended; the keeper adds up, and keeps a ring of tallies by the number of the
+/* Rows by key; a key is ids separated by blanks, which no id contains. On each loop an attempt that
+ * ended costs one map look-up; the keeper adds up, and keeps a ring of tallies by the number of the
  * hour. As text a tally is lines of JSON:
  * {"work":["us","dev"],"succeeded":3,"wait":[[0,2],[5,1]],...}; files of older and newer releases
- * may be read, and names that are not known are left out. */
+ * can be read, and unknown names are ignored. */
 #include "sched/tally.h"
 
 #include <assert.h>
@@ -97,13 +97,13 @@ bool tally_is_empty(const struct tally *tally)
            0;
 }
 
-/* An id as it came from a record; one that is none of ours, or too long, has no row of its own. */
+/* An id from a record; one that is malformed or too long has no row of its own. */
 static struct str checked(struct str id)
 {
     return id.len == 0 ? STR("-") : str_is_id(id, NODE_ID_MAX) ? id : OTHER;
 }
 
-/* A type may be a namespace's. */
+/* A type may be prefixed with a namespace. */
 static struct str checked_type(struct str type)
 {
     return type.len == 0 ? STR("-") : str_is_name(type, NODE_ID_MAX) ? type : OTHER;
@@ -338,7 +338,7 @@ static int64_t times_ms(int64_t amount, int64_t ms)
     return __builtin_mul_overflow(amount, ms, &product) ? INT64_MAX : product;
 }
 
-/* What this takes in so many ms. */
+/* Adds what this demand takes in `ms` milliseconds. */
 static void use(struct tally_usage *usage, const struct demand *demand, int64_t ms,
                 struct arena *arena)
 {
@@ -359,7 +359,7 @@ static void use(struct tally_usage *usage, const struct demand *demand, int64_t 
             add_other(usage, demand->needs[i].name, times_ms(demand->needs[i].amount, ms), arena);
 }
 
-/* It was on a node and is no longer. */
+/* An attempt was on a node and is over. */
 static void note_attempt(struct tally *tally, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
@@ -377,7 +377,7 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
     work->counts[TALLY_BREAKERS] += opened;
     if (head->attempt == 1)
         tally_time(&work->wait, head->dispatched_ms - head->created_ms);
-    /* A node that does not acknowledge: what is done has begun. */
+    /* For a node that does not acknowledge: a finished job did begin. */
     int64_t begun_ms = head->acked_ms          ? head->acked_ms
                        : outcome == STORE_DONE ? head->dispatched_ms
                                                : 0;
@@ -386,9 +386,9 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
     int64_t ms = head->updated_ms - begun_ms;
     struct demand demand;
     tally_time(&work->run, ms);
-    ms = ms > 0 ? ms : 0; /* clocks that disagree */
+    ms = ms > 0 ? ms : 0; /* the clocks disagree */
     if (!op->u.settle.demand.len || !demand_parse(op->u.settle.demand, &demand)) {
-        /* Most jobs take one slot: that is all there is to add. */
+        /* Most jobs take one slot: nothing else to add. */
         work->keyless.runs++;
         add_amount(&work->keyless.amount_ms[TALLY_RUN_MS], ms);
         add_amount(&work->keyless.amount_ms[TALLY_SLOTS], ms);
@@ -399,7 +399,7 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
         use(&tally_key(tally, demand.keys[i], work->type)->usage, &demand, ms, &tally->arena);
 }
 
-/* Counted where it was last; "-" if it never was anywhere. */
+/* Counted at its last node; "-" if it never was on one. */
 static void note_job(struct tally *tally, const struct store_head *head, enum tally_count how)
 {
     assert(job_state_final(head->state) && how <= TALLY_CANCELLED);
@@ -409,9 +409,9 @@ static void note_job(struct tally *tally, const struct store_head *head, enum ta
 void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended)
 {
     static const struct {
-        enum tally_count job; /* what its end is to the job, unless that is done */
-        bool attempt;         /* it ends one, always */
-        bool refusal;         /* somebody did not take it */
+        enum tally_count job; /* how its end counts for the job, unless the job is done */
+        bool attempt;         /* always ends an attempt */
+        bool refusal;         /* a refusal of the job */
     } kinds[STORE_OUTCOME_COUNT] = {
         [STORE_DONE] = {TALLY_FAILED, true, false},
         [STORE_FAIL] = {TALLY_FAILED, true, false},
@@ -428,7 +428,7 @@ void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool end
     assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
     if (outcome == STORE_ABANDON)
         return; /* its request was refused, and counted then: the client never had a job */
-    if (kinds[outcome].refusal) /* of no node, if it waited for one in vain */
+    if (kinds[outcome].refusal) /* no node, if it waited for one in vain */
         tally_refuse(loop->tally, op->node, str_of(head->type),
                      op->node.at ? op->u.settle.reason : str_of(head->reason), 1);
     else if (kinds[outcome].attempt || op->u.settle.ended_lease)
@@ -551,7 +551,7 @@ void tally_save(const struct tally *tally, struct buf *text)
         struct jsonw w = begin(text, "work", work->node, work->type, STR_NONE);
 
         for (int i = 0; i < TALLY_COUNTS; i++)
-            if (work->counts[i] || i == TALLY_ATTEMPTS) /* without it a row is an old one */
+            if (work->counts[i] || i == TALLY_ATTEMPTS) /* rows of old releases lack it */
                 jsonw_kint(&w, tally_count_name((enum tally_count)i), work->counts[i]);
         save_times(&w, "wait", &work->wait);
         save_times(&w, "run", &work->run);
@@ -583,7 +583,7 @@ void tally_save(const struct tally *tally, struct buf *text)
     }
 }
 
-/* What is not there, or cannot be, counts nothing. */
+/* Absent or invalid values count as 0. */
 static int64_t number(const struct json *row, const char *name)
 {
     int64_t value;
@@ -627,7 +627,7 @@ static void load_usage(struct tally_usage *usage, const struct json *from, struc
     arena_free(&arena);
 }
 
-/* The ids of a row: `count` texts. */
+/* Reads the ids of a row: `count` texts. */
 static bool read_ids(const struct json *row, const char *kind, uint32_t count, struct str *ids,
                      struct arena *arena)
 {
@@ -651,7 +651,7 @@ static void load_work(struct tally *tally, const struct json *row, const struct 
     for (int i = 0; i < TALLY_COUNTS; i++)
         work->counts[i] += (uint32_t)number(row, tally_count_name((enum tally_count)i));
     if (json_is_null(json_get(row, tally_count_name(TALLY_ATTEMPTS)))) {
-        /* A file of a release that counted attempts only: retried ones are there as failed. */
+        /* A file of a release that counted attempts only: there, retried ones count as failed. */
         int64_t failed = number(row, "failed"), retried = number(row, "retried");
 
         work->counts[TALLY_ATTEMPTS] +=

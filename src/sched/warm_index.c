@@ -1,6 +1,6 @@
-/* A hash table of relaxed atomic words whose buckets never grow: (name, node) or 0. In a bucket
- * that is full a newcomer takes somebody's place by chance: of a name that so many nodes have, any
- * of them will do. A word that is wrong costs a look at its node, whose own list tells. */
+/* A hash table of relaxed atomic words whose buckets never grow: (name, node) or 0. In a full
+ * bucket a new entry replaces a random one: when that many nodes have a name, any of them will do.
+ * A wrong entry costs a look at its node, whose own list is authoritative. */
 #include "sched/warm_index.h"
 
 #include <assert.h>
@@ -53,7 +53,7 @@ static void add(struct warm_index *index, uint32_t mark, uint32_t number)
         if (!there && at == WARM_INDEX_NODES)
             at = i;
     }
-    if (at == WARM_INDEX_NODES) /* full: whose place, differs from node to node */
+    if (at == WARM_INDEX_NODES) /* full: which entry is replaced differs from node to node */
         at = (mark / BUCKETS + number) % WARM_INDEX_NODES;
     atomic_store_explicit(&words[at], word, memory_order_relaxed);
 }
