@@ -1,4 +1,4 @@
-/* Keeps breakers and their probes. Which ends of attempts count is the caller's to say. */
+/* Keeps breakers and their probes. The caller decides which attempt outcomes count. */
 #include "store/breakers.h"
 
 #include "base/mem.h"
@@ -15,7 +15,7 @@ void breakers_init(struct breakers *breakers, const struct breaker_rules *rules)
     chain_init(&breakers->order);
 }
 
-/* Ids hold no bar, so that two pairs never share a key. */
+/* Ids contain no '|', so two pairs never share a key. */
 static struct str write_key(char to[BREAKERS_KEY_MAX + 1], struct str node, struct str type)
 {
     assert(node.len <= NODE_ID_MAX && type.len <= POOL_LANG_MAX);
@@ -30,14 +30,14 @@ static struct breaker_entry *find(const struct breakers *breakers, struct str no
 {
     char text[BREAKERS_KEY_MAX + 1];
 
-    /* All is well nearly always: then a dispatch pays nothing. */
+    /* Common case, no breakers: a dispatch costs nothing. */
     if (breakers->gates.count == 0 || type.len == 0 || type.len > POOL_LANG_MAX ||
         node.len > NODE_ID_MAX)
         return NULL;
     return map_get(&breakers->gates, write_key(text, node, type));
 }
 
-/* Takes it out of memory; its row is the caller's. */
+/* Removes it from memory; the caller handles its row. */
 static void drop(struct breakers *breakers, struct breaker_entry *gate)
 {
     if (gate->probe)
@@ -163,8 +163,8 @@ void breakers_release(struct ledger_job *entry)
     entry->run->probe = NULL;
 }
 
-/* Half open, the probe alone decides, not what began before it opened. The probe is also one whose
- * lease ran out before this, as long as there is no other. */
+/* In the half-open state only the probe decides, not attempts that began before the breaker opened.
+ * A probe whose lease has since expired still counts if there is no other probe. */
 static bool may_speak(const struct breakers *breakers, struct breaker_entry *gate,
                       const struct ledger_job *entry, bool was_probe, int64_t now_ms)
 {
@@ -193,7 +193,7 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
         event = breaker_ok(&gate->breaker, &breakers->rules, now_ms);
     else if (verdict == BREAKERS_BAD)
         event = breaker_fail(&gate->breaker, &breakers->rules, now_ms);
-    /* Good work that began before it opened leaves it open, and nothing to write. */
+    /* A success that began before it opened leaves it open; nothing to write. */
     if (was_probe || event != BREAKER_NO_EVENT || verdict == BREAKERS_BAD ||
         gate->breaker.failures == 0)
         changed(breakers, journal, gate, now_ms);
@@ -251,7 +251,7 @@ void breakers_tidy(struct breakers *breakers, struct journal *journal, const str
 
         next = at->next;
         if (now_ms - gate->changed_ms < breakers->rules.cooldown_ms)
-            return; /* so are all that follow */
+            return; /* all following ones are newer */
         if ((!holder || !holder->known) && !gate->probe)
             forget(breakers, journal, gate);
     }

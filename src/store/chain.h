@@ -1,4 +1,4 @@
-/* A ring of structs that hold their own links. A link alone points to itself. */
+/* An intrusive circular list. An unlinked link points to itself. */
 #ifndef STORE_CHAIN_H
 #define STORE_CHAIN_H
 
@@ -19,7 +19,7 @@ static inline bool chain_alone(const struct chain *link)
     return link->next == link;
 }
 
-static inline void chain_del(struct chain *link) /* alone already: nothing happens */
+static inline void chain_del(struct chain *link) /* no effect if it is not linked */
 {
     link->prev->next = link->next;
     link->next->prev = link->prev;

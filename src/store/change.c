@@ -1,6 +1,5 @@
-/* Changes as bytes: numbers are varints, seven bits a byte, least first; what may be negative is
- * folded (zigzag). Times of a job are written as distances from its creation, which are small. And
- * batches of them as rows of the database that the release before had for a journal. */
+/* Changes as bytes: numbers are varints, seven bits per byte, least significant first; signed ones
+ * are zigzag-encoded. Times of a job are written relative to its creation, so they are small. */
 #include "store/change.h"
 
 #include <assert.h>
@@ -32,7 +31,7 @@ static void put_text(struct buf *to, struct str text)
         buf_add(to, text.at, text.len);
 }
 
-/* The times of a head that are often 0 and else near its creation. */
+/* The times of a head that are often 0 and otherwise close to its creation. */
 enum { TIMES = 6 };
 
 static void times_of(struct change_job *job, int64_t *ret_times[TIMES])
@@ -178,7 +177,9 @@ void change_write(struct buf *to, const struct change *change)
     }
 }
 
-/* Reading. Nothing is trusted: what is wrong makes `bad` true, and everything after it empty. */
+/* --- reading --- */
+
+/* Input is not trusted: invalid data sets `bad`, and everything after it reads as empty. */
 
 struct source {
     struct str rest;
@@ -204,7 +205,7 @@ static uint64_t get_long_number(struct source *from)
     return 0;
 }
 
-/* Nearly all are of one byte. */
+/* Fast path: nearly all numbers are one byte. */
 static inline uint64_t get_number(struct source *from)
 {
     if (from->bad || from->rest.len == 0 || (unsigned char)*from->rest.at >= 128)

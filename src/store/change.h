@@ -1,6 +1,5 @@
-/* What a batch changed, as bytes: the record that the journal keeps of it. Each change says how a
- * row is afterwards, not what happened to it, so of two changes of the same row the later one
- * is the truth. */
+/* The changes of a batch as bytes: the record the journal keeps. A change holds the resulting row,
+ * not what happened to it, so of two changes of the same row the later one wins. */
 #ifndef STORE_CHANGE_H
 #define STORE_CHANGE_H
 
@@ -10,7 +9,7 @@
 #include "store/fault.h"
 #include "store/store.h"
 
-/* Values are written: a number that was ever released keeps its meaning. */
+/* These values are stored on disk: a released number keeps its meaning. */
 enum change_kind {
     CHANGE_JOB = 1,
     CHANGE_NODE = 2,
@@ -19,7 +18,7 @@ enum change_kind {
     CHANGE_BREAKER_DEL = 5,
     CHANGE_SESSION = 6,
     CHANGE_META = 7,
-    CHANGE_NODE_RESOURCES = 8, /* as it is written: a CHANGE_NODE that has resources */
+    CHANGE_NODE_RESOURCES = 8, /* only on disk: a CHANGE_NODE with resources */
     CHANGE_LIMIT = 9,
     CHANGE_LIMIT_DEL = 10,
     CHANGE_LIMIT_KEY = 11,
@@ -32,18 +31,18 @@ enum change_part {
     CHANGE_RESULT = 2,      /* `result`; at == NULL: none */
     CHANGE_FIRST_NODE = 4,  /* `first_node` */
     CHANGE_KEY_DROPPED = 8, /* its Idempotency-Key is free again */
-    /* Set and cleared by change_write(): without them there are none. */
+    /* Set and cleared by change_write(); when unset, the job has no GPUs or no demand. */
     CHANGE_GPUS = 16,   /* `head.gpus` */
-    CHANGE_DEMAND = 32, /* of one that is NEW: `demand` */
+    CHANGE_DEMAND = 32, /* with CHANGE_NEW: `demand` */
     CHANGE_PARTS = 63,
 };
 
 struct change_job {
-    struct store_head head; /* due_ms of one in a lane: less the meta row's wait_shift_ms */
+    struct store_head head; /* in a lane, due_ms is stored less the meta row's wait_shift_ms */
     int64_t run_until_ms;
     bool answered;
     unsigned parts;      /* enum change_part */
-    struct str attempts; /* at == NULL: none ended yet */
+    struct str attempts; /* at == NULL: none has ended yet */
     struct str spec;
     struct str demand; /* empty: demand_plain */
     struct str idem;   /* at == NULL: none */
@@ -56,7 +55,7 @@ struct change_breaker {
     struct str node;
     struct str type;
     struct breaker breaker;
-    uint64_t probe_job; /* whose lease is the probe; 0: none was out */
+    uint64_t probe_job; /* the job whose lease is the probe; 0: none was out */
 };
 
 struct change_session {
@@ -74,7 +73,7 @@ struct change_limit {
 
 struct change_limit_key {
     struct str key;
-    int64_t hold_until_ms; /* 0: it is not held. This and the starts: less wait_shift_ms */
+    int64_t hold_until_ms; /* 0: not held. Like the starts, stored less wait_shift_ms */
     struct str reason;
     struct str starts; /* see limit_window_write() */
 };

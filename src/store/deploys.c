@@ -1,6 +1,6 @@
-/* Two threads, each with a connection of its own: one writes, so that a lease never waits behind
- * somebody who reads the whole table; the other reads. Each takes ops in the order they came, and
- * answers. While the database is away it answers that at once, and tries to get it back. */
+/* Two threads, each with its own connection: one writes, so that a lease renewal never waits for a
+ * reader of the whole table; the other reads. Each takes ops in order of arrival and answers them.
+ * While the database is unreachable, ops fail at once and the thread keeps reconnecting. */
 #include "store/deploys.h"
 
 #include <assert.h>
@@ -21,13 +21,13 @@
 enum { THREAD_WRITE, THREAD_READ, THREAD_COUNT };
 
 enum {
-    LOOK_MS = 1000,   /* how often the version is looked at: another instance may have changed it */
-    RETRY_MS = 500,   /* between two tries to connect */
-    FORGET_MS = 5000, /* between two looks for what nodes left that are gone */
-    UPDATES_MAX = 100, /* updates that are looked at in one go */
+    LOOK_MS = 1000,    /* how often the version is checked: another instance may have changed it */
+    RETRY_MS = 500,    /* between attempts to connect */
+    FORGET_MS = 5000,  /* between cleanups of rows left by lost nodes */
+    UPDATES_MAX = 100, /* updates checked in one pass */
     IN_FLIGHT_DEFAULT = 4096,
     RENEWALS_MAX = 256, /* in one transaction */
-    OTHERS_MS = 20,     /* for all other ops, then it is the turn of renewals that came meanwhile */
+    OTHERS_MS = 20,     /* for all other ops before newly arrived renewals take their turn */
 };
 
 struct sql_thread {
@@ -47,32 +47,31 @@ struct deploys {
     struct sql_thread threads[THREAD_COUNT];
     struct deploys_config config;
     int64_t announced;                     /* the writing thread's */
-    char updates_after[DEPLOY_ID_MAX + 1]; /* likewise: the last one that was looked at */
+    char updates_after[DEPLOY_ID_MAX + 1]; /* likewise: the last one that was checked */
     struct deploys_facts facts;            /* the reading thread's */
     struct deploys_table table;            /* likewise */
     struct deploys_alive alive;            /* likewise */
-    _Atomic bool facts_old;                /* something was written since they were read */
-    _Atomic int64_t known_version;         /* of the table: the highest that was answered */
-    _Atomic bool may_forget;               /* see struct deploys_status */
+    _Atomic bool facts_old; /* something was written since they were read; `facts` must be reread */
+    _Atomic int64_t known_version; /* of the table: the highest answered */
+    _Atomic bool may_forget;       /* see struct deploys_status */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
-    pthread_mutex_t detail_lock; /* never on a request's path: a status is read by people */
+    pthread_mutex_t detail_lock; /* never on a request's path: only people read the status */
     char detail[SQL_DETAIL_MAX];
     bool stopped;
 };
 
 /* --- SQLite's clock --- */
 
-/* SQLite has no clock of its own: it has this machine's. When somebody sets that one, or the
- * machine slept, nobody's lease became shorter or longer: all terms move along, in one transaction
- * with a note of how far the clock now is from the monotonic one. The note makes it happen once,
- * whichever process notices, and also when the clock was set while nobody ran. PostgreSQL has a
- * clock of its own, which nothing of ours can be compared with: see renew_anew() and cut_leases().
- */
+/* SQLite uses this machine's clock. When that is set, or the machine slept, no lease may become
+ * shorter or longer: all terms are shifted in one transaction, which also records the offset of the
+ * wall clock from the monotonic clock. With the record it happens only once, whichever process
+ * notices it, and also when the clock was set while no process ran. PostgreSQL has its own clock,
+ * which ours cannot be compared with: see renew_anew() and cut_leases(). */
 
-enum { SET_MS = 1000 }; /* less is how exactly two clocks can be read */
+enum { SET_MS = 1000 }; /* smaller differences are measurement error */
 
-/* The monotonic clock begins anew with every boot. Some digits of the kernel's id of it. */
+/* The monotonic clock restarts with every boot. Returns some digits of the kernel's boot id. */
 static int64_t boot_of_machine(void)
 {
     char text[64] = "";
@@ -127,8 +126,8 @@ static bool shift_terms(struct sql *sql, struct arena *arena, int64_t step_ms)
     return true;
 }
 
-/* After a reboot nobody can tell by how much it was set. But no lease lasts longer than it did when
- * it was made, nor does what waits for the end of one. */
+/* After a reboot it is unknown by how much the clock was set. So no lease, nor anything waiting for
+ * its end, may last longer than its original length. */
 static bool cut_terms(struct sql *sql, struct arena *arena, int64_t now_ms)
 {
     static const char waits[] =
@@ -170,7 +169,7 @@ static bool follow(struct sql *sql, struct arena *arena)
     return ok;
 }
 
-/* Before anything that judges a lease. */
+/* Called before anything that judges a lease. */
 static bool deploys_follow_clock(struct sql *sql)
 {
     struct arena arena = {0};
@@ -187,12 +186,12 @@ static bool deploys_follow_clock(struct sql *sql)
 
 /* --- tables --- */
 
-/* The tables. Migrations go forward only, one number each; the number is in the database. The
- * table `deployment` may be there already with these columns (id, package_name, package_version,
- * command, args, env, address, enabled, created_at, updated_at): what is missing is added, what is
- * there stays as it is. */
+/* The tables. Migrations are numbered and go forward only; the number is in the database. The table
+ * `deployment` may already exist with these columns (id, package_name, package_version, command,
+ * args, env, address, enabled, created_at, updated_at): missing columns are added, existing ones
+ * stay as they are. */
 
-/* The columns of `deployment`: those that may be there already, then ours. */
+/* The columns of `deployment`: those that may already exist, then ours. */
 static const struct {
     const char *name;
     struct sql_text add;
@@ -274,7 +273,7 @@ static bool add_columns(struct sql *sql, struct arena *arena)
     return true;
 }
 
-/* Words in which the dialects differ here. */
+/* SQL fragments that differ between the dialects here. */
 #define LITE_INT "INTEGER"
 #define PG_INT   "BIGINT"
 #define LITE_ADD " ADD COLUMN "
@@ -289,8 +288,7 @@ static bool add_columns(struct sql *sql, struct arena *arena)
     }
 
 /* Number 1: everything. berth_meta: `schema`, and `schema_oldest`, see migrations; `version` of the
- * table; `news`, the same without mere claims, which nobody else need look at; `approved_until_ms`.
- */
+ * table; `news`, the same without claims, which no other node needs to see; `approved_until_ms`. */
 #define STATUS_TABLE(D)                                                                            \
     "CREATE TABLE IF NOT EXISTS berth_deployment_status (id TEXT NOT NULL, address TEXT NOT NULL," \
     " generation " D##_INT " NOT NULL, version " D##_INT " NOT NULL, state TEXT NOT NULL,"         \
@@ -319,18 +317,18 @@ static const struct sql_text tables[] = {
       " drain_deadline_ms BIGINT NOT NULL DEFAULT 0)"}},
 };
 
-/* Number 2: what a node owns is looked up with every renewal and claim. */
+/* Number 2: every renewal and claim looks up what a node owns. */
 static const struct sql_text owner_index[] = {
     SAME(INDEX("berth_deployment_address", "deployment (address)")),
 };
 
-/* Number 3: a version that ran to its end, and whether the limits of a copy are enforced. */
+/* Number 3: the end of a version, and whether the limits of a copy are enforced. */
 #define ADD_LIMITS(D)                                                                              \
     "ALTER TABLE berth_deployment_status" D##_ADD "limits TEXT NOT NULL DEFAULT ''"
 static const struct sql_text ended[] = {DEPLOYS_BOTH(ADD_LIMITS)};
 
-/* Number 4: a node that said goodbye is no loss, and a deployment that failed on a node is tried on
- * others first. */
+/* Number 4: a node that said goodbye is not counted as lost, and a deployment that failed on a node
+ * is tried on others first. */
 #define ADD_GOODBYE(D)                                                                             \
     "ALTER TABLE berth_node_lease ADD COLUMN goodbye " D##_INT " NOT NULL DEFAULT 0"
 #define FAILURE_TABLE(D)                                                                           \
@@ -340,8 +338,8 @@ static const struct sql_text ended[] = {DEPLOYS_BOTH(ADD_LIMITS)};
         " NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (id, address))"
 static const struct sql_text losses[] = {DEPLOYS_BOTH(ADD_GOODBYE), DEPLOYS_BOTH(FAILURE_TABLE)};
 
-/* Number 5: a lease is one agent's, and is found by its end; what a node runs is found without
- * looking at what others run. */
+/* Number 5: a lease belongs to one agent and is indexed by its end; a node's copies are found
+ * without scanning those of others. */
 #define ADD_INSTANCE(D) "ALTER TABLE berth_node_lease" D##_ADD "instance TEXT NOT NULL DEFAULT ''"
 static const struct sql_text instances[] = {
     DEPLOYS_BOTH(ADD_INSTANCE),
@@ -350,16 +348,16 @@ static const struct sql_text instances[] = {
     SAME(INDEX("berth_deployment_daemon", "deployment (id) WHERE type = 'daemon'")),
     SAME(INDEX("berth_deployment_status_address", "berth_deployment_status (address)")),
     SAME(INDEX("berth_deployment_failure_until", "berth_deployment_failure (until_ms)")),
-    /* Whatever type the column has, and whatever order the database is in. */
+    /* Independent of the column's type and of the database's collation. */
     {{"SELECT 1", INDEX("berth_deployment_id", "deployment ((CAST(id AS TEXT)) COLLATE \"C\")")}},
 };
 
-/* Number 6: several copies of a deployment. Each but the first has a row of its own, `copy_of` the
- * deployment's. */
+/* Number 6: several copies of a deployment. Each but the first has its own row; `copy_of` has the
+ * deployment's id. */
 static const struct sql_text copies[] = {SAME(
     INDEX("berth_deployment_copy_of", "deployment (copy_of, copy_index) WHERE copy_of <> ''"))};
 
-/* Number 7: what each version was, and how an update of several copies is. */
+/* Number 7: the spec of each version, and the progress of an update of several copies. */
 #define SPEC_TABLE(D)                                                                              \
     "CREATE TABLE IF NOT EXISTS berth_deployment_spec (id TEXT NOT NULL, version " D##_INT         \
         " NOT NULL, type TEXT NOT NULL, package_name TEXT NOT NULL, package_version TEXT NOT "     \
@@ -374,15 +372,15 @@ static const struct sql_text specs[] = {DEPLOYS_BOTH(SPEC_TABLE)};
     "ALTER TABLE berth_deployment_status" D##_ADD "port " D##_INT " NOT NULL DEFAULT 0"
 static const struct sql_text ports[] = {DEPLOYS_BOTH(ADD_HOST), DEPLOYS_BOTH(ADD_PORT)};
 
-/* Number 9: since when a copy is to run its version, and how long that may take. Updates that are
- * under way are looked at now and then. */
+/* Number 9: since when a copy should run its version and how long that may take. Updates in
+ * progress are checked periodically. */
 static const struct sql_text update_times[] = {
     SAME(INDEX("berth_deployment_rolling", "deployment (copy_of) WHERE rolling = 1")),
 };
 
-/* A row per version; the next one is after the last. `oldest` is the first version whose program
- * may go on after that: instances are replaced one by one, and one can go back a release. A table
- * or a column more is nothing to one that names what it wants. */
+/* One row per version; append new ones. `oldest` is the first version whose program can still use
+ * the tables after that: instances are replaced one by one and a release may be rolled back. An
+ * added table or column does not disturb a program that names its columns. */
 #define MIGRATION(texts, oldest, columns)                                                          \
     {                                                                                              \
         texts, COUNT_OF(texts), oldest, columns                                                    \
@@ -391,7 +389,7 @@ static const struct {
     const struct sql_text *texts;
     size_t count;
     int64_t oldest;
-    enum { COLUMNS_NONE, COLUMNS_FIRST, COLUMNS_LAST } columns; /* those that are missing */
+    enum { COLUMNS_NONE, COLUMNS_FIRST, COLUMNS_LAST } columns; /* which missing columns to add */
 } migrations[] = {
     MIGRATION(tables, 1, COLUMNS_LAST),        MIGRATION(owner_index, 2, COLUMNS_NONE),
     MIGRATION(ended, 3, COLUMNS_FIRST),        MIGRATION(losses, 4, COLUMNS_NONE),
@@ -399,11 +397,11 @@ static const struct {
     MIGRATION(specs, 4, COLUMNS_FIRST),        MIGRATION(ports, 4, COLUMNS_NONE),
     MIGRATION(update_times, 4, COLUMNS_FIRST),
 };
-enum { FORMAT = COUNT_OF(migrations) }; /* this program's */
+enum { FORMAT = COUNT_OF(migrations) }; /* the version of this program */
 
-/* The format of the tables, as it was found. */
+/* The format of the tables found in the database. */
 struct format {
-    int64_t version; /* 0: there are none yet */
+    int64_t version; /* 0: no tables yet */
     int64_t oldest;  /* the first version whose program may use them; 0: unknown */
 };
 
@@ -444,7 +442,7 @@ static bool migrate(struct sql *sql, struct arena *arena, struct format *ret_for
            sql_run(sql, &write, numbers, COUNT_OF(numbers), arena, NULL);
 }
 
-/* Makes the tables or adds what is missing; those of a newer berth are left alone. */
+/* Creates the tables or adds what is missing; leaves those of a newer berth alone. */
 static bool migrate_all(struct sql *sql, struct format *ret_format)
 {
     struct arena arena = {0};
@@ -458,7 +456,7 @@ static bool migrate_all(struct sql *sql, struct format *ret_format)
 
 /* --- threads --- */
 
-/* In a transaction from its beginning; lazy: only when it comes to write. */
+/* WRITES: in a transaction from the start; LAZY: from its first write on. */
 enum how { READS, LAZY, WRITES };
 
 static const struct {
@@ -481,8 +479,8 @@ static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb v
     return &deploys->threads[verbs[verb].how == READS ? THREAD_READ : THREAD_WRITE];
 }
 
-/* Every try counts, also our own: while it is away callers are refused before they get here, and a
- * counter that stands still would look like a database that is well. */
+/* Counts every failed attempt, including our own reconnects: while the database is down, callers
+ * are refused earlier, and a counter that does not grow would look like a healthy database. */
 static void went_down(struct sql_thread *thread)
 {
     metric_add_label(METRIC_SQL, "error", 1);
@@ -493,8 +491,8 @@ static void went_down(struct sql_thread *thread)
     pthread_mutex_unlock(&thread->deploys->detail_lock);
 }
 
-/* A statement failed. While the connection is good that is the caller's own affair: it is undone,
- * and nobody else's call suffers from it. */
+/* A statement failed. If the connection is good, only this caller is affected: its transaction is
+ * rolled back. */
 static enum err failed(struct sql_thread *thread)
 {
     if (thread->sql->connected) {
@@ -571,21 +569,21 @@ down:
 
 static void announce(struct deploys *deploys, int64_t news)
 {
-    if (news == 0 || news == deploys->announced) /* which is the writing thread's */
+    if (news == 0 || news == deploys->announced) /* `announced` belongs to the writing thread */
         return;
     deploys->announced = news;
     if (deploys->config.changed)
         deploys->config.changed(deploys->config.user, news);
 }
 
-/* Ends the transaction, if it came to one. */
+/* Ends the transaction, if there is one. */
 static bool finish(struct work *work, bool ok)
 {
     if (!work->sql->in_transaction)
         return ok;
     if (ok && !work->op->err) {
         ok = sql_commit(work->sql);
-        atomic_store(&work->op->owner->facts_old, true); /* a mere renewal is no transaction */
+        atomic_store(&work->op->owner->facts_old, true); /* a plain renewal does not get here */
         return ok;
     }
     sql_rollback(work->sql);
@@ -603,7 +601,7 @@ static bool follow_clock(struct sql_thread *thread)
     return true;
 }
 
-/* An op that refuses something has read, and perhaps locked, but changed nothing. */
+/* A refused op has read and perhaps locked rows, but changed nothing. */
 static bool run_verb(struct sql_thread *thread, struct deploys_op *op)
 {
     struct deploys *deploys = thread->deploys;
@@ -615,12 +613,12 @@ static bool run_verb(struct sql_thread *thread, struct deploys_op *op)
 
     if (!follow_clock(thread))
         return false;
-    if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have none */
+    if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have no facts */
         work.facts_old = atomic_exchange(&deploys->facts_old, false);
     bool ok = finish(&work, (verbs[op->verb].how != WRITES || work_begin(&work)) &&
                                 verbs[op->verb].run(&work));
     if (!ok && work.facts_old)
-        atomic_store(&deploys->facts_old, true); /* still */
+        atomic_store(&deploys->facts_old, true); /* still needed */
     return ok;
 }
 
@@ -644,7 +642,7 @@ static void answer(struct sql_thread *thread, struct deploys_op *op)
     inbox_post(op->reply_to, &op->msg);
 }
 
-/* It came too late, or there is no database: nothing is done. */
+/* Refuses an op that is too late or has no database. */
 static bool is_refused(struct sql_thread *thread, struct deploys_op *op)
 {
     if (atomic_load(&thread->up) && (!op->until_mono_ms || clock_mono_ms() <= op->until_mono_ms))
@@ -677,10 +675,10 @@ static int by_node(const void *a, const void *b)
     return str_cmp((*(struct deploys_op *const *)a)->node, (*(struct deploys_op *const *)b)->node);
 }
 
-/* Renewals that came together are one transaction: a disk that takes 10 ms for each would keep up
- * with a hundred nodes. What takes more than prolonging a good lease is done one by one behind it;
- * so are all when the database refused one of them, which is undone for all.
- */
+/* Renewals that arrived together are one transaction: at 10 ms of disk time each, separate ones
+ * would limit us to a hundred nodes. Renewals that need more than extending a good lease run one by
+ * one afterwards; so do all of them if the database refused one, which rolls back the whole
+ * batch. */
 static void run_renewals(struct sql_thread *thread)
 {
     bool done[RENEWALS_MAX] = {0}, ok;
@@ -699,7 +697,7 @@ static void run_renewals(struct sql_thread *thread)
     thread->renewal_count = 0;
     if (count == 0)
         return;
-    /* Whoever locks several locks them in this order. */
+    /* Everyone who locks several leases does so in this order. */
     qsort(thread->renewals, count, sizeof *thread->renewals, by_node);
     ok = follow_clock(thread) && sql_begin(thread->sql);
     for (size_t i = 0; ok && i < count; i++)
@@ -739,7 +737,7 @@ static void take_op(struct msg *msg)
     thread->last = msg;
 }
 
-/* All that has come. Leases do not wait long behind other ops, however many there are. */
+/* Runs all queued ops. Renewals do not wait long for other ops, however many there are. */
 static void run_ops(struct sql_thread *thread)
 {
     do {
@@ -789,7 +787,7 @@ static bool move_updates(struct sql_thread *thread, struct arena *arena)
 
     if (!sql_run(thread->sql, &text, params, COUNT_OF(params), arena, &rows))
         return false;
-    deploys->updates_after[0] = 0; /* behind the last comes the first */
+    deploys->updates_after[0] = 0; /* after the last, start over */
     for (size_t i = 0; i < rows.count; i++)
         if (!move_update(thread, sql_cell(&rows, i, 0)))
             return false;
@@ -799,7 +797,7 @@ static bool move_updates(struct sql_thread *thread, struct arena *arena)
     return true;
 }
 
-/* The writing thread: somebody else may have changed the table, and updates go on. */
+/* Writing thread: checks for changes made by others and moves updates on. */
 static void look(struct sql_thread *thread)
 {
     struct arena arena = {0};
@@ -814,7 +812,7 @@ static void look(struct sql_thread *thread)
     arena_free(&arena);
 }
 
-/* The reading thread has the time for it. */
+/* Runs on the reading thread, which has time for it. */
 static void forget(struct sql_thread *thread)
 {
     struct arena arena = {0};
@@ -846,7 +844,7 @@ static void *sql_thread(void *arg)
         if (!atomic_load(&thread->up)) {
             if (bring_up(thread, &newer))
                 now_and_then(thread);
-            run_ops(thread); /* what came while we tried */
+            run_ops(thread); /* ops that came while we tried */
         } else if (clock_mono_ms() >= thread->next_look_ms) {
             now_and_then(thread);
         }
@@ -860,7 +858,7 @@ static enum err start(struct sql_thread *thread, struct problem *why)
     bool newer;
 
     if (!bring_up(thread, &newer) &&
-        (newer || thread->sql->driver->dialect == SQL_LITE)) /* a file does not come back */
+        (newer || thread->sql->driver->dialect == SQL_LITE)) /* a file will not recover by itself */
         return problem_set(why, ERR_IO, "database", "The database cannot be used: %s.",
                            thread->sql->detail);
     if (!work_queue_start(&thread->work_queue, "berth-sql", sql_thread, thread))

@@ -1,12 +1,12 @@
-/* Deployments in the database: their specs, who owns them, the nodes' leases, what nodes say of
- * their copies, and what happened. One SQL thread writes, another reads; an op answers once through
- * op->done on the thread that sent it, like an op of the store.
+/* Deployments in the database: their specs, owners, node leases, the copies' states as nodes report
+ * them, and history. One SQL thread writes, another reads; like a store op, an op answers once
+ * through op->done on the thread that sent it.
  *
  * An owner changes only by a conditional update whose predicate holds every invariant (type,
  * enabled, observed owner, generation, leases), with the database's clock. A lost answer means
- * "unknown": every verb can be sent again. ERR_STORE_DOWN: nothing was changed, or it is unknown
- * whether it was. ERR_BAD_REQUEST, ERR_BUSY, ERR_INTERNAL: the database refused a statement of this
- * op, and nothing was changed. */
+ * "unknown": every verb can be replayed. ERR_STORE_DOWN: nothing changed, or it is unknown whether
+ * anything did. ERR_BAD_REQUEST, ERR_BUSY, ERR_INTERNAL: the database refused a statement of this
+ * op, and nothing changed. */
 #ifndef STORE_DEPLOYS_H
 #define STORE_DEPLOYS_H
 
@@ -19,7 +19,7 @@
 enum {
     DEPLOYS_PAGE_MAX = 1000,
     DEPLOYS_COPIES_MAX = 1024,  /* copies in one status */
-    DEPLOYS_HISTORY_KEPT = 200, /* entries of one deployment */
+    DEPLOYS_HISTORY_KEPT = 200, /* history entries per deployment */
 };
 
 enum deploys_verb {
@@ -28,19 +28,19 @@ enum deploys_verb {
     DEPLOYS_PUT,      /* creates or replaces */
     DEPLOYS_ENABLE,   /* on or off */
     DEPLOYS_RESTART,  /* a new version of the same spec */
-    DEPLOYS_SCALE,    /* as many copies */
-    DEPLOYS_ROLLBACK, /* to a version of before */
+    DEPLOYS_SCALE,    /* sets the number of copies */
+    DEPLOYS_ROLLBACK, /* to an earlier version */
     DEPLOYS_DELETE,
     DEPLOYS_HISTORY,  /* newest first */
-    DEPLOYS_RELEASE,  /* an operator takes them from nodes whose lease has run out */
-    DEPLOYS_APPROVE,  /* claims although many nodes are gone */
-    DEPLOYS_DRAIN,    /* until when a node that drains may take its time */
+    DEPLOYS_RELEASE,  /* an operator takes deployments from nodes with expired leases */
+    DEPLOYS_APPROVE,  /* allows claims although many nodes are gone */
+    DEPLOYS_DRAIN,    /* sets the deadline of a draining node */
     DEPLOYS_SERVICES, /* where copies listen */
     DEPLOYS_VIEW,     /* the table as a claimer needs it */
-    DEPLOYS_RENEW,    /* a node lives */
+    DEPLOYS_RENEW,    /* renews a node's lease */
     DEPLOYS_CLAIM,
-    DEPLOYS_YIELD,  /* its owner gives one up */
-    DEPLOYS_STATUS, /* what a node says of its copies */
+    DEPLOYS_YIELD,  /* the owner gives a deployment up */
+    DEPLOYS_STATUS, /* a node's report on its copies */
     DEPLOYS_VERB_COUNT
 };
 
@@ -53,9 +53,9 @@ struct deploys_spec {
     struct str args; /* JSON array of texts */
     struct str env;  /* JSON object of texts */
     struct str selector;
-    struct str options; /* JSON object: the rest, as the server puts it */
+    struct str options; /* JSON object: the other fields, as the server writes them */
     bool enabled;
-    int64_t count;             /* copies; PUT, 0: as many as there are, or 1 */
+    int64_t count;             /* copies; PUT, 0: keep the current number, or 1 */
     int64_t max_unavailable;   /* PUT, 0: 1 */
     int64_t update_timeout_ms; /* PUT, 0: DEPLOY_UPDATE_TIMEOUT_MS */
 };
@@ -65,24 +65,25 @@ struct deploys_row {
     struct str address;
     int64_t generation;
     int64_t version;
-    int64_t newest_version; /* the highest there ever was: `version` may have gone back */
-    int64_t good_version;   /* the last that was well, as far as is known; 0: none was */
+    int64_t newest_version; /* the highest ever; `version` may have been rolled back */
+    int64_t good_version;   /* the last known to be healthy; 0: none */
     enum rollout_state rollout;
-    struct str rollout_reason; /* why it went back or stopped */
+    struct str rollout_reason; /* why it was rolled back or stopped */
     struct str created_at, updated_at;
-    /* "finished" or "failed": this version ran to its end and is not started again; "" = it is. */
+    /* "finished" or "failed": this version ended and is not started again; "" = it has not
+     * ended. */
     struct str ended;
-    /* It was a daemon: until then (of the database's clock) some node may still run it as one. */
+    /* It was a daemon: until then (by the database's clock) some node may still run it as one. */
     int64_t free_from_ms;
-    struct str state; /* LIST: of its owner's copy, as it last told; at == NULL: nothing was told */
+    struct str state; /* LIST: of its owner's copy, as last reported; at == NULL: never reported */
     int64_t copy_version; /* LIST: likewise */
-    int64_t ready;        /* LIST, of several copies: how many run and are well */
+    int64_t ready;        /* LIST, with several copies: how many run and are healthy */
 };
 
-/* A copy as its node tells it. */
+/* A copy as reported by its node. */
 struct deploys_copy {
     struct str id;
-    int64_t index; /* answer of GET, of one of several */
+    int64_t index; /* answer of GET, when there are several copies */
     struct str address;
     int64_t generation;
     int64_t version;
@@ -92,13 +93,13 @@ struct deploys_copy {
     int64_t since_ms;
     struct str healthy; /* JSON: true, false or null */
     struct str reason;
-    struct str limits;  /* are they enforced? "" = it has none */
-    struct str host;    /* STATUS: where others reach it; "" = not told */
-    int64_t port;       /* that it was given; 0: none */
-    int64_t wants;      /* STATUS: a daemon asks to go on to this version; 0: it does not */
-    int64_t updated_ms; /* answer: of the database's clock */
-    bool stale;         /* answer of STATUS: not the node's in that generation */
-    struct str waits;   /* answer of STATUS: why it may not; at == NULL: it may */
+    struct str limits;  /* whether its limits are enforced; "" = it has no limits */
+    struct str host;    /* STATUS: where others reach it; "" = not given */
+    int64_t port;       /* assigned to it; 0: none */
+    int64_t wants;      /* STATUS: a daemon asks to move to this version; 0: it does not */
+    int64_t updated_ms; /* answer: by the database's clock */
+    bool stale;         /* answer of STATUS: the node does not own it in that generation */
+    struct str waits;   /* answer of STATUS: why `wants` must wait; at == NULL: it may proceed */
 };
 
 struct deploys_event {
@@ -114,10 +115,11 @@ struct deploys_event {
 struct deploys_lease {
     struct str address;
     int64_t until_ms; /* of the database's clock */
-    bool goodbye;     /* the node stopped in peace; what it left runs until the lease ends */
+    bool goodbye;     /* the node shut down cleanly; its deployments may run until the lease ends */
 };
 
-/* A node gave a deployment up because it failed there: others come first until then. */
+/* A node gave a deployment up because it failed there: other nodes are preferred until
+ * `until_ms`. */
 struct deploys_failure {
     struct str id;
     struct str address;
@@ -125,18 +127,18 @@ struct deploys_failure {
     struct str reason;
 };
 
-/* A copy that is alive: its node said so, and has its lease. */
+/* A live copy: its node reported it and holds its lease. */
 struct deploys_service {
-    struct str id; /* of the copy, "web#1" */
+    struct str id; /* the copy's id, "web#1" */
     struct str node;
-    struct str address; /* where others reach it; "" = not told */
+    struct str address; /* where others reach it; "" = not given */
     int64_t port;       /* 0: it has none */
     struct str healthy; /* JSON: true, false or null */
     int64_t version;
     int64_t until_ms; /* of its node's lease, by the database's clock */
 };
 
-struct deploys_held { /* what an operator could not take */
+struct deploys_held { /* a deployment an operator could not release */
     struct str id;
     struct str address;
     int64_t left_ms;
@@ -147,40 +149,41 @@ enum deploys_refusal {
     DEPLOYS_TAKEN,
     DEPLOYS_CONFLICT,
     DEPLOYS_LEASE_ALIVE,
-    DEPLOYS_OWNER_ONLINE, /* its lease ran out just now, but it is connected: it will renew */
+    DEPLOYS_OWNER_ONLINE, /* its lease just expired, but it is connected and will renew */
     DEPLOYS_NO_LEASE,
     DEPLOYS_MASS_LOSS,
     DEPLOYS_WAS_DAEMON,     /* nodes may still run it as one */
     DEPLOYS_SELECTOR,       /* the node's labels do not match */
-    DEPLOYS_OTHER_INSTANCE, /* the node's lease is another agent's */
-    DEPLOYS_NO_ROOM,        /* the node has less than it needs */
+    DEPLOYS_OTHER_INSTANCE, /* another agent holds the node's lease */
+    DEPLOYS_NO_ROOM,        /* the node lacks resources */
     DEPLOYS_REFUSAL_COUNT
 };
 const char *deploys_refusal_name(enum deploys_refusal refusal); /* "claim_conflict" */
 
-#define DEPLOYS_ANY      (-1) /* whatever version there is, or none */
-#define DEPLOYS_EXISTING (-2) /* whatever version there is, but one */
+#define DEPLOYS_ANY      (-1) /* any version, or none */
+#define DEPLOYS_EXISTING (-2) /* any version, but it must exist */
 
 struct deploys;
 struct deploys_op;
 typedef void deploys_done(struct deploys_op *op);
 
-/* Inputs point to memory the sender keeps until `done`; while an op is under way the sender touches
- * neither the op nor `arena`. */
+/* Inputs point to memory the sender keeps until `done`; while an op is in flight the sender must
+ * not touch the op or `arena`. */
 struct deploys_op {
-    struct msg msg; /* private: how it travels */
+    struct msg msg; /* private: links it into queues */
     struct deploys *owner;
     struct inbox *reply_to;
     deploys_done *done;
     enum deploys_verb verb;
-    int64_t until_mono_ms; /* taken up later it does nothing; 0 = no bound */
+    int64_t until_mono_ms; /* started later than this, it does nothing; 0 = no bound */
     struct arena *arena;   /* answers go there */
-    enum err err;          /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION say why */
-    struct str detail;     /* what the database said when a statement failed */
-    struct str id;   /* GET, ENABLE, RESTART, SCALE, ROLLBACK, DELETE, HISTORY, CLAIM, YIELD */
-    struct str node; /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
-    /* RENEW, CLAIM, YIELD, STATUS: which agent speaks for the node; at == NULL: not told, and the
-     * node's name must do. Two agents with one name are two: the lease is the first one's. */
+    enum err err;      /* answer; ERR_CONFLICT, ERR_NOT_FOUND, ERR_PRECONDITION give the reason */
+    struct str detail; /* the database's message when a statement failed */
+    struct str id;     /* GET, ENABLE, RESTART, SCALE, ROLLBACK, DELETE, HISTORY, CLAIM, YIELD */
+    struct str node;   /* VIEW, RENEW, CLAIM, YIELD, STATUS, DRAIN */
+    /* RENEW, CLAIM, YIELD, STATUS: the agent acting for the node; at == NULL: not given, identified
+     * by the node's name alone. Of two agents with the same node name, the first one owns the
+     * lease. */
     struct str instance;
 
     union {
@@ -198,8 +201,8 @@ struct deploys_op {
             const struct deploys_spec *spec; /* PUT */
             bool enabled;                    /* ENABLE */
             int64_t count;                   /* SCALE */
-            int64_t to_version;              /* ROLLBACK; 0: the last that was another */
-            int64_t if_version;              /* DEPLOYS_ANY; 0: only if there is none */
+            int64_t to_version;              /* ROLLBACK; 0: the previous one */
+            int64_t if_version;              /* DEPLOYS_ANY; 0: only if it does not exist */
             bool created, changed;           /* answer */
         } put;
         struct {            /* HISTORY */
@@ -209,51 +212,54 @@ struct deploys_op {
             size_t count;
             bool more;
         } history;
-        struct { /* RELEASE: of a node, or these */
+        struct { /* RELEASE: those of a node, or the listed ones */
             struct str address;
-            bool seed; /* of a node: whatever its lease says, but only what is enabled */
+            bool seed; /* for a node: ignore its lease, but release only what is enabled */
             const struct str *ids;
             size_t id_count;
-            struct str namespace; /* only of this one; at == NULL: any */
+            struct str namespace; /* only in this namespace; at == NULL: any */
             struct str *released; /* answer */
             size_t released_count;
             struct deploys_held *held;
             size_t held_count;
         } release;
-        struct { /* APPROVE, DRAIN: 0 = no more */
+        struct { /* APPROVE, DRAIN; 0 = cancel */
             int64_t for_ms;
             int64_t until_ms; /* answer */
         } until;
         struct {                /* VIEW */
             int64_t if_version; /* DEPLOYS_ANY */
-            int64_t if_facts;   /* DEPLOYS_ANY; leases and failures of another number only */
-            int64_t within_ms;  /* of leases: those that end in this time; and goodbyes */
-            bool indexed;       /* copies with an index as well */
-            bool delta; /* what changed since if_version will do; answer: that is what it is */
+            int64_t if_facts;   /* DEPLOYS_ANY; otherwise leases and failures only if their number
+                                   differs */
+            int64_t within_ms;  /* only leases that end within this time, and goodbyes */
+            bool indexed;       /* also copies with an index */
+            bool
+                delta; /* changes since if_version are enough; answer: these are only the changes */
             struct str after;
             struct deploy_row *items; /* answer; user is unused */
             size_t count;
             bool more;
-            struct str *gone; /* answer, of a delta: what there was then and is no more */
+            struct str *gone; /* answer, with a delta: rows deleted since then */
             size_t gone_count;
             int64_t facts;   /* answer, with the first page: the number of leases and failures */
-            bool same_facts; /* they are not told again */
-            struct deploys_lease *leases; /* as are op->failures */
+            bool same_facts; /* they are not repeated */
+            struct deploys_lease *leases; /* answer, as are op->failures */
             size_t lease_count;
             int64_t approved_until_ms;
             bool unchanged;
         } view;
-        struct {                           /* SERVICES: of op->id; at == NULL: all */
-            int64_t if_number;             /* DEPLOYS_ANY; all of another number only */
+        struct {               /* SERVICES: those of op->id; at == NULL: all */
+            int64_t if_number; /* DEPLOYS_ANY; otherwise, for all: only if the number differs */
             struct deploys_service *items; /* answer, by index or id and by node */
             size_t count;
             int64_t number;
             bool same;
-            int64_t left_ms; /* of all: of the lease that ends first */
+            int64_t left_ms; /* for all: time until the first lease ends */
         } services;
         struct {          /* RENEW */
-            bool goodbye; /* the node stops: the lease is not prolonged, and nothing else told */
-            bool held;    /* by the agent's own clock its lease never ran out */
+            bool goodbye; /* the node stops: the lease is not extended and nothing else is returned
+                           */
+            bool held;    /* by the agent's own clock its lease never expired */
             int64_t lease_ms;
             int64_t if_version;        /* DEPLOYS_ANY */
             struct deploys_row *items; /* answer: what it must run */
@@ -266,15 +272,16 @@ struct deploys_op {
         struct { /* CLAIM, YIELD */
             struct str observed;
             int64_t generation;
-            bool owner_online; /* the server sees the owner; counts for one more lease_ms */
+            bool owner_online; /* the server has the owner's connection; this protects it for one
+                                  more lease_ms */
             int64_t lease_ms;
-            bool seed;                 /* leases do not count */
-            const struct json *labels; /* CLAIM: the node's; NULL: not known */
-            /* CLAIM: what the node declares and what is left of it; NULL: not known */
+            bool seed;                 /* ignore leases */
+            const struct json *labels; /* CLAIM: the node's labels; NULL: unknown */
+            /* CLAIM: the node's declared and free resources; NULL: unknown */
             const struct resources *declared;
             const struct resources_left *left;
-            struct str lack;   /* answer: of NO_ROOM, what is short */
-            bool failed;       /* YIELD: it cannot run here; `reason` says why */
+            struct str lack;   /* answer, with NO_ROOM: what is short */
+            bool failed;       /* YIELD: it cannot run on this node; `reason` says why */
             int64_t version;   /* YIELD: of the spec that failed */
             struct str reason; /* YIELD; at == NULL: none */
             bool duplicate;    /* answer */
@@ -282,22 +289,22 @@ struct deploys_op {
         struct { /* STATUS */
             struct deploys_copy *copies;
             size_t count;
-            bool partial; /* the node has others as well */
+            bool partial; /* the node also has other copies */
         } status;
     } u;
 
     /* answers */
-    enum deploys_refusal refusal; /* RENEW, CLAIM, YIELD, STATUS: why it is ERR_CONFLICT */
-    int64_t left_ms;              /* OTHER_INSTANCE: of its lease */
+    enum deploys_refusal refusal; /* RENEW, CLAIM, YIELD, STATUS: the cause of ERR_CONFLICT */
+    int64_t left_ms;              /* OTHER_INSTANCE: remaining time of that lease */
     struct deploys_row
-        row;    /* GET, PUT, ENABLE, RESTART, SCALE, ROLLBACK, CLAIM, YIELD; the one there is now */
-    bool found; /* `row` is one */
+        row;    /* GET, PUT, ENABLE, RESTART, SCALE, ROLLBACK, CLAIM, YIELD; the current row */
+    bool found; /* `row` is set */
     struct deploys_copy *copies; /* GET */
     size_t copy_count;
-    struct deploys_failure *failures; /* GET, VIEW: those that still count */
+    struct deploys_failure *failures; /* GET, VIEW: those still in effect */
     size_t failure_count;
-    int64_t version; /* of the table: +1 with every change but leases and statuses */
-    int64_t news;    /* the same without claims */
+    int64_t version; /* of the table: +1 with every change except leases and statuses */
+    int64_t news;    /* like `version`, but claims do not count */
     int64_t now_ms;  /* the database's clock */
 };
 
@@ -307,25 +314,24 @@ struct deploys_config {
     int64_t timeout_ms;
     int64_t in_flight_max;
     int64_t (*now_ms)(void); /* a test's clock for SQLite; NULL: the machine's */
-    /* There is something nodes should look at, by whoever's doing; on the SQL thread. May be NULL.
-     */
+    /* Called on the SQL thread when something changed that nodes should look at, whoever changed
+     * it. May be NULL. */
     void (*changed)(void *user, int64_t news);
     void *user;
 };
 
-/* Fails for a URL that makes no sense, or a database of a newer berth; one that cannot be reached
- * now is tried again and again. */
+/* Fails for an invalid URL or a database of a newer berth. An unreachable database is retried. */
 enum err deploys_open(const struct deploys_config *config, struct deploys **ret_deploys,
                       struct problem *why);
 /* ERR_OK: done() will be called once, later, on reply_to's thread. ERR_BUSY, ERR_STORE_DOWN:
  * refused at once, done() is not called. */
 enum err deploys_send(struct deploys *deploys, struct deploys_op *op);
-void deploys_stop(struct deploys *deploys);  /* answers what is under way; refuses from then on */
+void deploys_stop(struct deploys *deploys);  /* answers ops in flight; later ones are refused */
 void deploys_close(struct deploys *deploys); /* stops it, then frees */
 
 struct deploys_status {
     bool up;
-    bool may_forget; /* it has replicas and waits for none: one that takes over may lack claims */
+    bool may_forget; /* its replicas are asynchronous: after a failover claims may be missing */
     int64_t errors;
     char detail[200]; /* of the last failure, "" when none */
 };

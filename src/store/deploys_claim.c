@@ -15,11 +15,11 @@
 /* --- leases and claims --- */
 
 enum {
-    TOGETHER_MS = 60000,   /* nodes whose leases ended so close to each other went together */
-    FORGET_MS = 300000,    /* a lease nobody needs any more is kept so long */
-    FORGIVE_MS = 86400000, /* and a failure */
-    FORGET_MAX = 1000,     /* in one go */
-    FAILED_MS = 600000,    /* so long others come first, twice as long each time it fails again */
+    TOGETHER_MS = 60000,   /* leases that ended this close together count as one loss */
+    FORGET_MS = 300000,    /* how long an unneeded lease is kept */
+    FORGIVE_MS = 86400000, /* how long a failure is kept */
+    FORGET_MAX = 1000,     /* in one pass */
+    FAILED_MS = 600000,    /* how long other nodes are preferred, doubled with each failure */
     FAILED_DOUBLED_MAX = 7,
 };
 
@@ -45,7 +45,7 @@ const char *deploys_refusal_name(enum deploys_refusal refusal)
 struct lease {
     bool known;
     int64_t until_ms;
-    int64_t left_ms; /* < 0: it has run out, or there is none */
+    int64_t left_ms; /* < 0: expired, or no lease */
     int64_t drain_deadline_ms;
     struct str instance;
 };
@@ -74,7 +74,7 @@ static struct str instance_of(const struct deploys_op *op)
     return op->instance.at ? op->instance : STR("");
 }
 
-/* Another agent's, and it is good. A caller without an instance is not checked. */
+/* Is the lease valid and owned by another agent? A caller without an instance is not checked. */
 static bool is_others(const struct lease *lease, struct str instance)
 {
     return lease->left_ms >= 0 && lease->instance.len > 0 && instance.len > 0 &&
@@ -89,7 +89,7 @@ static bool refuse_instance(struct deploys_op *op, int64_t left_ms)
     return true;
 }
 
-/* Is it the agent that has the node's lease? If not, op->err is set. */
+/* Does this agent hold the node's lease? If not, op->err is set. */
 static bool deploys_check_instance(struct work *work)
 {
 #define WHOSE(D) "SELECT until_ms - " D##_NOW ", instance FROM berth_node_lease WHERE address = $1"
@@ -106,14 +106,14 @@ static bool deploys_check_instance(struct work *work)
     return !is_others(&lease, work->op->instance) || refuse_instance(work->op, lease.left_ms);
 }
 
-/* What a renewal writes; who does not say which agent it is leaves that as it is. */
+/* What a renewal writes; without an instance the stored one is kept. */
 #define RENEWED(D)                                                                                 \
     "until_ms = " D##_NOW " + CAST($2 AS BIGINT), renewed_ms = " D##_NOW                           \
         ", goodbye = 0, instance = CASE WHEN CAST($3 AS TEXT) = '' THEN berth_node_lease.instance" \
         " ELSE CAST($3 AS TEXT) END"
 #define IS_ITS "(CAST($3 AS TEXT) = '' OR berth_node_lease.instance IN ('', CAST($3 AS TEXT)))"
 
-/* As it nearly always is: the lease is good and the agent's own. One statement, no other table. */
+/* The common case: the lease is valid and the agent's own. One statement, no other table. */
 static bool renew_good(struct work *work, bool *ret_done)
 {
 /* clang-format off */
@@ -138,8 +138,8 @@ static bool renew_good(struct work *work, bool *ret_done)
     return true;
 }
 
-/* The lease had run out: what the node still owns is an assignment anew, so that a copy that slept
- * through the end of the lease is told apart from the one that is started now. */
+/* The lease had expired: what the node still owns gets a new generation, so that a copy that slept
+ * through the end of the lease can be told from one started now. */
 static bool reassign_own(struct work *work)
 {
 #define OWN(D)                                                                                     \
@@ -159,10 +159,10 @@ static bool reassign_own(struct work *work)
     return rows.count == 0 || deploys_bump(work, false);
 }
 
-/* Leases that were renewed in the future: the database's clock was set back, or another server took
- * over whose clock is behind. Nobody has more than the whole of one left; else what a node had that
- * was lost then would belong to nobody for as long as the clock went back. They are those that end
- * last; who is not lost renews its own. By less than a second is no difference. */
+/* Shortens leases renewed in the future: the database's clock was set back, or a server took over
+ * whose clock is behind. No lease may have more than its full length left; otherwise what a node
+ * owned when it was lost would be blocked for as long as the clock went back. Such leases end last;
+ * nodes that are not lost renew their own. Differences below a second are ignored. */
 static bool cut_leases(struct work *work)
 {
 /* clang-format off */
@@ -183,12 +183,14 @@ static bool cut_leases(struct work *work)
     return true;
 }
 
-/* Nodes come and go under new names. What they left is of no use when it owns nothing and did not
- * end together with one that does: those are counted when more than half went at once. */
+/* Nodes come and go under new names. A dead lease is deleted when its node owns nothing and it did
+ * not end together with one whose node does: those are still needed to detect that more than half
+ * were lost at once. */
 bool deploys_forget(struct work *work, bool *ret_more)
 {
 /* clang-format off */
-/* Joined, not asked for row by row: that would keep PostgreSQL from adding up a window as it moves. */
+/* A join, not a subquery per row, which would keep PostgreSQL from computing the window
+ * incrementally. */
 #define OWNS "CASE WHEN d.address IS NULL THEN 0 ELSE 1 END"
 #define FORGET(D)                                                                                  \
     "DELETE FROM berth_node_lease WHERE until_ms < " D##_BEGUN " - CAST($1 AS BIGINT)"               \
@@ -215,7 +217,7 @@ bool deploys_forget(struct work *work, bool *ret_more)
     return true;
 }
 
-/* It stops in peace. What it leaves may run on, so the lease stays as it is. */
+/* The node stops cleanly. Its deployments may still be running, so the lease stays as it is. */
 static bool say_goodbye(struct work *work)
 {
 #define GOODBYE(D) "UPDATE berth_node_lease SET goodbye = 1 WHERE address = $1 RETURNING until_ms"
@@ -233,9 +235,9 @@ static bool say_goodbye(struct work *work)
     return deploys_meta(work);
 }
 
-/* The lease has run out, or is another agent's, or there is none. An agent whose own clock says
- * that it never was without one is believed: then it was the database's clock that was put forward,
- * and what runs may run on, unless somebody took it. */
+/* The lease expired, belongs to another agent, or does not exist. An agent whose own clock says it
+ * never was without a lease is believed: then the database's clock was set forward, and its copies
+ * may run on unless another node has claimed them. */
 static bool renew_anew(struct work *work)
 {
 /* clang-format off */
@@ -256,8 +258,8 @@ static bool renew_anew(struct work *work)
     if (!WORK_SQL(work, RENEW, &rows, SQL_STR(op->node), SQL_INT(op->u.renew.lease_ms),
                   SQL_STR(instance_of(op))))
         return false;
-    /* Two agents of one name may come for the first time at once: the second finds the lease of the
-     * first. */
+    /* Two agents with the same name may register at the same time: the second finds the lease of
+     * the first. */
     if (rows.count == 0)
         return refuse_instance(op, op->u.renew.lease_ms);
     op->u.renew.until_ms = sql_cell_int(&rows, 0, 0);
@@ -267,7 +269,7 @@ static bool renew_anew(struct work *work)
     return (!op->u.renew.lapsed || reassign_own(work)) && deploys_meta(work);
 }
 
-/* What the node must run, unless it knows that already. */
+/* Answers what the node must run, unless it has that version already. */
 static bool answer_own(struct work *work)
 {
 /* clang-format off */
@@ -317,8 +319,9 @@ bool deploys_renew(struct work *work)
 
 /* --- claims --- */
 
-/* May what a lost node has be claimed? Not if more nodes went together with it, without a goodbye,
- * than are left. Nobody else's lease is looked at, nor any deployment. */
+/* May a lost node's deployments be claimed? Not if more nodes were lost together with it, without a
+ * goodbye, than are left. Counts only leases that ended close to this one, and live ones up to that
+ * number. */
 static bool check_mass_loss(struct work *work, const struct lease *owner, bool *ret_lost)
 {
 #define GONE(D)                                                                                    \
@@ -347,12 +350,13 @@ static bool check_mass_loss(struct work *work, const struct lease *owner, bool *
     return true;
 }
 
-/* Both leases locked; what is against it, beside what the UPDATE itself finds. */
+/* Locks both leases and checks what the UPDATE itself cannot. */
 static bool check_leases(struct work *work, struct lease *ret_owner)
 {
     struct deploys_op *op = work->op;
     struct str owner = op->u.claim.observed;
-    bool owner_first = str_cmp(owner, op->node) < 0; /* everybody locks several by address */
+    bool owner_first =
+        str_cmp(owner, op->node) < 0; /* everyone locks several leases in order of address */
     struct lease own;
 
     assert(!op->u.claim.seed && op->refusal == DEPLOYS_TAKEN);
@@ -372,7 +376,7 @@ static bool check_leases(struct work *work, struct lease *ret_owner)
     return true;
 }
 
-/* The first answer was lost: the row is as this very claim left it. */
+/* The first answer was lost: the row is as this same claim left it. */
 static bool claimed_before(const struct deploys_op *op, struct str address)
 {
     return op->found && str_eq(op->row.address, address) &&
@@ -403,7 +407,7 @@ static bool take(struct work *work, int64_t *ret_changed)
     return true;
 }
 
-/* Is the row as the claimer saw it? Only then is it worth looking how many nodes went. */
+/* Is the row as the claimer saw it? Only then is the mass-loss check worth doing. */
 static bool is_observed(const struct deploys_op *op)
 {
     return op->found && op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.enabled &&
@@ -413,7 +417,7 @@ static bool is_observed(const struct deploys_op *op)
 
 static bool taken(struct work *work)
 {
-/* Copies of former owners are no longer this deployment's. */
+/* Drop the status of former owners' copies. */
 #define FORGET_OTHERS(D) "DELETE FROM berth_deployment_status WHERE id = $1 AND address <> $2"
     struct deploys_op *op = work->op;
     bool was_owned = op->u.claim.observed.len > 0;
@@ -440,7 +444,7 @@ static bool refuse_claim(struct work *work)
     return true;
 }
 
-/* By what the server knows of the node, jobs that were reserved a moment ago included. */
+/* Uses the server's current view of the node, including jobs reserved a moment ago. */
 static bool has_room(struct deploys_op *op)
 {
     const struct json *options;
@@ -496,7 +500,7 @@ bool deploys_claim(struct work *work)
     return changed == 1 ? taken(work) : refuse_claim(work);
 }
 
-/* It failed here: for a while others come first. */
+/* It failed on this node: others are preferred for a while. */
 static bool note_failure(struct work *work)
 {
 #define FAILED(D)                                                                                  \
@@ -537,7 +541,7 @@ bool deploys_yield(struct work *work)
         !deploys_row_get(work, false))
         return false;
     if (rows.changed == 1)
-        /* A spec that was changed since says nothing yet. */
+        /* If the spec was changed since, the failure does not count. */
         return (!op->u.claim.failed || op->u.claim.version != op->row.version ||
                 note_failure(work)) &&
                deploys_note(work, &op->row, "given up", op->node,
@@ -554,17 +558,17 @@ bool deploys_yield(struct work *work)
 
 /* --- copies --- */
 
-/* What the table holds of a copy, beside what its node says now. */
+/* A copy's state in the table, beside the node's new report. */
 struct held {
-    struct deploys_copy copy; /* state.at == NULL: nothing was said of it before */
+    struct deploys_copy copy; /* state.at == NULL: never reported before */
     bool daemon;
     int64_t row_generation, row_version;
     struct str ended;
-    bool rolling; /* an update of its deployment is under way */
-    bool named;   /* by its node, now */
+    bool rolling; /* an update of its deployment is in progress */
+    bool named;   /* named in this report */
 };
 
-/* All a node may have copies of: what it owns, and daemons. */
+/* Reads everything a node may have copies of: what it owns, and daemons. */
 static bool read_held(struct work *work, struct map *held)
 {
 /* clang-format off */
@@ -642,8 +646,8 @@ static bool forget_copy(struct work *work, struct str id)
            WORK_SQL(work, FORGET_COPY, NULL, SQL_STR(id), SQL_STR(work->op->node));
 }
 
-/* A node still has a copy of what was a daemon: nobody claims it before that node's lease has
- * ended, unless it tells that it is gone. */
+/* A node still has a copy of a former daemon: it cannot be claimed until that node's lease has
+ * ended or the node reports it gone. */
 static bool wait_for_copy(struct work *work, struct str id)
 {
 #define WAIT(D)                                                                                    \
@@ -655,7 +659,7 @@ static bool wait_for_copy(struct work *work, struct str id)
     return work_begin(work) && WORK_SQL(work, WAIT, NULL, SQL_STR(id), SQL_STR(work->op->node));
 }
 
-/* A state worth a line in the history: it will not get well by itself, or is over. */
+/* Adds a state to the history if it is final or will not recover by itself. */
 static bool note_state(struct work *work, const struct deploys_copy *copy,
                        const struct deploys_copy *before)
 {
@@ -673,7 +677,7 @@ static bool note_state(struct work *work, const struct deploys_copy *copy,
     return true;
 }
 
-/* It ran to its end: nobody claims this version any more, not even when its node is gone. */
+/* The version ended: it is not claimed again, even when its node is gone. */
 static bool end_version(struct work *work, const struct deploys_copy *copy, bool *changed)
 {
 #define END(D)                                                                                     \
@@ -688,7 +692,7 @@ static bool end_version(struct work *work, const struct deploys_copy *copy, bool
     return true;
 }
 
-/* One that was well with the new version, and is not any more: it has its time anew. */
+/* A copy that was healthy with the new version and no longer is gets a new time-out. */
 static bool try_anew(struct work *work, const struct deploys_copy *copy, const struct held *held)
 {
 #define TRY_ANEW(D) "UPDATE deployment SET tried_ms = " D##_NOW " WHERE " D##_ID " = $1"
@@ -700,8 +704,8 @@ static bool try_anew(struct work *work, const struct deploys_copy *copy, const s
     return work_begin(work) && WORK_SQL(work, TRY_ANEW, NULL, SQL_STR(copy->id));
 }
 
-/* A changed daemon goes from node to node in the order of their addresses, and stops at the first
- * on which the new version is not well. Nodes whose lease has run out do not count. */
+/* A changed daemon is updated node by node in order of address and stops at the first node where
+ * the new version is not healthy. Nodes with expired leases do not count. */
 static bool look_for_turn(struct work *work, struct deploys_copy *copy)
 {
 /* clang-format off */
@@ -764,8 +768,8 @@ static int by_name(const void *a, const void *b)
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
-/* Which updates this status may move on. The rows that stand for them are locked before anything is
- * written, as a change of them locks; of several by name, as every node does. */
+/* Finds the updates this status may move on. Their deployment rows are locked before anything is
+ * written, as any change of them does; several are locked in order of name, to avoid deadlocks. */
 static bool lock_updates(struct work *work, const struct map *held, struct strs *ret_names)
 {
     struct deploys_op *op = work->op;
@@ -789,8 +793,7 @@ static bool lock_updates(struct work *work, const struct map *held, struct strs 
     return true;
 }
 
-/* A status names all copies of its node, unless it is partial: what it does not name is no longer
- * there. */
+/* A status names all copies of its node, unless it is partial: copies it does not name are gone. */
 bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
@@ -819,8 +822,8 @@ bool deploys_set_status(struct work *work)
     return ok && (!(changed || news) || deploys_bump(work, news));
 }
 
-/* One deployment of a node whose lease has run out; the lease is locked, or its node could renew it
- * in between. */
+/* Releases one deployment of a node with an expired lease; the lease is locked so that the node
+ * cannot renew it in between. */
 static bool release_one(struct work *work, struct str id)
 {
 #define HOLDER(D)                                                                                  \
@@ -853,7 +856,7 @@ static bool release_one(struct work *work, struct str id)
     return true;
 }
 
-/* Mode seed: lost is lost, there are no leases. */
+/* Seed mode: leases are ignored. */
 static bool release_seed(struct work *work)
 {
 #define SEED(D)                                                                                    \
@@ -918,7 +921,7 @@ bool deploys_approve(struct work *work)
     return deploys_bump(work, true);
 }
 
-/* A node nobody has heard of yet may be told to drain as well. */
+/* An unknown node can be told to drain, too. */
 bool deploys_drain(struct work *work)
 {
 #define DRAIN(D)                                                                                   \

@@ -9,7 +9,7 @@
 
 enum { SPECS_KEPT = 50 }; /* versions of one deployment */
 
-/* --- versions that are kept --- */
+/* --- saved versions --- */
 
 bool deploys_keep_spec(struct work *work)
 {
@@ -82,7 +82,8 @@ static bool level(struct work *work, int64_t good)
            (work->op->row.spec.count <= 1 || WORK_SQL(work, FOLLOW, NULL, SQL_STR(work->op->id)));
 }
 
-/* The first copy's row also says how the update is; `rolling` of all, that there is one. */
+/* The first copy's row also has the state of the update; every row has `rolling` while there is
+ * one. */
 static bool set_rollout(struct work *work, enum rollout_state state, int64_t good, bool rolling,
                         struct str reason)
 {
@@ -134,7 +135,7 @@ static bool read_group(struct work *work, struct group *ret_group)
             .health = alive ? rollout_health(sql_cell(rows, i, 4), sql_cell(rows, i, 5))
                             : ROLLOUT_UNKNOWN,
             .owned = owned,
-            /* While no node is there nobody can say anything about a version. */
+            /* Without a live node nothing can be said about a version. */
             .late = over && (owned ? alive : sql_cell_int(rows, i, 9) != 0)};
     }
     return true;
@@ -187,8 +188,8 @@ static struct str failure_text(const struct deploys_op *op, const struct group *
     return kept;
 }
 
-/* The version before comes back; or, if there is none that was well, or it is not known any more,
- * nothing goes on. */
+/* Rolls back to the previous good version; if there was none or its spec is gone, the update
+ * stops. */
 static bool go_back(struct work *work, const struct group *group, const struct rollout_plan *plan)
 {
     struct deploys_op *op = work->op;
@@ -209,7 +210,7 @@ static bool go_back(struct work *work, const struct group *group, const struct r
                         arena_cstr(op->arena, reason));
 }
 
-/* One look at how all copies are. False in *ret_again: there is nothing more to be done now. */
+/* Checks the state of all copies once. *ret_again false: nothing more to do now. */
 static bool look(struct work *work, bool *ret_again, bool *ret_changed)
 {
     struct deploys_op *op = work->op;

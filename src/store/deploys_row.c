@@ -1,4 +1,4 @@
-/* Rows out of cells, and what goes with every change: the table's version and the history. */
+/* Reads rows from cells and does what every change needs: the table's version and the history. */
 #include "store/deploys_row.h"
 
 #include <assert.h>
@@ -46,7 +46,7 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
         .created_at = sql_cell(rows, at, 22),
         .updated_at = sql_cell(rows, at, 23),
     };
-    if (ret_row->newest_version < ret_row->version) /* a row from before it was counted */
+    if (ret_row->newest_version < ret_row->version) /* an older row without it */
         ret_row->newest_version = ret_row->version;
 }
 
@@ -123,8 +123,8 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
     return true;
 }
 
-/* What a deployment has behind it, the last DEPLOYS_HISTORY_KEPT of it. The newest entry of one
- * that was deleted stays: its generation must never be given out again. */
+/* Adds to a deployment's history, of which the last DEPLOYS_HISTORY_KEPT entries are kept. The
+ * newest entry of a deleted deployment stays: its generation must never be reused. */
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail)
 {

@@ -1,23 +1,23 @@
-/* One op on its way through the database: what all verbs of deployments share. Rows out of cells,
- * and what goes with every change; the words of both dialects. */
+/* State and helpers shared by all deployment verbs while they run in the database: rows from cells,
+ * the bookkeeping of every change, and the SQL fragments of both dialects. */
 #ifndef STORE_DEPLOYS_ROW_H
 #define STORE_DEPLOYS_ROW_H
 
 #include "store/deploys.h"
 #include "store/sql.h"
 
-/* The two dialects' words. Both end up as constants: no statement is put together at run time. */
+/* SQL fragments of the two dialects. Statements are constants: none is built at run time. */
 #define LITE_NOW "now_ms()"
 #define PG_NOW   "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)"
-/* The same when the statement began: a search by it can use an index, but does not see how long a
- * lock was waited for. */
+/* The time when the statement began: a search by it can use an index, but it does not include time
+ * spent waiting for a lock. */
 #define LITE_BEGUN     LITE_NOW
 #define PG_BEGUN       "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
 #define LITE_TIME      "now_text()"
 #define PG_TIME        "clock_timestamp()"
 #define LITE_TEXT(col) col
 #define PG_TEXT(col)   "CAST(" col " AS TEXT)"
-/* A row that somebody else wrote may hold anything. */
+/* A row written by another program may hold anything. */
 #define LITE_NEEDS      "CASE WHEN json_valid(options) THEN json_extract(options, '$.needs') END"
 #define PG_NEEDS        "CAST(CAST(options AS JSONB) -> 'needs' AS TEXT)"
 #define LITE_WHEN(col)  col
@@ -36,8 +36,8 @@
         }                                                                                          \
     }
 
-/* The copies of a deployment that have a row beside the first's. The index of them leaves out all
- * other rows, and is used only where that is said. */
+/* The copies of a deployment other than the first, each with its own row. Their partial index is
+ * used only when the query has this condition. */
 #define COPY_OF(row, id) "(" row "copy_of = " id " AND " row "copy_of <> '')"
 
 /* The columns of a row, in the order deploys_row_read() takes them. */
@@ -51,31 +51,31 @@
 /* clang-format on */
 enum { DEPLOYS_COLUMN_COUNT = 24 };
 
-/* What claimers want to know beside the rows, as it was not long ago: whose lease ends soon, who
- * said goodbye, and what failed where. It changes without a new version of the table. */
+/* What claimers need besides the rows, recently cached: leases ending soon, goodbyes, and failures
+ * by node. It changes without a new version of the table. */
 struct deploys_facts {
     struct arena arena;
     struct deploys_lease *leases;
     size_t lease_count;
     struct deploys_failure *failures;
     size_t failure_count;
-    int64_t within_ms; /* leases that end in this time */
-    int64_t number;    /* the same facts have the same number, whoever reads them */
+    int64_t within_ms; /* covers leases that end within this time */
+    int64_t number;    /* equal facts have the same number for every reader */
     int64_t read_mono_ms;
 };
 
-/* The table as claimers see it, as it was not long ago. */
+/* A row of the table as claimers see it, recently cached. */
 struct deploys_seen {
     struct deploy_row row;
-    int64_t changed; /* the version in which it was found to be so */
+    int64_t changed; /* the version in which this state was first seen */
 };
 
-/* All copies that are alive, as it was not long ago. */
+/* All live copies, recently cached. */
 struct deploys_alive {
     struct arena arena;
     struct deploys_service *items;
     size_t count;
-    int64_t number; /* the same copies have the same number, whoever reads them */
+    int64_t number; /* equal sets of copies have the same number for every reader */
     int64_t read_mono_ms, took_ms;
 };
 
@@ -85,23 +85,23 @@ struct deploys_table {
     struct deploys_seen *rows; /* by id */
     size_t count;
     bool whole;
-    int64_t version;           /* 0: there is nothing yet */
-    int64_t since;             /* from this version on it is known what changed */
-    struct deploys_gone *gone; /* what was deleted since then */
+    int64_t version;           /* 0: not loaded yet */
+    int64_t since;             /* changes are known from this version on */
+    struct deploys_gone *gone; /* rows deleted since then */
     size_t gone_count;
     struct arena gone_arena;
     int64_t read_mono_ms, took_ms;
 };
 
-/* One op on its way through the database. False from any of these: a statement failed, see sql.h.
- */
+/* One op being run in the database. False from any of these functions: a statement failed, see
+ * sql.h. */
 struct work {
     struct sql *sql;
     struct deploys_op *op;
     struct deploys_facts *facts; /* VIEW */
     struct deploys_table *table; /* VIEW */
     struct deploys_alive *alive; /* SERVICES */
-    bool facts_old;              /* VIEW: they must be read again */
+    bool facts_old;              /* VIEW: `facts` must be read again */
     int64_t approved_until_ms;   /* from deploys_meta() */
 };
 
@@ -123,18 +123,19 @@ bool work_run(struct work *work, const struct sql_text *text, const struct sql_p
         WORK_RUN((work), &work_text, (rows), ##__VA_ARGS__);                                       \
     })
 
-/* From here on it is a transaction, if it is not one already; whoever called the verb ends it. */
+/* Begins a transaction unless one is open; the caller of the verb ends it. */
 bool work_begin(struct work *work);
 
 void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row *ret_row);
-/* The row op->id into op->row, locked until the end of the transaction; op->found. */
+/* Reads the row op->id into op->row and sets op->found; with `lock`, locked until the transaction
+ * ends. */
 bool deploys_row_get(struct work *work, bool lock);
-/* +1 to the table's version, told in op->version. Once in a transaction that changed something;
- * `news`: nodes should look at once. */
+/* Adds 1 to the table's version, returned in op->version. Called once in a transaction that changed
+ * something; `news`: nodes should look at once. */
 bool deploys_bump(struct work *work, bool news);
-/* op->version, op->news, op->now_ms and work->approved_until_ms. */
+/* Reads op->version, op->news, op->now_ms and work->approved_until_ms. */
 bool deploys_meta(struct work *work);
-/* Those of `id` that still count, or (at == NULL) all. */
+/* The failures of `id` still in effect; at == NULL: of all deployments. */
 bool deploys_failures(struct work *work, struct str id, struct arena *arena,
                       struct deploys_failure **ret_failures, size_t *ret_count);
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,

@@ -1,4 +1,4 @@
-/* What operators do: specs come, change and go. */
+/* The operators' verbs: create, change and delete specs. */
 #include <assert.h>
 
 #include "base/json.h"
@@ -41,7 +41,7 @@ bool deploys_list(struct work *work)
     bool bare = str_eq(namespace, NAMESPACE_DEFAULT);
     struct sql_rows rows;
 
-    if (namespace.at && !bare) { /* what begins with "team/": '0' is what follows the slash */
+    if (namespace.at && !bare) { /* ids that begin with "team/": '0' comes after '/' in ASCII */
         from = arena_fmt(op->arena, STR_FMT "/", STR_ARG(namespace));
         to = arena_fmt(op->arena, STR_FMT "0", STR_ARG(namespace));
     }
@@ -63,8 +63,8 @@ bool deploys_list(struct work *work)
     return deploys_meta(work);
 }
 
-/* The copies of a deployment: only its owner's, or a daemon's everywhere. Of several, each index is
- * there, also one that nobody has or of which nothing was told yet. */
+/* Reads the copies of a deployment: only its owner's, or a daemon's on all nodes. With several
+ * copies, every index is listed, even if unowned or never reported. */
 static bool read_copies(struct work *work)
 {
 /* clang-format off */
@@ -125,7 +125,7 @@ bool deploys_get(struct work *work)
            deploys_meta(work);
 }
 
-/* The version the caller saw must be the one there is. */
+/* The version the caller saw must be the current one. */
 static bool precondition(struct deploys_op *op)
 {
     int64_t wanted = op->u.put.if_version;
@@ -137,7 +137,7 @@ static bool precondition(struct deploys_op *op)
     return false;
 }
 
-/* The same JSON, whatever a database makes of its spaces and the order of its members. */
+/* Compares JSON regardless of whitespace and member order, which a database may change. */
 static bool same_json(const struct json *a, const struct json *b)
 {
     const struct json *left, *right;
@@ -182,13 +182,13 @@ static bool same_spec(const struct deploys_spec *a, const struct deploys_spec *b
            same_text(a->env, b->env, arena) && same_text(a->options, b->options, arena);
 }
 
-/* Until then somebody may still run what was a daemon: every node could, and each has stopped it
- * when its lease ends, unless it is told in time. */
+/* Until then a former daemon may still be running: any node may have it, and each stops it when its
+ * lease ends, unless told earlier. */
 #define LAST_LEASE "COALESCE((SELECT MAX(until_ms) FROM berth_node_lease), 0)"
 
-/* One that is made again after it was deleted goes on counting: its generations and versions must
- * not come twice. It also stays with the node that had it, as long as that one's lease is good:
- * nobody else could know whether the old copy has stopped. */
+/* A deployment created again after deletion continues its numbering: generations and versions must
+ * never repeat. It also stays with its former node while that node's lease is valid: no other node
+ * could know whether the old copy has stopped. */
 static bool insert(struct work *work)
 {
 #define LAST(D)                                                                                    \
@@ -227,11 +227,12 @@ static bool insert(struct work *work)
                     SQL_INT(free_from_ms));
 }
 
-/* The next one: after a step back, not one that was there. */
+/* The next unused version, also after a rollback. */
 #define NEXT_VERSION                                                                               \
     "(CASE WHEN newest_version > spec_version THEN newest_version ELSE spec_version END + 1)"
 
-/* One that becomes a daemon, or stops being one, has no owner. `version`: 0 is the next one. */
+/* A deployment that becomes or stops being a daemon loses its owner. `version`: 0 means the next
+ * one. */
 static bool replace(struct work *work, const struct deploys_spec *spec, int64_t version)
 {
 /* clang-format off */
@@ -254,7 +255,7 @@ static bool replace(struct work *work, const struct deploys_spec *spec, int64_t 
                     SQL_INT(spec->enabled), SQL_INT(version));
 }
 
-/* Somebody did something about it: it may run anywhere. */
+/* An operator changed it: it may run anywhere again. */
 static bool forget_failures(struct work *work)
 {
 #define FORGET(D) "DELETE FROM berth_deployment_failure WHERE id = $1"
@@ -267,16 +268,15 @@ static bool forget_failures(struct work *work)
 
 /* --- several copies --- */
 
-/* Those behind the last one there is get its spec. What holds for a deployment that is made again
- * holds for each: it stays with the node that had it while that lease is good, and goes on counting
- * generations. */
+/* New copies get the spec of the last existing one. As with a deployment created again, each stays
+ * with its former node while that lease is valid and continues its generations. */
 static bool add_copies(struct work *work, int64_t from, int64_t to)
 {
 /* clang-format off */
 #define LAST_OF(D, column)                                                                         \
     "(SELECT " column " FROM berth_deployment_history h WHERE h.id = CAST($1 AS TEXT) || '#' ||"   \
     " CAST(i AS TEXT) ORDER BY h.seq DESC LIMIT 1)"
-/* Whatever the deployment was before, these are of one. */
+/* These are copies of a deployment, whatever type it was before. */
 #define ADD_COPIES(D)                                                                              \
     "WITH RECURSIVE n(i) AS (SELECT CAST($2 AS BIGINT) UNION ALL SELECT i + 1 FROM n WHERE i + 1"  \
     " < CAST($3 AS BIGINT)) INSERT INTO deployment (id, type, package_name, package_version,"      \
@@ -304,8 +304,8 @@ static bool add_copies(struct work *work, int64_t from, int64_t to)
            WORK_SQL(work, NOTE_COPIES, NULL, SQL_STR(id), SQL_INT(from), SQL_STR(STR("created")));
 }
 
-/* All from this index on. Their rows are locked first: a claim must not come between what is noted
- * of them and their end. */
+/* Drops all copies from this index on. Their rows are locked first so that no claim comes between
+ * the history entry and the deletion. */
 static bool drop_copies(struct work *work, int64_t from)
 {
 /* clang-format off */
@@ -334,8 +334,8 @@ static bool drop_copies(struct work *work, int64_t from)
     return true;
 }
 
-/* While an update is under way copies that come begin with the version that is known to be good,
- * and wait for their turn like the others. */
+/* Copies added during an update start with the known good version and wait for their turn like the
+ * others. */
 static bool begin_with_good(struct work *work, int64_t from, int64_t to)
 {
     struct deploys_op *op = work->op;
@@ -354,7 +354,7 @@ static bool begin_with_good(struct work *work, int64_t from, int64_t to)
     return true;
 }
 
-/* How many there are, and how they are updated. */
+/* The number of copies and how they are updated. */
 struct counts {
     int64_t count, max_unavailable, update_timeout_ms;
 };
@@ -376,8 +376,8 @@ static bool set_counts(struct work *work, const struct counts *to)
            (to->count >= before || drop_copies(work, to->count));
 }
 
-/* The first copy's row has another version than `before`, and the others follow: a few at a time
- * while they run. `same`: it is the same spec again. */
+/* The version in the first copy's row differs from `before`; the other copies follow, a few at a
+ * time while they run. `same`: the spec is unchanged. */
 static bool follow(struct work *work, const struct deploys_row *before, bool same)
 {
     const struct deploys_row *row = &work->op->row;
@@ -388,14 +388,14 @@ static bool follow(struct work *work, const struct deploys_row *before, bool sam
         return false;
     if (before->spec.type != row->spec.type || row->spec.type != DEPLOY_DEPLOYMENT)
         return deploys_follow_first(work, 0);
-    /* One copy that is restarted has nothing to go back to. */
+    /* A restarted single copy has no version to roll back to. */
     if (before->spec.enabled && row->spec.enabled &&
         !(same && row->spec.count == 1 && !deploys_is_rolling(before)))
         return deploys_roll(work, before, good);
     return deploys_follow_first(work, same && good == before->version ? row->version : good);
 }
 
-/* After a change: the row as it is now, a line in its history, a new version of the table. */
+/* After a change: rereads the row, adds a history entry, bumps the table's version. */
 static bool changed(struct work *work, const char *what)
 {
     work->op->u.put.changed = true;
@@ -406,7 +406,7 @@ static bool changed(struct work *work, const char *what)
            deploys_bump(work, true);
 }
 
-/* A copy for which an update waited may be gone, or more may be replaced at once. */
+/* An update may have been waiting for a copy that is gone, or may now replace more at once. */
 static bool scaled(struct work *work)
 {
     struct str detail;
@@ -460,7 +460,7 @@ bool deploys_put(struct work *work)
            changed(work, "changed");
 }
 
-/* False: there is nothing to be done, or the database failed (*ret_ok). */
+/* False: nothing to do, or the database failed (*ret_ok). */
 static bool find_existing(struct work *work, bool *ret_ok)
 {
     struct deploys_op *op = work->op;
@@ -468,7 +468,7 @@ static bool find_existing(struct work *work, bool *ret_ok)
     *ret_ok = deploys_row_get(work, true);
     if (!*ret_ok)
         return false;
-    if (!op->found || deploy_index(op->id) > 0) { /* one copy is not changed without the others */
+    if (!op->found || deploy_index(op->id) > 0) { /* a single copy cannot be changed by itself */
         op->err = ERR_NOT_FOUND;
         return false;
     }
@@ -527,8 +527,8 @@ bool deploys_scale(struct work *work)
            scaled(work);
 }
 
-/* The last version before this one that was another spec: a restart is a version, too. One that an
- * update had to go back from is none to go back to. */
+/* Finds the last earlier version with a different spec (a restart is also a version), skipping
+ * versions that an update had to roll back from. */
 static bool find_before(struct work *work, int64_t *ret_version)
 {
 /* clang-format off */
@@ -557,7 +557,7 @@ static bool find_before(struct work *work, int64_t *ret_version)
     return true;
 }
 
-/* A number always stands for the same spec, so it is the version it goes back to. */
+/* A version number always means the same spec, so a rollback reuses the old number. */
 bool deploys_rollback(struct work *work)
 {
     struct deploys_op *op = work->op;
@@ -567,7 +567,7 @@ bool deploys_rollback(struct work *work)
 
     if (!find_existing(work, &ok))
         return ok;
-    /* In the middle of an update the version before is the one that was good. */
+    /* During an update, the previous version is the good one. */
     if (op->u.put.to_version == 0 && deploys_is_rolling(&op->row))
         op->u.put.to_version = op->row.good_version;
     if (!deploys_keep_spec(work) ||
@@ -601,7 +601,8 @@ bool deploys_delete(struct work *work)
         return false;
     daemon = op->row.spec.type == DEPLOY_DAEMON || op->row.free_from_ms >= op->now_ms;
     op->u.put.changed = true;
-    op->row.version = op->row.newest_version; /* made again, it goes on from there */
+    op->row.version =
+        op->row.newest_version; /* a new deployment with this id continues from there */
     return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
            WORK_SQL(work, DELETE, NULL, SQL_STR(op->id)) &&
            WORK_SQL(work, DELETE_STATUS, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&

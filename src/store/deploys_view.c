@@ -39,10 +39,10 @@ static int64_t number_facts(const struct deploys_facts *facts)
         hash = hash_bytes(hash, facts->failures[i].id.at, facts->failures[i].id.len + 1);
         hash = hash_bytes(hash, facts->failures[i].address.at, facts->failures[i].address.len + 1);
     }
-    return (int64_t)(hash >> 16); /* every reader of JSON can hold that */
+    return (int64_t)(hash >> 16); /* 48 bits: exact in every JSON reader */
 }
 
-/* All nodes ask every few seconds: the database is asked once. */
+/* All nodes poll every few seconds; the database is queried once. */
 static bool read_facts(struct work *work)
 {
 /* clang-format off */
@@ -63,8 +63,7 @@ static bool read_facts(struct work *work)
     facts->read_mono_ms = 0;
     facts->within_ms = within_ms;
     arena_reset(&facts->arena);
-    /* A lease that is not among them has run out, or will not for a while: the claim will find out.
-     */
+    /* A lease not listed has expired or is good for a while; the claim checks it. */
     if (!sql_run(work->sql, &text, &within, 1, &facts->arena, &rows))
         return false;
     facts->lease_count = rows.count;
@@ -109,7 +108,7 @@ static void answer_facts(struct work *work)
 
 struct deploys_gone {
     struct str id;
-    int64_t at; /* the version that does not have it */
+    int64_t at; /* the first version without it */
 };
 
 void deploys_table_done(struct deploys_table *table)
@@ -121,7 +120,7 @@ void deploys_table_done(struct deploys_table *table)
 
 static bool read_page(struct work *work, struct deploys_table *table, size_t *room)
 {
-/* One that ran to its end is as good as disabled: nobody counts it, nobody claims it. */
+/* An ended deployment is shown as disabled: it is not counted and not claimed. */
 /* clang-format off */
 #define VIEW(D)                                                                                    \
     "SELECT " D##_TEXT("id") ", type, enabled AND ended = '', address, generation, selector, "     \
@@ -161,7 +160,7 @@ static bool read_page(struct work *work, struct deploys_table *table, size_t *ro
 
 static void note_gone(struct deploys_table *table, struct str id, int64_t at)
 {
-    if (table->gone_count == GONE_MAX) { /* who knows less than this reads everything */
+    if (table->gone_count == GONE_MAX) { /* claimers with an older version get the whole table */
         arena_reset(&table->gone_arena);
         table->gone_count = 0;
         table->gone = NULL;
@@ -173,7 +172,8 @@ static void note_gone(struct deploys_table *table, struct str id, int64_t at)
         (struct deploys_gone){.id = arena_str(&table->gone_arena, id), .at = at};
 }
 
-/* Each row has the version in which it was found to be as it is. Both are in the order of ids. */
+/* Sets in each row the version in which its current state was first seen. Both tables are ordered
+ * by id. */
 static void compare(struct deploys_table *table, const struct deploys_table *old, int64_t version)
 {
     size_t at = 0;
@@ -200,8 +200,7 @@ static void compare(struct deploys_table *table, const struct deploys_table *old
         note_gone(table, old->rows[at++].row.id, version);
 }
 
-/* The rows are those of version `version`, or later ones: what was changed while they were read has
- * the version there is behind that. */
+/* The rows are of `version` or later: rows changed during the read belong to a later version. */
 static bool read_table(struct work *work, int64_t version)
 {
     struct deploys_table *table = work->table, fresh = {0};
@@ -220,7 +219,8 @@ static bool read_table(struct work *work, int64_t version)
     fresh.gone_count = table->gone_count;
     fresh.gone_arena = table->gone_arena;
     fresh.since = table->version ? table->since : work->op->version;
-    /* Who has the version that is known already is told what was changed without a new one. */
+    /* Rows changed without a new version get the next number, so that claimers with the current
+     * version see them. */
     compare(&fresh, table, work->op->version + (work->op->version == table->version));
     fresh.version = version;
     fresh.read_mono_ms = clock_mono_ms();
@@ -230,7 +230,8 @@ static bool read_table(struct work *work, int64_t version)
     return true;
 }
 
-/* op->version becomes that of the rows: the table's, or of not long ago if there are many. */
+/* Sets op->version to that of the cached rows: the current one, or a recent one if the table is
+ * large. */
 static bool refresh_table(struct work *work)
 {
     struct deploys_table *table = work->table;
@@ -239,7 +240,7 @@ static bool refresh_table(struct work *work)
     int64_t pause_ms = table->count > DEPLOYS_PAGE_MAX ? PACE * table->took_ms : 0;
 
     if (op->u.view.if_version == op->version)
-        return true; /* no row is answered */
+        return true; /* no rows are needed */
     if ((!table->version || age_ms >= TABLE_MS ||
          (table->version != op->version && age_ms >= pause_ms)) &&
         !read_table(work, op->version))
@@ -261,13 +262,13 @@ static void answer_row(struct deploys_op *op, const struct deploy_row *row)
     to->needs = arena_str(op->arena, row->needs);
 }
 
-/* A claimer that does not know of copies with an index would run them without it. */
+/* A claimer that does not support copies with an index would run them without it. */
 static bool is_for(const struct deploys_op *op, struct str id)
 {
     return op->u.view.indexed || deploy_index(id) == 0;
 }
 
-/* What changed since the version the claimer has. False: too much, or nobody knows. */
+/* Answers the changes since the claimer's version. False: too many, or unknown. */
 static bool answer_changes(struct work *work)
 {
     const struct deploys_table *table = work->table;
@@ -275,7 +276,7 @@ static bool answer_changes(struct work *work)
     int64_t since = op->u.view.if_version;
     size_t changed = 0, gone = 0;
 
-    /* A version that is not there yet is that of a database which was put back. */
+    /* A version higher than ours means that the database was restored. */
     if (!op->u.view.delta || since < table->since || since > table->version)
         return false;
     for (size_t i = 0; i < table->count; i++)
@@ -302,7 +303,7 @@ static void answer_page(struct work *work)
     struct str after = op->u.view.after.at ? op->u.view.after : STR("");
     size_t low = 0, high = table->count;
 
-    while (low < high) { /* the first behind it */
+    while (low < high) { /* binary search for the first row after it */
         size_t middle = low + (high - low) / 2;
 
         if (str_cmp(table->rows[middle].row.id, after) > 0)
@@ -318,8 +319,7 @@ static void answer_page(struct work *work)
     op->u.view.more = low < table->count;
 }
 
-/* Leases end without a new version, and failures are forgotten without one: both have a number of
- * their own. */
+/* Leases end and failures expire without a new version, so they have their own number. */
 bool deploys_view(struct work *work)
 {
     struct deploys_op *op = work->op;

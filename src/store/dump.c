@@ -1,5 +1,5 @@
-/* What a dump looks like, whatever store it comes from: the embedded one's file, which a server may
- * be writing meanwhile, or Redis, page by page. Reads only. */
+/* Writes a dump in the same form for every store: from the embedded store's file, which a server
+ * may be writing at the same time, or from Redis, page by page. Read-only. */
 #include "store/dump.h"
 
 #include <assert.h>
@@ -152,13 +152,13 @@ static void dump_rule(struct jsonw *w, struct str pattern, struct str text)
     jsonw_end_obj(w);
 }
 
-/* What a store keeps of a key. Starts that have left their window may be among them yet: they are
- * forgotten when somebody asks. */
+/* A key as stored. May include starts that have left their window: those are removed only when the
+ * key is checked. */
 struct dump_key {
     struct str key;
     int64_t in_flight, waiting;
     int64_t starts, last_start_ms;
-    int64_t hold_until_ms; /* 0: it is not held */
+    int64_t hold_until_ms; /* 0: not held */
     struct str reason;
 };
 
@@ -215,7 +215,7 @@ static void dump_breaker(struct jsonw *w, const struct store_breaker *breaker)
     jsonw_end_obj(w);
 }
 
-/* --- of the embedded store --- */
+/* --- embedded store --- */
 
 struct embedded_dump {
     sqlite3 *db;
@@ -223,13 +223,13 @@ struct embedded_dump {
     int64_t max;
     struct arena arena;
     struct map keys;  /* of struct dump_key, in the arena */
-    int64_t shift_ms; /* of the store's time before the steady clock */
+    int64_t shift_ms; /* of the store's time ahead of the steady clock */
     bool has_more;
 };
 
 typedef void write_row(struct embedded_dump *dump, sqlite3_stmt *row);
 
-/* ?1 is how many. */
+/* ?1 is the limit. */
 static bool each_row(struct embedded_dump *dump, const char *sql, write_row *visit)
 {
     sqlite3_stmt *stmt = NULL;
@@ -257,7 +257,7 @@ static bool section(struct embedded_dump *dump, const char *name, const char *sq
     return ok;
 }
 
-/* What is left of a node's resources, by the leases that count there. */
+/* A node's free resources, computed from its leases. */
 static void count_left(struct embedded_dump *dump, struct store_node *node)
 {
     sqlite3_stmt *stmt = NULL;
@@ -357,7 +357,7 @@ static struct dump_key *key_of(struct embedded_dump *dump, struct str name)
     return key;
 }
 
-/* What a job that has a lease, or waits, is counted for. */
+/* Counts a job with a lease, or a waiting one, for its keys. */
 static void count_keys(struct embedded_dump *dump, sqlite3_stmt *row)
 {
     struct demand demand;
@@ -483,7 +483,7 @@ enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct
     return err;
 }
 
-/* --- of Redis --- */
+/* --- Redis --- */
 
 enum { DUMP_MS = 30000 /* for each answer */, PAGE = 500 };
 
@@ -492,8 +492,8 @@ struct redis_dump {
     struct arena arena;
     struct jsonw *w;
     size_t max;
-    size_t left_out;   /* jobs and sessions there was no room for, at least */
-    int64_t offset_ms; /* of the store's time before its steady clock */
+    size_t left_out;   /* jobs and sessions left out, at least */
+    int64_t offset_ms; /* of the store's time ahead of its steady clock */
 };
 
 static bool dump_nodes(struct redis_dump *dump)
@@ -591,7 +591,7 @@ static bool dump_sessions(struct redis_dump *dump)
     return true;
 }
 
-/* A hash that is small by its nature, names and values in turn; NULL: it cannot be read. */
+/* Reads a hash known to be small, names and values alternating; NULL: it cannot be read. */
 static redisReply *read_hash(struct redis_dump *dump, const char *key, const char *what)
 {
     redisReply *reply =
@@ -604,7 +604,7 @@ static redisReply *read_hash(struct redis_dump *dump, const char *key, const cha
     return NULL;
 }
 
-/* Few by their nature: BREAKERS_MAX of lua/breaker.lua at most. */
+/* At most BREAKERS_MAX of lua/breaker.lua. */
 static bool dump_breakers(struct redis_dump *dump)
 {
     redisReply *reply = read_hash(dump, REDIS_KEY "breakers", "read the breakers");
@@ -639,7 +639,7 @@ static int rule_order(const void *a, const void *b)
     return str_cmp(redis_text(left[0]), redis_text(right[0]));
 }
 
-/* As many as LIMIT_RULES_MAX. */
+/* At most LIMIT_RULES_MAX. */
 static bool dump_rules(struct redis_dump *dump)
 {
     redisReply *reply = read_hash(dump, REDIS_KEY "limits", "read the rules for keys");
@@ -656,7 +656,7 @@ static bool dump_rules(struct redis_dump *dump)
     return true;
 }
 
-/* One page: their names, and what is kept of each. */
+/* One page: key names and the record of each. */
 static redisReply *ask_keys(struct redis_dump *dump, size_t from, redisReply **ret_names)
 {
     char first[24], last[24];
@@ -675,7 +675,7 @@ static redisReply *ask_keys(struct redis_dump *dump, size_t from, redisReply **r
     for (size_t i = 0; i < names->elements; i++)
         words[args.count++] = names->element[i]->str;
     if (names->elements == 0)
-        words[args.count++] = ""; /* of which nothing is kept */
+        words[args.count++] = ""; /* a key without a record */
     *ret_names = names;
     return redis_link_call(&dump->link, &args, clock_mono_ms() + DUMP_MS);
 }
@@ -733,7 +733,7 @@ static bool dump_instances(struct redis_dump *dump)
     return true;
 }
 
-/* Each section is written where it is due. */
+/* Writes the sections in their order. */
 static enum err dump_redis(const char *url, size_t max, struct jsonw *w, struct problem *why)
 {
     struct redis_target target;

@@ -1,12 +1,12 @@
 /* `embedded:` - the store thread takes its whole inbox as one batch: applies it to the ledger,
- * which notes what changes in the journal, commits once (one record, one fsync for all), then
- * answers. What queued up meanwhile is the next batch; there is no timer. The flush thread brings
- * what the journal has into store.db, in its own time; the helper thread reads from there.
+ * which notes changes in the journal, commits once (one record, one fsync for all), then answers.
+ * What queued up meanwhile is the next batch; there is no timer. The flush thread copies the
+ * journal into store.db at its own pace; the helper thread reads from there.
  *
- * A commit that fails answers its whole batch, see journal_commit(); memory is thrown away and the
- * connections are closed; then memory is built anew by the same code that starts up. Until that
- * works every new op is refused at the door. A flush that fails is tried again: nothing is lost
- * meanwhile, but when too much waits for it, nothing new is taken. */
+ * A failed commit answers its whole batch with the error, see journal_commit(); memory is discarded
+ * and the connections are closed; then memory is rebuilt by the startup code. Until that works
+ * every new op is refused at once. A failed flush is retried: nothing is lost meanwhile, but when
+ * too much is waiting for it, nothing new is accepted. */
 #include "store/embedded.h"
 
 #include "base/clock.h"
@@ -26,16 +26,16 @@
 
 enum {
     IDLE_MS = 1000,
-    FLUSH_DEFAULT_MS = 500, /* what is in the journal for so long is brought into store.db */
-    FLUSH_SOON_BYTES = FLUSH_BYTES / 4, /* or so much */
+    FLUSH_DEFAULT_MS = 500,             /* journal records this old are copied into store.db */
+    FLUSH_SOON_BYTES = FLUSH_BYTES / 4, /* or when this much is waiting */
     PURGE_IDLE_MS = 100,                /* between two rounds while there is more to purge */
-    PURGE_ROWS = 256, /* and two for each new row, so that it catches up under any load */
+    PURGE_ROWS = 256, /* plus two for each new row, so that it catches up under any load */
     AUDIT_MS = 10000,
     RETRY_MIN_MS = 100,
     RETRY_MAX_MS = 1000,
     FAILURES_LOCAL_ONLY = 10,
-    CLOCK_SET_MS = 1000,           /* the wall clock went so far from ours: somebody set it */
-    JOURNAL_BYTES_MAX = 256 << 20, /* in the journal and in memory, of what store.db lacks */
+    CLOCK_SET_MS = 1000,           /* a wall clock this far from ours has been set */
+    JOURNAL_BYTES_MAX = 256 << 20, /* not yet in store.db, in the journal and in memory */
 };
 
 struct embedded {
@@ -61,7 +61,7 @@ struct embedded {
     /* The store thread's. */
     struct journal journal;
     struct ledger ledger;
-    bool readable;     /* the journal is open, and the memtable as it says */
+    bool readable;     /* the journal is open and the memtable matches it */
     uint64_t order;    /* of the last op applied */
     int failures;      /* in a row */
     int64_t revive_ms; /* clock_mono_ms: when to try again */
@@ -78,7 +78,7 @@ struct embedded {
     /* The flush thread's. */
     struct work_queue flusher;
     struct flush flush;
-    int64_t flush_ms; /* clock_mono_ms: of the last one */
+    int64_t flush_ms; /* clock_mono_ms: of the last flush */
     int64_t purge_ms; /* when the next is due */
     int64_t retry_ms; /* not before, after a failure */
     int flush_failures;
@@ -89,7 +89,7 @@ struct embedded {
     /* From the store thread to the flush thread. */
     _Atomic uint64_t committed_seq;
     _Atomic size_t active_count;
-    _Atomic bool flush_asked; /* flush_soon is under way */
+    _Atomic bool flush_asked; /* the message flush_soon is in flight */
     /* And back. */
     _Atomic uint64_t flushed_seq;
     _Atomic int64_t flushed_bytes; /* not yet counted by the store thread */
@@ -110,8 +110,8 @@ static struct embedded *of(struct store *store)
     return container_of(store, struct embedded, store);
 }
 
-/* The wall clock's time, but as even as the monotonic clock: it does not follow a clock that is set
- * before the leases do. */
+/* Wall-clock time that advances like the monotonic clock: when the clock is set, it follows only
+ * together with the leases. */
 static int64_t store_now(const struct embedded *self)
 {
     return self->test_clock ? self->test_clock()
@@ -155,7 +155,7 @@ static void embedded_status(struct store *store, struct store_status *ret_status
     fault_text(&fault, ret_status->detail, sizeof ret_status->detail);
 }
 
-/* The other threads' connections are closed, before ours are closed or opened. */
+/* Closes the other threads' connections before ours are closed or opened. */
 static void wait_others_closed(struct embedded *self)
 {
     inbox_post(&self->op_queue.helper.inbox, &self->close_reader);
@@ -165,7 +165,7 @@ static void wait_others_closed(struct embedded *self)
             ;
 }
 
-/* All connections are closed. */
+/* Discards memory; all connections must be closed. */
 static void throw_away(struct embedded *self)
 {
     wait_others_closed(self);
@@ -184,7 +184,7 @@ static void go_down(struct embedded *self)
                       self->failures < FAILURES_LOCAL_ONLY ? STORE_L2_ONLY : STORE_LOCAL_ONLY);
 }
 
-/* What store.db lacks is bounded: beyond that nothing new is taken until it has followed. */
+/* Limits how far store.db may lag: beyond that nothing new is accepted until it has caught up. */
 static void weigh(struct embedded *self)
 {
     int64_t bytes = self->journal.bytes + self->journal.rows.bytes;
@@ -194,7 +194,7 @@ static void weigh(struct embedded *self)
         atomic_store_explicit(&self->full, !full, memory_order_relaxed);
 }
 
-/* Tells the flush thread what there is to do. */
+/* Tells the flush thread what was committed. */
 static void note_commit(struct embedded *self)
 {
     atomic_store(&self->committed_seq, self->journal.seq);
@@ -216,8 +216,8 @@ static bool bring_up(struct embedded *self)
     if (!journal_open(&self->journal, &self->file, self->good_seq))
         return false;
     self->readable = true;
-    /* A file that opens may still take no writes: only one that worked makes us well again. Until
-     * then what it has can be read. */
+    /* A file that opens may still reject writes: we are up only after a successful write. Until
+     * then its contents can be read. */
     if (!journal_settle(&self->journal) || !ledger_load(&self->ledger, &config) ||
         (self->failures && !journal_probe(&self->journal))) {
         ledger_free(&self->ledger);
@@ -231,7 +231,7 @@ static bool bring_up(struct embedded *self)
     self->failures = 0;
     metric_set(METRIC_BREAKERS_OPEN, self->ledger.breakers.open_count);
     op_queue_set_up(&self->op_queue, true);
-    op_queue_set_mode(&self->op_queue, STORE_NORMAL); /* last: who reads it may call */
+    op_queue_set_mode(&self->op_queue, STORE_NORMAL); /* last: callers that see it may send */
     return true;
 }
 
@@ -257,8 +257,8 @@ static void revive(struct embedded *self)
     self->revive_ms = clock_mono_ms() + retry_after_ms(self->failures);
 }
 
-/* What the memtable knows whole is answered here, everything else by the helper, which is told what
- * store.db lacks. Between two batches all that is in the memtable is on disk. */
+/* Reads that the memtable has completely are answered here, all others by the helper, which is
+ * given what store.db lacks. Between two batches everything in the memtable is on disk. */
 static bool answer_from_memory(struct embedded *self, struct store_op *op)
 {
     const struct memjob *job;
@@ -316,7 +316,7 @@ static struct msg *serve_reads(struct embedded *self, struct msg *batch)
     return writes;
 }
 
-/* Store.db does not follow: nothing new is taken; and twice as far behind nothing at all. */
+/* store.db lags: no new jobs are accepted; with twice that lag nothing is accepted at all. */
 static bool refuse_when_full(const struct embedded *self, struct store_op *op)
 {
     bool makes_job = op->verb == STORE_PUT || (op->verb == STORE_RESERVE && op->u.put.spec.at);
@@ -339,8 +339,8 @@ static void run_batch(struct embedded *self, struct msg *batch)
     bool was_set = step_ms < -CLOCK_SET_MS || step_ms > CLOCK_SET_MS;
     int64_t now_ms;
 
-    /* Somebody set the wall clock, or the machine slept: from now on the store's time is the wall's
-     * again, and the leases follow. */
+    /* The wall clock was set, or the machine slept: the store's time becomes the wall clock's
+     * again, and the leases are shifted with it. */
     if (was_set)
         atomic_store_explicit(&self->store.ahead_ms, ahead_ms + step_ms, memory_order_relaxed);
     now_ms = store_now(self);
@@ -357,7 +357,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
     ledger_end(&self->ledger);
     enum err err = journal_commit(&self->journal);
     if (err) {
-        go_down(self); /* first, so that nobody sends more */
+        go_down(self); /* first, so that no more ops are sent */
         op_queue_answer(&self->op_queue, batch, err);
         throw_away(self);
         return;
@@ -370,7 +370,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
     note_commit(self);
 }
 
-/* What nobody waits for, between two batches. True: there is more of it. */
+/* Background work between two batches. True: there is more to do. */
 static bool do_chores(struct embedded *self)
 {
     int64_t mono_ms = clock_mono_ms();
@@ -432,7 +432,7 @@ static void *store_thread(void *arg)
     return NULL;
 }
 
-/* Store.db has more of the journal now. */
+/* store.db has more of the journal now. */
 static void take_flushed(struct msg *msg)
 {
     struct embedded *self = container_of(msg, struct embedded, flushed);
@@ -500,9 +500,9 @@ static bool flush_once(struct embedded *self)
     int64_t mono_ms = clock_mono_ms();
     bool idle = !self->flush_wanted, purge_more;
 
-    /* A commit is waited for, a flush is not: the disk takes its requests when it has no others.
-     * With much to do it is one of many, or a disk that others keep busy would stop us in the end.
-     * A kernel without priorities for this disk refuses, or takes no notice. */
+    /* Callers wait for commits but not for flushes, so flush I/O gets idle priority. With a large
+     * backlog it gets normal priority, or a disk kept busy by others would stop us eventually. A
+     * kernel without I/O priorities for this disk refuses this or ignores it. */
     if (idle != self->requests_idle) {
         self->requests_idle = idle;
         syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, /* the calling thread */
@@ -519,7 +519,7 @@ static bool flush_once(struct embedded *self)
     }
     self->flush_failures = 0;
     self->purge_ms = mono_ms + (purge_more ? PURGE_IDLE_MS : IDLE_MS);
-    /* The bytes first: who sees the number has them, too. */
+    /* The bytes first: whoever sees the new number then also sees them. */
     atomic_fetch_add(&self->flushed_bytes, self->flush.bytes);
     atomic_store(&self->flushed_seq, self->flush.seq);
     return true;
@@ -545,7 +545,7 @@ static int64_t time_to_flush(const struct embedded *self)
     if (until_ms < self->retry_ms)
         until_ms = self->retry_ms;
     left_ms = until_ms - clock_mono_ms();
-    /* What was committed meanwhile is not told: so it looks now and then. */
+    /* Commits are not announced, so it checks periodically. */
     return left_ms > 0 && left_ms < self->flush_every_ms ? left_ms : self->flush_every_ms;
 }
 
@@ -562,7 +562,7 @@ static void *flush_thread(void *arg)
         if (!atomic_exchange(&self->flush_told, true))
             inbox_post(&self->op_queue.work_queue.inbox, &self->flushed);
     }
-    /* The store thread has ended: what it left is brought in, so that store.db is whole. */
+    /* The store thread has ended: copy what remains, so that store.db is complete. */
     while (op_queue_is_up(&self->op_queue) &&
            atomic_load(&self->committed_seq) != atomic_load(&self->flushed_seq) && flush_once(self))
         ;

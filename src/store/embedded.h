@@ -1,4 +1,4 @@
-/* The store inside this process: one thread that decides and writes, one that reads. */
+/* The in-process store: one thread decides and writes, another reads. */
 #ifndef STORE_EMBEDDED_H
 #define STORE_EMBEDDED_H
 

@@ -1,4 +1,4 @@
-/* One row an outcome. */
+/* One row per outcome. */
 #include "store/ending.h"
 
 const struct ending endings[STORE_OUTCOME_COUNT] = {

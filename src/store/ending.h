@@ -1,11 +1,10 @@
-/* What each outcome of a FINISH is to the job machine, and the reason it leaves when none is given.
- */
+/* Maps each outcome of a FINISH to an event of the job state machine and a default reason. */
 #ifndef STORE_ENDING_H
 #define STORE_ENDING_H
 
 #include "store/store.h"
 
-/* Of an EXPIRE of what ran: by its own time-out, or because nobody renewed it any more. */
+/* For an EXPIRE of a running job: its own time-out passed, or its lease was not renewed. */
 #define ENDING_RUN_TIMEOUT "RUN_TIMEOUT"
 #define ENDING_NODE_LOST   "NODE_LOST"
 

@@ -1,5 +1,6 @@
-/* From journal.log into store.db. And retention: walks the oldest rows. Ids are in the order of
- * time, so it ends at the first row that was created too late to be too old. */
+/* Copies journal.log into store.db, with the statements that write it; and retention, which walks
+ * the oldest rows. Ids are in order of time, so it stops at the first row created too late to be
+ * expired. */
 #include "store/flush.h"
 
 #include <assert.h>
@@ -85,7 +86,7 @@ void flush_init(struct flush *flush, const struct storefile *file, int64_t reten
         .file = file,
         .purge = {.retention_ms = retention_ms > 0 ? retention_ms : 0,
                   .jobs_max = jobs_max > 0 ? jobs_max : 0,
-                  /* Never so few that one the ledger remembers as written is gone. */
+                  /* Never so few that the ledger's sessions known as written are deleted. */
                   .sessions_max =
                       jobs_max > 2 * SESSIONS_KEPT_MAX ? jobs_max : 2 * SESSIONS_KEPT_MAX}};
 }

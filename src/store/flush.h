@@ -1,6 +1,6 @@
-/* Flushing: what journal.log has is brought into store.db, many batches in one transaction, so that
- * a job that began and ended meanwhile is written once, as it ended. It reads the journal like a
- * start after a crash does, and depends on nothing in memory. The flush thread's. */
+/* Flushing copies journal.log into store.db, many batches per transaction, so a job that began and
+ * ended in between is written once, in its final state. Like a start after a crash, it reads only
+ * the journal and depends on nothing in memory. Flush thread only. */
 #ifndef STORE_FLUSH_H
 #define STORE_FLUSH_H
 
@@ -16,13 +16,13 @@ struct purge {
     int64_t retention_ms; /* 0 = any age */
     int64_t jobs_max;     /* 0 = any number */
     int64_t sessions_max;
-    uint64_t at;     /* rows up to here were looked at in this round */
-    int64_t look_ms; /* store time: before it no row gets too old */
+    uint64_t at;     /* rows up to here were checked in this round */
+    int64_t look_ms; /* store time before which no row gets too old */
     int64_t session_look_ms;
 };
 
 enum {
-    /* One transaction takes in about so much of the journal. */
+    /* Approximate limits of one transaction. */
     FLUSH_BYTES = 32 << 20,
     FLUSH_JOBS = 16384,
 };
@@ -45,9 +45,8 @@ struct flush {
 void flush_init(struct flush *flush, const struct storefile *file, int64_t retention_ms,
                 int64_t jobs_max);
 void flush_close(struct flush *flush, bool after_fault);
-/* One transaction: what the journal has up to `upto`, or as much of it as one takes, and what is
- * too old. False: it failed, and nothing of it counts. `active` jobs are no concern of retention's.
- */
+/* Runs one transaction: the journal up to `upto`, or as much as fits, and expired rows. False: it
+ * failed and nothing of it was applied. Retention does not count the `active` jobs. */
 bool flush_step(struct flush *flush, uint64_t upto, size_t active, int64_t now_ms,
                 int64_t purge_rows, bool *ret_purge_more);
 

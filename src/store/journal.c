@@ -1,5 +1,5 @@
-/* Notes changes, writes them as batches, and finds rows: in the memtable first, then in store.db.
- */
+/* Collects changes, writes them as batches, and looks up rows: in the memtable first, then in
+ * store.db. */
 #include "store/journal.h"
 
 #include "base/clock.h"
@@ -12,8 +12,7 @@
 
 enum {
     RELEASE_ROWS = 512, /* freed at a time */
-    /* As much as a few jobs take: a file with room for a byte only would fail them again at once.
-     */
+    /* The size of a few jobs: on a disk with room for only a byte they would fail again at once. */
     PROBE_BYTES = 256 << 10,
 };
 
@@ -94,7 +93,7 @@ static bool replay_batch(struct journal *journal, struct batch *batch, int64_t s
     return true;
 }
 
-/* Everything behind what store.db has. */
+/* Replays everything store.db lacks. */
 static void replay(struct journal *journal, uint64_t upto)
 {
     struct arena arena = {0};
@@ -201,7 +200,7 @@ enum err journal_commit(struct journal *journal)
 {
     struct change meta = {.kind = CHANGE_META, .u.meta = {journal->floor, journal->wait_shift_ms}};
     int64_t size, begun_us;
-    bool written = false; /* it may be found after a crash, though it was not answered */
+    bool written = false; /* it may be found after a crash although it was reported as failed */
 
     if (journal->writing && !journal_failed(journal)) {
         buf_clear(&journal->batch);
@@ -252,7 +251,7 @@ static void note(struct journal *journal, const struct change *change)
     journal->writing = true;
 }
 
-/* How a job is now, and beside that what `parts` say, which the caller adds. */
+/* The job's current state as a change; the caller adds what `parts` names. */
 static struct change change_of(const struct journal *journal, const struct ledger_job *entry,
                                unsigned parts)
 {
@@ -335,7 +334,7 @@ static bool read_job(struct journal *journal, sqlite3_stmt *stmt, struct journal
     return true;
 }
 
-/* What the memtable knows is newer than what was read, if anything was. */
+/* The memtable's row is newer than the one read from store.db, if any. */
 static void take_row(const struct journal *journal, const struct memjob *job,
                      struct journal_job *ret_job)
 {

@@ -1,10 +1,10 @@
-/* The journal: what the ledger decides is noted here, and when the whole batch was applied it is
- * written to journal.log as one record, with one sync. What is there and not yet in store.db is
- * in the memtable, so that reads see everything that was noted before, in the same batch, too. Used
- * by the store thread only; flush.c brings store.db up to it.
+/* The journal: it collects the ledger's changes, and when the whole batch has been applied writes
+ * them to journal.log as one record with one sync. Changes not yet in store.db are in the memtable,
+ * so reads see everything noted before, even in the same batch. Used by the store thread only;
+ * flush.c copies the journal into store.db.
  *
  * A failure is sticky: from then on nothing is written or found, and journal_commit says so; the
- * ledger and the memtable are thrown away and built anew from the files. */
+ * ledger and the memtable are discarded and rebuilt from the files. */
 #ifndef STORE_JOURNAL_H
 #define STORE_JOURNAL_H
 
@@ -32,22 +32,22 @@ enum journal_lookup { /* of store.db */
 
 struct journal {
     struct logfile log; /* journal.log */
-    sqlite3 *tables;    /* store.db, which is only read here; NULL: not open */
+    sqlite3 *tables;    /* store.db, read-only here; NULL: not open */
     sqlite3_stmt *lookups[LOOKUP_COUNT];
     struct memtable rows;
     struct fault fault;
     bool writing; /* something was noted since the last commit */
     struct buf batch;
-    size_t rows_at;       /* where a walk over the memtable is */
-    uint64_t seq;         /* of the last batch that is on disk */
+    size_t rows_at;       /* position of a walk over the memtable */
+    uint64_t seq;         /* of the last batch on disk */
     uint64_t flushed_seq; /* store.db has everything up to this one */
-    int64_t bytes;        /* that the batches take which store.db does not have */
+    int64_t bytes;        /* of the batches not yet in store.db */
     uint64_t max_id;      /* of a job */
     uint64_t floor;       /* no active job has a smaller id */
-    /* Of a job in a lane the row tells the end of its time to wait less this: a pause, or a clock
-     * that was set, moves all of them with one write. */
+    /* For a job in a lane, the row stores the end of its queue timeout less this: after a pause or
+     * a clock step one write moves them all. */
     int64_t wait_shift_ms;
-    bool meta_changed; /* these two, since they were last written */
+    bool meta_changed; /* floor or wait_shift_ms changed since they were last written */
 };
 
 struct journal_job { /* a job's state */
@@ -55,33 +55,34 @@ struct journal_job { /* a job's state */
     int64_t run_until_ms;
     bool keyed; /* its row has an Idempotency-Key and was made by a reserve */
     bool answered;
-    struct buf attempts; /* the caller's: it lasts from one call to the next */
-    struct str spec;     /* these two of journal_job_active() alone, until its next call */
+    struct buf attempts; /* owned by the caller, reused from call to call */
+    struct str
+        spec; /* spec and demand: only from journal_job_active(), valid until its next call */
     struct str demand;
 };
 
-struct journal_key { /* what an Idempotency-Key led to */
+struct journal_key { /* the job behind an Idempotency-Key */
     uint64_t job;
     uint64_t fingerprint;
-    char first_node[NODE_ID_MAX + 1]; /* of attempt 1; "" when it was put, not reserved */
+    char first_node[NODE_ID_MAX + 1]; /* of attempt 1; "" if the job was put, not reserved */
 };
 
-/* Reads what store.db lacks into the memtable; from then on there can be reads. Of batches behind
- * `upto` nothing is taken: this process has refused them. */
+/* Reads what store.db lacks into the memtable; after that reads are possible. Batches after `upto`
+ * are skipped: this process has already reported them as failed. */
 bool journal_open(struct journal *journal, const struct storefile *file, uint64_t upto);
-/* Makes sure that what was read is on disk; from then on there can be commits. */
+/* Makes sure that what was read is on disk; after that commits are possible. */
 bool journal_settle(struct journal *journal);
 void journal_close(struct journal *journal);
-/* ERR_OK: everything since the last one is on disk (also when there was nothing). */
+/* ERR_OK: everything since the last commit is on disk (even if there was nothing). */
 enum err journal_commit(struct journal *journal);
-/* Writes and syncs something that changes nothing. */
+/* Tests the disk: writes and syncs a record that changes nothing. */
 bool journal_probe(struct journal *journal);
 bool journal_failed(const struct journal *journal);
-/* store.db has everything up to `seq`; these batches took so many bytes. */
+/* store.db has everything up to `seq`; those batches took `bytes`. */
 void journal_flushed(struct journal *journal, uint64_t seq, int64_t bytes);
 /* Frees rows that store.db has; true: there are more. */
 bool journal_release(struct journal *journal);
-/* Store.db has everything: journal.log is emptied, and the release before may use store.db. */
+/* store.db has everything: empties journal.log, so that the previous release can use store.db. */
 bool journal_retire(struct journal *journal);
 
 void journal_job_add(struct journal *journal, const struct ledger_job *entry,

@@ -1,4 +1,4 @@
-/* The queue: how a job comes into a lane and leaves it, and WAIT, LANES and LANE. */
+/* The queue: how jobs enter and leave lanes, and the verbs WAIT, LANES and LANE. */
 #include "store/lanes.h"
 
 #include <assert.h>

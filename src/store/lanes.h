@@ -1,5 +1,5 @@
-/* The lanes in which jobs wait, by number, and each with its jobs in order. A lane is there while a
- * job is in it. */
+/* The lanes of waiting jobs, by number, each with its jobs in order. A lane exists while it has a
+ * job. */
 #ifndef STORE_LANES_H
 #define STORE_LANES_H
 
@@ -18,21 +18,20 @@ struct lane {
 struct lanes {
     struct tree by_number;
     size_t count;
-    size_t job_count; /* in all of them */
+    size_t job_count; /* in all lanes */
 };
 
 void lanes_init(struct lanes *lanes);
-struct lane *lanes_find(const struct lanes *lanes, uint64_t number);  /* NULL: nobody waits there */
+struct lane *lanes_find(const struct lanes *lanes, uint64_t number);  /* NULL: no job waits there */
 struct lane *lanes_after(const struct lanes *lanes, uint64_t number); /* the next larger, or NULL */
-/* `job` has its key and tie. */
+/* The caller has set the key and tie of `job`. */
 void lanes_enter(struct lanes *lanes, uint64_t number, struct heap_node *job);
 void lanes_leave(struct lanes *lanes, uint64_t number, struct heap_node *job);
 void lanes_free(struct lanes *lanes);
 /* For tests: aborts if anything is out of order. */
 void lanes_check(const struct lanes *lanes);
 
-/* Who has how much waiting: jobs and their bytes, by the name of an account. One is there while a
- * job of it waits. */
+/* Waiting jobs and their bytes, by account name. An account exists while it has a waiting job. */
 
 struct account {
     struct str name; /* in `text` */

@@ -1,7 +1,7 @@
 /* The ledger's maps, lists and heap, and how it is built from the file. The verbs about nodes
- * (NODE_PUT, NODE_DROP, NODES, COUNTS, the audit of their counters), about time (RENEW and DUE, and
- * a store that was not called for a while) and about breakers. Those about jobs are in
- * ledger_jobs.c, those about lanes in lanes.c. */
+ * (NODE_PUT, NODE_DROP, NODES, COUNTS, the audit of their counters) and about time (RENEW and DUE,
+ * and gaps in which the store was not called). Those about jobs are in ledger_jobs.c; those about
+ * lanes, breakers and limits in files of those names. */
 #include "store/ledger.h"
 
 #include <assert.h>
@@ -42,8 +42,6 @@ void ledger_tidy(struct ledger *ledger, int64_t now_ms)
     breakers_tidy(&ledger->breakers, ledger->journal, &ledger->nodes, now_ms);
 }
 
-/* --- limits --- */
-
 int64_t ledger_steady_ms(const struct ledger *ledger, int64_t now_ms)
 {
     return now_ms - ledger->journal->wait_shift_ms;
@@ -70,9 +68,7 @@ void ledger_end(struct ledger *ledger)
     limits_write(&ledger->limits, ledger->journal);
 }
 
-/* --- the ledger --- */
-
-/* What a verb is done by; the others never reach the ledger (reader.c answers them). */
+/* The function of each verb; the others never reach the ledger (reader.c answers them). */
 static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_PUT] = ledger_put,
     [STORE_RESERVE] = ledger_reserve,
@@ -127,7 +123,7 @@ static void holder_free(struct ledger_node *holder)
     free(holder);
 }
 
-/* Frees it without leases. */
+/* Frees it once it has no leases. */
 static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder)
 {
     holder->known = false;
@@ -235,7 +231,7 @@ static void due_move(struct ledger *ledger, struct ledger_job *entry, bool waits
     heap_move(waits ? &ledger->due_waits : &ledger->due, &entry->due, due_ms);
 }
 
-/* It stays among the recent ones; the oldest of those leaves memory for it. */
+/* Adds it to the recent jobs and evicts the oldest of those. */
 static void retire(struct ledger *ledger, struct ledger_job *entry)
 {
     struct ledger_run *run;
@@ -263,7 +259,7 @@ static void retire(struct ledger *ledger, struct ledger_job *entry)
     slab_drop(&ledger->entries, entry);
 }
 
-/* Memory becomes what the journal has; `row` is left without its attempts. */
+/* Loads the journal's row into memory and takes the attempts out of `row`. */
 static struct ledger_job *take_row(struct ledger *ledger, struct journal_job *row)
 {
     const struct store_head *from = &row->head;
@@ -345,7 +341,7 @@ struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id)
         return entry;
     if (journal_job_find(ledger->journal, id, &row)) {
         entry = take_row(ledger, &row);
-        assert(entry->head.id == id && ledger_over(entry)); /* what is active was never evicted */
+        assert(entry->head.id == id && ledger_over(entry)); /* active jobs are never evicted */
         retire(ledger, entry);
     }
     buf_free(&row.attempts);
@@ -370,7 +366,7 @@ bool ledger_orphaned(const struct ledger_job *entry)
     return entry->run->holder && entry->run->lease.epoch != entry->run->holder->counts.epoch;
 }
 
-/* Leases apart from the others, so that those never wait behind these. */
+/* Leases have their own list, so that they never wait behind the others. */
 static void add_lapsed(struct ledger *ledger, struct ledger_job *entry)
 {
     bool is_lease = entry->run->holder || entry->ran_out != LEASE_NONE;
@@ -399,8 +395,8 @@ void ledger_place(struct ledger *ledger, struct ledger_job *entry)
     }
 }
 
-/* It ran out: a lease gives its slot back, and whatever it is now waits for the sweep. That alone
- * is not worth a write: until somebody takes the slot, the row may go on telling of the lease. */
+/* It expired: a lease frees its slot, and the job waits for the sweep. This is not written by
+ * itself: until the slot is taken again, the row may still have the lease. */
 static void lapse(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     assert(entry->due.at && entry->due.key <= now_ms);
@@ -446,8 +442,8 @@ void ledger_settled(struct ledger *ledger, struct ledger_job *entry)
     entry->ran_out = LEASE_NONE;
 }
 
-/* From the end: what ran out since the last time is there, and before it may be very many that
- * wait for a sweep that is behind. */
+/* From the end, where the newly expired ones are; before them there may be very many waiting for a
+ * slow sweep. */
 void ledger_write_lapsed(struct ledger *ledger)
 {
     for (struct chain *at = ledger->lapsed.prev; ledger->unwritten_count && at != &ledger->lapsed;
@@ -509,7 +505,7 @@ static void load_node(struct ledger *ledger, const struct store_node *row)
     holder->admin = row->admin;
     buf_str(&holder->admin_reason, row->admin_reason);
     buf_str(&holder->facts, row->facts);
-    /* A text no berth wrote counts as none: the node gets no work that needs resources. */
+    /* Invalid text counts as none: the node gets no work that needs resources. */
     if (row->resources.len && resources_parse(row->resources, &resources)) {
         buf_str(&holder->resources_text, row->resources);
         holder->resources = mem_new(struct resources);
@@ -525,9 +521,9 @@ static int32_t slots_of(const struct lease *lease)
     return lease->slots > 0 ? lease->slots : 1;
 }
 
-/* A lease counts again as its row says. Time the store was away does not count: a running one gets
- * a full term, and even past its time-out a grace in which its node can still report; so does a
- * reserved one. Where the clock stood when they were made does not matter. */
+/* Restores a lease from its row. Time the store was down does not count: a running lease gets a
+ * full term and, even past its time-out, a grace in which its node can still report; so does a
+ * reserved one. What the clock showed when they were made does not matter. */
 static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
 {
     struct str node = str_of(entry->run->node);
@@ -535,11 +531,11 @@ static void load_lease(struct ledger *ledger, struct ledger_job *entry, int64_t 
     int64_t until = ledger_later(now_ms, lease_term_ms(&ledger->terms, str_of(entry->head.type)));
     int64_t reserved_ms = entry->head.due_ms - entry->run->dispatched_ms;
 
-    if (!holder) /* dropped meanwhile: it stays until its last lease ended */
+    if (!holder) /* dropped: kept until its last lease ends */
         holder = ledger_holder_add(ledger, node);
     if (!holder->known && entry->run->epoch > holder->counts.epoch) {
-        /* The file has no row of a node that was dropped: the newest epoch of its leases is its
-         * own. What was read of older ones is over. */
+        /* A dropped node has no row in the file: its epoch is the newest of its leases. Leases of
+         * older epochs no longer count. */
         holder->counts.epoch = entry->run->epoch;
         holder->counts.reserved = holder->counts.running = 0;
         for (struct chain *at = holder->leases.next; at != &holder->leases; at = at->next)
@@ -578,11 +574,11 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
         entry->head.priority = 0;
         if (entry->head.lease != LEASE_NONE) {
             load_lease(ledger, entry, now_ms);
-        } else if (row.head.lane && ledger_waiting(entry)) { /* until the same moment as before */
+        } else if (row.head.lane && ledger_waiting(entry)) { /* its due time is unchanged */
             struct store_account account = {.name = STR_NONE, .bytes = (int64_t)row.spec.len};
             const struct json *spec;
 
-            /* Without tokens no spec names an account, and a search for the name is quicker than
+            /* Without tokens no spec names an account, and searching for the name is faster than
              * parsing the JSON. */
             if (row.spec.at &&
                 memmem(row.spec.at, row.spec.len, ACCOUNT_FIELD, strlen(ACCOUNT_FIELD)) &&
@@ -591,7 +587,7 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
             ledger_enter_lane(ledger, entry, row.head.lane, row.head.priority, &account);
             arena_reset(&arena);
         } else {
-            entry->head.due_ms = now_ms; /* nobody holds it any more: the sweep takes it up */
+            entry->head.due_ms = now_ms; /* no instance holds it any more: the sweep takes it */
         }
         ledger_place(ledger, entry);
     }
@@ -641,7 +637,7 @@ void ledger_free(struct ledger *ledger)
     struct ledger_node *holder;
 
     if (!ledger->journal)
-        return; /* never loaded, or freed already */
+        return; /* never loaded or already freed */
     /* Before the jobs: they point to each other. */
     breakers_free(&ledger->breakers);
     for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
@@ -676,8 +672,8 @@ static void replace(struct buf *kept, struct str text)
     buf_str(kept, text);
 }
 
-/* Takes over what is new in it; false when nothing is. Who changes one thing may have an old view
- * of the others: what it leaves out stays, and the operator's setting is the one kept here. */
+/* Applies the changed fields; false if none changed. A sender may have an old view of the fields it
+ * is not changing: fields it leaves out stay, and the operator's setting stored here is kept. */
 static bool take_facts(struct ledger_node *holder, const struct store_op *op)
 {
     enum node_admin admin = op->u.node_put.set_admin ? op->u.node_put.admin : holder->admin;
@@ -704,7 +700,7 @@ static bool take_facts(struct ledger_node *holder, const struct store_op *op)
     return changed;
 }
 
-/* What is used of it, by the leases that count. */
+/* Recomputes used resources from the leases that count. */
 static void recount_resources(const struct ledger_node *holder, struct resources *resources)
 {
     resources_none_used(resources);
@@ -716,7 +712,7 @@ static void recount_resources(const struct ledger_node *holder, struct resources
     }
 }
 
-/* False: it is as it was. */
+/* False: nothing changed. */
 static bool take_resources(struct ledger_node *holder, struct str text,
                            const struct resources *resources)
 {
@@ -735,10 +731,9 @@ static bool take_resources(struct ledger_node *holder, struct str text,
     return true;
 }
 
-/* The node is lost, or back without its runs. What ends with the epoch need not wait for its lease
- * to run out, the sweep may take it at once; until it does, a late message of the node still ends
- * it.
- */
+/* The node is lost, or back without its runs. Leases that end with the epoch are due for the sweep
+ * at once instead of at their expiry; until the sweep takes one, a late message from the node can
+ * still end it. */
 static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool keeps_runs)
 {
     lease_new_epoch(&holder->counts, keeps_runs);
@@ -763,7 +758,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct ledger_node *holder = map_get(&ledger->nodes, op->node);
     bool old_epoch;
-    bool is_fresh; /* its first epoch has only begun */
+    bool is_fresh; /* it is just beginning its first epoch */
     bool changed;
     struct resources resources;
 
@@ -772,13 +767,13 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_BAD_FIELD;
         return;
     }
-    if (!holder || !holder->known) { /* then it must be a registration */
+    if (!holder || !holder->known) { /* then this must be a registration */
         op->err = op->node.len == 0 || op->node.len > NODE_ID_MAX ? ERR_BAD_FIELD
                   : !op->u.node_put.facts.at                      ? ERR_NOT_FOUND
                                                                   : ERR_OK;
         if (op->err)
             return;
-        /* Dropped a moment ago and back: leases it still has go on counting. */
+        /* Dropped recently and back: its remaining leases still count. */
         if (!holder)
             holder = ledger_holder_add(ledger, op->node);
         holder->known = true;
@@ -789,8 +784,7 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     is_fresh = op->u.node_put.created && chain_alone(&holder->leases);
     old_epoch = op->u.node_put.if_epoch && op->u.node_put.if_epoch != holder->counts.epoch;
     if (old_epoch && !op->u.node_put.facts.at) {
-        /* Somebody's finding about an epoch that is over. The node's own report is taken all the
-         * same. */
+        /* A finding about an ended epoch. The node's own health report is still applied. */
         op->err = ERR_STALE;
     } else {
         changed = take_facts(holder, op) || op->u.node_put.created;
@@ -877,7 +871,8 @@ static struct lease_node recount(const struct ledger_node *holder)
     return counts;
 }
 
-/* How many figures of what is used differ from what the leases take, into *ret_counted. */
+/* The number of used amounts that differ from the sum of the leases, which goes into
+ * *ret_counted. */
 static int wrong_resources(const struct ledger_node *holder, struct resources *ret_counted)
 {
     const struct resources *now = holder->resources;
@@ -893,7 +888,7 @@ static int wrong_resources(const struct ledger_node *holder, struct resources *r
     return wrong;
 }
 
-/* How many leases each key has, into key->recount. */
+/* Counts each key's leases into key->recount. */
 static void recount_keys(const struct ledger *ledger)
 {
     struct limits_key *key;
@@ -1095,9 +1090,8 @@ void ledger_check(const struct ledger *ledger)
 
 /* --- time --- */
 
-/* Every term keeps the length it has left; that of jobs in lanes also after a restart. Else slots
- * would be blocked for as long as the clock was set back, and all leases run out when it was set
- * forward. */
+/* Every term keeps its remaining length; for jobs in lanes also across a restart. Otherwise a clock
+ * set back would block slots for that long, and a clock set forward would expire all leases. */
 void ledger_clock_set(struct ledger *ledger, int64_t step_ms)
 {
     struct ledger_job *entry;
@@ -1134,13 +1128,13 @@ void ledger_begin(struct ledger *ledger, int64_t now_ms)
     struct ledger_job *entry;
 
     if (away_ms > LEDGER_AWAY_MS) {
-        /* Frozen: nothing could be called meanwhile, so no term ran. What runs and had not run out
-         * gets a grace, too, in this step, before anything is cleared. While a grace lasts, the
-         * next one keeps what it kept. */
+        /* The process was frozen and could not be called, so no term may run down. Running leases
+         * that had not expired also get a grace, here, before anything is cleared. A new grace
+         * during an earlier one keeps what that one kept. */
         ledger_clock_set(ledger, away_ms);
         if (now_ms >= ledger->grace_until_ms)
             ledger->grace_from_ms = now_ms;
-        /* After a small step back of the clock the grace before may last longer. */
+        /* After a small backward step of the clock the earlier grace may last longer. */
         if (ledger->grace_until_ms < now_ms + LEDGER_AWAY_GRACE_MS)
             ledger->grace_until_ms = now_ms + LEDGER_AWAY_GRACE_MS;
         for (size_t at = 0; (entry = idshards_next(&ledger->jobs, &at));)
@@ -1158,8 +1152,8 @@ void ledger_begin(struct ledger *ledger, int64_t now_ms)
     ledger->now_ms = now_ms;
 }
 
-/* A heartbeat of its own node. Over is over: what ran out is not revived, what belongs to an older
- * epoch is not the node's any more. */
+/* A heartbeat of the job's own node. An expired lease is not revived, and a lease of an older epoch
+ * no longer belongs to the node. */
 static bool renew_one(struct ledger *ledger, const struct ledger_node *holder,
                       struct ledger_job *entry, int64_t now_ms, const struct lease_terms *terms)
 {
@@ -1182,7 +1176,7 @@ void ledger_renew(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     struct ledger_node *holder = map_get(&ledger->nodes, op->node);
 
     if (holder && !holder->known)
-        holder = NULL; /* dropped: what it still has runs out by itself */
+        holder = NULL; /* dropped: its remaining leases expire on their own */
     for (size_t i = 0; i < op->u.renew.count && op->u.renew.runs; i++) {
         struct store_run *run = &op->u.renew.runs[i];
         struct ledger_job *entry = idshards_get(&ledger->jobs, run->id);
@@ -1218,8 +1212,7 @@ static void due_list(struct store_op *op, const struct chain *lapsed)
     }
 }
 
-/* Leases first: nodes and their jobs wait for that, and of jobs that waited in vain there may be
- * very many. */
+/* Leases first: nodes and jobs depend on them, and there may be very many expired waiting jobs. */
 void ledger_due(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     size_t leases = lapse_from(ledger, &ledger->due, now_ms, op->u.due.max);

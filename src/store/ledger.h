@@ -1,8 +1,8 @@
-/* The ledger: memory is the authority for active jobs (not final, or still with a lease), leases,
- * breakers and the counters of nodes. Every verb is applied here and written through to the
- * journal; what became final leaves memory after a while and is found in the journal again.
+/* The ledger: memory is authoritative for active jobs (not final, or still with a lease), leases,
+ * breakers and node counters. Every verb is applied here and written through to the journal; jobs
+ * that became final leave memory after a while and are then read from the journal.
  *
- * The store thread alone touches it. After a failed commit it is thrown away, not repaired. */
+ * Store thread only. After a failed commit the ledger is discarded, not repaired. */
 #ifndef STORE_LEDGER_H
 #define STORE_LEDGER_H
 
@@ -20,54 +20,54 @@
 struct journal;
 
 enum {
-    LEDGER_CLEAR_MAX = 16,    /* run-out leases one reserve clears */
+    LEDGER_CLEAR_MAX = 16,    /* expired leases cleared by one reserve */
     LEDGER_RECENT_MAX = 4096, /* finished jobs kept, for messages that come twice */
-    LEDGER_AWAY_MS = 5000, /* not called for so long: the process was frozen or the machine slept */
+    LEDGER_AWAY_MS = 5000, /* no call for this long: the process was frozen or the machine slept */
     LEDGER_AWAY_GRACE_MS = 15000,
-    LEDGER_BACK_MS = 1000, /* of the clock: smaller steps back are left alone */
+    LEDGER_BACK_MS = 1000, /* smaller backward steps of the clock are ignored */
 };
 
-/* A node, and the leases that count on it. */
+/* A node and the leases counted on it. */
 struct ledger_node {
-    struct str id; /* its text is in `text` */
+    struct str id; /* points into `text` */
     struct lease_node counts;
     enum node_health own;
     enum node_admin admin;
     struct buf admin_reason;
     struct buf facts;
-    struct buf resources_text;   /* as it was put; empty: it has none */
-    struct resources *resources; /* NULL: it has none */
+    struct buf resources_text;   /* as put; empty: none */
+    struct resources *resources; /* NULL: none */
     int64_t registered_ms;
     int64_t version;
-    bool known;          /* false: dropped, and only here until its last lease ended */
+    bool known;          /* false: dropped, kept only until its last lease ends */
     struct chain leases; /* of entry.in_holder */
     char text[NODE_ID_MAX + 1];
 };
 
-/* What a job has that was on a node, or of which the reason is kept why not. Most of those that
- * wait have none of it, and very many may wait: they share one that says nothing and is never
- * written. */
+/* The part of a job that only exists if it was on a node or has a stored reason why not. Most
+ * waiting jobs have none, and very many may wait: they share one empty, read-only struct. */
 struct ledger_run {
     struct ledger_job *job;
-    char node[NODE_ID_MAX + 1]; /* these are as in struct store_head */
+    char node[NODE_ID_MAX + 1]; /* these fields are as in struct store_head */
     char reason[STORE_REASON_MAX + 1];
     uint32_t epoch;
-    uint32_t pause; /* the ledger's when it was reserved; 0: before the start */
+    uint32_t pause; /* the ledger's `pause` when it was reserved; 0: before the start */
     int64_t dispatched_ms;
     int64_t acked_ms;
     int64_t ended_ms;
     int64_t run_until_ms; /* a running lease is not renewed beyond this; 0 = no bound */
-    int64_t started_ms;   /* dispatched_ms as limits.h has it: what a refusal takes back */
+    int64_t started_ms;   /* dispatched_ms on the steady clock of limits.h: the start to undo on a
+                             refusal */
     uint64_t gpus;
     struct lease lease;
     struct ledger_node *holder;  /* NULL: it has no lease */
-    struct breaker_entry *probe; /* the breaker its lease is the probe of; NULL: none */
+    struct breaker_entry *probe; /* the breaker this lease is a probe for; NULL: none */
     struct chain in_holder;
     struct buf attempts; /* JSON array of ended attempts; empty: none yet */
 };
 
-/* The rest of what its row says, see struct store_head; due_ms and owner may be ahead of the row.
- */
+/* The other fields of its row, see struct store_head; due_ms and owner may be newer than the
+ * row. */
 struct ledger_head {
     uint64_t id;
     uint64_t lane;
@@ -107,16 +107,16 @@ struct ledger_job {
 
 struct ledger {
     struct journal *journal;
-    struct idshards jobs; /* the entries are in `entries` */
+    struct idshards jobs; /* allocated from `entries` */
     struct slab entries;
     struct slab runs;
     struct map nodes;
     struct heap due;       /* leases */
-    struct heap due_waits; /* jobs that wait: holds, and times to wait */
+    struct heap due_waits; /* waiting jobs: holds and queue timeouts */
     struct lanes lanes;    /* of entry.in_lane */
     struct accounts accounts;
-    struct chain lapsed;       /* leases that ran out, or whose epoch is over; oldest first */
-    struct chain lapsed_waits; /* the others, likewise; there may be very many */
+    struct chain lapsed;       /* leases that expired or whose epoch ended; oldest first */
+    struct chain lapsed_waits; /* holds and queue timeouts, likewise; there may be very many */
     struct chain recent;       /* oldest first */
     size_t recent_count;
     size_t active_count;
@@ -145,25 +145,25 @@ struct ledger_config {
     struct breaker_rules breaker; /* threshold 0: no breakers */
 };
 
-/* Builds everything from the active rows. False: the journal failed. */
+/* Builds memory from the active rows. False: the journal failed. */
 bool ledger_load(struct ledger *ledger, const struct ledger_config *config);
 void ledger_free(struct ledger *ledger);
 
-/* The clock behind `now_ms` was set by so much: every term keeps the length it has left. */
+/* The clock behind `now_ms` was stepped by step_ms: every term keeps its remaining length. */
 void ledger_clock_set(struct ledger *ledger, int64_t step_ms);
-/* Once per batch, before its ops: what the passing of time alone changes. */
+/* Once per batch, before its ops: applies changes due to time alone. */
 void ledger_begin(struct ledger *ledger, int64_t now_ms);
 void ledger_apply(struct ledger *ledger, struct store_op *op, int64_t now_ms);
-/* And after them, before the journal is committed. */
+/* Once per batch, after its ops and before the journal is committed. */
 void ledger_end(struct ledger *ledger);
 
-/* The auditor: recounts every node and the leases of every key, and puts differences right. Also
- * begins the walk through all jobs. */
+/* The audit: recounts every node and the leases of every key, repairs differences, and starts the
+ * walk through all jobs. */
 void ledger_audit(struct ledger *ledger);
-/* Goes on with that, through a part of them. At its end each key's number of waiting jobs is put
- * right, and the journal gets the smallest active id. True: there is more to walk through. */
+/* Continues the walk through some of the jobs. At its end each key's number of waiting jobs is
+ * repaired and the journal gets the smallest active id. True: there is more to walk. */
 bool ledger_walk(struct ledger *ledger);
-/* Forgets what is kept of nodes that are gone for good. */
+/* Deletes the state of nodes that are gone for good. */
 void ledger_tidy(struct ledger *ledger, int64_t now_ms);
 /* For tests: aborts if any list, map, heap or count contradicts another. */
 void ledger_check(const struct ledger *ledger);
@@ -177,15 +177,15 @@ ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_ren
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
 struct ledger_job *ledger_add(struct ledger *ledger, uint64_t id);
-/* What it has of its own; made if it has nothing yet. */
+/* The job's own run part, created if it has none. */
 struct ledger_run *ledger_own_run(struct ledger *ledger, struct ledger_job *entry);
 struct store_head ledger_head(const struct ledger_job *entry);
-/* The lease in entry->run->lease now counts on this node and for its keys, or ended. */
+/* Starts or stops counting the lease in entry->run->lease on its node and for its keys. */
 void ledger_bind(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder);
 void ledger_unbind(struct ledger *ledger, struct ledger_job *entry);
-/* Puts it where its state and lease say it belongs. */
+/* Puts the job into the heap or list that matches its state and lease. */
 void ledger_place(struct ledger *ledger, struct ledger_job *entry);
-/* It waits in this lane, and in no other; the caller sets until when, and places it. */
+/* Moves the job to this lane; the caller sets due_ms and calls ledger_place(). */
 void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t lane, int priority,
                        const struct store_account *account);
 void ledger_leave_lane(struct ledger *ledger,

@@ -1,6 +1,6 @@
-/* How a job comes in and how an attempt starts (PUT and RESERVE); how an attempt or a job ends
- * (COMMIT, FINISH and CALLBACK_DONE). Which event fits which state is job_step's to say; what is
- * still alive is the lease's. */
+/* How jobs are created and attempts started (PUT and RESERVE), and how attempts and jobs end
+ * (COMMIT, FINISH and CALLBACK_DONE). job_step() decides which event fits which state; the lease
+ * decides what is still alive. */
 #include "store/ledger_jobs.h"
 
 #include <assert.h>
@@ -13,9 +13,9 @@
 #include "store/ledger.h"
 #include "store/store.h"
 
-/* --- in, and onto a node --- */
+/* --- creation and placement --- */
 
-/* One event that must fit: the caller has looked at the state. */
+/* Applies an event that must fit: the caller has checked the state. */
 static struct job_step walk(struct ledger_head *head, enum job_event event)
 {
     struct job_facts facts = {
@@ -28,7 +28,7 @@ static struct job_step walk(struct ledger_head *head, enum job_event event)
     return step;
 }
 
-/* The head a first answer had: what became of the job since is not part of it. */
+/* Restores the head of the first answer, without what happened to the job since. */
 static void as_first_answered(struct store_head *head, const char *first_node)
 {
     head->state = *first_node ? JOB_DISPATCHED : JOB_NEW;
@@ -43,8 +43,9 @@ static void as_first_answered(struct store_head *head, const char *first_node)
     str_copy(str_of(first_node), head->node, sizeof head->node);
 }
 
-/* The Idempotency-Key was used for another job: that one's first answer, or a refusal. With the
- * same job it is a further try of ours (next candidates, a replay) and the job's state decides. */
+/* If the Idempotency-Key was used for another job, answers that job's first answer or a refusal.
+ * With the same job this is another try by the same sender (next candidates, a replay), and the
+ * job's state decides. */
 static bool answered_by_key(struct ledger *ledger, struct store_op *op)
 {
     struct journal_key key;
@@ -90,7 +91,7 @@ static struct ledger_job *create(struct ledger *ledger, const struct store_op *o
     struct ledger_job *entry = ledger_add(ledger, op->job);
 
     if (op->job < ledger->floor)
-        ledger->floor = op->job; /* the walk may have been where it stands now */
+        ledger->floor = op->job; /* the walk may already have passed its place */
     entry->demand = demand;
     entry->head.state = JOB_NEW;
     entry->head.attempt = 1;
@@ -189,8 +190,8 @@ struct place {
     struct breaker_entry *probe;
 };
 
-/* The first candidate with free slots, enough of everything else, and a breaker that lets this type
- * through. A breaker is asked last: the yes of one that is half open is the only one there is. */
+/* The first candidate with free slots, enough of everything else, and a breaker that admits this
+ * type. The breaker is asked last: a half-open one admits only one job. */
 static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
                                      struct place *place, int64_t now_ms)
 {
@@ -206,7 +207,7 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
         candidate->why = LEASE_NOT_READY;
         if (holder && holder->known) {
             assert(candidate->spare >= 0);
-            holder->counts.max -= candidate->spare; /* those slots are for others */
+            holder->counts.max -= candidate->spare; /* those slots are reserved for others */
             candidate->why =
                 lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
             holder->counts.max += candidate->spare;
@@ -235,8 +236,8 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
     return NULL;
 }
 
-/* Reserved and, as far as the record goes, sent: DISPATCHED is the intent, with node and deadline,
- * written before anything leaves. */
+/* Reserved and, in the record, already sent: DISPATCHED is the intent, with node and deadline,
+ * written before anything is sent. */
 static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder,
                   const struct place *place, unsigned owner, int64_t now_ms)
 {
@@ -359,7 +360,8 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 
 /* --- ended attempts --- */
 
-/* The array without its oldest entry. Ours is always valid; one that is not starts anew. */
+/* Drops the oldest entry of the array. Our own arrays are always valid; an invalid one is replaced
+ * by an empty one. */
 static void drop_oldest(struct buf *attempts)
 {
     struct arena arena = {0};
@@ -385,7 +387,7 @@ void attempts_add(struct buf *attempts, const struct store_head *head, enum job_
 {
     struct jsonw w;
 
-    buf_reserve(attempts, 256); /* one entry, in one go */
+    buf_reserve(attempts, 256); /* room for one entry at once */
     if (attempts->len == 0) {
         buf_char(attempts, '[');
     } else {
@@ -410,7 +412,7 @@ void attempts_add(struct buf *attempts, const struct store_head *head, enum job_
         drop_oldest(attempts);
 }
 
-/* Did this attempt end so? node.at == NULL: on any node. */
+/* Did this attempt end with this outcome? node.at == NULL: on any node. */
 static bool attempts_has(const struct buf *attempts, int attempt, struct str node,
                          enum job_event outcome)
 {
@@ -434,7 +436,7 @@ static bool attempts_has(const struct buf *attempts, int attempt, struct str nod
     return found;
 }
 
-/* --- how it ends --- */
+/* --- endings --- */
 
 static bool alive(const struct ledger_job *entry, int64_t now_ms)
 {
@@ -501,22 +503,21 @@ struct verdict {
     enum job_event event;
     struct str reason;
     bool of_attempt;
-    bool
-        in_time; /* the lease is as the outcome needs it: run out for EXPIRE, alive for a message */
-    bool unsent; /* the node may never have got it: the attempt is not used up */
-    bool frees_key; /* should it end the job: who asked for that was, or is, answered with an error
-                     */
+    bool in_time;   /* the lease has the state the outcome needs: expired for EXPIRE, alive for a
+                       message */
+    bool unsent;    /* the node may never have got it: the attempt is not used up */
+    bool frees_key; /* if this ends the job, its requester was or will be answered with an error */
 };
 
-/* The owner takes back a reservation it never got an answer for, on whichever node it is. */
+/* Does the owner take back a reservation it got no answer for, on whatever node it is? */
 static bool takes_back(const struct store_op *op)
 {
     return op->u.settle.outcome == STORE_SEND_FAILED && !op->node.at;
 }
 
-/* A reservation without an ACK may never have been sent: who made it says so and gives it up, or
- * was not there all the time since. Then the last attempt is not lost with it; of any other the
- * next one is begun. */
+/* A reservation without an ACK may never have been sent: its maker says so and gives it up, or was
+ * not present the whole time since. Then a last attempt is not used up; any other attempt is
+ * followed by the next one. */
 static bool is_unsent(const struct ledger *ledger, const struct ledger_job *entry,
                       const struct store_op *op)
 {
@@ -551,12 +552,12 @@ static struct verdict verdict_of(const struct ledger *ledger, const struct ledge
             verdict.reason = timed_out ? STR(ENDING_RUN_TIMEOUT) : STR(ENDING_NODE_LOST);
         }
     }
-    if (op->u.settle.outcome == STORE_SEND_FAILED) /* a dispatch that never left */
+    if (op->u.settle.outcome == STORE_SEND_FAILED) /* a dispatch that was never sent */
         verdict.frees_key = entry->keyed && entry->head.attempt == 1;
-    /* Who takes back what it was never told of may come when that has run out. */
+    /* A reservation may be taken back this way even after it has expired. */
     if (!verdict.of_attempt || takes_back(op))
         verdict.in_time = true;
-    /* By now it may have been reserved, and be held since, or wait anew. */
+    /* By now it may have been reserved and be held since, or be waiting again. */
     if (op->u.settle.outcome == STORE_QUEUE_TIMEOUT)
         verdict.in_time = entry->head.lane != 0 && entry->head.due_ms <= now_ms;
     if (is_unsent(ledger, entry, op)) {
@@ -584,15 +585,15 @@ static struct limits_key *key_to_hold(const struct ledger_job *entry, const stru
     return NULL;
 }
 
-/* It did nothing wrong: it gets another attempt for this one. */
+/* The job is not at fault: the attempt does not count. */
 static bool gets_another(const struct ledger_job *entry, const struct store_op *op)
 {
     return op->u.settle.hold_key.at && key_to_hold(entry, op) &&
            entry->head.max_attempts < JOB_ATTEMPTS_MAX;
 }
 
-/* Asks the job machine. The record says DISPATCHED before the send, so a failed send is judged as
- * RESERVED; a job that waits is looked at as SELECTING when nobody can take it. */
+/* Asks the job state machine. The record says DISPATCHED before the send, so a failed send is
+ * judged as RESERVED; a waiting job without a candidate is judged as SELECTING. */
 static struct job_step ask(const struct ledger_job *entry, const struct store_op *op,
                            const struct verdict *verdict)
 {
@@ -611,7 +612,7 @@ static struct job_step ask(const struct ledger_job *entry, const struct store_op
     if (verdict->of_attempt)
         return job_step(&facts, &in);
 
-    /* Who speaks of a retry may name the attempt that ended or the one that would start. */
+    /* For a retry, the sender may name the attempt that ended or the next one. */
     if (facts.state == JOB_RETRYING && in.attempt == facts.attempt + 1)
         in.attempt = facts.attempt;
     if (in.attempt && in.attempt != facts.attempt)
@@ -626,8 +627,8 @@ static struct job_step ask(const struct ledger_job *entry, const struct store_op
     return job_step(&facts, &in);
 }
 
-/* What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
- * a good end does: the other may be what the cancel made of it. */
+/* What the end of this attempt says about the node. For a job cancelled while running only a
+ * success counts: a failure may be caused by the cancel. */
 static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
                                              const struct store_op *op,
                                              const struct verdict *verdict)
@@ -643,7 +644,8 @@ static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
     return breaker_blames(verdict->reason) ? BREAKERS_BAD : BREAKERS_NOTHING;
 }
 
-/* What the end of an attempt does to its keys; then says for which of them others may start. */
+/* Updates the keys at the end of an attempt, then reports the keys for which other jobs may
+ * start. */
 static void settle_keys(struct ledger *ledger, struct store_op *op, const struct ledger_job *entry,
                         int64_t now_ms)
 {
@@ -652,7 +654,7 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
     struct limits_key *held = key_to_hold(entry, op);
     int64_t hold_ms = op->u.settle.hold_key_ms;
     enum store_outcome outcome = op->u.settle.outcome;
-    /* Then it uses up none of a rate. */
+    /* Then the rate is not consumed. */
     bool never_began =
         entry->head.state == JOB_DISPATCHED &&
         (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED || outcome == STORE_ABANDON);
@@ -672,14 +674,14 @@ static void settle_keys(struct ledger *ledger, struct store_op *op, const struct
     }
 }
 
-/* The attempt is over: into the list it goes, and its lease with it. */
+/* Ends the attempt: adds it to the list and ends its lease. */
 static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
                         const struct verdict *verdict, enum job_effect effect, int64_t now_ms)
 {
     if (entry->run->holder) {
         struct ledger_node *holder = entry->run->holder;
 
-        /* Of an older epoch it moves no counter, but it ends all the same. */
+        /* A lease of an older epoch moves no counter but still ends. */
         if (effect == JOB_EFFECT_RELEASE_RESERVED)
             lease_release(&holder->counts, &entry->run->lease);
         else
@@ -689,7 +691,7 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
         op->u.settle.ended_lease = true;
         ledger_unbind(ledger, entry);
     } else if (entry->ran_out != LEASE_NONE) {
-        op->u.settle.ended_lease = true; /* it was cleared before; now that is settled */
+        op->u.settle.ended_lease = true; /* it was cleared earlier and is settled now */
     }
     op->u.settle.breaker = breakers_settle(&ledger->breakers, ledger->journal, entry,
                                            breaker_verdict(entry, op, verdict), now_ms);
@@ -734,7 +736,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
         head->owner = op->u.settle.owner;
         head->due_ms = ledger_later(now_ms, op->u.settle.hold_ms);
         if (head->state == JOB_SELECTING) {
-            run->node[0] = '\0'; /* the same attempt, but on no node */
+            run->node[0] = '\0'; /* same attempt, but on no node */
             run->dispatched_ms = run->acked_ms = 0;
             run->gpus = 0;
         }
@@ -745,7 +747,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
 }
 
 /* The job was cancelled while it ran: this is the node's report that it stopped, or the end of its
- * lease. The job stays as the cancel left it. */
+ * lease. The job keeps the state the cancel gave it. */
 static bool ends_cancelled(const struct ledger_job *entry, const struct store_op *op,
                            const struct verdict *verdict)
 {
@@ -757,8 +759,8 @@ static bool ends_cancelled(const struct ledger_job *entry, const struct store_op
            from_here(entry, op);
 }
 
-/* Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only
- * its reason. */
+/* Was this message accepted before? Ended attempts are in the list; for the end of a whole job only
+ * its reason is stored. */
 static bool is_repeated(const struct ledger_job *entry, const struct store_op *op,
                         const struct verdict *verdict)
 {
@@ -773,8 +775,8 @@ static bool is_repeated(const struct ledger_job *entry, const struct store_op *o
     return attempts_has(attempts, op->attempt, op->node, verdict->event);
 }
 
-/* Refused to who asked first, but another has been told of it: it goes on, with whoever finds it.
- * In a lane it is found. */
+/* The first requester was refused, but another request was answered with this job: it goes on, and
+ * any instance may take it. In a lane it will be found. */
 static bool goes_on(struct ledger *ledger, const struct store_op *op, struct ledger_job *entry,
                     int64_t now_ms)
 {
@@ -823,7 +825,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->head.due_ms = 0;
         entry->head.updated_ms = now_ms;
         ledger_place(ledger, entry);
-        /* There is no result when its lease ran out. */
+        /* There is no result when its lease expired. */
         journal_job_end(ledger->journal, entry, op->u.settle.result);
     } else if (is_repeated(entry, op, &verdict)) {
         op->u.settle.duplicate = true;

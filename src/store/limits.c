@@ -1,5 +1,7 @@
-/* Keeps rules and keys. Rules are an array in order: a key's rule is looked up when rules have
- * changed, by the beginnings of the key. Keys are in a map, and in a tree by name for the list. */
+/* Keeps rules, keys, and the demands that name them. Rules are a sorted array: a key's rule is
+ * found by the key's prefixes and looked up again when rules have changed. Keys are in a map, and
+ * in a tree by name for listing. Demands are stored by text, which is parsed for the first job that
+ * has it. */
 #include "store/limits.h"
 
 #include <assert.h>
@@ -24,7 +26,7 @@ void limits_init(struct limits *limits)
     chain_init(&limits->idle);
 }
 
-/* The first key after `name`; or, unless `after`, the one that has it. NULL: none. */
+/* The first key after `name`; unless `after` is set, `name` itself also counts. NULL: none. */
 static struct limits_key *key_from(const struct limits *limits, struct str name, bool after)
 {
     struct tree_node *node =
@@ -65,7 +67,7 @@ void limits_free(struct limits *limits)
 
 /* --- rules --- */
 
-/* Where the pattern is, or would be. */
+/* The pattern's index, or where it would be inserted. */
 static bool find_rule(const struct limits *limits, struct str pattern, size_t *ret_at)
 {
     size_t first = 0, end = limits->rule_count;
@@ -195,7 +197,7 @@ struct limit_block limits_check(struct limits *limits, struct limits_key *key, i
     bool had_starts = key->state.window.count > 0;
     struct limit_block block = limit_check(&key->state, limits_rule(limits, key), steady_ms);
 
-    /* Its rule has no rate any more. */
+    /* Its rule no longer has a rate. */
     if (had_starts && key->limit.rate == LIMIT_NONE && !key->state.window.count)
         changed(limits, key);
     return block;
@@ -280,7 +282,7 @@ static bool is_in_use(const struct limits_key *key, int64_t steady_ms)
            key->state.hold_until_ms > steady_ms;
 }
 
-/* The next one that is in use; forgets what has left its window. */
+/* The next key in use; drops starts that have left its window. */
 static struct limits_key *next_in_use(struct limits *limits, struct limits_key *key,
                                       struct str prefix, int64_t steady_ms)
 {

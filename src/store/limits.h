@@ -1,9 +1,9 @@
-/* Limits by key: the rules of operators, and what is known of every key that a job in memory has,
- * or that is held, or under which something started within its window. What a key lets through is
- * model/limit.h's to say. Rules are written as they change, keys once a batch.
+/* Limits by key: the operators' rules, and the state of every key that a job in memory has, that is
+ * held, or that had a start within its window. model/limit.h decides what a key lets through. Rules
+ * are written as they change, keys once per batch.
  *
- * Moments are steady: the store's time less the journal's wait_shift_ms. So a pause, or a clock
- * that was set, moves none of them. */
+ * Times are on the steady clock: the store's time less the journal's wait_shift_ms. So a pause or a
+ * clock step does not change any of them. */
 #ifndef STORE_LIMITS_H
 #define STORE_LIMITS_H
 
@@ -16,20 +16,20 @@ struct journal;
 
 struct limits_key {
     struct limit_key state;
-    struct limit limit;   /* of its rule; limits_rule() says whether that is still so */
+    struct limit limit;   /* of its rule, as cached; limits_rule() checks whether it is current */
     int64_t version;      /* of the rules when it was looked up */
-    int32_t rule;         /* among the rules; -1: none counts for it */
-    uint32_t refs;        /* demands that name it */
-    bool written;         /* there is a row of it */
-    struct chain dirty;   /* its row is behind */
+    int32_t rule;         /* index of its rule; -1: none applies */
+    uint32_t refs;        /* demands that use it */
+    bool written;         /* it has a row */
+    struct chain dirty;   /* its row is out of date */
     struct chain idle;    /* no job in memory has it */
-    struct buf reason;    /* of its hold */
+    struct buf reason;    /* reason for its hold */
     uint8_t holder_count; /* see struct store_limit_key */
     uint64_t holders[LIMIT_HOLDERS];
     struct tree_node by_name;
-    struct str name;      /* in `text` */
-    int32_t recount;      /* ledger_audit's, of leases */
-    int32_t lane_recount; /* and ledger_walk's, of jobs in lanes */
+    struct str name;      /* points into `text` */
+    int32_t recount;      /* leases, used by ledger_audit() */
+    int32_t lane_recount; /* jobs in lanes, used by ledger_walk() */
     char text[];
 };
 

@@ -1,4 +1,4 @@
-/* Records as sectors, and where they are in the file. */
+/* Encodes records as sectors and finds their places in the file. */
 #include "store/logfile.h"
 
 #include <assert.h>
@@ -17,13 +17,13 @@ enum {
     CALL_BYTES = 64 << 10,   /* SQLite's VFS takes less than 128 KiB in one call */
 };
 
-/* The first bytes of a sector; numbers have their least byte first. */
+/* The first bytes of a sector; numbers are little-endian. */
 struct head {
     uint32_t sum; /* CRC-32C of the rest of the sector */
     uint32_t run;
     uint64_t number; /* of the record */
-    uint32_t left;   /* sectors that follow in it */
-    uint16_t bytes;  /* of the record in this one, behind the header */
+    uint32_t left;   /* sectors of the record that follow */
+    uint16_t bytes;  /* of the record in this sector, after the header */
     uint8_t version;
     uint8_t first; /* 1: the record begins here */
 };
@@ -88,7 +88,7 @@ static bool write_at(struct logfile *log, struct str bytes, int64_t at)
         code =
             log->file->pMethods->xWrite(log->file, bytes.at + done, (int)len, at + (int64_t)done);
     }
-    buf_clear(&log->window); /* it may be in there */
+    buf_clear(&log->window); /* it may include the old contents */
     return code == SQLITE_OK || fail(log, "write the journal", code, errno);
 }
 
@@ -166,7 +166,7 @@ static int64_t size_of(const struct head *first)
     return ((int64_t)first->left + 1) * LOG_SECTOR;
 }
 
-/* The sector there; *ret_begins: a record begins with it. False: that failed. */
+/* Reads the sector at `at`; *ret_begins: a record begins with it. False: reading failed. */
 static bool look_at(struct logfile *log, int64_t at, struct head *ret_head, enum sector *ret_sector,
                     bool *ret_begins)
 {
@@ -181,8 +181,8 @@ static bool look_at(struct logfile *log, int64_t at, struct head *ret_head, enum
     return true;
 }
 
-/* Whether all sectors of the record are there that begins there. One that is damaged is a failure:
- * power that goes leaves none like that. */
+/* Are all sectors of the record that begins at `at` present? A damaged sector is a failure: a power
+ * cut does not cause one. */
 static bool look_whole(struct logfile *log, int64_t at, const struct head *first, bool *ret_whole)
 {
     const char *bytes = look(log, at, (size_t)size_of(first));
@@ -204,7 +204,7 @@ static bool look_whole(struct logfile *log, int64_t at, const struct head *first
     return true;
 }
 
-/* Record `number` begins there, and is whole. */
+/* Does the complete record `number` begin at `at`? */
 static bool is_at(struct logfile *log, int64_t at, uint64_t number, struct head *ret_head,
                   bool *ret_is)
 {
@@ -237,7 +237,7 @@ static bool begins_with(struct logfile *log, int64_t region, uint64_t number)
            head.number == number;
 }
 
-/* The records of a region follow on each other, from its start. */
+/* The records of a region are contiguous from its start. */
 static bool walk_to(struct logfile *log, int64_t region, uint64_t number, struct head *ret_head,
                     bool *ret_found)
 {
@@ -261,8 +261,8 @@ static bool walk_to(struct logfile *log, int64_t region, uint64_t number, struct
     return true;
 }
 
-/* Where it is: behind the one read before; at the start of a region; or, if none was read before,
- * anywhere. What is in the window may have been read before it was written. */
+/* Finds the record: after the one read before, at the start of a region, or, if none was read
+ * before, anywhere. The window may be older than the record. */
 static bool find(struct logfile *log, uint64_t number, struct head *ret_head, bool *ret_found)
 {
     int64_t count;
@@ -334,18 +334,18 @@ static void note_record(struct logfile *log, int64_t at, int64_t size, uint64_t 
         note_region(log, i, number);
 }
 
-/* What a walk over all regions has found. */
+/* The result of a walk over all regions. */
 struct survey {
     uint64_t after, upto;
-    uint64_t last; /* the highest record that is whole */
+    uint64_t last; /* the highest complete record */
     int64_t last_at, last_size;
-    uint64_t part;    /* the highest one that is not */
-    uint64_t lowest;  /* of those behind `after`; 0: none */
-    uint64_t count;   /* of those behind `after` */
-    uint64_t missing; /* a sector is damaged where this one should begin; 0: none is */
+    uint64_t part;    /* the highest incomplete one */
+    uint64_t lowest;  /* of the records after `after`; 0: none */
+    uint64_t count;   /* of the records after `after` */
+    uint64_t missing; /* a damaged sector is where this record should begin; 0: none */
 };
 
-/* A record that begins there. *ret_whole: the next one may be behind it. */
+/* Surveys the record at `at`. *ret_whole: it is complete, so the next one may follow it. */
 static bool survey_record(struct logfile *log, struct survey *survey, int64_t at,
                           const struct head *head, bool *ret_whole)
 {
@@ -380,8 +380,8 @@ static void note_missing(struct survey *survey, uint64_t number)
     survey->missing = number > survey->after ? number : survey->after + 1;
 }
 
-/* Behind the last record of a region is what was there before. One there that comes after `next`
- * says that `next` is gone: it was on disk before that was written. */
+/* Old contents follow the last record of a region. A record there with a number above `next` means
+ * that `next` is lost: it was on disk before that one was written. */
 static bool survey_rest(struct logfile *log, struct survey *survey, int64_t at, uint64_t next)
 {
     do {
@@ -398,11 +398,11 @@ static bool survey_rest(struct logfile *log, struct survey *survey, int64_t at, 
     return true;
 }
 
-/* The records of a region follow on each other, from its start. */
+/* The records of a region are contiguous from its start. */
 static bool survey_region(struct logfile *log, struct survey *survey, int64_t region)
 {
     int64_t at = region * LOG_REGION;
-    uint64_t next = 0; /* the number that should be there; 0: any */
+    uint64_t next = 0; /* the expected number; 0: any */
 
     do {
         struct head head;
@@ -414,7 +414,7 @@ static bool survey_region(struct logfile *log, struct survey *survey, int64_t re
         if (sector == SECTOR_DAMAGED && (next == 0 || next > survey->after))
             note_missing(survey, next);
         if (!begins || (next && head.number != next)) {
-            /* In the middle of a long record nothing begins at the start. */
+            /* A region in the middle of a long record has no record at its start. */
             if (next == 0 && log->lasts[region])
                 return true;
             next = next ? next : survey->after;
@@ -430,7 +430,7 @@ static bool survey_region(struct logfile *log, struct survey *survey, int64_t re
     return true;
 }
 
-/* One of them is not where it was written: which? */
+/* A record is missing: reports which. */
 static bool name_missing(struct logfile *log, const struct survey *survey)
 {
     uint64_t number = survey->after;
@@ -481,7 +481,7 @@ bool logfile_settle(struct logfile *log)
 
     if (!bytes)
         return false;
-    /* What the file ends in that is no sector must not be between others. */
+    /* An incomplete sector at the end of the file must not end up between others. */
     code = log->file->pMethods->xFileSize(log->file, &size);
     if (code == SQLITE_OK && size % LOG_SECTOR)
         code = log->file->pMethods->xTruncate(log->file, size - size % LOG_SECTOR);
@@ -501,8 +501,8 @@ bool logfile_settle(struct logfile *log)
 
 /* Writing. */
 
-/* Room for so many bytes: behind the last record, or in the first regions that are free, which a
- * long one has for itself. */
+/* Finds room for `size` bytes: after the last record, or in the first free regions, which a long
+ * record does not share. */
 static int64_t place(struct logfile *log, uint64_t done, int64_t size)
 {
     int64_t want = (size + LOG_REGION - 1) / LOG_REGION;
@@ -562,7 +562,7 @@ bool logfile_append(struct logfile *log, uint64_t number, uint64_t done, struct 
     if (!*ret_written || !sync_file(log))
         return false;
     note_record(log, at, *ret_size, number);
-    /* Behind a long one nothing begins: its first region may be used again before its last. */
+    /* No record begins after a long one: its first region may be reused before its last. */
     log->end = *ret_size > LOG_REGION ? 0 : at + *ret_size;
     return true;
 }

@@ -12,8 +12,8 @@
 #include "store/change.h"
 
 enum {
-    MEMTABLE_SCAN_MAX = 4096,      /* rows that one read is given */
-    MEMTABLE_READ_BYTES = 1 << 20, /* and of their texts about so much */
+    MEMTABLE_SCAN_MAX = 4096,      /* rows given to one read */
+    MEMTABLE_READ_BYTES = 1 << 20, /* approximate size of their texts */
 };
 
 static int compare_ids(uint64_t id, const struct memjob *job)
@@ -46,7 +46,7 @@ void memtable_init(struct memtable *table)
 
 /* Texts of a row. */
 
-/* Where a text of so many bytes lives, with its NUL; NULL: on the heap. */
+/* The slab for a text of `len` bytes plus NUL; NULL: the heap. */
 static struct slab *slab_of(struct memtable *table, size_t len)
 {
     int class = 0;
@@ -371,7 +371,7 @@ bool memtable_release(struct memtable *table, uint64_t seq, int budget)
 void memtable_free(struct memtable *table)
 {
     if (!table->slab.size)
-        return; /* never made, or freed already */
+        return; /* never initialised or already freed */
     memtable_seal(table, 0, NULL);
     while (memtable_release(table, UINT64_MAX, INT32_MAX))
         ;
@@ -467,7 +467,7 @@ static void read_many(const struct memtable *table, const struct store_op *op, s
 
     read->rows = arena_array(op->arena, struct memread_row, room);
     while ((job = next_of(table, op, at))) {
-        /* No page has more than these, and one that would goes on after the last of them. */
+        /* A page has at most these; the next page continues after the last of them. */
         if (read->count >= MEMTABLE_SCAN_MAX || fitting >= op->u.list.max ||
             bytes >= MEMTABLE_READ_BYTES) {
             read->end = at;

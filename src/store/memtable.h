@@ -1,6 +1,6 @@
-/* The memtable: every row that the journal has and store.db does not have yet, or not like this, as
- * the newest change left it. Who looks for a row looks here first; what is not here is in
- * store.db. Rows leave when store.db has been brought so far. The store thread's. */
+/* The memtable: the newest version of every row that is in the journal but not yet, or in an older
+ * version, in store.db. Lookups come here first and then go to store.db. Rows leave once store.db
+ * has them. Store thread only. */
 #ifndef STORE_MEMTABLE_H
 #define STORE_MEMTABLE_H
 
@@ -11,11 +11,11 @@
 #include "store/change.h"
 
 struct memjob {
-    struct tree_node by_callback; /* whose callback is pending, or was */
-    struct tree_node by_id;       /* all; beside row.head.id, which it is ordered by */
-    struct change_job row;        /* owns its texts; parts: all that is known of it here */
-    unsigned batch_parts;         /* which of them go into the batch that is being made */
-    bool changed;                 /* it is in the list of that batch */
+    struct tree_node by_callback; /* jobs whose callback is or was pending */
+    struct tree_node by_id;       /* all jobs, ordered by row.head.id, which is next to it */
+    struct change_job row;        /* owns its texts; parts: everything known here */
+    unsigned batch_parts;         /* the parts that go into the batch being built */
+    bool changed;                 /* it is in that batch's list */
     struct memjob *next_changed;
     uint64_t seq;       /* of the last batch that changed it */
     struct chain order; /* of the memtable */
@@ -32,7 +32,7 @@ struct memside {
     char text[];
 };
 
-/* Texts of up to so many bytes, each class twice the one before; longer ones are the heap's. */
+/* Size classes of texts, each twice the one before; longer texts are on the heap. */
 enum { MEMTABLE_TEXT_MIN = 64, MEMTABLE_TEXT_CLASSES = 5 };
 
 struct memtable {
@@ -41,12 +41,12 @@ struct memtable {
     struct slab texts[MEMTABLE_TEXT_CLASSES];
     struct tree by_id;
     struct tree by_callback;
-    struct map keys;                /* Idempotency-Key -> memjob that is new here and has it */
+    struct map keys;                /* Idempotency-Key -> new memjob with that key */
     struct map sides;               /* kind and name -> memside */
-    struct chain order, side_order; /* changed longest ago first */
+    struct chain order, side_order; /* least recently changed first */
     struct memjob *changed, **changed_end;
     struct memside *side_changed, **side_changed_end;
-    int64_t bytes; /* of all rows, about */
+    int64_t bytes; /* approximate size of all rows */
 };
 
 void memtable_init(struct memtable *table);
@@ -65,32 +65,32 @@ bool memtable_breaker(const struct memtable *table, struct str node, struct str 
 bool memtable_side_next(const struct memtable *table, enum change_kind kind, size_t *at,
                         struct change *ret_change);
 
-/* What changed since the last call is batch `seq`, and written behind what `to` has, if there is
- * one. */
+/* Marks the changes since the last call as batch `seq`, and appends them to `to` unless it is
+ * NULL. */
 void memtable_seal(struct memtable *table, uint64_t seq, struct buf *to);
-/* store.db has everything up to `seq`: frees up to `budget` rows that nobody changed since. True:
- * there are more. */
+/* store.db has everything up to `seq`: frees up to `budget` rows not changed since. True: there are
+ * more. */
 bool memtable_release(struct memtable *table, uint64_t seq, int budget);
 
-/* Reads. A head as it is answered: times to wait end `wait_shift_ms` later than rows say. */
+/* Reads. The head as answered: queue timeouts end `wait_shift_ms` later than stored. */
 struct store_head memtable_head(const struct memjob *job, int64_t wait_shift_ms);
-/* The record, as far as it is known here, copied into the arena. */
+/* The record, as far as it is in memory, copied into the arena. */
 void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct arena *arena,
                      struct store_record *ret_record);
 
 struct memread_row {
     uint64_t id;
-    struct store_record *record; /* NULL: it does not fit what is asked for */
-    bool whole;                  /* else its spec is in store.db */
-    bool has_result;             /* else that is there, too */
+    struct store_record *record; /* NULL: it does not match the filter */
+    bool whole;                  /* false: its spec is in store.db */
+    bool has_result;             /* false: its result is in store.db */
 };
 
-/* What a read has to know beside what store.db tells; in the arena of its op. */
+/* What a read needs in addition to store.db; in the arena of its op. */
 struct memread {
     int64_t wait_shift_ms;
     struct memread_row *rows; /* in the order of the read */
     size_t count;
-    uint64_t end; /* ids beyond it were not looked at; 0: all were */
+    uint64_t end; /* ids beyond it were not checked; 0: all were */
 };
 
 /* For JOB_GET, JOB_LIST and CALLBACKS. */

@@ -1,6 +1,6 @@
-/* A turn's ops arrive as one list and leave as one list for each sender: one exchange and at most
- * one waking up for all of them, and the store thread never begins a batch with the first of many.
- */
+/* The ops of a loop's turn arrive as one list and leave as one list per sender: one atomic exchange
+ * and at most one wakeup for all of them, and the store thread never starts a batch with only the
+ * first of many. */
 #include "store/op_queue.h"
 
 #include <assert.h>
@@ -17,9 +17,9 @@
 
 /* --- a thread and its inbox --- */
 
-/* Sleeping and waking without a lock. The poster exchanges `asleep` for 0 after its message is in;
- * the sleeper exchanges it for 1 before it looks a last time. Whichever exchange comes second sees
- * the other side's write, so a message is never slept over. */
+/* Sleeping and waking without a lock. The poster sets `asleep` to 0 by exchange after queueing its
+ * message; the sleeper sets it to 1 by exchange before its last check. Whichever exchange comes
+ * second sees the other side's write, so no message is missed. */
 
 static void wake(struct inbox *inbox)
 {
@@ -89,7 +89,7 @@ void op_queue_init(struct op_queue *op_queue, bool (*is_read)(enum store_verb ve
     op_queue->since_ms = clock_wall_ms();
 }
 
-/* Runs on the sender's thread. The store may be gone by then: it must not be touched. */
+/* Runs on the sender's thread. The store may have been freed by then and must not be touched. */
 static void answered(struct msg *msg)
 {
     struct store_op *op = container_of(msg, struct store_op, msg);
@@ -167,7 +167,7 @@ struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own)
 void op_queue_run_own(struct msg *own)
 {
     for (struct msg *next; own; own = next) {
-        next = own->next; /* it may be posted again at once */
+        next = own->next; /* its handler may post it again */
         own->run(own);
     }
 }
@@ -208,8 +208,8 @@ void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate
         total++;
     atomic_fetch_sub_explicit(&op_queue->in_flight, total, memory_order_relaxed);
     count(&op_queue->calls, total);
-    /* They came as the senders' lists, so they leave as lists: a loop that is awake would otherwise
-     * take the first few, and be woken for the rest once more. */
+    /* They came as the senders' lists, so they leave as lists: otherwise a running loop would take
+     * the first few and be woken again for the rest. */
     for (struct msg *next; batch; batch = next) {
         struct store_op *op = container_of(batch, struct store_op, msg);
 

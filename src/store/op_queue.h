@@ -1,6 +1,6 @@
-/* The op queue of a store: where ops come in and answers go out, the same for every backend.
- * Senders post to the store thread's work queue, or to a reader's for what only reads; how well the
- * store is can be seen from any thread. */
+/* The op queue of a store, the same for every backend: ops come in and answers go out. Senders post
+ * to the store thread's work queue, or read-only ops to a reader's; the store's health can be read
+ * from any thread. */
 #ifndef STORE_OP_QUEUE_H
 #define STORE_OP_QUEUE_H
 
@@ -12,8 +12,8 @@
 #include "base/inbox.h"
 #include "store/store.h"
 
-/* A work queue: one thread and the inbox it works from. Anyone may post; only its own thread ever
- * waits. */
+/* A work queue: one thread and the inbox it works from. Any thread may post; only the queue's own
+ * thread waits. */
 
 struct work_queue {
     struct inbox inbox;
@@ -22,7 +22,8 @@ struct work_queue {
 };
 
 void work_queue_init(struct work_queue *work_queue); /* messages may be posted from here on */
-/* All signals are blocked on the new thread: they are for the loops. False: no thread to be had. */
+/* All signals are blocked on the new thread: the loops handle them. False: the thread could not be
+ * created. */
 bool work_queue_start(struct work_queue *work_queue, const char *name, void *(*work)(void *),
                       void *arg);
 void work_queue_join(struct work_queue *work_queue);
@@ -32,11 +33,11 @@ void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms);
 struct op_queue {
     struct work_queue work_queue; /* the store thread's */
     struct work_queue helper;     /* the reader's */
-    struct work_queue lists;      /* of another reader, for reads that take long */
+    struct work_queue lists;      /* of a second reader, for long reads */
     bool (*is_read)(enum store_verb verb);
     bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
-    bool reads_at_desk; /* reads pass the store thread, which hands them on to the helper */
+    bool reads_at_desk; /* reads go through the store thread, which forwards them to the helper */
     int64_t in_flight_max;
 
     /* Any thread. */
@@ -56,22 +57,21 @@ void op_queue_init(struct op_queue *op_queue, bool (*is_read)(enum store_verb ve
 /* As store_send_all: any thread. */
 struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops);
 
-/* The store's own threads. */
+/* For the store's own threads. */
 
-/* What came in: the ops in their order, and apart from them the store's own messages. */
+/* Takes the inbox: the ops in order, and separately the store's own messages. */
 struct msg *op_queue_take(struct work_queue *work_queue, struct msg **ret_own);
 void op_queue_run_own(struct msg *own);
-/* From the store thread to the reader. */
-/* Posts every op of a batch to its sender. With an error they failed, whatever they hold:
- * ERR_STORE_DOWN when nothing of it was done, ERR_UNKNOWN when that cannot be said. */
+/* Posts every op of a batch to its sender. With an error all of them failed, whatever their `err`
+ * says: ERR_STORE_DOWN when nothing was applied, ERR_UNKNOWN when that is not certain. */
 void op_queue_answer(struct op_queue *op_queue, struct msg *batch, enum err fate);
-bool op_queue_only_looks(enum store_verb verb); /* it changes nothing in any case */
+bool op_queue_only_looks(enum store_verb verb); /* the verb never changes anything */
 void op_queue_set_mode(struct op_queue *op_queue, enum store_mode mode);
 void op_queue_set_up(struct op_queue *op_queue, bool up);
 bool op_queue_is_up(const struct op_queue *op_queue);
 void op_queue_count_batch(struct op_queue *op_queue);
 void op_queue_count_error(struct op_queue *op_queue);
-/* An audit found the rule broken so often, and set it right. */
+/* An audit found and repaired this many violations of the rule. */
 void op_queue_count_repairs(struct op_queue *op_queue, enum store_rule rule, int64_t repairs);
 
 void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status);
@@ -86,7 +86,7 @@ struct status_text {
     _Atomic uint64_t words[STATUS_TEXT_WORDS];
 };
 
-void status_text_put(struct status_text *box, const char *text); /* cut if it is longer */
+void status_text_put(struct status_text *box, const char *text); /* truncated if it is longer */
 void status_text_get(const struct status_text *box, char to[STATUS_TEXT_SIZE]);
 
 #endif

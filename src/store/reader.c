@@ -1,6 +1,5 @@
-/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db, and over it what it lacks. Rows of
- * the job table are read and none of them is trusted: a damaged file must not become an index out
- * of range. */
+/* JOB_GET, JOB_LIST, SESSION_GET and CALLBACKS: from store.db plus the newer rows it lacks. Rows of
+ * the job table are not trusted: a damaged file must not lead to an index out of range. */
 #include "store/reader.h"
 
 #include <assert.h>
@@ -13,7 +12,7 @@
 #include "store/storefile.h"
 
 enum {
-    READER_SCAN_MAX = 20000, /* rows one JOB_LIST looks at; the next page goes on from there */
+    READER_SCAN_MAX = 20000, /* rows checked by one JOB_LIST; the next page continues there */
 };
 
 /* --- rows of the job table --- */
@@ -90,7 +89,7 @@ static const char *const texts[READER_SQL_COUNT] = {
     [READ_FLOOR] = "SELECT floor FROM meta",
     [READ_CALLBACKS] = "SELECT " JOBROW_RECORD " FROM job WHERE callback = 2 AND id > ?1"
                        " AND id <= ?2 ORDER BY id",
-    /* Bracketed: clang takes two literals at the end of a table for a forgotten comma. */
+    /* In parentheses: clang suspects a missing comma between two literals at the end of a table. */
     [READ_SESSION] = ("SELECT preferred_pool, lang_pair, version, updated_ms FROM session"
                       " WHERE id = ?1"),
 };
@@ -175,15 +174,15 @@ static bool fits(sqlite3_stmt *stmt, const struct store_op *op)
         return false;
     if (!namespace_lists(op->u.list.namespace, type) ||
         (op->u.list.type.at && type.at && !str_eq(type, op->u.list.type)))
-        return false; /* without a look into the spec */
+        return false; /* without parsing the spec */
     return store_spec_fits(jobrow_text(stmt, JOBROW_SPEC), op);
 }
 
-/* Two lists in the same order that are read as one: the rows of store.db and the newer ones. */
+/* Merges two lists in the same order: the rows of store.db and the newer ones. */
 struct merge {
     sqlite3_stmt *stmt;
     int code;         /* of its last step */
-    uint64_t file_id; /* of the row it rests on */
+    uint64_t file_id; /* id of its current row */
     const struct memread *recent;
     size_t at; /* of the next newer row */
     bool ascending;
@@ -196,7 +195,7 @@ static void step_file(struct merge *merge)
         merge->file_id = (uint64_t)sqlite3_column_int64(merge->stmt, 0);
 }
 
-/* The newer row that comes before what store.db has next, or is of the same job; else NULL. */
+/* The newer row if it comes before store.db's next row or is for the same job; else NULL. */
 static const struct memread_row *newer_row(const struct merge *merge)
 {
     const struct memread_row *row = &merge->recent->rows[merge->at];
@@ -208,7 +207,7 @@ static const struct memread_row *newer_row(const struct merge *merge)
     return (row->id < merge->file_id) == merge->ascending ? row : NULL;
 }
 
-/* The next job into *ret_record, if it fits. False: the file failed. */
+/* Reads the next job into *ret_record if it matches. False: the file failed. */
 static bool take_next(struct reader *reader, struct merge *merge, struct store_op *op,
                       struct store_record *ret_record, uint64_t *ret_id, bool *ret_fits)
 {
@@ -222,12 +221,12 @@ static bool take_next(struct reader *reader, struct merge *merge, struct store_o
     if (!row) {
         *ret_fits = fits(merge->stmt, op);
         ok = !*ret_fits || complete(merge->stmt, NULL, op->arena, ret_record);
-    } else if (row->record) { /* else it is of another state by now */
+    } else if (row->record) { /* else its state no longer matches */
         if (row->whole)
             *ret_record = *row->record;
         else if (of_file)
             ok = complete(merge->stmt, row, op->arena, ret_record);
-        else /* the state that store.db knows is not asked for; or it was purged */
+        else /* its state in store.db does not match, or it was purged */
             ok = look_up(reader, row->id, merge->recent, row, op->arena, ret_record, &err);
         *ret_fits = ok && !err && store_spec_fits(ret_record->spec, op);
     }
@@ -237,7 +236,7 @@ static bool take_next(struct reader *reader, struct merge *merge, struct store_o
     return ok;
 }
 
-/* Jobs into op->u.list until the page is full, the end is reached, or enough were looked at. */
+/* Adds jobs to op->u.list until the page is full, the end is reached, or enough were checked. */
 static bool collect(struct reader *reader, struct store_op *op, struct merge *merge)
 {
     size_t scanned = 0;

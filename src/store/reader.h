@@ -1,6 +1,6 @@
-/* The reading side: verbs that change nothing. It has a connection of its own to store.db and runs
- * on the helper thread. What store.db lacked when the read came, the store thread has put into
- * op->recent; the answer is made of both. */
+/* The read-only verbs. The reader has its own connection to store.db and runs on the helper thread.
+ * The store thread puts what store.db lacks at that time into op->recent; the answer combines
+ * both. */
 #ifndef STORE_READER_H
 #define STORE_READER_H
 
@@ -19,12 +19,12 @@ struct reader {
     struct fault fault; /* the last failure */
 };
 
-bool reader_answers(enum store_verb verb); /* else it is for the ledger */
+bool reader_answers(enum store_verb verb); /* false: the ledger answers it */
 void reader_init(struct reader *reader, const struct storefile *file);
 void reader_close(struct reader *reader, bool after_fault);
 void reader_run(struct reader *reader, struct store_op *op);
 
-/* One row of the job table as it is read: shared by the writer's connection and the reader's. */
+/* Reading a row of the job table, shared by the writer's and the reader's connection. */
 
 /* The columns of a head, in the order jobrow_head() reads them. */
 #define JOBROW_COLUMNS(due_ms)                                                                     \
@@ -32,13 +32,13 @@ void reader_run(struct reader *reader, struct store_op *op);
     "updated_ms, dispatched_ms, acked_ms, ended_ms, " due_ms                                       \
     ", timeout_ms, run_until_ms, type, lane, priority, gpus"
 #define JOBROW_WRITTEN JOBROW_COLUMNS("due_ms")
-/* As they are read: ends of times to wait move with wait_shift_ms, not row by row. That of the meta
- * row is as old as the rows; the journal may know a newer one. */
+/* For reading: the ends of queue timeouts are shifted by wait_shift_ms, not row by row. The value
+ * in the meta row matches the rows; the journal may have a newer one. */
 #define JOBROW_HEAD    JOBROW_COLUMNS("due_ms + (lane <> 0) * (SELECT wait_shift_ms FROM meta)")
 #define JOBROW_SHIFTED JOBROW_COLUMNS("due_ms + (lane <> 0) * ?9")
-/* Long ones are in a row of their own. */
+/* Long specs are in a row of the table bulk. */
 #define JOBROW_SPEC_TEXT "coalesce(spec, (SELECT bulk.spec FROM bulk WHERE bulk.id = job.id))"
-/* And what follows it when the whole record is wanted. */
+/* Columns of a whole record. */
 #define JOBROW_RECORD JOBROW_SHIFTED ", attempts, result, " JOBROW_SPEC_TEXT
 
 enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 22, JOBROW_SPEC = 24 };

@@ -1,6 +1,6 @@
-/* Reads records by their rows. `meta.format` is "WRITTEN OLDEST NEWEST SINCE": the format that is
- * written, the oldest and the newest that a record there may have, and since when those who are
- * there could tell which they read. */
+/* Decodes records using their rows. `meta.format` is "WRITTEN OLDEST NEWEST SINCE": the format
+ * being written, the oldest and newest format that existing records may have, and since when the
+ * instances present could announce which they read. */
 #include "store/record.h"
 
 #include <assert.h>
@@ -52,7 +52,7 @@ static bool take_number(struct str *from, enum record_kind kind, int64_t *ret_nu
     if (kind == RECORD_U8 || kind == RECORD_BOOL || kind == RECORD_U32)
         *ret_number = (int64_t)value;
     else
-        *ret_number = (int64_t)(value << spare) >> spare; /* with its sign */
+        *ret_number = (int64_t)(value << spare) >> spare; /* sign-extended */
     return true;
 }
 

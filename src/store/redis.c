@@ -1,15 +1,14 @@
 /* `redis:`, `redis-sentinel:`, `redis-cluster:` - the store thread takes its whole inbox, sends it
  * as calls of one function (at most WIRE_OPS_MAX ops each), and answers. What queued up meanwhile
- * is the next batch; there is no timer. Two readers have a thread and a connection each: one for
- * what takes a single call, one for lists.
+ * is the next batch; there is no timer. Two readers each have a thread and a connection: one for
+ * reads of a single call, one for lists.
  *
- * A call that fails answers its batch: ERR_UNKNOWN when it had left and may have been run,
- * ERR_STORE_DOWN when it had not. What is queued behind it is answered ERR_STORE_DOWN, and every
- * new op is refused at the door until a call works again. Nothing is decided here.
+ * A failed call answers its batch with ERR_UNKNOWN if it was sent and may have been executed, else
+ * ERR_STORE_DOWN. Ops queued after it get ERR_STORE_DOWN, and every new op is refused at once until
+ * a call works again. No decisions are made here.
  *
- * The function library's name holds its newest format and a number made from its text: two builds
- * that differ never share functions, so old and new instances work side by side during an upgrade.
- */
+ * The function library's name contains its newest format and a hash of its text: different builds
+ * never share functions, so old and new instances work side by side during an upgrade. */
 #include "store/redis.h"
 
 #include <assert.h>
@@ -40,7 +39,7 @@ struct reader {
 
 struct redis {
     struct store store;
-    struct store_config config; /* url, data_dir and version are not kept */
+    struct store_config config; /* url, data_dir and version are not valid after the open */
     char version[STORE_VERSION_MAX + 1];
     int format; /* the newest we would write */
     struct redis_target target;
@@ -82,8 +81,8 @@ void redis_session_init(struct redis_session *session, const struct redis_target
 {
     uint32_t mark = 2166136261u;
 
-    /* FNV-1a: unlike str_hash the same in every process, or each start would leave a library
-     * behind. */
+    /* FNV-1a: unlike str_hash() the same in every process; otherwise each start would leave a
+     * library behind. */
     for (const char *at = redis_lua; *at; at++)
         mark = (mark ^ (unsigned char)*at) * 16777619u;
     *session = (struct redis_session){
@@ -105,7 +104,7 @@ void redis_session_free(struct redis_session *session)
     wire_free(&session->wire);
 }
 
-/* Whoever asks for a library that is there already has what they want. */
+/* Loading a library that already exists counts as success. */
 static bool load_library(struct redis_session *session, int64_t deadline_ms)
 {
     struct buf text = {0};
@@ -147,8 +146,8 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
         .moved = now_ms < session->moved_until_ms,
     };
 
-    /* Whoever waits for the answer is told after timeout_ms that it did not come: from then on it
-     * must not become true any more. */
+    /* After timeout_ms the sender is told that no answer came: from then on the call must not be
+     * applied any more. */
     if (!session->test_clock && session->store_ms)
         head.late_ms = session->store_ms + (now_ms - session->mono_ms) + session->timeout_ms + 1;
     if (!*session->next_generation)
@@ -157,7 +156,7 @@ void redis_session_begin(struct redis_session *session, const struct store_confi
     wire_begin(&session->wire, &head);
 }
 
-/* What is `not_after_ms` (clock_mono_ms) by the store's clock? */
+/* Converts `not_after_ms` (clock_mono_ms) to store time. */
 static int64_t redis_session_bound(const struct redis_session *session, int64_t not_after_ms)
 {
     int64_t bound_ms;
@@ -168,7 +167,7 @@ static int64_t redis_session_bound(const struct redis_session *session, int64_t 
     return bound_ms > 0 ? bound_ms : 1;
 }
 
-/* Nothing was done: it came too late, or is in the name of another. */
+/* Nothing was done: the call was too late, or its number belongs to another instance. */
 static bool is_late(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements == 2;
@@ -179,7 +178,7 @@ static bool is_missing(const redisReply *reply)
     return redis_is_error(reply, "ERR Function not found") || redis_is_error(reply, "NOSCRIPT");
 }
 
-/* What every batch tells beside its answers. */
+/* What every batch returns besides its answers. */
 static void take_session_news(struct redis_session *session, const redisReply *reply,
                               int64_t sent_ms)
 {
@@ -229,7 +228,8 @@ static void redis_session_bind(struct redis_session *session)
     memcpy(session->link.bound, session->master, sizeof session->master);
 }
 
-/* Redis said no before the function began. Any other error may have come in the middle of it. */
+/* Redis refused the call before the function began. Any other error may have occurred in the middle
+ * of it. */
 static bool is_refusal(const redisReply *reply)
 {
     static const char *const refusals[] = {
@@ -263,7 +263,7 @@ redisReply *redis_session_call(struct redis_session *session, int64_t deadline_m
             continue;
         }
         if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
-            str_is(redis_text(reply->element[1]), "FORMAT")) { /* its records are not for us */
+            str_is(redis_text(reply->element[1]), "FORMAT")) { /* we cannot read its records */
             format_explain(redis_text(reply->element[2]), session->link.why,
                            sizeof session->link.why);
         } else if (!is_whole(session, reply)) {
@@ -286,7 +286,7 @@ redisReply *redis_session_call(struct redis_session *session, int64_t deadline_m
     }
 }
 
-/* A managed Redis may not tell; then nobody can say that it is wrong. */
+/* A managed Redis may not report its policy; then it cannot be checked. */
 static enum err check_eviction(struct redis_session *session, int64_t deadline_ms,
                                struct problem *why)
 {
@@ -304,7 +304,7 @@ static enum err check_eviction(struct redis_session *session, int64_t deadline_m
     return err;
 }
 
-/* Is this a Redis we can live with? The sentence says why not. */
+/* Is this Redis usable? `why` says why not. */
 static enum err redis_session_check(struct redis_session *session, int64_t deadline_ms,
                                     struct problem *why)
 {
@@ -336,13 +336,13 @@ static enum err redis_session_check(struct redis_session *session, int64_t deadl
 enum {
     IDLE_MS = 1000,
     TIDY_MS = 1000,
-    TIDY_SOON_MS = 20,     /* likewise, while there is much to purge or to rewrite */
-    OPEN_MS = 10000,       /* the first connection may take so long */
-    REVIVE_CALL_MS = 1000, /* and a later one, while nobody waits for it */
+    TIDY_SOON_MS = 20,     /* while there is much to purge or rewrite */
+    OPEN_MS = 10000,       /* time limit of the first connection */
+    REVIVE_CALL_MS = 1000, /* and of later ones, while no op waits for them */
     REVIVE_MIN_MS = 50,
     REVIVE_MAX_MS = 250, /* it is back within a second after Redis is */
-    /* A number is used so long after the call that renewed it was sent; the library gives it to
-     * nobody else for half as long again. */
+    /* How long a number is used after the call that renewed it was sent; the library does not give
+     * it to another instance for half as long again. */
     NUMBER_MS = WIRE_INSTANCE_MS * 2 / 3,
 };
 
@@ -382,22 +382,22 @@ static void redis_status(struct store *store, struct store_status *ret_status)
 
 /* The store thread. */
 
-/* `began_ms` is what the call's deadline was counted from: by another clock, or a finer one, a call
- * that ran into its deadline could look as if it had not. */
+/* `began_ms` is the time the call's deadline was computed from: with another or a finer clock, a
+ * call that hit its deadline could seem not to have. */
 static void go_down(struct redis *self, int64_t began_ms)
 {
     int64_t took_ms = clock_mono_ms() - began_ms;
 
     assert(took_ms >= 0);
-    /* Who gave up did not see how long it would have taken: that counts as too long. */
+    /* A call that was given up would have taken an unknown time, so it counts as too slow. */
     if (took_ms >= self->session.timeout_ms && took_ms <= DEGRADE_SLOW_MS)
         took_ms = DEGRADE_SLOW_MS + 1;
     degrade_error(&self->degrade, took_ms);
     op_queue_set_up(&self->op_queue, false);
     note_error(self, self->session.link.why);
     op_queue_set_mode(&self->op_queue, (enum store_mode)self->degrade.mode);
-    /* Never at once: a try takes up to REVIVE_CALL_MS, and what came in before the door was shut is
-     * answered first. */
+    /* Not immediately: an attempt takes up to REVIVE_CALL_MS, and ops that came before new ones
+     * were refused are answered first. */
     self->pause_ms = self->pause_ms ? self->pause_ms * 2 : REVIVE_MIN_MS;
     if (self->pause_ms > REVIVE_MAX_MS)
         self->pause_ms = REVIVE_MAX_MS;
@@ -423,8 +423,8 @@ static void take_news(struct redis *self)
     session->emptied = false;
 }
 
-/* What a tidying call found: whether there is more to rewrite, more to purge, how near to its
- * maxmemory Redis is, and by rule what it put right. */
+/* The result of a tidy call: whether there is more to rewrite or purge, how near Redis is to its
+ * maxmemory, and the repairs by rule. */
 static void take_tidied(struct redis *self, const redisReply *answer)
 {
     int64_t soon_ms = clock_mono_ms() + TIDY_SOON_MS;
@@ -442,7 +442,8 @@ static void take_tidied(struct redis *self, const redisReply *answer)
                                    answer->element[WIRE_TIDIED + i]->integer);
 }
 
-/* One call of our own; its ops answer nothing that matters but our number and what was tidied. */
+/* Makes one of the store's own calls; only our number and the tidy results matter in its
+ * answers. */
 static bool call_own(struct redis *self, int64_t deadline_ms)
 {
     int64_t sent_ms = clock_mono_ms();
@@ -452,7 +453,7 @@ static bool call_own(struct redis *self, int64_t deadline_ms)
     if (!reply)
         return false;
     take_news(self);
-    number = wire_number(reply->element[WIRE_ANSWERS]); /* if our first op asked for one */
+    number = wire_number(reply->element[WIRE_ANSWERS]); /* if the first op asked for one */
     if (number) {
         atomic_store_explicit(&self->store.number, number, memory_order_relaxed);
         atomic_store_explicit(&self->store.number_until_ms, sent_ms + NUMBER_MS,
@@ -464,7 +465,7 @@ static bool call_own(struct redis *self, int64_t deadline_ms)
     return true;
 }
 
-/* We are there, or still there: the first time it takes back what an earlier life of us held. */
+/* Arrive or stay: arriving takes back what an earlier process with our number held. */
 static void begin_own(struct redis *self)
 {
     redis_session_begin(&self->session, &self->config, 0);
@@ -494,8 +495,8 @@ static bool bring_up(struct redis *self, int64_t deadline_ms)
     return true;
 }
 
-/* After a stop of this whole process our number may be another's: nothing is sent before we know.
- */
+/* After this process was stopped, another instance may have our number: nothing is sent until we
+ * know. */
 static bool has_number(struct redis *self)
 {
     int64_t began_ms = clock_mono_ms();
@@ -506,7 +507,7 @@ static bool has_number(struct redis *self)
     return false;
 }
 
-/* The first ops of a list as one call; what is behind them is returned. */
+/* Cuts the first ops off a list for one call; returns the rest. */
 static struct msg *cut_batch(struct redis *self, struct msg *batch)
 {
     struct wire *wire = &self->session.wire;
@@ -539,13 +540,13 @@ static bool read_answers(struct redis *self, struct msg *batch, const redisReply
         if (!wire_answer(op, reply, &at))
             return redis_link_fail(&self->session.link, "an answer cannot be read", NULL);
         if (op->err == ERR_STORE_FULL)
-            self->purge_ms = 0; /* there may be something that can go */
+            self->purge_ms = 0; /* something may be ready to purge */
     }
     return true;
 }
 
-/* Takes those out of a batch that go on in the next call; `rest` follows them. A heartbeat that is
- * too much for one call does: others are served between its parts. */
+/* Takes out of a batch the ops that continue in the next call, followed by `rest`. These are
+ * heartbeats too large for one call: other ops are served between their parts. */
 static struct msg *cut_begun(struct msg **batch, struct msg *rest)
 {
     struct msg *begun = NULL, **end = &begun;
@@ -566,7 +567,7 @@ static struct msg *cut_begun(struct msg **batch, struct msg *rest)
     return begun;
 }
 
-/* Nothing was done of them, or only a part. */
+/* Refuses ops of which nothing, or only a part, was done. */
 static void refuse(struct redis *self, struct msg *ops)
 {
     struct msg *begun = cut_begun(&ops, NULL);
@@ -575,7 +576,8 @@ static void refuse(struct redis *self, struct msg *ops)
     op_queue_answer(&self->op_queue, ops, ERR_STORE_DOWN);
 }
 
-/* Answers the batch, also when it failed. Returns what goes on in the next call, then `rest`. */
+/* Answers the batch, even if it failed. Returns the ops that continue in the next call, then
+ * `rest`. */
 static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *rest)
 {
     int64_t began_ms = clock_mono_ms();
@@ -585,7 +587,7 @@ static struct msg *run_batch(struct redis *self, struct msg *batch, struct msg *
 
     freeReplyObject(reply);
     if (!ok) {
-        go_down(self, began_ms); /* first, so that nobody sends more */
+        go_down(self, began_ms); /* first, so that no more ops are sent */
         if (may_have_run)
             op_queue_answer(&self->op_queue, batch, ERR_UNKNOWN);
         else
@@ -624,7 +626,7 @@ static int64_t time_to_wait(const struct redis *self)
     return left_ms < 0 ? 0 : left_ms < IDLE_MS ? left_ms : IDLE_MS;
 }
 
-/* What we hold is let go, some in each call: others are served between them. */
+/* Releases what we hold, a part per call: others are served in between. */
 static void leave(struct redis *self)
 {
     int64_t from = 0, more;
@@ -703,7 +705,7 @@ static bool read_once(struct reader *reader, struct store_op *const *ops, size_t
     return ok;
 }
 
-/* A list that cut_reads made. */
+/* Runs a list made by cut_reads(). */
 static bool read_ops(struct reader *reader, struct msg *list)
 {
     struct redis *self = reader->redis;
@@ -723,7 +725,7 @@ static bool read_ops(struct reader *reader, struct msg *list)
             ops[count++] = op;
         }
     }
-    /* A connection of before Redis went away is only found out to be dead when it is used. */
+    /* A connection from before Redis went away is found to be dead only when it is used. */
     bool known = reader->link.context != NULL;
     if (count == 0 || read_once(reader, ops, count))
         return true;
@@ -738,8 +740,7 @@ static bool is_job_get(const struct msg *msg)
     return container_of(msg, const struct store_op, msg)->verb == STORE_JOB_GET;
 }
 
-/* The first of a list, and those behind it that can be read in the same round trip; the rest is
- * returned. */
+/* Cuts off the first op and those after it that fit into the same round trip; returns the rest. */
 static struct msg *cut_reads(struct msg *list)
 {
     struct msg *rest;
@@ -772,7 +773,7 @@ static void *reader_thread(void *arg)
             ok = op_queue_is_up(op_queue) && read_ops(reader, ops);
             op_queue_answer(op_queue, ops, ok ? ERR_OK : ERR_STORE_DOWN);
         }
-        /* What stood behind one that failed need not wait as long. */
+        /* Ops queued after a failed one need not wait as long. */
         op_queue_answer(op_queue, ops, ERR_STORE_DOWN);
     }
     return NULL;
@@ -880,7 +881,7 @@ static void redis_listen(struct store *store, struct store_listener *listener)
 
     if (!listener)
         redis_listen_stop(&self->subscriber);
-    /* Without it others are not heard; what is read once a second is enough to go on. */
+    /* Without it there are no notices from others; the reads once a second are enough to go on. */
     else if (!redis_listen_start(&self->subscriber, listener))
         note_error(self, "no thread can be started to listen to other instances");
 }

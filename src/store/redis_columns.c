@@ -1,4 +1,4 @@
-/* Writes them. */
+/* Encodes ops as columns. */
 #include "store/redis_columns.h"
 
 #include "base/json.h"
@@ -49,7 +49,7 @@ static void put_bytes(struct scratch *to, struct str text)
     to->len += text.len;
 }
 
-/* A name with its length before it. */
+/* A length-prefixed name. */
 static void put_name(struct scratch *to, struct str name)
 {
     assert(name.len <= UINT8_MAX);
@@ -57,13 +57,13 @@ static void put_name(struct scratch *to, struct str name)
     put_bytes(to, name);
 }
 
-/* Longer than any node's is nobody's name. */
+/* A name longer than any node's is sent as empty. */
 static struct str node_name(struct str name)
 {
     return name.len <= NODE_ID_MAX ? name : STR("");
 }
 
-/* Of one that may be fast the rest is known. */
+/* The rest of a row that may be fast is known. */
 static void put_bound(struct scratch *to, int64_t not_after_ms)
 {
     to->len = 0;
@@ -86,7 +86,7 @@ static void add_rest(struct columns *columns, const struct scratch *rest)
     buf_add(&columns->rests, rest->at, rest->len);
 }
 
-/* Which of the terms it is, from 1; 0: there are too many. */
+/* Index of the term, from 1; 0: there are too many. */
 static int term_kind(struct columns *columns, const struct scratch *term)
 {
     struct buf *terms = &columns->of[TERMS];
@@ -107,7 +107,7 @@ static int term_kind(struct columns *columns, const struct scratch *term)
     return (int)++columns->terms;
 }
 
-/* `first` and `kind` are what a fast step needs; one with neither is not fast. */
+/* `first` and `kind` are for the fast steps; a row without them is not fast. */
 static void add_row(struct columns *columns, int code, const struct store_op *op, struct str node,
                     int64_t not_after_ms, int first, int kind)
 {
@@ -130,7 +130,7 @@ static void add_row(struct columns *columns, int code, const struct store_op *op
     columns->rows++;
 }
 
-/* A new job with a candidate, as nearly all are. */
+/* The common case: a new job with a candidate. */
 static bool put_is_plain(const struct store_op *op, size_t count)
 {
     struct str demand = op->u.put.demand;
@@ -138,14 +138,14 @@ static bool put_is_plain(const struct store_op *op, size_t count)
 
     return op->verb == STORE_RESERVE && !op->u.put.last && op->job && op->attempt == 1 &&
            count > 0 && op->u.put.spec.at && !op->u.put.idem.at &&
-           /* It can be part of a term. */
+           /* The demand can be part of a term. */
            (!demand.len || (demand.len <= DEMAND_TERM_MAX && demand_parse(demand, &read))) &&
            op->u.put.max_attempts >= 1 && op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
            op->u.put.type.len <= POOL_LANG_MAX && op->u.put.candidates[0].node.len <= NODE_ID_MAX &&
            op->u.put.candidates[0].spare >= 0 && op->u.put.candidates[0].spare <= UINT8_MAX;
 }
 
-/* A first one is among the nodes of the rows. */
+/* The name of the first candidate is in the column of nodes. */
 static void put_candidates(struct scratch *to, const struct store_op *op, size_t count)
 {
     PUT(to, COLUMN_COUNT_REST, count ? op->u.put.candidates[0].spare : 0, (int64_t)count);
@@ -155,7 +155,7 @@ static void put_candidates(struct scratch *to, const struct store_op *op, size_t
     }
 }
 
-/* What only the verb reads; of one that is plain it is in its term. */
+/* The values only the verb reads; a plain row has them in its term. */
 static void put_rest_long(struct scratch *to, const struct store_op *op, size_t count,
                           int64_t not_after_ms)
 {
@@ -164,7 +164,7 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
     char lane[WIRE_LANE];
 
     if (type.len > POOL_LANG_MAX)
-        type.len = POOL_LANG_MAX + 1; /* the verb refuses it: one that is longer than any will do */
+        type.len = POOL_LANG_MAX + 1; /* truncated but still too long, so the verb refuses it */
     to->len = 0;
     PUT(to, COLUMN_PUT_REST, op->u.put.last, op->u.put.spec.at != NULL, op->u.put.idem.at != NULL,
         op->u.put.demand.len > 0, op->attempt, op->u.put.hold_ms, op->u.put.ttl_ms,
@@ -174,7 +174,7 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
     put_candidates(to, op, count);
     if (op->verb != STORE_PUT)
         return;
-    wire_lane(op->u.put.lane, lane); /* it has more digits than the library's numbers */
+    wire_lane(op->u.put.lane, lane); /* 64 bits do not fit the library's numbers */
     put_bytes(to, (struct str){lane, sizeof lane});
     PUT(to, COLUMN_WAIT_REST, op->u.put.priority, op->u.put.wait_ms, bounds->lane_max,
         bounds->all_max, bounds->account.bytes, bounds->account.jobs_max, bounds->account.bytes_max,
@@ -182,7 +182,7 @@ static void put_rest_long(struct scratch *to, const struct store_op *op, size_t 
     put_name(to, bounds->account.name);
 }
 
-/* `in_term`: the demand is there. */
+/* `in_term`: the demand is in the term. */
 static struct column_texts put_texts(const struct store_op *op, bool in_term, struct arena *arena)
 {
     struct column_texts texts = {.count = 0};
@@ -219,7 +219,7 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
 
     assert(count <= STORE_CANDIDATES_MAX);
     if (put_is_plain(op, count)) {
-        text.len = 0; /* what many jobs have in common */
+        text.len = 0; /* the values many jobs share */
         PUT(&text, COLUMN_PUT_TERM, op->u.put.ttl_ms, op->u.put.callback, op->u.put.timeout_ms,
             op->u.put.owner, op->u.put.max_attempts);
         put_bytes(&text, op->u.put.type);
@@ -242,7 +242,7 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
     return put_texts(op, kind != 0, arena);
 }
 
-/* From its node, about an attempt there can be. */
+/* From a node, about a possible attempt. */
 static bool is_plain(const struct store_op *op)
 {
     return op->job && op->node.len && op->node.len <= NODE_ID_MAX && op->attempt >= 1 &&
@@ -274,7 +274,7 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
         add_row(columns, COLUMN_COMMIT | more, op, op->node, not_after_ms, 0, 0);
     }
     add_rest(columns, &text);
-    if (op->u.settle.send_id) { /* as a record has it */
+    if (op->u.settle.send_id) { /* in the record's encoding */
         text.len = 0;
         PUT(&text, COLUMN_SEND, op->u.settle.send_id);
         texts.items[texts.count++] = arena_str(arena, (struct str){text.at, text.len});
@@ -282,7 +282,7 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
     return texts;
 }
 
-/* Only a FAIL does. */
+/* Only a FAIL holds a key. */
 static bool holds_key(const struct store_op *op)
 {
     return op->u.settle.outcome == STORE_FAIL && op->u.settle.hold_key.at;
@@ -292,7 +292,7 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
                         int64_t not_after_ms)
 {
     bool fail = op->u.settle.outcome == STORE_FAIL;
-    bool speaks = !op->u.settle.command && /* of its executor */
+    bool speaks = !op->u.settle.command && /* about the node */
                   (op->u.settle.outcome == STORE_DONE ||
                    (fail && breaker_blames(reason.len ? reason : STR("FAILED"))));
 
@@ -303,7 +303,7 @@ static void finish_rest(struct scratch *to, const struct store_op *op, struct st
         op->u.settle.hold_key_ms);
 }
 
-/* The reason also as JSON: the library writes the list of attempts, but knows no escapes. */
+/* The reason also as JSON: the library writes the list of attempts but cannot escape strings. */
 static struct column_texts finish_texts(const struct store_op *op, struct str reason,
                                         struct arena *arena)
 {
@@ -339,7 +339,7 @@ static struct column_texts add_finish(struct columns *columns, const struct stor
     if (reason.len > STORE_REASON_MAX)
         reason.len = STORE_REASON_MAX;
     if (done)
-        reason.len = 0; /* the end of a good run has none */
+        reason.len = 0; /* a success has none */
     add_row(columns,
             COLUMN_FINISH | (plain ? COLUMN_FAST : 0) |
                 (op->u.settle.result.at ? COLUMN_MORE_TEXT : 0),

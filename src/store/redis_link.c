@@ -1,6 +1,6 @@
-/* Connections with deadlines: the socket never blocks, poll() waits. Where the store's keys are:
- * Sentinels and clusters are asked, redirections followed. All our keys share one hash tag and so
- * one slot: a cluster is one master at a time, with others to take over. */
+/* Connections with deadlines: the socket never blocks, poll() waits. To find the store's keys,
+ * Sentinels and clusters are asked and redirections followed. All our keys share one hash tag and
+ * so one slot: at any time only one master of a cluster is used, with others to take over. */
 #include "store/redis_link.h"
 
 #include <assert.h>
@@ -18,8 +18,8 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* What to do about an error reply: it is the answer, or it was dealt with and the command is to be
- * sent again. *reply may become the answer of another server. */
+/* What to do about an error reply: it is the answer, or it was handled and the command must be sent
+ * again. *reply may become the answer of another server. */
 enum redis_turn { REDIS_TAKE, REDIS_AGAIN, REDIS_BROKEN };
 
 /* --- a connection --- */
@@ -59,8 +59,8 @@ struct str redis_text(const redisReply *reply)
     return (struct str){.at = reply->str, .len = (size_t)reply->len};
 }
 
-/* False: the time is over, or poll itself failed. What is there already is taken, however late we
- * look: it may be we who were stopped. */
+/* False: the deadline passed, or poll() failed. Data that has already arrived is accepted however
+ * late we look: it may be us who were stopped. */
 static bool wait_for(int fd, short events, int64_t deadline_ms)
 {
     struct pollfd poll_fd = {.fd = fd, .events = events};
@@ -136,7 +136,7 @@ redisReply *redis_receive(struct redis_link *link, redisContext *context, int64_
     }
 }
 
-/* Without following anything. */
+/* Sends one command and receives its reply, without following redirections. */
 static redisReply *redis_exchange(struct redis_link *link, redisContext *context,
                                   const struct redis_args *args, int64_t deadline_ms)
 {
@@ -147,7 +147,7 @@ static redisReply *redis_exchange(struct redis_link *link, redisContext *context
     return redis_receive(link, context, deadline_ms);
 }
 
-/* The same with the words of the command. */
+/* The same, with the words of the command. */
 static redisReply *ask_at(struct redis_link *link, redisContext *context, int count,
                           const char **words, int64_t deadline_ms)
 {
@@ -264,7 +264,7 @@ static bool ask_cluster(struct redis_link *link, redisContext *context,
     return ok;
 }
 
-/* Where the master is. */
+/* Finds the master. */
 static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_addr,
                              int64_t deadline_ms)
 {
@@ -277,7 +277,7 @@ static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_add
         return true;
     }
     for (size_t i = 0; i < target->count; i++) {
-        /* One that hangs must not use up the time of the others. */
+        /* A server that hangs must not use up the time of the others. */
         int64_t now_ms = clock_mono_ms();
         int64_t share_ms = (deadline_ms - now_ms) / (int64_t)(target->count - i);
 
@@ -287,7 +287,7 @@ static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_add
 
         if (!context)
             continue;
-        /* A login at a Sentinel is its own affair: only the servers behind it are logged in to. */
+        /* We do not log in to Sentinels, only to the servers they name. */
         if (target->kind == REDIS_SENTINEL)
             ok = ask_sentinel(link, context, asked, ret_addr, now_ms + share_ms);
         else
@@ -330,7 +330,7 @@ static enum redis_turn wait_and_again(struct redis_link *link, const struct redi
     return REDIS_AGAIN;
 }
 
-/* It is not the master any more, or does not know: look for it anew. */
+/* The server is no longer the master, or cannot tell: find the master again. */
 static enum redis_turn find_and_again(struct redis_link *link, const struct redis_args *args,
                                       redisReply **reply, int64_t deadline_ms)
 {
@@ -356,7 +356,7 @@ static enum redis_turn follow(struct redis_link *link, const struct redis_args *
     return REDIS_AGAIN;
 }
 
-/* For this one command the other server is asked; ASKING and the command go out back to back. */
+/* Sends this one command to the other server; ASKING and the command go out together. */
 static enum redis_turn ask_there(struct redis_link *link, const struct redis_args *args,
                                  redisReply **reply, int64_t deadline_ms)
 {
@@ -381,7 +381,7 @@ static enum redis_turn ask_there(struct redis_link *link, const struct redis_arg
     freeReplyObject(first);
     redisFree(context);
     if (!second)
-        return REDIS_BROKEN; /* whether it was run there is unknown */
+        return REDIS_BROKEN; /* whether it was executed there is unknown */
     freeReplyObject(*reply);
     *reply = second;
     return redis_is_error(second, "TRYAGAIN") || redis_is_error(second, "MOVED") ||
@@ -411,7 +411,7 @@ static enum redis_turn redis_route_turn(struct redis_link *link, const struct re
 
 /* --- calls --- */
 
-/* A master answers ROLE with "master"; who may not ask is believed. */
+/* A master answers ROLE with "master"; if we may not ask, assume it is one. */
 static bool is_master(struct redis_link *link, redisContext *context, int64_t deadline_ms)
 {
     const char *words[] = {"ROLE"};
@@ -426,7 +426,7 @@ static bool is_master(struct redis_link *link, redisContext *context, int64_t de
     return ok || redis_link_fail(link, "it is a replica, not a master", NULL);
 }
 
-/* "run_id:0123...": who may not ask knows it by its address. False: it went away. */
+/* Reads "run_id:0123..."; if we may not ask, uses the address. False: the connection was lost. */
 static bool learn_master(struct redis_link *link, redisContext *context,
                          const struct redis_addr *at, int64_t deadline_ms)
 {
@@ -456,7 +456,7 @@ bool redis_link_open(struct redis_link *link, int64_t deadline_ms)
         return true;
     if (!link->moved && !redis_route_find(link, &to, deadline_ms))
         return false;
-    link->moved = false; /* if it is not there, ask again */
+    link->moved = false; /* if this address fails, ask again */
     context = redis_dial(link, &to, deadline_ms);
     if (!context)
         return false;
@@ -470,8 +470,8 @@ bool redis_link_open(struct redis_link *link, int64_t deadline_ms)
     return true;
 }
 
-/* Nothing was asked, so whatever is there to be read is its end: found out before a command leaves
- * in vain. */
+/* No reply is due, so anything readable is the end of the connection: detected before a command is
+ * sent in vain. */
 static bool has_ended(const redisContext *context)
 {
     struct pollfd poll_fd = {.fd = context->fd, .events = POLLIN};
@@ -490,17 +490,17 @@ redisReply *redis_link_call(struct redis_link *link, const struct redis_args *ar
         if (link->context && has_ended(link->context))
             redis_link_close(link);
         bool is_open = redis_link_open(link, deadline_ms);
-        link->left = false; /* what was said to find the server is not the command */
+        link->left = false; /* commands sent to find the server do not count */
         if (!is_open) {
-            /* Whoever was moved here is found again, as long as there is time; each look asks all
-             * servers, who may have enough to do. */
+            /* Keep looking for the server while there is time, with pauses: each lookup asks all
+             * servers, which may be busy. */
             if (clock_mono_ms() + pause_ms >= deadline_ms || link->target->kind == REDIS_SINGLE)
                 return NULL;
             poll(NULL, 0, (int)(pause_ms + rnd_below(&link->rnd, pause_ms)));
             pause_ms = pause_ms * 2 < LOOK_MAX_MS ? pause_ms * 2 : LOOK_MAX_MS;
             continue;
         }
-        /* What is known here was learnt from another: the caller must know before it goes on. */
+        /* What the caller knows is from another server: it must find out before it goes on. */
         if (*link->bound && strcmp(link->bound, link->master) != 0) {
             redis_link_fail(link, "another server took over", link->master);
             return NULL;
@@ -545,7 +545,7 @@ static void free_replies(redisReply **replies, size_t count)
         freeReplyObject(replies[i]);
 }
 
-/* One after the other, as often as it takes to find the server. */
+/* Makes the calls one by one, retrying until the server is found. */
 static bool call_each(struct redis_link *link, const struct redis_args *args, size_t count,
                       int64_t timeout_ms, redisReply **ret_replies)
 {
@@ -584,7 +584,7 @@ static bool exchange_all(struct redis_link *link, const struct redis_args *args,
 bool redis_link_call_all(struct redis_link *link, const struct redis_args *args, size_t count,
                          int64_t timeout_ms, redisReply **ret_replies)
 {
-    size_t first = link->context && !has_ended(link->context) ? 0 : 1; /* that one connects */
+    size_t first = link->context && !has_ended(link->context) ? 0 : 1; /* the first call connects */
     bool is_open;
 
     assert(count > 0 && !*link->bound);
@@ -599,8 +599,8 @@ bool redis_link_call_all(struct redis_link *link, const struct redis_args *args,
     }
     for (size_t i = first; i < count; i++)
         if (!is_open || ret_replies[i]->type == REDIS_REPLY_ERROR) {
-            /* It moved, or does not answer now. All again in their order: what is to be read first
-             * must not be younger than the rest. */
+            /* The server moved or does not answer now. Repeat all in order: earlier reads must not
+             * be newer than later ones. */
             free_replies(ret_replies, is_open ? count : first);
             return call_each(link, args, count, timeout_ms, ret_replies);
         }
@@ -612,7 +612,7 @@ bool redis_link_call_all(struct redis_link *link, const struct redis_args *args,
 static const struct scheme {
     const char *name;
     enum redis_kind kind;
-    int port; /* when none is given */
+    int port; /* default port */
     const char *shape;
 } schemes[] = {
     {"redis", REDIS_SINGLE, 6379, "redis://[user[:password]@]host:port/db"},
@@ -653,7 +653,7 @@ static bool decode(struct str from, char *to, size_t size)
     return true;
 }
 
-/* "host:port", "[::1]:6379"; without a port `port` is taken. */
+/* "host:port", "[::1]:6379"; `port` is the default. */
 static bool redis_addr_parse(struct str text, int port, struct redis_addr *ret_addr)
 {
     struct str host = text;
@@ -688,7 +688,7 @@ static enum err read_login(struct str *rest, struct redis_target *target,
     const char *at = rest->len ? memrchr(rest->at, '@', rest->len) : NULL;
     struct str login, user;
 
-    if (!at) /* the last one: a password may hold one */
+    if (!at) /* the last '@': a password may contain one */
         return ERR_OK;
     login = (struct str){rest->at, (size_t)(at - rest->at)};
     *rest = (struct str){at + 1, rest->len - login.len - 1};
@@ -716,7 +716,7 @@ static enum err read_addrs(struct str list, struct redis_target *target,
     return ERR_OK;
 }
 
-/* What follows the hosts: a database number, or the master's name and perhaps a number. */
+/* What follows the hosts: a database number, or the master's name and optionally a number. */
 static enum err read_path(struct str path, struct redis_target *target, const struct scheme *scheme,
                           struct problem *why)
 {

@@ -1,5 +1,5 @@
-/* Subscribed: to changes of nodes, to new first jobs of lanes, to keys under which a job may start,
- * to changes of their rules, to what is for all instances, and to what is for us. */
+/* Subscribes to changes of nodes, new first jobs of lanes, keys under which a job may start,
+ * changes of rules, messages to all instances, and messages to us. */
 #include "store/redis_listen.h"
 
 #include "base/mem.h"
@@ -20,8 +20,8 @@
 enum {
     LISTEN_OPEN_MS = 1000,
     LISTEN_LOOK_MS = 100,    /* how soon a stop is noticed */
-    LISTEN_PING_MS = 1000,   /* silent so long: is anybody there? */
-    LISTEN_SILENT_MS = 3000, /* nobody is */
+    LISTEN_PING_MS = 1000,   /* after this much silence, send a ping */
+    LISTEN_SILENT_MS = 3000, /* then the connection is dead */
     LISTEN_PAUSE_MIN_MS = 20,
     LISTEN_PAUSE_MAX_MS = 500,
 };
@@ -59,7 +59,8 @@ static void post(struct redis_listen *subscriber, const struct store_notice *wha
     inbox_post(subscriber->listener->inbox, &notice->msg);
 }
 
-/* "GENERATION REST". Another one is another database's, or of a store that was emptied. */
+/* "GENERATION REST". A different generation is from another database or from before the store was
+ * emptied. */
 static bool is_ours(const struct redis_listen *subscriber, struct str *text)
 {
     char generation[STATUS_TEXT_SIZE];
@@ -82,8 +83,8 @@ static void take_nodes(struct redis_listen *subscriber, struct str text)
     post(subscriber, &notice);
 }
 
-/* "INSTANCE LANE PRIORITY JOB", as lua/lane.lua writes it: the job by its name. Whoever put it
- * there was answered. */
+/* "INSTANCE LANE PRIORITY JOB", as written by lua/lane.lua. Our own are skipped: the verb's answer
+ * has told us. */
 static void take_lane(struct redis_listen *subscriber, struct str text)
 {
     struct store_notice notice = {.kind = STORE_NOTICE_LANE};
@@ -105,14 +106,14 @@ static void take_lane(struct redis_listen *subscriber, struct str text)
     post(subscriber, &notice);
 }
 
-/* Told as it is. */
+/* Passes the text on unchanged. */
 static void take_own(struct redis_listen *subscriber, enum store_notice_kind kind, struct str text)
 {
     if (is_ours(subscriber, &text))
         post(subscriber, &(struct store_notice){.kind = kind, .text = text});
 }
 
-/* {"message", channel, text}; all else only shows that somebody is there. */
+/* {"message", channel, text}; anything else only shows that the connection is alive. */
 static void take(struct redis_listen *subscriber, const redisReply *reply)
 {
     struct str channel, text;
@@ -149,7 +150,7 @@ static bool send_command(struct redis_listen *subscriber, int count, const char 
     return true;
 }
 
-/* Not before the server has confirmed it: from then on no message is missed. */
+/* Waits until the server has confirmed: from then on no message is missed. */
 static bool subscribe(struct redis_listen *subscriber)
 {
     const char *args[] = {"SUBSCRIBE",  LISTEN_NODES, LISTEN_LANES,     LISTEN_KEYS,
@@ -171,14 +172,15 @@ static bool subscribe(struct redis_listen *subscriber)
     return true;
 }
 
-/* Nothing came for a moment. False: nobody is there any more. */
+/* Called after a moment of silence. False: the connection is dead. */
 static bool is_there(struct redis_listen *subscriber, int64_t last_ms, int64_t *pinged_ms)
 {
     const char *ping[] = {"PING"};
     int64_t now_ms = clock_mono_ms();
     uint64_t master = atomic_load(&subscriber->master);
 
-    /* A store that moved is followed: publishers there count their subscribers there. */
+    /* If the store moved, reconnect to its new server: publishers there count the subscribers
+     * there. */
     if (subscriber->link.context->err || now_ms - last_ms > LISTEN_SILENT_MS ||
         (master != 0 && master != redis_addr_mark(&subscriber->link.at)))
         return false;
@@ -188,7 +190,7 @@ static bool is_there(struct redis_listen *subscriber, int64_t last_ms, int64_t *
     return send_command(subscriber, 1, ping);
 }
 
-/* Until the connection is gone. */
+/* Receives until the connection is lost. */
 static void listen(struct redis_listen *subscriber)
 {
     int64_t last_ms = clock_mono_ms();

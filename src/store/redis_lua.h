@@ -1,5 +1,5 @@
-/* The function library, made from lua/ at build time. It is without its first lines: whoever
- * loads it says the name and which clock counts. */
+/* The function library, made from lua/ at build time. Its first lines are missing: the loader adds
+ * the name and the choice of clock. */
 #ifndef STORE_REDIS_LUA_H
 #define STORE_REDIS_LUA_H
 

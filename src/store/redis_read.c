@@ -1,11 +1,10 @@
 /* JOB_GET, JOB_LIST, CALLBACKS, LANES, LANE, SESSION_GET, NODES, COUNTS and PEERS.
  *
- * NODES and COUNTS are read page by page: a HGETALL of ten thousand nodes would stop Redis for all.
- * A node is one field, so each is as it was at one moment; which moment is told by `order`, read
- * before. A round trip reads the records of one page and what is beside those of the page
- * before it, so that a Redis some milliseconds away takes one trip per page, and one more. What the
- * library keeps of instances may have more words behind those known here, in another version of it.
- */
+ * NODES and COUNTS are read page by page: an HGETALL of ten thousand nodes would block Redis for
+ * everyone. A node is one field, so each node is consistent in itself; `order`, read first, says
+ * how recent it is. A round trip reads the records of one page and the other data of the previous
+ * page, so a Redis some milliseconds away takes one trip per page plus one. Instance records
+ * written by another version of the library may have more words than those known here. */
 #include "store/redis_read.h"
 
 #include <assert.h>
@@ -25,14 +24,14 @@
 /* --- jobs, lists, sessions --- */
 
 enum {
-    PAGE = 64,        /* jobs that are read at once */
-    FIRST_PAGE = 8,   /* likewise, while it is not known how large they are */
-    SPANS_MAX = 32,   /* and lists */
-    SCAN_MAX = 4096,  /* jobs one list looks at */
-    STEPS_MAX = 256,  /* in so many steps */
-    LONG_ENOUGH = 10, /* so many times the time of one call, and it tells what it has */
+    PAGE = 64,        /* jobs read at once */
+    FIRST_PAGE = 8,   /* jobs read at once while their size is unknown */
+    SPANS_MAX = 32,   /* lists read at once */
+    SCAN_MAX = 4096,  /* jobs checked by one list */
+    STEPS_MAX = 256,  /* steps of one list */
+    LONG_ENOUGH = 10, /* after this many call times it answers what it has */
     FIELDS = 4,       /* of a job: head, spec, attempts, result */
-    LANES_MAX = 64,   /* that are asked for at once */
+    LANES_MAX = 64,   /* asked for at once */
     LANE_TEXT = 16,   /* digits of a lane's number */
 };
 
@@ -43,7 +42,7 @@ int64_t redis_read_due_ms(const struct redis_read *read)
     return clock_mono_ms() + read->timeout_ms;
 }
 
-/* NULL for an error or a reply of another shape, which is a failure of the store. */
+/* NULL for an error or a malformed reply, which counts as a failure of the store. */
 static redisReply *redis_read_checked(struct redis_read *read, redisReply *reply, int type,
                                       const char *what)
 {
@@ -62,8 +61,8 @@ static redisReply *redis_read_list(struct redis_read *read, struct redis_args ar
                               REDIS_REPLY_ARRAY, what);
 }
 
-/* No record, or one of a format that is known here; else the store cannot be read. The store thread
- * stops as soon as it sees such a format; a read may be the first to. */
+/* True: no record, or one in a known format; otherwise the store cannot be read. The store thread
+ * stops when it sees an unknown format; a read may see it first. */
 static bool redis_read_known(struct redis_read *read, struct str record)
 {
     int format = record.len ? (unsigned char)record.at[0] : 0;
@@ -76,7 +75,7 @@ static bool redis_read_known(struct redis_read *read, struct str record)
     return false;
 }
 
-/* Many at once. False: there are no replies. */
+/* Runs many commands at once. False: there are no replies. */
 static bool read_all(struct redis_read *read, const struct redis_args *args, size_t count, int type,
                      const char *what, redisReply **ret_replies)
 {
@@ -93,7 +92,7 @@ static bool read_all(struct redis_read *read, const struct redis_args *args, siz
     return ok;
 }
 
-/* A command whose words live as long as the read. */
+/* A command with words allocated for the duration of the read. */
 static struct redis_args command(struct redis_read *read, const char *const *words, size_t count)
 {
     const char **texts = arena_array(&read->arena, const char *, count);
@@ -110,7 +109,7 @@ static const char *key_of(struct redis_read *read, const char *kind, int len, co
     return arena_fmt(&read->arena, REDIS_KEY "%s:%.*s", kind, len, id).at;
 }
 
-/* Some jobs: one reply for those that follow each other and share a bucket. */
+/* Some jobs: one reply for each run of jobs that share a bucket. */
 struct page {
     redisReply *replies[PAGE];
     size_t reply_count;
@@ -276,8 +275,8 @@ static void ids_add(struct redis_read *read, struct ids *ids, const char *id)
     ids->at[ids->count++][JOB_ID_TEXT] = '\0';
 }
 
-/* How many are read at once when only so many bytes are wanted: first a few, then as many as there
- * is room for by what those had. */
+/* How many jobs to read at once with a byte limit: first a few, then as many as fit by the average
+ * size so far. */
 static size_t page_size(size_t bytes_max, size_t bytes, size_t looked, size_t looked_bytes)
 {
     size_t left = bytes_max > bytes ? bytes_max - bytes : 0;
@@ -286,7 +285,7 @@ static size_t page_size(size_t bytes_max, size_t bytes, size_t looked, size_t lo
     return page < 1 ? 1 : page < PAGE ? page : PAGE;
 }
 
-/* A part of a list: ids in order, all looked at unless the page is full before. */
+/* Reads a part of a list: ids in order, all of them unless the page fills up first. */
 static bool take_ids(struct redis_read *read, const struct ids *list, size_t *ret_looked_at)
 {
     struct store_op *op = read->op;
@@ -322,17 +321,17 @@ static bool take_ids(struct redis_read *read, const struct ids *list, size_t *re
     return true;
 }
 
-/* Where a list of jobs is: below an id of a span, or at a newest one. */
+/* The position of a list of jobs: below an id of a span, or at the newest. */
 struct walk {
-    char from[JOB_ID_TEXT + 2];  /* a span, as a border that ZREVRANGEBYLEX knows */
+    char from[JOB_ID_TEXT + 2];  /* a span, as a bound for ZREVRANGEBYLEX */
     char below[JOB_ID_TEXT + 1]; /* in the first span from there; "": from the newest */
-    char last[JOB_ID_TEXT + 1];  /* looked at last */
-    size_t width;                /* so many spans at once: where there are few jobs it grows */
+    char last[JOB_ID_TEXT + 1];  /* last id checked */
+    size_t width;                /* spans read at once: grows where jobs are sparse */
     size_t scanned;
     bool over;
 };
 
-/* Members of a span's list from the newest: each has ids of one bucket, in order. */
+/* Requests members of a span's list from the newest: each has ids of one bucket, in order. */
 static struct redis_args ask_members(struct redis_read *read, const char *span, const char *below,
                                      const char *from, const char *limit)
 {
@@ -371,8 +370,8 @@ static bool add_members(struct redis_read *read, struct ids *ids, const redisRep
     return true;
 }
 
-/* As many as were asked for, so there may be more: taken up to the last whole bucket, as of one
- * that goes on behind them not all is known. */
+/* As many as requested were returned, so there may be more: takes them up to the last complete
+ * bucket, as the one at the end may continue. */
 static bool add_part(struct redis_read *read, struct ids *ids, const redisReply *reply,
                      const char *span, const char *below)
 {
@@ -400,8 +399,8 @@ static bool add_part(struct redis_read *read, struct ids *ids, const redisReply 
     return ok;
 }
 
-/* The ids of the lists of some spans. *ret_spans: how many of these were taken; *ret_all: also to
- * the end of the last. */
+/* Reads the ids of some spans. *ret_spans: how many spans were taken; *ret_all: including all of
+ * the last. */
 static bool get_ids(struct redis_read *read, const struct walk *walk, const char *const *spans,
                     size_t count, struct ids *ids, size_t *ret_spans, bool *ret_all)
 {
@@ -439,7 +438,7 @@ static bool walk_step(struct redis_read *read, struct walk *walk)
     redisReply *reply;
     bool all;
 
-    /* The next spans, and one more to know whether these are the last. */
+    /* The next spans, plus one to see whether these are the last. */
     reply =
         redis_read_list(read,
                         COMMAND(read, "ZREVRANGEBYLEX", REDIS_KEY "spans", walk->from, "-", "LIMIT",
@@ -465,7 +464,7 @@ static bool walk_step(struct redis_read *read, struct walk *walk)
     }
     if (looked_at < ids.count || !all)
         return true;
-    /* All of these; the next may be far away, and is empty only if its jobs are gone. */
+    /* All of these are done; the next may be far away, and is empty only if its jobs are gone. */
     snprintf(walk->last, sizeof walk->last, "%.*s0000000", RECORD_SPAN, spans[count - 1]);
     snprintf(walk->from, sizeof walk->from, "(%.*s", RECORD_SPAN, spans[count - 1]);
     walk->below[0] = '\0';
@@ -532,7 +531,7 @@ static bool callbacks(struct redis_read *read)
     return ok;
 }
 
-/* Lanes. Between two of these commands jobs come and go: what is told was so a moment ago. */
+/* Lanes. Jobs come and go between these commands: the answers are only approximate snapshots. */
 
 static bool lane_parse(struct str name, uint64_t *ret_lane)
 {
@@ -549,7 +548,7 @@ static const char *lane_key(struct redis_read *read, uint64_t number)
     return arena_fmt(&read->arena, REDIS_KEY "q:%016" PRIx64, number).at;
 }
 
-/* Some lanes whose numbers are known; those that are empty by now are left out. */
+/* Adds lanes by number; those empty by now are left out. */
 static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t count)
 {
     struct store_op *op = read->op;
@@ -579,7 +578,7 @@ static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t 
         first = replies[2 * i + 1];
         if (first->elements != 2 || !job_id_parse(redis_text(first->element[0]), &found[i].first) ||
             !str_int(redis_text(first->element[1]), &score))
-            continue; /* empty by now */
+            continue; /* now empty */
         found[i].count = replies[2 * i]->integer;
         found[i].priority = (int)-score;
         op->u.lanes.items[op->u.lanes.count++] = found[i];
@@ -589,7 +588,7 @@ static bool add_lanes(struct redis_read *read, struct store_lane *found, size_t 
     return ok;
 }
 
-/* The next ones behind `after`, as many as are still wanted; there are `more` after the last. */
+/* Reads the next lanes after `after`, as many as are still wanted; sets `more`. */
 static bool some_lanes(struct redis_read *read, uint64_t *after)
 {
     struct store_op *op = read->op;
@@ -611,7 +610,7 @@ static bool some_lanes(struct redis_read *read, uint64_t *after)
         if (lane_parse(redis_text(reply->element[i]), after))
             found[count++] = (struct store_lane){.lane = *after};
     freeReplyObject(reply);
-    op->u.lanes.more &= count > 0 || want == 0; /* what somebody else wrote there ends it */
+    op->u.lanes.more &= count > 0 || want == 0; /* foreign entries end the list */
     return count == 0 || add_lanes(read, found, count);
 }
 
@@ -629,7 +628,7 @@ static bool lanes(struct redis_read *read)
     return true;
 }
 
-/* Many texts at once, kept in the op's arena; one that is not there is STR_NONE. */
+/* Reads many texts at once into the op's arena; a missing one is STR_NONE. */
 static bool read_texts(struct redis_read *read, const struct redis_args *args, size_t count,
                        struct str *ret_texts)
 {
@@ -647,7 +646,7 @@ static bool read_texts(struct redis_read *read, const struct redis_args *args, s
     return true;
 }
 
-/* The Idempotency-Keys of jobs that came with one: first the keys, then what they lead to. */
+/* Reads the Idempotency-Keys of jobs that have one: first the keys, then what they map to. */
 static bool read_keys(struct redis_read *read, struct store_record *const *keyed, size_t count)
 {
     struct redis_args args[PAGE];
@@ -668,7 +667,7 @@ static bool read_keys(struct redis_read *read, struct store_record *const *keyed
     if (!read_texts(read, args, count, leads_to))
         return false;
     for (size_t i = 0; i < count; i++) {
-        /* "JOB FINGERPRINT NODE". It may lead to another job by now. */
+        /* "JOB FINGERPRINT NODE". It may map to another job by now. */
         struct str job = str_cut(&leads_to[i], ' '), digits = str_cut(&leads_to[i], ' ');
         char hex[2 * sizeof keyed[i]->fingerprint + 1];
         uint64_t id;
@@ -714,7 +713,7 @@ static bool add_waiting(struct redis_read *read, const char *const *ids, size_t 
     return read_keys(read, keyed, keyed_count);
 }
 
-/* How many are there, and the ids of the first. */
+/* Reads the lane's length and its first ids. */
 static bool get_lane(struct redis_read *read, struct ids *ids)
 {
     struct store_op *op = read->op;
@@ -811,12 +810,12 @@ static bool session_get(struct redis_read *read)
 enum {
     NODES_PAGE = 512,
     BESIDE_MAX =
-        2 * NODES_PAGE, /* nodes of one round trip: a scan may tell some more than asked for */
+        2 * NODES_PAGE, /* nodes of one round trip: a scan may return some more than asked for */
     FIELDS_MAX = 256,   /* of one command */
     ASKS_MAX = 1 + NODES_PAGE / FIELDS_MAX + BESIDE_MAX / FIELDS_MAX * 5,
 };
 
-/* What is beside the records, a command each. COUNTS leaves out the last, which is long. */
+/* Data outside the records, one command each. COUNTS leaves out the last, which is long. */
 enum { BESIDE_ADMIN, BESIDE_LINKS, BESIDE_LIVE, BESIDE_RESOURCES, BESIDE_FACTS, BESIDE_COUNT };
 static const char *const beside_keys[BESIDE_COUNT] = {
     REDIS_KEY "admin", REDIS_KEY "links", REDIS_KEY "live", REDIS_KEY "r", REDIS_KEY "facts"};
@@ -824,17 +823,17 @@ static const char *const beside_keys[BESIDE_COUNT] = {
 struct nodes {
     struct redis_read *read;
     struct wire_state state; /* before the first of them was read */
-    struct map seen;         /* a scan may tell one twice */
+    struct map seen;         /* a scan may return one twice */
     struct store_node *items;
     size_t count;
     size_t cap;
-    size_t complete; /* so many have what is beside them */
-    size_t named;    /* of those asked for by name, so many were read */
-    char cursor[32]; /* of the scan */
-    bool all_read;   /* no record is left to be read */
+    size_t complete; /* how many have their other data */
+    size_t named;    /* how many of those asked for by name were read */
+    char cursor[32]; /* cursor of the scan */
+    bool all_read;   /* no records are left to read */
 };
 
-/* Takes the replies from one command on: `count` nodes were asked about. */
+/* Takes the replies starting at one command, which asked about `count` nodes. */
 typedef bool take_replies(struct nodes *nodes, redisReply *const *replies, size_t count);
 
 /* One round trip. */
@@ -842,7 +841,7 @@ struct round {
     struct arena arena; /* of the commands */
     struct redis_args args[ASKS_MAX];
     redisReply *replies[ASKS_MAX];
-    take_replies *takes[ASKS_MAX]; /* NULL: taken with those before */
+    take_replies *takes[ASKS_MAX]; /* NULL: taken with the ones before */
     size_t counts[ASKS_MAX];
     size_t asked;
 };
@@ -866,7 +865,7 @@ bool redis_read_state(struct redis_read *read, const redisReply *reply,
     return false;
 }
 
-/* Eight hexadecimal digits; 0 is nobody. */
+/* Eight hexadecimal digits; 0: no instance. */
 static bool read_name(struct str text, uint32_t *ret_name)
 {
     uint32_t name = 0;
@@ -904,7 +903,7 @@ static int32_t figure(struct str *rest)
     return value >= -1 && value <= INT32_MAX ? (int32_t)value : -1;
 }
 
-/* `links` and `live` of lua/peer.lua; at `now_ms` of the store. */
+/* Decodes `links` and `live` of lua/peer.lua; `now_ms` is store time. */
 static void wire_live_read(struct str link, struct str live, int64_t now_ms,
                            struct store_live *ret_live)
 {
@@ -997,7 +996,7 @@ static bool take_named(struct nodes *nodes, redisReply *const *replies, size_t c
     return true;
 }
 
-/* The cursor becomes "0" at the end. */
+/* The cursor is "0" at the end. */
 static bool take_scan(struct nodes *nodes, redisReply *const *replies, size_t count)
 {
     const redisReply *reply = replies[0];

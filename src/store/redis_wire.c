@@ -1,6 +1,6 @@
-/* Writes ops; their texts are borrowed: an op stays until its batch is answered. Reads what the
- * function library answers, and trusts none of it: a library of another build, or a key somebody
- * wrote by hand, must not become an index out of range. */
+/* Encodes ops; their texts are borrowed, as an op stays until its batch is answered. Decodes the
+ * function library's answers without trusting them: a library of another build, or a key written by
+ * hand, must not lead to an index out of range. */
 #include "store/redis_wire.h"
 
 #include <assert.h>
@@ -78,7 +78,7 @@ static void add_int(struct wire *wire, int64_t value)
     add(wire, digits + at, 24 - at);
 }
 
-/* Job 0 is no job: an empty text. */
+/* Job 0 means no job and is sent as an empty text. */
 static void add_job(struct wire *wire, uint64_t id)
 {
     char *text;
@@ -92,7 +92,7 @@ static void add_job(struct wire *wire, uint64_t id)
     add(wire, text, JOB_ID_TEXT);
 }
 
-/* As struct.unpack of lua/batch.lua reads it: little end first, nothing between. */
+/* As read by struct.unpack in lua/batch.lua: little-endian, packed. */
 static char *put_number(char *to, int64_t value, size_t width)
 {
     uint64_t bits = (uint64_t)wire_bounded(value);
@@ -138,7 +138,7 @@ void wire_begin(struct wire *wire, const struct wire_head *head)
     wire->begun = wire->args.count;
 }
 
-/* The head and the columns are known now; what is no row comes after the texts of the rows. */
+/* The head and the columns are complete now; ops that are not rows follow the texts of the rows. */
 struct redis_args wire_args(struct wire *wire)
 {
     char *to = wire->head + WIRE_HEAD_KNOWN;
@@ -177,7 +177,7 @@ static void add_terms(struct wire *wire, const struct lease_terms *terms)
     add_int(wire, terms->f2f_ms);
 }
 
-/* RENEW: how many of its runs are still to be sent, by themselves. 0: the list as it is. */
+/* RENEW: how many of its runs are left to be sent separately. 0: send the list as it is. */
 static size_t wire_renew_later(const struct store_op *op)
 {
     size_t later = 0;
@@ -348,10 +348,10 @@ static void write_claim(struct wire *wire, const struct store_op *op)
     add_int(wire, op->u.callback.hold_ms);
 }
 
-/* Those that come with every job are rows of columns; of the others each value is an argument. The
- * verbs that are missing here are reads, see redis_read.c. */
+/* Verbs that every job needs are rows of columns; the other verbs send each value as an argument.
+ * Verbs missing here are reads, see redis_read.c. */
 static const struct {
-    const char *letter; /* of lua/batch.lua; NULL: a row */
+    const char *letter; /* as in lua/batch.lua; NULL: a row */
     void (*write)(struct wire *wire, const struct store_op *op);
 } verbs[STORE_VERB_COUNT] = {
     [STORE_RENEW] = {.letter = "N", .write = write_renew},
@@ -394,7 +394,7 @@ void wire_op(struct wire *wire, const struct store_op *op, int64_t not_after_ms)
     add_int(wire, not_after_ms);
 }
 
-/* Our own have no bound: their last argument is 0. */
+/* The store's own calls have no time bound: their last argument is 0. */
 void wire_arrive(struct wire *wire, const char *version, int format,
                  const struct lease_terms *terms)
 {
@@ -435,7 +435,7 @@ void wire_leave(struct wire *wire, unsigned number, int64_t from)
 #define ERROR(name) ERR_##name,
 static const enum err errors[WIRE_ERROR_COUNT] = {WIRE_ERRORS(ERROR)};
 
-/* Whole numbers, little end first, as struct.pack writes them. */
+/* Integers as written by struct.pack, little-endian. */
 struct bytes {
     const unsigned char *at;
     size_t left;
@@ -476,7 +476,7 @@ static int64_t time_of(int64_t value)
     return value >= WIRE_FOREVER ? LEASE_FOREVER : value;
 }
 
-/* A number that becomes an index: out of range it is 0, and *ok false. */
+/* A number used as an index: if out of range it becomes 0 and *ok false. */
 static int small(int64_t value, int limit, bool *ok)
 {
     if (value >= 0 && value < limit)
@@ -485,7 +485,7 @@ static int small(int64_t value, int limit, bool *ok)
     return 0;
 }
 
-/* "0,1": a bit for each. */
+/* Reads "0,1" as one bit per id. */
 static bool read_gpus(struct str text, uint64_t *ret_gpus)
 {
     uint64_t gpus = 0;
@@ -608,19 +608,19 @@ bool wire_node_read(struct str packed, struct wire_node *ret_node)
 
 bool wire_key_read(struct str packed, struct wire_key *ret_key)
 {
-    enum { AUDIT_BYTES = 4 * 4 }; /* how far the audit is */
+    enum { AUDIT_BYTES = 4 * 4 }; /* progress of the audit */
     struct bytes from = bytes_of(packed);
     struct wire_key key = {.in_flight = (int32_t)take(&from, 4),
                            .waiting = (int32_t)take(&from, 4)};
 
     key.hold_until_ms = (int64_t)take(&from, 6);
     key.starts = (int32_t)take(&from, 4);
-    take(&from, 6); /* the first of them */
+    take(&from, 6); /* time of the first start */
     key.last_start_ms = (int64_t)take(&from, 6);
-    take(&from, 4); /* how many were at that moment */
+    take(&from, 4); /* how many at that time */
     take(&from, AUDIT_BYTES / 2);
     take(&from, AUDIT_BYTES / 2);
-    take(&from, JOB_ID_TEXT * take(&from, 1)); /* some that hold it */
+    take(&from, JOB_ID_TEXT * take(&from, 1)); /* some of its lease holders */
     if (from.short_of)
         return false;
     key.reason = (struct str){.at = (const char *)from.at, .len = from.left};
@@ -628,7 +628,7 @@ bool wire_key_read(struct str packed, struct wire_key *ret_key)
     return true;
 }
 
-/* "NAME=AMOUNT,...": what leases hold; "#0" is memory of a GPU, "!0" a whole one. */
+/* "NAME=AMOUNT,...": held by leases; "#0" is memory of GPU 0, "!0" all of it. */
 static bool use_all(struct resources *resources, struct str sums)
 {
     while (sums.len) {
@@ -669,7 +669,7 @@ bool wire_resources_read(struct str packed, struct str *ret_declared,
     return true;
 }
 
-/* What lua/needs.lua tells of a node's resources; *ret_rest is what is behind it. */
+/* Reads a node's resources as written by lua/needs.lua; *ret_rest is what follows. */
 static bool read_left(struct str packed, struct resources_left *ret_left, struct str *ret_rest)
 {
     struct bytes from = bytes_of(packed);
@@ -688,7 +688,7 @@ static bool read_left(struct str packed, struct resources_left *ret_left, struct
     return !from.short_of;
 }
 
-/* The beginning of a node's record; *ret_rest is what is behind it. */
+/* Reads the beginning of a node's record; *ret_rest is what follows. */
 static bool read_counts(struct str packed, struct lease_node *ret_counts, struct str *ret_rest)
 {
     struct record record;
@@ -699,14 +699,14 @@ static bool read_counts(struct str packed, struct lease_node *ret_counts, struct
     return true;
 }
 
-/* Counters, and behind them what is left of the node's resources if it has any. */
+/* Reads counters, followed by the node's free resources if it has any. */
 static bool read_node_counts(struct store_op *op, struct str packed)
 {
     return read_counts(packed, &op->counts, &packed) &&
            (!packed.len || read_left(packed, &op->left, &packed));
 }
 
-/* A record goes with the id of its job before it. */
+/* Reads a record that follows the id of its job. */
 static bool read_job(struct str text, int64_t offset_ms, struct store_head *ret_head,
                      struct wire_job *ret_job)
 {
@@ -728,12 +728,12 @@ static int64_t number(const redisReply *answer, size_t at)
     return reply && reply->type == REDIS_REPLY_INTEGER ? reply->integer : 0;
 }
 
-/* What the verbs that come with every job begin with is one text: small numbers, counters if there
- * are any, and the head. */
+/* Answers of the verbs every job needs begin with one text: small numbers, counters if any, and the
+ * head. */
 static bool read_rest(struct store_op *op, struct bytes *from, int64_t offset_ms,
                       struct wire_job *ret_job)
 {
-    uint64_t mark = take(from, 1); /* '1': counters, '2': and what is left of resources */
+    uint64_t mark = take(from, 1); /* '1': counters, '2': also free resources */
     struct str rest = {(const char *)from->at, from->left};
 
     if (from->short_of || (mark != '0' && !read_counts(rest, &op->counts, &rest)) ||
@@ -806,7 +806,7 @@ static void read_record(struct store_op *op, const redisReply *answer)
     }
 }
 
-/* What the lease had taken that ended. */
+/* Reads the demand of the lease that ended. */
 static void read_demand(struct store_op *op, const struct wire_job *job)
 {
     bool has = op->u.settle.ended_lease && job->demand.len && op->arena;
@@ -817,7 +817,7 @@ static void read_demand(struct store_op *op, const struct wire_job *job)
 static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_ms)
 {
     bool duplicate = take(from, 1);
-    uint64_t ended = take(from, 1); /* 1: a lease; 2: that of a job that was cancelled before */
+    uint64_t ended = take(from, 1); /* 1: a lease ended; 2: that of a job cancelled before */
     int event = take_small(from, BREAKER_RECOVERED + 1);
     int freed = take_small(from, DEMAND_KEYS_MAX + 1);
     struct wire_job job = {0};
@@ -846,7 +846,7 @@ static bool read_settle(struct store_op *op, struct bytes *from, int64_t offset_
     return true;
 }
 
-/* `list`: the answer, if it goes on behind its text. */
+/* `list`: the whole answer, if there is more than the text. */
 static bool read_packed(struct store_op *op, struct str text, const redisReply *list,
                         int64_t offset_ms)
 {
@@ -864,7 +864,7 @@ static bool read_packed(struct store_op *op, struct str text, const redisReply *
     return true;
 }
 
-/* Of the whole list, or of those that were left for later, the first of them. */
+/* The answer is for the whole list, or for the first of the runs left for later. */
 static bool read_renew(struct store_op *op, const redisReply *answer)
 {
     struct str unknown = redis_text(part(answer, 3));
@@ -1002,8 +1002,8 @@ static bool read_holders(struct str ids, struct store_limit_key *key)
     return ids.len == 0;
 }
 
-/* Of each: key, pattern, leases, jobs that wait, starts, how long it is held yet, and why; ids of
- * jobs that have a lease, one behind the other. */
+/* For each key: key, pattern, leases, waiting jobs, starts, remaining hold and its reason,
+ * concatenated ids of jobs with a lease. */
 static bool read_limit_keys(struct store_op *op, const redisReply *list)
 {
     struct store_limit_key *keys = arena_array(op->arena, struct store_limit_key, list->elements);
@@ -1043,7 +1043,7 @@ static bool read_limits(struct store_op *op, const redisReply *answer)
     return read_rules(op, rules) && read_limit_keys(op, keys);
 }
 
-/* What a verb answers beyond its error, the head and the counters. */
+/* Decoders for what a verb answers beyond its error, the head and the counters. */
 static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisReply *answer) = {
     [STORE_RENEW] = read_renew,       [STORE_DUE] = read_due,
     [STORE_NODE_PUT] = read_node_put, [STORE_BREAKERS] = read_breakers,
@@ -1069,7 +1069,7 @@ int64_t wire_more(const redisReply *answer)
     return answer->type == REDIS_REPLY_ARRAY ? number(answer, 3) : 0;
 }
 
-/* What a step of lua/columns.lua answers: all went as it nearly always does. */
+/* Decodes the answer of a fast step of lua/columns.lua (the common case). */
 static bool read_fast(struct store_op *op, struct str counts, struct str packed, int64_t offset_ms)
 {
     struct wire_job job;
@@ -1131,7 +1131,7 @@ bool wire_answer(struct store_op *op, const redisReply *reply, size_t *at)
     if (answer->type == REDIS_REPLY_STRING) {
         if (!is_packed(op->verb))
             return false;
-        /* The counters of a node begin with their format, the answer of a verb with a mark. */
+        /* A node's counters begin with their format, a verb's answer with a mark. */
         if (!text.len || (unsigned char)text.at[0] >= WIRE_ANSWER_MARK)
             return read_packed(op, text, NULL, offset_ms);
         return read_fast(op, text, redis_text(part(reply, (*at)++)), offset_ms);

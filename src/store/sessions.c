@@ -1,4 +1,4 @@
-/* Notes sessions; reading them is reader.c's. */
+/* Writes sessions; reader.c reads them. */
 #include "store/sessions.h"
 
 #include "base/mem.h"
@@ -9,7 +9,7 @@
 
 struct session {
     struct chain order;
-    struct str id; /* all three in `text` */
+    struct str id; /* all three point into `text` */
     struct str pool;
     struct str lang_pair;
     int64_t written_ms;

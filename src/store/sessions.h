@@ -1,5 +1,5 @@
-/* Sessions: which pool and language pair a session used last. Written only when that is
- * new; a bounded memory of the latest ones spares even the look. */
+/* Sessions: which pool and language pair a session used last. Written only when that changed; a
+ * bounded cache of recent sessions avoids most lookups. */
 #ifndef STORE_SESSIONS_H
 #define STORE_SESSIONS_H
 
@@ -19,8 +19,8 @@ struct sessions {
 
 void sessions_init(struct sessions *sessions);
 void sessions_free(struct sessions *sessions);
-/* The session was used with this pool now. One that never changes is written again when it is older
- * than `refresh_ms`, so that retention leaves it alone; 0 = never. */
+/* Notes that the session used this pool now. An unchanged session is rewritten when it is older
+ * than `refresh_ms`, so that retention keeps it; 0 = never. */
 void sessions_note(struct sessions *sessions, struct journal *journal, struct str id,
                    struct str pool, struct str lang_pair, int64_t now_ms, int64_t refresh_ms);
 

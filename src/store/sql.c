@@ -36,7 +36,7 @@ void sql_free(struct sql *sql)
     sql->driver->free(sql);
 }
 
-/* libpq's messages end in a line break, and may have several lines. */
+/* libpq's messages end with a newline and may have several lines. */
 void sql_failed(struct sql *sql, const char *what, const char *detail)
 {
     snprintf(sql->detail, sizeof sql->detail, "%s: %s", what, detail ? detail : "");
@@ -63,8 +63,8 @@ bool sql_connect(struct sql *sql)
     return sql->connected;
 }
 
-/* PostgreSQL refuses what is not UTF-8 and ends a text at a NUL, SQLite keeps both: here they are
- * alike. */
+/* PostgreSQL refuses invalid UTF-8 and cuts a text at a NUL, SQLite keeps both: this makes them
+ * behave alike. */
 static bool all_texts(const struct sql_param *params, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -138,7 +138,7 @@ void sql_rollback(struct sql *sql)
     static const struct sql_text rollback = {{"ROLLBACK", "ROLLBACK"}};
 
     if (sql->in_transaction && !run_word(sql, &rollback))
-        drop(sql); /* that ends it, too */
+        drop(sql); /* this also ends the transaction */
     sql->in_transaction = false;
 }
 

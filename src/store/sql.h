@@ -1,6 +1,6 @@
 /* One connection to a database, SQLite or PostgreSQL, behind one interface. Blocks, within a
- * time-out; belongs to one thread. What a statement answers comes whole, as text, into an arena:
- * there are tens of calls a second, and both databases then look the same. */
+ * time-out; belongs to one thread. Results are read completely, as text, into an arena: with only
+ * tens of calls a second that is cheap, and both databases look the same. */
 #ifndef STORE_SQL_H
 #define STORE_SQL_H
 
@@ -12,17 +12,17 @@ enum sql_dialect { SQL_LITE, SQL_PG, SQL_DIALECTS };
 enum {
     SQL_PARAMS_MAX = 24,
     SQL_DETAIL_MAX = 200,
-    SQL_PREPARED_MAX = 160, /* there are not so many texts */
+    SQL_PREPARED_MAX = 160, /* more than the number of statements */
 };
 
-/* The same statement for both; parameters are $1, $2, ... The texts are constants: each is read and
- * planned once for a connection, and known by its address from then on. */
+/* The same statement for both; parameters are $1, $2, ... The texts are constants: each is prepared
+ * once per connection and then identified by its address. */
 struct sql_text {
     const char *of[SQL_DIALECTS];
 };
 
 struct sql_param {
-    struct str text; /* at == NULL: NULL, unless it is a number */
+    struct str text; /* at == NULL: SQL NULL, unless is_number */
     int64_t number;
     bool is_number;
 };
@@ -31,7 +31,7 @@ struct sql_param {
 #define SQL_INT(value) ((struct sql_param){.number = (value), .is_number = true})
 
 struct sql_rows {
-    struct str *cells; /* row by row; at == NULL: NULL; NUL-terminated */
+    struct str *cells; /* row by row; at == NULL: SQL NULL; NUL-terminated */
     size_t count;      /* rows */
     size_t columns;
     int64_t changed; /* rows an INSERT, UPDATE or DELETE changed */
@@ -54,8 +54,8 @@ struct sql_driver { /* a row per kind of database */
     struct sql *(*make)(const struct sql_config *config);
     bool (*connect)(struct sql *sql);
     void (*disconnect)(struct sql *sql);
-    /* ERR_STORE_DOWN: the connection is at fault, or nobody can tell. Any other error is the
-     * statement's own: the connection is as good as before. */
+    /* ERR_STORE_DOWN: the connection failed, or the cause is unknown. Any other error is the
+     * statement's own; the connection is still good. */
     enum err (*run)(struct sql *sql, const char *text, const struct sql_param *params, size_t count,
                     struct arena *arena, struct sql_rows *ret_rows);
     void (*free)(struct sql *sql);
@@ -65,20 +65,21 @@ struct sql {
     const struct sql_driver *driver;
     bool connected;
     bool in_transaction;
-    bool on_wall_clock;          /* of this machine, see deploys_follow_clock: its time is */
-    int64_t ahead_ms;            /* clock_mono_ms() and this; 0: not known yet */
+    bool on_wall_clock;          /* of this machine, see deploys_follow_clock: database time is */
+    int64_t ahead_ms;            /* clock_mono_ms() plus this; 0: not known yet */
     enum err err;                /* of the last failure */
     char detail[SQL_DETAIL_MAX]; /* likewise; never a password */
 };
 
-/* ERR_BAD_CONFIG: no such kind of URL. Does not connect yet. */
+/* ERR_BAD_CONFIG: unknown kind of URL. Does not connect yet. */
 enum err sql_open(const struct sql_config *config, struct sql **ret_sql, struct problem *why);
 void sql_free(struct sql *sql);
 
-/* All of these: false = it failed, see sql->err. While sql->connected that was the statement's own
- * fault, mostly what it was given: who began a transaction rolls it back, and nobody else need know
- * of it. Else everything since sql_begin is undone, or (after sql_commit) perhaps not. */
-bool sql_connect(struct sql *sql); /* fine when it is connected */
+/* All of these: false = it failed, see sql->err. If sql->connected is still set, the statement
+ * itself failed, mostly because of its parameters: the caller that began a transaction rolls it
+ * back, and others are not affected. Otherwise everything since sql_begin is undone or, after
+ * sql_commit, possibly not. */
+bool sql_connect(struct sql *sql); /* no effect when already connected */
 bool sql_begin(struct sql *sql);   /* for writing; SQLite then locks out every other writer */
 bool sql_commit(struct sql *sql);
 void sql_rollback(struct sql *sql);

@@ -1,5 +1,5 @@
-/* SQLite. A file of its own beside the embedded store's; WAL, every commit synced before it is
- * answered. Other processes may use the file: a lock is waited for within the time-out. */
+/* SQLite. A separate file from the embedded store's; WAL, every commit synced before it is
+ * answered. Other processes may use the file: waits for locks up to the time-out. */
 #include "store/sql.h"
 
 #include <assert.h>
@@ -24,9 +24,9 @@ struct lite {
     } prepared[SQL_PREPARED_MAX];
     size_t prepared_count;
     char path[PATH_BYTES_MAX];
-    char *data_dir; /* to be made, where the file is our own choice; NULL: it is not */
+    char *data_dir; /* directory to create for the default path; NULL: the path was given */
     int64_t timeout_ms;
-    int64_t (*test_clock)(void); /* NULL: sql.ahead_ms tells the time */
+    int64_t (*test_clock)(void); /* NULL: use sql.ahead_ms */
 };
 
 static struct lite *of(struct sql *sql)
@@ -57,7 +57,7 @@ static int64_t lite_now(const struct lite *lite)
 {
     return lite->test_clock     ? lite->test_clock()
            : lite->sql.ahead_ms ? clock_mono_ms() + lite->sql.ahead_ms
-                                : clock_wall_ms(); /* while its tables are made */
+                                : clock_wall_ms(); /* while its tables are created */
 }
 
 static void now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
@@ -114,7 +114,7 @@ static void lite_disconnect(struct sql *sql)
     lite->db = NULL;
 }
 
-/* Read once, kept until we disconnect. NULL: it is no statement. */
+/* Prepared once, kept until we disconnect. NULL: invalid statement. */
 static sqlite3_stmt *prepare(struct lite *lite, const char *text)
 {
     sqlite3_stmt *stmt;
@@ -147,7 +147,7 @@ static void bind(sqlite3_stmt *stmt, const struct sql_param *params, size_t coun
     }
 }
 
-/* Doubles the room when it is full: how many rows there are is not known beforehand. */
+/* Doubles the capacity when full: the number of rows is not known beforehand. */
 static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *rows, size_t *room)
 {
     if (rows->count == *room) {
@@ -167,7 +167,7 @@ static void add_row(sqlite3_stmt *stmt, struct arena *arena, struct sql_rows *ro
     rows->count++;
 }
 
-/* What a value can do; all else is the file's fault, or somebody's who holds it. */
+/* Errors a value can cause; all others are the fault of the file or of whoever locks it. */
 static enum err fault_of(int code)
 {
     static const struct {
@@ -180,7 +180,7 @@ static enum err fault_of(int code)
     };
 
     for (size_t i = 0; i < COUNT_OF(faults); i++)
-        if ((code & 0xff) == faults[i].code) /* the rest of an extended code tells more of it */
+        if ((code & 0xff) == faults[i].code) /* the low byte is the primary code */
             return faults[i].err;
     return ERR_STORE_DOWN;
 }

@@ -1,5 +1,5 @@
-/* PostgreSQL over libpq. Every wait has a deadline of our own: a server that was stopped answers
- * nothing, not even that it is down. Only a server that takes writes will do. */
+/* PostgreSQL over libpq. Every wait has our own deadline: a stopped server answers nothing, not
+ * even that it is down. Only a server that accepts writes is used. */
 #include "store/sql.h"
 
 #include <assert.h>
@@ -20,8 +20,9 @@ struct pg {
     PGconn *conn;
     char *url;
     int64_t timeout_ms;
-    size_t host; /* of those in the URL, the one to try first; counted on beyond the last */
-    const char *prepared[SQL_PREPARED_MAX]; /* the place is the name */
+    size_t
+        host; /* index of the URL's host to try first; may exceed their number and wraps around */
+    const char *prepared[SQL_PREPARED_MAX]; /* the index is the statement's name */
     size_t prepared_count;
 };
 
@@ -40,17 +41,17 @@ static struct sql *pg_make(const struct sql_config *config)
     return &pg->sql;
 }
 
-/* By what an SQLSTATE begins with; others are a fault of the program's that costs the one call. A
- * call's values must not be able to end the connection: it carries the leases of all nodes. */
+/* Errors by SQLSTATE class; others are bugs of ours that fail only the one call. A call's values
+ * must not be able to break the connection, which carries the leases of all nodes. */
 static const struct {
     const char *state;
     enum err err;
 } faults[] = {
     {"08", ERR_STORE_DOWN}, /* the connection */
-    {"57", ERR_STORE_DOWN}, /* it is shut down, or the statement took longer than it may */
-    {"58", ERR_STORE_DOWN}, /* its machine */
-    /* Tables, rights, the role of the server or what was prepared are not what they were when we
-     * connected: a new connection looks at them again. */
+    {"57", ERR_STORE_DOWN}, /* shutdown, or the statement timed out */
+    {"58", ERR_STORE_DOWN}, /* system error on the server */
+    /* Tables, permissions, the server's role or prepared statements have changed since we
+     * connected: a new connection checks them again. */
     {"0A", ERR_STORE_DOWN},
     {"25", ERR_STORE_DOWN},
     {"26", ERR_STORE_DOWN},
@@ -58,11 +59,11 @@ static const struct {
     {"3D", ERR_STORE_DOWN},
     {"3F", ERR_STORE_DOWN},
     {"42", ERR_STORE_DOWN},
-    {"40", ERR_BUSY},        /* two were in each other's way */
-    {"53", ERR_BUSY},        /* no room, on its disk or in its memory */
-    {"55", ERR_BUSY},        /* somebody holds a lock for long */
-    {"22", ERR_BAD_REQUEST}, /* a value */
-    {"54", ERR_BAD_REQUEST}, /* it is too large for an index */
+    {"40", ERR_BUSY},        /* conflict with another transaction */
+    {"53", ERR_BUSY},        /* out of disk or memory */
+    {"55", ERR_BUSY},        /* a lock is held by another for too long */
+    {"22", ERR_BAD_REQUEST}, /* a bad value */
+    {"54", ERR_BAD_REQUEST}, /* too large, e.g. for an index */
 };
 
 static enum err fault_of(const PGresult *result)
@@ -70,7 +71,7 @@ static enum err fault_of(const PGresult *result)
     const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
 
     if (!state)
-        return ERR_STORE_DOWN; /* libpq itself: the server said nothing */
+        return ERR_STORE_DOWN; /* an error in libpq, without an answer of the server */
     for (size_t i = 0; i < COUNT_OF(faults); i++)
         if (strncmp(state, faults[i].state, strlen(faults[i].state)) == 0)
             return faults[i].err;
@@ -83,7 +84,7 @@ static bool failed(struct pg *pg, const char *what)
     return false;
 }
 
-/* False: the time is over. */
+/* False: the deadline passed. */
 static bool wait_for(struct pg *pg, short events, int64_t until_ms)
 {
     struct pollfd fd = {.fd = PQsocket(pg->conn), .events = events};
@@ -118,7 +119,7 @@ static bool wait_connected(struct pg *pg, int64_t until_ms)
     }
 }
 
-/* "relation already exists, skipping" is nobody's business. */
+/* Drops notices such as "relation already exists, skipping". */
 static void no_notice(void *arg, const char *text)
 {
     (void)arg, (void)text;
@@ -134,7 +135,7 @@ static void pg_disconnect(struct sql *sql)
     pg->prepared_count = 0;
 }
 
-/* The part of "A,B,C" with this number; of a single one it is always that. */
+/* The part of "A,B,C" at this index; a single one applies to every index. */
 static size_t list_item(const char *list, size_t which, char *item, size_t size)
 {
     size_t count = 1;
@@ -147,10 +148,10 @@ static size_t list_item(const char *list, size_t which, char *item, size_t size)
     return count;
 }
 
-/* The host of the URL with this number. */
+/* The URL's host at this index. */
 struct pg_host {
     char host[256], address[64], port[16]; /* "" = as the URL says */
-    size_t count;                          /* of them all */
+    size_t count;                          /* of all hosts */
 };
 
 static struct pg_host find_host(const char *url, size_t which)
@@ -172,9 +173,9 @@ static struct pg_host find_host(const char *url, size_t which)
     return found;
 }
 
-/* What the URL does not say itself is added: a standby is refused, times are UTC, what we gave up
- * on does not go on over there, and what was answered survives a crash, whatever is usual there: a
- * claim that is forgotten would give its generation to another node. */
+/* Adds what the URL does not specify: refuse standbys, times in UTC, abort statements we gave up
+ * on, and make commits survive a crash whatever the server's default is: a lost claim would let its
+ * generation be given to another node. */
 static bool connect_to(struct pg *pg, const struct pg_host *host)
 {
     int64_t until_ms = clock_mono_ms() + pg->timeout_ms / (int64_t)host->count;
@@ -206,8 +207,8 @@ static bool connect_to(struct pg *pg, const struct pg_host *host)
     return PQsetnonblocking(pg->conn, 1) == 0 || failed(pg, "connect to the database");
 }
 
-/* libpq goes on to the next host of a URL only when one refuses; a machine that is off, or stands
- * still, says nothing. So each has its part of the time. The one that worked last is the first. */
+/* libpq tries the next host of a URL only when one refuses; a machine that is off or frozen does
+ * not answer. So each host gets a share of the time, starting with the one that worked last. */
 static bool pg_connect(struct sql *sql)
 {
     struct pg *pg = of(sql);
@@ -251,7 +252,7 @@ static bool flush_all(struct pg *pg, int64_t until_ms)
     return left == 0 || failed(pg, "send to the database");
 }
 
-/* All results of one statement: the last that is none ends it. */
+/* Reads all results of one statement, up to the terminating NULL. */
 static enum err read_results(struct pg *pg, int64_t until_ms, struct arena *arena,
                              struct sql_rows *rows)
 {
@@ -281,7 +282,7 @@ static enum err read_results(struct pg *pg, int64_t until_ms, struct arena *aren
     }
 }
 
-/* Over there it is read once, and planned once it has been run a few times. */
+/* The server parses it once, and keeps a plan after it has run a few times. */
 static enum err prepare(struct pg *pg, const char *text, int64_t until_ms, struct arena *arena,
                         char name[NUMBER_BYTES])
 {

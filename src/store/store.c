@@ -1,4 +1,4 @@
-/* The table of stores, and the names. What a store does is its backend's. */
+/* The table of stores, and names. The backends implement the stores. */
 #include "store/store.h"
 
 #include "base/clock.h"
@@ -39,7 +39,7 @@ enum err store_open(const struct store_config *config, struct store **ret_store,
         if (str_is(scheme, backends[i]->scheme))
             return backends[i]->open(config, ret_store, why);
         if (!backends[i]->send)
-            continue; /* it only says why it cannot be */
+            continue; /* only reports why it is not supported */
         len += (size_t)snprintf(known + len, sizeof known - len, "%s%s:", i ? ", " : "",
                                 backends[i]->scheme);
         assert(len < sizeof known);

@@ -1,5 +1,5 @@
-/* Opens, locks and migrates store.db. What is in its tables is journal.c's, tables.c's and
- * reader.c's. */
+/* Opens, locks and migrates store.db. The contents of its tables belong to journal.c, flush.c and
+ * reader.c. */
 #include "store/storefile.h"
 
 #include "base/mem.h"
@@ -16,11 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUSY_TIMEOUT_MS = 50 }; /* somebody outside holds the file: then it counts as a failure */
+enum { BUSY_TIMEOUT_MS = 50 }; /* if another process locks the file longer, that is a failure */
 
-/* Forward only: row n leads from version n to n + 1. A row that was ever released is not changed.
- * `oldest` is the first version whose program may go on using the file after that: a table or a
- * column more is nothing to one that names what it wants, so that one can go back a release. */
+/* Forward only: row n migrates from version n to n + 1. Released rows must not change. `oldest` is
+ * the first version whose program can still use the file afterwards: added tables and columns do
+ * not disturb a program that names its columns, so a release can be rolled back. */
 static const struct {
     const char *sql;
     int oldest;
@@ -31,10 +31,10 @@ static const struct {
      " dispatched_ms INT, acked_ms INT, ended_ms INT, due_ms INT, timeout_ms INT, run_until_ms INT,"
      " type TEXT, attempts TEXT, result TEXT, fingerprint INT, idem TEXT, first_node TEXT,"
      " spec TEXT);"
-     /* Both are empty in the normal case, so that an insert touches one tree only. */
+     /* Both are usually empty, so that an insert touches only one tree. */
      "CREATE UNIQUE INDEX job_idem ON job(idem) WHERE idem IS NOT NULL;"
      "CREATE INDEX job_callback ON job(callback) WHERE callback = 2;"
-     /* Specs too long to be rewritten with every change of their row. */
+     /* Specs too long to rewrite with every change of their row. */
      "CREATE TABLE bulk(id INTEGER PRIMARY KEY, spec TEXT);"
      "CREATE TABLE node("
      " id TEXT PRIMARY KEY, own INT, health INT, max INT, epoch INT, admin INT, admin_reason TEXT,"
@@ -56,28 +56,28 @@ static const struct {
      "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;",
      2},
     {"ALTER TABLE meta ADD COLUMN journal_seq INT NOT NULL DEFAULT 0;", 2},
-    {"", 2}, /* the journal is another file */
+    {"", 2}, /* the journal became another file */
     {"ALTER TABLE job ADD COLUMN gpus INT NOT NULL DEFAULT 0;"
      "ALTER TABLE job ADD COLUMN demand TEXT;"
      "ALTER TABLE node ADD COLUMN resources TEXT;"
      "CREATE TABLE limit_rule(pattern TEXT PRIMARY KEY, rule TEXT) WITHOUT ROWID;"
      "CREATE TABLE limit_key("
      " key TEXT PRIMARY KEY, hold_until_ms INT, reason TEXT, starts TEXT) WITHOUT ROWID;",
-     2}, /* what jobs take, what nodes have, and limits */
+     2}, /* demands of jobs, resources of nodes, and limits */
 };
 
-/* A file of version 2 that names no oldest is from before there was one: that version had one
- * column more than the first. What it lacks of ours. */
+/* A file of version 2 without an `oldest` predates that field: that version had one column more
+ * than version 1. These are the columns it lacks. */
 static const char EARLY_LACKS[] =
     "ALTER TABLE job ADD COLUMN lane INT NOT NULL DEFAULT 0;"
     "ALTER TABLE job ADD COLUMN priority INT NOT NULL DEFAULT 0;"
     "ALTER TABLE meta ADD COLUMN wait_shift_ms INT NOT NULL DEFAULT 0;";
 
-/* SQLite keeps one number for us: OLDEST_UNIT * oldest + version. */
+/* SQLite stores one number for us: OLDEST_UNIT * oldest + version. */
 enum {
     VERSION_KNOWN = COUNT_OF(migrations),
     OLDEST_UNIT = 65536,
-    JOURNAL_SINCE = 5, /* the first version whose program reads all we write into journal.log */
+    JOURNAL_SINCE = 5, /* the first version whose program can read all of journal.log */
     JOURNAL_KNOWN = 1, /* the version of journal.db's table */
     EARLY_VERSION = 2,
 };
@@ -117,7 +117,7 @@ static bool set_fault(struct fault *fault, const char *what, sqlite3 *db, int co
     return false;
 }
 
-/* mkdir -p; what is made is ours alone. */
+/* mkdir -p; new directories are private (0700). */
 static bool make_dirs(const char *dir)
 {
     char path[4096];
@@ -137,8 +137,8 @@ static bool make_dirs(const char *dir)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-/* SQLite counts what it allocates, under a lock that all its threads share; nobody asks. Refused
- * when it is at work already: then it goes on counting. */
+/* Turns off SQLite's memory statistics, which take a lock shared by all its threads and are not
+ * used. SQLite refuses this once it is initialised and then keeps counting. */
 static void stop_counting(void)
 {
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
@@ -170,7 +170,8 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
                            strtol(path, NULL, 10));
     }
     snprintf(path, sizeof path, "%ld\n", (long)getpid());
-    /* Only a help for people: the lock itself is what counts, also on a full disk. */
+    /* The pid is only information for people: the lock itself is what counts, even on a full
+     * disk. */
     if (ftruncate(lock, 0) == 0 && pwrite(lock, path, strlen(path), 0) < 0)
         errno = 0;
     snprintf(path, sizeof path, "%s/store.db", data_dir);
@@ -189,7 +190,8 @@ void storefile_release(struct storefile *file)
     free(file->path);
     free(file->journal);
     free(file->old_journal);
-    close(file->lock); /* lets the lock go; the file stays, or two could hold two of them */
+    close(file->lock); /* releases the lock; the file stays, or two processes could lock two
+                          different files */
 }
 
 bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault)
@@ -199,7 +201,7 @@ bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault)
     return true;
 }
 
-/* The one value a pragma answers, as text. */
+/* Reads a pragma's single value as text. */
 static bool ask(sqlite3 *db, const char *sql, char *to, size_t size, struct fault *fault)
 {
     sqlite3_stmt *stmt = NULL;
@@ -214,7 +216,7 @@ static bool ask(sqlite3 *db, const char *sql, char *to, size_t size, struct faul
     return ok;
 }
 
-/* A file system without shared memory leaves SQLite silently in another mode. */
+/* On a file system without shared memory, SQLite silently stays in another mode. */
 static bool use_wal(sqlite3 *db, struct fault *fault)
 {
     char mode[16];
@@ -243,7 +245,7 @@ static bool set_version(sqlite3 *db, int version, int oldest, struct fault *faul
     return storefile_exec(db, sql, fault);
 }
 
-/* Makes it a file of that version. */
+/* Migrates the file to `version`. */
 static bool migrate_by(sqlite3 *db, const char *sql, int version, struct fault *fault)
 {
     return storefile_exec(db, "BEGIN IMMEDIATE", fault) && storefile_exec(db, sql, fault) &&
@@ -269,7 +271,7 @@ static bool migrate(sqlite3 *db, struct fault *fault)
     return true;
 }
 
-/* What the journal has and store.db has not would be lost on a program that does not read it. */
+/* A program that does not read the journal would miss what store.db lacks. */
 static bool mark_journaled(sqlite3 *db, struct fault *fault)
 {
     int version, oldest;
@@ -284,7 +286,7 @@ bool storefile_mark_whole(sqlite3 *db, struct fault *fault)
 
     if (!get_version(db, &version, &oldest, fault))
         return false;
-    /* Of a later version only its own release knows who may read it. */
+    /* For a later version, only its own release knows which programs may read it. */
     return version != VERSION_KNOWN ||
            set_version(db, version, migrations[VERSION_KNOWN - 1].oldest, fault);
 }
@@ -304,7 +306,7 @@ static bool connect(const char *path, int flags, sqlite3 **ret_db, struct fault 
     return true;
 }
 
-/* A reader in the way is an error here: nobody reads yet, or not for long. */
+/* A blocking reader is an error here: there are none yet, or only brief ones. */
 bool storefile_empty_wal(sqlite3 *db, struct fault *fault)
 {
     if (sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK)
@@ -335,7 +337,7 @@ static bool connect_reader(const char *path, sqlite3 **ret_db, struct fault *fau
 {
     sqlite3 *db;
 
-    /* Not read-only: it also makes the checkpoints, and those write the main file. */
+    /* Not read-only: this connection also runs checkpoints, which write the main file. */
     if (!connect(path, SQLITE_OPEN_READWRITE, &db, fault))
         return false;
     if (!storefile_exec(db,
@@ -359,7 +361,7 @@ bool storefile_has_old_journal(const struct storefile *file)
     sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
     int there = 0;
 
-    /* One that cannot be looked for cannot be passed over: then opening it says why. */
+    /* If the check fails, assume it exists: opening it will report why. */
     return vfs->xAccess(vfs, file->old_journal, SQLITE_ACCESS_EXISTS, &there) || there;
 }
 
@@ -385,7 +387,7 @@ bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_d
     return false;
 }
 
-/* The database last: the files beside it are nothing without it. */
+/* The database last: the files beside it are useless without it. */
 bool storefile_drop_old_journal(const struct storefile *file, struct fault *fault)
 {
     static const char *const ends[] = {"-wal", "-shm", ""};

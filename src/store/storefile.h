@@ -13,11 +13,11 @@ struct storefile {
     char *path;        /* DIR/store.db */
     char *journal;     /* DIR/journal.log, see logfile.h */
     char *old_journal; /* DIR/journal.db, of the release before */
-    int lock;          /* DIR/lock, flock'ed while we live */
+    int lock;          /* DIR/lock, flock'ed as long as the process runs */
 };
 
-/* Makes the directory if needed (0700) and locks it: a second server on it is refused with our pid.
- */
+/* Makes the directory if needed (0700) and locks it: a second server gets an error that names our
+ * pid. */
 enum err storefile_claim(struct storefile *file, const char *data_dir, struct problem *why);
 void storefile_release(struct storefile *file);
 

@@ -1,7 +1,6 @@
--- One call, many verbs. KEYS: the nodes, and a key that never exists: while the slot moves to another
--- master, Redis then answers TRYAGAIN instead of showing a half of it. ARGV: the head of the batch,
--- then the texts of the rows of its columns, then the other ops one after the other, each read by its
--- row of `readers`.
+-- One call, many verbs. KEYS: the nodes, and a key that never exists: while the slot is being migrated, it makes Redis
+-- answer TRYAGAIN instead of running on half of the data. ARGV: the head of the batch, then the texts of the rows of
+-- its columns, then the other ops, each decoded by its entry in `readers`.
 
 do
 local function number()
@@ -121,7 +120,7 @@ local function server_now()
   return time[1] * 1000 + floor(time[2] / 1000)
 end
 
--- Tables are made when they are needed.
+-- Tables are created on first use.
 local function unit_new(now, gen)
   local unit = setmetatable({
     now = now, last = false, touched = false, order = 0, lapse_seq = 0, version = 0, gate_count = 0,
@@ -134,7 +133,7 @@ local function unit_new(now, gen)
   return unit
 end
 
--- "WRITTEN OLDEST NEWEST SINCE", see store/record.h. Can this library work with such records?
+-- "WRITTEN OLDEST NEWEST SINCE", see store/record.h. Can this library work with these record formats?
 local function formats_read(text)
   formats.text = nil
   if not text then return false end
@@ -150,7 +149,7 @@ local function formats_read(text)
   return true
 end
 
--- The first call of all: nobody knows yet what others read that are there, too.
+-- The very first call: it is not yet known which formats other instances read.
 local function formats_begin(now)
   formats.written, formats.oldest, formats.newest = FORMAT_OLDEST, FORMAT_OLDEST, FORMAT_OLDEST
   formats.since, formats.changed = now, true
@@ -160,17 +159,17 @@ end
 local function write_formats()
   call('HSET', KEY .. 'meta', 'format', formats.written .. ' ' .. formats.oldest .. ' ' ..
     formats.newest .. ' ' .. formats.since)
-  formats.text, formats.changed = nil, false -- and the next batch begins anew
+  formats.text, formats.changed = nil, false -- and the next batch reads it again
 end
 
--- Nothing is known of what Redis has, but how far a recount is.
+-- Forgets everything cached from Redis except the progress of a recount.
 local function kept_forget()
   kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
   kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.new_keys = false, {}, {}, {}, {}, {}
   kept.key_count = 0
 end
 
--- Answers what `meta.format` says when this library cannot work with it, having changed nothing.
+-- If this library cannot work with the value of `meta.format`, returns that value and changes nothing.
 local function begin_batch(now, gen, known)
   local got = call('HMGET', KEY .. 'meta', 'state', 'format', 'waiting')
   local packed, text = got[1], got[2]
@@ -184,7 +183,7 @@ local function begin_batch(now, gen, known)
     columns.drop()
     is_lost = packed
   end
-  kept.state = nil -- until this batch has come to its end
+  kept.state = nil -- until this batch is complete
   U = kept.unit or unit_new(now, gen)
   if kept.unit then
     U.last = U.now
@@ -193,16 +192,16 @@ local function begin_batch(now, gen, known)
     records.state[byte(packed)].read(U, packed)
     U.last, U.now = U.now, now
   elseif known ~= '' then
-    recover_begin() -- whoever calls knew another generation: this store was emptied
+    recover_begin() -- the caller knows another generation: this store was emptied
   end
   U.waiting_text = got[3]
   if (U.last and now - U.last > AWAY_MS) or now < formats.since then
-    formats.since, formats.changed = now, true -- nobody could say that they are there
+    formats.since, formats.changed = now, true -- other instances could not announce themselves
   end
   return nil, is_lost
 end
 
--- Reads an op that is no row.
+-- Decodes an op that is not a row.
 local function read_op()
   local verb = text()
   local op = readers[verb]()
@@ -218,7 +217,7 @@ end
 
 local NOTHING = {}
 
--- The ops that are no rows, by their number; what they need is asked for.
+-- Decodes the ops that are not rows, by number, and requests the records they need.
 local function read_ops(codes, texts)
   local others, jobs, nodes = {}, {}, {}
   at = HEAD_ARGS + texts
@@ -240,15 +239,14 @@ local function run_op(op)
   return verbs[op.verb](op)
 end
 
--- Nothing is out of the ordinary: few breakers count failures, nothing ran out, no recovery goes on, and
--- there is room for more.
+-- Are conditions ordinary? Few breakers with failures, nothing expired, no recovery in progress, and room for more.
 local function is_plain()
   return columns.may_be_gated() and U.clock < U.ripe and U.now >= U.recover_until and U.full < FULL
 end
 
-local answers = {} -- the first nil ends them. They outlive the batch, as they would have to grow again
+local answers = {} -- ends at the first nil. Reused by later batches so that it need not grow again
 
--- The verb itself. Answers the steps that are possible after it.
+-- Runs the verb itself. Returns the steps possible after it.
 local function run_verb(other, k, code, may_fast)
   local op = other or columns.op(k, code)
   columns.pause()
@@ -257,7 +255,7 @@ local function run_verb(other, k, code, may_fast)
   return answer, may_fast and is_plain() and columns.steps or NOTHING
 end
 
--- What a fast step did is told by two texts, what a verb did by one or a list.
+-- A fast step answers with two texts, a verb with one text or a list.
 local function run_ops(others, may_fast, codes, ids, nodes, kinds, firsts)
   local told, to, k = answers, ANSWERS, 0
   local steps = may_fast and is_plain() and columns.steps or NOTHING
@@ -280,7 +278,7 @@ local function run_ops(others, may_fast, codes, ids, nodes, kinds, firsts)
   told[to + 1] = nil
 end
 
--- What the next batch may go on with. One without verbs also leaves the unit itself.
+-- Keeps what the next batch can reuse. A batch without verbs also leaves its unit.
 local function keep_batch(state)
   local _, b = next(U.buckets)
   kept.row = b and b.row or kept.row
@@ -319,15 +317,14 @@ local function end_batch(count)
   keep_batch(state)
 end
 
--- ARGV: packed: now (only a library loaded for tests looks at it), the store time after which
--- nothing may change any more, retention, breaker threshold and cooldown, whether the instance came
--- from another master a while ago, its number (0: that is asked for here), the time after which one of the fast ops may not begin (0: none),
--- the number of ops, of rows, of their terms and of their texts; the columns, and the rests of the rows;
--- then the instance's name, a name for a new generation, and the one it knows ('': none yet). Answers
--- {now, order of the first op - 1, generation, open breakers, leases taken back, how far now is ahead of
--- the steady clock, answers...}; when
--- nothing was done because it is too late {now, 'LATE'}, because another has the number {now, 'NUMBER'},
--- because of the format {now, 'FORMAT', what it is}.
+-- ARGV: packed: now (used only by a library loaded for tests), the store time after which nothing may change any more,
+-- retention, breaker threshold and cooldown, whether the instance came from another master recently, its number (0:
+-- this call requests one), the earliest time after which a fast op may not begin (0: none), the number of ops, of rows,
+-- of their terms and of their texts; the columns, and the rests of the rows; then the instance's name, a name for a new
+-- generation, and the one it knows ('': none yet). Returns {now, order of the first op - 1, generation, open breakers,
+-- restored leases, how far now is ahead of the steady clock, answers...}; or, having done nothing: {now, 'LATE'} when
+-- too late, {now, 'NUMBER'} when another instance has the number, {now, 'FORMAT', value} when the format is not
+-- readable.
 local function batch(keys, args)
   if not call then begin_library() end
   A, at = args, HEAD_ARGS
@@ -350,11 +347,11 @@ local function batch(keys, args)
   end_batch(count)
   if TEST_CLOCK then note_work() end
   answers[4], answers[5], answers[6] = U.open_count, U.lost, U.offset
-  U, A = nil, nil -- what stays is looked at by every round of Lua's collector
+  U, A = nil, nil -- Lua's garbage collector traverses whatever is kept
   return answers
 end
 
--- When Redis is at its maxmemory, what is there goes on and makes room: see memory_look().
+-- When Redis is at its maxmemory, existing jobs continue and room is made: see memory_look().
 redis.register_function({function_name = LIBRARY .. '_batch', callback = batch, flags = {'allow-oom'}})
 
 end

@@ -1,5 +1,5 @@
--- Breakers, as model/breaker.c and store/breakers.c have them: one for each node x type that failed
--- lately. A probe is tied to the lease of its job.
+-- Breakers, as in model/breaker.c and store/breakers.c: one for each node x type that failed recently. A probe is tied
+-- to the lease of its job.
 local breaker_allows, breaker_probe, breaker_settle, breakers_tidy, write_gates
 do
 local CLOSED, OPEN, HALF_OPEN = BREAKER.CLOSED, BREAKER.OPEN, BREAKER.HALF_OPEN
@@ -27,7 +27,7 @@ local function gate_of(key)
   return g or nil
 end
 
--- All is well nearly always: then a dispatch pays nothing.
+-- Common case, no breakers: a dispatch costs nothing.
 local function gate_find(node, type)
   if U.threshold == 0 or U.gate_count == 0 or type == '' or #type > LIMIT.TYPE then return nil end
   return gate_of(node .. '|' .. type)
@@ -37,11 +37,11 @@ local function gate_write(g)
   U.dirty_gates[g.key] = g
 end
 
--- Its state now: a pause that has passed makes it half open.
+-- Its state now: half open once the cooldown has passed.
 local function gate_state(g)
   if g.state ~= OPEN then return g.state end
   if g.opened > U.now then
-    g.opened = U.now -- the clock was set back: the pause must still end
+    g.opened = U.now -- the clock was set back: the cooldown must still end
     gate_write(g)
   end
   if U.now - g.opened >= U.cooldown then
@@ -119,7 +119,7 @@ local function gate_ok(g)
   return state == HALF_OPEN and EVENT.RECOVERED or EVENT.NONE
 end
 
--- `was_open`: before the change, so that those that are open can be counted.
+-- `was_open`: before the change, to keep the count of open ones.
 local function gate_changed(g, was_open)
   local open = g.state ~= CLOSED
   U.open_count = U.open_count + (open and 1 or 0) - (was_open and 1 or 0)
@@ -128,8 +128,8 @@ local function gate_changed(g, was_open)
   if not open and g.failures == 0 then gate_forget(g) else gate_write(g) end
 end
 
--- May work of this type go to this node? The second: then it is the probe of this one. The last node
--- of a pool is not shut: one at a time goes there.
+-- May work of this type go to this node? The second result: the job would be the probe of this breaker. The last node
+-- of a pool is never blocked entirely: it gets one job at a time.
 function breaker_allows(node, type, last)
   local g = gate_find(node, type)
   if not g then return true end
@@ -149,13 +149,13 @@ function breaker_probe(g, j)
   gate_changed(g, true)
 end
 
--- Half open, the probe alone decides, not what began before it opened.
+-- In the half-open state only the probe decides, not attempts that began before it opened.
 local function may_speak(g, j, was_probe)
   if was_probe or gate_state(g) ~= HALF_OPEN then return true end
   return g.probe == '' and j.dispatched >= g.opened
 end
 
--- Its attempt ended; the job still says where it was.
+-- Its attempt ended; the job still has its node.
 function breaker_settle(j, word)
   local was_probe = j.probe
   local g = gate_find(j.node, j.type)
@@ -186,7 +186,7 @@ function write_gates()
   U.dirty_gates = nil
 end
 
--- The nodes that have any: what goes there is left to the verbs. With more than a few nobody looks who they are.
+-- The nodes that have breakers: jobs for them are left to the verbs. With more than a few, they are not looked up.
 local GATED_MAX = 256
 
 function columns.may_be_gated()
@@ -216,7 +216,7 @@ function cursor_set(name, value)
   call('HSET', KEY .. 'meta', name .. '_at', value)
 end
 
--- Drops those of nodes that are gone and did not come back for a whole pause; a part at a time.
+-- Drops breakers of nodes that are gone and did not return for a whole cooldown; a part at a time.
 function breakers_tidy()
   if U.threshold == 0 or U.gate_count == 0 then return end
   local page = call('HSCAN', KEY .. 'breakers', cursor_get('gates'), 'COUNT', 256)

@@ -1,13 +1,13 @@
--- What every instance does once a second: it tidies up. A block, because Lua has room for 200 locals.
-local LOOK_JOBS = 256 -- so many new ones, and the memory is looked at
+-- The tidy call every instance makes once a second. In a block, because Lua allows only 200 locals.
+local LOOK_JOBS = 256 -- memory use is checked after this many new jobs
 local memory_look
 do
 
 local audit
 do
-local AUDIT_MAX = 256 -- leases one call looks at
+local AUDIT_MAX = 256 -- leases checked per call
 
--- The recount of this node that is under way. One of an epoch that is over begins anew.
+-- This node's recount in progress. A recount of an ended epoch starts over.
 local function recount_of(n)
   local r = kept.recount
   if not r or r.node ~= n.id or r.epoch ~= n.epoch or r.runs_from ~= n.runs_from then
@@ -21,8 +21,8 @@ local function recount_of(n)
   return r
 end
 
--- What `h:NODE` says of a job that has no lease there is taken out, what it says wrongly is put right. Answers how many said
--- something wrong: the others were left by one that somebody deleted, and the counters tell.
+-- Removes entries of `h:NODE` for jobs without a lease there and repairs wrong ones. Returns how many were wrong: the
+-- others are left from a job that was deleted by hand, and show up in the counters.
 local function audit_lease(n, r, id, value)
   local j = job_get(id)
   local kind, is_wrong = recount.kind(r, j), false
@@ -36,7 +36,7 @@ local function audit_lease(n, r, id, value)
   return is_wrong and 1 or 0
 end
 
--- All are counted: the counters of the node are put right. Answers how many of its slots were wrong, and of its resources.
+-- All leases are counted: repairs the node's counters. Returns how many of its slots and resources were wrong.
 local function audit_counters(n, r)
   local wide = r.wide.running + r.wide.apart
   local reserved, running, apart = r.reserved + r.wide.reserved, r.running + r.apart + wide, r.apart
@@ -52,8 +52,8 @@ local function audit_counters(n, r)
   return repairs, resources.put_right(n, r.sums.reserved, r.sums.running)
 end
 
--- The auditor recounts a node from its leases; a part of them, about `max`. Adds what it put right to `repairs`. Answers at how
--- many it looked, and whether that was the last part.
+-- The audit recounts a node from its leases, about `max` at a time. Adds repairs to `repairs`. Returns how many it
+-- checked, and whether that was the last part.
 local function audit_node(n, max, repairs)
   local r, ids = recount_of(n), {}
   local page = call('HSCAN', KEY .. 'h:' .. n.id, r.cursor, 'COUNT', max)
@@ -69,8 +69,8 @@ local function audit_node(n, max, repairs)
   return #ids, true
 end
 
--- Where in a page it goes on: at this node, which others that went may have moved. If it went itself all are looked at again,
--- because a round that left one out would count too few leases of keys (see limit.lua).
+-- Where to continue in a page: at this node, whose place may have shifted as others left. If it left itself, the whole
+-- page is checked again, because a round that skipped one would count too few leases of keys (see limit.lua).
 local function place_of(page, node)
   for i = 1, #page, 2 do
     if page[i] == node then return i - 1 end
@@ -78,8 +78,8 @@ local function place_of(page, node)
   return 0
 end
 
--- A part of a page of nodes: the cursor tells the page, and the node that is next. A recount that is under way goes on, though
--- nodes that came or went may have moved its node to another place of the page.
+-- Checks a part of a page of nodes: the cursor has the page and the next node. A recount in progress continues even if
+-- nodes that came or left have moved its node within the page.
 function audit(repairs)
   local cursor, next_node = string.match(cursor_get('audit'), '^(%d+) ?(.*)$')
   local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', 64)
@@ -99,9 +99,9 @@ function audit(repairs)
 end
 end
 
--- How near Redis is to its maxmemory. The function may write all the same (allow-oom), so it is the rules
--- here that keep it below. 1: finished jobs go before their time, until there is room; FULL: and no new
--- work comes in. Without a maxmemory, or the right to ask, there is always room.
+-- How near Redis is to its maxmemory. The function may write anyway (allow-oom), so the rules here keep it below. 1:
+-- finished jobs are purged early until there is room; FULL: also no new work is accepted. Without a maxmemory, or
+-- permission to query it, there is always room.
 function memory_look()
   U.unlooked = 0
   local info = redis.pcall('INFO', 'memory')
@@ -120,7 +120,7 @@ function memory_look()
   end
 end
 
--- The span behind the one that was walked to its end; nil: there is none.
+-- The span after the one walked to its end; nil: none.
 local function next_span(span)
   if span ~= '' and call('EXISTS', KEY .. 'l:' .. span) == 0 then
     call('ZREM', KEY .. 'spans', span)
@@ -129,10 +129,10 @@ local function next_span(span)
   return call('ZRANGEBYLEX', KEY .. 'spans', span == '' and '-' or '(' .. span, '+', 'LIMIT', 0, 1)[1]
 end
 
-local MEMBERS = 32 -- of a list, that are read at once
+local MEMBERS = 32 -- of a list, read at once
 
--- Shows visit() all jobs, the oldest first: each member of the lists behind `at` ('': from the start),
--- until it answers true or saw `left` jobs. Answers where to go on; nil: those were all.
+-- Calls visit() for all jobs, oldest first: each member of the lists after `at` ('': from the start), until it returns
+-- true or has seen `left` jobs. Returns where to continue; nil: those were all.
 local function lists_walk(at, left, visit)
   while left > 0 do
     local list = KEY .. 'l:' .. sub(at, 1, SPAN)
@@ -151,12 +151,12 @@ local function lists_walk(at, left, visit)
   return at
 end
 
--- The purge: finished jobs go that are too old or too many, the oldest first. It walks the lists of all
--- spans and goes on where it stopped, a part in each call, so that neither jobs that live long nor those that
--- wait for a callback are in the way of those behind them. As store/flush.c.
+-- The purge deletes finished jobs that are too old or too many, oldest first. It walks the lists of all spans, a part
+-- per call, and continues where it stopped, so long-lived jobs and those waiting for a callback do not block the ones
+-- after them. Same as store/flush.c.
 local purge
 do
-local LOOK_MAX = 1024 -- jobs one call looks at
+local LOOK_MAX = 1024 -- jobs checked per call
 local PAUSE_MS = 1000
 
 local function is_crowded(jobs_max)
@@ -183,13 +183,13 @@ local function purge_job(id, packed, fields)
 end
 
 local function may_go(packed, jobs_max)
-  if not packed then return true end -- somebody deleted it here
+  if not packed then return true end -- it was deleted by hand
   local at = records.job[byte(packed)].at
   return byte(packed, at.place) == AT_NOWHERE and byte(packed, at.callback) ~= CALLBACK.PENDING and
     (is_crowded(jobs_max) or is_old(unpack_struct('<i6', packed, at.updated)))
 end
 
--- Of the jobs of one member of a list those go that must; the others stay. Answers how many went.
+-- Deletes the expired jobs of one list member. Returns how many.
 local function purge_member(list, member, ids, got, jobs_max)
   local stay, fields = {}, {}
   for i = 1, #ids do
@@ -206,13 +206,13 @@ local function purge_member(list, member, ids, got, jobs_max)
   return #ids - #stay
 end
 
--- Answers whether the next call should come soon.
+-- Returns whether the next call should come soon.
 function purge(jobs_max)
   local kept_look, at = string.match(cursor_get('purge'), '^(%d+) (%S*)$')
   local look = tonumber(kept_look or 0)
   if look > U.now + U.retention + PAUSE_MS then look = 0 end -- the clock was set back
   if not is_crowded(jobs_max) and (U.retention <= 0 or U.now < look) then return 0 end
-  write_jobs() -- what this batch made is in the lists, too
+  write_jobs() -- the lists must include the jobs of this batch
   local gone, young = 0, nil
   at = lists_walk(at or '', LOOK_MAX, function(list, member, ids)
     local got = records_read(ids, 1, #ids)
@@ -232,7 +232,7 @@ function purge(jobs_max)
 end
 end
 
-local REWRITE_MAX = 512 -- nodes or jobs one call looks at
+local REWRITE_MAX = 512 -- nodes or jobs checked per call
 
 local function rewrite_nodes(cursor)
   local page = call('HSCAN', KEY .. 'n', cursor, 'COUNT', REWRITE_MAX)
@@ -243,7 +243,7 @@ local function rewrite_nodes(cursor)
   return page[1]
 end
 
--- Not as a change of the job, which would keep it longer. Of one that this batch has, its own is right.
+-- Not as a change of the job, which would extend its retention. If this batch has the record, that one counts.
 local function rewrite_jobs(ids)
   local set, got = {}, records_read(ids, 1, #ids)
   for i = 1, #ids do
@@ -260,8 +260,8 @@ local function rewrite_jobs(ids)
   if #set > 0 then call_in_parts('HSET', KEY .. 'j:' .. bucket_of(ids[1]), set, 2) end
 end
 
--- Records that have another format than is written are written again, a part in each call: first the
--- nodes, then the jobs. When all were looked at, one format is left. Answers whether there is more to do.
+-- Rewrites records in an old format, a part per call: first nodes, then jobs. After a full pass only one format is
+-- left. Returns whether there is more to do.
 local function rewrite()
   if formats.oldest == formats.newest or formats.written ~= layout.format then return 0 end
   local target, at, cursor = string.match(cursor_get('rewrite'), '^(%d+) (%S*) (%d+)$')
@@ -281,12 +281,12 @@ local function rewrite()
   return 0
 end
 
--- Once a second the whole of it; while there is much to purge, that alone, more often.
+-- Once a second everything; while there is much to purge, only the purge, more often.
 function verbs.T(op)
   local more, repairs = 0, {slots = 0, leases = 0, lanes = 0, resources = 0, key_leases = 0, key_waiting = 0}
   if op.whole then
     breakers_tidy()
-    U.tidied = true -- and nothing is kept longer than that
+    U.tidied = true -- and nothing is cached beyond this call
     more = rewrite()
     audit(repairs)
     repairs.lanes = lanes.audit()

@@ -1,29 +1,28 @@
--- The verbs that come with every job: PUT, RESERVE, COMMIT, FINISH. They come as columns (see
--- redis_columns.c), because taking each op apart would cost more than the work. Nearly always they
--- are the three steps of a job that goes well, a new job that its first candidate takes, its ACK, its
--- DONE, and many jobs of a batch take the same step. What a step does is asked of the rule of its verb, for
--- one of the jobs that are alike; here that is done to the others as well. What is not alike, or not plain, is
--- left to the verb: a step then answers nil, having changed nothing.
+-- The verbs every job needs: PUT, RESERVE, COMMIT, FINISH. They arrive as columns (see redis_columns.c), because
+-- decoding each op separately would cost more than the work. Nearly all are the three steps of a successful job: a new
+-- job taken by its first candidate, its ACK, its DONE; and many jobs of a batch take the same step. A step asks its
+-- verb's rule once for one of several identical jobs and applies the result to all of them. Rows that differ, or are
+-- not plain, are left to the verb: the step then returns nil without having changed anything.
 --
--- Here is only what is fast: a call of a function costs as much as ten lines of Lua, a new text or table as
--- much as five, a look into a table as much as two, so there are few of them; and what a batch learns
--- of a job or a node is kept for the next (see `kept` in unit.lua).
-columns.steps = {} -- by code: the fast way; answers the counters of the node and the record of the job
+-- Only fast code belongs here: a function call costs as much as ten lines of Lua, a new string or table as much as
+-- five, a table lookup as much as two, so there are few of them; and what a batch learns about a job or a node is kept
+-- for the next (see `kept` in unit.lua).
+columns.steps = {} -- by code: the fast path; returns the node's counters and the job's record
 
-function columns.make() -- a function, as the one around it has no room for more locals
--- A code is one of these and the sum of what holds.
+function columns.make() -- a function, because the enclosing one has no room for more locals
+-- A code is one of these plus the flags that apply.
 local PUT, RESERVE, COMMIT, FINISH = CODE.PUT, CODE.RESERVE, CODE.COMMIT, CODE.FINISH
 local HOLDERS = LIMIT.HOLDERS
 local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.MORE_TEXT, CODE.FRESH
--- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots that stay free, the
--- attempt; `kinds` is which of the terms a row has.
+-- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots to keep free, the attempt; `kinds` is
+-- the index of a row's term.
 local codes, firsts, kinds, ids, nodes, terms
-local rests, rest_of_row, rest_at -- one text for all rows: what only the verbs read; and where we are
+local rests, rest_of_row, rest_at -- one text for all rows, read only by the verbs; and the position in it
 local verb_of, is_fast, is_other, has_more, is_fresh = {}, {}, {}, {}, {} -- by code
-local TERM = PACKED.PUT_TERM -- how long it is reserved, callback, time-out, owner, attempts; then the type
-local op_read -- a row as its verb wants it, with this rest
+local TERM = PACKED.PUT_TERM -- reservation time, callback, time-out, owner, attempts; then the type
+local op_read -- builds the op of a row for its verb, with this rest
 
--- What jobs with this demand take, as far as the steps know how to: one slot, amounts and keys. nil: more than that.
+-- What jobs with this demand take, if the steps can handle it: one slot, amounts and keys. nil: they cannot.
 local function takes_of(demand)
   if demand == '' then return false end
   local d = demands.parse(demand)
@@ -31,7 +30,7 @@ local function takes_of(demand)
   return d
 end
 
--- The type in a term, and the demand behind it.
+-- The type in a term, and the demand after it.
 local function type_and_demand(term, from)
   local zero = find(term, '\0', from, true)
   if not zero then return sub(term, from), '' end
@@ -40,10 +39,10 @@ end
 
 do
 local ID = 'c' .. JOB_ID
-local formats = {[ID] = {}, s = {}, Bc0 = {}} -- each so many times
+local formats = {[ID] = {}, s = {}, Bc0 = {}} -- repeated n times
 
--- One call that answers a list costs a fraction of a call for each of it. The last that struct.unpack
--- answers is where it stopped.
+-- One call that returns a list costs a fraction of one call per element. The last result of struct.unpack is where it
+-- stopped.
 local function list(item, count, packed, from)
   local format = formats[item][count] or string.rep(item, count)
   local got = {unpack_struct(format, packed, from)}
@@ -67,8 +66,7 @@ end
 
 end
 
-do -- Rows as the verbs want them. What a fast one has in common with others is in its terms; texts
-   -- follow as arguments of their own.
+do -- Builds ops for the verbs. What a fast row shares with others is in its term; texts follow as separate arguments.
 local NO_JOB = 'j0000000000000'
 
 local function rest_of(k)
@@ -83,7 +81,7 @@ local function job_of(k)
   return ids[k] ~= NO_JOB and ids[k] or ''
 end
 
--- Tables are made with all their names at once: one that grows is made again and again.
+-- Tables are created with all their fields at once, as a growing one is reallocated again and again.
 local function put_fast(k, letter, rest)
   local term = terms[kinds[k]]
   local ttl, callback, timeout, owner, max, type_at = unpack_struct(TERM, term)
@@ -177,49 +175,49 @@ end
 
 end
 
--- A node has its counters as one number. What runs must stay below the first: no node may have more
+-- A node's counters are one number. Running ones must stay below the unit of the reserved ones: no node may have more
 -- than a million.
 local ONE_RESERVED, ONE_RUNNING = 16777216, 1
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local gated -- nodes that have a breaker; nil: none has
 local mark -- of the audit of keys, in records of jobs
-local touched -- has a verb of this batch records of its own?
-local raw -- that of U, if there is any
-local is_asked -- have the records of all rows been asked for?
+local touched -- does a verb of this batch have its own records?
+local raw -- U.raw, if there is any
+local is_asked -- have the records of all rows been requested?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
-local has_holds -- has any of them `taken` or `ended`?
-local job, node_of -- the layouts that are written
-local LEASE, ABOUT, EPOCH, COUNTED, TEXTS -- where these begin in the record of a job
+local has_holds -- does any of them have `taken` or `ended`?
+local job, node_of -- the layouts being written
+local LEASE, ABOUT, EPOCH, COUNTED, TEXTS -- where these begin in a job's record
 local EPOCH_BYTES = 4
-local SAME_REST -- of a row that may be fast: no bound in time, and no candidate but the first
+local SAME_REST -- of a row that may be fast: no time limit and only the first candidate
 
--- Jobs in one phase are alike: their records are the same but for the node and its epoch. A record is the phase's
--- `head`; and `back`, which begins with `about`. `takes`: what they take beside their slot, false: nothing. Phases that differ in nothing
--- else have the same `base`, which is one of them.
-local phases -- by all that is the same
-local NEW_JOB = {head = '', takes = false, base = nil} -- the phase of those that are not there yet
+-- Jobs in one phase are identical: their records differ only in the node and its epoch. A record is the phase's `head`
+-- plus `back`, which begins with `about`. `takes`: what they take besides their slot, false: nothing. Phases that
+-- differ only in that share a `base`, which is one of them.
+local phases -- by everything the jobs have in common
+local NEW_JOB = {head = '', takes = false, base = nil} -- the phase of jobs that do not exist yet
 NEW_JOB.base = NEW_JOB
-local specimens, made_now = {}, {} -- by base: a job that is there since the last batch, and since this one
+local specimens, made_now = {}, {} -- by base: an example job from the last batch, and one from this batch
 
--- By base, and by term without its demand: the way that jobs take from there; false: the rule must be asked for each of them.
--- A way is the `phase` they are in then, and `phases`, the same by what they take; the `list` of the wheel they stand in then; `hold` is what `h:NODE` says of them,
--- false: nothing any more; `mark`, the same, if the epoch is part of it. It is the way of those that name this `attempt`
--- and have `sent` with them, on nodes whose stamp does not end after `reach`. What it does to the counters is what each
--- step of its verb does.
+-- By base, and by term without its demand: the way that jobs take from there; false: the rule must be asked for each
+-- job. A way has the `phase` they are in afterwards, and `phases`, the same by what they take; their `list` of the
+-- wheel; `hold`, their value in `h:NODE`, false: removed; `mark`, the same, if the epoch is part of it. It applies to
+-- jobs with this `attempt` and `sent`, on nodes whose stamp does not end after `reach`. The counters change as for
+-- every step of its verb.
 --
--- They hold as long as nothing changes that a rule may look at, and that is the clock most of all: batches of the same
--- millisecond share them, if they are of the same unit, and so no verb was between them.
+-- Ways are valid as long as nothing a rule may read changes, above all the clock: batches of the same millisecond share
+-- them if they have the same unit, so that no verb ran in between.
 local ways, way_count, ways_unit, ways_now, ways_clock, ways_threshold = {}, 0, nil, nil, nil, nil
 local WAYS_MAX = 64
 
--- After what a rule may look at has changed.
+-- Called after something a rule may depend on has changed.
 function columns.forget()
   ways, way_count, ways_unit = {}, 0, nil
 end
 
--- Those of this batch. The lists of the wheel are new in each.
+-- The ways of this batch. The lists of the wheel are new in each batch.
 local function ways_open()
   if ways_unit ~= U or ways_now ~= U.now or ways_clock ~= U.clock or ways_threshold ~= U.threshold or
     way_count > WAYS_MAX then
@@ -233,7 +231,7 @@ local function ways_open()
   end
 end
 
--- After a verb, or at the beginning.
+-- Called after a verb, or at the beginning.
 function columns.resume()
   touched, raw, active, made, created = U.touched, rawget(U, 'raw'), U.active, U.made, nil
   gated, mark = columns.gated(), limits.mark()
@@ -247,27 +245,27 @@ function columns.open()
   columns.resume()
 end
 
--- What is kept was lost, perhaps with a batch that came to no end.
+-- What was kept is lost, perhaps because a batch did not complete.
 function columns.drop()
   changes, has_holds = 0, false
   limits.gate_drop()
 end
 
--- Before a verb, or the end: U has all that the steps did.
+-- Before a verb or the end: copies everything the steps did to U.
 function columns.pause()
   if bucket then bucket.size = size end
   U.active, U.made = active, made
   limits.gate_close()
 end
 
--- What comes now is in another bucket than what was before.
+-- The next row is in a different bucket than the one before.
 function columns.turn(id)
   if bucket then bucket.size = size end
   bucket = bucket_get(bucket_of(id))
   row, size = bucket.row, bucket.size
 end
 
--- The records of all rows that are not known: at once, when a first one is needed.
+-- Requests all unknown records of the rows at once when the first one is needed.
 function columns.ask()
   if is_asked then return end
   is_asked = true
@@ -289,20 +287,20 @@ local function phase_new(head, takes)
   return phase
 end
 
--- The node was read again since the job was: is its epoch the same?
+-- The node was read again after the job: is its epoch the same?
 local function join(j, n)
   if j.node.id ~= n.id or j.node.epoch ~= n.epoch then return false end
   j.node = n
   return true
 end
 
--- What is kept of a job that holds a slot of this node: its phase, its node, and the rest of its record; nil when it holds
--- none, or a verb of this batch has its own of it.
+-- What is kept of a job with a slot on this node: its phase, its node, and the rest of its record; nil when it has no
+-- slot, or a verb of this batch has its own copy.
 local function keep_job(id, n)
   columns.ask()
   local packed = raw[id]
   if not packed or byte(packed) ~= layout.format or (touched and U.jobs[id] ~= nil) then return nil end
-  local node_at = find(packed, '\0', TEXTS, true) + 1 -- the demand is before it
+  local node_at = find(packed, '\0', TEXTS, true) + 1 -- it follows the demand
   local behind, d = node_at + #n.id + 1, false
   if node_at > TEXTS + 1 then d = takes_of(sub(packed, TEXTS, node_at - 2)) end
   if d == nil or byte(packed, LEASE) == NONE or sub(packed, EPOCH, EPOCH + EPOCH_BYTES - 1) ~= n.epoch_text or
@@ -316,8 +314,7 @@ local function keep_job(id, n)
   return j
 end
 
--- What answers tell of a node that would have these counters. Nodes with the same health and limits
--- share the texts.
+-- The answer text for a node with these counters. Nodes with the same health and limits share the texts.
 local function counts_text(n, counts)
   local text = n.texts[counts]
   if not text then
@@ -356,7 +353,7 @@ local function keep_node(node)
   return n
 end
 
--- Its record with these counters. A node that is neither quite busy nor idle has the same ones again and again.
+-- Its record with these counters. The same counters recur often, so the texts are cached.
 function columns.node_text(n)
   local counts = n.counts
   local record = n.records[counts]
@@ -367,8 +364,8 @@ function columns.node_text(n)
   return record
 end
 
--- Which jobs have a lease of them since, and which none any more. What the steps took came before anything
--- that a verb did to it.
+-- Which jobs have had a lease with it since, and which no longer do. What the steps did came before anything a verb did
+-- to it.
 function columns.write_holds()
   if not has_holds then return end
   has_holds = false
@@ -393,7 +390,7 @@ function columns.write_holds()
   end
 end
 
--- Their names and texts, one after the other. Answers how many.
+-- Appends their names and texts. Returns how many.
 function columns.write_nodes(set)
   local size = 0
   for i = 1, changes do
@@ -406,7 +403,7 @@ function columns.write_nodes(set)
   return size
 end
 
--- And what they have left, if that is something else than before.
+-- Also what they have left, if that changed.
 function columns.write_stocks(set)
   local size = 0
   for i = 1, changes do
@@ -422,15 +419,15 @@ end
 
 local way_find -- asks the rule
 do
-local batch -- what is U otherwise
--- What a rule may do to a job beside what its unit is given, and here is done to those that are alike.
+local batch -- the value of U the rest of the time
+-- What a rule may do to a job besides changing its unit, and is repeated here for identical jobs.
 local REPEATED = {created = true}
 
--- A unit for one job and its node: what a rule does in it happens nowhere else. What it only reads it finds in `around`;
--- a table of the batch is an empty one for it.
+-- A unit for one job and its node: what a rule does in it has no effect elsewhere. Data it only reads is in `around`;
+-- the tables of the batch are empty for it.
 local unit
 local around = {}
-local added, adds = {}, 0 -- names that the rule wrote beside those it was given, which all are repeated
+local added, adds = {}, 0 -- names the rule wrote besides those it was given, all of which are repeated
 local function add(_, name, value)
   adds = adds + 1
   added[adds] = name
@@ -447,7 +444,7 @@ local BEYOND = {
 }
 local APART_FROM_BATCH = {__index = around, __newindex = add}
 
--- What rules look at for nearly every job, so that they need no function for it.
+-- Fields rules need for nearly every job, set directly to avoid function calls.
 local function look_around()
   local a, b = setmetatable(around, BEYOND), batch
   a.ripe, a.recover_until, a.full, a.threshold, a.wheel_at = b.ripe, b.recover_until, b.full, b.threshold, b.wheel_at
@@ -459,10 +456,10 @@ local function no_call()
   error('what Redis says of one job holds for no other')
 end
 
--- What the rule makes of this job, which is false when there is none yet, and of its node. A stamp of the node can only make
--- a run last longer: the rule sees none, and what it says holds for all nodes whose stamp does not reach farther than the
--- way does. Answers the unit and the job; nothing if the op is refused or a duplicate, or if anything happens that is not
--- done to all that are alike.
+-- Runs the rule on this job (false when there is none yet) and its node. A node's stamp can only make a run last
+-- longer: the rule sees none, and its result holds for all nodes whose stamp does not reach farther than the way does.
+-- Returns the unit and the job; nothing if the op is refused or a duplicate, or if anything happens that cannot be
+-- repeated for all identical jobs.
 local function ask_rule(op, j, n)
   local calls, apart, task_until, f2f_until = call, n.apart, n.task_until, n.f2f_until
   n.reserved, n.running = floor(n.counts / ONE_RESERVED), n.counts % ONE_RESERVED
@@ -487,8 +484,7 @@ local function ask_rule(op, j, n)
   return unit, answer.job
 end
 
--- The job of this row as it is in this phase: one that a rule made of one that is alike in the last batch, or as its
--- record says.
+-- The job of this row in this phase: as a rule made it from an identical job in the last batch, or as its record says.
 local function job_in(k, base, back, n, demand)
   local j = specimens[base]
   if not j then return job_read(ids[k], base.head .. back) end
@@ -498,8 +494,8 @@ local function job_in(k, base, back, n, demand)
   return j
 end
 
--- What `h:NODE` says of it has changed. Behind its head the record is as it was, with the result at its end. A new job is
--- on the wheel and has no text beside it but its spec.
+-- Its value in `h:NODE` has changed. After its head the record is unchanged, with the result at its end. A new job is
+-- on the wheel and has no separate text but its spec.
 local function is_plain_change(op, before, n, unit, j)
   local holds = unit.holds[n.id]
   if not holds or holds[j.id] == nil then return false end
@@ -511,8 +507,8 @@ local function is_plain_change(op, before, n, unit, j)
   return true
 end
 
--- By verb: what a step does to the counters of the node and to the number of active jobs, and whether the job has a lease
--- then.
+-- By verb: what a step does to the node's counters and the number of active jobs, and whether the job has a lease
+-- afterwards.
 local MOVES = {
   [RESERVE] = {counts = ONE_RESERVED, active = 1, is_held = true},
   [COMMIT] = {counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true},
@@ -525,7 +521,7 @@ local function is_move_of(code, n, unit, hold)
     unit.active - batch.active == move.active and (hold and true or false) == move.is_held
 end
 
--- False if it does something else to the counters.
+-- False if it changes the counters in any other way.
 local function way_new(code, n, unit, j)
   local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), phase_new(sub(job_packed(j), 1, ABOUT - 1), false)
   if not is_move_of(code, n, unit, hold) then return false end
@@ -537,13 +533,14 @@ local function way_new(code, n, unit, j)
   }
 end
 
--- The way of the job in row k, which is in a phase with this base on this node, takes this and has this term; false if it has none.
--- What it takes beside its slot the steps move themselves: the rule is asked for one that takes nothing.
+-- The way of the job in row k, which is in a phase with this base on this node, takes this and has this term; false if
+-- it has none. The steps themselves move what it takes besides its slot: the rule is asked for a job that takes
+-- nothing.
 function way_find(k, code, base, back, n, d, stem)
   local from, way, demand = at, false, d and d.text or ''
   local op = op_read(k, code, SAME_REST)
-  at = from -- the texts are still to be read
-  op.session = nil -- that it was here is noted beside it
+  at = from -- the texts are not read yet
+  op.session = nil -- the session is noted separately
   op.demand = ''
   local before = back and job_in(k, base, back, n, demand) or false
   if before then before.demand = '' end
@@ -562,7 +559,7 @@ end
 
 local plain = {} -- the steps, by verb
 
--- The phase of those that take this.
+-- The phase of jobs that take this.
 local function phase_of(way, d)
   local base = way.phase
   local phase = {head = base.head, takes = d, base = base}
@@ -576,10 +573,10 @@ local function is_new(id)
   return raw[id] == false
 end
 
--- The record of a job that began on one node as it is on another, behind its head.
+-- Converts the record of a job that began on one node to another node, after its head.
 local function back_of(n, way, d, term)
   local record = way.record
-  local node_at, about = TEXTS + 1, nil -- the rule was asked for a job without a demand
+  local node_at, about = TEXTS + 1, nil -- the rule saw a job without a demand
   if d then
     about = sub(record, EPOCH + EPOCH_BYTES, COUNTED - 1) .. char(mark) .. sub(record, COUNTED + 1, TEXTS - 1) ..
       d.text .. '\0'
@@ -591,8 +588,8 @@ local function back_of(n, way, d, term)
   return back
 end
 
--- By a term of a new job: what it takes beside its slot; false: nothing; true: more than the steps know. And the term without
--- its demand.
+-- By a term of a new job: what it takes besides its slot; false: nothing; true: more than the steps can handle. And the
+-- term without its demand.
 local term_takes, term_stems, term_count = {}, {}, 0
 local TERMS_MAX = 1024
 
@@ -647,9 +644,9 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
       s.left = left.more[needs] or resources.left_more(s, needs)
       s.is_changed = true
     end
-    if n.backs_mark ~= mark then n.backs, n.backs_mark = {}, mark end -- it is part of those with a demand
+    if n.backs_mark ~= mark then n.backs, n.backs_mark = {}, mark end -- the mark is part of records with a demand
   end
-  if raw then raw[id] = nil end -- from now on it is among `jobs`, or in Redis
+  if raw then raw[id] = nil end -- from now on it is in `jobs` or in Redis
   local back = n.backs[term] or back_of(n, way, d, term)
   local phase, counts = d and (way.phases[d] or phase_of(way, d)) or way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
@@ -711,7 +708,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
     if fewer == nil then fewer = resources.less(reserved, needs) end
     if not fewer then return nil end
   end
-  if has_more[code] then -- which send it is about: jobs that are alike were dispatched at the same moment
+  if has_more[code] then -- which send it acknowledges: identical jobs were dispatched at the same time
     if A[at + 1] ~= way.sent then return nil end
     at = at + 1
   end
@@ -788,7 +785,7 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
   local record
   if has_more[code] then
     at = at + 1
-    record = head .. back .. A[at] -- the result is the last
+    record = head .. back .. A[at] -- the result comes last
   else
     record = head .. back
   end
@@ -837,7 +834,7 @@ local function steps_begin()
   end
 end
 
--- From now on this is the layout that is written.
+-- From now on this layout is written.
 function columns.use(new)
   job, node_of = new.job, new.node
   SAME_REST = pack(PACKED.BOUND, 0) .. pack(PACKED.COUNT_REST, 0, 1)

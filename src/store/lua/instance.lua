@@ -1,19 +1,19 @@
--- Instances: each has a name of its own (another one after every start) and a number, which stands in
--- the ids of its jobs. Both are its own as long as it calls; the number of one that fell silent goes to
--- another, and whoever comes back after that gets a new one.
-do -- Lua has room for 200 locals
+-- Instances: each has a unique name (new with every start) and a number, which is part of its jobs' ids. It keeps both
+-- as long as it calls; the number of a silent instance is given to another, and if it returns after that it gets a new
+-- one.
+do -- Lua allows only 200 locals
 
 local SILENT_MS = 3000
 
--- When it called last, its number, the oldest format it reads, the newest it would write; its version
--- follows. This is the same in every format: releases that cannot share records read it.
+-- Time of its last call, its number, the oldest format it reads, the newest it can write; its version follows. This is
+-- the same in every format, so releases that cannot share records can read it.
 local function instance_read(text)
   local last, number, oldest, newest = string.match(text, '^(%-?%d+) (%d+) (%d+) (%d+) ')
   return tonumber(last), tonumber(number), tonumber(oldest), tonumber(newest)
 end
 
--- Is anybody else there to renew and to hold? The numbers that are taken, and the formats between which
--- the others could agree; those that went without a word are forgotten.
+-- Are there other live instances? Also returns the numbers in use and the range of formats the others could agree on;
+-- forgets instances that vanished.
 function instances.others()
   local all = call('HGETALL', KEY .. 'instances')
   local live, taken, low, high = false, {}, 0, FOREVER
@@ -30,9 +30,9 @@ function instances.others()
   return live, taken, low, high
 end
 
--- The newest format that everybody reads and would write is what is written: a newer one as soon as
--- everybody who is there had the time to say so, an older one at once, as long as all read it. From now on
--- whoever does not read it is refused, so nobody can come in between.
+-- Chooses the newest format that all instances can read and write: a newer one as soon as every instance present had
+-- time to announce itself, an older one at once, as long as all read it. From then on instances that cannot read it are
+-- refused, so none can join in between.
 local function choose_format(writes)
   if writes == formats.written then return end
   local _, _, low, high = instances.others()
@@ -44,7 +44,7 @@ local function choose_format(writes)
   if high > formats.newest then formats.newest = high end
 end
 
--- The clock was set by so much: they called as long ago as before.
+-- The clock was stepped: shift the times of their last calls.
 function instances.move(by)
   local all = call('HGETALL', KEY .. 'instances')
   for i = 1, #all, 2 do
@@ -60,8 +60,8 @@ local function instance_write(number, writes, version)
     ' ' .. writes .. ' ' .. version)
 end
 
--- The store was emptied since whoever calls got its number: it goes on with it, unless another has it now.
--- Its next Y tells the rest.
+-- The store was emptied since the caller got its number: it keeps the number unless another instance has it now. Its
+-- next Y supplies the rest.
 function instances.keep_number(number)
   local _, taken = instances.others()
   if taken[number] then return false end
@@ -69,8 +69,8 @@ function instances.keep_number(number)
   return true
 end
 
--- The one it had, when this store does not know of it: a failover lost that, or the store was emptied. Else
--- one after the other, so that a number that became free is not used again soon.
+-- The number it had, if this store has no record of it because of a failover or because it was emptied. Otherwise
+-- numbers are assigned in turn, so that a freed number is not reused soon.
 local function free_number(had)
   local _, taken = instances.others()
   if had > 0 and not taken[had] then return had end
@@ -87,12 +87,12 @@ function instances.is_live(name)
   return last and U.now - last <= INSTANCE_MS
 end
 
--- Was this number ever given to anybody?
+-- Was this number ever assigned?
 local function was_given(number)
   return number > 0 and number <= tonumber(call('HGET', KEY .. 'meta', 'numbers') or 0)
 end
 
--- Whoever had this number has not called for a while, although it would once a second; or has gone.
+-- The number's owner has not called for a while (it should once a second), or has left.
 function is_silent(number)
   local silent = rawget(U, 'silent')
   if not silent then
@@ -108,7 +108,7 @@ function is_silent(number)
   return silent[number]
 end
 
--- The number of whoever calls, for another INSTANCE_MS; 0 when there are none left.
+-- The caller's number, valid for another INSTANCE_MS; 0 when none are free.
 local function instance_number(op)
   local known = call('HGET', KEY .. 'instances', U.instance)
   local number = known and select(2, instance_read(known)) or free_number(op.number)
@@ -123,14 +123,14 @@ local function number_answer(number)
   return {number > 0 and ERR.OK or ERR.CONFLICT, false, false, number}
 end
 
--- It is still there.
+-- The instance is still alive.
 function verbs.Y(op)
   return number_answer(instance_number(op))
 end
 
--- An instance begins with an empty memory. When nobody else is there, nobody could renew: what runs gets a
--- full term; and what waits belongs to nobody, so sweeps free it, see free_some. What others hold is
--- theirs; what one held that had this number before ran out before that was free again, see SCHED_HOLD_MS.
+-- An instance starts with empty memory. If no other instance is present, nothing could be renewed: running leases get a
+-- full term, and waiting jobs have no owner, so sweeps free them, see free_some. Other instances keep what they hold;
+-- holds of a previous owner of this number expired before the number was free again, see SCHED_HOLD_MS.
 function verbs.I(op)
   local alone = not instances.others()
   local number = instance_number(op)
@@ -142,11 +142,10 @@ function verbs.I(op)
   return number_answer(number)
 end
 
-local PART_TICKS, PART_IDS = 64, 512 -- one call looks at so many: others wait meanwhile
-local TICK = 65536 -- elements of one list that are looked at; more is not worth it
+local PART_TICKS, PART_IDS = 64, 512 -- per call, because other calls wait meanwhile
+local TICK = 65536 -- elements of one list to check; more is not worth it
 
--- What is held by one of them is due at once. Most that the wheel has is over or runs: of that only the state
--- is read.
+-- Makes what one of them holds due at once. Most jobs on the wheel are over or running: only their state is read.
 local function let_go(ids, from, to, is_freed)
   local got = records_read(ids, from, to)
   for i = 1, #got do
@@ -159,7 +158,7 @@ local function let_go(ids, from, to, is_freed)
   end
 end
 
--- A part of the wheel: `at` is a tick and an element of its list. Answers where to go on; 0: that was all.
+-- Handles a part of the wheel: `at` is a tick and an element of its list. Returns where to continue; 0: done.
 local function free_part(at, is_freed)
   local ticks = call('ZRANGEBYSCORE', KEY .. 'wheel', floor(at / TICK), '+inf', 'LIMIT', 0, PART_TICKS)
   local looked = 0
@@ -181,7 +180,7 @@ local function free_part(at, is_freed)
   return #ticks == PART_TICKS and (tonumber(ticks[PART_TICKS]) + 1) * TICK or 0
 end
 
--- A part of what waits and whose owner is not there.
+-- Frees some waiting jobs whose owner is gone.
 function free_some()
   if U.free_at == 0 then return end
   local _, taken = instances.others()
@@ -190,8 +189,8 @@ function free_some()
   U.free_at = free_part(U.free_at, function(owner) return not taken[owner] end)
 end
 
--- It goes in peace: what it held need not wait for its hold to lapse. Answers from where on the wheel
--- there is more; 0: it is gone.
+-- A clean shutdown: what it holds need not wait for the hold to expire. Returns where on the wheel to continue; 0:
+-- done.
 function verbs.L(op)
   local at = free_part(op.from, function(owner) return owner == op.owner end)
   if at == 0 then call('HDEL', KEY .. 'instances', U.instance) end

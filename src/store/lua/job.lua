@@ -1,8 +1,8 @@
--- The job machine of model/job.c: `machine` has its table. An edge: where it leads, what that needs, where
--- it leads without, what the lease does, and whether that is the next attempt.
+-- The job state machine of model/job.c; `machine` has its table. An edge: its target, the condition for it, the target
+-- otherwise, the effect on the lease, and whether the next attempt begins.
 local job_step
 do
-local by_node = machine.by_node -- they must name the job's attempt and node
+local by_node = machine.by_node -- events that must name the job's attempt and node
 
 local function concerns(node, attempt, event, in_attempt, in_node)
   if by_node[event] and (in_attempt == 0 or not in_node or node == '') then return false end
@@ -10,7 +10,7 @@ local function concerns(node, attempt, event, in_attempt, in_node)
   return not in_node or node == '' or in_node == node
 end
 
--- What the event makes of it: state, attempt, effect; nil when it does not fit.
+-- The result of the event: state, attempt, effect; nil when it does not fit.
 function job_step(state, attempt, max, node, event, in_attempt, in_node, candidates_left)
   local edge = machine.edges[state][event]
   if not edge or not concerns(node, attempt, event, in_attempt, in_node) then return nil end
@@ -33,7 +33,7 @@ local function is_waiting(j)
   return j.state == NEW or j.state == SELECTING or j.state == RETRYING
 end
 
--- Nothing will happen to it any more.
+-- The job is final and nothing will change it.
 local function is_over(j)
   return is_final(j) and j.lease == NONE and j.ran_out == NONE
 end
@@ -57,7 +57,7 @@ local function history_entry(j, event, reason_json, now)
     ',"acked_ms":' .. (j.acked ~= 0 and j.acked or 'null') .. ',"ended_ms":' .. now .. '}]'
 end
 
--- Most jobs have none until they are done, and then the record says it all.
+-- Most jobs have none until they are done, and then the record has everything needed.
 function job_history(j)
   if j.told == 0 then return '' end
   if j.history == nil then
@@ -70,7 +70,7 @@ function job_history(j)
   return j.history
 end
 
--- What stands in a field of its own, beside the record.
+-- The attempts stored in a separate field.
 function job_beside(j, tail, text)
   j.new = j.new or {}
   j.new[tail] = text
@@ -85,7 +85,7 @@ function history_add(j, event, reason_json)
   local entry = history_entry(j, event, reason_json, U.now)
   kept = kept == '' and '[' .. entry or sub(kept, 1, -2) .. ',' .. entry
   while #kept > LIMIT.HISTORY do
-    -- Inside a text the quotes have backslashes, so this is where the second entry begins.
+    -- Quotes inside strings are escaped, so this finds the start of the second entry.
     local at = find(kept, '},{"attempt_id":', 1, true)
     kept = at and '[' .. sub(kept, at + 2) or ''
   end
@@ -93,7 +93,7 @@ function history_add(j, event, reason_json)
   job_beside(j, ':h', kept)
 end
 
--- Did this attempt end so? Without a node: on any.
+-- Did this attempt end with this outcome? Without a node: on any node.
 function history_has(j, attempt, node, event)
   local from = '{"attempt_id":' .. attempt .. ',"node_id":'
   local rest = ',"outcome":"' .. event .. '",'

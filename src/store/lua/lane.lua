@@ -1,18 +1,18 @@
--- Lanes: jobs that wait and that nobody holds. `q:LANE` has those of one lane, the higher priority first, then
--- the smaller id; `lanes` has the lanes in which any job stands, by their number. A lane is the eight bytes of
--- that number here, as a record has them: Lua's numbers are too short. Their names are its hexadecimal digits.
+-- Lanes: waiting jobs that no instance holds. `q:LANE` has those of one lane, higher priority first, then the smaller
+-- id; `lanes` has all non-empty lanes, by number. A lane's number is kept as eight bytes here, as in records, because
+-- Lua's numbers are too short. Its name is the number in hexadecimal digits.
 local lanes = {}
 do
 
-local AUDIT_MAX, AUDIT_LANES = 256, 16 -- jobs and lanes one call looks at
+local AUDIT_MAX, AUDIT_LANES = 256, 16 -- jobs and lanes checked per call
 
 local function name_of(lane)
   local a, b, c, d, e, f, g, h = byte(lane, 1, 8)
   return string.format('%02x%02x%02x%02x%02x%02x%02x%02x', h, g, f, e, d, c, b, a)
 end
 
--- How many wait in all lanes, and how far the audit has counted them anew: `sum` in the lanes up to `upto`, '' when it does not.
--- `meta.waiting` has them as a text, read with the state.
+-- The number of jobs in all lanes, and the progress of the audit's recount: `sum` of the lanes up to `upto`, '' when
+-- not counting. `meta.waiting` has them as a text, read with the state.
 local function tally()
   local t = U.waiting
   if not t.count then
@@ -26,13 +26,13 @@ local function moved(name, by)
   local t = tally()
   t.count, t.changed = t.count + by, true
   if name <= t.upto then t.sum = t.sum + by end
-  -- Less than none: somebody else wrote here, and the audit puts it right when it comes round.
+  -- Negative: someone edited the data by hand; the audit will repair it.
   if t.count < 0 then t.count = 0 end
   if t.sum < 0 then t.sum = 0 end
 end
 
--- What an account has waiting: jobs and bytes, "JOBS BYTES" in `accounts`. Which job counts there, and for how much, is in
--- `counted`, "BYTES ACCOUNT": one that leaves takes along what it came with.
+-- The waiting jobs and bytes of an account: "JOBS BYTES" in `accounts`. What each job was counted for is in `counted`,
+-- "BYTES ACCOUNT", so that a job that leaves subtracts what it added.
 local function account_of(name)
   local a = U.accounts[name]
   if not a then
@@ -62,7 +62,7 @@ local function is_over(have, max)
   return max > 0 and have > max
 end
 
--- What keeps it from waiting in the lane of `op`; `from` is the lane in which it stands. As ledger_refusal().
+-- The error that keeps it from waiting in the lane of `op`; `from` is its current lane. Same as ledger_refusal().
 function lanes.refusal(from, op)
   if from ~= op.lane and op.lane_max > 0 and
     call('ZCARD', KEY .. 'q:' .. name_of(op.lane)) >= op.lane_max then
@@ -81,7 +81,7 @@ local function lane_forget(name)
   if call('EXISTS', KEY .. 'q:' .. name) == 0 then call('ZREM', KEY .. 'lanes', name) end
 end
 
--- In none: nothing happens. Whoever calls places the job.
+-- No effect if it is in none. The caller places the job.
 function lanes.leave(j)
   if j.lane == NO_LANE then return end
   local name = name_of(j.lane)
@@ -92,7 +92,7 @@ function lanes.leave(j)
   j.lane, j.priority = NO_LANE, 0
 end
 
--- It waits in the lane of `op`, and in no other. Whoever calls says until when, and places it.
+-- Moves the job to the lane of `op`. The caller sets the due time and places it.
 function lanes.enter(j, op)
   lanes.leave(j)
   local name, priority = name_of(op.lane), op.priority
@@ -105,11 +105,12 @@ function lanes.enter(j, op)
   j.lane, j.priority = op.lane, priority
 end
 
--- The audit comes to this lane; nil: it was at all of them. Who comes and goes in those it has counted is counted by moved().
+-- The audit reaches this lane; nil: it is done with all. Jobs that enter or leave lanes already counted are counted by
+-- moved().
 local function count_on(is_first, name)
   local t = tally()
   if is_first then t.sum, t.upto = 0, '' end
-  if not is_first and t.upto == '' then return end -- that round began before there was a count
+  if not is_first and t.upto == '' then return end -- that round began before counting was introduced
   if name then
     t.sum, t.upto = t.sum + call('ZCARD', KEY .. 'q:' .. name), name
   else
@@ -118,7 +119,7 @@ local function count_on(is_first, name)
   t.changed = true
 end
 
--- The lane the audit looks at, and where in it. A cursor of 0: that one is done.
+-- The lane being audited and the position in it. A cursor of 0: that lane is done.
 local function audited()
   local name, cursor = string.match(cursor_get('lanes'), '^(%x+) (%d+)$')
   if cursor ~= '0' and name then return name, cursor end
@@ -131,9 +132,9 @@ local function audited()
   return after, '0'
 end
 
--- A job that a lane has, and that is not there or waits elsewhere, would keep a place for ever: it is taken out, a
--- part of a lane at a time. Answers how many there were: somebody else wrote or deleted here.
--- And how many jobs it looked at; nil: it was at all lanes.
+-- A job listed in a lane that does not exist or waits elsewhere would take up a place forever: removes those, a part of
+-- a lane at a time. Returns how many there were (left by manual edits) and how many jobs were checked; nil: all lanes
+-- are done.
 local function audit_lane()
   local name, cursor = audited()
   if not name then return 0, nil end
@@ -155,7 +156,7 @@ local function audit_lane()
   return wrong, #ids
 end
 
--- What counts for an account and does not wait, because somebody else or an older release took it away, leaves it.
+-- Removes jobs counted for an account that no longer wait, because they were removed by hand or by an older release.
 local function audit_accounts()
   local page = call('HSCAN', KEY .. 'counted', cursor_get('counted'), 'COUNT', AUDIT_MAX)
   local ids = {}
@@ -201,7 +202,7 @@ function lanes.write()
   end
 end
 
--- Who knows the first jobs of lanes hears of those that came to stand among them.
+-- Announces jobs that became one of the first of their lane.
 function lanes.publish()
   local fronts = rawget(U, 'fronts')
   if not fronts then return end

@@ -1,16 +1,16 @@
--- Leases, as model/lease.c has them: the only thing that moves a node's counters.
+-- Leases, as in model/lease.c: the only thing that moves a node's counters.
 --
--- Terms (`due`, `run_until`, where a job is on the wheel) are by the steady clock: `U.clock`, which is Redis'
--- time less an offset. What answers tell of them is put on Redis' time again by who reads it.
+-- Terms (`due`, `run_until`, where a job is on the wheel) are on the steady clock: `U.clock`, which is Redis' time less
+-- an offset. The reader of an answer converts them back to Redis' time.
 
--- The node of a job that holds a slot. Should somebody have deleted it here, there is a new one for this
--- call, which has none and is not written.
+-- The node of a job that holds a slot. If it was deleted by hand, a temporary empty one is used for this call and not
+-- written.
 local function holder_of(j)
   return node_get(j.node) or node_new(j.node)
 end
 
--- Its lease is of an epoch that is over, or of a node that was deleted here: it counts nowhere and is due
--- for the sweep. That of a run may be of an epoch that took its runs along.
+-- Its lease is of an ended epoch, or of a node deleted by hand: it counts nowhere and is due for the sweep. A run's
+-- lease may be of an earlier epoch whose runs still count.
 local function is_orphaned(j)
   if j.lease == NONE then return false end
   local n = holder_of(j)
@@ -18,12 +18,12 @@ local function is_orphaned(j)
   return j.epoch ~= n.epoch
 end
 
--- Puts it where its state and lease say it belongs.
+-- Puts it where its state and lease require.
 function job_place(j)
   if j.lease ~= NONE then
     if is_orphaned(j) then
       job_lapsed(j)
-      j.apart = true -- as it ends now, it ends
+      j.apart = true -- its end is fixed now
     else
       job_due(j)
       if j.lease == RUNNING_LEASE then stamps.cover(j) end
@@ -37,10 +37,10 @@ function job_place(j)
   end
 end
 
--- A store that was emptied while nodes were at work. For a while, runs that nodes list are taken
--- back as what they are, and a node gets nothing new before it has listed its runs, or had the time.
+-- Recovery after the store was emptied while nodes were working: for a while, runs that nodes list are restored, and a
+-- node gets no new job before it has listed its runs or had time to.
 local recover_begin, is_recovering, is_held
-do -- Lua has room for 200 locals
+do -- Lua allows only 200 locals
 local RECOVER_MS, RECOVER_NODE_MS = 60000, 15000
 
 function recover_begin()
@@ -48,8 +48,8 @@ function recover_begin()
   call('DEL', KEY .. 'heard')
 end
 
--- May nodes hold what this store does not know? It was emptied, or whoever calls had another master
--- a while ago: what that one acknowledged last may never have come here.
+-- May nodes hold jobs this store does not know? It was emptied, or the caller had another master recently, whose last
+-- acknowledged writes may never have arrived here.
 function is_recovering()
   return U.moved or U.now < U.recover_until
 end
@@ -60,27 +60,27 @@ function is_held(n)
 end
 end
 
--- How many slots of it are free; less than none if it takes nothing.
+-- Its number of free slots; negative if it takes no jobs.
 local function lease_room(n)
   if n.health ~= HEALTH.READY or n.max <= 0 then return -FOREVER end
   return n.max - n.running - n.reserved
 end
 
--- Why this node does not take it, which needs so many slots; OK when it does. `spare` slots are kept for others.
+-- Why this node does not take a job that needs this many slots; OK if it does. `spare` slots are kept for others.
 local function lease_check(n, spare, slots)
   if n.health ~= HEALTH.READY or is_held(n) then return WHY.NOT_READY end
   if n.max <= 0 then return WHY.NO_CAPACITY end
   return lease_room(n) >= spare + slots and WHY.OK or WHY.FULL
 end
 
--- A face-to-face job, of whatever namespace.
+-- A face-to-face job, in any namespace.
 function stamps.is_f2f(j)
   return j.type == 'f2f' or sub(j.type, -4) == '/f2f'
 end
 
--- A running lease that has not run out by `grace_from` lasts until `grace_until` (`grace_f2f`, that of a
--- face-to-face job), though not beyond its time-out when that is after `grace_min`. Nobody walks them: each gets it
--- when it is looked at.
+-- A running lease that has not expired by `grace_from` lasts until `grace_until` (`grace_f2f` for a face-to-face job),
+-- but not beyond its time-out if that is after `grace_min`. Leases are not walked: the grace is applied when one is
+-- looked at.
 function stamps.grace(j)
   local due = stamps.is_f2f(j) and U.grace_f2f or U.grace_until
   if j.lease ~= RUNNING_LEASE or j.due >= due or j.due <= U.grace_from then return end
@@ -90,7 +90,7 @@ function stamps.grace(j)
   if due > j.due then j.due, j.packed = due, nil end
 end
 
--- As long as a grace goes on, what it keeps goes on with the next.
+-- A grace that begins during another one also extends what that one kept.
 local function grace_begin(ms, f2f_ms)
   local clock = U.clock
   if clock >= U.grace_until and clock >= U.grace_f2f then U.grace_from = clock end
@@ -100,19 +100,19 @@ local function grace_begin(ms, f2f_ms)
   columns.forget()
 end
 
--- A heartbeat renews the runs of its node by a stamp on the node and not one by one: what it costs does not grow with
--- them. A run lasts until `task_until` (that of a face-to-face job until `f2f_until`), if its own term, `due`, does not end
--- later, and not beyond its time-out. As with a grace nobody walks them: each gets it when it is looked at, and is
--- written then.
+-- A heartbeat renews its node's runs by a stamp on the node, not one by one, so its cost does not grow with their
+-- number. A run lasts until `task_until` (`f2f_until` for a face-to-face job) unless its own term, `due`, ends later,
+-- and never beyond its time-out. As with a grace, runs are not walked: the stamp is applied and written when a run is
+-- looked at.
 --
--- A run is `apart` from that, and renewed by itself, when its own term ends before the stamp does (it came later, with a
--- shorter one, or a heartbeat did not list it), and when it is about to end. So who is not apart stands on the wheel,
--- and unless the wheel is behind none of them has run out. `apart` of a node tells how many there are.
+-- A run is `apart`, and renewed individually, when its own term ends before the stamp (it began later with a shorter
+-- term, or a heartbeat did not list it), or when it is about to end. So runs that are not apart are on the wheel, and
+-- unless the wheel is behind none of them has expired. A node's `apart` is the number of such runs.
 do
 -- From which epoch on runs counted next, and the stamp.
 local ERA, ERA_BYTES, ERAS_MAX = '<I4i6i6', 16, 8
 
--- How long the stamp makes it last: of a run whose epoch is over the one there was at its end, see stamps.close.
+-- How long the stamp makes it last; for a run of an ended epoch, the stamp at that epoch's end, see stamps.close.
 local function stamp_of(n, j)
   local task_until, f2f_until, runs_from, at = n.task_until, n.f2f_until, n.runs_from, 1
   if j.epoch < runs_from then
@@ -126,7 +126,7 @@ local function stamp_of(n, j)
   return until_ms
 end
 
--- Its term by now.
+-- Its current term.
 function stamps.extend(j)
   stamps.grace(j)
   local n = not j.apart and node_get(j.node)
@@ -136,7 +136,7 @@ function stamps.extend(j)
   stamps.grace(j)
 end
 
--- What `h:NODE` says of it: attempt, time-out and, last, the epoch.
+-- Its value in `h:NODE`: attempt, time-out and, last, the epoch.
 function stamps.value(j)
   if j.lease ~= RUNNING_LEASE or j.apart then return stamps.APART end
   return pack('<Bi6', j.attempt, j.run_until) .. stamps.epoch(j.epoch)
@@ -146,7 +146,7 @@ function stamps.epoch(epoch)
   return pack('<I4', epoch)
 end
 
--- By a value: the attempt, its time-out, and the text of its epoch.
+-- Decodes a value: the attempt, its time-out, and the text of its epoch.
 function stamps.read(value)
   return byte(value), unpack_struct('<i6', value, 2), sub(value, 8)
 end
@@ -159,24 +159,24 @@ function stamps.set_apart(n, j, apart)
   node_changed(n)
 end
 
--- Where a stamp would end at least that sets it apart: see stamp_of.
+-- The earliest end of a stamp that would set it apart: see stamp_of.
 function stamps.reach(j)
   return j.due == j.run_until and FOREVER or j.due
 end
 
--- Where it stands, and how long it lasts, is known.
+-- Its place and its end are known.
 function stamps.cover(j)
   local n = holder_of(j)
   stamps.set_apart(n, j, j.place ~= AT_WHEEL or j.due < stamp_of(n, j))
 end
 
--- May some of the node's runs have run out that are not apart? The wheel has not come to all whose time has come, and
--- for a while nobody renewed them. What is renewed then is looked at one by one.
+-- May some of the node's runs that are not apart have expired? Only if the wheel is behind and they were not renewed
+-- for a while. Then runs are renewed one by one.
 function stamps.may_be_over(n)
   return U.wheel_done < U.wheel_at and (n.task_until <= U.clock or n.f2f_until <= U.clock)
 end
 
--- All that are not apart are renewed.
+-- Renews all runs that are not apart.
 function stamps.move(n, op)
   local task_until, f2f_until = later(U.clock, op.ttl), later(U.clock, op.f2f_ttl)
   if task_until > n.task_until then n.task_until = task_until end
@@ -184,16 +184,16 @@ function stamps.move(n, op)
   node_changed(n)
 end
 
--- A hash of few short texts is a list to Redis, and who wants one of them walks along it. A node that is written with an
--- era of no runs has so long a record that Redis keeps `n` as a table from then on, also when it is written as it is.
--- Redis begins anew with a list when it was started, and somebody may have emptied it.
+-- Redis stores a hash of few short texts as a list and scans it for every access. A node once written with an empty era
+-- has so long a record that Redis converts `n` to a real hash table and keeps it so, even after the record is short
+-- again. After a restart, or when the hash was emptied, Redis begins with a list again.
 function stamps.lengthen(id, packed)
   call('HSET', KEY .. 'n', id, packed .. pack(ERA, 0, 0, 0))
   kept.is_table = true
 end
 
--- The epoch of its runs is over, see begin_epoch: they keep the term they have, and a sweep looks at each. Some may be
--- left of epochs before.
+-- The epoch of its runs has ended, see begin_epoch: they keep their term, and a sweep checks each. Some may be left of
+-- earlier epochs.
 function stamps.close(n)
   local eras = n.rest
   if #eras >= ERAS_MAX * ERA_BYTES then eras = sub(eras, ERA_BYTES + 1) end
@@ -211,7 +211,7 @@ local function lease_take(n, j, ttl)
   j.lease, j.epoch, j.due = RESERVED_LEASE, n.epoch, later(U.clock, ttl)
 end
 
--- It was acknowledged; its term is known. Whoever calls places it.
+-- It was acknowledged and its term is set. The caller places it.
 function stamps.run(n, j)
   local slots = demands.slots(j)
   n.reserved, n.running, n.apart, n.wide = n.reserved - slots, n.running + slots, n.apart + 1, n.wide + slots - 1
@@ -222,7 +222,7 @@ function stamps.run(n, j)
   node_changed(n)
 end
 
--- Ends it whatever it is; one that counts nowhere moves no counter of its node, but its keys are free only now.
+-- Ends any lease; one that counts nowhere moves no counter of its node, but its keys are released only now.
 local function lease_end(n, j)
   if not is_orphaned(j) then
     local slots = demands.slots(j)
@@ -241,7 +241,7 @@ local function lease_unbind(n, j)
   if not n.known and not has_leases(n.id) then U.nodes[n.id] = false end
 end
 
--- How long it lasts after each renewal: that of a face-to-face job is shorter.
+-- Its term after each renewal, which is shorter for a face-to-face job.
 local function lease_term(j, op)
   return stamps.is_f2f(j) and op.f2f_ttl or op.ttl
 end
@@ -249,7 +249,7 @@ end
 local probe_release -- breaker.lua
 local is_silent, free_some -- instance.lua
 
--- It ran out: a lease gives its slot back, and whatever it is now waits for the sweep.
+-- It expired: a lease frees its slot, and the job waits for the sweep.
 local function lapse(j)
   if j.lease ~= NONE then
     local n = holder_of(j)
@@ -269,10 +269,10 @@ end
 
 local lapse_some
 do
-local LOOK_MAX = 256 -- beside what may lapse: those that were prolonged meanwhile
+local LOOK_MAX = 256 -- in addition to those that may lapse: extended ones to check
 
--- Up to `max` that ran out, of those whose scores in `due` are between these. What has a longer term by now is put where
--- that ends. Answers how many it may still be, and whether those were all.
+-- Lapses up to `max` expired entries of `due` with scores in this range. Those with a longer term by now are moved to
+-- its end. Returns how many more may be handled, and whether those were all.
 local function lapse_between(low, high, max)
   local looks = max + LOOK_MAX
   while max > 0 and looks > 0 do
@@ -283,7 +283,7 @@ local function lapse_between(low, high, max)
     for i = 1, #ids do
       local j = job_get(ids[i])
       if not j then
-        U.due[ids[i]] = false -- its record is gone; the audit looks after the slot
+        U.due[ids[i]] = false -- its record is gone; the audit repairs the slot
       elseif j.due > U.clock or is_orphaned(j) then
         job_place(j)
       else
@@ -297,8 +297,8 @@ local function lapse_between(low, high, max)
   return max, false
 end
 
--- Up to `max` leases that ran out. `ripe`: none is due before that, so that most batches do not ask. Answers how many
--- it may still be.
+-- Lapses up to `max` expired leases. `ripe`: none is due before that, so most batches need no query. Returns how many
+-- more may be handled.
 function lapse_some(max)
   if U.clock < U.ripe then return max end
   local left, are_all = lapse_between('-inf', U.clock, max)
@@ -310,14 +310,14 @@ function lapse_some(max)
   return left
 end
 
--- Up to `max` jobs that waited in vain.
+-- Lapses up to `max` waiting jobs whose time is over.
 function wheel.lapse_waits(max)
   lapse_between(wheel.WAITS, wheel.WAITS + U.clock, max)
 end
 end
 
--- Nobody called for a while: who reserved something before may never have heard of it. Pauses have numbers, since a clock that
--- was set back passes the same moments again.
+-- No calls came for a while: reservations made before may never have been answered. Pauses are numbered, because a
+-- clock that was set back repeats the same times.
 local function note_pause()
   U.pauses = U.pauses + 1
 end
@@ -326,8 +326,8 @@ local function pause_mark()
   return U.pauses % 256
 end
 
--- A pause of all callers, or a clock that is set back or forward, is nobody's time: `now` goes further from
--- the clock by it, and every term keeps the length it has left. Who ran when nobody could renew gets a grace.
+-- A pause of all callers, or a step of the clock, does not count as time: the offset of `now` from the clock grows by
+-- it, and every term keeps its remaining length. Runs that could not be renewed meanwhile get a grace.
 local function pass_time()
   local away = U.last and U.now - U.last or 0
   if away > AWAY_MS or away < -BACK_MS then

@@ -1,10 +1,10 @@
--- Limits by key: model/limit.c. `limits` has the rules, by their pattern; `keys` what is known of each key; `t:KEY` the starts
--- in its window, oldest first. Times are by the steady clock.
+-- Limits by key: model/limit.c. `limits` has the rules, by their pattern; `keys` the state of each key; `t:KEY` the
+-- starts in its window, oldest first. Times are on the steady clock.
 local limits = {}
-local cursor_get, cursor_set -- where a chore goes on the next time: breaker.lua
+local cursor_get, cursor_set -- where a chore continues next time: breaker.lua
 do
 
--- Rules by the keys that were asked for lately, as of `rules_at`: a change of any makes them be looked up again.
+-- Rules of recently used keys, as of `rules_at`: any change of a rule invalidates them.
 local RULES_MAX = 4096
 local rules_at, rules_known, rule_count = nil, {}, 0
 local NO_RULE = {concurrency = -1, rate = -1, rate_ms = 0, queue = -1, pattern = ''}
@@ -17,7 +17,7 @@ local function rule_read(pattern, text)
   }
 end
 
--- A key of its own, else the longest beginning: all that could be are asked for at once.
+-- An exact match, else the longest prefix: all candidates are requested at once.
 local function rule_find(key)
   local patterns = {key}
   for length = #key, 0, -1 do patterns[#patterns + 1] = sub(key, 1, length) .. '*' end
@@ -39,16 +39,17 @@ local function rule_of(key)
   return rule
 end
 
--- A key: leases, jobs in lanes; until when it is held; the starts in its window: how many, when the first was that is in the list,
--- and the last, which is not in it. Then how far the audit is, of leases and of lanes: the round it was last looked at in, and
--- how many have been counted in that; of how many of those with a lease the ids follow, and then the reason of the hold.
+-- A key: leases, jobs in lanes; until when it is held; the starts in its window: how many, the time of the first in the
+-- list, and of the last, which is not in the list. Then the progress of the audits of leases and of lanes: the round in
+-- which it was last checked and the count in that round; how many ids of jobs with a lease follow; those ids, and then
+-- the reason of the hold.
 local KEY_STATE = '<i4i4i6i4i6i6i4i4i4i4i4B'
 
 local function starts_key(key)
   return KEY .. 't:' .. key
 end
 
--- It is written at the end of the batch.
+-- Marks it to be written at the end of the batch.
 local function touch(k)
   if k.is_changed then return end
   local dirty = kept.dirty_keys
@@ -56,21 +57,21 @@ local function touch(k)
   if k.is_new then kept.new_keys[#kept.new_keys + 1] = k end
 end
 
--- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was counted last, and is counted
--- when it begins or when the audit comes to it. So when a round is over its count is that of all there are.
-local repairs = {in_flight = 0, waiting = 0} -- that no tidying has told of yet
+-- The audit counts in rounds: each lease, and each job in a lane, has the round in which it was last counted, and is
+-- counted when it begins or when the audit reaches it. So at the end of a round the count is the total.
+local repairs = {in_flight = 0, waiting = 0} -- not yet reported by a tidy call
 
 local function settle(k, count, round, counted, now_round)
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
     repairs[count], k[count] = repairs[count] + 1, right
-    if count == 'in_flight' then k.holders, k.is_holder = nil, nil end -- who knows which of them is left
+    if count == 'in_flight' then k.holders, k.is_holder = nil, nil end -- unknown which of them are left
   end
   k[round], k[counted] = now_round, 0
   touch(k)
 end
 
--- Some of the jobs that have a lease; nil: none is known.
+-- Some of the jobs that have a lease; nil: none known.
 local function holders_read(packed, from, count)
   if count == 0 then return nil, nil end
   local ids, is_holder = {}, {}
@@ -81,7 +82,7 @@ local function holders_read(packed, from, count)
   return ids, is_holder
 end
 
--- Who has something of a bound: told to who waits for it. In the order they came; `is_holder` is by id.
+-- Jobs that count toward a limit, shown to those waiting for it. In order of arrival; `is_holder` is by id.
 function limits.holder_add(k, id)
   if rule_of(k.key).concurrency < 0 then return end
   local ids = k.holders
@@ -145,7 +146,7 @@ end
 
 -- The window.
 
-local PAGE = 64 -- starts that are read at once
+local PAGE = 64 -- starts read at once
 
 local function start_read(text)
   local at, count = string.match(text, '^(%-?%d+) (%d+)$')
@@ -162,7 +163,7 @@ local function window_forget(k)
   touch(k)
 end
 
--- What has left the window is forgotten.
+-- Drops starts that have left the window.
 local function window_pass(k, rule)
   while k.first_at ~= 0 and is_past(rule, k.first_at) do
     local page, gone = call('LRANGE', starts_key(k.key), 0, PAGE), 0
@@ -181,7 +182,7 @@ local function window_pass(k, rule)
   if k.first_at == 0 and k.last_at ~= 0 and is_past(rule, k.last_at) then window_forget(k) end
 end
 
--- How long until one more may start.
+-- Time until one more may start.
 local function window_wait(k, rule)
   if rule.rate < 0 then
     if k.last_at ~= 0 then window_forget(k) end
@@ -202,7 +203,7 @@ local function window_wait(k, rule)
   return wait > 0 and wait or 0
 end
 
--- The end of the step a moment is in.
+-- The end of the step that contains a time.
 local function step_end(rule, at)
   local step = rule.rate > LIMIT.STEPS and floor(rule.rate_ms / LIMIT.STEPS) or 1
   return step > 1 and floor((at + step - 1) / step) * step or at
@@ -224,7 +225,7 @@ local function window_add(k, rule, count)
   k.last_at, k.last = at, count
 end
 
--- The start of that moment is taken back, if it is still there; answers whether it was.
+-- Removes the start at that time, if present; returns whether it was.
 local function window_undo(k, rule, at)
   at = step_end(rule, at)
   if k.last_at == at and k.last > 0 then
@@ -251,7 +252,7 @@ local function window_undo(k, rule, at)
   return false
 end
 
--- Why no more may start: in this order. nil: one may.
+-- Why no more may start, checked in this order. nil: one may.
 local function check(k)
   local rule = rule_of(k.key)
   if k.hold > U.clock then return {why = WHY.HELD, limit = 0, used = 0, retry = k.hold - U.clock} end
@@ -276,12 +277,12 @@ local function first_block(demand, look)
   return nil
 end
 
--- What keeps a job with this demand from starting; nil: nothing.
+-- What blocks a job with this demand from starting; nil: nothing.
 function limits.block(demand)
   return first_block(demand, check)
 end
 
--- And from waiting.
+-- What blocks it from waiting; nil: nothing.
 function limits.queue_block(demand)
   return first_block(demand, function(k)
     local rule = rule_of(k.key)
@@ -308,7 +309,7 @@ local function mark_of(round)
   return round % 255 + 1
 end
 
--- Was it counted in this round? It is from now on.
+-- Was it counted in this round? Marks it as counted.
 local function count_in(j, round)
   local mark = mark_of(round)
   local is_counted = j.counted == mark
@@ -316,9 +317,9 @@ local function count_in(j, round)
   return is_counted
 end
 
--- For jobs that are alike, see columns.lua. Between two verbs nothing changes but what their steps do, so the keys of a demand are
--- looked at once for all of them: is anybody waiting for one of them, and is there room for so many as may come? Then the steps
--- only count, and limits.gate_close() tells the keys.
+-- For identical jobs, see columns.lua. Between two verbs only the steps change anything, so the keys of a demand are
+-- checked once for all jobs: is any job waiting for one of them, and is there room for as many as may come? Then the
+-- steps only count, and limits.gate_close() updates the keys.
 local gates = {count = 0} -- those that are open: demands
 
 local function has_room(k, rule, more)
@@ -345,7 +346,7 @@ function limits.gate_open(d, more)
   end
 end
 
--- There is not room for all that may come: may this one start?
+-- There is not room for all jobs that may come: may this one start?
 function limits.may_start(d)
   for i = 1, #d.gated do
     if check(d.gated[i]) then return false end
@@ -353,7 +354,7 @@ function limits.may_start(d)
   return true
 end
 
--- So many started and stopped; `uncounted` of these the audit has not come to.
+-- This many started and stopped; the audit has not reached `uncounted` of them.
 local function passed(d, starts, stops, uncounted)
   local gated, rules = d.gated, d.rules
   for i = 1, #gated do
@@ -378,7 +379,7 @@ function limits.gate_close()
   gates.count = 0
 end
 
--- What is open was of a batch that came to no end.
+-- The open gates are from a batch that did not complete.
 function limits.gate_drop()
   for i = 1, gates.count do gates[i].is_gated, gates[i] = false, nil end
   gates.count = 0
@@ -415,15 +416,16 @@ function limits.finish(j)
   end)
 end
 
-local MOVES_MAX = 32 -- of the steady clock, that are known
+local MOVES_MAX = 32 -- of the steady clock, that are remembered
 
--- It is about to be moved: how far Redis' was ahead of it, from when to when.
+-- The steady clock is about to move: records how far Redis' clock was ahead of it, from when to when.
 function limits.note_move()
   call('LPUSH', KEY .. 'moves', string.format('%.0f %.0f %.0f', U.offset_since, U.last, U.offset))
   call('LTRIM', KEY .. 'moves', 0, MOVES_MAX - 1)
 end
 
--- What a moment of Redis' clock may have been by the steady one: as it is now, or was between two moves. The newest first.
+-- The possible steady times of a time on Redis' clock: by the current offset, or by those between earlier moves. Newest
+-- first.
 local function steady_moments(ms)
   local moments = {}
   if ms >= U.offset_since and ms <= U.now then moments[1] = ms - U.offset end
@@ -435,8 +437,8 @@ local function steady_moments(ms)
   return moments
 end
 
--- It never started. When it was dispatched is not kept by the steady clock, which may have been moved since. Of a clock that was
--- set back there may be several moments: the start is at one of them.
+-- It never started. Its dispatch time is not on the steady clock, which may have moved since. If the clock was set back
+-- there are several candidates: the start is at one of them.
 function limits.undo(j)
   local moments
   each(j, function(k)
@@ -461,7 +463,7 @@ function limits.leave(j)
   each(j, function(k) less(k, 'waiting', 'lane_counted', is_counted) end)
 end
 
--- The audit comes to a lease, and to a job in a lane.
+-- The audit reaches a lease, or a job in a lane.
 function limits.count_lease(j)
   if j.demand == '' or #demands.keys(j) == 0 or count_in(j, U.lease_round) then return end
   each(j, function(k) k.counted = k.counted + 1 end)
@@ -474,7 +476,7 @@ function limits.count_waiting(j)
   job_changed(j)
 end
 
--- Nothing starts for a while. 0: at once.
+-- Holds a key: nothing starts for a while. 0: ends the hold.
 function limits.hold(key, ms, reason)
   local k = limits.get(key)
   if ms == 0 and k.hold == 0 then return end
@@ -488,7 +490,7 @@ function limits.hold_longer(key, ms, reason)
   if ms > 0 and U.clock + ms > limits.get(key).hold then limits.hold(key, ms, reason) end
 end
 
--- Of these keys those for which a job waits that could start now.
+-- Returns those of these keys that have a waiting job which could start now.
 local function ready(keys)
   local list = {}
   for i = 1, #keys do
@@ -506,7 +508,7 @@ local function is_used(k)
   return k.in_flight > 0 or k.waiting > 0 or k.hold > U.clock or k.total > 0
 end
 
-local KEPT_MAX = 4096 -- keys that are kept from batch to batch
+local KEPT_MAX = 4096 -- keys kept from batch to batch
 
 local function forget(k)
   kept.keys[k.key] = nil
@@ -517,8 +519,8 @@ end
 
 local TIDY_MAX = 256 -- keys one call looks at
 
--- Keys that nobody uses any more are forgotten, a part at a time. Answers how many counts of leases, and of
--- waiting jobs, were wrong since.
+-- Deletes unused keys, a part at a time. Returns how many counts of leases and of waiting jobs were wrong since the
+-- last time.
 function limits.tidy()
   local page = call('HSCAN', KEY .. 'keys', cursor_get('keys'), 'COUNT', TIDY_MAX)
   cursor_set('keys', page[1])
@@ -540,7 +542,7 @@ local function publish(eased)
   if #keys > 0 then call('PUBLISH', KEY .. 'freed', U.gen .. ' ' .. concat(keys, ' ')) end
 end
 
--- What came in this batch is in the list of keys, too.
+-- The keys of this batch must be in the list, too.
 function limits.write_new()
   local new, add = kept.new_keys, {}
   if #new == 0 then return end
@@ -549,7 +551,7 @@ function limits.write_new()
   call_in_parts('ZADD', KEY .. 'keyed', add, 2)
 end
 
-local set = {} -- it outlives the batch, as it would have to grow again
+local set = {} -- reused by later batches so that it need not grow again
 
 function limits.write()
   local eased = rawget(U, 'eased')
@@ -583,7 +585,7 @@ end
 
 local ID = '[%w_:@-][%w._:@-]*'
 
--- One of another namespace than `default` has that in front.
+-- A key of a namespace other than `default` has it as a prefix.
 local function is_key(text)
   return #text <= LIMIT.KEY and (find(text, '^' .. ID .. '$') or find(text, '^' .. ID .. '/' .. ID .. '$')) ~= nil
 end
@@ -625,9 +627,9 @@ local function key_answer(k)
     k.holders and holders_text(k) or ''}
 end
 
-local LOOK_MAX = 4096 -- keys one call looks at beside those it tells
+local LOOK_MAX = 4096 -- keys checked per call besides those returned
 
--- Up to `max` keys behind `after`, and whether there are more. Those that nobody uses any more are passed over.
+-- Up to `max` keys after `after`, and whether there are more. Unused ones are skipped.
 local function keys_page(op)
   local list, from, looked = {}, '[' .. op.prefix, 0
   if op.after >= op.prefix and op.after ~= '' then from = '(' .. op.after end

@@ -1,7 +1,7 @@
--- What a job takes beside its slot, and what nodes have of it: model/demand.c and model/resources.c.
+-- What a job takes besides its slot, and what nodes have of it: model/demand.c and model/resources.c.
 do
 
--- What is known by a text outlives the batch; so many of them, then it begins anew.
+-- Parsed texts are cached across batches, up to this many; then the cache is cleared.
 local CACHED_MAX = 512
 
 local function cached(parse)
@@ -17,7 +17,7 @@ local function cached(parse)
   end
 end
 
--- "NAME=AMOUNT,...": those who need the same share the list.
+-- "NAME=AMOUNT,...": equal needs share one list.
 local needs_of = cached(function(text)
   local needs = {}
   for name, amount in string.gmatch(text, '([^=,]+)=(%d+)') do
@@ -26,7 +26,7 @@ local needs_of = cached(function(text)
   return needs
 end)
 
--- "SLOTS GPUS VRAM NEEDS KEY,..."; '' is one slot. `is_more`: it needs something beside slots. `is_gated` and what
+-- "SLOTS GPUS VRAM NEEDS KEY,..."; '' is one slot. `is_more`: it needs something besides slots. `is_gated` and what
 -- follows it: see limits.gate_open.
 demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
@@ -49,7 +49,7 @@ function demands.keys(j)
   return demands.parse(j.demand).keys
 end
 
--- What its lease holds of its node, by name: `#ID` is memory of a GPU that is shared, `!ID` a whole one.
+-- What its lease holds of its node, by name: `#ID` is memory of a shared GPU, `!ID` a whole GPU.
 function demands.takes(j)
   local d = demands.parse(j.demand)
   if j.gpus == '' then return d.needs end
@@ -61,7 +61,7 @@ function demands.takes(j)
   return takes
 end
 
--- "NAME=CAPACITY/USABLE,... ID=VRAM/USABLE,...": what can be given away of each, in order.
+-- "NAME=CAPACITY/USABLE,... ID=VRAM/USABLE,...": what can be allocated of each, in order.
 local shape_of = cached(function(text)
   local items, gpus = string.match(text, '^(%S*) (%S*)$')
   local shape = {items = {}, by_name = {}, gpus = {}, format = '', lefts = {}, round = 0}
@@ -79,9 +79,9 @@ local shape_of = cached(function(text)
   return shape
 end)
 
--- What leases hold, by name: "NAME=AMOUNT,...", those of which nothing is held left out. Such sums never change: what begins or ends
--- makes others of them. Jobs and nodes are alike, so the same ones come again and again. They are kept by their text, and each
--- knows those that are `more` or `less` by what jobs need that are alike.
+-- What leases hold, by name: "NAME=AMOUNT,...", without zero amounts. Sums are immutable: each start or end produces
+-- another one. Jobs and nodes are similar, so the same sums recur. They are cached by text, and each links to the sums
+-- with one such need `more` or `less`.
 local SUMS_MAX = 2048
 local sums_known, sum_count, sums_round = {}, 0, 0
 
@@ -106,7 +106,7 @@ local function sums_read(text)
   return sums_of(amounts)
 end
 
--- With `sign` times what is taken.
+-- Adds `sign` times what is taken.
 local function sums_with(sums, takes, sign)
   local amounts = {}
   for name, amount in pairs(sums.amounts) do amounts[name] = amount end
@@ -125,9 +125,9 @@ local function sums_added(a, b)
   return sums_of(amounts)
 end
 
--- What a node declares, and what its leases hold: reserved, running, and both together. That goes on counting when the node does not
--- declare it any more. `r` has it as a text: what it declares and those two sums, with a zero between. `stocked` of a node:
--- there may be such a field.
+-- What a node declares, and what its leases hold: reserved, running, and both together. Leases keep counting when the
+-- node no longer declares the resource. `r` has it as a text: the declaration and the first two sums, separated by
+-- NULs. A node's `stocked`: such a field may exist.
 local function stock_set(s, declared, reserved, running)
   local shape = shape_of(declared)
   s.declared, s.shape, s.reserved, s.running = declared, shape, reserved, running
@@ -156,7 +156,7 @@ local function put(n, s, declared, reserved, running)
   kept.stocks[n.id], kept.dirty_stocks[n.id] = s, s
 end
 
--- What it declares from now on; answers whether that is something else.
+-- Sets what it declares; returns whether that changed.
 function resources.declare(n, text)
   local s = resources.of(n)
   if (s and s.declared or '') == text then return false end
@@ -180,7 +180,7 @@ function resources.take(n, j)
   move(n, j, 1, 0)
 end
 
--- Its lease is acknowledged.
+-- Its lease was acknowledged.
 function resources.run(n, j)
   move(n, j, -1, 1)
 end
@@ -191,7 +191,7 @@ end
 
 local NOTHING = {}
 
--- Leases of the epoch before hold nothing any more.
+-- Leases of the previous epoch no longer hold anything.
 function resources.begin_epoch(n, keeps_runs)
   local s = resources.of(n)
   if s then put(n, s, s.declared, sums_of(NOTHING), keeps_runs and s.running or sums_of(NOTHING)) end
@@ -202,17 +202,17 @@ local function left_of(held, name, most)
 end
 
 local function gpu_left(held, gpu)
-  if left_of(held, gpu.whole, 0) < 0 then return nil end -- somebody has all of it
+  if left_of(held, gpu.whole, 0) < 0 then return nil end -- a lease has all of it
   return left_of(held, gpu.shared, gpu.most)
 end
 
--- With this much memory; 0: nearly all of what it has. `left` is what gpu_left() says.
+-- Is there this much memory? 0: nearly all of the GPU. `left` is the result of gpu_left().
 local function can_be_whole(held, gpu, left, vram)
   local wanted = vram > 0 and vram or floor(gpu.vram * LIMIT.WHOLE_PERCENT / 100)
   return left and left_of(held, gpu.shared, 0) == 0 and left >= wanted
 end
 
--- Those with the least memory, that are free and have enough.
+-- The free GPUs with the least memory that have enough.
 local function whole_fit(held, shape, d)
   local free = {}
   for _, gpu in ipairs(shape.gpus) do
@@ -229,7 +229,7 @@ local function whole_fit(held, shape, d)
   return concat(ids, ',')
 end
 
--- The one with the least left; but whole ones are kept whole, as long as another has enough.
+-- The one with the least memory left; unused GPUs are kept unused as long as another has enough.
 local function share_fit(held, shape, d)
   local best, least, breaks
   for _, gpu in ipairs(shape.gpus) do
@@ -253,7 +253,7 @@ local function fits(s, needs)
   return true
 end
 
--- The GPUs it gets, '' if it needs none; nil when it does not fit.
+-- The GPUs for a job, '' if it needs none; nil when it does not fit.
 function resources.fit(n, d)
   if not d.is_more then return '' end
   local s = resources.of(n)
@@ -264,9 +264,9 @@ function resources.fit(n, d)
   return d.vram > 0 and share_fit(held, shape, d) or d.vram == 0 and '' or nil
 end
 
-local lefts = {} -- it outlives the batch, as it would have to grow again
+local lefts = {} -- reused by later batches so that it need not grow again
 
--- What answers tell of it: how many items and GPUs, which GPUs are shared, and what is left of each.
+-- Its part of an answer: how many items and GPUs, which GPUs are shared, and what is left of each.
 local function left_text(shape, held)
   local items, gpus, shared = shape.items, shape.gpus, 0
   local count = #items
@@ -296,9 +296,9 @@ function resources.left(n)
   return s and s.left.text or ''
 end
 
-local TOLD_MAX = 64 -- answers that are kept
+local TOLD_MAX = 64 -- cached answers
 
--- What answers tell of a node with these counters.
+-- The answer text for a node with these counters.
 function resources.tell(left, counts)
   local told = counts .. left.text
   if left.tells == TOLD_MAX then left.told, left.tells = {}, 0 end
@@ -306,7 +306,7 @@ function resources.tell(left, counts)
   return told
 end
 
--- For jobs that are alike, see columns.lua: what is not known yet.
+-- For identical jobs, see columns.lua: computes what is not cached yet.
 function resources.fits(s, needs)
   local is_enough = fits(s, needs)
   s.left.fits[needs] = is_enough
@@ -319,7 +319,7 @@ function resources.more(sums, needs)
   return more
 end
 
--- False: so much is not held.
+-- False: less than that is held.
 function resources.less(sums, needs)
   local less = true
   for i = 1, #needs do less = less and (sums.amounts[needs[i].name] or 0) >= needs[i].amount end
@@ -366,7 +366,7 @@ function resources.write()
   if next(kept.dirty_stocks) then kept.dirty_stocks = {} end
 end
 
--- The names that have another amount in these.
+-- The names whose amounts differ between these.
 local function note_wrong(wrong, have, right)
   for name, amount in pairs(have) do
     if amount ~= (right[name] or 0) then wrong[name] = true end
@@ -376,7 +376,7 @@ local function note_wrong(wrong, have, right)
   end
 end
 
--- The audit has counted these sums. Answers how many were others.
+-- The audit has counted these sums. Returns how many were wrong.
 function resources.put_right(n, reserved, running)
   local s, wrong, count = resources.of(n), {}, 0
   if not s then return 0 end

@@ -1,10 +1,10 @@
--- Nodes and time: NODE_PUT, NODE_DROP, RENEW and DUE, as store/ledger.c and ledger.c have them.
+-- Nodes and time: NODE_PUT, NODE_DROP, RENEW and DUE, same as in store/ledger.c.
 local function tell_changed(id)
   U.told[#U.told + 1] = id
 end
 
-do -- Lua bears 200 locals at a time: names that are used here alone end here
--- Facts and the operator's reason are texts nobody needs for a reserve: hashes of their own.
+do -- Lua allows only 200 locals at a time: keeps local names within this block
+-- Facts and the operator's reason are not needed for a reserve, so they have separate hashes.
 local function text_set(name, id, text)
   if (call('HGET', KEY .. name, id) or '') == text then return false end
   if text == '' then
@@ -21,8 +21,8 @@ local function effective(health, admin)
   return HEALTH.DRAINING
 end
 
--- Takes over what is new in it. Who changes one thing may have an old view of the others: what it
--- leaves out stays, and the operator's word is the one kept here.
+-- Applies the changed fields. A sender may have an old view of the fields it is not changing: fields it leaves out
+-- stay, and the operator's setting stored here is kept.
 local function take_facts(n, op)
   local admin = op.set_admin and op.admin or n.admin
   local own = op.own ~= HEALTH.NONE and op.own or n.own
@@ -42,8 +42,8 @@ local function take_facts(n, op)
   return changed
 end
 
--- What ends with the epoch need not wait for its lease to run out: sweeps take it, see orphans_some. Of a node
--- that is lost that is only what it never acknowledged: the rest may still run there.
+-- Leases that end with the epoch need not expire first: sweeps take them, see orphans_some. For a lost node these are
+-- only the unacknowledged ones: the others may still be running there.
 local function begin_epoch(n, keeps_runs)
   n.epoch, n.reserved = n.epoch + 1, 0
   resources.begin_epoch(n, keeps_runs)
@@ -58,9 +58,9 @@ local function begin_epoch(n, keeps_runs)
   end
 end
 
-local ORPHANS_MAX = 512 -- leases one call looks at
+local ORPHANS_MAX = 512 -- leases checked per call
 
--- A part of the leases of nodes that began a new epoch. `ended`: where to go on with each of them.
+-- Handles a part of the leases of nodes that began a new epoch. `ended`: where to continue with each node.
 local function orphans_some()
   local left = ORPHANS_MAX
   while left > 0 do
@@ -94,7 +94,7 @@ function verbs.M(op)
     if #op.node == 0 or #op.node > LIMIT.NODE_ID then return put_answer(ERR.BAD_FIELD) end
     if not op.facts then return put_answer(ERR.NOT_FOUND) end
     if U.full == FULL then return put_answer(ERR.STORE_FULL) end
-    -- Dropped a moment ago and back: leases it still has go on counting.
+    -- Dropped recently and back: its remaining leases still count.
     n = n or node_new(op.node)
     n.known, n.version, n.registered = true, 0, U.now
     created = true
@@ -128,7 +128,7 @@ function verbs.X(op)
   return {ERR.OK, false, counts}
 end
 
--- Over is over: what ran out is not revived, what belongs to an older epoch is not the node's any more.
+-- An expired lease is not revived, and a lease of an older epoch no longer belongs to the node.
 local function renew_one(n, j, op)
   if not j or j.lease ~= RUNNING_LEASE or j.node ~= n.id or is_orphaned(j) or j.due <= U.clock then
     return false
@@ -141,7 +141,7 @@ local function renew_one(n, j, op)
   return true
 end
 
--- What `h:NODE` says of each.
+-- The value of each in `h:NODE`.
 local function holds_read(n, ids)
   local values = {}
   owed.settle(n.id)
@@ -153,7 +153,7 @@ local function holds_read(n, ids)
   return values
 end
 
--- All that the node has there and `fits`.
+-- All entries of the node that match `fits`.
 local function holds_find(n, fits)
   local ids = {}
   owed.settle(n.id)
@@ -164,7 +164,7 @@ local function holds_find(n, fits)
   return ids
 end
 
--- By the text of an epoch: do its runs count? Nearly all are of one.
+-- By the text of an epoch: do its runs count? Nearly all are of one epoch.
 local function epochs_of(n)
   return setmetatable({}, {__index = function(known, text)
     known[text] = #text == 4 and unpack_struct('<I4', text) >= n.runs_from
@@ -172,7 +172,7 @@ local function epochs_of(n)
   end})
 end
 
--- What it lists and the store has lost: the run, that it was placed, or only that it was acknowledged.
+-- Restores what the node lists and the store has lost: the run, its placement, or only its ACK.
 local function recover(n, id, attempt, op)
   local j = job_get(id)
   if not j or is_waiting(j) then
@@ -199,7 +199,7 @@ local function renew_all(n, op)
   for i = 1, #ids do renew_one(n, job_get(ids[i]), op) end
 end
 
--- As many of a list as one call may still look at one by one, with their records asked for; LIMIT.RENEW in all.
+-- As many of a list as this call may still check one by one (LIMIT.RENEW in all), with their records requested.
 local function look_at(op, ids)
   local part, left = {}, LIMIT.RENEW - op.looked
   for i = 1, #ids < left and #ids or left do part[i] = ids[i] end
@@ -210,7 +210,7 @@ end
 
 local YES, NO, LATER = '1', '0', '2' -- is it unknown?
 
--- Renews those of the list by themselves that `alone` names. True: what was too much for this call is left for LATER.
+-- Renews individually those of the list that `alone` names. True: the rest is left for LATER.
 local function renew_alone(n, op, alone, unknown)
   local ids = {}
   for k = 1, #alone do ids[k] = op.runs[alone[k]] end
@@ -228,7 +228,7 @@ local function renew_alone(n, op, alone, unknown)
   return #part < #alone
 end
 
--- Which of the list the stamp renews, by id, and how many; which are looked at by themselves.
+-- Which of the list the stamp renews, by id, and how many; and which are checked individually.
 local function sort_runs(n, op, counts, each, unknown)
   local runs, attempts, read = op.runs, op.attempts, stamps.read
   local values, listed, count, alone = holds_read(n, runs), {}, 0, {}
@@ -250,7 +250,7 @@ local function sort_runs(n, op, counts, each, unknown)
   return listed, count, alone
 end
 
--- Those that the stamp renews and that are not listed are set apart. False: there are more.
+-- Sets apart the runs the stamp renews that are not listed. False: there are more.
 local function set_apart(n, op, listed, counts)
   local lacks = holds_find(n, function(id, value)
     return value ~= stamps.APART and not listed[id] and counts[sub(value, 8)]
@@ -261,7 +261,7 @@ local function set_apart(n, op, listed, counts)
     if j and j.lease == RUNNING_LEASE and j.node == n.id then
       stamps.set_apart(n, j, true)
     else
-      holds_of(n.id)[part[i]] = false -- somebody deleted it here; the audit looks after the slot
+      holds_of(n.id)[part[i]] = false -- deleted by hand; the audit repairs the slot
     end
   end
   return #part == #lacks
@@ -273,7 +273,7 @@ end
 local function renew_listed(n, op)
   local each, counts, unknown = stamps.may_be_over(n), epochs_of(n), {}
   local listed, count, alone = sort_runs(n, op, counts, each, unknown)
-  local others = n.running - n.wide - n.apart - count -- runs, and not their slots
+  local others = n.running - n.wide - n.apart - count -- runs, not slots
   if not each and others > count then
     for _, i in pairs(listed) do alone[#alone + 1] = i end
   elseif not each and count > 0 then
@@ -285,7 +285,7 @@ local function renew_listed(n, op)
   return concat(unknown), 0
 end
 
--- What was left for later, or a part of it.
+-- Handles what was left for later, or a part of it.
 local function renew_left(n, op)
   local alone, unknown = {}, {}
   for i = 1, #op.runs do alone[i] = i end
@@ -296,7 +296,7 @@ end
 
 function verbs.N(op)
   local n = node_get(op.node)
-  -- One that was dropped: what it still has runs out by itself.
+  -- A dropped node: its remaining leases expire on their own.
   if not n or not n.known then return {ERR.NOT_FOUND, false, false, string.rep(YES, #op.runs), 0} end
   local unknown, again = '', 0
   if op.all then

@@ -1,8 +1,8 @@
--- What instances tell each other: words, whose connection a node is, which nodes they heard of.
+-- What instances share: messages, which instance has a node's connection, and heartbeats.
 do
 
--- A word to one instance, or to all (''). Answers how many took it: nobody is there when that is none.
--- Channels know no database, so what is for all names the generation it is about.
+-- Sends a message to one instance, or to all (''). Returns how many received it; 0: none present. Channels are not per
+-- database, so messages to all include the generation.
 function verbs.S(op)
   if op.to == '' then
     return {ERR.OK, false, false, call('PUBLISH', KEY .. 'all', U.gen .. ' ' .. op.text)}
@@ -10,8 +10,8 @@ function verbs.S(op)
   return {ERR.OK, false, false, call('PUBLISH', KEY .. 'i:' .. op.to, op.text)}
 end
 
--- "holder kind incarnation since". The last one to connect is the one that is there. Letting go counts
--- only for the connection that is let go of, and a poll takes nothing from a socket that lives.
+-- "holder kind incarnation since". The latest connection wins. A disconnect counts only for the stored connection, and
+-- a poll does not replace a live socket.
 function verbs.U(op)
   local n = node_get(op.node)
   if not (n and n.known) then return {ERR.NOT_FOUND, false, false} end
@@ -30,8 +30,7 @@ function verbs.U(op)
   return {ERR.OK, false, false}
 end
 
--- Nodes this instance heard of since it last told: when, and what they said of their load. The text goes
--- to all instances.
+-- Heartbeats this instance received since its last report: when, and the reported load. The text goes to all instances.
 function verbs.E(op)
   local set = {}
   for i = 1, #op.seen, 2 do

@@ -1,9 +1,9 @@
--- How a job comes in, waits, and how an attempt starts: PUT, WAIT and RESERVE, as store/ledger_jobs.c has them.
+-- How jobs are created and wait, and how attempts start: PUT, WAIT and RESERVE, same as in store/ledger_jobs.c.
 local function head_of(j)
   return j.id .. job_packed(j)
 end
 
--- What an answer tells of the node's counters, and of the job.
+-- The parts of an answer about the node's counters and the job.
 local function counts_and_head(answer)
   local n = answer.node
   local mark = not n and '0' or resources.left(n) ~= '' and '2' or '1'
@@ -44,21 +44,21 @@ local function write_idems()
   end
 end
 
--- The job is made with this key, which is kept as long as the job is.
+-- Creates the job with this key, which is kept as long as the job.
 function keys.give(j, op, node)
   j.has_key = true
   job_beside(j, ':k', op.idem)
   keys.set(op.idem, j.id, op.fingerprint, node)
 end
 
--- The key its job was made with.
+-- The key the job was created with.
 function keys.of(j)
   return j.has_key and outside_text(j, ':k')
 end
 
 local job_new, note_session, write_sessions, take_back
 do
--- The job as a first answer had it: what became of it since is not part of that.
+-- The job as in the first answer, without what happened to it since.
 local function first_answer(j, node)
   local first = {}
   for name, value in pairs(j) do first[name] = value end
@@ -69,7 +69,7 @@ local function first_answer(j, node)
   return first
 end
 
--- The key was used for another job: that one's first answer, or a refusal.
+-- If the key was used for another job: answers that job's first answer, or a refusal.
 local function answered_by_key(op, answer)
   if not op.idem then return false end
   local job, fingerprint, node = keys.get(op.idem)
@@ -100,7 +100,7 @@ local function may_create(op, answer)
 end
 
 function job_new(id, about)
-  local j = { -- what is not named is not so; one name more, and the table would be made again
+  local j = { -- missing fields are false; with one more field the table would be reallocated
     id = id, state = NEW, lease = NONE, attempt = 1, max = about.max,
     callback = about.callback and CALLBACK.WANTED or CALLBACK.NONE, ran_out = NONE, apart = false,
     place = AT_NOWHERE, told = 0, epoch = 0, owner = about.owner, created = U.now,
@@ -148,15 +148,15 @@ function write_sessions()
   end
 end
 
--- One text is cheaper to send than a list: redis_wire.c takes it apart again. Its first byte tells
--- it from the record of a node.
+-- One text is cheaper to send than a list; redis_wire.c decodes it. Its first byte distinguishes it from the record of
+-- a node.
 local function placed_answer(answer)
   local why = answer.why or ''
   return char(ANSWER + answer.err, answer.duplicate, answer.probe, answer.chosen + 1, #why) .. why ..
     (answer.block and limits.block_text(answer.block) or '') .. counts_and_head(answer)
 end
 
--- What keeps a job with this demand, which stands in the lane `from`, from waiting in that of `op`.
+-- What blocks a job with this demand, now in the lane `from`, from waiting in the lane of `op`.
 local function refusal(op, from, demand)
   local err, block = lanes.refusal(from, op), nil
   if err == ERR.OK and from == NO_LANE and op.bounds_keys then block = limits.queue_block(demand) end
@@ -204,7 +204,7 @@ function verbs.W(op)
   return {err, head_of(j), false, block and limits.block_text(block)}
 end
 
--- The same reserve again: what it got the first time.
+-- The same reserve again: answer as the first time.
 local function answer_replay(op, j, answer)
   answer.job, answer.duplicate = j, 1
   for i = 1, #op.nodes do
@@ -224,8 +224,8 @@ local function may_reserve(op, j, answer)
   return false
 end
 
--- The first candidate with enough slots, all that the job needs, and a breaker that lets this type through. Answers it with the GPUs
--- that the job gets, and the breaker if this is its probe.
+-- The first candidate with enough slots, everything the job needs, and a breaker that admits this type. Returns it with
+-- the job's GPUs, and the breaker if this is its probe.
 local function first_fit(op, type, demand, answer)
   local why, d = '', demands.parse(demand)
   for i = 1, #op.nodes do
@@ -251,8 +251,7 @@ local function first_fit(op, type, demand, answer)
   return nil
 end
 
--- Reserved and, as far as the record goes, sent: DISPATCHED is the intent, written before anything
--- leaves.
+-- Reserved and, in the record, already sent: DISPATCHED is the intent, written before anything is sent.
 local function start(op, j, n, gpus)
   lanes.leave(j)
   if j.state ~= SELECTING then
@@ -265,7 +264,7 @@ local function start(op, j, n, gpus)
   job_place(j)
 end
 
--- What its key answers with from now on.
+-- What its key returns from now on.
 local function note_key(op, j, created)
   if created and op.idem then
     j.keyed = true
@@ -316,9 +315,9 @@ function verbs.R(op)
   return placed_answer(rules.R(op))
 end
 
--- A run its node holds and this store has lost, see is_recovering: what it was about is gone, its slot is not; or only that
--- it was placed is, and it waits here as before. It may be one more than the node's max here; the node itself never runs more.
--- The job, or nothing.
+-- Restores a run that its node holds and this store has lost, see is_recovering: either the whole job is gone but its
+-- slot is still in use, or only its placement is and it is still waiting here. This may exceed the node's max here,
+-- though the node itself never runs more. Returns the job, or nothing.
 function take_back(node, id, attempt, ttl, send)
   local n = node and is_recovering() and node_get(node)
   if not n or not n.known or id == '' or attempt < 1 or attempt > ATTEMPTS_MAX then return nil end

@@ -1,6 +1,6 @@
--- How an attempt or a job ends: COMMIT, FINISH and CALLBACK_DONE, as store/ledger_jobs.c has them.
+-- How attempts and jobs end: COMMIT, FINISH and CALLBACK_DONE, same as in store/ledger_jobs.c.
 
--- A text, or a list that begins with it when the whole record is wanted.
+-- A text, or a list that begins with it when the whole record is requested.
 local function settled_answer(answer)
   local freed = answer.freed or ''
   local head = char(ANSWER + answer.err, answer.duplicate, answer.ended, answer.breaker, #freed)
@@ -14,7 +14,7 @@ local function new_answer()
   return {err = ERR.OK, duplicate = 0, ended = 0, breaker = EVENT.NONE}
 end
 
--- The whole record, for who goes on with the job.
+-- The whole record, for the instance that continues the job.
 local function answer_record(answer, j)
   answer.spec = outside_text(j, ':s')
   answer.result = j.result ~= '' and j.result
@@ -37,7 +37,7 @@ function rules.C(op)
   local answer = new_answer()
   local j = job_get(op.job)
   if not j or is_waiting(j) then
-    -- Sent, then forgotten. Its ACK may be said again.
+    -- Sent, then lost from the store. Its ACK may be repeated.
     local back = take_back(op.node, op.job, op.attempt, op.ttl, op.send ~= 0 and op.send or nil)
     if back then
       answer.job, answer.node = back, holder_of(back)
@@ -62,7 +62,7 @@ function rules.C(op)
     j.state, j.acked, j.updated = to, U.now, U.now
     job_place(j)
   elseif is_last and j.state == ACKED and is_alive(j) and not is_orphaned(j) and from_here(op, j) then
-    answer.duplicate = 1 -- a node that is told so may start: not without a slot
+    answer.duplicate = 1 -- a node that gets this may start, so it must have a slot
   else
     answer.err = ERR.STALE
   end
@@ -71,15 +71,15 @@ function rules.C(op)
   return answer
 end
 
-local UNKNOWN = 'OUTCOME_UNKNOWN' -- as err.h has it
-local STOPPED = 2 -- not only did a lease end: its job had been cancelled before
+local UNKNOWN = 'OUTCOME_UNKNOWN' -- as in err.h
+local STOPPED = 2 -- a lease ended whose job had been cancelled before
 
 local function plain_json(reason)
   return reason == '' and 'null' or '"' .. reason .. '"'
 end
 
--- A reservation without an ACK may never have been sent: who made it says so and gives it up, or was
--- not there all the time since. Then the last attempt is not lost with it; of any other the next one is begun.
+-- A reservation without an ACK may never have been sent: its maker says so and gives it up, or was not present the
+-- whole time since. Then a last attempt is not used up; any other attempt is followed by the next one.
 local function is_unsent(op, j)
   if j.state ~= DISPATCHED then return false end
   if op.outcome == OUTCOME.ABANDON then return op.owner == j.owner and outside_text(j, ':a') end
@@ -87,7 +87,7 @@ local function is_unsent(op, j)
   return (j.pause or 0) ~= pause_mark() or is_silent(j.owner)
 end
 
--- Whatever its owner had reserved.
+-- Whatever reservation its owner had made.
 local function takes_back(op)
   return op.outcome == OUTCOME.SEND_FAILED and not op.node
 end
@@ -97,7 +97,7 @@ local function verdict_of(op, j)
   local v = {
     event = ending.event, of_attempt = ending.of_attempt, in_time = is_alive(j),
     reason = op.reason, reason_json = op.reason_json, speaks = op.speaks,
-    -- Should it end the job: who asked for that was, or is, answered with an error.
+    -- If this ends the job, its requester was or will be answered with an error.
     frees_key = op.outcome == OUTCOME.ABANDON or
       (op.outcome == OUTCOME.SEND_FAILED and j.keyed and j.attempt == 1),
   }
@@ -114,9 +114,9 @@ local function verdict_of(op, j)
     end
     v.reason_json = plain_json(v.reason)
   end
-  -- Who takes back what it was never told of may come when that has run out.
+  -- A reservation may be taken back this way even after it has expired.
   if not v.of_attempt or takes_back(op) then v.in_time = true end
-  -- By now it may have been reserved, and be held since, or wait anew.
+  -- By now it may have been reserved and be held since, or be waiting again.
   if op.outcome == OUTCOME.QUEUE_TIMEOUT then v.in_time = j.lane ~= NO_LANE and j.due <= U.clock end
   if is_unsent(op, j) then
     v.event, v.unsent, v.frees_key = 'send_failed', true, false
@@ -125,8 +125,8 @@ local function verdict_of(op, j)
   return v
 end
 
--- Asks the job machine. The record says DISPATCHED before the send, so a failed send is judged as
--- RESERVED; a job that waits is looked at as SELECTING when nobody can take it.
+-- Asks the job state machine. The record says DISPATCHED before the send, so a failed send is judged as RESERVED; a
+-- waiting job without a candidate is judged as SELECTING.
 local function ask(op, j, v)
   local state, attempt = j.state, j.attempt
   local left = op.left or v.unsent
@@ -145,15 +145,14 @@ local function ask(op, j, v)
   return job_step(state, attempt, j.max, j.node, v.event, 0, nil, left)
 end
 
--- What the end of this attempt tells of its executor. Of a job that was cancelled while it ran only
--- a good end does.
+-- What the end of this attempt says about the node. For a job cancelled while running only a success counts.
 local function word_of(j, v)
   if v.event == 'done' then return v.speaks and 'good' or nil end
   if (v.event ~= 'fail' and v.event ~= 'run_timeout') or is_final(j) then return nil end
   return v.speaks and 'bad' or nil
 end
 
--- The node never began it, so that it uses up none of a rate.
+-- The node never began it, so it consumes no rate.
 local function never_began(op, j)
   local outcome = op.outcome
   return j.state == DISPATCHED and
@@ -167,7 +166,7 @@ local function end_attempt(op, answer, j, v)
     answer.node, answer.ended = n, 1
     lease_unbind(n, j)
   elseif j.ran_out ~= NONE then
-    answer.ended = 1 -- it was cleared before; now that is settled
+    answer.ended = 1 -- it was cleared earlier and is settled now
   end
   if j.demand ~= '' then
     if op.hold_key then limits.hold_longer(op.hold_key, op.hold_key_ms, op.hold_reason) end
@@ -195,7 +194,7 @@ end
 local function become_waiting(op, j)
   j.owner, j.due = op.owner, later(U.clock, op.hold)
   if j.state ~= SELECTING then return end
-  j.node, j.gpus, j.dispatched, j.acked = '', '', 0, 0 -- the same attempt, but on none
+  j.node, j.gpus, j.dispatched, j.acked = '', '', 0, 0 -- same attempt, but on no node
 end
 
 local function job_result(j, result)
@@ -231,8 +230,8 @@ local function take(op, answer, j, v, to, attempt, effect)
   job_place(j)
 end
 
--- The job was cancelled while it ran: this is the node's word that it stopped, or the end of its
--- lease. The job stays as the cancel left it.
+-- The job was cancelled while it ran: this is the node's report that it stopped, or the end of its lease. The job keeps
+-- the state the cancel gave it.
 local function ends_cancelled(op, j, v)
   if not is_final(j) or is_over(j) or not v.in_time then return false end
   if op.outcome == OUTCOME.EXPIRE then return op.attempt == 0 or op.attempt == j.attempt end
@@ -247,8 +246,8 @@ local function end_cancelled(op, answer, j, v)
   job_place(j)
 end
 
--- Was this accepted before? Ends of attempts are in their list; what ends a whole job leaves only
--- its reason.
+-- Was this message accepted before? Ended attempts are in the list; for the end of a whole job only its reason is
+-- stored.
 local function is_repeated(op, j, v)
   if not v.of_attempt then return j.state == FAILED and v.reason == j.reason end
   if op.outcome == OUTCOME.EXPIRE then
@@ -258,14 +257,14 @@ local function is_repeated(op, j, v)
   return history_has(j, op.attempt, op.node, v.event)
 end
 
--- An end of a job that nobody knows, or that is not known to be placed: one more that was lost, see take_back.
+-- The end of a job that is unknown, or not known to be placed: another one that was lost, see take_back.
 local function told_of(op)
   if op.outcome ~= OUTCOME.DONE and op.outcome ~= OUTCOME.FAIL then return nil end
   return take_back(op.node, op.job, op.attempt, AWAY_GRACE_MS)
 end
 
--- Refused to who asked first, but another has been told of it: it goes on, with whoever finds it. In a lane
--- it is found.
+-- The first requester was refused, but another request was answered with this job: it goes on, and any instance may
+-- take it. In a lane it will be found.
 local function goes_on(op, j)
   if op.outcome ~= OUTCOME.ABANDON or not outside_text(j, ':a') then return false end
   if is_waiting(j) and j.lane == NO_LANE then
@@ -289,7 +288,7 @@ function rules.F(op)
   local full_key = op.hold_key and own_key(j, op.hold_key)
   local is_stranger = op.hold_key and not full_key
   op.hold_key = full_key
-  -- It ran into a bound of this key, which is held from now on: the attempt does not count.
+  -- It hit a limit of this key, which is held from now on: the attempt does not count.
   if full_key and max < ATTEMPTS_MAX then j.max = max + 1 end
   local to, attempt, effect = ask(op, j, v)
   if not to or not v.in_time then j.max = max end
@@ -335,7 +334,7 @@ function verbs.K(op)
     call('HDEL', KEY .. 'claims', j.id)
     job_changed(j)
   elseif j.callback < CALLBACK.PENDING then
-    err = ERR.CONFLICT -- none was asked for, or the job still runs
+    err = ERR.CONFLICT -- no callback was requested, or the job is still running
   end
   return {err, head_of(j), false}
 end

@@ -1,6 +1,6 @@
-/* A program of the build: writes, as Lua, what the function library shares with the C side, from
- * the definitions there: names and numbers, limits, the job machine, the layouts of records. It
- * becomes the first part of the library. */
+/* A build tool: generates, as Lua, what the function library shares with the C side, from the C
+ * definitions: names and numbers, limits, the job state machine, record layouts. The output becomes
+ * the first part of the library. */
 #include "model/job.h"
 
 #include <assert.h>
@@ -14,8 +14,8 @@
 #include "store/record.h"
 #include "store/redis_wire.h"
 
-/* A table of Lua with one name for each number; rows of the same table are together. NULL: a
- * local of its own. */
+/* A Lua table with a name for each number; rows of one table are consecutive. NULL: a separate
+ * local. */
 static const struct {
     const char *table;
     const char *name;
@@ -80,12 +80,12 @@ static const struct {
     {"LIMIT", "TYPE", POOL_LANG_MAX},
     {"LIMIT", "HISTORY", STORE_HISTORY_MAX},
     {"LIMIT", "BREAKERS", BREAKERS_MAX},
-    {"LIMIT", "NUMBERS", STORE_NUMBERS - 1}, /* 0 is the embedded store's */
+    {"LIMIT", "NUMBERS", STORE_NUMBERS - 1}, /* 0 is for the embedded store */
     {"LIMIT", "RESULT", WIRE_RESULT_MAX},
     {"LIMIT", "LANE_ANNOUNCED", STORE_LANE_ANNOUNCED},
     {"LIMIT", "RENEW", WIRE_RENEW_MAX},
     {"LIMIT", "OWED", WIRE_OWED_MAX},
-    {"LIMIT", "CLEAR", LEDGER_CLEAR_MAX}, /* run-out leases one reserve clears */
+    {"LIMIT", "CLEAR", LEDGER_CLEAR_MAX}, /* expired leases cleared by one reserve */
     {NULL, "AWAY_MS", LEDGER_AWAY_MS},
     {NULL, "AWAY_GRACE_MS", LEDGER_AWAY_GRACE_MS},
     {NULL, "BACK_MS", LEDGER_BACK_MS},
@@ -175,8 +175,8 @@ static void write_otherwise(const char *need, struct job_step without)
         printf(", otherwise = %d", without.state);
 }
 
-/* Where it leads, what that needs, where it leads without, what the lease does, and whether that is
- * the next attempt. */
+/* An edge: its target, the condition for it, the target otherwise, the effect on the lease, and
+ * whether the next attempt begins. */
 static void write_edge(int state, int event)
 {
     struct job_step step = try(state, event, true, true);
@@ -195,7 +195,7 @@ static void write_edge(int state, int event)
     printf("%s},", step.attempt > 1 ? ", next = true" : "");
 }
 
-/* Must it name the job's attempt and node? Then it is a node's word. */
+/* Must it name the job's attempt and node? True for messages from nodes. */
 static bool is_by_node(int event)
 {
     for (int state = 0; state < JOB_STATE_COUNT; state++) {
@@ -204,7 +204,7 @@ static bool is_by_node(int event)
         struct job_input in = {.event = (enum job_event)event, .candidates_left = true};
 
         if (try(state, event, true, true).accepted && !job_step(&facts, &in).accepted)
-            return event != JOB_EV_RESERVED; /* which names the node it chose */
+            return event != JOB_EV_RESERVED; /* which names the chosen node */
     }
     return false;
 }
@@ -233,7 +233,7 @@ static const char *const codes[] = {
     [RECORD_U8] = "B",    [RECORD_BOOL] = "B", [RECORD_U32] = "I4", [RECORD_I32] = "i4",
     [RECORD_TIME] = "i6", [RECORD_I64] = "i8", [RECORD_U64] = "c8", [RECORD_TEXT] = "s"};
 
-/* The fields of one format; of one part, unless that is NULL. Each call answers the next. */
+/* Iterates over the fields of one format, and of one part unless that is NULL. */
 static const struct record_field *next_field(const struct record_layout *layout, int format,
                                              const char *part, size_t *at)
 {
@@ -275,7 +275,8 @@ static void write_plain(const struct record_field *field)
         write_packed_plain(field);
 }
 
-/* A new table from a record; of `state`, which has no rest, the fields of one that is there. */
+/* Generates code that makes a new table from a record, or, for `state`, which has no rest, fills an
+ * existing one. */
 static void write_read(const struct record_layout *layout, int format)
 {
     const struct record_field *field;
@@ -301,7 +302,7 @@ static void write_read(const struct record_layout *layout, int format)
     printf("  end,\n");
 }
 
-/* What is not given when there is no record yet. */
+/* Default values for when there is no record yet. */
 static void write_begin(const struct record_layout *layout)
 {
     printf("  begin = function(u)\n");
@@ -360,7 +361,7 @@ static void write_counts(int format)
     printf(")\n  end,\n");
 }
 
-/* Where the numbers are, and the first text; and where parts begin. */
+/* The positions of the numbers, the first text and the parts. */
 static void write_places(const struct record_layout *layout, int format)
 {
     const struct record_field *field;

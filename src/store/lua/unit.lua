@@ -1,25 +1,24 @@
--- The unit of work: what a batch looked at and changed. Records are read once, changed, and written
--- once at the end, so that sixteen jobs cost little more than one. Every verb of the batch sees what
--- those before it did. A record is a packed text (`raw`), which columns.lua changes as it is, or a
--- table made from it, which is then what counts. While Redis 7.0 loads a library there is neither
--- `redis.call` nor `string` nor `unpack`, so they are picked up when a batch comes. Names in capitals
--- that are not explained here are of the first part, which is made from the C side (tables.c).
+-- The unit of work: what a batch has read and changed. Records are read once, changed, and written once at the end, so
+-- that sixteen jobs cost little more than one. Every verb of the batch sees the changes of those before it. A record is
+-- a packed text (`raw`), which columns.lua changes directly, or a table made from it, which then takes precedence.
+-- While Redis 7.0 loads a library there is no `redis.call`, `string` or `unpack`, so they are fetched with the first
+-- batch. Names in capitals not explained here are from the first part, which is generated from the C side (tables.c).
 local call, byte, find, char, unpack_list, concat, sort, floor
 
 local ARGS_MAX = 2000 -- of one redis.call
-local verbs = {} -- by letter: does what an op asks for, and answers it
--- Of the verbs that come with every job only what they do: columns.lua asks them, too. Each answers a table: `err`,
--- `duplicate`; `job` and `node`, which are told of; what else the verb tells.
+local verbs = {} -- by letter: runs an op and returns its answer
+-- The rules of the verbs every job needs, without the encoding of answers: columns.lua uses them, too. Each returns a
+-- table: `err`, `duplicate`; the `job` and `node` to report; and whatever else the verb answers.
 local rules = {}
 
 local U -- this batch
-local A, at -- its arguments, and where we stand in them
+local A, at -- its arguments, and the position in them
 
--- What columns.lua keeps of jobs and nodes from batch to batch. It counts as long as `state` is what
--- Redis has: nobody else has called since, and this is the store it was. A verb that has its own of a
--- record forgets it. `counts` are texts that nodes share, `unit` is what was U after a batch without
--- verbs; `row` is kept because it would have to grow again. `gated`: see columns.gated(). `owed` and
--- `owes`: see there. `is_table`: see stamps.lengthen. `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua.
+-- What columns.lua keeps of jobs and nodes from batch to batch. It is valid as long as `state` equals what Redis has:
+-- then no other instance has called since and the store is the same. A verb that takes its own copy of a record removes
+-- it here. `counts` are texts that nodes share, `unit` is the U of a batch without verbs; `row` is kept so that it need
+-- not grow again. `gated`: see columns.gated(). `owed` and `owes`: see there. `is_table`: see stamps.lengthen.
+-- `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
   is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, new_keys = {},
@@ -30,16 +29,16 @@ local instances = {} -- instance.lua
 
 local AT_NOWHERE, AT_DUE, AT_LAPSED, AT_WHEEL = 0, 1, 2, 3
 
--- How records are laid out is said in store/record.h. Redis' Lua looks at every byte of every text it
--- makes: they are as short as they can be, and what is long stands beside them. This is the layout
--- that is written; what is read may have another, which its first byte tells.
+-- store/record.h describes the layout of records. Redis' Lua hashes every byte of every string it creates, so records
+-- are as short as possible and long data is stored separately. This is the layout being written; a record that is read
+-- may have another one, given by its first byte.
 local layout = {format = 0, job = nil, node = nil, state = nil}
--- What `meta.format` said in this batch: what is written (from the next batch on, if it changed in this
--- one), the oldest and newest that a record may have, and since when whoever is there could tell what
--- it reads. `text`: as it was read, nil when it has to be read again.
+-- The value of `meta.format` in this batch: the format being written (from the next batch on, if it changed in this
+-- one), the oldest and newest format of records, and since when the instances present could announce what they read.
+-- `text`: as read, nil when it must be read again.
 local formats = {text = nil, written = 0, oldest = 0, newest = 0, since = 0, changed = false}
 
-local LAZY = { -- most batches need few of the tables of U
+local LAZY = { -- most batches need few of U's tables
   __index = function(batch, name)
     local made = {}
     batch[name] = made
@@ -48,10 +47,10 @@ local LAZY = { -- most batches need few of the tables of U
 }
 
 local begin_library, note_work
-do -- Lua has room for 200 locals
--- What a call costs, for a test that looks whether it grows: commands, their arguments and what they answer. The
--- largest is kept in `meta.work`; that of calls that somebody made and not the clock in `meta.asked`, how many
--- records of jobs such a call read and wrote in `meta.records`, and how often it asked a rule in `meta.rules`.
+do -- Lua allows only 200 locals
+-- The cost of a call, for a test that checks that it does not grow: commands, their arguments and their replies. The
+-- largest is kept in `meta.work`; that of calls made by senders, not by the clock, in `meta.asked`; how many job
+-- records such a call read and wrote in `meta.records`; and how often it asked a rule in `meta.rules`.
 local work = {work = 0, asked = 0, records = 0, rules = 0}
 
 local function counted(...)
@@ -113,7 +112,7 @@ local function bucket_of(id)
   return sub(id, 1, BUCKET)
 end
 
--- Runs one command over a long list of arguments, a part at a time; `width` of them belong together.
+-- Runs one command over a long list of arguments, a part at a time, in groups of `width`.
 local function call_in_parts(command, key, args, width, count)
   local part, last = ARGS_MAX - ARGS_MAX % (width or 1), count or #args
   if last <= part then
@@ -126,18 +125,18 @@ local function call_in_parts(command, key, args, width, count)
   end
 end
 
--- Jobs. What is kept of one has no time to live: only the purge takes it away, when it is over.
+-- Jobs. Their keys have no TTL: only the purge deletes them, once they are over.
 
 local function job_read(id, packed)
   return records.job[byte(packed)].read(id, packed)
 end
 
--- Where it stands, without reading all of it.
+-- Its place, without decoding the whole record.
 local function packed_place(packed)
   return byte(packed, records.job[byte(packed)].at.place)
 end
 
--- Until it changes again; an answer and the write after it share the text.
+-- Cached until the next change; an answer and the write after it share the text.
 local function job_packed(j)
   local packed = j.packed
   if packed then return packed end
@@ -146,15 +145,15 @@ local function job_packed(j)
   return packed
 end
 
--- As far as this batch has it: nil when nobody asked for it, false when there is none.
+-- As far as this batch has it: nil when not requested, false when there is none.
 local function job_raw(id)
   local j = kept.jobs[id]
   if j then return j.phase.head .. j.back end
   return U.raw[id]
 end
 
--- The records of ids[from] to ids[to] as Redis has them, in order; false where there is none. Those that
--- follow each other are mostly of one bucket, and are read with one call.
+-- The records of ids[from] to ids[to] as Redis has them, in order; false where there is none. Consecutive ones are
+-- mostly in one bucket and are read with one call.
 local function records_read(ids, from, to)
   local got = {}
   while from <= to do
@@ -169,8 +168,8 @@ local function records_read(ids, from, to)
   return got
 end
 
--- What this batch reads and writes in the hash of one bucket: the ids that are asked for, and fields
--- with their values. What is put there later counts.
+-- What this batch reads and writes in the hash of one bucket: the requested ids, and fields with their values. Later
+-- values win.
 local function bucket_get(name)
   local b = U.buckets[name]
   if not b then
@@ -186,7 +185,7 @@ local function bucket_put(b, field, value)
   b.size = size + 2
 end
 
--- One that is asked for twice is read twice.
+-- One requested twice is read twice.
 local function bucket_ask(b, id)
   local asked = b.asked + 1
   b.ids = b.ids or {}
@@ -260,9 +259,9 @@ local function job_listed(id)
   U.created[made], U.made = id, made
 end
 
--- A field beside the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
--- Idempotency-Key, `:a` somebody was answered with it by that. One that this batch is about to write is
--- not in Redis yet.
+-- A field stored separately from the record: `:s` spec, `:r` a long result, `:h` ended attempts, `:k` its
+-- Idempotency-Key, `:a` a request was answered with it by that key. One that this batch is about to write is not in
+-- Redis yet.
 local function outside_text(j, tail)
   if j.new and j.new[tail] then return j.new[tail] end
   local b, name = bucket_get(bucket_of(j.id)), j.id .. tail
@@ -272,11 +271,11 @@ local function outside_text(j, tail)
   return call('HGET', KEY .. 'j:' .. bucket_of(j.id), name)
 end
 
--- Nodes. Which jobs hold a slot of it, or did when their epoch was over, is in a hash of its own, `h:NODE`: attempt,
--- time-out and epoch of those that the node's stamp renews, nothing of the others (see stamps.value). So a heartbeat that
--- lists them reads no record.
+-- Nodes. The jobs that hold a slot of a node, or did when their epoch ended, are in a separate hash, `h:NODE`: attempt,
+-- time-out and epoch of those the node's stamp renews, an empty value for the others (see stamps.value). So a heartbeat
+-- that lists them reads no record.
 
--- What this batch changes there: by job, what it is from now on; false: none of them.
+-- What this batch changes there: the new value by job; false: removed.
 local function holds_of(node)
   local holds = U.holds[node]
   if not holds then
@@ -286,14 +285,14 @@ local function holds_of(node)
   return holds
 end
 
--- The audit counts the leases of a node in parts (chores.lua), one in each of its calls. Between two of them leases begin, are
--- acknowledged and end, so whoever writes `h:NODE` tells it. `kept.recount` is about one node: how many are `reserved`,
--- `running` and run `apart` of those it has counted, and by id as which of these each was.
+-- The audit counts a node's leases in parts (chores.lua), one per call. Between the calls leases begin, are
+-- acknowledged and end, so every write to `h:NODE` must inform it. `kept.recount` is for one node: how many of those
+-- counted are `reserved`, `running` and running `apart`, and as which of these each id was counted.
 local recount = {}
 do
--- `counted`: by id what a job counts as; of one that takes more than a slot a table, with what it takes.
+-- `counted`: by id what a job counts as; for one that takes more than a slot, a table with what it takes.
 
--- As what this job counts; nil: its lease is of an epoch that is over, or it has none there.
+-- What this job counts as; nil: its lease is of an ended epoch, or it has none there.
 function recount.kind(r, j)
   if not j or j.node ~= r.node then return nil end
   if j.lease == RESERVED_LEASE then return j.epoch == r.epoch and 'reserved' or nil end
@@ -313,7 +312,8 @@ local function add(r, what, sign)
   end
 end
 
--- It counts as that from now on. One large table would be made anew, and looked at by Lua's collector, in one go.
+-- It counts as that from now on. Split tables: one large table would be reallocated, and traversed by Lua's garbage
+-- collector, all at once.
 function recount.set(r, id, kind, j)
   local name = sub(id, -2)
   local part = r.counted[name] or {}
@@ -324,7 +324,7 @@ function recount.set(r, id, kind, j)
   r.counted[name], part[id] = part, what
 end
 
--- This is about to be written to the `h:NODE` of its node. It reads what is known of the job and changes nothing there.
+-- Called before this is written to the `h:NODE` of its node. Reads what is known of the job without changing it.
 function recount.hear(r, id, holds)
   local j
   if holds then
@@ -357,10 +357,11 @@ local function write_holds()
   U.holds = nil
 end
 
--- Most jobs are over soon after they began. So what the steps of columns.lua reserve is not written to `h:NODE` at once, but
--- only by who wants to read there, once a second, and when there are LIMIT.OWED: what has ended by then needs nothing.
--- Until then it is owed: it has a `way`, which says what `h:NODE` would say of it. `kept.owed` has the ids by node, among
--- them those that are over; the list `owed` in Redis has all of them, should what is kept be lost; `kept.owes` is how many.
+-- Most jobs end soon after they began. So reservations by the steps of columns.lua are not written to `h:NODE` at once,
+-- but only before it is read, once a second, and when there are LIMIT.OWED of them: jobs that have ended by then need
+-- no write. Until then a job is owed: its `way` has the value `h:NODE` would have. `kept.owed` has the ids by node,
+-- including ended ones; the list `owed` in Redis has all of them, in case the cache is lost; `kept.owes` is their
+-- number.
 do
 local function text_of(j)
   local way = j.way
@@ -380,13 +381,13 @@ local function write(list)
   list.count = 0
 end
 
--- A verb has its own of this job from now on.
+-- From now on a verb has its own copy of this job.
 function owed.leave(id)
   local j = kept.jobs[id]
   if j and j.way then holds_of(j.node.id)[id] = text_of(j) end
 end
 
--- `h:NODE` of this node says all, or that of all nodes.
+-- Writes what is owed to `h:NODE` of this node, or of all nodes.
 function owed.settle(node)
   if node then
     if kept.owed[node] then write(kept.owed[node]) end
@@ -400,7 +401,8 @@ function owed.settle(node)
   end
 end
 
--- What was kept is lost: the records tell what is owed. At the beginning of a batch: nothing has changed yet.
+-- The cache is lost: finds what is owed from the records. Called at the beginning of a batch, before anything has
+-- changed.
 function owed.find()
   local parts, ids = call('LRANGE', KEY .. 'owed', 0, -1), {}
   if #parts == 0 then return end
@@ -412,7 +414,7 @@ function owed.find()
     local j = job_get(ids[i])
     if j and j.lease ~= NONE then holds_of(j.node)[j.id] = stamps.value(j) end
   end
-  U.jobs, U.nodes = nil, nil -- they were only looked at
+  U.jobs, U.nodes = nil, nil -- they were only read
   write_holds()
   call('DEL', KEY .. 'owed')
 end
@@ -447,7 +449,7 @@ local function node_changed(n)
   U.dirty_nodes[n.id] = n
 end
 
--- Should somebody have deleted it here while it had leases, those are of an epoch that is over.
+-- If it was deleted by hand while it had leases, those belong to an ended epoch.
 local function node_new(id)
   local n = {
     id = id, health = 0, own = 0, admin = 0, known = false, max = 0, reserved = 0, running = 0,
@@ -460,7 +462,7 @@ local function node_new(id)
   return n
 end
 
--- What answers tell of it: its counters, and what is left of its resources.
+-- Its part of an answer: its counters and its free resources.
 local function node_counts(n)
   return sub(layout.node.pack(n), 1, layout.node.from.facts - 1) .. resources.left(n)
 end
@@ -477,7 +479,7 @@ local function is_sorted(ids)
   return true
 end
 
--- Those that came together and are of one bucket are one member of the list of their span.
+-- Jobs that came together and share a bucket are one member of their span's list.
 local function write_created()
   local ids, from = U.created, 1
   if not is_sorted(ids) then sort(ids) end
@@ -522,7 +524,7 @@ end
 local write_nodes
 do
 local NOTHING = {}
-local set = {} -- names and texts. It outlives the batch, as it would have to grow again
+local set = {} -- names and texts; reused by later batches so that it need not grow again
 
 function write_nodes()
   local size, del = columns.write_nodes(set), NOTHING
@@ -546,8 +548,8 @@ end
 
 end
 
--- Who keeps a view of the nodes hears which of them changed, and when; a number lets them notice a gap.
--- Channels know no database: the generation tells whose nodes they are.
+-- Publishes which nodes changed, and when, for instances that keep a view of the nodes; a number lets them notice a
+-- gap. Channels are not per database: the generation identifies the store.
 local function publish_nodes()
   if #U.told == 0 then return end
   U.version = U.version + 1

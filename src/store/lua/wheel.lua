@@ -1,24 +1,23 @@
--- Where a job stands: on the wheel, among what is about to run out, among what ran out and waits for
--- the sweep, or nowhere.
+-- Where a job is filed: on the wheel, among those about to expire, among the expired ones waiting for the sweep, or
+-- nowhere.
 --
--- Few jobs ever run out, so when they would is not kept exactly. The wheel is a list for each quarter
--- of a second with the ids of jobs that must be looked at then; one element for each batch that
--- added some. A term that becomes longer (an ACK, a heartbeat) changes nothing there: when its time
--- comes the job is looked at, and put where it is due by now. Only what runs out within the quarter
--- of a second that has begun stands, to the millisecond, in the sorted set `due`.
+-- Few jobs ever expire, so their expiry times are not indexed exactly. The wheel has a list per quarter of a second
+-- with the ids of jobs to check then, one element per batch that added some. A term that grows (an ACK, a heartbeat)
+-- changes nothing there: at the old time the job is checked and moved to where it is due now. Only jobs that expire
+-- within the current quarter of a second are in the sorted set `due`, to the millisecond.
 --
--- Of jobs that wait very many may run out at once. So leases are before them: in `due` what waits has a score that
--- is larger by WAITS, and in `lapsed` what had a lease has one that is smaller by as much.
-local WHEEL_FAR_MS = 3600000 -- what is due later is looked at once an hour
+-- Very many waiting jobs may expire at once, so leases go before them: in `due` the scores of waiting jobs are larger
+-- by WAITS, and in `lapsed` the scores of leases are smaller by WAITS.
+local WHEEL_FAR_MS = 3600000 -- jobs due later are checked once an hour
 local tick_of, job_due, job_lapsed, job_nowhere, wheel_turn, write_wheel, write_due, write_lapsed
 local job_place -- lease.lua
-local wheel = {WAITS = 4503599627370496} -- what is seldom needed: Lua has room for 200 locals
+local wheel = {WAITS = 4503599627370496} -- rarely used values: Lua allows only 200 locals
 do
 local WAITS = wheel.WAITS
 local TICK_MS = 256
 local PART_MAX = 512 -- ids of one element of a list; a part of a list ends with the element that reaches it
-local ELEMENTS = 64 -- and has no more of them
--- So many one call looks at, and moves, and the rest of a part; the next goes on.
+local ELEMENTS = 64 -- and has at most this many elements
+-- How many one call checks and moves, plus the rest of a part; the next call continues.
 local LOOK_MAX, MOVE_MAX = 2048, 512
 
 function tick_of(ms)
@@ -46,7 +45,7 @@ local function wheel_file(j)
   j.filed = ms
 end
 
--- The count of those that are not over.
+-- The count of jobs that are not over.
 local function job_at(j, place)
   if j.place == AT_NOWHERE and place ~= AT_NOWHERE then U.active = U.active + 1 end
   if j.place ~= AT_NOWHERE and place == AT_NOWHERE then U.active = U.active - 1 end
@@ -82,8 +81,8 @@ function job_nowhere(j)
   job_at(j, AT_NOWHERE)
 end
 
--- Some elements of a list of the wheel, from one of them on, until there are enough ids. Answers how many
--- elements, and whether there may be more.
+-- Reads elements of a wheel list, starting at one, until there are enough ids. Returns how many elements, and whether
+-- there may be more.
 function wheel.ids(tick, from, ids)
   local parts = call('LRANGE', KEY .. 'w:' .. tick, from, from + ELEMENTS - 1)
   for i = 1, #parts do
@@ -94,7 +93,7 @@ function wheel.ids(tick, from, ids)
   return #parts, #parts == ELEMENTS
 end
 
--- Most of them are over by now: their records are let go again at once.
+-- Most of them are over by now: their records are released again at once.
 local function wheel_look(tick, ids, from, to)
   local moved = 0
   local got = records_read(ids, from, to)
@@ -112,7 +111,7 @@ local function wheel_look(tick, ids, from, to)
   return moved
 end
 
--- Looks at a part of those whose time has come. At the beginning of a batch: nothing has changed yet.
+-- Checks a part of the jobs whose time has come. Called at the beginning of a batch, before anything has changed.
 function wheel_turn()
   local now_tick, looked, moved = tick_of(U.clock), 0, 0
   if now_tick > U.wheel_at then U.wheel_at = now_tick end
