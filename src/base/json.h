@@ -40,8 +40,8 @@ const struct json *json_after(const struct json *parent, const struct json *item
 /* The same by count. Members: key = json_first(obj), value = key + 1, next key = json_next(value).
  * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
 const struct json *json_first(const struct json *parent);
-const struct json *
-json_next(const struct json *value); /* valid while fewer than parent->count were seen */
+/* Valid while fewer than parent->count were seen. */
+const struct json *json_next(const struct json *value);
 const struct json *json_get(const struct json *obj, const char *name); /* NULL when absent */
 
 enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */

@@ -51,7 +51,7 @@ struct idshards {
     struct idmap shards[IDSHARDS];
 };
 
-size_t idshards_shard(uint64_t key); /* in which one it is */
+size_t idshards_shard(uint64_t key); /* the shard of `key` */
 void *idshards_get(const struct idshards *map, uint64_t key);
 void idshards_put(struct idshards *map, uint64_t key, void *value);
 void *idshards_del(struct idshards *map, uint64_t key);

@@ -120,8 +120,8 @@ void metric_observe_label_us(enum metric metric, const char *label, int64_t us);
 /* Shows the metric as 0 until it is counted: a counter that first appears with its first event
  * shows no increase to an alerting rule. */
 void metric_declare(enum metric metric, const char *label);
-int64_t metric_value(enum metric metric,
-                     const char *label); /* for tests and the report; label NULL = all */
+/* For tests and the report; label NULL: all. */
+int64_t metric_value(enum metric metric, const char *label);
 /* A counter's labels with their values, sorted by label; returns how many. */
 struct metric_cell {
     const char *label;

@@ -602,7 +602,7 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
 
 static bool is_name(const char *name, struct str key)
 {
-    if (key.len && name[0] != key.at[0]) /* nearly always: it is asked of every field */
+    if (key.len && name[0] != key.at[0]) /* rejects most fields at once */
         return false;
     for (size_t i = 0; i < key.len; i++)
         if (name[i] != key.at[i] || name[i] == '\0')

@@ -32,9 +32,9 @@ enum field_flag {
     FIELD_SECRET = 4,   /* `config show` prints *** */
     FIELD_NO_FLAG = 8,  /* only from the file or a body, never a flag or env */
     FIELD_LIVE = 16,    /* a running process takes a new value (SIGHUP); others need a restart */
-    FIELD_HIDDEN = 32,  /* read, but in no document */
-    FIELD_SENDER = 64,  /* required over HTTP, by hand; a node's socket knows it already */
-    FIELD_EMPTY = 128,  /* of an answer: a number below 1, an empty text is written as null */
+    FIELD_HIDDEN = 32,  /* read, but not documented */
+    FIELD_SENDER = 64,  /* required over HTTP; on a node's own socket it is known already */
+    FIELD_EMPTY = 128,  /* in an answer, a number below 1 or an empty text is written as null */
     FIELD_OPEN = 256,   /* FIELD_OBJ: other members are allowed; the caller reads them */
     FIELD_OWN = 512,    /* this and higher ones are for a table's own use */
 };

@@ -318,7 +318,7 @@ bool str_is_utf8(struct str a)
 }
 
 /* Eight bytes of ASCII, none of them a control character. Each sum or difference that leaves its
- * byte does so into a top bit that is asked for. */
+ * byte does so into a top bit that is tested. */
 static bool is_printable(uint64_t word)
 {
     uint64_t above = word + EACH_BYTE(1);  /* 0x7f */

@@ -40,7 +40,7 @@ static inline struct str str_from(struct str a, size_t at)
 }
 
 bool str_is(struct str a, const char *text);
-bool str_in(struct str a, const struct str *list, size_t count); /* one of them */
+bool str_in(struct str a, const struct str *list, size_t count); /* is `a` in the list? */
 bool str_eq_nocase(struct str a, struct str b);                  /* ASCII */
 bool str_starts(struct str a, struct str prefix);
 int str_cmp(struct str a, struct str b);
@@ -54,7 +54,7 @@ bool str_duration_ms(struct str a, int64_t *ret_ms);
 uint64_t str_hash(struct str a);
 /* Copies with a NUL; false (and an empty string) when it does not fit. */
 bool str_copy(struct str a, char *to, size_t size);
-int str_hex_digit(char c); /* its value; -1: it is none */
+int str_hex_digit(char c); /* its value; -1: not a hex digit */
 /* Edit distance: insertions, deletions, changes and swaps that turn `a` into `b`. */
 enum { STR_DISTANCE_MAX = 64 }; /* bytes of each */
 size_t str_distance(struct str a, struct str b);

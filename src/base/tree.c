@@ -28,7 +28,7 @@ void tree_add(struct tree *tree, struct tree_node *node, const void *key)
         at = tree->compare(key, *at) < 0 ? &(*at)->left : &(*at)->right;
     rest = *at;
     *at = node;
-    while (rest) { /* what was below is split into those before it and those after it */
+    while (rest) { /* split the nodes below into those before and those after the new one */
         int order = tree->compare(key, rest);
 
         assert(order != 0);
@@ -54,7 +54,7 @@ void tree_del(struct tree *tree, struct tree_node *node, const void *key)
         return;
     while (*at != node)
         at = tree->compare(key, *at) < 0 ? &(*at)->left : &(*at)->right;
-    while (left && right) { /* the higher rank comes up, all of `left` stays before `right` */
+    while (left && right) { /* the higher rank moves up; all of `left` stays before `right` */
         if (left->rank > right->rank) {
             *at = left;
             at = &left->right;
@@ -79,7 +79,7 @@ struct tree_node *tree_find(const struct tree *tree, const void *key)
     return node;
 }
 
-/* The first node to which `key` compares at most `max`. */
+/* The first node to which `key` compares as `max` or less. */
 static struct tree_node *first_after(const struct tree *tree, const void *key, int max)
 {
     struct tree_node *found = NULL;

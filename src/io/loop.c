@@ -67,8 +67,8 @@ void loop_remove_part(struct loop *loop, struct loop_part *part)
         *at = part->next;
 }
 
-/* An eventfd of our own: libuv's waits in a busy loop for whoever wakes it to come back from the
- * kernel, which may take as long as we run. */
+/* An eventfd of our own: libuv's makes the loop busy-wait until the thread that wakes it is back
+ * from the kernel, which may take as long as we run. */
 static void end_poll(struct loop *loop)
 {
     uint64_t one = 1;
@@ -101,7 +101,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     uint64_t count;
     ssize_t got = read(loop->wake_fd, &count, sizeof count);
 
-    (void)got; /* it is a number, whatever it is */
+    (void)got; /* the value does not matter */
     run_inbox(loop);
     if (loop->stopping)
         uv_stop(&loop->uv);
@@ -119,8 +119,8 @@ static void on_tick(uv_timer_t *tick)
         loop->on_tick(loop);
 }
 
-/* What is posted before `asleep` is set is found behind it, what is posted later ends the poll. One
- * batch only: then sockets have their turn, whatever it posted. */
+/* A message posted before `asleep` is set is found by the check after it; one posted later ends the
+ * poll. Only one batch runs, so that sockets get their turn however much it posts. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct loop *loop = prepare->data;

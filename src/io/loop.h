@@ -29,7 +29,7 @@ struct loop {
     struct inbox inbox; /* post from any thread: inbox_post(&loop->inbox, msg) */
     uv_poll_t wake;
     int wake_fd;
-    atomic_bool asleep; /* it is in its poll, or about to be: whoever posts must end that */
+    atomic_bool asleep; /* polling, or about to: a thread that posts must end the poll */
     uv_timer_t tick;    /* every LOOP_TICK_MS: refreshes now_ms, calls on_tick */
     uv_prepare_t before_poll;
     uv_check_t after_poll;
@@ -76,7 +76,7 @@ void loop_work(struct loop *loop, struct loop_job *job); /* on the loop's thread
  * can afford the call. */
 void loop_enter(struct loop *loop);
 void loop_add_part(struct loop *loop, struct loop_part *part);
-void loop_remove_part(struct loop *loop,
-                      struct loop_part *part); /* no-op if it is not in the loop */
+/* No-op if it is not in the loop. */
+void loop_remove_part(struct loop *loop, struct loop_part *part);
 
 #endif

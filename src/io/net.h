@@ -72,7 +72,7 @@ struct net_conn {
 
 struct net_listener;
 
-/* addr "127.0.0.1:7420", "[::1]:0"; port 0 takes a free one (see net_listener_port).
+/* addr "127.0.0.1:7420", "[::1]:0"; port 0 takes a free one: listener->port.
  * `user` is handed to each accepted connection's conn->user. */
 enum err net_listen(struct loop *loop, const char *addr, const struct net_limits *limits,
                     const struct net_handler *handler, void *user,

@@ -1,10 +1,10 @@
-/* Arguments, environments and names of secrets out of JSON. */
+/* Reads arguments, environments and names of secrets from JSON. */
 #include "model/argv.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* Linux passes a program no longer argument than this (MAX_ARG_STRLEN, with its NUL). */
+/* Linux passes a program no argument longer than this (MAX_ARG_STRLEN, with its NUL). */
 static bool is_word(struct str text)
 {
     return text.len <= ARGV_BYTES_EACH && (text.len == 0 || !memchr(text.at, 0, text.len));

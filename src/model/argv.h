@@ -1,5 +1,5 @@
-/* What a process is started with, as people write it in files and specs: what to run, with which
- * arguments and which environment. */
+/* How a process is started, as people write it in files and specs: the program, its arguments and
+ * its environment. */
 #ifndef MODEL_ARGV_H
 #define MODEL_ARGV_H
 
@@ -11,18 +11,20 @@ enum {
     ARGV_SECRET_NAME_MAX = 64
 };
 
-/* All four are false when the value is not such a list; absent is none. Strings live in the arena.
- */
+/* All four return false when the value has the wrong form; an absent value counts as empty. Strings
+ * live in the arena. */
 
-/* A list of texts and numbers. Any text without a NUL: a script may have several lines. */
+/* A list of texts and numbers. A text may be anything without a NUL, such as a script of several
+ * lines. */
 bool argv_list(const struct json *list, struct arena *arena, struct strs *ret_words);
 /* {NAME: value} to "NAME=value"; a name is any text without "=", as for execve; a value is a text,
  * a number, true or false. */
 bool argv_env(const struct json *obj, struct arena *arena, struct strs *ret_words);
-/* A text is for the shell, a list of texts the program and its arguments. Never empty. */
+/* A text is a shell command; a list of texts is a program and its arguments. Never empty. */
 bool argv_command(const struct json *command, struct arena *arena, struct strs *ret_words);
-/* Names of secrets, never what they hold: [name, ...] to "name", {VARIABLE: name} to
- * "VARIABLE=name". A name is an id; a variable is one that a shell can use, and not berth's own. */
+/* Names of secrets, never their contents: [name, ...] becomes "name", {VARIABLE: name} becomes
+ * "VARIABLE=name". A name is an id; a variable must be usable in a shell and not reserved by
+ * berth. */
 #define ARGV_SECRETS_RULE                                                                          \
     "secrets must be a list of at most 32 names, or an object {VARIABLE: name}; no variable that " \
     "begins with BERTH_."

@@ -1,4 +1,4 @@
-/* The breaker's rules and whose failures it counts. Where breakers live is the store's. */
+/* The breaker's rules, and which failures count. The store keeps the breakers. */
 #include "model/breaker.h"
 
 #include <assert.h>
@@ -54,7 +54,7 @@ static bool probe_is_out(const struct breaker *breaker, const struct breaker_rul
 {
     int64_t left_ms = breaker->probe_until_ms - now_ms;
 
-    /* One that ends later than any could was begun before the clock was set back. */
+    /* A probe whose end is further away than probe_ms was started before the clock was set back. */
     return breaker->probe_until_ms != 0 && left_ms > 0 && left_ms <= rules->probe_ms;
 }
 
@@ -118,7 +118,7 @@ enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rule
 {
     enum breaker_state state = breaker_state(breaker, rules, now_ms);
 
-    if (state == BREAKER_OPEN) /* begun before it opened; only a probe closes it */
+    if (state == BREAKER_OPEN) /* started before the breaker opened; only a probe closes it */
         return BREAKER_NO_EVENT;
     breaker_reset(breaker);
     return state == BREAKER_HALF_OPEN ? BREAKER_RECOVERED : BREAKER_NO_EVENT;
@@ -192,7 +192,7 @@ bool breaker_counts(struct str failure_class)
 static const struct {
     const char *reason;
     const char *class;
-    bool begins; /* the reason only begins so: "EXIT_3", "SIGNAL_SEGV" */
+    bool begins; /* a prefix of the reason: "EXIT_3", "SIGNAL_SEGV" */
 } reasons[] = {
     {"EXITED", "task_error", false},
     {"EXIT_", "task_error", true},
@@ -202,7 +202,7 @@ static const struct {
     {"DISK_LIMIT", "task_error", false},
     {"START_FAILED", "task_error", false},
     {"TIMEOUT", "executor_timeout", false},
-    {"RUN_TIMEOUT", "executor_timeout", false}, /* its node did not stop it: the server did */
+    {"RUN_TIMEOUT", "executor_timeout", false}, /* the server stopped it, not its node */
     {"STOPPED", "cancelled", false},
     {"CANCELLED", "cancelled", false},
     {"DROPPED", "cancelled", false},

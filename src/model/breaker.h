@@ -1,6 +1,6 @@
 /* A breaker keeps work away from an executor (node x type) that keeps failing: three failures in a
- * row open it, after a pause one probe decides. Pure: the store keeps the
- * struct, shared and durable, and hands in its own time. */
+ * row open it; after a pause one probe decides. Pure: the store keeps the struct, shared and
+ * durable, and passes in its own time. */
 #ifndef MODEL_BREAKER_H
 #define MODEL_BREAKER_H
 
@@ -10,18 +10,18 @@ enum breaker_state { BREAKER_CLOSED, BREAKER_OPEN, BREAKER_HALF_OPEN, BREAKER_ST
 
 const char *breaker_state_name(enum breaker_state state); /* "CLOSED", "OPEN", "HALF_OPEN" */
 
-/* Zero-initialised is closed without a failure: such a record need not be kept. */
+/* Zero-initialised means closed without failures: such a record need not be stored. */
 struct breaker {
     enum breaker_state state;
     int32_t failures;       /* in a row */
     int64_t opened_ms;      /* when open or half open */
-    int64_t probe_until_ms; /* half open: a probe is out until then; 0 = none */
+    int64_t probe_until_ms; /* half open: a probe is running until then; 0 = none */
 };
 
 struct breaker_rules {
     int32_t threshold;   /* 3 */
     int64_t cooldown_ms; /* 300000 */
-    int64_t probe_ms; /* 300000: a probe's lease; if nothing is heard of it, another may be sent */
+    int64_t probe_ms; /* 300000: a probe's lease; without a result by then, another may be sent */
 };
 
 extern const struct breaker_rules breaker_defaults;

@@ -1,5 +1,5 @@
-/* The rule of the layers, and that of degradation. Where values are kept, and what degradation
- * means for a read or a write, is the caller's. */
+/* The rules of the cache layers and of degradation. Storing values, and applying degradation to a
+ * read or write, is the caller's job. */
 #include "model/cache.h"
 
 #include <assert.h>
@@ -17,11 +17,12 @@ static const char *const answer_names[] = {
 int64_t cache_ttl_ms(int64_t base_ms, double fraction)
 {
     assert(fraction >= 0 && fraction < 1);
-    /* A hair more, so that 0.85 of a round number is not one less by the rounding of doubles. */
+    /* Adds a tiny amount, so that rounding of doubles does not make 0.85 of a round number one
+     * less. */
     return (int64_t)((double)base_ms * (0.85 + 0.30 * fraction) + 1e-6);
 }
 
-/* A clock that was set back makes nothing fresh for longer than its time. */
+/* After the clock was set back nothing stays fresh for longer than its TTL. */
 static bool is_fresh(int64_t since_ms, int64_t ttl_ms, int64_t now_ms)
 {
     return now_ms >= since_ms && now_ms - since_ms < ttl_ms;

@@ -1,6 +1,6 @@
-/* The layers of one cached value: L1 while it is fresh, L2 as a fallback while the
- * store is away, and a tag for what the store does not have, so that nobody asks for it all the
- * time. Pure: it knows when, not what. */
+/* The layers of one cached value: L1 while it is fresh, L2 as a fallback while the store is down,
+ * and a tag for values the store does not have, so that they are not requested over and over. Pure:
+ * it handles times, not values. */
 #ifndef MODEL_CACHE_H
 #define MODEL_CACHE_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum {
-    CACHE_L1_MS = 5000, /* +-15 %, drawn for each entry each time: entries do not end together */
+    CACHE_L1_MS = 5000, /* +-15 %, drawn anew for each entry, so that not all expire together */
     CACHE_L2_MS = 30000,
     CACHE_EMPTY_MS = 1000,
 };
@@ -16,10 +16,10 @@ enum {
 enum cache_answer {
     CACHE_ASK, /* ask the store */
     CACHE_L1,
-    CACHE_STORE, /* a value came, L1 and L2 are filled */
+    CACHE_STORE, /* a value arrived; L1 and L2 are filled */
     CACHE_EMPTY, /* the store has none */
     CACHE_EMPTY_TAG,
-    CACHE_L2, /* stale: the store is away */
+    CACHE_L2, /* stale: the store is down */
     CACHE_MISS,
 };
 
@@ -34,7 +34,7 @@ struct cache_entry { /* zero-initialised is empty */
 
 int64_t cache_ttl_ms(int64_t base_ms, double fraction); /* fraction in [0, 1) */
 
-/* CACHE_L1 or CACHE_EMPTY_TAG: that is the answer. CACHE_ASK: pass it what the store answered. */
+/* CACHE_L1 or CACHE_EMPTY_TAG: use that answer. CACHE_ASK: ask the store and pass on its answer. */
 enum cache_answer cache_look(const struct cache_entry *entry, int64_t now_ms);
 enum cache_answer cache_value(struct cache_entry *entry, int64_t now_ms, int64_t l1_ttl_ms);
 enum cache_answer cache_absent(struct cache_entry *entry, int64_t now_ms);
@@ -52,12 +52,12 @@ enum degrade_mode {
 };
 
 enum {
-    DEGRADE_SLOW_MS = 100, /* one error slower than this is enough */
+    DEGRADE_SLOW_MS = 100, /* one error that took longer than this is enough */
     DEGRADE_L2_ERRORS = 3, /* in a row */
     DEGRADE_LOCAL_ERRORS = 10,
 };
 
-struct degrade { /* zero-initialised is well */
+struct degrade { /* zero-initialised is healthy */
     enum degrade_mode mode;
     int errors; /* in a row */
 };

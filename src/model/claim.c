@@ -1,6 +1,6 @@
-/* Metrics, policies and the claim cycle; the resource score; and what the environment variables
- * NODE_UNIT_* mean (vectors claim_config). What is online, what it uses and which rows there are is
- * handed in. */
+/* Metrics, policies and the claim cycle; the resource score; and the meaning of the environment
+ * variables NODE_UNIT_* (vectors claim_config). Which nodes are online, their usage and the
+ * existing rows are passed in. */
 #include "model/claim.h"
 
 #include <assert.h>
@@ -26,12 +26,12 @@ enum {
 
 const struct score_weights score_defaults = {.cpu = 0.5, .memory = 0.5};
 
-/* Two figures, weighed in the same way. */
+/* A weighted sum of two figures. */
 static double score_shares(double cpu, double memory, const struct score_weights *weights)
 {
     double sum = weights->cpu + weights->memory;
 
-    if (!(sum > 0)) { /* also when it is no number */
+    if (!(sum > 0)) { /* also when it is NaN */
         weights = &score_defaults;
         sum = 1;
     }
@@ -63,7 +63,7 @@ static bool usage_metric(const struct claim_node *node, const struct claim_conte
     return isfinite(*ret_value);
 }
 
-/* Both as shares of what the machine has, so that 1 GB weighs more on a small one. */
+/* Both as shares of the machine's capacity, so that 1 GB weighs more on a small machine. */
 static bool fraction_metric(const struct claim_node *node, const struct claim_context *context,
                             double *ret_value)
 {
@@ -183,7 +183,7 @@ bool claim_mass_loss(size_t online, size_t lost)
     return lost > online;
 }
 
-/* --- who may take a row --- */
+/* --- which nodes may take a row --- */
 
 static bool matches(const struct claim_node *node, const struct deploy_row *row)
 {
@@ -220,15 +220,15 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
     return false;
 }
 
-/* How many copies of each deployment of several every node has, with those this cycle deals to it.
- */
+/* How many copies of each multi-copy deployment every node has, including those dealt to it in this
+ * cycle. */
 struct spread {
     struct names names; /* of the deployments */
-    int *counts;        /* of each, one for each node of the view */
+    int *counts;        /* for each deployment, one count per node of the view */
     size_t node_count;
 };
 
-/* How many copies of a row's deployment each node has; NULL: it is the only copy. */
+/* How many copies of a row's deployment each node has; NULL: the deployment has one copy. */
 static int *spread_counts(const struct spread *spread, const struct deploy_row *row)
 {
     size_t name = spread->counts ? names_find(&spread->names, deploy_name(row->id)) : NAMES_NONE;
@@ -236,19 +236,19 @@ static int *spread_counts(const struct spread *spread, const struct deploy_row *
     return name == NAMES_NONE ? NULL : &spread->counts[name * spread->node_count];
 }
 
-/* Which nodes a row may go to, by their place in the view: those that have room for it. Those on
- * which it failed count only when there are no others: it must run somewhere. Of the rest those
- * that have the fewest copies of its deployment: a node gets a second one only when all have one.
- * Selectors repeat, so the last answer is kept. */
+/* Which nodes a row may go to, by their index in the view: those with room for it. Nodes on which
+ * it failed count only when there are no others: it must run somewhere. Of the rest, those with the
+ * fewest copies of its deployment: a node gets a second copy only when all have one. Selectors
+ * repeat, so the last answer is kept. */
 struct takers {
     const struct claim_view *view;
     struct spread spread;
-    int *have; /* how many copies of the last row's deployment each node has; NULL: it is alone */
-    const struct deploy_row *last; /* whose answer it is; NULL: none */
+    int *have; /* copies of the last row's deployment on each node; NULL: it has one */
+    const struct deploy_row *last; /* the row this answer is for; NULL: none */
     bool *fit;                     /* they would claim, and it matches them, */
     bool *can;                     /* and there is room for it, */
-    bool *chosen;                  /* and it did not fail there, if there are such */
-    struct resources *room; /* of each, less what was dealt; NULL: no row asked for any yet */
+    bool *chosen;                  /* and it did not fail there, if any such nodes exist */
+    struct resources *room; /* of each node, less what was dealt; NULL: no row needed any yet */
     size_t count;           /* of the chosen */
 };
 
@@ -301,7 +301,7 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
     size_t fresh = 0, fit = 0;
     int fewest = INT_MAX;
 
-    if (row->demand && !takers->room) { /* most rows need nothing: made for the first that does */
+    if (row->demand && !takers->room) { /* most rows need nothing: allocated on first need */
         takers->room = arena_array(arena, struct resources, view->node_count + 1);
         for (size_t i = 0; i < view->node_count; i++)
             if (view->nodes[i].room)
@@ -364,8 +364,8 @@ static bool am_least(const struct takers *takers, struct arena *arena)
     return eligible[own];
 }
 
-/* The rows whose selector this node matches, and for which it has room: others must not come
- * before those that it can take. *ret_short: some were left out for want of room. */
+/* The rows whose selector this node matches and for which it has room: rows it cannot take must not
+ * come before those it can. *ret_short: some were left out for lack of room. */
 static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_rows,
                           bool *ret_short)
 {
@@ -381,15 +381,14 @@ static size_t rows_for_me(const struct claim_view *view, struct deploy_row *ret_
         if (str_eq(row->address, view->me) || has_room(node->room, row))
             ret_rows[count++] = *row;
         else if (row->type == DEPLOY_DEPLOYMENT &&
-                 row->enabled && /* nobody has it, or a lost node */
+                 row->enabled && /* unowned, or owned by a lost node */
                  (!row->address.len || names_find(view->lost, row->address) != NAMES_NONE))
             *ret_short = true;
     }
     return count;
 }
 
-/* Rows that go to the same nodes have the same answer; most have neither a selector nor failures
- * nor needs. */
+/* Rows that match the same nodes get the same answer; most have no selector, failures or needs. */
 static size_t keep_eligible(const struct claim_view *view, const struct deploy_row **order,
                             size_t count, struct arena *arena)
 {
@@ -416,7 +415,7 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
     return kept;
 }
 
-/* Nothing can be claimed, whatever there is. */
+/* Reasons to claim nothing, whatever the rows are. */
 static enum claim_skip idle(const struct claim_view *view)
 {
     return view->node_count == 0     ? CLAIM_NO_ACTIVE_NODES
@@ -440,7 +439,7 @@ void claim_plan(const struct claim_view *view, struct arena *arena, struct claim
             plan.skip = CLAIM_NO_ROOM;
         } else if (plan.count == 0 && count > 0) {
             plan.skip = CLAIM_NOT_ELIGIBLE;
-        } else if (plan.count == 0) { /* would a row be ours, if there were one? */
+        } else if (plan.count == 0) { /* no rows: would one be ours if it existed? */
             struct takers takers = takers_of(view, arena);
 
             takers_find(&takers, &(struct deploy_row){.selector = STR("")}, arena);
@@ -453,7 +452,7 @@ void claim_plan(const struct claim_view *view, struct arena *arena, struct claim
 
 /* --- a share --- */
 
-/* Each row goes to the least loaded of those it may go to, which has one more then. */
+/* Gives each row to the least loaded node that may take it, and counts it there. */
 static void deal(const struct claim_view *view, struct arena *arena, struct claim_plan *plan)
 {
     struct takers takers = takers_of(view, arena);
@@ -462,7 +461,7 @@ static void deal(const struct claim_view *view, struct arena *arena, struct clai
     struct names nobody;
     bool lacks = false;
 
-    /* What lost nodes own, then what nobody owns. */
+    /* Rows of lost nodes come first, then unowned ones. */
     count = deploy_candidates(view->rows, view->row_count, view->lost, view->mode, plan->order);
     if (count > 0 && plan->order[0]->address.len) {
         names_init(&nobody, 0, arena);
@@ -520,7 +519,7 @@ void claim_share(const struct claim_view *view, struct arena *arena, struct clai
 
 enum { NUMBER_MAX = 64, NAME_MAX_BYTES = 32 };
 
-/* The whole text, spaces around it allowed. NAN: it is no number. */
+/* Reads the whole text; surrounding spaces are allowed. NAN: not a number. */
 static double number(struct str text)
 {
     char copy[NUMBER_MAX];

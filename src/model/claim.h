@@ -1,5 +1,5 @@
-/* Who may claim, and what: the metrics, the policies over them, and one cycle of the claim loop.
- * To add a metric or a policy, add a row. Pure. */
+/* Which nodes may claim, and which rows: the metrics, the policies over them, and one cycle of the
+ * claim loop. To add a metric or a policy, add a row. Pure. */
 #ifndef MODEL_CLAIM_H
 #define MODEL_CLAIM_H
 
@@ -10,7 +10,7 @@
 
 /* The resource score of the claim policy resource_usage: smaller is better. Pure. */
 
-/* One node's usage as NodeUnit/InspectResourceUsage answers it. */
+/* One node's usage as reported by NodeUnit/InspectResourceUsage. */
 struct score_usage {
     double cpu_percent; /* of the node's total capacity; above 100 is legal */
     double memory_mb;
@@ -23,24 +23,23 @@ struct score_weights {
 
 extern const struct score_weights score_defaults; /* 0.5, 0.5 */
 
-/* cpu_percent and GB, weighed; the weights are divided by their sum, a sum that is not positive
- * gives the defaults. No usage (NULL): 0; a caller that does not want the unknown
- * to be the favourite does not ask. */
+/* Weighted sum of cpu_percent and GB. The weights are divided by their sum; if that is not
+ * positive, the defaults are used. */
 double score_resource(const struct score_usage *usage, const struct score_weights *weights);
 
-/* A node that is online, as one cycle sees it. */
+/* An online node, as one cycle sees it. */
 struct claim_node {
     struct str address;
     const struct json *labels;     /* for selectors; NULL: not known */
-    const struct json *namespaces; /* of which it takes deployments; NULL: of all */
-    bool indexed; /* it knows of copies with an index: agents before them get none */
-    bool takes;   /* below danger, neither draining nor full: it would claim if asked */
+    const struct json *namespaces; /* it takes only deployments of these; NULL: of all */
+    bool indexed; /* it supports copies with an index; agents without that support get none */
+    bool takes;   /* below danger, neither draining nor full: it would claim */
     bool usage_known;
     struct score_usage usage;
     double memory_total_mb; /* 0: unknown */
-    int64_t deployments;    /* enabled ones it owns, from deploy_counts */
-    /* What may be given away there, as far as is known: usable, less what was promised. NULL: not
-     * known, and nothing fits that needs some of it. */
+    int64_t deployments;    /* enabled deployments it owns, from deploy_counts */
+    /* What can still be assigned there, as far as is known: usable resources less those promised.
+     * NULL: unknown, and nothing that needs resources fits. */
     const struct resources *room;
 };
 
@@ -50,10 +49,10 @@ struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
     bool known;
 };
 
-struct claim_context { /* ClaimMetricContext, beside what is in the nodes */
+struct claim_context { /* ClaimMetricContext, beyond the nodes' own fields */
     struct score_weights weights;
-    /* An unknown metric is 0, which makes a node nobody can reach the favourite. Otherwise unknown
-     * is not eligible while any node's is known. */
+    /* An unknown metric counts as 0, so an unreachable node is preferred. Otherwise a node with an
+     * unknown metric is not eligible while any node's is known. */
     bool unknown_zero;
 };
 
@@ -74,19 +73,20 @@ struct claim_policy {
 
 const struct claim_policy *claim_policy_by_name(struct str name); /* NULL when unknown */
 const struct claim_policy *claim_policy_at(size_t index);         /* NULL after the last */
-const char *claim_policy_name(size_t index); /* likewise: the words of a setting */
+const char *claim_policy_name(size_t index); /* likewise: the values of a setting */
 
 /* buildSnapshots: one for each node. */
 void claim_snapshots(const struct claim_policy *policy, const struct claim_node *nodes,
                      size_t count, const struct claim_context *context,
                      struct claim_snapshot *ret_snapshots);
-/* pickEligible: those at the minimum. ret_eligible has room for `count`; returns how many. */
+/* pickEligible: the nodes with the lowest value. ret_eligible has room for `count`; returns how
+ * many. */
 size_t claim_eligible(const struct claim_snapshot *snapshots, size_t count, bool unknown_zero,
                       bool *ret_eligible);
 
-/* More than half of all nodes gone at once, without a goodbye, is a broken network or a broken
- * host, not so many broken machines: nothing is claimed from them until an operator says so or they
- * are back. What nobody owns is no part of this. */
+/* If more than half of all nodes disappear at once without a goodbye, a broken network or host is
+ * likelier than that many broken machines: their rows are not claimed until an operator confirms it
+ * or they return. Unowned rows are not affected. */
 bool claim_mass_loss(size_t online, size_t lost);
 
 enum claim_skip {
@@ -95,14 +95,14 @@ enum claim_skip {
     CLAIM_POLICY_DISABLED,
     CLAIM_NOT_ELIGIBLE,
     CLAIM_NO_CANDIDATE,
-    CLAIM_CONFLICT,    /* another node was first; reported by the server */
+    CLAIM_CONFLICT,    /* another node claimed it first; reported by the server */
     CLAIM_NOT_READY,   /* no full list yet, or still warming up; set by the loop */
     CLAIM_MASS_LOSS,   /* see claim_mass_loss */
     CLAIM_LEVEL,       /* the machine is in danger */
     CLAIM_DRAINING,    /* an operator's order */
     CLAIM_FULL,        /* deployments_max */
     CLAIM_NOT_ALLOWED, /* allow_deployments */
-    CLAIM_NO_ROOM,     /* what there is needs more than this node has left */
+    CLAIM_NO_ROOM,     /* the available rows need more than this node has left */
     CLAIM_SKIP_COUNT
 };
 
@@ -113,36 +113,37 @@ struct claim_view {
     const struct claim_policy *policy;
     struct claim_context context;
     enum deploy_mode mode;
-    const struct claim_node *nodes; /* online, in the order of the list; no address twice */
+    const struct claim_node *nodes; /* online, in list order; addresses are unique */
     size_t node_count;
     const struct deploy_row *rows;
     size_t row_count;
     const struct names *lost; /* whose rows may be taken */
 };
 
-/* What to do in this cycle: nothing, and why; or claim these rows, in this order. */
+/* The plan for this cycle: claim nothing, with the reason, or claim these rows in this order. */
 struct claim_plan {
     enum claim_skip skip;
     const struct deploy_row **order;
     size_t count;
 };
 
-/* One by one: a node that is among the least loaded may take any row, one by one until its
- * budget is used up. A row with a selector is measured against the nodes it matches: the least
- * loaded of *those* takes it. Nodes that would not claim (`takes` false) do not count, else nobody
- * would take what they leave; nor do those that have no room for what it needs; nor those on which
- * it failed lately, while there are others; nor those that have more copies of the same deployment
- * than others. */
+/* One by one: a node among the least loaded may take any row, one at a time, until its budget is
+ * used up. A row with a selector is compared across the nodes it matches: the least loaded of
+ * *those* takes it. Ignored are nodes that would not claim (`takes` false), since otherwise the
+ * rows they leave would stay unclaimed; nodes without room for what the row needs; nodes on which
+ * it failed lately, while there are others; and nodes with more copies of the same deployment than
+ * others. */
 void claim_plan(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
-/* The share of this node, all at once: where one by one would end if every node took its turn.
- * All nodes that see the same deal the same, so none is in another's way. A metric that cannot be
- * foretold gives the least loaded its part of the rows; then it must be measured again. */
+/* This node's share, all at once: the result that one by one would reach if every node took its
+ * turn. All nodes with the same view compute the same deal, so they do not conflict. With a metric
+ * that cannot be predicted, the least loaded get their part of the rows; then it must be measured
+ * again. */
 void claim_share(const struct claim_view *view, struct arena *arena, struct claim_plan *ret_plan);
 /* Is there another node that would take the row, has room for it, and on which it did not fail
  * lately? */
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row);
 
-/* Environment variables; what is absent, empty or makes no sense is the default. */
+/* Environment variables; absent, empty or invalid ones give the default. */
 struct claim_env {
     struct str policy;        /* NODE_UNIT_CLAIM_POLICY */
     struct str interval_ms;   /* NODE_UNIT_SCHEDULER_INTERVAL_MS */

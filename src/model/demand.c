@@ -1,4 +1,4 @@
-/* Needs and keys: reading them, and the text they travel in. */
+/* Needs and keys: reading them, and their text form. */
 #include "model/demand.h"
 
 #include <assert.h>
@@ -11,8 +11,8 @@ bool demand_is_key(struct str key)
     return str_is_name(key, DEMAND_FULL_KEY_MAX);
 }
 
-/* A name is part of the text: nothing that separates there, and no figure that an object has
- * members of its own for. */
+/* A name is part of the text form, so it must contain no separator. Figures with their own member
+ * (slots, gpus, vram_mb) are handled separately. */
 static bool is_name(struct str name)
 {
     return str_is_id(name, DEMAND_NAME_MAX) && !memchr(name.at, ':', name.len);
@@ -25,14 +25,15 @@ bool demand_amount(struct str name, const struct json *value, int32_t *ret_amoun
     if (json_type(value) != JSON_NUM || !json_double(value, &amount))
         return false;
     if (str_is(name, "cpu"))
-        amount = ceil(amount * DEMAND_CPU_MILLI - 1e-6); /* 0.0001 of a core is still some of it */
+        /* 0.0001 of a core still rounds up to some */
+        amount = ceil(amount * DEMAND_CPU_MILLI - 1e-6);
     if (!(amount >= 0 && amount <= DEMAND_AMOUNT_MAX) || amount != floor(amount))
         return false;
     *ret_amount = (int32_t)amount;
     return true;
 }
 
-/* Nothing of it is asked for any more when the amount is 0: that takes a default away. */
+/* An amount of 0 removes the need, for instance a type's default. */
 static bool set(struct demand *demand, struct str name, int32_t amount)
 {
     struct demand_need *need = NULL;
@@ -175,7 +176,7 @@ void demand_write(const struct demand *demand, struct buf *to)
     }
 }
 
-/* As buf_int() writes it, so that there is one text for one demand. */
+/* In the form buf_int() writes, so that each demand has exactly one text. */
 static bool parse_number(struct str word, int32_t min, int32_t max, int32_t *ret_number)
 {
     int64_t number;

@@ -1,6 +1,6 @@
-/* What a job takes beside a place on a node: how much of which resources (`needs`), and the keys
- * whose limits it counts against (`keys`). Read from JSON once, then carried and kept as one short
- * text, which is the same for all jobs that ask for the same. Pure. */
+/* What a job takes besides a slot on a node: amounts of resources (`needs`), and the keys whose
+ * limits it counts against (`keys`). Read from JSON once, then passed on and stored as one short
+ * text, identical for all jobs with the same demand. Pure. */
 #ifndef MODEL_DEMAND_H
 #define MODEL_DEMAND_H
 
@@ -9,12 +9,12 @@
 #include "base/str.h"
 
 enum {
-    DEMAND_NEEDS_MAX = 8, /* of names, beside slots, gpus and vram_mb */
+    DEMAND_NEEDS_MAX = 8, /* of names, besides slots, gpus and vram_mb */
     DEMAND_KEYS_MAX = 4,
-    DEMAND_NAME_MAX = 32,           /* bytes of the name of a resource */
-    DEMAND_KEY_MAX = 64,            /* and of a key, */
+    DEMAND_NAME_MAX = 32,           /* bytes of a resource name */
+    DEMAND_KEY_MAX = 64,            /* bytes of a key, */
     DEMAND_FULL_KEY_MAX = 81,       /* with its namespace */
-    DEMAND_AMOUNT_MAX = 1000000000, /* of anything */
+    DEMAND_AMOUNT_MAX = 1000000000, /* of any one need */
     DEMAND_SLOTS_MAX = 1000000,     /* as many as a node may have */
     DEMAND_GPUS_MAX = 16,           /* GPUs of one job */
     DEMAND_TEXT_MAX = 1024,         /* bytes */
@@ -28,41 +28,41 @@ struct demand_need {
 
 struct demand {
     int32_t slots;   /* 1.. */
-    int32_t gpus;    /* whole ones, nobody else's meanwhile; 0: none */
-    int32_t vram_mb; /* without gpus: of one GPU that others share; with: of each of them */
+    int32_t gpus;    /* whole ones, used by no other job meanwhile; 0: none */
+    int32_t vram_mb; /* without gpus: on one shared GPU; with: on each of them */
     size_t need_count;
     struct demand_need needs[DEMAND_NEEDS_MAX]; /* by name */
     size_t key_count;
-    struct str keys[DEMAND_KEYS_MAX]; /* as given: the queue goes round by the first */
+    struct str keys[DEMAND_KEYS_MAX]; /* as given: the queue takes turns by the first */
 };
 
 /* One slot and nothing else. */
 extern const struct demand demand_plain;
 
-/* The members of a request: objects and lists may be absent. Names and keys are borrowed from the
- * JSON or the arena. `needs` is read over what *ret_demand says already, so that a type's defaults
- * can be read first; whoever calls begins with demand_plain. */
+/* Reads the members of a request: objects and lists may be absent. Names and keys are borrowed from
+ * the JSON or the arena. `needs` is applied on top of *ret_demand, so that a type's defaults can be
+ * read first; the caller starts with demand_plain. */
 enum err demand_read_needs(const struct json *needs, struct arena *arena, struct demand *ret_demand,
                            struct problem *why);
 enum err demand_read_keys(const struct json *keys, struct arena *arena, struct demand *ret_demand,
                           struct problem *why);
 
-/* "SLOTS GPUS VRAM NAME=AMOUNT,NAME=AMOUNT KEY,KEY", the last two may be empty. Of demand_plain:
- * nothing at all. */
+/* "SLOTS GPUS VRAM NAME=AMOUNT,NAME=AMOUNT KEY,KEY"; the last two may be empty. demand_plain gives
+ * an empty text. */
 void demand_write(const struct demand *demand, struct buf *to);
-/* Borrows from the text. False: demand_write did not write that. "" is demand_plain. */
+/* Borrows from the text. False: not written by demand_write. "" is demand_plain. */
 bool demand_parse(struct str text, struct demand *ret_demand);
 
 bool demand_is_plain(const struct demand *demand);
 int32_t demand_need(const struct demand *demand, struct str name); /* how much of it; 0: none */
-/* May a job have it? Full names: a key of another namespace than `default` has that in front, so
- * that no namespace uses up what is another's. Callers write short ones. */
+/* May a job have this key? Takes full names: a key of a namespace other than `default` has the
+ * namespace in front, so that no namespace uses up another's limit. Callers write short names. */
 bool demand_is_key(struct str key);
-/* The needs as the object a request would have; slots only when it is not 1. */
+/* The needs as the object a request would contain; slots only when it is not 1. */
 void demand_write_needs(const struct demand *demand, struct jsonw *w);
 /* An amount as people write it: 1500 of "cpu" is 1.5. */
 void demand_write_amount(struct str name, int32_t amount, struct buf *to);
-/* The other way: a JSON number. */
+/* The reverse: reads a JSON number. */
 bool demand_amount(struct str name, const struct json *value, int32_t *ret_amount);
 
 #endif

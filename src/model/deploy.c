@@ -1,6 +1,6 @@
-/* The rules of deployments: who may take one and in which order, and the fields of its spec by
- * table, with what a table cannot express. Owns no row: the table of deployments is the database's.
- */
+/* The rules of deployments: which nodes may take one and in which order, and the fields of the spec
+ * by table, plus checks a table cannot express. Owns no rows: the table of deployments is the
+ * database's. */
 #include "model/deploy.h"
 
 #include <assert.h>
@@ -73,14 +73,14 @@ bool deploy_id_valid(struct str id)
         return false;
     if (name.len == id.len)
         return true;
-    /* One index is written in one way. */
+    /* Each index has exactly one spelling. */
     if (index < 1 || index >= DEPLOY_COUNT_MAX)
         return false;
     snprintf(text, sizeof text, "%d", (int)index);
     return id.len == name.len + 1 + strlen(text);
 }
 
-/* Disabled rows, daemons and rows of a type nobody knows are no part of claiming. */
+/* Disabled rows, daemons and rows of unknown type are never claimed. */
 static bool claimable(const struct deploy_row *row)
 {
     return row->enabled && row->type == DEPLOY_DEPLOYMENT;
@@ -133,7 +133,7 @@ size_t deploy_candidates(const struct deploy_row *rows, size_t count, const stru
         if (claimable(&rows[i]) && rows[i].address.len &&
             names_find(lost, rows[i].address) != NAMES_NONE)
             ret_order[picked++] = &rows[i];
-    if (picked == 0) /* what nobody owns comes after what lost nodes own */
+    if (picked == 0) /* unowned rows come after those of lost nodes */
         for (size_t i = 0; i < count; i++)
             if (claimable(&rows[i]) && !rows[i].address.len)
                 ret_order[picked++] = &rows[i];
@@ -178,7 +178,7 @@ enum {
 
 const char *const deploy_spec_types[] = {"deployment", "daemon", NULL};
 
-/* A part of deploy_spec, so that its name is not its member's. */
+/* A field inside deploy_spec whose JSON name differs from its member's. */
 #define ROW(text, in, member, kind, ...)                                                           \
     {                                                                                              \
         .name = (text), .type = FIELD_##kind, .offset = offsetof(struct in, member), __VA_ARGS__   \
@@ -221,7 +221,7 @@ static const struct field restart_fields[] = {
 const struct schema deploy_restart_schema = {
     .what = "restart", .fields = restart_fields, .count = COUNT_OF(restart_fields)};
 
-/* What the server adds, so that what was read can be sent back. */
+/* Fields the server adds; accepted so that a spec that was read can be sent back. */
 #define ADDED(text) ROW(text, deploy_spec, ignored, JSON, .flags = FIELD_HIDDEN)
 
 static const struct field fields[] = {
@@ -346,7 +346,7 @@ static void write_given(const struct field *field, const void *at, struct jsonw 
     field_show(field, at, w);
 }
 
-/* How many there are, and how they are updated, is no part of what a copy runs: it may change
+/* The number of copies and how they are updated do not affect what a copy runs, so they may change
  * without a new version. */
 static bool is_of_copies(const struct field *field)
 {
@@ -355,7 +355,7 @@ static bool is_of_copies(const struct field *field)
            field->offset == offsetof(struct deploy_spec, update_timeout_ms);
 }
 
-/* The other fields have columns of their own; these are the objects, the number and the secrets. */
+/* The other fields have their own columns; these are the objects, the number and the secrets. */
 void deploy_spec_write_options(const struct deploy_spec *spec, struct jsonw *w)
 {
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
@@ -399,8 +399,8 @@ bool deploy_spec_checked(const struct deploy_spec *spec)
 
 /* --- what to run --- */
 
-/* A text alone is for the shell; with `args` it is a program, which is how rows that were there
- * before berth have it. A list is a program in any case. */
+/* A text alone is a shell command; with `args` it is a program, as in rows older than berth. A list
+ * is always a program. */
 static enum err read_command(struct deploy_spec *spec, struct arena *arena, struct problem *why)
 {
     const struct json *given = spec->command_given;

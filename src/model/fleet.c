@@ -1,4 +1,4 @@
-/* The fleet's sums and its sentence. */
+/* The fleet's sums and summary sentence. */
 #include "model/fleet.h"
 
 #include <assert.h>
@@ -66,7 +66,7 @@ static size_t add_names(const struct fleet_server *servers, size_t count,
     return named;
 }
 
-/* The type is in the list of a server with room before this place. */
+/* The type was already listed by a server with room before this position. */
 static bool seen_before(const struct fleet_server *servers, size_t server, size_t at)
 {
     struct str type = servers[server].available_for.at[at];
@@ -125,7 +125,7 @@ void fleet_recommend(const struct fleet_server *servers, size_t count, struct bu
     ahead = ret_text->len;
     assert(ahead > before); /* else it would be healthy */
     buf_str(ret_text, STR("; "));
-    if (add_types(servers, count, ret_text) == 0) { /* a slot, but no type may have it now */
+    if (add_types(servers, count, ret_text) == 0) { /* a slot, but no type may use it now */
         ret_text->len = ahead;
         return;
     }

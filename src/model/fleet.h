@@ -23,7 +23,7 @@ struct fleet {
     int64_t available_slots; /* of those online */
 };
 
-/* Degraded: no online server has a slot (so too when there is no server). Healthy: every server is
+/* Degraded: no online server has a slot (also when there are no servers). Healthy: every server is
  * online and has one. */
 struct fleet fleet_sum(const struct fleet_server *servers, size_t count);
 /* One sentence for a person, e.g. "US VPS full; talk, research can go to HK VPS". Appended. */

@@ -1,5 +1,5 @@
-/* The job machine as one table, and job ids. What a transition means for the lease is named by its
- * effect; the store makes both true in one step. */
+/* The job state machine as one table, and job ids. An effect names what a transition does to the
+ * lease; the store applies both in one step. */
 #include "model/job.h"
 
 #include <assert.h>
@@ -44,14 +44,15 @@ bool job_state_final(enum job_state state)
     return state == JOB_DONE || state == JOB_FAILED;
 }
 
-/* Where an event comes from, and so what it must name. */
+/* Where an event comes from, which decides what it must name. */
 enum voice {
-    VOICE_SERVER, /* attempt and node may be left out; what is given must be the job's */
-    VOICE_NODE,   /* both must be given and be the job's */
-    VOICE_RESERVE /* names the node it chose, not one the job has */
+    VOICE_SERVER, /* attempt and node may be omitted; if given, they must be the job's */
+    VOICE_NODE,   /* both must be given and match the job's */
+    VOICE_RESERVE /* names the node it chose, not the job's current one */
 };
 
-/* REFUSED may also be the server's own finding (the node was gone before the frame left). */
+/* REFUSED may also be decided by the server itself (the node was gone before the frame was
+ * sent). */
 static const struct {
     const char *name;
     enum voice voice;
@@ -107,7 +108,7 @@ const char *job_effect_name(enum job_effect effect)
     return effect_names[effect];
 }
 
-/* What an edge needs to lead to `to`; without it, it leads to `otherwise`. */
+/* The condition for an edge to lead to `to`; if it does not hold, the edge leads to `otherwise`. */
 enum need { ALWAYS, IF_ATTEMPTS, IF_CANDIDATES };
 
 struct edge {
@@ -115,7 +116,7 @@ struct edge {
     enum job_event event;
     enum job_state to;
     enum need need;
-    enum job_state otherwise; /* the same as `from`: the event is not accepted then */
+    enum job_state otherwise; /* the same as `from` means that the event is then not accepted */
     enum job_effect effect;
 };
 
@@ -139,7 +140,7 @@ static const struct edge edges[] = {
      JOB_EFFECT_RELEASE_RESERVED},
     {JOB_DISPATCHED, JOB_EV_REFUSED, JOB_SELECTING, IF_CANDIDATES, JOB_FAILED,
      JOB_EFFECT_RELEASE_RESERVED},
-    /* The ACK was lost: the work is done all the same. */
+    /* The ACK was lost, but the work is done. */
     {JOB_DISPATCHED, JOB_EV_DONE, JOB_DONE, ALWAYS, JOB_DISPATCHED, JOB_EFFECT_RELEASE_RESERVED},
     {JOB_DISPATCHED, JOB_EV_FAIL, JOB_RETRYING, IF_ATTEMPTS, JOB_FAILED,
      JOB_EFFECT_RELEASE_RESERVED},
@@ -149,7 +150,7 @@ static const struct edge edges[] = {
     {JOB_ACKED, JOB_EV_DONE, JOB_DONE, ALWAYS, JOB_ACKED, JOB_EFFECT_DEC_RUNNING},
     {JOB_ACKED, JOB_EV_FAIL, JOB_RETRYING, IF_ATTEMPTS, JOB_FAILED, JOB_EFFECT_DEC_RUNNING},
     {JOB_ACKED, JOB_EV_RUN_TIMEOUT, JOB_RETRYING, IF_ATTEMPTS, JOB_FAILED, JOB_EFFECT_DEC_RUNNING},
-    /* Its process still runs: the slot stays taken until the node reports its end. */
+    /* Its process is still running: the slot stays taken until the node reports its end. */
     {JOB_ACKED, JOB_EV_CANCEL, JOB_FAILED, ALWAYS, JOB_ACKED, JOB_EFFECT_NONE},
 
     {JOB_RETRYING, JOB_EV_SELECT, JOB_SELECTING, IF_ATTEMPTS, JOB_RETRYING, JOB_EFFECT_NONE},
@@ -165,7 +166,7 @@ static const struct edge *edge_of(enum job_state from, enum job_event event)
     return NULL;
 }
 
-/* Does the event speak of the attempt and the node the job is at now? */
+/* Does the event refer to the job's current attempt and node? */
 static bool concerns(const struct job_facts *job, const struct job_input *in)
 {
     enum voice voice = events[in->event].voice;
@@ -223,8 +224,9 @@ enum { ID_MS_BITS = 41, ID_SEQ_BITS = 13, ID_INSTANCE_BITS = 9 };
 #define ID_MAX        ((UINT64_C(1) << (ID_MS_BITS + ID_SEQ_BITS + ID_INSTANCE_BITS)) - 1)
 #define ID_TEXT_FIRST 'j'
 
-/* ms and sequence of the newest id of this process. When more than 8192 are made in one ms, or the
- * clock goes back, it runs ahead of the clock: order and uniqueness matter more than the time. */
+/* ms and sequence of the newest id of this process. When more than 8192 are created in one ms,
+ * or the clock goes back, it runs ahead of the clock: order and uniqueness matter more than the
+ * time. */
 static _Atomic uint64_t newest;
 
 static uint64_t ticks_of(int64_t wall_ms)
@@ -285,7 +287,7 @@ void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1])
 
 bool job_id_parse(struct str text, uint64_t *ret_id)
 {
-    /* One more than what each digit counts; 0: it is none. */
+    /* The digit's value plus 1; 0: not a digit. */
     static const uint8_t values[256] = {
         ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,
         ['7'] = 8,  ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14,

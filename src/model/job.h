@@ -1,4 +1,4 @@
-/* A job: its states, what each event does to it, and the one counter movement that goes with it. */
+/* A job: its states, what each event does to it, and the one counter change that goes with it. */
 #ifndef MODEL_JOB_H
 #define MODEL_JOB_H
 
@@ -62,8 +62,9 @@ struct job_facts {
     struct str node;  /* at == NULL: none */
 };
 
-/* ACK, DONE and FAIL come from a node: both attempt and node must be given and be the job's. For
- * the others they may be left out; what is given must be the job's (RESERVED: its new node). */
+/* ACK, DONE and FAIL come from a node: attempt and node must be given and match the job's. For
+ * other events they may be omitted; if given, they must match the job's (RESERVED: its new
+ * node). */
 struct job_input {
     enum job_event event;
     int attempt;          /* 0: does not come from a node */
@@ -78,16 +79,16 @@ struct job_step {
     enum job_effect effect;
 };
 
-/* The whole machine, one table inside. An event that does not fit (stale attempt, another node, a
- * final state, no such edge) is not accepted and changes nothing. */
+/* The whole state machine, one table inside. An event that does not fit (stale attempt, another
+ * node, a final state, no such edge) is not accepted and changes nothing. */
 struct job_step job_step(const struct job_facts *job, const struct job_input *in);
 
-/* Reasons that are refusals of a node, not failures of the work. */
+/* Reasons that mean a node refused, not that the work failed. */
 bool job_reason_is_refusal(struct str reason);
 
 /* Job ids: 63 bits, time-ordered: ms since 2024 (41) | sequence (13) | instance (9). On the wire
- * 'j' and 13 base32 characters. One atomic counter per process makes them; no lock. Texts sort as
- * their ids do. 0 is never an id. */
+ * 'j' and 13 base32 characters. They come from one atomic counter per process, without a lock.
+ * Texts sort as their ids do. 0 is never an id. */
 enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9, JOB_ATTEMPTS_DEFAULT = 2 };
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance);

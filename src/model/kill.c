@@ -1,5 +1,5 @@
-/* The emergency's order and pace. Owns which task and when; what a kill is, and reporting
- * it, is the agent's. */
+/* The order and pace of emergency kills. Decides which task and when; the agent does the killing
+ * and reports it. */
 #include "model/kill.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 enum {
     AGE_S_MAX = 999,
     PRIORITY_WEIGHT = 1000,
-    WORTH = 10, /* a task that gives back less than this part of what is wanted is passed over */
+    WORTH = 10, /* a task that frees less than a tenth of what is wanted is passed over */
     PRESSURE_MS = 10000,
 };
 
@@ -48,7 +48,8 @@ static int64_t gives(const struct kill_task *task, enum level_signal by)
                               : task->memory_kib;
 }
 
-/* KILL_UNKNOWN is less than any size: a known gift before an unknown one. */
+/* KILL_UNKNOWN is below any size: a task that is known to free something comes before an unknown
+ * one. */
 static bool goes_before(const struct kill_task *a, const struct kill_task *b, enum level_signal by)
 {
     if (a->priority != b->priority)
@@ -64,14 +65,14 @@ static bool goes_before(const struct kill_task *a, const struct kill_task *b, en
     return str_cmp(a->id, b->id) < 0;
 }
 
-/* One decision: which tasks are worth ending in it. */
+/* One decision: which tasks are worth ending. */
 struct choice {
     const struct kill_rules *rules;
     struct kill_task *tasks;
     size_t count;
     enum level_signal by;
-    int64_t least;  /* a task that gives back less is passed over, */
-    bool all_small; /* but none gives more */
+    int64_t least;  /* a task that frees less is passed over, */
+    bool all_small; /* but no task frees more */
 };
 
 static bool may_end(const struct choice *choice, const struct kill_task *task)
@@ -86,7 +87,7 @@ static bool is_worth(const struct choice *choice, const struct kill_task *task)
     return size == KILL_UNKNOWN || size >= choice->least;
 }
 
-/* Would anybody get the CPU that this one gives back? Also one that may not be ended counts. */
+/* Would another task use the CPU that this one frees? A task that may not be ended counts too. */
 static bool somebody_gains(const struct choice *choice, const struct kill_task *task)
 {
     if (choice->by != LEVEL_CPU || gives(task, LEVEL_CPU) == KILL_UNKNOWN)
@@ -151,20 +152,20 @@ static size_t pick(const struct kill_rules *rules, const struct kill_sample *sam
 
 /* --- when --- */
 
-/* The last decision still works, or was too small: memory fell by a quarter since. Once it had
- * recovered the bound is what it fell from. */
+/* The last decision is still taking effect, or it was too small: free memory fell by a quarter
+ * since. If memory had recovered in between, the comparison is with the bound. */
 static bool at_peace(const struct kill_state *state, const struct kill_rules *rules,
                      const struct kill_sample *sample, const struct kill_task *tasks, size_t count)
 {
     int64_t from_kib = state->recovered ? sample->mem_free_kib + sample->missing : state->free_kib;
     int64_t peace_ms = rules->settle_ms + (sample->by == LEVEL_PRESSURE ? PRESSURE_MS : 0);
-    int64_t coming_kib = 0; /* what those that are ending still have */
+    int64_t coming_kib = 0; /* memory that tasks already ending still hold */
 
     if (!state->settling || sample->now_ms - state->decided_ms >= peace_ms)
         return false;
     if (sample->by != LEVEL_MEMORY)
         return true;
-    if (state->free_kib == KILL_UNKNOWN) /* it was for something else; memory does not wait */
+    if (state->free_kib == KILL_UNKNOWN) /* it was about something else; memory cannot wait */
         return false;
     for (size_t i = 0; i < count; i++)
         if (tasks[i].doomed && tasks[i].memory_kib != KILL_UNKNOWN)
@@ -181,7 +182,7 @@ size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
 
     assert(rules->samples >= 1 && rules->settle_ms >= 0 && sample->wanted >= sample->missing);
     if (sample->level != LEVEL_CRITICAL) {
-        state->row = 0; /* the peace after a decision goes on */
+        state->row = 0; /* the pause after a decision goes on */
         state->unresolved = false;
         state->recovered = true;
         return 0;
@@ -192,7 +193,7 @@ size_t kill_step(struct kill_state *state, const struct kill_rules *rules,
     if (at_peace(state, rules, sample, tasks, count) || (!memory && state->row < rules->samples))
         return 0;
     some = pick(rules, sample, tasks, count, picked);
-    assert(some <= 1 || memory); /* one by one where nobody knows what it will bring */
+    assert(some <= 1 || memory); /* one at a time when the effect cannot be predicted */
     state->settling = some > 0;
     state->unresolved = some == 0;
     state->recovered = false;

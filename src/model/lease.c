@@ -1,6 +1,6 @@
-/* The lease rules. Owns every movement of a node's `reserved` and `running`; who keeps the leases,
- * what the time is and which job record goes with them is the caller's. And the rules of fencing:
- * until when a holder may go on. */
+/* The lease rules. Owns every change of a node's `reserved` and `running`; the caller keeps the
+ * leases and the job records and passes in the time. Also the rules of fencing: until when a holder
+ * may go on. */
 #include "model/lease.h"
 
 #include <assert.h>
@@ -41,7 +41,7 @@ int64_t lease_renew_every_ms(const struct lease_terms *terms)
     return shortest_ms / RENEWALS;
 }
 
-/* A lease of an older epoch was ended by the bump that made the epoch old: it counts nowhere. */
+/* A lease of an older epoch ended when the epoch was raised: it no longer counts. */
 static bool counts(const struct lease_node *node, const struct lease *lease)
 {
     return lease->kind != LEASE_NONE && lease->epoch == node->epoch;
@@ -159,7 +159,7 @@ void lease_new_epoch(struct lease_node *node, bool keeps_runs)
 
 bool lease_keep(const struct lease_node *node, struct lease *lease)
 {
-    /* One that was of an older epoch before did not count, and does not now. */
+    /* One from an even older epoch did not count before and does not now. */
     if (lease->kind != LEASE_RUNNING || lease->epoch + 1 != node->epoch)
         return false;
     lease->epoch = node->epoch;

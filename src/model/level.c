@@ -1,5 +1,5 @@
-/* The danger levels. Owns what trips and how slowly; who measures and what follows from a level is
- * the caller's. */
+/* The danger levels. Decides what trips and how slowly; measuring, and acting on a level, is the
+ * caller's job. */
 #include "model/level.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ static const struct {
 
 static const struct {
     const char *name;
-    bool falls; /* less of it is worse */
+    bool falls; /* lower is worse */
 } signals[LEVEL_SIGNAL_COUNT] = {
     [LEVEL_MEMORY] = {"memory", true}, [LEVEL_CPU] = {"cpu", false},
     [LEVEL_SWAP] = {"swap", false},    [LEVEL_PRESSURE] = {"pressure", false},
@@ -32,11 +32,12 @@ const struct level_rules level_defaults = {
             [LEVEL_CPU] = {6000, 8000, 9000, 0},
             [LEVEL_SWAP] = {3000, 5000, 7000, 0},
             [LEVEL_PRESSURE] = {1000, 2500, 4000, 0},
-            /* Nobody is ended because of a full disk: nobody knows whose files they are. Its
-             * borders lie close together, and what is free there does not waver as load does. */
+            /* No task is ended because of a full disk: it is not known whose files fill it. The
+             * borders are close together, because free disk space does not fluctuate as load
+             * does. */
             [LEVEL_DISK] = {500, 200, LEVEL_NEVER, 50},
-            /* A GPU that is short gets no new work anyway, and what else the machine has is not
-             * short: nothing to be said before somebody must end. */
+            /* A GPU that is short gets no new work anyway, and the rest of the machine is not
+             * short: nothing to report until a task must be ended. */
             [LEVEL_VRAM] = {1000, 1000, 1000, 0},
         },
     .margin_centi = 300,
@@ -127,7 +128,8 @@ struct level_verdict level_of(const struct level_figures *figures, const struct 
     return judge(figures, rules, false);
 }
 
-/* The worst level that lasted. Memory that runs out leaves no time for a second look. */
+/* The worst level that lasted long enough. Running out of memory leaves no time for a second
+ * sample. */
 static enum level risen(const struct level_state *state, const struct level_rules *rules,
                         int64_t now_ms)
 {
@@ -143,7 +145,7 @@ static enum level risen(const struct level_state *state, const struct level_rule
     return risen;
 }
 
-/* The worst level that was seen, or nearly so, within calm_ms. */
+/* The worst level that was reached, or nearly so, within calm_ms. */
 static enum level calmed(const struct level_state *state, const struct level_rules *rules,
                          int64_t now_ms)
 {
@@ -176,8 +178,8 @@ bool level_step(struct level_state *state, const struct level_rules *rules,
         if (near >= (enum level)level)
             state->near_ms[level] = now_ms;
     }
-    /* One look is enough to see how full memory, swap and disk are. How busy CPU and memory are is
-     * a rate, and must last as at any other time. */
+    /* One sample is enough to tell how full memory, swap and disk are. CPU and memory pressure are
+     * rates and must last as at any other time. */
     full.ppm[LEVEL_CPU] = full.ppm[LEVEL_PRESSURE] = LEVEL_UNKNOWN;
     counts = state->sampled ? state->now : level_of(&full, rules);
     state->level = state->sampled ? risen(state, rules, now_ms) : counts.level;

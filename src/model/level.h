@@ -1,6 +1,6 @@
-/* How near a machine is to freezing: four levels, by the worst of its signals. A
- * level changes slowly in both directions, except that memory running out counts at once. Pure: the
- * figures and the time are handed in. */
+/* How near a machine is to freezing: four levels, by the worst of its signals. A level changes
+ * slowly in both directions, except that memory running out counts at once. Pure: figures and time
+ * are passed in. */
 #ifndef MODEL_LEVEL_H
 #define MODEL_LEVEL_H
 
@@ -8,7 +8,7 @@
 
 enum level { LEVEL_NORMAL, LEVEL_WARNING, LEVEL_DANGER, LEVEL_CRITICAL, LEVEL_COUNT };
 
-/* What may trip. Of several that are equally bad the first here is named: memory kills soonest. */
+/* What may trip. If several are equally bad the first one here is named: memory kills soonest. */
 enum level_signal {
     LEVEL_MEMORY,
     LEVEL_CPU,
@@ -40,14 +40,14 @@ struct level_bounds {
     int64_t warning_centi;
     int64_t danger_centi;
     int64_t critical_centi;
-    int64_t margin_centi; /* 0: that of the rules */
+    int64_t margin_centi; /* 0: the margin of the rules */
 };
 
 struct level_rules {
     struct level_bounds bounds[LEVEL_SIGNAL_COUNT];
-    int64_t margin_centi; /* better means better than a border by this much */
+    int64_t margin_centi; /* to count as better, a figure must be past the border by this much */
     int rise_samples;     /* this many samples in a row raise the level, */
-    int64_t rise_ms;      /* or a row of them as long as this */
+    int64_t rise_ms;      /* or a run of them as long as this */
     int64_t calm_ms;      /* better for this long lowers it, */
     int64_t hold_ms;      /* but not sooner than this after it rose */
 };
@@ -62,28 +62,29 @@ struct level_verdict {
     enum level of[LEVEL_SIGNAL_COUNT];
 };
 
-/* One look at the figures, without memory. */
+/* The level by one sample, ignoring the past. */
 struct level_verdict level_of(const struct level_figures *figures, const struct level_rules *rules);
 
 struct level_state {
-    enum level level;     /* what is shown, sent and filtered by */
+    enum level level;     /* shown, sent and used for filtering */
     enum level_signal by; /* what raised it last */
     struct level_verdict now;
     int64_t changed_ms;
     int64_t raised_ms;
     bool sampled;
-    /* For each level: since when, and for how many samples in a row, it was this bad or worse. */
+    /* For each level: since when, and for how many samples in a row, it has been this bad or
+     * worse. */
     int64_t since_ms[LEVEL_COUNT];
     int row[LEVEL_COUNT];
-    int64_t near_ms[LEVEL_COUNT]; /* when it last was this bad, or too near to it */
+    int64_t near_ms[LEVEL_COUNT]; /* when it was last this bad, or too close to it */
 };
 
-/* Zero-initialised is a state without samples; of the first, all but CPU and pressure counts at
- * once. True: the level changed. Times never go back. */
+/* Zero-initialised is a state without samples; of the first sample, all but CPU and pressure counts
+ * at once. True: the level changed. Times never go back. */
 bool level_step(struct level_state *state, const struct level_rules *rules,
                 const struct level_figures *figures, int64_t now_ms);
-/* What new work is judged by: the level, or the last look if that was worse: it is
- * asked before each dispatch. */
+/* The level for admitting new work, asked before each dispatch: the current level, or that of the
+ * last sample if it was worse. */
 enum level level_gate(const struct level_state *state);
 
 /* May work of this priority start? Normal: all; warning: priority >= high_priority_min. */

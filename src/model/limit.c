@@ -1,4 +1,4 @@
-/* Limits by key: rules, the sliding window of starts, and what a key lets through. */
+/* Limits by key: rules, the sliding window of starts, and what a key admits. */
 #include "model/limit.h"
 
 #include <assert.h>
@@ -154,7 +154,8 @@ int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *li
         limit_window_free(window);
         return 0;
     }
-    /* A clock that was set back leaves starts in the future: they are as old as they can be. */
+    /* After the clock was set back, starts may lie in the future: they count as old as they can
+     * be. */
     while (window->count && (now_ms - start_at(window, 0)->at_ms >= limit->rate_ms ||
                              start_at(window, 0)->at_ms - now_ms > limit->rate_ms)) {
         window->total -= start_at(window, 0)->count;
@@ -170,7 +171,7 @@ int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *li
     return wait_ms > 0 ? wait_ms : 0;
 }
 
-/* The end of the step a moment is in. */
+/* The end of the step that contains a moment. */
 static int64_t step_end(const struct limit *limit, int64_t at_ms)
 {
     int64_t step_ms = limit->rate > LIMIT_STEPS ? limit->rate_ms / LIMIT_STEPS : 1;
@@ -223,7 +224,7 @@ void limit_window_undo(struct limit_window *window, const struct limit *limit, i
         if (start->at_ms > at_ms)
             continue;
         window->total--;
-        /* None is left empty: a node that keeps refusing would fill the window with them. */
+        /* No empty entry is left: a node that keeps refusing would fill the window with them. */
         if (--start->count == 0) {
             for (; i + 1 < window->count; i++)
                 *start_at(window, i) = *start_at(window, i + 1);

@@ -1,7 +1,8 @@
-/* Limits by key: how many jobs with a key may have a lease at once, how many may start in a while,
- * how many may wait, and how much of the queue's turns it gets. A rule names a key, or with a * at
- * its end all keys that begin so, each on its own; the rule that says most about a key is its
- * only one. Pure: the store keeps rules and what is known of each key, and hands in the time. */
+/* Limits by key: how many jobs with a key may hold a lease at once, how many may start within a
+ * period, how many may wait, and the key's share of the queue's turns. A rule names one key, or
+ * with a trailing * all keys with that prefix, each limited separately; only the most specific rule
+ * applies to a key. Pure: the store keeps the rules and the state of each key, and passes in the
+ * time. */
 #ifndef MODEL_LIMIT_H
 #define MODEL_LIMIT_H
 
@@ -31,11 +32,12 @@ struct limit {
 
 extern const struct limit limit_none; /* bounds nothing, weight 1 */
 
-bool limit_is_pattern(struct str pattern); /* a key, or the beginning of one and a * */
+bool limit_is_pattern(struct str pattern); /* a key, or a prefix followed by * */
 bool limit_matches(struct str pattern, struct str key);
-/* Is `a` the better rule for a key that both match? A key before a pattern, then the longer. */
+/* Is `a` the more specific rule for a key that both match? A key before a pattern, then the
+ * longer. */
 bool limit_is_closer(struct str a, struct str b);
-/* Its members, each null where there is none. */
+/* The rule's members, each null when not set. */
 void limit_write_members(const struct limit *limit, struct jsonw *w);
 /* "60/1m" */
 bool limit_rate_parse(struct str text, struct limit *limit);
@@ -44,8 +46,8 @@ void limit_rate_text(const struct limit *limit, struct buf *to);
 void limit_write(const struct limit *limit, struct buf *to);
 bool limit_parse(struct str text, struct limit *ret_limit);
 
-/* Starts in a sliding window. A start leaves it rate_ms after it happened; of large rates it is
- * kept in steps, and leaves up to one step later, never sooner. */
+/* Starts in a sliding window. A start leaves it after rate_ms; for large rates starts are grouped
+ * in steps, and leave up to one step later, never sooner. */
 struct limit_start {
     int64_t at_ms;
     int32_t count;
@@ -58,22 +60,22 @@ struct limit_window {
 };
 
 void limit_window_free(struct limit_window *window);
-/* How long until one more may start; 0: now. Forgets what has left the window. */
+/* How long until one more may start; 0: now. Drops starts that have left the window. */
 int64_t limit_window_wait_ms(struct limit_window *window, const struct limit *limit,
                              int64_t now_ms);
 void limit_window_add(struct limit_window *window, const struct limit *limit, int64_t now_ms);
-/* It did not start after all: that of this moment is taken back, if it is still there. */
+/* The job did not start after all: takes back the start at this moment, if it is still there. */
 void limit_window_undo(struct limit_window *window, const struct limit *limit, int64_t at_ms);
-/* "AT COUNT AT COUNT ...": each AT after the first is what has passed since the one before. */
+/* "AT COUNT AT COUNT ...": each AT after the first is relative to the one before. */
 void limit_window_write(const struct limit_window *window, struct buf *to);
 bool limit_window_parse(struct str text, struct limit_window *ret_window);
 
-/* What is known of one key. */
+/* The state of one key. */
 struct limit_key {
     int32_t in_flight; /* leases */
     int32_t waiting;   /* jobs in lanes */
     struct limit_window window;
-    int64_t hold_until_ms; /* nothing starts before; 0: no hold */
+    int64_t hold_until_ms; /* nothing starts before then; 0: no hold */
 };
 
 enum limit_why {
@@ -86,18 +88,18 @@ enum limit_why {
 };
 const char *limit_why_name(enum limit_why why); /* "concurrency" */
 
-/* Why a key lets a job not start, or not wait. */
+/* Why a key keeps a job from starting or waiting. */
 struct limit_block {
     enum limit_why why;
     int32_t key;      /* which of the job's keys */
-    int32_t limit;    /* the bound; of a hold 0 */
-    int32_t used;     /* of it */
-    int64_t retry_ms; /* when it may be worth while to ask again; 0: nobody knows */
+    int32_t limit;    /* the bound; 0 for a hold */
+    int32_t used;     /* how much of it is used */
+    int64_t retry_ms; /* when to try again; 0: unknown */
 };
 
-/* May one more start? In this order: hold, concurrency, rate. */
+/* May one more job start? Checked in this order: hold, concurrency, rate. */
 struct limit_block limit_check(struct limit_key *key, const struct limit *limit, int64_t now_ms);
-/* May one more wait? */
+/* May one more job wait? */
 struct limit_block limit_check_queue(const struct limit_key *key, const struct limit *limit);
 
 #endif

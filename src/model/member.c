@@ -1,4 +1,4 @@
-/* The rules of membership. Who keeps the list and where it comes from is the caller's. */
+/* The rules of membership. The caller keeps the list and knows its source. */
 #include "model/member.h"
 
 #include <assert.h>
@@ -82,7 +82,7 @@ void names_init(struct names *names, size_t max, struct arena *arena)
                             .mask = slots - 1};
 }
 
-/* The slot of a name, or the free one where it belongs: at most half of them are taken. */
+/* The slot of a name, or the free slot where it belongs: at most half of the slots are used. */
 static size_t slot_of(const struct names *names, struct str name)
 {
     size_t slot = str_hash(name) & names->mask;

@@ -1,16 +1,16 @@
-/* Members: who is online, which of them are node units, and when an absent one is lost. */
+/* Members: which are online, which are node units, and when an absent one is lost. */
 #ifndef MODEL_MEMBER_H
 #define MODEL_MEMBER_H
 
 #include "base/mem.h"
 
-/* A set of names that remembers the order in which they came. Addresses are looked up by the
- * thousand in one claim cycle, so it is a table, not a list; its memory is the arena's. */
+/* A set of names in insertion order. One claim cycle looks up addresses by the thousand, so it is a
+ * hash table; its memory is the arena's. */
 
 #define NAMES_NONE SIZE_MAX
 
 struct names {
-    struct str *at; /* borrowed texts, first seen first */
+    struct str *at; /* borrowed texts, in order of first appearance */
     size_t count;
     size_t max;
     uint32_t *slots; /* place in `at` + 1; 0 is free */
@@ -18,10 +18,11 @@ struct names {
 };
 
 void names_init(struct names *names, size_t max, struct arena *arena);
-size_t names_add(struct names *names, struct str name); /* its place, also when it was there */
-size_t names_find(const struct names *names, struct str name); /* NAMES_NONE when it is not */
+/* returns its index, also when it was there already */
+size_t names_add(struct names *names, struct str name);
+size_t names_find(const struct names *names, struct str name); /* NAMES_NONE when absent */
 
-/* A member as the list has it; the texts are borrowed. */
+/* A member as listed; the texts are borrowed. */
 struct member {
     struct str terminal_id;
     struct str node_unit; /* the tag; only "true" counts */
@@ -32,18 +33,17 @@ struct member {
 #define MEMBER_TTL_OFF INT64_MIN
 
 struct member_units {
-    struct names addresses; /* unique, first seen first (loadActiveNodeUnits) */
-    struct str *terminals;  /* of each address; the last to announce it (resolveNodeUnitTerminalIds)
-                             */
+    struct names addresses; /* unique, in order of first appearance (loadActiveNodeUnits) */
+    struct str *terminals;  /* for each address, the last announced (resolveNodeUnitTerminalIds) */
 };
 
-/* Members not seen for more than ttl_ms are left out; MEMBER_TTL_OFF: none is. */
+/* Members not seen for more than ttl_ms are left out; MEMBER_TTL_OFF: none are. */
 void member_units(const struct member *members, size_t count, int64_t now_ms, int64_t ttl_ms,
                   struct arena *arena, struct member_units *ret_units);
 
-/* Lost (vectors lost_grace): absent for grace_ms from a view that is ready. A view is
- * ready when a full list came and warmup_ms have passed since: a host that has just come back must
- * give everybody time to come back to it. */
+/* Lost (vectors lost_grace): absent for grace_ms from a view that is ready. A view is ready once a
+ * full list arrived and warmup_ms have passed since: a host that has just come back must give all
+ * members time to rejoin. */
 struct member_rules {
     int64_t grace_ms;
     int64_t warmup_ms;
@@ -54,7 +54,7 @@ extern const struct member_rules member_seed;     /* neither */
 
 #define MEMBER_NEVER INT64_MIN /* no full list yet; not absent */
 
-/* One address as a view has it, from the first list on. */
+/* One address in a view, from the first list on. */
 struct member_watch {
     int64_t absent_since_ms; /* MEMBER_NEVER: it is online */
 };

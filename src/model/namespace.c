@@ -123,7 +123,7 @@ struct str namespace_enter_session(const struct namespace_view *view, struct str
 
     if (!view->all)
         return namespace_session(view->namespace, session, arena);
-    /* "/a/b" is the key itself; "default/a" is one more way to say "a". */
+    /* "/a/b" is the key itself; "default/a" is another way to write "a". */
     return namespace_valid(namespace) ? namespace_session(namespace, namespace_name(session), arena)
                                       : session;
 }

@@ -1,6 +1,5 @@
-/* A node's health as text, as the server's watch sees it and as a reserve sees it, and its score;
- * and the rows of the configuration about nodes. When a heartbeat came and what it held is the
- * caller's. */
+/* A node's health as text, as the server's watch sees it and as a reserve sees it; its score; and
+ * the configuration's rows about nodes. The caller tracks heartbeats and their contents. */
 #include "model/node.h"
 
 #include <assert.h>
@@ -47,7 +46,7 @@ void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rule
                           int64_t now_ms)
 {
     assert(rules->health_check_count >= 1 && rules->bad_count_max >= 1);
-    /* A failed check is a sign of life all the same. Two loops may report out of order. */
+    /* A failed check is still a sign of life. Two loops may report out of order. */
     if (now_ms > watch->last_heartbeat_ms)
         watch->last_heartbeat_ms = now_ms;
     if (ok) {
@@ -61,7 +60,7 @@ void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rule
             watch->status = NODE_READY;
             break;
         case NODE_OFFLINE:
-            /* Back from silence: it registers anew, and this is its first good check. */
+            /* Back from silence: it registers again, and this is its first good check. */
             node_watch_init(watch, now_ms);
             watch->ok_count = 1;
             break;

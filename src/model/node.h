@@ -1,4 +1,4 @@
-/* A node: its health, what the server makes of its heartbeats, its score. */
+/* A node: its health, the server's watch on its heartbeats, its score. */
 #ifndef MODEL_NODE_H
 #define MODEL_NODE_H
 
@@ -39,16 +39,16 @@ struct node_watch_rules {
 extern const struct node_watch_rules node_watch_defaults;
 
 /* A registration: init, then node_watch_heartbeat(ok), since with the default rules it counts. A
- * failed check (ok false) is still a sign of life. */
+ * failed check (ok false) is also a sign of life. */
 void node_watch_init(struct node_watch *watch, int64_t now_ms);
 void node_watch_heartbeat(struct node_watch *watch, const struct node_watch_rules *rules, bool ok,
                           int64_t now_ms);
 void node_watch_scan(struct node_watch *watch, const struct node_watch_rules *rules,
                      int64_t now_ms);
 
-/* What a reserve sees: the node's own health, the watch and the operator's decision together.
- * Offline, from either side, shows first; an operator's cordon or drain shows as draining; a watch
- * that says degraded wins over a node that says ready; otherwise the node's own health counts at
+/* What a reserve sees: the node's own health, the watch and the operator's decision combined.
+ * Offline, from either side, comes first; an operator's cordon or drain shows as draining; a watch
+ * that says degraded overrides a node that says ready; otherwise the node's own health counts at
  * once. */
 enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
 enum node_health node_effective(enum node_health own, enum node_health watch,

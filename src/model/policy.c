@@ -1,4 +1,4 @@
-/* Which candidate first, which next, and what a dispatch ends with. Owns sampling, the filter
+/* Which candidate is first, which is next, and the outcome of a dispatch. Owns sampling, the filter
  * before any reserve, the policy table and the order of outcomes; the figures are copies of the
  * nodes' atomics, and only the reserve decides. */
 #include "model/policy.h"
@@ -74,7 +74,7 @@ const char *policy_name(size_t index)
     return index < COUNT_OF(policies) ? policies[index].name : NULL;
 }
 
-/* Every number gets its chance in turn: costs n, so it is for small n or a sample of most of it. */
+/* Considers every number in turn: costs n, so it is for small n or a sample of most of it. */
 static void sample_most(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
 {
     for (uint32_t i = 0; i < k; i++)
@@ -94,8 +94,9 @@ static void sample_most(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
     }
 }
 
-/* Draws until k were new. At most half of the numbers are taken, so a draw is new with a chance of
- * a half or better; the table of what was drawn is at most half full, so a look takes few steps. */
+/* Draws until k distinct numbers were found. At most half of all numbers are taken, so a draw is
+ * new with a probability of at least a half; the table of drawn numbers is at most half full, so a
+ * look-up takes few steps. */
 static void sample_few(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out)
 {
     enum { SLOTS = 2 * POLICY_SAMPLE_MAX };
@@ -137,8 +138,8 @@ static int64_t age_ms(const struct policy_candidate *candidate, const struct pol
     return age;
 }
 
-/* A heartbeat that another loop took after `now` was read is not fresher than one just before it,
- * except where the exact order is asked for. */
+/* A heartbeat that another loop received after `now` was read is no fresher than one just before
+ * it, except when the exact order is wanted. */
 static int64_t age_steps(int64_t age, int64_t interval_ms)
 {
     if (interval_ms == 1)
@@ -156,13 +157,14 @@ enum policy_skip policy_filter(const struct policy_candidate *candidate,
     return POLICY_KEEP;
 }
 
-/* Smaller is asked first. Of several names that a job prefers, who has more of them is warmer. */
+/* Smaller is asked first. If a job prefers several names, the node that has more of them is
+ * warmer. */
 enum warmth { WARMTH_IDLE_COLD = 0, WARMTH_BUSY_WARM, WARMTH_BUSY_COLD, WARMTH_FULL };
 
-/* A node is idle as long as it has a free slot and its slots are at most half fuller than those of
- * the others (of its rank, with room) together; one without others is. So what is loaded draws work
- * to a node only until that is half fuller than the rest: a warm one beyond that comes behind every
- * cold one that is not, and those always exist while anybody has room. */
+/* A node is idle while it has a free slot and its slots are at most half fuller than those of the
+ * others together (of its rank, with room); a node without others is idle. So loaded names attract
+ * work to a node only until it is half fuller than the rest: beyond that a warm node comes after
+ * every cold idle one, and such nodes exist as long as any node has room. */
 static int32_t warmth_of(const struct policy_candidate *candidates, size_t count,
                          const struct policy_candidate *it, const struct policy_rules *rules)
 {
@@ -217,7 +219,7 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
     }
     for (size_t i = 0; rules->prefers && i < kept; i++)
         candidates[i].warmth = warmth_of(candidates, kept, &candidates[i], rules);
-    /* By insertion: stable, and for twenty candidates faster than anything cleverer. */
+    /* Insertion sort: stable, and fastest for twenty candidates. */
     for (size_t i = 1; i < kept; i++) {
         struct policy_candidate moved;
         size_t at = i;

@@ -1,4 +1,5 @@
-/* Which candidate first: sampling, filtering and ranking. No allocation, chance is handed in. */
+/* Which candidate first: sampling, filtering and ranking. No allocation; randomness is passed
+ * in. */
 #ifndef MODEL_POLICY_H
 #define MODEL_POLICY_H
 
@@ -18,23 +19,23 @@ struct policy_candidate {
     int32_t max;
     int32_t score; /* health_score 0..100 */
     int32_t spare; /* of its slots, not for this job */
-    int32_t rank;  /* its place in a route; smaller is asked first, whatever the policy */
-    int32_t over;  /* what would be left there, see best_fit; 0 where nobody asks */
-    /* policy_rank's own: its warmth, and the heartbeat's age in intervals, divided once. */
+    int32_t rank;  /* its position in a route; smaller is asked first, whatever the policy */
+    int32_t over;  /* what would be left there, see best_fit; 0 where the policy does not use it */
+    /* set by policy_rank: its warmth, and the heartbeat's age in intervals, divided once. */
     int32_t warmth;
     int64_t age_steps;
     uint8_t health; /* enum node_health */
     int8_t warm;    /* how much of what the job prefers is loaded; -1: it prefers nothing */
-    bool aside;     /* it was looked for: no part of the sample by which others are judged */
+    bool aside;     /* added for what it has loaded, not by sampling; not used to judge others */
 };
 
 struct policy_rules {
     int64_t now_ms;
     int64_t stale_ms;              /* POLICY_STALE_OFF: no staleness filter */
     int64_t heartbeat_interval_ms; /* freshness counts in steps of this; 1 = the exact order */
-    bool prefers; /* the job would rather go where something is loaded: `warm` of candidates */
-    /* Where the candidates are only the best of more: what all that have room run, and their slots;
-     * 0: they are all there are. */
+    bool prefers;                  /* the job prefers something loaded: see `warm` of candidates */
+    /* When the candidates are only the best of a larger set: load and slots of all that have room;
+     * 0: they are the whole set. */
     int64_t others_load, others_slots;
 };
 
@@ -63,14 +64,14 @@ size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
 enum policy_skip { POLICY_KEEP, POLICY_SKIP_HEALTH, POLICY_SKIP_STALE, POLICY_SKIP_COUNT };
 enum policy_skip policy_filter(const struct policy_candidate *candidate,
                                const struct policy_rules *rules);
-/* Drops what the filter refuses and stable-sorts the rest: by rank; of a job that prefers something
+/* Drops what the filter refuses and stable-sorts the rest: by rank; if the job prefers something,
  * idle and warm, idle and cold, busy and warm, busy and cold, full; then by the policy. Returns how
  * many are left. */
 size_t policy_rank(const struct policy *policy, struct policy_candidate *candidates, size_t count,
                    const struct policy_rules *rules);
 
-/* The order in which a dispatch comes to its outcome: which candidate next, and what
- * the answer is when none is left. A cursor the dispatcher advances; pure. */
+/* The order in which a dispatch reaches its outcome: which candidate is next, and the answer when
+ * none is left. A cursor that the dispatcher advances; pure. */
 
 enum outcome_phase { OUTCOME_PREFERRED, OUTCOME_WALK, OUTCOME_PLACED, OUTCOME_REFUSED };
 
@@ -81,13 +82,13 @@ struct outcome {
     bool preferred_given;
 };
 
-/* What the dispatcher knows before it asks anybody. */
+/* What the dispatcher knows before it asks any node. */
 struct outcome_start {
     bool store_up;
     bool preferred_given;
     bool preferred_in_pool;
     bool strict;
-    size_t pool_count; /* members that fit the request, the preferred one included */
+    size_t pool_count; /* members that fit the request, including the preferred one */
 };
 
 /* First phase: REFUSED (err set), PREFERRED (try that one alone) or WALK. */

@@ -1,6 +1,6 @@
-/* Which nodes belong into which pool, and what changes when a node's facts change; and typed
- * routing. The index of pools itself is the snapshot's, the routing table the configuration's.
- * Texts in results are borrowed from the facts and candidates they came from. */
+/* Which nodes belong to which pool, and what changes when a node's facts change; and typed routing.
+ * The snapshot owns the index of pools, the configuration owns the routing table. Texts in results
+ * are borrowed from the facts and candidates they came from. */
 #include "model/pool.h"
 
 #include <assert.h>
@@ -127,7 +127,8 @@ void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const cha
     jsonw_end_obj(w);
 }
 
-/* All but the pair itself: a caller that walks the declared pairs knows that one already. */
+/* Checks everything but the pair itself: a caller that walks the declared pairs has matched that
+ * already. */
 static bool fits(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants)
 {
     if (!facts->semantic || !facts->nmt ||
@@ -157,7 +158,7 @@ bool pool_type_member(const struct pool_facts *facts, struct str type)
            str_in(type, facts->types, facts->type_count);
 }
 
-/* The order of the pool ids as texts. Where one src is the beginning of the other (en, en-us) the
+/* The order of the pool ids as texts. Where one src is a prefix of the other (en, en-us) the
  * separator decides; it comes after all of [0-9-] and before the letters. */
 static int pair_cmp(const struct pool_pair *a, const struct pool_pair *b)
 {
@@ -318,7 +319,7 @@ bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret)
             return false;
         lang[i] = c;
     }
-    /* A pool "type:NAME" is one of tasks: no language may look like it. */
+    /* A pool "type:NAME" holds tasks: no language may look like one. */
     if (str_is((struct str){.at = lang, .len = trimmed.len}, "type"))
         return false;
     *ret = arena_str(arena, (struct str){.at = lang, .len = trimmed.len});

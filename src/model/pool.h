@@ -19,24 +19,24 @@ struct pool_facts {
     size_t semantic_count;
     struct pool_pair *nmt_pairs;
     size_t nmt_count;
-    bool nmt_any; /* joins every pool others declare or the config lists */
+    bool nmt_any; /* joins every pool that others declare or the config lists */
     struct str *tts_langs;
     size_t tts_count;
     struct str *types; /* allowed_types: task pools `type:NAME`; "*" = every type */
     size_t type_count;
-    /* capability_by_type; derived from the lists where it was not sent. */
+    /* capability_by_type; derived from the lists if it was not sent. */
     bool asr, nmt, tts, tone, semantic;
 };
 
-/* The capabilities as the lists imply them: semantic, nmt and tts where a list is not empty, asr
- * and tone off. What capability_by_type says goes on top of it. */
+/* Derives the capabilities from the lists: semantic, nmt and tts where a list is not empty, asr and
+ * tone off. capability_by_type then overrides them. */
 void pool_derive(struct pool_facts *facts);
 
-/* The facts as keys of the object that `w` is in; the switches are an object of the given name.
- */
+/* Writes the facts as keys of the object that `w` is in; the switches become an object with the
+ * given name. */
 void pool_facts_write(struct jsonw *w, const struct pool_facts *facts, const char *switches);
 
-/* What a request may ask for beyond its pool; a bit each, so that a pool can keep one member list
+/* What a request may want beyond its pool; one bit each, so that a pool can keep one member list
  * for each combination. */
 enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
 
@@ -71,10 +71,11 @@ void pool_id(struct str src, struct str tgt, char out[POOL_ID_MAX]);
 /* Trimmed, lower-cased, 1..POOL_LANG_MAX of [a-z0-9-]; false: not a language code. */
 bool pool_lang_normalise(struct str in, struct arena *arena, struct str *ret);
 
-/* Which servers a type of work may go to, and in which order: a table the
- * configuration fills. Pure, no allocation. */
+/* Which servers a type of work may go to, and in which order: a table that the configuration fills.
+ * Pure, no allocation. */
 
-/* An entry of `servers` is a server's id, "*" for any, or a selector: what is no id. */
+/* An entry of `servers` is a server's id, "*" for any, or a selector (anything that is not an
+ * id). */
 struct routing_route {
     struct str type;
     struct strs servers; /* in order of preference */

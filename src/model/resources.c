@@ -1,4 +1,4 @@
-/* Resources of a node: reading what it declares and measures, and which demand fits. */
+/* A node's resources: reading what it declares and measures, and which demand fits. */
 #include "model/resources.h"
 
 #include <assert.h>
@@ -158,13 +158,13 @@ enum err resources_read(const struct json *value, struct arena *arena,
     return ERR_OK;
 }
 
-/* No more than there is, however often a heartbeat names it. */
+/* Never more than there is, however often a heartbeat names it. */
 static int32_t sum(int32_t a, int32_t b, int32_t max)
 {
     return (int64_t)a + b < max ? a + b : max;
 }
 
-/* What a heartbeat names is set (`adds` false) or added to what was set. */
+/* Amounts in a heartbeat are set (`adds` false) or added to those already set. */
 static enum err read_amounts(const struct json *value, const char *field, bool adds,
                              struct arena *arena, struct resources *resources, struct problem *why)
 {
@@ -342,7 +342,7 @@ static bool is_short(struct resources_short *lack, struct str name, int32_t need
     return false;
 }
 
-/* With this much memory; 0: nearly all of what it has. */
+/* Can a job have the whole GPU, with this much memory? 0: nearly all the GPU has. */
 static bool can_be_whole(const struct resource_gpu *gpu, int32_t left, bool shared, int32_t vram_mb)
 {
     int64_t wanted = vram_mb ? vram_mb : (int64_t)gpu->vram_mb * RESOURCES_WHOLE_PERCENT / 100;
@@ -379,7 +379,7 @@ static bool whole_fit(const struct resources *declared, const struct resources_l
     return true;
 }
 
-/* Is `a` the better one to share? Whole ones are kept whole; then the least left. */
+/* Is `a` the better one to share? Whole GPUs are kept whole; then the one with the least left. */
 static bool shares_better(const struct resources *declared, const struct resources_left *left,
                           size_t a, size_t b)
 {
@@ -420,7 +420,7 @@ static bool fits(const struct resources *declared, const struct resources_left *
     size_t at = 0;
 
     *ret_gpus = 0;
-    for (size_t i = 0; i < demand->need_count; i++) { /* both lists are in the order of names */
+    for (size_t i = 0; i < demand->need_count; i++) { /* both lists are sorted by name */
         const struct demand_need *need = &demand->needs[i];
 
         while (at < declared->count && str_cmp(str_of(declared->items[at].name), need->name) < 0)
@@ -466,7 +466,7 @@ bool resources_left_take(const struct resources *declared, struct resources_left
         return false;
     for (size_t i = 0; i < demand->need_count; i++) {
         while (!str_is(demand->needs[i].name, declared->items[at].name))
-            at++; /* both are in the order of names, and it fits: so it exists */
+            at++; /* both are sorted by name, and the demand fits: so it exists */
         left->left[at] -= demand->needs[i].amount;
     }
     for (size_t i = 0; gpus && i < declared->gpu_count; i++) {
@@ -511,8 +511,8 @@ int32_t resources_left_over(const struct resources *declared, const struct resou
     return over;
 }
 
-/* `sign` 1: a lease takes it; -1: it gives it back. What the node does not declare any more is
- * counted when it does again: then everything is. */
+/* `sign` 1: a lease takes it; -1: it gives it back. A resource the node no longer declares is
+ * counted once it is declared again: then everything is recounted. */
 static void move(struct resources *resources, const struct demand *demand, uint64_t gpus, int sign)
 {
     for (size_t i = 0; i < demand->need_count; i++) {

@@ -25,7 +25,8 @@ enum rollout_state rollout_state_by_name(struct str name)
     return ROLLOUT_NONE;
 }
 
-/* One that fails a check is not lost yet: after a few it is restarted, and that is a failure. */
+/* A copy that fails a check is not lost yet: after a few failures it is restarted, and that counts
+ * as failed. */
 enum rollout_health rollout_health(struct str state, struct str healthy)
 {
     static const char *const bad[] = {"backoff", "crash_loop", "refused", "failed"};
@@ -38,13 +39,13 @@ enum rollout_health rollout_health(struct str state, struct str healthy)
                : ROLLOUT_UNKNOWN;
 }
 
-/* It runs what it is to run, and well. */
+/* It runs the wanted version and is healthy. */
 static bool is_available(const struct rollout_copy *copy)
 {
     return copy->owned && copy->runs == copy->wants && copy->health == ROLLOUT_WELL;
 }
 
-/* The first that failed with the new version; if none did, the first that is late with it. */
+/* The first copy that failed with the new version; if none did, the first that is late with it. */
 static void find_failed(const struct rollout_copy *copies, size_t count, int64_t to_version,
                         struct rollout_plan *plan)
 {
@@ -70,8 +71,8 @@ void rollout_plan(const struct rollout_copy *copies, size_t count,
 {
     struct rollout_plan plan = {.done = true, .failed = ROLLOUT_NOBODY, .next = next};
     int64_t to = rules->to_version, most = rules->max_unavailable;
-    int64_t replaced = 0, unavailable = 0, available = 0; /* of those that nodes have */
-    bool nobodys = false;                                 /* some that nobody has are left */
+    int64_t replaced = 0, unavailable = 0, available = 0; /* of the copies that nodes own */
+    bool nobodys = false;                                 /* some unowned copies are left */
 
     assert(most >= 1 && to > 0);
     find_failed(copies, count, to, &plan);

@@ -1,5 +1,5 @@
-/* The grammar of selectors, what their terms mean, and how one that does not match is explained.
- * To add an operator, add a row to `ops`. Who is matched against what is the caller's business. */
+/* The grammar of selectors, the meaning of their terms, and how a mismatch is explained. To add an
+ * operator, add a row to `ops`. Choosing what is matched is the caller's job. */
 #include "model/selector.h"
 
 #include <assert.h>
@@ -11,8 +11,8 @@
 /* Decimals of any length, compared exactly: no label is rounded. */
 struct decimal {
     bool negative;
-    struct str whole;    /* without zeros in front */
-    struct str fraction; /* without zeros at the end */
+    struct str whole;    /* without leading zeros */
+    struct str fraction; /* without trailing zeros */
 };
 
 static size_t digits_at(struct str text, size_t at)
@@ -61,7 +61,7 @@ static bool one_of(struct str values, struct str value)
     return false;
 }
 
-/* False: one of them is no number, so they cannot be compared. */
+/* False: one of them is not a number, so they cannot be compared. */
 static bool compare(struct str value, struct str limit, int *ret_order)
 {
     struct decimal a, b;
@@ -70,7 +70,7 @@ static bool compare(struct str value, struct str limit, int *ret_order)
     if (!decimal_read(value, &a) || !decimal_read(limit, &b))
         return false;
     if (a.negative != b.negative)
-        order = 1; /* turned below when `a` is the negative one */
+        order = 1; /* reversed below when `a` is the negative one */
     else if (a.whole.len != b.whole.len)
         order = a.whole.len < b.whole.len ? -1 : 1;
     else if ((order = str_cmp(a.whole, b.whole)) == 0)
@@ -83,10 +83,10 @@ enum takes { TAKES_NONE, TAKES_WORD, TAKES_NUMBER, TAKES_LIST };
 enum { BELOW = 1, EQUAL = 2, ABOVE = 4 };
 
 static const struct {
-    const char *sign; /* behind the key */
+    const char *sign; /* after the key */
     const char *alias;
     enum takes takes;
-    unsigned sides; /* TAKES_NUMBER: where the label's number may be */
+    unsigned sides; /* TAKES_NUMBER: which side of the limit the label's number may be on */
     bool negated;   /* holds where its opposite does not, so also without the label */
 } ops[] = {
     [SELECTOR_HAS] = {.sign = ""},
@@ -126,7 +126,7 @@ struct reader {
     struct str text;
     enum selector_form form;
     size_t at;
-    const char *expected; /* at `at`: set when something else is there */
+    const char *expected; /* at `at`: set when something else was found there */
 };
 
 static bool wrong(struct reader *r, const char *expected)
@@ -173,7 +173,7 @@ static bool take_word(struct reader *r, const char *expected, struct str *ret_wo
     return true;
 }
 
-/* "(a, b)"; what is between the brackets is kept as it is. */
+/* "(a, b)"; the text between the brackets is kept as it is. */
 static bool take_list(struct reader *r, struct str *ret_values)
 {
     struct str word;
@@ -198,7 +198,7 @@ static bool take_list(struct reader *r, struct str *ret_values)
     return true;
 }
 
-/* A whole word, or a sign: one character, and the '=' that may follow it. */
+/* A whole word, or a sign: one character, optionally followed by '='. */
 static bool take_op(struct reader *r, enum selector_op *ret_op)
 {
     struct str sign = {.at = r->text.at + r->at, .len = !at_end(r)};
@@ -260,7 +260,7 @@ static bool take_term(struct reader *r, struct selector_term *ret_term)
     return true;
 }
 
-/* Does it leave one value? A list may name it more than once. */
+/* Does it allow only one value? A list may repeat it. */
 static bool pins(const struct selector_term *term)
 {
     struct str rest = term->values, first = str_trim(str_cut(&rest, ','));
@@ -273,7 +273,7 @@ static bool pins(const struct selector_term *term)
     return true;
 }
 
-/* One key with two values: no node has both, it must be a mistake. */
+/* One key with two values: no node has both, so it must be a mistake. */
 static bool has_value(const struct selector_term *terms, size_t count,
                       const struct selector_term *one)
 {
@@ -372,13 +372,13 @@ enum err selector_check(struct str text, enum selector_form form, const char *fi
 
 /* --- matching --- */
 
-/* What a node has under this key; false: nothing. A text with an escape in it is given as it was
- * sent: it exists, and equals no word of a selector. */
+/* A node's value for this key; false: none. A text with an escape is returned as it was sent: it
+ * exists, but equals no word of a selector. */
 static bool value_of(const struct selector_facts *facts, struct str key, struct str *ret_value)
 {
     const struct json *name;
 
-    /* What is no label comes before labels: a node chooses those itself. */
+    /* Other facts come before labels: a node chooses its labels itself. */
     if (str_is(key, "name") && facts->id.at) {
         *ret_value = facts->id;
         return true;
@@ -404,7 +404,7 @@ static bool term_holds(const struct selector_term *term, const struct selector_f
 bool selector_fits(const struct selector *selector, const struct selector_facts *facts)
 {
     if (selector->count > 0 && !facts->labels)
-        return false; /* "without this label" must not hold for whom nobody knows */
+        return false; /* "without this label" must not hold for an unknown node */
     for (size_t i = 0; i < selector->count; i++)
         if (!term_holds(&selector->terms[i], facts))
             return false;
@@ -440,14 +440,14 @@ bool selector_explain(const struct selector *selector, const struct selector_fac
     return false;
 }
 
-/* --- one text for all that ask for the same --- */
+/* --- canonical text --- */
 
 static int by_text(const void *a, const void *b)
 {
     return str_cmp(*(const struct str *)a, *(const struct str *)b);
 }
 
-/* Sorted, each once. */
+/* Sorts them and removes duplicates. */
 static size_t tidy(struct str *texts, size_t count)
 {
     size_t kept = 0;
@@ -468,7 +468,7 @@ static void write_joined(const struct str *texts, size_t count, struct buf *to)
     }
 }
 
-/* A list of one value is that value; a number is the shortest text of it. */
+/* A list of one value is written as that value; a number as its shortest text. */
 static void write_term(const struct selector_term *term, struct buf *to)
 {
     struct str values[SELECTOR_VALUES_MAX], rest = term->values;
@@ -517,7 +517,7 @@ void selector_canonical(const struct selector *selector, struct buf *to)
         write_term(&selector->terms[i], &all);
         texts[i] = (struct str){.len = all.len - begun};
     }
-    begun = 0; /* it has stopped growing: the texts have their places now */
+    begun = 0; /* it has stopped growing: the texts no longer move */
     for (size_t i = 0; i < selector->count; begun += texts[i++].len)
         texts[i].at = all.at + begun;
     write_joined(texts, tidy(texts, selector->count), to);

@@ -1,9 +1,9 @@
-/* Selectors: which nodes are meant, by their labels. One grammar for the `requires` of a job,
- * the `selector` of a deployment, routes and lists of nodes:
+/* Selectors: choose nodes by their labels. One grammar for the `requires` of a job, the `selector`
+ * of a deployment, routes and lists of nodes:
  *
  *     zone in (eu,us), gpu.vram_mb >= 16000, !spot, name != x
  *
- * Terms with commas between them, all of which must hold. Pure; matching allocates nothing. */
+ * Terms are separated by commas, and all must hold. Pure; matching allocates nothing. */
 #ifndef MODEL_SELECTOR_H
 #define MODEL_SELECTOR_H
 
@@ -14,8 +14,8 @@
 enum {
     SELECTOR_BYTES_MAX = 4096,
     SELECTOR_TERMS_MAX = 128,
-    SELECTOR_VALUES_MAX = 256, /* of one `in` or `notin` */
-    SELECTOR_WORD_MAX = 64,    /* of a key, of a value: [A-Za-z0-9_.-] */
+    SELECTOR_VALUES_MAX = 256, /* in one `in` or `notin` */
+    SELECTOR_WORD_MAX = 64,    /* of a key or a value: [A-Za-z0-9_.-] */
 };
 
 /* Which grammar. What both can express means the same in both. */
@@ -40,11 +40,12 @@ enum selector_op {
 struct selector_term {
     enum selector_op op;
     struct str key;
-    struct str values; /* the value; of a list what is between its brackets */
+    struct str values; /* the value; for a list, the text between its brackets */
     struct str text;   /* the whole term as it was written */
 };
 
-/* One that was read; all zero matches every node. Its texts are those it was read from. */
+/* A parsed selector; all zero matches every node. Its texts point into the text it was read
+ * from. */
 struct selector {
     const struct selector_term *terms;
     size_t count;
@@ -53,21 +54,21 @@ struct selector {
 /* What is known of a node. */
 struct selector_facts {
     struct str id;             /* at == NULL: not known, and `name` is a label like any other */
-    const struct json *labels; /* an object of texts; NULL: not known, only no terms match that */
+    const struct json *labels; /* an object of texts; NULL: unknown, only no terms match that */
 };
 
 /* Reads it; an empty one is valid. ERR_BAD_FIELD names the field, the character (from 1, also in
  * why->column) and what was expected there. The terms are in the arena. */
 enum err selector_read(struct str text, const char *field, struct arena *arena,
                        struct selector *ret_selector, struct problem *why);
-/* The same without keeping it, for what must be of a form. */
+/* Only checks the text, for fields that require a given form. */
 enum err selector_check(struct str text, enum selector_form form, const char *field,
                         struct problem *why);
 bool selector_fits(const struct selector *selector, const struct selector_facts *facts);
-/* Reads and matches in one, for what is matched once: an invalid one matches nothing. */
+/* Reads and matches in one call, for one-time matches: an invalid selector matches nothing. */
 bool selector_match(struct str text, const struct selector_facts *facts);
-/* Appends it in a form of ours: those that ask for the same in another order or with other signs
- * are equal. Of equality alone it is the terms in the order of their bytes. */
+/* Appends it in canonical form: selectors that ask for the same with another order or other
+ * operators are equal. If it only has equality terms, the result is those terms in byte order. */
 void selector_canonical(const struct selector *selector, struct buf *to);
 /* Appends the first term that does not hold, and why: "zone in (eu,us): zone is asia". False:
  * all hold, nothing was appended. */

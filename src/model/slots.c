@@ -1,5 +1,4 @@
-/* The slot formula and its clamps. Owns the arithmetic and the reasons; measuring is the agent's.
- */
+/* The slot formula and its clamps. Owns the arithmetic and the reasons; the agent measures. */
 #include "model/slots.h"
 
 #include <assert.h>
@@ -51,7 +50,7 @@ const struct slots_clamp *slots_zero(const struct slots *slots)
     if (at == slots->count)
         return NULL;
     for (size_t i = at; i < slots->count; i++)
-        if (slots->chain[i].step == SLOTS_MIN) /* that the formula had none did not matter */
+        if (slots->chain[i].step == SLOTS_MIN) /* it did not matter that the formula had none */
             return &slots->chain[i];
     if (slots->chain[at].step == SLOTS_RAW) /* only repeats one of the two before it */
         for (size_t i = 0; i < at; i++)
@@ -100,7 +99,7 @@ static int64_t mem_allowed(const struct slots_rules *rules, int64_t free_kib)
            (rules->mem_per_process_centi_gb * GIB_KIB);
 }
 
-/* The formula, and where slots_fixed replaces it the number that does. */
+/* The formula, or the fixed number that slots_fixed replaces it with. */
 static int64_t apply_formula(struct slots *slots, const struct slots_rules *rules,
                              const struct slots_input *input)
 {
@@ -130,8 +129,8 @@ static int64_t apply_formula(struct slots *slots, const struct slots_rules *rule
     slots->safe = not_negative(slots->raw - rules->safety_buffer);
     step(slots, SLOTS_BUFFER, slots->safe, slots->safe < slots->raw,
          "less %" PRId64 " (safety_buffer)", rules->safety_buffer);
-    /* The result of the formula with nothing running: more than that at once is never right,
-     * however far the load average lags behind a burst. */
+    /* The formula's result with nothing running: more than that at once is never right, however far
+     * the load average lags behind a burst. */
     if (max_set)
         slots->max = rules->max_slots;
     else if (input->cores_milli != SLOTS_UNKNOWN && input->mem_total_kib != SLOTS_UNKNOWN)
@@ -144,8 +143,8 @@ static int64_t apply_formula(struct slots *slots, const struct slots_rules *rule
                  : "at most %" PRId64 ", what this machine carries when idle",
          slots->max);
     if (rules->slots_fixed == SLOTS_NONE) {
-        /* A job that has just begun is in no figure yet; without this a burst would be let in
-         * twice. */
+        /* A job that has just begun is not in the figures yet; without this a burst would be
+         * admitted twice. */
         left = not_negative(slots->formula - input->pending);
         if (input->pending > 0)
             step(slots, SLOTS_PENDING, left, left < slots->formula,
@@ -158,8 +157,8 @@ static int64_t apply_formula(struct slots *slots, const struct slots_rules *rule
     return slots->max;
 }
 
-/* The formula has no slot at all for a machine of two cores. What somebody set for this machine
- * still counts, and what could not be read still means no. */
+/* The formula gives no slot at all for a machine of two cores. A value configured for this machine
+ * still counts, and a figure that could not be read still means no. */
 static int64_t carries_min(const struct slots_rules *rules, const struct slots_input *input)
 {
     int64_t carries = rules->slots_min;

@@ -1,5 +1,5 @@
-/* How much more work a machine can take: a formula on live figures, then every clamp
- * with its number and reason, so that a person sees why. Exact integers; pure. */
+/* How much more work a machine can take: a formula on live figures, then each clamp with its number
+ * and reason, so that a person can follow it. Exact integers; pure. */
 #ifndef MODEL_SLOTS_H
 #define MODEL_SLOTS_H
 
@@ -13,8 +13,8 @@ struct slots_rules {
     int64_t mem_per_process_centi_gb; /* GiB x 100 */
     int64_t mem_reserve_centi_gb;     /* GiB x 100, left to the system */
     int64_t safety_buffer;
-    int64_t max_slots;           /* the hard cap; SLOTS_NONE: what the machine carries when idle */
-    int64_t reserved_slots;      /* kept for interactive work */
+    int64_t max_slots;      /* the hard cap; SLOTS_NONE: what the machine can carry when idle */
+    int64_t reserved_slots; /* kept for interactive work */
     int64_t max_concurrent_jobs; /* SLOTS_NONE: no such limit */
     int64_t slots_min;   /* at least this many at level normal, whatever the formula yields */
     int64_t slots_fixed; /* replaces formula and hard cap; SLOTS_NONE: the formula */
@@ -28,7 +28,7 @@ struct slots_input {
     int64_t mem_total_kib; /* only for the cap of an idle machine */
     int64_t mem_free_kib;
     int64_t in_use;  /* jobs that run here now */
-    int64_t pending; /* of these, begun since the figures were read: they are not in them yet */
+    int64_t pending; /* of these, started since the figures were read: not included in them yet */
     enum level level;
 };
 
@@ -53,7 +53,7 @@ enum slots_step {
 struct slots_clamp {
     enum slots_step step;
     int64_t value;
-    bool bites; /* it left less than there was before it */
+    bool bites; /* it reduced the number */
     char reason[112];
 };
 
@@ -65,12 +65,12 @@ struct slots {
     int64_t cpu_allowed, mem_allowed, raw, safe;
     int64_t formula;    /* min(safe, the hard cap) */
     int64_t max;        /* slots in all: the hard cap (slots_min if that is more), or slots_fixed */
-    int64_t additional; /* on top of what runs; never negative */
+    int64_t additional; /* on top of those in use; never negative */
     int64_t additional_noninteractive;
     int64_t max_to_send; /* min(max_concurrent_jobs, in_use + additional) */
 };
 
-/* The step that left nothing, to be shown to a person; NULL: something is left for everybody. */
+/* The step that left nothing, to show to a person; NULL: something is left for all work. */
 const struct slots_clamp *slots_zero(const struct slots *slots);
 
 void slots_compute(struct slots *ret_slots, const struct slots_rules *rules,

@@ -1,5 +1,5 @@
-/* Tokens as a configuration or a token file has them, quotas as people write them, and the meter of
- * a rate. */
+/* Tokens as read from a configuration or a token file, quotas as people write them, and the meter
+ * of a rate. */
 #include "model/token.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ static const struct {
     int64_t ms;
 } spans[] = {{"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
-/* The largest first: a size is shown in the largest that divides it. */
+/* Largest first: a size is shown in the largest unit that divides it. */
 static const struct {
     const char *name;
     int64_t bytes;
@@ -121,9 +121,9 @@ void quota_text(const struct quota *quota, char to[QUOTA_TEXT_MAX + 1])
     assert(len <= QUOTA_TEXT_MAX);
 }
 
-/* Every job moves the meter on by its share of the span. One that would move it more than a whole
- * span ahead of the clock has to wait: so a span's worth may come at once, and no more than that
- * beside what the clock makes room for. */
+/* Every job advances the meter by its share of the span. A job that would move it more than a whole
+ * span ahead of the clock has to wait: so one span's worth may come at once, and after that only as
+ * fast as the clock advances. */
 bool quota_take(const struct quota *quota, quota_meter *meter, int64_t now_ms, int64_t *ret_wait_ms)
 {
     int64_t now_ns = now_ms * NS_OF_MS, span_ns = quota->rate_ms * NS_OF_MS;
@@ -147,7 +147,7 @@ bool quota_take(const struct quota *quota, quota_meter *meter, int64_t now_ms, i
 
 static const struct {
     const char *name;
-    unsigned brings; /* what it may do, itself included */
+    unsigned brings; /* what the scope permits, itself included */
 } scopes[SCOPE_COUNT] = {
     [SCOPE_READ] = {"read", BIT(SCOPE_READ)},
     [SCOPE_SUBMIT] = {"submit", BIT(SCOPE_SUBMIT)},
@@ -157,7 +157,8 @@ static const struct {
     [SCOPE_ADMIN] = {"admin", BIT(SCOPE_ADMIN) | BIT(SCOPE_OPERATE) | BIT(SCOPE_READ) |
                                   BIT(SCOPE_SUBMIT) | BIT(SCOPE_NODE) | BIT(SCOPE_DEPLOY)}};
 
-/* The format of a row. In the first `operate` brought `deploy` along, and rows had no number. */
+/* The format of a row. In the first one `operate` implied `deploy`, and rows had no format
+ * number. */
 enum { FORMAT_FIRST = 1, FORMAT_DEPLOY = 2, FORMAT_KNOWN = FORMAT_DEPLOY };
 
 const char *token_scope_name(enum token_scope scope)
@@ -191,13 +192,13 @@ static bool read_scopes(const struct json *list, struct arena *arena, unsigned *
 
         if (!brings)
             return false;
-        all |= brings; /* one that another brings along may be named too */
+        all |= brings; /* naming a scope that another one implies is allowed */
     }
     *ret_scopes = all;
     return true;
 }
 
-/* A name that is not known may be a binding that somebody relies on. */
+/* An unknown name may be a binding that the operator relies on. */
 static bool knows_all_keys(const struct json *item)
 {
     static const char *const keys[] = {"name",       "sha256", "scopes", "node_id",  "created_ms",
@@ -271,7 +272,7 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
     if (!json_is_null(quota) &&
         (json_type(quota) != JSON_STR || quota_parse(json_str(quota, arena), &token->quota, &what)))
         return bad(why, what.detail);
-    /* Taken for no binding, anything else would see what is everybody's. */
+    /* If treated as no binding, a malformed value would put the token in the default namespace. */
     if (!json_is_null(space) && (json_type(space) != JSON_STR || !namespace_valid(namespace)))
         return bad(why, "namespace must be 1 to 16 letters, digits or ._:@-.");
     if (!json_is_null(space) && !token_scopes_fit(token->scopes, namespace))
@@ -280,7 +281,7 @@ static enum err read_token(const struct json *item, struct arena *arena, struct 
         token->namespace = namespace;
     if (json_is_null(node))
         return ERR_OK;
-    /* Taken for no binding, anything else would speak for every node. */
+    /* If treated as no binding, a malformed value would let the token act for every node. */
     if (json_type(node) == JSON_STR)
         token->node_id = json_str(node, arena);
     if (!str_is_id(token->node_id, NODE_ID_MAX))
@@ -335,7 +336,7 @@ void token_members(struct jsonw *w, const struct token *token, bool whole)
     jsonw_kstr(w, "name", token->name);
     if (whole)
         jsonw_kstr(w, "sha256", str_of(token->digest));
-    jsonw_key(w, "scopes"); /* only those that no other one of them brings along */
+    jsonw_key(w, "scopes"); /* only scopes that no other listed one implies */
     jsonw_arr(w);
     for (int i = SCOPE_READ; i < SCOPE_COUNT; i++) {
         bool brought = false;
@@ -462,7 +463,7 @@ size_t token_bytes(const struct token *token)
     return sizeof *token + token->name.len + token->node_id.len + token->namespace.len;
 }
 
-/* Returns where the next text may be. */
+/* Returns where the next text goes. */
 static char *put_text(char *to, struct str *text)
 {
     if (!text->at)

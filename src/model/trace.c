@@ -1,4 +1,4 @@
-/* Reading a traceparent. A malformed one is ignored, as the standard demands. */
+/* Reads a traceparent. A malformed one is ignored, as the standard requires. */
 #include "model/trace.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ static bool is_zero(struct str text)
     return true;
 }
 
-/* A piece of fixed width. */
+/* A fixed-width part. */
 static struct str piece(struct str text, size_t at, size_t len)
 {
     return (struct str){.at = text.at + at, .len = len};

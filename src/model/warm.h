@@ -1,5 +1,5 @@
 /* What is loaded where: names of models, images or data sets that a node holds ready and that a job
- * would rather find than wait for. Only names: berth does not know what they stand for. */
+ * prefers to find there. Only names: berth does not know what they stand for. */
 #ifndef MODEL_WARM_H
 #define MODEL_WARM_H
 
@@ -15,10 +15,10 @@ enum {
 #define WARM_NAME_RULE "names of 1 to 64 printable ASCII characters, without blank, quote or \\"
 
 bool warm_is_name(struct str name);
-/* A list of at most `max` such names, in the arena, each once; absent is none. False: it is no such
- * list. */
+/* Reads a list of at most `max` such names into the arena, without duplicates; an absent list is
+ * empty. False: not such a list. */
 bool warm_names(const struct json *list, size_t max, struct arena *arena, struct strs *ret_names);
-/* A name as a number, never 0. Two names may share one: all that follows from it is an order. */
+/* A name as a number, never 0. Two names may share one: only the order of nodes depends on it. */
 uint32_t warm_mark(struct str name);
 
 #endif
