@@ -301,16 +301,18 @@ static void take_link(struct node_sync *view, struct node *node, const struct st
     uint32_t holder = held && !ours && up ? stored->holder : 0;
     uint32_t before = atomic_exchange(&node->holder, holder);
     bool socket = atomic_load(&node->link) != 0;
+    bool polled = !socket && atomic_load(&node->polled);
 
     if (holder)
         atomic_store(&node->left_ms, 0);
     else if (stored->kind == STORE_LINK_SOCKET && !ours)
-        take_left(node, now_ms); /* its instance is gone, and so is its connection */
+        take_left(node, now_ms); /* its instance is gone, and the connection with it */
     else if (stored->kind == STORE_LINK_LEFT)
         take_left(node, now_ms - stored->linked_ms);
-    /* What we have and what the store says we have must be the same. */
+    /* Our state and the store's record of it must match. */
     if ((holder && holder != before) || (holder && socket) ||
-        socket != (ours && stored->kind == STORE_LINK_SOCKET))
+        socket != (ours && stored->kind == STORE_LINK_SOCKET) ||
+        (polled && !(ours && stored->kind == STORE_LINK_POLL)))
         view->sched->hooks->linked(loop_of(view), node, stored, holder != 0);
 }
 
@@ -668,16 +670,17 @@ void node_sync_load(struct node_sync *view)
 void node_sync_compare(struct node_sync *view)
 {
     struct store_status status;
-    struct node_entry *member;
+    struct node *node;
 
     store_status(view->sched->store, &status);
-    /* A store that was emptied, or that another server took over, need not go on counting where we
-     * were: what we know is of before, all of it. */
+    /* A store that was emptied, or that another server took over, may not continue our sequence
+     * numbers: everything known predates that and is loaded again, including nodes that left, which
+     * may return. */
     if (status.moves != view->moves || strcmp(status.generation, view->generation) != 0) {
-        for (size_t i = 0; view->generation[0] && (member = map_next(&view->members->by_id, &i));) {
-            member->node->change_order = 0;
-            atomic_store(&member->node->link_order, 0);
-            atomic_store(&member->node->counts, 0);
+        for (size_t i = 0; view->generation[0] && (node = map_next(&view->members->nodes, &i));) {
+            node->change_order = 0;
+            atomic_store(&node->link_order, 0);
+            atomic_store(&node->counts, 0);
         }
         memcpy(view->generation, status.generation, sizeof view->generation);
         view->moves = status.moves;

@@ -68,13 +68,14 @@ struct node {
     _Atomic uint32_t marks[NODE_MARKS];
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     /* In a shared store: the instance that has its connection, 0 = none or this one; and the order
-     * of the last word of ours about it, UINT64_MAX while one is on its way. */
+     * of our last message about it, UINT64_MAX while one is on its way. */
     _Atomic uint32_t holder;
     _Atomic uint64_t link_order;
+    _Atomic bool polled; /* the store was told that the node polls this instance for its jobs */
     _Atomic uint32_t ring_at;
-    _Atomic bool freed;        /* it is in the keeper's list of those that may have room again, */
+    _Atomic bool freed;        /* it is in the keeper's list of nodes that may have room again, */
     struct node *next_freed;   /* before this one */
-    struct node_watch watch;   /* the keeper's alone */
+    struct node_watch watch;   /* the keeper's only */
     struct node *next_retired; /* in members->first_retired */
     int64_t retired_ms;
     bool in_retired;

@@ -32,10 +32,9 @@ struct boxed {
 struct box {
     struct node *node;
     struct buf jobs; /* one after the other: struct boxed, text, padding */
-    size_t taken;    /* bytes of `jobs` that are gone */
+    size_t taken;    /* bytes of `jobs` already taken */
     struct poll *polls;
-    bool ours;       /* other instances know that it is asked for here */
-    int64_t used_ms; /* sched_awake_ms when somebody last put something in, or asked */
+    int64_t used_ms; /* sched_awake_ms of the last job put in or the last poll */
 };
 
 static void hub_send_over(struct send_op *send, bool ok, const char *reason);
@@ -163,6 +162,13 @@ static bool poll_may(const struct hub *hub, const struct poll *poll)
     return auth_still(worker->auth, poll->call->token, SCOPE_NODE, worker->loop.wall_ms);
 }
 
+/* Tells the other instances that the node polls here. */
+static void tell_polled(struct hub *hub, struct node *node)
+{
+    atomic_store(&node->polled, true);
+    links_note(hub->worker, node, STORE_LINK_POLL, 0);
+}
+
 /* On its home loop. */
 static void hub_box_add(struct hub *hub, struct send_op *send)
 {
@@ -196,10 +202,9 @@ static void poll_arrived(struct msg *msg)
     struct box *box = box_of(hub, poll->node);
     int64_t now_ms = sched_awake_ms(hub->worker->sched);
 
-    if (peers_shared(server) && (!box->ours || atomic_load(&poll->node->holder))) {
-        box->ours = true;
-        links_note(hub->worker, poll->node, STORE_LINK_POLL, 0);
-    }
+    if (peers_shared(server) &&
+        (!atomic_load(&poll->node->polled) || atomic_load(&poll->node->holder)))
+        tell_polled(hub, poll->node);
     box_expire(box, now_ms);
     if (!poll_may(hub, poll)) { /* the tokens changed while it was on its way */
         poll_answer(NULL, poll, now_ms);
@@ -287,8 +292,8 @@ static void box_moves(struct msg *msg)
     struct buf frames = {0};
     struct boxed *boxed;
 
-    if (box && box->node == move->node) {
-        box->ours = false;
+    atomic_store(&move->node->polled, false);
+    if (box) {
         box_expire(box, sched_awake_ms(move->home->worker->sched));
         for (; (boxed = box_first(box)); box_take(box)) {
             struct str job = {.at = (char *)(boxed + 1), .len = boxed->len};
@@ -306,18 +311,37 @@ static void box_moves(struct msg *msg)
     free(move);
 }
 
-void hub_move_box(struct server *server, struct node *node, uint32_t holder)
+static void post_move(struct server *server, struct node *node, uint32_t holder,
+                      void (*run)(struct msg *msg))
 {
     struct move *move = mem_new(struct move);
 
-    *move = (struct move){.msg = {.run = box_moves},
-                          .home = hub_home(server, node)->hub,
-                          .node = node,
-                          .holder = holder};
+    *move = (struct move){
+        .msg = {.run = run}, .home = hub_home(server, node)->hub, .node = node, .holder = holder};
     inbox_post(&move->home->worker->loop.inbox, &move->msg);
 }
 
-/* Answers, empty-handed, those whose wait is over; with `recheck` also those whose token is. */
+void hub_move_box(struct server *server, struct node *node, uint32_t holder)
+{
+    post_move(server, node, holder, box_moves);
+}
+
+/* The store does not know, or has forgotten, that the node polls here: report it again now if a
+ * poll is waiting, else at the next poll. */
+static void polls_forgotten(struct msg *msg)
+{
+    struct move *move = container_of(msg, struct move, msg);
+    struct box *box = idmap_get(&move->home->boxes, move->node->number + 1);
+
+    if (box && box->polls)
+        tell_polled(move->home, move->node);
+    else
+        atomic_store(&move->node->polled, false);
+    free(move);
+}
+
+/* Answers, without jobs, the polls whose wait is over; with `recheck` also those whose token is no
+ * longer valid. */
 static void end_polls(struct hub *hub, struct box *box, int64_t now_ms, bool recheck)
 {
     struct poll **at = &box->polls;
@@ -794,4 +818,6 @@ void hub_linked(struct sched_loop *from, struct node *node, const struct store_l
         links_note(keeper, node, STORE_LINK_SOCKET, hub_link_incarnation(link));
     else if (said->kind == STORE_LINK_SOCKET && said->holder == store_name(server->store))
         links_note(keeper, node, STORE_LINK_LEFT, said->incarnation);
+    else
+        post_move(server, node, 0, polls_forgotten);
 }

@@ -282,6 +282,43 @@ class HandOver(Instances):
             self.ok(node.done(job))
         self.empty(a, "n1")
 
+    def emptied(self, node):
+        """Nothing is stored of it any more; then it comes again, and everybody knows it."""
+        self.redis.say("FLUSHALL")
+        eventually("it is forgotten", lambda: self.views([]))
+        eventually("it may come again", lambda: node.register().status == 200)
+        self.ok(node.heartbeat(running_jobs=[]))
+        eventually("all know it again", lambda: self.views(["n1"]))
+
+    def placed_again(self, server):
+        """Its nodes have told what they run."""
+        answer = eventually("it is placed", lambda: next((a for a in [self.dispatch(server)] if a.status != 503), None))
+        return self.ok(answer)
+
+    def test_a_poll_after_the_store_was_emptied_gets_the_jobs_of_all(self):
+        """Where it asks was lost with the rest: who places a job elsewhere must know it again."""
+        a, b, _ = self.all
+        node = Node(a, "n1", max_concurrent_jobs=9)
+        eventually("known", lambda: self.views(["n1"]))
+        self.assertEqual(node.poll("0s"), [])
+        self.emptied(node)
+        job = self.placed_again(b)
+        jobs = eventually("it comes to A", lambda: node.poll("1s"), 10)
+        self.assertEqual([job["job_id"] for job in jobs], [job["job_id"]])
+
+    def test_a_poll_that_waits_while_the_store_is_emptied_gets_the_jobs_of_all(self):
+        a, b, _ = self.all
+        node = Node(a, "n1", max_concurrent_jobs=9)
+        eventually("known", lambda: self.views(["n1"]))
+        came = []
+        poll = threading.Thread(target=lambda: came.extend(node.poll("50s")))
+        poll.start()
+        eventually("it asks at A", lambda: b" 2 " in self.redis.say("HGET", "sched:{f}:links", "n1").encode())
+        self.emptied(node)
+        job = self.placed_again(b)
+        poll.join(20 * SLOW)
+        self.assertEqual([job["job_id"] for job in came], [job["job_id"]])
+
     def test_the_last_connection_counts_on_every_instance(self):
         a, b, c = self.all
         old = WsNode(a, "n1")
