@@ -2,12 +2,11 @@
  * that order. Later sources win; the source of each value is kept for `config show`. Every command
  * with settings uses this. */
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/schema.h"
 #include "base/yaml.h"
 
@@ -71,37 +70,22 @@ enum err conf_yaml(struct conf *conf, struct str text, struct problem *why)
     return ERR_OK;
 }
 
-/* Reads up to one byte more than is allowed, so that yaml_read notices a file that is too long. */
-static bool read_all(int fd, struct buf *text)
-{
-    while (text->len <= YAML_BYTES_MAX) {
-        ssize_t got;
-
-        buf_reserve(text, 16 * 1024);
-        got = read(fd, text->at + text->len, 16 * 1024);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got == 0;
-        text->len += (size_t)got;
-    }
-    return true;
-}
-
 enum err conf_file(struct conf *conf, const char *path, struct problem *why)
 {
-    struct buf text = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    enum err err;
+    struct arena arena = {0};
+    struct str text;
+    enum err err = file_read(path, YAML_BYTES_MAX, &arena, &text, why);
 
-    if (fd < 0)
-        return problem_set(why, ERR_BAD_CONFIG, "", "Cannot open %s: %s.", path, strerror(errno));
-    if (read_all(fd, &text))
-        err = conf_yaml(conf, buf_view(&text), why);
-    else
-        err = problem_set(why, ERR_BAD_CONFIG, "", "Cannot read %s: %s.", path, strerror(errno));
-    close(fd);
-    buf_free(&text);
+    if (!err) {
+        err = conf_yaml(conf, text, why);
+    } else if (err == ERR_TOO_LARGE) {
+        err = yaml_too_large(why);
+    } else {
+        err = ERR_BAD_CONFIG;
+        if (why)
+            why->err = err;
+    }
+    arena_free(&arena);
     return err;
 }
 
@@ -265,8 +249,6 @@ void conf_keep(struct conf *conf, const struct conf *old, struct buf *ret_change
 
 /* --- loading, and help --- */
 
-enum { NAME_MAX_BYTES = 64 };
-
 /* Looks for --config before the other flags are read: they override the file it names. */
 const char *conf_path(int argc, char **argv)
 {
@@ -280,18 +262,18 @@ const char *conf_path(int argc, char **argv)
 }
 
 /* snake_case to kebab-case and back, up to a NUL or an '='. */
-static void swap_case(const char *from, char what, char with, char to[NAME_MAX_BYTES])
+static void swap_case(const char *from, char what, char with, char to[CONF_NAME_MAX])
 {
     size_t i = 0;
 
-    for (; from[i] && from[i] != '=' && i + 1 < NAME_MAX_BYTES; i++)
+    for (; from[i] && from[i] != '=' && i + 1 < CONF_NAME_MAX; i++)
         to[i] = from[i] == what ? with : from[i];
     to[i] = 0;
 }
 
 enum err conf_flags(struct conf *conf, int argc, char **argv, struct problem *why)
 {
-    char name[NAME_MAX_BYTES];
+    char name[CONF_NAME_MAX];
     const char *near;
 
     for (int i = 0; i < argc;) {
@@ -342,7 +324,7 @@ void conf_help(const struct schema *schema, struct buf *out)
     for (size_t i = 0; i < schema->count; i++) {
         const struct field *field = &schema->fields[i];
         bool flag = field->type != FIELD_OBJ && !(field->flags & FIELD_NO_FLAG);
-        char name[NAME_MAX_BYTES];
+        char name[CONF_NAME_MAX];
 
         swap_case(field->name, '_', flag ? '-' : '_', name);
         buf_fmt(out, "  %s%-25s %s", flag ? "--" : "  ", name, field->help);

@@ -9,7 +9,7 @@
 
 enum { HEAP_CAP_MIN = 16 };
 
-static bool before(const struct heap_node *a, const struct heap_node *b)
+bool heap_before(const struct heap_node *a, const struct heap_node *b)
 {
     return a->key != b->key ? a->key < b->key : a->tie < b->tie;
 }
@@ -23,9 +23,9 @@ static void place(struct heap *heap, struct heap_node *node, size_t at)
 static void sift_down(struct heap *heap, struct heap_node *node, size_t at)
 {
     for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
-        if (child + 1 < heap->count && before(heap->nodes[child + 1], heap->nodes[child]))
+        if (child + 1 < heap->count && heap_before(heap->nodes[child + 1], heap->nodes[child]))
             child++;
-        if (!before(heap->nodes[child], node))
+        if (!heap_before(heap->nodes[child], node))
             break;
         place(heap, heap->nodes[child], at);
     }
@@ -35,7 +35,7 @@ static void sift_down(struct heap *heap, struct heap_node *node, size_t at)
 static void sift(struct heap *heap, struct heap_node *node, size_t at)
 {
     assert(at < heap->count);
-    while (at > 0 && before(node, heap->nodes[(at - 1) / 2])) {
+    while (at > 0 && heap_before(node, heap->nodes[(at - 1) / 2])) {
         place(heap, heap->nodes[(at - 1) / 2], at);
         at = (at - 1) / 2;
     }

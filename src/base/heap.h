@@ -18,6 +18,7 @@ struct heap {
     size_t cap;
 };
 
+bool heap_before(const struct heap_node *a, const struct heap_node *b);
 void heap_add(struct heap *heap, struct heap_node *node); /* node->key and tie are set */
 void heap_move(struct heap *heap, struct heap_node *node, int64_t key); /* adds it if needed */
 void heap_reorder(struct heap *heap); /* after any number of keys were changed in place */

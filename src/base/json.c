@@ -301,18 +301,6 @@ bool json_bool(const struct json *value, bool *ret)
     return true;
 }
 
-const char *json_type_name(enum json_type type)
-{
-    static const char *const names[] = {
-        [JSON_NULL] = "null",  [JSON_FALSE] = "boolean", [JSON_TRUE] = "boolean",
-        [JSON_NUM] = "number", [JSON_STR] = "string",    [JSON_ARR] = "array",
-        [JSON_OBJ] = "object",
-    };
-
-    assert((size_t)type < COUNT_OF(names));
-    return names[type];
-}
-
 /* --- text to tokens --- */
 
 enum { KEYS_FEW = 16 }; /* up to here comparing every pair is cheaper than hashing */

@@ -49,15 +49,14 @@ bool json_is_null(const struct json *value);        /* absent or null */
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
 /* Puts JSON on one line: a line break in it can only be between two tokens, and becomes a space. */
 void json_one_line(char *text, size_t len);
-struct str json_str(const struct json *value,
-                    struct arena *arena); /* unescaped (copied only if it must be) */
+/* Unescaped (copied only if it must be). */
+struct str json_str(const struct json *value, struct arena *arena);
 bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */
-bool json_int(const struct json *value,
-              int64_t *ret); /* integral and in range ("1.0", "1e3" count) */
+/* Integral and in range ("1.0", "1e3" count). */
+bool json_int(const struct json *value, int64_t *ret);
 bool json_double(const struct json *value, double *ret);
 bool json_bool(const struct json *value, bool *ret);
-const char *json_type_name(enum json_type type); /* "null", "boolean", "number", ... */
-bool json_is_number(struct str text);            /* the whole text is one JSON number */
+bool json_is_number(struct str text); /* the whole text is one JSON number */
 
 /* Writing appends to a buf and sets the commas itself. A value without a key in an object, a key
  * outside of one, or a wrong closing bracket is our mistake and aborts. */

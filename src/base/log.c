@@ -6,8 +6,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/str.h"
 
 enum { LOG_RECENT = 1000 }; /* lines kept in memory, for log_recent() */
@@ -99,7 +102,6 @@ enum err log_open(const char *path, struct problem *why)
      */
     bool swapped = dup3(fd, now, O_CLOEXEC) == now;
     assert(swapped);
-    (void)swapped;
     close(fd);
     return ERR_OK;
 }
@@ -122,21 +124,6 @@ static void put(struct line *line, const char *bytes, size_t len)
 static void put_c(struct line *line, const char *text)
 {
     put(line, text, strlen(text));
-}
-
-static void put_num(struct line *line, int64_t value)
-{
-    char digits[20];
-    size_t at = sizeof digits;
-    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left > 0);
-    if (value < 0)
-        digits[--at] = '-';
-    put(line, digits + at, sizeof digits - at);
 }
 
 /* One character, escaped as in JSON: no control character may reach a terminal, and no newline may
@@ -196,6 +183,7 @@ static bool is_bare(struct str text)
 static void put_pair(struct line *line, const char *key, const struct log_kv *kv)
 {
     size_t before = line->len;
+    char number[24];
 
     assert(str_is_id(str_of(key), VALUE_MAX_BYTES)); /* keys are ours and need no quotes */
     if (line->json) {
@@ -208,7 +196,7 @@ static void put_pair(struct line *line, const char *key, const struct log_kv *kv
         put_c(line, "=");
     }
     if (kv->is_num)
-        put_num(line, kv->num);
+        put(line, number, (size_t)snprintf(number, sizeof number, "%" PRId64, kv->num));
     else if (!line->json && is_bare(kv->text))
         put(line, kv->text.at, kv->text.len);
     else
@@ -269,7 +257,8 @@ void log_write(enum log_level level, const char *event, const struct log_kv *kvs
     if (keeps) {
         uint64_t number = atomic_fetch_add(&recent_count, 1);
 
-        free(atomic_exchange(&recent[number % LOG_RECENT], strndup(line.at, line.len)));
+        free(atomic_exchange(&recent[number % LOG_RECENT],
+                             mem_cstr((struct str){line.at, line.len})));
     }
     lost = sent ? atomic_exchange(&lost_lines, 0) : 1;
     if (sent && lost) {

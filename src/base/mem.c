@@ -39,6 +39,21 @@ void *mem_resize(void *mem, size_t size)
     return must(realloc(mem, size), size);
 }
 
+char *mem_cstr(struct str text)
+{
+    char *copy = mem_alloc(text.len + 1);
+
+    if (text.len)
+        memcpy(copy, text.at, text.len);
+    copy[text.len] = '\0';
+    return copy;
+}
+
+struct str mem_str(struct str text)
+{
+    return (struct str){.at = mem_cstr(text), .len = text.len};
+}
+
 void *mem_aligned(size_t align, size_t size)
 {
     size_t whole = (size + align - 1) & ~(align - 1); /* aligned_alloc wants a multiple */

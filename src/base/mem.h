@@ -13,6 +13,8 @@
 void *mem_alloc(size_t size);                 /* not zeroed */
 void *mem_zeroed(size_t count, size_t size);  /* count * size, checked for overflow */
 void *mem_resize(void *mem, size_t size);     /* like realloc */
+char *mem_cstr(struct str text);              /* copy, NUL-terminated */
+struct str mem_str(struct str text);          /* the same; free(text.at) */
 void *mem_aligned(size_t align, size_t size); /* zeroed; `align` is a power of two */
 
 #define mem_new(type)          ((type *)mem_zeroed(1, sizeof(type)))

@@ -90,11 +90,6 @@ static bool bool_from_text(const struct field *field, struct str text, void *to,
     return true;
 }
 
-static void bool_describe(const struct field *field, struct buf *text)
-{
-    buf_str(text, STR("true or false"));
-}
-
 static void bool_show(const struct field *field, const void *from, struct jsonw *w)
 {
     jsonw_bool(w, *(const bool *)from);
@@ -119,9 +114,8 @@ static bool int_from_text(const struct field *field, struct str text, void *to, 
     return str_int(text, &num) && store_int(field, num, to);
 }
 
-static void int_describe(const struct field *field, struct buf *text)
+static void number_describe(const struct field *field, struct buf *text)
 {
-    buf_str(text, STR("a whole number"));
     describe_bounds(field, text, "");
     describe_null(field, text);
 }
@@ -159,7 +153,6 @@ static bool ms_from_json(const struct field *field, const struct json *value, vo
 
 static void ms_describe(const struct field *field, struct buf *text)
 {
-    buf_str(text, STR("a time such as 250ms, 5s or 2m"));
     if (has_bounds(field)) {
         buf_char(text, ',');
         describe_bounds(field, text, "");
@@ -168,17 +161,29 @@ static void ms_describe(const struct field *field, struct buf *text)
     describe_null(field, text);
 }
 
+static size_t id_max(const struct field *field)
+{
+    return field->max > 0 ? (size_t)field->max : FIELD_ID_MAX;
+}
+
+/* FIELD_STR, FIELD_ID, FIELD_NAME. */
 static bool str_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
 {
-    if (!in_bounds(field, (int64_t)text.len) || !str_is_text(text))
-        return false;
-    *(struct str *)to = text;
-    return true;
+    bool good;
+
+    if (field->type == FIELD_ID)
+        good = str_is_id(text, id_max(field));
+    else if (field->type == FIELD_NAME)
+        good = str_is_name(text, id_max(field));
+    else
+        good = in_bounds(field, (int64_t)text.len) && str_is_text(text);
+    if (good)
+        *(struct str *)to = text;
+    return good;
 }
 
 static void str_describe(const struct field *field, struct buf *text)
 {
-    buf_str(text, STR("a text"));
     describe_bounds(field, text, " bytes");
     buf_str(text, STR(" without control characters"));
 }
@@ -191,28 +196,6 @@ static void str_show(const struct field *field, const void *from, struct jsonw *
         jsonw_str(w, *text);
     else
         jsonw_null(w);
-}
-
-static size_t id_max(const struct field *field)
-{
-    return field->max > 0 ? (size_t)field->max : FIELD_ID_MAX;
-}
-
-static bool id_from_text(const struct field *field, struct str text, void *to, struct arena *arena)
-{
-    if (!str_is_id(text, id_max(field)))
-        return false;
-    *(struct str *)to = text;
-    return true;
-}
-
-static bool name_from_text(const struct field *field, struct str text, void *to,
-                           struct arena *arena)
-{
-    if (!str_is_name(text, id_max(field)))
-        return false;
-    *(struct str *)to = text;
-    return true;
 }
 
 static void id_describe(const struct field *field, struct buf *text)
@@ -243,7 +226,6 @@ static void enum_describe(const struct field *field, struct buf *text)
 {
     const char *word;
 
-    buf_str(text, STR("one of"));
     for (size_t i = 0; (word = field_word(field, i)); i++)
         buf_fmt(text, "%s %s", i ? "," : "", word);
 }
@@ -257,15 +239,14 @@ static void enum_show(const struct field *field, const void *from, struct jsonw 
 static bool strs_from_json(const struct field *field, const struct json *value, void *to,
                            struct arena *arena)
 {
-    const struct json *entry = json_first(value);
     struct strs list = {0};
 
     if (json_type(value) != JSON_ARR || !in_bounds(field, value->count))
         return false;
     list.at = arena_array(arena, struct str, value->count);
-    for (; list.count < value->count; list.count++, entry = json_next(entry)) {
+    for (const struct json *entry = json_items(value); entry; entry = json_after(value, entry)) {
         list.at[list.count] = json_str(entry, arena);
-        if (json_type(entry) != JSON_STR || !str_is_text(list.at[list.count]))
+        if (json_type(entry) != JSON_STR || !str_is_text(list.at[list.count++]))
             return false;
     }
     *(struct strs *)to = list;
@@ -298,7 +279,6 @@ static bool strs_from_text(const struct field *field, struct str text, void *to,
 
 static void strs_describe(const struct field *field, struct buf *text)
 {
-    buf_str(text, STR("a list"));
     if (has_bounds(field))
         describe_bounds(field, text, " texts");
     else
@@ -314,11 +294,6 @@ static void strs_show(const struct field *field, const void *from, struct jsonw 
     for (size_t i = 0; i < list->count; i++)
         jsonw_str(w, list->at[i]);
     jsonw_end_arr(w);
-}
-
-static void obj_describe(const struct field *field, struct buf *text)
-{
-    buf_str(text, STR("an object"));
 }
 
 void schema_write(const struct schema *schema, const void *from, struct jsonw *w)
@@ -351,11 +326,6 @@ static bool json_from_text(const struct field *field, struct str text, void *to,
     return json_parse(text, arena, to, NULL) == ERR_OK;
 }
 
-static void json_describe(const struct field *field, struct buf *text)
-{
-    buf_str(text, STR("valid JSON"));
-}
-
 static void json_show(const struct field *field, const void *from, struct jsonw *w)
 {
     jsonw_raw(w, json_raw(*(const struct json *const *)from));
@@ -383,12 +353,6 @@ static bool real_from_text(const struct field *field, struct str text, void *to,
            real_from_json(field, value, to, arena);
 }
 
-static void real_describe(const struct field *field, struct buf *text)
-{
-    buf_str(text, STR("a number"));
-    describe_bounds(field, text, "");
-}
-
 static void real_show(const struct field *field, const void *from, struct jsonw *w)
 {
     jsonw_double(w, *(const double *)from);
@@ -405,23 +369,25 @@ static void raw_show(const struct field *field, const void *from, struct jsonw *
 struct type_row {
     bool (*from_json)(const struct field *, const struct json *, void *to, struct arena *);
     bool (*from_text)(const struct field *, struct str, void *to, struct arena *);
-    void (*describe)(const struct field *, struct buf *); /* what follows "must be" */
+    const char *what;                                     /* follows "must be", and then */
+    void (*describe)(const struct field *, struct buf *); /* what depends on the field */
     void (*show)(const struct field *, const void *from, struct jsonw *);
 };
 
 static const struct type_row types[] = {
-    [FIELD_BOOL] = {bool_from_json, bool_from_text, bool_describe, bool_show},
-    [FIELD_INT] = {int_from_json, int_from_text, int_describe, int_show},
-    [FIELD_MS] = {ms_from_json, ms_from_text, ms_describe, int_show},
-    [FIELD_STR] = {NULL, str_from_text, str_describe, str_show},
-    [FIELD_ID] = {NULL, id_from_text, id_describe, str_show},
-    [FIELD_NAME] = {NULL, name_from_text, id_describe, str_show},
-    [FIELD_ENUM] = {NULL, enum_from_text, enum_describe, enum_show},
-    [FIELD_STRS] = {strs_from_json, strs_from_text, strs_describe, strs_show},
-    [FIELD_OBJ] = {NULL, NULL, obj_describe, obj_show},
-    [FIELD_JSON] = {json_from_json, json_from_text, json_describe, json_show},
-    [FIELD_REAL] = {real_from_json, real_from_text, real_describe, real_show},
-    [FIELD_RAW] = {NULL, NULL, json_describe, raw_show},
+    [FIELD_BOOL] = {bool_from_json, bool_from_text, "true or false", NULL, bool_show},
+    [FIELD_INT] = {int_from_json, int_from_text, "a whole number", number_describe, int_show},
+    [FIELD_MS] = {ms_from_json, ms_from_text, "a time such as 250ms, 5s or 2m", ms_describe,
+                  int_show},
+    [FIELD_STR] = {NULL, str_from_text, "a text", str_describe, str_show},
+    [FIELD_ID] = {NULL, str_from_text, "", id_describe, str_show},
+    [FIELD_NAME] = {NULL, str_from_text, "", id_describe, str_show},
+    [FIELD_ENUM] = {NULL, enum_from_text, "one of", enum_describe, enum_show},
+    [FIELD_STRS] = {strs_from_json, strs_from_text, "a list", strs_describe, strs_show},
+    [FIELD_OBJ] = {NULL, NULL, "an object", NULL, obj_show},
+    [FIELD_JSON] = {json_from_json, json_from_text, "valid JSON", NULL, json_show},
+    [FIELD_REAL] = {real_from_json, real_from_text, "a number", number_describe, real_show},
+    [FIELD_RAW] = {NULL, NULL, "valid JSON", NULL, raw_show},
 };
 
 bool field_takes_null(const struct field *field)
@@ -438,8 +404,9 @@ bool field_from_text(const struct field *field, struct str text, void *out, stru
 void field_expect(const struct field *field, struct buf *ret_text)
 {
     assert((size_t)field->type < COUNT_OF(types));
-    buf_str(ret_text, STR("must be "));
-    types[field->type].describe(field, ret_text);
+    buf_fmt(ret_text, "must be %s", types[field->type].what);
+    if (types[field->type].describe)
+        types[field->type].describe(field, ret_text);
 }
 
 void field_show(const struct field *field, const void *out, struct jsonw *w)

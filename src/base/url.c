@@ -53,23 +53,23 @@ static bool take_host(struct str *rest, struct url *url)
 
 static bool take_port(struct str *rest, struct url *url)
 {
+    struct str port;
     int64_t number;
     size_t len = 1;
 
-    url->port = STR("");
     url->port_number = 0;
     if (rest->len == 0 || rest->at[0] != ':')
         return true;
     while (len < rest->len &&
            ((rest->at[len] >= '0' && rest->at[len] <= '9') || rest->at[len] == '*'))
         len++;
-    url->port = (struct str){.at = rest->at + 1, .len = len - 1};
+    port = (struct str){.at = rest->at + 1, .len = len - 1};
     *rest = str_from(*rest, len);
-    if (str_eq(url->port, STR("*"))) {
+    if (str_is(port, "*")) {
         url->port_number = -1;
         return true;
     }
-    if (url->port.len > 5 || !str_int(url->port, &number) || number < 1 || number > 65535)
+    if (port.len > 5 || !str_int(port, &number) || number < 1 || number > 65535)
         return false;
     url->port_number = (int)number;
     return true;

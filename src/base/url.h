@@ -7,7 +7,6 @@
 struct url {
     struct str scheme; /* as written */
     struct str host;   /* without the brackets of an IPv6 address */
-    struct str port;   /* "" when not given */
     int port_number;   /* 0 when not given */
     struct str target; /* path and query; "/" when not given */
     bool is_v6;

@@ -56,17 +56,23 @@ static void add_line(struct reader *r, size_t line)
     r->lines[r->line_count++] = (int)line + 1;
 }
 
+static enum err check_plain(struct reader *r, size_t line, const void *tag, const void *anchor)
+{
+    if (anchor)
+        return refuse(r, line, "anchors are not read here; write the value out");
+    return tag ? refuse(r, line, "tags are not read here; put quotes around a text") : ERR_OK;
+}
+
 /* Before a value of any kind: may one come here? In a mapping a key comes next. */
 static enum err start_value(struct reader *r, const yaml_event_t *event, const void *tag,
                             const void *anchor)
 {
     struct level *level = r->depth ? &r->levels[r->depth - 1] : NULL;
     size_t line = event->start_mark.line;
+    enum err err = check_plain(r, line, tag, anchor);
 
-    if (anchor)
-        return refuse(r, line, "anchors are not read here; write the value out");
-    if (tag)
-        return refuse(r, line, "tags are not read here; put quotes around a text");
+    if (err)
+        return err;
     if (level && level->is_map && level->want_key)
         return refuse(r, line, "a key must be a plain name");
     if (level)
@@ -79,11 +85,10 @@ static enum err on_key(struct reader *r, const yaml_event_t *event, struct str t
 {
     struct level *level = &r->levels[r->depth - 1];
     size_t line = event->start_mark.line;
+    enum err err = check_plain(r, line, event->data.scalar.tag, event->data.scalar.anchor);
 
-    if (event->data.scalar.anchor)
-        return refuse(r, line, "anchors are not read here; write the value out");
-    if (event->data.scalar.tag)
-        return refuse(r, line, "tags are not read here; put quotes around a text");
+    if (err)
+        return err;
     if (!str_is_text(text) || text.len == 0)
         return refuse(r, line, "a key must be a plain name");
     text = arena_str(r->arena, text);
@@ -170,6 +175,11 @@ static enum err on_event(struct reader *r, const yaml_event_t *event)
     }
 }
 
+enum err yaml_too_large(struct problem *why)
+{
+    return problem_set(why, ERR_TOO_LARGE, "", "The text is larger than %d bytes.", YAML_BYTES_MAX);
+}
+
 enum err yaml_read(struct str yaml, struct arena *arena, struct str *ret_json,
                    const int **ret_lines, struct problem *why)
 {
@@ -179,8 +189,7 @@ enum err yaml_read(struct str yaml, struct arena *arena, struct str *ret_json,
     int *lines;
 
     if (yaml.len > YAML_BYTES_MAX)
-        return problem_set(why, ERR_TOO_LARGE, "", "The text is larger than %d bytes.",
-                           YAML_BYTES_MAX);
+        return yaml_too_large(why);
     if (!yaml_parser_initialize(&r.parser))
         return problem_set(why, ERR_MEMORY, "", "Out of memory.");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);

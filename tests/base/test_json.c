@@ -155,8 +155,7 @@ static void test_absent_reads_as_null(void **state)
     assert_false(json_double(NULL, &real));
     assert_false(json_bool(num, &flag));
     assert_str(json_raw(NULL), "null");
-    assert_string_equal(json_type_name(JSON_TRUE), "boolean");
-    assert_string_equal(json_type_name(json_type(num)), "number");
+    assert_int_equal(json_type(num), JSON_NUM);
     arena_free(&arena);
 }
 
