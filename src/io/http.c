@@ -237,20 +237,7 @@ void http_bodies_give(int64_t bytes)
     atomic_fetch_sub(&bodies_bytes, bytes);
 }
 
-/* Reserves memory for a body of `bytes`; false: all bodies together would be too large. */
-static bool http_request_reserve(struct http_private *p, size_t bytes)
-{
-    int64_t more = (int64_t)bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
-
-    if (more <= 0)
-        return true;
-    if (!http_bodies_take(more, p->req.server->limits))
-        return false;
-    p->body_reserved += more;
-    return true;
-}
-
-/* Releases what http_request_reserve() reserved. */
+/* Releases what admit_body() reserved. */
 static void http_request_release(struct http_private *p)
 {
     if (p->body_reserved > 0)
@@ -281,12 +268,7 @@ void http_caller(struct http_request *req, const char *peer, uint64_t peer_id)
 
 struct str http_header_get(const struct http_request *req, const char *name)
 {
-    struct str wanted = str_of(name);
-
-    for (size_t i = 0; i < req->header_count; i++)
-        if (str_eq_nocase(req->headers[i].name, wanted))
-            return req->headers[i].value;
-    return STR_NONE;
+    return http_header_find(req->headers, req->header_count, name);
 }
 
 struct str http_query(struct http_request *req, const char *name)
@@ -368,10 +350,14 @@ static enum err admit_body(struct http_private *p, int64_t bytes, struct problem
     if (bytes > p->body_bytes_max)
         return problem_set(why, ERR_TOO_LARGE, "", "The body may have %lld bytes here.",
                            (long long)p->body_bytes_max);
-    if (!http_request_reserve(p, bytes > 0 ? (size_t)bytes : 0))
-        return problem_set(why, ERR_BUSY, "",
-                           "The bodies of all requests together are too large now "
-                           "(bodies_bytes_max); try again.");
+    int64_t more = bytes - HTTP_BODY_SMALL_BYTES - p->body_reserved;
+    if (more > 0) {
+        if (!http_bodies_take(more, p->req.server->limits))
+            return problem_set(why, ERR_BUSY, "",
+                               "The bodies of all requests together are too large now "
+                               "(bodies_bytes_max); try again.");
+        p->body_reserved += more;
+    }
     return ERR_OK;
 }
 
@@ -520,20 +506,22 @@ static size_t step_skip(struct http_conn *conn, struct str bytes)
     return used;
 }
 
-static size_t step_nothing(struct http_conn *conn, struct str bytes)
+/* Returns how many bytes were used; 0: more are needed first, or a reply. */
+static size_t step(struct http_conn *conn, struct str bytes)
 {
-    return 0;
+    switch (conn->state) {
+    case HTTP_HEAD:
+        return step_head(conn, bytes);
+    case HTTP_BODY:
+        return step_body(conn, bytes);
+    case HTTP_SKIP:
+        return step_skip(conn, bytes);
+    case HTTP_STREAM:
+        return bytes.len;
+    default:
+        return 0;
+    }
 }
-
-static size_t step_ignore(struct http_conn *conn, struct str bytes)
-{
-    return bytes.len;
-}
-
-static size_t (*const steps[])(struct http_conn *conn, struct str bytes) = {
-    [HTTP_HEAD] = step_head, [HTTP_BODY] = step_body,     [HTTP_WAIT] = step_nothing,
-    [HTTP_SKIP] = step_skip, [HTTP_STREAM] = step_ignore, [HTTP_TAKEN] = step_nothing,
-};
 
 /* Parses as far as possible; returns how many bytes were used up. */
 static size_t consume(struct http_conn *conn, struct str bytes)
@@ -543,7 +531,7 @@ static size_t consume(struct http_conn *conn, struct str bytes)
     assert(!conn->busy);
     conn->busy = true;
     while (used < bytes.len && !conn->net->closing) {
-        size_t len = steps[conn->state](conn, str_from(bytes, used));
+        size_t len = step(conn, str_from(bytes, used));
 
         if (len == 0)
             break;
@@ -570,23 +558,18 @@ static void hold_back(struct http_conn *conn)
         net_read_resume(conn->net);
 }
 
-static void on_data(struct net_conn *net, struct str bytes)
+/* `held`: they are those in conn->held. */
+static void consume_all(struct http_conn *conn, struct str bytes, bool held)
 {
-    struct http_conn *conn = net->user;
-    bool held = conn->held.len > 0;
-    size_t used;
+    size_t used = consume(conn, bytes);
 
-    if (held) {
-        buf_str(&conn->held, bytes);
-        bytes = buf_view(&conn->held);
-    }
-    used = consume(conn, bytes);
+    assert(used <= bytes.len);
     if (conn->state == HTTP_TAKEN) {
-        net_unread(net, str_from(bytes, used));
+        net_unread(conn->net, str_from(bytes, used));
         conn_free(conn);
         return;
     }
-    if (net->closing)
+    if (conn->net->closing)
         return;
     if (held)
         buf_drop(&conn->held, used);
@@ -596,11 +579,19 @@ static void on_data(struct net_conn *net, struct str bytes)
         hold_back(conn);
 }
 
+static void on_data(struct net_conn *net, struct str bytes)
+{
+    struct http_conn *conn = net->user;
+    bool held = conn->held.len > 0;
+
+    if (held)
+        buf_str(&conn->held, bytes);
+    consume_all(conn, held ? buf_view(&conn->held) : bytes, held);
+}
+
 /* The request is freed already. */
 static void http_conn_replied(struct http_conn *conn, bool keep_alive)
 {
-    size_t used;
-
     assert(!conn->req);
     if (conn->net->closing)
         return;
@@ -613,19 +604,8 @@ static void http_conn_replied(struct http_conn *conn, bool keep_alive)
     conn->state = HTTP_HEAD;
     net_conn_deadline(conn->net,
                       conn->net->loop->mono_ms + conn->srv->server->limits->net.idle_timeout_ms);
-    if (conn->busy || conn->held.len == 0)
-        return;
-    /* Continues with the bytes pipelined after the request. */
-    used = consume(conn, buf_view(&conn->held));
-    assert(used <= conn->held.len);
-    if (conn->state == HTTP_TAKEN) {
-        buf_drop(&conn->held, used);
-        net_unread(conn->net, buf_view(&conn->held));
-        conn_free(conn);
-    } else if (!conn->net->closing) {
-        buf_drop(&conn->held, used);
-        hold_back(conn);
-    }
+    if (!conn->busy && conn->held.len > 0) /* pipelined after the request */
+        consume_all(conn, buf_view(&conn->held), true);
 }
 
 bool http_wants_upgrade(const struct http_request *req)
@@ -779,7 +759,7 @@ enum err http_serve(struct http_server *server, const char *addr, struct problem
 
 int http_port(const struct http_server *server)
 {
-    return net_listener_port(server->listener);
+    return server->listener->port;
 }
 
 void http_drain(struct http_server *server)
@@ -799,60 +779,47 @@ void http_drain(struct http_server *server)
 
 int64_t http_connections(const struct http_server *server)
 {
-    return net_listener_connections(server->listener);
+    return server->listener->connections;
 }
 
 /* --- replies --- */
 
-static const struct {
-    int status;
-    const char *reason;
-} reasons[] = {
-    {200, "OK"},
-    {201, "Created"},
-    {202, "Accepted"},
-    {204, "No Content"},
-    {301, "Moved Permanently"},
-    {302, "Found"},
-    {303, "See Other"},
-    {304, "Not Modified"},
-    {307, "Temporary Redirect"},
-    {308, "Permanent Redirect"},
-    {400, "Bad Request"},
-    {401, "Unauthorized"},
-    {403, "Forbidden"},
-    {404, "Not Found"},
-    {405, "Method Not Allowed"},
-    {406, "Not Acceptable"},
-    {408, "Request Timeout"},
-    {409, "Conflict"},
-    {410, "Gone"},
-    {412, "Precondition Failed"},
-    {413, "Content Too Large"},
-    {414, "URI Too Long"},
-    {415, "Unsupported Media Type"},
-    {417, "Expectation Failed"},
-    {422, "Unprocessable Content"},
-    {426, "Upgrade Required"},
-    {429, "Too Many Requests"},
-    {431, "Request Header Fields Too Large"},
-    {500, "Internal Server Error"},
-    {501, "Not Implemented"},
-    {502, "Bad Gateway"},
-    {503, "Service Unavailable"},
-    {504, "Gateway Timeout"},
-    {505, "HTTP Version Not Supported"},
+/* Of those that are sent. */
+static const char *const reasons[] = {
+    [200] = "OK",
+    [201] = "Created",
+    [202] = "Accepted",
+    [204] = "No Content",
+    [304] = "Not Modified",
+    [400] = "Bad Request",
+    [401] = "Unauthorized",
+    [403] = "Forbidden",
+    [404] = "Not Found",
+    [405] = "Method Not Allowed",
+    [408] = "Request Timeout",
+    [409] = "Conflict",
+    [412] = "Precondition Failed",
+    [413] = "Content Too Large",
+    [414] = "URI Too Long",
+    [417] = "Expectation Failed",
+    [422] = "Unprocessable Content",
+    [426] = "Upgrade Required",
+    [429] = "Too Many Requests",
+    [431] = "Request Header Fields Too Large",
+    [500] = "Internal Server Error",
+    [501] = "Not Implemented",
+    [503] = "Service Unavailable",
+    [504] = "Gateway Timeout",
+    [505] = "HTTP Version Not Supported",
 };
 
 /* The status line, Date and the fixed headers. The last two are rewritten once a second. */
 static void put_status(struct buf *out, struct http_server_private *srv, int status)
 {
     int64_t now_s = srv->server->loop->wall_ms / 1000;
-    size_t at = 0;
+    const char *reason = (size_t)status < COUNT_OF(reasons) ? reasons[status] : NULL;
 
     assert(status >= 200 && status <= 599);
-    while (at < COUNT_OF(reasons) && reasons[at].status != status)
-        at++;
     if (srv->date_s != now_s) {
         time_t now = (time_t)now_s;
         struct tm parts;
@@ -868,7 +835,7 @@ static void put_status(struct buf *out, struct http_server_private *srv, int sta
     buf_str(out, STR("HTTP/1.1 "));
     buf_int(out, status);
     buf_char(out, ' ');
-    buf_str(out, str_of(at < COUNT_OF(reasons) ? reasons[at].reason : "Unknown"));
+    buf_str(out, str_of(reason ? reason : "Unknown"));
     buf_add(out, srv->date, srv->date_len);
 }
 

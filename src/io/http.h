@@ -3,8 +3,6 @@
 #ifndef IO_HTTP_H
 #define IO_HTTP_H
 
-#include <sys/queue.h>
-
 #include "base/mem.h"
 #include "io/net.h"
 

@@ -334,6 +334,16 @@ enum err http_head_response(struct http_head *head, struct str text)
     return take_headers(head, text);
 }
 
+struct str http_header_find(const struct http_header *headers, size_t count, const char *name)
+{
+    struct str wanted = str_of(name);
+
+    for (size_t i = 0; i < count; i++)
+        if (str_eq_nocase(headers[i].name, wanted))
+            return headers[i].value;
+    return STR_NONE;
+}
+
 /* --- escapes --- */
 
 bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len)

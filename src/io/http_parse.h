@@ -44,6 +44,8 @@ struct http_head {
 enum err http_head_request(struct http_head *head, struct str text);
 enum err http_head_response(struct http_head *head, struct str text);
 
+/* The value of the first header of that name; at == NULL: absent. Ignores ASCII case. */
+struct str http_header_find(const struct http_header *headers, size_t count, const char *name);
 /* Percent-decoding into `to` (len bytes are enough); false: a bad escape. `plus`: '+' is a space.
  */
 bool http_percent_decode(struct str text, bool plus, char *to, size_t *ret_len);

@@ -75,11 +75,10 @@ static void end_poll(struct loop *loop)
     ssize_t done = write(loop->wake_fd, &one, sizeof one);
 
     assert(done == sizeof one || errno == EAGAIN || errno == EINTR);
-    (void)done;
 }
 
-/* A loop that is not in its poll looks into its inbox before the next one: it posts to itself all
- * the time, and is at work while the store answers. */
+/* A loop that is not polling checks its inbox before its next poll and needs no wake-up. That is
+ * common: a loop posts to itself all the time and is busy while the store answers. */
 static void wake_from_any_thread(struct inbox *inbox)
 {
     struct loop *loop = container_of(inbox, struct loop, inbox);
@@ -224,7 +223,6 @@ void loop_work(struct loop *loop, struct loop_job *job)
     int err = uv_queue_work(&loop->uv, &job->work, job_run, job_done);
 
     assert(err == 0 && job->run && job->done);
-    (void)err;
 }
 
 static void close_handle(uv_handle_t *handle, void *unused)

@@ -364,15 +364,20 @@ static void tls_input(struct net_private *p, struct str cipher)
         net_conn_fail(&p->conn, tls_error(p->tls));
 }
 
+static void unqueue_unread(struct net_private *p)
+{
+    if (p->unread_queued)
+        TAILQ_REMOVE(&p->net->unread, p, unread_link);
+    p->unread_queued = false;
+}
+
 /* Delivers what net_unread() put back, before anything newer. */
 static void read_again(struct net_private *p)
 {
     struct buf bytes = p->unread;
 
     p->unread = (struct buf){0};
-    if (p->unread_queued)
-        TAILQ_REMOVE(&p->net->unread, p, unread_link);
-    p->unread_queued = false;
+    unqueue_unread(p);
     if (bytes.len > 0 && !p->conn.closing)
         deliver(p, buf_view(&bytes));
     buf_free(&bytes);
@@ -566,15 +571,10 @@ void net_close(struct net_conn *conn)
     if (uv_is_closing((uv_handle_t *)&p->tcp))
         return; /* on_closed follows, or the dial sees `closing` before its next attempt */
     unmark_dirty(p);
-    if (p->behind_bytes > 0)
-        TAILQ_REMOVE(&p->net->behind, p, behind_link);
-    p->net->behind_bytes -= p->behind_bytes;
-    p->behind_bytes = 0;
-    if (p->unread_queued)
-        TAILQ_REMOVE(&p->net->unread, p, unread_link);
-    p->unread_queued = false;
+    unqueue_unread(p);
     wheel_remove(&p->deadline);
     uv_close((uv_handle_t *)&p->tcp, on_closed);
+    count_behind(p);
 }
 
 static void net_conn_fail(struct net_conn *conn, const char *error)
@@ -772,18 +772,17 @@ static uint64_t net_peer_describe(const struct sockaddr *addr, char *ret_text, s
         uv_ip4_name(v4, host, sizeof host);
         snprintf(ret_text, size, "%s:%d", host, ntohs(v4->sin_port));
         ip = ip_of_v4(&v4->sin_addr);
-        return ip_peer_id(&ip);
-    }
-    if (addr->sa_family == AF_INET6) {
+    } else if (addr->sa_family == AF_INET6) {
         const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
 
         uv_ip6_name(v6, host, sizeof host);
         snprintf(ret_text, size, "[%s]:%d", host, ntohs(v6->sin6_port));
         ip = ip_of_v6(&v6->sin6_addr);
-        return ip_peer_id(&ip);
+    } else {
+        str_copy(STR("unknown"), ret_text, size);
+        return 0;
     }
-    str_copy(STR("unknown"), ret_text, size);
-    return 0;
+    return ip_peer_id(&ip);
 }
 
 /* --- what is dropped when there is no room ---
@@ -1063,11 +1062,6 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
     return ERR_OK;
 }
 
-int net_listener_port(const struct net_listener *listener)
-{
-    return listener->port;
-}
-
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls)
 {
     struct net_tls *old = listener->tls;
@@ -1082,11 +1076,6 @@ void net_listener_close(struct net_listener *listener)
         return;
     net_listener_tls(listener, NULL);
     uv_close((uv_handle_t *)&listener->tcp, NULL);
-}
-
-int64_t net_listener_connections(const struct net_listener *listener)
-{
-    return listener->connections;
 }
 
 enum err net_listener_adopt(struct net_listener *listener, int fd)

@@ -80,7 +80,6 @@ enum err net_listen(struct loop *loop, const char *addr, const struct net_limits
 /* Loops share a port, which would let another process share it too and get some of the connections:
  * call this before the first loop listens. Fails only when some process listens there. */
 enum err net_addr_free(const char *addr, struct problem *why);
-int net_listener_port(const struct net_listener *listener);
 /* Connections accepted from now on use this TLS configuration; NULL: plain. On the loop's thread.
  */
 void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
@@ -88,7 +87,6 @@ void net_listener_tls(struct net_listener *listener, struct net_tls *tls);
 int64_t net_listener_recheck(struct net_listener *listener);
 /* Stops accepting; its connections stay open, and the listener lives until loop_done. */
 void net_listener_close(struct net_listener *listener);
-int64_t net_listener_connections(const struct net_listener *listener);
 /* Serves a connected socket from elsewhere like one that was accepted; it counts against no limit.
  */
 enum err net_listener_adopt(struct net_listener *listener, int fd);

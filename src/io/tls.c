@@ -143,6 +143,16 @@ static enum err trust(struct net_tls *config, const char *ca_file, const char *s
     return ERR_OK;
 }
 
+/* A configuration that could not be set up is freed. */
+static enum err hand_out(struct net_tls *config, enum err err, struct net_tls **ret_tls)
+{
+    if (err)
+        net_tls_free(config);
+    else
+        *ret_tls = config;
+    return err;
+}
+
 enum err net_tls_server(const char *cert_file, const char *key_file, const char *client_ca_file,
                         struct net_tls **ret_tls, struct problem *why)
 {
@@ -160,12 +170,7 @@ enum err net_tls_server(const char *cert_file, const char *key_file, const char 
     }
     SSL_CTX_set_session_id_context(config->ctx, session_context, sizeof session_context - 1);
     SSL_CTX_set_session_cache_mode(config->ctx, SSL_SESS_CACHE_OFF); /* tickets are enough */
-    if (err) {
-        net_tls_free(config);
-        return err;
-    }
-    *ret_tls = config;
-    return ERR_OK;
+    return hand_out(config, err, ret_tls);
 }
 
 void net_tls_client_optional(struct net_tls *config)
@@ -186,12 +191,7 @@ enum err net_tls_client(const char *ca_file, struct net_tls **ret_tls, struct pr
         err = problem_set(why, ERR_BAD_CONFIG, "ca_file",
                           "Cannot read the system's certificates: %s.", last_error());
     SSL_CTX_set_verify(config->ctx, SSL_VERIFY_PEER, NULL);
-    if (err) {
-        net_tls_free(config);
-        return err;
-    }
-    *ret_tls = config;
-    return ERR_OK;
+    return hand_out(config, err, ret_tls);
 }
 
 enum err net_tls_revoked(struct net_tls *config, const char *crl_file, struct problem *why)
@@ -365,11 +365,8 @@ static char *common_name(X509 *cert)
         return NULL; /* none, or several: which one would count? */
     value = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
     len = ASN1_STRING_to_UTF8(&text, value);
-    if (len > 0 && !memchr(text, 0, (size_t)len)) {
-        name = mem_alloc((size_t)len + 1);
-        memcpy(name, text, (size_t)len);
-        name[len] = 0;
-    }
+    if (len > 0 && !memchr(text, 0, (size_t)len))
+        name = (char *)mem_str((struct str){.at = (char *)text, .len = (size_t)len}).at;
     OPENSSL_free(text);
     return name;
 }

@@ -4,7 +4,6 @@
 #ifndef IO_WHEEL_H
 #define IO_WHEEL_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>

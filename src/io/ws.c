@@ -16,7 +16,6 @@
 #include "io/tls.h"
 
 enum {
-    WS_NORMAL = 1000,
     WS_PROTOCOL = 1002,
     WS_NOT_TEXT = 1003,
     WS_NO_CODE = 1005,
@@ -663,12 +662,9 @@ static void ws_opening_free(struct ws_private *p)
     p->opening = NULL;
 }
 
-static struct str find(const struct http_head *head, struct str name)
+static struct str find(const struct http_head *head, const char *name)
 {
-    for (size_t i = 0; i < head->header_count; i++)
-        if (str_eq_nocase(head->headers[i].name, name))
-            return head->headers[i].value;
-    return STR_NONE;
+    return http_header_find(head->headers, head->header_count, name);
 }
 
 /* NULL when the server accepted the handshake. */
@@ -683,11 +679,10 @@ static const char *judge(struct ws_private *p, struct str text)
         p->ws.status = head.status;
         return "the server refused the upgrade";
     }
-    if (!head.upgrade || !http_list_has(find(&head, STR("upgrade")), STR("websocket")) ||
-        !str_is(find(&head, STR("sec-websocket-accept")), p->opening->accept))
+    if (!head.upgrade || !http_list_has(find(&head, "upgrade"), STR("websocket")) ||
+        !str_is(find(&head, "sec-websocket-accept"), p->opening->accept))
         return "the server's handshake is wrong";
-    if (find(&head, STR("sec-websocket-extensions")).at ||
-        find(&head, STR("sec-websocket-protocol")).at)
+    if (find(&head, "sec-websocket-extensions").at || find(&head, "sec-websocket-protocol").at)
         return "the server chose what was not offered";
     return NULL;
 }

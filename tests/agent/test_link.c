@@ -410,7 +410,7 @@ static void test_silence(void **state)
     assert_int_equal(net_listen(&line->loop, "127.0.0.1:0", &http_limits_default.net, &mute,
                                 &opened, &listener, &why),
                      ERR_OK);
-    url_set(line, 0, net_listener_port(listener));
+    url_set(line, 0, listener->port);
     dial(line);
     await_both(&line->server, &line->loop, line->ups == 1);
     begun = clock_mono_ms();

@@ -78,8 +78,8 @@ static void pair_open(struct pair *pair, const char *addr, const char *host)
     assert_int_equal(loop_init(&pair->loop, 0), ERR_OK);
     if (net_listen(&pair->loop, addr, &limits, &handler, &pair->server, &pair->listener, &why))
         fail_msg("%s", why.detail);
-    assert_int_equal(net_connect(&pair->loop, host, net_listener_port(pair->listener), NULL,
-                                 &limits, &handler, &pair->client, &conn, &why),
+    assert_int_equal(net_connect(&pair->loop, host, pair->listener->port, NULL, &limits, &handler,
+                                 &pair->client, &conn, &why),
                      ERR_OK);
     net_write(conn, STR("early ")); /* before it is */
     hand_run(&pair->loop, &pair->client.opened);
@@ -110,7 +110,7 @@ static void test_both_families(void **state)
 
         pair_open(&pair, rows[i].addr, rows[i].host);
         assert_int_equal(strncmp(pair.server.peer, rows[i].peer, strlen(rows[i].peer)), 0);
-        assert_int_equal(net_listener_connections(pair.listener), 1);
+        assert_int_equal(pair.listener->connections, 1);
         net_write(pair.client.conn, STR("and late"));
         pair.server.want = 14;
         hand_run(&pair.loop, &pair.server.enough);
@@ -172,7 +172,7 @@ static void test_a_port_can_be_shared(void **state)
     assert_int_equal(loop_init(&loop, 0), ERR_OK);
     assert_int_equal(net_listen(&loop, "127.0.0.1:0", &limits, &handler, NULL, &first, &why),
                      ERR_OK);
-    snprintf(addr, sizeof addr, "127.0.0.1:%d", net_listener_port(first));
+    snprintf(addr, sizeof addr, "127.0.0.1:%d", first->port);
     assert_int_equal(net_listen(&loop, addr, &limits, &handler, NULL, &second, &why), ERR_OK);
     net_listener_close(first);
     loop_done(&loop);
