@@ -13,6 +13,7 @@
 #include "cli/context.h"
 #include "cli/help.h"
 #include "cli/list.h"
+#include "cli/request.h"
 #include "cli/table.h"
 
 #define ADDR_DEFAULT "http://127.0.0.1:7420"
@@ -97,6 +98,20 @@ int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback)
     const struct flag_given *given = given_flag(cli, name);
 
     return given ? given->num : fallback;
+}
+
+void cli_put(const struct cli *cli, struct jsonw *w, const char *member, const char *flag)
+{
+    const struct flag_given *given = given_flag(cli, flag);
+
+    if (!given)
+        return;
+    if (given->flag->type == FLAG_SWITCH)
+        jsonw_kbool(w, member, true);
+    else if (given->flag->type == FLAG_TEXT)
+        jsonw_kstr(w, member, str_of(given->text));
+    else
+        jsonw_kint(w, member, given->num);
 }
 
 size_t cli_list(struct cli *cli, const char *name, struct str **ret_items)
@@ -312,7 +327,9 @@ static int run_command(struct cli *cli, int argc, char **argv)
     if (cli->command->kind == COMMAND_API)
         code = cli_reach(cli);
     if (code == CLI_OK)
-        code = cli->command->list ? list_run(cli, cli->command->list) : cli->command->run(cli);
+        code = cli->command->list   ? list_run(cli, cli->command->list)
+               : cli->command->call ? answer_call(cli, cli->command->call)
+                                    : cli->command->run(cli);
     return (fflush(cli->out) != 0 || ferror(cli->out)) && code == CLI_OK ? CLI_FAILED : code;
 }
 
@@ -383,16 +400,11 @@ int cli_run(struct cli *cli, int argc, char **argv)
     return run_command(cli, argc - used, argv + used);
 }
 
-void cli_done(struct cli *cli)
-{
-    arena_free(&cli->arena);
-}
-
 int cli_main(int argc, char **argv, const struct cli_host *host)
 {
     struct cli cli = {.host = host, .out = stdout, .err = stderr};
     int code = cli_run(&cli, argc, argv);
 
-    cli_done(&cli);
+    arena_free(&cli.arena);
     return code;
 }

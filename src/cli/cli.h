@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "cli/command.h"
 
@@ -78,16 +79,15 @@ struct cli {
     const char *key_file;
 };
 
-/* The whole command line; argv with the program's name. Returns what main() returns. */
+/* The whole command line; argv with the program's name. Returns main()'s exit code. */
 int cli_main(int argc, char **argv, const struct cli_host *host);
-/* The same with streams of the caller's; `cli` is zeroed, but for out and err. */
+/* The same with the caller's streams; `cli` is zeroed except for out and err. */
 int cli_run(struct cli *cli, int argc, char **argv);
-void cli_done(struct cli *cli);
 
-/* Where the server is and who we are, from flags, environment and context; reports what is wrong.
- */
+/* Finds the server's address and our credentials from flags, environment and context; reports
+ * errors. */
 int cli_reach(struct cli *cli);
-/* The flags of a server or an agent, a line each, from the host that runs it. */
+/* The flags of a server or an agent, one per line, from the host that runs it. */
 void cli_host_flags(const struct cli *cli, const struct command *command, struct buf *flags);
 
 /* "berth: TEXT" on stderr; returns `code`, so that a caller can `return cli_fail(...)`. */
@@ -99,8 +99,10 @@ __attribute__((format(printf, 2, 3))) int cli_misuse(struct cli *cli, const char
 bool cli_given(const struct cli *cli, const char *name);
 const char *cli_text(const struct cli *cli, const char *name); /* NULL: not given */
 int64_t cli_num(const struct cli *cli, const char *name, int64_t fallback);
-/* All values of a flag, a FLAG_LIST cut at commas; the strings point into argv, the array
- * is in the arena. */
+/* Writes the flag, if given, as a member of the open object: a switch, a text or a number. */
+void cli_put(const struct cli *cli, struct jsonw *w, const char *member, const char *flag);
+/* All values of a flag, a FLAG_LIST split at commas; the strings point into argv, the array is in
+ * the arena. */
 size_t cli_list(struct cli *cli, const char *name, struct str **ret_items);
 
 #endif

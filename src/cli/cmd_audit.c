@@ -24,21 +24,18 @@ static const struct list_column audit_columns[] = {
     {.title = "BODY SHA256", .member = "body_sha256", .wide = true},
 };
 
-static const struct list_filter audit_filters[] = {
-    {"who", "who"}, {"action", "action"}, {"target", "target"}, {"kind", "kind"}};
-
 static const struct flag audit_flags[] = {
-    FLAG("who", 0, TEXT, "NAME", "only with this token"),
-    FLAG("action", 0, TEXT, "ACTION", "only this, like nodes.drain"),
-    FLAG("target", 0, TEXT, "ID", "only about this"),
-    FLAG("kind", 0, TEXT, "KIND", "only change (it did something, or may have) or refused"),
+    FLAG("who", 0, TEXT, "NAME", "only with this token", .param = "who"),
+    FLAG("action", 0, TEXT, "ACTION", "only this, like nodes.drain", .param = "action"),
+    FLAG("target", 0, TEXT, "ID", "only about this", .param = "target"),
+    FLAG("kind", 0, TEXT, "KIND", "only change (it did something, or may have) or refused",
+         .param = "kind"),
 };
 
 static int cmd_audit_verify(struct cli *cli)
 {
     const struct json *json, *chain;
-    struct str reply;
-    int code = request_get(cli, "/v1/audit?verify=1&limit=1", &json, &reply);
+    int code = request_get(cli, "/v1/audit?verify=1&limit=1", &json);
 
     if (code != CLI_OK)
         return code;
@@ -73,8 +70,7 @@ static const struct command rows[] = {
          .run = cmd_audit_verify),
     {.noun = "audit",
      .flags = FLAGS(audit_flags),
-     .list = LISTING("/v1/audit", "audit", "id", audit_columns, .limit = 50,
-                     LIST_FILTERS(audit_filters)),
+     .list = LISTING("/v1/audit", "audit", "id", audit_columns, .limit = 50),
      .help = "who did what: every change an operator asked for, newest first",
      .detail = "Allowed or refused, and wrong tokens. Of a caller that is refused often one line\n"
                "says how many more there were (CALLS). The server keeps the newest 4096 of each\n"

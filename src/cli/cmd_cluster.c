@@ -23,7 +23,7 @@ static int cmd_health(struct cli *cli)
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     else if (json_type(request.json) == JSON_OBJ)
         show_object(cli, request.json);
     if (request.status == 200)
@@ -59,27 +59,6 @@ static const struct list_column pool_columns[] = {
     {.title = ">VERSION", .member = "version"},
 };
 
-static const struct command pool_rows[] = {
-    VERB("pool", "ls", NULL, .list = LISTING("/v1/pools", "pools", "pool_id", pool_columns),
-         .help = "which work has which nodes",
-         .examples = "berth pool ls\n"
-                     "berth pool ls -o wide"),
-};
-
-const struct command_set commands_pool = COMMANDS(pool_rows);
-
-static int cmd_session_show(struct cli *cli)
-{
-    return answer_show(cli, answer_path(cli, "/v1/sessions/", ""), "session_id");
-}
-
-static const struct command session_rows[] = {
-    VERB("session", "show", "ID", .help = "what is kept of a session",
-         .examples = "berth session show room-1", .run = cmd_session_show),
-};
-
-const struct command_set commands_session = COMMANDS(session_rows);
-
 static void put_state(struct list_view *view, const struct list_column *column,
                       const struct json *breaker)
 {
@@ -102,19 +81,22 @@ static const struct list_column breaker_columns[] = {
 
 static int cmd_breaker_reset(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
 
     assert(cli->arg_count == 2);
-    jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
     jsonw_kstr(&w, "type", str_of(cli->args[1]));
-    jsonw_end_obj(&w);
-    return answer_post(cli, "/v1/breakers/reset", &body, "%s takes %s again", cli->args[0],
-                       cli->args[1]);
+    return answer_send(cli, "POST", "/v1/breakers/reset", body_end(cli, &w), "%s takes %s again",
+                       cli->args[0], cli->args[1]);
 }
 
-static const struct command breaker_rows[] = {
+static const struct command pool_rows[] = {
+    VERB("pool", "ls", NULL, .list = LISTING("/v1/pools", "pools", "pool_id", pool_columns),
+         .help = "which work has which nodes",
+         .examples = "berth pool ls\n"
+                     "berth pool ls -o wide"),
+    VERB("session", "show", "ID", .help = "what is kept of a session",
+         .examples = "berth session show room-1", .call = SHOW("/v1/sessions/{id}", "session_id")),
     VERB("breaker", "ls", NULL,
          .help = "which node gets no work of which type, because it kept failing",
          .list = LISTING("/v1/breakers", "breakers", "node_id", breaker_columns, .id_rest = "type"),
@@ -124,4 +106,4 @@ static const struct command breaker_rows[] = {
          .examples = "berth breaker reset us dev", .run = cmd_breaker_reset),
 };
 
-const struct command_set commands_breaker = COMMANDS(breaker_rows);
+const struct command_set commands_pool = COMMANDS(pool_rows);

@@ -100,25 +100,9 @@ static bool pack(struct bundle *bundle, struct buf *ret_gz)
     return done == Z_STREAM_END;
 }
 
-static void add_part(struct bundle *bundle, const char *name, const char *path, bool text)
-{
-    struct request request = {.method = "GET", .path = path, .any_status = !text, .text = text};
-    struct str said = STR_NONE;
-    int code = request_quietly(bundle->cli, &request, &said);
-
-    if (code == CLI_OK) {
-        add(bundle, name, request.reply);
-        return;
-    }
-    bundle->failed++;
-    add(bundle, arena_fmt(&bundle->cli->arena, "%s.error.txt", name).at,
-        arena_fmt(&bundle->cli->arena, "GET %s: " STR_FMT "\n", path, STR_ARG(said)));
-    fprintf(bundle->cli->err, "berth: %s is missing: " STR_FMT "\n", name, STR_ARG(said));
-}
-
 static void add_jobs(struct bundle *bundle)
 {
-    /* How a job went; what it was about is its owner's business. */
+    /* The course of a job, without its payload, which belongs to its owner. */
     static const char *const members[] = {
         "job_id", "state",      "attempt_id", "max_attempts",  "node_id",  "type",    "priority",
         "reason", "created_ms", "updated_ms", "dispatched_ms", "acked_ms", "ended_ms"};
@@ -184,8 +168,7 @@ static int write_out(struct cli *cli, const char *path, struct str bytes)
             }
             return code;
         }
-        bytes.at += wrote;
-        bytes.len -= (size_t)wrote;
+        bytes = str_from(bytes, (size_t)wrote);
     }
     if (!to_stdout && close(fd) != 0)
         return cli_fail(cli, CLI_FAILED, "%s cannot be written: %m", path);
@@ -207,8 +190,21 @@ static int cmd_debug_bundle(struct cli *cli)
     strftime(bundle.prefix, sizeof bundle.prefix, "berth-debug-%Y%m%d-%H%M%S", &tm);
     add(&bundle, "version.txt",
         arena_fmt(&cli->arena, "berth %s asked %s\n", BERTH_VERSION, cli->addr));
-    for (size_t i = 0; i < COUNT_OF(parts); i++)
-        add_part(&bundle, parts[i].name, parts[i].path, parts[i].text);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        const char *name = parts[i].name, *path = parts[i].path;
+        struct request request = {
+            .method = "GET", .path = path, .any_status = !parts[i].text, .text = parts[i].text};
+        struct str said = STR_NONE;
+
+        if (request_quietly(cli, &request, &said) == CLI_OK) {
+            add(&bundle, name, request.reply);
+            continue;
+        }
+        bundle.failed++;
+        add(&bundle, arena_fmt(&cli->arena, "%s.error.txt", name).at,
+            arena_fmt(&cli->arena, "GET %s: " STR_FMT "\n", path, STR_ARG(said)));
+        fprintf(cli->err, "berth: %s is missing: " STR_FMT "\n", name, STR_ARG(said));
+    }
     add_jobs(&bundle);
     add_log(&bundle);
     if (!file)

@@ -1,5 +1,4 @@
 /* `berth deploy ...`: processes that must always run somewhere. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,33 +11,31 @@
 
 enum { FILE_BYTES_MAX = 16 * 1024 * 1024, READ_BYTES = 65536 };
 
-/* The whole of a file, or of standard input for "-". */
-static bool read_text(struct cli *cli, const char *path, struct str *ret_text)
+/* The whole contents of a file, or of standard input for "-". */
+static int read_text(struct cli *cli, const char *path, struct str *ret_text)
 {
     bool own = strcmp(path, "-") != 0;
     FILE *file = own ? fopen(path, "re") : stdin;
     struct buf buf = {0};
+    int code = CLI_OK;
     size_t got;
-    bool ok;
 
-    if (!file) {
-        fprintf(cli->err, "berth: %s: %s\n", path, strerror(errno));
-        return false;
-    }
+    if (!file)
+        return cli_fail(cli, CLI_FAILED, "%s: %m", path);
     do {
         buf_reserve(&buf, READ_BYTES);
         got = fread(buf.at + buf.len, 1, READ_BYTES, file);
         buf.len += got;
     } while (got > 0 && buf.len <= FILE_BYTES_MAX);
-    ok = !ferror(file) && buf.len <= FILE_BYTES_MAX;
-    if (!ok)
-        fprintf(cli->err, "berth: %s: %s\n", path, ferror(file) ? strerror(errno) : "too large");
-    else
-        *ret_text = arena_str(&cli->arena, buf_view(&buf));
+    if (ferror(file))
+        code = cli_fail(cli, CLI_FAILED, "%s: %m", path);
+    else if (buf.len > FILE_BYTES_MAX)
+        code = cli_fail(cli, CLI_FAILED, "%s: too large", path);
+    *ret_text = arena_str(&cli->arena, buf_view(&buf));
     buf_free(&buf);
     if (own)
         fclose(file);
-    return ok;
+    return code;
 }
 
 static int apply_one(struct cli *cli, const struct json *spec)
@@ -48,20 +45,17 @@ static int apply_one(struct cli *cli, const struct json *spec)
     bool changed = false;
     int code;
 
-    if (json_type(spec) != JSON_OBJ || !str_is_name(id, DEPLOY_ID_MAX)) {
-        fprintf(cli->err, "berth: a deployment needs an id: 1 to %d letters, digits or ._:@-\n",
-                DEPLOY_ID_MAX);
-        return CLI_USAGE;
-    }
+    if (json_type(spec) != JSON_OBJ || !str_is_name(id, DEPLOY_ID_MAX))
+        return cli_fail(cli, CLI_USAGE,
+                        "a deployment needs an id: 1 to %d letters, digits or ._:@-",
+                        DEPLOY_ID_MAX);
     request.path = arena_fmt(&cli->arena, "/v1/deployments/%s", request_escape(cli, id)).at;
     code = request_run(cli, &request);
-    if (code != CLI_OK) {
-        fprintf(cli->err, "berth: deployment " STR_FMT " was not applied\n", STR_ARG(id));
-        return code;
-    }
+    if (code != CLI_OK)
+        return cli_fail(cli, code, "deployment " STR_FMT " was not applied", STR_ARG(id));
     json_bool(json_get(request.json, "changed"), &changed);
     if (cli->json)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     else
         fprintf(cli->out, STR_FMT " %s\n", STR_ARG(id),
                 request.status == 201 ? "created"
@@ -75,15 +69,12 @@ static int cmd_deploy_apply(struct cli *cli)
     const struct json *root, *list, *item;
     struct str text, json;
     struct problem why = {0};
-    int code = CLI_OK;
+    int code = read_text(cli, cli->args[0], &text);
 
-    if (!read_text(cli, cli->args[0], &text))
-        return CLI_FAILED;
-    if (yaml_to_json(text, &cli->arena, &json, &why) ||
-        json_parse(json, &cli->arena, &root, &why)) {
-        fprintf(cli->err, "berth: %s: %s\n", cli->args[0], why.detail);
-        return CLI_USAGE;
-    }
+    if (code != CLI_OK)
+        return code;
+    if (yaml_to_json(text, &cli->arena, &json, &why) || json_parse(json, &cli->arena, &root, &why))
+        return cli_fail(cli, CLI_USAGE, "%s: %s", cli->args[0], why.detail);
     /* A file holds one deployment, a list of them, or a list under `deployments`. */
     list = json_get(root, "deployments");
     if (json_type(root) != JSON_OBJ || json_type(list) != JSON_ARR)
@@ -122,14 +113,12 @@ static void print_nodes(struct cli *cli, const struct json *nodes, bool all)
 static int cmd_deploy_explain(struct cli *cli)
 {
     const struct json *json;
-    struct str reply;
-    int code =
-        request_list(cli, answer_path(cli, "/v1/deployments/", "/explain"), "nodes", &json, &reply);
+    int code = request_list(cli, answer_path(cli, "/v1/deployments/{id}/explain"), "nodes", &json);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, reply);
+        show_raw(cli, json);
     else
         print_nodes(cli, json_get(json, "nodes"), true);
     return CLI_OK;
@@ -159,10 +148,9 @@ static void print_why(struct cli *cli, struct str selector)
 {
     const struct json *json, *nodes, *node;
     uint32_t unmatched = 0;
-    struct str reply;
 
-    if (request_list(cli, answer_path(cli, "/v1/deployments/", "/explain"), "nodes", &json,
-                     &reply) != CLI_OK)
+    if (request_list(cli, answer_path(cli, "/v1/deployments/{id}/explain"), "nodes", &json) !=
+        CLI_OK)
         return;
     nodes = json_get(json, "nodes");
     for (node = json_items(nodes); node; node = json_after(nodes, node))
@@ -176,15 +164,13 @@ static void print_why(struct cli *cli, struct str selector)
 
 static int cmd_deploy_show(struct cli *cli)
 {
-    const char *path = answer_path(cli, "/v1/deployments/", "");
+    const char *path = answer_path(cli, "/v1/deployments/{id}");
     const struct json *json, *failures, *failure, *copies, *copy;
-    struct str reply;
     bool enabled = false, unclaimed;
     int64_t now_ms;
-    int code = answer_show(cli, path, "id");
+    int code = answer_show(cli, path, "id", NULL);
 
-    if (code != CLI_OK || cli->output != CLI_TABLE ||
-        request_get(cli, path, &json, &reply) != CLI_OK)
+    if (code != CLI_OK || cli->output != CLI_TABLE || request_get(cli, path, &json) != CLI_OK)
         return code;
     if (!json_is_null(json_get(json, "update")))
         print_update(cli, json, json_get(json, "update"));
@@ -213,68 +199,45 @@ static int cmd_deploy_show(struct cli *cli)
 static int cmd_deploy_switch(struct cli *cli)
 {
     bool on = strcmp(cli->command->verb, "enable") == 0;
-    struct request request = {.method = "PATCH",
-                              .path = answer_path(cli, "/v1/deployments/", ""),
-                              .body = on ? STR("{\"enabled\":true}") : STR("{\"enabled\":false}")};
 
-    return answer_done(cli, &request, "%s %sd", cli->args[0], cli->command->verb);
-}
-
-static int cmd_deploy_restart(struct cli *cli)
-{
-    return answer_post(cli, answer_path(cli, "/v1/deployments/", "/restart"), NULL, "%s restarts",
-                       cli->args[0]);
+    return answer_send(cli, "PATCH", answer_path(cli, "/v1/deployments/{id}"),
+                       on ? STR("{\"enabled\":true}") : STR("{\"enabled\":false}"), "%s %sd",
+                       cli->args[0], cli->command->verb);
 }
 
 static int cmd_deploy_scale(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w;
     int64_t count;
 
-    if (!str_int(str_of(cli->args[1]), &count) || count < 1 || count > DEPLOY_COUNT_MAX) {
-        fprintf(cli->err,
-                "berth: a deployment has 1 to %d copies (berth deploy disable stops it)\n",
-                DEPLOY_COUNT_MAX);
-        return CLI_USAGE;
-    }
-    jsonw_obj(&w);
+    if (!str_int(str_of(cli->args[1]), &count) || count < 1 || count > DEPLOY_COUNT_MAX)
+        return cli_fail(cli, CLI_USAGE,
+                        "a deployment has 1 to %d copies (berth deploy disable stops it)",
+                        DEPLOY_COUNT_MAX);
+    w = body_begin(cli);
     jsonw_kint(&w, "count", count);
-    jsonw_end_obj(&w);
-    return answer_post(cli, answer_path(cli, "/v1/deployments/", "/scale"), &body,
-                       "%s has count %s", cli->args[0], cli->args[1]);
+    return answer_send(cli, "POST", answer_path(cli, "/v1/deployments/{id}/scale"),
+                       body_end(cli, &w), "%s has count %s", cli->args[0], cli->args[1]);
 }
 
 static int cmd_deploy_rollback(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
     struct request request = {.method = "POST",
-                              .path = answer_path(cli, "/v1/deployments/", "/rollback")};
+                              .path = answer_path(cli, "/v1/deployments/{id}/rollback")};
     int code;
 
-    jsonw_obj(&w);
-    if (cli_given(cli, "to"))
-        jsonw_kint(&w, "to_version", cli_num(cli, "to", 0));
-    jsonw_end_obj(&w);
-    request.body = arena_str(&cli->arena, buf_view(&body));
-    buf_free(&body);
+    cli_put(cli, &w, "to_version", "to");
+    request.body = body_end(cli, &w);
     code = request_run(cli, &request);
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     else
         fprintf(cli->out, "%s goes back to version %" PRId64 "\n", cli->args[0],
                 show_int(request.json, "version", 0));
     return CLI_OK;
-}
-
-static int cmd_deploy_delete(struct cli *cli)
-{
-    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/deployments/", "")};
-
-    return answer_done(cli, &request, "%s deleted", cli->args[0]);
 }
 
 static const struct list_column history_columns[] = {
@@ -288,22 +251,18 @@ static const struct list_column history_columns[] = {
 
 static int cmd_deploy_release(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
     struct request request = {.method = "POST", .path = "/v1/deployments/release"};
     const struct json *held, *item;
     int code;
 
-    jsonw_obj(&w);
     jsonw_kstr(&w, "address", str_of(cli->args[0]));
-    jsonw_end_obj(&w);
-    request.body = arena_str(&cli->arena, buf_view(&body));
-    buf_free(&body);
+    request.body = body_end(cli, &w);
     code = request_run(cli, &request);
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
         return CLI_OK;
     }
     item = json_get(request.json, "released");
@@ -318,14 +277,10 @@ static int cmd_deploy_release(struct cli *cli)
 
 static int cmd_deploy_approve(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
 
-    jsonw_obj(&w);
-    if (cli_given(cli, "for"))
-        jsonw_kint(&w, "for_ms", cli_num(cli, "for", 0));
-    jsonw_end_obj(&w);
-    return answer_post(cli, "/v1/deployments/approve", &body,
+    cli_put(cli, &w, "for_ms", "for");
+    return answer_send(cli, "POST", "/v1/deployments/approve", body_end(cli, &w),
                        "nodes may claim although others are gone");
 }
 
@@ -391,14 +346,11 @@ static const struct list_column columns[] = {
     {.title = "UPDATED", .member = "updated_at", .wide = true},
 };
 
-static const struct list_filter filters[] = {
-    {"node", "address"}, {"type", "type"}, {"package", "package_name"}, {"enabled", "enabled"}};
-
 static const struct flag ls_flags[] = {
-    FLAG("node", 0, TEXT, "ID", "only on this node"),
-    FLAG("type", 0, TEXT, "TYPE", "deployment or daemon"),
-    FLAG("package", 0, TEXT, "NAME", "only of this package"),
-    FLAG("enabled", 0, TEXT, "BOOL", "true or false"),
+    FLAG("node", 0, TEXT, "ID", "only on this node", .param = "address"),
+    FLAG("type", 0, TEXT, "TYPE", "deployment or daemon", .param = "type"),
+    FLAG("package", 0, TEXT, "NAME", "only of this package", .param = "package_name"),
+    FLAG("enabled", 0, TEXT, "BOOL", "true or false", .param = "enabled"),
 };
 static const struct flag rollback_flags[] = {
     FLAG("to", 0, INT, "VERSION", "to this one"),
@@ -416,7 +368,7 @@ static const struct command rows[] = {
                      "berth deploy apply - < examples/app.yaml",
          .run = cmd_deploy_apply),
     VERB("deploy", "ls", NULL, .flags = FLAGS(ls_flags),
-         .list = LISTING("/v1/deployments", "deployments", "id", columns, LIST_FILTERS(filters)),
+         .list = LISTING("/v1/deployments", "deployments", "id", columns),
          .help = "all deployments, and where they run",
          .detail =
              "VERSION is the one that runs; \"1 -> 2\" when it is not yet the one that is wanted.",
@@ -433,7 +385,7 @@ static const struct command rows[] = {
             "what fits nowhere.",
         .examples = "berth deploy explain web", .run = cmd_deploy_explain),
     VERB("deploy", "restart", "ID", .help = "restart it", .examples = "berth deploy restart web",
-         .run = cmd_deploy_restart),
+         .call = CALL("POST", "/v1/deployments/{id}/restart", "restarts")),
     VERB("deploy", "disable", "ID", .help = "stop it, but keep it",
          .examples = "berth deploy disable web", .run = cmd_deploy_switch),
     VERB("deploy", "enable", "ID", .help = "let it run again",
@@ -452,7 +404,8 @@ static const struct command rows[] = {
                      "berth deploy rollback web --to 1",
          .run = cmd_deploy_rollback),
     VERB("deploy", "delete", "ID", .help = "stop it and forget it",
-         .examples = "berth deploy delete web", .run = cmd_deploy_delete),
+         .examples = "berth deploy delete web",
+         .call = CALL("DELETE", "/v1/deployments/{id}", "deleted")),
     VERB("deploy", "history", "ID",
          .list = LISTING("/v1/deployments/{id}/history", "history", "seq", history_columns),
          .help = "what happened to it, newest first", .examples = "berth deploy history web"),

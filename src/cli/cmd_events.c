@@ -1,7 +1,7 @@
-/* `berth events`: what happens, as it happens. A server that goes away is waited for, and asked for
+/* `berth events`: prints events as they happen. If the server goes away, it reconnects and requests
  * what was missed. */
 #include <assert.h>
-#include <time.h>
+#include <poll.h>
 
 #include "cli/list.h"
 #include "cli/request.h"
@@ -112,7 +112,6 @@ static int cmd_events(struct cli *cli)
     struct event_reader reader = {.cli = cli, .err = cli->err, .left = cli_num(cli, "count", -1)};
     struct arena kept = cli->arena;
     int64_t pause_ms = PAUSE_MIN_MS;
-    struct timespec pause;
     bool again = true;
     int code = CLI_OK;
 
@@ -132,8 +131,7 @@ static int cmd_events(struct cli *cli)
         buf_clear(&reader.name);
         buf_clear(&reader.data);
         buf_clear(&reader.fresh);
-        pause = (struct timespec){.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
-        nanosleep(&pause, NULL);
+        poll(NULL, 0, (int)pause_ms);
         pause_ms = pause_ms * 2 < PAUSE_MAX_MS ? pause_ms * 2 : PAUSE_MAX_MS;
     }
     cli->arena = kept;

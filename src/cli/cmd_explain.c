@@ -17,34 +17,14 @@ static enum table_colour reason_colour(struct str reason)
     return TABLE_RED;
 }
 
-static void show_nodes(struct cli *cli, const struct json *decision)
-{
-    static const char *const titles[] = {"NODE", "REASON", ">LOAD", ">MAX", "LEVEL", "WHY"};
-    const struct json *list = json_get(decision, "nodes"), *node;
-    struct table table;
-
-    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
-    for (node = json_items(list); node; node = json_after(list, node)) {
-        struct str reason = show_member(cli, node, "reason");
-
-        table_cell(&table, show_member(cli, node, "node_id"));
-        table_cell_colour(&table, reason, reason_colour(reason));
-        table_cell(&table, show_member(cli, node, "load"));
-        table_cell(&table, show_member(cli, node, "max"));
-        table_cell(&table, show_member(cli, node, "level"));
-        table_cell(&table, show_member(cli, node, "detail"));
-    }
-    table_print(&table, cli->out, cli->colour);
-    if (show_int(decision, "nodes_left_out", 0) > 0)
-        fprintf(cli->out, "and " STR_FMT " more nodes\n",
-                STR_ARG(show_member(cli, decision, "nodes_left_out")));
-}
-
 static void show_decision(struct cli *cli, const struct json *decision, const char *title)
 {
     struct str detail = show_member(cli, decision, "detail");
     struct str node = show_member(cli, decision, "node_id");
     const struct json *keys = json_get(decision, "keys"), *key;
+    static const char *const titles[] = {"NODE", "REASON", ">LOAD", ">MAX", "LEVEL", "WHY"};
+    const struct json *list = json_get(decision, "nodes"), *row;
+    struct table table;
 
     fprintf(cli->out, "%s: " STR_FMT, title, STR_ARG(show_member(cli, decision, "outcome")));
     if (node.len)
@@ -63,7 +43,21 @@ static void show_decision(struct cli *cli, const struct json *decision, const ch
             STR_ARG(show_member(cli, decision, "policy")),
             STR_ARG(show_member(cli, decision, "policy_key")),
             STR_ARG(show_member(cli, decision, "snapshot_version")));
-    show_nodes(cli, decision);
+    table_init(&table, &cli->arena, titles, COUNT_OF(titles));
+    for (row = json_items(list); row; row = json_after(list, row)) {
+        struct str reason = show_member(cli, row, "reason");
+
+        table_cell(&table, show_member(cli, row, "node_id"));
+        table_cell_colour(&table, reason, reason_colour(reason));
+        table_cell(&table, show_member(cli, row, "load"));
+        table_cell(&table, show_member(cli, row, "max"));
+        table_cell(&table, show_member(cli, row, "level"));
+        table_cell(&table, show_member(cli, row, "detail"));
+    }
+    table_print(&table, cli->out, cli->colour);
+    if (show_int(decision, "nodes_left_out", 0) > 0)
+        fprintf(cli->out, "and " STR_FMT " more nodes\n",
+                STR_ARG(show_member(cli, decision, "nodes_left_out")));
 }
 
 static void show_job(struct cli *cli, const struct json *json)
@@ -93,19 +87,7 @@ static void show_job(struct cli *cli, const struct json *json)
 
 static int cmd_job_explain(struct cli *cli)
 {
-    const struct json *json;
-    struct str reply;
-    int code = request_get(cli, answer_path(cli, "/v1/jobs/", "/explain"), &json, &reply);
-
-    if (code != CLI_OK)
-        return code;
-    if (cli->output == CLI_NAME)
-        show_name(cli, show_member(cli, json, "job_id"), cli->out);
-    else if (cli->json)
-        show_raw(cli, reply);
-    else
-        show_job(cli, json);
-    return CLI_OK;
+    return answer_show(cli, answer_path(cli, "/v1/jobs/{id}/explain"), "job_id", show_job);
 }
 
 static int cmd_explain(struct cli *cli)
@@ -120,10 +102,10 @@ static int cmd_explain(struct cli *cli)
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
         return CLI_OK;
     }
-    if (cli->output == CLI_NAME) { /* the node it would go to */
+    if (cli->output == CLI_NAME) { /* the node it would be placed on */
         if (!json_is_null(json_get(request.json, "node_id")))
             show_name(cli, show_member(cli, request.json, "node_id"), cli->out);
         return CLI_OK;

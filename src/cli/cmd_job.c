@@ -6,38 +6,26 @@
 
 #include "base/mem.h"
 #include "cli/list.h"
-#include "cli/request.h"
 
 /* --- show, list, wait, cancel, retry --- */
 
 enum { JOB_LS_LIMIT = 50 };
-
-static int cmd_job_show(struct cli *cli)
-{
-    return answer_show(cli, answer_path(cli, "/v1/jobs/", ""), "job_id");
-}
 
 static int cmd_job_wait(struct cli *cli)
 {
     return wait_job(cli, cli->args[0], cli_num(cli, "timeout", WAIT_FOREVER));
 }
 
-static int cmd_job_cancel(struct cli *cli)
-{
-    return answer_post(cli, answer_path(cli, "/v1/jobs/", "/cancel"), NULL, "%s cancelled",
-                       cli->args[0]);
-}
-
 static int cmd_job_retry(struct cli *cli)
 {
     struct request request = {
-        .method = "POST", .path = answer_path(cli, "/v1/jobs/", "/retry"), .body = STR("{}")};
+        .method = "POST", .path = answer_path(cli, "/v1/jobs/{id}/retry"), .body = STR("{}")};
     int code = request_run(cli, &request);
 
     if (code != CLI_OK)
         return code;
     if (cli->json)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     else
         fprintf(cli->out, STR_FMT "\n", STR_ARG(show_member(cli, request.json, "job_id")));
     return CLI_OK;
@@ -54,7 +42,7 @@ static void put_title(struct list_view *view, const struct list_column *column,
 
 static const struct list_column job_columns[] = {
     {.title = "JOB ID", .member = "job_id"},
-    {.title = "STATE", .member = "state", .put = list_put_state},
+    {.title = "STATE", .member = "state", .put = list_put_colour},
     {.title = "TYPE", .member = "type"},
     {.title = "NODE", .member = "node_id"},
     {.title = ">TRY", .member = "attempt_id"},
@@ -68,62 +56,22 @@ static const struct list_column job_columns[] = {
     {.title = "SESSION", .member = "session_id", .wide = true},
 };
 
-static const struct list_filter job_filters[] = {
-    {"state", "state"},
-    {"type", "type"},
-    {"session", "session_id"},
-    {"node", "node_id"},
-};
-
 static const struct flag job_ls_flags[] = {
-    FLAG("state", 0, LIST, "STATE,...", "DONE, FAILED, ACKED, ..."),
-    FLAG("type", 0, TEXT, "TYPE", "only this type"),
-    FLAG("session", 0, TEXT, "ID", "only this session"),
-    FLAG("node", 0, TEXT, "ID", "only on this node"),
+    FLAG("state", 0, LIST, "STATE,...", "DONE, FAILED, ACKED, ...", .param = "state"),
+    FLAG("type", 0, TEXT, "TYPE", "only this type", .param = "type"),
+    FLAG("session", 0, TEXT, "ID", "only this session", .param = "session_id"),
+    FLAG("node", 0, TEXT, "ID", "only on this node", .param = "node_id"),
 };
 
 static const struct flag wait_flags[] = {
     FLAG("timeout", 0, MS, "DURATION", "give up after this long, exit 6 (default: never)"),
 };
 
-static const struct command rows[] = {
-    VERB("job", "ls", NULL, .flags = FLAGS(job_ls_flags),
-         .list = LISTING("/v1/jobs", "jobs", "job_id", job_columns, .limit = JOB_LS_LIMIT,
-                         LIST_FILTERS(job_filters)),
-         .help = "jobs, newest first, 50 at a time",
-         .examples = "berth job ls --state FAILED --limit 20\n"
-                     "berth job ls --node node-1 -o jsonl\n"
-                     "berth job ls --state NEW,DISPATCHED,ACKED --watch"),
-    VERB("job", "show", "ID", .help = "one job, everything known of it",
-         .examples = "berth job show j0abcdefghijkl", .run = cmd_job_show),
-    VERB("job", "wait", "ID", .flags = FLAGS(wait_flags),
-         .help = "wait for a job's end; exit 7 if it failed",
-         .examples = "berth job wait j0abcdefghijkl --timeout 30s", .run = cmd_job_wait),
-    VERB("job", "cancel", "ID", .help = "stop a job", .examples = "berth job cancel j0abcdefghijkl",
-         .run = cmd_job_cancel),
-    VERB("job", "retry", "ID", .help = "the same work again, as a new job",
-         .examples = "berth job retry j0abcdefghijkl", .run = cmd_job_retry),
-};
-
-const struct command_set commands_job = COMMANDS(rows);
-
 /* --- submit --- */
 
 enum { PAYLOAD_BYTES_MAX = 16 * 1024 * 1024 };
 
-static void put_text(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
-{
-    if (cli_given(cli, flag))
-        jsonw_kstr(w, key, str_of(cli_text(cli, flag)));
-}
-
-static void put_num(struct cli *cli, struct jsonw *w, const char *key, const char *flag)
-{
-    if (cli_given(cli, flag))
-        jsonw_kint(w, key, cli_num(cli, flag, 0));
-}
-
-/* Everything a file holds, into the arena. */
+/* The whole contents of a file, in the arena. */
 static int read_all(struct cli *cli, FILE *file, const char *name, struct str *ret_text)
 {
     struct buf text = {0};
@@ -253,9 +201,9 @@ static int put_task(struct cli *cli, struct jsonw *w)
         return code;
     if (!cli_given(cli, "type"))
         jsonw_kstr(w, "type", STR("task"));
-    put_text(cli, w, "type", "type");
-    put_text(cli, w, "title", "title");
-    put_num(cli, w, "priority", "priority");
+    cli_put(cli, w, "type", "type");
+    cli_put(cli, w, "title", "title");
+    cli_put(cli, w, "priority", "priority");
     if (payload)
         jsonw_kraw(w, "payload", json);
     if (cli->rest_count > 0) {
@@ -273,12 +221,11 @@ static int put_task(struct cli *cli, struct jsonw *w)
         jsonw_kstr(w, "requires", buf_view(&selector));
         buf_free(&selector);
     }
-    if (cli_given(cli, "interactive"))
-        jsonw_kbool(w, "interactive", true);
-    put_num(cli, w, "queue_ms", "queue");
-    put_num(cli, w, "timeout_ms", "timeout");
-    put_num(cli, w, "max_attempts", "max-attempts");
-    put_text(cli, w, "callback_url", "callback-url");
+    cli_put(cli, w, "interactive", "interactive");
+    cli_put(cli, w, "queue_ms", "queue");
+    cli_put(cli, w, "timeout_ms", "timeout");
+    cli_put(cli, w, "max_attempts", "max-attempts");
+    cli_put(cli, w, "callback_url", "callback-url");
     return CLI_OK;
 }
 
@@ -319,8 +266,7 @@ static int check_flags(struct cli *cli, const char **ret_kind)
 int submit_ask(struct cli *cli, struct request *request)
 {
     const char *kind = NULL;
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w;
     int code = check_flags(cli, &kind);
 
     if (code != CLI_OK)
@@ -328,29 +274,26 @@ int submit_ask(struct cli *cli, struct request *request)
     assert(kind != NULL);
     request->method = "POST";
     request->path = strcmp(kind, "f2f") == 0 ? "/v1/dispatch/f2f" : "/v1/dispatch/task";
-    jsonw_obj(&w);
+    w = body_begin(cli);
     if (strcmp(kind, "task") == 0) {
         code = put_task(cli, &w);
     } else {
         assert(cli->rest_count == 0);
-        put_text(cli, &w, "session_id", "session");
-        put_text(cli, &w, "src_lang", "src");
-        put_text(cli, &w, "tgt_lang", "tgt");
-        put_text(cli, &w, "audio_ref", "audio-ref");
+        cli_put(cli, &w, "session_id", "session");
+        cli_put(cli, &w, "src_lang", "src");
+        cli_put(cli, &w, "tgt_lang", "tgt");
+        cli_put(cli, &w, "audio_ref", "audio-ref");
         jsonw_kobj(&w, "options");
         jsonw_kbool(&w, "require_tts", cli_given(cli, "require-tts"));
-        put_text(cli, &w, "preferred_node_id", "preferred-node");
-        if (cli_given(cli, "strict"))
-            jsonw_kbool(&w, "strict", true);
+        cli_put(cli, &w, "preferred_node_id", "preferred-node");
+        cli_put(cli, &w, "strict", "strict");
         jsonw_end_obj(&w);
     }
     put_texts(cli, &w, "prefers", "prefers");
     put_texts(cli, &w, "keys", "key");
     if (code == CLI_OK)
         code = put_needs(cli, &w);
-    jsonw_end_obj(&w);
-    request->body = arena_str(&cli->arena, buf_view(&body));
-    buf_free(&body);
+    request->body = body_end(cli, &w);
     return code;
 }
 
@@ -368,7 +311,7 @@ static int cmd_job_submit(struct cli *cli)
         return code;
     id = show_member(cli, request.json, "job_id");
     if (cli->json && !wait)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     if (!cli->json)
         fprintf(cli->out, STR_FMT "\n", STR_ARG(id));
     fflush(cli->out);
@@ -415,7 +358,7 @@ static const struct flag submit_flags[] = {
 const struct flag_set submit_job_flags = {.flags = submit_flags + 2,
                                           .count = COUNT_OF(submit_flags) - 2};
 
-static const struct command submit_rows[] = {
+static const struct command rows[] = {
     VERB("job", "submit", NULL, .rest = "COMMAND [ARG...]", .flags = FLAGS(submit_flags),
          .help = "start a job and print its id",
          .detail = "A job is either f2f (speech from one language to another) or a task.",
@@ -428,6 +371,21 @@ static const struct command submit_rows[] = {
              "berth job submit --type build --needs slots=2 --key tenant:umbrella\n"
              "berth job submit --wait -- make -j2 test",
          .run = cmd_job_submit),
+    VERB("job", "ls", NULL, .flags = FLAGS(job_ls_flags),
+         .list = LISTING("/v1/jobs", "jobs", "job_id", job_columns, .limit = JOB_LS_LIMIT),
+         .help = "jobs, newest first, 50 at a time",
+         .examples = "berth job ls --state FAILED --limit 20\n"
+                     "berth job ls --node node-1 -o jsonl\n"
+                     "berth job ls --state NEW,DISPATCHED,ACKED --watch"),
+    VERB("job", "show", "ID", .help = "one job, everything known of it",
+         .examples = "berth job show j0abcdefghijkl", .call = SHOW("/v1/jobs/{id}", "job_id")),
+    VERB("job", "wait", "ID", .flags = FLAGS(wait_flags),
+         .help = "wait for a job's end; exit 7 if it failed",
+         .examples = "berth job wait j0abcdefghijkl --timeout 30s", .run = cmd_job_wait),
+    VERB("job", "cancel", "ID", .help = "stop a job", .examples = "berth job cancel j0abcdefghijkl",
+         .call = CALL("POST", "/v1/jobs/{id}/cancel", "cancelled")),
+    VERB("job", "retry", "ID", .help = "the same work again, as a new job",
+         .examples = "berth job retry j0abcdefghijkl", .run = cmd_job_retry),
 };
 
-const struct command_set commands_submit = COMMANDS(submit_rows);
+const struct command_set commands_job = COMMANDS(rows);

@@ -1,56 +1,31 @@
-/* `berth limit ...`: how many jobs with a key may run, start and wait, and holding a key. */
-#include <assert.h>
+/* `berth limit ...`: how many jobs with a key may run, start and wait, and putting a key on
+ * hold. */
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "cli/list.h"
 #include "cli/request.h"
 
-static int cmd_limit_show(struct cli *cli)
-{
-    return answer_show(cli, answer_path(cli, "/v1/limits/", ""), "key");
-}
-
 static int cmd_limit_set(struct cli *cli)
 {
-    static const char *const numbers[] = {"concurrency", "queue", "weight"};
-    struct request request = {.method = "PUT", .path = answer_path(cli, "/v1/limits/", "")};
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
-    bool some = cli_given(cli, "rate");
-    int code;
+    static const char *const flags[] = {"concurrency", "queue", "weight", "rate"};
+    struct jsonw w = body_begin(cli);
+    struct str body;
+    bool some = false;
 
-    jsonw_obj(&w);
-    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        if (!cli_given(cli, numbers[i]))
-            continue;
-        jsonw_kint(&w, numbers[i], cli_num(cli, numbers[i], 0));
-        some = true;
+    for (size_t i = 0; i < COUNT_OF(flags); i++) {
+        cli_put(cli, &w, flags[i], flags[i]);
+        some |= cli_given(cli, flags[i]);
     }
-    if (cli_given(cli, "rate"))
-        jsonw_kstr(&w, "rate", str_of(cli_text(cli, "rate")));
-    jsonw_end_obj(&w);
-    if (!some) {
-        buf_free(&body);
+    body = body_end(cli, &w);
+    if (!some)
         return cli_misuse(cli, "what is limited: --concurrency, --rate, --queue or --weight");
-    }
-    request.body = buf_view(&body);
-    code = answer_done(cli, &request, "%s is limited", cli->args[0]);
-    buf_free(&body);
-    return code;
+    return answer_send(cli, "PUT", answer_path(cli, "/v1/limits/{id}"), body, "%s is limited",
+                       cli->args[0]);
 }
 
-static int cmd_limit_rm(struct cli *cli)
-{
-    struct request request = {.method = "DELETE", .path = answer_path(cli, "/v1/limits/", "")};
-
-    return answer_done(cli, &request, "%s is limited no more", cli->args[0]);
-}
-
-/* "18:00" today, or tomorrow when that is past; "2026-11-18T18:00". By the clock here. */
+/* "18:00" today, or tomorrow if that is past; "2026-11-18T18:00". Local time. */
 static bool read_time(const char *text, int64_t now_ms, int64_t *ret_ms)
 {
     static const char *const dated[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"};
@@ -86,8 +61,7 @@ static int cmd_limit_hold(struct cli *cli)
 {
     const char *until = cli_text(cli, "until");
     int64_t now_ms = clock_wall_ms(), until_ms = 0;
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w;
 
     if (!until == !cli_given(cli, "for"))
         return cli_misuse(cli, "how long: either --until 18:00 or --for 10m");
@@ -95,24 +69,16 @@ static int cmd_limit_hold(struct cli *cli)
         return cli_misuse(cli, "--until is like 18:00 or 2026-11-18T18:00, not \"%s\"", until);
     if (until && until_ms <= now_ms)
         return cli_misuse(cli, "--until %s is past", until);
-    jsonw_obj(&w);
-    /* As a length: the two clocks may differ. */
+    w = body_begin(cli);
+    /* Sent as a duration: the two clocks may differ. */
     jsonw_kint(&w, "for_ms", until ? until_ms - now_ms : cli_num(cli, "for", 0));
-    if (cli_given(cli, "reason"))
-        jsonw_kstr(&w, "reason", str_of(cli_text(cli, "reason")));
-    jsonw_end_obj(&w);
-    return answer_post(cli, answer_path(cli, "/v1/limits/", "/hold"), &body, "%s is held",
-                       cli->args[0]);
+    cli_put(cli, &w, "reason", "reason");
+    return answer_send(cli, "POST", answer_path(cli, "/v1/limits/{id}/hold"), body_end(cli, &w),
+                       "%s is held", cli->args[0]);
 }
 
-static int cmd_limit_release(struct cli *cli)
-{
-    return answer_post(cli, answer_path(cli, "/v1/limits/", "/release"), NULL, "%s may start again",
-                       cli->args[0]);
-}
-
-/* "3/3" in red when nothing more may start; "-/3" of a rule for many keys, each with a count of its
- * own. */
+/* "3/3" in red if no more may start; "-/3" for a rule that covers many keys, each counted
+ * separately. */
 static void put_use(struct list_view *view, const struct list_column *column,
                     const struct json *limit)
 {
@@ -162,8 +128,6 @@ static const struct list_column columns[] = {
     {.title = "HELD BY", .member = "held_by", .wide = true},
 };
 
-static const struct list_filter filters[] = {{.flag = "prefix", .param = "prefix"}};
-
 enum { NUMBER_MAX = 1000000000, WEIGHT_MAX = 1000 };
 
 static const struct flag set_flags[] = {
@@ -176,7 +140,7 @@ static const struct flag set_flags[] = {
 };
 
 static const struct flag ls_flags[] = {
-    FLAG("prefix", 0, TEXT, "TEXT", "only keys that begin so"),
+    FLAG("prefix", 0, TEXT, "TEXT", "only keys that begin so", .param = "prefix"),
 };
 
 static const struct flag hold_flags[] = {
@@ -197,14 +161,14 @@ static const struct command rows[] = {
                      "berth limit set tenant:acme --weight 3",
          .run = cmd_limit_set),
     VERB("limit", "ls", NULL, .flags = FLAGS(ls_flags),
-         .list = LISTING("/v1/limits", "limits", "key", columns, LIST_FILTERS(filters)),
+         .list = LISTING("/v1/limits", "limits", "key", columns),
          .help = "limits, and the keys in use with how much of them is used",
          .examples = "berth limit ls\n"
                      "berth limit ls --prefix tenant: -o wide"),
     VERB("limit", "show", "KEY", .help = "one key: its limit, what is in use, whether it is held",
-         .examples = "berth limit show account:api-1", .run = cmd_limit_show),
+         .examples = "berth limit show account:api-1", .call = SHOW("/v1/limits/{id}", "key")),
     VERB("limit", "rm", "KEY", .help = "take a limit away", .examples = "berth limit rm 'tenant:*'",
-         .run = cmd_limit_rm),
+         .call = CALL("DELETE", "/v1/limits/{id}", "is limited no more")),
     VERB("limit", "hold", "KEY", .flags = FLAGS(hold_flags),
          .help = "let nothing with this key start for a while",
          .detail =
@@ -214,7 +178,8 @@ static const struct command rows[] = {
                      "berth limit hold tenant:acme --for 10m",
          .run = cmd_limit_hold),
     VERB("limit", "release", "KEY", .help = "end a hold at once",
-         .examples = "berth limit release account:api-1", .run = cmd_limit_release),
+         .examples = "berth limit release account:api-1",
+         .call = CALL("POST", "/v1/limits/{id}/release", "may start again")),
 };
 
 const struct command_set commands_limit = COMMANDS(rows);

@@ -1,8 +1,9 @@
-/* `berth job logs`, `berth deploy logs`: what was printed, at once or as it comes. */
+/* `berth job logs`, `berth deploy logs`: a job's or deployment's output, at once or as it is
+ * written. */
 #include <assert.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "cli/list.h"
@@ -176,7 +177,7 @@ static int request_once(struct logs *logs, bool *ret_more)
     logs->heard_ms = clock_mono_ms();
     if (request.status == 200) {
         if (cli->json)
-            show_raw(cli, request.reply);
+            show_raw(cli, request.json);
         logs->waited = false;
         *ret_more = take_answer(logs, request.json);
         return CLI_OK;
@@ -204,15 +205,11 @@ static int run_logs(struct cli *cli, const char *things, const char *query)
     int code = CLI_OK;
 
     while (more && code == CLI_OK && !ferror(cli->out)) {
-        struct timespec pause;
-
         cli->arena = (struct arena){0}; /* a log may be followed for days */
         code = request_once(&logs, &more);
         arena_free(&cli->arena);
-        pause = (struct timespec){.tv_sec = logs.pause_ms / 1000,
-                                  .tv_nsec = logs.pause_ms % 1000 * 1000000};
         if (more && logs.follow && code == CLI_OK)
-            nanosleep(&pause, NULL);
+            poll(NULL, 0, (int)logs.pause_ms);
     }
     cli->arena = kept;
     return code;

@@ -1,9 +1,9 @@
 /* `berth node ...`. A drained node gets no new work; its deployments move one by one, its jobs end:
- * `drain` prints what is still there, and why. */
+ * `drain` prints what is left, and why. */
 #include <assert.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "cli/list.h"
@@ -18,16 +18,11 @@ static void put_load(struct list_view *view, const struct list_column *column,
     table_int(&view->table, show_int(node, "running", 0) + show_int(node, "reserved", 0));
 }
 
-static int cmd_node_show(struct cli *cli)
-{
-    return answer_show(cli, answer_path(cli, "/v1/nodes/", ""), "node_id");
-}
-
 static int cmd_node_wait(struct cli *cli)
 {
     const char *goal = cli_text(cli, "for");
 
-    return wait_node(cli, answer_path(cli, "/v1/nodes/", ""), goal ? goal : "ready",
+    return wait_node(cli, answer_path(cli, "/v1/nodes/{id}"), goal ? goal : "ready",
                      cli_num(cli, "timeout", WAIT_FOREVER));
 }
 
@@ -93,60 +88,50 @@ static bool put_labels(struct cli *cli, struct jsonw *w)
 
 static int cmd_node_register(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
-    const char *endpoint = cli_text(cli, "endpoint"), *wrong = NULL;
+    struct jsonw w = body_begin(cli);
+    const char *wrong = NULL;
 
     assert(cli->arg_count == 1);
-    jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
     jsonw_kstr(&w, "health", STR("ready"));
     jsonw_kint(&w, "max_concurrent_jobs", cli_num(cli, "max", 1));
     put_list(cli, &w, "semantic_langs", "semantic");
     put_list(cli, &w, "tts_langs", "tts");
     put_list(cli, &w, "allowed_types", "types");
-    if (endpoint)
-        jsonw_kstr(&w, "endpoint", str_of(endpoint));
+    cli_put(cli, &w, "endpoint", "endpoint");
     if (!put_pairs(cli, &w))
         wrong = "--nmt takes pairs like en:zh,zh:en, or any";
     else if (!put_labels(cli, &w))
         wrong = "--label takes KEY=VALUE";
     if (wrong) {
-        buf_free(&body);
+        buf_free(w.buf);
         return cli_misuse(cli, "%s", wrong);
     }
-    jsonw_end_obj(&w);
-    return answer_post(cli, "/v1/node/register", &body, "%s registered", cli->args[0]);
+    return answer_send(cli, "POST", "/v1/node/register", body_end(cli, &w), "%s registered",
+                       cli->args[0]);
 }
 
 /* undrain, cordon: the verb is the route. */
 static int cmd_node_admin(struct cli *cli)
 {
-    const char *suffix = arena_fmt(&cli->arena, "/%s", cli->command->verb).at;
-    const char *reason = cli_text(cli, "reason");
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    const char *path = arena_fmt(&cli->arena, "/v1/nodes/{id}/%s", cli->command->verb).at;
+    struct jsonw w = body_begin(cli);
 
-    jsonw_obj(&w);
-    if (reason)
-        jsonw_kstr(&w, "reason", str_of(reason));
-    jsonw_end_obj(&w);
-    return answer_post(cli, answer_path(cli, "/v1/nodes/", suffix), &body, "%s %sed", cli->args[0],
-                       cli->command->verb);
+    cli_put(cli, &w, "reason", "reason");
+    return answer_send(cli, "POST", answer_path(cli, path), body_end(cli, &w), "%s %sed",
+                       cli->args[0], cli->command->verb);
 }
 
 static int cmd_node_rm(struct cli *cli)
 {
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
 
-    jsonw_obj(&w);
     jsonw_kstr(&w, "node_id", str_of(cli->args[0]));
-    jsonw_end_obj(&w);
-    return answer_post(cli, "/v1/node/deregister", &body, "%s removed", cli->args[0]);
+    return answer_send(cli, "POST", "/v1/node/deregister", body_end(cli, &w), "%s removed",
+                       cli->args[0]);
 }
 
-/* Anything but a slash may be in each part: the server knows what there is. */
+/* Either part may contain anything but a slash: the server knows the services. */
 static int cmd_node_rpc(struct cli *cli)
 {
     struct str method = str_of(cli->args[1]), service = str_cut(&method, '/');
@@ -165,7 +150,7 @@ static int cmd_node_rpc(struct cli *cli)
             .at;
     code = request_run(cli, &request);
     if (code == CLI_OK)
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     return code;
 }
 
@@ -182,7 +167,7 @@ static void put_reason(struct list_view *view, const struct list_column *column,
 
 static const struct list_column node_columns[] = {
     {.title = "NODE ID", .member = "node_id"},
-    {.title = "HEALTH", .member = "health", .put = list_put_health},
+    {.title = "HEALTH", .member = "health", .put = list_put_colour},
     {.title = ">LOAD", .put = put_load},
     {.title = ">MAX", .member = "max"},
     {.title = ">SCORE", .member = "health_score"},
@@ -199,12 +184,11 @@ static const struct list_column node_columns[] = {
     {.title = "REASON", .member = "why_not", .put = put_reason, .wide = true},
 };
 
-static const struct list_filter node_filters[] = {{"health", "health"}, {"selector", "selector"}};
-
 static const struct flag node_ls_flags[] = {
     FLAG("selector", 'l', TERMS, "SELECTOR",
-         "only what it matches: zone=eu, 'zone in (eu,us), !spot' (several: all of them)"),
-    FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ..."),
+         "only what it matches: zone=eu, 'zone in (eu,us), !spot' (several: all of them)",
+         .param = "selector"),
+    FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ...", .param = "health"),
 };
 
 static const struct flag wait_flags[] = {
@@ -226,45 +210,6 @@ static const struct flag register_flags[] = {
 static const struct flag reason_flags[] = {
     FLAG("reason", 0, TEXT, "TEXT", "shown with the node"),
 };
-
-static const struct command rows[] = {
-    VERB("node", "ls", NULL, .flags = FLAGS(node_ls_flags),
-         .list = LISTING("/v1/nodes", "nodes", "node_id", node_columns, LIST_FILTERS(node_filters)),
-         .help = "all nodes",
-         .examples = "berth node ls\n"
-                     "berth node ls --selector zone=eu -o wide\n"
-                     "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"
-                     "berth node ls --health ready -o name\n"
-                     "berth node ls -o json | jq -r '.nodes[].node_id'"),
-    VERB("node", "show", "ID", .help = "one node, everything known of it",
-         .examples = "berth node show node-1", .run = cmd_node_show),
-    VERB("node", "register", "ID", .flags = FLAGS(register_flags), .help = "make a node known",
-         .detail = "For trying things out: a real node registers itself.",
-         .examples =
-             "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
-             "berth node register worker-1 --types '*' --label zone=eu",
-         .run = cmd_node_register),
-    VERB("node", "undrain", "ID", .flags = FLAGS(reason_flags),
-         .help = "take a drain or cordon back", .examples = "berth node undrain node-1",
-         .run = cmd_node_admin),
-    VERB("node", "cordon", "ID", .flags = FLAGS(reason_flags), .help = "no new work, for now",
-         .examples = "berth node cordon node-1 --reason 'odd results'", .run = cmd_node_admin),
-    VERB("node", "wait", "ID", .flags = FLAGS(wait_flags),
-         .help = "until a node is ready, drained, offline or gone",
-         .examples = "berth node wait node-1 --timeout 30s\n"
-                     "berth node wait node-1 --for drained --timeout 10m",
-         .run = cmd_node_wait),
-    VERB("node", "rm", "ID", .help = "forget a node", .examples = "berth node rm node-1",
-         .run = cmd_node_rm),
-    VERB("node", "rpc", "NODE SERVICE/METHOD [JSON]", .help = "ask a connected node something",
-         .detail = "Prints the answer as it came.",
-         .examples =
-             "berth node rpc us NodeUnit/InspectResourceUsage\n"
-             "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
-         .run = cmd_node_rpc),
-};
-
-const struct command_set commands_node = COMMANDS(rows);
 
 /* --- drain --- */
 
@@ -323,7 +268,6 @@ static int wait_empty(struct cli *cli, int64_t timeout_ms)
     int64_t end_ms = timeout_ms < 0 ? INT64_MAX : clock_mono_ms() + timeout_ms;
 
     for (;;) {
-        struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
         struct rest rest = look(cli);
 
         if (rest.jobs && count_of(rest.deployments) + count_of(rest.jobs) == 0) {
@@ -335,30 +279,22 @@ static int wait_empty(struct cli *cli, int64_t timeout_ms)
             fprintf(cli->err, "berth: %s is not empty yet\n", cli->args[0]);
             return CLI_TIMEOUT;
         }
-        nanosleep(&pause, NULL);
+        poll(NULL, 0, LOOK_MS);
     }
 }
 
 static int cmd_node_drain(struct cli *cli)
 {
-    const char *reason = cli_text(cli, "reason");
-    struct request request = {.method = "POST", .path = answer_path(cli, "/v1/nodes/", "/drain")};
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
+    struct jsonw w = body_begin(cli);
     struct rest rest;
     uint32_t left;
     int code;
 
     assert(cli->arg_count == 1);
-    jsonw_obj(&w);
-    if (reason)
-        jsonw_kstr(&w, "reason", str_of(reason));
-    if (cli_given(cli, "deadline"))
-        jsonw_kint(&w, "deadline_ms", cli_num(cli, "deadline", 0));
-    jsonw_end_obj(&w);
-    request.body = buf_view(&body);
-    code = answer_done(cli, &request, "%s drained", cli->args[0]);
-    buf_free(&body);
+    cli_put(cli, &w, "reason", "reason");
+    cli_put(cli, &w, "deadline_ms", "deadline");
+    code = answer_send(cli, "POST", answer_path(cli, "/v1/nodes/{id}/drain"), body_end(cli, &w),
+                       "%s drained", cli->args[0]);
     if (code != CLI_OK || cli->json)
         return code;
     if (cli_given(cli, "wait"))
@@ -377,7 +313,40 @@ static const struct flag drain_flags[] = {
     FLAG("timeout", 0, MS, "DURATION", "wait no longer than this, exit 6 (default: for ever)"),
 };
 
-static const struct command drain_rows[] = {
+static const struct command rows[] = {
+    VERB("node", "ls", NULL, .flags = FLAGS(node_ls_flags),
+         .list = LISTING("/v1/nodes", "nodes", "node_id", node_columns), .help = "all nodes",
+         .examples = "berth node ls\n"
+                     "berth node ls --selector zone=eu -o wide\n"
+                     "berth node ls -l 'zone in (eu,us), cores >= 8, !spot'\n"
+                     "berth node ls --health ready -o name\n"
+                     "berth node ls -o json | jq -r '.nodes[].node_id'"),
+    VERB("node", "show", "ID", .help = "one node, everything known of it",
+         .examples = "berth node show node-1", .call = SHOW("/v1/nodes/{id}", "node_id")),
+    VERB("node", "register", "ID", .flags = FLAGS(register_flags), .help = "make a node known",
+         .detail = "For trying things out: a real node registers itself.",
+         .examples =
+             "berth node register node-1 --semantic en,zh --nmt en:zh,zh:en --tts en,zh --max 2\n"
+             "berth node register worker-1 --types '*' --label zone=eu",
+         .run = cmd_node_register),
+    VERB("node", "undrain", "ID", .flags = FLAGS(reason_flags),
+         .help = "take a drain or cordon back", .examples = "berth node undrain node-1",
+         .run = cmd_node_admin),
+    VERB("node", "cordon", "ID", .flags = FLAGS(reason_flags), .help = "no new work, for now",
+         .examples = "berth node cordon node-1 --reason 'odd results'", .run = cmd_node_admin),
+    VERB("node", "wait", "ID", .flags = FLAGS(wait_flags),
+         .help = "until a node is ready, drained, offline or gone",
+         .examples = "berth node wait node-1 --timeout 30s\n"
+                     "berth node wait node-1 --for drained --timeout 10m",
+         .run = cmd_node_wait),
+    VERB("node", "rm", "ID", .help = "forget a node", .examples = "berth node rm node-1",
+         .run = cmd_node_rm),
+    VERB("node", "rpc", "NODE SERVICE/METHOD [JSON]", .help = "ask a connected node something",
+         .detail = "Prints the answer as it came.",
+         .examples =
+             "berth node rpc us NodeUnit/InspectResourceUsage\n"
+             "berth node rpc us Job/Logs '{\"job_id\":\"j0abcdefghijkl\",\"attempt_id\":1}'",
+         .run = cmd_node_rpc),
     VERB("node", "drain", "ID", .flags = FLAGS(drain_flags),
          .help = "no new work; deployments move one by one, jobs end",
          .detail =
@@ -386,4 +355,4 @@ static const struct command drain_rows[] = {
          .run = cmd_node_drain),
 };
 
-const struct command_set commands_drain = COMMANDS(drain_rows);
+const struct command_set commands_node = COMMANDS(rows);

@@ -1,6 +1,5 @@
-/* `berth report`: how work went, by server and type, over the last hours; and what it used, by key,
- * type or node. */
-#include <assert.h>
+/* `berth report`: statistics of recent work by server and type; and its resource usage by key, type
+ * or node. */
 #include <ctype.h>
 
 #include "cli/list.h"
@@ -230,7 +229,7 @@ static int report_usage(struct cli *cli)
     if (request.text) {
         fwrite(request.reply.at, 1, request.reply.len, cli->out);
     } else if (cli->json) {
-        show_raw(cli, request.reply);
+        show_raw(cli, request.json);
     } else if (cli->output == CLI_NAME) {
         const struct json *list = json_get(request.json, "rows"), *row;
 
@@ -246,7 +245,6 @@ static int report_usage(struct cli *cli)
 static int cmd_report(struct cli *cli)
 {
     const struct json *json;
-    struct str reply;
     const char *node = cli_text(cli, "node"), *type = cli_text(cli, "type");
     int64_t since_ms = cli_num(cli, "since", 24 * 3600 * 1000);
 
@@ -256,12 +254,12 @@ static int cmd_report(struct cli *cli)
         arena_fmt(&cli->arena, "/v1/report?since=%lldms%s%s%s%s", (long long)since_ms,
                   node ? "&node_id=" : "", node ? request_escape(cli, str_of(node)) : "",
                   type ? "&type=" : "", type ? request_escape(cli, str_of(type)) : "");
-    int code = request_get(cli, path.at, &json, &reply);
+    int code = request_get(cli, path.at, &json);
 
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, reply);
+        show_raw(cli, json);
         return CLI_OK;
     }
     if (cli->output == CLI_NAME) {

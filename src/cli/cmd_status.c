@@ -11,7 +11,6 @@
 #include "cli/list.h"
 #include "cli/request.h"
 #include "cli/screen.h"
-#include "cli/table.h"
 
 /* --- the panel --- */
 
@@ -25,35 +24,20 @@ enum {
 };
 
 static const struct {
-    const char *name;
-    enum table_colour colour;
-    const char *means; /* for work that would start now */
+    const char *level;
+    const char *means; /* what the level means for new work */
 } levels[] = {
-    {"normal", TABLE_GREEN, "everything may start"},
-    {"warning", TABLE_YELLOW, "only high priority starts"},
-    {"danger", TABLE_RED, "nothing starts"},
-    {"critical", TABLE_RED, "nothing starts, the least important is ended"},
+    {"warning", "only high priority starts"},
+    {"danger", "nothing starts"},
+    {"critical", "nothing starts, the least important is ended"},
 };
-
-static const struct {
-    const char *name;
-    enum table_colour colour;
-} statuses[] = {{"healthy", TABLE_GREEN}, {"partial", TABLE_YELLOW}, {"degraded", TABLE_RED}};
-
-enum table_colour panel_level_colour(struct str level)
-{
-    for (size_t i = 0; i < COUNT_OF(levels); i++)
-        if (str_is(level, levels[i].name))
-            return levels[i].colour;
-    return TABLE_PLAIN;
-}
 
 enum table_colour panel_status_colour(struct str status)
 {
-    for (size_t i = 0; i < COUNT_OF(statuses); i++)
-        if (str_is(status, statuses[i].name))
-            return statuses[i].colour;
-    return TABLE_PLAIN;
+    return str_is(status, "healthy")    ? TABLE_GREEN
+           : str_is(status, "partial")  ? TABLE_YELLOW
+           : str_is(status, "degraded") ? TABLE_RED
+                                        : TABLE_PLAIN;
 }
 
 enum table_colour panel_share_colour(int64_t permille)
@@ -129,59 +113,21 @@ static void unknown(struct block *block)
                reason.len ? reason : STR("its agent did not send this figure"));
 }
 
-static void bar(struct block *block, int64_t permille)
+/* A line with a bar. False: the share is unknown (-1), and the line says so. */
+static bool draw_bar(struct block *block, const char *title, int64_t permille)
 {
-    enum table_colour colour = block->online ? panel_share_colour(permille) : TABLE_DIM;
-
-    assert(permille >= 0);
-    sheet_bar(&block->sheet, colour, BAR_COLUMNS, permille);
+    label(block, title);
+    if (permille < 0) {
+        unknown(block);
+        return false;
+    }
+    sheet_bar(&block->sheet, block->online ? panel_share_colour(permille) : TABLE_DIM, BAR_COLUMNS,
+              permille);
     sheet_put(&block->sheet, TABLE_PLAIN, STR(" "));
+    return true;
 }
 
-static void draw_cpu(struct block *block)
-{
-    int64_t permille = panel_cpu_permille(block->server);
-
-    label(block, "CPU");
-    if (permille < 0) {
-        unknown(block);
-        return;
-    }
-    bar(block, permille);
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%.2f/%.4g cores", figure(block, "cpu_load"),
-              figure(block, "cpu_cores"));
-}
-
-static void draw_memory(struct block *block)
-{
-    int64_t permille = panel_mem_permille(block->server);
-    double total = figure(block, "mem_total_gb");
-
-    label(block, "MEM");
-    if (permille < 0) {
-        unknown(block);
-        return;
-    }
-    bar(block, permille);
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.*f GB used", (permille + 5) / 10,
-              fabs(total - round(total)) < 0.05 ? 0 : 1, total);
-}
-
-/* Where its runs and packages are; for a person who looks closer. A full one is named as the
- * reason of the level anyway. */
-static void draw_disk(struct block *block)
-{
-    int64_t permille = share(block->server, "disk_free_gb", "disk_total_gb", true);
-
-    if (permille < 0 || !block->style->wide)
-        return;
-    label(block, "Disk");
-    bar(block, permille);
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%.1f of %.1f GB free", figure(block, "disk_free_gb"),
-              figure(block, "disk_total_gb"));
-}
-
-/* Shown when there is something to show: many machines have neither a GPU nor swap. */
+/* Left out if there is nothing to show: many machines have neither a GPU nor swap. */
 static void draw_percent(struct block *block, const char *title, const char *name)
 {
     double percent;
@@ -189,17 +135,34 @@ static void draw_percent(struct block *block, const char *title, const char *nam
 
     if ((!known || percent <= 0) && !block->style->wide)
         return;
-    label(block, title);
-    if (!known) {
-        unknown(block);
-        return;
-    }
-    bar(block, (int64_t)lround(fmin(percent, 1000) * 10));
-    sheet_fmt(&block->sheet, TABLE_PLAIN, "%.0f%%", percent);
+    if (draw_bar(block, title, known ? (int64_t)lround(fmin(percent, 1000) * 10) : -1))
+        sheet_fmt(&block->sheet, TABLE_PLAIN, "%.0f%%", percent);
 }
 
-/* Where the slots became none: the first clamp from which on nothing is left. NULL: there is room,
- * or no clamps were sent. */
+static void draw_figures(struct block *block)
+{
+    const struct json *server = block->server;
+    int64_t memory = panel_mem_permille(server);
+    int64_t disk = share(server, "disk_free_gb", "disk_total_gb", true);
+    double total = figure(block, "mem_total_gb");
+
+    if (draw_bar(block, "CPU", panel_cpu_permille(server)))
+        sheet_fmt(&block->sheet, TABLE_PLAIN, "%.2f/%.4g cores", figure(block, "cpu_load"),
+                  figure(block, "cpu_cores"));
+    if (draw_bar(block, "MEM", memory))
+        sheet_fmt(&block->sheet, TABLE_PLAIN, "%" PRId64 "%% of %.*f GB used", (memory + 5) / 10,
+                  fabs(total - round(total)) < 0.05 ? 0 : 1, total);
+    draw_percent(block, "Swap", "swap_used_pct");
+    /* The file system with runs and packages; only in the wide view. A full disk is named as the
+     * reason of the level anyway. */
+    if (disk >= 0 && block->style->wide && draw_bar(block, "Disk", disk))
+        sheet_fmt(&block->sheet, TABLE_PLAIN, "%.1f of %.1f GB free", figure(block, "disk_free_gb"),
+                  figure(block, "disk_total_gb"));
+    draw_percent(block, "GPU", "gpu_pct");
+}
+
+/* The clamp that reduced the slots to zero: the first from which on none are left. NULL: there are
+ * slots, or no clamps were sent. */
 static const struct json *zero_clamp(const struct json *clamps)
 {
     const struct json *clamp, *earliest = NULL, *first = NULL;
@@ -293,10 +256,10 @@ static void draw_level(struct block *block)
         sheet_put(&block->sheet, TABLE_DIM, STR("no agent: taken as normal"));
         return;
     }
-    for (size_t i = 1; i < COUNT_OF(levels); i++) /* normal needs no explanation */
-        if (str_is(level, levels[i].name))
+    for (size_t i = 0; i < COUNT_OF(levels); i++)
+        if (str_is(level, levels[i].level))
             means = levels[i].means;
-    sheet_put(&block->sheet, panel_level_colour(level), level);
+    sheet_put(&block->sheet, show_colour(level), level);
     if (tripped.len)
         sheet_fmt(&block->sheet, TABLE_PLAIN, " by " STR_FMT, STR_ARG(tripped));
     if (*means)
@@ -317,7 +280,7 @@ static void draw_head(struct block *block, struct str id)
     if (name.len && !str_eq(name, id))
         sheet_fmt(&block->sheet, TABLE_DIM, "  " STR_FMT, STR_ARG(id));
     if (block->online && health.len && !str_is(health, "ready"))
-        sheet_fmt(&block->sheet, show_health_colour(health), "  " STR_FMT, STR_ARG(health));
+        sheet_fmt(&block->sheet, show_colour(health), "  " STR_FMT, STR_ARG(health));
     if (block->online)
         return;
     label(block, "");
@@ -401,11 +364,7 @@ static void draw_block(struct block *block, struct str id)
 {
     json_bool(json_get(block->server, "online"), &block->online);
     draw_head(block, id);
-    draw_cpu(block);
-    draw_memory(block);
-    draw_percent(block, "Swap", "swap_used_pct");
-    draw_disk(block);
-    draw_percent(block, "GPU", "gpu_pct");
+    draw_figures(block);
     draw_slots(block);
     draw_resources(block);
     draw_level(block);
@@ -485,8 +444,7 @@ static int draw_status(struct screen *live, FILE *to)
                                 .wide = cli->output == CLI_WIDE || cli_given(cli, "wide"),
                                 .now_ms = clock_wall_ms()};
     const struct json *json;
-    struct str reply;
-    int code = request_get(cli, "/v1/cluster/status", &json, &reply);
+    int code = request_get(cli, "/v1/cluster/status", &json);
 
     if (code != CLI_OK)
         return code;
@@ -496,7 +454,7 @@ static int draw_status(struct screen *live, FILE *to)
         for (key = json_keys(servers); key; key = json_after(servers, key))
             show_name(cli, show_text(cli, key), to);
     } else if (cli->json) {
-        show_json(cli, str_trim(reply), false, to);
+        show_json(cli, json_raw(json), false, to);
     } else {
         panel_print(cli, json, &style, to);
     }

@@ -22,8 +22,7 @@ void panel_print(struct cli *cli, const struct json *status, const struct panel_
 int64_t panel_cpu_permille(const struct json *server); /* load of its cores; may exceed 1000 */
 int64_t panel_mem_permille(const struct json *server); /* used, not free */
 int64_t panel_slots_permille(const struct json *server);
-/* The colour of a level, of a share that is used, and of a cluster's status. */
-enum table_colour panel_level_colour(struct str level);
+/* The colour of a used share, and of a cluster's status. */
 enum table_colour panel_share_colour(int64_t permille);
 enum table_colour panel_status_colour(struct str status);
 

@@ -160,23 +160,17 @@ static int create_in_file(struct cli *cli, const char *path, const struct token 
 static int create_at_server(struct cli *cli, const struct token *token)
 {
     struct request request = {.method = "POST", .path = "/v1/tokens"};
-    struct buf body = {0};
-    struct jsonw w = jsonw_to(&body);
-    int code;
+    struct jsonw w = body_begin(cli);
 
-    jsonw_obj(&w);
     token_members(&w, token, true);
     if (token->expires_ms)
         jsonw_kint(&w, "expires_in_ms", token->expires_ms - token->created_ms);
-    jsonw_end_obj(&w);
-    request.body = buf_view(&body);
-    code = request_run(cli, &request);
-    buf_free(&body);
-    return code;
+    request.body = body_end(cli, &w);
+    return request_run(cli, &request);
 }
 
-/* Into a file of its own, which nobody else can read; before the token is made known, as it would
- * be lost if the file could not be written. */
+/* To its own file, readable only by the owner; before the token is registered, because the secret
+ * would be lost if the file could not be written. */
 static int write_secret(struct cli *cli, const char *path, const char *secret)
 {
     struct buf text = {0};
@@ -221,10 +215,10 @@ static int cmd_token_create(struct cli *cli)
         token_members(&w, &token, false);
         jsonw_kstr(&w, "token", str_of(secret));
         jsonw_end_obj(&w);
-        show_raw(cli, buf_view(&text));
+        show_json(cli, buf_view(&text), false, cli->out);
         explicit_bzero(text.at, text.len);
         buf_free(&text);
-    } else if (code == CLI_OK) { /* alone on standard output, so that it can be sent to a file */
+    } else if (code == CLI_OK) { /* alone on standard output, so that it can be redirected */
         fprintf(cli->out, "%s\n", secret);
         fprintf(cli->err, "berth: this is the only time it is shown\n");
     }
@@ -235,14 +229,12 @@ static int cmd_token_create(struct cli *cli)
 static int cmd_token_revoke(struct cli *cli)
 {
     const char *path = cli_text(cli, "file");
-    struct request request = {.method = "DELETE"};
     struct tokens tokens;
     int code;
 
-    if (!path) {
-        request.path = answer_path(cli, "/v1/tokens/", "");
-        return answer_done(cli, &request, "%s revoked", cli->args[0]);
-    }
+    if (!path)
+        return answer_send(cli, "DELETE", answer_path(cli, "/v1/tokens/{id}"), STR_NONE,
+                           "%s revoked", cli->args[0]);
     code = read_tokens(cli, path, true, &tokens);
     if (code != CLI_OK)
         return code;

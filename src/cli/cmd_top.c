@@ -5,18 +5,17 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "cli/cmd_status.h"
 #include "cli/list.h"
 #include "cli/request.h"
 #include "cli/screen.h"
-#include "cli/table.h"
 
-/* --- nodes, a line each --- */
+/* --- nodes, one line each --- */
 
 enum {
     NAME_MIN = 12,
@@ -30,50 +29,24 @@ enum {
 };
 
 struct node {
-    const struct json *key; /* the id; the server follows it */
+    const struct json *key; /* the id as key; the server object follows it */
     struct str name;
-    int64_t cpu, mem, slots; /* in 1/1000; -1: not known */
+    int64_t cpu, mem, slots; /* in 1/1000; -1: unknown */
+    int64_t load;            /* the larger share of cores and slots */
     int64_t open;            /* breakers that are not closed */
     bool online;
 };
 
-static int64_t most(const struct node *node)
-{
-    return node->cpu > node->slots ? node->cpu : node->slots;
-}
-
-static int64_t by_load(const struct node *a, const struct node *b)
-{
-    return most(b) - most(a);
-}
-
-static int64_t by_cpu(const struct node *a, const struct node *b)
-{
-    return b->cpu - a->cpu;
-}
-
-static int64_t by_memory(const struct node *a, const struct node *b)
-{
-    return b->mem - a->mem;
-}
-
-static int64_t by_slots(const struct node *a, const struct node *b)
-{
-    return b->slots - a->slots;
-}
-
-static int64_t by_name(const struct node *a, const struct node *b)
-{
-    return str_cmp(a->name, b->name);
-}
-
 static const struct {
     const char *name; /* of --sort */
     char key;
-    int64_t (*compare)(const struct node *a, const struct node *b);
+    size_t offset; /* in struct node, sorted in descending order; 0: only by name */
 } sorts[] = {
-    {"load", 'l', by_load},   {"cpu", 'c', by_cpu},   {"memory", 'm', by_memory},
-    {"slots", 's', by_slots}, {"name", 'n', by_name},
+    {"load", 'l', offsetof(struct node, load)},
+    {"cpu", 'c', offsetof(struct node, cpu)},
+    {"memory", 'm', offsetof(struct node, mem)},
+    {"slots", 's', offsetof(struct node, slots)},
+    {"name", 'n', 0},
 };
 
 const size_t top_sort_count = COUNT_OF(sorts);
@@ -82,10 +55,17 @@ static int compare(const void *a, const void *b, void *user)
 {
     const struct top_view *view = user;
     const struct node *one = a, *two = b;
-    int64_t order = sorts[view->sort].compare(one, two);
+    size_t offset = sorts[view->sort].offset;
+    int order = str_cmp(one->name, two->name);
 
-    if (order == 0)
-        return by_name(one, two) < 0 ? -1 : 1;
+    if (offset) {
+        int64_t left = *(const int64_t *)((const char *)a + offset);
+        int64_t right = *(const int64_t *)((const char *)b + offset);
+
+        if (left == right)
+            return order < 0 ? -1 : 1;
+        order = left > right ? -1 : 1;
+    }
     return (order < 0) != view->reverse ? -1 : 1;
 }
 
@@ -100,6 +80,7 @@ static struct node *read_nodes(struct cli *cli, const struct top_view *view, uin
                                  .cpu = panel_cpu_permille(key + 1),
                                  .mem = panel_mem_permille(key + 1),
                                  .slots = panel_slots_permille(key + 1)};
+        nodes[i].load = nodes[i].cpu > nodes[i].slots ? nodes[i].cpu : nodes[i].slots;
         for (breaker = json_items(view->breakers); breaker;
              breaker = json_after(view->breakers, breaker))
             nodes[i].open += str_eq(show_member(cli, breaker, "node_id"), nodes[i].name) &&
@@ -158,7 +139,7 @@ static void put_node(struct cli *cli, struct sheet *sheet, const struct node *no
     sheet_line(sheet);
     put_padded(sheet, node->online ? TABLE_PLAIN : TABLE_DIM, node->name, name);
     sheet_put(sheet, TABLE_PLAIN, STR(" "));
-    put_padded(sheet, node->online ? panel_level_colour(level) : TABLE_RED,
+    put_padded(sheet, node->online ? show_colour(level) : TABLE_RED,
                node->online ? (level.len ? level : STR("-")) : STR("offline"), LEVEL_COLUMNS);
     put_share(sheet, node->cpu, node->online, bar);
     put_share(sheet, node->mem, node->online, bar);
@@ -389,7 +370,7 @@ static void put_head(struct top *top, struct sheet *sheet, const struct json *st
         struct str health = scrape_label(row->labels, "health");
 
         if (str_is(row->name, "berth_nodes") && row->value > 0)
-            sheet_fmt(sheet, show_health_colour(health), "%s%.0f " STR_FMT, shown++ ? ", " : "",
+            sheet_fmt(sheet, show_colour(health), "%s%.0f " STR_FMT, shown++ ? ", " : "",
                       row->value, STR_ARG(health));
     }
     sheet_line(sheet);
@@ -424,18 +405,16 @@ static int draw_top(struct screen *live, FILE *to)
     struct sheet_style style = {
         .width = screen_columns(cli), .colour = cli->colour, .unicode = screen_unicode(cli)};
     struct request breakers = {.method = "GET", .path = "/v1/breakers?limit=1000"};
-    struct timespec apart = {.tv_sec = TOP_MS / 1000};
     const struct json *status;
-    struct str reply;
     struct sheet sheet;
     int code = read_metrics(top);
 
-    if (code == CLI_OK && live->once) { /* a single picture needs two readings as well */
-        nanosleep(&apart, NULL);
+    if (code == CLI_OK && live->once) { /* a single picture also needs two readings */
+        poll(NULL, 0, TOP_MS);
         code = read_metrics(top);
     }
     if (code == CLI_OK)
-        code = request_get(cli, "/v1/cluster/status?brief=1", &status, &reply);
+        code = request_get(cli, "/v1/cluster/status?brief=1", &status);
     if (code == CLI_OK)
         code = request_run(cli, &breakers);
     if (code != CLI_OK)

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/flag.h"
-
 enum { LIST_MAX = 1000 };
 
 static const struct flag api_flags[] = {
@@ -39,26 +37,20 @@ static const struct flag list_flags[] = {
 
 enum { NAMES_MAX = 128 };
 
-/* A row for each file of commands. */
+/* One row per file of commands. */
 #define COMMAND_SETS(row)                                                                          \
-    row(host)            /* cmd_host.c: dev, server, agent */                                      \
-        row(run)         /* cmd_host.c */                                                          \
-        row(config)      /* cmd_host.c: config show */                                             \
+    row(host)            /* cmd_host.c: dev, server, agent, run, config show */                    \
         row(cluster)     /* cmd_cluster.c: version, health */                                      \
         row(status)      /* cmd_status.c */                                                        \
         row(top)         /* cmd_top.c */                                                           \
         row(events)      /* cmd_events.c */                                                        \
         row(node)        /* cmd_node.c */                                                          \
-        row(drain)       /* cmd_node.c: node drain */                                              \
-        row(submit)      /* cmd_job.c: job submit */                                               \
         row(job)         /* cmd_job.c */                                                           \
         row(logs)        /* cmd_logs.c: job logs */                                                \
         row(explain)     /* cmd_explain.c: job explain, explain */                                 \
         row(deploy)      /* cmd_deploy.c */                                                        \
         row(deploy_logs) /* cmd_logs.c: deploy logs */                                             \
-        row(pool)        /* cmd_cluster.c */                                                       \
-        row(session)     /* cmd_cluster.c */                                                       \
-        row(breaker)     /* cmd_cluster.c */                                                       \
+        row(pool)        /* cmd_cluster.c: pool, session, breaker */                               \
         row(limit)       /* cmd_limit.c */                                                         \
         row(report)      /* cmd_report.c */                                                        \
         row(debug)       /* cmd_debug.c */                                                         \

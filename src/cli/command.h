@@ -10,34 +10,46 @@ struct cli;
 struct listing;
 
 enum command_kind {
-    COMMAND_API,   /* the default: asks a server; takes --addr, --token-file, -o */
-    COMMAND_LOCAL, /* does its work here */
-    COMMAND_HOST,  /* becomes a server or an agent: what follows is handed on unread, see struct
-                      cli_host */
+    COMMAND_API,   /* the default: sends requests to a server; takes --addr, --token-file, -o */
+    COMMAND_LOCAL, /* works without a server */
+    COMMAND_HOST,  /* runs a server or an agent: the other arguments are passed on unparsed, see
+                    * struct cli_host */
+};
+
+/* A command that is one call: shows one thing, or changes it. */
+struct command_call {
+    const char *method, *path; /* "{id}" is the command's first argument */
+    const char *id;            /* GET: the member that -o name prints */
+    const char *said;          /* otherwise: the result for the argument: "cancelled" */
 };
 
 struct command {
     const char *noun;
     const char *verb; /* NULL: the noun alone */
-    const char *arg;  /* its arguments as the usage line shows them, with a blank between;
-                         those in [] may be left out; NULL: none */
-    const char *rest; /* what may come after `--`; NULL: arguments, as before it */
+    const char *arg;  /* its arguments as in the usage line, separated by blanks; those in [] are
+                       * optional; NULL: none */
+    const char *rest; /* what may follow `--`; NULL: arguments, as before it */
     enum command_kind kind;
-    const struct flag_set *flags; /* its own, beside the common ones: FLAGS(rows); NULL: none */
-    const struct listing *list;   /* it prints this list, and takes the flags of all lists */
-    const char *help;             /* one line */
-    const char *detail;           /* a paragraph; NULL: none */
-    const char *examples;         /* lines: "berth ..." or "# why" */
-    int (*run)(struct cli *cli);  /* NULL where there is a list, or a host runs it */
+    const struct flag_set *flags;    /* its own, besides the common ones: FLAGS(rows); NULL: none */
+    const struct listing *list;      /* it prints this list, and takes the common list flags */
+    const char *help;                /* one line */
+    const char *detail;              /* a paragraph; NULL: none */
+    const char *examples;            /* lines: "berth ..." or "# why" */
+    const struct command_call *call; /* it makes this call */
+    int (*run)(struct cli *cli);     /* NULL if there is a list or a call, or a host runs it */
 };
 
-/* A row of a noun with verbs, in short: noun, verb, arguments; then the rest. */
+/* Shorthand for a row of a noun with verbs: noun, verb, arguments; then the rest. */
 #define VERB(noun_name, verb_name, arguments, ...)                                                 \
     {                                                                                              \
         .noun = (noun_name), .verb = (verb_name), .arg = (arguments), __VA_ARGS__                  \
     }
 
-/* What one file brings. Commands of one noun follow each other. */
+#define SHOW(url, member) (&(const struct command_call){.path = (url), .id = (member)})
+#define CALL(verb, url, done)                                                                      \
+    (&(const struct command_call){.method = (verb), .path = (url), .said = (done)})
+
+/* The commands of one file. Commands of the same noun are adjacent. */
 struct command_set {
     const struct command *rows;
     size_t count;

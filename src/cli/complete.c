@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "cli/cli.h"
 #include "cli/context.h"
 #include "cli/list.h"
 #include "cli/request.h"

@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/yaml.h"
-#include "cli/cli.h"
 #include "cli/table.h"
 
 /* --- the file --- */
@@ -32,17 +31,6 @@ static struct str *member_at(struct context *context, size_t i)
 {
     assert(i < COUNT_OF(members));
     return (struct str *)((char *)context + members[i].offset);
-}
-
-/* NULL: there is no home to keep it in. */
-static const char *file_path(struct cli *cli)
-{
-    const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-
-    if (base && *base == '/')
-        return arena_fmt(&cli->arena, "%s/berth/config.yaml", base).at;
-    return home && *home == '/' ? arena_fmt(&cli->arena, "%s/.config/berth/config.yaml", home).at
-                                : NULL;
 }
 
 const char *context_path(struct cli *cli, struct str path)
@@ -91,6 +79,7 @@ static int read_context(struct cli *cli, const char *path, const struct json *ke
 int contexts_load(struct cli *cli, struct contexts **ret_contexts)
 {
     struct contexts *contexts = arena_new(&cli->arena, struct contexts);
+    const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     const struct json *root = NULL, *map, *current, *key;
     const int *lines;
     struct problem why;
@@ -98,7 +87,10 @@ int contexts_load(struct cli *cli, struct contexts **ret_contexts)
     enum err err;
     int code;
 
-    contexts->path = file_path(cli);
+    if (base && *base == '/')
+        contexts->path = arena_fmt(&cli->arena, "%s/berth/config.yaml", base).at;
+    else if (home && *home == '/') /* otherwise there is no directory for it */
+        contexts->path = arena_fmt(&cli->arena, "%s/.config/berth/config.yaml", home).at;
     err = contexts->path ? file_read(contexts->path, CONTEXT_FILE_MAX, &cli->arena, &text, &why)
                          : ERR_NOT_FOUND;
     if (err == ERR_NOT_FOUND) {

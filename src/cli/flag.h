@@ -20,13 +20,14 @@ struct flag {
     const char *name; /* without the dashes */
     char letter;      /* 0: none */
     enum flag_type type;
-    const char *value; /* how help shows the value: "DURATION" */
+    const char *value; /* how help names the value: "DURATION" */
     const char *help;
-    const char *group; /* a heading of its own in help, and what it may not be mixed with */
-    int64_t min, max;  /* FLAG_INT, FLAG_MS; both 0: no bound */
+    const char *group; /* its own heading in help; flags of different groups cannot be mixed */
+    int64_t min, max;  /* FLAG_INT, FLAG_MS; both 0: no bounds */
+    const char *param; /* of a list: the query parameter it becomes; NULL: none */
 };
 
-/* A row in short: name, letter, type without FLAG_, how the value is shown, help; then the rest. */
+/* Shorthand for a row: name, letter, type without FLAG_, value as shown, help; then the rest. */
 #define FLAG(flag_name, short_name, kind, shown, text, ...)                                        \
     {                                                                                              \
         .name = (flag_name), .letter = (short_name), .type = FLAG_##kind, .value = (shown),        \

@@ -4,12 +4,10 @@
 
 #include <assert.h>
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
-#include "cli/command.h"
 
 /* --- help --- */
 

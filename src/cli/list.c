@@ -7,46 +7,30 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/json.h"
-#include "cli/cli.h"
 #include "cli/request.h"
 #include "cli/screen.h"
-#include "cli/table.h"
 
 /* --- values --- */
 
 #define YEAR_2020_MS INT64_C(1577836800000)
 
-struct colour_row {
-    const char *name;
+/* States of jobs, health of nodes, levels of machines: the names do not overlap. */
+static const struct {
+    const char *word;
     enum table_colour colour;
+} colours[] = {
+    {"DONE", TABLE_GREEN},      {"FAILED", TABLE_RED},  {"RETRYING", TABLE_YELLOW},
+    {"NEW", TABLE_DIM},         {"ready", TABLE_GREEN}, {"degraded", TABLE_YELLOW},
+    {"draining", TABLE_YELLOW}, {"offline", TABLE_RED}, {"normal", TABLE_GREEN},
+    {"warning", TABLE_YELLOW},  {"danger", TABLE_RED},  {"critical", TABLE_RED},
 };
 
-static const struct colour_row state_colours[] = {
-    {"DONE", TABLE_GREEN},
-    {"FAILED", TABLE_RED},
-    {"RETRYING", TABLE_YELLOW},
-    {"NEW", TABLE_DIM},
-};
-
-static const struct colour_row health_colours[] = {
-    {"ready", TABLE_GREEN},
-    {"degraded", TABLE_YELLOW},
-    {"draining", TABLE_YELLOW},
-    {"offline", TABLE_RED},
-};
-
-static enum table_colour colour_of(const struct colour_row *rows, size_t count, struct str name)
+enum table_colour show_colour(struct str word)
 {
-    for (size_t i = 0; i < count; i++)
-        if (str_is(name, rows[i].name))
-            return rows[i].colour;
+    for (size_t i = 0; i < COUNT_OF(colours); i++)
+        if (str_is(word, colours[i].word))
+            return colours[i].colour;
     return TABLE_PLAIN;
-}
-
-enum table_colour show_health_colour(struct str health)
-{
-    return colour_of(health_colours, COUNT_OF(health_colours), health);
 }
 
 /* ["en","zh"] is "en,zh"; a pair inside a list is "en:zh". */
@@ -197,9 +181,9 @@ void show_json(struct cli *cli, struct str json, bool one_line, FILE *to)
     buf_free(&text);
 }
 
-void show_raw(struct cli *cli, struct str reply)
+void show_raw(struct cli *cli, const struct json *json)
 {
-    show_json(cli, str_trim(reply), false, cli->out);
+    show_json(cli, json_raw(json), false, cli->out);
 }
 
 /* --- lists --- */
@@ -209,31 +193,27 @@ struct list_live {
     const struct listing *listing;
 };
 
-/* The query without what request_list adds; the limit is 0 where all are wanted. */
+/* The query without what request_list adds; limit is 0 to fetch all. */
 static const char *list_path(struct cli *cli, const struct listing *listing, int64_t limit)
 {
-    const char *cursor = cli_text(cli, "cursor"), *hole = strstr(listing->path, "{id}");
+    const struct flag_set *flags = cli->command->flags;
+    const char *cursor = cli_text(cli, "cursor");
     struct buf path = {0};
     const char *text;
     char *first;
 
-    buf_str(&path, str_of(listing->path));
-    if (hole) {
-        assert(cli->arg_count > 0);
-        path.len = (size_t)(hole - listing->path);
-        buf_str(&path, str_of(request_escape(cli, str_of(cli->args[0]))));
-        buf_str(&path, str_of(hole + strlen("{id}")));
-    }
+    buf_str(&path, str_of(answer_path(cli, listing->path)));
     if (limit > 0)
         buf_fmt(&path, "&limit=%" PRId64, limit);
-    for (size_t i = 0; i < listing->filter_count; i++) {
-        const struct list_filter *filter = &listing->filters[i];
+    for (size_t i = 0; flags && i < flags->count; i++) {
+        const struct flag *flag = &flags->flags[i];
         struct str *values;
-        size_t count = cli_list(cli, filter->flag, &values);
+        size_t count;
 
-        if (!cli_given(cli, filter->flag))
+        if (!flag->param || !cli_given(cli, flag->name))
             continue;
-        buf_fmt(&path, "&%s=", filter->param);
+        count = cli_list(cli, flag->name, &values);
+        buf_fmt(&path, "&%s=", flag->param);
         for (size_t v = 0; v < count; v++)
             buf_fmt(&path, "%s%s", v ? "," : "", request_escape(cli, values[v]));
     }
@@ -280,15 +260,14 @@ static int draw(struct screen *live, FILE *to)
     int64_t limit = cli_num(cli, "limit", listing->limit);
     const char *path = list_path(cli, listing, limit);
     const struct json *json, *list, *item, *cursor;
-    struct str reply;
-    int code = limit > 0 ? request_get(cli, path, &json, &reply)
-                         : request_list(cli, path, listing->name, &json, &reply);
+    int code =
+        limit > 0 ? request_get(cli, path, &json) : request_list(cli, path, listing->name, &json);
 
     if (code != CLI_OK)
         return code;
     list = json_get(json, listing->name);
     if (cli->output == CLI_JSON)
-        show_json(cli, str_trim(reply), false, to);
+        show_json(cli, json_raw(json), false, to);
     else if (cli->output != CLI_JSONL && cli->output != CLI_NAME)
         print_table(cli, listing, list, to);
     else
@@ -333,21 +312,12 @@ void list_put_until(struct list_view *view, const struct list_column *column,
     table_cell(&view->table, show_until(view->cli, item, column->member, view->now_ms));
 }
 
-void list_put_state(struct list_view *view, const struct list_column *column,
-                    const struct json *item)
-{
-    struct str state = show_member(view->cli, item, column->member);
-
-    table_cell_colour(&view->table, state,
-                      colour_of(state_colours, COUNT_OF(state_colours), state));
-}
-
-void list_put_health(struct list_view *view, const struct list_column *column,
+void list_put_colour(struct list_view *view, const struct list_column *column,
                      const struct json *item)
 {
-    struct str health = show_member(view->cli, item, column->member);
+    struct str word = show_member(view->cli, item, column->member);
 
-    table_cell_colour(&view->table, health, show_health_colour(health));
+    table_cell_colour(&view->table, word, show_colour(word));
 }
 
 void list_put_count(struct list_view *view, const struct list_column *column,

@@ -24,16 +24,16 @@ void show_object(struct cli *cli, const struct json *obj);
 struct str show_attempt(struct cli *cli, const struct json *attempt);
 /* {"FULL":3,"SEND_FAILED":1} as "FULL 3, SEND_FAILED 1". */
 struct str show_counts(struct cli *cli, const struct json *map);
-/* What -o name prints: one id a line. */
+/* The output of -o name: one id per line. */
 void show_name(struct cli *cli, struct str id, FILE *to);
-/* The answer as it came, with a newline. */
-void show_raw(struct cli *cli, struct str reply);
-/* JSON as it came, with a newline; in one line if `one_line`. What a terminal might obey can only
- * be in strings, and is escaped there: it is the same JSON. */
+/* The reply as received, with a newline. */
+void show_raw(struct cli *cli, const struct json *json);
+/* JSON as received, with a newline; in one line if `one_line`. Control characters can only be in
+ * strings, and are escaped there: it is the same JSON. */
 void show_json(struct cli *cli, struct str json, bool one_line, FILE *to);
-enum table_colour show_health_colour(struct str health); /* of a node */
+enum table_colour show_colour(struct str word); /* a state, a health or a level */
 
-/* What a column is drawn into. */
+/* The target of a column's cells. */
 struct list_view {
     struct cli *cli;
     struct table table;
@@ -48,12 +48,6 @@ struct list_column {
     bool wide; /* only with -o wide */
 };
 
-/* A flag of the command that becomes a parameter of the query; lists are joined with commas. */
-struct list_filter {
-    const char *flag;
-    const char *param;
-};
-
 struct listing {
     const char *path;    /* "/v1/nodes"; "{id}" in it is the command's first argument */
     const char *name;    /* "nodes": the member of the answer that holds the items */
@@ -62,11 +56,9 @@ struct listing {
     int64_t limit;       /* page size without --limit; 0: all, page after page */
     const struct list_column *columns;
     size_t column_count;
-    const struct list_filter *filters; /* NULL: none */
-    size_t filter_count;
 };
 
-/* A list in short: path, name, id and columns; then the rest. */
+/* Shorthand for a list: path, name, id and columns; then the rest. */
 #define LISTING(url, member, key, rows, ...)                                                       \
     (&(const struct listing){.path = (url),                                                        \
                              .name = (member),                                                     \
@@ -74,8 +66,6 @@ struct listing {
                              .columns = (rows),                                                    \
                              .column_count = COUNT_OF(rows),                                       \
                              __VA_ARGS__})
-#define LIST_FILTERS(array) .filters = (array), .filter_count = COUNT_OF(array)
-
 int list_run(struct cli *cli, const struct listing *listing);
 
 /* Ways to put a cell. */
@@ -83,11 +73,9 @@ void list_put_age(struct list_view *view, const struct list_column *column,
                   const struct json *item); /* how long ago */
 void list_put_until(struct list_view *view, const struct list_column *column,
                     const struct json *item); /* how long from now */
-void list_put_state(struct list_view *view, const struct list_column *column,
-                    const struct json *item); /* in the colour of a job's state */
-void list_put_health(struct list_view *view, const struct list_column *column,
-                     const struct json *item); /* in the colour of a node's health */
+void list_put_colour(struct list_view *view, const struct list_column *column,
+                     const struct json *item); /* see show_colour() */
 void list_put_count(struct list_view *view, const struct list_column *column,
-                    const struct json *item); /* a number, or how many a list has */
+                    const struct json *item); /* a number, or the length of a list */
 
 #endif

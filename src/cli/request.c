@@ -6,14 +6,12 @@
 #include <assert.h>
 #include <ctype.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "base/json.h"
-#include "cli/cli.h"
 #include "cli/list.h"
 #include "cli/screen.h"
 #include "io/client.h"
@@ -217,21 +215,17 @@ int request_quietly(struct cli *cli, struct request *request, struct str *ret_sa
     return code;
 }
 
-int request_get(struct cli *cli, const char *path, const struct json **ret_json,
-                struct str *ret_reply)
+int request_get(struct cli *cli, const char *path, const struct json **ret_json)
 {
     struct request request = {.method = "GET", .path = path};
     int code = request_run(cli, &request);
 
-    if (code == CLI_OK) {
+    if (code == CLI_OK)
         *ret_json = request.json;
-        *ret_reply = request.reply;
-    }
     return code;
 }
 
-int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-                 struct str *ret_reply)
+int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json)
 {
     const char *page_path = path;
     struct buf text = {0};
@@ -242,9 +236,8 @@ int request_list(struct cli *cli, const char *path, const char *name, const stru
     jsonw_karr(&w, name);
     for (int page = 0; page < REQUEST_PAGES_MAX && page_path; page++) {
         const struct json *json, *list, *item, *cursor;
-        struct str reply;
 
-        code = request_get(cli, page_path, &json, &reply);
+        code = request_get(cli, page_path, &json);
         if (code != CLI_OK)
             break;
         list = json_get(json, name);
@@ -261,9 +254,10 @@ int request_list(struct cli *cli, const char *path, const char *name, const stru
     jsonw_knull(&w, "next_cursor");
     jsonw_end_obj(&w);
     if (code == CLI_OK) {
-        *ret_reply = arena_str(&cli->arena, buf_view(&text));
-        code = json_parse(*ret_reply, &cli->arena, ret_json, NULL) ? CLI_FAILED : CLI_OK;
-        assert(code == CLI_OK); /* we wrote it */
+        code = json_parse(arena_str(&cli->arena, buf_view(&text)), &cli->arena, ret_json, NULL)
+                   ? CLI_FAILED
+                   : CLI_OK;
+        assert(code == CLI_OK); /* we built it ourselves */
     }
     buf_free(&text);
     return code;
@@ -291,79 +285,91 @@ const char *request_escape(struct cli *cli, struct str text)
 
 /* --- show one thing, do one thing --- */
 
-const char *answer_path(struct cli *cli, const char *collection, const char *suffix)
+const char *answer_path(struct cli *cli, const char *path)
 {
-    assert(cli->arg_count > 0 && collection[0] == '/');
-    return arena_fmt(&cli->arena, "%s%s%s", collection, request_escape(cli, str_of(cli->args[0])),
-                     suffix)
+    const char *hole = strstr(path, "{id}");
+
+    if (!hole)
+        return path;
+    assert(cli->arg_count > 0);
+    return arena_fmt(&cli->arena, "%.*s%s%s", (int)(hole - path), path,
+                     request_escape(cli, str_of(cli->args[0])), hole + strlen("{id}"))
         .at;
 }
 
-int answer_show(struct cli *cli, const char *path, const char *id)
+int answer_call(struct cli *cli, const struct command_call *call)
+{
+    const char *path = answer_path(cli, call->path);
+
+    if (call->id)
+        return answer_show(cli, path, call->id, NULL);
+    return answer_send(cli, call->method, path,
+                       strcmp(call->method, "POST") == 0 ? STR("{}") : STR_NONE, "%s %s",
+                       cli->args[0], call->said);
+}
+
+int answer_show(struct cli *cli, const char *path, const char *id,
+                void (*show)(struct cli *cli, const struct json *json))
 {
     const struct json *json;
-    struct str reply;
-    int code = request_get(cli, path, &json, &reply);
+    int code = request_get(cli, path, &json);
 
     if (code != CLI_OK)
         return code;
     if (cli->output == CLI_NAME)
         show_name(cli, show_member(cli, json, id), cli->out);
     else if (cli->json || json_type(json) != JSON_OBJ)
-        show_raw(cli, reply);
+        show_raw(cli, json);
     else
-        show_object(cli, json);
+        (show ? show : show_object)(cli, json);
     return CLI_OK;
 }
 
-static int done(struct cli *cli, struct request *request, const char *fmt, va_list args)
+int answer_send(struct cli *cli, const char *method, const char *path, struct str body,
+                const char *fmt, ...)
 {
-    int code = request_run(cli, request);
+    struct request request = {.method = method, .path = path, .body = body};
+    int code = request_run(cli, &request);
+    va_list args;
 
     if (code != CLI_OK)
         return code;
     if (cli->json) {
-        show_raw(cli, request->reply);
+        show_raw(cli, request.json);
     } else if (cli->output == CLI_NAME && cli->arg_count > 0) {
         fprintf(cli->out, "%s\n", cli->args[0]);
     } else {
+        va_start(args, fmt);
         vfprintf(cli->out, fmt, args);
+        va_end(args);
         fputc('\n', cli->out);
     }
     return CLI_OK;
 }
 
-int answer_done(struct cli *cli, struct request *request, const char *fmt, ...)
+struct jsonw body_begin(struct cli *cli)
 {
-    va_list args;
-    int code;
+    struct jsonw w = jsonw_to(arena_new(&cli->arena, struct buf));
 
-    va_start(args, fmt);
-    code = done(cli, request, fmt, args);
-    va_end(args);
-    return code;
+    jsonw_obj(&w);
+    return w;
 }
 
-int answer_post(struct cli *cli, const char *path, struct buf *body, const char *fmt, ...)
+struct str body_end(struct cli *cli, struct jsonw *w)
 {
-    struct request request = {
-        .method = "POST", .path = path, .body = body ? buf_view(body) : STR("{}")};
-    va_list args;
-    int code;
+    struct str text;
 
-    va_start(args, fmt);
-    code = done(cli, &request, fmt, args);
-    va_end(args);
-    if (body)
-        buf_free(body);
-    return code;
+    jsonw_end_obj(w);
+    text = arena_str(&cli->arena, buf_view(w->buf));
+    buf_free(w->buf);
+    return text;
 }
 
 /* --- waiting --- */
 
 enum { POLL_MS = 20000, SEEN_POLL_MS = 1000, ANSWER_MS = 10000, NODE_POLL_MS = 250 };
 
-static int report_end(struct cli *cli, const char *job_id, const struct json *job, struct str reply,
+static int report_end(struct cli *cli, const char *job_id, const struct json *job,
                       enum job_state state)
 {
     struct str reason = show_member(cli, job, "reason");
@@ -379,7 +385,7 @@ static int report_end(struct cli *cli, const char *job_id, const struct json *jo
             attempt = str_eq(own, reason) ? NULL : item;
     }
     if (cli->json)
-        show_raw(cli, reply);
+        show_raw(cli, job);
     if (state == JOB_DONE)
         return CLI_OK;
     return cli_fail(
@@ -415,7 +421,7 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
             return cli_fail(cli, CLI_FAILED, "job %s is in an unknown state \"" STR_FMT "\"",
                             job_id, STR_ARG(state_text));
         if (job_state_final(state))
-            return report_end(cli, job_id, request.json, request.reply, state);
+            return report_end(cli, job_id, request.json, state);
         progress_tell(cli, "job %s: " STR_FMT "%s" STR_FMT ", %" PRId64 " s", job_id,
                       STR_ARG(state_text),
                       json_is_null(json_get(request.json, "node_id")) ? "" : " on ",
@@ -424,7 +430,7 @@ int wait_job(struct cli *cli, const char *job_id, int64_t timeout_ms)
         if (timeout_ms != WAIT_FOREVER && clock_mono_ms() - begun_ms >= timeout_ms) {
             progress_clear(cli);
             if (cli->json)
-                show_raw(cli, request.reply);
+                show_raw(cli, request.json);
             return cli_fail(cli, CLI_TIMEOUT, "job %s is still " STR_FMT " after %" PRId64 " ms",
                             job_id, STR_ARG(state_text), timeout_ms);
         }
@@ -477,7 +483,6 @@ int wait_node(struct cli *cli, const char *path, const char *goal_name, int64_t 
     if (goal == COUNT_OF(node_goals))
         return cli_misuse(cli, "--for is ready, drained, offline or gone, not \"%s\"", goal_name);
     for (;;) {
-        struct timespec pause = {.tv_nsec = NODE_POLL_MS * 1000000L};
         int64_t waited_ms = clock_mono_ms() - begun_ms;
         int code = look_at_node(cli, path, goal, waited_ms);
 
@@ -488,6 +493,6 @@ int wait_node(struct cli *cli, const char *path, const char *goal_name, int64_t 
             return cli_fail(cli, CLI_TIMEOUT, "node %s is not %s after %" PRId64 " ms",
                             cli->args[0], goal_name, timeout_ms);
         }
-        nanosleep(&pause, NULL);
+        poll(NULL, 0, NODE_POLL_MS);
     }
 }

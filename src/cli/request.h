@@ -24,36 +24,40 @@ struct request {
     const struct json *json; /* NULL: the reply is not JSON */
 };
 
-/* CLI_OK: a 2xx came and, unless it streams, is JSON. Else what went wrong was reported on stderr
- * and the exit code that fits is returned. */
+/* CLI_OK: a 2xx reply arrived and, unless it streams, is JSON. Otherwise the error was reported on
+ * stderr and its exit code is returned. */
 int request_run(struct cli *cli, struct request *request);
-/* The same, but what would go to stderr comes back in *ret_said (empty: nothing). */
+/* The same, but what would go to stderr is returned in *ret_said (empty: nothing). */
 int request_quietly(struct cli *cli, struct request *request, struct str *ret_said);
-/* Says why the server refused, for an answer that any_status let through. */
+/* Reports why the server refused, for a reply that any_status let through. */
 int request_refused(struct cli *cli, const struct request *request);
-/* The same for GET, into the common case of "one path, one JSON answer". */
-int request_get(struct cli *cli, const char *path, const struct json **ret_json,
-                struct str *ret_reply);
-/* Every element of a list, page after page, as the raw JSON of `{"NAME":[...],"next_cursor":null}`
- * joined into one such text. */
-int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json,
-                 struct str *ret_reply);
-/* Percent-encodes what may not be in a path segment or a query value. */
+/* The same for GET, for the common case of one path and one JSON reply. */
+int request_get(struct cli *cli, const char *path, const struct json **ret_json);
+/* All elements of a list, page after page, as one raw JSON text
+ * `{"NAME":[...],"next_cursor":null}`. */
+int request_list(struct cli *cli, const char *path, const char *name, const struct json **ret_json);
+/* Percent-encodes what is not allowed in a path segment or a query value. */
 const char *request_escape(struct cli *cli, struct str text);
 
 /* Asking for one thing and printing the answer in the form that was asked for. */
 
-/* GETs one thing: a field a line, its JSON, or with -o name its member `id`. */
-int answer_show(struct cli *cli, const char *path, const char *id);
-/* POSTs a body (freed; NULL: {}) and prints what that did: the sentence, the JSON that came back,
+/* GETs one thing: a field a line (or what `show` prints), its JSON, or with -o name its member
+ * `id`.
+ */
+int answer_show(struct cli *cli, const char *path, const char *id,
+                void (*show)(struct cli *cli, const struct json *json));
+/* Sends a body (at == NULL: none) and prints the result: the sentence, the JSON that came back,
  * or with -o name the command's first argument. */
-__attribute__((format(printf, 4, 5))) int answer_post(struct cli *cli, const char *path,
-                                                      struct buf *body, const char *fmt, ...);
-/* The same for any call. */
-__attribute__((format(printf, 3, 4))) int answer_done(struct cli *cli, struct request *request,
+__attribute__((format(printf, 5, 6))) int answer_send(struct cli *cli, const char *method,
+                                                      const char *path, struct str body,
                                                       const char *fmt, ...);
-/* "/v1/nodes/" and the command's first argument, escaped, and what follows. */
-const char *answer_path(struct cli *cli, const char *collection, const char *suffix);
+/* A request's body: body_begin opens an object, body_end returns its text, in the arena. */
+struct jsonw body_begin(struct cli *cli);
+struct str body_end(struct cli *cli, struct jsonw *w);
+/* "/v1/nodes/{id}": that is the command's first argument, escaped. */
+const char *answer_path(struct cli *cli, const char *path);
+/* A command that is one call. */
+int answer_call(struct cli *cli, const struct command_call *call);
 
 /* Waiting for a job's end, for `job wait` and `job submit --wait`. */
 

@@ -228,12 +228,17 @@ static int draw_one(struct screen *live, struct buf *picture, struct buf *troubl
     return code;
 }
 
-bool screen_is_terminal(const struct cli *cli)
+static bool is_terminal(FILE *stream)
 {
     const char *term = getenv("TERM");
-    int fd = fileno(cli->out);
+    int fd = fileno(stream);
 
-    return !cli->json && fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
+    return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
+}
+
+bool screen_is_terminal(const struct cli *cli)
+{
+    return !cli->json && is_terminal(cli->out);
 }
 
 int screen_run(struct screen *live)
@@ -286,10 +291,7 @@ int screen_run(struct screen *live)
 
 bool progress_wanted(const struct cli *cli)
 {
-    const char *term = getenv("TERM");
-    int fd = fileno(cli->err);
-
-    return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
+    return is_terminal(cli->err);
 }
 
 void progress_tell(struct cli *cli, const char *fmt, ...)

@@ -5,10 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-
-#include "base/mem.h"
 
 /* --- tables --- */
 

@@ -19,8 +19,9 @@ static void every_row_is_whole(void **state)
             fail_msg("%s lacks help or examples", name);
         assert_ptr_equal(command_find(command->verb ? 2 : 1, argv, &used, NULL), command);
         assert_int_equal(used, command->verb ? 2 : 1);
-        assert_int_equal(
-            (command->kind == COMMAND_HOST) + (command->list != NULL) + (command->run != NULL), 1);
+        assert_int_equal((command->kind == COMMAND_HOST) + (command->list != NULL) +
+                             (command->call != NULL) + (command->run != NULL),
+                         1);
     }
     assert_true(i > 20);
 }

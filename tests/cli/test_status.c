@@ -31,7 +31,7 @@ static char *drawn(const char *servers, const struct panel_style *style, bool co
         fail_msg("%s: " STR_FMT, why.detail, STR_ARG(status));
     panel_print(&cli, json, style, to);
     fclose(to);
-    cli_done(&cli);
+    arena_free(&cli.arena);
     return text;
 }
 

@@ -71,7 +71,7 @@ static inline struct outcome_of_run run_words(int argc, char **argv, const struc
                       .err = open_memstream(&run.err, &err_len)};
 
     run.code = cli_run(&cli, argc, argv);
-    cli_done(&cli);
+    arena_free(&cli.arena);
     fclose(cli.out);
     fclose(cli.err);
     return run;
