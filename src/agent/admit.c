@@ -10,9 +10,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -20,6 +17,8 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/dir_tree.h"
+#include "agent/fd.h"
 #include "agent/protect.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -121,13 +120,10 @@ static int open_slot(const struct admit_slots *slots, const char *name, int more
 static size_t admit_slots_list(struct admit_slots *slots, struct protect_task *tasks, size_t max,
                                struct arena *arena)
 {
-    int copy = openat(slots->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+    DIR *dir = dir_tree_list(slots->dir_fd);
     struct dirent *entry;
     size_t count = 0;
 
-    if (!dir && copy >= 0)
-        close(copy);
     while (dir && count < max && (entry = readdir(dir)) != NULL) {
         int fd;
 
@@ -362,11 +358,21 @@ static int give_up(struct admit *admit, int code)
     return code;
 }
 
-/* Looks again and again; the first look only knows what does not need a second one. */
-static int wait_for_room(struct admit *admit, struct problem *why)
+static int run(struct admit *admit, struct problem *why)
 {
     const struct admit_request *request = admit->request;
+    int null_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
+    if (null_fd >= 0) /* the output is for a person: no log events */
+        log_setup(LOG_ERROR, LOG_LOGFMT, null_fd);
+    if (load(admit, why) || admit_slots_open(&admit->slots, why))
+        return ADMIT_BAD;
+    if (!config_allows(admit->config, str_of(request->type))) {
+        fprintf(admit->err, "berth: work of type %s is not allowed here (TYPE_NOT_ALLOWED)\n",
+                request->type);
+        return ADMIT_REFUSED;
+    }
+    /* Samples repeatedly; the first sample has no rates, which need two. */
     for (int looks = 1;; looks++) {
         int64_t now_ms = clock_mono_ms(), pause_ms = FIRST_LOOK_MS;
         struct usage usage;
@@ -397,23 +403,6 @@ static int wait_for_room(struct admit *admit, struct problem *why)
     }
 }
 
-static int run(struct admit *admit, struct problem *why)
-{
-    const struct admit_request *request = admit->request;
-    int null_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (null_fd >= 0) /* a person reads what we print: no events */
-        log_setup(LOG_ERROR, LOG_LOGFMT, null_fd);
-    if (load(admit, why) || admit_slots_open(&admit->slots, why))
-        return ADMIT_BAD;
-    if (!config_allows(admit->config, str_of(request->type))) {
-        fprintf(admit->err, "berth: work of type %s is not allowed here (TYPE_NOT_ALLOWED)\n",
-                request->type);
-        return ADMIT_REFUSED;
-    }
-    return wait_for_room(admit, why);
-}
-
 int admit_run(const struct admit_request *request, FILE *err)
 {
     struct admit admit = {.request = request,
@@ -434,8 +423,7 @@ int admit_run(const struct admit_request *request, FILE *err)
         protect_done(&admit.protect);
     config_done(&admit.source);
     free(admit.tasks);
-    if (admit.slot_fd >= 0)
-        close(admit.slot_fd); /* it did not start after all */
+    fd_close(admit.slot_fd); /* it did not start after all */
     if (admit.slots.dir_fd >= 0)
         close(admit.slots.gate_fd);
     close(admit.slots.dir_fd);

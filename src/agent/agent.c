@@ -22,20 +22,17 @@
 #include "agent/capacity.h"
 #include "agent/cgroup.h"
 #include "agent/claimer.h"
-#include "agent/config.h"
 #include "agent/copies.h"
 #include "agent/identity.h"
 #include "agent/jobs.h"
 #include "agent/link.h"
 #include "agent/loaded.h"
 #include "agent/node_lease.h"
-#include "agent/protect.h"
 #include "agent/sampler.h"
 #include "agent/services.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "base/url.h"
 #include "io/notify.h"
 
@@ -98,12 +95,6 @@ static void write_strs(struct jsonw *w, const char *name, const struct strs *lis
     jsonw_end_arr(w);
 }
 
-static void write_json(struct jsonw *w, const char *name, const struct json *value)
-{
-    if (!json_is_null(value))
-        jsonw_kraw(w, name, json_raw(value));
-}
-
 static void write_share(struct jsonw *w, const char *name, int64_t part, int64_t whole)
 {
     if (part == USAGE_NONE || whole <= 0)
@@ -141,7 +132,7 @@ static int64_t describe_max(const struct agent *agent)
 /* The fields of hello and heartbeat, into an open object. */
 static void link_describe(struct link *link, struct jsonw *w)
 {
-    struct agent *agent = link_user(link);
+    struct agent *agent = link->user;
     const struct config *config = agent->config;
     const struct protect *protect = &agent->protect;
     const struct usage *usage = &protect->usage;
@@ -153,9 +144,11 @@ static void link_describe(struct link *link, struct jsonw *w)
     jsonw_key(w, "nmt_pairs");
     jsonw_raw(w, json_is_null(config->nmt_pairs) ? STR("[]") : json_raw(config->nmt_pairs));
     write_strs(w, "tts_langs", &config->tts_langs);
-    write_json(w, "capability_by_type", config->capability_by_type);
+    if (!json_is_null(config->capability_by_type))
+        jsonw_kraw(w, "capability_by_type", json_raw(config->capability_by_type));
     write_strs(w, "allowed_types", &config->allowed_types);
-    write_json(w, "labels", config->labels);
+    if (!json_is_null(config->labels))
+        jsonw_kraw(w, "labels", json_raw(config->labels));
     jsonw_kint(w, "max_concurrent_jobs", config->max_concurrent_jobs);
     if (config->priority != FIELD_OFF)
         jsonw_kint(w, "priority", config->priority);
@@ -169,7 +162,7 @@ static void link_describe(struct link *link, struct jsonw *w)
     jsonw_kint(w, "reserved_slots", config->reserved_slots);
     jsonw_key(w, "running_jobs");
     jobs_write_running(agent->jobs, w);
-    jsonw_kint(w, "taking", (int64_t)jobs_taking(agent->jobs));
+    jsonw_kint(w, "taking", (int64_t)agent->jobs->counts[JOBS_ACKING]);
     capacity_write(&agent->capacity, w);
     jsonw_key(w, "tags");
     describe_tags(agent, w);
@@ -184,14 +177,14 @@ static void link_describe(struct link *link, struct jsonw *w)
 
         jsonw_key(w, "current_load"); /* shares from 0 to 1 */
         jsonw_obj(w);
-        write_share(w, "cpu", usage_cpu_pct_centi(usage), 10000);
+        write_share(w, "cpu", usage_pct_centi(usage, LEVEL_CPU), 10000);
         write_share(w, "gpu", gpu, 1000);
         write_share(w, "mem", used, usage->mem_total_kib);
         jsonw_end_obj(w);
         jsonw_kobj(w, "usage");
         usage_write(usage, w);
-        write_percent(w, "cpu_pct", usage_cpu_pct_centi(usage));
-        write_percent(w, "swap_used_pct", usage_swap_pct_centi(usage));
+        write_percent(w, "cpu_pct", usage_pct_centi(usage, LEVEL_CPU));
+        write_percent(w, "swap_used_pct", usage_pct_centi(usage, LEVEL_SWAP));
         write_percent(w, "gpu_pct", gpu == USAGE_NONE ? USAGE_NONE : gpu * 10);
         jsonw_kstr(w, "tripped",
                    level == LEVEL_NORMAL ? STR_NONE : str_of(level_signal_name(protect->level.by)));
@@ -251,10 +244,7 @@ static void list_one(struct agent *agent, struct listing *listing, struct agent_
 
 static void list_all(struct agent *agent, struct listing *listing)
 {
-    size_t count = jobs_in_use(agent->jobs) + agent->copies->by_id.count, kept = 0;
-    struct agent_job *job = NULL;
-    struct copy *copy = NULL;
-    struct copy_alive alive;
+    size_t count = jobs_in_use(agent->jobs) + agent->copies->by_id.count, demands = 0;
 
     if (count > agent->room) {
         agent->room = count * 2;
@@ -264,8 +254,9 @@ static void list_all(struct agent *agent, struct listing *listing)
         agent->owners = mem_resize(agent->owners, agent->room * sizeof *agent->owners);
         agent->pids = mem_resize(agent->pids, agent->room * sizeof *agent->pids);
     }
-    /* Jobs take slots. Only one that runs and is not being stopped can be killed. */
-    while ((job = jobs_next(agent->jobs, job))) {
+    /* Jobs take slots. Only a running job that is not being stopped can be killed. */
+    for (struct agent_job *job = TAILQ_FIRST(&agent->jobs->all); job;
+         job = TAILQ_NEXT(job, entry)) {
         int pid = job->run && job->state == JOBS_RUNNING ? run_shim_pid(job->run) : 0;
 
         if (job->state == JOBS_ACKING || job->state == JOBS_RUNNING)
@@ -279,37 +270,30 @@ static void list_all(struct agent *agent, struct listing *listing)
                      pid);
     }
     assert(listing->count == jobs_in_use(agent->jobs));
-    /* Deployments do not. One has no priority of its own: it counts as a task without a given
-     * priority, and its turn comes after theirs. */
-    while ((copy = copies_next(agent->copies, copy, &alive))) {
-        struct demand *demand = &agent->demands[listing->count];
+    /* Deployments take no slots. They have no priority of their own: a copy counts as a task
+     * without a given priority and is killed after such tasks. Its room is also kept between two
+     * starts. */
+    for (struct copy *copy = TAILQ_FIRST(&agent->copies->all); copy;
+         copy = TAILQ_NEXT(copy, entry)) {
+        int pid = copy->run ? run_shim_pid(copy->run) : 0;
+        struct demand *demand = &agent->demands[demands];
 
-        list_one(agent, listing, (struct agent_owner){.copy = copy},
-                 (struct protect_task){.id = alive.id,
-                                       .type = alive.daemon ? STR("daemon") : STR("deployment"),
-                                       .deployment = true,
-                                       .priority = DEPLOYMENT_PRIORITY,
-                                       .started_ms = alive.since_ms,
-                                       .stopping = alive.stopping},
-                 alive.shim_pid);
-        if (alive.demand.len && demand_parse(alive.demand, demand))
-            agent->promised[listing->promised++] =
-                (struct capacity_task){.demand = demand,
-                                       .gpus = alive.gpus,
-                                       .tree = find_tree(listing->usage, alive.shim_pid),
-                                       .standing = true};
-    }
-    /* Between two starts it is kept for a copy as well. */
-    for (copy = TAILQ_FIRST(&agent->copies->all); copy; copy = TAILQ_NEXT(copy, entry)) {
-        struct demand *demand = &agent->demands[listing->count + kept];
-
-        if (copy->run || !copy->demand[0] || !demand_parse(str_of(copy->demand), demand))
+        if (copy->run)
+            list_one(agent, listing, (struct agent_owner){.copy = copy},
+                     (struct protect_task){.id = copy->id,
+                                           .type = copy->daemon ? STR("daemon") : STR("deployment"),
+                                           .deployment = true,
+                                           .priority = DEPLOYMENT_PRIORITY,
+                                           .started_ms = copy->since_ms,
+                                           .stopping = copy->stopping},
+                     pid);
+        if (!copy->demand[0] || !demand_parse(str_of(copy->demand), demand))
             continue;
-        kept++;
+        demands++;
         agent->promised[listing->promised++] =
             (struct capacity_task){.demand = demand,
                                    .gpus = copy->gpus,
-                                   .tree = find_tree(listing->usage, 0),
+                                   .tree = find_tree(listing->usage, pid),
                                    .standing = true};
     }
 }
@@ -386,9 +370,9 @@ static void on_sample(struct sampler *sampler, const struct usage *sampled)
     jobs_trim(agent->jobs);
     loaded_look(&agent->loaded, agent->config->loaded_file);
     danger = protect->level.level >= LEVEL_DANGER;
-    claimer_danger(agent->claimer, danger);
-    copies_danger(agent->copies, danger);
-    /* Connect only once it is known what the machine can carry. */
+    agent->claimer->danger = danger;
+    agent->copies->danger = danger;
+    /* Connect only once the machine's capacity is known. */
     if (!agent->link && !usage->gpus_new) {
         struct buf why = {0}, has = {0};
 
@@ -408,9 +392,9 @@ static void on_sample(struct sampler *sampler, const struct usage *sampled)
                                describe_max(agent) != agent->sent_max || has_fallen(agent))) {
         link_beat(agent->link);
     }
-    /* Others wait for the least loaded node to claim: one that will not must say so. */
-    if (agent->link && link_is_up(agent->link) &&
-        agent->sent_takes != claimer_takes(agent->claimer)) {
+    /* Other nodes wait for the least loaded one to claim, so a node that will not claim must say
+     * so. */
+    if (agent->link && agent->link->up && agent->sent_takes != claimer_takes(agent->claimer)) {
         buf_clear(&agent->text);
         jsonw_obj(&w);
         jsonw_kstr(&w, "msg", STR("UpdateTerminalInfo"));
@@ -655,9 +639,9 @@ enum {
 
 static void link_up(struct link *link)
 {
-    struct agent *agent = link_user(link);
+    struct agent *agent = link->user;
 
-    jobs_up(agent->jobs);
+    outbox_up(agent->jobs->outbox);
     node_lease_up(agent->node_lease);
     claimer_up(agent->claimer);
     services_up(&agent->services);
@@ -665,30 +649,30 @@ static void link_up(struct link *link)
 
 static void link_down(struct link *link)
 {
-    struct agent *agent = link_user(link);
+    struct agent *agent = link->user;
 
-    jobs_down(agent->jobs);
-    node_lease_down(agent->node_lease);
-    claimer_down(agent->claimer);
-    services_down(&agent->services);
+    outbox_down(agent->jobs->outbox);
+    agent->node_lease->up = false;
+    agent->claimer->up = false;
+    agent->services.up = false;
     link_calls_down(agent->link_calls);
 }
 
 static void link_left(struct link *link)
 {
-    loop_stop(&((struct agent *)link_user(link))->loop);
+    loop_stop(&((struct agent *)link->user)->loop);
 }
 
 static void link_answered(struct link *link, int64_t sent_boot_ms, const struct json *body)
 {
-    struct agent *agent = link_user(link);
+    struct agent *agent = link->user;
 
     jobs_renewed(agent->jobs, sent_boot_ms, body);
 }
 
 static void link_message(struct link *link, struct str msg, const struct json *body)
 {
-    struct agent *agent = link_user(link);
+    struct agent *agent = link->user;
 
     if (str_is(msg, "job")) {
         jobs_job(agent->jobs, body);
@@ -698,7 +682,7 @@ static void link_message(struct link *link, struct str msg, const struct json *b
         jobs_drop(agent->jobs, body);
     } else if (str_is(msg, "reply")) {
         if (!link_calls_reply(agent->link_calls, body))
-            jobs_reply(agent->jobs, body);
+            outbox_reply(agent->jobs->outbox, body);
     } else if (str_is(msg, "rpc")) {
         rpc_answer(agent, body);
     } else if (str_is(msg, "deployments_changed")) {
@@ -722,7 +706,7 @@ static const struct link_handler agent_link_handler = {.describe = link_describe
 
 static bool jobs_send(struct jobs *jobs, struct str text)
 {
-    struct agent *agent = jobs_user(jobs);
+    struct agent *agent = jobs->user;
 
     return agent->link && link_send(agent->link, text);
 }
@@ -730,7 +714,7 @@ static bool jobs_send(struct jobs *jobs, struct str text)
 static const char *jobs_refuses(struct jobs *jobs, const struct jobs_request *request,
                                 struct buf *detail)
 {
-    struct agent *agent = jobs_user(jobs);
+    struct agent *agent = jobs->user;
     enum protect_answer answer;
 
     if (agent->endings > 0) {
@@ -745,48 +729,39 @@ static const char *jobs_refuses(struct jobs *jobs, const struct jobs_request *re
     return answer == PROTECT_ADMIT ? NULL : protect_code(answer);
 }
 
-static void job_began(struct agent_job *job)
+static void job_takes(struct agent_job *job, bool begins)
 {
-    struct agent *agent = jobs_user(job->jobs);
+    struct agent *agent = job->jobs->user;
 
-    protect_started(&agent->protect, job->since_ms, job->demand.slots);
-    capacity_take(&agent->capacity, &job->demand, job->gpus);
+    (begins ? protect_started : protect_ended)(&agent->protect, job->since_ms, job->demand.slots);
+    capacity_take(&agent->capacity, &job->demand, job->gpus, begins ? 1 : -1);
 }
 
 static void job_started(struct agent_job *job)
 {
-    struct agent *agent = jobs_user(job->jobs);
+    struct agent *agent = job->jobs->user;
 
     agent->pids_stale = true;
 }
 
-static void job_over(struct agent_job *job)
-{
-    struct agent *agent = jobs_user(job->jobs);
-
-    protect_ended(&agent->protect, job->since_ms, job->demand.slots);
-    capacity_give(&agent->capacity, &job->demand, job->gpus);
-}
-
 static bool has_gpus(struct jobs *jobs)
 {
-    const struct agent *agent = jobs_user(jobs);
+    const struct agent *agent = jobs->user;
 
     return agent->capacity.resources.gpu_count > 0;
 }
 
 static const struct jobs_handler jobs_handler = {.send = jobs_send,
                                                  .refuses = jobs_refuses,
-                                                 .began = job_began,
+                                                 .takes = job_takes,
                                                  .started = job_started,
-                                                 .over = job_over,
                                                  .has_gpus = has_gpus};
 
 /* --- deployments --- */
 
 static void copies_changed(struct copies *copies)
 {
-    struct agent *agent = copies_user(copies);
+    struct agent *agent = copies->user;
 
     agent->pids_stale = true;
     node_lease_changed(agent->node_lease);
@@ -796,7 +771,7 @@ static bool copies_room(struct copies *copies, const struct demand *demand,
                         const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
                         struct buf *why)
 {
-    struct agent *agent = copies_user(copies);
+    struct agent *agent = copies->user;
 
     return capacity_choose(&agent->capacity, demand, has, has_gpus, ret_gpus, why);
 }
@@ -804,16 +779,16 @@ static bool copies_room(struct copies *copies, const struct demand *demand,
 static void copies_keep_room(struct copies *copies, const struct demand *demand, uint64_t gpus,
                              bool kept)
 {
-    struct agent *agent = copies_user(copies);
+    struct agent *agent = copies->user;
 
-    (kept ? capacity_keep : capacity_release)(&agent->capacity, demand, gpus);
+    capacity_keep(&agent->capacity, demand, gpus, kept ? 1 : -1);
     if (kept && agent->link && has_fallen(agent))
-        link_beat(agent->link); /* before a job is sent for the same */
+        link_beat(agent->link); /* before a job for the same room is sent */
 }
 
 static bool link_calls_text(struct link_calls *link_calls, struct str text)
 {
-    struct agent *agent = link_calls_user(link_calls);
+    struct agent *agent = link_calls->user;
 
     return agent->link && link_send(agent->link, text);
 }
@@ -902,7 +877,7 @@ static void look_at_end(struct agent *agent)
         return;
     if (!agent->ended_ms)
         agent->ended_ms = agent->loop.mono_ms;
-    if (agent->loop.mono_ms - agent->ended_ms < DESCRIBE_ENDS_MS && jobs_untold(agent->jobs) > 0)
+    if (agent->loop.mono_ms - agent->ended_ms < DESCRIBE_ENDS_MS && agent->jobs->outbox->count > 0)
         return;
     agent->endings = 0;
     leave(agent);
@@ -1047,26 +1022,6 @@ static void agent_access(struct agent *agent)
                       KC("reason", "everybody on this machine can read it: chmod 600"));
 }
 
-/* A file that cannot be read is reported now; later it would be a connection that fails. */
-static enum err open_link(struct agent *agent, struct problem *why)
-{
-    const struct config *config = agent->config;
-    struct net_tls *tls = NULL;
-    enum err err;
-
-    agent_access(agent);
-    agent->link_config = (struct link_config){.urls = config->urls,
-                                              .url_count = config->url_count,
-                                              .node_id = agent->node_id,
-                                              .access = &agent->access,
-                                              .heartbeat_ms = config->heartbeat_ms};
-    if (!config->tls)
-        return ERR_OK;
-    err = access_tls(&agent->access, &tls, why);
-    net_tls_free(tls);
-    return err;
-}
-
 static enum err agent_init(struct agent *agent, struct problem *why)
 {
     struct arena *arena = &agent->arena;
@@ -1074,6 +1029,7 @@ static enum err agent_init(struct agent *agent, struct problem *why)
     struct protect_rules rules;
     struct jobs_config jobs_config;
     struct usage_config usage_config;
+    struct net_tls *tls = NULL;
     char path[SHIM_PATH_MAX];
     ssize_t len;
     enum err err = agent_rules(config, &rules, why);
@@ -1086,13 +1042,23 @@ static enum err agent_init(struct agent *agent, struct problem *why)
         err = identity_id(agent->dir, config->node_id, arena, &agent->node_id, why);
     if (!err)
         err = identity_instance(agent->dir, arena, &agent->instance, why);
-    if (!err)
-        err = open_link(agent, why);
+    if (err)
+        return err;
+    agent_access(agent);
+    agent->link_config = (struct link_config){.urls = config->urls,
+                                              .url_count = config->url_count,
+                                              .node_id = agent->node_id,
+                                              .access = &agent->access,
+                                              .heartbeat_ms = config->heartbeat_ms};
+    /* Report an unreadable file now; otherwise it would show up later as a failed connection. */
+    if (config->tls)
+        err = access_tls(&agent->access, &tls, why);
+    net_tls_free(tls);
     if (err)
         return err;
     protect_init(&agent->protect, &rules, machine_kill, agent);
-    capacity_init(&agent->capacity, config);
-    len = readlink("/proc/self/exe", path, sizeof path - 1); /* this program becomes the shims */
+    agent->capacity = (struct capacity){.config = config};
+    len = readlink("/proc/self/exe", path, sizeof path - 1); /* shims run this executable */
     if (len <= 0)
         return problem_set(why, ERR_IO, "", "Cannot find this program: %s.", strerror(errno));
     path[len] = 0;
@@ -1128,10 +1094,9 @@ static int fail(const struct problem *why)
 
 static void log_start(const struct agent *agent)
 {
-    struct run_limits_offered offered;
     const char *command = "";
+    const struct cgroup_place *offered = runs_offered(agent->runs);
 
-    runs_offered(agent->runs, &offered);
     log_event(LOG_INFO, "agent.started", KS("node_id", agent->node_id), KC("data_dir", agent->dir),
               KC("version", BERTH_VERSION), KI("pid", getpid()),
               KI("adopted", (int64_t)(jobs_in_use(agent->jobs) + copies_alive(agent->copies))));
@@ -1143,12 +1108,12 @@ static void log_start(const struct agent *agent)
             LOG_WARN, "agent.tmp_shared", KS("node_id", agent->node_id),
             KC("reason", runs_tmp_missing(agent->runs)),
             KC("means", "runs see the machine's /tmp and /dev/shm and what others leave there"));
-    if (access("/run/systemd/system", F_OK) == 0) /* how it would have a control group of its own */
+    if (access("/run/systemd/system", F_OK) == 0) /* how to get its own control group there */
         command = geteuid() == 0 ? "systemd-run --scope -p Delegate=yes berth ..."
                                  : "systemd-run --user --scope -p Delegate=yes berth ...";
-    if (offered.missing[0])
+    if (offered->missing[0])
         log_event(LOG_WARN, "agent.limits_missing", KS("node_id", agent->node_id),
-                  KC("reason", offered.missing), KC("try", command));
+                  KC("reason", offered->missing), KC("try", command));
 }
 
 /* --- signals --- */
@@ -1192,7 +1157,7 @@ static void agent_reload(struct agent *agent)
         agent->settings = next->config;
         agent_access(agent);
         agent->protect.rules = rules;
-        capacity_reload(&agent->capacity);
+        agent->capacity.declared = false;
         agent_run_rules(agent);
         log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
         node_lease_judge(agent->node_lease);
@@ -1285,11 +1250,6 @@ static int run(struct agent *agent)
         return fail(&why);
     log_event(LOG_INFO, "agent.stopped", KS("node_id", agent->node_id), KI("pid", getpid()));
     return 0;
-}
-
-void agent_flags(struct buf *out)
-{
-    config_help(out);
 }
 
 int agent_main(int argc, char **argv)

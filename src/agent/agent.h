@@ -5,13 +5,11 @@
 
 #include "agent/config.h"
 #include "agent/protect.h"
-#include "base/str.h"
 
-/* argv without the program's name and the verb. What main() returns. */
+/* argv without the program's name and the verb. Returns main()'s exit code. */
 int agent_main(int argc, char **argv);
-void agent_flags(struct buf *out); /* its flags, one a line */
 
-/* What protects this machine, out of its settings; `berth run` goes by the same. */
+/* Builds the rules that protect this machine from its settings; `berth run` uses them too. */
 enum err agent_rules(const struct config *config, struct protect_rules *ret_rules,
                      struct problem *why);
 

@@ -1,7 +1,7 @@
-/* Declared, free and ours. Owns the figures; who may start by its level and slots is protect's. */
+/* Keeps the declared, free and own-use figures of each resource. protect.c decides by level and
+ * slots what may start. */
 #include "agent/capacity.h"
 
-#include <assert.h>
 #include <math.h>
 
 enum {
@@ -12,16 +12,6 @@ enum {
     OTHERS_MS = 5000,
     OTHERS_PART = 10,
 };
-
-void capacity_init(struct capacity *capacity, const struct config *config)
-{
-    *capacity = (struct capacity){.config = config};
-}
-
-void capacity_reload(struct capacity *capacity)
-{
-    capacity->declared = false;
-}
 
 /* --- what is declared --- */
 
@@ -98,15 +88,9 @@ static void move(struct capacity *capacity, const struct demand *demand, uint64_
     }
 }
 
-void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
 {
-    move(capacity, demand, gpus, 1);
-    capacity->changes_milli += demand_need(demand, STR("cpu"));
-}
-
-void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
-{
-    move(capacity, demand, gpus, -1);
+    move(capacity, demand, gpus, sign);
     capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
@@ -210,21 +194,6 @@ static void measure_mem(struct capacity *capacity, const struct usage *usage,
     capacity->items[item - capacity->resources.items] =
         amount(usage->mem_free_kib / KIB_PER_MIB - reserve_mb(capacity) - kept, ours,
                item->capacity, &item->usable);
-}
-
-/* What nobody measures is free as far as no deployment has it. */
-static void measure_rest(struct capacity *capacity, const struct capacity_task *tasks, size_t count)
-{
-    for (size_t i = 0; i < capacity->resources.count; i++) {
-        struct resource *item = &capacity->resources.items[i];
-        int64_t kept = sum_kept(str_of(item->name), tasks, count);
-
-        if (capacity->items[i].measured)
-            continue;
-        item->usable = item->capacity;
-        if (kept > 0)
-            capacity->items[i] = amount(item->capacity - kept, 0, item->capacity, &item->usable);
-    }
 }
 
 static const struct usage_gpu_card *find_card(const struct usage_gpus *gpus, int32_t id)
@@ -331,7 +300,17 @@ void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usa
     capacity->short_total_mb = 0;
     measure_cpu(capacity, now_ms, usage, tasks, count);
     measure_mem(capacity, usage, tasks, count);
-    measure_rest(capacity, tasks, count);
+    /* A resource that is not measured is free except for what deployments hold. */
+    for (size_t i = 0; i < capacity->resources.count; i++) {
+        struct resource *item = &capacity->resources.items[i];
+        int64_t kept = sum_kept(str_of(item->name), tasks, count);
+
+        if (capacity->items[i].measured)
+            continue;
+        item->usable = item->capacity;
+        if (kept > 0)
+            capacity->items[i] = amount(item->capacity - kept, 0, item->capacity, &item->usable);
+    }
     for (size_t i = 0; i < resources->gpu_count; i++)
         measure_gpu(capacity, i, usage, tasks, count);
     capacity->changes_milli = 0;
@@ -362,15 +341,9 @@ static void shift(struct capacity *capacity, const struct demand *demand, uint64
     }
 }
 
-void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
+void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign)
 {
-    shift(capacity, demand, gpus, -1);
-    capacity->changes_milli += demand_need(demand, STR("cpu"));
-}
-
-void capacity_release(struct capacity *capacity, const struct demand *demand, uint64_t gpus)
-{
-    shift(capacity, demand, gpus, 1);
+    shift(capacity, demand, gpus, -sign);
     capacity->changes_milli += demand_need(demand, STR("cpu"));
 }
 
@@ -417,12 +390,12 @@ bool capacity_fits(const struct capacity *capacity, const struct demand *demand,
 
 bool capacity_gpus_read(const struct json *list, uint64_t *ret_gpus)
 {
-    const struct json *item = json_first(list);
+    const struct json *item;
     uint64_t gpus = 0;
 
     if (!json_is_null(list) && json_type(list) != JSON_ARR)
         return false;
-    for (uint32_t i = 0; !json_is_null(list) && i < list->count; i++, item = json_next(item)) {
+    for (item = json_items(list); item; item = json_after(list, item)) {
         int64_t id;
 
         if (!json_int(item, &id) || id < 0 || id >= RESOURCES_GPU_IDS)
@@ -510,54 +483,48 @@ static void write_amount(struct jsonw *w, const char *name, int32_t amount)
     buf_free(&text);
 }
 
-enum part { DECLARED, FREE, OURS };
-
-static void write_part(const struct capacity *capacity, enum part part, struct jsonw *w)
-{
-    const struct resources *resources = &capacity->resources;
-
-    jsonw_obj(w);
-    for (size_t i = 0; i < resources->count; i++) {
-        const struct capacity_amount *amount = &capacity->items[i];
-
-        if (part == DECLARED)
-            write_amount(w, resources->items[i].name, resources->items[i].capacity);
-        else if (amount->measured)
-            write_amount(w, resources->items[i].name, part == FREE ? amount->free : amount->ours);
-    }
-    if (resources->gpu_count > 0) {
-        jsonw_karr(w, "gpus");
-    }
-    for (size_t i = 0; i < resources->gpu_count; i++) {
-        const struct capacity_amount *amount = &capacity->gpus[i];
-        const struct resource_gpu *gpu = &resources->gpus[i];
-
-        if (part != DECLARED && !amount->measured)
-            continue;
-        jsonw_obj(w);
-        jsonw_kint(w, "id", gpu->id);
-        if (part == DECLARED && capacity->models[gpu->id][0])
-            jsonw_kstr(w, "model", str_of(capacity->models[gpu->id]));
-        jsonw_kint(w, "vram_mb",
-                   part == DECLARED ? gpu->vram_mb
-                   : part == FREE   ? amount->free
-                                    : amount->ours);
-        jsonw_end_obj(w);
-    }
-    if (resources->gpu_count > 0)
-        jsonw_end_arr(w);
-    jsonw_end_obj(w);
-}
+enum { DECLARED, FREE, OURS }; /* parts of what is sent */
 
 void capacity_write(struct capacity *capacity, struct jsonw *w)
 {
+    const struct resources *resources = &capacity->resources;
     static const char *const names[] = {[DECLARED] = "resources", [FREE] = "free", [OURS] = "ours"};
 
     if (!capacity->declared)
         return;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        jsonw_key(w, names[i]);
-        write_part(capacity, (enum part)i, w);
+    for (int part = DECLARED; part <= OURS; part++) {
+        jsonw_key(w, names[part]);
+        jsonw_obj(w);
+        for (size_t i = 0; i < resources->count; i++) {
+            const struct capacity_amount *amount = &capacity->items[i];
+
+            if (part == DECLARED)
+                write_amount(w, resources->items[i].name, resources->items[i].capacity);
+            else if (amount->measured)
+                write_amount(w, resources->items[i].name,
+                             part == FREE ? amount->free : amount->ours);
+        }
+        if (resources->gpu_count > 0)
+            jsonw_karr(w, "gpus");
+        for (size_t i = 0; i < resources->gpu_count; i++) {
+            const struct capacity_amount *amount = &capacity->gpus[i];
+            const struct resource_gpu *gpu = &resources->gpus[i];
+
+            if (part != DECLARED && !amount->measured)
+                continue;
+            jsonw_obj(w);
+            jsonw_kint(w, "id", gpu->id);
+            if (part == DECLARED && capacity->models[gpu->id][0])
+                jsonw_kstr(w, "model", str_of(capacity->models[gpu->id]));
+            jsonw_kint(w, "vram_mb",
+                       part == DECLARED ? gpu->vram_mb
+                       : part == FREE   ? amount->free
+                                        : amount->ours);
+            jsonw_end_obj(w);
+        }
+        if (resources->gpu_count > 0)
+            jsonw_end_arr(w);
+        jsonw_end_obj(w);
     }
     capacity->sent = capacity->resources;
 }

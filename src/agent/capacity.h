@@ -42,20 +42,15 @@ struct capacity {
     int32_t short_gpu, short_total_mb, short_free_mb;
 };
 
-void capacity_init(struct capacity *capacity, const struct config *config);
-/* The settings changed: the next sample declares anew. */
-void capacity_reload(struct capacity *capacity);
-/* A sample, and all that was promised something. */
+/* Applies a sample; `tasks` is all work with a promise. */
 void capacity_sample(struct capacity *capacity, int64_t now_ms, const struct usage *usage,
                      const struct capacity_task *tasks, size_t count);
-/* Between two samples, so that it stays true. */
-void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
-void capacity_give(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
-/* The same for a deployment's, which has it whether it runs or not. */
-void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
-void capacity_release(struct capacity *capacity, const struct demand *demand, uint64_t gpus);
-/* May a copy of a deployment have this? `has` (NULL: nothing) is what is kept for it by now, which
- * it would give back. *ret_gpus: the GPUs it gets. */
+/* A job takes (1) or gives back (-1), so that the figures stay right between two samples. */
+void capacity_take(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign);
+/* The same for a deployment's copy, which holds it whether it runs or not. */
+void capacity_keep(struct capacity *capacity, const struct demand *demand, uint64_t gpus, int sign);
+/* May a copy of a deployment have this? `has` (NULL: nothing) is what is reserved for it now and
+ * would be given back. *ret_gpus: the GPUs it gets. */
 bool capacity_choose(const struct capacity *capacity, const struct demand *demand,
                      const struct demand *has, uint64_t has_gpus, uint64_t *ret_gpus,
                      struct buf *detail);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "base/clock.h"
 
 enum {
@@ -27,19 +28,13 @@ enum {
     WAIT_US = 500
 };
 
-/* Where processes of ours go that are in the way of passing controllers on. */
+/* Our own processes move here when they prevent enabling controllers in their group. */
 #define LEAF "berth-self"
 
-/* memory comes first: the kernel refuses it while processes are in the group, the others it would
- * let through and make the group threaded. */
-static const char *const controllers[CGROUP_LIMITS] = {
+/* memory comes first: the kernel refuses it while processes are in the group, whereas the others
+ * would be accepted and make the group threaded. */
+const char *const cgroup_limit_names[CGROUP_LIMITS] = {
     [CGROUP_MEMORY] = "memory", [CGROUP_PIDS] = "pids", [CGROUP_CPU] = "cpu"};
-
-const char *cgroup_limit_name(enum cgroup_limit limit)
-{
-    assert(limit < CGROUP_LIMITS);
-    return controllers[limit];
-}
 
 /* --- files --- */
 
@@ -170,10 +165,10 @@ bool cgroup_find(struct str mounts, struct str groups, const char *controller, c
 
         if (!mount_is(line, controller, &root, &point))
             continue;
-        /* In a container the mount may show only a part of the hierarchy: its root is ours. */
+        /* In a container the mount may show only part of the hierarchy: its root is then our own
+         * group. */
         if (!str_is(root, "/") && str_starts(own, root)) {
-            own.at += root.len;
-            own.len -= root.len;
+            own = str_from(own, root.len);
         }
         if (str_is(own, "/"))
             own.len = 0;
@@ -217,9 +212,9 @@ static bool is_ours(int64_t pid)
            own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
-/* Moves the processes of the base one level down, if all of them may be moved. 0 or an errno;
- * EAGAIN: some were moved, look again. */
-static int make_room_once(const struct probe *probe)
+/* Moves the processes of the base one level down, if all of them may be moved. Returns 0 or an
+ * errno; EAGAIN: some were moved, try again. */
+static int make_room(const struct probe *probe)
 {
     struct buf procs = {0};
     struct str rest;
@@ -247,17 +242,6 @@ static int make_room_once(const struct probe *probe)
         error = EAGAIN;
     buf_free(&procs);
     return error;
-}
-
-static int make_room(const struct probe *probe)
-{
-    int error = EAGAIN;
-
-    if (faccessat(probe->base_fd, "cgroup.type", F_OK, 0) != 0)
-        return 0; /* the root of all may have processes and pass controllers on */
-    for (int i = 0; i < EMPTY_TRIES && error == EAGAIN; i++)
-        error = make_room_once(probe);
-    return error == EAGAIN ? EBUSY : error;
 }
 
 static bool file_has(int group_fd, const char *file, const char *name)
@@ -299,15 +283,20 @@ __attribute__((format(printf, 2, 3))) static void add_missing(struct cgroup_plac
 static void offer_limits(const struct probe *probe, int parent_fd)
 {
     struct cgroup_place *place = probe->place;
-    int error = make_room(probe);
+    /* The root group may have both processes and enabled controllers. */
+    int error = faccessat(probe->base_fd, "cgroup.type", F_OK, 0) == 0 ? EAGAIN : 0;
 
+    for (int i = 0; i < EMPTY_TRIES && error == EAGAIN; i++)
+        error = make_room(probe);
+    if (error == EAGAIN)
+        error = EBUSY;
     if (error != 0) {
         add_missing(place, "memory, pids, cpu: %s %s",
                     error == EBUSY ? "other processes are in" : strerror(error), probe->base);
         return;
     }
     for (int i = 0; i < CGROUP_LIMITS; i++) {
-        const char *controller = controllers[i];
+        const char *controller = cgroup_limit_names[i];
 
         if (!file_has(probe->base_fd, "cgroup.controllers", controller)) {
             add_missing(place, "%s: no such controller in %s", controller, probe->base);
@@ -354,9 +343,8 @@ static void offer(struct probe *probe, const char *name, uid_t uid, gid_t gid)
     if (error == 0)
         offer_limits(probe, parent_fd);
     if (error == 0 && !is_domain(parent_fd))
-        error = EOPNOTSUPP; /* no process could enter a group made there */
-    if (parent_fd >= 0)
-        close(parent_fd);
+        error = EOPNOTSUPP; /* no process could enter a group created there */
+    fd_close(parent_fd);
     close(probe->base_fd);
     if (error == 0)
         return;
@@ -566,10 +554,8 @@ bool cgroup_empty(const struct cgroup *group)
 
 void cgroup_close(struct cgroup *group)
 {
-    if (group->fd >= 0)
-        close(group->fd);
-    if (group->procs_fd >= 0)
-        close(group->procs_fd);
+    fd_close(group->fd);
+    fd_close(group->procs_fd);
     *group = CGROUP_NONE;
 }
 
@@ -590,19 +576,4 @@ int64_t cgroup_oom_kills(const struct cgroup *group)
 
     return group->fd >= 0 && cgroup_file_int(group->fd, "memory.events", "oom_kill", &count) ? count
                                                                                              : 0;
-}
-
-bool cgroup_cpu_ms(const struct cgroup *group, int64_t *ret_ms)
-{
-    int64_t usec;
-
-    if (group->fd < 0 || !cgroup_file_int(group->fd, "cpu.stat", "usage_usec", &usec))
-        return false;
-    *ret_ms = usec / 1000;
-    return true;
-}
-
-bool cgroup_memory_bytes(const struct cgroup *group, int64_t *ret_bytes)
-{
-    return group->fd >= 0 && cgroup_file_int(group->fd, "memory.current", NULL, ret_bytes);
 }

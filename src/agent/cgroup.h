@@ -27,18 +27,18 @@ struct cgroup_place {
  * /proc/self/mountinfo and /proc/self/cgroup. controller NULL means the v2 hierarchy. */
 bool cgroup_find(struct str mounts, struct str groups, const char *controller, char *path,
                  size_t size);
-/* Makes the parent called `name` below our own group and tries it. When nobody but this program is
- * in our group, we go one level down to be able to pass controllers on. */
+/* Creates the parent `name` below our own group and tests it. If only this program is in our group,
+ * we move one level down to be able to enable controllers. */
 void cgroup_probe(const char *name, struct cgroup_place *ret_place);
-/* The same below `base`, a group that somebody keeps for us; the processes in it go one level
- * down. The parent is given to this user and group. */
+/* The same below `base`, a group that was set up for us; the processes in it move one level down.
+ * The parent is given to this user and group. */
 void cgroup_probe_at(const char *base, const char *name, uid_t uid, gid_t gid,
                      struct cgroup_place *ret_place);
-/* Removes the parent if nothing is in it. */
+/* Removes the parent if it is empty. */
 void cgroup_unprobe(const struct cgroup_place *place);
-/* Removes the groups below the parent that nobody is in and whose name is no key of `runs`. */
+/* Removes the empty groups below the parent whose name is not a key of `runs`. */
 void cgroup_sweep(const struct cgroup_place *place, const struct map *runs);
-const char *cgroup_limit_name(enum cgroup_limit limit);
+extern const char *const cgroup_limit_names[CGROUP_LIMITS];
 
 /* The group of one run. */
 struct cgroup {
@@ -51,34 +51,34 @@ struct cgroup {
 
 struct cgroup_limits {
     int64_t memory_bytes_max;   /* 0 = none */
-    int64_t memory_bytes_spare; /* if there is no other: for as well as it goes; swap is free */
+    int64_t memory_bytes_spare; /* best effort, if there is no other limit; swap is not limited */
     int64_t pids_max;
     int64_t cpu_permille_max; /* of one core */
-    int64_t cpu_weight;       /* 0 = as it is; where it cannot be set it stays so */
+    int64_t cpu_weight;       /* 0 = unchanged; best effort */
 };
 
-/* A limit that cannot be set is an error; without limits a run has a group if one can be had. */
+/* A limit that cannot be set is an error; a run without limits gets a group if one can be
+ * created. */
 enum err cgroup_make(struct cgroup *group, const struct cgroup_place *place, struct str key,
                      const struct cgroup_limits *wanted, struct problem *why);
-/* If it exists, for looking and killing. */
+/* Opens the group, if it exists, for looking and killing. */
 void cgroup_open(struct cgroup *group, const struct cgroup_place *place, struct str key);
-/* In the new process. Only system calls that are safe after a vfork. 0 or errno. */
+/* Call in the new process. Uses only system calls that are safe after vfork. Returns 0 or errno. */
 int cgroup_enter(const struct cgroup *group);
-/* KILL to all in it; true when the kernel did it in one step or everybody was frozen meanwhile. */
+/* Sends KILL to all processes in it; true if the kernel did it atomically or all were frozen
+ * meanwhile. */
 bool cgroup_kill(const struct cgroup *group);
 bool cgroup_empty(const struct cgroup *group);
-int64_t cgroup_oom_kills(const struct cgroup *group); /* 0 also when not known */
-bool cgroup_cpu_ms(const struct cgroup *group, int64_t *ret_ms);
-bool cgroup_memory_bytes(const struct cgroup *group, int64_t *ret_bytes);
-void cgroup_remove(struct cgroup *group); /* and closes; nobody must be in it */
+int64_t cgroup_oom_kills(const struct cgroup *group); /* 0 also if unknown */
+void cgroup_remove(struct cgroup *group);             /* also closes it; it must be empty */
 void cgroup_close(struct cgroup *group);
 
-/* Files of the kernel's file systems: small, and without a size. Paths are relative to dir_fd. The
- * first two return 0 or errno. */
+/* Files of the kernel's file systems: small, and reported without a size. Paths are relative to
+ * dir_fd. The first two return 0 or errno. */
 int cgroup_file_put(int dir_fd, const char *name, const char *text);
 int cgroup_file_get(int dir_fd, const char *name, struct buf *ret_text);
-/* The number after the name `field` of a file with a pair on each line; field NULL: the file is
- * one number. */
+/* Reads the number after the name `field` from a file with one pair per line; field NULL: the file
+ * is a single number. */
 bool cgroup_file_int(int dir_fd, const char *name, const char *field, int64_t *ret_value);
 
 #endif

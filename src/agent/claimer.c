@@ -8,42 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
-
-struct claimer {
-    struct loop *loop;
-    struct claimer_config config;
-    struct member_list members;
-    bool up, danger, busy;
-    enum err failed;    /* why the last cycle did; ERR_OK: it did not */
-    bool woken;         /* while a cycle was under way */
-    int64_t next_ms;    /* of the next cycle, CLOCK_MONOTONIC */
-    int64_t due_ms;     /* when the next of those that are absent will be lost; 0: none */
-    int64_t begun_ms;   /* of the last cycle */
-    int64_t claimed_ms; /* the end of the last one that tried to claim */
-    struct deploy_table table;
-    /* this cycle */
-    struct arena cycle;
-    struct link_call link_call;
-    struct buf body;
-    struct claim_node *nodes;
-    size_t node_count;
-    struct names lost;   /* whose rows may be taken */
-    bool mass_loss;      /* none may */
-    size_t absent_count; /* nodes that went without a goodbye */
-    size_t released;     /* of the lost; mode seed */
-    struct claim_plan plan;
-    size_t budget; /* claims in this cycle at most */
-    size_t tried, claimed, conflicts;
-    size_t owned;         /* by this node, as the table has it and with what was claimed since */
-    struct resources own; /* what this node has left, less what it claimed and does not have yet */
-    /* ever */
-    int64_t cycles, claims, skips[CLAIM_SKIP_COUNT];
-    enum claim_skip last;
-    struct rnd rnd;
-    struct loop_part part;
-};
 
 static void claim_next(struct claimer *claimer);
 static void release_next(struct claimer *claimer);
@@ -130,43 +95,27 @@ static void read_rows(struct deploy_table *table, const struct json *given)
     rows = arena_array(arena, struct deploy_row, table->row_count + list->count + 1);
     for (size_t i = 0; i < table->row_count; i++)
         rows[i] = table->rows[i];
-    row = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, row = json_next(row))
-        read_row(row, arena, &rows[table->row_count + i]);
+    for (row = json_items(list); row; row = json_after(list, row))
+        read_row(row, arena, &rows[table->row_count++]);
     table->rows = rows;
-    table->row_count += list->count;
 }
 
-static struct deploy_row copy_row(const struct deploy_row *row, struct arena *arena)
-{
-    struct deploy_row copy = *row;
-
-    copy.id = arena_str(arena, row->id);
-    copy.address = arena_str(arena, row->address);
-    copy.selector = arena_str(arena, row->selector);
-    copy.updated_at = arena_str(arena, row->updated_at);
-    copy.created_at = arena_str(arena, row->created_at);
-    copy.needs = arena_str(arena, row->needs);
-    copy.demand = deploy_demand(copy.needs, arena);
-    return copy;
-}
-
-/* Rows that changed or came, and the names of those that are gone: into the ones we have. What is
- * gone and came again is in both. */
+/* Merges changed and new rows, and the names of deleted ones, into our table. A row that was
+ * deleted and created again is in both. */
 static void merge_rows(struct deploy_table *table, const struct json *given,
                        const struct json *gone)
 {
     struct deploy_table old = *table;
-    const struct json *row, *name = json_first(gone);
-    size_t at = 0, gone_count = json_type(gone) == JSON_ARR ? gone->count : 0;
+    const struct json *row, *name;
+    size_t at = 0;
     struct map dropped = {0};
     struct arena arena = {0};
 
     table->arena = (struct arena){0};
     table->row_count = 0;
-    row = json_first(own_list(given, &table->arena)); /* its texts live as long as the rows */
+    row = json_first(own_list(given, &table->arena)); /* its strings live as long as the rows */
     table->rows = arena_array(&table->arena, struct deploy_row, old.row_count + given->count + 1);
-    for (size_t i = 0; i < gone_count; i++, name = json_next(name))
+    for (name = json_items(gone); name; name = json_after(gone, name))
         map_put(&dropped, json_str(name, &arena), &arena);
     for (uint32_t i = 0; i <= given->count; i++, row = i < given->count ? json_next(row) : NULL) {
         struct deploy_row one;
@@ -176,9 +125,18 @@ static void merge_rows(struct deploy_table *table, const struct json *given,
             read_row(row, &table->arena, &one);
         while (at < old.row_count &&
                (i == given->count || (order = str_cmp(old.rows[at].id, one.id)) < 0)) {
-            if (!map_get(&dropped, old.rows[at].id))
-                table->rows[table->row_count++] = copy_row(&old.rows[at], &table->arena);
-            at++;
+            struct deploy_row kept = old.rows[at++];
+
+            if (map_get(&dropped, kept.id))
+                continue;
+            kept.id = arena_str(&table->arena, kept.id);
+            kept.address = arena_str(&table->arena, kept.address);
+            kept.selector = arena_str(&table->arena, kept.selector);
+            kept.updated_at = arena_str(&table->arena, kept.updated_at);
+            kept.created_at = arena_str(&table->arena, kept.created_at);
+            kept.needs = arena_str(&table->arena, kept.needs);
+            kept.demand = deploy_demand(kept.needs, &table->arena);
+            table->rows[table->row_count++] = kept;
         }
         if (i == given->count)
             break;
@@ -210,25 +168,12 @@ static void take_facts(struct deploy_table *table, const struct json *reply)
     table->failures = own_list(json_get(reply, "failures"), &table->facts_arena);
 }
 
-static struct deploy_row *find_row(struct deploy_table *table, struct str id)
+static int by_row_id(const void *id, const void *row)
 {
-    size_t low = 0, high = table->row_count;
-
-    while (low < high) { /* they come by id */
-        size_t middle = low + (high - low) / 2;
-        int order = str_cmp(table->rows[middle].id, id);
-
-        if (order == 0)
-            return &table->rows[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return str_cmp(*(const struct str *)id, ((const struct deploy_row *)row)->id);
 }
 
-/* The failures of a row come one after the other. */
+/* The failures of one row are adjacent. */
 static void mark_failures(struct deploy_table *table)
 {
     struct arena *arena = &table->marks_arena;
@@ -241,7 +186,10 @@ static void mark_failures(struct deploy_table *table)
     for (size_t i = 0; i < table->row_count; i++)
         table->rows[i].failed_count = 0;
     for (size_t i = 0; i < count; i++, failure = json_next(failure)) {
-        struct deploy_row *row = find_row(table, text_of(failure, "id", arena));
+        struct str id = text_of(failure, "id", arena);
+        struct deploy_row *row = /* the failures are sorted by id */
+            table->row_count ? bsearch(&id, table->rows, table->row_count, sizeof *row, by_row_id)
+                             : NULL;
 
         addresses[i] = text_of(failure, "address", arena);
         if (!row)
@@ -283,11 +231,10 @@ void deploy_table_take(struct deploy_table *table, const struct json *reply, str
 
 static const struct json *find_lease(const struct deploy_table *table, struct str address)
 {
-    const struct json *lease = json_first(table->leases), *found = NULL;
+    const struct json *lease = json_items(table->leases), *found = NULL;
     struct arena arena = {0};
 
-    for (uint32_t i = 0; !found && table->leases && i < table->leases->count;
-         i++, lease = json_next(lease))
+    for (; lease && !found; lease = json_after(table->leases, lease))
         if (str_eq(json_str(json_get(lease, "address"), &arena), address))
             found = lease;
     arena_free(&arena);
@@ -372,12 +319,6 @@ void member_list_done(struct member_list *member_list)
     map_free(&member_list->watches);
 }
 
-void member_list_forget(struct member_list *member_list)
-{
-    member_list_done(member_list);
-    member_list_init(member_list);
-}
-
 void member_list_write(const struct member_list *member_list, struct jsonw *w)
 {
     if (!member_list->source[0])
@@ -407,7 +348,7 @@ static void put(struct member_list *member_list, const struct json *terminal)
 bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms)
 {
     const struct json *list = json_get(reply, "terminals"), *changes = json_get(reply, "changes");
-    const struct json *change = json_first(changes), *terminal = json_first(list);
+    const struct json *change, *terminal;
     int64_t seq = 0, before = member_list->seq;
     struct arena own = {0};
     struct str source = json_str(json_get(reply, "source"), &own);
@@ -420,10 +361,10 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
         return false;
     member_list->seq = seq;
     if (json_type(list) == JSON_ARR) {
-        if (!same) /* the server started anew: everybody has to come back to it first */
+        if (!same) /* the server restarted: all nodes have to reconnect first */
             member_list->synced_ms = MEMBER_NEVER;
         free_entries(&member_list->by_id);
-        for (uint32_t i = 0; i < list->count; i++, terminal = json_next(terminal))
+        for (terminal = json_items(list); terminal; terminal = json_after(list, terminal))
             put(member_list, terminal);
         if (member_list->synced_ms == MEMBER_NEVER)
             member_list->synced_ms = now_ms;
@@ -433,7 +374,7 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
         member_list->source[0] = 0;
         return false;
     }
-    for (uint32_t i = 0; i < changes->count; i++, change = json_next(change)) {
+    for (change = json_items(changes); change; change = json_after(changes, change)) {
         const struct json *payload = json_get(change, "payload"), *added = json_get(payload, "new");
         struct arena arena = {0};
 
@@ -603,12 +544,10 @@ static bool claims_share(const struct claimer *claimer)
                              claimer->members.synced_ms, claimer->loop->mono_ms);
 }
 
-/* The next share may follow at once, unless the metric must be measured again before. */
+/* The next share may be claimed at once, unless the metric must be measured again first. */
 static bool claims_at_will(const struct claimer *claimer)
 {
-    const struct claim_provider *provider = claimer->config.config->claim_policy->provider;
-
-    return provider && provider->step > 0 && claims_share(claimer);
+    return claimer->config.config->claim_policy->step > 0 && claims_share(claimer);
 }
 
 static void end_cycle(struct claimer *claimer, enum claim_skip skip)
@@ -741,11 +680,11 @@ static void claim_next(struct claimer *claimer)
 
 /* --- deciding --- */
 
-/* From when on the rows of an absent owner may be taken. */
+/* When the rows of an absent owner may be taken. */
 static int64_t lost_ms(const struct claimer *claimer, struct str address)
 {
-    int64_t lease_ms = node_lease_lease_ms(claimer->config.node_lease), at_ms, left_ms, over_ms;
-    /* Everything scales with the lease: 15 s and 30 s of 45 s. */
+    int64_t lease_ms = claimer->config.node_lease->lease_ms, at_ms, left_ms, over_ms;
+    /* Everything scales with the lease: 15 s and 30 s for a lease of 45 s. */
     struct member_rules rules = {.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 
     if (claimer->table.mode == DEPLOY_SEED)
@@ -765,7 +704,7 @@ static enum claim_skip own_skip(const struct claimer *claimer)
         return CLAIM_NOT_ALLOWED;
     if (claimer->danger)
         return CLAIM_LEVEL;
-    if (node_lease_admin(node_lease) != NODE_LEASE_NONE)
+    if (node_lease->admin != NODE_LEASE_NONE)
         return CLAIM_DRAINING;
     if (room(claimer) == 0)
         return CLAIM_FULL;
@@ -835,11 +774,12 @@ static void count_own(struct claimer *claimer)
         }
     for (size_t i = 0; i < claimer->table.row_count; i++) {
         const struct deploy_row *row = &claimer->table.rows[i];
+        const struct copy *copy = map_get(&claimer->config.copies->by_id, row->id);
         struct resources_short lack;
         uint64_t gpus;
 
         if (!row->demand || !row->enabled || !str_eq(row->address, claimer->config.node_id) ||
-            copies_has_room(claimer->config.copies, row->id))
+            (copy && copy->demand[0])) /* its room is kept for it */
             continue;
         take_room(claimer, row, true);
         if (told && resources_fit(told, row->demand, &gpus, &lack))
@@ -924,9 +864,8 @@ static bool wants_room(const struct claimer *claimer)
 static void on_usage(struct link_call *call)
 {
     struct claimer *claimer = container_of(call, struct claimer, link_call);
-    const struct json *all = json_get(call->reply, "usage"), *key = json_first(all);
+    const struct json *all = json_get(call->reply, "usage"), *key;
     const struct json *rooms = json_get(call->reply, "room");
-    uint32_t count = json_type(all) == JSON_OBJ ? all->count : 0;
 
     if (call->err == ERR_CLOSED) {
         give_up(claimer, call->path, call->err);
@@ -936,7 +875,7 @@ static void on_usage(struct link_call *call)
     if (call->err)
         log_event(LOG_WARN, "claim.no_usage", KS("node_id", claimer->config.node_id),
                   KC("reason", err_name(call->err)));
-    for (uint32_t i = 0; !call->err && i < count; i++, key = json_next(key + 1))
+    for (key = call->err ? NULL : json_keys(all); key; key = json_after(all, key))
         for (size_t j = 0; j < claimer->node_count; j++) {
             struct claim_node *node = &claimer->nodes[j];
 
@@ -1111,25 +1050,16 @@ void claimer_up(struct claimer *claimer)
 {
     claimer->up = true;
     deploy_table_forget(&claimer->table);
-    member_list_forget(&claimer->members);
+    member_list_done(&claimer->members); /* warm-up starts again with the next full list */
+    member_list_init(&claimer->members);
     claimer->next_ms = claimer->loop->mono_ms;
-}
-
-void claimer_down(struct claimer *claimer)
-{
-    claimer->up = false;
-}
-
-void claimer_danger(struct claimer *claimer, bool danger)
-{
-    claimer->danger = danger;
 }
 
 bool claimer_takes(const struct claimer *claimer)
 {
     const struct config *config = claimer->config.config;
 
-    return config->allow_deployments && config->claim_policy->provider && room(claimer) > 0;
+    return config->allow_deployments && config->claim_policy->evaluate && room(claimer) > 0;
 }
 
 void claimer_write(const struct claimer *claimer, struct jsonw *w)
@@ -1146,11 +1076,6 @@ void claimer_write(const struct claimer *claimer, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-static void part_gone(struct loop_part *part)
-{
-    assert(!"claimer_free comes before loop_done");
-}
-
 struct claimer *claimer_new(struct loop *loop, const struct claimer_config *config)
 {
     struct claimer *claimer = mem_new(struct claimer);
@@ -1161,7 +1086,7 @@ struct claimer *claimer_new(struct loop *loop, const struct claimer_config *conf
     claimer->claimed_ms = INT64_MIN / 2; /* never */
     member_list_init(&claimer->members);
     rnd_seed_os(&claimer->rnd);
-    claimer->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    claimer->part = (struct loop_part){.tick = on_tick, .free = link_part_left};
     loop_add_part(loop, &claimer->part);
     return claimer;
 }

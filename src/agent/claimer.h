@@ -27,14 +27,11 @@ struct claimer_config {
 
 struct claimer *claimer_new(struct loop *loop, const struct claimer_config *config);
 void claimer_up(struct claimer *claimer); /* the link is up */
-void claimer_down(struct claimer *claimer);
-/* Something changed: it looks soon. */
+/* Something changed: a cycle starts soon. */
 void claimer_wake(struct claimer *claimer);
-void claimer_danger(struct claimer *claimer, bool danger); /* the machine's level: claim nothing */
-/* Would it claim at all, as far as this node alone can say? Others should not wait for it if not.
- */
+/* Would this node claim at all, judging by itself alone? If not, others should not wait for it. */
 bool claimer_takes(const struct claimer *claimer);
-/* {cycles, claims, skips, last}: an object. */
+/* An object: {cycles, claims, skips, last}. */
 void claimer_write(const struct claimer *claimer, struct jsonw *w);
 void claimer_free(struct claimer *claimer);
 
@@ -87,14 +84,13 @@ struct member_list {
 
 void member_list_init(struct member_list *member_list);
 void member_list_done(struct member_list *member_list);
-/* Another connection: the list counts again from its first full one on. */
-void member_list_forget(struct member_list *member_list);
-/* source and seq, into an open object: what is known so far. */
+/* Writes source and seq, what is known so far, into an open object. */
 void member_list_write(const struct member_list *member_list, struct jsonw *w);
-/* The answer of /v1/terminals/sync. False: it does not fit what is known; ask for everything. */
+/* Takes the reply of /v1/terminals/sync. False: it does not match what is known; request
+ * everything. */
 bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms);
 
-/* The node units, each address once, as claim rules want them: everything but usage and counts.
+/* The node units, each address once, in the form the claim rules need, without usage and counts.
  * Strings and labels live until the next member_list_take. */
 size_t member_list_nodes(const struct member_list *member_list, struct arena *arena,
                          struct claim_node **ret_nodes);
@@ -108,5 +104,41 @@ int64_t member_list_lost_ms(const struct member_list *member_list, struct str ad
  * arena. */
 void member_list_absent(const struct member_list *member_list, struct arena *arena,
                         struct names *ret_absent);
+
+struct claimer {
+    struct loop *loop;
+    struct claimer_config config;
+    struct member_list members;
+    bool up;     /* whether the link is up */
+    bool danger; /* whether the machine is in danger: nothing is claimed; set by the agent */
+    bool busy;
+    enum err failed;    /* why the last cycle failed; ERR_OK: it did not */
+    bool woken;         /* during a cycle */
+    int64_t next_ms;    /* of the next cycle, CLOCK_MONOTONIC */
+    int64_t due_ms;     /* when the next absent member will be lost; 0: none */
+    int64_t begun_ms;   /* of the last cycle */
+    int64_t claimed_ms; /* end of the last cycle that tried to claim */
+    struct deploy_table table;
+    /* Memory of this cycle. */
+    struct arena cycle;
+    struct link_call link_call;
+    struct buf body;
+    struct claim_node *nodes;
+    size_t node_count;
+    struct names lost;   /* their rows may be taken */
+    bool mass_loss;      /* no rows may be taken */
+    size_t absent_count; /* nodes that left without a goodbye */
+    size_t released;     /* lost nodes whose rows were released; mode seed */
+    struct claim_plan plan;
+    size_t budget; /* maximum number of claims in this cycle */
+    size_t tried, claimed, conflicts;
+    size_t owned;         /* rows of this node: those in the table plus those claimed since */
+    struct resources own; /* what this node has left, less claims that have not arrived yet */
+    /* Since the start. */
+    int64_t cycles, claims, skips[CLAIM_SKIP_COUNT];
+    enum claim_skip last;
+    struct rnd rnd;
+    struct loop_part part;
+};
 
 #endif

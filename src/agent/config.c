@@ -13,11 +13,9 @@
 #include "agent/loaded.h"
 #include "agent/secret.h"
 #include "base/file.h"
-#include "base/schema.h"
 #include "base/url.h"
 #include "base/yaml.h"
 #include "model/argv.h"
-#include "model/claim.h"
 
 /* --- how deployments are claimed --- */
 
@@ -276,171 +274,159 @@ static const struct field resource_fields[] = {
     RESOURCE_ROW(vram_critical_pct, NULL, "10", "likewise"),
 };
 
+/* A setting named like its member. */
+#define BOUND(member, kind, ...) FIELD_BOUND(#member, kind, AT(member), __VA_ARGS__)
+#define PLAIN(member, kind, ...) FIELD_PLAIN(#member, kind, AT(member), __VA_ARGS__)
+#define WORDS(member, ...)       FIELD_WORDS(#member, AT(member), __VA_ARGS__)
+
 static const struct field fields[] = {
-    FIELD_BOUND("server", STR, AT(server), 1, 4096, "http://127.0.0.1:7420", 0,
-                "URL of the server; several with commas: the next one when one is away"),
-    FIELD_BOUND("node_id", ID, AT(node_id), 0, 128, NULL, 0,
-                "who this is; default: as last time, at first the host's name"),
-    FIELD_BOUND("data_dir", STR, AT(data_dir), 1, 2048, "./berth-agent", 0,
-                "directory of runs, results to be sent, and the identity"),
-    FIELD_BOUND("spawner", STR, AT(spawner), 0, 107, NULL, 0,
-                "socket of the spawner that starts runs; empty: the agent has its own"),
-    FIELD_PLAIN("token_file", STR, AT(token_file), NULL, FIELD_LIVE,
-                "file with the token for the server (or BERTH_TOKEN)"),
-    FIELD_PLAIN("ca_file", STR, AT(ca_file), NULL, 0,
-                "certificates to trust, for https; default: the system's"),
-    FIELD_PLAIN(
-        "tls_cert", STR, AT(tls_cert), NULL, 0,
-        "certificate to show to a server that asks for one (PEM); its common name is the node"),
-    FIELD_PLAIN("tls_key", STR, AT(tls_key), NULL, 0, "its key file"),
-    FIELD_BOUND("name", STR, AT(name), 0, 128, NULL, FIELD_LIVE, "for people"),
-    FIELD_BOUND("role", STR, AT(role), 0, 128, NULL, FIELD_LIVE, "for people"),
+    BOUND(server, STR, 1, 4096, "http://127.0.0.1:7420", 0,
+          "URL of the server; several with commas: the next one when one is away"),
+    BOUND(node_id, ID, 0, 128, NULL, 0,
+          "who this is; default: as last time, at first the host's name"),
+    BOUND(data_dir, STR, 1, 2048, "./berth-agent", 0,
+          "directory of runs, results to be sent, and the identity"),
+    BOUND(spawner, STR, 0, 107, NULL, 0,
+          "socket of the spawner that starts runs; empty: the agent has its own"),
+    PLAIN(token_file, STR, NULL, FIELD_LIVE, "file with the token for the server (or BERTH_TOKEN)"),
+    PLAIN(ca_file, STR, NULL, 0, "certificates to trust, for https; default: the system's"),
+    PLAIN(tls_cert, STR, NULL, 0,
+          "certificate to show to a server that asks for one (PEM); its common name is the node"),
+    PLAIN(tls_key, STR, NULL, 0, "its key file"),
+    BOUND(name, STR, 0, 128, NULL, FIELD_LIVE, "for people"),
+    BOUND(role, STR, 0, 128, NULL, FIELD_LIVE, "for people"),
 
-    FIELD_BOUND("priority", INT, AT(priority), 0, 1000, "off", FIELD_NULLABLE | FIELD_LIVE,
-                "a lower one is asked first, where no route says otherwise"),
+    BOUND(priority, INT, 0, 1000, "off", FIELD_NULLABLE | FIELD_LIVE,
+          "a lower one is asked first, where no route says otherwise"),
 
-    FIELD_PLAIN("semantic_langs", STRS, AT(semantic_langs), NULL, FIELD_LIVE,
-                "languages for which semantic repair is there"),
-    FIELD_PLAIN("nmt_pairs", JSON, AT(nmt_pairs), NULL, FIELD_NO_FLAG | FIELD_LIVE,
-                "[[\"en\",\"zh\"], ...] or any"),
-    FIELD_PLAIN("tts_langs", STRS, AT(tts_langs), NULL, FIELD_LIVE, "languages that can be spoken"),
-    FIELD_PLAIN("capability_by_type", JSON, AT(capability_by_type), NULL,
-                FIELD_NO_FLAG | FIELD_LIVE, "{asr, nmt, tts, tone, semantic}: true or false"),
-    FIELD_PLAIN("labels", JSON, AT(labels), NULL, FIELD_NO_FLAG | FIELD_LIVE,
-                "{zone: eu}: what `requires` of a task selects by"),
-    FIELD_PLAIN("allowed_types", STRS, AT(allowed_types), "*", FIELD_LIVE,
-                "task types this machine takes", .alias = "allowedTypes"),
-    FIELD_BOUND("max_concurrent_jobs", INT, AT(max_concurrent_jobs), 0, CONFIG_JOBS_MAX, "16",
-                FIELD_LIVE, "jobs at once, whatever the machine could carry"),
-    FIELD_PLAIN("allow_commands", BOOL, AT(allow_commands), "false", FIELD_LIVE,
-                "run commands that come in the job itself"),
-    FIELD_PLAIN("allow_deployments", BOOL, AT(allow_deployments), "false", FIELD_LIVE,
-                "claim deployments and run daemons, whose commands come with them too"),
-    FIELD_BOUND("job_user", ID, AT(job_user), 0, JOB_USER_BASE_MAX, NULL, FIELD_LIVE,
-                "user work runs as; default: berth-job, else nobody, where the agent can choose"),
-    FIELD_PLAIN("allow_root", BOOL, AT(allow_root), "false", FIELD_LIVE,
-                "work may run as root, if job_user or an executor's user says so"),
-    FIELD_PLAIN("syscall_filter", BOOL, AT(syscall_filter), "true", FIELD_LIVE,
-                "work is refused system calls it should not need, see docs/security.md"),
-    FIELD_WORDS("private_tmp", AT(private_tmp), private_tmps, "auto", FIELD_LIVE,
-                "auto: a run has its own /tmp, /var/tmp, /dev/shm and IPC where possible; off: the "
-                "machine's"),
-    FIELD_BOUND("job_pids_max", INT, AT(job_pids_max), 0, 1LL << 30, "512", FIELD_LIVE,
-                "processes of a job without an executor, where limits can be kept; 0 = no limit"),
-    FIELD_BOUND("job_memory_mb_max", INT, AT(job_memory_mb_max), 0, 1LL << 30, "0", FIELD_LIVE,
-                "its memory, swap included; 0 = run_memory_pct_max"),
-    FIELD_BOUND("run_memory_pct_max", INT, AT(run_memory_pct_max), 10, 100, "90", FIELD_LIVE,
-                "of the machine's memory for work without a limit of its own; 100 = all of it"),
-    FIELD_BOUND(
-        "job_disk_mb_max", INT, AT(job_disk_mb_max), 0, 1LL << 30, "0", FIELD_LIVE,
-        "what work may have in its directory; 0 = half of the disk that is free when it begins"),
+    PLAIN(semantic_langs, STRS, NULL, FIELD_LIVE, "languages for which semantic repair is there"),
+    PLAIN(nmt_pairs, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE, "[[\"en\",\"zh\"], ...] or any"),
+    PLAIN(tts_langs, STRS, NULL, FIELD_LIVE, "languages that can be spoken"),
+    PLAIN(capability_by_type, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE,
+          "{asr, nmt, tts, tone, semantic}: true or false"),
+    PLAIN(labels, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE,
+          "{zone: eu}: what `requires` of a task selects by"),
+    PLAIN(allowed_types, STRS, "*", FIELD_LIVE, "task types this machine takes",
+          .alias = "allowedTypes"),
+    BOUND(max_concurrent_jobs, INT, 0, CONFIG_JOBS_MAX, "16", FIELD_LIVE,
+          "jobs at once, whatever the machine could carry"),
+    PLAIN(allow_commands, BOOL, "false", FIELD_LIVE, "run commands that come in the job itself"),
+    PLAIN(allow_deployments, BOOL, "false", FIELD_LIVE,
+          "claim deployments and run daemons, whose commands come with them too"),
+    BOUND(job_user, ID, 0, JOB_USER_BASE_MAX, NULL, FIELD_LIVE,
+          "user work runs as; default: berth-job, else nobody, where the agent can choose"),
+    PLAIN(allow_root, BOOL, "false", FIELD_LIVE,
+          "work may run as root, if job_user or an executor's user says so"),
+    PLAIN(syscall_filter, BOOL, "true", FIELD_LIVE,
+          "work is refused system calls it should not need, see docs/security.md"),
+    WORDS(private_tmp, private_tmps, "auto", FIELD_LIVE,
+          "auto: a run has its own /tmp, /var/tmp, /dev/shm and IPC where possible; off: the "
+          "machine's"),
+    BOUND(job_pids_max, INT, 0, 1LL << 30, "512", FIELD_LIVE,
+          "processes of a job without an executor, where limits can be kept; 0 = no limit"),
+    BOUND(job_memory_mb_max, INT, 0, 1LL << 30, "0", FIELD_LIVE,
+          "its memory, swap included; 0 = run_memory_pct_max"),
+    BOUND(run_memory_pct_max, INT, 10, 100, "90", FIELD_LIVE,
+          "of the machine's memory for work without a limit of its own; 100 = all of it"),
+    BOUND(job_disk_mb_max, INT, 0, 1LL << 30, "0", FIELD_LIVE,
+          "what work may have in its directory; 0 = half of the disk that is free when it begins"),
     FIELD_PLAIN("executors", JSON, AT(executors_given), NULL, FIELD_NO_FLAG | FIELD_LIVE,
                 "{TYPE: {command, args, env, cwd, user, ...}}"),
-    FIELD_BOUND("secrets_dir", STR, AT(secrets_dir), 1, 2048, NULL, FIELD_LIVE,
-                "directory with a file for each secret; default: the credentials of the unit"),
+    BOUND(secrets_dir, STR, 1, 2048, NULL, FIELD_LIVE,
+          "directory with a file for each secret; default: the credentials of the unit"),
     FIELD_PLAIN("secrets", JSON, AT(secrets_given), NULL, FIELD_NO_FLAG | FIELD_LIVE,
                 "{NAME: {types, commands, deployments}}: who may name it; executors always may"),
 
-    FIELD_BOUND("max_slots", INT, AT(max_slots), 0, CONFIG_JOBS_MAX, "off",
-                FIELD_NULLABLE | FIELD_LIVE, "hard cap; off = what the machine carries when idle",
-                .alias = "maxSlots"),
-    FIELD_BOUND("reserved_slots", INT, AT(reserved_slots), 0, CONFIG_JOBS_MAX, "0", FIELD_LIVE,
-                "kept for interactive jobs", .alias = "reservedSlots"),
-    FIELD_BOUND("slots_fixed", INT, AT(slots_fixed), 0, CONFIG_JOBS_MAX, "off",
-                FIELD_NULLABLE | FIELD_LIVE, "this many slots instead of the formula",
-                .alias = "slotsFixed"),
-    FIELD_BOUND("safety_buffer", INT, AT(safety_buffer), 0, CONFIG_JOBS_MAX, "1", FIELD_LIVE,
-                "slots the formula keeps back", .alias = "safetyBuffer"),
-    FIELD_BOUND("slots_min", INT, AT(slots_min), 0, CONFIG_JOBS_MAX, "1", FIELD_LIVE,
-                "jobs carried at level normal, even if the formula has no slot",
-                .alias = "slotsMin"),
-    FIELD_PLAIN(
-        "resources", OBJ, AT(resources), NULL, FIELD_LIVE | FIELD_OPEN,
-        "{cpu_per_process, mem_per_process_gb, load_warning_pct, ...}, and what the node has "
-        "for `needs`: {cpu: 8, mem_mb: 15000, licences: 3}; default: cpu, mem_mb and gpus as "
-        "measured",
-        .fields = resource_fields, .field_count = COUNT_OF(resource_fields)),
-    FIELD_PLAIN("protected_types", STRS, AT(protected_types), "f2f", FIELD_LIVE,
-                "never ended to save the machine; deployment and daemon too, * = nothing is",
-                .alias = "protectedTypes"),
-    FIELD_PLAIN("killable_types", STRS, AT(killable_types), NULL, FIELD_LIVE,
-                "only these may be ended; default: all that are not protected",
-                .alias = "killableTypes"),
-    FIELD_BOUND("high_priority_min", INT, AT(high_priority_min), 0, 9, "7", FIELD_LIVE,
-                "priority that still gets in at level warning", .alias = "highPriorityMin"),
-    FIELD_BOUND("monitor_interval_ms", MS, AT(monitor_interval_ms), 100, HOUR_MS, "1000", 0,
-                "how often the machine is measured", .alias = "monitorIntervalMs"),
-    FIELD_BOUND("host_root", STR, AT(host_root), 1, 2048, "/", 0, "where proc and sys are found"),
-    FIELD_BOUND("loaded_file", STR, AT(loaded_file), 1, LOADED_PATH_MAX, NULL, FIELD_LIVE,
-                "names of what is loaded here, one a line; who loads something keeps it"),
-    FIELD_BOUND(
-        "gpu_command", STR, AT(gpu_command), 0, 2048, NULL, 0,
-        "prints the GPUs as JSON, see docs/operators.md; default: nvidia-smi; empty = none"),
-    FIELD_PLAIN("cpu_strict", BOOL, AT(cpu_strict), "false", FIELD_LIVE,
-                "work that needs cpu gets no more of it, even if nobody else wants it"),
+    BOUND(max_slots, INT, 0, CONFIG_JOBS_MAX, "off", FIELD_NULLABLE | FIELD_LIVE,
+          "hard cap; off = what the machine carries when idle", .alias = "maxSlots"),
+    BOUND(reserved_slots, INT, 0, CONFIG_JOBS_MAX, "0", FIELD_LIVE, "kept for interactive jobs",
+          .alias = "reservedSlots"),
+    BOUND(slots_fixed, INT, 0, CONFIG_JOBS_MAX, "off", FIELD_NULLABLE | FIELD_LIVE,
+          "this many slots instead of the formula", .alias = "slotsFixed"),
+    BOUND(safety_buffer, INT, 0, CONFIG_JOBS_MAX, "1", FIELD_LIVE, "slots the formula keeps back",
+          .alias = "safetyBuffer"),
+    BOUND(slots_min, INT, 0, CONFIG_JOBS_MAX, "1", FIELD_LIVE,
+          "jobs carried at level normal, even if the formula has no slot", .alias = "slotsMin"),
+    PLAIN(resources, OBJ, NULL, FIELD_LIVE | FIELD_OPEN,
+          "{cpu_per_process, mem_per_process_gb, load_warning_pct, ...}, and what the node has "
+          "for `needs`: {cpu: 8, mem_mb: 15000, licences: 3}; default: cpu, mem_mb and gpus as "
+          "measured",
+          .fields = resource_fields, .field_count = COUNT_OF(resource_fields)),
+    PLAIN(protected_types, STRS, "f2f", FIELD_LIVE,
+          "never ended to save the machine; deployment and daemon too, * = nothing is",
+          .alias = "protectedTypes"),
+    PLAIN(killable_types, STRS, NULL, FIELD_LIVE,
+          "only these may be ended; default: all that are not protected", .alias = "killableTypes"),
+    BOUND(high_priority_min, INT, 0, 9, "7", FIELD_LIVE,
+          "priority that still gets in at level warning", .alias = "highPriorityMin"),
+    BOUND(monitor_interval_ms, MS, 100, HOUR_MS, "1000", 0, "how often the machine is measured",
+          .alias = "monitorIntervalMs"),
+    BOUND(host_root, STR, 1, 2048, "/", 0, "where proc and sys are found"),
+    BOUND(loaded_file, STR, 1, LOADED_PATH_MAX, NULL, FIELD_LIVE,
+          "names of what is loaded here, one a line; who loads something keeps it"),
+    BOUND(gpu_command, STR, 0, 2048, NULL, 0,
+          "prints the GPUs as JSON, see docs/operators.md; default: nvidia-smi; empty = none"),
+    PLAIN(cpu_strict, BOOL, "false", FIELD_LIVE,
+          "work that needs cpu gets no more of it, even if nobody else wants it"),
 
-    FIELD_BOUND("log_bytes_max", INT, AT(log_bytes_max), 4096, 1LL << 40, "4194304", FIELD_LIVE,
-                "output kept of a run; as much again from before"),
-    FIELD_BOUND("runs_kept", INT, AT(runs_kept), 0, CONFIG_JOBS_MAX, "64", FIELD_LIVE,
-                "ended runs whose output can still be read"),
-    FIELD_BOUND("runs_kept_bytes", INT, AT(runs_kept_bytes), 0, 1LL << 50, "268435456", FIELD_LIVE,
-                "the most that their output takes together"),
-    FIELD_BOUND("runs_kept_ms", MS, AT(runs_kept_ms), 0, 366 * 24 * HOUR_MS, "604800000",
-                FIELD_LIVE, "and how long after their end"),
-    FIELD_PLAIN("stop_runs", BOOL, AT(stop_runs), "false", FIELD_LIVE,
-                "what runs ends with the agent, instead of going on without it"),
-    FIELD_PLAIN("sleeps_with_server", BOOL, AT(sleeps_with_server), "false", 0,
-                "server, store and database are on this machine: while it sleeps no lease runs"),
+    BOUND(log_bytes_max, INT, 4096, 1LL << 40, "4194304", FIELD_LIVE,
+          "output kept of a run; as much again from before"),
+    BOUND(runs_kept, INT, 0, CONFIG_JOBS_MAX, "64", FIELD_LIVE,
+          "ended runs whose output can still be read"),
+    BOUND(runs_kept_bytes, INT, 0, 1LL << 50, "268435456", FIELD_LIVE,
+          "the most that their output takes together"),
+    BOUND(runs_kept_ms, MS, 0, 366 * 24 * HOUR_MS, "604800000", FIELD_LIVE,
+          "and how long after their end"),
+    PLAIN(stop_runs, BOOL, "false", FIELD_LIVE,
+          "what runs ends with the agent, instead of going on without it"),
+    PLAIN(sleeps_with_server, BOOL, "false", 0,
+          "server, store and database are on this machine: while it sleeps no lease runs"),
 
-    FIELD_BOUND("deployments_max", INT, AT(deployments_max), 0, CONFIG_JOBS_MAX, "256", FIELD_LIVE,
-                "deployments this machine claims at most; 0 = none"),
-    FIELD_BOUND("port_min", INT, AT(port_min), 0, 65535, "21000", FIELD_LIVE,
-                "the first of the ports that copies of deployments get in BERTH_PORT; 0 = none"),
-    FIELD_BOUND("port_max", INT, AT(port_max), 0, 65535, "21999", FIELD_LIVE, "the last of them"),
-    FIELD_BOUND("service_address", STR, AT(service_address), 1, 255, NULL, FIELD_LIVE,
-                "where others reach what listens here; default: the machine's name"),
-    FIELD_BOUND("services_file", STR, AT(services_file), 1, 2048, "services.json", 0,
-                "tells where the copies of all deployments listen; below data_dir, or absolute"),
-    FIELD_BOUND("services_interval_ms", MS, AT(services_interval_ms), 0, HOUR_MS, "5000",
-                FIELD_LIVE, "how often that is asked; 0 = there is no such file"),
+    BOUND(deployments_max, INT, 0, CONFIG_JOBS_MAX, "256", FIELD_LIVE,
+          "deployments this machine claims at most; 0 = none"),
+    BOUND(port_min, INT, 0, 65535, "21000", FIELD_LIVE,
+          "the first of the ports that copies of deployments get in BERTH_PORT; 0 = none"),
+    BOUND(port_max, INT, 0, 65535, "21999", FIELD_LIVE, "the last of them"),
+    BOUND(service_address, STR, 1, 255, NULL, FIELD_LIVE,
+          "where others reach what listens here; default: the machine's name"),
+    BOUND(services_file, STR, 1, 2048, "services.json", 0,
+          "tells where the copies of all deployments listen; below data_dir, or absolute"),
+    BOUND(services_interval_ms, MS, 0, HOUR_MS, "5000", FIELD_LIVE,
+          "how often that is asked; 0 = there is no such file"),
     FIELD_PLAIN("claim_policy", ENUM, AT(claim_policy_index), "deployment_count", FIELD_LIVE,
                 "who claims", .name_at = claim_policy_name),
-    FIELD_BOUND("claim_interval_ms", MS, AT(claim_interval_ms), 100, HOUR_MS, "5000", FIELD_LIVE,
-                "between two looks for deployments to claim"),
-    FIELD_BOUND("claim_budget", INT, AT(claim_budget), 0, 1000, "0", FIELD_LIVE,
-                "deployments claimed in one look at most; 0 = this node's share of all there are"),
-    FIELD_BOUND("move_after_failures", INT, AT(move_after_failures), 0, 1000, "5", FIELD_LIVE,
-                "a deployment that failed here so often in a row goes to another node; 0 = never"),
+    BOUND(claim_interval_ms, MS, 100, HOUR_MS, "5000", FIELD_LIVE,
+          "between two looks for deployments to claim"),
+    BOUND(claim_budget, INT, 0, 1000, "0", FIELD_LIVE,
+          "deployments claimed in one look at most; 0 = this node's share of all there are"),
+    BOUND(move_after_failures, INT, 0, 1000, "5", FIELD_LIVE,
+          "a deployment that failed here so often in a row goes to another node; 0 = never"),
     FIELD_BOUND("cpu_weight", REAL, AT(claim_weights.cpu), 0, 1000000, "0.5", FIELD_LIVE,
                 "of CPU in the score of the policies by resource"),
     FIELD_BOUND("memory_weight", REAL, AT(claim_weights.memory), 0, 1000000, "0.5", FIELD_LIVE,
                 "of memory, likewise"),
-    FIELD_WORDS("unknown_metric", AT(unknown_metric), unknown_metrics, "not_eligible", FIELD_LIVE,
-                "what a node whose usage is not known counts as; zero makes it the favourite"),
-    FIELD_PLAIN(
-        "install_command", JSON, AT(install_command), NULL, FIELD_NO_FLAG | FIELD_LIVE,
-        "[npm, install, --prefix, \"{dir}\", \"{name}@{version}\"], or a text for the shell"),
-    FIELD_PLAIN("run_command", JSON, AT(run_command), NULL, FIELD_NO_FLAG | FIELD_LIVE,
-                "[npx, \"{name}\"]: runs a package whose deployment has no command"),
-    FIELD_BOUND("install_timeout_ms", MS, AT(install_timeout_ms), 1000, 24 * HOUR_MS, "600000",
-                FIELD_LIVE, "longest installation of a package"),
-    FIELD_BOUND("packages_kept", INT, AT(packages_kept), 0, CONFIG_JOBS_MAX, "2", FIELD_LIVE,
-                "installed packages that nothing here uses any more, for going back; others go"),
-    FIELD_BOUND("packages_unused_ms", MS, AT(packages_unused_ms), 1000, 366 * 24 * HOUR_MS,
-                "3600000", FIELD_LIVE, "and not before nothing has used them for so long"),
-    FIELD_BOUND("restart_min_ms", MS, AT(restart_min_ms), 10, HOUR_MS, "1000", FIELD_LIVE,
-                "pause after a deployment's first crash; each next one is twice that"),
-    FIELD_BOUND("restart_max_ms", MS, AT(restart_max_ms), 10, HOUR_MS, "60000", FIELD_LIVE,
-                "but not longer than this"),
-    FIELD_BOUND("restart_stable_ms", MS, AT(restart_stable_ms), 0, HOUR_MS, "30000", FIELD_LIVE,
-                "after so long without a crash it counts from the first again"),
-    FIELD_BOUND("heartbeat_ms", MS, AT(heartbeat_ms), 100, HOUR_MS, "5000", 0,
-                "until the server says otherwise"),
-    FIELD_WORDS("log_level", AT(log_level), log_levels, "info", FIELD_LIVE,
-                "debug, info, warn, error"),
-    FIELD_WORDS("log_format", AT(log_format), log_formats, "logfmt", FIELD_LIVE, "logfmt or json"),
-    FIELD_PLAIN("log_file", STR, AT(log_file), NULL, FIELD_LIVE,
-                "file to log to, opened again at SIGHUP; empty = standard error"),
+    WORDS(unknown_metric, unknown_metrics, "not_eligible", FIELD_LIVE,
+          "what a node whose usage is not known counts as; zero makes it the favourite"),
+    PLAIN(install_command, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE,
+          "[npm, install, --prefix, \"{dir}\", \"{name}@{version}\"], or a text for the shell"),
+    PLAIN(run_command, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE,
+          "[npx, \"{name}\"]: runs a package whose deployment has no command"),
+    BOUND(install_timeout_ms, MS, 1000, 24 * HOUR_MS, "600000", FIELD_LIVE,
+          "longest installation of a package"),
+    BOUND(packages_kept, INT, 0, CONFIG_JOBS_MAX, "2", FIELD_LIVE,
+          "installed packages that nothing here uses any more, for going back; others go"),
+    BOUND(packages_unused_ms, MS, 1000, 366 * 24 * HOUR_MS, "3600000", FIELD_LIVE,
+          "and not before nothing has used them for so long"),
+    BOUND(restart_min_ms, MS, 10, HOUR_MS, "1000", FIELD_LIVE,
+          "pause after a deployment's first crash; each next one is twice that"),
+    BOUND(restart_max_ms, MS, 10, HOUR_MS, "60000", FIELD_LIVE, "but not longer than this"),
+    BOUND(restart_stable_ms, MS, 0, HOUR_MS, "30000", FIELD_LIVE,
+          "after so long without a crash it counts from the first again"),
+    BOUND(heartbeat_ms, MS, 100, HOUR_MS, "5000", 0, "until the server says otherwise"),
+    WORDS(log_level, log_levels, "info", FIELD_LIVE, "debug, info, warn, error"),
+    WORDS(log_format, log_formats, "logfmt", FIELD_LIVE, "logfmt or json"),
+    PLAIN(log_file, STR, NULL, FIELD_LIVE,
+          "file to log to, opened again at SIGHUP; empty = standard error"),
 };
 
 static const struct schema config_schema = {
@@ -520,13 +506,11 @@ static enum err read_yaml(struct config_source *source, const char *path, struct
 
 static bool is_pair_list(const struct json *list)
 {
-    const struct json *pair = json_first(list);
+    const struct json *pair;
 
-    if (json_is_null(list) || json_str_is(list, "any"))
-        return true;
     if (json_type(list) != JSON_ARR)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++, pair = json_next(pair))
+        return json_is_null(list) || json_str_is(list, "any");
+    for (pair = json_items(list); pair; pair = json_after(list, pair))
         if (json_type(pair) != JSON_ARR || pair->count != 2 ||
             json_type(json_first(pair)) != JSON_STR ||
             json_type(json_next(json_first(pair))) != JSON_STR)
@@ -536,13 +520,11 @@ static bool is_pair_list(const struct json *list)
 
 static bool is_map(const struct json *obj, bool of_bools)
 {
-    const struct json *key = json_first(obj);
+    const struct json *key;
 
-    if (json_is_null(obj))
-        return true;
     if (json_type(obj) != JSON_OBJ)
-        return false;
-    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1)) {
+        return json_is_null(obj);
+    for (key = json_keys(obj); key; key = json_after(obj, key)) {
         bool value;
 
         if (of_bools ? !json_bool(key + 1, &value) : json_type(key + 1) != JSON_STR)
@@ -658,8 +640,8 @@ const struct executor *config_executor(const struct config *config, struct str t
 
 bool config_allows(const struct config *config, struct str type)
 {
-    for (size_t i = 0; i < config->allowed_types.count; i++)
-        if (str_is(config->allowed_types.at[i], "*") || str_eq(config->allowed_types.at[i], type))
-            return true;
-    return false;
+    const struct strs *allowed = &config->allowed_types;
+
+    return str_in(STR("*"), allowed->at, allowed->count) ||
+           str_in(type, allowed->at, allowed->count);
 }

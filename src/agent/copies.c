@@ -15,19 +15,14 @@
 #include <unistd.h>
 
 #include "agent/capacity.h"
+#include "agent/fd.h"
 #include "agent/link.h"
-#include "agent/packages.h"
-#include "agent/run.h"
 #include "agent/runlog.h"
 #include "agent/secret.h"
-#include "base/clock.h"
-#include "base/json.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
-#include "io/client.h"
 
-#define COPY_UNHEALTHY "UNHEALTHY" /* the reason of a stop */
+#define COPY_UNHEALTHY "UNHEALTHY" /* why it was stopped */
 
 struct copy_meta {
     struct str kind, id;
@@ -39,13 +34,7 @@ struct copy_meta {
 
 static const struct run_handler copies_run_handler;
 
-static const char *const state_names[COPY_STATES] = {[COPY_WAITING] = "waiting",
-                                                     [COPY_INSTALLING] = "installing",
-                                                     [COPY_STARTING] = "starting",
-                                                     [COPY_RUNNING] = "running",
-                                                     [COPY_STOPPING] = "stopping"};
-
-/* A text as a reason: one line, cut where it is too long. */
+/* A text as a reason: one line, truncated if too long. */
 static void copy_reason(struct str text, char words[COPY_REASON_MAX])
 {
     size_t len = 0;
@@ -62,8 +51,7 @@ static void copy_reason(struct str text, char words[COPY_REASON_MAX])
             words[len] = ' ';
         len += ok ? one : 1;
         one = one > 0 ? one : 1;
-        text.at += one;
-        text.len -= one;
+        text = str_from(text, one);
     }
     words[len] = 0;
 }
@@ -71,7 +59,8 @@ static void copy_reason(struct str text, char words[COPY_REASON_MAX])
 static void copy_log(const struct copy *copy, enum log_level level, const char *event,
                      const char *reason)
 {
-    log_event(level, event, KS("deployment_id", copy->id), KS("node_id", copy->copies->node_id),
+    log_event(level, event, KS("deployment_id", copy->id),
+              KS("node_id", copy->copies->config.node_id),
               KI("generation", copy->run ? copy->run_generation : copy->generation),
               KI("version", copy->run ? copy->run_version : copy->version), KC("reason", reason));
 }
@@ -115,10 +104,15 @@ static enum copy_health copy_health(const struct copy *copy)
     return copy->failures == 0 && age_ms >= SETTLE_MS ? COPY_WELL : COPY_UNKNOWN;
 }
 
+static const struct package *copy_package(const struct copy *copy, const struct deploy_spec *spec)
+{
+    return packages_find(copy->copies->packages, spec->package_name, spec->package_version);
+}
+
 static void changed(const struct copy *copy)
 {
-    if (copy->copies->changed)
-        copy->copies->changed(copy->copies);
+    if (copy->copies->config.changed)
+        copy->copies->config.changed(copy->copies);
 }
 
 static void set_state(struct copy *copy, enum copy_state state)
@@ -156,16 +150,11 @@ static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
 
 /* --- the table --- */
 
-static struct copy *copies_find(const struct copies *copies, struct str id)
-{
-    return map_get(&copies->by_id, id);
-}
-
 static struct copy *copies_enter(struct copies *copies, struct str id)
 {
     struct copy *copy = mem_new(struct copy);
 
-    assert(id.len > 0 && !copies_find(copies, id));
+    assert(id.len > 0 && !map_get(&copies->by_id, id));
     copy->copies = copies;
     copy->id = arena_str(&copy->id_arena, id);
     TAILQ_INSERT_TAIL(&copies->all, copy, entry);
@@ -183,8 +172,8 @@ static void copy_give_room(struct copy *copy)
     struct copies *copies = copy->copies;
     struct demand demand;
 
-    if (copies->keep && !copies->freed && demand_kept(copy, &demand))
-        copies->keep(copies, &demand, copy->gpus, false);
+    if (copies->config.keep && !copies->freed && demand_kept(copy, &demand))
+        copies->config.keep(copies, &demand, copy->gpus, false);
     copy->demand[0] = 0;
     copy->gpus = 0;
 }
@@ -202,11 +191,6 @@ static void copies_leave(struct copy *copy)
     arena_free(&copy->old_arena);
     arena_free(&copy->id_arena);
     free(copy);
-}
-
-void *copies_user(const struct copies *copies)
-{
-    return copies->user;
 }
 
 size_t copies_count(const struct copies *copies)
@@ -235,36 +219,19 @@ size_t copies_alive(const struct copies *copies)
     return count;
 }
 
-struct copy *copies_next(const struct copies *copies, const struct copy *copy,
-                         struct copy_alive *ret_alive)
-{
-    struct copy *next = copy ? TAILQ_NEXT(copy, entry) : TAILQ_FIRST(&copies->all);
+/* --- what is reported --- */
 
-    while (next && !next->run)
-        next = TAILQ_NEXT(next, entry);
-    if (next)
-        *ret_alive = (struct copy_alive){.id = next->id,
-                                         .daemon = next->daemon,
-                                         .shim_pid = run_shim_pid(next->run),
-                                         .since_ms = next->since_ms,
-                                         .stopping = next->stopping,
-                                         .demand = str_of(next->demand),
-                                         .gpus = next->gpus};
-    return next;
-}
-
-void copies_danger(struct copies *copies, bool danger)
-{
-    copies->danger = danger;
-}
-
-/* --- what others may know --- */
-
-/* As PROTOCOL.md names it, which is not the state we keep. */
+/* The state names of PROTOCOL.md, which differ from our internal states. */
 static const char *reported_state(const struct copy *copy)
 {
+    static const char *const names[COPY_STATES] = {[COPY_WAITING] = "stopped",
+                                                   [COPY_INSTALLING] = "installing",
+                                                   [COPY_STARTING] = "starting",
+                                                   [COPY_RUNNING] = "running",
+                                                   [COPY_STOPPING] = "stopping"};
+
     if (copy->wrong[0] && !copy->run)
-        return "refused"; /* its reason says more */
+        return "refused"; /* the reason has the details */
     if (copy_over(copy) != COPY_NOT_OVER && !copy->run)
         return copy_over(copy) == COPY_FINISHED ? "finished" : "failed";
     if (copy->looping && copy->state != COPY_STOPPING)
@@ -274,11 +241,11 @@ static const char *reported_state(const struct copy *copy)
     if (copy->state == COPY_RUNNING && copy->check.failures > 0)
         return "unhealthy";
     if (copy_changed(copy) && copy->state != COPY_STOPPING)
-        return "updating"; /* the version before the one that is wanted */
-    return copy->state == COPY_WAITING ? "stopped" : state_names[copy->state];
+        return "updating"; /* the version before the wanted one still runs */
+    return names[copy->state];
 }
 
-/* Why it is as it is; of one that runs and is as it should be, why the one before it ended. */
+/* The reason for its state; for a copy that runs as it should, why its last run ended. */
 static struct str reported_reason(const struct copy *copy)
 {
     const char *words = copy->wrong[0]                          ? copy->wrong
@@ -295,24 +262,23 @@ static struct str reported_reason(const struct copy *copy)
 static void write_limits(const struct copy *copy, struct jsonw *w)
 {
     const struct deploy_spec *spec = copy->run ? copy_spec_of_run(copy) : &copy->spec;
-    struct run_limits_offered offered;
     struct buf text = {0};
     char words[COPY_REASON_MAX];
+    const struct cgroup_place *offered = runs_offered(copy->copies->config.runs);
 
     if (!spec || !(spec->limits.memory_mb || spec->limits.cpu_percent || spec->limits.pids ||
                    spec->limits.disk_mb))
         return;
-    runs_offered(copy->copies->runs, &offered);
-    if (spec->limits.memory_mb && !offered.memory)
+    if (spec->limits.memory_mb && !offered->limits[CGROUP_MEMORY])
         buf_str(&text, STR(", memory_mb"));
-    if (spec->limits.cpu_percent && !offered.cpu)
+    if (spec->limits.cpu_percent && !offered->limits[CGROUP_CPU])
         buf_str(&text, STR(", cpu_percent"));
-    if (spec->limits.pids && !offered.pids)
+    if (spec->limits.pids && !offered->limits[CGROUP_PIDS])
         buf_str(&text, STR(", pids"));
     if (text.len > 0) {
         struct buf all = {0};
 
-        buf_fmt(&all, "not enforced: %.*s (%s)", (int)text.len - 2, text.at + 2, offered.missing);
+        buf_fmt(&all, "not enforced: %.*s (%s)", (int)text.len - 2, text.at + 2, offered->missing);
         copy_reason(buf_view(&all), words);
         buf_free(&all);
     }
@@ -320,56 +286,52 @@ static void write_limits(const struct copy *copy, struct jsonw *w)
     buf_free(&text);
 }
 
-static void write_copy(struct copy *copy, int64_t now_ms, struct jsonw *w)
-{
-    const struct copies *copies = copy->copies;
-    const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
-
-    jsonw_obj(w);
-    jsonw_kstr(w, "id", copy->id);
-    jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->generation);
-    jsonw_kint(w, "version", copy->run ? copy->run_version : copy->version);
-    /* Only an answer to this very status counts: that to one before it may have been lost. */
-    copy->asked_version = copy->asks ? copy->version : 0;
-    if (copy->asks)
-        jsonw_kint(w, "wants", copy->version);
-    copy->asks = false;
-    jsonw_kstr(w, "state", str_of(reported_state(copy)));
-    if (copy_health(copy) == COPY_UNKNOWN)
-        jsonw_knull(w, "healthy");
-    else
-        jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
-    if (copy->run && copy->run->pid)
-        jsonw_kint(w, "pid", copy->run->pid);
-    jsonw_kint(w, "restarts", copy->restarts);
-    jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
-    if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
-        jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
-    jsonw_kstr(w, "reason", reported_reason(copy));
-    write_limits(copy, w);
-    if (copy->run && copy->port) {
-        struct str address = copies->config->service_address;
-
-        jsonw_kstr(w, "host", address.at ? address : str_of(copies->host));
-        jsonw_kint(w, "port", copy->port);
-    }
-    if (exit && exit->exit_code >= 0)
-        jsonw_kint(w, "exit_code", exit->exit_code);
-    if (exit && exit->signal >= 0)
-        jsonw_kint(w, "signal", exit->signal);
-    jsonw_end_obj(w);
-}
-
 size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w)
 {
     struct copy *copy = TAILQ_FIRST(&copies->all);
+    int64_t now_ms = copies->loop->mono_ms;
     size_t place = 0;
 
     for (; copy && place < from; copy = TAILQ_NEXT(copy, entry))
         place++;
     jsonw_arr(w);
-    for (; copy && place < from + max; copy = TAILQ_NEXT(copy, entry), place++)
-        write_copy(copy, copies->loop->mono_ms, w);
+    for (; copy && place < from + max; copy = TAILQ_NEXT(copy, entry), place++) {
+        const struct run_exit *exit = copy->last ? &copy->last->exit : NULL;
+
+        jsonw_obj(w);
+        jsonw_kstr(w, "id", copy->id);
+        jsonw_kint(w, "generation", copy->run ? copy->run_generation : copy->generation);
+        jsonw_kint(w, "version", copy->run ? copy->run_version : copy->version);
+        /* Only a reply to this status counts: the reply to an earlier one may have been lost. */
+        copy->asked_version = copy->asks ? copy->version : 0;
+        if (copy->asks)
+            jsonw_kint(w, "wants", copy->version);
+        copy->asks = false;
+        jsonw_kstr(w, "state", str_of(reported_state(copy)));
+        if (copy_health(copy) == COPY_UNKNOWN)
+            jsonw_knull(w, "healthy");
+        else
+            jsonw_kbool(w, "healthy", copy_health(copy) == COPY_WELL);
+        if (copy->run && copy->run->pid)
+            jsonw_kint(w, "pid", copy->run->pid);
+        jsonw_kint(w, "restarts", copy->restarts);
+        jsonw_kint(w, "since_ms", copies->loop->wall_ms - (now_ms - copy->since_ms));
+        if (copy->state == COPY_WAITING && copy->next_ms > now_ms)
+            jsonw_kint(w, "retry_ms", copy->next_ms - now_ms);
+        jsonw_kstr(w, "reason", reported_reason(copy));
+        write_limits(copy, w);
+        if (copy->run && copy->port) {
+            struct str address = copies->config.config->service_address;
+
+            jsonw_kstr(w, "host", address.at ? address : str_of(copies->host));
+            jsonw_kint(w, "port", copy->port);
+        }
+        if (exit && exit->exit_code >= 0)
+            jsonw_kint(w, "exit_code", exit->exit_code);
+        if (exit && exit->signal >= 0)
+            jsonw_kint(w, "signal", exit->signal);
+        jsonw_end_obj(w);
+    }
     jsonw_end_arr(w);
     return copy ? place : 0;
 }
@@ -383,7 +345,7 @@ void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
         [COPY_UNMATCHED] = "its selector or its namespace does not match this node",
         [COPY_FAILING] = "it keeps failing here",
         [COPY_REFUSED] = "allow_deployments is false here"};
-    struct copy *copy = copies_find(copies, id);
+    struct copy *copy = map_get(&copies->by_id, id);
 
     assert(hold > COPY_KEPT && hold < COUNT_OF(words));
     if (!copy || copy->held == hold)
@@ -401,26 +363,12 @@ void copies_keep(struct copies *copies, struct str id, enum copy_hold hold)
             copy->held = COPY_KEPT;
 }
 
-bool copies_next_held(const struct copies *copies, struct copy_held *ret_held)
+const struct copy *copies_next_held(const struct copies *copies)
 {
     for (const struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
-        if (copy->held && copy->wanted && !copy->run) {
-            *ret_held = (struct copy_held){.id = copy->id,
-                                           .generation = copy->generation,
-                                           .version = copy->version,
-                                           .hold = copy->held,
-                                           .reason = str_of(copy->failed)};
-            return true;
-        }
-    return false;
-}
-
-void copies_gave(struct copies *copies, struct str id)
-{
-    struct copy *copy = copies_find(copies, id);
-
-    if (copy)
-        copy->wanted = false;
+        if (copy->held && copy->wanted && !copy->run)
+            return copy;
+    return NULL;
 }
 
 size_t copies_holding(const struct copies *copies, enum copy_hold hold)
@@ -432,48 +380,43 @@ size_t copies_holding(const struct copies *copies, enum copy_hold hold)
     return count;
 }
 
-bool copies_has_room(const struct copies *copies, struct str id)
-{
-    const struct copy *copy = copies_find(copies, id);
-
-    return copy && copy->demand[0];
-}
-
 bool copies_lacks(const struct copies *copies, struct str id)
 {
-    const struct copy *copy = copies_find(copies, id);
+    const struct copy *copy = map_get(&copies->by_id, id);
 
     return copy && copy->wanted && copy->lacks;
 }
 
 int64_t copies_failures(const struct copies *copies, struct str id)
 {
-    const struct copy *copy = copies_find(copies, id);
-    int64_t failures;
+    const struct copy *copy = map_get(&copies->by_id, id);
+    const struct package *package;
 
     if (!copy || !copy->wanted)
         return 0;
     if (copy->wrong[0] && !copy->run)
-        return INT64_MAX; /* trying does not help */
+        return INT64_MAX; /* retrying does not help */
     if (copy_changed(copy))
-        return 0; /* what failed was another version */
-    failures = copy->run || copy->state != COPY_INSTALLING
-                   ? 0
-                   : packages_failures(copies->packages, copy->spec.package_name,
-                                       copy->spec.package_version);
-    return failures > copy->failures ? failures : copy->failures;
+        return 0; /* another version failed */
+    if (copy->run || copy->state != COPY_INSTALLING)
+        return copy->failures;
+    package = copy_package(copy, &copy->spec);
+    return package && package->failures > copy->failures ? package->failures : copy->failures;
 }
 
 enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,
                     size_t max, struct buf *out, int64_t *ret_offset, int64_t *ret_total,
                     bool *ret_ended)
 {
-    struct copy *copy = copies_find(copies, id);
+    struct copy *copy = map_get(&copies->by_id, id);
     struct run *run = !copy ? NULL : previous || !copy->run ? copy->last : copy->run;
+    const struct package *package = NULL;
 
-    /* Nothing ever ran: then what it waits for is of interest. */
+    /* Nothing ever ran: report what it waits for. */
     if (copy && !run && !previous && copy->known)
-        run = packages_run(copies->packages, copy->spec.package_name, copy->spec.package_version);
+        package = copy_package(copy, &copy->spec);
+    if (package)
+        run = package->run;
     if (!run)
         return ERR_NOT_FOUND;
     *ret_ended = run->state == RUN_ENDED;
@@ -531,17 +474,16 @@ static bool is_free(int64_t port)
         good = fd4 >= 0 && setsockopt(fd4, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                bind(fd4, (struct sockaddr *)&any4, sizeof any4) == 0;
     }
-    if (fd4 >= 0)
-        close(fd4);
+    fd_close(fd4);
     return good;
 }
 
-/* Before a start. A copy keeps its port while it lives, from run to run and from agent to agent,
- * unless somebody else listens there by now. Another begins at a place of its own in the range:
- * after it was away it gets the same again, more often than not. */
+/* Called before a start. A copy keeps its port during its life, across runs and agents, unless
+ * another process listens there now. A new copy starts searching at its own place in the range, so
+ * a copy that was away usually gets the same port again. */
 static enum err copy_take_port(struct copy *copy, struct problem *why)
 {
-    const struct config *config = copy->copies->config;
+    const struct config *config = copy->copies->config.config;
     int64_t first = config->port_min, count = config->port_max - first + 1;
     int64_t start = count > 0 ? (int64_t)(str_hash(copy->id) % (uint64_t)count) : 0;
 
@@ -578,7 +520,8 @@ static void copy_env(const struct copy *copy, const struct deploy_spec *own, int
         env[count++] = arena_fmt(arena, "BERTH_INDEX=%" PRId64, deploy_index(copy->id));
     env[count++] = arena_fmt(arena, "BERTH_GENERATION=%" PRId64, copy->generation);
     env[count++] = arena_fmt(arena, "BERTH_VERSION=%" PRId64, version);
-    env[count++] = arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->node_id));
+    env[count++] =
+        arena_fmt(arena, "BERTH_NODE_ID=" STR_FMT, STR_ARG(copy->copies->config.node_id));
     if (copy->port)
         env[count++] = arena_fmt(arena, "BERTH_PORT=%" PRId64, copy->port);
     if (own->package_name.len)
@@ -604,7 +547,7 @@ static enum err copy_secrets(const struct copy *copy, const struct deploy_spec *
     for (size_t i = 0; i < own->secrets.count; i++) {
         struct str name = secret_name(own->secrets.at[i]);
 
-        if (!secret_for_deployment(copy->copies->config, name, deployment))
+        if (!secret_for_deployment(copy->copies->config.config, name, deployment))
             return problem_set(why, ERR_FORBIDDEN, "secrets",
                                "No rule of this agent gives the secret " STR_FMT
                                " to the deployment " STR_FMT ".",
@@ -666,7 +609,7 @@ static enum err find_argv(const struct copy *copy, const char *dir, struct arena
     struct strs run, words = own->command;
 
     if (!words.count) {
-        if (!packages_words(copy->copies->config->run_command, own->package_name,
+        if (!packages_words(copy->copies->config.config->run_command, own->package_name,
                             own->package_version.at ? own->package_version : STR(""), dir, arena,
                             &run))
             return problem_set(why, ERR_NOT_FOUND, "command",
@@ -715,11 +658,12 @@ static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
     *ret_gpus = copy->gpus;
     demand_write(wants, &text);
     copy->lacks = false;
-    if (copies->room && !demand_is_plain(wants) && !str_is(buf_view(&text), copy->demand)) {
+    if (copies->config.room && !demand_is_plain(wants) && !str_is(buf_view(&text), copy->demand)) {
         bool kept = demand_kept(copy, &has);
 
         buf_clear(&text);
-        copy->lacks = !copies->room(copies, wants, kept ? &has : NULL, copy->gpus, ret_gpus, &text);
+        copy->lacks =
+            !copies->config.room(copies, wants, kept ? &has : NULL, copy->gpus, ret_gpus, &text);
     }
     if (copy->lacks) {
         struct problem why;
@@ -734,15 +678,7 @@ static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
     return !copy->lacks;
 }
 
-/* What it needs is also the most it gets, unless its limit is less. */
-static int64_t memory_mb(int64_t limit_mb, const struct demand *demand)
-{
-    int64_t need_mb = demand_need(demand, STR("mem_mb"));
-
-    return limit_mb <= 0 || (need_mb > 0 && need_mb < limit_mb) ? need_mb : limit_mb;
-}
-
-/* Starts copy->run from copy->spec; dir is its package's (NULL: none). */
+/* Starts copy->run from copy->spec; dir is its package's directory (NULL: none). */
 static enum err copy_start(struct copy *copy, const char *dir, struct problem *why)
 {
     struct copies *copies = copy->copies;
@@ -755,9 +691,9 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     struct run_spec spec = {.handler = &copies_run_handler,
                             .cwd = str_of(dir),
                             .stop_grace_ms = own->stop_grace_ms,
-                            .log_bytes_max = copies->config->log_bytes_max};
-    struct run_limits_offered offered;
+                            .log_bytes_max = copies->config.config->log_bytes_max};
     enum err err;
+    const struct cgroup_place *offered = runs_offered(copies->config.runs);
 
     assert(!copy->run && copy->known && copy->wanted);
     if (!copy->daemon) {
@@ -776,20 +712,21 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     }
     spec.argv = words.at;
     spec.argc = words.count;
-    /* A deployment must run somewhere: where a limit cannot be enforced its copy runs without it,
-     * and says so in its status. */
-    runs_offered(copies->runs, &offered);
-    if (offered.memory)
-        spec.memory_bytes_max = memory_mb(limits->memory_mb, &own->demand) << 20;
-    spec.pids_max = offered.pids ? limits->pids : 0;
-    spec.cpu_permille_max = offered.cpu ? limits->cpu_percent * 10 : 0;
-    spec.disk_bytes_max = limits->disk_mb << 20; /* its shim looks; that needs no group */
+    /* A deployment must run somewhere: where a limit cannot be enforced, its copy runs without it
+     * and reports that in its status. */
+    /* Its demand is also its maximum, unless its limit is lower. */
+    if (offered->limits[CGROUP_MEMORY])
+        spec.memory_bytes_max =
+            lower_limit(demand_need(&own->demand, STR("mem_mb")), limits->memory_mb) << 20;
+    spec.pids_max = offered->limits[CGROUP_PIDS] ? limits->pids : 0;
+    spec.cpu_permille_max = offered->limits[CGROUP_CPU] ? limits->cpu_percent * 10 : 0;
+    spec.disk_bytes_max = limits->disk_mb << 20; /* enforced by its shim, without a control group */
     copy_run_key(copy, "d", key);
     spec.key = str_of(key);
     copy_env(copy, own, copy->version, dir, &arena, &spec);
     copy_meta_write(copy, "copy", &meta);
     spec.meta = buf_view(&meta);
-    err = runs_start(copies->runs, &spec, copy, &copy->run, why);
+    err = runs_start(copies->config.runs, &spec, copy, &copy->run, why);
     if (!err) {
         copy->run_generation = copy->generation;
         copy->run_version = copy->version;
@@ -862,7 +799,8 @@ static void ask_command(struct copy *copy)
 {
     const struct deploy_spec *own = copy_spec_of_run(copy);
     const struct deploy_health *health = &own->health;
-    const char *dir = packages_dir(copy->copies->packages, own->package_name, own->package_version);
+    const struct package *package = copy_package(copy, own);
+    const char *dir = package && package->ready ? package->dir : NULL;
     struct arena arena = {0};
     struct buf meta = {0};
     struct problem why = {0};
@@ -882,7 +820,7 @@ static void ask_command(struct copy *copy)
     copy_meta_write(copy, "health", &meta);
     spec.meta = buf_view(&meta);
     if (copy_secrets(copy, own, &spec, &why) ||
-        runs_start(copy->copies->runs, &spec, copy, &copy->check.run, &why))
+        runs_start(copy->copies->config.runs, &spec, copy, &copy->check.run, &why))
         judged(copy, false, why.detail);
     buf_free(&meta);
     arena_free(&arena);
@@ -920,7 +858,7 @@ static void ask_http(struct copy *copy)
 
     own->copy = copy;
     url = deploy_with_port(health->http, copy->port, &arena);
-    own->url = strndup(url.at, url.len);
+    own->url = mem_cstr(url);
     arena_free(&arena);
     own->call = (struct client_call){.method = "GET",
                                      .url = own->url,
@@ -938,14 +876,7 @@ static void ask_http(struct copy *copy)
 
 /* --- when --- */
 
-/* Called when the process of the copy runs. */
-static void copy_check_begin(struct copy *copy)
-{
-    assert(!copy->check.run && !copy->check.call);
-    copy->check = (struct copy_check){0};
-}
-
-/* Every tick, while it runs. */
+/* Called every tick while it runs. */
 static void copy_check_tick(struct copy *copy)
 {
     const struct deploy_spec *spec = copy_spec_of_run(copy);
@@ -1018,8 +949,8 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
 {
     struct copies *copies = copy->copies;
     const struct deploy_restart *restart = &copy->spec.restart;
-    int64_t min_ms = restart->min_ms ? restart->min_ms : copies->config->restart_min_ms;
-    int64_t max_ms = restart->max_ms ? restart->max_ms : copies->config->restart_max_ms;
+    int64_t min_ms = restart->min_ms ? restart->min_ms : copies->config.config->restart_min_ms;
+    int64_t max_ms = restart->max_ms ? restart->max_ms : copies->config.config->restart_max_ms;
     int64_t pause_ms;
 
     assert(!copy->run);
@@ -1030,7 +961,7 @@ static void failed(struct copy *copy, const char *reason, int64_t least_ms)
         pause_ms = least_ms;
     copy->next_ms = copies->loop->mono_ms + pause_ms;
     log_event(LOG_WARN, "copy.failed", KS("deployment_id", copy->id),
-              KS("node_id", copies->node_id), KI("generation", copy->generation),
+              KS("node_id", copies->config.node_id), KI("generation", copy->generation),
               KC("reason", reason), KI("failures", copy->failures), KI("retry_ms", pause_ms));
     if (copy->failures == CRASHES_MAX) {
         copy->looping = true;
@@ -1083,8 +1014,9 @@ static void on_started(struct run *run)
     copy_log(copy, LOG_INFO, "copy.started", "its process runs");
     if (copy->stopping)
         return;
+    assert(!copy->check.run && !copy->check.call);
     set_state(copy, COPY_RUNNING);
-    copy_check_begin(copy);
+    copy->check = (struct copy_check){0};
 }
 
 static bool was_stable(const struct copy *copy)
@@ -1092,7 +1024,7 @@ static bool was_stable(const struct copy *copy)
     const struct copies *copies = copy->copies;
 
     return copy->state == COPY_RUNNING &&
-           copies->loop->mono_ms - copy->since_ms >= copies->config->restart_stable_ms;
+           copies->loop->mono_ms - copy->since_ms >= copies->config.config->restart_stable_ms;
 }
 
 static void on_ended(struct run *run)
@@ -1161,13 +1093,17 @@ static bool is_installed(struct copy *copy, const char **ret_dir)
 {
     const struct deploy_spec *spec = &copy->spec;
     struct packages *packages = copy->copies->packages;
+    const struct package *package;
     enum package_state state =
         packages_need(packages, spec->package_name, spec->package_version, ret_dir);
 
-    if (state != PACKAGE_READY)
-        set_reason(copy, copy->waits,
-                   packages_reason(packages, spec->package_name, spec->package_version));
-    return state == PACKAGE_READY;
+    if (state == PACKAGE_READY)
+        return true;
+    package = copy_package(copy, spec);
+    assert(package); /* it was just requested under this name */
+    set_reason(copy, copy->waits,
+               package->reason[0] ? package->reason : "Its package is being installed.");
+    return false;
 }
 
 static void begin(struct copy *copy)
@@ -1192,9 +1128,9 @@ static void begin(struct copy *copy)
     if (!str_is(buf_view(&needs), copy->demand)) {
         copy_give_room(copy);
         str_copy(buf_view(&needs), copy->demand, sizeof copy->demand);
-        copy->gpus = needs.len && copies->room ? gpus : 0;
-        if (needs.len && copies->keep)
-            copies->keep(copies, &copy->spec.demand, copy->gpus, true);
+        copy->gpus = needs.len && copies->config.room ? gpus : 0;
+        if (needs.len && copies->config.keep)
+            copies->config.keep(copies, &copy->spec.demand, copy->gpus, true);
     }
     buf_free(&needs);
     if (!is_installed(copy, &dir)) {
@@ -1299,13 +1235,8 @@ static void on_tick(struct loop_part *part)
 
 /* --- what the server wants --- */
 
-void copies_round(struct copies *copies)
-{
-    copies->round++;
-}
-
-/* The spec moves into the copy, with its arena. That of what runs is kept: its checks go on until
- * it is replaced. */
+/* The spec moves into the copy, with its arena. The spec of the running version is kept: its checks
+ * go on until it is replaced. */
 static void set_spec(struct copy *copy, const struct deploy_spec *spec, struct arena *arena)
 {
     if (copy->run && copy->known && copy->spec_version == copy->run_version &&
@@ -1362,12 +1293,12 @@ void copies_want(struct copies *copies, const struct json *json)
     if (!err)
         err = schema_read(&row_schema, own, &row, &arena, &why);
     if (err || !row.id.len) {
-        log_event(LOG_ERROR, "copy.bad_row", KS("node_id", copies->node_id),
+        log_event(LOG_ERROR, "copy.bad_row", KS("node_id", copies->config.node_id),
                   KC("reason", err ? why.detail : "It has no id."));
         arena_free(&arena);
         return;
     }
-    copy = copies_find(copies, row.id);
+    copy = map_get(&copies->by_id, row.id);
     if (!copy)
         copy = copies_enter(copies, row.id);
     copy->wanted = true;
@@ -1423,11 +1354,10 @@ void copies_told(struct copies *copies, const struct json *reply)
     struct arena arena = {0};
 
     for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry)) {
-        const struct json *item = json_first(waits);
+        const struct json *item;
         bool may = copy->asked_version == copy->version;
 
-        for (uint32_t i = 0; json_type(waits) == JSON_ARR && i < waits->count;
-             i++, item = json_next(item))
+        for (item = json_items(waits); item; item = json_after(waits, item))
             if (str_eq(json_str(json_get(item, "id"), &arena), copy->id)) {
                 struct str reason = json_str(json_get(item, "reason"), &arena);
 
@@ -1472,7 +1402,7 @@ void copies_end(struct copies *copies)
 
 static void adopt_copy(struct copies *copies, struct run *run, const struct copy_meta *meta)
 {
-    struct copy *copy = copies_find(copies, meta->id);
+    struct copy *copy = map_get(&copies->by_id, meta->id);
 
     if (!copy)
         copy = copies_enter(copies, meta->id);
@@ -1500,7 +1430,6 @@ static void adopt_copy(struct copies *copies, struct run *run, const struct copy
     copy->state = copy->stopping ? COPY_STOPPING : COPY_RUNNING;
     copy->since_ms = copies->loop->mono_ms;
     copy_log(copy, LOG_INFO, "copy.adopted", "it runs on");
-    copy_check_begin(copy);
 }
 
 bool copies_adopt(struct copies *copies, struct run *run)
@@ -1508,9 +1437,9 @@ bool copies_adopt(struct copies *copies, struct run *run)
     struct arena arena = {0};
     struct copy_meta meta;
     bool ours = copy_meta_read(run->meta, &arena, &meta);
-    struct copy *there = ours ? copies_find(copies, meta.id) : NULL;
+    struct copy *there = ours ? map_get(&copies->by_id, meta.id) : NULL;
 
-    if (ours && str_is(meta.kind, "health")) { /* an earlier agent's: ended and forgotten */
+    if (ours && str_is(meta.kind, "health")) { /* from an earlier agent: ended and removed */
         run->handler = &command_handler;
         run->user = NULL;
         if (run->state == RUN_ENDED)
@@ -1526,12 +1455,7 @@ bool copies_adopt(struct copies *copies, struct run *run)
     return ours || packages_adopt(copies->packages, run);
 }
 
-/* --- all of it --- */
-
-static void part_gone(struct loop_part *part)
-{
-    assert(!"copies_free comes before loop_done");
-}
+/* --- lifetime --- */
 
 enum err copies_new(struct loop *loop, const struct copies_config *config, void *user,
                     struct copies **ret_copies, struct problem *why)
@@ -1544,18 +1468,13 @@ enum err copies_new(struct loop *loop, const struct copies_config *config, void 
     }
     copies->loop = loop;
     TAILQ_INIT(&copies->all);
-    copies->config = config->config;
-    copies->node_id = config->node_id;
-    copies->runs = config->runs;
-    copies->room = config->room;
-    copies->keep = config->keep;
-    copies->changed = config->changed;
+    copies->config = *config;
     if (gethostname(copies->host, sizeof copies->host - 1) != 0)
         copies->host[0] = 0;
     copies->user = user;
     copies->packages = packages_new(loop, config->config, config->data_dir, config->runs);
     rnd_seed_os(&copies->rnd);
-    copies->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    copies->part = (struct loop_part){.tick = on_tick, .free = link_part_left};
     loop_add_part(loop, &copies->part);
     *ret_copies = copies;
     return ERR_OK;

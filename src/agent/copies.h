@@ -45,102 +45,72 @@ struct copies_config {
 /* `config` and what it points to must outlive it. */
 enum err copies_new(struct loop *loop, const struct copies_config *config, void *user,
                     struct copies **ret_copies, struct problem *why);
-void *copies_user(const struct copies *copies);
-/* A run that an earlier agent left: true if it is ours, and then it is taken up. It goes on as it
- * is until the first copies_want round says otherwise. */
+/* Takes up a run that an earlier agent left; true if it is a copy's. It continues unchanged until
+ * the first copies_want round says otherwise. */
 bool copies_adopt(struct copies *copies, struct run *run);
 /* Leaves the runs to their shims. Before runs_free and loop_done. */
 void copies_free(struct copies *copies);
 
-/* What this node may run comes in rounds, each of them whole: what a round does not name is
- * stopped. A row that cannot be run keeps what runs of it; the log and the status say so. */
-void copies_round(struct copies *copies);
-/* {id, type, generation, version, spec} */
+/* What this node may run arrives in complete rounds: copies->round is incremented, each row is
+ * passed, and copies that were not named are stopped at the end of the round. A row that cannot be
+ * run keeps the current run; the log and the status report it. {id, type, generation, version,
+ * spec} */
 void copies_want(struct copies *copies, const struct json *json);
 void copies_round_over(struct copies *copies);
 
 /* The node's lease was renewed: what a round named may run until this moment (clock_lease_ms()),
- * and then has so long for a gentle stop. Nothing starts before the first, and no deadline
- * that has passed is ever prolonged: by then another node may run it. */
+ * then it has grace_ms for a gentle stop. Nothing starts before the first renewal, and a deadline
+ * that has passed is never extended: by then another node may run it. */
 void copies_fence(struct copies *copies, int64_t until_boot_ms, int64_t grace_ms);
-/* Stops all of them, and starts none any more. */
+/* Stops all of them and starts no more. */
 void copies_end(struct copies *copies);
 
-/* Why this node gives one up: it is stopped and not started again. */
+/* Why this node holds a copy back: it is stopped and not started again. */
 enum copy_hold {
-    COPY_KEPT,      /* it does not */
+    COPY_KEPT,      /* not held */
     COPY_DRAINED,   /* the node is drained */
     COPY_UNMATCHED, /* its selector or its namespace does not match this node */
-    COPY_FAILING,   /* it cannot run here; a new spec is a new chance */
-    COPY_REFUSED,   /* this node runs none: allow_deployments */
+    COPY_FAILING,   /* it cannot run here; a new spec releases it */
+    COPY_REFUSED,   /* this node runs no deployments: allow_deployments */
 };
 void copies_hold(struct copies *copies, struct str id, enum copy_hold hold);
-/* Takes a hold back, for one copy or (at == NULL) all. */
+/* Clears a hold, for one copy or (at == NULL) all. */
 void copies_keep(struct copies *copies, struct str id, enum copy_hold hold);
 
-struct copy_held {
-    struct str id;
-    int64_t generation, version;
-    enum copy_hold hold;
-    struct str reason; /* how it last ended before it was held; "" = it did not */
-};
-/* One that is held and of which nothing runs any more, so that it may be given away. */
-bool copies_next_held(const struct copies *copies, struct copy_held *ret_held);
-/* A copy was given away. */
-void copies_gave(struct copies *copies, struct str id);
+/* A held copy without a run, so that it can be released. */
+const struct copy *copies_next_held(const struct copies *copies);
 size_t copies_holding(const struct copies *copies, enum copy_hold hold); /* how many */
-struct str copies_first_owned(const struct copies *copies);       /* not held; at == NULL: none */
-bool copies_has_room(const struct copies *copies, struct str id); /* it is kept for it */
+struct str copies_first_owned(const struct copies *copies); /* not held; at == NULL: none */
 /* It needs more than this node has. */
 bool copies_lacks(const struct copies *copies, struct str id);
-/* How often in a row it could not be run here. */
+/* How many times in a row it failed to run here. */
 int64_t copies_failures(const struct copies *copies, struct str id);
 
-/* What an emergency may end: the next one that has a process; NULL: from the first, and after the
- * last. */
-struct copy_alive {
-    struct str id;
-    bool daemon;
-    int shim_pid; /* 0: not known */
-    int64_t since_ms;
-    bool stopping;
-    struct str demand; /* what it was promised, see demand_write(); "" = nothing */
-    uint64_t gpus;
-};
-struct copy *copies_next(const struct copies *copies, const struct copy *copy,
-                         struct copy_alive *ret_alive);
-/* Ends it because the machine is about to freeze. It rests for a minute at least, longer each time,
+/* Ends it because the machine is about to freeze. It rests for at least a minute, longer each time,
  * and does not start while the machine is in danger. */
 void copy_kill(struct copy *copy, struct str why, int64_t grace_ms);
-void copies_danger(struct copies *copies, bool danger);
 
-size_t copies_count(const struct copies *copies); /* owned ones, daemons not counted */
+size_t copies_count(const struct copies *copies); /* owned ones, without daemons */
 size_t copies_alive(const struct copies *copies);
-/* An array: how each is, from that place on, at most `max`. The place of the next; 0: that is all.
- * One with `wants` asks whether it is its node's turn. */
+/* An array with the status of each copy, from place `from` on, at most `max`. Returns the place of
+ * the next; 0: that was all. One with `wants` asks whether it is its node's turn. */
 size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw *w);
-/* What the server answered to the last copies_write. */
+/* Takes the server's reply to the last copies_write. */
 void copies_told(struct copies *copies, const struct json *reply);
-/* Output of the one that runs (or ran last), or of the one before it. See run_log(). */
+/* Output of the current (or last) run, or of the one before it. See run_log(). */
 enum err copies_log(const struct copies *copies, struct str id, bool previous, int64_t offset,
                     size_t max, struct buf *out, int64_t *ret_offset, int64_t *ret_total,
                     bool *ret_ended);
 
 struct copies {
     struct loop *loop;
-    const struct config *config;
-    struct str node_id;
-    struct runs *runs;
+    struct copies_config config;
     struct packages *packages;
     struct client *client; /* for checks by HTTP */
-    bool (*room)(struct copies *copies, const struct demand *demand, const struct demand *has,
-                 uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why);
-    void (*keep)(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept);
-    void (*changed)(struct copies *copies);
     void *user;
     struct map by_id;
-    TAILQ_HEAD(, copy) all; /* in the order they came */
-    bool rows_known;        /* a whole round came */
+    TAILQ_HEAD(, copy) all; /* in the order they arrived */
+    bool rows_known;        /* a complete round has arrived */
     bool ending;            /* all are stopped and none is started */
     int64_t round;
     int64_t fence_ms, fence_grace_ms; /* clock_lease_ms(); 0: no lease yet */

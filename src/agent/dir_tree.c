@@ -2,19 +2,16 @@
 #include "agent/dir_tree.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/openat2.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/types.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "base/clock.h"
 
 struct emptying {
@@ -42,18 +39,28 @@ static int dir_tree_open(int parent_fd, const char *name)
     return fd;
 }
 
-/* Open and listed with a descriptor of its own; a job may have taken our right to read it. */
+DIR *dir_tree_entries(int fd)
+{
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!dir)
+        fd_close(fd);
+    return dir;
+}
+
+DIR *dir_tree_list(int dir_fd)
+{
+    return dir_tree_entries(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+/* Opened with its own descriptor; a job may have taken away our permission to read it. */
 static DIR *open_list(int parent_fd, const char *name)
 {
     int fd = dir_tree_open(parent_fd, name);
-    DIR *dir;
 
     if (fd < 0 && errno == EACCES && fchmodat(parent_fd, name, 0700, 0) == 0)
         fd = dir_tree_open(parent_fd, name);
-    dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!dir && fd >= 0)
-        close(fd);
-    return dir;
+    return dir_tree_entries(fd);
 }
 
 static bool is_dots(const char *name)
@@ -126,13 +133,10 @@ enum { BLOCK_BYTES = 512 }; /* unit of st_blocks on every file system */
 
 static void enter(struct disk_walk *walk, int dir_fd, const char *name)
 {
-    int fd = dir_tree_open(dir_fd, name);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = dir_tree_entries(dir_tree_open(dir_fd, name));
 
     if (dir)
         walk->dirs[walk->depth++] = dir;
-    else if (fd >= 0)
-        close(fd);
 }
 
 bool disk_walk_begin(struct disk_walk *walk, int dir_fd)

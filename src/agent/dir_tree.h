@@ -8,13 +8,19 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* All below a directory that may be removed; nothing else, whatever links and mounts are there.
- * True: nothing is left. */
+/* The entries of a directory; takes over `fd` (-1: opening failed) and closes it with the list.
+ * NULL: the directory cannot be read. */
+DIR *dir_tree_entries(int fd);
+/* The same with a descriptor of its own. */
+DIR *dir_tree_list(int dir_fd);
+
+/* Removes everything below a directory that may be removed, without following links or crossing
+ * mounts. True: nothing is left. */
 bool dir_tree_empty(int dir_fd);
 
-/* How much room a directory takes, looked at in pieces: a job may have any number of files, and its
- * shim has other things to do. What is on another file system, what lies deeper than so many
- * directories, and what cannot be read is left out: it is a bound for work that takes too much, no
+/* The disk usage of a directory, measured in pieces: a job may have any number of files, and its
+ * shim has other things to do. Leaves out other file systems, directories deeper than
+ * DISK_WALK_DEPTH_MAX, and whatever cannot be read: it is a limit against excessive use, not a
  * quota. */
 
 enum { DISK_WALK_DEPTH_MAX = 128 };

@@ -11,13 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "agent/runfile.h"
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
-#include "io/net.h"
 
 enum { IDENTITY_MAX = 128 };
 
@@ -75,8 +73,7 @@ static struct str read_line(int dir_fd, const char *name, struct arena *arena)
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
 
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     if (got <= 0)
         return STR_NONE;
     struct str rest = {.at = text, .len = (size_t)got};
@@ -111,8 +108,7 @@ enum err identity_format(const char *dir, struct arena *arena, struct problem *w
 
     if (!error && !kept.at)
         error = write_line(dir_fd, FORMAT_FILE, arena_fmt(arena, "%d", FORMAT_KNOWN));
-    if (dir_fd >= 0)
-        close(dir_fd);
+    fd_close(dir_fd);
     if (error)
         return problem_set(why, ERR_IO, "data_dir", "Cannot write %s/" FORMAT_FILE ": %s.", dir,
                            strerror(error));
@@ -154,8 +150,7 @@ enum err identity_id(const char *dir, struct str given, struct arena *arena, str
     }
     if (!error && !kept.at)
         error = write_line(dir_fd, ID_FILE, id);
-    if (dir_fd >= 0)
-        close(dir_fd);
+    fd_close(dir_fd);
     if (error)
         return problem_set(why, ERR_IO, "node_id", "Cannot write %s/" ID_FILE ": %s.", dir,
                            strerror(error));
@@ -190,10 +185,9 @@ enum err identity_instance(const char *dir, struct arena *arena, struct str *ret
             write_line(dir_fd, INSTANCE_FILE,
                        arena_fmt(arena, STR_FMT STR_FMT, STR_ARG(place), STR_ARG(*ret_instance)));
     }
-    if (dir_fd >= 0)
-        close(dir_fd);
+    fd_close(dir_fd);
     if (error == ENOSPC || error == EDQUOT || error == EROFS) {
-        /* Then it is another one after the next start, which waits for the end of a lease. */
+        /* The instance then changes at the next start, which has to wait for the end of a lease. */
         log_event(LOG_WARN, "agent.instance_not_kept", KC("reason", strerror(error)));
         error = 0;
     }

@@ -9,15 +9,11 @@
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
-#include <sys/types.h>
 #include <unistd.h>
-
-#include "base/err.h"
-#include "base/str.h"
 
 #define JOB_USER_DEFAULT "berth-job"
 
-/* The first of them that there is. */
+/* The first one that exists. */
 static const char *const defaults[] = {JOB_USER_DEFAULT, "nobody"};
 
 static const struct passwd *find_entry(struct str name, char text[JOB_USER_NAME_MAX + 1])

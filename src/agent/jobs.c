@@ -13,13 +13,10 @@
 #include <unistd.h>
 
 #include "agent/capacity.h"
-#include "agent/config.h"
-#include "agent/outbox.h"
-#include "agent/runfile.h"
+#include "agent/fd.h"
 #include "agent/secret.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "model/argv.h"
 #include "model/lease.h"
@@ -128,19 +125,9 @@ void jobs_write_running(const struct jobs *jobs, struct jsonw *w)
     jsonw_end_arr(w);
 }
 
-size_t jobs_taking(const struct jobs *jobs)
-{
-    return jobs->counts[JOBS_ACKING];
-}
-
 size_t jobs_in_use(const struct jobs *jobs)
 {
     return jobs->counts[JOBS_ACKING] + jobs->counts[JOBS_RUNNING];
-}
-
-struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job)
-{
-    return job ? TAILQ_NEXT(job, entry) : TAILQ_FIRST(&jobs->all);
 }
 
 struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt)
@@ -152,11 +139,6 @@ struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int atte
             (attempt ? job->attempt == attempt : !found || job->attempt > found->attempt))
             found = job;
     return found;
-}
-
-void *jobs_user(const struct jobs *jobs)
-{
-    return jobs->user;
 }
 
 /* --- from the server's message to a run --- */
@@ -222,12 +204,7 @@ static enum err read_needs(const struct job_message *order, struct arena *arena,
     return demand_read_needs(order->needs, arena, ret_demand, why);
 }
 
-static bool is_f2f(const struct job_message *order)
-{
-    return str_is(order->type, "f2f");
-}
-
-/* What is kept with the run, to know the job again. */
+/* Stored with the run so that a later agent recognizes the job. */
 static void jobs_meta_write(const struct agent_job *job, struct buf *out)
 {
     struct jsonw w = jsonw_to(out);
@@ -335,7 +312,7 @@ static struct str input_of(const struct job_message *order, struct arena *arena)
 
     if (!json_is_null(order->payload))
         return json_raw(order->payload);
-    if (!is_f2f(order))
+    if (!str_is(order->type, "f2f"))
         return STR_NONE;
     jsonw_obj(&w);
     jsonw_kstr(&w, "session_id", order->session_id);
@@ -349,14 +326,6 @@ static struct str input_of(const struct job_message *order, struct arena *arena)
     return text;
 }
 
-/* The shorter of what the job and what the executor allows; 0 = no limit. */
-static int64_t shorter(int64_t a, int64_t b)
-{
-    if (a <= 0 || b <= 0)
-        return a > 0 ? a : b;
-    return a < b ? a : b;
-}
-
 static void limit(const struct agent_job *job, const struct job_message *order,
                   const struct executor *executor, struct run_spec *spec)
 {
@@ -364,15 +333,14 @@ static void limit(const struct agent_job *job, const struct job_message *order,
     int64_t cpu_milli = demand_need(&job->demand, STR("cpu"));
     int64_t memory_bytes = (int64_t)demand_need(&job->demand, STR("mem_mb")) << 20;
     int64_t weight = cpu_milli * CPU_WEIGHT / DEMAND_CPU_MILLI;
-    struct run_limits_offered offered;
+    const struct cgroup_place *offered = runs_offered(job->jobs->runs);
 
-    runs_offered(job->jobs->runs, &offered);
     spec->timeout_ms = order->timeout_ms;
     spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
     spec->log_bytes_max = config->log_bytes_max;
-    spec->alone = true; /* it need not trust other jobs, nor they it */
+    spec->alone = true; /* jobs need not trust each other */
     if (executor) {
-        spec->timeout_ms = shorter(order->timeout_ms, executor->timeout_ms);
+        spec->timeout_ms = lower_limit(order->timeout_ms, executor->timeout_ms);
         spec->stop_grace_ms = executor->stop_grace_ms;
         spec->memory_bytes_max = executor->memory_mb_max << 20;
         spec->pids_max = executor->pids_max;
@@ -380,19 +348,20 @@ static void limit(const struct agent_job *job, const struct job_message *order,
         spec->cwd = executor->cwd;
         spec->user = executor->user;
     } else {
-        /* Nobody said what such a job needs. Where a limit cannot be enforced it runs without:
-         * nobody relies on it. */
-        spec->pids_max = offered.pids ? config->job_pids_max : 0;
-        spec->memory_bytes_max = offered.memory ? config->job_memory_mb_max << 20 : 0;
+        /* A job without declared needs runs without the limits that cannot be enforced: nobody
+         * relies on them. */
+        spec->pids_max = offered->limits[CGROUP_PIDS] ? config->job_pids_max : 0;
+        spec->memory_bytes_max =
+            offered->limits[CGROUP_MEMORY] ? config->job_memory_mb_max << 20 : 0;
     }
-    /* What it needs is also what it gets, where that can be enforced. CPU by weight: while others
-     * leave it idle it may have more, and only where they do not everybody has his share. A quota
-     * would make it wait on an idle machine, so that is for whoever sets cpu_strict. */
-    if (offered.memory)
-        spec->memory_bytes_max = shorter(spec->memory_bytes_max, memory_bytes);
+    /* Its demand is also its limit, where that can be enforced. CPU by weight: it may use more
+     * while others leave CPU idle, and gets its share when they do not. A quota would make it wait
+     * on an idle machine, so that is only set with cpu_strict. */
+    if (offered->limits[CGROUP_MEMORY])
+        spec->memory_bytes_max = lower_limit(spec->memory_bytes_max, memory_bytes);
     if (cpu_milli > 0)
         spec->cpu_weight = weight < 1 ? 1 : weight < CPU_WEIGHT_MAX ? weight : CPU_WEIGHT_MAX;
-    if (offered.cpu && config->cpu_strict)
+    if (offered->limits[CGROUP_CPU] && config->cpu_strict)
         spec->cpu_permille_max = cpu_milli;
 }
 
@@ -568,8 +537,7 @@ static void jobs_evidence_find(struct agent_job *job)
 
     if (evidence.len > 0 && json_parse(evidence, &arena, &root, NULL) == ERR_OK)
         job->evidence = arena_str(&job->arena, evidence);
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     arena_free(&arena);
 }
 
@@ -653,17 +621,13 @@ static void write_result(const struct agent_job *job, struct str tail, struct st
     jsonw_end_obj(&w);
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-/* The result: figures, last output, and what the job itself left in its result file. */
+/* The result: figures, last output, and what the job left in its result file. */
 static void jobs_result_write(const struct agent_job *job, struct buf *out)
 {
     struct buf text = {0};
     struct str output = STR_NONE;
     const char *wrong = NULL;
+    static const char space[] = {' ', '\t', '\r', '\n'};
     size_t start = out->len, tail_max = RUN_TAIL_BYTES;
 
     assert(job->run && job->run->state == RUN_ENDED);
@@ -674,12 +638,12 @@ static void jobs_result_write(const struct agent_job *job, struct buf *out)
             output = STR_NONE;
         }
     }
-    /* Without the white space around it; JSON has something between. */
-    while (output.len > 0 && is_space(output.at[0]))
-        output.at++, output.len--;
-    while (output.len > 0 && is_space(output.at[output.len - 1]))
+    /* Strip surrounding white space; JSON may have some around a value. */
+    while (output.len > 0 && memchr(space, output.at[0], sizeof space))
+        output = str_from(output, 1);
+    while (output.len > 0 && memchr(space, output.at[output.len - 1], sizeof space))
         output.len--;
-    /* A tail of control characters grows sixfold: then less of it has to do. */
+    /* Control characters grow sixfold when escaped: then send a shorter tail. */
     do {
         struct str tail = job->run->exit.tail;
 
@@ -687,7 +651,7 @@ static void jobs_result_write(const struct agent_job *job, struct buf *out)
             tail.at += tail.len - tail_max;
             tail.len = tail_max;
             while (tail.len > 0 && ((unsigned char)tail.at[0] & 0xc0) == 0x80)
-                tail.at++, tail.len--; /* from the start of a character on */
+                tail = str_from(tail, 1); /* start at the beginning of a character */
         }
         out->len = start;
         write_result(job, tail, output, wrong, out);
@@ -792,7 +756,7 @@ static void report_unrun(struct agent_job *job, const char *reason, const char *
                                               .meta = buf_view(&meta)},
                            job, &exit);
     buf_free(&meta);
-    job->jobs->handler->over(job);
+    job->jobs->handler->takes(job, false);
     report_run(job);
 }
 
@@ -810,7 +774,7 @@ static void on_ended(struct run *run)
     struct agent_job *job = run->user;
 
     assert(job->run == run && job->state == JOBS_RUNNING);
-    job->jobs->handler->over(job);
+    job->jobs->handler->takes(job, false);
     if (job->dropped) {
         job_log(job, LOG_INFO, "job.dropped", run->exit.reason);
         if (job->note)
@@ -894,7 +858,7 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
         start(job);
     } else if (job->state == JOBS_ACKING) {
         job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
-        jobs->handler->over(job);
+        jobs->handler->takes(job, false);
         jobs_leave(job);
     } else if (job->state == JOBS_REPORTING) {
         assert(job->run && job->run->state == RUN_ENDED);
@@ -911,7 +875,7 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
 
 static bool on_send(struct outbox *outbox, struct str text)
 {
-    struct jobs *jobs = outbox_user(outbox);
+    struct jobs *jobs = outbox->user;
 
     return jobs->handler->send(jobs, text);
 }
@@ -927,8 +891,8 @@ static const char *refusal(struct jobs *jobs, const struct job_message *order, s
         .type = order->type, .priority = order->priority, .interactive = order->interactive};
     const char *unfit = NULL;
 
-    /* Face-to-face jobs come by language, not by task type: their executor says yes or no. */
-    if (!is_f2f(order) && !config_allows(config, order->type))
+    /* Face-to-face jobs are matched by language, not by task type: their executor decides. */
+    if (!str_is(order->type, "f2f") && !config_allows(config, order->type))
         unfit = "allowed_types does not name this type";
     else if (!json_is_null(order->command) && !config->allow_commands)
         unfit = "commands are not allowed here (allow_commands)";
@@ -988,7 +952,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
         err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
         assert(!err);
         jobs_enter(job);
-        jobs->handler->began(job);
+        jobs->handler->takes(job, true);
         job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order.job_id, job->attempt, STR_NONE,
                                STR_NONE, false, job);
     }
@@ -1042,11 +1006,6 @@ void jobs_drop(struct jobs *jobs, const struct json *body)
     arena_free(&arena);
 }
 
-void jobs_reply(struct jobs *jobs, const struct json *body)
-{
-    outbox_reply(jobs->outbox, body);
-}
-
 void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms)
 {
     assert(job->state == JOBS_RUNNING && job->run && evidence.len > 0);
@@ -1079,33 +1038,18 @@ void jobs_end(struct jobs *jobs)
     }
 }
 
-size_t jobs_untold(const struct jobs *jobs)
-{
-    return outbox_count(jobs->outbox);
-}
+/* --- adoption --- */
 
-void jobs_up(struct jobs *jobs)
-{
-    outbox_up(jobs->outbox);
-}
-
-void jobs_down(struct jobs *jobs)
-{
-    outbox_down(jobs->outbox);
-}
-
-/* --- what was left --- */
-
-/* Ended, and perhaps reported: an earlier version wrote that down elsewhere too. */
+/* Ended, and perhaps reported: an earlier version also recorded that elsewhere. */
 static void adopt_ended(struct agent_job *job)
 {
-    struct outbox_note *note = NULL;
+    struct outbox_note *note = TAILQ_FIRST(&job->jobs->outbox->notes);
     int settled_fd;
 
     assert(job->run->state == RUN_ENDED && !job->note);
-    while ((note = outbox_next(job->jobs->outbox, note)))
-        if (note->old && note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0)
-            break;
+    while (note &&
+           !(note->old && note->attempt == job->attempt && strcmp(note->job_id, job->job_id) == 0))
+        note = TAILQ_NEXT(note, entry);
     if (job->dropped) {
         job_forget(job);
     } else if ((settled_fd = open_in(job, SETTLED_FILE, O_RDONLY)) >= 0) {
@@ -1144,7 +1088,7 @@ void jobs_adopt(struct jobs *jobs, struct run *run)
         return;
     }
     job_log(job, LOG_INFO, "job.adopted", "it runs on");
-    jobs->handler->began(job);
+    jobs->handler->takes(job, true);
     job->stopping = run->state == RUN_STOPPING;
     if (job->dropped)
         drop(job);
@@ -1156,7 +1100,7 @@ struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
     struct jobs *jobs = mem_new(struct jobs);
     struct buf path = {0};
 
-    assert(handler->send && handler->refuses && handler->began && handler->over);
+    assert(handler->send && handler->refuses && handler->takes);
     jobs->loop = loop;
     TAILQ_INIT(&jobs->all);
     jobs->config = config->config;

@@ -73,57 +73,48 @@ struct jobs_request {
 
 struct jobs_handler {
     bool (*send)(struct jobs *jobs, struct str text); /* to the server; false: not connected */
-    /* May such a job begin now? NULL, or the reason it is refused with, and a sentence. */
+    /* May such a job start now? NULL, or the reason for refusing it, and a sentence. */
     const char *(*refuses)(struct jobs *jobs, const struct jobs_request *request,
                            struct buf *detail);
-    void (*began)(struct agent_job *job);   /* it takes a slot from now on */
-    void (*started)(struct agent_job *job); /* its process runs */
-    void (*over)(struct agent_job *job);    /* and does not any more; once for each `began` */
-    bool (*has_gpus)(struct jobs *jobs);    /* this machine has some */
+    void (*takes)(struct agent_job *job, bool begins); /* once: takes a slot; once: gives it back */
+    void (*started)(struct agent_job *job);            /* its process runs */
+    bool (*has_gpus)(struct jobs *jobs);               /* this machine has GPUs */
 };
 
 struct jobs_config {
     const struct config *config;
     struct str node_id;
     const char *data_dir; /* absolute */
-    struct runs *runs;    /* outlives it */
+    struct runs *runs;    /* must outlive it */
 };
 
-/* Nothing is sent before jobs_up. `config` and what it points to must outlive it. */
+/* Nothing is sent before outbox_up(jobs->outbox). `config` and what it points to must outlive it.
+ */
 struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
                       const struct jobs_handler *handler, void *user);
-void *jobs_user(const struct jobs *jobs);
-/* A run that an earlier agent left is taken up again: its job goes on, or its outcome is reported.
- */
+/* Adopts a run that an earlier agent left: its job continues, or its outcome is reported. */
 void jobs_adopt(struct jobs *jobs, struct run *run);
-size_t jobs_taking(const struct jobs *jobs); /* received, their ACK not answered yet */
-size_t jobs_in_use(const struct jobs *jobs); /* running, or about to */
+size_t jobs_in_use(const struct jobs *jobs); /* running or about to */
 
-void jobs_trim(struct jobs *jobs); /* now and then: what was kept long enough goes */
+void jobs_trim(struct jobs *jobs); /* called periodically: removes what was kept long enough */
 
-void jobs_up(struct jobs *jobs);   /* the link is up */
-void jobs_down(struct jobs *jobs); /* it does not */
-/* What the server says. */
+/* Messages from the server. */
 void jobs_job(struct jobs *jobs, const struct json *body);
 void jobs_cancel(struct jobs *jobs, const struct json *body);
 void jobs_drop(struct jobs *jobs, const struct json *body);
-void jobs_reply(struct jobs *jobs, const struct json *body);
-/* The server took a heartbeat that was sent at that moment (clock_lease_ms()). If it says so, it
- * renewed the leases of what was listed there, and their fences move. */
+/* The server accepted a heartbeat that was sent at that moment (clock_lease_ms()). If the reply
+ * says so, it renewed the leases of the jobs listed there, and their fences move. */
 void jobs_renewed(struct jobs *jobs, int64_t sent_boot_ms, const struct json *reply);
-/* `running_jobs`: what this node still owes the server. */
+/* `running_jobs`: the jobs for which the server still expects an outcome. */
 void jobs_write_running(const struct jobs *jobs, struct jsonw *w);
 
-/* The next job; NULL: from the first, and after the last. */
-struct agent_job *jobs_next(const struct jobs *jobs, const struct agent_job *job);
-/* attempt 0: the newest there is. */
+/* attempt 0: the newest. */
 struct agent_job *jobs_find(const struct jobs *jobs, struct str job_id, int attempt);
 /* Ends it because the machine is about to freeze; `evidence` (JSON, copied) goes with the result.
  */
 void jobs_kill(struct agent_job *job, struct str evidence, int64_t grace_ms);
-/* All that run, or are about to, end as cancelled. */
+/* Cancels all jobs that run or are about to. */
 void jobs_end(struct jobs *jobs);
-size_t jobs_untold(const struct jobs *jobs); /* what the server has not answered yet */
 /* Leaves the runs to their shims. Before runs_free and loop_done. */
 void jobs_free(struct jobs *jobs);
 

@@ -8,59 +8,21 @@
 #include <string.h>
 
 #include "agent/identity.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "io/http.h"
-#include "io/ws.h"
 
 enum {
-    LINK_MESSAGE_BYTES_MAX = 16 << 20, /* a job with its payload; the server's bound is smaller */
+    LINK_MESSAGE_BYTES_MAX = 16 << 20, /* a job with its payload; the server's limit is lower */
     LINK_QUEUE_BYTES_MAX = 64 << 20,
     HEARTBEAT_MS_MIN = 100,
     HEARTBEAT_MS_MAX = 3600 * 1000,
-    GREETING_PING_MS = 1000, /* short, so that what a welcome says counts soon */
-    SENTENCE_MAX = 320,
-    BEATS_OPEN = 64, /* whose answers are waited for; that of an older one is not worth much */
-};
-
-struct link {
-    struct loop *loop;
-    const struct link_config *config;
-    const struct link_handler *handler;
-    void *user;
-    struct ws *ws; /* NULL: between two connections */
-    struct ws_limits limits;
-    bool up;
-    bool beat_due; /* at the end of this turn */
-    bool freeing;
-    bool leaving; /* goodbye was said */
-    int failures; /* dials in a row without a welcome */
-    size_t url;
-    int64_t heartbeat_ms;
-    int64_t beats;               /* hellos and heartbeats sent, ever; the last had id -beats */
-    int64_t sent_ms[BEATS_OPEN]; /* when, clock_lease_ms(); by -id */
-    char refusal[SENTENCE_MAX];  /* what the server said to hello; "" = nothing */
-    struct rnd rnd;
-    uv_timer_t redial, beat, welcome;
-    struct loop_part part;
-    struct arena arena; /* of the message being handled */
-    struct buf text;
+    GREETING_PING_MS = 1000, /* short, so that the settings in a welcome apply soon */
 };
 
 static void on_redial(uv_timer_t *timer);
 
 /* --- calls --- */
-
-struct link_calls {
-    struct loop *loop;
-    bool (*send)(struct link_calls *calls, struct str text);
-    void *user;
-    TAILQ_HEAD(link_call_list, link_call) sent; /* not answered yet, in the order they were sent */
-    int64_t id;
-    struct buf text;
-    struct loop_part part;
-};
 
 static void finish(struct link_calls *calls, struct link_call *call, enum err err,
                    const struct json *reply)
@@ -89,9 +51,9 @@ static void on_tick(struct loop_part *part)
     }
 }
 
-static void part_gone(struct loop_part *part)
+void link_part_left(struct loop_part *part)
 {
-    assert(!"link_calls_free comes before loop_done");
+    assert(!"a part is still there");
 }
 
 struct link_calls *link_calls_new(struct loop *loop,
@@ -105,14 +67,9 @@ struct link_calls *link_calls_new(struct loop *loop,
     calls->user = user;
     calls->id = LINK_CALLS_ID_FIRST;
     TAILQ_INIT(&calls->sent);
-    calls->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    calls->part = (struct loop_part){.tick = on_tick, .free = link_part_left};
     loop_add_part(loop, &calls->part);
     return calls;
-}
-
-void *link_calls_user(const struct link_calls *calls)
-{
-    return calls->user;
 }
 
 void link_calls_send(struct link_calls *calls, struct link_call *call)
@@ -222,8 +179,8 @@ static void send_facts(struct link *link, const char *msg)
     jsonw_kstr(&w, "node_id", link->config->node_id);
     link->handler->describe(link, &w);
     jsonw_end_obj(&w);
-    /* Before it can have arrived anywhere, and after what it lists. */
-    link->sent_ms[link->beats % BEATS_OPEN] = clock_lease_ms();
+    /* Taken before the server can have received it, and after the state it lists. */
+    link->sent_ms[link->beats % LINK_BEATS_OPEN] = clock_lease_ms();
     ws_send(link->ws, buf_view(&link->text));
 }
 
@@ -301,8 +258,8 @@ static void on_own_reply(struct link *link, const struct json *body)
 
     if (!detail.at) {
         if (link->up && json_int(json_get(body, "re"), &id) && id < 0 && -id <= link->beats &&
-            -id > link->beats - BEATS_OPEN)
-            link->handler->answered(link, link->sent_ms[-id % BEATS_OPEN], body);
+            -id > link->beats - LINK_BEATS_OPEN)
+            link->handler->answered(link, link->sent_ms[-id % LINK_BEATS_OPEN], body);
         return;
     }
     if (!link->up) {
@@ -380,11 +337,6 @@ static int64_t pause_ms_of(struct link *link)
     return link_pause_ms(link->failures, link->config->url_count, link->heartbeat_ms, &link->rnd);
 }
 
-static int64_t between(struct link *link, int64_t min, int64_t max)
-{
-    return min + rnd_below(&link->rnd, (uint32_t)(max - min));
-}
-
 static const char *why_closed(const struct link *link, const struct ws *ws, int code)
 {
     static const struct {
@@ -431,11 +383,12 @@ static void on_closed(struct ws *ws, int code)
     }
     uv_timer_stop(&link->beat);
     uv_timer_stop(&link->welcome);
-    /* Why the connection ended decides how soon the next may be tried. */
+    /* The reason why the connection ended decides how soon to try the next one. */
     if (code == 4001)
-        pause_ms = between(link, LINK_REPLACED_MIN_MS, LINK_REPLACED_MAX_MS);
+        pause_ms = LINK_REPLACED_MIN_MS +
+                   rnd_below(&link->rnd, LINK_REPLACED_MAX_MS - LINK_REPLACED_MIN_MS);
     else if (code == 1008 || ws->status == 401 || ws->status == 403)
-        pause_ms = between(link, LINK_SLOW_MIN_MS, LINK_SLOW_MAX_MS);
+        pause_ms = LINK_SLOW_MIN_MS + rnd_below(&link->rnd, LINK_SLOW_MAX_MS - LINK_SLOW_MIN_MS);
     else
         pause_ms = pause_ms_of(link);
     if (!was_up)
@@ -527,26 +480,6 @@ struct link *link_new(struct loop *loop, const struct link_config *config,
     loop_add_part(loop, &link->part);
     uv_timer_start(&link->redial, on_redial, 0, 0);
     return link;
-}
-
-void *link_user(const struct link *link)
-{
-    return link->user;
-}
-
-bool link_is_up(const struct link *link)
-{
-    return link->up;
-}
-
-int64_t link_heartbeat_ms(const struct link *link)
-{
-    return link->heartbeat_ms;
-}
-
-int64_t link_redial_ms(const struct link *link)
-{
-    return (int64_t)uv_timer_get_due_in(&link->redial);
 }
 
 static void on_leave_late(uv_timer_t *timer)

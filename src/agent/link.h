@@ -9,19 +9,21 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "io/loop.h"
+#include "io/ws.h"
 
 enum {
     LINK_PROTOCOL = 1,
-    LINK_RETRY_MIN_MS = 200, /* the first pause is at most this, each next one twice that, */
-    LINK_RETRY_MAX_MS =
-        10000,                /* up to this, or two heartbeats: whose leases are short must hurry */
-    LINK_SLOW_MIN_MS = 10000, /* refused: only a person can help, but nobody need restart us */
+    LINK_RETRY_MIN_MS = 200,   /* the first pause is at most this, each next one twice as long, */
+    LINK_RETRY_MAX_MS = 10000, /* up to this, or two heartbeats: with short leases it must hurry */
+    LINK_SLOW_MIN_MS = 10000, /* refused: only a person can help, but no restart should be needed */
     LINK_SLOW_MAX_MS = 30000,
-    LINK_REPLACED_MIN_MS = 30000, /* another agent has our name: two that fight serve nobody */
+    LINK_REPLACED_MIN_MS = 30000, /* another agent has our name: fighting over it helps neither */
     LINK_REPLACED_MAX_MS = 60000,
     LINK_WELCOME_MS = 10000,
-    LINK_LEAVE_MS = 1000,   /* for the other side to answer a goodbye */
-    LINK_SILENCE_BEATS = 3, /* heartbeats without a sign of life, and the server is dead */
+    LINK_LEAVE_MS = 1000, /* time to wait for the answer to a goodbye */
+    LINK_SENTENCE_MAX = 320,
+    LINK_BEATS_OPEN = 64,   /* unanswered ones we remember; replies to older ones are ignored */
+    LINK_SILENCE_BEATS = 3, /* heartbeats without a sign of life until the server counts as dead */
 };
 
 struct link;
@@ -46,23 +48,43 @@ struct link_config {
     size_t url_count;
     struct str node_id;
     struct access *access; /* refreshed before each dial; NULL: no token, no TLS */
-    int64_t heartbeat_ms;  /* until a welcome says otherwise */
-    int64_t welcome_ms;    /* for the answer to hello; 0 = LINK_WELCOME_MS */
+    int64_t heartbeat_ms;  /* until a welcome sets another */
+    int64_t welcome_ms;    /* how long to wait for the reply to hello; 0 = LINK_WELCOME_MS */
 };
 
-/* Begins to dial at once; nothing is called before this returns. */
+struct link {
+    struct loop *loop;
+    const struct link_config *config;
+    const struct link_handler *handler;
+    void *user;
+    struct ws *ws; /* NULL: not connected */
+    struct ws_limits limits;
+    bool up;
+    bool beat_due; /* at the end of this loop turn */
+    bool freeing;
+    bool leaving; /* goodbye was sent */
+    int failures; /* dials in a row without a welcome */
+    size_t url;
+    int64_t heartbeat_ms;
+    int64_t beats;                    /* hellos and heartbeats sent; the last had id -beats */
+    int64_t sent_ms[LINK_BEATS_OPEN]; /* when each was sent, clock_lease_ms(); by -id */
+    char refusal[LINK_SENTENCE_MAX];  /* the server's refusal of hello; "" = none */
+    struct rnd rnd;
+    uv_timer_t redial, beat, welcome;
+    struct loop_part part;
+    struct arena arena; /* of the message being handled */
+    struct buf text;
+};
+
+/* Starts dialling at once; no callback is called before this returns. */
 struct link *link_new(struct loop *loop, const struct link_config *config,
                       const struct link_handler *handler, void *user);
-void *link_user(const struct link *link);
-bool link_is_up(const struct link *link);
 bool link_send(struct link *link, struct str text); /* false: not connected */
-/* A heartbeat before its time, because something changed: at the end of this turn, once. */
+/* Sends an early heartbeat because something changed: at the end of this loop turn, once. */
 void link_beat(struct link *link);
-int64_t link_heartbeat_ms(const struct link *link);
-int64_t link_redial_ms(const struct link *link); /* until the next dial; 0: it is not waiting */
-/* Says goodbye; only `left` is called from now on, soon. False: there is nobody to say it to. */
+/* Says goodbye; from now on only `left` is called, soon. False: not connected. */
 bool link_leave(struct link *link);
-/* Closes; nothing is called any more. Before loop_done, where the memory goes. */
+/* Closes; no callback is called any more. Before loop_done, which frees the memory. */
 void link_free(struct link *link);
 
 /* The pause before dial number `failures` + 1, in [1, bound]: exported for its test. */
@@ -75,7 +97,10 @@ int64_t link_pause_ms(int failures, size_t urls, int64_t heartbeat_ms, struct rn
 
 struct link_calls;
 
-/* The caller's; it stays until `done`. */
+/* `free` of a part that its owner removes before loop_done. */
+void link_part_left(struct loop_part *part);
+
+/* Owned by the caller; must stay until `done`. */
 struct link_call {
     const char *path;
     struct str body; /* a JSON object; at == NULL: {}. Copied. */
@@ -92,11 +117,20 @@ struct link_call {
     TAILQ_ENTRY(link_call) entry;
 };
 
-/* `send` hands a text to the server; false: there is no connection. */
+struct link_calls {
+    struct loop *loop;
+    bool (*send)(struct link_calls *calls, struct str text);
+    void *user;
+    TAILQ_HEAD(link_call_list, link_call) sent; /* not answered yet, in the order they were sent */
+    int64_t id;
+    struct buf text;
+    struct loop_part part;
+};
+
+/* `send` sends a text to the server; false: not connected. */
 struct link_calls *link_calls_new(struct loop *loop,
                                   bool (*send)(struct link_calls *calls, struct str text),
                                   void *user);
-void *link_calls_user(const struct link_calls *calls);
 void link_calls_send(struct link_calls *calls, struct link_call *call);
 bool link_calls_reply(struct link_calls *calls,
                       const struct json *body); /* false: not one of ours */

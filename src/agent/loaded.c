@@ -64,15 +64,7 @@ static void refuse(const struct loaded *loaded, const char *reason)
     log_event(LOG_WARN, "agent.loaded_refused", KC("path", loaded->path), KC("reason", reason));
 }
 
-static const char *reason_of(int error)
-{
-    return error == ELOOP    ? "it is a link"
-           : error == EINVAL ? "it is no file"
-           : error == EFBIG  ? "more than 8192 bytes"
-                             : strerror(error);
-}
-
-/* Lines to a JSON list; NULL, or what is wrong with them. */
+/* Converts lines to a JSON list; NULL, or what is wrong with them. */
 static const char *write_list(struct str text, struct buf *to)
 {
     struct jsonw w = jsonw_to(to);
@@ -98,6 +90,7 @@ static void looked(struct loop_job *job)
 {
     struct loaded *loaded = container_of(job, struct loaded, job);
     bool news = loaded->result != loaded->last_result;
+    int error = (int)-loaded->result;
     struct buf list = {0};
 
     assert(loaded->busy);
@@ -105,7 +98,10 @@ static void looked(struct loop_job *job)
     loaded->last_result = loaded->result;
     if (loaded->result < 0) { /* the list sent before stays: it is not known to be wrong */
         if (news)
-            refuse(loaded, reason_of((int)-loaded->result));
+            refuse(loaded, error == ELOOP    ? "it is a link"
+                           : error == EINVAL ? "it is no file"
+                           : error == EFBIG  ? "more than 8192 bytes"
+                                             : strerror(error));
         return;
     }
     struct str text = {.at = loaded->read, .len = (size_t)loaded->result};

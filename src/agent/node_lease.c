@@ -14,46 +14,13 @@
 #include "model/selector.h"
 
 enum {
-    LEASE_MS = 45000, /* until a server says otherwise */
+    LEASE_MS = 45000, /* until a server sets another */
     RENEW_MS = 5000,
     RENEW_MS_MIN = 50,
-    JUDGE_MS = 100, /* until a server that knows other labels of ours is asked again */
+    JUDGE_MS = 100, /* before asking a server again that has other labels of ours */
     CALL_MS_MIN = 500,
     STATUS_PAUSE_MS = 100, /* changes that come together are sent together */
-    STATUS_COPIES = 1000,  /* in one call; the server takes some more */
-};
-
-struct node_lease {
-    struct loop *loop;
-    struct link_calls *link_calls;
-    struct copies *copies;
-    const struct config *config;
-    struct str node_id, instance;
-    int64_t lease_ms, renew_ms;
-    int64_t version;       /* of the table we know; -1: none */
-    int64_t good_until_ms; /* clock_lease_ms() */
-    enum node_lease_admin admin;
-    int64_t drain_deadline_ms; /* CLOCK_MONOTONIC; 0: none */
-    bool up;
-    bool again;      /* something changed while a renewal was under way */
-    int64_t next_ms; /* of the next renewal, CLOCK_MONOTONIC */
-    int64_t sent_ms; /* clock_lease_ms() when the one under way left */
-    struct link_call renew;
-    bool renewing;
-    struct link_call status;
-    bool status_busy;   /* a call is under way */
-    bool status_due;    /* something changed since the last one left */
-    int64_t status_ms;  /* of the next call, CLOCK_MONOTONIC */
-    size_t status_from; /* the copy the next call begins with */
-    struct link_call yield;
-    bool yielding;
-    char leaving[DEPLOY_COPY_ID_MAX + 1]; /* which one is being given up */
-    int64_t left_ms;                      /* when the last one went */
-    struct link_call goodbye;
-    struct rnd rnd;
-    struct buf body;
-    struct loop_part part;
-    bool refused; /* the last renewal; logged once */
+    STATUS_COPIES = 1000,  /* per call; the server's limit is somewhat higher */
 };
 
 /* Every call names the node and its instance. */
@@ -90,11 +57,11 @@ static void take_rows(struct node_lease *lease, const struct json *labels,
     static const struct json none = {.type = JSON_OBJ};
     struct selector_facts facts = {.id = lease->node_id, .labels = labels ? labels : &none};
     bool allowed = lease->config->allow_deployments;
-    const struct json *row = json_first(rows);
+    const struct json *row;
     struct arena arena = {0};
 
-    copies_round(lease->copies);
-    for (uint32_t i = 0; i < rows->count; i++, row = json_next(row)) {
+    lease->copies->round++;
+    for (row = json_items(rows); row; row = json_after(rows, row)) {
         struct str id = json_str(json_get(row, "id"), &arena);
         struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), &arena);
         bool fits =
@@ -117,15 +84,15 @@ static void take_rows(struct node_lease *lease, const struct json *labels,
     arena_free(&arena);
 }
 
-/* Did the server judge by the labels we have? A server that does not say so leaves it to us. */
+/* Did the server match against our current labels? If it does not say so, we match ourselves. */
 static bool judged_by_ours(const struct node_lease *lease, const struct json *labels)
 {
-    const struct json *own = lease->config->labels, *key = json_first(own);
+    const struct json *own = lease->config->labels, *key = labels ? json_keys(own) : NULL;
     uint32_t count = json_type(own) == JSON_OBJ ? own->count : 0;
     struct arena arena = {0};
     bool same = !labels || count == (json_type(labels) == JSON_OBJ ? labels->count : 0);
 
-    for (uint32_t i = 0; labels && same && i < count; i++, key = json_next(key + 1)) {
+    for (; key && same; key = json_after(own, key)) {
         const struct json *value = json_get(labels, arena_cstr(&arena, json_str(key, &arena)));
 
         same = str_eq(json_str(value, &arena), json_str(key + 1, &arena));
@@ -276,6 +243,7 @@ static const char *const reasons[] = {
 static void on_yielded(struct link_call *call)
 {
     struct node_lease *lease = container_of(call, struct node_lease, yield);
+    struct copy *copy;
 
     lease->yielding = false;
     if (call->err != ERR_OK && call->err != ERR_CONFLICT)
@@ -283,26 +251,27 @@ static void on_yielded(struct link_call *call)
     log_event(LOG_INFO, "deployment.yielded", KS("node_id", lease->node_id),
               KC("deployment_id", lease->leaving), KC("reason", err_name(call->err)));
     lease->left_ms = lease->loop->mono_ms;
-    if (call->err == ERR_OK)
-        copies_gave(lease->copies, str_of(lease->leaving));
-    else /* it was another assignment that failed */
+    copy = map_get(&lease->copies->by_id, str_of(lease->leaving));
+    if (call->err == ERR_OK && copy)
+        copy->wanted = false;
+    else if (call->err) /* another assignment had failed */
         copies_keep(lease->copies, str_of(lease->leaving), COPY_FAILING);
-    node_lease_judge(lease); /* what is ours now? */
+    node_lease_judge(lease); /* ask which rows are ours now */
 }
 
-static void yield(struct node_lease *lease, const struct copy_held *held)
+static void yield(struct node_lease *lease, const struct copy *copy)
 {
-    bool failed = held->hold == COPY_FAILING;
+    bool failed = copy->held == COPY_FAILING;
     struct jsonw w = new_body(lease);
 
-    assert(!lease->yielding && held->hold != COPY_KEPT);
-    str_copy(held->id, lease->leaving, sizeof lease->leaving);
-    jsonw_kstr(&w, "id", held->id);
-    jsonw_kint(&w, "generation", held->generation);
-    jsonw_kint(&w, "version", held->version);
+    assert(!lease->yielding && copy->held != COPY_KEPT);
+    str_copy(copy->id, lease->leaving, sizeof lease->leaving);
+    jsonw_kstr(&w, "id", copy->id);
+    jsonw_kint(&w, "generation", copy->generation);
+    jsonw_kint(&w, "version", copy->version);
     jsonw_kbool(&w, "failed", failed);
     jsonw_kstr(&w, "reason",
-               failed && held->reason.len ? held->reason : str_of(reasons[held->hold]));
+               str_of(failed && copy->failed[0] ? copy->failed : reasons[copy->held]));
     lease->yielding = true;
     send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }
@@ -333,27 +302,24 @@ static void on_tick(struct loop_part *part)
 {
     struct node_lease *lease = container_of(part, struct node_lease, part);
     int64_t now_ms = lease->loop->mono_ms;
-    struct copy_held held;
+    const struct copy *held = NULL;
 
     if (lease->up && !lease->renewing && now_ms >= lease->next_ms)
         renew(lease);
     if (lease->up && !lease->status_busy && lease->version >= 0 && now_ms >= lease->status_ms)
         send_status(lease);
     drain(lease);
-    /* A copy is stopped before it is given up: nobody else may start it while ours runs. */
-    if (lease->up && !lease->yielding && copies_next_held(lease->copies, &held))
-        yield(lease, &held);
+    /* A copy is stopped before it is given up: no other node may start it while ours runs. */
+    if (lease->up && !lease->yielding)
+        held = copies_next_held(lease->copies);
+    if (held)
+        yield(lease, held);
 }
 
 void node_lease_up(struct node_lease *lease)
 {
     lease->up = true;
-    node_lease_judge(lease); /* another server may know another table */
-}
-
-void node_lease_down(struct node_lease *lease)
-{
-    lease->up = false;
+    node_lease_judge(lease); /* another server may have another version of the table */
 }
 
 void node_lease_look(struct node_lease *lease)
@@ -385,11 +351,6 @@ void node_lease_goodbye(struct node_lease *lease)
     send_body(lease, &w, "/v1/deployments/renew", &lease->goodbye, on_goodbye);
 }
 
-static void part_gone(struct loop_part *part)
-{
-    assert(!"node_lease_free comes before loop_done");
-}
-
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance)
@@ -406,7 +367,7 @@ struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_cal
     lease->renew_ms = RENEW_MS;
     lease->version = -1;
     rnd_seed_os(&lease->rnd);
-    lease->part = (struct loop_part){.tick = on_tick, .free = part_gone};
+    lease->part = (struct loop_part){.tick = on_tick, .free = link_part_left};
     loop_add_part(loop, &lease->part);
     return lease;
 }
@@ -423,14 +384,4 @@ void node_lease_free(struct node_lease *lease)
 bool node_lease_good(const struct node_lease *lease)
 {
     return lease->good_until_ms > clock_lease_ms();
-}
-
-int64_t node_lease_lease_ms(const struct node_lease *lease)
-{
-    return lease->lease_ms;
-}
-
-enum node_lease_admin node_lease_admin(const struct node_lease *lease)
-{
-    return lease->admin;
 }

@@ -8,25 +8,52 @@
 
 enum node_lease_admin { NODE_LEASE_NONE, NODE_LEASE_CORDONED, NODE_LEASE_DRAINING };
 
-struct node_lease;
+struct node_lease {
+    struct loop *loop;
+    struct link_calls *link_calls;
+    struct copies *copies;
+    const struct config *config;
+    struct str node_id, instance;
+    int64_t lease_ms, renew_ms; /* defaults until the first renewal */
+    int64_t version;            /* of our copy of the table; -1: none */
+    int64_t good_until_ms;      /* clock_lease_ms() */
+    enum node_lease_admin admin;
+    int64_t drain_deadline_ms; /* CLOCK_MONOTONIC; 0: none */
+    bool up;                   /* whether the link is up */
+    bool again;                /* something changed during a renewal */
+    int64_t next_ms;           /* of the next renewal, CLOCK_MONOTONIC */
+    int64_t sent_ms;           /* clock_lease_ms() when the pending renewal was sent */
+    struct link_call renew;
+    bool renewing;
+    struct link_call status;
+    bool status_busy;   /* a call is under way */
+    bool status_due;    /* something changed since the last one was sent */
+    int64_t status_ms;  /* of the next call, CLOCK_MONOTONIC */
+    size_t status_from; /* the copy the next call starts with */
+    struct link_call yield;
+    bool yielding;
+    char leaving[DEPLOY_COPY_ID_MAX + 1]; /* the copy that is being given up */
+    int64_t left_ms;                      /* when the last one was given up */
+    struct link_call goodbye;
+    struct rnd rnd;
+    struct buf body;
+    struct loop_part part;
+    bool refused; /* the last renewal was refused; logged once */
+};
 
-/* `instance` distinguishes this agent from others of the same name: the lease is the first one's.
- * `labels` (of the configuration) decide which daemons are this node's, and which deployments it
+/* `instance` tells this agent from others with the same name: the first one gets the lease.
+ * `labels` (from the configuration) decide which daemons are this node's, and which deployments it
  * must give up. All must outlive it. */
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance);
-void node_lease_up(struct node_lease *lease); /* the link is up */
-void node_lease_down(struct node_lease *lease);
+void node_lease_up(struct node_lease *lease);      /* the link is up */
 void node_lease_look(struct node_lease *lease);    /* something changed: renew now */
-void node_lease_judge(struct node_lease *lease);   /* our labels changed: ask anew what is ours */
+void node_lease_judge(struct node_lease *lease);   /* our labels changed: ask what is ours */
 void node_lease_changed(struct node_lease *lease); /* the copies changed: report it soon */
-void node_lease_goodbye(struct node_lease *lease); /* this agent stops; nothing is awaited */
+void node_lease_goodbye(struct node_lease *lease); /* this agent stops; does not wait for a reply */
 void node_lease_free(struct node_lease *lease);    /* before copies_free */
 
-bool node_lease_good(const struct node_lease *lease); /* the lease is good */
-/* Its length; the default before the first. */
-int64_t node_lease_lease_ms(const struct node_lease *lease);
-enum node_lease_admin node_lease_admin(const struct node_lease *lease);
+bool node_lease_good(const struct node_lease *lease); /* whether the lease is valid */
 
 #endif

@@ -8,30 +8,8 @@
 #include <unistd.h>
 
 #include "agent/link.h"
-#include "base/clock.h"
-#include "base/json.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
-
-struct outbox {
-    struct loop *loop;
-    const struct outbox_handler *handler;
-    void *user;
-    TAILQ_HEAD(, outbox_note) notes; /* in the order they were put */
-    struct idmap by_seq;
-    uint64_t last_seq;
-    size_t count, in_flight;
-    bool up;
-    bool freeing;
-    int pauses; /* in a row */
-    bool paused;
-    struct rnd rnd;
-    uv_timer_t pause;
-    char *old_path;   /* of a file of earlier versions; NULL: there is none */
-    size_t old_count; /* notes of it that are not answered yet */
-    struct buf text;  /* of the message being made */
-};
 
 static const char *const msgs[OUTBOX_KINDS] = {
     [OUTBOX_ACK] = "ack", [OUTBOX_DONE] = "done", [OUTBOX_FAIL] = "fail"};
@@ -160,7 +138,7 @@ void outbox_take_old(struct outbox *outbox, const char *path)
     if (file) {
         fclose(file);
         outbox->old_count = outbox->count;
-        outbox->old_path = strdup(path);
+        outbox->old_path = mem_cstr(str_of(path));
         log_event(bad ? LOG_WARN : LOG_INFO, "outbox.found", KC("path", path),
                   KI("notes", (int64_t)outbox->count), KI("bad_lines", (int64_t)bad));
         if (outbox->count == 0)
@@ -254,7 +232,8 @@ void outbox_down(struct outbox *outbox)
 {
     outbox->up = false;
     outbox->in_flight = 0;
-    for (struct outbox_note *note = NULL; (note = outbox_next(outbox, note));)
+    for (struct outbox_note *note = TAILQ_FIRST(&outbox->notes); note;
+         note = TAILQ_NEXT(note, entry))
         note->sent = false;
 }
 
@@ -344,21 +323,6 @@ struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handle
     uv_timer_init(&loop->uv, &outbox->pause);
     outbox->pause.data = outbox;
     return outbox;
-}
-
-void *outbox_user(const struct outbox *outbox)
-{
-    return outbox->user;
-}
-
-struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note)
-{
-    return note ? TAILQ_NEXT(note, entry) : TAILQ_FIRST(&outbox->notes);
-}
-
-size_t outbox_count(const struct outbox *outbox)
-{
-    return outbox->count;
 }
 
 void outbox_free(struct outbox *outbox)

@@ -7,7 +7,9 @@
 
 #include <sys/queue.h>
 
+#include "base/clock.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "io/loop.h"
 
 struct outbox;
@@ -53,14 +55,29 @@ struct outbox_handler {
     void (*settled)(struct outbox_note *note, enum outbox_verdict verdict);
 };
 
+struct outbox {
+    struct loop *loop;
+    const struct outbox_handler *handler;
+    void *user;
+    TAILQ_HEAD(, outbox_note) notes; /* in the order they were put */
+    struct idmap by_seq;
+    uint64_t last_seq;
+    size_t count, in_flight;
+    bool up;
+    bool freeing;
+    int pauses; /* in a row */
+    bool paused;
+    struct rnd rnd;
+    uv_timer_t pause;
+    char *old_path;   /* of a file of earlier versions; NULL: there is none */
+    size_t old_count; /* its notes that are not answered yet */
+    struct buf text;  /* of the message being made */
+};
+
 struct outbox *outbox_new(struct loop *loop, const struct outbox_handler *handler, void *user);
-/* What an earlier version wrote down and had not sent yet is put in first; the file goes when
- * all of it was answered. Nothing there: nothing happens. */
+/* Puts in first what an earlier version stored and had not sent yet; the file is removed when all
+ * of it was answered. Does nothing if there is no file. */
 void outbox_take_old(struct outbox *outbox, const char *path);
-void *outbox_user(const struct outbox *outbox);
-/* In order; NULL: from the first, and after the last. */
-struct outbox_note *outbox_next(struct outbox *outbox, struct outbox_note *note);
-size_t outbox_count(const struct outbox *outbox);
 /* Strings are copied. Sent at once when the link is up. */
 struct outbox_note *outbox_put(struct outbox *outbox, enum outbox_kind kind, struct str job_id,
                                int attempt, struct str reason, struct str result, bool command,

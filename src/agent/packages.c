@@ -31,22 +31,6 @@ enum {
     TRIM_MS = 60 * 1000,
 };
 
-struct package {
-    struct packages *packages;
-    struct arena arena;
-    struct str key; /* a name for files: what it is called, as far as that can be one, and a hash */
-    struct str name, version;
-    const char *dir;
-    const char *mark; /* a file in it: installed; its time says when it was last used, for the
-                       * agents after this one */
-    bool ready;
-    int64_t failures;
-    int64_t next_ms;   /* CLOCK_MONOTONIC: no try before */
-    int64_t needed_ms; /* CLOCK_MONOTONIC: somebody asked for it */
-    struct run *run;   /* the last try; NULL: none */
-    char reason[512];  /* why it is not ready */
-};
-
 struct packages {
     struct loop *loop;
     const struct config *config;
@@ -87,14 +71,6 @@ void packages_free(struct packages *packages)
     free(packages);
 }
 
-/* FNV-1a: the next agent must find what this one installed. */
-static uint32_t hash_of(struct str text, uint32_t hash)
-{
-    for (size_t i = 0; i < text.len; i++)
-        hash = (hash ^ (unsigned char)text.at[i]) * 16777619u;
-    return hash;
-}
-
 static struct str key_of(const struct packages *packages, struct str name, struct str version,
                          struct arena *arena)
 {
@@ -104,7 +80,7 @@ static struct str key_of(const struct packages *packages, struct str name, struc
                            : job_user.len                 ? job_user
                                                           : STR("berth-job");
     uint32_t hash =
-        hash_of(installer, hash_of(version, hash_of(STR("@"), hash_of(name, 2166136261u))));
+        runs_hash(installer, runs_hash(version, runs_hash(STR("@"), runs_hash(name, RUNS_HASH))));
     struct str words = arena_fmt(arena, STR_FMT "@" STR_FMT, STR_ARG(name), STR_ARG(version));
     char *text = (char *)words.at;
     size_t len = words.len < PACKAGE_KEY_MAX ? words.len : PACKAGE_KEY_MAX;
@@ -206,8 +182,7 @@ static struct str fill_in(struct str word, const struct fill *rows, size_t count
             i++;
         len = i < count ? rows[i].name.len : 1;
         buf_str(&out, i < count ? rows[i].value : (struct str){.at = word.at, .len = 1});
-        word.at += len;
-        word.len -= len;
+        word = str_from(word, len);
     }
     filled = arena_str(arena, buf_view(&out));
     buf_free(&out);
@@ -304,7 +279,8 @@ enum package_state packages_need(struct packages *packages, struct str name, str
     return package->ready ? PACKAGE_READY : is_busy(package) ? PACKAGE_BUSY : PACKAGE_FAILED;
 }
 
-static struct package *find(const struct packages *packages, struct str name, struct str version)
+const struct package *packages_find(const struct packages *packages, struct str name,
+                                    struct str version)
 {
     struct arena arena = {0};
     struct package *package =
@@ -313,34 +289,6 @@ static struct package *find(const struct packages *packages, struct str name, st
 
     arena_free(&arena);
     return package;
-}
-
-const char *packages_dir(const struct packages *packages, struct str name, struct str version)
-{
-    const struct package *package = find(packages, name, version);
-
-    return package && package->ready ? package->dir : NULL;
-}
-
-const char *packages_reason(const struct packages *packages, struct str name, struct str version)
-{
-    const struct package *package = find(packages, name, version);
-
-    return package && package->reason[0] ? package->reason : "Its package is being installed.";
-}
-
-int64_t packages_failures(const struct packages *packages, struct str name, struct str version)
-{
-    const struct package *package = find(packages, name, version);
-
-    return package ? package->failures : 0;
-}
-
-struct run *packages_run(const struct packages *packages, struct str name, struct str version)
-{
-    struct package *package = find(packages, name, version);
-
-    return package ? package->run : NULL;
 }
 
 bool packages_adopt(struct packages *packages, struct run *run)
@@ -429,27 +377,6 @@ static int newest_first(const void *a, const void *b)
     return (x->tv_nsec < y->tv_nsec) - (x->tv_nsec > y->tv_nsec);
 }
 
-static void discard(struct packages *packages, const char *name)
-{
-    struct package *package = map_get(&packages->by_key, str_of(name));
-    struct arena arena = {0};
-    const char *dir = arena_fmt(&arena, "%s/%s", packages->dir, name).at;
-
-    if (runs_discard(packages->runs, dir))
-        log_event(LOG_INFO, "package.removed", KC("dir", dir),
-                  KC("reason", "nothing here uses it any more"));
-    else
-        log_event(LOG_WARN, "package.remove_failed", KC("dir", dir), KC("reason", strerror(errno)));
-    if (package) {
-        if (package->run)
-            run_forget(package->run);
-        map_del(&packages->by_key, package->key);
-        arena_free(&package->arena);
-        free(package);
-    }
-    arena_free(&arena);
-}
-
 void packages_trim(struct packages *packages, bool sure)
 {
     int64_t now_ms = packages->loop->mono_ms, unused_ms = packages->config->packages_unused_ms;
@@ -479,7 +406,25 @@ void packages_trim(struct packages *packages, bool sure)
         closedir(list);
     if (count > 0)
         qsort(left, count, sizeof *left, newest_first);
-    for (size_t i = (size_t)packages->config->packages_kept; i < count; i++)
-        discard(packages, left[i].name);
+    for (size_t i = (size_t)packages->config->packages_kept; i < count; i++) {
+        struct package *package = map_get(&packages->by_key, str_of(left[i].name));
+        struct arena arena = {0};
+        const char *dir = arena_fmt(&arena, "%s/%s", packages->dir, left[i].name).at;
+
+        if (runs_discard(packages->runs, AT_FDCWD, dir))
+            log_event(LOG_INFO, "package.removed", KC("dir", dir),
+                      KC("reason", "nothing here uses it any more"));
+        else
+            log_event(LOG_WARN, "package.remove_failed", KC("dir", dir),
+                      KC("reason", strerror(errno)));
+        if (package) {
+            if (package->run)
+                run_forget(package->run);
+            map_del(&packages->by_key, package->key);
+            arena_free(&package->arena);
+            free(package);
+        }
+        arena_free(&arena);
+    }
     free(left);
 }

@@ -9,6 +9,21 @@
 
 struct packages;
 
+struct package {
+    struct packages *packages;
+    struct arena arena;
+    struct str key; /* a file name: the valid part of the package's name, and a hash */
+    struct str name, version;
+    const char *dir;
+    const char *mark; /* a file in it: installed; its time is the last use, for later agents */
+    bool ready;
+    int64_t failures;
+    int64_t next_ms;   /* CLOCK_MONOTONIC: no attempt before */
+    int64_t needed_ms; /* CLOCK_MONOTONIC: last requested */
+    struct run *run;   /* the last attempt; NULL: none */
+    char reason[512];  /* why it is not ready */
+};
+
 enum package_state {
     PACKAGE_READY,
     PACKAGE_BUSY,   /* its command runs */
@@ -21,25 +36,20 @@ struct packages *packages_new(struct loop *loop, const struct config *config, co
 void packages_free(struct packages *packages);
 bool packages_adopt(struct packages *packages, struct run *run); /* see copies_adopt */
 
-/* Begins what is to be done. *ret_dir (its own memory) is where it is; NULL when nothing is
- * installed for it, because no command is configured or no package is named. */
+/* Starts what has to be done. *ret_dir (owned by packages) is the directory; NULL if nothing is
+ * installed, because no command is configured or no package is named. */
 enum package_state packages_need(struct packages *packages, struct str name, struct str version,
                                  const char **ret_dir);
-/* Every tick while this node has a good lease, so that what it should run is known; `sure` is false
- * when it has none. What nothing has used for packages_unused_ms goes, except the last few. */
+/* Call on every tick; `sure` is true while this node has a valid lease, so that what it should run
+ * is known. Removes what has not been used for packages_unused_ms, except the last few. */
 void packages_trim(struct packages *packages, bool sure);
-/* Where it is, if it is there; else NULL. Begins nothing. */
-const char *packages_dir(const struct packages *packages, struct str name, struct str version);
-/* Why it is not there, for a person. */
-const char *packages_reason(const struct packages *packages, struct str name, struct str version);
-/* {name}, {version} and {dir} ("" for NULL) in the arguments of a command that is a list; in the
- * arena. A text for the shell is left alone: what it needs is in its environment, where nothing can
- * be taken for a command. False: it is no command. */
+/* NULL: not requested yet. Starts nothing. */
+const struct package *packages_find(const struct packages *packages, struct str name,
+                                    struct str version);
+/* Replaces {name}, {version} and {dir} ("" for NULL) in the arguments of a command that is a list;
+ * in the arena. A shell command is left alone: it gets the values in its environment, where nothing
+ * can be taken for a command. False: not a command. */
 bool packages_words(const struct json *command, struct str name, struct str version,
                     const char *dir, struct arena *arena, struct strs *ret_words);
-/* How often in a row it could not be installed. */
-int64_t packages_failures(const struct packages *packages, struct str name, struct str version);
-/* The run of its last try, for its output; NULL: none. */
-struct run *packages_run(const struct packages *packages, struct str name, struct str version);
 
 #endif

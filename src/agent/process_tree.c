@@ -14,64 +14,70 @@
 #include <unistd.h>
 
 #include "agent/cgroup.h"
+#include "agent/fd.h"
 #include "base/mem.h"
 
 enum { STOP_PASSES = 16 };
 
-/* Fields of /proc/PID/stat, counted from the one after the name in brackets. */
-enum {
-    STAT_STATE,
-    STAT_PARENT,
-    STAT_UTIME = 11,
-    STAT_STIME,
-    STAT_CUTIME,
-    STAT_CSTIME,
-    STAT_START = 19,
-    STAT_RSS = 21,
-    STAT_FIELDS
-};
-
-bool process_tree_proc(int pid, struct run_proc *ret_proc)
+bool process_tree_stat(int proc_fd, const char *name, struct run_proc *ret_proc)
 {
-    char path[48], text[1024], state = '?';
-    const char *close_bracket;
-    int64_t field[STAT_FIELDS] = {0};
-    struct str rest;
+    /* Counted from the field after the name in brackets. */
+    enum {
+        STATE,
+        PARENT,
+        SESSION = 3,
+        UTIME = 11,
+        STIME,
+        CUTIME,
+        CSTIME,
+        START = 19,
+        RSS = 21,
+        END
+    };
+    char path[64], text[1024];
+    const char *bracket;
+    int64_t field[END] = {0}, pid;
+    struct str rest, head, state = STR_NONE;
     ssize_t got;
     int fd;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "%.40s/stat", name);
+    fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    got = read(fd, text, sizeof text - 1);
+    got = read(fd, text, sizeof text);
     close(fd);
-    if (got <= 0)
+    bracket = got > 0 ? memrchr(text, ')', (size_t)got) : NULL;
+    if (!bracket) /* the name may contain brackets: the last one ends it */
         return false;
-    text[got] = '\0';
-    close_bracket = strrchr(text, ')'); /* the name may hold anything, brackets too */
-    if (!close_bracket || close_bracket[1] != ' ')
+    head = (struct str){.at = text, .len = (size_t)got};
+    rest = str_from(head, (size_t)(bracket - text) + 1);
+    str_cut(&rest, ' ');
+    state = str_cut(&rest, ' ');
+    if (!str_int(str_cut(&head, ' '), &pid) || state.len != 1)
         return false;
-    rest = str_of(close_bracket + 2);
-    for (int i = 0; i < STAT_FIELDS && rest.at; i++) {
-        struct str value = str_cut(&rest, ' ');
-
-        if (i == STAT_STATE && value.len > 0)
-            state = value.at[0];
-        else if (!str_int(value, &field[i]))
-            field[i] = 0; /* some that we do not read are larger than we can say */
-    }
+    for (int i = PARENT; i < END && rest.at; i++)
+        if (!str_int(str_cut(&rest, ' '), &field[i]))
+            field[i] = 0; /* some fields that we do not read overflow */
     *ret_proc = (struct run_proc){
-        .pid = pid,
-        .parent = (int)field[STAT_PARENT],
-        .start = (uint64_t)field[STAT_START],
-        .cpu_ms =
-            (field[STAT_UTIME] + field[STAT_STIME] + field[STAT_CUTIME] + field[STAT_CSTIME]) *
-            1000 / sysconf(_SC_CLK_TCK),
-        .rss_bytes = field[STAT_RSS] * sysconf(_SC_PAGESIZE),
-        .state = state,
+        .pid = (int)pid,
+        .parent = (int)field[PARENT],
+        .session = (int)field[SESSION],
+        .start = (uint64_t)field[START],
+        .ticks = field[UTIME] + field[STIME],
+        .waited = field[CUTIME] + field[CSTIME],
+        .rss_bytes = field[RSS] * sysconf(_SC_PAGESIZE),
+        .state = state.at[0],
     };
     return true;
+}
+
+bool process_tree_proc(int pid, struct run_proc *ret_proc)
+{
+    char name[24];
+
+    snprintf(name, sizeof name, "/proc/%d", pid);
+    return process_tree_stat(AT_FDCWD, name, ret_proc);
 }
 
 /* --- lists --- */
@@ -192,8 +198,7 @@ bool process_tree_kill_one(int pid, uint64_t start, int signal)
         sent = syscall(SYS_pidfd_send_signal, fd, signal, NULL, 0) == 0;
     else
         sent = kill(pid, signal) == 0;
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     return sent;
 }
 
@@ -303,19 +308,4 @@ size_t process_tree_kill_orphans(int spawner)
     }
     free(children.procs);
     return killed;
-}
-
-void process_tree_usage(int root, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
-{
-    struct run_proc *procs, shim;
-    size_t count = process_tree_list(root, &procs);
-
-    *ret_cpu_ms = *ret_memory_bytes = 0;
-    if (process_tree_proc(root, &shim)) /* what it reaped is in its own figures */
-        *ret_cpu_ms = shim.cpu_ms;
-    for (size_t i = 0; i < count; i++) {
-        *ret_cpu_ms += procs[i].cpu_ms;
-        *ret_memory_bytes += procs[i].rss_bytes;
-    }
-    free(procs);
 }

@@ -235,13 +235,6 @@ static int64_t missing_of(const struct protect *protect, enum level_signal by,
     return 0;
 }
 
-/* Two and a half processors. When all are busy, little may be missing; but a task that uses less
- * than a quarter of one, a tenth of this, did not make them so. */
-static int64_t some_processors_ppm(const struct usage *usage)
-{
-    return usage->cores_milli > 0 ? (int64_t)PPM * 2500 / usage->cores_milli : 0;
-}
-
 static void face_emergency(struct protect *protect, int64_t now_ms,
                            const struct level_figures *figures, const struct protect_task *tasks,
                            size_t count)
@@ -257,6 +250,7 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
         .mem_free_kib = protect->usage.mem_free_kib,
         .now_ms = now_ms,
     };
+    int64_t cores_milli = protect->usage.cores_milli;
     size_t some;
 
     for (size_t i = COUNT_OF(order); i-- > 0;)
@@ -265,8 +259,11 @@ static void face_emergency(struct protect *protect, int64_t now_ms,
     if (sample.level == LEVEL_CRITICAL) {
         sample.missing = missing_of(protect, sample.by, figures, 0);
         sample.wanted = missing_of(protect, sample.by, figures, protect->rules.level.margin_centi);
-        if (sample.by == LEVEL_CPU && sample.wanted < some_processors_ppm(&protect->usage))
-            sample.wanted = some_processors_ppm(&protect->usage);
+        /* With all CPUs busy, little may be missing; but a task that uses less than a tenth of this
+         * (a quarter of a core) is not the cause. */
+        if (sample.by == LEVEL_CPU && cores_milli > 0 &&
+            sample.wanted < (int64_t)PPM * 2500 / cores_milli)
+            sample.wanted = (int64_t)PPM * 2500 / cores_milli;
     }
     if (count > protect->room) {
         protect->room = count * 2;
@@ -338,18 +335,10 @@ bool protect_sample(struct protect *protect, int64_t now_ms, const struct usage 
 
 /* --- new work --- */
 
-static const char *const codes[PROTECT_ANSWER_COUNT] = {
-    [PROTECT_ADMIT] = "",
-    [PROTECT_TYPE] = "TYPE_NOT_ALLOWED",
-    [PROTECT_STALE] = "NODE_OVERLOADED",
-    [PROTECT_LEVEL] = "NODE_OVERLOADED",
-    [PROTECT_FULL] = "NODE_OVERLOADED",
-};
-
 const char *protect_code(enum protect_answer answer)
 {
-    assert(answer >= PROTECT_ADMIT && answer < PROTECT_ANSWER_COUNT);
-    return codes[answer];
+    assert(answer != PROTECT_ADMIT);
+    return answer == PROTECT_TYPE ? "TYPE_NOT_ALLOWED" : "NODE_OVERLOADED";
 }
 
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,

@@ -90,15 +90,14 @@ void protect_ended(struct protect *protect, int64_t started_ms, int64_t slots);
 
 enum protect_answer {
     PROTECT_ADMIT,
-    PROTECT_TYPE,  /* TYPE_NOT_ALLOWED; the others are NODE_OVERLOADED */
-    PROTECT_STALE, /* nobody knows how the machine is */
+    PROTECT_TYPE,  /* TYPE_NOT_ALLOWED; the ones below are NODE_OVERLOADED */
+    PROTECT_STALE, /* the samples are out of date */
     PROTECT_LEVEL,
     PROTECT_FULL,
-    PROTECT_ANSWER_COUNT
 };
 
-const char *protect_code(enum protect_answer answer); /* "", "TYPE_NOT_ALLOWED", ... */
-/* May a job like this start here now? `detail` (may be NULL) gets one sentence when not. */
+const char *protect_code(enum protect_answer answer); /* of a refusal */
+/* May a job like this start here now? If not, `detail` (may be NULL) gets one sentence. */
 enum protect_answer protect_admits(const struct protect *protect, int64_t now_ms, struct str type,
                                    int64_t priority, bool interactive, int64_t slots,
                                    struct buf *detail);

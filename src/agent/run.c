@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "agent/dir_tree.h"
+#include "agent/fd.h"
 #include "agent/job_user.h"
 #include "agent/process_tree.h"
 #include "agent/runfile.h"
@@ -28,10 +29,7 @@
 #include "agent/secret.h"
 #include "agent/shim_link.h"
 #include "agent/spawner.h"
-#include "base/err.h"
 #include "base/mem.h"
-#include "base/str.h"
-#include "io/loop.h"
 #include "model/argv.h"
 
 static void run_trash_empty(struct runs *runs);
@@ -57,30 +55,7 @@ static void clean(struct runs *runs, int dir_fd, const char *name)
                           openat(dir_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/* What is left there are such directories, and those of runs with one in it. */
-static void clean_trash(struct runs *runs)
-{
-    int list_fd = openat(runs->trash_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
-    DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
-    char own[2 * NAME_SIZE];
-
-    for (struct dirent *entry; list && count < CLEANED_MAX && (entry = readdir(list));) {
-        if (entry->d_name[0] == '.' || strlen(entry->d_name) >= NAME_SIZE)
-            continue;
-        clean(runs, runs->trash_fd, entry->d_name);
-        for (size_t i = 0; i < RUNFILE_DIRS; i++) {
-            snprintf(own, sizeof own, "%.31s/%.31s", entry->d_name, runfile_dirs[i]);
-            clean(runs, runs->trash_fd, own);
-        }
-        count++;
-    }
-    if (list)
-        closedir(list);
-    else if (list_fd >= 0)
-        close(list_fd);
-}
-
-/* On a thread of the pool: only the directory is touched, nothing of `runs` that changes. */
+/* On a pool thread: touches only the directory and fields of `runs` that never change. */
 static void empty_trash(uv_work_t *work)
 {
     struct runs *runs = container_of(work, struct runs, trash_work);
@@ -97,8 +72,24 @@ static void trash_emptied(uv_work_t *work, int status)
     if (!runs->trash_left) {
         runs->trash_pause_ms = 0;
     } else if (!runs->freed) {
-        clean_trash(runs);
-        /* The cleaners may take a while, and a mount there goes when somebody unmounts it. */
+        /* What is left are directories of other users, and run directories that contain one. */
+        DIR *list = dir_tree_list(runs->trash_fd);
+        char own[2 * NAME_SIZE];
+        int count = 0;
+
+        for (struct dirent *entry; list && count < CLEANED_MAX && (entry = readdir(list));) {
+            if (entry->d_name[0] == '.' || strlen(entry->d_name) >= NAME_SIZE)
+                continue;
+            clean(runs, runs->trash_fd, entry->d_name);
+            for (size_t i = 0; i < RUNFILE_DIRS; i++) {
+                snprintf(own, sizeof own, "%.31s/%.31s", entry->d_name, runfile_dirs[i]);
+                clean(runs, runs->trash_fd, own);
+            }
+            count++;
+        }
+        if (list)
+            closedir(list);
+        /* The cleaners may take a while, and a mount remains until it is unmounted. */
         runs->trash_pause_ms = runs->trash_pause_ms ? runs->trash_pause_ms * 2 : AGAIN_MIN_MS;
         if (runs->trash_pause_ms > AGAIN_MAX_MS)
             runs->trash_pause_ms = AGAIN_MAX_MS;
@@ -121,10 +112,10 @@ static void run_trash_empty(struct runs *runs)
     runs->trash_busy = true;
     runs->pins++;
     if (uv_queue_work(&runs->loop->uv, &runs->trash_work, empty_trash, trash_emptied) != 0)
-        abort(); /* only for a work without a function */
+        abort(); /* fails only for work without a function */
 }
 
-static bool throw_away(struct runs *runs, int from_fd, const char *name)
+bool runs_discard(struct runs *runs, int from_fd, const char *name)
 {
     char gone[sizeof RUN_TRASH + NAME_SIZE];
     bool done;
@@ -140,37 +131,13 @@ static bool throw_away(struct runs *runs, int from_fd, const char *name)
     return done;
 }
 
-bool runs_discard(struct runs *runs, const char *path)
-{
-    return throw_away(runs, AT_FDCWD, path);
-}
-
-/* The directory of a run goes, some time soon. */
+/* Removes the directory of a run in the background. */
 static void run_trash(struct runs *runs, struct str key)
 {
     char name[RUN_KEY_MAX + 1];
 
     str_copy(key, name, sizeof name);
-    throw_away(runs, runs->dir_fd, name);
-}
-
-/* What only a living run needs goes: what it worked with and on. Its record, its output and its
- * result stay. */
-static void run_trash_work(struct runs *runs, struct str key)
-{
-    int dir_fd = run_open_dir(runs, key);
-
-    if (dir_fd < 0)
-        return;
-    runfile_keep_result(dir_fd, runfile_open_result(dir_fd)); /* a shim that died did not */
-    unlinkat(dir_fd, RUNFILE_INPUT, 0);
-    for (size_t i = 0; i < RUNFILE_DIRS; i++)
-        /* Most jobs leave nothing there. */
-        if (unlinkat(dir_fd, runfile_dirs[i], AT_REMOVEDIR) != 0 && errno != ENOENT) {
-            clean(runs, dir_fd, runfile_dirs[i]);
-            throw_away(runs, dir_fd, runfile_dirs[i]);
-        }
-    close(dir_fd);
+    runs_discard(runs, runs->dir_fd, name);
 }
 
 /* --- runs --- */
@@ -255,15 +222,30 @@ void run_unpin(struct run_private *priv)
 void run_set_ended(struct run_private *priv, const struct run_exit *exit)
 {
     struct run *run = &priv->run;
+    struct runs *runs = run->runs;
+    int dir_fd;
 
     assert(run->state != RUN_ENDED && priv->fd < 0 && exit->reason[0]);
     run->exit = *exit;
     if (exit->started_ms)
         run->started_ms = exit->started_ms;
     run->state = RUN_ENDED;
-    run_trash_work(run->runs, run->key);
-    assert(run->runs->alive > 0);
-    run->runs->alive--;
+    /* Remove what only a live run needs: its working directories, input and secrets. Its record,
+     * output and result stay. */
+    dir_fd = run_open_dir(runs, run->key);
+    if (dir_fd >= 0) {
+        runfile_keep_result(dir_fd, runfile_open_result(dir_fd)); /* a dead shim did not do it */
+        unlinkat(dir_fd, RUNFILE_INPUT, 0);
+        for (size_t i = 0; i < RUNFILE_DIRS; i++)
+            /* Most jobs leave nothing there. */
+            if (unlinkat(dir_fd, runfile_dirs[i], AT_REMOVEDIR) != 0 && errno != ENOENT) {
+                clean(runs, dir_fd, runfile_dirs[i]);
+                runs_discard(runs, dir_fd, runfile_dirs[i]);
+            }
+        close(dir_fd);
+    }
+    assert(runs->alive > 0);
+    runs->alive--;
     if (!priv->unpublished)
         run->handler->ended(run);
 }
@@ -359,12 +341,11 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
     if (fd < 0 || !realpath(dir, path)) {
         problem_set(why, ERR_IO, "", "The directory %s for runs cannot be used: %s.", dir,
                     strerror(errno));
-        if (fd >= 0)
-            close(fd);
+        fd_close(fd);
         return ERR_IO;
     }
-    /* A predecessor that was killed while it started its spawner leaves the lock to that process
-     * for a moment, until its exec. */
+    /* If a predecessor was killed while starting its spawner, that process holds the lock for a
+     * moment, until its exec. */
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (clock_mono_ms() >= until_ms) {
             close(fd);
@@ -372,31 +353,18 @@ static enum err take_dir(struct runs *runs, const char *dir, struct problem *why
         }
         usleep(LOCK_STEP_US);
     }
-    if (runs->dir_fd >= 0)
-        close(runs->dir_fd);
+    fd_close(runs->dir_fd);
     runs->dir_fd = fd;
     runs->opened_to_users = false;
-    mkdirat(fd, RUN_TRASH, 0700); /* now: on a full disk it could not be made */
+    mkdirat(fd, RUN_TRASH, 0700); /* created now: on a full disk it would fail later */
     if (!runs->dir)
         runs->dir = arena_cstr(&runs->arena, str_of(path));
     return ERR_OK;
 }
 
-/* The same for every agent on this directory: str_hash() is not, and the next agent must find the
- * groups of the last. FNV-1a. */
-static uint32_t dir_number(const char *dir)
-{
-    uint32_t hash = 2166136261u;
-
-    for (; *dir; dir++)
-        hash = (hash ^ (unsigned char)*dir) * 16777619u;
-    return hash;
-}
-
 static void free_runs(struct runs *runs)
 {
-    if (runs->dir_fd >= 0)
-        close(runs->dir_fd);
+    fd_close(runs->dir_fd);
     map_free(&runs->by_key);
     arena_free(&runs->arena);
     free(runs);
@@ -433,7 +401,7 @@ enum err runs_new(struct loop *loop, const char *dir, const char *shim_path, con
         int error;
 
         snprintf(runs->group_name, sizeof runs->group_name, "berth-%08" PRIx32,
-                 dir_number(runs->dir));
+                 runs_hash(str_of(runs->dir), RUNS_HASH));
         if (!spawner)
             cgroup_probe(runs->group_name, &runs->place); /* before we fork: it may move us */
         hides = private_tmp_hides(runs->dir);
@@ -490,13 +458,6 @@ const char *runs_dir(const struct runs *runs)
     return runs->dir;
 }
 
-struct run *runs_find(struct runs *runs, struct str key)
-{
-    struct run_private *priv = map_get(&runs->by_key, key);
-
-    return priv ? &priv->run : NULL;
-}
-
 size_t runs_count(const struct runs *runs)
 {
     return runs->alive;
@@ -510,15 +471,9 @@ struct run *runs_next(struct runs *runs, struct run *run)
     return next ? &next->run : NULL;
 }
 
-void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered)
+const struct cgroup_place *runs_offered(const struct runs *runs)
 {
-    const struct cgroup_place *place = &runs->place;
-
-    *ret_offered = (struct run_limits_offered){.memory = place->limits[CGROUP_MEMORY],
-                                               .pids = place->limits[CGROUP_PIDS],
-                                               .cpu = place->limits[CGROUP_CPU],
-                                               .kill = place->parent[0] != '\0'};
-    str_copy(str_of(place->missing), ret_offered->missing, sizeof ret_offered->missing);
+    return &runs->place;
 }
 
 /* --- starting --- */
@@ -526,13 +481,6 @@ void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offere
 static bool is_clean(struct str text)
 {
     return str_is_utf8(text) && (text.len == 0 || !memchr(text.at, '\0', text.len));
-}
-
-static bool is_env(struct str entry)
-{
-    struct str rest = entry, name = str_cut(&rest, '=');
-
-    return is_clean(entry) && name.len > 0 && rest.at;
 }
 
 /* The process that starts shims is root. */
@@ -607,10 +555,13 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         if (!is_clean(spec->argv[i]))
             return problem_set(why, ERR_BAD_FIELD, "command",
                                "Word %zu of the command is not text.", i + 1);
-    for (size_t i = 0; i < spec->env_count; i++)
-        if (!is_env(spec->env[i]))
+    for (size_t i = 0; i < spec->env_count; i++) {
+        struct str rest = spec->env[i], name = str_cut(&rest, '=');
+
+        if (!is_clean(spec->env[i]) || name.len == 0 || !rest.at)
             return problem_set(why, ERR_BAD_FIELD, "env",
                                "Entry %zu of the environment is not NAME=value.", i + 1);
+    }
     if (spec->cwd.at && (!is_clean(spec->cwd) || !str_starts(spec->cwd, STR("/"))))
         return problem_set(why, ERR_BAD_FIELD, "cwd",
                            "The working directory must be an absolute path.");
@@ -626,7 +577,7 @@ static enum err check_spec(const struct runs *runs, const struct run_spec *spec,
         if (wanted[i] > 0 && !runs->place.limits[i])
             return problem_set(why, ERR_PRECONDITION, "limits",
                                "Its limit of %s cannot be enforced by this agent: %s.",
-                               cgroup_limit_name((enum cgroup_limit)i), runs->place.missing);
+                               cgroup_limit_names[i], runs->place.missing);
     /* A shim of an older release would start it without its secrets. */
     if (spec->secret_count > 0 && spawner->path && spawner->version &&
         spawner->version < SPAWNER_SECRETS)
@@ -916,30 +867,6 @@ enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, i
     return err;
 }
 
-bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes)
-{
-    struct run_private *priv = run->priv;
-    struct cgroup group;
-    int64_t cpu_ms = 0, memory_bytes = 0, walked_cpu_ms = 0, walked_bytes = 0;
-    bool cpu, memory;
-
-    if (run->state == RUN_ENDED || !priv->shim_pid)
-        return false;
-    cgroup_open(&group, &priv->place, run->key);
-    cpu = cgroup_cpu_ms(&group, &cpu_ms);
-    memory = cgroup_memory_bytes(&group, &memory_bytes);
-    cgroup_close(&group);
-    if (!cpu || !memory)
-        process_tree_usage(priv->shim_pid, &walked_cpu_ms, &walked_bytes);
-    if (!cpu)
-        cpu_ms = walked_cpu_ms;
-    if (cpu_ms > priv->cpu_ms_max) /* children that nobody waited for are missing from a walk */
-        priv->cpu_ms_max = cpu_ms;
-    *ret_cpu_ms = priv->cpu_ms_max;
-    *ret_memory_bytes = memory ? memory_bytes : walked_bytes;
-    return true;
-}
-
 int run_shim_pid(const struct run *run)
 {
     return run->state == RUN_ENDED ? 0 : run->priv->shim_pid;
@@ -1075,8 +1002,7 @@ static void adopt(struct runs *runs, const char *name, void (*found)(struct run 
 
 void runs_adopt(struct runs *runs, void (*found)(struct run *run))
 {
-    int list_fd = openat(runs->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = list_fd >= 0 ? fdopendir(list_fd) : NULL;
+    DIR *list = dir_tree_list(runs->dir_fd);
 
     assert(TAILQ_EMPTY(&runs->all)); /* before anything was started */
     for (struct dirent *entry; list && (entry = readdir(list));)
@@ -1084,8 +1010,6 @@ void runs_adopt(struct runs *runs, void (*found)(struct run *run))
             adopt(runs, entry->d_name, found);
     if (list)
         closedir(list);
-    else if (list_fd >= 0)
-        close(list_fd);
     cgroup_sweep(&runs->place, &runs->by_key);
     run_trash_empty(runs);
 }

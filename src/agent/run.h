@@ -4,6 +4,7 @@
 #ifndef AGENT_RUN_H
 #define AGENT_RUN_H
 
+#include "agent/cgroup.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "io/loop.h"
@@ -92,10 +93,13 @@ struct run {
     struct run_private *priv;
 };
 
-struct run_limits_offered {       /* what this machine's cgroups give; for the status */
-    bool memory, pids, cpu, kill; /* kill: whole-tree kill by cgroup */
-    char missing[240];            /* what is not there and why, "" when all is */
-};
+/* The lower of two limits of a run; 0 = no limit. */
+static inline int64_t lower_limit(int64_t a, int64_t b)
+{
+    if (a <= 0 || b <= 0)
+        return a > 0 ? a : b;
+    return a < b ? a : b;
+}
 
 struct run_handler {
     void (*started)(struct run *run); /* the process runs; may be NULL */
@@ -149,28 +153,34 @@ void run_stop(struct run *run, const char *reason, int64_t grace_ms);
  * (clock_lease_ms(); 0 = no deadline), and starts nothing after it. Used by leases. */
 void run_deadline(struct run *run, int64_t boot_ms);
 int64_t run_deadline_ms(const struct run *run); /* 0: none */
-/* The outcome of the run is settled: its directory goes, `run` too. Only when ENDED; allowed in
- * `ended`. */
+/* The outcome of the run is settled: removes its directory and frees `run`. Only when ENDED;
+ * allowed in `ended`. */
 void run_forget(struct run *run);
-struct run *runs_find(struct runs *runs, struct str key);
 size_t runs_count(const struct runs *runs); /* not ENDED */
 /* The next run; NULL after the last. for (run = NULL; (run = runs_next(runs, run));) */
 struct run *runs_next(struct runs *runs, struct run *run);
-/* A directory beside that of the runs goes: its name at once, what is in it some time soon, on a
- * thread. False: it cannot be moved, for example because it is on another file system. */
-bool runs_discard(struct runs *runs, const char *path);
-/* Output from byte `offset` of everything it ever wrote (as far as it is kept): up to `max` bytes
- * into `out`; *ret_offset is where those begin (later than asked when older output is gone). */
+/* Removes a directory (by its name in from_fd): its name at once, its contents later, on a thread.
+ * False: it cannot be moved, for example because it is on another file system. */
+bool runs_discard(struct runs *runs, int from_fd, const char *name);
+/* FNV-1a, starting from RUNS_HASH. Not str_hash(), which differs between agents: the next one must
+ * find the names of groups and packages. */
+#define RUNS_HASH 2166136261u
+static inline uint32_t runs_hash(struct str text, uint32_t hash)
+{
+    for (size_t i = 0; i < text.len; i++)
+        hash = (hash ^ (unsigned char)text.at[i]) * 16777619u;
+    return hash;
+}
+/* Output from byte `offset` of everything it wrote (as far as it is kept): up to `max` bytes into
+ * `out`; *ret_offset is where they begin (later than requested if older output is gone). */
 enum err run_log(struct run *run, int64_t offset, size_t max, struct buf *out, int64_t *ret_offset,
                  int64_t *ret_total);
-/* CPU time (ms, monotone) and memory (bytes) of its tree now; exited children count in CPU. */
-bool run_usage(struct run *run, int64_t *ret_cpu_ms, int64_t *ret_memory_bytes);
-/* The process whose descendants are the run's tree; 0 while it is not known. */
+/* The process whose descendants are the run's tree; 0 while unknown. */
 int run_shim_pid(const struct run *run);
-void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered);
-void runs_free(struct runs *runs); /* leaves the shims and their work alone */
+const struct cgroup_place *runs_offered(const struct runs *runs); /* what cgroups can do here */
+void runs_free(struct runs *runs); /* leaves the shims and their work running */
 
-/* `berth shim DIR`: the other side, in the foreground; `berth shim -`: the spawner, which takes its
+/* `berth shim DIR` runs one shim in the foreground; `berth shim -` is the spawner, which takes its
  * orders from the socket that is its stdin. argv are the arguments after `shim`. */
 int shim_main(int argc, char **argv);
 

@@ -10,11 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/run.h"
+#include "agent/fd.h"
 #include "agent/secret.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "model/argv.h"
 
 #define RUNFILE_DEADLINE "deadline"
@@ -85,28 +83,12 @@ static bool get_ints(const struct json *obj, void *to, const struct int_field *f
 
 /* --- bytes --- */
 
-static int write_all(int fd, struct str text)
-{
-    while (text.len > 0) {
-        ssize_t done = write(fd, text.at, text.len);
-
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return done < 0 ? errno : EIO;
-        text.at += done;
-        text.len -= (size_t)done;
-    }
-    return 0;
-}
-
 static enum err put_file(int dir_fd, const char *name, struct str text, struct problem *why)
 {
     int fd = openat(dir_fd, name, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = fd < 0 ? errno : write_all(fd, text);
+    int error = fd < 0 ? errno : fd_write_all(fd, text);
 
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     if (error == 0)
         return ERR_OK;
     return problem_set(why, ERR_IO, "", "The file %s of the run cannot be written: %s.", name,
@@ -318,8 +300,7 @@ enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struc
     int fd = openat(dir_fd, RUNFILE_EXIT, NEW_FILE | O_NOFOLLOW | O_CLOEXEC, 0600);
     int error = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes_max);
 
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     if (error == 0)
         return ERR_OK;
     return problem_set(why, ERR_IO, "", "There is no room for the run's exit record: %s.",
@@ -345,18 +326,17 @@ static void compose_exit(const struct run_exit *exit, struct str key, struct str
     jsonw_end_obj(&w);
 }
 
-enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
-                          struct problem *why)
+enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta)
 {
     struct buf text = {0};
     int fd, error;
 
     compose_exit(exit, key, meta, &text);
-    /* In place, where there is room for it. A record that a power failure left torn does not parse,
-     * which reads the same as none; and it is only read once the shim has reported it or is gone.
-     */
+    /* Written in place, where the room is reserved. A record that a power failure left torn does
+     * not parse, which counts as no record; and it is only read after the shim has reported it or
+     * is gone. */
     fd = openat(dir_fd, RUNFILE_EXIT, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    error = fd < 0 ? errno : write_all(fd, buf_view(&text));
+    error = fd < 0 ? errno : fd_write_all(fd, buf_view(&text));
     if (error == 0 &&
         (ftruncate(fd, (off_t)text.len) != 0 || fdatasync(fd) != 0 || fsync(dir_fd) != 0))
         error = errno;
@@ -365,12 +345,9 @@ enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str ke
 
         (void)ignored;
     }
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     buf_free(&text);
-    if (error == 0)
-        return ERR_OK;
-    return problem_set(why, ERR_IO, "", "The exit record cannot be written: %s.", strerror(error));
+    return error == 0 ? ERR_OK : ERR_IO;
 }
 
 void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta)
@@ -452,7 +429,7 @@ void runfile_keep_result(int dir_fd, int left_fd)
     if (len > RUNFILE_RESULT_MAX)
         error = ftruncate(fd, RUNFILE_RESULT_MAX + 1) == 0 ? 0 : errno;
     else
-        error = write_all(fd, (struct str){.at = text, .len = len});
+        error = fd_write_all(fd, (struct str){.at = text, .len = len});
     if (error != 0 || fdatasync(fd) != 0)
         unlinkat(dir_fd, RUNFILE_RESULT, 0);
     close(fd);

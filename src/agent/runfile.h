@@ -60,16 +60,15 @@ enum err runfile_put_input(int dir_fd, struct str input, struct problem *why);
 enum err runfile_get(int dir_fd, struct arena *arena, struct runfile *ret_file,
                      struct problem *why);
 
-/* Makes the exit record's file with room for the largest there can be, so that a disk that fills up
- * while the run goes on cannot keep its end from being recorded. */
+/* Creates the exit record's file with room for the largest possible record, so that a disk that
+ * fills up during the run cannot prevent its end from being recorded. */
 enum err runfile_reserve_exit(int dir_fd, struct str key, struct str meta, struct problem *why);
-/* Durable when it returns. Carries key and meta, so that the outcome can be reported even if the
+/* Durable when it returns. Includes key and meta, so that the outcome can be reported even if the
  * spec did not survive a power failure. */
-enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta,
-                          struct problem *why);
-/* For a run that never began: best effort, and without waiting for the disk. */
+enum err runfile_put_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta);
+/* For a run that never started: best effort, and without waiting for the disk. */
 void runfile_leave_exit(int dir_fd, const struct run_exit *exit, struct str key, struct str meta);
-/* ERR_NOT_FOUND: there is none, only half of one, or only its room. */
+/* ERR_NOT_FOUND: no record, a partial one, or only the reserved room. */
 enum err runfile_get_exit(int dir_fd, struct arena *arena, struct run_exit *ret_exit,
                           struct str *ret_key, struct str *ret_meta);
 

@@ -11,6 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/dir_tree.h"
+#include "agent/fd.h"
+
 #define PREFIX "log."
 
 enum { NAME_SIZE = 32, FILES_MAX = 4, READ_TRIES = 4 };
@@ -75,8 +78,7 @@ static void keep_tail(struct runlog *log, struct str bytes)
 
         memcpy(log->tail + log->tail_at, bytes.at, part);
         log->tail_at = (log->tail_at + part) % RUN_TAIL_BYTES;
-        bytes.at += part;
-        bytes.len -= part;
+        bytes = str_from(bytes, part);
     }
 }
 
@@ -116,8 +118,7 @@ void runlog_write(struct runlog *log, struct str bytes, int64_t now_mono_ms)
     while (bytes.len > 0 && now_mono_ms >= log->retry_ms) {
         size_t done = store_some(log, bytes);
 
-        bytes.at += done;
-        bytes.len -= done;
+        bytes = str_from(bytes, done);
         if (done > 0)
             continue;
         if (log->older.base >= 0)
@@ -156,8 +157,7 @@ void runlog_shrink(struct runlog *log)
 
 void runlog_done(struct runlog *log)
 {
-    if (log->fd >= 0)
-        close(log->fd);
+    fd_close(log->fd);
     log->fd = -1;
 }
 
@@ -176,11 +176,10 @@ void runlog_tail(const struct runlog *log, struct buf *out)
         size_t one = str_utf8_len(rest), step = one == 0 ? 1 : one;
 
         if (one == 0 || rest.at[0] == '\0')
-            buf_str(&clean, STR("\xEF\xBF\xBD")); /* U+FFFD: any reader takes it */
+            buf_str(&clean, STR("\xEF\xBF\xBD")); /* U+FFFD: valid for any reader */
         else
             buf_add(&clean, rest.at, one);
-        rest.at += step;
-        rest.len -= step;
+        rest = str_from(rest, step);
     }
     skip = clean.len > RUN_TAIL_BYTES ? clean.len - RUN_TAIL_BYTES : 0;
     while (skip < clean.len && ((unsigned char)clean.at[skip] & 0xC0) == 0x80)
@@ -197,15 +196,12 @@ void runlog_tail(const struct runlog *log, struct buf *out)
 
 /* --- reading --- */
 
-/* The files there are, lowest offset first. A fourth can only be one that is being removed. */
+/* The existing files, lowest offset first. A fourth can only be one that is being removed. */
 static size_t list_files(int dir_fd, int64_t bases[FILES_MAX])
 {
-    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = dir_tree_list(dir_fd);
     size_t count = 0;
 
-    if (!dir && fd >= 0)
-        close(fd);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         struct str name = str_of(entry->d_name);
         int64_t base;
@@ -213,8 +209,7 @@ static size_t list_files(int dir_fd, int64_t bases[FILES_MAX])
 
         if (!str_starts(name, STR(PREFIX)) || count == FILES_MAX)
             continue;
-        name.at += sizeof PREFIX - 1;
-        name.len -= sizeof PREFIX - 1;
+        name = str_from(name, sizeof PREFIX - 1);
         if (!str_int(name, &base) || base < 0)
             continue;
         for (at = count++; at > 0 && bases[at - 1] > base; at--)

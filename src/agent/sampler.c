@@ -14,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "agent/usage.h"
+#include "agent/fd.h"
 #include "agent/usage_gpu.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -64,8 +64,7 @@ static void destroy(struct sampler *sampler)
     usage_meter_free(sampler->meter);
     usage_gpu_done(&sampler->gpu);
     pthread_mutex_destroy(&sampler->lock);
-    if (sampler->wake_fd >= 0)
-        close(sampler->wake_fd);
+    fd_close(sampler->wake_fd);
     free(sampler->gpu_command);
     free(sampler->pids);
     free(sampler);
@@ -257,7 +256,7 @@ enum err sampler_new(struct loop *loop, const struct usage_config *config,
         usage_disk(sampler->meter, config->disk_dir);
     usage_alert(sampler->meter, sampler->alert_centi);
     if (config->gpu_command)
-        sampler->gpu_command = strdup(config->gpu_command);
+        sampler->gpu_command = mem_cstr(str_of(config->gpu_command));
     usage_gpu_init(&sampler->gpu, sampler->gpu_command);
     pthread_mutex_init(&sampler->lock, NULL);
     sampler->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "model/argv.h"
 #include "model/namespace.h"
 
@@ -131,8 +132,7 @@ enum err secret_open(struct str dir, struct str name, int *ret_fd, struct proble
     dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     fd = dir_fd >= 0 ? openat(dir_fd, text, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     error = errno;
-    if (dir_fd >= 0)
-        close(dir_fd);
+    fd_close(dir_fd);
     if (fd < 0)
         return problem_set(why, error == ENOENT ? ERR_NOT_FOUND : ERR_IO, "secrets",
                            "The secret %s cannot be read in %s: %s.", text, path, strerror(error));
@@ -169,7 +169,6 @@ int secret_copy(int from_fd, int to_fd, const char *name)
         if (sent < 0 && errno != EINTR)
             error = errno;
     }
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
     return error == EEXIST ? 0 : error; /* one file for two variables */
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -20,30 +21,15 @@ enum {
 };
 
 struct services_entry {
-    struct str name, node, address; /* address.at == NULL: not known */
-    int64_t index, port;            /* port 0: it has none */
+    struct str name, node, address; /* address.at == NULL: unknown */
+    int64_t index, port;            /* port 0: none */
     struct str healthy;             /* JSON */
-    int64_t until_ms;               /* clock_lease_ms(): its node's lease is good till then */
+    int64_t until_ms;               /* clock_lease_ms(): end of its node's lease */
 };
 
-/* --- the file, on a thread of the pool --- */
+/* --- the file, on a pool thread --- */
 
-static bool write_all(int fd, struct str text)
-{
-    while (text.len > 0) {
-        ssize_t put = write(fd, text.at, text.len);
-
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return false;
-        text.at += put;
-        text.len -= (size_t)put;
-    }
-    return true;
-}
-
-/* Anybody on the machine may read it: there is nothing in it but names and ports. */
+/* World-readable: it contains only names and ports. */
 static void write_file(struct loop_job *job)
 {
     struct services *services = container_of(job, struct services, job);
@@ -52,11 +38,8 @@ static void write_file(struct loop_job *job)
 
     snprintf(fresh, sizeof fresh, "%s.new", services->path);
     fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    services->error = 0;
-    if (fd < 0 || !write_all(fd, buf_view(&services->written)))
-        services->error = errno;
-    if (fd >= 0)
-        close(fd);
+    services->error = fd < 0 ? errno : fd_write_all(fd, buf_view(&services->written));
+    fd_close(fd);
     if (!services->error && rename(fresh, services->path) != 0)
         services->error = errno;
     if (services->error && fd >= 0)
@@ -165,9 +148,8 @@ static void take_copies(struct services *services, const struct json *given)
     services->count = 0;
     if (json_parse(arena_str(arena, json_raw(given)), arena, &list, NULL))
         return;
-    item = json_first(list);
     services->entries = arena_array(arena, struct services_entry, list->count + 1);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+    for (item = json_items(list); item; item = json_after(list, item)) {
         struct services_entry *entry = &services->entries[services->count];
         const struct json *healthy = json_get(item, "healthy");
         int64_t left_ms = 0;
@@ -212,32 +194,29 @@ static void on_answer(struct link_call *call)
     keep_file(services);
 }
 
-static void ask(struct services *services)
-{
-    struct jsonw w = jsonw_to(&services->body);
-
-    buf_clear(&services->body);
-    jsonw_obj(&w);
-    jsonw_kstr(&w, "node_id", services->node_id);
-    if (services->number >= 0)
-        jsonw_kint(&w, "if_number", services->number);
-    jsonw_end_obj(&w);
-    services->asking = true;
-    services->asked_ms = clock_lease_ms();
-    services->call = (struct link_call){.path = "/v1/deployments/services",
-                                        .body = buf_view(&services->body),
-                                        .timeout_ms = CALL_MS,
-                                        .done = on_answer};
-    link_calls_send(services->link_calls, &services->call);
-}
-
 static void on_tick(struct loop_part *part)
 {
     struct services *services = container_of(part, struct services, part);
     bool wanted = services->config->services_interval_ms > 0;
 
-    if (wanted && services->up && !services->asking && services->loop->mono_ms >= services->next_ms)
-        ask(services);
+    if (wanted && services->up && !services->asking &&
+        services->loop->mono_ms >= services->next_ms) {
+        struct jsonw w = jsonw_to(&services->body);
+
+        buf_clear(&services->body);
+        jsonw_obj(&w);
+        jsonw_kstr(&w, "node_id", services->node_id);
+        if (services->number >= 0)
+            jsonw_kint(&w, "if_number", services->number);
+        jsonw_end_obj(&w);
+        services->asking = true;
+        services->asked_ms = clock_lease_ms();
+        services->call = (struct link_call){.path = "/v1/deployments/services",
+                                            .body = buf_view(&services->body),
+                                            .timeout_ms = CALL_MS,
+                                            .done = on_answer};
+        link_calls_send(services->link_calls, &services->call);
+    }
     if (wanted && clock_lease_ms() >= services->ends_ms)
         keep_file(services);
 }
@@ -247,16 +226,6 @@ void services_up(struct services *services)
     services->up = true;
     services->number = -1; /* another server may number differently */
     services->next_ms = services->loop->mono_ms;
-}
-
-void services_down(struct services *services)
-{
-    services->up = false;
-}
-
-static void part_gone(struct loop_part *part)
-{
-    assert(!"services_stop comes before loop_done");
 }
 
 void services_init(struct services *services, struct loop *loop, struct link_calls *link_calls,
@@ -270,7 +239,7 @@ void services_init(struct services *services, struct loop *loop, struct link_cal
                                   .number = -1,
                                   .ends_ms = clock_lease_ms() + FIRST_MS,
                                   .job = {.run = write_file, .done = file_written},
-                                  .part = {.tick = on_tick, .free = part_gone}};
+                                  .part = {.tick = on_tick, .free = link_part_left}};
     loop_add_part(loop, &services->part);
 }
 

@@ -45,7 +45,6 @@ struct services {
 void services_init(struct services *services, struct loop *loop, struct link_calls *link_calls,
                    const struct config *config, struct str node_id, const char *dir);
 void services_up(struct services *services);
-void services_down(struct services *services);
 void services_stop(struct services *services); /* before loop_done */
 void services_done(struct services *services); /* after it */
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -21,18 +20,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/types.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent/cgroup.h"
 #include "agent/dir_tree.h"
-#include "agent/job_user.h"
 #include "agent/process_tree.h"
-#include "agent/runfile.h"
 #include "agent/runlog.h"
-#include "agent/sandbox.h"
 #include "agent/spawner.h"
 #include "base/clock.h"
 
@@ -290,10 +285,10 @@ static void record(struct shim *shim)
     assert(shim->phase == PHASE_RECORDING);
     if (shim->now_ms < shim->record_next_ms)
         return;
-    if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL)) {
+    if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta)) {
         runlog_shrink(&shim->log);
-        /* If somebody removed the directory, nobody will ever look there for the outcome. */
-        if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta, NULL) &&
+        /* If the directory was removed, no agent will look there for the outcome. */
+        if (runfile_put_exit(shim->dir_fd, &shim->exit, spec->key, spec->meta) &&
             (fstat(shim->dir_fd, &dir) != 0 || dir.st_nlink > 0)) {
             shim->record_next_ms = shim->now_ms + RECORD_AGAIN_MS;
             return;
@@ -397,37 +392,6 @@ static void check_deadline(struct shim *shim)
 
 /* --- the agent --- */
 
-static void obey_stop(struct shim *shim, struct str args)
-{
-    struct str reason = str_cut(&args, ' ');
-    int64_t kill_ms;
-
-    if (str_is_id(reason, sizeof shim->reason - 1) && str_int(args, &kill_ms) && kill_ms >= 0)
-        stop(shim, reason, kill_ms);
-}
-
-static void obey_deadline(struct shim *shim, struct str args)
-{
-    int64_t at_ms;
-
-    if (str_int(args, &at_ms) && at_ms >= 0)
-        set_deadline(shim, at_ms);
-}
-
-static void obey_ping(struct shim *shim, struct str args)
-{
-    send_packet(shim, "pong");
-}
-
-static const struct {
-    const char *name;
-    void (*obey)(struct shim *shim, struct str args);
-} orders[] = {
-    {"stop", obey_stop},
-    {"deadline", obey_deadline},
-    {"ping", obey_ping},
-};
-
 static void take_orders(struct shim *shim)
 {
     char packet[SHIM_PACKET_MAX];
@@ -436,14 +400,22 @@ static void take_orders(struct shim *shim)
     while (shim->agent_fd >= 0 &&
            (got = recv(shim->agent_fd, packet, sizeof packet, MSG_DONTWAIT)) > 0) {
         struct str args = {.at = packet, .len = (size_t)got};
-        struct str name = str_cut(&args, ' ');
+        struct str name = str_cut(&args, ' '), reason;
+        int64_t at_ms;
 
-        for (size_t i = 0; i < COUNT_OF(orders); i++)
-            if (str_is(name, orders[i].name))
-                orders[i].obey(shim, args);
+        if (str_is(name, "stop")) {
+            reason = str_cut(&args, ' ');
+            if (str_is_id(reason, sizeof shim->reason - 1) && str_int(args, &at_ms) && at_ms >= 0)
+                stop(shim, reason, at_ms);
+        } else if (str_is(name, "deadline")) {
+            if (str_int(args, &at_ms) && at_ms >= 0)
+                set_deadline(shim, at_ms);
+        } else if (str_is(name, "ping")) {
+            send_packet(shim, "pong");
+        }
     }
     if (shim->agent_fd >= 0 && (got == 0 || (errno != EAGAIN && errno != EINTR)))
-        close_fd(&shim->agent_fd); /* the agent is gone; another will come */
+        close_fd(&shim->agent_fd); /* the agent is gone; another will connect */
 }
 
 static void take_agent(struct shim *shim)

@@ -20,13 +20,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "agent/process_tree.h"
 #include "agent/runfile.h"
 #include "agent/shim.h"
 #include "agent/spawner.h"
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/mem.h"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void send_unsent(struct runs *runs);
@@ -92,17 +91,6 @@ void run_link_flush(struct run_private *priv)
 
 /* --- receiving --- */
 
-static void hear_hello(struct run_private *priv, struct str args)
-{
-    int64_t pid, start;
-
-    if (!str_int(str_cut(&args, ' '), &pid) || !str_int(args, &start) || pid <= 1)
-        return;
-    priv->greeted = true;
-    priv->shim_pid = (int)pid;
-    priv->shim_start = (uint64_t)start;
-}
-
 static void hear_started(struct run_private *priv, struct str args)
 {
     struct run *run = &priv->run;
@@ -119,19 +107,7 @@ static void hear_started(struct run_private *priv, struct str args)
         run->handler->started(run);
 }
 
-static void hear_stopping(struct run_private *priv, struct str args)
-{
-    if (priv->run.state < RUN_STOPPING)
-        priv->run.state = RUN_STOPPING;
-}
-
-static void hear_pong(struct run_private *priv, struct str args)
-{
-    priv->pinged_ms = 0;
-    priv->patience_ms = clock_mono_ms() + priv->run.runs->patience_ms;
-}
-
-static void hear_ended(struct run_private *priv, struct str args)
+static void hear_ended(struct run_private *priv)
 {
     struct runs *runs = priv->run.runs;
     struct run_exit exit;
@@ -140,8 +116,7 @@ static void hear_ended(struct run_private *priv, struct str args)
     bool found =
         dir_fd >= 0 && runfile_get_exit(dir_fd, &priv->arena, &exit, &key, &meta) == ERR_OK;
 
-    if (dir_fd >= 0)
-        close(dir_fd);
+    fd_close(dir_fd);
     run_link_close(priv);
     if (found)
         run_set_ended(priv, &exit);
@@ -160,24 +135,31 @@ static void hear_failed(struct run_private *priv, struct str args)
     run_lost(priv, "START_FAILED", sentence, false);
 }
 
-static const struct {
-    const char *name;
-    void (*hear)(struct run_private *priv, struct str args);
-} packets[] = {
-    {"hello", hear_hello}, {"started", hear_started}, {"stopping", hear_stopping},
-    {"pong", hear_pong},   {"ended", hear_ended},     {"failed", hear_failed},
-};
-
 static void hear(struct run_private *priv, struct str packet)
 {
     struct str name = str_cut(&packet, ' ');
+    int64_t pid, start;
 
     assert(!priv->gone && !priv->lost); /* its connection would be closed */
-    for (size_t i = 0; i < COUNT_OF(packets); i++)
-        if (str_is(name, packets[i].name)) {
-            packets[i].hear(priv, packet);
-            return;
+    if (str_is(name, "hello")) {
+        if (str_int(str_cut(&packet, ' '), &pid) && str_int(packet, &start) && pid > 1) {
+            priv->greeted = true;
+            priv->shim_pid = (int)pid;
+            priv->shim_start = (uint64_t)start;
         }
+    } else if (str_is(name, "started")) {
+        hear_started(priv, packet);
+    } else if (str_is(name, "stopping")) {
+        if (priv->run.state < RUN_STOPPING)
+            priv->run.state = RUN_STOPPING;
+    } else if (str_is(name, "pong")) {
+        priv->pinged_ms = 0;
+        priv->patience_ms = clock_mono_ms() + priv->run.runs->patience_ms;
+    } else if (str_is(name, "ended")) {
+        hear_ended(priv);
+    } else if (str_is(name, "failed")) {
+        hear_failed(priv, packet);
+    }
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)

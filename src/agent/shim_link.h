@@ -97,9 +97,8 @@ struct run_private {
     int64_t timeout_ms, grace_ms, deadline_grace_ms;
     int64_t created_mono_ms; /* 0: adopted */
     int64_t sought_tick;     /* the last tick that looked for its shim */
-    int64_t pinged_ms;       /* 0: no ping is out */
-    int64_t patience_ms;     /* its shim answered: do not ask again before */
-    int64_t cpu_ms_max;      /* what run_usage said last */
+    int64_t pinged_ms;       /* 0: no ping is pending */
+    int64_t patience_ms;     /* its shim answered: no new ping before this */
     struct cgroup_place place;
     struct str mark, boot_id;
     struct str user; /* to run as; empty: the default */

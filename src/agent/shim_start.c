@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "agent/secret.h"
 #include "agent/shim.h"
 #include "model/argv.h"
@@ -326,14 +327,8 @@ static _Noreturn void shim_job_become(const struct shim_plan *plan)
 
 /* --- the shim's side --- */
 
-static void close_fd(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
-/* Only what is ours, or was given before: by a name or a link a run gets nothing that is somebody
- * else's. */
+/* Only what is ours, or was given to the user before: a run must not get another user's file
+ * through a name or a link. */
 static int give(int fd, uid_t uid, gid_t gid)
 {
     struct stat info;
@@ -407,7 +402,7 @@ static enum err read_secrets(const struct shim_job *job, struct arena *arena,
         if (plan->secret_fds)
             plan->secret_fds[i] = fd;
         else
-            close_fd(fd);
+            fd_close(fd);
     }
     return err;
 }
@@ -423,11 +418,11 @@ static int give_secrets(const struct shim_job *job)
         int fd = open_copy(job, spec->secrets[i]);
 
         if (fd < 0 && errno == EACCES)
-            continue; /* given already: two variables of one */
+            continue; /* already given: two variables for one secret */
         error = fd < 0 ? errno : give(fd, job->user->uid, job->user->gid);
-        close_fd(fd);
+        fd_close(fd);
     }
-    /* The directory stays ours, so that they can be removed whatever user owns them. */
+    /* The directory stays ours, so that the files can be removed whatever user owns them. */
     if (error == 0 && spec->secret_count > 0 &&
         fchmodat(job->dir_fd, RUNFILE_SECRETS, 0711, 0) != 0)
         error = errno;
@@ -570,15 +565,15 @@ enum err shim_job_start(struct shim_job *job, struct problem *why)
     if (!err)
         err = launch(job, &plan, why);
     for (size_t i = 0; plan.secret_fds && i < spec->secret_count; i++)
-        close_fd(plan.secret_fds[i]);
+        fd_close(plan.secret_fds[i]);
     for (size_t i = 0; i < plan.secrets.count; i++)
         explicit_bzero((char *)plan.secrets.at[i].at, plan.secrets.at[i].len);
-    close_fd(plan.in_fd);
-    close_fd(plan.out_fd);
+    fd_close(plan.in_fd);
+    fd_close(plan.out_fd);
     if (plan.report)
         munmap(plan.report, sizeof *plan.report);
     if (err) {
-        close_fd(job->out_fd);
+        fd_close(job->out_fd);
         job->out_fd = -1;
     }
     arena_free(&arena);

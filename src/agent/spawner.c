@@ -20,6 +20,7 @@
 
 #include "agent/config.h"
 #include "agent/dir_tree.h"
+#include "agent/fd.h"
 #include "agent/shim.h"
 #include "io/notify.h"
 
@@ -61,7 +62,7 @@ void spawner_tell(const struct cgroup_place *place, bool private_tmp, struct buf
         buf_fmt(out, "parent %s\n", place->parent);
     for (int i = 0; i < CGROUP_LIMITS; i++)
         if (place->limits[i])
-            buf_fmt(out, "limit %s\n", cgroup_limit_name((enum cgroup_limit)i));
+            buf_fmt(out, "limit %s\n", cgroup_limit_names[i]);
     if (place->missing[0])
         buf_fmt(out, "missing %s\n", place->missing);
     if (private_tmp)
@@ -86,7 +87,7 @@ void spawner_hear(struct str lines, struct cgroup_place *ret_place, int64_t *ret
         else if (str_is(key, "private_tmp"))
             *ret_private_tmp = true;
         for (int i = 0; i < CGROUP_LIMITS && str_is(key, "limit"); i++)
-            if (str_is(line, cgroup_limit_name((enum cgroup_limit)i)))
+            if (str_is(line, cgroup_limit_names[i]))
                 ret_place->limits[i] = true;
     }
 }
@@ -99,8 +100,7 @@ static void find_groups(const struct spawner *spawner, struct peer *peer)
     char base[CGROUP_PATH_MAX], path[CGROUP_PATH_MAX + sizeof SHIMS];
     struct buf mounts = {0}, groups = {0}, text = {0};
 
-    if (peer->shims_fd >= 0)
-        close(peer->shims_fd);
+    fd_close(peer->shims_fd);
     peer->shims_fd = -1;
     if (cgroup_file_get(AT_FDCWD, "/proc/self/mountinfo", &mounts) == 0 &&
         cgroup_file_get(AT_FDCWD, spawner->group_file, &groups) == 0 &&
@@ -268,8 +268,7 @@ static _Noreturn void be_shim(const struct spawner *spawner, const struct peer *
     for (size_t i = 0; i < PEERS_MAX; i++)
         if (spawner->peers[i].fd >= 0) {
             close(spawner->peers[i].fd);
-            if (spawner->peers[i].shims_fd >= 0)
-                close(spawner->peers[i].shims_fd);
+            fd_close(spawner->peers[i].shims_fd);
         }
     setsid();
     shim_run(fds[FD_DIR], fds[FD_AGENT], spawner->oom_adj, other ? &user : NULL);
@@ -394,8 +393,7 @@ static int hear(const struct spawner *spawner, struct peer *peer)
 static void forget(struct peer *peer)
 {
     close(peer->fd);
-    if (peer->shims_fd >= 0)
-        close(peer->shims_fd);
+    fd_close(peer->shims_fd);
     *peer = (struct peer){.fd = -1, .shims_fd = -1};
 }
 
@@ -423,8 +421,7 @@ static void welcome(struct spawner *spawner)
         peer->group_count = (int)(groups_len / sizeof peer->groups[0]);
         return;
     }
-    if (fd >= 0)
-        close(fd);
+    fd_close(fd);
 }
 
 /* --- both kinds --- */

@@ -11,16 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 #include "agent/cgroup.h"
 #include "agent/usage_tree.h"
-#include "base/clock.h"
-#include "base/err.h"
-#include "base/json.h"
 #include "base/mem.h"
-#include "base/str.h"
-#include "model/level.h"
 
 struct usage_proc {
     int64_t cores; /* online */
@@ -90,14 +84,12 @@ struct str usage_word(struct str *rest)
     struct str word;
 
     while (rest->len && is_blank(rest->at[0])) {
-        rest->at++;
-        rest->len--;
+        *rest = str_from(*rest, 1);
     }
     word = (struct str){.at = rest->at, .len = 0};
     while (rest->len && !is_blank(rest->at[0])) {
         word.len++;
-        rest->at++;
-        rest->len--;
+        *rest = str_from(*rest, 1);
     }
     return word;
 }
@@ -150,7 +142,7 @@ static void read_cpu_line(struct str line, struct usage_proc *proc)
     proc->busy_ticks = total - idle;
 }
 
-void usage_kib(struct str text, const struct usage_row *rows, size_t count)
+void usage_fields(struct str text, const struct usage_row *rows, size_t count)
 {
     while (text.len) {
         struct str line = str_cut(&text, '\n');
@@ -159,7 +151,7 @@ void usage_kib(struct str text, const struct usage_row *rows, size_t count)
 
         for (size_t i = 0; i < count; i++)
             if (str_is(name, rows[i].name) && str_int(usage_word(&line), &kib) && kib >= 0)
-                *rows[i].to_kib = kib;
+                *rows[i].to = kib;
     }
 }
 
@@ -173,7 +165,7 @@ static void read_memory(struct usage_files *files, struct usage_proc *proc)
         {"SwapFree:", &swap_free_kib},
     };
 
-    usage_kib(usage_file(files, "/proc/meminfo"), rows, COUNT_OF(rows));
+    usage_fields(usage_file(files, "/proc/meminfo"), rows, COUNT_OF(rows));
     if (proc->swap_total_kib != USAGE_NONE && swap_free_kib != USAGE_NONE &&
         swap_free_kib <= proc->swap_total_kib)
         proc->swap_used_kib = proc->swap_total_kib - swap_free_kib;
@@ -337,17 +329,14 @@ static int64_t number_in(struct usage_files *files, const char *dir, const char 
 static int64_t reclaimable_bytes(struct usage_files *files, const char *dir,
                                  const struct memory_files *names)
 {
-    struct str rest = usage_file(files, "%s/%s", dir, names->stat);
+    struct str text = usage_file(files, "%s/%s", dir, names->stat);
     int64_t sum = 0;
 
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        struct str word = usage_word(&line);
-        int64_t bytes;
+    for (size_t i = 0; i < COUNT_OF(names->reclaimable) && names->reclaimable[i]; i++) {
+        int64_t bytes = 0;
 
-        for (size_t i = 0; i < COUNT_OF(names->reclaimable) && names->reclaimable[i]; i++)
-            if (str_is(word, names->reclaimable[i]) && str_int(usage_word(&line), &bytes))
-                sum += bytes;
+        usage_fields(text, &(struct usage_row){names->reclaimable[i], &bytes}, 1);
+        sum += bytes;
     }
     return sum;
 }
@@ -430,16 +419,10 @@ static int64_t count_cpus(struct str list)
 
 static int64_t used_us_v2(struct usage_files *files, const char *dir)
 {
-    struct str rest = usage_file(files, "%s/cpu.stat", dir);
+    int64_t us = USAGE_NONE;
 
-    while (rest.len) {
-        struct str line = str_cut(&rest, '\n');
-        int64_t us;
-
-        if (str_is(usage_word(&line), "usage_usec") && str_int(usage_word(&line), &us))
-            return us;
-    }
-    return USAGE_NONE;
+    usage_fields(usage_file(files, "%s/cpu.stat", dir), &(struct usage_row){"usage_usec", &us}, 1);
+    return us;
 }
 
 static int64_t used_us_v1(struct usage_files *files, const char *dir)
@@ -532,11 +515,10 @@ static void usage_cgroup_read_memory(const struct usage_groups *groups,
 
 enum {
     BUSY_MS = 10000,
-    BUSY_MS_MIN = 500, /* less says nothing */
+    BUSY_MS_MIN = 500, /* less is not significant */
     LOAD_MS = 60000,
     PAST_MAX = 64,
-    PAST_STEP_MS = 950, /* so the past reaches a minute back however often one looks */
-    READ_APART_MS = 250,
+    PAST_STEP_MS = 950, /* so the ring covers a minute however often a look is taken */
 };
 
 /* The counters of an earlier look. */
@@ -600,7 +582,7 @@ int usage_tree_of(const struct usage_meter *meter, int pid)
 void usage_disk(struct usage_meter *meter, const char *dir)
 {
     free(meter->disk_dir);
-    meter->disk_dir = strdup(dir);
+    meter->disk_dir = mem_cstr(str_of(dir));
 }
 
 /* --- rates --- */
@@ -806,26 +788,6 @@ void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *re
     *ret_free_kib = usage.mem_free_kib;
 }
 
-enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why)
-{
-    struct timespec apart = {.tv_nsec = READ_APART_MS * 1000000L};
-    struct usage_meter *meter = usage_meter_new(host_root);
-    struct usage usage;
-    enum err err = usage_measure(meter, clock_mono_ms(), clock_wall_ms(), &usage, why);
-
-    if (!err) {
-        nanosleep(&apart, NULL);
-        err = usage_measure(meter, clock_mono_ms(), clock_wall_ms(), &usage, why);
-    }
-    if (!err) {
-        usage.trees = NULL; /* they go with the meter */
-        usage.tree_count = 0;
-        *ret_usage = usage;
-    }
-    usage_meter_free(meter);
-    return err;
-}
-
 /* --- figures --- */
 
 enum {
@@ -901,7 +863,7 @@ void usage_figures(const struct usage *usage, struct level_figures *ret_figures)
     };
 }
 
-static int64_t centi_of(const struct usage *usage, enum level_signal signal)
+int64_t usage_pct_centi(const struct usage *usage, enum level_signal signal)
 {
     struct level_figures figures;
 
@@ -909,22 +871,7 @@ static int64_t centi_of(const struct usage *usage, enum level_signal signal)
     return figures.ppm[signal] == LEVEL_UNKNOWN ? USAGE_NONE : figures.ppm[signal] / 100;
 }
 
-int64_t usage_cpu_pct_centi(const struct usage *usage)
-{
-    return centi_of(usage, LEVEL_CPU);
-}
-
-int64_t usage_mem_free_pct_centi(const struct usage *usage)
-{
-    return centi_of(usage, LEVEL_MEMORY);
-}
-
-int64_t usage_swap_pct_centi(const struct usage *usage)
-{
-    return centi_of(usage, LEVEL_SWAP);
-}
-
-/* --- for people and other programs --- */
+/* --- output --- */
 
 static int64_t scaled(int64_t value, int64_t times, int64_t by)
 {
@@ -938,19 +885,19 @@ static int64_t disk_centi_gb(const struct usage *usage, int64_t kib)
 
 void usage_write(const struct usage *usage, struct jsonw *w)
 {
-    int64_t mem_free_centi = usage_mem_free_pct_centi(usage);
+    int64_t mem_free_centi = usage_pct_centi(usage, LEVEL_MEMORY);
     const struct {
         const char *name;
         int64_t centi;
     } rows[] = {
         {"cpu_cores", scaled(usage->cores_milli, 1, 10)},
         {"cpu_load", usage->load_1m_centi},
-        {"cpu_percent", usage_cpu_pct_centi(usage)},
+        {"cpu_percent", usage_pct_centi(usage, LEVEL_CPU)},
         {"mem_total_gb", scaled(usage->mem_total_kib, 100, KIB_PER_GIB)},
         {"mem_free_gb", scaled(usage->mem_free_kib, 100, KIB_PER_GIB)},
         {"mem_used_percent", mem_free_centi == USAGE_NONE ? USAGE_NONE : 10000 - mem_free_centi},
         {"swap_total_gb", scaled(usage->swap_total_kib, 100, KIB_PER_GIB)},
-        {"swap_used_percent", usage_swap_pct_centi(usage)},
+        {"swap_used_percent", usage_pct_centi(usage, LEVEL_SWAP)},
         {"disk_total_gb", disk_centi_gb(usage, usage->disk_total_kib)},
         {"disk_free_gb", disk_centi_gb(usage, usage->disk_free_kib)},
         {"gpu_percent", scaled(usage->gpu_permille, 10, 1)},

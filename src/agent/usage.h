@@ -59,17 +59,16 @@ struct usage {
     int64_t vram_total_kib, vram_free_kib;
 };
 
-/* Derived, as the rules want them. */
+/* Derives the figures that the rules use. */
 void usage_figures(const struct usage *usage, struct level_figures *ret_figures);
-int64_t
-usage_cpu_pct_centi(const struct usage *usage); /* the smaller of load/cores and busy, x 100 */
-int64_t usage_mem_free_pct_centi(const struct usage *usage);
-int64_t usage_swap_pct_centi(const struct usage *usage); /* no swap = 0 */
-/* Disk free, in millionths of the whole; a disk counts as at most so large, so that a few percent
- * of a large one are not taken for little. Inodes likewise; the worse of both. LEVEL_UNKNOWN when
- * it was not measured. */
+/* One of them, in percent x 100: LEVEL_CPU (the smaller of load/cores and busy), LEVEL_MEMORY
+ * (free), LEVEL_SWAP (no swap = 0); USAGE_NONE if unknown. */
+int64_t usage_pct_centi(const struct usage *usage, enum level_signal signal);
+/* Free disk space in millionths of the total. A larger disk counts as counted_kib_max, so that a
+ * few percent of a large disk do not count as little. Inodes likewise; the worse of both.
+ * LEVEL_UNKNOWN if not measured. */
 int64_t usage_disk_ppm(const struct usage *usage, int64_t counted_kib_max);
-/* The figures as members of the object that is being written; null where not known. */
+/* Writes the figures as members of an open object; null if unknown. */
 void usage_write(const struct usage *usage, struct jsonw *w);
 
 struct usage_config {
@@ -94,19 +93,16 @@ void usage_disk(struct usage_meter *meter, const char *dir); /* see usage_config
  * trees belong to the meter and last until its next look. */
 enum err usage_measure(struct usage_meter *meter, int64_t mono_ms, int64_t wall_ms,
                        struct usage *ret_usage, struct problem *why);
-/* While less memory than this is free every look walks through the trees, whatever that costs:
- * somebody is going to be chosen by their sizes. Percent x 100. */
+/* While less memory than this is free, every look walks the process trees at any cost: their sizes
+ * decide which task is killed. Percent x 100. */
 void usage_alert(struct usage_meter *meter, int64_t mem_alert_centi);
 
-/* The pid of the named tree that a process was in at the last look; 0: in none. */
+/* The pid of the named tree that a process was in at the last look; 0: none. */
 int usage_tree_of(const struct usage_meter *meter, int pid);
 
-/* Only how much memory there is and is free, which costs little, in the groups of the last look;
- * USAGE_NONE where not known. */
+/* Only total and free memory, which is cheap to read, in the groups of the last look; USAGE_NONE if
+ * unknown. */
 void usage_memory(struct usage_meter *meter, int64_t *ret_total_kib, int64_t *ret_free_kib);
-
-/* Two looks a quarter of a second apart, on the calling thread: for `berth run`. */
-enum err usage_read(const char *host_root, struct usage *ret_usage, struct problem *why);
 
 enum { USAGE_PATH_MAX = 4096, USAGE_GROUP_MAX = 1024 };
 
@@ -120,14 +116,14 @@ struct usage_files {
 __attribute__((format(printf, 2, 3))) struct str usage_file(struct usage_files *files,
                                                             const char *fmt, ...);
 struct str usage_word(struct str *rest); /* the next word of a line; empty at the end */
-/* "NAME: 123 kB", a line each: what the rows name. */
+/* Reads the values named by the rows from lines "NAME: 123 kB" or "NAME 123". */
 struct usage_row {
-    const char *name; /* with its colon */
-    int64_t *to_kib;  /* left alone when it is not there */
+    const char *name; /* with its colon, if any */
+    int64_t *to;      /* unchanged if missing */
 };
-void usage_kib(struct str text, const struct usage_row *rows, size_t count);
+void usage_fields(struct str text, const struct usage_row *rows, size_t count);
 bool usage_centi(struct str decimal, int64_t *ret_centi); /* "12.345" -> 1234 */
-/* Less than this share (percent x 100) is free. */
+/* True if less than this share (percent x 100) is free. */
 bool usage_below(int64_t free_kib, int64_t total_kib, int64_t centi);
 
 #endif

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/fd.h"
 #include "agent/usage.h"
 
 enum {
@@ -80,7 +81,7 @@ static bool read_mb(const struct json *value, int32_t *ret_mb)
 
 static bool read_card(const struct json *item, struct arena *arena, struct usage_gpus *gpus)
 {
-    const struct json *list = json_get(item, "processes"), *process = json_first(list);
+    const struct json *list = json_get(item, "processes"), *process;
     struct usage_gpu_card *card;
     int64_t id;
     double util;
@@ -100,7 +101,7 @@ static bool read_card(const struct json *item, struct arena *arena, struct usage
         return true;
     if (json_type(list) != JSON_ARR)
         return false;
-    for (uint32_t i = 0; i < list->count; i++, process = json_next(process)) {
+    for (process = json_items(list); process; process = json_after(list, process)) {
         int32_t vram_mb;
         int64_t pid;
 
@@ -119,8 +120,7 @@ static bool parse_json(struct str text, struct usage_gpus *gpus)
     const struct json *root, *item;
     bool ok = json_parse(text, &arena, &root, NULL) == ERR_OK && json_type(root) == JSON_ARR;
 
-    item = ok ? json_first(root) : NULL;
-    for (uint32_t i = 0; ok && i < root->count; i++, item = json_next(item))
+    for (item = ok ? json_items(root) : NULL; ok && item; item = json_after(root, item))
         ok = read_card(item, &arena, gpus);
     arena_free(&arena);
     return ok;
@@ -260,8 +260,7 @@ static int start(struct usage_gpu *gpu)
 
 static void stop_reading(struct usage_gpu *gpu)
 {
-    if (gpu->fd >= 0)
-        close(gpu->fd);
+    fd_close(gpu->fd);
     gpu->fd = -1;
 }
 

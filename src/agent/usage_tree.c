@@ -6,21 +6,18 @@
 #include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/usage.h"
+#include "agent/process_tree.h"
 #include "base/mem.h"
 
 enum {
-    STAT_BYTES_MAX = 1024,
     NOT_OURS = -1,
     NOT_LOOKED = -2,
-    WALK_REST = 50, /* the pause after a walk, in lengths of the walk: 2 % of a core */
+    WALK_REST = 50, /* the pause after a walk, as a multiple of its duration: 2 % of a core */
 };
 
 struct proc {
@@ -54,7 +51,7 @@ struct usage_trees {
     int64_t walked_ms, next_ms;
     bool walked;
     int64_t own_cpu_permille, own_memory_kib; /* of the last walk */
-    long hz, page_kib;
+    long hz;
 };
 
 struct usage_trees *usage_trees_new(void)
@@ -62,8 +59,7 @@ struct usage_trees *usage_trees_new(void)
     struct usage_trees *trees = mem_new(struct usage_trees);
 
     trees->hz = sysconf(_SC_CLK_TCK);
-    trees->page_kib = sysconf(_SC_PAGESIZE) / 1024;
-    assert(trees->hz > 0 && trees->page_kib > 0);
+    assert(trees->hz > 0);
     trees->own_cpu_permille = trees->own_memory_kib = USAGE_NONE;
     usage_trees_own(trees, NULL, 0);
     return trees;
@@ -82,44 +78,22 @@ void usage_trees_free(struct usage_trees *trees)
     free(trees);
 }
 
-/* "PID (NAME) S PPID PGRP SESSION ...": the name may hold anything, so from its last bracket on. */
-static bool read_proc(int dir_fd, const char *name, long page_kib, struct proc *ret_proc)
+static bool read_proc(int proc_fd, const char *name, struct proc *ret_proc)
 {
-    enum { PPID = 1, SESSION = 3, UTIME = 11, STIME, CUTIME, CSTIME, START = 19, RSS = 21, FIELDS };
-    char path[64], text[STAT_BYTES_MAX];
-    const char *bracket;
-    struct str rest, state, pid;
-    int64_t fields[FIELDS] = {0}, number;
-    ssize_t got;
-    int fd;
+    struct run_proc read;
 
-    snprintf(path, sizeof path, "%.40s/stat", name);
-    fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (!process_tree_stat(proc_fd, name, &read))
         return false;
-    got = read(fd, text, sizeof text);
-    close(fd);
-    if (got <= 0)
-        return false;
-    pid = (struct str){.at = text, .len = (size_t)got};
-    bracket = memrchr(text, ')', (size_t)got);
-    if (!bracket || !str_int(usage_word(&pid), &number))
-        return false;
-    rest = (struct str){.at = bracket + 1, .len = (size_t)(text + got - (bracket + 1))};
-    state = usage_word(&rest);
-    for (int i = PPID; i < FIELDS; i++)
-        if (!str_int(usage_word(&rest), &fields[i]) && (i <= SESSION || i >= UTIME))
-            return false;
     *ret_proc = (struct proc){
-        .pid = (int)number,
-        .parent = (int)fields[PPID],
-        .session = (int)fields[SESSION],
+        .pid = read.pid,
+        .parent = read.parent,
+        .session = read.session,
         .owner = NOT_LOOKED,
-        .start = (uint64_t)fields[START],
-        .ticks = fields[UTIME] + fields[STIME],
-        .waited = fields[CUTIME] + fields[CSTIME],
-        .rss_kib = fields[RSS] * page_kib,
-        .ended = str_is(state, "Z") || str_is(state, "X"),
+        .start = read.start,
+        .ticks = read.ticks,
+        .waited = read.waited,
+        .rss_kib = read.rss_bytes / 1024,
+        .ended = read.state == 'Z' || read.state == 'X',
     };
     return true;
 }
@@ -139,8 +113,8 @@ static struct proc *find_proc(const struct procs *procs, int pid)
     return procs->count ? bsearch(&key, procs->at, procs->count, sizeof key, by_pid) : NULL;
 }
 
-/* All processes there are, and which of them we are; 0 when /proc does not say. */
-static int walk(struct usage_files *files, long page_kib, struct procs *procs)
+/* Reads all processes and our own pid among them; 0 if /proc does not say. */
+static int walk(const struct usage_files *files, struct procs *procs)
 {
     char path[USAGE_PATH_MAX + 8];
     struct proc self = {0};
@@ -155,7 +129,7 @@ static int walk(struct usage_files *files, long page_kib, struct procs *procs)
         struct proc proc;
 
         if (!isdigit((unsigned char)entry->d_name[0]) ||
-            !read_proc(dirfd(dir), entry->d_name, page_kib, &proc))
+            !read_proc(dirfd(dir), entry->d_name, &proc))
             continue;
         if (procs->count == procs->cap) {
             procs->cap = procs->cap ? procs->cap * 2 : 256;
@@ -163,7 +137,7 @@ static int walk(struct usage_files *files, long page_kib, struct procs *procs)
         }
         procs->at[procs->count++] = proc;
     }
-    if (!read_proc(dirfd(dir), "self", page_kib, &self))
+    if (!read_proc(dirfd(dir), "self", &self))
         self.pid = 0;
     closedir(dir);
     if (procs->count > 0)
@@ -253,17 +227,7 @@ static int64_t not_negative(int64_t value)
     return value > 0 ? value : 0;
 }
 
-static int64_t ticks_since(const struct usage_trees *trees, const struct proc *proc)
-{
-    const struct proc *before = find_same(&trees->before, proc);
-
-    if (!before)
-        return proc->ticks + proc->waited; /* it began since */
-    return not_negative(proc->ticks - before->ticks) +
-           not_negative(proc->waited - before->waited - proc->counted);
-}
-
-/* What this process has for itself, from its status; without one all that is resident counts. */
+/* The private memory of this process, from its status; without one all resident memory counts. */
 static void add_memory(struct usage_trees *trees, struct usage_files *files,
                        const struct proc *proc)
 {
@@ -275,7 +239,7 @@ static void add_memory(struct usage_trees *trees, struct usage_files *files,
     };
     struct usage_tree *tree = &trees->trees[proc->owner];
 
-    usage_kib(usage_file(files, "/proc/%d/status", proc->pid), rows, COUNT_OF(rows));
+    usage_fields(usage_file(files, "/proc/%d/status", proc->pid), rows, COUNT_OF(rows));
     tree->memory_kib += proc->rss_kib;
     tree->freed_kib += own_kib + swap_kib;
     tree->swap_kib += swap_kib;
@@ -302,7 +266,7 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
 
     trees->before = trees->now;
     trees->now = older;
-    self = walk(files, trees->page_kib, &trees->now);
+    self = walk(files, &trees->now);
     index_roots(trees, self);
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];
@@ -321,6 +285,7 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
     }
     for (size_t i = 0; i < trees->now.count; i++) {
         struct proc *proc = &trees->now.at[i];
+        const struct proc *before;
 
         find_owner(trees, proc);
         assert(proc->owner >= NOT_OURS && proc->owner <= (int)trees->count);
@@ -329,7 +294,11 @@ static void look_again(struct usage_trees *trees, struct usage_files *files, int
             continue;
         if (!proc->ended)
             add_memory(trees, files, proc);
-        trees->ticks[proc->owner] += ticks_since(trees, proc);
+        before = find_same(&trees->before, proc);
+        trees->ticks[proc->owner] +=
+            before ? not_negative(proc->ticks - before->ticks) +
+                         not_negative(proc->waited - before->waited - proc->counted)
+                   : proc->ticks + proc->waited; /* it started since */
     }
     for (size_t i = 0; i < trees->count + 1; i++) {
         struct usage_tree *tree = &trees->trees[i];

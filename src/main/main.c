@@ -28,7 +28,7 @@ int main(int argc, char **argv)
                                          .store = server_store_main,
                                          .flags = settings_help,
                                          .agent = agent_main,
-                                         .agent_flags = agent_flags,
+                                         .agent_flags = config_help,
                                          .run = run_here};
 
     if (argc >= 2 && strcmp(argv[1], "shim") == 0)

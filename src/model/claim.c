@@ -16,8 +16,7 @@
 
 enum {
     CLAIM_INTERVAL_MS = 5000,
-    CLAIM_DEAL_MAX = 2000,       /* rows dealt in one cycle; the others have the next one */
-    CLAIM_DEPLOYMENTS_MAX = 256, /* deployments on one node */
+    CLAIM_DEAL_MAX = 2000, /* rows dealt in one cycle; the rest wait for the next one */
 };
 
 /* --- the resource score --- */
@@ -40,8 +39,6 @@ static double score_shares(double cpu, double memory, const struct score_weights
 
 double score_resource(const struct score_usage *usage, const struct score_weights *weights)
 {
-    if (!usage)
-        return 0;
     return score_shares(usage->cpu_percent, usage->memory_mb / MB_PER_GB, weights);
 }
 
@@ -74,29 +71,21 @@ static bool fraction_metric(const struct claim_node *node, const struct claim_co
     return isfinite(*ret_value);
 }
 
-static const struct claim_provider by_count = {
-    .key = "deployment_count", .evaluate = count_metric, .step = 1};
-static const struct claim_provider by_usage = {.key = "resource_usage", .evaluate = usage_metric};
-static const struct claim_provider by_fraction = {.key = "resource_fraction",
-                                                  .evaluate = fraction_metric};
-
 static const struct claim_policy policies[] = {
     {.name = "deployment_count",
      .help = "the node with the fewest deployments",
-     .provider = &by_count},
+     .evaluate = count_metric,
+     .step = 1},
     {.name = "resource_usage",
      .help = "the lowest weighted CPU percent and memory in GB",
-     .provider = &by_usage,
+     .evaluate = usage_metric,
      .wants_usage = true},
     {.name = "resource_fraction",
      .help = "the lowest weighted shares of its CPU and memory",
-     .provider = &by_fraction,
+     .evaluate = fraction_metric,
      .wants_usage = true},
     {.name = "none", .help = "nothing is claimed here"},
 };
-
-/* deployment_count. */
-static const struct claim_policy *const claim_policy_default = &policies[0];
 
 const struct claim_policy *claim_policy_by_name(struct str name)
 {
@@ -142,14 +131,11 @@ void claim_snapshots(const struct claim_policy *policy, const struct claim_node 
                      size_t count, const struct claim_context *context,
                      struct claim_snapshot *ret_snapshots)
 {
-    const struct claim_provider *provider = policy->provider;
-
-    assert(provider);
+    assert(policy->evaluate);
     for (size_t i = 0; i < count; i++) {
         struct claim_snapshot *snapshot = &ret_snapshots[i];
 
-        *snapshot = (struct claim_snapshot){.key = provider->key};
-        snapshot->known = provider->evaluate(&nodes[i], context, &snapshot->value);
+        snapshot->known = policy->evaluate(&nodes[i], context, &snapshot->value);
         if (!snapshot->known)
             snapshot->value = 0;
     }
@@ -202,10 +188,9 @@ static bool match_alike(const struct deploy_row *a, const struct deploy_row *b)
 
 static bool has_room(const struct resources *room, const struct deploy_row *row)
 {
-    struct resources_short lack;
     uint64_t gpus;
 
-    return !row->demand || (room && resources_fit(room, row->demand, &gpus, &lack));
+    return !row->demand || (room && resources_fit(room, row->demand, &gpus, NULL));
 }
 
 bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row)
@@ -288,10 +273,9 @@ static struct takers takers_of(const struct claim_view *view, struct arena *aren
 
 static void take_room(struct takers *takers, size_t node, const struct deploy_row *row)
 {
-    struct resources_short lack;
     uint64_t gpus;
 
-    if (row->demand && resources_fit(&takers->room[node], row->demand, &gpus, &lack))
+    if (row->demand && resources_fit(&takers->room[node], row->demand, &gpus, NULL))
         resources_take(&takers->room[node], row->demand, gpus);
 }
 
@@ -419,7 +403,7 @@ static size_t keep_eligible(const struct claim_view *view, const struct deploy_r
 static enum claim_skip idle(const struct claim_view *view)
 {
     return view->node_count == 0     ? CLAIM_NO_ACTIVE_NODES
-           : !view->policy->provider ? CLAIM_POLICY_DISABLED
+           : !view->policy->evaluate ? CLAIM_POLICY_DISABLED
                                      : CLAIM_GO;
 }
 
@@ -483,7 +467,7 @@ static void deal(const struct claim_view *view, struct arena *arena, struct clai
                 least = n;
         if (least == NAMES_NONE)
             continue;
-        loads[least].value += view->policy->provider->step;
+        loads[least].value += view->policy->step;
         take_room(&takers, least, plan->order[i]);
         if (takers.have)
             takers.have[least]++;
@@ -501,7 +485,7 @@ void claim_share(const struct claim_view *view, struct arena *arena, struct clai
     struct claim_plan plan = {.skip = idle(view)};
     size_t takers = 0;
 
-    if (plan.skip == CLAIM_GO && view->policy->provider->step > 0) {
+    if (plan.skip == CLAIM_GO && view->policy->step > 0) {
         plan.order = arena_array(arena, const struct deploy_row *, view->row_count + 1);
         deal(view, arena, &plan);
     } else if (plan.skip == CLAIM_GO) {
@@ -550,7 +534,7 @@ static const struct claim_policy *policy(struct str text)
             *c = (char)tolower((unsigned char)*c);
         found = claim_policy_by_name(str_of(name));
     }
-    return found ? found : claim_policy_default;
+    return found ? found : &policies[0];
 }
 
 void claim_config_read(const struct claim_env *env, struct claim_config *ret_config)

@@ -44,7 +44,6 @@ struct claim_node {
 };
 
 struct claim_snapshot { /* ClaimMetricSnapshot; smaller is better */
-    const char *key;
     double value;
     bool known;
 };
@@ -56,19 +55,14 @@ struct claim_context { /* ClaimMetricContext, beyond the nodes' own fields */
     bool unknown_zero;
 };
 
-struct claim_provider { /* ClaimMetricProvider */
-    const char *key;
-    /* False: not known. */
-    bool (*evaluate)(const struct claim_node *node, const struct claim_context *context,
-                     double *ret_value);
-    double step; /* what one more deployment adds to it; 0: that is not known in advance */
-};
-
 struct claim_policy {
     const char *name;
     const char *help;
-    const struct claim_provider *provider; /* NULL: nobody is eligible, nothing is claimed */
-    bool wants_usage;                      /* the nodes must be asked for theirs */
+    /* The metric of a node; false: unknown. NULL: no node is eligible and nothing is claimed. */
+    bool (*evaluate)(const struct claim_node *node, const struct claim_context *context,
+                     double *ret_value);
+    double step;      /* what one more deployment adds to it; 0: cannot be predicted */
+    bool wants_usage; /* the nodes' usage must be requested */
 };
 
 const struct claim_policy *claim_policy_by_name(struct str name); /* NULL when unknown */

@@ -8,13 +8,13 @@
 
 static void on_changed(struct copies *copies)
 {
-    ((struct fixture *)copies_user(copies))->changes++;
+    ((struct fixture *)copies->user)->changes++;
 }
 
 static bool has_room(struct copies *copies, const struct demand *demand, const struct demand *has,
                      uint64_t has_gpus, uint64_t *ret_gpus, struct buf *why)
 {
-    struct fixture *fixture = copies_user(copies);
+    struct fixture *fixture = copies->user;
     int left = fixture->licences - fixture->kept + (has ? demand_need(has, STR("licences")) : 0);
 
     (void)has_gpus;
@@ -25,7 +25,7 @@ static bool has_room(struct copies *copies, const struct demand *demand, const s
 
 static void on_kept(struct copies *copies, const struct demand *demand, uint64_t gpus, bool kept)
 {
-    struct fixture *fixture = copies_user(copies);
+    struct fixture *fixture = copies->user;
     int amount = demand_need(demand, STR("licences"));
 
     (void)gpus;
@@ -43,7 +43,8 @@ static void on_found(struct run *run)
 void fixture_make(struct fixture *fixture)
 {
     fake_run_reset();
-    fake_run_offered = (struct run_limits_offered){.memory = true, .pids = true, .cpu = true};
+    fake_run_offered = (struct cgroup_place){
+        .limits[CGROUP_MEMORY] = true, .limits[CGROUP_PIDS] = true, .limits[CGROUP_CPU] = true};
     strcpy(fixture->dir, "/tmp/berth-copies-XXXXXX");
     assert_non_null(mkdtemp(fixture->dir));
     fixture->config = (struct config){.restart_min_ms = 1000,
@@ -115,7 +116,7 @@ void fixture_round(struct fixture *fixture, const char *rows)
 {
     const struct json *list = fixture_json(fixture, str_of(rows)), *row = json_first(list);
 
-    copies_round(fixture->copies);
+    fixture->copies->round++;
     for (uint32_t i = 0; i < list->count; i++, row = json_next(row))
         copies_want(fixture->copies, row);
     copies_round_over(fixture->copies);

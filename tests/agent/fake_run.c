@@ -200,7 +200,7 @@ struct run *runs_next(struct runs *runs, struct run *run)
     return i < fake_run_count ? &fake_runs[i].run : NULL;
 }
 
-bool runs_discard(struct runs *runs, const char *path)
+bool runs_discard(struct runs *runs, int from_fd, const char *path)
 {
     char command[600];
 
@@ -252,11 +252,11 @@ void run_forget(struct run *run)
     fake->there = false;
 }
 
-struct run_limits_offered fake_run_offered;
+struct cgroup_place fake_run_offered;
 
-void runs_offered(const struct runs *runs, struct run_limits_offered *ret_offered)
+const struct cgroup_place *runs_offered(const struct runs *runs)
 {
-    *ret_offered = fake_run_offered;
+    return &fake_run_offered;
 }
 
 void runs_free(struct runs *runs)

@@ -27,7 +27,7 @@ struct fake_run {
 
 extern struct fake_run fake_runs[FAKE_RUNS_MAX];
 extern int fake_run_count; /* ever */
-extern struct run_limits_offered fake_run_offered;
+extern struct cgroup_place fake_run_offered;
 extern const char *fake_run_fail; /* what runs_start says; NULL: it works */
 
 void fake_run_reset(void);

@@ -202,6 +202,13 @@ const char *rig_path(const struct rig *rig, const char *fmt, ...)
     return path;
 }
 
+struct run *rig_find(const struct rig *rig, struct str key)
+{
+    struct run_private *priv = map_get(&rig->runs->by_key, key);
+
+    return priv ? &priv->run : NULL;
+}
+
 int rig_fds(void)
 {
     DIR *dir = opendir("/proc/self/fd");

@@ -57,7 +57,8 @@ int64_t rig_read_pid(const char *path); /* the number in a file; 0 when it is no
 /* A path in the rig's directory, in static memory. */
 __attribute__((format(printf, 2, 3))) const char *rig_path(const struct rig *rig, const char *fmt,
                                                            ...);
-int rig_fds(void);     /* descriptors of this process */
+struct run *rig_find(const struct rig *rig, struct str key); /* NULL: there is none */
+int rig_fds(void);                                           /* descriptors of this process */
 int rig_zombies(void); /* children of this process that nobody reaped */
 int64_t rig_rss_kb(int pid);
 

@@ -33,7 +33,7 @@ static int setup(void **state)
                                   .mem_total_kib = 16 * MB * MB,
                                   .mem_free_kib = 14 * MB * MB};
     scene->now_ms = 1000;
-    capacity_init(&scene->capacity, &scene->config);
+    scene->capacity = (struct capacity){.config = &scene->config};
     *state = scene;
     return 0;
 }
@@ -147,7 +147,7 @@ static void test_declared(void **state)
     assert_string_equal(written(scene), "{\"resources\":{\"cpu\":4,\"licences\":3},"
                                         "\"free\":{\"cpu\":4},\"ours\":{\"cpu\":0}}");
     declare(scene, "{\"cpu\":16,\"gpus\":[{\"id\":7,\"vram_mb\":5000}]}");
-    capacity_reload(&scene->capacity);
+    scene->capacity.declared = false;
     tick(scene);
     assert_string_equal(written(scene), "{\"resources\":{\"cpu\":16,\"mem_mb\":14336,"
                                         "\"gpus\":[{\"id\":7,\"vram_mb\":5000}]},"
@@ -182,7 +182,7 @@ static void test_what_is_ours(void **state)
     scene->usage.mem_free_kib -= 3000 * MB;
     tick(scene);
     assert_int_equal(resources->items[1].usable, 12288 - 2000);
-    capacity_give(&scene->capacity, &scene->demands[0], 0);
+    capacity_take(&scene->capacity, &scene->demands[0], 0, -1);
     assert_int_equal(resources->items[1].used, 0);
     scene->count = 0;
     scene->usage.mem_free_kib = 14 * MB * MB;
@@ -217,7 +217,7 @@ static void test_cpu_of_others(void **state)
     for (int i = 0; i < 10; i++)
         tick(scene);
     scene->count = 0;
-    capacity_give(&scene->capacity, &scene->demands[0], 0);
+    capacity_take(&scene->capacity, &scene->demands[0], 0, -1);
     tick(scene);
     assert_int_equal(cpu->usable, 8000);
 }
@@ -345,9 +345,9 @@ static void test_what_fits(void **state)
     /* Between two samples too. */
     struct demand more = demand_of(scene, "{\"cpu\":5}");
     struct buf why = {0};
-    capacity_take(&scene->capacity, &more, 0);
+    capacity_take(&scene->capacity, &more, 0, 1);
     assert_false(capacity_fits(&scene->capacity, &more, 0, &why));
-    capacity_give(&scene->capacity, &more, 0);
+    capacity_take(&scene->capacity, &more, 0, -1);
     assert_true(capacity_fits(&scene->capacity, &more, 0, &why));
     buf_free(&why);
 }
@@ -404,7 +404,7 @@ static void test_what_is_kept(void **state)
     nine = demand_of(scene, "{\"licences\":8,\"mem_mb\":12000,\"gpus\":1}");
     assert_true(capacity_choose(&scene->capacity, &three, NULL, 0, &gpus, &scene->text));
     assert_int_equal(gpus, 1);
-    capacity_keep(&scene->capacity, &three, gpus);
+    capacity_keep(&scene->capacity, &three, gpus, 1);
     assert_int_equal(has->gpus[0].usable_mb, 6000);
     assert_false(capacity_fits(&scene->capacity, &nine, 1, &scene->text));
     /* The next sample says the same: it stands. */
@@ -419,7 +419,7 @@ static void test_what_is_kept(void **state)
         assert_true(capacity_choose(&scene->capacity, &five, NULL, 0, &gpus, &scene->text));
         tick(scene);
     }
-    capacity_release(&scene->capacity, &three, 1);
+    capacity_keep(&scene->capacity, &three, 1, -1);
     assert_true(capacity_choose(&scene->capacity, &nine, NULL, 0, &gpus, &scene->text));
 }
 

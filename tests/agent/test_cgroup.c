@@ -143,7 +143,6 @@ static void test_kill(void **state)
 {
     struct site *site = *state;
     struct problem why = {0};
-    int64_t cpu_ms;
     pid_t pids[3];
     int status;
 
@@ -158,7 +157,6 @@ static void test_kill(void **state)
         pids[i] = child_in(&site->group);
     await_inside(&site->group, COUNT_OF(pids));
     assert_false(cgroup_empty(&site->group));
-    assert_true(cgroup_cpu_ms(&site->group, &cpu_ms) && cpu_ms >= 0);
     assert_true(cgroup_kill(&site->group));
     for (size_t i = 0; i < COUNT_OF(pids); i++) {
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
@@ -218,7 +216,6 @@ static void test_limits(void **state)
     assert_int_equal(cgroup_file_get(site->group.fd, "cpu.max", &quota), 0);
     assert_true(str_is(buf_view(&quota), "25000 100000\n"));
     buf_free(&quota);
-    assert_true(cgroup_memory_bytes(&site->group, &value) && value >= 0);
     assert_int_equal(cgroup_oom_kills(&site->group), 0);
     cgroup_remove(&site->group);
     cgroup_open(&site->group, &site->place, STR("limits.1"));

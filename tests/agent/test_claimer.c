@@ -56,7 +56,7 @@ struct world {
 
 static bool on_send(struct link_calls *link_calls, struct str text)
 {
-    struct world *world = link_calls_user(link_calls);
+    struct world *world = link_calls->user;
     struct arena arena = {0};
     const struct json *call;
 
@@ -571,8 +571,8 @@ static void test_warm_up_after_a_new_connection(void **state)
     pass_long(world, 29000);
     assert_int_equal(world->calls[2], 0);
     world->link = false; /* the server restarts */
-    node_lease_down(world->node_lease);
-    claimer_down(world->claimer);
+    world->node_lease->up = false;
+    world->claimer->up = false;
     link_calls_down(world->link_calls);
     pass_long(world, 10000);
     world->link = true;
@@ -712,10 +712,10 @@ static void test_what_keeps_it_from_claiming(void **state)
     struct world *world = *state;
 
     rows(world, 2, "");
-    claimer_danger(world->claimer, true);
+    world->claimer->danger = true;
     pass_long(world, 6000);
     assert_true(skips(world, "level") > 0);
-    claimer_danger(world->claimer, false);
+    world->claimer->danger = false;
     world->admin = "cordoned";
     pass_long(world, 6000);
     assert_true(skips(world, "draining") > 0);

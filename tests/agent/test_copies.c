@@ -167,18 +167,17 @@ static void test_crashes(void **state)
 static void end_in_an_emergency(struct fixture *fixture)
 {
     struct fake_run *run = up(fixture, "web");
-    struct copy_alive alive;
-    struct copy *copy = copies_next(fixture->copies, NULL, &alive);
+    struct copy *copy = TAILQ_FIRST(&fixture->copies->all);
 
-    assert_non_null(copy);
-    assert_str(alive.id, "web");
-    assert_false(alive.stopping);
+    assert_true(copy && copy->run);
+    assert_str(copy->id, "web");
+    assert_false(copy->stopping);
     copy_kill(copy, STR("Memory ran out."), 0);
     assert_string_equal(run->stop, "EMERGENCY");
     assert_int_equal(run->stop_grace_ms, 0);
     fake_run_end(run->key, "EMERGENCY", -1, 9, "");
     assert_str(told(fixture, "reason"), "Memory ran out.");
-    assert_null(copies_next(fixture->copies, NULL, &alive));
+    assert_null(copy->run);
 }
 
 /* It would only lead into the same emergency again. */
@@ -196,10 +195,10 @@ static void test_what_an_emergency_ended_rests(void **state)
         assert_int_equal(fixture_alive("web"), 1);
     }
     end_in_an_emergency(fixture);
-    copies_danger(fixture->copies, true); /* and not before the danger is over */
+    fixture->copies->danger = true; /* and not before the danger is over */
     fixture_tick(fixture, HOUR_MS / 2);
     assert_int_equal(fixture_alive("web"), 0);
-    copies_danger(fixture->copies, false);
+    fixture->copies->danger = false;
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
     end_in_an_emergency(fixture);
@@ -568,7 +567,7 @@ static void test_health_by_http_when_nobody_answers(void **state)
 static void test_held(void **state)
 {
     struct fixture *fixture = *state;
-    struct copy_held held;
+    const struct copy *held;
 
     fixture_round(fixture, "[" ROW("web", 4, 1) "]");
     fence(fixture, HOUR_MS);
@@ -579,13 +578,14 @@ static void test_held(void **state)
     assert_null(copies_first_owned(fixture->copies).at);
     fixture_tick(fixture, 100);
     assert_string_equal(fixture_run("web")->stop, "STOPPED");
-    assert_false(copies_next_held(fixture->copies, &held)); /* it still runs */
+    assert_null(copies_next_held(fixture->copies)); /* it still runs */
     fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
     fixture_tick(fixture, HOUR_MS);
     assert_int_equal(fixture_alive("web"), 0);
-    assert_true(copies_next_held(fixture->copies, &held));
-    assert_str(held.id, "web");
-    assert_int_equal(held.generation, 4);
+    held = copies_next_held(fixture->copies);
+    assert_non_null(held);
+    assert_str(held->id, "web");
+    assert_int_equal(held->generation, 4);
     copies_keep(fixture->copies, STR_NONE, COPY_DRAINED); /* the operator thought better of it */
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
@@ -595,7 +595,7 @@ static void test_held(void **state)
 static void test_held_because_it_fails(void **state)
 {
     struct fixture *fixture = *state;
-    struct copy_held held;
+    const struct copy *held;
 
     fixture_round(fixture, "[" ROW("web", 4, 1) "]");
     fence(fixture, HOUR_MS);
@@ -609,9 +609,10 @@ static void test_held_because_it_fails(void **state)
     fixture_tick(fixture, 100);
     if (fixture_alive("web"))
         fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
-    assert_true(copies_next_held(fixture->copies, &held));
-    assert_int_equal(held.hold, COPY_FAILING);
-    assert_true(held.reason.len > 0);
+    held = copies_next_held(fixture->copies);
+    assert_non_null(held);
+    assert_int_equal(held->held, COPY_FAILING);
+    assert_true(held->failed[0]);
     fixture_round(fixture, "[" ROW("web", 4, 2) "]");
     assert_int_equal(copies_holding(fixture->copies, COPY_FAILING), 0);
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
@@ -619,7 +620,7 @@ static void test_held_because_it_fails(void **state)
     fixture_tick(fixture, 100);
     if (fixture_alive("web"))
         fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
-    copies_gave(fixture->copies, STR("web"));
+    ((struct copy *)map_get(&fixture->copies->by_id, STR("web")))->wanted = false;
     fixture_tick(fixture, 100);
     assert_int_equal(copies_count(fixture->copies), 0);
 }
@@ -731,14 +732,15 @@ static void test_limits_are_told(void **state)
 {
     struct fixture *fixture = *state;
 
-    fake_run_offered = (struct run_limits_offered){.cpu = true, .missing = "no group"};
+    fake_run_offered = (struct cgroup_place){.limits[CGROUP_CPU] = true, .missing = "no group"};
     fixture_round(fixture, "[" ROW("web", 1, 1) "," DAEMON("log", 1) "]");
     fence(fixture, HOUR_MS);
     assert_int_equal(fixture_run("web")->spec.memory_bytes_max, 0);
     assert_int_equal(fixture_run("web")->spec.cpu_permille_max, 500);
     assert_str(told(fixture, "limits"), "not enforced: memory_mb, pids (no group)");
     assert_str(told_of(fixture, "log", "limits"), "null"); /* it has none */
-    fake_run_offered = (struct run_limits_offered){.cpu = true, .memory = true, .pids = true};
+    fake_run_offered = (struct cgroup_place){
+        .limits[CGROUP_CPU] = true, .limits[CGROUP_MEMORY] = true, .limits[CGROUP_PIDS] = true};
     assert_str(told(fixture, "limits"), "enforced");
 }
 

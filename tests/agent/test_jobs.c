@@ -25,7 +25,7 @@ struct fixture {
     struct str allowed[1];
     char dir[64];
     const char *refuse; /* what the machine says to new jobs; NULL: welcome */
-    int slots;          /* began minus over */
+    int slots;          /* taken by jobs */
     bool has_gpus;
     int asked_slots;     /* of the last job that was asked about, */
     uint64_t asked_gpus; /* and its GPUs */
@@ -37,7 +37,7 @@ struct fixture {
 
 static bool on_send(struct jobs *jobs, struct str text)
 {
-    struct fixture *fixture = jobs_user(jobs);
+    struct fixture *fixture = jobs->user;
 
     assert_true(fixture->said < WORDS_MAX);
     fixture->words[fixture->said++] = arena_str(&fixture->arena, text);
@@ -47,7 +47,7 @@ static bool on_send(struct jobs *jobs, struct str text)
 static const char *on_refuses(struct jobs *jobs, const struct jobs_request *request,
                               struct buf *detail)
 {
-    struct fixture *fixture = jobs_user(jobs);
+    struct fixture *fixture = jobs->user;
 
     fixture->asked_slots = request->demand.slots;
     fixture->asked_gpus = request->gpus;
@@ -58,20 +58,15 @@ static const char *on_refuses(struct jobs *jobs, const struct jobs_request *requ
 
 static bool on_has_gpus(struct jobs *jobs)
 {
-    return ((struct fixture *)jobs_user(jobs))->has_gpus;
+    return ((struct fixture *)jobs->user)->has_gpus;
 }
 
-static void on_began(struct agent_job *job)
+static void on_takes(struct agent_job *job, bool begins)
 {
-    ((struct fixture *)jobs_user(job->jobs))->slots++;
-}
+    struct fixture *fixture = job->jobs->user;
 
-static void on_over(struct agent_job *job)
-{
-    struct fixture *fixture = jobs_user(job->jobs);
-
-    assert_true(fixture->slots > 0);
-    fixture->slots--;
+    assert_true(begins || fixture->slots > 0);
+    fixture->slots += begins ? 1 : -1;
 }
 
 static void on_started(struct agent_job *job)
@@ -81,9 +76,8 @@ static void on_started(struct agent_job *job)
 
 static const struct jobs_handler handler = {.send = on_send,
                                             .refuses = on_refuses,
-                                            .began = on_began,
+                                            .takes = on_takes,
                                             .started = on_started,
-                                            .over = on_over,
                                             .has_gpus = on_has_gpus};
 
 /* --- the agent's life --- */
@@ -108,7 +102,7 @@ static void fixture_open(struct fixture *fixture)
     config.runs = fixture->runs;
     fixture->jobs = jobs_new(&fixture->loop, &config, &handler, fixture);
     runs_adopt(fixture->runs, on_found);
-    jobs_up(fixture->jobs);
+    outbox_up(fixture->jobs->outbox);
 }
 
 static void fixture_close(struct fixture *fixture)
@@ -196,9 +190,9 @@ static void reply_to(struct fixture *fixture, int word, const char *rest)
 
     assert_true(word < fixture->said);
     assert_true(json_int(json_get(parse(fixture, fixture->words[word]), "id"), &id));
-    jobs_reply(fixture->jobs,
-               parse(fixture, arena_fmt(&fixture->arena, "{\"msg\":\"reply\",\"re\":%lld,%s}",
-                                        (long long)id, rest)));
+    outbox_reply(fixture->jobs->outbox,
+                 parse(fixture, arena_fmt(&fixture->arena, "{\"msg\":\"reply\",\"re\":%lld,%s}",
+                                          (long long)id, rest)));
 }
 
 static void accept_last(struct fixture *fixture)
@@ -465,7 +459,7 @@ static void test_bounds_of_commands(void **state)
         int64_t pids, memory_mb;         /* of the job */
     } rows[] = {
         {true, 512, 0, 512, 0}, {true, 20, 64, 20, 64}, {true, 0, 0, 0, 0}, {false, 512, 64, 0, 0}};
-    struct run_limits_offered before = fake_run_offered;
+    struct cgroup_place before = fake_run_offered;
     struct fixture *fixture = *state;
 
     fixture->config.allow_commands = true;
@@ -475,8 +469,8 @@ static void test_bounds_of_commands(void **state)
 
         snprintf(id, sizeof id, "b%zu", i);
         snprintf(key, sizeof key, "%s.1", id);
-        fake_run_offered =
-            (struct run_limits_offered){.pids = rows[i].offered, .memory = rows[i].offered};
+        fake_run_offered = (struct cgroup_place){.limits[CGROUP_PIDS] = rows[i].offered,
+                                                 .limits[CGROUP_MEMORY] = rows[i].offered};
         fixture->config.job_pids_max = rows[i].pids_max;
         fixture->config.job_memory_mb_max = rows[i].memory_mb_max;
         job(fixture, "\"job_id\":\"%s\",\"attempt_id\":1,\"type\":\"any\",\"command\":\"ls\"", id);
@@ -697,10 +691,10 @@ static void test_ack_again_after_reconnect(void **state)
     struct fixture *fixture = *state;
 
     dev_job(fixture, "j1");
-    jobs_down(fixture->jobs);
+    outbox_down(fixture->jobs->outbox);
     reply_to(fixture, 0, "\"ok\":true"); /* cannot be: that connection is gone */
     assert_int_equal(fake_run_count, 0);
-    jobs_up(fixture->jobs);
+    outbox_up(fixture->jobs->outbox);
     assert_said(fixture, 2, "ack", "j1", NULL);
     reply_to(fixture, 1, "\"ok\":true,\"duplicate\":true");
     assert_int_equal(fake_run_count, 1);
@@ -1275,11 +1269,12 @@ static void test_needs(void **state)
         {"", true, NULL, NULL, 1000, 0},
         {",\"keys\":[\"tenant:a\"]", true, NULL, NULL, 1000, 0},
     };
-    struct run_limits_offered before = fake_run_offered;
+    struct cgroup_place before = fake_run_offered;
     struct fixture *fixture = *state;
 
     fixture->executors[0].memory_mb_max = 1000;
-    fake_run_offered = (struct run_limits_offered){.memory = true, .cpu = true, .pids = true};
+    fake_run_offered = (struct cgroup_place){
+        .limits[CGROUP_MEMORY] = true, .limits[CGROUP_CPU] = true, .limits[CGROUP_PIDS] = true};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char key[16], want[96];
         struct fake_run *fake;
@@ -1304,7 +1299,7 @@ static void test_needs(void **state)
         }
     }
     /* Where nothing can be limited it runs all the same; and where CPU shall not be more, not. */
-    fake_run_offered = (struct run_limits_offered){.cpu = true};
+    fake_run_offered = (struct cgroup_place){.limits[CGROUP_CPU] = true};
     fixture->executors[0].memory_mb_max = 0;
     fixture->config.cpu_strict = true;
     job(fixture, "\"job_id\":\"strict\",\"attempt_id\":1,\"type\":\"dev\"," NEEDS);

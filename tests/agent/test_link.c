@@ -27,31 +27,31 @@ struct line {
 
 static void on_describe(struct link *link, struct jsonw *w)
 {
-    struct line *line = link_user(link);
+    struct line *line = link->user;
 
     jsonw_kint(w, "ups", line->ups);
 }
 
 static void on_up(struct link *link)
 {
-    struct line *line = link_user(link);
+    struct line *line = link->user;
 
     line->ups++;
-    assert_true(link_is_up(link));
+    assert_true(link->up);
 }
 
 static void on_down(struct link *link)
 {
-    struct line *line = link_user(link);
+    struct line *line = link->user;
 
     line->downs++;
-    assert_false(link_is_up(link));
+    assert_false(link->up);
     assert_false(link_send(link, STR("{}")));
 }
 
 static void on_message(struct link *link, struct str msg, const struct json *body)
 {
-    struct line *line = link_user(link);
+    struct line *line = link->user;
 
     line->messages++;
     buf_clear(&line->last);
@@ -60,12 +60,12 @@ static void on_message(struct link *link, struct str msg, const struct json *bod
 
 static void on_left(struct link *link)
 {
-    ((struct line *)link_user(link))->lefts++;
+    ((struct line *)link->user)->lefts++;
 }
 
 static void on_answered(struct link *link, int64_t sent_boot_ms, const struct json *body)
 {
-    struct line *line = link_user(link);
+    struct line *line = link->user;
 
     line->answers++;
     line->sent_ms = sent_boot_ms;
@@ -145,7 +145,7 @@ static void test_hello(void **state)
     assert_str(buf_view(&line->server.hello),
                "{\"msg\":\"hello\",\"id\":-1,\"protocol\":1,\"node_id\":\"n1\",\"ups\":0}");
     assert_string_equal(line->server.authorization, "Bearer s3cret");
-    assert_int_equal(link_heartbeat_ms(line->link), 4321);
+    assert_int_equal(line->link->heartbeat_ms, 4321);
     assert_has(log_text(line), "event=agent.connected");
     assert_null(memmem(log_text(line).at, log_text(line).len, "s3cret", 6));
 }
@@ -265,7 +265,7 @@ static void test_comes_back(void **state)
         await_both(&line->server, &line->loop, line->ups == i);
         ws_close(line->server.ws, 1001, "restart");
         await_both(&line->server, &line->loop, line->downs == i);
-        assert_true(link_redial_ms(line->link) <= LINK_RETRY_MIN_MS);
+        assert_true((int64_t)uv_timer_get_due_in(&line->link->redial) <= LINK_RETRY_MIN_MS);
     }
     assert_has(log_text(line), "the server stops");
 }
@@ -307,7 +307,7 @@ static void test_pauses(void **state)
         await_both(&line->server, &line->loop, line->ups == 1);
         ws_close(line->server.ws, rows[i].code, "go");
         await_both(&line->server, &line->loop, line->downs == 1);
-        pause = link_redial_ms(link);
+        pause = (int64_t)uv_timer_get_due_in(&link->redial);
         if (pause < rows[i].min || pause > rows[i].max)
             fail_msg("after %d it waits %lld ms", rows[i].code, (long long)pause);
         link_free(link);
@@ -326,8 +326,8 @@ static void test_hello_refused(void **state)
     fake_server_say(&line->server,
                     "{\"msg\":\"reply\",\"re\":0,\"status\":400,\"detail\":\"labels is odd.\"}");
     ws_close(line->server.ws, 1008, "hello refused");
-    await_both(&line->server, &line->loop, link_redial_ms(line->link) > 0);
-    assert_true(link_redial_ms(line->link) >= LINK_SLOW_MIN_MS - 1000);
+    await_both(&line->server, &line->loop, (int64_t)uv_timer_get_due_in(&line->link->redial) > 0);
+    assert_true((int64_t)uv_timer_get_due_in(&line->link->redial) >= LINK_SLOW_MIN_MS - 1000);
     assert_has(log_text(line), "reason=\"labels is odd.\"");
     assert_int_equal(line->downs, 0);
 }
@@ -338,8 +338,8 @@ static void test_token_refused(void **state)
 
     line->server.refuse = 401;
     dial(line);
-    await_both(&line->server, &line->loop, link_redial_ms(line->link) > 0);
-    assert_true(link_redial_ms(line->link) >= LINK_SLOW_MIN_MS - 1000);
+    await_both(&line->server, &line->loop, (int64_t)uv_timer_get_due_in(&line->link->redial) > 0);
+    assert_true((int64_t)uv_timer_get_due_in(&line->link->redial) >= LINK_SLOW_MIN_MS - 1000);
     assert_has(log_text(line), "does not accept the token");
 }
 

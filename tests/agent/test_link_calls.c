@@ -25,7 +25,7 @@ struct one {
 
 static bool on_send(struct link_calls *link_calls, struct str text)
 {
-    struct site *site = link_calls_user(link_calls);
+    struct site *site = link_calls->user;
 
     buf_clear(&site->sent);
     buf_str(&site->sent, text);

@@ -26,7 +26,7 @@ struct desk {
 
 static bool on_send(struct outbox *outbox, struct str text)
 {
-    struct desk *desk = outbox_user(outbox);
+    struct desk *desk = outbox->user;
     struct arena arena = {0};
     const struct json *root;
     int64_t id;
@@ -45,7 +45,7 @@ static bool on_send(struct outbox *outbox, struct str text)
 
 static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
 {
-    struct desk *desk = outbox_user(note->outbox);
+    struct desk *desk = note->outbox->user;
 
     desk->settled++;
     desk->verdict = verdict;
@@ -173,7 +173,7 @@ static void test_answers(void **state)
         } else {
             outbox_drop(note);
         }
-        assert_int_equal(outbox_count(desk->outbox), 0);
+        assert_int_equal(desk->outbox->count, 0);
         outbox_down(desk->outbox);
     }
 }
@@ -312,7 +312,7 @@ static void test_old_file(void **state)
 
     old_file(desk, OLD("3", "one") OLD("4", "two") "{\"end\":3}\n" OLD("5", "three"));
     note = put(desk, OUTBOX_FAIL, "new");
-    assert_int_equal(outbox_count(desk->outbox), 3);
+    assert_int_equal(desk->outbox->count, 3);
     assert_true(note->seq > 5); /* no number twice */
     outbox_up(desk->outbox);
     assert_int_equal(desk->sent, 3);
@@ -323,7 +323,7 @@ static void test_old_file(void **state)
     assert_int_equal(access(desk->path, F_OK), 0);
     desk_close(desk); /* and the next one begins with the same */
     desk_open(desk);
-    assert_int_equal(outbox_count(desk->outbox), 2);
+    assert_int_equal(desk->outbox->count, 2);
     outbox_up(desk->outbox);
     assert_has(buf_view(&desk->last), "\"result\":{\"a\":1}");
     assert_true(reply(desk, 4, "\"ok\":true,\"duplicate\":true"));
@@ -350,11 +350,11 @@ static void test_torn_old_file(void **state)
     for (size_t i = 0; i < COUNT_OF(tails); i++) {
         snprintf(text, sizeof text, "%s%s", OLD("4", "j4"), tails[i]);
         old_file(desk, text);
-        if (outbox_count(desk->outbox) != 1)
-            fail_msg("row %zu: %zu notes", i, outbox_count(desk->outbox));
+        if (desk->outbox->count != 1)
+            fail_msg("row %zu: %zu notes", i, desk->outbox->count);
     }
     old_file(desk, OLD("4", "j4") "{\"end\":4}\n"); /* nothing is left to tell */
-    assert_int_equal(outbox_count(desk->outbox), 0);
+    assert_int_equal(desk->outbox->count, 0);
     assert_int_equal(access(desk->path, F_OK), -1);
 }
 

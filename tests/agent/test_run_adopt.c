@@ -131,7 +131,7 @@ static void test_adopts_all(void **state)
     rig_await(rig, rig->ended == KEYS);
     assert_int_equal(rig->started, 0);
     for (int i = 0; i < KEYS; i++) {
-        struct run *run = runs_find(rig->runs, str_of(keys[i]));
+        struct run *run = rig_find(rig, str_of(keys[i]));
 
         assert_exit(run, "EXITED", 5, -1);
         assert_true(str_is(run->exit.tail, "begun\ndone\n"));
@@ -197,14 +197,14 @@ static void test_record_waits(void **state)
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, 1);
-    run = runs_find(rig->runs, STR("alone.1"));
+    run = rig_find(rig, STR("alone.1"));
     assert_exit(run, "EXITED", 5, -1);
     assert_true(str_is(run->meta, "{\"job\":1}"));
     rig_close(rig); /* and waits on, until it is settled */
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, 2);
-    run_forget(runs_find(rig->runs, STR("alone.1")));
+    run_forget(rig_find(rig, STR("alone.1")));
     assert_int_equal(access(rig_path(rig, "alone.1"), F_OK), -1);
     assert_int_equal(rig->ended, 0);
 }
@@ -222,7 +222,7 @@ static void test_deadline_of_a_frozen_agent(void **state)
     agent_kill(agent);
     rig_open(rig);
     rig_adopt(rig);
-    run = runs_find(rig->runs, STR("frozen.1"));
+    run = rig_find(rig, STR("frozen.1"));
     assert_exit(run, "DEADLINE", -1, SIGTERM);
 }
 
@@ -236,8 +236,8 @@ static void test_adopted_obeys(void **state)
     agent_kill(agent_spawn(rig, "3600000", words));
     rig_open(rig);
     rig_adopt(rig);
-    a = runs_find(rig->runs, STR("a.1"));
-    b = runs_find(rig->runs, STR("b.1"));
+    a = rig_find(rig, STR("a.1"));
+    b = rig_find(rig, STR("b.1"));
     run_stop(a, "CANCELLED", -1);
     run_deadline(b, clock_lease_ms());
     rig_await_end(rig, a);
@@ -287,7 +287,7 @@ static void test_recorded(void **state)
     rig_close(rig);
     rig_open(rig);
     rig_adopt(rig);
-    run = runs_find(rig->runs, STR("never.1"));
+    run = rig_find(rig, STR("never.1"));
     assert_non_null(run);
     assert_true(run->unstarted && run->state == RUN_ENDED && str_is(run->meta, "mine"));
     assert_exit(run, "START_FAILED", -1, -1);
@@ -385,7 +385,7 @@ static void test_both_killed(void **state)
     rig_open(rig);
     rig_adopt(rig);
     assert_int_equal(rig->found, 1);
-    run = runs_find(rig->runs, STR("both.1"));
+    run = rig_find(rig, STR("both.1"));
     assert_int_equal(run->state, RUN_STOPPING);
     rig_await_end(rig, run);
     assert_exit(run, "SHIM_LOST", -1, -1);
@@ -557,9 +557,9 @@ static void test_found_dead(void **state)
     rig_adopt(rig);
     assert_int_equal(rig->found, COUNT_OF(rows));
     for (size_t i = 0; i < COUNT_OF(rows); i++)
-        assert_int_equal(runs_find(rig->runs, str_of(rows[i].key))->state, rows[i].state);
+        assert_int_equal(rig_find(rig, str_of(rows[i].key))->state, rows[i].state);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct run *run = runs_find(rig->runs, str_of(rows[i].key));
+        struct run *run = rig_find(rig, str_of(rows[i].key));
 
         rig_await_end(rig, run);
         assert_string_equal(run->exit.reason, rows[i].reason);
@@ -585,7 +585,7 @@ static void test_forgets_everything(void **state)
     rig_await_end(rig, run);
     assert_exit(run, "EXITED", 0, -1);
     run_forget(run);
-    assert_null(runs_find(rig->runs, STR("deep.1")));
+    assert_null(rig_find(rig, STR("deep.1")));
     run = rig_sh(rig, "deep.1", "exit 0", NULL); /* the key is free at once */
     rig_await(rig, !rig->runs->trash_busy);
     assert_int_equal(rmdir(rig_path(rig, RUN_TRASH)), 0);

@@ -164,8 +164,7 @@ static void test_exit(void **state)
 
     assert_int_equal(runfile_get_exit(site->dir_fd, &site->arena, &read, &key, &meta),
                      ERR_NOT_FOUND);
-    assert_int_equal(runfile_put_exit(site->dir_fd, &wrote, STR("j1.2"), STR("meta"), NULL),
-                     ERR_OK);
+    assert_int_equal(runfile_put_exit(site->dir_fd, &wrote, STR("j1.2"), STR("meta")), ERR_OK);
     assert_int_equal(faccessat(site->dir_fd, RUNFILE_EXIT ".new", F_OK, 0), -1);
     assert_int_equal(runfile_get_exit(site->dir_fd, &site->arena, &read, &key, &meta), ERR_OK);
     assert_true(str_is(key, "j1.2") && str_is(meta, "meta"));

@@ -23,7 +23,7 @@ struct site {
 
 static bool on_send(struct link_calls *link_calls, struct str text)
 {
-    struct site *site = link_calls_user(link_calls);
+    struct site *site = link_calls->user;
 
     buf_clear(&site->sent);
     buf_str(&site->sent, text);
@@ -142,7 +142,7 @@ static void test_nobody_longer_than_its_lease(void **state)
     tick(site, 0);
     answer(site, "{\"number\":7,\"unchanged\":false,\"left_ms\":300,\"copies\":[" COPY(
                      "web", "0", "n1", "300") "," COPY("web", "1", "n2", "60000") "]}");
-    services_down(&site->services); /* nobody tells any more */
+    site->services.up = false; /* nobody tells any more */
     assert_file(site, "{\"services\":{\"web\":[" TOLD("1", "n2") "]}}\n");
     /* An answer that nothing changed is good for as long as the lease that ends first. */
     services_up(&site->services);

@@ -256,7 +256,7 @@ static void test_agent_goes(void **state)
     rig_close(rig);
     rig_open(rig);
     rig_adopt(rig);
-    run = runs_find(rig->runs, STR("stays.1"));
+    run = rig_find(rig, STR("stays.1"));
     assert_non_null(run);
     fifo = open(rig_path(rig, "stays.1/go"), O_RDWR | O_CLOEXEC);
     assert_int_equal(write(fifo, "\n", 1), 1);

@@ -1,7 +1,10 @@
 /* Measuring, on machines that are directory trees; and the derived figures. */
 #include "usage_fixture.h"
 
+#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define GIB INT64_C(1048576) /* in KiB */
 
@@ -21,9 +24,9 @@ static void test_a_machine_of_eight_cores(void **state)
     assert_int_equal(usage.at_ms, 1700000000005);
     assert_int_equal(usage.mono_ms, 5);
     assert_false(usage.confined);
-    assert_int_equal(usage_cpu_pct_centi(&usage), 7500);
-    assert_int_equal(usage_mem_free_pct_centi(&usage), 7333);
-    assert_int_equal(usage_swap_pct_centi(&usage), 0);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), 7500);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_MEMORY), 7333);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP), 0);
 }
 
 static void test_what_is_not_there_is_not_invented(void **state)
@@ -44,7 +47,7 @@ static void test_what_is_not_there_is_not_invented(void **state)
     assert_int_equal(usage.gpu_permille, USAGE_NONE);
     assert_int_equal(usage.own_cpu_permille, USAGE_NONE);
     assert_int_equal(usage.own_memory_kib, USAGE_NONE);
-    assert_int_equal(usage_cpu_pct_centi(&usage), USAGE_NONE);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), USAGE_NONE);
 
     machine_put_load(&fixture->machine, 2, "garbage");
     machine_put(&fixture->machine, "proc/meminfo", "MemTotal: lots kB\nSwapTotal: 5 kB\n");
@@ -53,8 +56,8 @@ static void test_what_is_not_there_is_not_invented(void **state)
     assert_int_equal(usage.load_1m_centi, USAGE_NONE);
     assert_int_equal(usage.mem_total_kib, USAGE_NONE);
     assert_int_equal(usage.swap_used_kib, USAGE_NONE); /* free is not known */
-    assert_int_equal(usage_mem_free_pct_centi(&usage), USAGE_NONE);
-    assert_int_equal(usage_swap_pct_centi(&usage), USAGE_NONE);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_MEMORY), USAGE_NONE);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP), USAGE_NONE);
 }
 
 static void test_centi(void **state)
@@ -133,7 +136,7 @@ static void test_counters_that_stand_still_or_go_back(void **state)
     look(fixture, 0);
     usage = look(fixture, 1000);
     assert_int_equal(usage.busy_10s_permille, USAGE_NONE);
-    assert_int_equal(usage_cpu_pct_centi(&usage), 7500);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), 7500);
     put_ticks(fixture, 0, 0);
     assert_int_equal(look(fixture, 2000).busy_10s_permille, USAGE_NONE);
 }
@@ -156,7 +159,7 @@ static void test_cpu_is_the_smaller(void **state)
                               .load_1m_centi = rows[i].load_centi,
                               .busy_10s_permille = rows[i].busy_permille};
 
-        assert_int_equal(usage_cpu_pct_centi(&usage), rows[i].centi);
+        assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), rows[i].centi);
     }
 }
 
@@ -194,7 +197,7 @@ static void test_swap_and_pressure(void **state)
                 "some avg10=3.00 avg60=1.00 avg300=0.00 total=5\n"
                 "full avg10=1.50 avg60=0.00 avg300=0.00 total=4\n");
     usage = look(fixture, 0);
-    assert_int_equal(usage_swap_pct_centi(&usage), 7500);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP), 7500);
     assert_int_equal(usage.psi_cpu_some_centi, 1234);
     assert_int_equal(usage.psi_mem_some_centi, 300);
     assert_int_equal(usage.psi_mem_full_centi, 150);
@@ -237,7 +240,8 @@ static void test_v2_limits(void **state)
     /* 0.5 GiB that was never used, 300 MiB of file cache and 1 MiB of slab */
     assert_int_equal(usage.mem_free_kib, GIB / 2 + 301 * 1024);
     assert_int_equal(usage.swap_total_kib, 0);
-    assert_int_equal(usage_swap_pct_centi(&usage), 0); /* the machine's full swap is not ours */
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_SWAP),
+                     0); /* the machine's full swap is not ours */
     assert_int_equal(usage.psi_mem_full_centi, 4000);
     assert_int_equal(usage.load_1m_centi, USAGE_NONE); /* the machine's 6.00 is of others */
 }
@@ -278,7 +282,7 @@ static void test_limits_on_the_way_up(void **state)
     assert_int_equal(usage.cores_milli, 2000);
     assert_int_equal(usage.mem_total_kib, 4 * GIB); /* 5 % of the slice is left, 50 % of the app */
     assert_int_equal(usage.mem_free_kib, (4294967296 - 4080218931) / 1024);
-    assert_int_equal(usage_mem_free_pct_centi(&usage), 499);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_MEMORY), 499);
 }
 
 /* The machine may run out before the group does. */
@@ -313,7 +317,7 @@ static void test_quota_has_its_own_load(void **state)
     }
     assert_int_equal(usage.busy_10s_permille, 1000);
     assert_int_equal(usage.load_1m_centi, 116); /* 70 s of CPU in a minute */
-    assert_int_equal(usage_cpu_pct_centi(&usage), 5800);
+    assert_int_equal(usage_pct_centi(&usage, LEVEL_CPU), 5800);
 }
 
 static void test_quotas_that_make_no_sense(void **state)
@@ -509,9 +513,15 @@ static void test_disk_of_this_machine(void **state)
 
 static void test_this_machine(void **state)
 {
+    struct timespec apart = {.tv_nsec = 250 * 1000000L};
+    struct usage_meter *meter = usage_meter_new("/"), *nowhere = usage_meter_new("/nowhere/at/all");
     struct usage usage;
 
-    assert_int_equal(usage_read("/", &usage, NULL), ERR_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(usage_measure(meter, clock_mono_ms(), clock_wall_ms(), &usage, NULL),
+                         ERR_OK);
+        nanosleep(&apart, NULL);
+    }
     assert_true(usage.cores_milli > 0);
     assert_true(usage.mem_total_kib > 0);
     assert_true(usage.mem_free_kib >= 0 && usage.mem_free_kib <= usage.mem_total_kib);
@@ -519,7 +529,9 @@ static void test_this_machine(void **state)
     /* With very many processes the second look at them is put off, and it is not known. */
     assert_true(usage.own_cpu_permille == USAGE_NONE ||
                 (usage.own_cpu_permille >= 0 && usage.own_cpu_permille <= 1000));
-    assert_int_equal(usage_read("/nowhere/at/all", &usage, NULL), ERR_IO);
+    usage_meter_free(meter);
+    assert_int_equal(usage_measure(nowhere, 0, 0, &usage, NULL), ERR_IO);
+    usage_meter_free(nowhere);
 }
 
 #define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

@@ -409,10 +409,12 @@ bool area_lost_grace(struct vec *vec)
     jsonw_arr(vec->w);
     for (size_t i = 0; i < owned.count; i++) {
         struct member_watch watch;
+        int64_t lost_ms;
 
         if (!watch_address(vec, owned.at[i], at_ms, &watch))
             return false;
-        if (member_lost(&watch, &rules, synced_ms, at_ms))
+        lost_ms = member_lost_ms(&watch, &rules, synced_ms);
+        if (lost_ms != MEMBER_NEVER && at_ms >= lost_ms)
             jsonw_str(vec->w, owned.at[i]);
     }
     jsonw_end_arr(vec->w);
