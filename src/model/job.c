@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <stdatomic.h>
-#include <string.h>
 
 static const struct {
     const char *state;
@@ -78,20 +77,9 @@ const char *job_event_name(enum job_event event)
     return events[event].name;
 }
 
-bool job_event_by_name(struct str name, enum job_event *ret_event)
+bool job_status_ok(struct str status)
 {
-    for (int i = 0; i < JOB_EVENT_COUNT; i++) {
-        if (!str_is(name, events[i].name))
-            continue;
-        *ret_event = (enum job_event)i;
-        return true;
-    }
-    return false;
-}
-
-enum job_event job_event_of_status(struct str status)
-{
-    return !status.at || str_is(status, "ok") ? JOB_EV_DONE : JOB_EV_FAIL;
+    return !status.at || str_is(status, "ok");
 }
 
 static const char *const effect_names[JOB_EFFECT_COUNT] = {
@@ -261,18 +249,8 @@ void job_id_floor(uint64_t id)
         ;
 }
 
-unsigned job_id_instance(uint64_t id)
-{
-    return (unsigned)(id & ((1u << ID_INSTANCE_BITS) - 1));
-}
-
-uint64_t job_id_from_ms(int64_t wall_ms)
-{
-    return ticks_of(wall_ms) << ID_INSTANCE_BITS;
-}
-
-/* Without i, l, o, u: nobody mistakes one for a digit. In the order of ASCII, so that texts sort as
- * their ids do. */
+/* Without i, l, o and u, which could be mistaken for other characters. In ASCII order, so that
+ * texts sort as their ids do. */
 static const char digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
 
 void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1])

@@ -40,9 +40,9 @@ enum job_event {
 };
 
 const char *job_event_name(enum job_event event); /* "ack_timeout" */
-bool job_event_by_name(struct str name, enum job_event *ret_event);
-/* What a node's last message is: no status or "ok" is DONE, anything else is FAIL. */
-enum job_event job_event_of_status(struct str status);
+/* Does a node's final message say that the work succeeded? It does if the status is absent or
+ * "ok". */
+bool job_status_ok(struct str status);
 
 enum job_effect {
     JOB_EFFECT_NONE,
@@ -92,9 +92,7 @@ bool job_reason_is_refusal(struct str reason);
 enum { JOB_ID_TEXT = 14, JOB_ATTEMPTS_MAX = 9, JOB_ATTEMPTS_DEFAULT = 2 };
 
 uint64_t job_id_next(int64_t wall_ms, unsigned instance);
-void job_id_floor(uint64_t id); /* after recovery: ids made from now on are larger than `id` */
-unsigned job_id_instance(uint64_t id);
-uint64_t job_id_from_ms(int64_t wall_ms); /* the smallest id of that ms: for purges and cursors */
+void job_id_floor(uint64_t id); /* after recovery: all later ids are larger than `id` */
 void job_id_text(uint64_t id, char out[JOB_ID_TEXT + 1]);
 bool job_id_parse(struct str text, uint64_t *ret_id);
 

@@ -3,7 +3,6 @@
 #include "model/node.h"
 
 #include <assert.h>
-#include <math.h>
 
 /* --- health and score --- */
 
@@ -105,13 +104,6 @@ enum { WEIGHT_CPU = 25, WEIGHT_GPU = 15, WEIGHT_MEM = 20, WEIGHT_FAIL = 25, WEIG
 
 __extension__ typedef __int128 wide; /* products of three scaled figures do not fit 64 bits */
 
-/* Figures as integers: fractions in 1/scale, the latency as late/target of equal units. */
-struct score_in {
-    int64_t scale;
-    int64_t cpu, gpu, mem, fail; /* gpu < 0: unknown */
-    int64_t late, target;
-};
-
 static int64_t clamp(int64_t value, int64_t low, int64_t high)
 {
     return value < low ? low : value > high ? high : value;
@@ -119,76 +111,24 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 
 /* floor(100 - 100 * lost / weights), with everything over one common denominator: no rounding
  * before the floor, so 0.1 + 0.2 traps cannot move the result. */
-static int score(const struct score_in *in)
+int node_score(const struct node_figures *in)
 {
     bool gpu_known = in->gpu >= 0;
     int64_t weights = gpu_known ? 100 : 100 - WEIGHT_GPU;
     int64_t target = in->target > 0 ? in->target : 1;
-    int64_t late = in->target > 0 ? clamp(in->late, 0, target) : in->late > 0;
+    int64_t p95 = in->target > 0 ? clamp(in->p95, 0, target) : in->p95 > 0;
     int64_t use = WEIGHT_CPU * clamp(in->cpu, 0, in->scale) +
                   WEIGHT_MEM * clamp(in->mem, 0, in->scale) +
                   WEIGHT_FAIL * clamp(in->fail, 0, in->scale);
 
+    assert(in->scale > 0);
     if (gpu_known)
         use += WEIGHT_GPU * clamp(in->gpu, 0, in->scale);
 
     wide whole = (wide)weights * in->scale * target;
-    wide lost = (wide)use * target + (wide)WEIGHT_LATENCY * late * in->scale;
+    wide lost = (wide)use * target + (wide)WEIGHT_LATENCY * p95 * in->scale;
     assert(lost >= 0 && lost <= whole);
     return (int)((whole - lost) * 100 / whole);
-}
-
-int node_score(const struct node_figures *figures)
-{
-    struct score_in in = {
-        .scale = 1000,
-        .cpu = figures->cpu_pm,
-        .gpu = figures->gpu_pm,
-        .mem = figures->mem_pm,
-        .fail = figures->fail_pm,
-        .late = figures->p95_ms,
-        .target = figures->target_ms,
-    };
-
-    return score(&in);
-}
-
-/* A double holds 15 decimal digits for sure: scaled by 1e15 and rounded, a fraction is again the
- * decimal number somebody wrote. */
-#define FRACTION_SCALE INT64_C(1000000000000000)
-#define LATENCY_SCALE  1e6
-#define LATENCY_MS_MAX 1e12 /* scaled it still fits 64 bits */
-
-static int64_t scaled_fraction(double value)
-{
-    if (isnan(value) || value > 1)
-        value = 1; /* no figure is no reason to be preferred */
-    if (value < 0)
-        value = 0;
-    return llround(value * (double)FRACTION_SCALE);
-}
-
-static int64_t scaled_ms(double value)
-{
-    if (!(value > 0))
-        return 0;
-    return llround(fmin(value, LATENCY_MS_MAX) * LATENCY_SCALE);
-}
-
-int node_score_real(double cpu, double gpu, double mem, double fail_rate, double p95_ms,
-                    double target_ms)
-{
-    struct score_in in = {
-        .scale = FRACTION_SCALE,
-        .cpu = scaled_fraction(cpu),
-        .gpu = isnan(gpu) ? -1 : scaled_fraction(gpu),
-        .mem = scaled_fraction(mem),
-        .fail = scaled_fraction(fail_rate),
-        .late = scaled_ms(p95_ms),
-        .target = scaled_ms(target_ms),
-    };
-
-    return score(&in);
 }
 
 bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnation)
@@ -196,14 +136,9 @@ bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnatio
     return current_incarnation == closing_incarnation;
 }
 
-bool node_seq_gap(uint64_t last_seq, uint64_t seq)
-{
-    return seq != last_seq + 1;
-}
-
 /* --- rows of the configuration --- */
 
-/* When a text does not go on as the pattern does, the last * takes one character more. */
+/* On a mismatch the last * takes one more character. */
 static bool fits(struct str text, struct str pattern)
 {
     size_t at = 0, next = 0, star = SIZE_MAX, from = 0;
@@ -235,12 +170,8 @@ const struct json *node_rules_find(const struct node_rules *rules, struct str no
     return NULL;
 }
 
-bool node_rules_fix(const struct node_rules *rules, struct str node_id, const char *member)
+const struct json *node_rules_get(const struct node_rules *rules, struct str node_id,
+                                  const char *member)
 {
-    return json_get(node_rules_find(rules, node_id), member) != NULL;
-}
-
-const struct json *node_rules_namespaces(const struct node_rules *rules, struct str node_id)
-{
-    return json_get(node_rules_find(rules, node_id), "namespaces");
+    return json_get(node_rules_find(rules, node_id), member);
 }

@@ -54,28 +54,20 @@ enum node_admin { NODE_ADMIN_NONE, NODE_ADMIN_CORDONED, NODE_ADMIN_DRAINING };
 enum node_health node_effective(enum node_health own, enum node_health watch,
                                 enum node_admin admin);
 
-/* health_score (vectors health_score): 0..100, higher is better. Inputs in 1/1000 of
- * full use; gpu < 0 = unknown (its weight is spread over the rest). Integer arithmetic. */
+/* health_score (vectors health_score): 0..100, higher is better. Exact integer arithmetic. Values
+ * outside 0..scale are clamped; without a target any latency is too long. */
 struct node_figures {
-    int64_t cpu_pm;
-    int64_t gpu_pm;
-    int64_t mem_pm;
-    int64_t fail_pm;
-    int64_t p95_ms;
-    int64_t target_ms;
+    int64_t scale;               /* full use */
+    int64_t cpu, gpu, mem, fail; /* gpu < 0: unknown, its weight is spread over the rest */
+    int64_t p95, target;         /* a latency and its target, in the same unit */
 };
-int node_score(const struct node_figures *figures);
-/* The same from the fractions 0..1 a heartbeat carries; gpu NAN = unknown. Exact for figures of up
- * to 15 decimals; what lies outside 0..1 is clamped. Without a target any latency is too long. */
-int node_score_real(double cpu, double gpu, double mem, double fail_rate, double p95_ms,
-                    double target_ms);
+int node_score(const struct node_figures *in);
 
 /* Member table rule (vectors membership_events): newest connection wins, a replaced socket's close
- * never evicts the new one; a gap in the sequence asks for the full list. */
+ * never evicts the new one. */
 bool node_close_evicts(uint64_t current_incarnation, uint64_t closing_incarnation);
-bool node_seq_gap(uint64_t last_seq, uint64_t seq);
 
-/* What the configuration says of nodes, whatever they say of themselves: rows of node ids and facts
+/* What the configuration says about nodes, overriding what they report: rows of node ids and facts
  * (`nodes`). Pure, no allocation. */
 
 enum { NODE_RULES_MAX = 1024 };
@@ -88,14 +80,14 @@ struct node_rule {
 struct node_rules {
     const struct node_rule *rows;
     size_t count;
-    bool namespaces; /* some row keeps nodes for some of them */
+    bool namespaces; /* some row restricts nodes to certain namespaces */
 };
 
-/* The facts of the first row whose pattern the id fits; NULL: there is none. */
+/* The facts of the first row whose pattern matches the id; NULL: there is none. */
 const struct json *node_rules_find(const struct node_rules *rules, struct str node_id);
-/* Is this member of its registration fixed by the configuration? */
-bool node_rules_fix(const struct node_rules *rules, struct str node_id, const char *member);
-/* The namespaces whose work it takes, a list; NULL: all. A node cannot set this itself. */
-const struct json *node_rules_namespaces(const struct node_rules *rules, struct str node_id);
+/* The configured value of this member; NULL: none. "namespaces" lists those whose work the node
+ * takes (NULL: all), which the node cannot set itself. */
+const struct json *node_rules_get(const struct node_rules *rules, struct str node_id,
+                                  const char *member);
 
 #endif

@@ -12,29 +12,19 @@
 #include "sched/sched.h"
 #include "sched/warm_index.h"
 
-enum { RANK_STEP = 1024 }; /* more than any priority of a server */
-
 _Static_assert((int)SCHED_SAMPLE_MAX <= (int)POLICY_SAMPLE_MAX, "sampled without looking at all");
 
-static bool is_in(const struct str *list, size_t count, struct str node)
-{
-    for (size_t i = 0; i < count; i++)
-        if (str_eq(list[i], node))
-            return true;
-    return false;
-}
-
-/* An earlier attempt ended there. */
+/* An earlier attempt ended on this node. */
 static bool has_failed(const struct dispatch *dispatch, struct str node)
 {
-    return is_in(dispatch->tried, dispatch->failed_count, node);
+    return str_in(node, dispatch->tried, dispatch->failed_count);
 }
 
-/* It refused in this attempt, or could not be reached. */
+/* The node refused in this attempt, or could not be reached. */
 static bool has_refused(const struct dispatch *dispatch, struct str node)
 {
-    return is_in(dispatch->tried + dispatch->failed_count,
-                 dispatch->tried_count - dispatch->failed_count, node);
+    return str_in(node, dispatch->tried + dispatch->failed_count,
+                  dispatch->tried_count - dispatch->failed_count);
 }
 
 void candidates_refused(struct dispatch *dispatch, struct str node)
@@ -44,12 +34,10 @@ void candidates_refused(struct dispatch *dispatch, struct str node)
         dispatch->tried[dispatch->tried_count++] = node;
 }
 
-/* Refusals, or failures. `list` is an array we wrote. */
+/* Reads the refusals or the failures. `list` is an array we wrote. */
 static void read_some(struct dispatch *dispatch, const struct json *list, bool refusals)
 {
-    const struct json *entry = json_first(list);
-
-    for (uint32_t i = 0; i < list->count; i++, entry = json_next(entry)) {
+    for (const struct json *entry = json_items(list); entry; entry = json_after(list, entry)) {
         const struct json *outcome = json_get(entry, "outcome");
         struct str node = json_str(json_get(entry, "node_id"), dispatch->arena);
         bool refused = json_str_is(outcome, "refused") || json_str_is(outcome, "send_failed");
@@ -82,8 +70,7 @@ void candidates_read_history(struct dispatch *dispatch)
     const struct json *list;
 
     assert(!dispatch->tried_count && !dispatch->failed_count);
-    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL) ||
-        json_type(list) != JSON_ARR)
+    if (!dispatch->history.len || json_parse(dispatch->history, dispatch->arena, &list, NULL))
         return;
     read_some(dispatch, list, false);
     dispatch->tried_count = dispatch->failed_count;
@@ -161,23 +148,17 @@ static bool is_routed(const struct sched *sched)
 static bool on_route(const struct sched *sched, const struct spec *spec,
                      const struct snap_node *member, struct policy_candidate *candidate)
 {
-    const struct routing *routing = &sched->config.routing;
-    int64_t priority = member->facts->priority;
     struct strs types = {.at = member->facts->pool.types, .count = member->facts->pool.type_count};
     struct routing_server server = {.id = member->node->id,
                                     .labels = member->facts->label_values,
                                     .types = &types,
-                                    .priority = priority,
-                                    .slots = 1,
-                                    .online = true};
+                                    .priority = (int32_t)member->facts->priority};
 
-    assert(!spec->f2f && priority >= 0 && priority < RANK_STEP);
-    candidate->rank = is_routed(sched) ? routing_rank(routing, spec_node_type(spec), &server) : 0;
-    if (candidate->rank == ROUTING_REFUSED)
-        return false;
-    /* Within one place of a route, or without routes, the server's own priority decides. */
-    candidate->rank = candidate->rank * RANK_STEP + (int32_t)priority;
-    return true;
+    assert(!spec->f2f && server.priority >= 0);
+    candidate->rank = is_routed(sched)
+                          ? routing_rank(&sched->config.routing, spec_node_type(spec), &server)
+                          : server.priority;
+    return candidate->rank != ROUTING_REFUSED;
 }
 
 static bool has_labels(const struct spec *spec, const struct snap_node *member)
@@ -260,17 +241,13 @@ struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const stru
                                   .what = need_of(spec->demand, &lack)};
 }
 
-static bool fits(const struct sched *sched, const struct spec *spec, const struct snap_node *member)
+bool candidates_fits(const struct sched_loop *loop, const struct spec *spec,
+                     const struct snap_node *member)
 {
     struct policy_candidate unused;
 
     return has_labels(spec, member) && is_admitted(spec, member) && is_large_enough(spec, member) &&
-           (spec->f2f || on_route(sched, spec, member, &unused));
-}
-
-bool candidates_fits(const struct dispatch *dispatch, const struct snap_node *member)
-{
-    return fits(dispatch->loop->sched, &dispatch->spec, member);
+           (spec->f2f || on_route(loop->sched, spec, member, &unused));
 }
 
 bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
@@ -282,10 +259,10 @@ bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
     return counts_load(member->node) + spec_slots(spec) <= max - spare_of(spec, member) &&
            (spec->f2f ? pool_member(facts, spec->src, spec->tgt, candidates_wants(spec))
                       : pool_type_member(facts, spec_node_type(spec))) &&
-           fits(loop->sched, spec, member) && candidates_has_left(spec, member);
+           candidates_fits(loop, spec, member) && candidates_has_left(spec, member);
 }
 
-/* Is there a member that could do it and where no attempt ended before? */
+/* Is there a member that could take the job and on which no attempt has ended? */
 static bool has_other(const struct dispatch *dispatch, const struct snap_pool *pool)
 {
     const struct snapshot *snapshot = dispatch->loop->snapshot;
@@ -294,7 +271,8 @@ static bool has_other(const struct dispatch *dispatch, const struct snap_pool *p
     for (uint32_t i = 0; i < pool->counts[wants]; i++) {
         const struct snap_node *member = snapshot_numbered(snapshot, pool->members[wants][i]);
 
-        if (!has_failed(dispatch, member->node->id) && candidates_fits(dispatch, member))
+        if (!has_failed(dispatch, member->node->id) &&
+            candidates_fits(dispatch->loop, &dispatch->spec, member))
             return true;
     }
     return false;
@@ -668,8 +646,7 @@ bool candidates_nobody_fits(const struct dispatch *dispatch)
     return never > 0 && pool && never == pool->counts[candidates_wants(&dispatch->spec)];
 }
 
-/* No other reason is one that may pass by itself. */
-static bool is_only(const struct dispatch *dispatch, enum dispatch_why why)
+bool candidates_all_for(const struct dispatch *dispatch, enum dispatch_why why)
 {
     static const bool may_change[WHY_COUNT] = {
         [WHY_NOT_READY] = true,   [WHY_STALE] = true, [WHY_NO_CAPACITY] = true, [WHY_FULL] = true,
@@ -680,16 +657,6 @@ static bool is_only(const struct dispatch *dispatch, enum dispatch_why why)
         if (may_change[i] && i != (int)why && dispatch->whys[i])
             return false;
     return dispatch->whys[why] > 0;
-}
-
-bool candidates_all_shut(const struct dispatch *dispatch)
-{
-    return is_only(dispatch, WHY_BREAKER);
-}
-
-bool candidates_all_without_slots(const struct dispatch *dispatch)
-{
-    return is_only(dispatch, WHY_NO_CAPACITY) && dispatch->count > 0;
 }
 
 bool candidates_pool_shut(const struct dispatch *dispatch)

@@ -97,7 +97,7 @@ static enum err refuse_all(struct dispatch *dispatch)
     unsigned shut = dispatch->whys[WHY_BREAKER];
     struct str type = spec_node_type(&dispatch->spec);
 
-    if (candidates_all_shut(dispatch))
+    if (candidates_all_for(dispatch, WHY_BREAKER))
         return problem_set(&dispatch->why, ERR_ALL_FULL, "",
                            "Every node asked (%u) keeps failing work of type " STR_FMT
                            " and gets none until its breaker lets a probe through.",
@@ -113,10 +113,10 @@ static enum err refuse_all(struct dispatch *dispatch)
                            "No candidate took the job: %u kept failing work of type " STR_FMT
                            " (breaker open), the others are full, not ready or out of reach.",
                            shut, STR_ARG(type));
-    if (!candidates_all_without_slots(dispatch))
+    if (!dispatch->count || !candidates_all_for(dispatch, WHY_NO_CAPACITY))
         return problem_set(&dispatch->why, ERR_ALL_FULL, "",
                            "No candidate took the job: all are full, not ready or out of reach.");
-    struct node *node = dispatch->list[0].node; /* one of them, for an example */
+    struct node *node = dispatch->list[0].node; /* one of them, as an example */
     struct shared_text *board = atomic_load(&node->usage);
     const struct json *usage = NULL;
     struct str reason = STR_NONE;
@@ -229,14 +229,14 @@ static bool choose_anew(struct dispatch *dispatch)
     return dispatch->count > 0;
 }
 
-/* Another list, when there is reason to hope for more than this one gave. */
+/* Makes another list if it may give more than this one did. */
 static bool look_again(struct dispatch *dispatch)
 {
-    /* It may wait: but not while a slot is free outside the sample. */
+    /* A job that may wait should not wait while a slot is free outside the sample. */
     bool wider = !dispatch->scan && dispatch->spec.queue_ms > 0;
-    /* All others are shut: a node that had it before is better than none. */
+    /* The breakers of all others are open: a node that had the job before is better than none. */
     bool back = !dispatch->again && dispatch->attempt > 1 && dispatch->whys[WHY_TRIED] > 0 &&
-                candidates_all_shut(dispatch);
+                candidates_all_for(dispatch, WHY_BREAKER);
 
     if (!wider && !back)
         return false;
@@ -327,7 +327,7 @@ static void exhausted(struct dispatch *dispatch)
         give_up(dispatch, dispatch_refuse(dispatch, ERR_NO_CAPABLE_NODE));
         return;
     }
-    if (candidates_all_shut(dispatch))
+    if (candidates_all_for(dispatch, WHY_BREAKER))
         log_shut(dispatch);
     give_up(dispatch, dispatch_refuse(dispatch, dispatch->outcome.err));
 }
@@ -548,7 +548,6 @@ static void reserved(struct store_op *op)
     int32_t pending = atomic_fetch_sub_explicit(&dispatch->expected->pending,
                                                 spec_slots(&dispatch->spec), memory_order_relaxed);
     assert(pending > 0);
-    (void)pending;
     if (spec_has_needs(&dispatch->spec))
         atomic_fetch_sub_explicit(&dispatch->expected->resources.pending, 1, memory_order_relaxed);
     if (op->err == ERR_ALL_FULL) {
@@ -634,7 +633,15 @@ static void sent(struct send_op *send)
     release(dispatch, dispatch->node->id, send->reason, released);
 }
 
-/* The reservation was given back; or it ran out first, and the job went on. */
+/* The store gave the reservation back. */
+static void note_given_back(struct dispatch *dispatch, const struct store_op *op)
+{
+    dispatch->record = op->record;
+    tally_note_end(dispatch->loop, op, false);
+    settle_keys_freed(dispatch->loop, op);
+}
+
+/* The reservation was given back, or it expired first and the job went on. */
 static void released(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
@@ -650,10 +657,8 @@ static void released(struct store_op *op)
     }
     dispatch->head = op->head;
     counts_take(dispatch->node, &op->counts, &op->left, op->order, false);
-    dispatch->record = op->record;
+    note_given_back(dispatch, op);
     dispatch->ended = job_state_final(op->head.state);
-    tally_note_end(dispatch->loop, op, false);
-    settle_keys_freed(dispatch->loop, op);
     if (dispatch->ended)
         note_failed(dispatch, &op->head);
     reserve_next(dispatch);
@@ -674,7 +679,7 @@ static void begin(struct dispatch *dispatch)
         .store_up = true, /* a store that is down says so at once when asked */
         .preferred_given = prefers,
         .preferred_in_pool = prefers && snapshot_is_member(snapshot, pool, preferred, wants) &&
-                             candidates_fits(dispatch, preferred),
+                             candidates_fits(dispatch->loop, spec, preferred),
         .strict = spec->options.strict,
         .pool_count = pool ? pool->counts[wants] : 0};
     outcome_begin(&dispatch->outcome, &start);
@@ -689,20 +694,18 @@ static void begin(struct dispatch *dispatch)
     reserve_next(dispatch);
 }
 
-/* Where the attempt that ended last was. */
+/* Where the last attempt ended. */
 static struct str last_node(const struct dispatch *dispatch, struct str history)
 {
-    const struct json *list, *entry;
+    const struct json *list = NULL, *last = NULL;
 
-    if (json_parse(history, dispatch->arena, &list, NULL) || json_type(list) != JSON_ARR)
-        return STR_NONE;
-    entry = json_first(list);
-    for (uint32_t i = 1; i < list->count; i++)
-        entry = json_next(entry);
-    return json_str(json_get(entry, "node_id"), dispatch->arena);
+    json_parse(history, dispatch->arena, &list, NULL);
+    for (const struct json *entry = json_items(list); entry; entry = json_after(list, entry))
+        last = entry;
+    return json_str(json_get(last, "node_id"), dispatch->arena);
 }
 
-/* What an earlier try may have left reserved has been given back, or there was nothing. */
+/* Whatever an earlier try may have left reserved has been given back, or there was nothing. */
 static void is_settled(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
@@ -726,10 +729,8 @@ static void is_settled(struct store_op *op)
     }
     if (given_back) {
         counts_take_of(dispatch->loop->snapshot, last_node(dispatch, op->record.history), op);
-        dispatch->record = op->record;
         dispatch->history = op->record.history;
-        tally_note_end(dispatch->loop, op, false);
-        settle_keys_freed(dispatch->loop, op);
+        note_given_back(dispatch, op);
     }
     begin(dispatch);
 }

@@ -11,9 +11,24 @@
 #include "base/mem.h"
 #include "sched/candidates.h"
 
+/* Fills all but the nodes, the counts and the text. */
+static struct explain record_of(const struct dispatch *dispatch, int64_t version, size_t size)
+{
+    return (struct explain){.size = (uint32_t)size,
+                            .job = dispatch->job,
+                            .at_ms = *dispatch->loop->wall_ms,
+                            .version = version,
+                            .attempt = dispatch->attempt,
+                            .err = dispatch->err,
+                            .nodes = dispatch->nodes,
+                            .members = dispatch->members,
+                            .wants = (uint8_t)candidates_wants(&dispatch->spec),
+                            .f2f = dispatch->spec.f2f};
+}
+
 /* --- what would happen now --- */
 
-/* All nodes, judged. The best are kept in order while the others pass by. */
+/* All nodes, judged. The best are kept in order during the pass. */
 struct survey {
     struct dispatch *dispatch;
     const struct store_breaker *breakers;
@@ -119,9 +134,9 @@ static enum err answer(struct survey *survey, const struct snap_pool *pool,
     bool prefers = spec->options.preferred_node_id.at && dispatch->attempt == 1;
     struct outcome_start start = {.store_up = true,
                                   .preferred_given = prefers,
-                                  .preferred_in_pool = prefers &&
-                                                       is_member_of(dispatch, pool, preferred) &&
-                                                       candidates_fits(dispatch, preferred),
+                                  .preferred_in_pool =
+                                      prefers && is_member_of(dispatch, pool, preferred) &&
+                                      candidates_fits(dispatch->loop, spec, preferred),
                                   .strict = spec->options.strict,
                                   .pool_count = dispatch->members};
 
@@ -217,16 +232,7 @@ const struct explain *explain_now(struct dispatch *dispatch, const struct store_
     dispatch->err = answer(survey, pool, preferred, chosen);
     if (dispatch->err)
         dispatch_refuse(dispatch, dispatch->err);
-    *explain = (struct explain){.size = sizeof *explain,
-                                .job = dispatch->job,
-                                .at_ms = *dispatch->loop->wall_ms,
-                                .version = snapshot->version,
-                                .attempt = dispatch->attempt,
-                                .err = dispatch->err,
-                                .nodes = dispatch->nodes,
-                                .members = dispatch->members,
-                                .wants = (uint8_t)candidates_wants(&dispatch->spec),
-                                .f2f = dispatch->spec.f2f};
+    *explain = record_of(dispatch, snapshot->version, sizeof *explain);
     settle(survey, explain, chosen);
     list(survey, explain, max);
     dispatch->node = dispatch->err ? NULL : chosen;
@@ -262,12 +268,12 @@ const char *explain_why_name(unsigned why)
     return why < WHY_COUNT ? dispatch_why_name((enum dispatch_why)why) : names[why];
 }
 
-struct str explain_text(const struct explain *explain, uint32_t at, uint32_t len)
+struct str explain_text(const struct explain *explain, struct explain_part part)
 {
-    assert((size_t)at + len <= explain->text_len);
-    if (!len)
-        return STR_NONE;
-    return (struct str){.at = (const char *)(explain->list + explain->node_count) + at, .len = len};
+    const char *text = (const char *)(explain->list + explain->node_count);
+
+    assert((size_t)part.at + part.len <= explain->text_len);
+    return part.len ? (struct str){.at = text + part.at, .len = part.len} : STR_NONE;
 }
 
 struct explain_book *explain_book_new(size_t bytes)
@@ -318,22 +324,19 @@ static struct explain *log_room(struct log *log, size_t size)
     return explain;
 }
 
-/* A piece of the record's text; returns where it is. */
-static uint32_t put_text(struct explain *explain, struct str text)
+static struct explain_part put_text(struct explain *explain, struct str text)
 {
-    uint32_t at = explain->text_len;
+    struct explain_part part = {.at = explain->text_len, .len = (uint32_t)text.len};
 
-    memcpy((char *)(explain->list + explain->node_count) + at, text.at, text.len);
-    explain->text_len += (uint32_t)text.len;
-    return at;
+    memcpy((char *)(explain->list + explain->node_count) + part.at, text.at, text.len);
+    explain->text_len += part.len;
+    return part;
 }
 
 static void put_node(struct explain_node *to, const struct dispatch_look *look, unsigned why)
 {
-    to->look = *look;
+    *to = (struct explain_node){.look = *look, .hash = look->node->hash};
     to->look.why = (uint8_t)why;
-    to->hash = look->node->hash;
-    to->name_at = to->name_len = 0;
 }
 
 static void put_nodes(struct explain *explain, const struct dispatch *dispatch, uint32_t looks)
@@ -398,22 +401,12 @@ static size_t text_size(const struct dispatch *dispatch, uint32_t looks)
 static void put_texts(struct explain *explain, const struct dispatch *dispatch)
 {
     const struct spec *spec = &dispatch->spec;
-    struct str src = spec->f2f ? spec->src : STR("type"),
-               tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
-    struct str detail = str_of(dispatch->err ? dispatch->why.detail : "");
 
-    explain->src_at = put_text(explain, src);
-    explain->src_len = (uint32_t)src.len;
-    explain->tgt_at = put_text(explain, tgt);
-    explain->tgt_len = (uint32_t)tgt.len;
-    explain->detail_at = put_text(explain, detail);
-    explain->detail_len = (uint32_t)detail.len;
-    for (uint32_t i = 0; i < explain->node_count; i++) {
-        struct str id = explain->list[i].look.node->id;
-
-        explain->list[i].name_at = put_text(explain, id);
-        explain->list[i].name_len = (uint32_t)id.len;
-    }
+    explain->src = put_text(explain, spec->f2f ? spec->src : STR("type"));
+    explain->tgt = put_text(explain, spec->f2f ? spec->tgt : spec_node_type(spec));
+    explain->detail = put_text(explain, str_of(dispatch->err ? dispatch->why.detail : ""));
+    for (uint32_t i = 0; i < explain->node_count; i++)
+        explain->list[i].name = put_text(explain, explain->list[i].look.node->id);
 }
 
 void explain_note(struct dispatch *dispatch)
@@ -437,20 +430,11 @@ void explain_note(struct dispatch *dispatch)
     struct explain *explain =
         log_room(&dispatch->loop->book->logs[plain ? KIND_PLACED : KIND_KEPT], size);
 
-    *explain = (struct explain){.size = (uint32_t)size,
-                                .node_count = (uint32_t)dispatch->count + looks,
-                                .job = dispatch->job,
-                                .at_ms = *dispatch->loop->wall_ms,
-                                .version = dispatch->version,
-                                .attempt = dispatch->attempt,
-                                .err = dispatch->err,
-                                .nodes = dispatch->nodes,
-                                .members = dispatch->members,
-                                .wants = (uint8_t)candidates_wants(&dispatch->spec),
-                                .f2f = dispatch->spec.f2f,
-                                .waits = dispatch->err && dispatch->spec.queue_ms > 0 &&
-                                         !store_is_away(dispatch->err) && !dispatch->ended};
-    if (!explain->version) { /* refused before anybody was looked at */
+    *explain = record_of(dispatch, dispatch->version, size);
+    explain->node_count = (uint32_t)dispatch->count + looks;
+    explain->waits = dispatch->err && dispatch->spec.queue_ms > 0 &&
+                     !store_is_away(dispatch->err) && !dispatch->ended;
+    if (!explain->version) { /* refused before any node was looked at */
         explain->version = dispatch->loop->snapshot->version;
         explain->nodes = (uint32_t)dispatch->loop->snapshot->count;
         const struct snap_pool *pool = candidates_pool(dispatch);
@@ -458,8 +442,7 @@ void explain_note(struct dispatch *dispatch)
     }
     put_nodes(explain, dispatch, looks);
     put_counts(explain, dispatch);
-    explain->type_at = put_text(explain, type);
-    explain->type_len = (uint32_t)type.len;
+    explain->type = put_text(explain, type);
     if (!plain)
         put_texts(explain, dispatch);
     assert(explain->text_len <= text);
@@ -516,7 +499,7 @@ void explain_keep(struct buf *found, struct str listed)
     for (size_t at = 0; (explain = explain_next(found, &at));) {
         size_t size = explain->size;
 
-        if (!namespace_lists(listed, explain_text(explain, explain->type_at, explain->type_len)))
+        if (!namespace_lists(listed, explain_text(explain, explain->type)))
             continue;
         memmove(found->at + kept, explain, size);
         kept += size;

@@ -22,16 +22,21 @@ enum explain_why {
 };
 const char *explain_why_name(unsigned why);
 
-/* One node as it was seen. */
-struct explain_node {
-    struct dispatch_look look;  /* look.why may be an enum explain_why; look.node means nothing */
-    uint64_t hash;              /* of its id */
-    uint32_t name_at, name_len; /* of its id in the record's text; 0: only the hash is known */
+/* A piece of a record's text. */
+struct explain_part {
+    uint32_t at, len;
 };
 
-/* One choice. Stands in a book, or in an arena: `node_count` nodes and then the text follow. */
+/* One node as it was seen. */
+struct explain_node {
+    struct dispatch_look look; /* look.why may be an enum explain_why; look.node is not used */
+    uint64_t hash;             /* of its id */
+    struct explain_part name;  /* its id; empty: only the hash is known */
+};
+
+/* One choice, in a book or in an arena: `node_count` nodes and then the text follow. */
 struct explain {
-    uint32_t size; /* of all, a multiple of 8 */
+    uint32_t size; /* of the whole record, a multiple of 8 */
     uint32_t node_count;
     uint64_t job; /* 0: a gap in the book */
     int64_t at_ms;
@@ -43,17 +48,17 @@ struct explain {
     uint32_t counts[EXPLAIN_COUNT];
     uint8_t wants; /* POOL_WANT_* */
     bool f2f;
-    bool waits;                                /* it found no room, and waits for some */
-    uint32_t src_at, src_len, tgt_at, tgt_len; /* in the text; of a task: "type", NAME */
-    uint32_t type_at, type_len; /* its type with its namespace; none: it is of `default` */
-    uint32_t detail_at, detail_len;
+    bool waits;                   /* it found no room and waits for some */
+    struct explain_part src, tgt; /* for a task: "type", NAME */
+    struct explain_part type;     /* with its namespace; empty: of `default` */
+    struct explain_part detail;
     uint32_t text_len;
     struct explain_node list[];
 };
 
-struct str explain_text(const struct explain *explain, uint32_t at, uint32_t len);
+struct str explain_text(const struct explain *explain, struct explain_part part);
 
-struct explain_book *explain_book_new(size_t bytes); /* of each of its two parts */
+struct explain_book *explain_book_new(size_t bytes); /* `bytes` for each of its two parts */
 void explain_book_free(struct explain_book *book);
 
 /* On the dispatch's loop, when it ended. Allocates nothing. */

@@ -161,22 +161,21 @@ int sched_score(const struct node *node, int64_t latency_target_ms)
     qsort(run_ms, count, sizeof *run_ms, by_int);
     if (count)
         p95_ms = run_ms[(count * 95 + 99) / 100 - 1];
-    /* A millisecond more or less is chance, and must not decide which is healthier. */
+    /* A difference of a millisecond is noise and must not decide which node is healthier. */
     if (step_ms > 1)
         p95_ms -= p95_ms % step_ms;
+    /* A share that was not sent is -1: for CPU and memory that counts as 0, so the node is not
+     * penalised. */
     struct node_figures figures = {
-        .cpu_pm = atomic_load_explicit(&node->cpu_pm, memory_order_relaxed),
-        .gpu_pm = atomic_load_explicit(&node->gpu_pm, memory_order_relaxed),
-        .mem_pm = atomic_load_explicit(&node->mem_pm, memory_order_relaxed),
-        .fail_pm = count ? failed * 1000 / (int64_t)count : 0,
-        .p95_ms = p95_ms,
-        .target_ms = latency_target_ms,
+        .scale = 1000,
+        .cpu = atomic_load_explicit(&node->cpu_pm, memory_order_relaxed),
+        .gpu = atomic_load_explicit(&node->gpu_pm, memory_order_relaxed),
+        .mem = atomic_load_explicit(&node->mem_pm, memory_order_relaxed),
+        .fail = count ? failed * 1000 / (int64_t)count : 0,
+        .p95 = p95_ms,
+        .target = latency_target_ms,
     };
-    if (figures.cpu_pm < 0)
-        figures.cpu_pm = 0; /* not sent: nothing held against it */
-    if (figures.mem_pm < 0)
-        figures.mem_pm = 0;
-    assert(figures.fail_pm >= 0 && figures.fail_pm <= 1000 && figures.p95_ms >= 0);
+    assert(figures.fail >= 0 && figures.fail <= 1000 && figures.p95 >= 0);
     return node_score(&figures);
 }
 

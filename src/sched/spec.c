@@ -267,54 +267,37 @@ static enum err bad_lang(struct problem *why, const char *name)
                        "%s must be a language code like \"en\" or \"zh-tw\".", name);
 }
 
-enum err spec_read_f2f(const struct json *body, const struct spec_author *author,
-                       struct arena *arena, struct spec *ret_spec, struct problem *why)
+enum err spec_read(bool f2f, const struct json *body, const struct spec_author *author,
+                   struct arena *arena, struct spec *ret_spec, struct problem *why)
 {
-    struct spec spec = {.f2f = true, .priority = SPEC_PRIORITY_F2F, .max_attempts = FIELD_OFF};
+    struct spec spec = {.f2f = f2f,
+                        .priority = f2f ? SPEC_PRIORITY_F2F : SPEC_PRIORITY_TASK,
+                        .max_attempts = FIELD_OFF};
     enum err err = read_fields(body, arena, &spec, why);
 
     if (!err)
-        err = check_needed(&spec, SPEC_F2F, why);
-    if (err)
-        return err;
-    if (!pool_lang_normalise(spec.src, arena, &spec.src))
-        return bad_lang(why, "src_lang");
-    if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
-        return bad_lang(why, "tgt_lang");
-    spec.type = namespace_join(author->view.namespace, STR("f2f"), arena);
-    spec.retried_from = STR_NONE; /* only spec_again() says so */
+        err = check_needed(&spec, f2f ? SPEC_F2F : SPEC_TASK, why);
+    if (!err && f2f) {
+        if (!pool_lang_normalise(spec.src, arena, &spec.src))
+            return bad_lang(why, "src_lang");
+        if (!pool_lang_normalise(spec.tgt, arena, &spec.tgt))
+            return bad_lang(why, "tgt_lang");
+        spec.type = namespace_join(author->view.namespace, STR("f2f"), arena);
+        spec.queue_ms = 0; /* face-to-face is refused at once when all are full */
+    } else if (!err) {
+        err = namespace_enter(&author->view, "type", spec.type, POOL_LANG_MAX, arena, &spec.type,
+                              why);
+        if (!err && str_is(spec_node_type(&spec), "f2f"))
+            return problem_set(why, ERR_BAD_FIELD, "type",
+                               "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
+    }
+    spec.retried_from = STR_NONE; /* only set by spec_again() */
     spec.submitted_by = author->name;
-    assert(spec.src.len && spec.tgt.len);
-    spec.queue_ms = 0; /* face to face is refused at once when all are full */
-    err = take_defaults(&spec, author->types, arena, why);
-    if (err)
-        return err;
-    write_spec(&spec, STR_NONE, arena);
-    *ret_spec = spec;
-    return ERR_OK;
-}
-
-enum err spec_read_task(const struct json *body, const struct spec_author *author,
-                        struct arena *arena, struct spec *ret_spec, struct problem *why)
-{
-    struct spec spec = {.priority = SPEC_PRIORITY_TASK, .max_attempts = FIELD_OFF};
-    enum err err = read_fields(body, arena, &spec, why);
-
     if (!err)
-        err = check_needed(&spec, SPEC_TASK, why);
+        err = take_defaults(&spec, author->types, arena, why);
     if (err)
         return err;
-    err = namespace_enter(&author->view, "type", spec.type, POOL_LANG_MAX, arena, &spec.type, why);
-    if (err)
-        return err;
-    if (str_is(spec_node_type(&spec), "f2f"))
-        return problem_set(why, ERR_BAD_FIELD, "type",
-                           "type f2f goes to /v1/dispatch/f2f, with src_lang and tgt_lang.");
-    spec.retried_from = STR_NONE;
-    spec.submitted_by = author->name;
-    err = take_defaults(&spec, author->types, arena, why);
-    if (err)
-        return err;
+    assert(!f2f || (spec.src.len && spec.tgt.len));
     write_spec(&spec, STR_NONE, arena);
     *ret_spec = spec;
     return ERR_OK;

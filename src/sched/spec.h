@@ -71,23 +71,23 @@ struct spec_types {
     size_t count;
 };
 
-/* Whoever sent the body; it does not say so itself. */
+/* The sender of the body; not part of the body. */
 struct spec_author {
-    struct str name; /* of a token; at == NULL: there are none */
+    struct str name; /* of a token; at == NULL: no tokens are configured */
     struct namespace_view view;
-    const struct spec_types *types; /* NULL: there are none */
+    const struct spec_types *types; /* NULL: none */
 };
-enum err spec_read_f2f(const struct json *body, const struct spec_author *author,
-                       struct arena *arena, struct spec *ret_spec, struct problem *why);
-enum err spec_read_task(const struct json *body, const struct spec_author *author,
-                        struct arena *arena, struct spec *ret_spec, struct problem *why);
+/* Reads a face-to-face request or a task request. */
+enum err spec_read(bool f2f, const struct json *body, const struct spec_author *author,
+                   struct arena *arena, struct spec *ret_spec, struct problem *why);
 /* The type as nodes know it: the same in every namespace. */
 struct str spec_node_type(const struct spec *spec);
-/* The session it belongs to, as the store knows it; at == NULL: none is kept. */
+/* The key of its session in the store; at == NULL: none is kept. */
 struct str spec_session(const struct spec *spec, struct arena *arena);
-/* The request's header: as if the body had named it. What is no traceparent changes nothing. */
+/* Sets the traceparent from the request's header, as if the body had named it. An invalid one
+ * changes nothing. */
 void spec_set_trace(struct spec *spec, struct str header, struct arena *arena);
-/* What spec.json says, back into the struct. */
+/* Reads spec.json back into the struct. */
 enum err spec_stored(struct str json, struct arena *arena, struct spec *ret_spec,
                      struct problem *why);
 /* The same work again under a new id, for an operator's retry. */

@@ -15,6 +15,7 @@ void api_node_delete(struct call *call);
 void api_node_drain(struct call *call);
 void api_node_undrain(struct call *call);
 void api_node_cordon(struct call *call);
+void api_terminal_update(struct call *call);
 
 void api_node_list(struct call *call);
 void api_node_show(struct call *call);
@@ -43,8 +44,16 @@ void api_job_retry(struct call *call);
 
 /* api_explain.c */
 void api_job_explain(struct call *call);
-/* Answers what would become of it, and changes nothing. */
+/* Answers with what would happen to it, and changes nothing. */
 void explain_dry_run(struct call *call, struct submit *submit);
+/* Members `takes_work` and `why_not`: does this node take work of ordinary priority now, and if
+ * not, the first reason. */
+void explain_write_node(struct jsonw *w, const struct snap_node *member, const struct sched *sched,
+                        int64_t now_ms);
+/* On the keeper, when another instance asks what this one has decided about a job: answers through
+ * rpc_over(). */
+struct rpc;
+void explain_peers_answer(struct rpc *rpc);
 
 /* rpc.c */
 void api_node_rpc(struct call *call);
@@ -113,12 +122,14 @@ void api_deploy_status(struct call *call);
 /* members.c */
 void api_terminal_list(struct call *call);
 void api_terminal_sync(struct call *call);
-void api_terminal_events(struct call *call);
-void api_terminal_update(struct call *call);
 void api_terminal_usage(struct call *call);
 
 /* api_info.c */
 void api_cluster_status(struct call *call);
+
+/* events.c */
+void api_events(struct call *call);
+void api_terminal_events(struct call *call); /* the member list and its changes */
 
 /* token_file.c */
 void api_token_list(struct call *call);
@@ -129,14 +140,14 @@ void api_token_delete(struct call *call);
 void api_audit(struct call *call);
 
 /* openapi.c */
+bool openapi_knows_query(struct str name); /* a parameter that a route may name */
 void api_openapi(struct call *call);
 
 /* api_info.c */
-/* `stale` and `age_ms` of what comes from memory: how old this instance's view of the nodes is, and
- * that the store cannot be asked now. */
+/* `stale` and `age_ms` for what comes from memory: whether the store cannot be asked now, and how
+ * old this instance's view of the nodes is. */
 void write_age(struct jsonw *w, struct server *server);
 void api_pools(struct call *call);
-void api_events(struct call *call);
 void api_connect(struct call *call);
 void api_healthz(struct call *call);
 void api_readyz(struct call *call);
@@ -148,12 +159,11 @@ void api_session(struct call *call);
 void api_page(struct call *call);
 void api_page_file(struct call *call);
 
-/* As `view` sees it. */
+/* As shown to a caller with this view. */
 void job_write(struct jsonw *w, const struct store_record *record,
                const struct namespace_view *view, struct arena *arena);
-struct str node_etag(const struct snap_node *member, struct arena *arena);
-/* As the caller sees it; one of another namespace is not to be shown at all. */
+/* As the caller sees it; one of another namespace must not be shown at all. */
 void breaker_write_item(struct jsonw *w, const struct call *call, const struct store_breaker *item);
-const char *node_admin_name(const struct node *node); /* what an operator ordered; or NULL */
+const char *node_admin_name(int32_t admin); /* the operator's order, or NULL */
 
 #endif

@@ -7,8 +7,6 @@
 #include "sched/keeper.h"
 #include "server/api.h"
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
 struct breaker_call {
     struct call *call;
     struct store_op op;
@@ -21,9 +19,8 @@ static struct breaker_call *breaker_call(struct call *call, enum store_verb verb
 
     assert(verb == STORE_BREAKERS || verb == STORE_BREAKER_RESET);
     own->call = call;
-    own->limit = LIST_DEFAULT;
-    own->op = call_op(call, verb, done);
-    own->op.not_after_ms = sched_not_after(call->worker->sched);
+    own->limit = CALL_LIST_DEFAULT;
+    own->op = call_op_timely(call, verb, done);
     return own;
 }
 
@@ -70,8 +67,6 @@ static void listed(struct store_op *op)
     struct call *call = own->call;
     struct str cursor = http_query(call->req, "cursor");
     const struct store_breaker *last = NULL;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
     int64_t shown = 0;
     bool more = false;
 
@@ -79,7 +74,7 @@ static void listed(struct store_op *op)
         failed(call, op);
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "breakers");
     for (size_t i = 0; i < op->u.breakers.count && !more; i++) {
         const struct store_breaker *item = &op->u.breakers.items[i];
@@ -98,15 +93,14 @@ static void listed(struct store_op *op)
                more ? arena_fmt(call->arena, STR_FMT "," STR_FMT, STR_ARG(last->node),
                                 STR_ARG(call_shown(call, last->type)))
                     : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 void api_breaker_list(struct call *call)
 {
     struct breaker_call *own = breaker_call(call, STORE_BREAKERS, listed);
 
-    if (call_query_int(call, "limit", 1, LIST_MAX, &own->limit))
+    if (call_query_int(call, "limit", 1, CALL_LIST_MAX, &own->limit))
         sched_send(call->worker->sched, &own->op);
 }
 

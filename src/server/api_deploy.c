@@ -16,9 +16,7 @@
 #include "server/api.h"
 #include "server/hub.h"
 #include "server/messages.h"
-#include "server/route.h"
 #include "server/rpc.h"
-#include "store/deploys.h"
 
 /* --- to the database and back --- */
 
@@ -244,18 +242,17 @@ static void kjson(struct jsonw *w, const char *name, struct str text, struct are
         jsonw_kraw(w, name, text);
 }
 
-/* Its names alone. */
+/* Only the names. */
 static void env_names_write(struct jsonw *w, struct str text, struct arena *arena)
 {
-    const struct json *env, *key;
+    const struct json *env;
 
     if (json_parse(text, arena, &env, NULL) || json_type(env) != JSON_OBJ) {
         jsonw_knull(w, "env");
         return;
     }
     jsonw_kobj(w, "env");
-    key = json_first(env);
-    for (uint32_t i = 0; i < env->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(env); key; key = json_after(env, key)) {
         jsonw_key_str(w, json_str(key, arena));
         jsonw_raw(w, STR("null"));
     }
@@ -265,10 +262,10 @@ static void env_names_write(struct jsonw *w, struct str text, struct arena *aren
 void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool secrets,
                        struct arena *arena)
 {
-    const struct json *options = NULL, *key;
+    const struct json *options = NULL;
     bool exec = false;
 
-    if (json_parse(spec->options, arena, &options, NULL) || json_type(options) != JSON_OBJ)
+    if (json_parse(spec->options, arena, &options, NULL))
         options = NULL;
     jsonw_kstr(w, "package_name", spec->package_name);
     jsonw_kstr(w, "package_version", spec->package_version);
@@ -285,8 +282,7 @@ void deploy_body_write(struct jsonw *w, const struct deploys_spec *spec, bool se
     else
         env_names_write(w, spec->env, arena);
     jsonw_kstr(w, "selector", spec->selector);
-    key = json_first(options);
-    for (uint32_t i = 0; options && i < options->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(options); key; key = json_after(options, key)) {
         if (json_str_is(key, OPTION_EXEC))
             continue;
         jsonw_key_str(w, json_str(key, arena));
@@ -364,9 +360,7 @@ static bool sees_secrets(const struct call *call)
 static void answer_row(struct deploy_call *own)
 {
     struct deploys_op *op = &own->op;
-    struct http_header etag = {
-        .name = STR("ETag"),
-        .value = arena_fmt(own->call->arena, "\"%lld\"", (long long)op->row.version)};
+    struct str etag = arena_fmt(own->call->arena, "\"%lld\"", (long long)op->row.version);
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     bool created = op->verb == DEPLOYS_PUT && op->u.put.created;
@@ -374,9 +368,7 @@ static void answer_row(struct deploy_call *own)
     assert(op->found);
     op->row.spec.id = call_shown(own->call, op->row.spec.id);
     deploy_row_write(&w, &op->row, op, sees_secrets(own->call), own->call->arena);
-    struct http_reply reply = {
-        .status = created ? 201 : 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
-    call_reply(own->call, &reply);
+    etag_reply(own->call, created ? 201 : 200, buf_view(&buf), etag);
     buf_free(&buf);
 }
 
@@ -397,10 +389,8 @@ void api_deploy_show(struct call *call)
 static void answer_list(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     jsonw_karr(&w, "deployments");
     for (size_t i = 0; i < op->u.list.count; i++) {
         struct deploys_row *row = &op->u.list.items[i];
@@ -413,8 +403,7 @@ static void answer_list(struct deploy_call *own)
     jsonw_kstr(&w, "next_cursor",
                op->u.list.more ? op->u.list.items[op->u.list.count - 1].spec.id : STR_NONE);
     jsonw_kint(&w, "version", op->version);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_deploy_list(struct call *call)
@@ -536,12 +525,8 @@ static void was_scaled(struct deploy_call *own)
     answer_row(own);
 }
 
-static const struct field scale_fields[] = {{.name = "count",
-                                             .type = FIELD_INT,
-                                             .flags = FIELD_REQUIRED,
-                                             .min = 1,
-                                             .max = DEPLOY_COUNT_MAX,
-                                             .help = "copies"}};
+static const struct field scale_fields[] = {
+    FIELD_BOUND("count", INT, 0, 1, DEPLOY_COUNT_MAX, NULL, FIELD_REQUIRED, "copies")};
 const struct schema deploy_scale_schema = {
     .what = "the body", .fields = scale_fields, .count = COUNT_OF(scale_fields), .strict = true};
 
@@ -570,12 +555,8 @@ static void was_rolled_back(struct deploy_call *own)
     answer_row(own);
 }
 
-static const struct field rollback_fields[] = {
-    {.name = "to_version",
-     .type = FIELD_INT,
-     .min = 1,
-     .max = INT64_MAX,
-     .help = "not said: the last one that was another spec"}};
+static const struct field rollback_fields[] = {FIELD_BOUND(
+    "to_version", INT, 0, 1, INT64_MAX, NULL, 0, "not said: the last one that was another spec")};
 const struct schema deploy_rollback_schema = {.what = "the body",
                                               .fields = rollback_fields,
                                               .count = COUNT_OF(rollback_fields),
@@ -608,10 +589,8 @@ static void answer_history(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
     size_t count = op->u.history.count;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     jsonw_karr(&w, "history");
     for (size_t i = 0; i < count; i++)
         schema_write(&history_entry_schema, &op->u.history.items[i], &w);
@@ -620,8 +599,7 @@ static void answer_history(struct deploy_call *own)
                op->u.history.more ? arena_fmt(own->call->arena, "%lld",
                                               (long long)op->u.history.items[count - 1].seq)
                                   : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_deploy_history(struct call *call)
@@ -699,6 +677,7 @@ static const char *why_not(const struct explained *explained, const struct snap_
     const struct node *node = member->node;
     struct arena *arena = explained->call->arena;
     const struct selector_facts facts = {.id = node->id, .labels = member->facts->label_values};
+    const char *admin = node_admin_name(atomic_load(&node->admin));
     int32_t level = atomic_load(&node->level);
 
     if (copies_on(explained->op, node->id) > 0) {
@@ -719,8 +698,8 @@ static const char *why_not(const struct explained *explained, const struct snap_
     }
     if (selector_explain(&explained->selector, &facts, to))
         return "selector";
-    if (atomic_load(&node->admin) != NODE_ADMIN_NONE) {
-        buf_fmt(to, "it is %s", node_admin_name(node));
+    if (admin) {
+        buf_fmt(to, "it is %s", admin);
         return "admin";
     }
     if (level >= LEVEL_DANGER || atomic_load(&node->health) != NODE_READY) {
@@ -753,17 +732,6 @@ static const char *why_not(const struct explained *explained, const struct snap_
     return "may";
 }
 
-static int64_t unclaimed(const struct deploys_op *op)
-{
-    int64_t count = 0;
-
-    if (op->row.spec.type != DEPLOY_DEPLOYMENT || op->row.spec.count <= 1)
-        return op->row.spec.type == DEPLOY_DEPLOYMENT && !op->row.address.len;
-    for (size_t i = 0; i < op->copy_count; i++)
-        count += !op->copies[i].address.at;
-    return count;
-}
-
 static void answer_explain(struct deploy_call *own)
 {
     struct call *call = own->call;
@@ -773,8 +741,7 @@ static void answer_explain(struct deploy_call *own)
     const struct snap_node *member, *last = NULL;
     const struct json *options;
     int64_t limit = LIST_DEFAULT, shown = 0;
-    struct buf buf = {0}, text = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct buf text = {0};
 
     if (!call_query_int(call, "limit", 1, DEPLOYS_PAGE_MAX, &limit))
         return;
@@ -783,9 +750,10 @@ static void answer_explain(struct deploy_call *own)
         explained.selector = (struct selector){0};
     if (!json_parse(own->op.row.spec.options, call->arena, &options, NULL))
         explained.demand = deploy_demand(json_raw(json_get(options, "needs")), call->arena);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_kstr(&w, "id", call_shown(call, own->op.row.spec.id));
-    jsonw_kint(&w, "unclaimed", unclaimed(&own->op));
+    jsonw_kint(&w, "unclaimed",
+               own->op.row.spec.type == DEPLOY_DEPLOYMENT ? copies_on(&own->op, STR_NONE) : 0);
     jsonw_karr(&w, "nodes");
     for (; shown < limit && (member = snapshot_next(snapshot, &at)); last = member, shown++) {
         buf_clear(&text);
@@ -802,8 +770,7 @@ static void answer_explain(struct deploy_call *own)
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                shown == limit && last && snapshot_next(snapshot, &at) ? last->node->id : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 void api_deploy_explain(struct call *call)
@@ -814,13 +781,11 @@ void api_deploy_explain(struct call *call)
 static void answer_release(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
     assert(op->u.release.released && op->u.release.held);
     log_event(LOG_WARN, "deployment.release", KI("released", (int64_t)op->u.release.released_count),
               KI("held", (int64_t)op->u.release.held_count));
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_karr(&w, "released");
     for (size_t i = 0; i < op->u.release.released_count; i++)
         jsonw_str(&w, call_shown(own->call, op->u.release.released[i]));
@@ -833,8 +798,7 @@ static void answer_release(struct deploy_call *own)
         schema_write(&held_schema, &held, &w);
     }
     jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_deploy_release(struct call *call)
@@ -869,14 +833,10 @@ void api_deploy_release(struct call *call)
 
 static void answer_approve(struct deploy_call *own)
 {
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
     log_event(LOG_WARN, "deployment.approved", KI("until_ms", own->op.u.until.until_ms));
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_kint(&w, "approved_until_ms", own->op.u.until.until_ms);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 static const struct field approve_fields[] = {{.name = "for_ms", .type = FIELD_MS, .max = DAY_MS}};
@@ -904,10 +864,8 @@ void service_write(struct jsonw *w, const struct deploys_service *service)
 static void answer_service(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     jsonw_kstr(&w, "name", call_shown(own->call, op->id));
     jsonw_karr(&w, "copies");
     for (size_t i = 0; i < op->u.services.count; i++) {
@@ -917,8 +875,7 @@ static void answer_service(struct deploy_call *own)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_service_show(struct call *call)
@@ -926,26 +883,16 @@ void api_service_show(struct call *call)
     send_named(deploy_call(call, DEPLOYS_SERVICES, answer_service));
 }
 
-/* The output of a copy is on its node: found in the table, asked over its socket. */
+/* The output of a copy is on its node: look the node up in the table, then ask it over its
+ * socket. */
 struct logs_call {
-    struct deploy_call *own;
+    struct call *call;
     struct rpc rpc;
 };
 
 static void logs_done(struct rpc *rpc)
 {
-    struct call *call = container_of(rpc, struct logs_call, rpc)->own->call;
-    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
-
-    if (rpc->err == ERR_BAD_REQUEST)
-        call_error(call, ERR_NOT_FOUND, "", "The node says: " STR_FMT, STR_ARG(buf_view(&answer)));
-    else if (rpc->err)
-        call_error(call, rpc->err, "", "%s",
-                   rpc->err == ERR_TIMEOUT ? "The node did not answer in time."
-                                           : "The node has no connection to be asked over.");
-    else
-        call_body(call, 200, buf_view(&answer));
-    buf_free(&answer);
+    rpc_answer(container_of(rpc, struct logs_call, rpc)->call, rpc, ERR_NOT_FOUND);
 }
 
 static void logs_found(struct deploy_call *own)
@@ -975,7 +922,7 @@ static void logs_found(struct deploy_call *own)
     jsonw_kint(&w, "offset", offset);
     jsonw_kint(&w, "max", max);
     jsonw_end_obj(&w);
-    *logs = (struct logs_call){.own = own,
+    *logs = (struct logs_call){.call = call,
                                .rpc = {.from = call->worker,
                                        .params = arena_str(call->arena, buf_view(&params)),
                                        .done = logs_done}};

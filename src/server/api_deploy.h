@@ -17,9 +17,8 @@ void deploy_watch(struct server *server);
 struct deploy_call {
     struct call *call;
     struct deploys_op op;
-    void (*answer)(struct deploy_call *own); /* when the database answered without an error */
-    /* Of the request, for its answer: */
-    int64_t limit;
+    void (*answer)(struct deploy_call *own); /* the database answered without an error */
+    /* The request's, for its answer: */
     struct deploys_spec spec;
     void *user;
 };

@@ -46,11 +46,11 @@ static enum node_admin admin_of(const struct call *call, struct str node_id)
 static bool is_admitted(const struct call *call, struct str node_id, struct str id)
 {
     return namespace_in(
-        node_rules_namespaces(&call->worker->sched->sched->config.node_rules, node_id), id);
+        node_rules_get(&call->worker->sched->sched->config.node_rules, node_id, "namespaces"), id);
 }
 
-/* The labels it registered, parsed and in the call's memory: the node may register others
- * meanwhile. NULL: none. */
+/* The labels the node registered, parsed into the call's memory because the node may register
+ * others meanwhile. NULL: none. */
 static const struct json *label_values(struct call *call, struct str node_id)
 {
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, node_id);
@@ -122,17 +122,12 @@ static void refuse(struct deploy_call *own, const char *reason)
         jsonw_kint(&w, "generation", op->row.generation);
     if (op->refusal == DEPLOYS_OTHER_INSTANCE)
         jsonw_kint(&w, "left_ms", op->left_ms);
-    call_problem_end(own->call, &buf, &w, &why);
+    call_problem_end(own->call, &w, &why);
 }
 
 static void answer_renew(struct deploy_call *own)
 {
-    static const char *const words[] = {[NODE_ADMIN_NONE] = "none",
-                                        [NODE_ADMIN_CORDONED] = "cordoned",
-                                        [NODE_ADMIN_DRAINING] = "draining"};
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
     if (op->err) {
         refuse(own, deploys_refusal_name(op->refusal));
@@ -140,15 +135,16 @@ static void answer_renew(struct deploy_call *own)
     }
     assert(op->u.renew.goodbye || op->u.renew.until_ms > 0);
     assert(op->u.renew.unchanged || op->u.renew.items);
+    const char *admin = node_admin_name(admin_of(own->call, op->node));
     if (op->u.renew.lapsed)
         metric_add(METRIC_LEASES_LAPSED, 1);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     common_write(&w, own);
     jsonw_kint(&w, "lease_ms", op->u.renew.lease_ms);
     jsonw_kint(&w, "renew_ms", settings_of(own->call)->deploy_renew_ms);
     jsonw_kint(&w, "until_ms", op->u.renew.until_ms);
     jsonw_kbool(&w, "lapsed", op->u.renew.lapsed);
-    jsonw_kstr(&w, "admin", str_of(words[admin_of(own->call, op->node)]));
+    jsonw_kstr(&w, "admin", str_of(admin ? admin : "none"));
     write_int_or_null(&w, "drain_deadline_ms", op->u.renew.drain_deadline_ms,
                       op->u.renew.drain_deadline_ms);
     jsonw_kbool(&w, "unchanged", op->u.renew.unchanged);
@@ -156,12 +152,13 @@ static void answer_renew(struct deploy_call *own)
         const struct json *labels = label_values(own->call, op->node);
         const struct selector_facts facts = {.id = op->node, .labels = labels};
         const struct node_rules *rules = &own->call->worker->sched->sched->config.node_rules;
-        const struct json *namespaces = node_rules_namespaces(rules, op->node);
-        bool fixed = node_rules_fix(rules, op->node, "labels");
+        const struct json *namespaces = node_rules_get(rules, op->node, "namespaces");
+        bool fixed = node_rules_get(rules, op->node, "labels");
 
-        /* The labels it was matched by: it may just have changed them, or cannot choose them. */
+        /* Return the labels used for matching: the node may have just changed them, or the server
+         * fixes them. */
         jsonw_kraw(&w, fixed ? "fixed_labels" : "labels", labels ? json_raw(labels) : STR("{}"));
-        jsonw_kraw(&w, "namespaces", namespaces ? json_raw(namespaces) : STR("null"));
+        jsonw_kraw(&w, "namespaces", json_raw(namespaces));
         jsonw_karr(&w, "deployments");
         for (size_t i = 0; i < op->u.renew.count; i++) {
             const struct deploys_row *row = &op->u.renew.items[i];
@@ -177,8 +174,7 @@ static void answer_renew(struct deploy_call *own)
         }
         jsonw_end_arr(&w);
     }
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_deploy_renew(struct call *call)
@@ -197,10 +193,8 @@ void api_deploy_renew(struct call *call)
 static void answer_view(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     common_write(&w, own);
     write_int_or_null(&w, "approved_until_ms", op->u.view.approved_until_ms,
                       op->u.view.approved_until_ms);
@@ -241,8 +235,7 @@ static void answer_view(struct deploy_call *own)
     }
     jsonw_kstr(&w, "next_cursor",
                op->u.view.more ? op->u.view.items[op->u.view.count - 1].id : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 void api_deploy_view(struct call *call)
@@ -266,8 +259,6 @@ static void answer_claim(struct deploy_call *own)
     const char *result = op->err                 ? deploys_refusal_name(op->refusal)
                          : op->u.claim.duplicate ? "duplicate"
                                                  : "claimed";
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
     assert(op->err ? op->refusal != DEPLOYS_TAKEN : op->found);
     metric_add_label(METRIC_CLAIMS, result, 1);
@@ -278,16 +269,15 @@ static void answer_claim(struct deploy_call *own)
         refuse(own, result);
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     assignment_write(&w, &op->row, own->call->arena);
     jsonw_kint(&w, "table_version", op->version);
     if (op->u.claim.duplicate)
         jsonw_kbool(&w, "duplicate", true);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
-/* instance, id, generation and (for a claim) observed. */
+/* Reads instance, id, generation and (for a claim) observed. */
 static bool read_claim(struct deploy_call *own)
 {
     struct call *call = own->call;
@@ -379,19 +369,15 @@ void api_deploy_yield(struct call *call)
 
 static void answer_lost(struct deploy_call *own)
 {
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
     log_event(LOG_INFO, "deployment.release", KS("node_id", own->op.u.release.address),
               KI("released", (int64_t)own->op.u.release.released_count));
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_kint(&w, "released", (int64_t)own->op.u.release.released_count);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
-/* In mode seed what a lost node has is released: any node may do it, and all may at once. With
- * leases nobody does. */
+/* In mode seed any node may release what a lost node holds, and all nodes may try at once. In the
+ * mode with leases no node may. */
 void api_deploy_lost(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_RELEASE, answer_lost);
@@ -411,14 +397,12 @@ void api_deploy_lost(struct call *call)
 static void answer_status(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
     if (op->err) {
         refuse(own, deploys_refusal_name(op->refusal));
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_karr(&w, "stale");
     for (size_t i = 0; i < op->u.status.count; i++)
         if (op->u.status.copies[i].stale)
@@ -434,22 +418,20 @@ static void answer_status(struct deploy_call *own)
         jsonw_end_obj(&w);
     }
     jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 enum { STATE_MAX = 32, HOST_MAX = 255 };
 
 struct copy_fields {
-    struct str id, state, reason, limits, host;
-    int64_t port, generation, version, wants, restarts, pid, since_ms;
+    struct deploys_copy copy; /* first: most rows describe its fields */
     const struct json *healthy;
 };
 
-#define ROW(member, kind, ...) FIELD_ROW(copy_fields, member, kind, __VA_ARGS__)
+#define ROW(member, kind, ...) FIELD_ROW(deploys_copy, member, kind, __VA_ARGS__)
 static const struct field copy_fields[] = {
     ROW(id, STR, .min = 1, .max = DEPLOY_COPY_ID_MAX, .flags = FIELD_REQUIRED),
-    /* A newer agent may have words of its own: they are shown as they are. */
+    /* A newer agent may send states we do not know; they are shown as they are. */
     ROW(state, ID, .max = STATE_MAX, .flags = FIELD_REQUIRED, .shape = "CopyState"),
     ROW(generation, INT),
     ROW(version, INT),
@@ -459,7 +441,7 @@ static const struct field copy_fields[] = {
     ROW(since_ms, INT),
     ROW(reason, STR, .max = DEPLOY_REASON_MAX),
     ROW(limits, STR, .max = DEPLOY_REASON_MAX),
-    ROW(healthy, JSON, .shape = "boolean"),
+    FIELD_ROW(copy_fields, healthy, JSON, .shape = "boolean"),
     ROW(host, STR, .max = HOST_MAX, .help = "where others reach it"),
     ROW(port, INT, .max = 65535, .help = "that it was given"),
 };
@@ -469,30 +451,19 @@ const struct schema copy_report_schema = {
 static enum err read_copy(const struct json *item, struct arena *arena,
                           struct deploys_copy *ret_copy, struct problem *why)
 {
-    struct copy_fields in = {0};
+    struct copy_fields in = {.copy = {.reason = STR(""), .limits = STR(""), .host = STR("")}};
     enum err err = schema_read(&copy_report_schema, item, &in, arena, why);
     enum json_type healthy = json_type(in.healthy);
 
     if (err)
         return err;
-    if (!deploy_id_valid(in.id))
+    if (!deploy_id_valid(in.copy.id))
         return problem_set(why, ERR_BAD_FIELD, "id",
                            "id must be a deployment or one of its copies.");
-    *ret_copy = (struct deploys_copy){.id = in.id,
-                                      .generation = in.generation,
-                                      .version = in.version,
-                                      .state = in.state,
-                                      .wants = in.wants,
-                                      .restarts = in.restarts,
-                                      .pid = in.pid,
-                                      .since_ms = in.since_ms,
-                                      .healthy = healthy == JSON_TRUE    ? STR("true")
-                                                 : healthy == JSON_FALSE ? STR("false")
-                                                                         : STR("null"),
-                                      .reason = in.reason.at ? in.reason : STR(""),
-                                      .limits = in.limits.at ? in.limits : STR(""),
-                                      .host = in.host.at ? in.host : STR(""),
-                                      .port = in.port};
+    in.copy.healthy = healthy == JSON_TRUE    ? STR("true")
+                      : healthy == JSON_FALSE ? STR("false")
+                                              : STR("null");
+    *ret_copy = in.copy;
     return ERR_OK;
 }
 
@@ -527,10 +498,8 @@ void api_deploy_status(struct call *call)
 static void answer_services(struct deploy_call *own)
 {
     const struct deploys_op *op = &own->op;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     jsonw_kint(&w, "number", op->u.services.number);
     jsonw_kbool(&w, "unchanged", op->u.services.same);
     write_int_or_null(&w, "left_ms", op->u.services.left_ms != INT64_MAX, op->u.services.left_ms);
@@ -549,11 +518,10 @@ static void answer_services(struct deploy_call *own)
         }
         jsonw_end_arr(&w);
     }
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
-/* Only services of the namespaces the node is for. */
+/* Only services in namespaces the node works for. */
 void api_deploy_services(struct call *call)
 {
     struct deploy_call *own = deploy_call(call, DEPLOYS_SERVICES, answer_services);

@@ -42,8 +42,7 @@ enum err api_dispatch_read(struct worker *worker, const struct token *by, struct
                                  .view = token_view(by),
                                  .types = &worker->server->settings->type_defaults};
     struct spec spec;
-    enum err err = f2f ? spec_read_f2f(body, &author, arena, &spec, why)
-                       : spec_read_task(body, &author, arena, &spec, why);
+    enum err err = spec_read(f2f, body, &author, arena, &spec, why);
 
     if (!err)
         err = check_spec(worker, &spec, why);
@@ -130,16 +129,13 @@ static void answer(struct submit *submit)
         struct jsonw w = call_problem_begin(&refusal, &submit->why);
 
         refusal_write(&w, submit, call);
-        call_problem_end(call, &refusal, &w, &submit->why);
+        call_problem_end(call, &w, &submit->why);
         return;
     }
-    struct buf *buf = call_buf(call);
-    struct jsonw w = jsonw_to(buf);
+    struct jsonw w = call_begin(call);
     call->job = submit->dispatch->head.id;
-    jsonw_obj(&w);
     submit_write(&w, submit);
-    jsonw_end_obj(&w);
-    call_body(call, submit->queued ? 202 : 200, buf_view(buf));
+    call_end(call, submit->queued ? 202 : 200, &w);
 }
 
 static void dispatch_one(struct call *call, bool f2f)
@@ -224,11 +220,8 @@ struct entry {
 
 static void batch_answer(struct batch *batch)
 {
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-
     assert(batch->open == 0 && batch->count > 0);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(batch->call);
     jsonw_karr(&w, "results");
     for (size_t i = 0; i < batch->count; i++) {
         const struct submit *submit = batch->entries[i].submit;
@@ -246,8 +239,7 @@ static void batch_answer(struct batch *batch)
         arena_free(&batch->entries[i].arena);
     }
     jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_json(batch->call, 200, &buf);
+    call_end(batch->call, 200, &w);
 }
 
 static void entry_over(struct submit *submit)
@@ -321,12 +313,8 @@ static void again_read(struct store_op *op)
     struct spec spec;
     struct problem why;
 
-    call_hide_job(call, op);
-    if (op->err) {
-        call_error(call, op->err, "job_id", "%s.",
-                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+    if (!call_has_job(call, op))
         return;
-    }
     if (!job_state_final(op->head.state)) {
         call_error(call, ERR_CONFLICT, "job_id",
                    "The job is %s: only one that ended is done again.",

@@ -1,8 +1,6 @@
-/* Explains where a job went, or where a request would go (dry run). Past decisions are in the
- * loops' records, here and at other instances; what would be decided now comes from the rules
- * themselves. Each reason is a sentence for people, with its figures as members for programs. */
-#include "server/api_explain.h"
-
+/* Explains where a job went, or where a request would go (dry run). Past decisions come from the
+ * loops' records, here and at other instances; present ones from running the rules. Each reason is
+ * a sentence for people, and has its figures as members for programs. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -10,7 +8,6 @@
 #include "model/level.h"
 #include "model/selector.h"
 #include "sched/explain.h"
-#include "sched/sched.h"
 #include "sched/spec.h"
 #include "sched/submit.h"
 #include "server/api.h"
@@ -55,49 +52,6 @@ struct scene {
     unsigned wants;
 };
 
-typedef void say(struct buf *to, const struct scene *scene);
-
-static void say_ready(struct buf *to, const struct scene *scene)
-{
-    static const char *const words[] = {[NODE_ADMIN_NONE] = "",
-                                        [NODE_ADMIN_CORDONED] = ": an operator cordoned it",
-                                        [NODE_ADMIN_DRAINING] = ": an operator drained it"};
-
-    buf_fmt(to, "Its health is %s%s.", node_health_name((enum node_health)scene->look->health),
-            words[scene->look->admin]);
-}
-
-static void say_stale(struct buf *to, const struct scene *scene)
-{
-    int64_t stale_ms = scene->style->sched->config.heartbeat_stale_ms;
-
-    if (stale_ms == FIELD_OFF || scene->look->age_ms <= stale_ms)
-        buf_str(to, STR("Its connection is closed, and there is no other way to it."));
-    else
-        buf_fmt(to, "Its last heartbeat is %d ms old; %lld ms are allowed.", scene->look->age_ms,
-                (long long)stale_ms);
-}
-
-static void say_capacity(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "It offers no slot now (max %d).", scene->look->max);
-}
-
-static void say_full(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "%d of its %d slots for such work are taken.", scene->look->load, scene->look->max);
-}
-
-static void say_sending(struct buf *to, const struct scene *scene)
-{
-    buf_str(to, STR("The job could not be sent to it."));
-}
-
-static void say_tried(struct buf *to, const struct scene *scene)
-{
-    buf_str(to, STR("The job was there before, or it refused the job."));
-}
-
 static void say_requires(struct buf *to, const struct scene *scene)
 {
     const struct spec *spec = scene->style->spec;
@@ -116,23 +70,7 @@ static void say_requires(struct buf *to, const struct scene *scene)
     buf_char(to, '.');
 }
 
-static void say_level(struct buf *to, const struct scene *scene)
-{
-    enum level level = (enum level)(scene->look->level < 0 ? 0 : scene->look->level);
-
-    if (level == LEVEL_WARNING)
-        buf_fmt(to, "Its machine is at level warning: it takes only priority %lld and higher.",
-                (long long)scene->style->sched->config.high_priority_min);
-    else
-        buf_fmt(to, "Its machine is at level %s: it takes no new work.", level_name(level));
-}
-
-static void say_route(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "The route of type " STR_FMT " does not name it.", STR_ARG(scene->tgt));
-}
-
-/* Which need it is, and how much of it is asked for. */
+/* Finds which need is not met, and how much of it is requested. */
 static bool lack_of(const struct scene *scene, struct resources_short *ret_lack)
 {
     const struct dispatch_lack *lack = &scene->look->lack;
@@ -177,23 +115,6 @@ static void say_small(struct buf *to, const struct scene *scene)
     }
 }
 
-static void say_resources(struct buf *to, const struct scene *scene)
-{
-    struct resources_short lack;
-
-    if (!lack_of(scene, &lack)) {
-        buf_str(to, STR("Too little is left there of what the job needs."));
-        return;
-    }
-    resources_short_text(&lack, to);
-    buf_char(to, '.');
-}
-
-static void say_namespace(struct buf *to, const struct scene *scene)
-{
-    buf_str(to, STR("The server's configuration keeps it for other namespaces."));
-}
-
 static const struct breaker *breaker_of(const struct scene *scene)
 {
     for (size_t i = 0; i < scene->style->breaker_count; i++) {
@@ -219,116 +140,125 @@ static void say_breaker(struct buf *to, const struct scene *scene)
         buf_str(to, STR("It kept failing such jobs: its breaker was open."));
 }
 
-/* Whether the node has loaded what the job prefers; "" when it prefers nothing. */
-static const char *warm_words(const struct dispatch_look *look)
-{
-    return look->warm < 0 ? "" : look->warm > 0 ? ", warm" : ", cold";
-}
-
-static void say_chosen(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "It has room (%d of %d taken%s), and the policy put it first.", scene->look->load,
-            scene->look->max, warm_words(scene->look));
-}
-
-static void say_behind(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "It has room (%d of %d taken%s), but the policy put another first.",
-            scene->look->load, scene->look->max, warm_words(scene->look));
-}
-
-static void say_asked(struct buf *to, const struct scene *scene)
-{
-    buf_str(to, STR("It was not asked: the dispatch ended before."));
-}
-
-static void say_sample(struct buf *to, const struct scene *scene)
-{
-    buf_fmt(to, "It was not among the %lld that were looked at.",
-            (long long)scene->style->sched->config.sample_k);
-}
-
-static void say_preferred(struct buf *to, const struct scene *scene)
-{
-    buf_str(to, STR("Another node was preferred, and only that one counted."));
-}
-
-static bool has_word(const struct str *list, size_t count, struct str word)
-{
-    for (size_t i = 0; i < count; i++)
-        if (str_eq(list[i], word))
-            return true;
-    return false;
-}
-
-static bool has_pair(const struct pool_facts *facts, struct str src, struct str tgt)
-{
-    for (size_t i = 0; i < facts->nmt_count; i++)
-        if (str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt))
-            return true;
-    return facts->nmt_any;
-}
-
-/* What it lacks, "nmt(en->zh)", one after the other. */
+/* What the node lacks, "nmt(en->zh)", in a list. */
 static void say_missing(struct buf *to, const struct scene *scene)
 {
     const struct pool_facts *facts = &scene->member->facts->pool;
     struct str src = scene->src, tgt = scene->tgt;
     size_t before = to->len;
+    bool has_pair = facts->nmt_any;
 
     if (str_is(src, "type")) {
         buf_fmt(to, "type(" STR_FMT ")", STR_ARG(tgt));
         return;
     }
-    if (!facts->semantic || !has_word(facts->semantic_langs, facts->semantic_count, src))
+    for (size_t i = 0; i < facts->nmt_count; i++)
+        has_pair |= str_eq(facts->nmt_pairs[i].src, src) && str_eq(facts->nmt_pairs[i].tgt, tgt);
+    if (!facts->semantic || !str_in(src, facts->semantic_langs, facts->semantic_count))
         buf_fmt(to, "semantic(" STR_FMT ")", STR_ARG(src));
-    if (!facts->nmt || !has_pair(facts, src, tgt))
+    if (!facts->nmt || !has_pair)
         buf_fmt(to, "%snmt(" STR_FMT "->" STR_FMT ")", to->len > before ? " + " : "", STR_ARG(src),
                 STR_ARG(tgt));
     if ((scene->wants & POOL_WANT_TTS) &&
-        (!facts->tts || !has_word(facts->tts_langs, facts->tts_count, tgt)))
+        (!facts->tts || !str_in(tgt, facts->tts_langs, facts->tts_count)))
         buf_fmt(to, "%stts(" STR_FMT ")", to->len > before ? " + " : "", STR_ARG(tgt));
     if ((scene->wants & POOL_WANT_ASR) && !facts->asr)
         buf_fmt(to, "%sasr", to->len > before ? " + " : "");
 }
 
-static void say_capable(struct buf *to, const struct scene *scene)
+/* The reason as a sentence for people. */
+static void say_reason(struct buf *to, const struct scene *scene)
 {
-    if (!scene->member) {
-        buf_str(to, STR("It cannot do such work."));
-        return;
-    }
-    buf_str(to, STR("It does not offer "));
-    say_missing(to, scene);
-    buf_char(to, '.');
-}
+    static const char *const orders[] = {[NODE_ADMIN_NONE] = "",
+                                         [NODE_ADMIN_CORDONED] = ": an operator cordoned it",
+                                         [NODE_ADMIN_DRAINING] = ": an operator drained it"};
+    static const char *const fixed[EXPLAIN_COUNT] = {
+        [WHY_SEND_FAILED] = "The job could not be sent to it.",
+        [WHY_TRIED] = "The job was there before, or it refused the job.",
+        [WHY_NAMESPACE] = "The server's configuration keeps it for other namespaces.",
+        [EXPLAIN_NOT_ASKED] = "It was not asked: the dispatch ended before.",
+        [EXPLAIN_NOT_PREFERRED] = "Another node was preferred, and only that one counted."};
+    const struct dispatch_look *look = scene->look;
+    const struct sched_config *config = &scene->style->sched->config;
+    /* Whether the node has loaded what the job prefers; "" when it has no preference. */
+    const char *warm = look->warm < 0 ? "" : look->warm > 0 ? ", warm" : ", cold";
+    struct resources_short lack;
 
-static say *const sentences[EXPLAIN_COUNT] = {[WHY_NOT_READY] = say_ready,
-                                              [WHY_STALE] = say_stale,
-                                              [WHY_NO_CAPACITY] = say_capacity,
-                                              [WHY_FULL] = say_full,
-                                              [WHY_SEND_FAILED] = say_sending,
-                                              [WHY_TRIED] = say_tried,
-                                              [WHY_REQUIRES] = say_requires,
-                                              [WHY_LEVEL] = say_level,
-                                              [WHY_ROUTE] = say_route,
-                                              [WHY_NAMESPACE] = say_namespace,
-                                              [WHY_TOO_SMALL] = say_small,
-                                              [WHY_RESOURCES] = say_resources,
-                                              [WHY_BREAKER] = say_breaker,
-                                              [EXPLAIN_CHOSEN] = say_chosen,
-                                              [EXPLAIN_BEHIND] = say_behind,
-                                              [EXPLAIN_NOT_ASKED] = say_asked,
-                                              [EXPLAIN_NOT_SAMPLED] = say_sample,
-                                              [EXPLAIN_NOT_PREFERRED] = say_preferred,
-                                              [EXPLAIN_NOT_CAPABLE] = say_capable};
+    switch (look->why) {
+    case WHY_NOT_READY:
+        buf_fmt(to, "Its health is %s%s.", node_health_name((enum node_health)look->health),
+                orders[look->admin]);
+        break;
+    case WHY_STALE:
+        if (config->heartbeat_stale_ms == FIELD_OFF || look->age_ms <= config->heartbeat_stale_ms)
+            buf_str(to, STR("Its connection is closed, and there is no other way to it."));
+        else
+            buf_fmt(to, "Its last heartbeat is %d ms old; %lld ms are allowed.", look->age_ms,
+                    (long long)config->heartbeat_stale_ms);
+        break;
+    case WHY_NO_CAPACITY:
+        buf_fmt(to, "It offers no slot now (max %d).", look->max);
+        break;
+    case WHY_FULL:
+        buf_fmt(to, "%d of its %d slots for such work are taken.", look->load, look->max);
+        break;
+    case WHY_REQUIRES:
+        say_requires(to, scene);
+        break;
+    case WHY_LEVEL:
+        if (look->level == LEVEL_WARNING)
+            buf_fmt(to, "Its machine is at level warning: it takes only priority %lld and higher.",
+                    (long long)config->high_priority_min);
+        else
+            buf_fmt(to, "Its machine is at level %s: it takes no new work.",
+                    level_name((enum level)(look->level < 0 ? 0 : look->level)));
+        break;
+    case WHY_ROUTE:
+        buf_fmt(to, "The route of type " STR_FMT " does not name it.", STR_ARG(scene->tgt));
+        break;
+    case WHY_TOO_SMALL:
+        say_small(to, scene);
+        break;
+    case WHY_RESOURCES:
+        if (lack_of(scene, &lack)) {
+            resources_short_text(&lack, to);
+            buf_char(to, '.');
+        } else {
+            buf_str(to, STR("Too little is left there of what the job needs."));
+        }
+        break;
+    case WHY_BREAKER:
+        say_breaker(to, scene);
+        break;
+    case EXPLAIN_CHOSEN:
+    case EXPLAIN_BEHIND:
+        buf_fmt(to, "It has room (%d of %d taken%s), %s.", look->load, look->max, warm,
+                look->why == EXPLAIN_CHOSEN ? "and the policy put it first"
+                                            : "but the policy put another first");
+        break;
+    case EXPLAIN_NOT_SAMPLED:
+        buf_fmt(to, "It was not among the %lld that were looked at.", (long long)config->sample_k);
+        break;
+    case EXPLAIN_NOT_CAPABLE:
+        if (scene->member) {
+            buf_str(to, STR("It does not offer "));
+            say_missing(to, scene);
+            buf_char(to, '.');
+        } else {
+            buf_str(to, STR("It cannot do such work."));
+        }
+        break;
+    default:
+        assert(look->why < EXPLAIN_COUNT && fixed[look->why]);
+        buf_str(to, str_of(fixed[look->why]));
+    }
+}
 
 static void reason_write(struct jsonw *w, const struct scene *scene)
 {
     struct buf text = {0};
 
-    assert(scene->look->why < EXPLAIN_COUNT && sentences[scene->look->why]);
-    sentences[scene->look->why](&text, scene);
+    say_reason(&text, scene);
     jsonw_kstr(w, "reason", str_of(explain_why_name(scene->look->why)));
     jsonw_kstr(w, "detail", buf_view(&text));
     buf_free(&text);
@@ -336,9 +266,6 @@ static void reason_write(struct jsonw *w, const struct scene *scene)
 
 static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
 {
-    static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
-                                         [NODE_ADMIN_CORDONED] = "cordoned",
-                                         [NODE_ADMIN_DRAINING] = "draining"};
     const struct dispatch_look *look = scene->look;
     struct resources_short lack;
     struct buf text = {0};
@@ -350,7 +277,7 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
         jsonw_kint(w, "load", look->load);
         jsonw_kint(w, "max", look->max);
         jsonw_kstr(w, "health", str_of(node_health_name((enum node_health)look->health)));
-        jsonw_kstr(w, "admin", str_of(admins[look->admin]));
+        jsonw_kstr(w, "admin", str_of(node_admin_name(look->admin)));
         jsonw_kstr(w, "level",
                    look->level < 0 ? STR_NONE : str_of(level_name((enum level)look->level)));
         jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
@@ -400,20 +327,12 @@ static void set_node(struct scene *scene, const struct explain_node *node)
 {
     scene->look = &node->look;
     scene->member = by_hash(scene->style->snapshot, node->hash);
-    scene->id = explain_text(scene->explain, node->name_at, node->name_len);
+    scene->id = explain_text(scene->explain, node->name);
     if (!scene->id.len && scene->member)
         scene->id = scene->member->node->id;
 }
 
-static bool is_listed(const struct explain *explain, uint64_t hash)
-{
-    for (uint32_t i = 0; i < explain->node_count; i++)
-        if (explain->list[i].hash == hash)
-            return true;
-    return false;
-}
-
-/* The nodes that were not looked at: only if the snapshot is still the same, and every node is
+/* Writes the nodes that were not looked at, but only if the snapshot is unchanged and every node is
  * accounted for. */
 static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
 {
@@ -433,7 +352,11 @@ static size_t write_rest(struct jsonw *w, struct scene *scene, size_t shown)
     const struct snap_node *node;
     for (struct snap_at at = {0};
          shown < scene->style->limit && (node = snapshot_next(snapshot, &at));) {
-        if (is_listed(explain, node->node->hash))
+        uint32_t listed = 0;
+
+        while (listed < explain->node_count && explain->list[listed].hash != node->node->hash)
+            listed++;
+        if (listed < explain->node_count)
             continue;
         bool member = snapshot_is_member(snapshot, pool, node, scene->wants);
         struct dispatch_look look = {.warm = -1, .why = member ? member_why : EXPLAIN_NOT_CAPABLE};
@@ -517,8 +440,8 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
     struct scene scene = {.explain = explain, .style = style, .wants = explain->wants};
     const struct policy *policy = style->sched->policy;
     const struct spec *spec = style->spec;
-    struct str detail = style->why ? str_of(style->why->detail)
-                                   : explain_text(explain, explain->detail_at, explain->detail_len);
+    struct str detail =
+        style->why ? str_of(style->why->detail) : explain_text(explain, explain->detail);
     char pool[POOL_ID_MAX];
     size_t shown = 0;
 
@@ -527,9 +450,9 @@ static void explain_write(struct jsonw *w, const struct explain *explain,
         scene.tgt = spec->f2f ? spec->tgt : spec_node_type(spec);
         scene.type = spec->type;
     } else {
-        scene.src = explain_text(explain, explain->src_at, explain->src_len);
-        scene.tgt = explain_text(explain, explain->tgt_at, explain->tgt_len);
-        scene.type = explain_text(explain, explain->type_at, explain->type_len);
+        scene.src = explain_text(explain, explain->src);
+        scene.tgt = explain_text(explain, explain->tgt);
+        scene.type = explain_text(explain, explain->type);
         if (!scene.type.len)
             scene.type = explain->f2f ? STR("f2f") : scene.tgt;
     }
@@ -742,8 +665,7 @@ static struct why_call *why_call(struct call *call)
 
 static void send_breakers(struct why_call *own, store_done *done)
 {
-    own->breakers = call_op(own->call, STORE_BREAKERS, done);
-    own->breakers.not_after_ms = sched_not_after(own->call->worker->sched);
+    own->breakers = call_op_timely(own->call, STORE_BREAKERS, done);
     sched_send(own->call->worker->sched, &own->breakers);
 }
 
@@ -794,8 +716,7 @@ static void send_key(struct why_call *own)
         own->then(own);
         return;
     }
-    own->limits = call_op(own->call, STORE_LIMITS, key_read);
-    own->limits.not_after_ms = sched_not_after(own->call->worker->sched);
+    own->limits = call_op_timely(own->call, STORE_LIMITS, key_read);
     own->limits.u.limits.prefix = demand->keys[own->key];
     own->limits.u.limits.max = 1; /* the first with this prefix is the key itself */
     sched_send(own->call->worker->sched, &own->limits);
@@ -870,10 +791,8 @@ static void job_answer(struct why_call *own)
     struct explain_style style = style_of(own, dispatch ? &dispatch->spec : NULL);
     struct decision list[RECORDS_MAX];
     bool known = !own->op.err;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     write_job_id(&w, own->ask.job);
     jsonw_kstr(&w, "state", known ? str_of(job_state_name(head->state)) : STR_NONE);
     jsonw_kstr(&w, "reason", known && head->reason[0] ? str_of(head->reason) : STR_NONE);
@@ -896,9 +815,8 @@ static void job_answer(struct why_call *own)
     } else {
         jsonw_knull(&w, "now");
     }
-    jsonw_end_obj(&w);
     buf_free(&own->ask.found);
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 static void job_breakers(struct store_op *op)
@@ -995,14 +913,14 @@ static void dry_run_answer(struct why_call *own)
 {
     struct dispatch *dispatch = own->submit->dispatch;
     struct sched *sched = dispatch->loop->sched;
-    struct buf would = {0}, buf = {0};
-    struct jsonw inner = jsonw_to(&would), w = jsonw_to(&buf);
+    struct buf would = {0};
+    struct jsonw inner = jsonw_to(&would);
 
-    write_now(&inner, own, dispatch); /* first: it decides */
+    write_now(&inner, own, dispatch); /* first: it makes the decision */
     bool others = atomic_load(&sched->queue_depth) > 0 && dispatch->err != ERR_NO_CAPABLE_NODE;
     bool later = dispatch->err == ERR_ALL_FULL || dispatch->err == ERR_LIMITED;
     bool waits = dispatch->spec.queue_ms > 0 && (others || later);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_kbool(&w, "dry_run", true);
     jsonw_kint(&w, "status", waits ? 202 : dispatch->err ? err_http(dispatch->err) : 200);
     jsonw_kstr(&w, "outcome",
@@ -1015,9 +933,8 @@ static void dry_run_answer(struct why_call *own)
     jsonw_kstr(&w, "node_id", dispatch->node && !waits ? dispatch->node->id : STR_NONE);
     jsonw_kint(&w, "waiting", atomic_load(&sched->queue_depth));
     jsonw_kraw(&w, "now", buf_view(&would));
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
     buf_free(&would);
+    call_end(own->call, 200, &w);
 }
 
 static void dry_run_breakers(struct store_op *op)

@@ -12,14 +12,11 @@
 #include "sched/sched.h"
 #include "sched/shared_text.h"
 #include "server/api.h"
-#include "server/events.h"
 #include "server/guard.h"
 #include "server/hub.h"
 #include "store/deploys.h"
 
 /* --- pools, health, events --- */
-
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 
 void write_age(struct jsonw *w, struct server *server)
 {
@@ -36,15 +33,13 @@ void api_pools(struct call *call)
 {
     const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct str cursor = http_query(call->req, "cursor");
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    int64_t limit = LIST_DEFAULT, shown = 0;
+    int64_t limit = CALL_LIST_DEFAULT, shown = 0;
     struct snap_at at = snapshot_after_pool(snapshot, cursor);
     const struct snap_pool *pool, *last = NULL;
 
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
+    if (!call_query_int(call, "limit", 1, CALL_LIST_MAX, &limit))
         return;
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "pools");
     for (; shown < limit && (pool = snapshot_next_pool(snapshot, &at)); shown++, last = pool) {
         uint32_t ready = 0;
@@ -67,13 +62,7 @@ void api_pools(struct call *call)
     bool more = shown == limit && snapshot_next_pool(snapshot, &at);
     jsonw_kstr(&w, "next_cursor", more ? last->id : STR_NONE);
     write_age(&w, call->worker->server);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
-}
-
-void api_events(struct call *call)
-{
-    events_subscribe(call);
+    call_end(call, 200, &w);
 }
 
 void api_connect(struct call *call)
@@ -100,14 +89,12 @@ void api_readyz(struct call *call)
     const struct snapshot *snapshot = call->worker->sched->snapshot;
     struct store_status status;
     struct problem why;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
     store_status(server->store, &status);
     bool loaded = atomic_load(&server->sched.ready);
     bool draining = atomic_load(&server->draining);
     bool ready = loaded && !draining && status.mode == STORE_NORMAL;
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_kbool(&w, "ready", ready);
     if (!call->worker->auth->tokens.count ||
         (auth_bearer(call->req).at && guard_identify(&asked, &why) == ERR_OK)) {
@@ -131,8 +118,7 @@ void api_readyz(struct call *call)
         jsonw_kint(&w, "snapshot_version", snapshot ? snapshot->version : 0);
         jsonw_kstr(&w, "version", STR(BERTH_VERSION));
     }
-    jsonw_end_obj(&w);
-    call_json(call, ready ? 200 : 503, &buf);
+    call_end(call, ready ? 200 : 503, &w);
 }
 
 /* --- GET /v1/debug --- */
@@ -140,13 +126,12 @@ void api_readyz(struct call *call)
 void api_debug(struct call *call)
 {
     struct server *server = call->worker->server;
-    struct settings *settings = server->settings; /* once: a reload may swap them */
+    struct settings *settings = server->settings; /* read once: a reload may swap them */
     struct mallinfo2 heap = mallinfo2();
     struct store_status status;
-    struct buf buf = {0}, log = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct buf log = {0};
+    struct jsonw w = call_begin(call);
 
-    jsonw_obj(&w);
     jsonw_kstr(&w, "version", STR(BERTH_VERSION));
     jsonw_kint(&w, "pid", getpid());
     jsonw_kint(&w, "started_ms", server->started_ms);
@@ -171,8 +156,7 @@ void api_debug(struct call *call)
         jsonw_str(&w, str_cut(&rest, '\n'));
     jsonw_end_arr(&w);
     buf_free(&log);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 /* --- the cluster's status --- */
@@ -263,14 +247,7 @@ static struct card card_of(const struct snap_node *member, const struct sched_co
     return card;
 }
 
-static void copy_figure(struct jsonw *w, const struct card *card, const char *name)
-{
-    const struct json *value = json_get(card->usage, name);
-
-    jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
-}
-
-/* What runs on each server, found once: a fleet has many of both. */
+/* The tasks of each server, indexed once: a fleet has many of both. */
 struct task {
     const struct store_record *record;
     struct task *next; /* on the same server */
@@ -293,10 +270,10 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
     jsonw_kstr(w, "offline_reason", str_of(card->offline_reason));
     jsonw_kint(w, "last_seen_ms", card->last_seen_ms);
     jsonw_kstr(w, "health", str_of(node_health_name(atomic_load(&node->health))));
-    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(atomic_load(&node->admin))));
     jsonw_kstr(w, "level", level < 0 ? STR_NONE : str_of(level_name((enum level)level)));
     for (size_t i = 0; i < COUNT_OF(figures); i++)
-        copy_figure(w, card, figures[i]);
+        write_member(w, figures[i], card->usage);
     jsonw_kstr(w, "figures_reason",
                card->usage ? STR_NONE : STR("no agent on this server: nothing is measured there"));
     jsonw_kint(w, "slots_max", card->fleet.slots_max);
@@ -306,8 +283,8 @@ static void write_card(struct jsonw *w, const struct call *call, const struct ca
     if (!brief) {
         char id[JOB_ID_TEXT + 1];
 
-        copy_figure(w, card, "clamps");
-        /* The ids alone, as the old form of the answer has them. */
+        write_member(w, "clamps", card->usage);
+        /* The older form of the answer lists only the ids. */
         jsonw_karr(w, "tasks_running");
         for (const struct task *task = tasks; task; task = task->next) {
             job_id_text(task->record->head.id, id);
@@ -346,9 +323,8 @@ static void tasks_listed(struct store_op *op)
     size_t count = snapshot->count;
     struct card *cards = arena_array(call->arena, struct card, count + 1);
     struct fleet_server *servers = arena_array(call->arena, struct fleet_server, count + 1);
-    struct buf buf = {0}, text = {0};
+    struct buf text = {0};
     struct map by_node = {0};
-    struct jsonw w = jsonw_to(&buf);
     struct task *tasks;
 
     if (op->err)
@@ -360,7 +336,7 @@ static void tasks_listed(struct store_op *op)
         tasks[i] = (struct task){.record = &op->u.list.items[i], .next = map_get(&by_node, node)};
         map_put(&by_node, node, &tasks[i]);
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_kobj(&w, "servers");
     struct snap_at at = {0};
     for (size_t i = 0; i < count; i++) {
@@ -379,8 +355,7 @@ static void tasks_listed(struct store_op *op)
     jsonw_kint(&w, "available_slots", fleet.available_slots);
     jsonw_kstr(&w, "recommendation", buf_view(&text));
     jsonw_kbool(&w, "stale", op->err != ERR_OK);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
     buf_free(&text);
     map_free(&by_node);
 }

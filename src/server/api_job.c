@@ -13,9 +13,8 @@
 #include "server/guard.h"
 #include "server/hub.h"
 #include "server/peers.h"
-#include "server/route.h"
 
-/* GET of one job, once or after its end. */
+/* GET of one job, at once or when it has ended. */
 struct show {
     struct call *call;
     struct store_op op;
@@ -349,7 +348,7 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
 
     if (err)
         return err;
-    if (kind == SETTLE_DONE && in.status.at && !str_is(in.status, "ok"))
+    if (kind == SETTLE_DONE && !job_status_ok(in.status))
         kind = SETTLE_FAIL;
     if (kind == SETTLE_FAIL && !in.reason.at)
         in.reason = in.hold.reason.len ? in.hold.reason : STR("FAILED");
@@ -403,7 +402,7 @@ static void settle_refused(struct call *call, const struct settle *settle)
         jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
         jsonw_kstr(&w, "node_id", settle->head.node[0] ? str_of(settle->head.node) : STR_NONE);
     }
-    call_problem_end(call, &buf, &w, &why);
+    call_problem_end(call, &w, &why);
 }
 
 static void settle_answer(struct settle *settle)
@@ -480,13 +479,6 @@ void api_job_fail(struct call *call)
     node_message(call, SETTLE_FAIL);
 }
 
-static void raw_or_null(struct jsonw *w, const struct json *spec, const char *name)
-{
-    const struct json *value = json_get(spec, name);
-
-    jsonw_kraw(w, name, json_is_null(value) ? STR("null") : json_raw(value));
-}
-
 void job_write(struct jsonw *w, const struct store_record *record,
                const struct namespace_view *view, struct arena *arena)
 {
@@ -510,7 +502,7 @@ void job_write(struct jsonw *w, const struct store_record *record,
     jsonw_kstr(w, "type", namespace_shown(view, json_str(json_get(spec, "type"), arena)));
     for (size_t i = 0; i < spec_schema.count; i++)
         if (spec_schema.fields[i].flags & SPEC_SHOWN)
-            raw_or_null(w, spec, spec_schema.fields[i].name);
+            write_member(w, spec_schema.fields[i].name, spec);
     jsonw_kstr(w, "reason", head->reason[0] ? str_of(head->reason) : STR_NONE);
     jsonw_kint(w, "created_ms", head->created_ms);
     jsonw_kint(w, "updated_ms", head->updated_ms);
@@ -521,7 +513,7 @@ void job_write(struct jsonw *w, const struct store_record *record,
     for (size_t i = 0; i < spec_schema.count; i++)
         if ((spec_schema.fields[i].flags & SPEC_SHOWN_SET) &&
             !json_is_null(json_get(spec, spec_schema.fields[i].name)))
-            raw_or_null(w, spec, spec_schema.fields[i].name);
+            write_member(w, spec_schema.fields[i].name, spec);
     if (head->callback != CALLBACK_NONE)
         jsonw_kstr(w, "callback", str_of(callbacks[head->callback]));
     if (head->gpus) {
@@ -643,8 +635,6 @@ static void listed(struct store_op *op)
 {
     struct list *list = container_of(op, struct list, op);
     struct call *call = list->call;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
     struct namespace_view view = call_view(call);
     char cursor[JOB_ID_TEXT + 1];
 
@@ -653,15 +643,14 @@ static void listed(struct store_op *op)
         call_error(call, op->err, "", "%s.", err_title(op->err));
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "jobs");
     for (size_t i = 0; i < op->u.list.count; i++)
         job_write(&w, &op->u.list.items[i], &view, call->arena);
     jsonw_end_arr(&w);
     job_id_text(op->u.list.next, cursor);
     jsonw_kstr(&w, "next_cursor", op->u.list.next ? str_of(cursor) : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 void api_job_list(struct call *call)
@@ -704,8 +693,6 @@ void api_job_list(struct call *call)
 static void cancelled(struct settle *settle)
 {
     struct call *call = settle->user;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
     char id[JOB_ID_TEXT + 1];
 
     assert(settle->kind == SETTLE_CANCEL);
@@ -723,17 +710,16 @@ static void cancelled(struct settle *settle)
     if (settle->head.node[0])
         hub_stop(call->worker->sched, str_of(settle->head.node), settle->job, settle->head.attempt,
                  settle->head.reason);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_kbool(&w, "ok", true);
     jsonw_kstr(&w, "job_id", str_of(id));
     jsonw_kstr(&w, "state", str_of(job_state_name(settle->head.state)));
     if (settle->duplicate)
         jsonw_kbool(&w, "duplicate", true);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
-/* It is read first: whose a job is never changes. */
+/* Reads the job first to check whose it is, which never changes. */
 struct cancel {
     struct call *call;
     struct store_op op;

@@ -7,8 +7,6 @@
 #include "sched/keeper.h"
 #include "server/api.h"
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
 struct limit_call {
     struct call *call;
     struct store_op op;
@@ -21,15 +19,15 @@ static struct limit_call *limit_call(struct call *call, enum store_verb verb, st
     struct limit_call *own = arena_new(call->arena, struct limit_call);
 
     own->call = call;
-    own->limit = LIST_DEFAULT;
+    own->limit = CALL_LIST_DEFAULT;
     own->name = call->params[0];
-    own->op = call_op(call, verb, done);
-    own->op.not_after_ms = sched_not_after(call->worker->sched);
+    own->op = call_op_timely(call, verb, done);
     return own;
 }
 
-static void failed(struct call *call, const struct limit_call *own)
+static void failed(const struct limit_call *own)
 {
+    struct call *call = own->call;
     enum err err = own->op.err == ERR_TOO_LATE ? ERR_STORE_DOWN : own->op.err;
 
     assert(err);
@@ -96,6 +94,9 @@ void limit_holders_write(struct jsonw *w, const struct store_limit_key *key)
 static void write_item(struct jsonw *w, struct str key, const struct store_limit *rule,
                        const struct store_limit_key *used)
 {
+    static const char *const use[] = {"in_flight", "waiting",     "started",
+                                      "held_ms",   "hold_reason", "held_by"};
+
     jsonw_obj(w);
     jsonw_kstr(w, "key", key);
     jsonw_kstr(w, "rule", rule ? rule->pattern : STR_NONE);
@@ -107,16 +108,13 @@ static void write_item(struct jsonw *w, struct str key, const struct store_limit
         jsonw_kint(w, "held_ms", used->hold_ms);
         jsonw_kstr(w, "hold_reason", used->hold_ms ? used->hold_reason : STR_NONE);
         limit_holders_write(w, used);
-    } else {
-        jsonw_knull(w, "in_flight");
-        jsonw_knull(w, "waiting");
-        jsonw_knull(w, "started");
-        jsonw_knull(w, "held_ms");
-        jsonw_knull(w, "hold_reason");
-        jsonw_knull(w, "held_by");
     }
+    for (size_t i = 0; !used && i < COUNT_OF(use); i++)
+        jsonw_knull(w, use[i]);
     jsonw_end_obj(w);
 }
+
+static const struct store_limit_key unused; /* for a key that is not in use */
 
 static bool is_for_many(struct str pattern)
 {
@@ -128,19 +126,16 @@ static void listed(struct store_op *op)
 {
     struct limit_call *own = container_of(op, struct limit_call, op);
     struct call *call = own->call;
-    static const struct store_limit_key unused;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
     struct str cursor = op->u.limits.after, last = STR_NONE;
     size_t rule = 0, key = 0;
     int64_t shown = 0;
     bool more = false;
 
     if (op->err) {
-        failed(call, own);
+        failed(own);
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "limits");
     for (;;) {
         const struct store_limit *next_rule = NULL;
@@ -173,15 +168,14 @@ static void listed(struct store_op *op)
     }
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor", more || op->u.limits.more ? last : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 void api_limit_list(struct call *call)
 {
     struct limit_call *own = limit_call(call, STORE_LIMITS, listed);
 
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &own->limit))
+    if (!call_query_int(call, "limit", 1, CALL_LIST_MAX, &own->limit))
         return;
     own->name = call_query(call, "prefix");
     own->op.u.limits.prefix = own->name;
@@ -193,7 +187,6 @@ void api_limit_list(struct call *call)
 static void shown(struct store_op *op)
 {
     struct limit_call *own = container_of(op, struct limit_call, op);
-    static const struct store_limit_key unused;
     const struct store_limit_key *used =
         !op->err && op->u.limits.key_count && str_eq(op->u.limits.keys[0].key, own->name)
             ? &op->u.limits.keys[0]
@@ -207,7 +200,7 @@ static void shown(struct store_op *op)
     if (!op->err && is_for_many(own->name) && (!rule || !str_eq(rule->pattern, own->name)))
         op->err = ERR_NOT_FOUND;
     if (op->err) {
-        failed(own->call, own);
+        failed(own);
         return;
     }
     write_item(&w, own->name, rule, is_for_many(own->name) ? NULL : used ? used : &unused);
@@ -244,28 +237,32 @@ static const struct field rule_fields[] = {
 const struct schema limit_rule_schema = {
     .what = "the limit", .fields = rule_fields, .count = COUNT_OF(rule_fields), .strict = true};
 
-static void was_set(struct store_op *op)
+static void changed(struct store_op *op)
 {
     struct limit_call *own = container_of(op, struct limit_call, op);
+    bool held = op->u.limit.hold_ms > 0;
 
     if (op->err) {
-        failed(own->call, own);
+        failed(own);
         return;
     }
-    keeper_limits_changed(own->call->worker->sched->sched->keeper);
-    log_event(LOG_INFO, op->u.limit.drop ? "limit.dropped" : "limit.set", KS("key", own->name));
+    if (!held) /* jobs waiting for the key may start */
+        keeper_limits_changed(own->call->worker->sched->sched->keeper);
+    if (op->verb == STORE_LIMIT_HOLD)
+        log_event(LOG_INFO, held ? "limit.held" : "limit.released", KS("key", own->name),
+                  KI("hold_ms", op->u.limit.hold_ms));
+    else
+        log_event(LOG_INFO, op->u.limit.drop ? "limit.dropped" : "limit.set", KS("key", own->name));
     call_ok(own->call);
 }
 
 void api_limit_set(struct call *call)
 {
-    struct limit_call *own = limit_call(call, STORE_LIMIT_SET, was_set);
+    struct limit_call *own = limit_call(call, STORE_LIMIT_SET, changed);
     struct rule_fields in = {.concurrency = LIMIT_NONE, .queue = LIMIT_NONE, .weight = 1};
     struct limit *limit = &own->op.u.limit.limit;
 
-    if (!is_pattern(call, own->name))
-        return;
-    if (!call_read(call, &limit_rule_schema, &in))
+    if (!is_pattern(call, own->name) || !call_read(call, &limit_rule_schema, &in))
         return;
     *limit = limit_none;
     limit->concurrency = (int32_t)in.concurrency;
@@ -282,7 +279,7 @@ void api_limit_set(struct call *call)
 
 void api_limit_drop(struct call *call)
 {
-    struct limit_call *own = limit_call(call, STORE_LIMIT_SET, was_set);
+    struct limit_call *own = limit_call(call, STORE_LIMIT_SET, changed);
 
     if (!is_pattern(call, own->name))
         return;
@@ -308,30 +305,13 @@ static const struct field hold_fields[] = {
 const struct schema limit_hold_schema = {
     .what = "the hold", .fields = hold_fields, .count = COUNT_OF(hold_fields), .strict = true};
 
-static void was_held(struct store_op *op)
-{
-    struct limit_call *own = container_of(op, struct limit_call, op);
-
-    if (op->err) {
-        failed(own->call, own);
-        return;
-    }
-    if (!op->u.limit.hold_ms) /* who waits for it may go on */
-        keeper_limits_changed(own->call->worker->sched->sched->keeper);
-    log_event(LOG_INFO, op->u.limit.hold_ms ? "limit.held" : "limit.released", KS("key", own->name),
-              KI("hold_ms", op->u.limit.hold_ms));
-    call_ok(own->call);
-}
-
 void api_limit_hold(struct call *call)
 {
-    struct limit_call *own = limit_call(call, STORE_LIMIT_HOLD, was_held);
+    struct limit_call *own = limit_call(call, STORE_LIMIT_HOLD, changed);
     struct hold_fields in = {0};
     int64_t hold_ms;
 
-    if (!is_key(call, own->name))
-        return;
-    if (!call_read(call, &limit_hold_schema, &in))
+    if (!is_key(call, own->name) || !call_read(call, &limit_hold_schema, &in))
         return;
     hold_ms = in.for_ms ? in.for_ms : in.until_ms - *call->worker->sched->wall_ms;
     if (!in.for_ms == !in.until_ms || hold_ms <= 0 || hold_ms > LIMIT_HOLD_MS_MAX) {
@@ -347,7 +327,7 @@ void api_limit_hold(struct call *call)
 
 void api_limit_release(struct call *call)
 {
-    struct limit_call *own = limit_call(call, STORE_LIMIT_HOLD, was_held);
+    struct limit_call *own = limit_call(call, STORE_LIMIT_HOLD, changed);
 
     if (!is_key(call, own->name))
         return;

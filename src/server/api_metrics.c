@@ -6,19 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/metrics.h"
 #include "sched/sched.h"
 #include "server/api.h"
 
 /* --- the last minutes --- */
-
-static int64_t earlier(const struct stats_reading *reading, const char *label)
-{
-    for (size_t i = 0; i < reading->refused_count; i++)
-        if (strcmp(reading->refused[i].label, label) == 0)
-            return reading->refused[i].value;
-    return 0;
-}
 
 void stats_add(struct stats *stats, int64_t now_ms, const struct stats_reading *now)
 {
@@ -37,10 +28,12 @@ void stats_add(struct stats *stats, int64_t now_ms, const struct stats_reading *
                                       .p50_us = metric_quantile_us(last->times, now->times, 500),
                                       .p99_us = metric_quantile_us(last->times, now->times, 990),
                                       .refused_count = now->refused_count};
-        for (size_t i = 0; i < now->refused_count; i++)
-            point->refused[i] = (struct metric_cell){.label = now->refused[i].label,
-                                                     .value = now->refused[i].value -
-                                                              earlier(last, now->refused[i].label)};
+        for (size_t i = 0; i < now->refused_count; i++) {
+            point->refused[i] = now->refused[i];
+            for (size_t k = 0; k < last->refused_count; k++)
+                if (strcmp(last->refused[k].label, now->refused[i].label) == 0)
+                    point->refused[i].value -= last->refused[k].value;
+        }
         assert(point->placed >= 0 && point->failed >= 0);
         stats->count++;
     }
@@ -355,8 +348,7 @@ static void ask_limits(struct store_op *op)
     struct scrape_call *own = container_of(op, struct scrape_call, op);
     struct sched_loop *loop = own->call->worker->sched;
 
-    own->limits = call_op(own->call, STORE_LIMITS, reply);
-    own->limits.not_after_ms = sched_not_after(loop);
+    own->limits = call_op_timely(own->call, STORE_LIMITS, reply);
     own->limits.u.limits.max = KEYS_LOOKED_MAX;
     sched_send(loop, &own->limits);
 }
@@ -366,8 +358,7 @@ void api_metrics(struct call *call)
     struct scrape_call *own = arena_new(call->arena, struct scrape_call);
 
     own->call = call;
-    own->op = call_op(call, STORE_BREAKERS, ask_limits);
-    own->op.not_after_ms = sched_not_after(call->worker->sched);
+    own->op = call_op_timely(call, STORE_BREAKERS, ask_limits);
     assert(own->op.u.breakers.count == 0);
     if (metric_value(METRIC_BREAKERS_OPEN, NULL) > 0)
         sched_send(call->worker->sched, &own->op);

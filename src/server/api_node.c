@@ -15,14 +15,11 @@
 #include "sched/shared_text.h"
 #include "server/api.h"
 #include "server/api_deploy.h"
-#include "server/api_explain.h"
 #include "server/callback.h"
 #include "server/hub_ws.h"
 #include "server/route.h"
 
-/* --- how they are shown --- */
-
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+/* --- showing nodes --- */
 
 static void share_write(struct jsonw *w, const char *name, int32_t pm)
 {
@@ -38,12 +35,11 @@ static struct str health_text(const _Atomic int32_t *health)
     return str_of(node_health_name((enum node_health)atomic_load(health)));
 }
 
-const char *node_admin_name(const struct node *node)
+const char *node_admin_name(int32_t admin)
 {
     static const char *const admins[] = {[NODE_ADMIN_NONE] = NULL,
                                          [NODE_ADMIN_CORDONED] = "cordoned",
                                          [NODE_ADMIN_DRAINING] = "draining"};
-    int32_t admin = atomic_load(&node->admin);
 
     assert(admin >= 0 && admin < (int32_t)COUNT_OF(admins));
     return admins[admin];
@@ -119,7 +115,7 @@ void node_resources_write(struct jsonw *w, const struct snap_node *member)
 
         jsonw_obj(w);
         jsonw_kint(w, "id", now.gpus[i].id);
-        jsonw_kraw(w, "model", model ? json_raw(model) : STR_NONE);
+        jsonw_kraw(w, "model", json_raw(model));
         jsonw_kobj(w, "vram_mb");
         resource_write(w, STR("vram_mb"), now.gpus[i].vram_mb, now.gpus[i].usable_mb,
                        known ? &left.gpu_left[i] : NULL);
@@ -139,14 +135,13 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     const struct facts *facts = member->facts;
     const struct node *node = member->node;
     const struct json *fixed = node_rules_find(&loop->sched->config.node_rules, node->id);
-    const struct json *key = json_first(fixed);
     struct counts now = counts_of(node);
     int32_t level = atomic_load(&node->level);
 
     jsonw_kstr(w, "node_id", node->id);
     jsonw_kstr(w, "health", health_text(&node->health));
     jsonw_kstr(w, "reported_health", health_text(&node->own));
-    jsonw_kstr(w, "admin", str_of(node_admin_name(node)));
+    jsonw_kstr(w, "admin", str_of(node_admin_name(atomic_load(&node->admin))));
     text_write(w, "admin_reason", atomic_load(&node->admin_reason), false, STR_NONE);
     text_write(w, "claim", atomic_load(&node->claim), true, STR_NONE);
     text_write(w, "loaded", atomic_load(&node->loaded_names), true, STR("[]"));
@@ -163,9 +158,9 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     jsonw_kint(w, "epoch", atomic_load(&node->epoch));
     jsonw_kraw(w, "labels", facts->labels);
     pool_facts_write(w, &facts->pool, "capabilities");
-    /* The facts that the configuration sets, whatever the node reports. */
+    /* The facts set by the configuration, whatever the node reports. */
     jsonw_karr(w, "fixed");
-    for (uint32_t i = 0; fixed && i < fixed->count; i++, key = json_next(key + 1))
+    for (const struct json *key = json_keys(fixed); key; key = json_after(fixed, key))
         jsonw_raw(w, json_raw(key));
     jsonw_end_arr(w);
     jsonw_kint(w, "max_concurrent_jobs", facts->max_concurrent_jobs);
@@ -184,7 +179,7 @@ static void node_write(struct jsonw *w, const struct snap_node *member,
     explain_write_node(w, member, loop->sched, sched_awake_ms(loop));
 }
 
-struct str node_etag(const struct snap_node *member, struct arena *arena)
+static struct str node_etag(const struct snap_node *member, struct arena *arena)
 {
     return arena_fmt(arena, "\"%lld-%u-%d\"", (long long)member->facts->version,
                      (unsigned)atomic_load(&member->node->epoch),
@@ -199,18 +194,15 @@ struct show_call {
 static void node_shown(struct store_op *op)
 {
     struct call *call = container_of(op, struct show_call, op)->call;
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+    const struct snap_node *known = call_has_node(call, call->params[0]);
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
 
-    if (!known) {
-        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
-                   STR_ARG(call->params[0]));
+    if (!known)
         return;
-    }
     jsonw_obj(&w);
     node_write(&w, known, call->worker->sched);
-    /* The types of work it gets none of; null when the store cannot be asked. */
+    /* The types of work it does not get; null when the store cannot be asked. */
     jsonw_key(&w, "breakers");
     if (op->err)
         jsonw_null(&w);
@@ -225,11 +217,8 @@ static void node_shown(struct store_op *op)
     if (!op->err)
         jsonw_end_arr(&w);
     jsonw_end_obj(&w);
-    /* It covers what an operator decides by, not what moves with every heartbeat. */
-    struct http_header etag = {.name = STR("ETag"), .value = node_etag(known, call->arena)};
-    struct http_reply reply = {
-        .status = 200, .body = buf_view(&buf), .headers = &etag, .header_count = 1};
-    call_reply(call, &reply);
+    /* The ETag covers what an operator decides by, not figures that change with every heartbeat. */
+    etag_reply(call, 200, buf_view(&buf), node_etag(known, call->arena));
     buf_free(&buf);
 }
 
@@ -238,8 +227,7 @@ void api_node_show(struct call *call)
     struct show_call *own = arena_new(call->arena, struct show_call);
 
     own->call = call;
-    own->op = call_op(call, STORE_BREAKERS, node_shown);
-    own->op.not_after_ms = sched_not_after(call->worker->sched);
+    own->op = call_op_timely(call, STORE_BREAKERS, node_shown);
     sched_send(call->worker->sched, &own->op);
 }
 
@@ -250,13 +238,11 @@ void api_node_list(struct call *call)
     struct str health = http_query(call->req, "health");
     struct selector selector;
     struct problem why;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    int64_t limit = LIST_DEFAULT, shown = 0;
+    int64_t limit = CALL_LIST_DEFAULT, shown = 0;
     struct snap_at at = snapshot_after(snapshot, cursor);
     const struct snap_node *node, *last = NULL;
 
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit))
+    if (!call_query_int(call, "limit", 1, CALL_LIST_MAX, &limit))
         return;
     if (health.at && node_health_by_name(health) == NODE_HEALTH_NONE) {
         call_error(call, ERR_BAD_FIELD, "health",
@@ -268,7 +254,7 @@ void api_node_list(struct call *call)
         call_problem(call, &why);
         return;
     }
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "nodes");
     for (; shown < limit && (node = snapshot_next(snapshot, &at)); last = node) {
         enum node_health now = (enum node_health)atomic_load(&node->node->health);
@@ -287,8 +273,7 @@ void api_node_list(struct call *call)
     bool more = shown == limit && snapshot_next(snapshot, &at);
     jsonw_kstr(&w, "next_cursor", more ? last->node->id : STR_NONE);
     write_age(&w, call->worker->server);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 /* --- renewing leases --- */
@@ -427,9 +412,7 @@ static void renewed(struct store_op *op)
         jsonw_end_obj(&w);
         call->push(call, buf_view(frame));
     }
-    struct buf *buf = call_buf(call);
-    struct jsonw w = jsonw_to(buf);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_kbool(&w, "ok", true);
     if (!op->err && call->push) {
         jsonw_kint(&w, "running_lease_ms", op->u.renew.terms.task_ms);
@@ -448,12 +431,11 @@ static void renewed(struct store_op *op)
     }
     if (some)
         jsonw_end_arr(&w);
-    jsonw_end_obj(&w);
-    call_body(call, 200, buf_view(buf));
+    call_end(call, 200, &w);
 }
 
-/* It is known and alive: what it runs stays its own. Without a list all its leases are renewed in
- * the background, no more often than is useful. */
+/* The node is known and alive, so it keeps what it runs. Without a list all its leases are renewed
+ * in the background, no more often than useful. */
 static void renew(struct call *call, struct node *node)
 {
     static struct store_run nothing;
@@ -540,9 +522,9 @@ void api_node_heartbeat(struct call *call)
         renew(call, node);
         return;
     }
-    /* A heartbeat alone would make a node of it that can do nothing. One with a connection left, or
-     * was forgotten, and its connection is about to close. */
-    if (beat == BEAT_UNKNOWN && !node_report_registers(&report)) {
+    /* A heartbeat alone would create a node that can do nothing. A connected node that is unknown
+     * has left or was forgotten, and its connection is about to close. */
+    if (beat == BEAT_UNKNOWN && !report.registers) {
         call_error(call, ERR_NOT_FOUND, "node_id",
                    "There is no node \"" STR_FMT "\": register it first.", STR_ARG(report.node_id));
         return;
@@ -556,7 +538,41 @@ void api_node_heartbeat(struct call *call)
     send_change(own, renew);
 }
 
-/* If-Match, by what this instance knows. False: answered with 412. */
+/* Sets the tags of a member (UpdateTerminalInfo), only while it is online: a change of its facts
+ * counts as a sign of life. */
+void api_terminal_update(struct call *call)
+{
+    struct node_call *own = node_call(call);
+    struct sched_loop *loop = call->worker->sched;
+    const struct snap_node *known = snapshot_node(loop->snapshot, call->params[0]);
+    struct node_report report = {.node_id = call->params[0],
+                                 .max_concurrent_jobs = FIELD_OFF,
+                                 .reserved_slots = FIELD_OFF,
+                                 .priority = FIELD_OFF,
+                                 .max = FIELD_OFF,
+                                 .level = -1};
+    struct problem why;
+
+    if (!call_speaks_for(call, call->params[0]))
+        return;
+    if (!known || atomic_load(&known->node->left_ms)) {
+        call_error(call, ERR_NOT_FOUND, "terminal_id", "There is no member \"" STR_FMT "\" online.",
+                   STR_ARG(call->params[0]));
+        return;
+    }
+    report.tags = json_get(call->body, "tags");
+    if (json_type(report.tags) != JSON_OBJ) {
+        call_error(call, ERR_BAD_FIELD, "tags", "tags must be an object of texts (or null).");
+        return;
+    }
+    report.max = atomic_load(&known->node->max);
+    if (registry_prepare(loop, &report, &own->change, &why))
+        call_problem(call, &why);
+    else
+        send_change(own, NULL);
+}
+
+/* Checks If-Match against what this instance knows. False: already answered with 412. */
 static bool is_as_seen(struct call *call, struct str id)
 {
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, id);

@@ -41,19 +41,23 @@ struct report_form {
     const char *media;
 };
 
-struct report_call {
+struct report_query {
     const struct report_form *form;
     enum usage_by by;
+    int64_t since_ms, until_ms;
+};
+
+struct report_call {
+    struct report_query query;
     struct msg msg;
     struct loop_job job;
-    struct arena arena; /* its own: the server may stop while it is written, and free the request */
+    struct arena arena; /* separate: a stopping server may free the request during the write */
     struct call *call;
     struct loop *loop;
-    struct hours *hours; /* the keeper's */
-    int64_t since_ms, until_ms;
+    struct hours *hours;   /* the keeper's */
     struct str node, type; /* empty: all */
     struct namespace_view view;
-    struct str *parts; /* of other instances: lines of a tally */
+    struct str *parts; /* from other instances: lines of a tally */
     size_t part_count, asked, answered;
     struct tally *sum;
     struct buf text;
@@ -102,14 +106,6 @@ static void write_counts(struct jsonw *w, const struct tally_work *work)
     write_times(w, "run_ms", &work->run);
 }
 
-/* < 0: the refusal belongs before this row; 0: it is one of its own. */
-static int refusal_order(const struct tally_refusal *refusal, const struct tally_work *work)
-{
-    int order = str_cmp(refusal->node, work->node);
-
-    return order ? order : str_cmp(refusal->type, work->type);
-}
-
 static void add_work(struct tally_work *total, const struct tally_work *work)
 {
     for (int i = 0; i < TALLY_COUNTS; i++)
@@ -152,8 +148,9 @@ static void write_server(struct jsonw *w, struct report_call *own, struct str no
         jsonw_kobj(w, "refusals");
         for (; own->refusal_at < refusals; own->refusal_at++) {
             const struct tally_refusal *refusal = own->refusals[own->refusal_at];
-            int order = refusal_order(refusal, works[i]);
+            int order = str_cmp(refusal->node, works[i]->node);
 
+            order = order ? order : str_cmp(refusal->type, works[i]->type);
             if (order > 0)
                 break;
             if (order < 0)
@@ -263,8 +260,8 @@ static void write_report(struct report_call *own)
     own->works = sorted(&own->sum->works, by_work, &own->arena);
     own->refusals = sorted(&own->sum->refusals, by_refusal, &own->arena);
     jsonw_obj(&w);
-    jsonw_kint(&w, "since_ms", own->since_ms);
-    jsonw_kint(&w, "until_ms", own->until_ms);
+    jsonw_kint(&w, "since_ms", own->query.since_ms);
+    jsonw_kint(&w, "until_ms", own->query.until_ms);
     write_scope(&w, own);
     write_servers(&w, own);
     /* Requests that were refused before any node was considered. */
@@ -343,19 +340,19 @@ static struct usage usage_of(struct report_call *own)
     const struct tally_key *key;
 
     for (size_t at = 0; (work = map_next(&own->sum->works, &at));) {
-        struct str name = own->by == BY_NODE ? work->node : work->type;
+        struct str name = own->query.by == BY_NODE ? work->node : work->type;
 
         if (!is_asked(own, work->type) || (own->node.len && !str_eq(own->node, work->node)))
             continue;
-        if (own->by == BY_TYPE)
+        if (own->query.by == BY_TYPE)
             name = namespace_shown(&own->view, name);
         tally_usage_add(&usage.total, &work->keyless, &own->arena);
         tally_usage_add(&usage.total, &work->keyed, &own->arena);
-        usage_add(&usage, own->by == BY_KEY ? STR_NONE : name, &work->keyless, &own->arena);
-        if (own->by != BY_KEY)
+        usage_add(&usage, own->query.by == BY_KEY ? STR_NONE : name, &work->keyless, &own->arena);
+        if (own->query.by != BY_KEY)
             usage_add(&usage, name, &work->keyed, &own->arena);
     }
-    for (size_t at = 0; own->by == BY_KEY && (key = map_next(&own->sum->keys, &at));)
+    for (size_t at = 0; own->query.by == BY_KEY && (key = map_next(&own->sum->keys, &at));)
         if (is_asked(own, key->type))
             usage_add(&usage, namespace_shown(&own->view, key->key), &key->usage, &own->arena);
     usage.count = usage.map.count;
@@ -384,10 +381,10 @@ static void write_usage(struct report_call *own)
     struct jsonw w = jsonw_to(&own->text);
 
     jsonw_obj(&w);
-    jsonw_kint(&w, "since_ms", own->since_ms);
-    jsonw_kint(&w, "until_ms", own->until_ms);
+    jsonw_kint(&w, "since_ms", own->query.since_ms);
+    jsonw_kint(&w, "until_ms", own->query.until_ms);
     write_scope(&w, own);
-    jsonw_kstr(&w, "by", str_of(by_names[own->by]));
+    jsonw_kstr(&w, "by", str_of(by_names[own->query.by]));
     jsonw_karr(&w, "rows");
     for (size_t i = 0; i < usage.count; i++) {
         jsonw_obj(&w);
@@ -455,7 +452,7 @@ static void write_csv(struct report_call *own)
     for (const struct tally_other *other = usage.total.others; other; other = other->next)
         others[other_count++] = other->name;
     qsort(others, other_count, sizeof *others, by_text);
-    buf_fmt(to, "from,until,%s,runs", by_names[own->by]);
+    buf_fmt(to, "from,until,%s,runs", by_names[own->query.by]);
     for (int i = 0; i < TALLY_AMOUNTS; i++)
         buf_fmt(to, ",%s", usage_columns[i].name);
     for (size_t i = 0; i < other_count; i++)
@@ -464,8 +461,8 @@ static void write_csv(struct report_call *own)
     for (size_t i = 0; i < usage.count; i++) {
         const struct usage_row *row = usage.rows[i];
 
-        csv_time(to, own->since_ms - own->since_ms % HOUR_MS);
-        csv_time(to, own->until_ms + 1);
+        csv_time(to, own->query.since_ms - own->query.since_ms % HOUR_MS);
+        csv_time(to, own->query.until_ms + 1);
         csv_text(to, row->name);
         buf_fmt(to, ",%lld", (long long)row->usage.runs);
         for (int k = 0; k < TALLY_AMOUNTS; k++)
@@ -490,14 +487,14 @@ static void put_together(struct loop_job *job)
         tally_merge_other(own->sum, other);
         tally_free(other);
     }
-    own->form->write(own);
+    own->query.form->write(own);
 }
 
 static void written(struct loop_job *job)
 {
     struct report_call *own = container_of(job, struct report_call, job);
     struct http_reply reply = {
-        .status = 200, .content_type = own->form->media, .body = buf_view(&own->text)};
+        .status = 200, .content_type = own->query.form->media, .body = buf_view(&own->text)};
 
     if (!atomic_load(&own->loop->stopping))
         call_reply(own->call, &reply);
@@ -521,7 +518,7 @@ static void add_up(struct msg *msg)
 {
     struct report_call *own = container_of(msg, struct report_call, msg);
 
-    own->sum = hours_sum(own->hours, own->since_ms, own->until_ms);
+    own->sum = hours_sum(own->hours, own->query.since_ms, own->query.until_ms);
     own->msg.run = summed;
     inbox_post(&own->loop->inbox, &own->msg);
 }
@@ -530,9 +527,7 @@ static void add_up(struct msg *msg)
 struct report_ask {
     struct peers_round round;
     struct call *call;
-    const struct report_form *form;
-    enum usage_by by;
-    int64_t since_ms, until_ms;
+    struct report_query query;
 };
 
 static void parts_came(struct peers_round *round)
@@ -542,12 +537,9 @@ static void parts_came(struct peers_round *round)
     struct report_call *own = mem_new(struct report_call);
 
     own->call = ask->call;
-    own->form = ask->form;
-    own->by = ask->by;
+    own->query = ask->query;
     own->loop = &worker->loop;
     own->hours = keeper_hours(worker->server->sched.keeper);
-    own->until_ms = ask->until_ms;
-    own->since_ms = ask->since_ms;
     own->node = arena_str(&own->arena, http_query(ask->call->req, "node_id"));
     own->view = call_view(ask->call);
     own->view.namespace = arena_str(&own->arena, own->view.namespace);
@@ -562,23 +554,20 @@ static void parts_came(struct peers_round *round)
     inbox_post(&server_keeper(worker->server)->loop.inbox, &own->msg);
 }
 
-static void ask_all(struct call *call, const struct report_form *form, enum usage_by by,
-                    int64_t since_ms, int64_t until_ms)
+static void ask_all(struct call *call, struct report_query query)
 {
     struct report_ask *ask = arena_new(call->arena, struct report_ask);
 
-    assert(since_ms <= until_ms);
+    assert(query.since_ms <= query.until_ms);
     ask->call = call;
-    ask->form = form;
-    ask->by = by;
-    ask->since_ms = since_ms;
-    ask->until_ms = until_ms;
-    ask->round = (struct peers_round){
-        .worker = call->worker,
-        .arena = call->arena,
-        .method = "Instance/Report",
-        .params = arena_fmt(call->arena, "%lld %lld", (long long)since_ms, (long long)until_ms),
-        .done = parts_came};
+    ask->query = query;
+    ask->round = (struct peers_round){.worker = call->worker,
+                                      .arena = call->arena,
+                                      .method = "Instance/Report",
+                                      .params = arena_fmt(call->arena, "%lld %lld",
+                                                          (long long)query.since_ms,
+                                                          (long long)query.until_ms),
+                                      .done = parts_came};
     peers_round_start(&ask->round);
 }
 
@@ -588,10 +577,10 @@ void api_report(struct call *call)
     int64_t since_ms = SINCE_DEFAULT_MS, now_ms = call->worker->loop.wall_ms;
 
     if (call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
-        ask_all(call, &form, BY_NODE, now_ms - since_ms, now_ms);
+        ask_all(call, (struct report_query){&form, BY_NODE, now_ms - since_ms, now_ms});
 }
 
-/* `day`, like 2026-11-18: its 24 hours, by UTC. False: it is none. */
+/* Reads `day`, like 2026-11-18: its 24 hours in UTC. False: not a valid day. */
 static bool read_day(struct str text, int64_t *ret_since_ms)
 {
     struct tm tm = {0};
@@ -627,7 +616,7 @@ static void ask_usage(struct call *call, const struct report_form *form)
     if (!call_query_ms(call, "since", (int64_t)HOURS_MAX * HOUR_MS, &since_ms))
         return;
     if (!day.at)
-        ask_all(call, form, by, now_ms - since_ms, now_ms);
+        ask_all(call, (struct report_query){form, by, now_ms - since_ms, now_ms});
     else if (call_query(call, "since").at || !read_day(day, &day_ms))
         call_error(call, ERR_BAD_FIELD, "day",
                    "day must be like 2026-11-18, which is 24 hours by UTC, and without since.");
@@ -636,7 +625,7 @@ static void ask_usage(struct call *call, const struct report_form *form)
                    "day must be one of the last %d days: what was used before is not kept.",
                    HOURS_MAX / 24);
     else
-        ask_all(call, form, by, day_ms, day_ms + 24LL * HOUR_MS - 1);
+        ask_all(call, (struct report_query){form, by, day_ms, day_ms + 24LL * HOUR_MS - 1});
 }
 
 void api_usage(struct call *call)

@@ -18,7 +18,6 @@
 #include "base/mem.h"
 #include "server/api.h"
 #include "server/audit_chain.h"
-#include "server/server.h"
 
 /* The entries of one kind. */
 struct trail {
@@ -61,12 +60,6 @@ enum audit_kind audit_kind_of(int status)
     return status >= 400 && status < 500 ? AUDIT_REFUSED : AUDIT_CHANGE;
 }
 
-static const char *audit_kind_name(enum audit_kind kind)
-{
-    assert(kind < AUDIT_KINDS);
-    return kinds[kind].name;
-}
-
 static bool audit_kind_parse(struct str name, enum audit_kind *ret_kind)
 {
     for (int i = 0; i < AUDIT_KINDS; i++)
@@ -100,7 +93,7 @@ static void write_bare(struct buf *buf, const struct audit_entry *entry)
     jsonw_obj(&w);
     jsonw_kint(&w, "id", entry->id);
     jsonw_kint(&w, "at_ms", entry->at_ms);
-    jsonw_kstr(&w, "kind", str_of(audit_kind_name(entry->kind)));
+    jsonw_kstr(&w, "kind", str_of(kinds[entry->kind].name));
     jsonw_kint(&w, "count", entry->count);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         const char *text = (const char *)entry + texts[i].offset;
@@ -454,14 +447,6 @@ static const struct audit_entry *step_back(const struct audit *audit, int64_t ne
     return newest;
 }
 
-static void query_over(struct msg *msg)
-{
-    struct audit_request *request = container_of(msg, struct audit_request, msg);
-    struct audit_query *query = container_of(request, struct audit_query, request);
-
-    query->done(query);
-}
-
 /* The entries of a batch reach the file together or not at all: requests that wait for that are
  * answered at its end. */
 static void flush_changes(struct audit *audit)
@@ -531,23 +516,20 @@ static void query_here(struct msg *msg)
     buf_str(&query->answer, STR(",\"chain\":"));
     write_chain(&query->answer, audit);
     buf_char(&query->answer, '}');
-    request->msg.run = query_over;
     mail_add(&audit->back, &request->msg);
+}
+
+static void request_post(struct audit_request *request, void (*run)(struct msg *msg))
+{
+    assert(request->from && request->done);
+    request->msg.run = run;
+    inbox_post(&request->from->server->notes, &request->msg);
 }
 
 void audit_ask(struct audit_query *query)
 {
-    assert(query->request.from && query->done && query->max > 0);
-    query->request.msg.run = query_here;
-    inbox_post(&query->request.from->server->notes, &query->request.msg);
-}
-
-static void record_over(struct msg *msg)
-{
-    struct audit_request *request = container_of(msg, struct audit_request, msg);
-    struct audit_record *record = container_of(request, struct audit_record, request);
-
-    record->done(record);
+    assert(query->max > 0);
+    request_post(&query->request, query_here);
 }
 
 static void record_here(struct msg *msg)
@@ -556,16 +538,21 @@ static void record_here(struct msg *msg)
     struct audit *audit = request->from->server->audit;
 
     put(audit, &container_of(request, struct audit_record, request)->entry);
-    request->msg.run = record_over;
     mail_add(&audit->back, &request->msg);
 }
 
 void audit_write(struct audit_record *record)
 {
-    assert(record->request.from && record->done && record->entry.kind == AUDIT_CHANGE);
+    assert(record->entry.kind == AUDIT_CHANGE);
     log_entry(&record->entry);
-    record->request.msg.run = record_here;
-    inbox_post(&record->request.from->server->notes, &record->request.msg);
+    request_post(&record->request, record_here);
+}
+
+static void request_over(struct msg *msg)
+{
+    struct audit_request *request = container_of(msg, struct audit_request, msg);
+
+    request->done(request);
 }
 
 bool audit_run(struct server *server)
@@ -601,6 +588,7 @@ bool audit_run(struct server *server)
 
         back = back->next; /* the loop owns the request once it is posted */
         request->error = audit->error;
+        request->msg.run = request_over;
         inbox_post(&request->from->loop.inbox, &request->msg);
     }
     return msg != NULL;
@@ -608,17 +596,15 @@ bool audit_run(struct server *server)
 
 /* --- /v1/audit --- */
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
 struct audit_call {
     struct audit_query query;
     struct call *call;
 };
 
-static void answered(struct audit_query *query)
+static void answered(struct audit_request *request)
 {
-    struct audit_call *own = container_of(query, struct audit_call, query);
-    struct buf answer = query->answer; /* the reply frees the request, and `query` with it */
+    struct audit_call *own = container_of(request, struct audit_call, query.request);
+    struct buf answer = own->query.answer; /* the reply frees the request, and us with it */
 
     call_json(own->call, 200, &answer);
 }
@@ -627,28 +613,27 @@ void api_audit(struct call *call)
 {
     struct audit_call *own = arena_new(call->arena, struct audit_call);
     struct str kind = http_query(call->req, "kind");
-    int64_t limit = LIST_DEFAULT, before = 0;
+    int64_t limit = CALL_LIST_DEFAULT, before = 0;
     enum audit_kind known;
     bool verify = false;
 
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+    if (!call_query_int(call, "limit", 1, CALL_LIST_MAX, &limit) ||
         !call_query_int(call, "cursor", 1, INT64_MAX, &before) ||
         !call_query_bool(call, "verify", &verify))
         return;
     if (kind.at && !audit_kind_parse(kind, &known)) {
-        call_error(call, ERR_BAD_FIELD, "kind", "kind must be %s or %s.",
-                   audit_kind_name(AUDIT_CHANGE), audit_kind_name(AUDIT_REFUSED));
+        call_error(call, ERR_BAD_FIELD, "kind", "kind must be %s or %s.", kinds[AUDIT_CHANGE].name,
+                   kinds[AUDIT_REFUSED].name);
         return;
     }
     own->call = call;
-    own->query = (struct audit_query){.request.from = call->worker,
+    own->query = (struct audit_query){.request = {.from = call->worker, .done = answered},
                                       .before = before,
                                       .max = (size_t)limit,
                                       .verify = verify,
                                       .who = http_query(call->req, "who"),
                                       .action = http_query(call->req, "action"),
                                       .target = http_query(call->req, "target"),
-                                      .kind = kind,
-                                      .done = answered};
+                                      .kind = kind};
     audit_ask(&own->query);
 }

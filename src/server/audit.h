@@ -57,6 +57,7 @@ void audit_note(struct worker *from, const struct audit_entry *entry);
 struct audit_request {
     struct msg msg;
     struct worker *from;
+    void (*done)(struct audit_request *request); /* on the loop */
     int error; /* errno when this batch could not be written to the file of changes; 0: it was */
 };
 
@@ -65,7 +66,6 @@ struct audit_request {
 struct audit_record {
     struct audit_request request;
     struct audit_entry entry;
-    void (*done)(struct audit_record *record); /* on the loop; check request.error */
 };
 void audit_write(struct audit_record *record);
 
@@ -76,9 +76,8 @@ struct audit_query {
     int64_t before; /* ids below this one; 0: all */
     size_t max;
     bool verify; /* check the files now; else the result of the last check is used */
-    struct str who, action, target, kind;    /* only these; at == NULL: all */
-    struct buf answer;                       /* freed by the caller */
-    void (*done)(struct audit_query *query); /* on the loop */
+    struct str who, action, target, kind; /* only these; at == NULL: all */
+    struct buf answer;                    /* freed by the caller */
 };
 void audit_ask(struct audit_query *query);
 

@@ -266,7 +266,7 @@ static void listed(struct store_op *op)
         struct jsonw w = jsonw_to(&delivery->body);
         delivery->callbacks = callbacks;
         delivery->job = record->head.id;
-        delivery->url = strndup(url.at ? url.at : "", url.len);
+        delivery->url = mem_cstr(url);
         job_write(&w, record, &owner, &callbacks->arena);
         idmap_put(&callbacks->known, delivery->job, delivery);
         if (callbacks->busy < BUSY_MAX)

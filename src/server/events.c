@@ -7,32 +7,27 @@
 #include "server/events.h"
 
 #include <assert.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "model/namespace.h"
+#include "server/api.h"
 #include "server/members.h"
 #include "server/peers.h"
-#include "server/route.h"
 
 struct events {
     struct worker *worker;
-    struct stream *streams;
+    LIST_HEAD(, stream) streams;
     _Atomic int count;
     int64_t next_alive_ms;
     struct thinned *thinned;
     int64_t next_thin_ms;
     /* only the keeper's */
-    int64_t seq;   /* of the last event */
-    int64_t floor; /* a reader that has seen this one can be sent everything after it */
-    struct frame *first, *last;
+    int64_t seq;                 /* of the last event */
+    int64_t floor;               /* a reader that has seen this event can be sent all later ones */
+    STAILQ_HEAD(, frame) frames; /* in order */
     size_t kept_bytes;
     int64_t listened_ms; /* when there was last a listener, monotonic */
     /* shared by all loops, in the keeper's struct */
@@ -54,7 +49,7 @@ struct stream {
     struct events *events;
     struct http_stream *http; /* NULL: closed while joining */
     struct token *token;      /* owned; NULL: there were no tokens */
-    struct stream *next, **prev;
+    LIST_ENTRY(stream) link;
     bool live;               /* the keeper has answered: further events are new to it */
     bool host;               /* wants only the member list */
     struct thinned *thinned; /* wants only the latest event of each job at intervals; NULL: all */
@@ -169,6 +164,7 @@ struct events *events_new(struct worker *worker)
     struct events *events = mem_new(struct events);
 
     events->worker = worker;
+    STAILQ_INIT(&events->frames);
     events->seq = events->floor = clock_wall_ms() * 1000;
     return events;
 }
@@ -181,13 +177,11 @@ void frame_unref(struct frame *frame)
 
 static void drop_first(struct events *events)
 {
-    struct frame *frame = events->first;
+    struct frame *frame = STAILQ_FIRST(&events->frames);
 
     assert(frame && frame->seq > events->floor);
     events->floor = frame->seq;
-    events->first = frame->next;
-    if (!events->first)
-        events->last = NULL;
+    STAILQ_REMOVE_HEAD(&events->frames, link);
     events->kept_bytes -= frame->len;
     frame_unref(frame);
 }
@@ -195,7 +189,7 @@ static void drop_first(struct events *events)
 /* Earlier events can no longer be replayed. */
 static void break_off(struct events *events)
 {
-    while (events->first)
+    while (!STAILQ_EMPTY(&events->frames))
         drop_first(events);
     events->floor = ++events->seq;
 }
@@ -204,8 +198,8 @@ void events_free(struct events *events)
 {
     if (!events)
         return;
-    assert(!events->streams);
-    while (events->first)
+    assert(LIST_EMPTY(&events->streams));
+    while (!STAILQ_EMPTY(&events->frames))
         drop_first(events);
     assert(!events->thinned);
     free(events);
@@ -261,10 +255,7 @@ static void stream_closed(struct http_stream *http)
 {
     struct stream *stream = http->user;
 
-    assert(*stream->prev == stream);
-    *stream->prev = stream->next;
-    if (stream->next)
-        stream->next->prev = stream->prev;
+    LIST_REMOVE(stream, link);
     atomic_fetch_sub(&stream->events->count, 1);
     thinned_leave(stream->events, stream->thinned);
     stream->thinned = NULL;
@@ -293,8 +284,8 @@ static void pass_on(struct msg *msg)
     struct frame *frame = hop->frame;
     struct stream *next;
 
-    for (struct stream *stream = hop->to->events->streams; stream; stream = next) {
-        next = stream->next; /* a slow one may close now */
+    for (struct stream *stream = LIST_FIRST(&hop->to->events->streams); stream; stream = next) {
+        next = LIST_NEXT(stream, link); /* a slow one may close now */
         if (stream->live && !stream->thinned && (frame->host || !stream->host) &&
             is_listed(stream->listed, frame) &&
             !http_stream_send(stream->http, (struct str){.at = frame->text, .len = frame->len}))
@@ -325,7 +316,6 @@ static void publish(struct server *server, const char *name, uint64_t job, const
     frame->host = strcmp(name, HOST_EVENT) == 0;
     frame->job = job;
     memcpy(frame->namespace, namespace, strlen(namespace) + 1);
-    frame->next = NULL;
     frame->len = (size_t)used + data.len + 2;
     memcpy(frame->text, head, (size_t)used);
     memcpy(frame->text + used, data.at, data.len);
@@ -342,11 +332,7 @@ static void publish(struct server *server, const char *name, uint64_t job, const
         atomic_fetch_add(&frame->refs, 1);
         inbox_post(&to->loop.inbox, &hop->msg);
     }
-    if (events->last)
-        events->last->next = frame;
-    else
-        events->first = frame;
-    events->last = frame;
+    STAILQ_INSERT_TAIL(&events->frames, frame, link);
     events->kept_bytes += frame->len;
     while (events->kept_bytes > (size_t)server->settings->events_replay_bytes)
         drop_first(events);
@@ -485,7 +471,8 @@ static void join_keeper(struct msg *msg)
         buf_fmt(&join->reply, "id: %x-%lld\nevent: hello\ndata: {}\n\n",
                 store_name(join->server->store), (long long)events->seq);
     bool replays = join->resumes && known && !join->stream->host;
-    for (struct frame *frame = events->first; replays && frame; frame = frame->next)
+    struct frame *frame = replays ? STAILQ_FIRST(&events->frames) : NULL;
+    for (; frame; frame = STAILQ_NEXT(frame, link))
         if (frame->seq > join->last && is_listed(str_of(join->listed), frame))
             buf_add(&join->reply, frame->text, frame->len);
     if (!join->reply.len)
@@ -531,14 +518,10 @@ static void subscribe(struct call *call, bool host)
                               .http = http,
                               .token = token,
                               .host = host,
-                              .listed = namespace_listed(&view),
-                              .next = events->streams,
-                              .prev = &events->streams};
+                              .listed = namespace_listed(&view)};
     if (latest)
         stream->thinned = thinned_join(events, stream->listed);
-    if (stream->next)
-        stream->next->prev = &stream->next;
-    events->streams = stream;
+    LIST_INSERT_HEAD(&events->streams, stream, link);
     http->user = stream;
     http->closed = stream_closed;
     atomic_fetch_add(&events->count, 1);
@@ -553,12 +536,12 @@ static void subscribe(struct call *call, bool host)
     inbox_post(&server_keeper(server)->loop.inbox, &join->msg);
 }
 
-void events_subscribe(struct call *call)
+void api_events(struct call *call)
 {
     subscribe(call, false);
 }
 
-void events_subscribe_host(struct call *call)
+void api_terminal_events(struct call *call)
 {
     subscribe(call, true);
 }
@@ -592,8 +575,8 @@ void events_tick(struct events *events)
         events->next_thin_ms = now_ms + LATEST_MS;
         for (struct thinned *at = events->thinned; at; at = at->next)
             latest_sort(&at->latest);
-        for (struct stream *stream = events->streams; stream; stream = next) {
-            next = stream->next;
+        for (struct stream *stream = LIST_FIRST(&events->streams); stream; stream = next) {
+            next = LIST_NEXT(stream, link);
             if (stream->thinned && stream->live && !send_thinned(stream))
                 metric_add(METRIC_EVENTS_DROPPED, 1);
         }
@@ -603,8 +586,8 @@ void events_tick(struct events *events)
     if (now_ms < events->next_alive_ms)
         return;
     events->next_alive_ms = now_ms + KEEP_ALIVE_MS;
-    for (struct stream *stream = events->streams; stream; stream = next) {
-        next = stream->next;
+    for (struct stream *stream = LIST_FIRST(&events->streams); stream; stream = next) {
+        next = LIST_NEXT(stream, link);
         http_stream_send(stream->http, STR(": alive\n\n"));
     }
 }
@@ -614,8 +597,8 @@ void events_recheck(struct events *events)
     struct worker *worker = events->worker;
     struct stream *next;
 
-    for (struct stream *stream = events->streams; stream; stream = next) {
-        next = stream->next;
+    for (struct stream *stream = LIST_FIRST(&events->streams); stream; stream = next) {
+        next = LIST_NEXT(stream, link);
         if (!auth_still(worker->auth, stream->token, SCOPE_READ, worker->loop.wall_ms))
             http_stream_close(stream->http);
     }
@@ -643,8 +626,8 @@ void events_drain(struct events *events)
 {
     struct stream *next;
 
-    for (struct stream *stream = events->streams; stream; stream = next) {
-        next = stream->next;
+    for (struct stream *stream = LIST_FIRST(&events->streams); stream; stream = next) {
+        next = LIST_NEXT(stream, link);
         http_stream_close(stream->http);
     }
 }

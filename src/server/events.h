@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "model/namespace.h"
 #include "server/route.h"
@@ -17,8 +18,6 @@ struct events;
 
 struct events *events_new(struct worker *worker);
 void events_free(struct events *events);
-void events_subscribe(struct call *call);       /* consumes the request */
-void events_subscribe_host(struct call *call);  /* the member list and its changes */
 void events_tick(struct events *events);        /* keeps idle streams alive, flushes thinned ones */
 void events_keeper_tick(struct server *server); /* on the keeper's loop */
 void events_drain(struct events *events);       /* the server is stopping: ends all streams */
@@ -43,7 +42,7 @@ struct frame {
     uint64_t job;                      /* 0: not about a job, and for all readers */
     char namespace[NAMESPACE_MAX + 1]; /* of the job */
     bool host;                         /* about the member list */
-    struct frame *next;                /* in the keeper's list */
+    STAILQ_ENTRY(frame) link;          /* in the keeper's list */
     size_t len;
     char text[];
 };

@@ -12,9 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "server/audit.h"
 #include "server/auth.h"
-#include "server/route.h"
 
 /* --- refused calls --- */
 
@@ -270,15 +268,15 @@ struct recorded {
     struct call *call;
 };
 
-static void recorded(struct audit_record *record)
+static void recorded(struct audit_request *request)
 {
-    struct call *call = container_of(record, struct recorded, record)->call;
+    struct call *call = container_of(request, struct recorded, record.request)->call;
     struct problem why;
 
-    if (record->request.error)
+    if (request->error)
         call_error(call, ERR_AUDIT, "",
                    "Nothing was done: the audit, which is required, cannot be written (%s).",
-                   strerror(record->request.error));
+                   strerror(request->error));
     else if (guard_still(call, &why))
         call_problem(call, &why);
     else
@@ -296,9 +294,8 @@ void guard_handle(struct call *call)
     }
     own = arena_new(call->arena, struct recorded);
     own->call = call;
-    own->record = (struct audit_record){.request.from = call->worker,
-                                        .entry = entry_of(call, AUDIT_CHANGE, 0, "asked"),
-                                        .done = recorded};
+    own->record = (struct audit_record){.request = {.from = call->worker, .done = recorded},
+                                        .entry = entry_of(call, AUDIT_CHANGE, 0, "asked")};
     audit_write(&own->record);
 }
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 
 #include "base/mem.h"
 #include "base/metrics.h"
@@ -17,15 +16,14 @@
 #include "server/guard.h"
 #include "server/hub_ws.h"
 #include "server/peers.h"
-#include "server/route.h"
 #include "server/rpc.h"
 
-enum { HUB_CLOSE_TOKEN = 4003 }; /* the token that let it in is not good any more */
+enum { HUB_CLOSE_TOKEN = 4003 }; /* the token it connected with is no longer valid */
 
-/* A job that waits for its node to poll; its text follows. */
+/* A job waiting for its node to poll; its text follows. */
 struct boxed {
-    int64_t until_ms;    /* sched_awake_ms: then its reservation ends, */
-    int64_t deadline_ms; /* and in store time, for the instance that takes the box over */
+    int64_t until_ms;    /* sched_awake_ms: when its reservation ends, */
+    int64_t deadline_ms; /* the same in store time, for the instance that takes the box over */
     size_t len;
 };
 
@@ -533,7 +531,7 @@ static bool push_job(struct worker *worker, struct send_op *send)
     }
     struct push *push = mem_new(struct push);
     push->send = send;
-    push->url = strndup(send->endpoint.at, send->endpoint.len);
+    push->url = mem_cstr(send->endpoint);
     push->call = (struct client_call){.method = "POST",
                                       .url = push->url,
                                       .body = send->message,
@@ -776,7 +774,7 @@ void hub_tick(struct hub *hub)
     struct box *box, *idle = NULL;
     struct socket *socket;
 
-    rpc_tick(hub);
+    rpc_end(hub, 0);
     if (hub->unpublished && hub->worker->loop.mono_ms >= hub->next_publish_ms) {
         /* Publish again the sockets of this loop that the store has not confirmed. */
         hub->unpublished = false;

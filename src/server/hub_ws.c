@@ -11,9 +11,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "sched/frame.h"
 #include "sched/registry.h"
 #include "server/api.h"
-#include "server/hub.h"
 #include "server/peers.h"
 #include "server/rpc.h"
 
@@ -386,11 +386,12 @@ static bool take_link(const struct socket *socket, struct node *node)
 bool hub_socket_send(struct socket *socket, struct str text)
 {
     if (socket->welcomed) {
-        hub_batch_flush_jobs(socket); /* it may be about one of them */
+        hub_batch_flush_jobs(socket); /* the text may be about one of these jobs */
         return ws_send(socket->ws, text);
     }
-    buf_add(&socket->early, &text.len, sizeof text.len);
+    size_t begun = frame_begin(&socket->early);
     buf_str(&socket->early, text);
+    frame_end(&socket->early, begun);
     return true;
 }
 
@@ -425,17 +426,13 @@ static void send_welcome(struct welcome *welcome, struct node *node)
                config->heartbeat_ms < renew_ms ? config->heartbeat_ms : renew_ms);
     jsonw_end_obj(&w);
     ws_send(socket->ws, buf_view(frame));
-    /* Jobs may be sent to a node from the moment it is known, which is before its welcome. */
+    /* A node may be sent jobs once it is known, which is before its welcome: send them now. */
     struct buf early = socket->early;
-    struct str text;
+    struct str rest = buf_view(&early), text;
     socket->welcomed = true;
     socket->early = (struct buf){0};
-    for (size_t at = 0; at < early.len; at += text.len) {
-        memcpy(&text.len, early.at + at, sizeof text.len);
-        at += sizeof text.len;
-        text.at = early.at + at;
+    while (frame_next(&rest, &text))
         ws_send(socket->ws, text);
-    }
     buf_free(&early);
     welcome->done(welcome->call, node);
 }
@@ -594,7 +591,7 @@ static void on_closed(struct ws *ws, int code)
 
     assert(socket->ws == ws && idmap_get(&hub->sockets, socket->incarnation) == socket);
     idmap_del(&hub->sockets, socket->incarnation);
-    rpc_gone(hub, socket->incarnation);
+    rpc_end(hub, socket->incarnation);
     /* A replaced socket's close must not evict the new one. */
     if (socket->node) {
         uint64_t current = atomic_load(&socket->node->link);

@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "server/route.h"
-#include "server/server.h"
 
 enum {
     ADDR_MAX = 256,

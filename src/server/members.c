@@ -6,12 +6,12 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/map.h"
 #include "base/mem.h"
 #include "model/level.h"
-#include "sched/registry.h"
 #include "server/api.h"
 #include "server/events.h"
 #include "server/hub.h"
@@ -156,11 +156,8 @@ static void look_at(struct members *members, const struct snap_node *member)
     uint64_t print = str_hash((struct str){.at = (const char *)parts, .len = sizeof parts});
 
     if (joins) {
-        char *name = mem_alloc(node->id.len + 1);
-
         terminal = mem_new(struct terminal);
-        str_copy(node->id, name, node->id.len + 1);
-        terminal->id = (struct str){.at = name, .len = node->id.len};
+        terminal->id = mem_str(node->id);
         map_put(&members->by_id, terminal->id, terminal);
     }
     assert(str_eq(terminal->id, node->id) && facts->tags.at);
@@ -178,7 +175,7 @@ static void look_at(struct members *members, const struct snap_node *member)
     jsonw_kstr(&w, "name", facts->name);
     jsonw_kraw(&w, "tags", facts->tags);
     jsonw_kraw(&w, "labels", facts->labels);
-    jsonw_kraw(&w, "namespaces", facts->namespaces ? json_raw(facts->namespaces) : STR("null"));
+    jsonw_kraw(&w, "namespaces", json_raw(facts->namespaces));
     jsonw_kbool(&w, "takes", takes_work(node));
     jsonw_kstr(&w, "health",
                str_of(node_health_name((enum node_health)atomic_load(&node->health))));
@@ -392,67 +389,11 @@ void api_terminal_sync(struct call *call)
 enum {
     ADDRESSES_MAX = 4096,
     USAGE_TIMEOUT_MS = 1000,
-    USAGE_ASKS_MAX = 65536, /* under way for the callers of one loop */
+    USAGE_ASKS_MAX = 65536, /* in progress for callers of one loop */
 };
 
-void api_terminal_events(struct call *call)
-{
-    events_subscribe_host(call);
-}
-
-struct update_call {
-    struct call *call;
-    struct change change;
-};
-
-static void updated(struct change *change)
-{
-    struct update_call *own = container_of(change, struct update_call, change);
-
-    if (change->err)
-        call_problem(own->call, &change->why);
-    else
-        call_ok(own->call);
-}
-
-/* Only a node that is there can be told so: a change of its facts is a sign of its life. */
-void api_terminal_update(struct call *call)
-{
-    struct sched_loop *loop = call->worker->sched;
-    struct update_call *own = arena_new(call->arena, struct update_call);
-    const struct snap_node *known = snapshot_node(loop->snapshot, call->params[0]);
-    struct node_report report = {.node_id = call->params[0],
-                                 .max_concurrent_jobs = FIELD_OFF,
-                                 .reserved_slots = FIELD_OFF,
-                                 .priority = FIELD_OFF,
-                                 .max = FIELD_OFF,
-                                 .level = -1};
-    struct problem why;
-
-    if (!call_speaks_for(call, call->params[0]))
-        return;
-    if (!known || atomic_load(&known->node->left_ms)) {
-        call_error(call, ERR_NOT_FOUND, "terminal_id", "There is no member \"" STR_FMT "\" online.",
-                   STR_ARG(call->params[0]));
-        return;
-    }
-    report.tags = json_get(call->body, "tags");
-    if (json_type(report.tags) != JSON_OBJ) {
-        call_error(call, ERR_BAD_FIELD, "tags", "tags must be an object of texts (or null).");
-        return;
-    }
-    report.max = atomic_load(&known->node->max);
-    own->call = call;
-    if (registry_prepare(loop, &report, &own->change, &why)) {
-        call_problem(call, &why);
-        return;
-    }
-    own->change.done = updated;
-    registry_send(loop, &own->change);
-}
-
-/* What may be given away there now. A GPU that others share cannot be had whole, however much of it
- * is left: less is told than would do for that. */
+/* What other work may use there now. A GPU that is shared cannot be had whole, however much of it
+ * is left, so its figure is capped below that. */
 static void room_write(struct jsonw *w, const struct snap_node *known)
 {
     const struct resources *declared = known ? known->facts->resources : NULL;
@@ -487,12 +428,9 @@ static void room_write(struct jsonw *w, const struct snap_node *known)
 
 static void write_usage(struct usage_call *own)
 {
-    const struct json *item = json_first(own->room);
     struct map written = {0};
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
+    struct jsonw w = call_begin(own->call);
 
-    jsonw_obj(&w);
     jsonw_kobj(&w, "usage");
     for (size_t i = 0; i < own->count; i++) {
         struct usage_ask *ask = &own->asks[i];
@@ -504,7 +442,8 @@ static void write_usage(struct usage_call *own)
     jsonw_end_obj(&w);
     if (own->room) {
         jsonw_kobj(&w, "room");
-        for (uint32_t i = 0; i < own->room->count; i++, item = json_next(item)) {
+        for (const struct json *item = json_items(own->room); item;
+             item = json_after(own->room, item)) {
             struct str address = json_str(item, own->call->arena);
 
             if (!address.len || map_get(&written, address))
@@ -516,9 +455,8 @@ static void write_usage(struct usage_call *own)
         jsonw_end_obj(&w);
         map_free(&written);
     }
-    jsonw_end_obj(&w);
     own->call->worker->usage_asks -= (int64_t)own->count;
-    call_json(own->call, 200, &buf);
+    call_end(own->call, 200, &w);
 }
 
 static void usage_answered(struct rpc *rpc)
@@ -534,7 +472,6 @@ void api_terminal_usage(struct call *call)
 {
     struct usage_call *own = arena_new(call->arena, struct usage_call);
     const struct json *list = json_get(call->body, "addresses");
-    const struct json *item = json_first(list);
     int64_t timeout_ms = USAGE_TIMEOUT_MS;
     struct map listed = {0};
     struct str node;
@@ -559,7 +496,7 @@ void api_terminal_usage(struct call *call)
         timeout_ms = timeout_ms < 1 ? 1 : RPC_TIMEOUT_MS;
     own->call = call;
     own->asks = arena_array(call->arena, struct usage_ask, list->count + 1);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+    for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
         struct str address = json_type(item) == JSON_STR ? json_str(item, call->arena) : STR_NONE;
 
         if (!address.len || map_get(&listed, address))

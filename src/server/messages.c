@@ -1,8 +1,6 @@
-/* The bodies of requests and answers, one row for each field. A request that is read by rows names
- * the table of its reader; the other tables are here. */
+/* The bodies of requests and answers, one row for each field. A request that is read by rows uses
+ * its reader's table; the other tables are here. */
 #include "server/messages.h"
-
-#include <string.h>
 
 #include "model/breaker.h"
 #include "model/deploy.h"
@@ -35,14 +33,23 @@
 #define PUT_NULL(in, member, kind, ...)                                                            \
     FIELD_ROW(in, member, kind, .flags = FIELD_REQUIRED | FIELD_EMPTY, __VA_ARGS__)
 
-#define TABLE(array) (&(const struct schema){.fields = (array), .count = COUNT_OF(array)})
-#define ROWS(array)  .rows.schema = TABLE(array)
-#define MORE(array)  .more.schema = TABLE(array)
+/* A table made from its rows, in braces: rows with a help text one to a line. */
+#define TABLE(...)                                                                                 \
+    {                                                                                              \
+        .fields = (const struct field[])__VA_ARGS__,                                               \
+        .count = sizeof((const struct field[])__VA_ARGS__) / sizeof(struct field)                  \
+    }
+#define ROWS(...)   .rows.schema = &(const struct schema)TABLE(__VA_ARGS__)
+#define MORE(table) .more.schema = &(table)
 
-#define SINCE_1970 "milliseconds since 1970"
-#define STALE      "the store cannot be asked: this is what was known age_ms ago"
-#define ADMIN      "=cordoned|=draining"
-#define SECRETS    "[string]|{string}"
+/* Times; _NULL: null while there is none. */
+#define SINCE_1970         "milliseconds since 1970"
+#define HAS_TIME(key)      HAS(key, "integer", SINCE_1970)
+#define MAY_TIME_NULL(key) MAY(key, "integer|null", SINCE_1970)
+#define HAS_TIME_NULL(key) HAS(key, "integer|null", SINCE_1970)
+#define STALE              "the store cannot be asked: this is what was known age_ms ago"
+#define ADMIN              "=cordoned|=draining"
+#define SECRETS            "[string]|{string}"
 #define NEXT_CURSOR                                                                                \
     HAS("next_cursor", "string|null",                                                              \
         "pass it as `cursor` for the next page; null: this was the last")
@@ -65,295 +72,22 @@ WORDS(fleet_statuses, 0, FLEET_STATUS_COUNT, fleet_status_name)
 WORDS(store_modes, 0, STORE_LOCAL_ONLY + 1, store_mode_name)
 WORDS(deploy_types, 0, DEPLOY_TYPE_COUNT, deploy_type_name)
 
-static const struct field problem[] = {
-    HAS("type", "string"),
-    HAS("title", "string"),
-    HAS("status", "integer"),
-    HAS("error", "ErrorName"),
-    HAS("detail", "string", "a whole sentence"),
-    MAY("field", "string", "the field that is to blame"),
-    MAY_IN("column", "integer", 1, 0, "the character of its text where it is wrong"),
-    MAY("reasons", "{integer}"),
-    MAY("attempt_id", "integer", "the current one"),
-    MAY("state", "string"),
-    MAY("node_id", "string|null"),
-    MAY("job_id", "string", "of a refused job: only explain knows it"),
-    MAY("explain", "string", "where to ask why"),
-    MAY("key", "string", "LIMITED: the key, one of the job's,"),
-    MAY("why", "=hold|=concurrency|=rate|=queue", "which of its bounds it is at,"),
-    MAY("limit", "integer", "how much it may have,"),
-    MAY("used", "integer", "and has"),
-    MAY("reason", "string"),
-    MAY("address", "string|null"),
-    MAY("generation", "integer"),
-};
-
-static const struct field ok[] = {
-    HAS("ok", "=true"),
-    MAY("duplicate", "boolean", "the same was said before; nothing moved"),
-    MAY("drop", "[Run]"),
-};
-
-static const struct field run[] = {
+static const struct schema placed = TABLE({
     HAS("job_id", "string"),
+    HAS("node_id", "string|null"),
     HAS("attempt_id", "integer"),
-};
-
-static const struct field batch[] = {
-    HAS_IN("jobs", "[{any}]", 1, 0, "each an F2f (type f2f or none) or a Task"),
-};
-
-static const struct field placed[] = {
-    HAS("job_id", "string"),      HAS("node_id", "string|null"),
-    HAS("attempt_id", "integer"), MAY("state", "JobState", "only of a job that waits"),
+    MAY("state", "JobState", "only of a job that waits"),
     MAY("duplicate", "boolean"),
-};
+});
 
-static const struct field dry_run[] = {
-    HAS("dry_run", "=true"),
-    HAS("status", "integer", "what the dispatch would answer now"),
-    HAS("outcome", "string", "PLACED, WAITS or an error's name"),
-    HAS("detail", "string|null"),
-    HAS("node_id", "string|null"),
-    HAS("waiting", "integer", "jobs that wait in this instance"),
-    HAS("now", "Decision"),
-};
+static const struct schema report_counts =
+    TABLE({HAS("jobs", "integer"), HAS("succeeded", "integer"), HAS("failed", "integer"),
+           HAS("cancelled", "integer"), HAS("attempts", "integer"), HAS("retried", "integer"),
+           HAS("failovers", "integer"), HAS("kills", "integer"), HAS("breaker_opened", "integer"),
+           HAS("success_rate", "number|null"), HAS("wait_ms", "Percentiles"),
+           HAS("run_ms", "Percentiles")});
 
-static const struct field batch_result[] = {
-    HAS("status", "integer", "200 or 202"),
-};
-
-static const struct field batch_results[] = {
-    HAS("results", "[BatchResult|Problem]"),
-};
-
-static const struct field job_message[] = {
-    HAS("job_id", "string"),
-    HAS("attempt_id", "integer"),
-    HAS("send_id", "integer", "which send of this attempt it is: the ACK repeats it"),
-    HAS("deadline_ms", "integer", "an ACK that comes later is refused"),
-    MAY("namespace", "string", "whose it is; a job of `default` has none"),
-    MAY("gpus", "[integer]", "the ids of those it got, if it needs some"),
-};
-
-static const struct field node_jobs[] = {
-    HAS("jobs", "[JobMessage]"),
-};
-
-static const struct field node_name[] = {
-    HAS_IN("node_id", "id", 0, NODE_ID_MAX),
-};
-
-static const struct field attempt[] = {
-    HAS("attempt_id", "integer"),
-    HAS("node_id", "string"),
-    HAS("outcome", "string"),
-    MAY("reason", "string|null"),
-    MAY("dispatched_ms", "integer|null", SINCE_1970),
-    MAY("acked_ms", "integer|null", SINCE_1970),
-    MAY("ended_ms", "integer|null", SINCE_1970),
-};
-
-static const struct field job[] = {
-    HAS("job_id", "string"),
-    HAS("state", "JobState"),
-    HAS("status", "JobStatus"),
-    HAS("attempt_id", "integer"),
-    HAS("max_attempts", "integer"),
-    HAS("node_id", "string|null"),
-    HAS("type", "string"),
-    HAS("reason", "string|null"),
-    HAS("created_ms", "integer", SINCE_1970),
-    HAS("updated_ms", "integer", SINCE_1970),
-    HAS("dispatched_ms", "integer|null", SINCE_1970),
-    HAS("acked_ms", "integer|null", SINCE_1970),
-    HAS("ended_ms", "integer|null", SINCE_1970),
-    MAY("callback", "=wanted|=pending|=sent|=given_up"),
-    MAY("gpus", "[integer]", "the ids of those it got, in its current or last attempt"),
-    HAS("attempts", "[Attempt]"),
-    HAS("result", "any"),
-};
-
-static const struct field job_list[] = {
-    HAS("jobs", "[Job]"),
-    NEXT_CURSOR,
-};
-
-static const struct field job_end[] = {
-    HAS("ok", "=true"),
-    HAS("job_id", "string"),
-    HAS("state", "JobState"),
-    MAY("duplicate", "boolean"),
-};
-
-static const struct field breaker_now[] = {
-    HAS("state", "BreakerState"),
-    HAS("failures", "integer"),
-    MAY("opened_ms", "integer|null", SINCE_1970),
-    MAY("probe_until_ms", "integer|null", SINCE_1970),
-};
-
-static const struct field node_reason[] = {
-    HAS("node_id", "string|null"),
-    HAS("reason", "ReasonName"),
-    HAS("detail", "string", "a whole sentence"),
-    MAY("load", "integer"),
-    MAY("max", "integer"),
-    MAY("health", "NodeHealth"),
-    MAY("level", "Level|null"),
-    MAY("admin", ADMIN "|null"),
-    MAY("heartbeat_age_ms", "integer"),
-    MAY("health_score", "integer|null", "null unless the policy is health"),
-    MAY("rank", "integer", "its place on the type's route"),
-    MAY("warm", "=warm|=cold", "of a job that prefers something: whether it is loaded there"),
-    MAY("lack", "ResourceLack", "RESOURCES, TOO_SMALL: the first thing that is short"),
-    MAY("missing", "string", "NOT_CAPABLE: what it does not offer"),
-    MAY("breaker", "BreakerNow", "BREAKER_OPEN: how it is now"),
-};
-
-static const struct field resource_lack[] = {
-    HAS("resource", "string", "cpu, mem_mb, vram_mb, gpus, slots or a name of the operator's"),
-    HAS("needed", "number"),
-    MAY("left", "number"),
-    HAS("of", "number", "what the node has of it in all"),
-    MAY("gpu", "integer", "the one that has the most left"),
-};
-
-static const struct field key_reason[] = {
-    HAS("key", "string"),
-    HAS("why", "string|null", "hold, concurrency or rate: no more may start; null: one may"),
-    HAS("detail", "string"),
-    HAS("held_by", "[string]", "jobs that have a lease, the first few that are known"),
-};
-
-static const struct field decision[] = {
-    HAS("at_ms", "integer", SINCE_1970),
-    HAS("attempt_id", "integer"),
-    HAS("outcome", "string"),
-    HAS("waits", "boolean"),
-    HAS("detail", "string|null"),
-    HAS("node_id", "string|null"),
-    HAS("policy", "string"),
-    HAS("policy_key", "string"),
-    HAS("snapshot_version", "integer"),
-    HAS("pool_id", "string|null"),
-    MAY("keys", "[KeyReason]", "only of what would happen now: the job's keys"),
-    HAS("nodes_total", "integer", "what the reasons add up to"),
-    HAS("pool_members", "integer"),
-    HAS("reasons", "{integer}"),
-    HAS("nodes", "[NodeReason]"),
-    HAS("nodes_left_out", "integer"),
-};
-
-static const struct field explain[] = {
-    HAS("job_id", "string"),        HAS("state", "JobState|null"),     HAS("reason", "string|null"),
-    HAS("node_id", "string|null"),  HAS("attempt_id", "integer|null"), HAS("attempts", "[Attempt]"),
-    HAS("decisions", "[Decision]"), HAS("now", "Decision|null"),
-};
-
-static const struct field logs[] = {
-    MAY("attempt_id", "integer"), HAS("offset", "integer"), MAY("next", "integer"),
-    HAS("total", "integer"),      HAS("text", "string"),    HAS("ended", "boolean"),
-    MAY("tail_only", "boolean"),
-};
-
-static const struct field clamp[] = {
-    HAS("name", "string"),
-    HAS("value", "integer"),
-    MAY("bites", "boolean"),
-    HAS("reason", "string"),
-};
-
-static const struct field server_task[] = {
-    HAS("job_id", "string"),
-    HAS("type", "string"),
-    HAS("title", "string|null"),
-    HAS("state", "string"),
-};
-
-static const struct field server[] = {
-    HAS("name", "string"),
-    HAS("role", "string|null"),
-    HAS("online", "boolean"),
-    HAS("offline_reason", "string|null"),
-    HAS("last_seen_ms", "integer", SINCE_1970),
-    HAS("health", "NodeHealth"),
-    HAS("admin", "string|null"),
-    HAS("level", "Level|null"),
-    HAS("cpu_cores", "number|null"),
-    HAS("cpu_load", "number|null"),
-    HAS("cpu_pct", "number|null"),
-    HAS("mem_total_gb", "number|null"),
-    HAS("mem_free_gb", "number|null"),
-    HAS("swap_used_pct", "number|null"),
-    HAS("disk_total_gb", "number|null", "where the agent keeps runs and packages"),
-    HAS("disk_free_gb", "number|null"),
-    HAS("gpu_pct", "number|null"),
-    HAS("tripped", "string|null"),
-    HAS("figures_reason", "string|null"),
-    HAS("slots_max", "integer"),
-    HAS("slots_available", "integer"),
-    HAS("slots_in_use", "integer"),
-    HAS("resources", "{Resource|[NodeGpu]}|null",
-        "what jobs that say what they need are given of: by name, and `gpus`"),
-    HAS("clamps", "[Clamp]|null"),
-    HAS("tasks_running", "[string]"),
-    HAS("tasks", "[ServerTask]"),
-    HAS("available_for", "[string]"),
-};
-
-static const struct field cluster_status[] = {
-    HAS("servers", "{Server}"),      HAS("cluster_status", "FleetStatus"),
-    HAS("total_slots", "integer"),   HAS("available_slots", "integer"),
-    HAS("recommendation", "string"), HAS("stale", "boolean"),
-};
-
-static const struct field percentiles[] = {
-    HAS("p50", "integer|null"),
-    HAS("p95", "integer|null"),
-};
-
-static const struct field report_counts[] = {
-    HAS("jobs", "integer"),           HAS("succeeded", "integer"),
-    HAS("failed", "integer"),         HAS("cancelled", "integer"),
-    HAS("attempts", "integer"),       HAS("retried", "integer"),
-    HAS("failovers", "integer"),      HAS("kills", "integer"),
-    HAS("breaker_opened", "integer"), HAS("success_rate", "number|null"),
-    HAS("wait_ms", "Percentiles"),    HAS("run_ms", "Percentiles"),
-};
-
-static const struct field report_type[] = {
-    HAS("type", "string"),
-    HAS("refusals", "{integer}"),
-};
-
-static const struct field report_server[] = {
-    HAS("node_id", "string"),
-    HAS("slot_use", "number|null"),
-    HAS("level_minutes", "{number}"),
-    HAS("types", "[ReportType]"),
-};
-
-static const struct field report_refused[] = {
-    HAS("type", "string"),
-    HAS("reason", "string"),
-    HAS("count", "integer"),
-};
-
-static const struct field report_total[] = {
-    HAS("slot_use", "number|null"),
-};
-
-static const struct field report[] = {
-    HAS("since_ms", "integer"),
-    HAS("until_ms", "integer"),
-    HAS("scope", "string"),
-    HAS("servers", "[ReportServer]"),
-    HAS("refused", "[ReportRefused]"),
-    HAS("total", "ReportTotal"),
-};
-
-static const struct field report_figures[] = {
+static const struct schema report_figures = TABLE({
     HAS("runs", "integer", "attempts that began, and ended"),
     HAS("run_seconds", "number"),
     HAS("slot_seconds", "number"),
@@ -362,145 +96,9 @@ static const struct field report_figures[] = {
     HAS("gpu_seconds", "number", "whole GPUs"),
     HAS("vram_gb_seconds", "number", "of GPUs that are shared"),
     HAS("other_seconds", "{number}", "of resources that an operator named"),
-};
+});
 
-static const struct field report_usage_row[] = {
-    HAS("name", "string|null", "the key, type or node; null: jobs without keys"),
-};
-
-static const struct field report_usage[] = {
-    HAS("since_ms", "integer"),      HAS("until_ms", "integer"),
-    HAS("scope", "string"),          HAS("by", "string", "key, type or node"),
-    HAS("rows", "[ReportUsageRow]"), HAS("total", "ReportFigures"),
-};
-
-static const struct field debug[] = {
-    HAS("version", "string"), HAS("pid", "integer"),    HAS("started_ms", "integer"),
-    HAS("now_ms", "integer"), HAS("loops", "integer"),  HAS("heap_bytes", "integer"),
-    HAS("store", "{any}"),    HAS("settings", "{any}"), HAS("log", "[string]"),
-};
-
-static const struct field stats_point[] = {
-    HAS("at_ms", "integer"),          HAS("dispatched_per_s", "number"),
-    HAS("p50_ms", "number|null"),     HAS("p99_ms", "number|null"),
-    HAS("slots_used", "integer"),     HAS("slots_max", "integer"),
-    HAS("queue", "integer"),          HAS("failed", "integer"),
-    HAS("refused_per_s", "{number}"),
-};
-
-static const struct field stats[] = {
-    HAS("every_ms", "integer"),
-    HAS("points", "[StatsPoint]"),
-};
-
-static const struct field node_load[] = {
-    HAS("cpu", "number|null"),
-    HAS("gpu", "number|null"),
-    HAS("mem", "number|null"),
-};
-
-static const struct field why_not[] = {
-    HAS("reason", "ReasonName"),
-    HAS("detail", "string"),
-};
-
-static const struct field resource[] = {
-    HAS("capacity", "number", "what there is,"),
-    HAS("usable", "number", "what of it is, by measurement: free, or had by its jobs,"),
-    HAS("promised", "number|null", "what its jobs may have of that, whether they use it or not,"),
-    HAS("left", "number|null", "and what may be given away; null: the store has not told yet"),
-};
-
-static const struct field node_gpu[] = {
-    HAS("id", "integer"),
-    HAS("model", "string|null"),
-    HAS("vram_mb", "Resource"),
-    HAS("whole", "boolean", "one job has all of it"),
-};
-
-static const struct field node[] = {
-    HAS_IN("node_id", "id", 0, NODE_ID_MAX),
-    HAS("health", "NodeHealth"),
-    HAS("reported_health", "NodeHealth"),
-    HAS("admin", ADMIN "|null"),
-    MAY("admin_reason", "string|null"),
-    MAY("claim", "any",
-        "how its claims of deployments went: cycles, claims, skips by reason, last; null: it "
-        "claims none"),
-    MAY("loaded", "[string]", "what it holds ready, for jobs that prefer it"),
-    HAS("max", "integer"),
-    HAS("running", "integer"),
-    HAS("reserved", "integer"),
-    HAS("last_heartbeat_ms", "integer", SINCE_1970),
-    HAS("level", "Level|null"),
-    HAS("current_load", "NodeLoad"),
-    HAS("epoch", "integer"),
-    HAS("fixed", "[string]",
-        "which of its members are the word of the server's configuration (nodes), not its own"),
-    HAS("labels", "{string}"),
-    HAS("semantic_langs", "[string]"),
-    HAS("tts_langs", "[string]"),
-    HAS("allowed_types", "[string]"),
-    HAS("nmt_pairs", "[[string]]|=any"),
-    HAS("capabilities", "{boolean}"),
-    HAS("max_concurrent_jobs", "integer"),
-    HAS("health_score", "integer"),
-    HAS("agent_version", "string|null"),
-    HAS("version", "integer"),
-    HAS("reached_by", "=websocket|=push|=poll"),
-    HAS("endpoint", "string|null"),
-    HAS("name", "string|null"),
-    HAS("role", "string|null"),
-    MAY("resources", "{Resource|[NodeGpu]}|null",
-        "by name, and `gpus`, a list; null: it declares none"),
-    HAS("registered_ms", "integer", SINCE_1970),
-    HAS("takes_work", "boolean"),
-    HAS("why_not", "WhyNot|null"),
-    MAY("breakers", "[Breaker]|null", "of one node; null when the store does not answer"),
-};
-
-static const struct field node_list[] = {
-    HAS("nodes", "[Node]"),
-    NEXT_CURSOR,
-    MAY("stale", "boolean", STALE),
-    MAY("age_ms", "integer"),
-};
-
-static const struct field breaker[] = {
-    HAS_IN("node_id", "id", 0, NODE_ID_MAX),
-    HAS("type", "string"),
-    HAS("state", "BreakerState"),
-    HAS("failures", "integer"),
-    HAS("opened_ms", "integer|null", SINCE_1970),
-    HAS("probe_until_ms", "integer|null", SINCE_1970),
-};
-
-static const struct field breaker_list[] = {
-    HAS("breakers", "[Breaker]"),
-    NEXT_CURSOR,
-};
-
-static const struct field limit[] = {
-    HAS("key", "string", "or the beginning of keys, with a * at its end"),
-    HAS("rule", "string|null", "the limit that counts for it"),
-    HAS("concurrency", "integer|null", "jobs with it that may have a lease at once"),
-    HAS("rate", "string|null", "starts in a sliding window"),
-    HAS("queue", "integer|null", "jobs that may wait"),
-    HAS("weight", "integer"),
-    HAS("in_flight", "integer|null", "leases; null of a rule for many keys, as what follows"),
-    HAS("waiting", "integer|null"),
-    HAS("started", "integer|null", "within the window"),
-    HAS("held_ms", "integer|null", "so long nothing starts yet; 0: it is not held"),
-    HAS("hold_reason", "string|null"),
-    HAS("held_by", "[string]|null", "jobs that have a lease, the first few that are known"),
-};
-
-static const struct field limit_list[] = {
-    HAS("limits", "[Limit]"),
-    NEXT_CURSOR,
-};
-
-static const struct field token[] = {
+static const struct schema token = TABLE({
     HAS_IN("name", "string", 0, TOKEN_NAME_MAX),
     HAS_IN("scopes", "[Scope]", 1, 0),
     HAS("node_id", "string|null", "it may speak for this node only"),
@@ -508,159 +106,16 @@ static const struct field token[] = {
     HAS("expires_ms", "integer|null"),
     HAS("namespace", "string", "whose jobs, sessions and deployments it sees"),
     HAS("quota", "string|null", "like rate=10/s,waiting=1000,bytes=64MiB"),
-};
+});
 
-static const struct field known_token[] = {
-    HAS("expired", "boolean"),
-    HAS("source", "=configuration|=file"),
-};
-
-static const struct field token_list[] = {
-    HAS("tokens", "[Token]"),
-    NEXT_CURSOR,
-};
-
-static const struct field new_token[] = {
-    HAS_IN("name", "id", 0, TOKEN_NAME_MAX),
-    HAS_IN("scopes", "[Scope]", 1, 0),
-    MAY("node_id", "string", "it may speak for this node only"),
-    MAY_IN("expires_in_ms", "integer", 1, 0),
-    MAY_IN(
-        "namespace", "id", 0, NAMESPACE_MAX,
-        "it sees and makes the jobs, sessions and deployments of this one only; default: default"),
-    MAY("quota", "quota",
-        "what the token may use: how fast it submits jobs, how many of them wait, and how large "
-        "those are together; any of the three"),
-    MAY("sha256", "sha256", "of a token the caller made; without it the server makes one"),
-};
-
-static const struct field made_token[] = {
-    MAY("token", "string", "told this once; absent when the caller sent its sha256"),
-};
-
-static const struct field audit_entry[] = {
-    HAS("id", "integer"),
-    HAS("at_ms", "integer"),
-    HAS("kind", "=change|=refused",
-        "change: it changed something, or may have; refused: it changed nothing"),
-    HAS_IN("count", "integer", 1, 0,
-           "of the calls this stands for; the other members tell of the first"),
-    HAS("who", "string|null", "the name of the token; null: there were no tokens, or it was none"),
-    HAS("peer", "string|null", "null: there were several"),
-    HAS("action", "string", "audit.left_out: so many entries found no room"),
-    HAS("target", "string|null"),
-    HAS("request_id", "string|null"),
-    HAS("body_sha256", "sha256|null",
-        "of the body of a change; null: it takes none, or was refused"),
-    HAS("result", "string",
-        "ok, the name of the error, or asked: with `audit: required` a line before it is done"),
-    HAS("status", "integer", "of the answer; 0 of what was only asked"),
-    HAS("mac", "sha256|null", "of a change: over it and the change before; null: it is not signed"),
-};
-
-static const struct field audit_chain[] = {
-    HAS("checked_ms", "integer", SINCE_1970),
-    HAS("entries", "integer", "that fit"),
-    HAS("broken_id", "integer|null", "the first entry that does not"),
-    HAS("broken_reason", "string|null"),
-    HAS("newest_id", "integer"),
-    HAS("newest_mac", "string"),
-};
-
-static const struct field audit[] = {
-    HAS("chain", "AuditChain|null",
-        "whether the changes in the files fit together, as of checked_ms; null: they are not "
-        "signed"),
-    HAS("audit", "[AuditEntry]"),
-    NEXT_CURSOR,
-};
-
-static const struct field pool[] = {
-    HAS("pool_id", "string"),  HAS("src", "string"),    HAS("tgt", "string"),
-    HAS("members", "integer"), HAS("ready", "integer"), HAS("version", "integer"),
-};
-
-static const struct field pool_list[] = {
-    HAS("pools", "[Pool]"),
-    NEXT_CURSOR,
-    MAY("stale", "boolean", STALE),
-    MAY("age_ms", "integer"),
-};
-
-static const struct field session[] = {
-    HAS("session_id", "string"),
-    HAS("preferred_pool", "string|null"),
-    HAS("lang_pair", "string|null"),
-    HAS("version", "integer"),
-    HAS("updated_ms", "integer", SINCE_1970),
-    MAY("stale", "boolean", "the store cannot be asked: what it said age_ms ago"),
-    MAY("age_ms", "integer"),
-};
-
-static const struct field ready[] = {
-    HAS("ready", "boolean"),
-    MAY("store_mode", "StoreMode"),
-    MAY("reason", "string|null"),
-    MAY("database_up", "boolean|null", "of deployments; null: there is none"),
-    MAY("snapshot_version", "integer"),
-    MAY("version", "string"),
-};
-
-static const struct field failed_on[] = {
+const struct schema failed_on_schema = TABLE({
     PUT(deploys_failure, address, STR),
     PUT(deploys_failure, at_ms, INT),
     PUT(deploys_failure, until_ms, INT),
     PUT_NULL(deploys_failure, reason, STR),
-};
-const struct schema failed_on_schema = {.fields = failed_on, .count = COUNT_OF(failed_on)};
+});
 
-static const struct field deployment[] = {
-    HAS("id", "string"),
-    HAS("type", "DeployType"),
-    HAS("package_name", "string"),
-    HAS("package_version", "string"),
-    HAS("command", "string|[string]",
-        "with args it is a program; a list has one word, the program"),
-    HAS("args", "[string]|null"),
-    HAS("env", "{string|null}|null", "null: the value is not shown to a token that only reads"),
-    MAY("secrets", SECRETS, "names of secrets"),
-    MAY("needs", "{number}", "what each copy takes of its node's resources"),
-    HAS("selector", "string"),
-    MAY("health", "DeploymentHealth"),
-    MAY("limits", "DeploymentLimits"),
-    MAY("stop_grace_ms", "integer"),
-    MAY("restart", "DeploymentRestart"),
-    HAS("enabled", "boolean"),
-    MAY("count", "integer", "copies; left out: 1"),
-    MAY("max_unavailable", "integer", "copies that an update replaces at once"),
-    MAY("update_timeout_ms", "integer",
-        "how long a copy may take to get well with a new version; left out: 600000"),
-    HAS("address", "string", "its node, of several copies that of index 0; empty: none yet"),
-    HAS("generation", "integer", "fencing token"),
-    HAS("version", "integer"),
-    HAS("created_at", "string"),
-    HAS("updated_at", "string"),
-    HAS("ended", "=finished|=failed|null",
-        "this version ran to its end and is not started again (restart.policy)"),
-    MAY("update", "DeploymentUpdate", "while there is one, or when it went back or stopped"),
-    MAY("state", "string|null", "in lists: of its node's copy"),
-    MAY("copy_version", "integer|null",
-        "in lists: of its node's copy, which may not be the one that is wanted yet"),
-    MAY("ready", "integer", "in lists, of several copies: how many run and are well"),
-    MAY("changed", "boolean", "answer to a change: it was one"),
-    MAY("copies", "[Copy]", "of one deployment, not in lists"),
-    MAY("failed_on", "[FailedOn]",
-        "of one deployment: nodes that gave it up because it failed there; until then others come "
-        "first"),
-};
-
-static const struct field deployment_update[] = {
-    HAS("state", "=rolling|=rolling_back|=rolled_back|=stopped"),
-    HAS("good_version", "integer", "the last that was well, to which it goes back; 0: none was"),
-    HAS("reason", "string|null", "why it went back or stopped"),
-};
-
-/* The index first, and only of several copies. */
+/* The index comes first, and only if there are several copies. */
 static const struct field copy[] = {
     FIELD_ROW(deploys_copy, index, INT, .help = "of several: 0 to count - 1, one copy each"),
     PUT(deploys_copy, address, STR, .shape = "string|null"),
@@ -679,80 +134,18 @@ static const struct field copy[] = {
 const struct schema copy_schema = {.fields = copy + 1, .count = COUNT_OF(copy) - 1};
 const struct schema indexed_copy_schema = {.fields = copy, .count = COUNT_OF(copy)};
 
-static const struct field deployment_list[] = {
-    HAS("deployments", "[Deployment]"),
-    NEXT_CURSOR,
-    HAS("version", "integer"),
-};
+const struct schema history_entry_schema = TABLE(
+    {PUT(deploys_event, seq, INT), PUT(deploys_event, at_ms, INT), PUT(deploys_event, what, STR),
+     PUT(deploys_event, address, STR), PUT(deploys_event, generation, INT),
+     PUT(deploys_event, version, INT), PUT(deploys_event, detail, STR)});
 
-static const struct field enabled[] = {
-    HAS("enabled", "boolean"),
-};
-
-static const struct field history_entry[] = {
-    PUT(deploys_event, seq, INT),        PUT(deploys_event, at_ms, INT),
-    PUT(deploys_event, what, STR),       PUT(deploys_event, address, STR),
-    PUT(deploys_event, generation, INT), PUT(deploys_event, version, INT),
-    PUT(deploys_event, detail, STR),
-};
-const struct schema history_entry_schema = {.fields = history_entry,
-                                            .count = COUNT_OF(history_entry)};
-
-static const struct field deployment_history[] = {
-    HAS("history", "[HistoryEntry]"),
-    NEXT_CURSOR,
-};
-
-static const struct field deployment_explained[] = {
-    HAS("id", "string"),
-    HAS("unclaimed", "integer", "copies that no node has"),
-    HAS("nodes", "[DeploymentNode]", "by name"),
-    NEXT_CURSOR,
-};
-
-static const struct field deployment_node[] = {
-    HAS("node_id", "string"),
-    HAS("copies", "integer", "that it has"),
-    HAS("may", "boolean", "it would claim one if it fell to it"),
-    HAS("why", "=has_it|=may|=gone|=claims_none|=namespace|=selector|=admin|=level|=full|=no_room|"
-               "=failed_here"),
-    HAS("reason", "string", "the same as a sentence, with figures"),
-};
-
-static const struct field release[] = {
-    MAY("address", "string"),
-    MAY("ids", "[string]"),
-};
-
-static const struct field held_deployment[] = {
+const struct schema held_schema = TABLE({
     PUT(deploys_held, id, STR),
     PUT(deploys_held, address, STR),
     PUT(deploys_held, left_ms, INT),
-};
-const struct schema held_schema = {.fields = held_deployment, .count = COUNT_OF(held_deployment)};
+});
 
-static const struct field released[] = {
-    HAS("released", "[string]"),
-    HAS("held", "[HeldDeployment]", "their node's lease has not run out"),
-};
-
-static const struct field approved[] = {
-    HAS("approved_until_ms", "integer"),
-};
-
-static const struct field deploy_look[] = {
-    MAY("node_id", "string"),
-    MAY("instance", "string", "of a renewal: which agent of this node_id it is"),
-    MAY("if_version", "integer"),
-    MAY("delta", "boolean", "of a view: what changed since if_version will do"),
-    MAY("indexed", "boolean", "of a view: rows of copies with an index, like web#1, as well"),
-    MAY("if_facts", "integer", "of a view: leases and failures of another number only"),
-    MAY("cursor", "string"),
-    MAY("goodbye", "boolean", "of a renewal: the node stops; its lease is not prolonged"),
-    MAY("held", "boolean", "of a renewal: by the agent's own clock its lease never ran out"),
-};
-
-static const struct field deploy_view_row[] = {
+const struct schema view_row_schema = TABLE({
     PUT(deploy_row, id, STR),
     PUT(deploy_row, type, ENUM, .name_at = deploy_types),
     PUT(deploy_row, enabled, BOOL),
@@ -762,102 +155,7 @@ static const struct field deploy_view_row[] = {
     PUT(deploy_row, created_at, STR),
     PUT(deploy_row, updated_at, STR),
     PUT(deploy_row, needs, RAW, .shape = "{number}|null"),
-};
-const struct schema view_row_schema = {.fields = deploy_view_row,
-                                       .count = COUNT_OF(deploy_view_row)};
-
-static const struct field deploy_view_lease[] = {
-    HAS("address", "string"),
-    HAS("left_ms", "integer"),
-    HAS("goodbye", "boolean", "the node stopped in peace"),
-};
-
-static const struct field deploy_view_failure[] = {
-    HAS("id", "string"),
-    HAS("address", "string"),
-};
-
-static const struct field deploy_view[] = {
-    HAS("now_ms", "integer"),
-    HAS("version", "integer"),
-    HAS("mode", "=hardened|=seed"),
-    HAS("approved_until_ms", "integer|null"),
-    HAS("unchanged", "boolean"),
-    MAY("rows", "[DeployViewRow]"),
-    MAY("delta", "boolean", "rows are what changed since if_version"),
-    MAY("gone", "[string]", "of a delta: what there is no more; rows may have it anew"),
-    MAY("facts", "integer", "the number of leases and failures, with the first page"),
-    MAY("leases", "[DeployViewLease]", "those that end within half a lease, and goodbyes"),
-    MAY("failures", "[DeployViewFailure]",
-        "nodes that gave a deployment up lately because it failed there"),
-    NEXT_CURSOR,
-};
-
-static const struct field deploy_lease[] = {
-    HAS("now_ms", "integer"),
-    HAS("version", "integer"),
-    HAS("mode", "=hardened|=seed"),
-    HAS("lease_ms", "integer"),
-    HAS("renew_ms", "integer"),
-    HAS("until_ms", "integer"),
-    HAS("lapsed", "boolean"),
-    HAS("admin", "=none|" ADMIN),
-    HAS("drain_deadline_ms", "integer|null"),
-    HAS("unchanged", "boolean"),
-    MAY("namespaces", "[string]|null", "of which the node takes deployments; null: of all"),
-    MAY("labels", "{string}", "of the node, by which it was decided what it must run"),
-    MAY("fixed_labels", "{string}",
-        "instead of labels, where the server's configuration says which ones it has"),
-    MAY("deployments", "[Assignment]"),
-};
-
-static const struct field assignment_spec[] = {
-    MAY("package_name", "string"),       MAY("package_version", "string"),
-    MAY("command", "string|[string]"),   MAY("args", "[string]|null"),
-    MAY("env", "{string}|null"),         MAY("secrets", SECRETS, "names of secrets"),
-    MAY("selector", "string"),           MAY("health", "DeploymentHealth"),
-    MAY("limits", "DeploymentLimits"),   MAY("stop_grace_ms", "integer"),
-    MAY("restart", "DeploymentRestart"), MAY("needs", "{number}"),
-};
-
-static const struct field assignment[] = {
-    HAS("id", "string"),
-    HAS("type", "=deployment|=daemon"),
-    HAS("generation", "integer"),
-    HAS("version", "integer"),
-    MAY("ended", "=finished|=failed|null", "it is kept, but not started again"),
-    HAS("spec", "AssignmentSpec"),
-    MAY("table_version", "integer"),
-    MAY("duplicate", "boolean"),
-};
-
-static const struct field claim_request[] = {
-    MAY("node_id", "string"),
-    MAY("instance", "string", "which agent of this node_id it is"),
-    HAS("id", "string"),
-    MAY("observed", "string", "the owner it saw"),
-    MAY("failed", "boolean", "of a yield: it cannot run on this node"),
-    MAY("version", "integer", "of a yield: of the spec that failed"),
-    MAY("reason", "string", "of a yield: why"),
-    HAS("generation", "integer"),
-};
-
-static const struct field deploy_status[] = {
-    MAY("node_id", "string"),
-    MAY("instance", "string", "which agent of this node_id it is"),
-    MAY("partial", "boolean", "the node has other copies as well"),
-    HAS("copies", "[CopyReport]"),
-};
-
-static const struct field daemon_wait[] = {
-    HAS("id", "string"),
-    HAS("reason", "string"),
-};
-
-static const struct field deploy_stale[] = {
-    HAS("stale", "[string]"),
-    HAS("waits", "[DaemonWait]", "daemons that asked and must wait"),
-};
+});
 
 #define SERVICE_ROWS                                                                               \
     HAS("index", "integer", "0 to count - 1"), HAS("node", "string"),                              \
@@ -865,115 +163,37 @@ static const struct field deploy_stale[] = {
         HAS("port", "integer|null", "that it was given in BERTH_PORT"),                            \
         HAS("healthy", "boolean|null")
 
-static const struct field service_copy[] = {
-    SERVICE_ROWS,
-    HAS("version", "integer"),
-};
-
-static const struct field service[] = {
-    HAS("name", "string"),
-    HAS("copies", "[ServiceCopy]", "those that are alive"),
-};
-
-static const struct field services_look[] = {
-    MAY("node_id", "string"),
-    MAY("if_number", "integer"),
-};
-
-static const struct field service_alive[] = {
-    HAS("service", "string", "the deployment"),
-    SERVICE_ROWS,
-    HAS("left_ms", "integer", "of its node's lease"),
-};
-
-static const struct field services_alive[] = {
-    HAS("number", "integer", "of these copies: the same are not told twice"),
-    HAS("unchanged", "boolean"),
-    HAS("left_ms", "integer|null", "of the lease that ends first"),
-    MAY("copies", "[ServiceAlive]"),
-};
-
-static const struct field terminal[] = {
-    HAS("terminal_id", "string"),
-    HAS("name", "string|null"),
-    HAS("tags", "{string}"),
-    HAS("labels", "{string}"),
-    HAS("namespaces", "[string]|null", "of which it takes work; null: of all"),
-    HAS("takes", "boolean",
-        "it would take work: ready, below danger, neither cordoned nor draining"),
-    HAS("health", "string"),
-    HAS("level", "string|null"),
-    HAS("last_seen_ms", "integer"),
-};
-
-static const struct field terminal_list[] = {
-    HAS("source", "string"),
-    HAS("seq", "integer"),
-    HAS("terminals", "[Terminal]"),
-    NEXT_CURSOR,
-};
-
-static const struct field terminal_sync[] = {
-    MAY("node_id", "string"),
-    MAY("source", "string"),
-    MAY("seq", "integer"),
-};
-
-static const struct field terminal_change_payload[] = {
-    MAY("new", "Terminal"),
-    MAY("old", "Terminal"),
-};
-
-static const struct field terminal_change[] = {
-    HAS("type", "=TERMINAL_CHANGE"),
-    HAS("change", "=JOIN|=UPDATE|=LEAVE"),
-    HAS("source", "string"),
-    HAS("seq", "integer"),
-    HAS("payload", "TerminalChangePayload"),
-};
-
-static const struct field terminal_changes[] = {
-    HAS("source", "string"),
-    HAS("seq", "integer"),
-    HAS("full", "boolean"),
-    MAY("terminals", "[Terminal]"),
-    MAY("changes", "[TerminalChange]"),
-};
-
-static const struct field terminal_update[] = {
-    HAS("tags", "{string|null}", "null takes one away"),
-};
-
-static const struct field usage_ask[] = {
-    MAY("node_id", "string"),
-    HAS("addresses", "[string]"),
-    MAY("timeout_ms", "integer"),
-    MAY("room", "[string]", "nodes of which it is told what may be given away"),
-};
-
-static const struct field usage[] = {
-    HAS("usage", "{any}"),
-    MAY("room", "{NodeRoom|null}", "of each; null: it is not known"),
-};
-
-static const struct field node_room[] = {
-    HAS("resources", "{any}", "what it declares"),
-    HAS("left", "{any}", "what is left of it, likewise"),
-};
-
-static const struct field lost_request[] = {
-    MAY("node_id", "string"),
-    HAS("address", "string", "the node that is lost"),
-};
-
-static const struct field deploy_released[] = {
-    HAS("released", "integer"),
-};
-
 static const struct message_type message_types[] = {
-    {"Problem", ROWS(problem), .help = "RFC 9457, with the machine's word in `error`"},
-    {"Ok", ROWS(ok)},
-    {"Run", ROWS(run)},
+    {"Problem",
+     ROWS({
+         HAS("type", "string"),
+         HAS("title", "string"),
+         HAS("status", "integer"),
+         HAS("error", "ErrorName"),
+         HAS("detail", "string", "a whole sentence"),
+         MAY("field", "string", "the field that is to blame"),
+         MAY_IN("column", "integer", 1, 0, "the character of its text where it is wrong"),
+         MAY("reasons", "{integer}"),
+         MAY("attempt_id", "integer", "the current one"),
+         MAY("state", "string"),
+         MAY("node_id", "string|null"),
+         MAY("job_id", "string", "of a refused job: only explain knows it"),
+         MAY("explain", "string", "where to ask why"),
+         MAY("key", "string", "LIMITED: the key, one of the job's,"),
+         MAY("why", "=hold|=concurrency|=rate|=queue", "which of its bounds it is at,"),
+         MAY("limit", "integer", "how much it may have,"),
+         MAY("used", "integer", "and has"),
+         MAY("reason", "string"),
+         MAY("address", "string|null"),
+         MAY("generation", "integer"),
+     }),
+     .help = "RFC 9457, with the machine's word in `error`"},
+    {"Ok", ROWS({
+               HAS("ok", "=true"),
+               MAY("duplicate", "boolean", "the same was said before; nothing moved"),
+               MAY("drop", "[Run]"),
+           })},
+    {"Run", ROWS({HAS("job_id", "string"), HAS("attempt_id", "integer")})},
     {"F2f",
      .rows = {.schema = &spec_schema,
               .only = SPEC_F2F,
@@ -986,99 +206,446 @@ static const struct message_type message_types[] = {
      .request = true, .help = "a task",
      .example = "{\"type\": \"dev\", \"title\": \"build\", \"priority\": 3, \"payload\": "
                 "{\"branch\": \"main\"}, \"queue_ms\": \"30s\"}"},
-    {"Batch", ROWS(batch), .request = true,
+    {"Batch", ROWS({HAS_IN("jobs", "[{any}]", 1, 0, "each an F2f (type f2f or none) or a Task")}),
+     .request = true,
      .example = "{\"jobs\": [{\"src_lang\": \"en\", \"tgt_lang\": \"zh\"}, {\"type\": \"dev\"}]}"},
-    {"Placed", ROWS(placed)},
-    {"DryRun", ROWS(dry_run)},
+    {"Placed", .rows.schema = &placed},
+    {"DryRun", ROWS({
+                   HAS("dry_run", "=true"),
+                   HAS("status", "integer", "what the dispatch would answer now"),
+                   HAS("outcome", "string", "PLACED, WAITS or an error's name"),
+                   HAS("detail", "string|null"),
+                   HAS("node_id", "string|null"),
+                   HAS("waiting", "integer", "jobs that wait in this instance"),
+                   HAS("now", "Decision"),
+               })},
     {"Dispatched", .shape = "Placed|DryRun"},
-    {"BatchResult", ROWS(batch_result), MORE(placed)},
-    {"BatchResults", ROWS(batch_results)},
-    {"JobMessage", ROWS(job_message),
+    {"BatchResult", ROWS({HAS("status", "integer", "200 or 202")}), MORE(placed)},
+    {"BatchResults", ROWS({HAS("results", "[BatchResult|Problem]")})},
+    {"JobMessage",
+     ROWS({
+         HAS("job_id", "string"),
+         HAS("attempt_id", "integer"),
+         HAS("send_id", "integer", "which send of this attempt it is: the ACK repeats it"),
+         HAS("deadline_ms", "integer", "an ACK that comes later is refused"),
+         MAY("namespace", "string", "whose it is; a job of `default` has none"),
+         MAY("gpus", "[integer]", "the ids of those it got, if it needs some"),
+     }),
      .more = {.schema = &spec_schema, .except = SPEC_NOT_NODE, .required = SPEC_KEPT},
      .help = "what a node gets; its type is without the namespace"},
-    {"NodeJobs", ROWS(node_jobs)},
+    {"NodeJobs", ROWS({HAS("jobs", "[JobMessage]")})},
     {"NodeReport", .rows = {.schema = &node_report_schema}, .request = true,
      .help = "a registration; a heartbeat may leave out what did not change", .open = true,
      .example =
          "{\"node_id\": \"example-1\", \"health\": \"ready\", \"semantic_langs\": [\"en\", "
          "\"zh\"], \"nmt_pairs\": [[\"en\", \"zh\"]], \"tts_langs\": [\"zh\"], \"allowed_types\": "
          "[\"dev\"], \"max_concurrent_jobs\": 4, \"labels\": {\"zone\": \"eu\"}}"},
-    {"NodeName", ROWS(node_name), .request = true, .example = "{\"node_id\": \"example-1\"}"},
+    {"NodeName", ROWS({HAS_IN("node_id", "id", 0, NODE_ID_MAX)}), .request = true,
+     .example = "{\"node_id\": \"example-1\"}"},
     {"JobReport", .rows = {.schema = &job_report_schema}, .request = true,
      .help = "what a node says of a job"},
-    {"Attempt", ROWS(attempt)},
-    {"Job", ROWS(job),
+    {"Attempt",
+     ROWS({HAS("attempt_id", "integer"), HAS("node_id", "string"), HAS("outcome", "string"),
+           MAY("reason", "string|null"), MAY_TIME_NULL("dispatched_ms"), MAY_TIME_NULL("acked_ms"),
+           MAY_TIME_NULL("ended_ms")})},
+    {"Job",
+     ROWS({
+         HAS("job_id", "string"),
+         HAS("state", "JobState"),
+         HAS("status", "JobStatus"),
+         HAS("attempt_id", "integer"),
+         HAS("max_attempts", "integer"),
+         HAS("node_id", "string|null"),
+         HAS("type", "string"),
+         HAS("reason", "string|null"),
+         HAS_TIME("created_ms"),
+         HAS_TIME("updated_ms"),
+         HAS_TIME_NULL("dispatched_ms"),
+         HAS_TIME_NULL("acked_ms"),
+         HAS_TIME_NULL("ended_ms"),
+         MAY("callback", "=wanted|=pending|=sent|=given_up"),
+         MAY("gpus", "[integer]", "the ids of those it got, in its current or last attempt"),
+         HAS("attempts", "[Attempt]"),
+         HAS("result", "any"),
+     }),
      .more = {.schema = &spec_schema,
               .only = SPEC_SHOWN | SPEC_SHOWN_SET,
               .required = SPEC_SHOWN,
               .nullable = SPEC_SHOWN}},
-    {"JobList", ROWS(job_list)},
-    {"JobEnd", ROWS(job_end)},
-    {"BreakerNow", ROWS(breaker_now)},
-    {"ResourceLack", ROWS(resource_lack)},
-    {"NodeReason", ROWS(node_reason)},
+    {"JobList", ROWS({HAS("jobs", "[Job]"), NEXT_CURSOR})},
+    {"JobEnd", ROWS({HAS("ok", "=true"), HAS("job_id", "string"), HAS("state", "JobState"),
+                     MAY("duplicate", "boolean")})},
+    {"BreakerNow", ROWS({HAS("state", "BreakerState"), HAS("failures", "integer"),
+                         MAY_TIME_NULL("opened_ms"), MAY_TIME_NULL("probe_until_ms")})},
+    {"ResourceLack",
+     ROWS({
+         HAS("resource", "string", "cpu, mem_mb, vram_mb, gpus, slots or a name of the operator's"),
+         HAS("needed", "number"),
+         MAY("left", "number"),
+         HAS("of", "number", "what the node has of it in all"),
+         MAY("gpu", "integer", "the one that has the most left"),
+     })},
+    {"NodeReason",
+     ROWS({
+         HAS("node_id", "string|null"),
+         HAS("reason", "ReasonName"),
+         HAS("detail", "string", "a whole sentence"),
+         MAY("load", "integer"),
+         MAY("max", "integer"),
+         MAY("health", "NodeHealth"),
+         MAY("level", "Level|null"),
+         MAY("admin", ADMIN "|null"),
+         MAY("heartbeat_age_ms", "integer"),
+         MAY("health_score", "integer|null", "null unless the policy is health"),
+         MAY("rank", "integer", "its place on the type's route"),
+         MAY("warm", "=warm|=cold", "of a job that prefers something: whether it is loaded there"),
+         MAY("lack", "ResourceLack", "RESOURCES, TOO_SMALL: the first thing that is short"),
+         MAY("missing", "string", "NOT_CAPABLE: what it does not offer"),
+         MAY("breaker", "BreakerNow", "BREAKER_OPEN: how it is now"),
+     })},
     {"ReasonName", .word = reason_names},
-    {"KeyReason", ROWS(key_reason)},
-    {"Decision", ROWS(decision)},
-    {"Explain", ROWS(explain)},
-    {"Logs", ROWS(logs)},
-    {"Clamp", ROWS(clamp)},
-    {"ServerTask", ROWS(server_task)},
-    {"Server", ROWS(server)},
-    {"ClusterStatus", ROWS(cluster_status)},
-    {"Percentiles", ROWS(percentiles)},
-    {"ReportType", ROWS(report_type), MORE(report_counts)},
-    {"ReportServer", ROWS(report_server), MORE(report_counts)},
-    {"ReportRefused", ROWS(report_refused)},
-    {"ReportTotal", ROWS(report_total), MORE(report_counts)},
-    {"Report", ROWS(report)},
-    {"ReportFigures", ROWS(report_figures)},
-    {"ReportUsageRow", ROWS(report_usage_row), MORE(report_figures)},
-    {"ReportUsage", ROWS(report_usage)},
-    {"Debug", ROWS(debug)},
-    {"StatsPoint", ROWS(stats_point)},
-    {"Stats", ROWS(stats)},
+    {"KeyReason",
+     ROWS({
+         HAS("key", "string"),
+         HAS("why", "string|null", "hold, concurrency or rate: no more may start; null: one may"),
+         HAS("detail", "string"),
+         HAS("held_by", "[string]", "jobs that have a lease, the first few that are known"),
+     })},
+    {"Decision", ROWS({
+                     HAS_TIME("at_ms"),
+                     HAS("attempt_id", "integer"),
+                     HAS("outcome", "string"),
+                     HAS("waits", "boolean"),
+                     HAS("detail", "string|null"),
+                     HAS("node_id", "string|null"),
+                     HAS("policy", "string"),
+                     HAS("policy_key", "string"),
+                     HAS("snapshot_version", "integer"),
+                     HAS("pool_id", "string|null"),
+                     MAY("keys", "[KeyReason]", "only of what would happen now: the job's keys"),
+                     HAS("nodes_total", "integer", "what the reasons add up to"),
+                     HAS("pool_members", "integer"),
+                     HAS("reasons", "{integer}"),
+                     HAS("nodes", "[NodeReason]"),
+                     HAS("nodes_left_out", "integer"),
+                 })},
+    {"Explain", ROWS({HAS("job_id", "string"), HAS("state", "JobState|null"),
+                      HAS("reason", "string|null"), HAS("node_id", "string|null"),
+                      HAS("attempt_id", "integer|null"), HAS("attempts", "[Attempt]"),
+                      HAS("decisions", "[Decision]"), HAS("now", "Decision|null")})},
+    {"Logs", ROWS({MAY("attempt_id", "integer"), HAS("offset", "integer"), MAY("next", "integer"),
+                   HAS("total", "integer"), HAS("text", "string"), HAS("ended", "boolean"),
+                   MAY("tail_only", "boolean")})},
+    {"Clamp", ROWS({HAS("name", "string"), HAS("value", "integer"), MAY("bites", "boolean"),
+                    HAS("reason", "string")})},
+    {"ServerTask", ROWS({HAS("job_id", "string"), HAS("type", "string"),
+                         HAS("title", "string|null"), HAS("state", "string")})},
+    {"Server", ROWS({
+                   HAS("name", "string"),
+                   HAS("role", "string|null"),
+                   HAS("online", "boolean"),
+                   HAS("offline_reason", "string|null"),
+                   HAS_TIME("last_seen_ms"),
+                   HAS("health", "NodeHealth"),
+                   HAS("admin", "string|null"),
+                   HAS("level", "Level|null"),
+                   HAS("cpu_cores", "number|null"),
+                   HAS("cpu_load", "number|null"),
+                   HAS("cpu_pct", "number|null"),
+                   HAS("mem_total_gb", "number|null"),
+                   HAS("mem_free_gb", "number|null"),
+                   HAS("swap_used_pct", "number|null"),
+                   HAS("disk_total_gb", "number|null", "where the agent keeps runs and packages"),
+                   HAS("disk_free_gb", "number|null"),
+                   HAS("gpu_pct", "number|null"),
+                   HAS("tripped", "string|null"),
+                   HAS("figures_reason", "string|null"),
+                   HAS("slots_max", "integer"),
+                   HAS("slots_available", "integer"),
+                   HAS("slots_in_use", "integer"),
+                   HAS("resources", "{Resource|[NodeGpu]}|null",
+                       "what jobs that say what they need are given of: by name, and `gpus`"),
+                   HAS("clamps", "[Clamp]|null"),
+                   HAS("tasks_running", "[string]"),
+                   HAS("tasks", "[ServerTask]"),
+                   HAS("available_for", "[string]"),
+               })},
+    {"ClusterStatus", ROWS({HAS("servers", "{Server}"), HAS("cluster_status", "FleetStatus"),
+                            HAS("total_slots", "integer"), HAS("available_slots", "integer"),
+                            HAS("recommendation", "string"), HAS("stale", "boolean")})},
+    {"Percentiles", ROWS({HAS("p50", "integer|null"), HAS("p95", "integer|null")})},
+    {"ReportType", ROWS({HAS("type", "string"), HAS("refusals", "{integer}")}),
+     MORE(report_counts)},
+    {"ReportServer",
+     ROWS({HAS("node_id", "string"), HAS("slot_use", "number|null"),
+           HAS("level_minutes", "{number}"), HAS("types", "[ReportType]")}),
+     MORE(report_counts)},
+    {"ReportRefused",
+     ROWS({HAS("type", "string"), HAS("reason", "string"), HAS("count", "integer")})},
+    {"ReportTotal", ROWS({HAS("slot_use", "number|null")}), MORE(report_counts)},
+    {"Report", ROWS({HAS("since_ms", "integer"), HAS("until_ms", "integer"), HAS("scope", "string"),
+                     HAS("servers", "[ReportServer]"), HAS("refused", "[ReportRefused]"),
+                     HAS("total", "ReportTotal")})},
+    {"ReportFigures", .rows.schema = &report_figures},
+    {"ReportUsageRow",
+     ROWS({HAS("name", "string|null", "the key, type or node; null: jobs without keys")}),
+     MORE(report_figures)},
+    {"ReportUsage", ROWS({
+                        HAS("since_ms", "integer"),
+                        HAS("until_ms", "integer"),
+                        HAS("scope", "string"),
+                        HAS("by", "string", "key, type or node"),
+                        HAS("rows", "[ReportUsageRow]"),
+                        HAS("total", "ReportFigures"),
+                    })},
+    {"Debug", ROWS({HAS("version", "string"), HAS("pid", "integer"), HAS("started_ms", "integer"),
+                    HAS("now_ms", "integer"), HAS("loops", "integer"), HAS("heap_bytes", "integer"),
+                    HAS("store", "{any}"), HAS("settings", "{any}"), HAS("log", "[string]")})},
+    {"StatsPoint",
+     ROWS({HAS("at_ms", "integer"), HAS("dispatched_per_s", "number"), HAS("p50_ms", "number|null"),
+           HAS("p99_ms", "number|null"), HAS("slots_used", "integer"), HAS("slots_max", "integer"),
+           HAS("queue", "integer"), HAS("failed", "integer"), HAS("refused_per_s", "{number}")})},
+    {"Stats", ROWS({HAS("every_ms", "integer"), HAS("points", "[StatsPoint]")})},
     {"Anything", .shape = "any", .help = "any JSON"},
-    {"NodeLoad", ROWS(node_load)},
-    {"WhyNot", ROWS(why_not)},
-    {"Resource", ROWS(resource)},
-    {"NodeGpu", ROWS(node_gpu)},
-    {"Node", ROWS(node)},
-    {"NodeList", ROWS(node_list)},
+    {"NodeLoad",
+     ROWS({HAS("cpu", "number|null"), HAS("gpu", "number|null"), HAS("mem", "number|null")})},
+    {"WhyNot", ROWS({HAS("reason", "ReasonName"), HAS("detail", "string")})},
+    {"Resource",
+     ROWS({
+         HAS("capacity", "number", "what there is,"),
+         HAS("usable", "number", "what of it is, by measurement: free, or had by its jobs,"),
+         HAS("promised", "number|null",
+             "what its jobs may have of that, whether they use it or not,"),
+         HAS("left", "number|null", "and what may be given away; null: the store has not told yet"),
+     })},
+    {"NodeGpu", ROWS({
+                    HAS("id", "integer"),
+                    HAS("model", "string|null"),
+                    HAS("vram_mb", "Resource"),
+                    HAS("whole", "boolean", "one job has all of it"),
+                })},
+    {"Node",
+     ROWS({
+         HAS_IN("node_id", "id", 0, NODE_ID_MAX),
+         HAS("health", "NodeHealth"),
+         HAS("reported_health", "NodeHealth"),
+         HAS("admin", ADMIN "|null"),
+         MAY("admin_reason", "string|null"),
+         MAY("claim", "any",
+             "how its claims of deployments went: cycles, claims, skips by reason, last; null: it "
+             "claims none"),
+         MAY("loaded", "[string]", "what it holds ready, for jobs that prefer it"),
+         HAS("max", "integer"),
+         HAS("running", "integer"),
+         HAS("reserved", "integer"),
+         HAS_TIME("last_heartbeat_ms"),
+         HAS("level", "Level|null"),
+         HAS("current_load", "NodeLoad"),
+         HAS("epoch", "integer"),
+         HAS("fixed", "[string]",
+             "which of its members are the word of the server's configuration (nodes), not its "
+             "own"),
+         HAS("labels", "{string}"),
+         HAS("semantic_langs", "[string]"),
+         HAS("tts_langs", "[string]"),
+         HAS("allowed_types", "[string]"),
+         HAS("nmt_pairs", "[[string]]|=any"),
+         HAS("capabilities", "{boolean}"),
+         HAS("max_concurrent_jobs", "integer"),
+         HAS("health_score", "integer"),
+         HAS("agent_version", "string|null"),
+         HAS("version", "integer"),
+         HAS("reached_by", "=websocket|=push|=poll"),
+         HAS("endpoint", "string|null"),
+         HAS("name", "string|null"),
+         HAS("role", "string|null"),
+         MAY("resources", "{Resource|[NodeGpu]}|null",
+             "by name, and `gpus`, a list; null: it declares none"),
+         HAS_TIME("registered_ms"),
+         HAS("takes_work", "boolean"),
+         HAS("why_not", "WhyNot|null"),
+         MAY("breakers", "[Breaker]|null", "of one node; null when the store does not answer"),
+     })},
+    {"NodeList", ROWS({
+                     HAS("nodes", "[Node]"),
+                     NEXT_CURSOR,
+                     MAY("stale", "boolean", STALE),
+                     MAY("age_ms", "integer"),
+                 })},
     {"Reason", .rows = {.schema = &node_admin_schema}, .request = true,
      .help = "why, for whoever looks later"},
-    {"Breaker", ROWS(breaker)},
-    {"BreakerList", ROWS(breaker_list)},
+    {"Breaker", ROWS({HAS_IN("node_id", "id", 0, NODE_ID_MAX), HAS("type", "string"),
+                      HAS("state", "BreakerState"), HAS("failures", "integer"),
+                      HAS_TIME_NULL("opened_ms"), HAS_TIME_NULL("probe_until_ms")})},
+    {"BreakerList", ROWS({HAS("breakers", "[Breaker]"), NEXT_CURSOR})},
     {"BreakerName", .rows = {.schema = &breaker_name_schema}, .request = true},
-    {"Limit", ROWS(limit)},
-    {"LimitList", ROWS(limit_list)},
+    {"Limit",
+     ROWS({
+         HAS("key", "string", "or the beginning of keys, with a * at its end"),
+         HAS("rule", "string|null", "the limit that counts for it"),
+         HAS("concurrency", "integer|null", "jobs with it that may have a lease at once"),
+         HAS("rate", "string|null", "starts in a sliding window"),
+         HAS("queue", "integer|null", "jobs that may wait"),
+         HAS("weight", "integer"),
+         HAS("in_flight", "integer|null", "leases; null of a rule for many keys, as what follows"),
+         HAS("waiting", "integer|null"),
+         HAS("started", "integer|null", "within the window"),
+         HAS("held_ms", "integer|null", "so long nothing starts yet; 0: it is not held"),
+         HAS("hold_reason", "string|null"),
+         HAS("held_by", "[string]|null", "jobs that have a lease, the first few that are known"),
+     })},
+    {"LimitList", ROWS({HAS("limits", "[Limit]"), NEXT_CURSOR})},
     {"LimitRule", .rows = {.schema = &limit_rule_schema}, .request = true,
      .help = "what is absent or null is not limited"},
     {"LimitHold", .rows = {.schema = &limit_hold_schema}, .request = true},
-    {"Token", ROWS(known_token), MORE(token)},
-    {"TokenList", ROWS(token_list)},
-    {"NewToken", ROWS(new_token), .request = true,
+    {"Token", ROWS({HAS("expired", "boolean"), HAS("source", "=configuration|=file")}),
+     MORE(token)},
+    {"TokenList", ROWS({HAS("tokens", "[Token]"), NEXT_CURSOR})},
+    {"NewToken",
+     ROWS({
+         HAS_IN("name", "id", 0, TOKEN_NAME_MAX),
+         HAS_IN("scopes", "[Scope]", 1, 0),
+         MAY("node_id", "string", "it may speak for this node only"),
+         MAY_IN("expires_in_ms", "integer", 1, 0),
+         MAY_IN("namespace", "id", 0, NAMESPACE_MAX,
+                "it sees and makes the jobs, sessions and deployments of this one only; default: "
+                "default"),
+         MAY("quota", "quota",
+             "what the token may use: how fast it submits jobs, how many of them wait, and how "
+             "large "
+             "those are together; any of the three"),
+         MAY("sha256", "sha256", "of a token the caller made; without it the server makes one"),
+     }),
+     .request = true,
      .example =
          "{\"name\": \"ci\", \"scopes\": [\"submit\", \"read\"], \"expires_in_ms\": 7776000000}"},
-    {"MadeToken", ROWS(made_token), MORE(token)},
-    {"AuditEntry", ROWS(audit_entry)},
-    {"AuditChain", ROWS(audit_chain)},
-    {"Audit", ROWS(audit)},
-    {"Pool", ROWS(pool)},
-    {"PoolList", ROWS(pool_list)},
-    {"Session", ROWS(session)},
-    {"Ready", ROWS(ready), .help = "with tokens, callers that may not read get ready alone"},
+    {"MadeToken",
+     ROWS({MAY("token", "string", "told this once; absent when the caller sent its sha256")}),
+     MORE(token)},
+    {"AuditEntry",
+     ROWS({
+         HAS("id", "integer"),
+         HAS("at_ms", "integer"),
+         HAS("kind", "=change|=refused",
+             "change: it changed something, or may have; refused: it changed nothing"),
+         HAS_IN("count", "integer", 1, 0,
+                "of the calls this stands for; the other members tell of the first"),
+         HAS("who", "string|null",
+             "the name of the token; null: there were no tokens, or it was none"),
+         HAS("peer", "string|null", "null: there were several"),
+         HAS("action", "string", "audit.left_out: so many entries found no room"),
+         HAS("target", "string|null"),
+         HAS("request_id", "string|null"),
+         HAS("body_sha256", "sha256|null",
+             "of the body of a change; null: it takes none, or was refused"),
+         HAS("result", "string",
+             "ok, the name of the error, or asked: with `audit: required` a line before it is "
+             "done"),
+         HAS("status", "integer", "of the answer; 0 of what was only asked"),
+         HAS("mac", "sha256|null",
+             "of a change: over it and the change before; null: it is not signed"),
+     })},
+    {"AuditChain", ROWS({
+                       HAS_TIME("checked_ms"),
+                       HAS("entries", "integer", "that fit"),
+                       HAS("broken_id", "integer|null", "the first entry that does not"),
+                       HAS("broken_reason", "string|null"),
+                       HAS("newest_id", "integer"),
+                       HAS("newest_mac", "string"),
+                   })},
+    {"Audit",
+     ROWS({
+         HAS("chain", "AuditChain|null",
+             "whether the changes in the files fit together, as of checked_ms; null: they are not "
+             "signed"),
+         HAS("audit", "[AuditEntry]"),
+         NEXT_CURSOR,
+     })},
+    {"Pool", ROWS({HAS("pool_id", "string"), HAS("src", "string"), HAS("tgt", "string"),
+                   HAS("members", "integer"), HAS("ready", "integer"), HAS("version", "integer")})},
+    {"PoolList", ROWS({
+                     HAS("pools", "[Pool]"),
+                     NEXT_CURSOR,
+                     MAY("stale", "boolean", STALE),
+                     MAY("age_ms", "integer"),
+                 })},
+    {"Session", ROWS({
+                    HAS("session_id", "string"),
+                    HAS("preferred_pool", "string|null"),
+                    HAS("lang_pair", "string|null"),
+                    HAS("version", "integer"),
+                    HAS_TIME("updated_ms"),
+                    MAY("stale", "boolean", "the store cannot be asked: what it said age_ms ago"),
+                    MAY("age_ms", "integer"),
+                })},
+    {"Ready",
+     ROWS({
+         HAS("ready", "boolean"),
+         MAY("store_mode", "StoreMode"),
+         MAY("reason", "string|null"),
+         MAY("database_up", "boolean|null", "of deployments; null: there is none"),
+         MAY("snapshot_version", "integer"),
+         MAY("version", "string"),
+     }),
+     .help = "with tokens, callers that may not read get ready alone"},
     {"DeploymentHealth", .rows = {.schema = &deploy_health_schema}},
     {"DeploymentLimits", .rows = {.schema = &deploy_limits_schema}},
     {"DeploymentRestart", .rows = {.schema = &deploy_restart_schema}},
-    {"FailedOn", ROWS(failed_on)},
-    {"DeploymentUpdate", ROWS(deployment_update)},
-    {"Deployment", ROWS(deployment)},
+    {"FailedOn", .rows.schema = &failed_on_schema},
+    {"DeploymentUpdate", ROWS({
+                             HAS("state", "=rolling|=rolling_back|=rolled_back|=stopped"),
+                             HAS("good_version", "integer",
+                                 "the last that was well, to which it goes back; 0: none was"),
+                             HAS("reason", "string|null", "why it went back or stopped"),
+                         })},
+    {"Deployment",
+     ROWS({
+         HAS("id", "string"),
+         HAS("type", "DeployType"),
+         HAS("package_name", "string"),
+         HAS("package_version", "string"),
+         HAS("command", "string|[string]",
+             "with args it is a program; a list has one word, the program"),
+         HAS("args", "[string]|null"),
+         HAS("env", "{string|null}|null",
+             "null: the value is not shown to a token that only reads"),
+         MAY("secrets", SECRETS, "names of secrets"),
+         MAY("needs", "{number}", "what each copy takes of its node's resources"),
+         HAS("selector", "string"),
+         MAY("health", "DeploymentHealth"),
+         MAY("limits", "DeploymentLimits"),
+         MAY("stop_grace_ms", "integer"),
+         MAY("restart", "DeploymentRestart"),
+         HAS("enabled", "boolean"),
+         MAY("count", "integer", "copies; left out: 1"),
+         MAY("max_unavailable", "integer", "copies that an update replaces at once"),
+         MAY("update_timeout_ms", "integer",
+             "how long a copy may take to get well with a new version; left out: 600000"),
+         HAS("address", "string", "its node, of several copies that of index 0; empty: none yet"),
+         HAS("generation", "integer", "fencing token"),
+         HAS("version", "integer"),
+         HAS("created_at", "string"),
+         HAS("updated_at", "string"),
+         HAS("ended", "=finished|=failed|null",
+             "this version ran to its end and is not started again (restart.policy)"),
+         MAY("update", "DeploymentUpdate", "while there is one, or when it went back or stopped"),
+         MAY("state", "string|null", "in lists: of its node's copy"),
+         MAY("copy_version", "integer|null",
+             "in lists: of its node's copy, which may not be the one that is wanted yet"),
+         MAY("ready", "integer", "in lists, of several copies: how many run and are well"),
+         MAY("changed", "boolean", "answer to a change: it was one"),
+         MAY("copies", "[Copy]", "of one deployment, not in lists"),
+         MAY("failed_on", "[FailedOn]",
+             "of one deployment: nodes that gave it up because it failed there; until then others "
+             "come "
+             "first"),
+     })},
     {"CopyState", .shape =
                       "=installing|=starting|=running|=updating|=unhealthy|=backoff|=crash_"
                       "loop|=finished|=failed|=refused|=stopping|=stopped|=claimed|=unclaimed"},
-    {"Copy", ROWS(copy)},
-    {"DeploymentList", ROWS(deployment_list)},
+    {"Copy", .rows.schema = &indexed_copy_schema},
+    {"DeploymentList",
+     ROWS({HAS("deployments", "[Deployment]"), NEXT_CURSOR, HAS("version", "integer")})},
     {"DeploymentSpec", .rows = {.schema = &deploy_spec_schema}, .request = true,
      .help = "what must run; unknown fields are refused",
      .example = "{\"command\": \"exec my-server --port 8080\", \"env\": {\"MODE\": \"prod\"}, "
@@ -1087,57 +654,214 @@ static const struct message_type message_types[] = {
      .example = "{\"count\": 3}"},
     {"Rollback", .rows = {.schema = &deploy_rollback_schema}, .request = true,
      .example = "{\"to_version\": 1}"},
-    {"Enabled", ROWS(enabled), .request = true, .example = "{\"enabled\": false}"},
-    {"HistoryEntry", ROWS(history_entry)},
-    {"DeploymentHistory", ROWS(deployment_history)},
-    {"DeploymentExplained", ROWS(deployment_explained)},
-    {"DeploymentNode", ROWS(deployment_node)},
-    {"Release", ROWS(release), .request = true, .help = "either of them",
-     .example = "{\"address\": \"n1\"}"},
-    {"HeldDeployment", ROWS(held_deployment)},
-    {"Released", ROWS(released)},
+    {"Enabled", ROWS({HAS("enabled", "boolean")}), .request = true,
+     .example = "{\"enabled\": false}"},
+    {"HistoryEntry", .rows.schema = &history_entry_schema},
+    {"DeploymentHistory", ROWS({HAS("history", "[HistoryEntry]"), NEXT_CURSOR})},
+    {"DeploymentExplained", ROWS({
+                                HAS("id", "string"),
+                                HAS("unclaimed", "integer", "copies that no node has"),
+                                HAS("nodes", "[DeploymentNode]", "by name"),
+                                NEXT_CURSOR,
+                            })},
+    {"DeploymentNode",
+     ROWS({
+         HAS("node_id", "string"),
+         HAS("copies", "integer", "that it has"),
+         HAS("may", "boolean", "it would claim one if it fell to it"),
+         HAS("why",
+             "=has_it|=may|=gone|=claims_none|=namespace|=selector|=admin|=level|=full|=no_room|"
+             "=failed_here"),
+         HAS("reason", "string", "the same as a sentence, with figures"),
+     })},
+    {"Release", ROWS({MAY("address", "string"), MAY("ids", "[string]")}), .request = true,
+     .help = "either of them", .example = "{\"address\": \"n1\"}"},
+    {"HeldDeployment", .rows.schema = &held_schema},
+    {"Released", ROWS({
+                     HAS("released", "[string]"),
+                     HAS("held", "[HeldDeployment]", "their node's lease has not run out"),
+                 })},
     {"Approve", .rows = {.schema = &deploy_approve_schema}, .request = true,
      .example = "{\"for_ms\": \"10m\"}"},
-    {"Approved", ROWS(approved)},
-    {"DeployLook", ROWS(deploy_look), .request = true, .help = "node_id is required over HTTP",
-     .example = "{\"node_id\": \"n1\"}"},
-    {"DeployViewRow", ROWS(deploy_view_row)},
-    {"DeployViewLease", ROWS(deploy_view_lease)},
-    {"DeployViewFailure", ROWS(deploy_view_failure)},
-    {"DeployView", ROWS(deploy_view)},
-    {"DeployLease", ROWS(deploy_lease)},
-    {"AssignmentSpec", ROWS(assignment_spec)},
-    {"Assignment", ROWS(assignment)},
-    {"DeployClaim", ROWS(claim_request), .request = true, .help = "what the node saw",
+    {"Approved", ROWS({HAS("approved_until_ms", "integer")})},
+    {"DeployLook",
+     ROWS({
+         MAY("node_id", "string"),
+         MAY("instance", "string", "of a renewal: which agent of this node_id it is"),
+         MAY("if_version", "integer"),
+         MAY("delta", "boolean", "of a view: what changed since if_version will do"),
+         MAY("indexed", "boolean", "of a view: rows of copies with an index, like web#1, as well"),
+         MAY("if_facts", "integer", "of a view: leases and failures of another number only"),
+         MAY("cursor", "string"),
+         MAY("goodbye", "boolean", "of a renewal: the node stops; its lease is not prolonged"),
+         MAY("held", "boolean", "of a renewal: by the agent's own clock its lease never ran out"),
+     }),
+     .request = true, .help = "node_id is required over HTTP", .example = "{\"node_id\": \"n1\"}"},
+    {"DeployViewRow", .rows.schema = &view_row_schema},
+    {"DeployViewLease", ROWS({
+                            HAS("address", "string"),
+                            HAS("left_ms", "integer"),
+                            HAS("goodbye", "boolean", "the node stopped in peace"),
+                        })},
+    {"DeployViewFailure", ROWS({HAS("id", "string"), HAS("address", "string")})},
+    {"DeployView",
+     ROWS({
+         HAS("now_ms", "integer"),
+         HAS("version", "integer"),
+         HAS("mode", "=hardened|=seed"),
+         HAS("approved_until_ms", "integer|null"),
+         HAS("unchanged", "boolean"),
+         MAY("rows", "[DeployViewRow]"),
+         MAY("delta", "boolean", "rows are what changed since if_version"),
+         MAY("gone", "[string]", "of a delta: what there is no more; rows may have it anew"),
+         MAY("facts", "integer", "the number of leases and failures, with the first page"),
+         MAY("leases", "[DeployViewLease]", "those that end within half a lease, and goodbyes"),
+         MAY("failures", "[DeployViewFailure]",
+             "nodes that gave a deployment up lately because it failed there"),
+         NEXT_CURSOR,
+     })},
+    {"DeployLease",
+     ROWS({
+         HAS("now_ms", "integer"),
+         HAS("version", "integer"),
+         HAS("mode", "=hardened|=seed"),
+         HAS("lease_ms", "integer"),
+         HAS("renew_ms", "integer"),
+         HAS("until_ms", "integer"),
+         HAS("lapsed", "boolean"),
+         HAS("admin", "=none|" ADMIN),
+         HAS("drain_deadline_ms", "integer|null"),
+         HAS("unchanged", "boolean"),
+         MAY("namespaces", "[string]|null", "of which the node takes deployments; null: of all"),
+         MAY("labels", "{string}", "of the node, by which it was decided what it must run"),
+         MAY("fixed_labels", "{string}",
+             "instead of labels, where the server's configuration says which ones it has"),
+         MAY("deployments", "[Assignment]"),
+     })},
+    {"AssignmentSpec", ROWS({
+                           MAY("package_name", "string"),
+                           MAY("package_version", "string"),
+                           MAY("command", "string|[string]"),
+                           MAY("args", "[string]|null"),
+                           MAY("env", "{string}|null"),
+                           MAY("secrets", SECRETS, "names of secrets"),
+                           MAY("selector", "string"),
+                           MAY("health", "DeploymentHealth"),
+                           MAY("limits", "DeploymentLimits"),
+                           MAY("stop_grace_ms", "integer"),
+                           MAY("restart", "DeploymentRestart"),
+                           MAY("needs", "{number}"),
+                       })},
+    {"Assignment", ROWS({
+                       HAS("id", "string"),
+                       HAS("type", "=deployment|=daemon"),
+                       HAS("generation", "integer"),
+                       HAS("version", "integer"),
+                       MAY("ended", "=finished|=failed|null", "it is kept, but not started again"),
+                       HAS("spec", "AssignmentSpec"),
+                       MAY("table_version", "integer"),
+                       MAY("duplicate", "boolean"),
+                   })},
+    {"DeployClaim",
+     ROWS({
+         MAY("node_id", "string"),
+         MAY("instance", "string", "which agent of this node_id it is"),
+         HAS("id", "string"),
+         MAY("observed", "string", "the owner it saw"),
+         MAY("failed", "boolean", "of a yield: it cannot run on this node"),
+         MAY("version", "integer", "of a yield: of the spec that failed"),
+         MAY("reason", "string", "of a yield: why"),
+         HAS("generation", "integer"),
+     }),
+     .request = true, .help = "what the node saw",
      .example = "{\"node_id\": \"n1\", \"id\": \"web\", \"observed\": \"\", \"generation\": 0}"},
     {"CopyReport", .rows = {.schema = &copy_report_schema}, .request = true},
-    {"DeployStatus", ROWS(deploy_status), .request = true,
+    {"DeployStatus",
+     ROWS({
+         MAY("node_id", "string"),
+         MAY("instance", "string", "which agent of this node_id it is"),
+         MAY("partial", "boolean", "the node has other copies as well"),
+         HAS("copies", "[CopyReport]"),
+     }),
+     .request = true,
      .example = "{\"node_id\": \"n1\", \"copies\": [{\"id\": \"web\", \"generation\": 1, "
                 "\"version\": 1, \"state\": \"running\"}]}"},
-    {"ServiceCopy", ROWS(service_copy)},
-    {"Service", ROWS(service)},
-    {"ServicesLook", ROWS(services_look), .request = true, .help = "node_id is required over HTTP",
+    {"ServiceCopy", ROWS({SERVICE_ROWS, HAS("version", "integer")})},
+    {"Service", ROWS({
+                    HAS("name", "string"),
+                    HAS("copies", "[ServiceCopy]", "those that are alive"),
+                })},
+    {"ServicesLook", ROWS({MAY("node_id", "string"), MAY("if_number", "integer")}), .request = true,
+     .help = "node_id is required over HTTP", .example = "{\"node_id\": \"n1\"}"},
+    {"ServiceAlive", ROWS({
+                         HAS("service", "string", "the deployment"),
+                         SERVICE_ROWS,
+                         HAS("left_ms", "integer", "of its node's lease"),
+                     })},
+    {"ServicesAlive", ROWS({
+                          HAS("number", "integer", "of these copies: the same are not told twice"),
+                          HAS("unchanged", "boolean"),
+                          HAS("left_ms", "integer|null", "of the lease that ends first"),
+                          MAY("copies", "[ServiceAlive]"),
+                      })},
+    {"DaemonWait", ROWS({HAS("id", "string"), HAS("reason", "string")})},
+    {"DeployStale", ROWS({
+                        HAS("stale", "[string]"),
+                        HAS("waits", "[DaemonWait]", "daemons that asked and must wait"),
+                    })},
+    {"Terminal", ROWS({
+                     HAS("terminal_id", "string"),
+                     HAS("name", "string|null"),
+                     HAS("tags", "{string}"),
+                     HAS("labels", "{string}"),
+                     HAS("namespaces", "[string]|null", "of which it takes work; null: of all"),
+                     HAS("takes", "boolean",
+                         "it would take work: ready, below danger, neither cordoned nor draining"),
+                     HAS("health", "string"),
+                     HAS("level", "string|null"),
+                     HAS("last_seen_ms", "integer"),
+                 })},
+    {"TerminalList", ROWS({HAS("source", "string"), HAS("seq", "integer"),
+                           HAS("terminals", "[Terminal]"), NEXT_CURSOR})},
+    {"TerminalSync",
+     ROWS({MAY("node_id", "string"), MAY("source", "string"), MAY("seq", "integer")}),
+     .request = true, .help = "the last numbers seen; without them, all",
      .example = "{\"node_id\": \"n1\"}"},
-    {"ServiceAlive", ROWS(service_alive)},
-    {"ServicesAlive", ROWS(services_alive)},
-    {"DaemonWait", ROWS(daemon_wait)},
-    {"DeployStale", ROWS(deploy_stale)},
-    {"Terminal", ROWS(terminal)},
-    {"TerminalList", ROWS(terminal_list)},
-    {"TerminalSync", ROWS(terminal_sync), .request = true,
-     .help = "the last numbers seen; without them, all", .example = "{\"node_id\": \"n1\"}"},
-    {"TerminalChangePayload", ROWS(terminal_change_payload)},
-    {"TerminalChange", ROWS(terminal_change)},
-    {"TerminalChanges", ROWS(terminal_changes)},
-    {"TerminalUpdate", ROWS(terminal_update), .request = true,
+    {"TerminalChangePayload", ROWS({MAY("new", "Terminal"), MAY("old", "Terminal")})},
+    {"TerminalChange", ROWS({HAS("type", "=TERMINAL_CHANGE"), HAS("change", "=JOIN|=UPDATE|=LEAVE"),
+                             HAS("source", "string"), HAS("seq", "integer"),
+                             HAS("payload", "TerminalChangePayload")})},
+    {"TerminalChanges",
+     ROWS({HAS("source", "string"), HAS("seq", "integer"), HAS("full", "boolean"),
+           MAY("terminals", "[Terminal]"), MAY("changes", "[TerminalChange]")})},
+    {"TerminalUpdate", ROWS({HAS("tags", "{string|null}", "null takes one away")}), .request = true,
      .example = "{\"tags\": {\"node_unit\": \"true\"}}"},
-    {"UsageAsk", ROWS(usage_ask), .request = true,
+    {"UsageAsk",
+     ROWS({
+         MAY("node_id", "string"),
+         HAS("addresses", "[string]"),
+         MAY("timeout_ms", "integer"),
+         MAY("room", "[string]", "nodes of which it is told what may be given away"),
+     }),
+     .request = true,
      .example = "{\"node_id\": \"n1\", \"addresses\": [\"n1\"], \"timeout_ms\": 500}"},
-    {"Usage", ROWS(usage)},
-    {"NodeRoom", ROWS(node_room), .help = "as in a registration"},
-    {"DeployLost", ROWS(lost_request), .request = true,
-     .example = "{\"node_id\": \"n1\", \"address\": \"n2\"}"},
-    {"DeployReleased", ROWS(deploy_released)},
+    {"Usage", ROWS({
+                  HAS("usage", "{any}"),
+                  MAY("room", "{NodeRoom|null}", "of each; null: it is not known"),
+              })},
+    {"NodeRoom",
+     ROWS({
+         HAS("resources", "{any}", "what it declares"),
+         HAS("left", "{any}", "what is left of it, likewise"),
+     }),
+     .help = "as in a registration"},
+    {"DeployLost",
+     ROWS({
+         MAY("node_id", "string"),
+         HAS("address", "string", "the node that is lost"),
+     }),
+     .request = true, .example = "{\"node_id\": \"n1\", \"address\": \"n2\"}"},
+    {"DeployReleased", ROWS({HAS("released", "integer")})},
     {"ErrorName", .word = error_names},
     {"JobState", .word = job_states},
     {"JobStatus", .word = job_statuses},
@@ -1170,19 +894,4 @@ const char *message_name(const struct message_rows *rows, const struct field *fi
     if (!in || (field->flags & (rows->except | FIELD_HIDDEN)))
         return NULL;
     return field->flags & rows->by_alias ? field->alias : field->name;
-}
-
-const struct field *message_member(const struct message_type *type, const char *name)
-{
-    const struct message_rows *const parts[] = {&type->rows, &type->more};
-
-    for (size_t p = 0; p < COUNT_OF(parts); p++)
-        for (size_t i = 0; parts[p]->schema && i < parts[p]->schema->count; i++) {
-            const struct field *field = &parts[p]->schema->fields[i];
-            const char *own = message_name(parts[p], field);
-
-            if (own && strcmp(own, name) == 0)
-                return field;
-        }
-    return NULL;
 }

@@ -48,9 +48,7 @@ extern const struct schema view_row_schema;      /* deploy_row */
 
 const struct message_type *message_type_at(size_t index); /* NULL after the last */
 const struct message_type *message_type_find(struct str name);
-/* What a row is called there; NULL: it is not one of them. */
+/* The name of a field in this message; NULL: the message does not have it. */
 const char *message_name(const struct message_rows *rows, const struct field *field);
-/* The row of a member; NULL: it has none of that name. */
-const struct field *message_member(const struct message_type *type, const char *name);
 
 #endif

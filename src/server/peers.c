@@ -17,14 +17,13 @@
 #include "sched/keeper.h"
 #include "sched/node_sync.h"
 #include "sched/sched.h"
-#include "server/api_explain.h"
+#include "server/api.h"
 #include "server/api_job.h"
 #include "server/api_report.h"
 #include "server/events.h"
 #include "server/hub.h"
-#include "server/rpc.h"
 
-#define PEERS_ITSELF "*" /* instead of a node: the question is for the instance itself */
+#define PEERS_ITSELF "*" /* instead of a node: a question to the instance itself */
 
 /* All messages of one turn for one instance. */
 struct batch {
@@ -49,6 +48,13 @@ static bool peers_name_read(struct str text, uint32_t *ret_name)
         return false;
     *ret_name = (uint32_t)strtoul(digits, &end, 16);
     return *end == '\0' && *ret_name;
+}
+
+static void batch_free(struct batch *batch)
+{
+    buf_free(&batch->frames);
+    buf_free(&batch->seqs);
+    free(batch);
 }
 
 /* The open batch for an instance; 0: for all instances. */
@@ -424,9 +430,7 @@ static void delivered(struct store_op *op)
         forward_done(batch->peers, seq, false, op->err ? "STORE_DOWN" : "INSTANCE_GONE");
         query_done(batch->peers, seq, ERR_CONFLICT, STR_NONE);
     }
-    buf_free(&batch->frames);
-    buf_free(&batch->seqs);
-    free(batch);
+    batch_free(batch);
 }
 
 void peers_turn(struct peers *peers)
@@ -785,9 +789,7 @@ void peers_free(struct peers *peers)
         return;
     while ((batch = peers->open)) {
         peers->open = batch->next;
-        buf_free(&batch->frames);
-        buf_free(&batch->seqs);
-        free(batch);
+        batch_free(batch);
     }
     assert(peers->sends.count == 0);
     for (size_t i = 0; (query = idmap_next(&peers->queries, &i));)

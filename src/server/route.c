@@ -14,11 +14,12 @@
 #include "server/api.h"
 #include "server/auth.h"
 #include "server/guard.h"
-#include "server/server.h"
-#include "server/settings.h"
 #include "server/submit_socket.h"
 
-enum { REQUEST_LINES_MAX = 50 };
+enum {
+    REQUEST_LINES_MAX = 50,
+    ANSWER_KEEP_BYTES = 65536, /* call_buf() keeps no more than this after a long answer */
+};
 
 /* --- Host and Origin --- */
 
@@ -664,6 +665,25 @@ struct buf *call_buf(struct call *call)
     return &call->worker->answer;
 }
 
+struct jsonw call_begin(struct call *call)
+{
+    struct jsonw w = jsonw_to(call_buf(call));
+
+    jsonw_obj(&w);
+    return w;
+}
+
+void call_end(struct call *call, int status, struct jsonw *w)
+{
+    struct buf *body = w->buf;
+
+    assert(body == &call->worker->answer);
+    jsonw_end_obj(w);
+    call_body(call, status, buf_view(body));
+    if (body->cap > ANSWER_KEEP_BYTES)
+        buf_free(body);
+}
+
 void call_ok(struct call *call)
 {
     call_body(call, 200, STR("{\"ok\":true}"));
@@ -698,6 +718,11 @@ void write_job_id(struct jsonw *w, uint64_t job)
     jsonw_kstr(w, "job_id", str_of(id));
 }
 
+void write_member(struct jsonw *w, const char *name, const struct json *from)
+{
+    jsonw_kraw(w, name, json_raw(json_get(from, name)));
+}
+
 struct jsonw call_problem_begin(struct buf *buf, const struct problem *why)
 {
     struct jsonw w = jsonw_to(buf);
@@ -707,9 +732,9 @@ struct jsonw call_problem_begin(struct buf *buf, const struct problem *why)
     return w;
 }
 
-void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
-                      const struct problem *why)
+void call_problem_end(struct call *call, struct jsonw *w, const struct problem *why)
 {
+    struct buf *buf = w->buf;
     struct http_header retry = {
         .name = STR("Retry-After"),
         .value = arena_fmt(call->arena, "%lld",
@@ -735,7 +760,7 @@ void call_problem(struct call *call, const struct problem *why)
     struct buf buf = {0};
     struct jsonw w = call_problem_begin(&buf, why);
 
-    call_problem_end(call, &buf, &w, why);
+    call_problem_end(call, &w, why);
 }
 
 void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
@@ -874,6 +899,26 @@ void call_hide_job(const struct call *call, struct store_op *op)
     op->record = (struct store_record){0};
 }
 
+bool call_has_job(struct call *call, struct store_op *op)
+{
+    call_hide_job(call, op);
+    enum err err = op->err; /* the answer ends the request, and `op` with it */
+    if (err)
+        call_error(call, err, "job_id", "%s.",
+                   err == ERR_NOT_FOUND ? "There is no such job" : err_title(err));
+    return !err;
+}
+
+const struct snap_node *call_has_node(struct call *call, struct str id)
+{
+    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, id);
+
+    if (!known)
+        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
+                   STR_ARG(id));
+    return known;
+}
+
 bool call_job_id(struct call *call, struct str text, uint64_t *ret_id)
 {
     if (job_id_parse(text, ret_id))
@@ -896,6 +941,14 @@ struct store_op call_op(const struct call *call, enum store_verb verb, store_don
 {
     return (struct store_op){
         .verb = verb, .reply_to = &call->worker->loop.inbox, .done = done, .arena = call->arena};
+}
+
+struct store_op call_op_timely(const struct call *call, enum store_verb verb, store_done *done)
+{
+    struct store_op op = call_op(call, verb, done);
+
+    op.not_after_ms = sched_not_after(call->worker->sched);
+    return op;
 }
 
 /* --- entity tags --- */
@@ -930,14 +983,19 @@ bool etag_matches(struct call *call, struct str etag, const char *what)
     return false;
 }
 
-void etag_json(struct call *call, const struct buf *body, struct str etag)
+void etag_reply(struct call *call, int status, struct str body, struct str etag)
 {
     struct http_header header = {.name = STR("ETag"), .value = etag};
-    bool known = etag_has_copy(call->req, etag);
-    struct http_reply reply = {.status = known ? 304 : 200,
-                               .body = known ? STR_NONE : buf_view(body),
-                               .headers = &header,
-                               .header_count = 1};
+    struct http_reply reply = {
+        .status = status, .body = body, .headers = &header, .header_count = 1};
 
     call_reply(call, &reply);
+}
+
+void etag_json(struct call *call, const struct buf *body, struct str etag)
+{
+    if (etag_has_copy(call->req, etag))
+        etag_reply(call, 304, STR_NONE, etag);
+    else
+        etag_reply(call, 200, buf_view(body), etag);
 }

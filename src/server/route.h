@@ -9,26 +9,29 @@
 
 enum {
     ROUTE_PARAMS_MAX = 3,
-    ROUTE_LARGE = 8, /* a large route takes so many times the usual body */
+    ROUTE_LARGE = 8,         /* a large route takes this many times the usual body */
+    CALL_LIST_DEFAULT = 100, /* `limit` of most lists */
+    CALL_LIST_MAX = 1000,
 };
 
-/* A request as a handler sees it; is in the request's arena. */
+/* A request as a handler sees it. Lives in the request's arena. */
 struct call {
-    struct http_request *req; /* NULL: it came over a WebSocket, of a node or of a client */
-    /* How it is answered then, instead of by the request. */
+    struct http_request *req; /* NULL: it came over a WebSocket, from a node or a client */
+    /* Sends the answer if there is no `req`. */
     void (*answer)(struct call *call, const struct http_reply *reply);
-    struct str node_id; /* and whose socket that is, once it has said hello */
+    struct str node_id; /* whose socket that is, once the node has said hello */
     struct node *node;
-    /* Of a node's socket: sends a frame, before the answer. */
+    /* On a node's socket: sends a frame before the answer. */
     void (*push)(struct call *call, struct str frame);
-    /* What a node said of a job was accepted, for the first time; the terms are what the answer to
-     * an ACK tells (0: nothing). True: the call is answered by that. NULL: it wants an answer. */
+    /* Called when a node's report about a job was accepted for the first time; the terms are those
+     * the answer to an ACK contains (0: none). True: that answered the call. NULL: the node expects
+     * a reply. */
     bool (*accepted)(struct call *call, bool ack, int64_t lease_ms, int64_t stop_grace_ms);
-    /* A frame that submits has no head: its Idempotency-Key, and its job as it was sent. */
+    /* A frame that submits has no head: its Idempotency-Key, and the job as it was sent. */
     struct str key;
     struct str text;
-    void (*begun)(struct call *call, uint64_t job); /* the id it may get, before anybody has it */
-    uint64_t job; /* the job a good answer is about; an earlier one's, for a key known already */
+    void (*begun)(struct call *call, uint64_t job); /* the id it may get, before anyone sees it */
+    uint64_t job; /* the job a successful answer is about; an earlier one for a known key */
     struct worker *worker;
     const struct route *route;
     struct arena *arena;
@@ -87,23 +90,27 @@ const struct route *route_of_message(struct str word); /* by the `msg` of a node
 void call_reply(struct call *call, const struct http_reply *reply);
 void call_body(struct call *call, int status, struct str json);
 void call_json(struct call *call, int status, struct buf *body); /* and frees the body */
-/* The loop's own, empty: for a body that is written and answered at once, without an allocation. */
+/* The loop's own buffer, empty: for a body written and answered at once, without an allocation. */
 struct buf *call_buf(struct call *call);
+/* An object as the body, in that buffer: begin, write its members, end. */
+struct jsonw call_begin(struct call *call);
+void call_end(struct call *call, int status, struct jsonw *w);
 void call_ok(struct call *call); /* {"ok":true} */
 void call_problem(struct call *call, const struct problem *why);
 void call_error(struct call *call, enum err err, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* A problem body with more members: begin, write, then end. */
 struct jsonw call_problem_begin(struct buf *buf, const struct problem *why);
-void call_problem_end(struct call *call, struct buf *buf, struct jsonw *w,
-                      const struct problem *why);
+void call_problem_end(struct call *call, struct jsonw *w, const struct problem *why);
 /* A problem as members of an object being written (batch answers, WebSocket replies). */
 void problem_write(struct jsonw *w, const struct problem *why);
 void write_int_or_null(struct jsonw *w, const char *name, bool known, int64_t value);
 void write_job_id(struct jsonw *w, uint64_t job); /* `job_id` */
+/* Copies a member of another object; null if that has none. */
+void write_member(struct jsonw *w, const char *name, const struct json *from);
 
 /* The node a request speaks for: its socket's, or `node_id` of the body, which the token must
- * allow. False: answered already. */
+ * allow. False: already answered. */
 bool call_node(struct call *call, struct str *ret_node_id);
 /* X-Request-Id of the request, or one of our own. */
 struct str call_request_id(struct call *call);
@@ -116,27 +123,32 @@ bool call_query_bool(struct call *call, const char *name, bool *value);
 bool call_query_ms(struct call *call, const char *name, int64_t max, int64_t *value);
 /* False: the token may not speak for this node; answered with 403. */
 bool call_speaks_for(struct call *call, struct str node_id);
-bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 when it is none */
-/* Reads the body by its rows. False: answered already with what is wrong in it. */
+bool call_job_id(struct call *call, struct str text, uint64_t *ret_id); /* 404 if it is not one */
+/* Reads the body by its rows. False: already answered with the problem. */
 bool call_read(struct call *call, const struct schema *schema, void *ret_fields);
-/* A store op of this request: answered on its loop, with memory of its arena. */
+/* A store op of this request: answered on its loop, with memory from its arena. */
 struct store_op call_op(const struct call *call, enum store_verb verb, store_done *done);
+/* The same for an op that does nothing if it arrives too late. */
+struct store_op call_op_timely(const struct call *call, enum store_verb verb, store_done *done);
 
-/* Names, between the caller and all that lies behind: it says and reads its own as it knows them,
- * and those of other namespaces are not there. Who sees all has full names (model/namespace.h). */
+/* Names, between a caller and everything behind the API: a caller sends and gets the names of its
+ * own namespace as it knows them, and other namespaces do not exist for it. A caller who sees all
+ * gets full names (model/namespace.h). */
 struct namespace_view call_view(const struct call *call);
-/* What the caller named, as a full name. False: answered already with 400. */
+/* The full form of a name from the caller. False: already answered with 400. */
 bool call_name(struct call *call, const char *field, struct str name, size_t max,
                struct str *ret_full);
 bool call_sees(const struct call *call, struct str full);
 struct str call_shown(const struct call *call, struct str full);
-/* Of a job that was read: another namespace's is answered as one there is none of. */
+/* Call this on a job that was read: one of another namespace becomes ERR_NOT_FOUND. */
 void call_hide_job(const struct call *call, struct store_op *op);
+bool call_has_job(struct call *call, struct store_op *op); /* the same; false: answered already */
+const struct snap_node *call_has_node(struct call *call, struct str id); /* NULL: likewise */
 
 /* Which requests may come in at all: a web page elsewhere must not be able to talk to this server
- * through somebody's browser, also not to one that only listens on loopback. */
+ * through somebody's browser, even if it listens only on loopback. */
 
-/* ERR_FORBIDDEN: its Host is not ours, or it was sent for a page of another origin. */
+/* ERR_FORBIDDEN: the Host is not ours, or a page of another origin sent the request. */
 enum err origin_check(const struct http_request *req, const struct settings *settings,
                       struct problem *why);
 
@@ -148,12 +160,14 @@ enum err origin_check(const struct http_request *req, const struct settings *set
  * once. */
 void proxy_warn_clear(const struct call *call);
 
-/* ETag and what asks for it: an answer that the client has already is not sent again
- * (If-None-Match), and a change is made only to what the client saw (If-Match). */
+/* ETags and conditional requests: an answer the client already has is not sent again
+ * (If-None-Match), and a change is made only to the version the client saw (If-Match). */
 
 bool etag_has_copy(struct http_request *req, struct str etag); /* quotes included */
-/* False: answered with 412; `what` is named in the sentence. */
+/* False: already answered with 412; `what` is named in the sentence. */
 bool etag_matches(struct call *call, struct str etag, const char *what);
+/* Answers with an ETag. */
+void etag_reply(struct call *call, int status, struct str body, struct str etag);
 /* 200 with its ETag, or 304 without a body. */
 void etag_json(struct call *call, const struct buf *body, struct str etag);
 

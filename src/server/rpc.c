@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "server/api.h"
-#include "server/hub.h"
 #include "server/hub_ws.h"
 #include "server/peers.h"
 
@@ -92,8 +91,7 @@ void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, s
     rpc_over(rpc, json_is_null(result) ? ERR_BAD_REQUEST : ERR_OK);
 }
 
-/* Ends the calls of one socket (incarnation > 0), or those that timed out. */
-static void end_some(struct hub *hub, uint64_t incarnation)
+void rpc_end(struct hub *hub, uint64_t incarnation)
 {
     int64_t now_ms = hub->worker->loop.mono_ms;
     struct msg *first = NULL;
@@ -113,21 +111,6 @@ static void end_some(struct hub *hub, uint64_t incarnation)
         idmap_del(&hub->rpcs, rpc->id);
         rpc_over(rpc, rpc->gone ? ERR_CONFLICT : ERR_TIMEOUT);
     }
-}
-
-void rpc_tick(struct hub *hub)
-{
-    end_some(hub, 0);
-}
-
-void rpc_gone(struct hub *hub, uint64_t incarnation)
-{
-    end_some(hub, incarnation);
-}
-
-void rpc_forget(struct hub *hub)
-{
-    idmap_free(&hub->rpcs);
 }
 
 /* --- routes --- */
@@ -150,67 +133,50 @@ static struct rpc_call *rpc_call(struct call *call)
     return own;
 }
 
-static void rpc_failed(struct rpc_call *own)
+void rpc_answer(struct call *call, struct rpc *rpc, enum err refused)
 {
     static const char *const sentences[ERR_COUNT] = {
         [ERR_TIMEOUT] = "The node did not answer in time.",
         [ERR_CONFLICT] = "The node has no connection to be asked over."};
-    const struct buf *said = &own->rpc.answer;
+    struct buf answer = rpc->answer; /* the reply ends the request, and `rpc` with it */
 
-    assert(own->rpc.err == ERR_BAD_REQUEST || sentences[own->rpc.err]);
-    if (own->rpc.err == ERR_BAD_REQUEST)
-        call_error(own->call, ERR_BAD_REQUEST, "", "The node says: " STR_FMT,
-                   STR_ARG(buf_view(said)));
+    assert(!rpc->err || rpc->err == ERR_BAD_REQUEST || sentences[rpc->err]);
+    if (!rpc->err)
+        call_body(call, 200, buf_view(&answer));
+    else if (rpc->err == ERR_BAD_REQUEST)
+        call_error(call, refused, "", "The node says: " STR_FMT, STR_ARG(buf_view(&answer)));
     else
-        call_error(own->call, own->rpc.err, "", "%s", sentences[own->rpc.err]);
+        call_error(call, rpc->err, "", "%s", sentences[rpc->err]);
+    buf_free(&answer);
 }
 
 static void rpc_done(struct rpc *rpc)
 {
-    struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
-    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
-
-    if (rpc->err)
-        rpc_failed(own);
-    else
-        call_body(own->call, 200, buf_view(&answer));
-    buf_free(&answer);
+    rpc_answer(container_of(rpc, struct rpc_call, rpc)->call, rpc, ERR_BAD_REQUEST);
 }
 
 static void rpc_start(struct rpc_call *own)
 {
-    struct call *call = own->call;
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
+    const struct snap_node *known = call_has_node(own->call, own->call->params[0]);
 
     if (known)
         rpc_send(&own->rpc, known->node);
-    else
-        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
-                   STR_ARG(call->params[0]));
 }
 
 static void rpc_job_found(struct store_op *op)
 {
     struct rpc_call *own = container_of(op, struct rpc_call, op);
 
-    call_hide_job(own->call, op);
-    if (op->err)
-        call_error(own->call, op->err, "job_id", "%s.",
-                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
-    else
+    if (call_has_job(own->call, op))
         rpc_start(own);
 }
 
 void api_node_rpc(struct call *call)
 {
-    const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, call->params[0]);
     struct rpc_call *own = rpc_call(call);
 
-    if (!known) {
-        call_error(call, ERR_NOT_FOUND, "node_id", "There is no node \"" STR_FMT "\".",
-                   STR_ARG(call->params[0]));
+    if (!call_has_node(call, call->params[0]))
         return;
-    }
     if (!str_is_id(call->params[1], WORD_MAX) || !str_is_id(call->params[2], WORD_MAX)) {
         call_error(call, ERR_NOT_FOUND, "",
                    "A service and its method are ids of at most %d letters.", WORD_MAX);
@@ -235,41 +201,29 @@ void api_node_rpc(struct call *call)
     }
 }
 
-/* The node is not connected, or never had the job: the last lines stored with the result are better
- * than nothing. */
-static void answer_tail(struct rpc_call *own)
+/* When the node is not connected, or never had the job, the last lines stored with the result are
+ * better than nothing. */
+static void logs_done(struct rpc *rpc)
 {
+    struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
     const struct store_record *record = &own->op.record;
     const struct json *result;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
 
-    if (!record->result.len || json_parse(record->result, own->call->arena, &result, NULL) ||
+    if (!rpc->err || !record->result.len ||
+        json_parse(record->result, own->call->arena, &result, NULL) ||
         json_type(json_get(result, "tail")) != JSON_STR) {
-        rpc_failed(own);
+        rpc_answer(own->call, rpc, ERR_BAD_REQUEST);
         return;
     }
+    buf_free(&rpc->answer);
     struct str tail = json_str(json_get(result, "tail"), own->call->arena);
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(own->call);
     jsonw_kint(&w, "offset", 0);
     jsonw_kint(&w, "total", (int64_t)tail.len);
     jsonw_kstr(&w, "text", tail);
     jsonw_kbool(&w, "ended", true);
     jsonw_kbool(&w, "tail_only", true);
-    jsonw_end_obj(&w);
-    call_json(own->call, 200, &buf);
-}
-
-static void logs_done(struct rpc *rpc)
-{
-    struct rpc_call *own = container_of(rpc, struct rpc_call, rpc);
-    struct buf answer = rpc->answer; /* the reply ends the request, and us with it */
-
-    if (rpc->err)
-        answer_tail(own);
-    else
-        call_body(own->call, 200, buf_view(&answer));
-    buf_free(&answer);
+    call_end(own->call, 200, &w);
 }
 
 static void logs_found(struct store_op *op)
@@ -280,12 +234,8 @@ static void logs_found(struct store_op *op)
     struct jsonw w = jsonw_to(&params);
 
     assert(op->err || op->head.id == op->job);
-    call_hide_job(call, op);
-    if (op->err) {
-        call_error(call, op->err, "job_id", "%s.",
-                   op->err == ERR_NOT_FOUND ? "There is no such job" : err_title(op->err));
+    if (!call_has_job(call, op))
         return;
-    }
     const struct snap_node *known =
         snapshot_node(call->worker->sched->snapshot, str_of(op->head.node));
     jsonw_obj(&w);
@@ -303,7 +253,7 @@ static void logs_found(struct store_op *op)
         return;
     }
     own->rpc.err = ERR_CONFLICT;
-    answer_tail(own);
+    logs_done(&own->rpc);
 }
 
 void api_job_logs(struct call *call)

@@ -22,17 +22,17 @@ struct rpc {
     enum err err; /* ERR_OK, ERR_TIMEOUT, ERR_CONFLICT (not connected), ERR_BAD_REQUEST (refused) */
     struct buf answer; /* the result as JSON, or the node's error text; freed by the caller */
     void (*done)(struct rpc *rpc); /* on the caller's loop */
-    void *user;
 };
 
-/* from, method, params, done and user are set. */
+/* from, method, params and done are set. */
 void rpc_send(struct rpc *rpc, struct node *node);
 void rpc_over(struct rpc *rpc, enum err err); /* ends it on the caller's loop */
-/* The socket's side. */
+/* For the socket's loop. */
 void rpc_reply(struct hub *hub, uint64_t incarnation, const struct json *body, struct arena *arena);
-void rpc_tick(struct hub *hub);
-void rpc_gone(struct hub *hub, uint64_t incarnation); /* the node's socket closed */
-void rpc_forget(
-    struct hub *hub); /* all loops have ended: drops the calls, whose requests are freed too */
+/* Ends the calls of a socket that closed; 0: those that timed out. */
+void rpc_end(struct hub *hub, uint64_t incarnation);
+
+/* Answers a request with the outcome of its call; `refused`: the error if the node refuses. */
+void rpc_answer(struct call *call, struct rpc *rpc, enum err refused);
 
 #endif

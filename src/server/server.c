@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +24,6 @@
 #include "server/api_metrics.h"
 #include "server/api_report.h"
 #include "server/audit.h"
-#include "server/auth.h"
 #include "server/callback.h"
 #include "server/events.h"
 #include "server/guard.h"
@@ -151,15 +149,9 @@ static void keeper_turned(struct loop *loop)
 }
 
 /* The first message of each loop: names its thread and gives it its counters. */
-struct hello {
-    struct msg msg;
-    struct worker *worker;
-};
-
 static void name_thread(struct msg *msg)
 {
-    struct hello *hello = container_of(msg, struct hello, msg);
-    struct worker *worker = hello->worker;
+    struct worker *worker = container_of(msg, struct worker, hello);
     char name[16];
 
     if (worker->serves)
@@ -170,7 +162,6 @@ static void name_thread(struct msg *msg)
     metrics_thread();
     if (!worker->serves)
         keeper_start(worker->server->sched.keeper);
-    free(hello);
 }
 
 static enum err worker_init(struct server *server, int index, struct problem *why)
@@ -201,9 +192,8 @@ static enum err worker_init(struct server *server, int index, struct problem *wh
     worker->sched = &server->sched.loops[index];
     sched_loop_init(&server->sched, index, &worker->loop.inbox, &worker->loop.wall_ms,
                     &worker->loop.mono_ms);
-    struct hello *hello = mem_new(struct hello);
-    *hello = (struct hello){.msg = {.run = name_thread}, .worker = worker};
-    inbox_post(&worker->loop.inbox, &hello->msg);
+    worker->hello.run = name_thread;
+    inbox_post(&worker->loop.inbox, &worker->hello);
     return ERR_OK;
 }
 
@@ -310,17 +300,10 @@ static enum err server_init(struct server *server, struct settings_source *sourc
     return ERR_OK;
 }
 
-struct drain {
-    struct msg msg;
-    struct worker *worker;
-    _Atomic bool begun;
-};
-
-/* On its loop: no new connections; waiting requests are answered, event streams end. */
+/* On its loop: accepts no new connections; answers waiting requests and ends event streams. */
 static void drain_worker(struct msg *msg)
 {
-    struct drain *drain = container_of(msg, struct drain, msg);
-    struct worker *worker = drain->worker;
+    struct worker *worker = container_of(msg, struct worker, drain);
 
     if (worker->http.priv) {
         http_drain(&worker->http);
@@ -330,41 +313,40 @@ static void drain_worker(struct msg *msg)
         events_drain(worker->events);
         atomic_store(&worker->connections, http_connections(&worker->http));
     }
-    atomic_store(&drain->begun, true);
+    atomic_store(&worker->drains, true);
 }
 
 /* Stops accepting, lets requests under way be answered, then stops the threads. */
 static void server_stop(struct server *server)
 {
-    struct drain *drains = mem_array(struct drain, (size_t)server->loop_count);
     int64_t until_ms = clock_mono_ms() + DRAIN_MS;
     int64_t open = 1;
 
     atomic_store(&server->draining, true);
     for (int i = 0; i < server->loop_count; i++) {
-        drains[i] = (struct drain){.msg = {.run = drain_worker}, .worker = &server->workers[i]};
-        inbox_post(&server->workers[i].loop.inbox, &drains[i].msg);
+        server->workers[i].drain.run = drain_worker;
+        inbox_post(&server->workers[i].loop.inbox, &server->workers[i].drain);
     }
     while (open > 0 && clock_mono_ms() < until_ms) {
         if (!token_file_run(server)) /* requests under way may wait for it */
             usleep(5000);
         open = 0;
         for (int i = 0; i < server->loop_count; i++)
-            open += !atomic_load(&drains[i].begun) + atomic_load(&server->workers[i].connections);
+            open += !atomic_load(&server->workers[i].drains) +
+                    atomic_load(&server->workers[i].connections);
     }
     peers_stop(server->peers);
     for (int i = 0; i <= server->loop_count; i++)
         loop_stop(&server->workers[i].loop);
     for (int i = 0; i <= server->loop_count; i++)
         loop_join(&server->workers[i].loop);
-    free(drains);
 }
 
-/* The threads have ended, but not what was under way between them. The stores answer every call
- * they have and refuse more; then the messages in each inbox run here, in the place of the thread
- * they were posted to, until none is left. So each call and message ends the way its owner wrote,
- * which frees it. The keeper's turns go on as well: a change of a node waits for the snapshot that
- * has it. */
+/* The threads have ended, but not all work between them. The stores answer every call they have and
+ * refuse more; then the messages in each inbox run here, in place of the thread they were posted
+ * to, until none is left. So each call and message ends the way its owner wrote, which frees it.
+ * The keeper's turns continue as well: a change of a node waits for the snapshot that includes
+ * it. */
 static void server_done(struct server *server)
 {
     int ran = 1;
@@ -385,7 +367,7 @@ static void server_done(struct server *server)
     deploys_close(server->deploys);
     store_close(server->store);
     for (int i = 0; server->workers && i <= server->loop_count; i++)
-        rpc_forget(server->workers[i].hub); /* another loop's requests, which go below */
+        idmap_free(&server->workers[i].hub->rpcs); /* of requests of other loops, freed below */
     for (int i = 0; server->workers && i <= server->loop_count; i++) {
         struct worker *worker = &server->workers[i];
 

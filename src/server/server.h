@@ -19,24 +19,12 @@ struct request_log {
     int64_t left_out;
 };
 
-struct server;
-struct hub;
-struct waiters;
-struct submit_sockets;
-struct events;
-struct stats;
-struct deploys;
-struct logins;
-struct refusals;
-struct token_file;
-struct audit;
-struct members;
-struct peers;
-
 /* What one loop thread owns. The keeper's has no listener. */
 struct worker {
     struct server *server;
     struct loop loop;
+    struct msg hello, drain; /* the loop's first message, and the one that ends its work */
+    _Atomic bool drains;     /* `drain` has run */
     struct http_server http;
     struct sched_loop *sched;
     struct client *client; /* pushes and callbacks */

@@ -1,14 +1,15 @@
 /* GET /v1/sessions/{id}. */
 #include "server/session_cache.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "model/cache.h"
 #include "server/api.h"
 #include "server/server.h"
-
-#include <stdlib.h>
 
 enum { KEPT_MAX = 4096 }; /* per loop; then the oldest is replaced */
 
@@ -68,14 +69,6 @@ void session_written(struct session_marks *marks, struct str session)
     atomic_fetch_add_explicit(mark_of(marks, session), 1, memory_order_relaxed);
 }
 
-static char *copy(struct str text)
-{
-    char *to = mem_alloc(text.len + 1);
-
-    str_copy(text, to, text.len + 1);
-    return to;
-}
-
 struct session_call {
     struct call *call;
     struct store_op op;
@@ -98,14 +91,12 @@ static void answer_none(struct call *call)
                STR_ARG(call->params[0]));
 }
 
-/* `stale`: the store is not available, and this is its answer of `age_ms` ago. */
+/* `stale`: the store is not available, and this is its answer from `age_ms` ago. */
 static void answer(struct call *call, const struct kept *kept, bool stale, int64_t now_ms)
 {
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
     int64_t age_ms = cache_age_ms(&kept->entry, now_ms);
+    struct jsonw w = call_begin(call);
 
-    jsonw_obj(&w);
     jsonw_kstr(&w, "session_id", call->params[0]);
     jsonw_kstr(&w, "preferred_pool", str_of(kept->pool));
     jsonw_kstr(&w, "lang_pair", str_of(kept->lang_pair));
@@ -113,9 +104,8 @@ static void answer(struct call *call, const struct kept *kept, bool stale, int64
     jsonw_kint(&w, "updated_ms", kept->updated_ms);
     jsonw_kbool(&w, "stale", stale);
     jsonw_kint(&w, "age_ms", age_ms);
-    jsonw_end_obj(&w);
     metric_observe_us(METRIC_CACHE_AGE, age_ms * 1000);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 static void session_read(struct store_op *op)
@@ -130,7 +120,7 @@ static void session_read(struct store_op *op)
         kept = &cache->ring[cache->next];
         cache->next = (cache->next + 1) % KEPT_MAX;
         drop(cache, kept);
-        kept->id = copy(own->key);
+        kept->id = mem_cstr(own->key);
         map_put(&cache->by_id, str_of(kept->id), kept);
     }
     kept->mark = own->mark;
@@ -139,8 +129,8 @@ static void session_read(struct store_op *op)
 
         free(kept->pool);
         free(kept->lang_pair);
-        kept->pool = copy(op->u.session.preferred_pool);
-        kept->lang_pair = copy(op->u.session.lang_pair);
+        kept->pool = mem_cstr(op->u.session.preferred_pool);
+        kept->lang_pair = mem_cstr(op->u.session.lang_pair);
         kept->version = op->u.session.version;
         kept->updated_ms = op->u.session.updated_ms;
         cache_value(&kept->entry, now_ms, cache_ttl_ms(CACHE_L1_MS, fraction));

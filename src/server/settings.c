@@ -6,20 +6,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/schema.h"
-#include "io/http.h"
-#include "io/ip.h"
-#include "io/ws.h"
-#include "model/token.h"
 #include "sched/explain.h"
 #include "sched/node_report.h"
-#include "sched/sched.h"
 #include "server/route.h"
+
+/* Reports a mistake in one row of a setting that maps names to rows. */
+static enum err bad_row(const char *setting, struct str name, const char *detail,
+                        struct problem *why)
+{
+    return problem_set(why, ERR_BAD_CONFIG, setting, "%s: the row \"" STR_FMT "\": %.300s", setting,
+                       STR_ARG(name), detail);
+}
 
 /* --- `nodes` --- */
 
-/* The namespaces whose work a node takes, and those members of a registration that decide what work
- * it gets and how it is shown. Its present state is always its own report. */
+/* What `nodes` can fix: the namespaces whose work a node takes, and the members of a registration
+ * that decide what work it gets and how it is shown. Its present state always comes from its own
+ * reports. */
 static const struct {
     const char *name;
     const char
@@ -41,13 +44,7 @@ static const struct {
     {"role", NULL},
 };
 
-static enum err bad_row(struct str pattern, const char *detail, struct problem *why)
-{
-    return problem_set(why, ERR_BAD_CONFIG, "nodes", "nodes: the row \"" STR_FMT "\": %.300s",
-                       STR_ARG(pattern), detail);
-}
-
-/* All that the row fixes, also what it leaves out. */
+/* All that the row fixes, including what it fixes by leaving it out. */
 static struct str whole_row(const struct json *row, struct arena *arena)
 {
     struct buf buf = {0};
@@ -74,13 +71,11 @@ static struct str whole_row(const struct json *row, struct arena *arena)
 /* Namespaces, one at least. */
 static bool check_namespaces(const struct json *list, struct arena *arena)
 {
-    const struct json *item = json_first(list);
-
     if (json_is_null(list))
         return true;
     if (json_type(list) != JSON_ARR || list->count == 0)
         return false;
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
+    for (const struct json *item = json_items(list); item; item = json_after(list, item))
         if (json_type(item) != JSON_STR || !namespace_valid(json_str(item, arena)))
             return false;
     return true;
@@ -90,15 +85,15 @@ static enum err read_row(const struct json *key, struct arena *arena, struct nod
                          struct problem *why)
 {
     struct str pattern = json_str(key, arena);
-    const struct json *row = key + 1, *member = json_first(row), *facts;
+    const struct json *row = key + 1, *facts;
     struct node_report report;
     struct facts *made;
     struct problem what;
     char text[400];
 
     if (json_type(row) != JSON_OBJ)
-        return bad_row(pattern, "It must be an object, like {labels: {zone: eu}}.", why);
-    for (uint32_t i = 0; i < row->count; i++, member = json_next(member + 1)) {
+        return bad_row("nodes", pattern, "It must be an object, like {labels: {zone: eu}}.", why);
+    for (const struct json *member = json_keys(row); member; member = json_after(row, member)) {
         struct str name = json_str(member, arena);
         size_t known = 0;
 
@@ -111,23 +106,23 @@ static enum err read_row(const struct json *key, struct arena *arena, struct nod
         for (size_t m = 0; m < COUNT_OF(members); m++)
             len += snprintf(text + len, sizeof text - (size_t)len, "%s %s", m ? "," : "",
                             members[m].name);
-        return bad_row(pattern, text, why);
+        return bad_row("nodes", pattern, text, why);
     }
     if (!check_namespaces(json_get(row, "namespaces"), arena))
-        return bad_row(pattern, "namespaces must be a list of namespaces, like [maps].", why);
-    /* A node that reported just that would have to be accepted. */
+        return bad_row("nodes", pattern, "namespaces must be a list of namespaces, like [maps].",
+                       why);
+    /* The same facts reported by a node would have to be accepted. */
     if (json_parse(whole_row(row, arena), arena, &facts, &what) ||
         node_report_read(facts, STR("any"), NULL, arena, &report, &what) ||
         node_report_facts(&report, NULL, &made, &what))
-        return bad_row(pattern, what.detail, why);
+        return bad_row("nodes", pattern, what.detail, why);
     facts_unref(made);
     *ret_rule = (struct node_rule){.pattern = pattern, .facts = facts};
     return ERR_OK;
 }
 
 /* `nodes` into sched.node_rules: {"gpu-*": {"labels": {"zone": "eu"}}}. */
-static enum err settings_read_nodes(struct settings *settings, struct arena *arena,
-                                    struct problem *why)
+static enum err read_nodes(struct settings *settings, struct arena *arena, struct problem *why)
 {
     const struct json *map = settings->nodes, *key = json_first(map);
     struct node_rule *rows;
@@ -160,8 +155,7 @@ static enum err bad_routes(struct problem *why)
 }
 
 /* `routes` into sched.routing: {"talk": ["hk", "us"]}. */
-static enum err settings_read_routes(struct settings *settings, struct arena *arena,
-                                     struct problem *why)
+static enum err read_routes(struct settings *settings, struct arena *arena, struct problem *why)
 {
     const struct json *map = settings->routes;
 
@@ -169,24 +163,22 @@ static enum err settings_read_routes(struct settings *settings, struct arena *ar
         return ERR_OK;
     if (json_type(map) != JSON_OBJ)
         return bad_routes(why);
-    struct routing_route *routes = arena_array(arena, struct routing_route, map->count + 1);
-    const struct json *key = json_first(map);
-    for (uint32_t i = 0; i < map->count; i++, key = json_next(key + 1)) {
-        const struct json *list = key + 1, *item = json_first(list);
+    struct routing_route *route = arena_array(arena, struct routing_route, map->count + 1);
+    settings->sched.routing.routes = route;
+    settings->sched.routing.count = map->count;
+    for (const struct json *key = json_keys(map); key; key = json_after(map, key), route++) {
+        const struct json *list = key + 1;
 
-        routes[i].type = json_str(key, arena);
+        route->type = json_str(key, arena);
         if (json_type(list) != JSON_ARR)
             return bad_routes(why);
-        routes[i].servers = (struct strs){.at = arena_array(arena, struct str, list->count + 1),
-                                          .count = list->count};
-        for (uint32_t k = 0; k < list->count; k++, item = json_next(item)) {
+        route->servers.at = arena_array(arena, struct str, list->count + 1);
+        for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
             if (json_type(item) != JSON_STR)
                 return bad_routes(why);
-            routes[i].servers.at[k] = json_str(item, arena);
+            route->servers.at[route->servers.count++] = json_str(item, arena);
         }
     }
-    settings->sched.routing.routes = routes;
-    settings->sched.routing.count = map->count;
     return ERR_OK;
 }
 
@@ -194,35 +186,29 @@ static enum err settings_read_routes(struct settings *settings, struct arena *ar
 
 enum { TYPES_MAX = 4096 };
 
-static enum err bad_type(struct str type, const char *detail, struct problem *why)
-{
-    return problem_set(why, ERR_BAD_CONFIG, "types", "types: the row \"" STR_FMT "\": %.300s",
-                       STR_ARG(type), detail);
-}
-
 static enum err read_type(const struct json *key, struct arena *arena, struct spec_type *ret_type,
                           struct problem *why)
 {
     struct spec_type row = {.type = json_str(key, arena)};
-    const struct json *member = json_first(key + 1);
     struct demand demand = demand_plain;
     struct problem what;
 
     if (!str_is_id(row.type, POOL_LANG_MAX))
-        return bad_type(row.type, "It is no type of a job.", why);
+        return bad_row("types", row.type, "It is no type of a job.", why);
     if (json_type(key + 1) != JSON_OBJ)
-        return bad_type(row.type, "It must be an object, like {needs: {cpu: 1.5}}.", why);
-    for (uint32_t i = 0; i < (key + 1)->count; i++, member = json_next(member + 1)) {
+        return bad_row("types", row.type, "It must be an object, like {needs: {cpu: 1.5}}.", why);
+    for (const struct json *member = json_keys(key + 1); member;
+         member = json_after(key + 1, member)) {
         if (json_str_is(member, "needs"))
             row.needs = member + 1;
         else if (json_str_is(member, "keys"))
             row.keys = member + 1;
         else
-            return bad_type(row.type, "It may have needs and keys, and nothing else.", why);
+            return bad_row("types", row.type, "It may have needs and keys, and nothing else.", why);
     }
     if (demand_read_needs(row.needs, arena, &demand, &what) ||
         demand_read_keys(row.keys, arena, &demand, &what))
-        return bad_type(row.type, what.detail, why);
+        return bad_row("types", row.type, what.detail, why);
     *ret_type = row;
     return ERR_OK;
 }
@@ -233,8 +219,7 @@ static int by_type(const void *a, const void *b)
 }
 
 /* `types` into type_defaults: {"dev": {"needs": {"cpu": 1.2}}}. */
-static enum err settings_read_types(struct settings *settings, struct arena *arena,
-                                    struct problem *why)
+static enum err read_types(struct settings *settings, struct arena *arena, struct problem *why)
 {
     const struct json *map = settings->types, *key = json_first(map);
     struct spec_type *rows;
@@ -258,11 +243,16 @@ static enum err settings_read_types(struct settings *settings, struct arena *are
 /* --- the table --- */
 
 #define AT(member) offsetof(struct settings, member)
-#define SCHED(m)   offsetof(struct settings, sched.m)
-#define SECOND_MS  1000
-#define HOUR_MS    (3600LL * SECOND_MS)
-#define DAY_MS     (24 * HOUR_MS)
-#define MIB        (1024LL * 1024)
+/* Rows of settings named like their member; _IN: a member of a nested struct. */
+#define PLAIN(member, kind, ...)        FIELD_PLAIN(#member, kind, AT(member), __VA_ARGS__)
+#define BOUND(member, kind, ...)        FIELD_BOUND(#member, kind, AT(member), __VA_ARGS__)
+#define WORDS(member, ...)              FIELD_WORDS(#member, AT(member), __VA_ARGS__)
+#define PLAIN_IN(in, member, kind, ...) FIELD_PLAIN(#member, kind, AT(in.member), __VA_ARGS__)
+#define BOUND_IN(in, member, kind, ...) FIELD_BOUND(#member, kind, AT(in.member), __VA_ARGS__)
+#define SECOND_MS                       1000
+#define HOUR_MS                         (3600LL * SECOND_MS)
+#define DAY_MS                          (24 * HOUR_MS)
+#define MIB                             (1024LL * 1024)
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", NULL};
 static const char *const client_auths[] = {"required", "optional", NULL};
@@ -273,204 +263,169 @@ static const char *const selectors[] = {"full", "equality", NULL};   /* enum sel
 static const char *const audits[] = {"tried", "required", NULL}; /* enum settings_audit */
 
 static const struct field fields[] = {
-    FIELD_PLAIN("listen", STR, AT(listen), "127.0.0.1:7420", 0, "address and port to serve on"),
-    FIELD_PLAIN(
-        "store", STR, AT(store), "embedded:", FIELD_SECRET,
-        "where jobs and leases live: embedded:, redis://..., redis-cluster://..., "
-        "redis-sentinel://...; a password belongs into BERTH_STORE_PASSWORD, not into a flag"),
-    FIELD_PLAIN("data_dir", STR, AT(data_dir), "./berth-data", 0,
-                "directory of the embedded store"),
-    FIELD_PLAIN(
-        "database", STR, AT(database), NULL, FIELD_SECRET,
-        "where deployments live: sqlite:PATH (default berth.db in data_dir), postgresql://...; "
-        "a password belongs into BERTH_DATABASE or the file, not into a flag"),
-    FIELD_BOUND("database_timeout_ms", MS, AT(database_timeout_ms), 100, 60 * SECOND_MS, "2000", 0,
-                "a statement that takes longer failed"),
-    FIELD_BOUND("deploy_lease_ms", MS, AT(deploy_lease_ms), 1000, HOUR_MS, "45000", 0,
-                "a node's deployments may be taken over so long after its last renewal"),
-    FIELD_BOUND("deploy_renew_ms", MS, AT(deploy_renew_ms), 100, HOUR_MS, "off", FIELD_NULLABLE,
-                "how often a node renews it; off = nine times in that"),
-    FIELD_WORDS("claim_mode", AT(claim_mode), claim_modes, "hardened", 0,
-                "hardened, or seed: no leases, no grace, no guard against mass loss"),
-    FIELD_WORDS(
-        "selectors", AT(selectors), selectors, "full", FIELD_LIVE,
-        "what jobs and deployments may ask for: full, or equality: only key=value,key=value, "
-        "while servers or agents of releases that read no more are there"),
-    FIELD_BOUND("loops", INT, AT(loops), 0, 64, "0", 0,
-                "loop threads; 0 = one for each core, at most 8"),
+    PLAIN(listen, STR, "127.0.0.1:7420", 0, "address and port to serve on"),
+    PLAIN(store, STR, "embedded:", FIELD_SECRET,
+          "where jobs and leases live: embedded:, redis://..., redis-cluster://..., "
+          "redis-sentinel://...; a password belongs into BERTH_STORE_PASSWORD, not into a flag"),
+    PLAIN(data_dir, STR, "./berth-data", 0, "directory of the embedded store"),
+    PLAIN(database, STR, NULL, FIELD_SECRET,
+          "where deployments live: sqlite:PATH (default berth.db in data_dir), postgresql://...; "
+          "a password belongs into BERTH_DATABASE or the file, not into a flag"),
+    BOUND(database_timeout_ms, MS, 100, 60 * SECOND_MS, "2000", 0,
+          "a statement that takes longer failed"),
+    BOUND(deploy_lease_ms, MS, 1000, HOUR_MS, "45000", 0,
+          "a node's deployments may be taken over so long after its last renewal"),
+    BOUND(deploy_renew_ms, MS, 100, HOUR_MS, "off", FIELD_NULLABLE,
+          "how often a node renews it; off = nine times in that"),
+    WORDS(claim_mode, claim_modes, "hardened", 0,
+          "hardened, or seed: no leases, no grace, no guard against mass loss"),
+    WORDS(selectors, selectors, "full", FIELD_LIVE,
+          "what jobs and deployments may ask for: full, or equality: only key=value,key=value, "
+          "while servers or agents of releases that read no more are there"),
+    BOUND(loops, INT, 0, 64, "0", 0, "loop threads; 0 = one for each core, at most 8"),
 
-    FIELD_BOUND("sample_k", INT, SCHED(sample_k), 1, SCHED_SAMPLE_MAX, "20", 0,
-                "candidates sampled for a dispatch"),
-    FIELD_BOUND("explain_bytes", INT, SCHED(explain_bytes), EXPLAIN_BYTES_MIN, 1024 * MIB,
-                "4194304", 0,
-                "memory of each loop for why jobs went where they did; as much for refused ones"),
-    FIELD_BOUND("reservation_ttl_ms", MS, SCHED(reservation_ttl_ms), 50, 600 * SECOND_MS, "5000", 0,
-                "how long a node has for its ACK"),
-    FIELD_BOUND("max_attempts", INT, SCHED(max_attempts), 1, JOB_ATTEMPTS_MAX, "2", 0,
-                "attempts of a job in all", .alias = "max_retry"),
-    FIELD_PLAIN("candidate_shuffle", BOOL, SCHED(candidate_shuffle), "true", 0,
-                "try equal candidates in random order"),
-    FIELD_PLAIN("health_filter", STR, SCHED(health_filter), "ready", 0,
-                "health a node must have to get work: ready"),
-    FIELD_PLAIN("policy", ENUM, SCHED(policy), "least_loaded", 0, "which candidate first",
-                .name_at = policy_name),
-    FIELD_BOUND("heartbeat_ms", MS, SCHED(heartbeat_ms), 1000, HOUR_MS, "5000", 0,
-                "how often nodes send heartbeats"),
-    FIELD_BOUND("heartbeat_stale_ms", MS, SCHED(heartbeat_stale_ms), 1000, DAY_MS, "15000",
-                FIELD_NULLABLE, "a node silent for longer gets no work; off = never"),
-    FIELD_BOUND("view_drop_ms", MS, SCHED(view_drop_ms), 1000, DAY_MS, "30000", 0,
-                "a node silent for longer is gone from the view"),
-    FIELD_BOUND("lost_grace_ms", MS, SCHED(lost_grace_ms), 1000, DAY_MS, "15000", 0,
-                "and lost after this much more"),
-    FIELD_BOUND("forget_ms", MS, SCHED(forget_ms), 1000, 365 * DAY_MS, "1h", 0,
-                "a node silent for longer is forgotten"),
+    BOUND_IN(sched, sample_k, INT, 1, SCHED_SAMPLE_MAX, "20", 0,
+             "candidates sampled for a dispatch"),
+    BOUND_IN(sched, explain_bytes, INT, EXPLAIN_BYTES_MIN, 1024 * MIB, "4194304", 0,
+             "memory of each loop for why jobs went where they did; as much for refused ones"),
+    BOUND_IN(sched, reservation_ttl_ms, MS, 50, 600 * SECOND_MS, "5000", 0,
+             "how long a node has for its ACK"),
+    BOUND_IN(sched, max_attempts, INT, 1, JOB_ATTEMPTS_MAX, "2", 0, "attempts of a job in all",
+             .alias = "max_retry"),
+    PLAIN_IN(sched, candidate_shuffle, BOOL, "true", 0, "try equal candidates in random order"),
+    PLAIN_IN(sched, health_filter, STR, "ready", 0, "health a node must have to get work: ready"),
+    PLAIN_IN(sched, policy, ENUM, "least_loaded", 0, "which candidate first",
+             .name_at = policy_name),
+    BOUND_IN(sched, heartbeat_ms, MS, 1000, HOUR_MS, "5000", 0, "how often nodes send heartbeats"),
+    BOUND_IN(sched, heartbeat_stale_ms, MS, 1000, DAY_MS, "15000", FIELD_NULLABLE,
+             "a node silent for longer gets no work; off = never"),
+    BOUND_IN(sched, view_drop_ms, MS, 1000, DAY_MS, "30000", 0,
+             "a node silent for longer is gone from the view"),
+    BOUND_IN(sched, lost_grace_ms, MS, 1000, DAY_MS, "15000", 0, "and lost after this much more"),
+    BOUND_IN(sched, forget_ms, MS, 1000, 365 * DAY_MS, "1h", 0,
+             "a node silent for longer is forgotten"),
     FIELD_BOUND(
-        "running_lease_ms", MS, SCHED(leases.task_ms), 1000, DAY_MS, "120000", 0,
+        "running_lease_ms", MS, AT(sched.leases.task_ms), 1000, DAY_MS, "120000", 0,
         "a running task whose node is silent so long moves on; its node ends it at 2/3 of that"),
-    FIELD_BOUND("f2f_lease_ms", MS, SCHED(leases.f2f_ms), 1000, DAY_MS, "45000", 0,
+    FIELD_BOUND("f2f_lease_ms", MS, AT(sched.leases.f2f_ms), 1000, DAY_MS, "45000", 0,
                 "the same for face-to-face jobs"),
-    FIELD_BOUND("stop_grace_ms", MS, SCHED(stop_grace_ms), 0, HOUR_MS, "15000", 0,
-                "time a node has beyond a job's timeout before the server steps in"),
-    FIELD_BOUND("queue_max", INT, SCHED(queue_max), 1, 1000000, "10000", 0,
-                "jobs that may wait, of those that ask for the same"),
-    FIELD_BOUND("queue_total_max", INT, SCHED(queue_total_max), 1, 100000000, "100000", 0,
-                "jobs that may wait in all, whatever they ask for"),
-    FIELD_BOUND("nodes_max", INT, SCHED(nodes_max), 1, 1000000, "20000", 0,
-                "nodes that may be registered"),
-    FIELD_BOUND("latency_target_ms", MS, SCHED(latency_target_ms), 1, HOUR_MS, "1000", 0,
-                "run time at which health_score counts latency full"),
-    FIELD_PLAIN("pools", STRS, SCHED(pools), NULL, 0,
-                "pairs (en:zh) that exist for nodes with nmt_pairs any"),
-    FIELD_PLAIN("routes", JSON, AT(routes), NULL, FIELD_NO_FLAG,
-                "servers a type of task may go to, in order (talk: [hk, us])"),
-    FIELD_PLAIN("default_route", STRS, SCHED(routing.default_route), NULL, 0,
-                "the same for types no route names; none = any server that allows the type"),
-    FIELD_PLAIN("nodes", JSON, AT(nodes), NULL, FIELD_NO_FLAG,
-                "what nodes are, whatever they say: by node_id (\"gpu-*\": {labels: {zone: eu}, "
-                "allowed_types: [f2f]})"),
-    FIELD_PLAIN("types", JSON, AT(types), NULL, FIELD_NO_FLAG | FIELD_LIVE,
-                "what jobs of a type need unless they say so themselves, like dev: {needs: {cpu: "
-                "1.5, mem_mb: 2000}}"),
-    FIELD_BOUND("high_priority_min", INT, SCHED(high_priority_min), 0, 10, "7", 0,
-                "priority a machine at level warning still takes"),
-    FIELD_BOUND("store_timeout_ms", MS, SCHED(store_timeout_ms), 10, 60 * SECOND_MS, "2000", 0,
-                "a store call that arrives later does nothing"),
-    FIELD_BOUND("store_call_ms", MS, AT(store_call_ms), 5, 60 * SECOND_MS, "80", 0,
-                "a call of Redis that takes longer has failed: its requests are refused"),
-    FIELD_BOUND("store_format", INT, AT(store_format), 0, 63, "0", 0,
-                "newest format to write into Redis, to go back a release; 0 = as new as all read"),
+    BOUND_IN(sched, stop_grace_ms, MS, 0, HOUR_MS, "15000", 0,
+             "time a node has beyond a job's timeout before the server steps in"),
+    BOUND_IN(sched, queue_max, INT, 1, 1000000, "10000", 0,
+             "jobs that may wait, of those that ask for the same"),
+    BOUND_IN(sched, queue_total_max, INT, 1, 100000000, "100000", 0,
+             "jobs that may wait in all, whatever they ask for"),
+    BOUND_IN(sched, nodes_max, INT, 1, 1000000, "20000", 0, "nodes that may be registered"),
+    BOUND_IN(sched, latency_target_ms, MS, 1, HOUR_MS, "1000", 0,
+             "run time at which health_score counts latency full"),
+    PLAIN_IN(sched, pools, STRS, NULL, 0, "pairs (en:zh) that exist for nodes with nmt_pairs any"),
+    PLAIN(routes, JSON, NULL, FIELD_NO_FLAG,
+          "servers a type of task may go to, in order (talk: [hk, us])"),
+    PLAIN_IN(sched.routing, default_route, STRS, NULL, 0,
+             "the same for types no route names; none = any server that allows the type"),
+    PLAIN(nodes, JSON, NULL, FIELD_NO_FLAG,
+          "what nodes are, whatever they say: by node_id (\"gpu-*\": {labels: {zone: eu}, "
+          "allowed_types: [f2f]})"),
+    PLAIN(types, JSON, NULL, FIELD_NO_FLAG | FIELD_LIVE,
+          "what jobs of a type need unless they say so themselves, like dev: {needs: {cpu: "
+          "1.5, mem_mb: 2000}}"),
+    BOUND_IN(sched, high_priority_min, INT, 0, 10, "7", 0,
+             "priority a machine at level warning still takes"),
+    BOUND_IN(sched, store_timeout_ms, MS, 10, 60 * SECOND_MS, "2000", 0,
+             "a store call that arrives later does nothing"),
+    BOUND(store_call_ms, MS, 5, 60 * SECOND_MS, "80", 0,
+          "a call of Redis that takes longer has failed: its requests are refused"),
+    BOUND(store_format, INT, 0, 63, "0", 0,
+          "newest format to write into Redis, to go back a release; 0 = as new as all read"),
 
-    FIELD_BOUND("connections_max", INT, AT(http.net.connections_max), 1, 1000000, "20000", 0,
-                "open connections per loop; fewer if there are not descriptors enough"),
-    FIELD_BOUND(
-        "connections_unknown_percent", INT, AT(http.net.connections_unknown_percent), 1, 100, "50",
-        0, "of them for callers that have not shown a token; the oldest makes room for the next"),
-    FIELD_BOUND("connections_per_peer_max", INT, AT(http.net.connections_per_peer_max), 0, 1000000,
-                "512", 0, "and of those per remote address; 0 = no limit"),
-    FIELD_BOUND("events_replay_bytes", INT, AT(events_replay_bytes), 1024, 4 * MIB, "1048576", 0,
-                "events kept for readers that come back (Last-Event-ID)"),
-    FIELD_BOUND("write_queue_bytes_max", INT, AT(http.net.write_queue_bytes_max), 65536, 1024 * MIB,
-                "8388608", 0, "a reader slower than this is dropped"),
-    FIELD_BOUND(
-        "write_queues_bytes_max", INT, AT(http.net.write_queues_bytes_max), 0, 1024 * 1024 * MIB,
-        "16777216", 0,
-        "all such readers of a loop together, nodes aside; over it the one that is behind for "
-        "the longest time is dropped; 0 = no limit"),
-    FIELD_BOUND("header_timeout_ms", MS, AT(http.net.header_timeout_ms), 10, HOUR_MS, "10000", 0,
-                "for the whole request head"),
-    FIELD_BOUND("body_timeout_ms", MS, AT(http.net.body_timeout_ms), 10, HOUR_MS, "30000", 0,
-                "for the whole body"),
-    FIELD_BOUND("idle_timeout_ms", MS, AT(http.net.idle_timeout_ms), 10, DAY_MS, "75000", 0,
-                "between requests"),
-    FIELD_BOUND("header_bytes_max", INT, AT(http.header_bytes_max), 1024, MIB, "16384", 0,
-                "request line and headers"),
-    FIELD_BOUND("header_count_max", INT, AT(http.header_count_max), 8, 1000, "100", 0,
-                "headers of a request"),
-    FIELD_BOUND("uri_bytes_max", INT, AT(http.uri_bytes_max), 256, 65536, "8192", 0,
-                "request target"),
-    FIELD_BOUND("body_bytes_max", INT, AT(http.body_bytes_max), 1024, 256 * MIB, "1048576", 0,
-                "body of a request (a batch: eight times that)"),
-    FIELD_BOUND("bodies_bytes_max", INT, AT(http.bodies_bytes_max), 0, 1024 * 1024 * MIB, "0", 0,
-                "all bodies at once, over 16 KiB of each; 0 = a sixteenth of the memory, at "
-                "most 256 MiB"),
-    FIELD_BOUND("message_bytes_max", INT, AT(ws.message_bytes_max), 1024, 256 * MIB, "1048576", 0,
-                "WebSocket message of a node"),
+    BOUND_IN(http.net, connections_max, INT, 1, 1000000, "20000", 0,
+             "open connections per loop; fewer if there are not descriptors enough"),
+    BOUND_IN(http.net, connections_unknown_percent, INT, 1, 100, "50", 0,
+             "of them for callers that have not shown a token; the oldest makes room for the next"),
+    BOUND_IN(http.net, connections_per_peer_max, INT, 0, 1000000, "512", 0,
+             "and of those per remote address; 0 = no limit"),
+    BOUND(events_replay_bytes, INT, 1024, 4 * MIB, "1048576", 0,
+          "events kept for readers that come back (Last-Event-ID)"),
+    BOUND_IN(http.net, write_queue_bytes_max, INT, 65536, 1024 * MIB, "8388608", 0,
+             "a reader slower than this is dropped"),
+    BOUND_IN(http.net, write_queues_bytes_max, INT, 0, 1024 * 1024 * MIB, "16777216", 0,
+             "all such readers of a loop together, nodes aside; over it the one that is behind for "
+             "the longest time is dropped; 0 = no limit"),
+    BOUND_IN(http.net, header_timeout_ms, MS, 10, HOUR_MS, "10000", 0,
+             "for the whole request head"),
+    BOUND_IN(http.net, body_timeout_ms, MS, 10, HOUR_MS, "30000", 0, "for the whole body"),
+    BOUND_IN(http.net, idle_timeout_ms, MS, 10, DAY_MS, "75000", 0, "between requests"),
+    BOUND_IN(http, header_bytes_max, INT, 1024, MIB, "16384", 0, "request line and headers"),
+    BOUND_IN(http, header_count_max, INT, 8, 1000, "100", 0, "headers of a request"),
+    BOUND_IN(http, uri_bytes_max, INT, 256, 65536, "8192", 0, "request target"),
+    BOUND_IN(http, body_bytes_max, INT, 1024, 256 * MIB, "1048576", 0,
+             "body of a request (a batch: eight times that)"),
+    BOUND_IN(http, bodies_bytes_max, INT, 0, 1024 * 1024 * MIB, "0", 0,
+             "all bodies at once, over 16 KiB of each; 0 = a sixteenth of the memory, at "
+             "most 256 MiB"),
+    BOUND_IN(ws, message_bytes_max, INT, 1024, 256 * MIB, "1048576", 0,
+             "WebSocket message of a node"),
     FIELD_BOUND("message_queue_bytes_max", INT, AT(ws.queue_bytes_max), 65536, 1024 * MIB,
                 "8388608", 0, "what may wait for a slow node; over it the node is disconnected"),
-    FIELD_BOUND("ping_ms", MS, AT(ws.ping_ms), 100, HOUR_MS, "15000", 0,
-                "a silent WebSocket is pinged after this, and dead after twice"),
-    FIELD_BOUND("result_bytes_max", INT, AT(result_bytes_max), 0, 64 * MIB, "65536", FIELD_LIVE,
-                "result of a job"),
-    FIELD_BOUND("batch_max", INT, AT(batch_max), 1, 10000, "1000", FIELD_LIVE,
-                "jobs of one batch request"),
+    BOUND_IN(ws, ping_ms, MS, 100, HOUR_MS, "15000", 0,
+             "a silent WebSocket is pinged after this, and dead after twice"),
+    BOUND(result_bytes_max, INT, 0, 64 * MIB, "65536", FIELD_LIVE, "result of a job"),
+    BOUND(batch_max, INT, 1, 10000, "1000", FIELD_LIVE, "jobs of one batch request"),
 
-    FIELD_BOUND("retention_ms", MS, AT(retention_ms), 1000, 365 * DAY_MS, "1h", 0,
-                "how long finished jobs are kept"),
-    FIELD_BOUND("retention_jobs_max", INT, AT(retention_jobs_max), 1000, 1000000000, "5000000", 0,
-                "and how many of them at most"),
-    FIELD_BOUND(
-        "journal_bytes_max", INT, AT(journal_bytes_max), 16 * MIB, 1024 * 1024 * MIB, "268435456",
-        0, "the embedded store: what store.db may lack, in bytes, before new jobs are refused"),
-    FIELD_BOUND("breaker_threshold", INT, AT(breaker_threshold), 0, 1000000, "3", 0,
-                "failures in a row after which a node gets no more work of a type; 0 = never",
-                .alias = "failureThreshold"),
-    FIELD_BOUND("breaker_cooldown_ms", MS, AT(breaker_cooldown_ms), 10, DAY_MS, "5m", 0,
-                "how long, until one job is sent to see whether it works again"),
-    FIELD_BOUND("store_in_flight_max", INT, AT(store_in_flight_max), 16, 1000000, "65536", 0,
-                "store calls under way; more answer SCHEDULER_BUSY"),
-    FIELD_BOUND("push_timeout_ms", MS, AT(push_timeout_ms), 10, 600 * SECOND_MS, "2000", FIELD_LIVE,
-                "for a push to a node's endpoint"),
-    FIELD_BOUND("callback_retry_ms", MS, AT(callback_retry_ms), 10, HOUR_MS, "1000", FIELD_LIVE,
-                "first pause after a failed callback; doubles"),
-    FIELD_BOUND("callback_tries_max", INT, AT(callback_tries_max), 1, 1000, "20", FIELD_LIVE,
-                "then it is given up"),
-    FIELD_BOUND("poll_wait_max_ms", MS, AT(poll_wait_max_ms), 0, HOUR_MS, "60000", FIELD_LIVE,
-                "the longest ?wait="),
-    FIELD_BOUND("metrics_nodes_max", INT, AT(metrics_nodes_max), 0, 1000000, "1000", FIELD_LIVE,
-                "nodes that have series of their own in /metrics; the sums count all"),
-    FIELD_PLAIN(
-        "allow_urls", STRS, AT(allow_urls), NULL, FIELD_LIVE,
-        "URLs the server may call: prefixes, loopback, none; default loopback, none if there "
-        "are tokens"),
-    FIELD_PLAIN("endpoint_urls", STRS, AT(endpoint_urls), NULL, FIELD_LIVE,
-                "the same for the endpoint of a node alone; default allow_urls"),
-    FIELD_PLAIN("callback_urls", STRS, AT(callback_urls), NULL, FIELD_LIVE,
-                "the same for the callback_url of a job alone; default allow_urls"),
-    FIELD_PLAIN("hosts", STRS, AT(hosts), NULL, FIELD_LIVE,
-                "names besides loopback that a request's Host may carry"),
-    FIELD_PLAIN("trusted_proxies", STRS, AT(trusted_proxies), NULL, FIELD_LIVE,
-                "proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses and "
-                "ranges (10.0.0.0/8, fd00::/8)"),
+    BOUND(retention_ms, MS, 1000, 365 * DAY_MS, "1h", 0, "how long finished jobs are kept"),
+    BOUND(retention_jobs_max, INT, 1000, 1000000000, "5000000", 0, "and how many of them at most"),
+    BOUND(journal_bytes_max, INT, 16 * MIB, 1024 * 1024 * MIB, "268435456", 0,
+          "the embedded store: what store.db may lack, in bytes, before new jobs are refused"),
+    BOUND(breaker_threshold, INT, 0, 1000000, "3", 0,
+          "failures in a row after which a node gets no more work of a type; 0 = never",
+          .alias = "failureThreshold"),
+    BOUND(breaker_cooldown_ms, MS, 10, DAY_MS, "5m", 0,
+          "how long, until one job is sent to see whether it works again"),
+    BOUND(store_in_flight_max, INT, 16, 1000000, "65536", 0,
+          "store calls under way; more answer SCHEDULER_BUSY"),
+    BOUND(push_timeout_ms, MS, 10, 600 * SECOND_MS, "2000", FIELD_LIVE,
+          "for a push to a node's endpoint"),
+    BOUND(callback_retry_ms, MS, 10, HOUR_MS, "1000", FIELD_LIVE,
+          "first pause after a failed callback; doubles"),
+    BOUND(callback_tries_max, INT, 1, 1000, "20", FIELD_LIVE, "then it is given up"),
+    BOUND(poll_wait_max_ms, MS, 0, HOUR_MS, "60000", FIELD_LIVE, "the longest ?wait="),
+    BOUND(metrics_nodes_max, INT, 0, 1000000, "1000", FIELD_LIVE,
+          "nodes that have series of their own in /metrics; the sums count all"),
+    PLAIN(allow_urls, STRS, NULL, FIELD_LIVE,
+          "URLs the server may call: prefixes, loopback, none; default loopback, none if there "
+          "are tokens"),
+    PLAIN(endpoint_urls, STRS, NULL, FIELD_LIVE,
+          "the same for the endpoint of a node alone; default allow_urls"),
+    PLAIN(callback_urls, STRS, NULL, FIELD_LIVE,
+          "the same for the callback_url of a job alone; default allow_urls"),
+    PLAIN(hosts, STRS, NULL, FIELD_LIVE, "names besides loopback that a request's Host may carry"),
+    PLAIN(trusted_proxies, STRS, NULL, FIELD_LIVE,
+          "proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses and "
+          "ranges (10.0.0.0/8, fd00::/8)"),
     FIELD_PLAIN("tokens", JSON, AT(tokens_json), NULL, FIELD_NO_FLAG | FIELD_SECRET | FIELD_LIVE,
                 "who may call ({name, sha256, scopes, node_id} each); none = loopback only"),
-    FIELD_PLAIN(
-        "tokens_file", STR, AT(tokens_file), NULL, FIELD_LIVE,
-        "more of them, kept by `berth token`; read again when it changes (default tokens.yaml "
-        "in data_dir)"),
-    FIELD_BOUND("login_failures_max", INT, AT(login_failures_max), 0, 1000000, "60", FIELD_LIVE,
-                "wrong tokens an address may send a minute, per loop; 0 = no limit"),
-    FIELD_WORDS(
-        "audit", AT(audit), audits, "tried", FIELD_LIVE,
-        "required: what an operator asks for is on the disk before it is done, or is not done; "
-        "tried: it is done, and noted"),
-    FIELD_BOUND("audit_refused_max", INT, AT(audit_refused_max), 0, 1000, "20", FIELD_LIVE,
-                "refused calls of one caller in ten seconds that the audit tells one by one, per "
-                "loop; the others as one number"),
-    FIELD_PLAIN("tls_cert", STR, AT(tls_cert), NULL, FIELD_LIVE,
-                "certificate file (PEM); with it the server speaks TLS only"),
-    FIELD_PLAIN("tls_key", STR, AT(tls_key), NULL, FIELD_LIVE, "its key file"),
-    FIELD_PLAIN("tls_client_ca", STR, AT(tls_client_ca), NULL, FIELD_LIVE,
-                "ask for client certificates of this authority"),
-    FIELD_PLAIN(
-        "tls_client_crl", STR, AT(tls_client_crl), NULL, FIELD_LIVE,
-        "its list of revoked certificates (PEM); without one that is in date nobody gets in"),
-    FIELD_WORDS("tls_client_auth", AT(tls_client_auth), client_auths, "required", 0,
-                "required: nobody without such a certificate; optional: tokens will do"),
-    FIELD_WORDS("log_level", AT(log_level), log_levels, "info", FIELD_LIVE,
-                "debug, info, warn, error"),
-    FIELD_WORDS("log_format", AT(log_format), log_formats, "logfmt", FIELD_LIVE, "logfmt or json"),
-    FIELD_PLAIN("log_file", STR, AT(log_file), NULL, 0,
-                "file to log to, opened again at SIGHUP; empty = standard error"),
+    PLAIN(tokens_file, STR, NULL, FIELD_LIVE,
+          "more of them, kept by `berth token`; read again when it changes (default tokens.yaml "
+          "in data_dir)"),
+    BOUND(login_failures_max, INT, 0, 1000000, "60", FIELD_LIVE,
+          "wrong tokens an address may send a minute, per loop; 0 = no limit"),
+    WORDS(audit, audits, "tried", FIELD_LIVE,
+          "required: what an operator asks for is on the disk before it is done, or is not done; "
+          "tried: it is done, and noted"),
+    BOUND(audit_refused_max, INT, 0, 1000, "20", FIELD_LIVE,
+          "refused calls of one caller in ten seconds that the audit tells one by one, per "
+          "loop; the others as one number"),
+    PLAIN(tls_cert, STR, NULL, FIELD_LIVE,
+          "certificate file (PEM); with it the server speaks TLS only"),
+    PLAIN(tls_key, STR, NULL, FIELD_LIVE, "its key file"),
+    PLAIN(tls_client_ca, STR, NULL, FIELD_LIVE, "ask for client certificates of this authority"),
+    PLAIN(tls_client_crl, STR, NULL, FIELD_LIVE,
+          "its list of revoked certificates (PEM); without one that is in date nobody gets in"),
+    WORDS(tls_client_auth, client_auths, "required", 0,
+          "required: nobody without such a certificate; optional: tokens will do"),
+    WORDS(log_level, log_levels, "info", FIELD_LIVE, "debug, info, warn, error"),
+    WORDS(log_format, log_formats, "logfmt", FIELD_LIVE, "logfmt or json"),
+    PLAIN(log_file, STR, NULL, 0, "file to log to, opened again at SIGHUP; empty = standard error"),
 };
 
 static const struct schema settings_schema = {
@@ -536,6 +491,8 @@ static enum err settings_check(const struct settings *settings, struct problem *
 
 enum err settings_load(struct settings_source *source, int argc, char **argv, struct problem *why)
 {
+    static enum err (*const readers[])(struct settings *, struct arena *, struct problem *) = {
+        read_routes, read_nodes, read_types, read_proxies};
     struct settings *settings = &source->settings;
     enum err err;
 
@@ -548,14 +505,8 @@ enum err settings_load(struct settings_source *source, int argc, char **argv, st
         settings->deploy_renew_ms = settings->deploy_lease_ms / 9;
     if (!err)
         err = tokens_read(settings->tokens_json, &source->arena, &settings->tokens, why);
-    if (!err)
-        err = settings_read_routes(settings, &source->arena, why);
-    if (!err)
-        err = settings_read_nodes(settings, &source->arena, why);
-    if (!err)
-        err = settings_read_types(settings, &source->arena, why);
-    if (!err)
-        err = read_proxies(settings, &source->arena, why);
+    for (size_t i = 0; !err && i < COUNT_OF(readers); i++)
+        err = readers[i](settings, &source->arena, why);
     if (!err)
         err = settings_check(settings, why);
     return err;

@@ -33,17 +33,11 @@ struct settings {
     struct ws_limits ws;
     int64_t result_bytes_max;
     int64_t batch_max;
-    int64_t retention_ms;
-    int64_t retention_jobs_max;
-    int64_t journal_bytes_max;
-    int64_t store_in_flight_max;
-    int64_t store_call_ms;
-    int64_t store_format;
-    int64_t breaker_threshold;
-    int64_t breaker_cooldown_ms;
+    int64_t retention_ms, retention_jobs_max, journal_bytes_max;
+    int64_t store_in_flight_max, store_call_ms, store_format;
+    int64_t breaker_threshold, breaker_cooldown_ms;
     int64_t push_timeout_ms;
-    int64_t callback_retry_ms;
-    int64_t callback_tries_max;
+    int64_t callback_retry_ms, callback_tries_max;
     int64_t poll_wait_max_ms;
     int64_t events_replay_bytes;
     int64_t metrics_nodes_max;
@@ -51,8 +45,7 @@ struct settings {
     struct strs hosts;
     struct strs trusted_proxies; /* becomes proxies */
     struct ip_ranges proxies;
-    int log_level;
-    int log_format;
+    int log_level, log_format;
     struct str log_file;            /* empty: standard error */
     const struct json *tokens_json; /* becomes tokens */
     struct tokens tokens;

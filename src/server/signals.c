@@ -13,7 +13,6 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "io/notify.h"
-#include "server/dev.h"
 #include "server/listen.h"
 #include "server/server.h"
 #include "server/token_file.h"
@@ -124,30 +123,24 @@ static int wait_for(const sigset_t *set, int64_t most_ms)
     return got > 0 ? got : 0;
 }
 
-/* The next signal, or 0 after most_ms. Of several pending signals the kernel returns the one with
- * the lowest number, and busy loops send SIGUSR1 all the time: signals from users and children are
- * checked first. */
-static int next_signal(const sigset_t *set, int64_t most_ms)
-{
-    sigset_t others = *set;
-    int got;
-
-    sigdelset(&others, SIGUSR1);
-    got = wait_for(&others, 0);
-    return got ? got : wait_for(set, most_ms);
-}
-
 int signals_wait(struct server *server, struct dev *agent)
 {
     int64_t watchdog_ms = notify_watchdog_ms();
     int64_t every_ms = watchdog_ms > 0 && watchdog_ms / 3 < TOKEN_FILE_LOOK_MS ? watchdog_ms / 3
                                                                                : TOKEN_FILE_LOOK_MS;
     bool more = false; /* requests of the loops are still waiting */
-    sigset_t set;
+    sigset_t set, others;
 
     own_signals(&set);
+    others = set;
+    sigdelset(&others, SIGUSR1);
     for (;;) {
-        int got = next_signal(&set, more ? 0 : every_ms);
+        /* Of several pending signals the kernel returns the one with the lowest number, and busy
+         * loops send SIGUSR1 all the time: signals from users and children are checked first. */
+        int got = wait_for(&others, 0);
+
+        if (!got)
+            got = wait_for(&set, more ? 0 : every_ms);
 
         if (got == SIGTERM || got == SIGINT)
             return got;

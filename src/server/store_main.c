@@ -25,9 +25,7 @@ static const char *take_flag(int *argc, char **argv, const char *flag)
 /* "  name=value name=value": texts as they are, the rest as JSON. */
 static void print_object(const struct json *object, struct arena *arena)
 {
-    const struct json *key = json_first(object);
-
-    for (uint32_t i = 0; i < object->count; i++) {
+    for (const struct json *key = json_keys(object); key; key = json_after(object, key)) {
         const struct json *value = key + 1;
         struct str name = json_str(key, arena);
         struct str text = json_str(value, arena);
@@ -36,7 +34,6 @@ static void print_object(const struct json *object, struct arena *arena)
             printf("  " STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(text));
         else if (!json_is_null(value))
             printf("  " STR_FMT "=" STR_FMT, STR_ARG(name), STR_ARG(json_raw(value)));
-        key = json_next(value);
     }
     printf("\n");
 }
@@ -50,18 +47,13 @@ static void print_text(struct str dump)
         arena_free(&arena);
         return;
     }
-    const struct json *key = json_first(root);
-    for (uint32_t i = 0; i < root->count; i++) {
-        const struct json *value = key + 1;
-        const struct json *item = json_first(value);
-        struct str name = json_str(key, &arena);
+    for (const struct json *key = json_keys(root); key; key = json_after(root, key)) {
+        const struct json *list = key + 1;
 
-        if (value->type == JSON_ARR) {
-            printf(STR_FMT " (%u)\n", STR_ARG(name), (unsigned)value->count);
-            for (uint32_t k = 0; k < value->count; k++, item = json_next(item))
-                print_object(item, &arena);
-        }
-        key = json_next(value);
+        if (list->type == JSON_ARR)
+            printf(STR_FMT " (%u)\n", STR_ARG(json_str(key, &arena)), (unsigned)list->count);
+        for (const struct json *item = json_items(list); item; item = json_after(list, item))
+            print_object(item, &arena);
     }
     if (json_type(json_get(root, "more")) == JSON_TRUE)
         printf("there is more: --limit N shows more of it\n");

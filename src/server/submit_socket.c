@@ -15,6 +15,7 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "sched/frame.h"
 #include "server/api.h"
 #include "server/api_job.h"
 #include "server/guard.h"
@@ -139,8 +140,9 @@ static void send_or_queue(struct submit_socket *socket, struct str text)
         ws_send(socket->ws, text);
         return;
     }
-    buf_add(&socket->late, &text.len, sizeof text.len);
+    size_t begun = frame_begin(&socket->late);
     buf_str(&socket->late, text);
+    frame_end(&socket->late, begun);
 }
 
 static void end_drained(struct submit_socket *socket)
@@ -179,15 +181,11 @@ static void on_written(struct ws *ws)
 {
     struct submit_socket *socket = ws->user;
     struct buf late = socket->late, *frame = &socket->all->frame;
-    struct str text;
+    struct str rest = buf_view(&late), text;
 
     socket->late = (struct buf){0};
-    for (size_t at = 0; at < late.len; at += text.len) {
-        memcpy(&text.len, late.at + at, sizeof text.len);
-        at += sizeof text.len;
-        text.at = late.at + at;
+    while (frame_next(&rest, &text))
         send_or_queue(socket, text);
-    }
     buf_free(&late);
     if (socket->late.len || is_behind(socket))
         return;

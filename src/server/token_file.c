@@ -21,7 +21,6 @@
 #include "server/guard.h"
 #include "server/hub.h"
 #include "server/listen.h"
-#include "server/server.h"
 #include "server/submit_socket.h"
 
 /* From a loop: adds or removes a token in the file, durably; `done` is called on that loop when
@@ -393,22 +392,18 @@ static void token_file_edit(struct token_edit *edit)
 
 /* --- /v1/tokens --- */
 
-enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
-
 static const int64_t EXPIRES_MS_MAX = INT64_C(100) * 365 * 86400 * 1000;
 
 /* In order of creation; the cursor is a position in that order. */
 void api_token_list(struct call *call)
 {
     const struct auth *auth = call->worker->auth;
-    struct buf buf = {0};
-    struct jsonw w = jsonw_to(&buf);
-    int64_t limit = LIST_DEFAULT, from = 0;
+    int64_t limit = CALL_LIST_DEFAULT, from = 0;
 
-    if (!call_query_int(call, "limit", 1, LIST_MAX, &limit) ||
+    if (!call_query_int(call, "limit", 1, CALL_LIST_MAX, &limit) ||
         !call_query_int(call, "cursor", 0, TOKENS_MAX, &from))
         return;
-    jsonw_obj(&w);
+    struct jsonw w = call_begin(call);
     jsonw_karr(&w, "tokens");
     size_t i = (size_t)from;
     for (; i < auth->tokens.count && (int64_t)i < from + limit; i++) {
@@ -421,8 +416,7 @@ void api_token_list(struct call *call)
     jsonw_end_arr(&w);
     jsonw_kstr(&w, "next_cursor",
                i < auth->tokens.count ? arena_fmt(call->arena, "%zu", i) : STR_NONE);
-    jsonw_end_obj(&w);
-    call_json(call, 200, &buf);
+    call_end(call, 200, &w);
 }
 
 struct token_call {

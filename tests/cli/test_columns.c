@@ -20,6 +20,22 @@ static const struct route *route_of(const struct listing *list)
     return NULL;
 }
 
+/* The row of a member; NULL: it has none of that name. */
+static const struct field *message_member(const struct message_type *type, const char *name)
+{
+    const struct message_rows *const parts[] = {&type->rows, &type->more};
+
+    for (size_t p = 0; p < COUNT_OF(parts); p++)
+        for (size_t i = 0; parts[p]->schema && i < parts[p]->schema->count; i++) {
+            const struct field *field = &parts[p]->schema->fields[i];
+            const char *own = message_name(parts[p], field);
+
+            if (own && strcmp(own, name) == 0)
+                return field;
+        }
+    return NULL;
+}
+
 /* Of "[Node]" it is Node. */
 static const struct message_type *item_of(const struct listing *list)
 {

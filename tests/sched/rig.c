@@ -601,9 +601,7 @@ static struct dispatch *prepare(struct rig *rig, const char *json, bool f2f)
     struct dispatch *dispatch = dispatch_new(&rig->arena);
     const struct spec_author author = {.view = {.namespace = NAMESPACE_DEFAULT, .all = true}};
     struct problem why = {0};
-    enum err err =
-        f2f ? spec_read_f2f(parse(rig, json), &author, &rig->arena, &dispatch->spec, &why)
-            : spec_read_task(parse(rig, json), &author, &rig->arena, &dispatch->spec, &why);
+    enum err err = spec_read(f2f, parse(rig, json), &author, &rig->arena, &dispatch->spec, &why);
 
     if (err)
         fail_msg("%s: %s", json, why.detail);

@@ -128,8 +128,8 @@ static void a_refused_job(void **state)
     /* Their names stay when they are gone. */
     rig_drop(rig, "idle");
     const struct explain_node *idle = of(explain, "idle");
-    assert_str(explain_text(explain, idle->name_at, idle->name_len), "idle");
-    assert_str(explain_text(explain, explain->tgt_at, explain->tgt_len), "t");
+    assert_str(explain_text(explain, idle->name), "idle");
+    assert_str(explain_text(explain, explain->tgt), "t");
     buf_free(&all);
 }
 

@@ -25,8 +25,7 @@ static enum err read(struct arena *arena, bool f2f, const char *json, struct spe
     const struct json *root = parse(arena, str_of(json));
 
     *why = (struct problem){0};
-    return f2f ? spec_read_f2f(root, &nobody, arena, spec, why)
-               : spec_read_task(root, &nobody, arena, spec, why);
+    return spec_read(f2f, root, &nobody, arena, spec, why);
 }
 
 static struct spec must_read(struct arena *arena, bool f2f, const char *json)
@@ -260,7 +259,7 @@ static void nobody_says_themselves_who_submits(void **state)
     assert_null(spec.submitted_by.at);
     assert_null(strstr(spec.json.at, "submitted_by"));
     assert_null(spec_account(&spec).name.at);
-    assert_int_equal(spec_read_task(root, &author, *state, &spec, &why), ERR_OK);
+    assert_int_equal(spec_read(false, root, &author, *state, &spec, &why), ERR_OK);
     assert_int_equal(spec_stored(spec.json, *state, &back, &why), ERR_OK);
     assert_true(str_is(back.submitted_by, "a \"b\""));
     assert_int_equal(spec_account(&back).bytes, spec.json.len);
@@ -306,10 +305,11 @@ static void a_namespace_is_part_of_the_type(void **state)
     struct problem why = {0};
 
     assert_int_equal(
-        spec_read_task(parse(arena, STR("{\"type\":\"dev\"}")), &author, arena, &specs[0], &why),
+        spec_read(false, parse(arena, STR("{\"type\":\"dev\"}")), &author, arena, &specs[0], &why),
         ERR_OK);
     assert_int_equal(
-        spec_read_f2f(
+        spec_read(
+            true,
             parse(arena, STR("{\"src_lang\":\"en\",\"tgt_lang\":\"zh\",\"session_id\":\"s\"}")),
             &author, arena, &specs[1], &why),
         ERR_OK);
@@ -339,7 +339,7 @@ static void a_namespace_is_part_of_the_type(void **state)
                                       "{\"type\":\"0123456789012345678901234567\"}"};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         assert_int_equal(
-            spec_read_task(parse(arena, str_of(bad[i])), &author, arena, &stored, &why),
+            spec_read(false, parse(arena, str_of(bad[i])), &author, arena, &stored, &why),
             ERR_BAD_FIELD);
         assert_string_equal(why.field, "type");
     }
@@ -427,7 +427,7 @@ static void needs_come_from_the_type_and_stay(void **state)
         struct problem why = {0};
 
         assert_int_equal(
-            spec_read_task(parse(arena, str_of(rows[i].json)), &author, arena, &spec, &why),
+            spec_read(false, parse(arena, str_of(rows[i].json)), &author, arena, &spec, &why),
             ERR_OK);
         if (!str_eq(spec.demand_text.at ? spec.demand_text : STR(""), str_of(rows[i].demand)))
             fail_msg("%s: " STR_FMT, rows[i].json, STR_ARG(spec.demand_text));
@@ -495,15 +495,15 @@ static void keys_are_of_a_namespace(void **state)
     struct problem why;
 
     assert_int_equal(
-        spec_read_task(parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"tenant:a\",\"x\"]}")),
-                       &author, arena, &spec, &why),
+        spec_read(false, parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"tenant:a\",\"x\"]}")),
+                  &author, arena, &spec, &why),
         ERR_OK);
     assert_str(spec.demand_text, "1 0 0  maps/tenant:a,maps/x");
     assert_int_equal(spec_stored(spec.json, arena, &stored, &why), ERR_OK);
     assert_str(stored.demand_text, "1 0 0  maps/tenant:a,maps/x");
     assert_str(json_raw(stored.keys), "[\"tenant:a\",\"x\"]"); /* as it was written */
-    assert_int_equal(spec_read_task(parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"ml/a\"]}")),
-                                    &author, arena, &spec, &why),
+    assert_int_equal(spec_read(false, parse(arena, STR("{\"type\":\"dev\",\"keys\":[\"ml/a\"]}")),
+                               &author, arena, &spec, &why),
                      ERR_BAD_FIELD);
 }
 

@@ -46,7 +46,7 @@ static struct submit *prepare(struct fixture *own, const char *json)
     struct problem why;
 
     assert_int_equal(json_parse(str_of(json), &own->rig->arena, &root, &why), ERR_OK);
-    assert_int_equal(spec_read_task(root, &author, &own->rig->arena, &spec, &why), ERR_OK);
+    assert_int_equal(spec_read(false, root, &author, &own->rig->arena, &spec, &why), ERR_OK);
     struct submit *submit = submit_new(rig_loop(own->rig, 0), &own->rig->arena, &spec, own->quota);
     submit->done = submitted;
     return submit;

@@ -23,9 +23,9 @@ struct fixture {
     int answers;
 };
 
-static void answered(struct audit_query *query)
+static void answered(struct audit_request *request)
 {
-    container_of(query, struct fixture, query)->answers++;
+    container_of(request, struct fixture, query.request)->answers++;
 }
 
 static int setup(void **state)
@@ -100,7 +100,7 @@ static const char *page(struct fixture *fixture, struct audit_query query)
     buf_free(&fixture->query.answer);
     fixture->query = query;
     fixture->query.request.from = &fixture->worker;
-    fixture->query.done = answered;
+    fixture->query.request.done = answered;
     fixture->answers = 0;
     audit_ask(&fixture->query);
     assert_false(audit_run(&fixture->server));
@@ -298,17 +298,16 @@ static void no_place_for_a_file(void **state)
 
 static int last_error;
 
-static void written(struct audit_record *record)
+static void written(struct audit_request *request)
 {
-    last_error = record->request.error;
+    last_error = request->error;
 }
 
 /* What came of an entry that must be on the disk: errno, or 0. */
 static int must(struct fixture *fixture, const char *target)
 {
-    struct audit_record record = {.request.from = &fixture->worker,
-                                  .entry = {.at_ms = 1, .count = 1, .action = "nodes.drain"},
-                                  .done = written};
+    struct audit_record record = {.request = {.from = &fixture->worker, .done = written},
+                                  .entry = {.at_ms = 1, .count = 1, .action = "nodes.drain"}};
 
     str_copy(str_of(target), record.entry.target, sizeof record.entry.target);
     last_error = -1;

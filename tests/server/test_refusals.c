@@ -59,7 +59,7 @@ static void pass(struct fixture *fixture, int64_t ms)
     refusals_tick(&fixture->worker);
 }
 
-static void over(struct audit_query *query)
+static void over(struct audit_request *request)
 {
 }
 
@@ -69,10 +69,9 @@ static const struct json *told(struct fixture *fixture, const char *who)
     const struct json *root;
 
     buf_free(&fixture->query.answer);
-    fixture->query = (struct audit_query){.request.from = &fixture->worker,
+    fixture->query = (struct audit_query){.request = {.from = &fixture->worker, .done = over},
                                           .max = 1000,
-                                          .who = who ? str_of(who) : STR_NONE,
-                                          .done = over};
+                                          .who = who ? str_of(who) : STR_NONE};
     audit_ask(&fixture->query);
     while (audit_run(&fixture->server))
         ;

@@ -1,5 +1,5 @@
 /* The route table: which path leads where, and that the table itself makes sense. */
-#include "server/openapi.h"
+#include "server/api.h"
 
 #include <string.h>
 

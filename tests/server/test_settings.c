@@ -148,11 +148,11 @@ static void the_file_may_say_more(void **state)
     const struct node_rules *rules = &source.settings.sched.node_rules;
     assert_int_equal(rules->count, 1);
     assert_str(rules->rows[0].pattern, "gpu-*");
-    assert_true(node_rules_fix(rules, STR("gpu-1"), "tts_langs")); /* with the pairs */
-    assert_false(node_rules_fix(rules, STR("gpu-1"), "labels"));
+    assert_non_null(node_rules_get(rules, STR("gpu-1"), "tts_langs")); /* with the pairs */
+    assert_null(node_rules_get(rules, STR("gpu-1"), "labels"));
     assert_true(rules->namespaces);
-    assert_str(json_raw(node_rules_namespaces(rules, STR("gpu-1"))), "[\"maps\",\"ml\"]");
-    assert_null(node_rules_namespaces(rules, STR("us")));
+    assert_str(json_raw(node_rules_get(rules, STR("gpu-1"), "namespaces")), "[\"maps\",\"ml\"]");
+    assert_null(node_rules_get(rules, STR("us"), "namespaces"));
 }
 
 static void a_wrong_file_is_told_with_its_line(void **state)

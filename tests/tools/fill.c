@@ -39,7 +39,7 @@ static struct spec read_spec(struct slot *slot, const char *text)
     struct problem why = {0};
 
     if (json_parse(str_of(text), &slot->arena, &body, &why) ||
-        spec_read_task(body, &author, &slot->arena, &spec, &why)) {
+        spec_read(false, body, &author, &slot->arena, &spec, &why)) {
         fprintf(stderr, "%s: %s\n", text, why.detail);
         exit(1);
     }

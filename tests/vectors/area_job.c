@@ -11,10 +11,13 @@ static bool read_event(struct vec *vec, const struct json *event, struct job_inp
         .candidates_left = vec_bool(event, "candidates_left", false),
     };
 
-    if (!job_event_by_name(vec_str(vec, event, "event"), &input.event))
+    while (input.event < JOB_EVENT_COUNT &&
+           !json_str_is(json_get(event, "event"), job_event_name(input.event)))
+        input.event++;
+    if (input.event == JOB_EVENT_COUNT)
         return false;
-    if (input.event == JOB_EV_DONE)
-        input.event = job_event_of_status(vec_str(vec, event, "status"));
+    if (input.event == JOB_EV_DONE && !job_status_ok(vec_str(vec, event, "status")))
+        input.event = JOB_EV_FAIL;
     *ret_input = input;
     return true;
 }

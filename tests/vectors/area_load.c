@@ -70,6 +70,14 @@ static int64_t read_ppm(const struct json *in, const char *name, int64_t fallbac
     return isnan(pct) ? fallback : llround(pct * 10000);
 }
 
+/* What may start at this level, by what the product admits. */
+static const char *admitted(enum level level)
+{
+    bool low = level_admits(level, 0, 1), high = level_admits(level, 1, 1);
+
+    return low ? "all" : high ? "high_priority_only" : "none";
+}
+
 bool area_danger_level(struct vec *vec)
 {
     struct level_figures figures = {
@@ -87,7 +95,7 @@ bool area_danger_level(struct vec *vec)
 
     jsonw_obj(vec->w);
     jsonw_kstr(vec->w, "level", str_of(level_name(level)));
-    jsonw_kstr(vec->w, "dispatch", str_of(level_dispatch(level)));
+    jsonw_kstr(vec->w, "dispatch", str_of(admitted(level)));
     jsonw_kbool(vec->w, "kill_low_priority", level == LEVEL_CRITICAL);
     jsonw_end_obj(vec->w);
     return true;
@@ -117,12 +125,22 @@ static bool read_tasks(struct vec *vec, struct kill_task **ret_tasks, size_t *re
     return true;
 }
 
+static bool read_level(struct str name, enum level *ret_level)
+{
+    for (int i = 0; i < LEVEL_COUNT; i++)
+        if (str_is(name, level_name((enum level)i))) {
+            *ret_level = (enum level)i;
+            return true;
+        }
+    return false;
+}
+
 /* The level after each kill; when the list ends it stays as it was. */
 static bool next_level(struct vec *vec, struct vec_at *at, enum level *level)
 {
     const struct json *name = vec_each(json_get(vec->in, "levels_after_kill"), at);
 
-    return !name || level_by_name(json_str(name, vec->arena), level);
+    return !name || read_level(json_str(name, vec->arena), level);
 }
 
 /* The vectors look once, not three times, before they kill, and know two types; the rest is the
@@ -139,7 +157,7 @@ bool area_emergency_kill(struct vec *vec)
 
     rules.samples = 1;
     rules.types = (struct strs){.at = types, .count = COUNT_OF(types)};
-    if (!level_by_name(vec_str(vec, vec->in, "level"), &sample.level) ||
+    if (!read_level(vec_str(vec, vec->in, "level"), &sample.level) ||
         !read_tasks(vec, &tasks, &count))
         return false;
     picked = arena_array(vec->arena, struct kill_task *, count + 1);
@@ -171,7 +189,7 @@ bool area_resource_score(struct vec *vec)
 
     jsonw_obj(vec->w);
     jsonw_kdouble(vec->w, "score",
-                  score_resource(json_type(usage) == JSON_OBJ ? &read : NULL, &weights));
+                  json_type(usage) == JSON_OBJ ? score_resource(&read, &weights) : 0);
     jsonw_end_obj(vec->w);
     return true;
 }

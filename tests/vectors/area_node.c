@@ -113,7 +113,7 @@ static void run_sequence(struct vec *vec, const struct json *events)
 
         if (!json_int(event, &seq))
             seq = vec_int(event, "seq", 0);
-        if (node_seq_gap(last, (uint64_t)seq)) {
+        if ((uint64_t)seq != last + 1) {
             jsonw_kint(vec->w, "resync_at", seq);
             return;
         }
@@ -137,16 +137,30 @@ bool area_membership_events(struct vec *vec)
     return ok;
 }
 
+/* A double holds 15 decimal digits for sure: scaled by 1e15 and rounded, a fraction is again the
+ * decimal number somebody wrote. */
+static int64_t scaled(const struct json *in, const char *name, double fallback)
+{
+    double value = vec_double(in, name, fallback);
+
+    return llround(fmin(fmax(value, -1), 1) * 1e15);
+}
+
 bool area_health_score(struct vec *vec)
 {
     const struct json *in = vec->in;
+    struct node_figures figures = {
+        .scale = INT64_C(1000000000000000),
+        .cpu = scaled(in, "cpu", 0),
+        .gpu = scaled(in, "gpu", -1),
+        .mem = scaled(in, "mem", 0),
+        .fail = scaled(in, "fail_rate", 0),
+        .p95 = llround(vec_double(in, "p95_latency_ms", 0) * 1e6),
+        .target = llround(vec_double(in, "target_ms", 0) * 1e6),
+    };
 
     jsonw_obj(vec->w);
-    jsonw_kint(vec->w, "score",
-               node_score_real(vec_double(in, "cpu", 0), vec_double(in, "gpu", NAN),
-                               vec_double(in, "mem", 0), vec_double(in, "fail_rate", 0),
-                               vec_double(in, "p95_latency_ms", 0),
-                               vec_double(in, "target_ms", 0)));
+    jsonw_kint(vec->w, "score", node_score(&figures));
     jsonw_end_obj(vec->w);
     return true;
 }
