@@ -20,14 +20,11 @@ static bool has_room(const struct fleet_server *server)
     return server->online && server->slots_available > 0;
 }
 
-static bool is_full(const struct fleet_server *server)
-{
-    return server->online && server->slots_available <= 0;
-}
+enum group { WITH_ROOM, FULL, OFFLINE };
 
-static bool is_offline(const struct fleet_server *server)
+static enum group group_of(const struct fleet_server *server)
 {
-    return !server->online;
+    return !server->online ? OFFLINE : has_room(server) ? WITH_ROOM : FULL;
 }
 
 struct fleet fleet_sum(const struct fleet_server *servers, size_t count)
@@ -47,15 +44,14 @@ struct fleet fleet_sum(const struct fleet_server *servers, size_t count)
     return fleet;
 }
 
-/* Appends the names of those that fit, followed by `suffix`; returns how many there were. */
-static size_t add_names(const struct fleet_server *servers, size_t count,
-                        bool (*fits)(const struct fleet_server *server), const char *suffix,
-                        struct buf *text)
+/* Appends the names of a group, followed by `suffix`; returns how many there were. */
+static size_t add_names(const struct fleet_server *servers, size_t count, enum group group,
+                        const char *suffix, struct buf *text)
 {
     size_t named = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (!fits(&servers[i]))
+        if (group_of(&servers[i]) != group)
             continue;
         if (named++ > 0)
             buf_str(text, STR(", "));
@@ -116,11 +112,11 @@ void fleet_recommend(const struct fleet_server *servers, size_t count, struct bu
                                                   : STR("No server is online"));
         return;
     }
-    add_names(servers, count, is_full, " full", ret_text);
+    add_names(servers, count, FULL, " full", ret_text);
     ahead = ret_text->len;
     if (ahead > before)
         buf_str(ret_text, STR(", "));
-    if (add_names(servers, count, is_offline, " offline", ret_text) == 0)
+    if (add_names(servers, count, OFFLINE, " offline", ret_text) == 0)
         ret_text->len = ahead;
     ahead = ret_text->len;
     assert(ahead > before); /* else it would be healthy */
@@ -130,5 +126,5 @@ void fleet_recommend(const struct fleet_server *servers, size_t count, struct bu
         return;
     }
     buf_str(ret_text, STR(" can go to "));
-    add_names(servers, count, has_room, "", ret_text);
+    add_names(servers, count, WITH_ROOM, "", ret_text);
 }

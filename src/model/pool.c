@@ -14,6 +14,8 @@
 
 /* --- routing --- */
 
+enum { RANK_STEP = 1024 }; /* more than any server priority */
+
 static const struct strs *route_of(const struct routing *routing, struct str type)
 {
     for (size_t i = 0; i < routing->count; i++)
@@ -28,56 +30,25 @@ bool routing_allows(const struct strs *types, struct str type)
            str_in(STR("*"), types->at, types->count);
 }
 
-int routing_rank(const struct routing *routing, struct str type,
-                 const struct routing_server *server)
+int32_t routing_rank(const struct routing *routing, struct str type,
+                     const struct routing_server *server)
 {
     const struct strs *route = route_of(routing, type);
     struct selector_facts facts = {.id = server->id, .labels = server->labels};
 
+    assert(server->priority >= 0 && server->priority < RANK_STEP);
     if (!routing_allows(server->types, type))
         return ROUTING_REFUSED;
     if (!route)
-        return 0;
+        return server->priority;
     for (size_t i = 0; i < route->count; i++) {
         struct str entry = route->at[i];
 
         if (str_is(entry, "*") || str_eq(entry, server->id) ||
             (entry.len && !str_is_id(entry, entry.len) && selector_match(entry, &facts)))
-            return (int)i;
+            return (int32_t)i * RANK_STEP + server->priority;
     }
     return ROUTING_REFUSED;
-}
-
-static int order(int64_t a, int64_t b)
-{
-    return (a > b) - (a < b);
-}
-
-int routing_order(const struct routing *routing, struct str type, const struct routing_server *a,
-                  const struct routing_server *b)
-{
-    int left = routing_rank(routing, type, a), right = routing_rank(routing, type, b);
-
-    assert(left != ROUTING_REFUSED && right != ROUTING_REFUSED);
-    return left != right ? order(left, right) : order(a->priority, b->priority);
-}
-
-const struct routing_server *routing_pick(const struct routing *routing, struct str type,
-                                          const struct routing_server *servers, size_t count)
-{
-    const struct routing_server *first = NULL;
-
-    for (size_t i = 0; i < count; i++) {
-        const struct routing_server *server = &servers[i];
-
-        if (!server->online || server->slots <= 0 ||
-            routing_rank(routing, type, server) == ROUTING_REFUSED)
-            continue;
-        if (!first || routing_order(routing, type, server, first) < 0)
-            first = server;
-    }
-    assert(!first || (first->online && first->slots > 0));
-    return first;
 }
 
 /* --- pools --- */
@@ -174,108 +145,27 @@ static int pair_cmp(const struct pool_pair *a, const struct pool_pair *b)
     return str_cmp(a->tgt, b->tgt);
 }
 
-static void sift_down(struct pool_pair *heap, size_t at, size_t count)
+static int by_id(const void *a, const void *b)
 {
-    struct pool_pair moved = heap[at];
-
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && pair_cmp(&heap[child], &heap[child + 1]) < 0)
-            child++;
-        if (pair_cmp(&moved, &heap[child]) >= 0)
-            break;
-        heap[at] = heap[child];
-    }
-    heap[at] = moved;
+    return pair_cmp(a, b);
 }
 
-/* Heapsort: libc's qsort may allocate, and a node may declare thousands of pairs. */
-static void sort_pairs(struct pool_pair *pairs, size_t count)
-{
-    for (size_t i = count / 2; i-- > 0;)
-        sift_down(pairs, i, count);
-    for (size_t end = count; end-- > 1;) {
-        struct pool_pair last = pairs[end];
-
-        pairs[end] = pairs[0];
-        pairs[0] = last;
-        sift_down(pairs, 0, end);
-    }
-}
-
-size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
-                  size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max)
+size_t pool_pairs(const struct pool_facts *facts, struct pool_pair *out)
 {
     size_t count = 0, kept = 0;
 
-    assert(wants < POOL_WANTS);
     for (size_t i = 0; i < facts->nmt_count; i++) {
         const struct pool_pair *pair = &facts->nmt_pairs[i];
 
-        if (!fits(facts, pair->src, pair->tgt, wants))
-            continue;
-        assert(count < max);
-        out[count++] = *pair;
+        if (fits(facts, pair->src, pair->tgt, 0))
+            out[count++] = *pair;
     }
-    for (size_t i = 0; facts->nmt_any && i < candidate_count; i++) {
-        if (!fits(facts, candidates[i].src, candidates[i].tgt, wants))
-            continue;
-        assert(count < max);
-        out[count++] = candidates[i];
-    }
-    sort_pairs(out, count);
+    if (count)
+        qsort(out, count, sizeof *out, by_id);
     for (size_t i = 0; i < count; i++)
         if (kept == 0 || pair_cmp(&out[kept - 1], &out[i]) != 0)
             out[kept++] = out[i];
-    assert(kept <= count);
     return kept;
-}
-
-static struct pool_pair *all_pairs(const struct pool_facts *facts,
-                                   const struct pool_pair *candidates, size_t candidate_count,
-                                   unsigned wants, struct arena *arena, size_t *ret_count)
-{
-    size_t max = facts ? facts->nmt_count + candidate_count : 0;
-    struct pool_pair *pairs = arena_array(arena, struct pool_pair, max + 1);
-
-    *ret_count = facts ? pool_pairs(facts, candidates, candidate_count, wants, pairs, max) : 0;
-    return pairs;
-}
-
-/* What is in `a` but not in `b`, both sorted, in one walk. */
-static size_t minus(const struct pool_pair *a, size_t a_count, const struct pool_pair *b,
-                    size_t b_count, struct pool_pair *out)
-{
-    size_t count = 0;
-    size_t at = 0;
-
-    for (size_t i = 0; i < a_count; i++) {
-        while (at < b_count && pair_cmp(&b[at], &a[i]) < 0)
-            at++;
-        if (at == b_count || pair_cmp(&b[at], &a[i]) != 0)
-            out[count++] = a[i];
-    }
-    return count;
-}
-
-void pool_delta(const struct pool_facts *before, const struct pool_facts *after,
-                const struct pool_pair *candidates, size_t candidate_count, unsigned wants,
-                struct arena *arena, struct pool_delta *ret_delta)
-{
-    struct pool_delta delta = {0};
-    struct pool_pair *old, *new;
-    size_t old_count, new_count;
-
-    *ret_delta = delta;
-    if (!after)
-        return;
-    old = all_pairs(before, candidates, candidate_count, wants, arena, &old_count);
-    new = all_pairs(after, candidates, candidate_count, wants, arena, &new_count);
-    delta.add = arena_array(arena, struct pool_pair, new_count + 1);
-    delta.remove = arena_array(arena, struct pool_pair, old_count + 1);
-    delta.add_count = minus(new, new_count, old, old_count, delta.add);
-    delta.remove_count = minus(old, old_count, new, new_count, delta.remove);
-    assert(old_count - delta.remove_count == new_count - delta.add_count);
-    *ret_delta = delta;
 }
 
 struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct arena *arena)

@@ -46,23 +46,9 @@ enum { POOL_WANT_TTS = 1, POOL_WANT_ASR = 2, POOL_WANTS = 4 };
 bool pool_member(const struct pool_facts *facts, struct str src, struct str tgt, unsigned wants);
 bool pool_type_member(const struct pool_facts *facts, struct str type);
 
-/* All pairs a node declares, plus `candidates` when it is nmt_any, that it is a member of: in the
- * order of their pool ids, without duplicates. Returns how many; `out` has room for `max`, which
- * nmt_count + candidate_count always satisfies. The texts are borrowed. */
-size_t pool_pairs(const struct pool_facts *facts, const struct pool_pair *candidates,
-                  size_t candidate_count, unsigned wants, struct pool_pair *out, size_t max);
-
-/* Pools joined and left when the facts change. before NULL: a registration; after NULL: the
- * capabilities were not sent, so nothing changes. Sorted; the texts are borrowed. */
-struct pool_delta {
-    struct pool_pair *add;
-    size_t add_count;
-    struct pool_pair *remove;
-    size_t remove_count;
-};
-void pool_delta(const struct pool_facts *before, const struct pool_facts *after,
-                const struct pool_pair *candidates, size_t candidate_count, unsigned wants,
-                struct arena *arena, struct pool_delta *ret_delta);
+/* All pairs a node declares and can serve, in the order of their pool ids, without duplicates.
+ * Returns how many; `out` has room for nmt_count. The texts are borrowed. */
+size_t pool_pairs(const struct pool_facts *facts, struct pool_pair *out);
 
 /* "No node supports semantic(en) + nmt(en->zh) + tts(zh)." */
 struct str pool_refusal(struct str src, struct str tgt, unsigned wants, struct arena *arena);
@@ -91,23 +77,17 @@ struct routing_server {
     struct str id;
     const struct json *labels; /* an object of texts; NULL: none */
     const struct strs *types;  /* allowed_types; NULL or "*": all */
-    int64_t priority;          /* lower first, where the route does not decide */
-    int64_t slots;             /* free for this work now */
-    bool online;
+    int32_t priority;          /* 0 to 1000: lower first, where the route does not decide */
 };
 
 #define ROUTING_REFUSED -1
 
-/* The server's place in the type's order, 0 first; ROUTING_REFUSED when it may not go there. */
-int routing_rank(const struct routing *routing, struct str type,
-                 const struct routing_server *server);
+/* The order in which servers are asked for this type, smallest first: by their position in the
+ * type's route; at the same position, or without routes, by priority. ROUTING_REFUSED: the server
+ * may not get this type. */
+int32_t routing_rank(const struct routing *routing, struct str type,
+                     const struct routing_server *server);
 /* The server allows this type (TYPE_NOT_ALLOWED otherwise). */
 bool routing_allows(const struct strs *types, struct str type);
-/* Which of two servers is asked first: < 0, 0 (undecided), > 0. Neither may be refused. */
-int routing_order(const struct routing *routing, struct str type, const struct routing_server *a,
-                  const struct routing_server *b);
-/* The first in order that is online and has a slot; NULL when none is. Equal ones: the earlier. */
-const struct routing_server *routing_pick(const struct routing *routing, struct str type,
-                                          const struct routing_server *servers, size_t count);
 
 #endif

@@ -492,7 +492,6 @@ static void change_node(struct keeper *keeper, const struct node *node, enum cha
 
     bool fits = str_copy(node->id, own->node_id, sizeof own->node_id);
     assert(fits && (kind == CHANGE_DROP || kind == CHANGE_WATCH));
-    (void)fits;
     own->change.kind = kind;
     own->change.watch = watch;
     own->change.node_id = str_of(own->node_id);

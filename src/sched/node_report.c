@@ -124,13 +124,14 @@ static enum err check_usage(const struct json *value, struct arena *arena, struc
     struct usage usage = {0};
     enum err err =
         json_is_null(value) ? ERR_OK : schema_read(&usage_schema, value, &usage, arena, why);
-    const struct json *clamp = json_first(usage.clamps);
+    const struct json *list = usage.clamps;
 
-    if (err || json_is_null(usage.clamps))
+    if (err || json_is_null(list))
         return err;
-    if (json_type(usage.clamps) != JSON_ARR)
+    if (json_type(list) != JSON_ARR)
         return problem_set(why, ERR_BAD_FIELD, "clamps", "clamps must be a list.");
-    for (uint32_t i = 0; !err && i < usage.clamps->count; i++, clamp = json_next(clamp))
+    for (const struct json *clamp = json_items(list); !err && clamp;
+         clamp = json_after(list, clamp))
         err = json_type(clamp) == JSON_OBJ
                   ? schema_read(&clamp_schema, clamp, &usage, arena, why)
                   : problem_set(why, ERR_BAD_FIELD, "clamps", "clamps must be a list of objects.");
@@ -147,23 +148,6 @@ static bool fits_board(const struct json *value, const char *field, struct probl
     return false;
 }
 
-/* The fields of an object, over those that are there. */
-static enum err read_over(const struct json *obj, struct node_report *report, struct arena *arena,
-                          struct problem *why)
-{
-    const struct {
-        const char *name;
-        const struct json **raw;
-    } raws[] = {{"max_concurrent_jobs", &report->raw_max},
-                {"reserved_slots", &report->raw_reserved},
-                {"priority", &report->raw_priority}};
-
-    for (size_t i = 0; i < COUNT_OF(raws); i++)
-        if (!json_is_null(json_get(obj, raws[i].name)))
-            *raws[i].raw = json_get(obj, raws[i].name);
-    return schema_read(&node_report_schema, obj, report, arena, why);
-}
-
 enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,
                           struct arena *arena, struct node_report *ret_report, struct problem *why)
 {
@@ -175,7 +159,7 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
                                  .max = FIELD_OFF,
                                  .level = -1};
     const struct json *fixed;
-    enum err err = read_over(body, &report, arena, why);
+    enum err err = schema_read(&node_report_schema, body, &report, arena, why);
 
     if (err)
         return err;
@@ -208,7 +192,8 @@ enum err node_report_read(const struct json *body, struct str who, const struct 
     report.registers = report.max_concurrent_jobs != FIELD_OFF ||
                        !json_is_null(report.semantic_langs) || !json_is_null(report.allowed_types);
     fixed = rules ? node_rules_find(rules, report.node_id) : NULL;
-    err = fixed ? read_over(fixed, &report, arena, why) : ERR_OK;
+    if (fixed) /* overrides what the node itself sent */
+        err = schema_read(&node_report_schema, fixed, &report, arena, why);
     report.namespaces = json_get(fixed, "namespaces");
     *ret_report = report;
     return err;
@@ -222,6 +207,11 @@ static uint32_t mark_str(struct str text)
     uint32_t mark = text.at ? (uint32_t)str_hash(text) : 0;
 
     return mark || !text.at ? mark : 1;
+}
+
+static uint32_t mark_int(int64_t value)
+{
+    return value == FIELD_OFF ? 0 : (uint32_t)value + 1;
 }
 
 static uint32_t mark_json(const struct json *value)
@@ -238,13 +228,13 @@ static void marks_of(const struct node_report *report, uint32_t marks[NODE_MARKS
                             mark_json(report->allowed_types),
                             mark_json(report->labels),
                             mark_json(report->tags),
-                            mark_json(report->raw_max),
+                            mark_int(report->max_concurrent_jobs),
                             mark_str(report->endpoint),
                             mark_str(report->agent_version),
                             mark_str(report->name),
                             mark_str(report->role),
-                            mark_json(report->raw_reserved),
-                            mark_json(report->raw_priority),
+                            mark_int(report->reserved_slots),
+                            mark_int(report->priority),
                             mark_json(report->resources)};
 
     _Static_assert(COUNT_OF(all) == NODE_MARKS, "one mark for each fact");
@@ -278,12 +268,6 @@ void node_report_remember(const struct node_report *report, struct node *node)
             atomic_store_explicit(&node->marks[i], marks[i], memory_order_relaxed);
 }
 
-bool node_report_registers(const struct node_report *report)
-{
-    assert(report->node_id.at);
-    return report->registers;
-}
-
 static enum err read_langs(const struct json *list, const char *field, struct facts *facts,
                            struct str **ret_langs, size_t *ret_count, struct problem *why)
 {
@@ -291,11 +275,9 @@ static enum err read_langs(const struct json *list, const char *field, struct fa
         return problem_set(why, ERR_BAD_FIELD, field,
                            "%s must be a list of at most %d language codes.", field,
                            NODE_REPORT_LANGS_MAX);
-    struct str *langs = arena_array(&facts->arena, struct str, list->count + 1);
-    const struct json *item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item))
-        if (json_type(item) != JSON_STR ||
-            !pool_lang_normalise(json_str(item, &facts->arena), &facts->arena, &langs[i]))
+    struct str *langs = arena_array(&facts->arena, struct str, list->count + 1), *lang = langs;
+    for (const struct json *item = json_items(list); item; item = json_after(list, item))
+        if (!pool_lang_normalise(json_str(item, &facts->arena), &facts->arena, lang++))
             return problem_set(why, ERR_BAD_FIELD, field,
                                "%s must hold language codes like \"en\" or \"zh-tw\".", field);
     *ret_langs = langs;
@@ -317,29 +299,17 @@ static enum err read_pairs(const struct json *list, struct facts *facts, struct 
                            "[\"en\",\"zh\"].",
                            NODE_REPORT_PAIRS_MAX);
     pool->nmt_pairs = arena_array(&facts->arena, struct pool_pair, list->count + 1);
-    const struct json *item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        bool is_pair = json_type(item) == JSON_ARR && item->count == 2;
-        const struct json *src = is_pair ? json_first(item) : NULL;
-        const struct json *tgt = is_pair ? json_next(src) : NULL;
-        struct pool_pair *pair = &pool->nmt_pairs[i];
+    for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
+        const struct json *src = item->count == 2 ? json_items(item) : NULL;
+        struct pool_pair *pair = &pool->nmt_pairs[pool->nmt_count++];
 
-        if (json_type(src) != JSON_STR || json_type(tgt) != JSON_STR ||
-            !pool_lang_normalise(json_str(src, &facts->arena), &facts->arena, &pair->src) ||
-            !pool_lang_normalise(json_str(tgt, &facts->arena), &facts->arena, &pair->tgt))
+        if (!src || !pool_lang_normalise(json_str(src, &facts->arena), &facts->arena, &pair->src) ||
+            !pool_lang_normalise(json_str(json_next(src), &facts->arena), &facts->arena,
+                                 &pair->tgt))
             return problem_set(why, ERR_BAD_FIELD, "nmt_pairs",
                                "nmt_pairs must hold pairs of language codes like [\"en\",\"zh\"].");
     }
-    pool->nmt_count = list->count;
     return ERR_OK;
-}
-
-static bool has_text(const struct str *list, size_t count, struct str text)
-{
-    for (size_t i = 0; i < count; i++)
-        if (str_eq(list[i], text))
-            return true;
-    return false;
 }
 
 static enum err read_types(const struct json *list, struct facts *facts, struct problem *why)
@@ -350,16 +320,15 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
                            NODE_REPORT_TYPES_MAX);
     struct str *types = arena_array(&facts->arena, struct str, list->count + 1);
     size_t count = 0;
-    const struct json *item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
-        struct str type = json_type(item) == JSON_STR ? json_str(item, &facts->arena) : STR_NONE;
+    for (const struct json *item = json_items(list); item; item = json_after(list, item)) {
+        struct str type = json_str(item, &facts->arena);
 
         if (!str_is(type, "*") && !str_is_id(type, POOL_LANG_MAX))
             return problem_set(why, ERR_BAD_FIELD, "allowed_types",
                                "allowed_types must hold task types of 1 to %d letters, digits or "
                                "._:@-, or \"*\".",
                                POOL_LANG_MAX);
-        if (!has_text(types, count, type)) /* sent twice it would be in the pool twice */
+        if (!str_in(type, types, count)) /* a type sent twice would be in the pool twice */
             types[count++] = arena_str(&facts->arena, type);
     }
     facts->pool.types = types;
@@ -371,23 +340,22 @@ static enum err read_types(const struct json *list, struct facts *facts, struct 
 static enum err read_capabilities(const struct json *obj, struct facts *facts, struct problem *why)
 {
     struct pool_facts *pool = &facts->pool;
-    struct {
+    const struct {
         const char *name;
         bool *value;
-        bool derived;
-    } rows[] = {{"asr", &pool->asr, false},
-                {"nmt", &pool->nmt, pool->nmt_any || pool->nmt_count > 0},
-                {"tts", &pool->tts, pool->tts_count > 0},
-                {"tone", &pool->tone, false},
-                {"semantic", &pool->semantic, pool->semantic_count > 0}};
+    } rows[] = {{"asr", &pool->asr},
+                {"nmt", &pool->nmt},
+                {"tts", &pool->tts},
+                {"tone", &pool->tone},
+                {"semantic", &pool->semantic}};
 
+    pool_derive(pool);
     if (!json_is_null(obj) && json_type(obj) != JSON_OBJ)
         return problem_set(why, ERR_BAD_FIELD, "capability_by_type",
                            "capability_by_type must be an object of true and false.");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct json *value = json_get(obj, rows[i].name);
 
-        *rows[i].value = rows[i].derived;
         if (!json_is_null(value) && !json_bool(value, rows[i].value))
             return problem_set(why, ERR_BAD_FIELD, "capability_by_type",
                                "capability_by_type.%s must be true or false.", rows[i].name);
@@ -401,8 +369,7 @@ static enum err check_texts(const struct json *obj, const char *field, bool null
     if (json_type(obj) != JSON_OBJ || obj->count > TEXTS_MAX)
         return problem_set(why, ERR_BAD_FIELD, field, "%s must be an object of at most %d texts.",
                            field, TEXTS_MAX);
-    const struct json *key = json_first(obj);
-    for (uint32_t i = 0; i < obj->count; i++, key = json_next(key + 1))
+    for (const struct json *key = json_keys(obj); key; key = json_after(obj, key))
         if ((json_type(key + 1) != JSON_STR && !(null_ok && json_is_null(key + 1))) ||
             key[1].len > 256 || key->len > 128)
             return problem_set(why, ERR_BAD_FIELD, field,
@@ -415,9 +382,7 @@ static enum err check_texts(const struct json *obj, const char *field, bool null
 static void write_tags(const struct json *tags, const struct json *unless, struct jsonw *w,
                        struct arena *arena)
 {
-    const struct json *key = json_first(tags);
-
-    for (uint32_t i = 0; tags && i < tags->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(tags); key; key = json_after(tags, key)) {
         struct str name = json_str(key, arena);
 
         if (json_is_null(key + 1) ||
@@ -438,8 +403,8 @@ static enum err merge_tags(const struct json *sent, const struct json *old, stru
     if (err)
         return err;
     jsonw_obj(&w);
-    write_tags(json_is_null(old) ? NULL : old, json_is_null(sent) ? NULL : sent, &w, &facts->arena);
-    write_tags(json_is_null(sent) ? NULL : sent, NULL, &w, &facts->arena);
+    write_tags(old, sent, &w, &facts->arena);
+    write_tags(sent, NULL, &w, &facts->arena);
     jsonw_end_obj(&w);
     facts->tags = arena_str(&facts->arena, buf_view(&buf));
     buf_free(&buf);
@@ -524,8 +489,7 @@ static enum err read_label_values(struct facts *facts, struct problem *why)
         return err;
     }
     jsonw_obj(&w);
-    const struct json *key = json_first(labels);
-    for (uint32_t i = 0; i < labels->count; i++, key = json_next(key + 1)) {
+    for (const struct json *key = json_keys(labels); key; key = json_after(labels, key)) {
         jsonw_key_str(&w, json_str(key, &facts->arena));
         jsonw_raw(&w, json_raw(key + 1));
     }
@@ -696,18 +660,16 @@ enum err node_report_runs(const struct node_report *report, struct arena *arena,
     if (json_type(list) != JSON_ARR || list->count > NODE_REPORT_RUNS_MAX)
         return problem_set(why, ERR_BAD_FIELD, "running_jobs",
                            "running_jobs must be a list of at most %d jobs.", NODE_REPORT_RUNS_MAX);
-    struct store_run *runs = arena_array(arena, struct store_run, list->count + 1);
-    const struct json *item = json_first(list);
-    for (uint32_t i = 0; i < list->count; i++, item = json_next(item)) {
+    struct store_run *runs = arena_array(arena, struct store_run, list->count + 1), *run = runs;
+    for (const struct json *item = json_items(list); item; item = json_after(list, item), run++) {
         int64_t attempt;
 
-        if (json_type(item) != JSON_OBJ ||
-            !job_id_parse(json_str(json_get(item, "job_id"), arena), &runs[i].id) ||
+        if (!job_id_parse(json_str(json_get(item, "job_id"), arena), &run->id) ||
             !json_int(json_get(item, "attempt_id"), &attempt) || attempt < 1 ||
             attempt > JOB_ATTEMPTS_MAX)
             return problem_set(why, ERR_BAD_FIELD, "running_jobs",
                                "running_jobs must hold objects with job_id and attempt_id.");
-        runs[i].attempt = (int)attempt;
+        run->attempt = (int)attempt;
     }
     *ret_runs = runs;
     *ret_count = list->count;

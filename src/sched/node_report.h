@@ -38,13 +38,11 @@ struct node_report {
     const struct json *current_load;
     const struct json *running_jobs;
     const struct json *resources; /* what it has; */
-    const struct json *free;      /* of that: what is free now, and what its jobs have of it */
+    const struct json *free;      /* and of that: what is free now, and what its jobs use */
     const struct json *ours;
-    int64_t taking; /* jobs it has received and not begun: their ACK may be under way */
-    bool registers; /* see node_report_registers() */
-    const struct json *namespaces; /* whose work it takes, as the rules say; NULL: all */
-    /* The fields as they were sent, for their marks. */
-    const struct json *raw_max, *raw_reserved, *raw_priority;
+    int64_t taking; /* jobs it has received and not started: their ACK may be on its way */
+    bool registers; /* it contains enough to register an unknown node, apart from the rules */
+    const struct json *namespaces; /* whose work it takes, by the rules; NULL: all */
 };
 
 struct node_report_load {
@@ -52,20 +50,18 @@ struct node_report_load {
 };
 
 extern const struct schema node_report_schema;
-/* who: the node, where the connection tells; at == NULL: the body must. What `rules` fix of the
- * node is in the report as if it had said so itself, with every report; NULL: nothing is. */
+/* who: the node, if the connection identifies it; at == NULL: the body must name it. Whatever
+ * `rules` fix for the node is put into every report as if the node had sent it; NULL: no rules. */
 enum err node_report_read(const struct json *body, struct str who, const struct node_rules *rules,
                           struct arena *arena, struct node_report *ret_report, struct problem *why);
-/* True when a field that was sent differs from what the node last stored. */
+/* True when a field that was sent differs from what was last stored for the node. */
 bool node_report_is_news(const struct node_report *report, const struct node *node);
 void node_report_remember(const struct node_report *report, struct node *node);
-/* True when it says enough of itself to register a node nobody knows: it itself, not the rules. */
-bool node_report_registers(const struct node_report *report);
-/* The facts: what was sent, and for what was not, `before` (NULL: the defaults). */
+/* Builds the facts: fields that were sent, and the others from `before` (NULL: the defaults). */
 enum err node_report_facts(const struct node_report *report, const struct facts *before,
                            struct facts **ret_facts, struct problem *why);
-/* A record of the store back into facts; fails only on a record we did not write. The rules may be
- * younger than it. */
+/* Turns a stored record back into facts; fails only on a record we did not write. The rules may be
+ * newer than the record. */
 enum err node_report_stored(struct str facts_json, const struct node_rules *rules,
                             struct facts **ret_facts, struct problem *why);
 enum err node_report_load(const struct node_report *report, struct node_report_load *ret_load,

@@ -397,16 +397,13 @@ static int64_t earlier(int64_t a_us, int64_t b_us)
     return a_us && (!b_us || a_us < b_us) ? a_us : b_us;
 }
 
-/* Remembers that a node is to be loaded. */
+/* Marks a node to be loaded. */
 static void want(struct node_sync *view, struct str id)
 {
-    char *text;
-
     if (!id.len || id.len > NODE_ID_MAX || map_get(&view->wanted, id))
         return;
-    text = mem_zeroed(1, id.len + 1);
-    memcpy(text, id.at, id.len);
-    map_put(&view->wanted, (struct str){.at = text, .len = id.len}, text);
+    id = mem_str(id);
+    map_put(&view->wanted, id, (void *)id.at);
 }
 
 /* --- taking over what was read --- */
@@ -443,21 +440,24 @@ static void take_figures(struct node_sync *view, struct node *node, const struct
         counts_usable_put(node, &resources);
 }
 
-/* A health that an instance found holds until the node gives a new sign of life; our start, and our
- * reading of it, are none. That an instance takes it back is one. */
-static void take_finding(struct node_sync *view, struct node *node, const struct store_node *record)
+/* Its ages count from here. */
+static void start_watch(struct node *node, int64_t now_ms)
 {
-    int64_t now_ms = sched_awake_ms(loop_of(view));
-
-    if (record->counts.health != record->own &&
-        (record->counts.health == NODE_OFFLINE || record->counts.health == NODE_DEGRADED)) {
-        node->watch.status = record->counts.health;
-        return;
-    }
     atomic_store(&node->heartbeat_ms, now_ms);
     node->shared_ms = now_ms;
     node_watch_init(&node->watch, now_ms);
     node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
+}
+
+/* A health found by an instance holds until the node gives a new sign of life; our start, or our
+ * reading of it, is not one. An instance withdrawing its finding is one. */
+static void take_finding(struct node *node, const struct store_node *record, int64_t now_ms)
+{
+    if (record->counts.health != record->own &&
+        (record->counts.health == NODE_OFFLINE || record->counts.health == NODE_DEGRADED))
+        node->watch.status = record->counts.health;
+    else
+        start_watch(node, now_ms);
 }
 
 static void load_new(struct node_sync *view, const struct store_node *record)
@@ -469,14 +469,12 @@ static void load_new(struct node_sync *view, const struct store_node *record)
         return;
     struct node *node = node_table_put(view->members, record->id, facts);
     take_figures(view, node, record, true);
-    atomic_store(&node->heartbeat_ms, now_ms); /* ages count from here */
-    node->shared_ms = now_ms;
-    node_watch_init(&node->watch, now_ms);
-    node_watch_heartbeat(&node->watch, &node_watch_defaults, true, now_ms);
-    take_finding(view, node, record);
+    start_watch(node, now_ms);
+    take_finding(node, record, now_ms);
 }
 
-/* One we know: its facts only if they differ, so that a change of figures makes no new edition. */
+/* A known node: its facts are replaced only if they differ, so that changed figures do not make a
+ * new edition. */
 static void load_known(struct node_sync *view, struct node *node, const struct facts *known,
                        const struct store_node *record)
 {
@@ -492,7 +490,7 @@ static void load_known(struct node_sync *view, struct node *node, const struct f
     }
     take_figures(view, node, record, false);
     if (new_health)
-        take_finding(view, node, record);
+        take_finding(node, record, sched_awake_ms(loop_of(view)));
     if (same)
         return;
     node_table_put(view->members, record->id, facts);

@@ -13,7 +13,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/heap.h"
 #include "base/log.h"
@@ -239,25 +238,29 @@ static void add_depth(struct queue *queue, int64_t count)
 
 /* --- jobs --- */
 
-/* A job waits from its creation, one that is tried again from the end of the attempt before: being
- * refused in between gives it no more time. Store time. */
+/* The attempt to start. */
+static int next_attempt(const struct store_head *head)
+{
+    return head->attempt + (head->state == JOB_RETRYING);
+}
+
+/* A job waits from its creation; a job that is tried again, from the end of the previous attempt:
+ * refusals in between give it no more time. Store time. */
 static int64_t waits_since(const struct store_record *record, int attempt)
 {
     const struct json *list = NULL;
     int64_t since_ms = record->head.created_ms;
     struct arena arena = {0};
 
-    if (attempt > 1 && json_parse(record->history, &arena, &list, NULL))
-        list = NULL;
-    const struct json *entry = json_first(list);
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count; i++) {
+    if (attempt > 1)
+        json_parse(record->history, &arena, &list, NULL);
+    for (const struct json *entry = json_items(list); entry; entry = json_after(list, entry)) {
         int64_t of = 0, ended_ms = 0;
 
         json_int(json_get(entry, "attempt_id"), &of);
         json_int(json_get(entry, "ended_ms"), &ended_ms);
         if (of < attempt && ended_ms > since_ms)
             since_ms = ended_ms;
-        entry = json_next(entry);
     }
     arena_free(&arena);
     return since_ms;
@@ -290,7 +293,7 @@ static struct waiting *waiting_new(struct queue *queue, const struct store_recor
     waiting->queue = queue;
     chain_init(&waiting->in_lane);
     waiting->job = head->id;
-    waiting->attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
+    waiting->attempt = next_attempt(head);
     waiting->max_attempts = head->max_attempts;
     waiting->idem = record->idem.at ? arena_str(&waiting->arena, record->idem) : STR_NONE;
     waiting->fingerprint = record->fingerprint;
@@ -322,11 +325,6 @@ static void waiting_free(struct waiting *waiting)
 }
 
 /* --- lanes and windows --- */
-
-static bool is_before(const struct heap_node *a, const struct heap_node *b)
-{
-    return a->key != b->key ? a->key < b->key : a->tie < b->tie;
-}
 
 static struct lane *lane_of(struct queue *queue, uint64_t number)
 {
@@ -479,11 +477,8 @@ static struct group *group_of(struct queue *queue, const struct spec *spec)
         struct kind *kind = map_get(&queue->types, type);
 
         if (!kind) {
-            char *text = mem_alloc(type.len + 1);
-
             kind = mem_new(struct kind);
-            memcpy(text, type.at, type.len);
-            kind->type = (struct str){.at = text, .len = type.len};
+            kind->type = mem_str(type);
             map_put(&queue->types, kind->type, kind);
         }
         group = mem_new(struct group);
@@ -607,7 +602,7 @@ static struct waiting *last_of(const struct lane *lane)
     const struct heap_node *last = NULL;
 
     for (size_t i = 0; i < lane->order.count; i++)
-        if (!last || is_before(last, lane->order.nodes[i]))
+        if (!last || heap_before(last, lane->order.nodes[i]))
             last = lane->order.nodes[i];
     return last ? container_of(last, struct waiting, order) : NULL;
 }
@@ -618,7 +613,7 @@ static bool belongs(const struct lane *lane, const struct heap_node *order)
     const struct waiting *last = last_of(lane);
 
     return lane->reading || lane->stale || lane->count - 1 <= (int64_t)lane->jobs ||
-           (last && is_before(order, &last->order));
+           (last && heap_before(order, &last->order));
 }
 
 static void shorten(struct lane *lane)
@@ -671,11 +666,9 @@ static bool take_record(struct lane *lane, const struct store_record *record, ui
     struct waiting *waiting;
 
     if (known && known->lane != lane)
-        return false; /* in hand: what becomes of it is decided there */
-    int attempt =
-        record->head.state == JOB_RETRYING ? record->head.attempt + 1 : record->head.attempt;
-    if (known && !known->busy && (known->unread || known->attempt != attempt)) {
-        evict(known); /* it was not known, or on a node since */
+        return false; /* in hand: handled there */
+    if (known && !known->busy && (known->unread || known->attempt != next_attempt(&record->head))) {
+        evict(known); /* only its id was known, or it has been on a node since */
         known = NULL;
     }
     if (known) {
@@ -722,12 +715,13 @@ static void take_window(struct lane *lane, const struct read *read)
         next = link->next;
         if (waiting->read == read->number)
             continue;
-        /* One under way may have left the lane before it was read: it leaves the count later. */
+        /* A busy job may have left the lane before the read: it leaves the count later. */
         total += since || waiting->busy;
-        if (!waiting->busy && (!since || (more && is_before(&last, &waiting->order))))
+        if (!waiting->busy && (!since || (more && heap_before(&last, &waiting->order))))
             evict(waiting);
     }
-    set_count(lane, total > 0 ? total : 0); /* its number and its jobs may be of two moments */
+    /* the count and the jobs may be from different moments */
+    set_count(lane, total > 0 ? total : 0);
     lane->whole = !is_cut ? WINDOW : lane->jobs ? lane->jobs : 1;
 }
 
@@ -1158,7 +1152,7 @@ static bool is_better(const struct heap_node *key, const struct lane *than)
 {
     struct heap_node other = share_place_key(&than->place);
 
-    return is_before(key, &other);
+    return heap_before(key, &other);
 }
 
 static struct lane *better(struct lane *a, struct lane *b)
@@ -1624,7 +1618,7 @@ static void leave_to_others(struct queue *queue, const struct store_record *reco
 {
     struct setting_aside *setting = mem_new(struct setting_aside);
     const struct store_head *head = &record->head;
-    int attempt = head->state == JOB_RETRYING ? head->attempt + 1 : head->attempt;
+    int attempt = next_attempt(head);
     const struct json *spec = NULL;
     int64_t wait_ms = 0;
 

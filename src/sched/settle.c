@@ -5,7 +5,6 @@
 #include "sched/settle.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

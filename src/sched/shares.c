@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "store/chain.h"
@@ -45,10 +44,7 @@ static struct share *share_new(struct str key)
     share->weight = 1;
     chain_init(&share->lines);
     if (key.at) {
-        char *text = mem_alloc(key.len + 1);
-
-        memcpy(text, key.at, key.len);
-        share->key = (struct str){.at = text, .len = key.len};
+        share->key = mem_str(key);
         share->hash = str_hash(key);
     }
     return share;

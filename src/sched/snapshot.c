@@ -50,9 +50,9 @@ void facts_unref(struct facts *facts)
 
 const struct json *facts_gpu_model(const struct facts *facts, int32_t id)
 {
-    const struct json *item = json_first(facts->gpus);
+    const struct json *gpus = facts->gpus;
 
-    for (uint32_t i = 0; facts->gpus && i < facts->gpus->count; i++, item = json_next(item)) {
+    for (const struct json *item = json_items(gpus); item; item = json_after(gpus, item)) {
         int64_t of;
 
         if (json_int(json_get(item, "id"), &of) && of == id)
@@ -280,10 +280,10 @@ static size_t declared(struct node_table *members, const struct pool_facts *fact
         members->pair_cap = facts->nmt_count;
         members->pairs = mem_resize(members->pairs, members->pair_cap * sizeof *members->pairs);
     }
-    return pool_pairs(facts, NULL, 0, 0, members->pairs, members->pair_cap);
+    return pool_pairs(facts, members->pairs);
 }
 
-/* Every pool a node declares exists. `any` nodes join these afterwards. */
+/* Makes sure that every pool a node declares exists. `any` nodes join these afterwards. */
 static void declare(struct edition *edition, const struct pool_facts *facts, bool more)
 {
     struct node_table *members = edition->members;
@@ -789,11 +789,9 @@ struct node *node_table_node(struct node_table *members, struct str id)
     assert(id.len > 0 && id.len <= NODE_ID_MAX);
     if (node)
         return node;
-    char *text = mem_alloc(id.len + 1);
-    memcpy(text, id.at, id.len);
-    text[id.len] = 0;
+    struct str own_id = mem_str(id); /* `id` may belong to the node whose memory is reused */
     node = node_make(members);
-    node->id = (struct str){.at = text, .len = id.len};
+    node->id = own_id;
     node->hash = str_hash(node->id);
     map_put(&members->nodes, node->id, node);
     assert(node->number < members->nodes.count);
@@ -851,9 +849,4 @@ struct facts *node_table_facts(const struct node_table *members, struct str id)
     const struct node_entry *member = map_get(&members->by_id, id);
 
     return member ? member->facts : NULL;
-}
-
-size_t node_table_count(const struct node_table *members)
-{
-    return members->by_id.count;
 }

@@ -224,10 +224,9 @@ struct node *node_table_node(struct node_table *members, struct str id);
 /* Takes over the caller's reference to `facts`. */
 struct node *node_table_put(struct node_table *members, struct str id, struct facts *facts);
 bool node_table_del(struct node_table *members, struct str id);
-struct facts *node_table_facts(const struct node_table *members,
-                               struct str id); /* NULL: not a member */
-size_t node_table_count(const struct node_table *members);
-/* A new version with everything put since the last; the old ones stay as they are. */
+/* NULL: not a member. */
+struct facts *node_table_facts(const struct node_table *members, struct str id);
+/* A new version with everything put since the last; old versions are unchanged. */
 struct snapshot *node_table_publish(struct node_table *members);
 
 #endif

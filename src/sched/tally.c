@@ -123,58 +123,41 @@ static struct str join(char key[KEY_MAX], struct str a, struct str b, struct str
     return buf_view(&buf);
 }
 
-static struct str part(struct str *rest, struct arena *arena)
-{
-    return arena_str(arena, str_cut(rest, ' '));
-}
-
-/* The row of these ids, or the one that all share when there are `max`. NULL: it is still to be
- * made, with *ret_key. */
-static void *find_row(struct tally *tally, const struct map *rows, size_t max, struct str a,
-                      struct str b, struct str c, struct str *ret_key)
+/* The row of these ids, created if needed; once there are `max` rows, the shared one. A row of
+ * `bytes` bytes begins with its ids, of which `c` may be empty. */
+static void *find_row(struct tally *tally, struct map *rows, size_t max, size_t bytes, struct str a,
+                      struct str b, struct str c)
 {
     char text[KEY_MAX];
-    struct str key = join(text, a, b, c);
+    struct str key = join(text, a, b, c), *ids;
     void *row = map_get(rows, key);
 
     if (!row && rows->count >= max - 1) {
         key = join(text, OTHER, OTHER, c.len ? OTHER : STR(""));
         row = map_get(rows, key);
     }
-    if (!row)
-        *ret_key = arena_str(&tally->arena, key);
+    if (row)
+        return row;
+    ids = row = arena_alloc(&tally->arena, bytes);
+    key = arena_str(&tally->arena, key);
+    map_put(rows, key, row);
+    while (key.len)
+        *ids++ = arena_str(&tally->arena, str_cut(&key, ' '));
     return row;
 }
 
 struct tally_work *tally_work(struct tally *tally, struct str node, struct str type)
 {
-    struct str key;
-    struct tally_work *work = find_row(tally, &tally->works, TALLY_WORKS_MAX, checked(node),
-                                       checked_type(type), STR(""), &key);
-
-    if (!work) {
-        work = arena_new(&tally->arena, struct tally_work);
-        map_put(&tally->works, key, work);
-        work->node = part(&key, &tally->arena);
-        work->type = part(&key, &tally->arena);
-    }
-    return work;
+    _Static_assert(offsetof(struct tally_work, type) == sizeof(struct str), "begins with its ids");
+    return find_row(tally, &tally->works, TALLY_WORKS_MAX, sizeof(struct tally_work), checked(node),
+                    checked_type(type), STR(""));
 }
 
 struct tally_key *tally_key(struct tally *tally, struct str key, struct str type)
 {
-    struct str id;
-    struct tally_key *row =
-        find_row(tally, &tally->keys, TALLY_KEYS_MAX, demand_is_key(key) ? key : OTHER,
-                 checked_type(type), STR(""), &id);
-
-    if (!row) {
-        row = arena_new(&tally->arena, struct tally_key);
-        map_put(&tally->keys, id, row);
-        row->key = part(&id, &tally->arena);
-        row->type = part(&id, &tally->arena);
-    }
-    return row;
+    _Static_assert(offsetof(struct tally_key, type) == sizeof(struct str), "begins with its ids");
+    return find_row(tally, &tally->keys, TALLY_KEYS_MAX, sizeof(struct tally_key),
+                    demand_is_key(key) ? key : OTHER, checked_type(type), STR(""));
 }
 
 static void add_amount(int64_t *to, int64_t more)
@@ -228,18 +211,12 @@ struct tally_machine *tally_machine(struct tally *tally, struct str node)
 void tally_refuse(struct tally *tally, struct str node, struct str type, struct str reason,
                   uint64_t count)
 {
-    struct str key;
     struct tally_refusal *refusal =
-        find_row(tally, &tally->refusals, TALLY_REFUSALS_MAX, checked(node), checked_type(type),
-                 checked(reason), &key);
+        find_row(tally, &tally->refusals, TALLY_REFUSALS_MAX, sizeof *refusal, checked(node),
+                 checked_type(type), checked(reason));
 
-    if (!refusal) {
-        refusal = arena_new(&tally->arena, struct tally_refusal);
-        map_put(&tally->refusals, key, refusal);
-        refusal->node = part(&key, &tally->arena);
-        refusal->type = part(&key, &tally->arena);
-        refusal->reason = part(&key, &tally->arena);
-    }
+    _Static_assert(offsetof(struct tally_refusal, reason) == 2 * sizeof(struct str),
+                   "begins with its ids");
     refusal->count += count;
 }
 
@@ -249,12 +226,22 @@ static void add_times(struct tally_times *to, const struct tally_times *from)
         to->counts[i] += from->counts[i];
 }
 
-/* Works, keys and refusals; machines are the caller's. */
-static void merge_counts(struct tally *tally, const struct tally *more)
+static int64_t looked_ms(const struct tally_machine *machine)
+{
+    int64_t sum_ms = 0;
+
+    for (int i = 0; i < TALLY_LEVELS; i++)
+        sum_ms += machine->level_ms[i];
+    return sum_ms;
+}
+
+/* `other`: from another instance, which observed the same machines. */
+static void merge(struct tally *tally, const struct tally *more, bool other)
 {
     const struct tally_work *work;
     const struct tally_key *key;
     const struct tally_refusal *refusal;
+    const struct tally_machine *machine;
 
     assert(tally != more);
     for (size_t at = 0; (work = map_next(&more->works, &at));) {
@@ -271,16 +258,13 @@ static void merge_counts(struct tally *tally, const struct tally *more)
         tally_usage_add(&tally_key(tally, key->key, key->type)->usage, &key->usage, &tally->arena);
     for (size_t at = 0; (refusal = map_next(&more->refusals, &at));)
         tally_refuse(tally, refusal->node, refusal->type, refusal->reason, refusal->count);
-}
-
-void tally_merge(struct tally *tally, const struct tally *more)
-{
-    const struct tally_machine *machine;
-
-    merge_counts(tally, more);
     for (size_t at = 0; (machine = map_next(&more->machines, &at));) {
         struct tally_machine *to = tally_machine(tally, machine->node);
 
+        if (other && looked_ms(machine) <= looked_ms(to))
+            continue;
+        if (other) /* replaces what was seen here */
+            *to = (struct tally_machine){.node = to->node};
         for (int i = 0; i < TALLY_LEVELS; i++)
             to->level_ms[i] += machine->level_ms[i];
         to->used_ms += machine->used_ms;
@@ -288,29 +272,14 @@ void tally_merge(struct tally *tally, const struct tally *more)
     }
 }
 
-static int64_t looked_ms(const struct tally_machine *machine)
+void tally_merge(struct tally *tally, const struct tally *more)
 {
-    int64_t sum_ms = 0;
-
-    for (int i = 0; i < TALLY_LEVELS; i++)
-        sum_ms += machine->level_ms[i];
-    return sum_ms;
+    merge(tally, more, false);
 }
 
 void tally_merge_other(struct tally *tally, const struct tally *other)
 {
-    const struct tally_machine *machine;
-
-    merge_counts(tally, other);
-    for (size_t at = 0; (machine = map_next(&other->machines, &at));) {
-        struct tally_machine *to = tally_machine(tally, machine->node);
-        struct str node = to->node;
-
-        if (looked_ms(machine) <= looked_ms(to))
-            continue;
-        *to = *machine;
-        to->node = node; /* in our arena */
-    }
+    merge(tally, other, true);
 }
 
 /* --- where they come from --- */
@@ -593,10 +562,7 @@ static int64_t number(const struct json *row, const char *name)
 
 static void load_times(struct tally_times *times, const struct json *list)
 {
-    const struct json *pair = json_first(list);
-
-    for (uint32_t i = 0; json_type(list) == JSON_ARR && i < list->count;
-         i++, pair = json_next(pair)) {
+    for (const struct json *pair = json_items(list); pair; pair = json_after(list, pair)) {
         int64_t bucket, count;
 
         if (json_type(pair) == JSON_ARR && pair->count == 2 &&
@@ -608,7 +574,7 @@ static void load_times(struct tally_times *times, const struct json *list)
 
 static void load_usage(struct tally_usage *usage, const struct json *from, struct tally *tally)
 {
-    const struct json *others = json_get(from, "others"), *name = json_first(others);
+    const struct json *others = json_get(from, "others");
     struct arena arena = {0};
 
     if (json_type(from) != JSON_OBJ)
@@ -616,13 +582,12 @@ static void load_usage(struct tally_usage *usage, const struct json *from, struc
     add_amount(&usage->runs, number(from, "runs"));
     for (int i = 0; i < TALLY_AMOUNTS; i++)
         add_amount(&usage->amount_ms[i], number(from, amount_names[i]));
-    for (uint32_t i = 0; json_type(others) == JSON_OBJ && i < others->count; i++) {
+    for (const struct json *name = json_keys(others); name; name = json_after(others, name)) {
         struct str other = json_str(name, &arena);
         int64_t amount_ms;
 
         if (json_int(name + 1, &amount_ms) && amount_ms > 0 && str_is_id(other, DEMAND_NAME_MAX))
             add_other(usage, other, amount_ms, &tally->arena);
-        name = json_next(name + 1);
     }
     arena_free(&arena);
 }
@@ -632,14 +597,13 @@ static bool read_ids(const struct json *row, const char *kind, uint32_t count, s
                      struct arena *arena)
 {
     const struct json *list = json_get(row, kind);
-    const struct json *id = json_first(list);
 
     if (json_type(list) != JSON_ARR || list->count != count)
         return false;
-    for (uint32_t i = 0; i < count; i++, id = json_next(id)) {
+    for (const struct json *id = json_items(list); id; id = json_after(list, id)) {
         if (json_type(id) != JSON_STR)
             return false;
-        ids[i] = json_str(id, arena);
+        *ids++ = json_str(id, arena);
     }
     return true;
 }
@@ -695,13 +659,12 @@ enum err tally_load(struct tally *tally, struct str line)
                  {"machine", 1, load_machine},
                  {"refusal", 3, load_refusal}};
     struct arena arena = {0};
-    const struct json *row;
+    const struct json *row = NULL;
     struct str ids[3];
     bool taken = false;
 
-    if (json_parse(line, &arena, &row, NULL) != ERR_OK)
-        row = NULL;
-    for (size_t i = 0; i < COUNT_OF(kinds) && !taken && json_type(row) == JSON_OBJ; i++) {
+    json_parse(line, &arena, &row, NULL);
+    for (size_t i = 0; i < COUNT_OF(kinds) && !taken; i++) {
         taken = read_ids(row, kinds[i].kind, kinds[i].ids, ids, &arena);
         if (taken)
             kinds[i].load(tally, row, ids);

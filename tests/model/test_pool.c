@@ -140,99 +140,18 @@ static void assert_pairs(const struct pool_pair *pairs, size_t count, const char
 
 static void test_pairs_sorted_and_once(void **state)
 {
-    static const struct pool_pair candidates[] = {{STR("zh"), STR("en")},
-                                                  {STR("en"), STR("zh")},
-                                                  {STR("en"), STR("zh")},
-                                                  {STR("fr"), STR("en")}};
     struct arena arena = {0};
     struct pool_pair out[32];
     struct pool_facts facts = facts_of(&arena, "en,en-us,eng", "eng>a,en>z,en-us>z,en>a,en>z", "");
 
-    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "en-us:z en:a en:z eng:a");
-    facts = facts_of(&arena, "en,zh", "any", "zh");
-    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "en:zh zh:en");
-    assert_pairs(out, pool_pairs(&facts, candidates, 4, POOL_WANT_TTS, out, 32), "en:zh");
-    assert_pairs(out, pool_pairs(&facts, NULL, 0, 0, out, 32), "");
+    assert_pairs(out, pool_pairs(&facts, out), "en-us:z en:a en:z eng:a");
+    facts = facts_of(&arena, "en,zh", "fr>en,zh>en,en>zh,en>zh", "");
+    assert_pairs(out, pool_pairs(&facts, out), "en:zh zh:en");
     facts.nmt = false;
-    assert_pairs(out, pool_pairs(&facts, candidates, 4, 0, out, 32), "");
+    assert_pairs(out, pool_pairs(&facts, out), "");
+    facts = facts_of(&arena, "en,zh", "any", "zh");
+    assert_pairs(out, pool_pairs(&facts, out), "");
     arena_free(&arena);
-}
-
-static void test_delta_rows(void **state)
-{
-    static const struct {
-        const char *before_semantic, *before_nmt; /* NULL: not registered yet */
-        const char *after_semantic, *after_nmt;   /* NULL: not sent */
-        const char *add, *remove;
-    } rows[] = {
-        {NULL, NULL, "en,zh", "zh>en,en>zh", "en:zh zh:en", ""},
-        {"en", "en>zh", NULL, NULL, "", ""},
-        {NULL, NULL, NULL, NULL, "", ""},
-        {"en,zh", "en>zh,zh>en", "en", "en>zh,zh>en", "", "zh:en"},
-        {"en", "en>zh", "en", "en>zh,en>de", "en:de", ""},
-        {"en", "en>zh,en>de", "en", "en>de,en>zh,en>de", "", ""},
-        {"en", "any", "en", "en>fr", "en:fr", "en:de en:zh"}, /* candidates en>zh, en>de */
-        {"en", "en>zh", "en", "any", "en:de", ""},
-        {"en", "en>zh", "", "", "", "en:zh"},
-    };
-    static const struct pool_pair candidates[] = {{STR("en"), STR("zh")}, {STR("en"), STR("de")}};
-    struct arena arena = {0};
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        bool known = rows[i].before_nmt, sent = rows[i].after_nmt;
-        struct pool_facts before = {0}, after = {0};
-        struct pool_delta delta;
-
-        if (known)
-            before = facts_of(&arena, rows[i].before_semantic, rows[i].before_nmt, "");
-        if (sent)
-            after = facts_of(&arena, rows[i].after_semantic, rows[i].after_nmt, "");
-        pool_delta(known ? &before : NULL, sent ? &after : NULL, candidates, 2, 0, &arena, &delta);
-        assert_pairs(delta.add, delta.add_count, rows[i].add);
-        assert_pairs(delta.remove, delta.remove_count, rows[i].remove);
-    }
-    arena_free(&arena);
-}
-
-/* Applying a delta to the old pools gives exactly the new ones, whatever the facts. */
-static void test_delta_leads_from_before_to_after(void **state)
-{
-    enum { LANGS = 6, ROUNDS = 2000 };
-    static const char *const langs[LANGS] = {"a", "b", "b-c", "b2", "c", "d"};
-    struct rnd rnd;
-
-    rnd_seed(&rnd, 3);
-    for (int round = 0; round < ROUNDS; round++) {
-        struct arena arena = {0};
-        struct pool_facts facts[2];
-        struct pool_delta delta;
-        int in[LANGS][LANGS] = {{0}};
-
-        for (int f = 0; f < 2; f++) {
-            facts[f] = facts_of(&arena, "", "", "");
-            for (int i = 0; i < LANGS; i++)
-                if (rnd_below(&rnd, 2))
-                    facts[f].semantic_langs[facts[f].semantic_count++] = str_of(langs[i]);
-            for (int i = 0; i < 20; i++)
-                facts[f].nmt_pairs[facts[f].nmt_count++] = (struct pool_pair){
-                    str_of(langs[rnd_below(&rnd, LANGS)]), str_of(langs[rnd_below(&rnd, LANGS)])};
-            pool_derive(&facts[f]);
-        }
-        pool_delta(&facts[0], &facts[1], NULL, 0, 0, &arena, &delta);
-        for (int s = 0; s < LANGS; s++)
-            for (int t = 0; t < LANGS; t++) {
-                in[s][t] = pool_member(&facts[0], str_of(langs[s]), str_of(langs[t]), 0);
-                for (size_t i = 0; i < delta.add_count; i++)
-                    in[s][t] +=
-                        str_is(delta.add[i].src, langs[s]) && str_is(delta.add[i].tgt, langs[t]);
-                for (size_t i = 0; i < delta.remove_count; i++)
-                    in[s][t] -= str_is(delta.remove[i].src, langs[s]) &&
-                                str_is(delta.remove[i].tgt, langs[t]);
-                assert_int_equal(in[s][t],
-                                 pool_member(&facts[1], str_of(langs[s]), str_of(langs[t]), 0));
-            }
-        arena_free(&arena);
-    }
 }
 
 /* Many pairs: sorted as their ids are, which the index relies on. */
@@ -240,8 +159,8 @@ static void test_order_is_that_of_the_ids(void **state)
 {
     enum { COUNT = 3000 };
     struct arena arena = {0};
-    struct pool_facts facts = {.nmt_any = true};
-    struct pool_pair *candidates = arena_array(&arena, struct pool_pair, COUNT);
+    struct pool_pair *pairs = arena_array(&arena, struct pool_pair, COUNT);
+    struct pool_facts facts = {.nmt_pairs = pairs, .nmt_count = COUNT};
     struct pool_pair *out = arena_array(&arena, struct pool_pair, COUNT);
     struct rnd rnd;
     size_t count;
@@ -255,14 +174,14 @@ static void test_order_is_that_of_the_ids(void **state)
             src[c] = letters[rnd_below(&rnd, 5)];
             tgt[c] = letters[rnd_below(&rnd, 5)];
         }
-        candidates[i].src = arena_str(&arena, (struct str){src, 1 + rnd_below(&rnd, 4)});
-        candidates[i].tgt = arena_str(&arena, (struct str){tgt, 1 + rnd_below(&rnd, 4)});
+        pairs[i].src = arena_str(&arena, (struct str){src, 1 + rnd_below(&rnd, 4)});
+        pairs[i].tgt = arena_str(&arena, (struct str){tgt, 1 + rnd_below(&rnd, 4)});
     }
     facts.semantic_langs = arena_array(&arena, struct str, COUNT);
     for (size_t i = 0; i < COUNT; i++)
-        facts.semantic_langs[facts.semantic_count++] = candidates[i].src;
+        facts.semantic_langs[facts.semantic_count++] = pairs[i].src;
     pool_derive(&facts);
-    count = pool_pairs(&facts, candidates, COUNT, 0, out, COUNT);
+    count = pool_pairs(&facts, out);
     assert_true(count > 1000);
     for (size_t i = 1; i < count; i++) {
         char before[POOL_ID_MAX], after[POOL_ID_MAX];
@@ -357,40 +276,26 @@ static const struct json *labels(struct arena *arena, const char *text)
     return json;
 }
 
-static void test_pick(void **state)
+static void test_rank_rows(void **state)
 {
     static const struct {
         const struct routing *routing;
         const char *type;
-        int64_t us, hk;
-        bool us_online, hk_online;
-        const char *picked;
+        int us, hk; /* place in the route; -1: refused */
     } rows[] = {
-        {&seed, "dev", 1, 1, true, true, "us"},
-        {&seed, "dev", 0, 1, true, true, NULL}, /* never on hk */
-        {&seed, "talk", 5, 1, true, true, "hk"},
-        {&seed, "talk", 5, 0, true, true, "us"},
-        {&seed, "talk", 5, 2, true, false, "us"},
-        {&seed, "talk", 5, 2, false, false, NULL},
-        {&seed, "talk", -1, -1, true, true, NULL},
-        {&seed, "other", 1, 2, true, true, "us"},
-        {&seed, "", 0, 2, true, true, NULL},
-        {&open, "other", 0, 2, true, true, "hk"}, /* no route, no default: anywhere */
-        {&none, "dev", 1, 1, true, true, "us"},   /* by priority */
-        {&none, "dev", 0, 1, true, true, "hk"},
+        {&seed, "dev", 0, -1}, {&seed, "talk", 1, 0}, {&seed, "other", 0, -1},
+        {&seed, "", 0, -1},    {&open, "dev", 0, -1}, {&open, "other", 0, 0}, /* anywhere */
+        {&none, "dev", 0, 0},
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct routing_server servers[] = {
-            {.id = S("hk"), .priority = 2, .slots = rows[i].hk, .online = rows[i].hk_online},
-            {.id = S("us"), .priority = 1, .slots = rows[i].us, .online = rows[i].us_online},
-        };
-        const struct routing_server *picked =
-            routing_pick(rows[i].routing, str_of(rows[i].type), servers, COUNT_OF(servers));
+        struct routing_server hk = {.id = S("hk"), .priority = 2};
+        struct routing_server us = {.id = S("us"), .priority = 1};
+        int32_t by_us = routing_rank(rows[i].routing, str_of(rows[i].type), &us);
+        int32_t by_hk = routing_rank(rows[i].routing, str_of(rows[i].type), &hk);
 
-        assert_int_equal(picked != NULL, rows[i].picked != NULL);
-        if (picked)
-            assert_str(picked->id, rows[i].picked);
+        assert_int_equal(by_us, rows[i].us < 0 ? ROUTING_REFUSED : rows[i].us * 1024 + 1);
+        assert_int_equal(by_hk, rows[i].hk < 0 ? ROUTING_REFUSED : rows[i].hk * 1024 + 2);
     }
 }
 
@@ -398,25 +303,20 @@ static void test_labels_and_any(void **state)
 {
     struct arena arena = {0};
     struct routing_server servers[] = {
-        {.id = S("a"), .priority = 1, .slots = 1, .online = true},
-        {.id = S("b"), .priority = 9, .slots = 1, .online = true},
-        {.id = S("c"), .priority = 5, .slots = 1, .online = true},
+        {.id = S("a"), .priority = 1},
+        {.id = S("b"), .priority = 9},
+        {.id = S("c"), .priority = 5},
     };
-    const struct routing_server *picked;
+    int32_t ranks[3];
 
     servers[1].labels = labels(&arena, "{\"zone\":\"near\"}");
     servers[2].labels = labels(&arena, "{\"zone\":\"near\",\"disk\":\"ssd\"}");
-    assert_int_equal(routing_rank(&seed, STR("batch"), &servers[0]), 1);
-    assert_int_equal(routing_rank(&seed, STR("batch"), &servers[1]), 0);
-    picked = routing_pick(&seed, STR("batch"), servers, 3);
-    assert_str(picked->id, "c"); /* the label first, then the priority */
-    servers[2].slots = 0;
-    assert_str(routing_pick(&seed, STR("batch"), servers, 3)->id, "b");
-    servers[1].slots = 0;
-    assert_str(routing_pick(&seed, STR("batch"), servers, 3)->id, "a");
-    assert_true(routing_order(&seed, STR("batch"), &servers[0], &servers[1]) > 0);
-    assert_true(routing_order(&seed, STR("batch"), &servers[2], &servers[1]) < 0);
-    assert_int_equal(routing_order(&seed, STR("batch"), &servers[1], &servers[1]), 0);
+    for (int i = 0; i < 3; i++)
+        ranks[i] = routing_rank(&seed, STR("batch"), &servers[i]);
+    assert_true(ranks[2] < ranks[1]); /* the label first, then the priority */
+    assert_true(ranks[1] < ranks[0]);
+    servers[2].priority = 9;
+    assert_int_equal(routing_rank(&seed, STR("batch"), &servers[2]), ranks[1]);
     arena_free(&arena);
 }
 
@@ -425,31 +325,15 @@ static void test_a_server_gets_only_what_it_allows(void **state)
     static struct str light[] = {S("talk"), S("research")};
     static struct str any[] = {S("*")};
     const struct strs lists[] = {{light, 2}, {any, 1}, {NULL, 0}};
-    struct routing_server server = {.id = S("us"), .slots = 9, .online = true, .types = &lists[0]};
+    struct routing_server server = {.id = S("us"), .types = &lists[0]};
 
-    assert_null(routing_pick(&seed, STR("dev"), &server, 1));
     assert_int_equal(routing_rank(&seed, STR("dev"), &server), ROUTING_REFUSED);
-    assert_non_null(routing_pick(&seed, STR("talk"), &server, 1));
+    assert_int_not_equal(routing_rank(&seed, STR("talk"), &server), ROUTING_REFUSED);
     server.types = &lists[1];
-    assert_non_null(routing_pick(&seed, STR("dev"), &server, 1));
+    assert_int_not_equal(routing_rank(&seed, STR("dev"), &server), ROUTING_REFUSED);
     server.types = &lists[2]; /* an empty list allows nothing */
-    assert_null(routing_pick(&seed, STR("dev"), &server, 1));
+    assert_int_equal(routing_rank(&seed, STR("dev"), &server), ROUTING_REFUSED);
     assert_true(routing_allows(NULL, STR("dev")));
-}
-
-static void test_equal_servers_keep_their_order(void **state)
-{
-    struct routing_server servers[] = {
-        {.id = S("b"), .priority = 1, .slots = 1, .online = true},
-        {.id = S("a"), .priority = 1, .slots = 9, .online = true},
-    };
-
-    assert_str(routing_pick(&none, STR("dev"), servers, 2)->id, "b");
-}
-
-static void test_no_server(void **state)
-{
-    assert_null(routing_pick(&seed, STR("dev"), NULL, 0));
 }
 
 int main(void)
@@ -460,17 +344,13 @@ int main(void)
         cmocka_unit_test(test_derived_capabilities),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_pairs_sorted_and_once),
-        cmocka_unit_test(test_delta_rows),
-        cmocka_unit_test(test_delta_leads_from_before_to_after),
         cmocka_unit_test(test_order_is_that_of_the_ids),
         cmocka_unit_test(test_refusal_sentences),
         cmocka_unit_test(test_languages),
         cmocka_unit_test(test_longest_id),
-        cmocka_unit_test(test_pick),
+        cmocka_unit_test(test_rank_rows),
         cmocka_unit_test(test_labels_and_any),
         cmocka_unit_test(test_a_server_gets_only_what_it_allows),
-        cmocka_unit_test(test_equal_servers_keep_their_order),
-        cmocka_unit_test(test_no_server),
     };
 
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);

@@ -200,7 +200,7 @@ static void what_is_absent_has_a_default(void **state)
 
     assert_int_equal(report.health, NODE_HEALTH_NONE);
     assert_int_equal(report.level, -1);
-    assert_false(node_report_registers(&report));
+    assert_false(report.registers);
     assert_int_equal(facts->max_concurrent_jobs, 4);
     assert_int_equal(facts->pool.type_count, 0);
     assert_int_equal(facts->reserved_slots, 0);
@@ -208,9 +208,9 @@ static void what_is_absent_has_a_default(void **state)
     assert_null(facts->endpoint.at);
     facts_unref(facts);
     report = must_read(own, "{\"node_id\":\"n\",\"max_concurrent_jobs\":1}");
-    assert_true(node_report_registers(&report));
+    assert_true(report.registers);
     report = must_read(own, "{\"node_id\":\"n\",\"semantic_langs\":[]}");
-    assert_true(node_report_registers(&report));
+    assert_true(report.registers);
 }
 
 static void capabilities_follow_from_the_lists(void **state)
@@ -425,14 +425,14 @@ static void what_a_rule_fixes(void **state)
                &own->arena, &lie, NULL);
     json_parse(STR("{\"node_id\":\"n1\"}"), &own->arena, &beat, NULL);
     assert_int_equal(node_report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
-    assert_true(node_report_registers(&report) && node_report_is_news(&report, node));
+    assert_true(report.registers && node_report_is_news(&report, node));
     assert_int_equal(node_report_facts(&report, NULL, &facts, &why), ERR_OK);
     assert_str(facts->labels, "{\"zone\":\"eu\"}");
     assert_int_equal(facts->max_concurrent_jobs, 2);
     assert_str(facts->role, "x");
     node_report_remember(&report, node);
     assert_int_equal(node_report_read(beat, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
-    assert_false(node_report_registers(&report) || node_report_is_news(&report, node));
+    assert_false(report.registers || node_report_is_news(&report, node));
     assert_int_equal(node_report_read(lie, STR_NONE, &rules, &own->arena, &report, &why), ERR_OK);
     assert_false(node_report_is_news(&report, node));
     assert_int_equal(node_report_read(lie, STR("n1"), NULL, &own->arena, &report, &why), ERR_OK);

@@ -30,26 +30,25 @@ bool area_server_routing(struct vec *vec)
 {
     const struct json *slots = json_get(vec->in, "slots");
     const struct json *online = json_get(vec->in, "online");
-    const struct routing_server *picked;
-    struct routing_server *servers;
+    struct str type = vec_str(vec, vec->in, "task_type"), picked = STR_NONE;
+    int32_t least = INT32_MAX;
     struct vec_at at = {0};
-    size_t count = 0;
 
     if (json_type(slots) != JSON_OBJ)
         return false;
-    servers = arena_array(vec->arena, struct routing_server, slots->count + 1);
-    for (const struct json *key; (key = vec_each(slots, &at)); count++) {
+    for (const struct json *key; (key = vec_each(slots, &at));) {
         const char *name = member_name(vec, key);
+        struct routing_server server = {.id = str_of(name)};
+        int32_t rank = routing_rank(&seed_routing, type, &server);
 
-        servers[count] = (struct routing_server){
-            .id = str_of(name),
-            .slots = vec_int(slots, name, 0),
-            .online = vec_bool(online, name, true),
-        };
+        if (rank == ROUTING_REFUSED || rank >= least || !vec_bool(online, name, true) ||
+            vec_int(slots, name, 0) <= 0)
+            continue;
+        least = rank;
+        picked = server.id;
     }
-    picked = routing_pick(&seed_routing, vec_str(vec, vec->in, "task_type"), servers, count);
     jsonw_obj(vec->w);
-    jsonw_kstr(vec->w, "server", picked ? picked->id : STR_NONE);
+    jsonw_kstr(vec->w, "server", picked);
     jsonw_end_obj(vec->w);
     return true;
 }

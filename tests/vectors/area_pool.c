@@ -1,7 +1,8 @@
-/* pool_membership, pool_delta. */
+/* pool_membership, pool_delta: what the members of a snapshot's pools are. */
 #include "vec.h"
 
 #include "model/pool.h"
+#include "sched/snapshot.h"
 
 static struct str *read_langs(struct vec *vec, const struct json *list, size_t *ret_count)
 {
@@ -79,32 +80,59 @@ bool area_pool_membership(struct vec *vec)
     return true;
 }
 
-static void write_pools(struct vec *vec, const char *name, const struct pool_pair *pairs,
-                        size_t count)
+/* The snapshot after the node registered so; NULL when it did not. */
+static struct snapshot *publish(struct vec *vec, struct node_table *table, const struct json *node)
 {
-    jsonw_key(vec->w, name);
-    jsonw_arr(vec->w);
-    for (size_t i = 0; i < count; i++)
-        jsonw_str(vec->w, arena_fmt(vec->arena, STR_FMT ">" STR_FMT, STR_ARG(pairs[i].src),
-                                    STR_ARG(pairs[i].tgt)));
+    struct facts *facts;
+
+    if (json_is_null(node))
+        return NULL;
+    facts = facts_new();
+    facts->pool = read_facts(vec, node);
+    node_table_put(table, STR("n1"), facts);
+    return node_table_publish(table);
+}
+
+/* The only node is in this pool. */
+static bool is_joined(const struct snapshot *snapshot, struct str src, struct str tgt,
+                      unsigned wants)
+{
+    const struct snap_pool *pool = snapshot_pool(snapshot, src, tgt);
+
+    return pool && pool->counts[wants] > 0;
+}
+
+/* The pools of `in` that the node is not in by `out`. */
+static void write_change(struct vec *vec, const char *name, const struct snapshot *in,
+                         const struct snapshot *out)
+{
+    unsigned wants = read_wants(vec->in);
+    const struct snap_pool *pool;
+
+    jsonw_karr(vec->w, name);
+    for (struct snap_at at = {0}; out && (pool = snapshot_next_pool(in, &at));)
+        if (pool->counts[wants] > 0 && !is_joined(out, pool->src, pool->tgt, wants))
+            jsonw_str(vec->w, arena_fmt(vec->arena, STR_FMT ">" STR_FMT, STR_ARG(pool->src),
+                                        STR_ARG(pool->tgt)));
     jsonw_end_arr(vec->w);
 }
 
 bool area_pool_delta(struct vec *vec)
 {
-    const struct json *before = json_get(vec->in, "before");
-    const struct json *after = json_get(vec->in, "after");
-    struct pool_facts old = read_facts(vec, before);
-    struct pool_facts new = read_facts(vec, after);
-    struct pool_delta delta;
     size_t count;
     struct pool_pair *candidates = read_pairs(vec, json_get(vec->in, "candidates"), &count);
+    struct node_table *table = node_table_new(candidates, count);
+    struct snapshot *empty = node_table_publish(table);
+    struct snapshot *before = publish(vec, table, json_get(vec->in, "before"));
+    struct snapshot *after = publish(vec, table, json_get(vec->in, "after"));
 
-    pool_delta(json_is_null(before) ? NULL : &old, json_is_null(after) ? NULL : &new, candidates,
-               count, read_wants(vec->in), vec->arena, &delta);
     jsonw_obj(vec->w);
-    write_pools(vec, "add", delta.add, delta.add_count);
-    write_pools(vec, "remove", delta.remove, delta.remove_count);
+    write_change(vec, "add", after, before ? before : empty);
+    write_change(vec, "remove", before, after);
     jsonw_end_obj(vec->w);
+    snapshot_free(after);
+    snapshot_free(before);
+    snapshot_free(empty);
+    node_table_free(table);
     return true;
 }
