@@ -3,12 +3,12 @@
  * a sector is there whole or not at all: that is what disks promise, and what the journal asks for.
  */
 #include "lossyvfs.h"
+#include "wrapvfs.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
-#include <sqlite3.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +32,12 @@ struct shared { /* what all who have it open see */
 };
 
 struct file {
-    sqlite3_file base;
+    struct wrapped wrapped;
     struct shared *shared;
-    sqlite3_file *real;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shared files[FILES];
-static sqlite3_vfs *real_vfs;
-static sqlite3_vfs vfs;
-static sqlite3_io_methods methods;
 static struct rnd rnd;
 static int calls_left = -1; /* negative: not armed */
 
@@ -52,8 +48,8 @@ static int write_some_sectors(struct file *file, const struct write *write)
 
     for (int at = 0; at < write->len && code == SQLITE_OK; at += SECTOR)
         if (rnd_below(&rnd, 9) < kept_of)
-            code =
-                file->real->pMethods->xWrite(file->real, write->bytes + at, SECTOR, write->at + at);
+            code = file->wrapped.real->pMethods->xWrite(file->wrapped.real, write->bytes + at,
+                                                        SECTOR, write->at + at);
     return code;
 }
 
@@ -75,7 +71,8 @@ static int flush(struct file *file, bool in_part)
         if (in_part && !shared->in_sectors && rnd_below(&rnd, 3) == 0)
             len = (int)rnd_below(&rnd, (uint32_t)len + 1); /* torn */
         if ((!in_part || rnd_below(&rnd, 2)) && len && code == SQLITE_OK)
-            code = file->real->pMethods->xWrite(file->real, write->bytes, len, write->at);
+            code = file->wrapped.real->pMethods->xWrite(file->wrapped.real, write->bytes, len,
+                                                        write->at);
         free(write);
     }
     shared->oldest = NULL;
@@ -105,7 +102,7 @@ static int lossy_close(sqlite3_file *base)
         flush(file, false);
     if (file->shared && file->shared->file == file)
         file->shared->file = NULL;
-    code = file->real->pMethods->xClose(file->real);
+    code = file->wrapped.real->pMethods->xClose(file->wrapped.real);
     pthread_mutex_unlock(&lock);
     return code;
 }
@@ -113,7 +110,7 @@ static int lossy_close(sqlite3_file *base)
 static int lossy_size(sqlite3_file *base, sqlite3_int64 *ret_size)
 {
     struct file *file = (struct file *)base;
-    int code = file->real->pMethods->xFileSize(file->real, ret_size);
+    int code = file->wrapped.real->pMethods->xFileSize(file->wrapped.real, ret_size);
 
     pthread_mutex_lock(&lock);
     for (struct write *write = file->shared ? file->shared->oldest : NULL; write;
@@ -128,7 +125,7 @@ static int lossy_size(sqlite3_file *base, sqlite3_int64 *ret_size)
 static int lossy_read(sqlite3_file *base, void *to, int len, sqlite3_int64 at)
 {
     struct file *file = (struct file *)base;
-    int code = file->real->pMethods->xRead(file->real, to, len, at);
+    int code = file->wrapped.real->pMethods->xRead(file->wrapped.real, to, len, at);
     sqlite3_int64 size;
 
     if (code != SQLITE_OK && code != SQLITE_IOERR_SHORT_READ)
@@ -154,7 +151,7 @@ static int lossy_write(sqlite3_file *base, const void *from, int len, sqlite3_in
     struct write *write;
 
     if (!file->shared)
-        return file->real->pMethods->xWrite(file->real, from, len, at);
+        return file->wrapped.real->pMethods->xWrite(file->wrapped.real, from, len, at);
     write = mem_alloc(sizeof *write + (size_t)len);
     *write = (struct write){.at = at, .len = len};
     memcpy(write->bytes, from, (size_t)len);
@@ -177,7 +174,8 @@ static int lossy_sync(sqlite3_file *base, int flags)
         code = flush(file, false);
     }
     pthread_mutex_unlock(&lock);
-    return code == SQLITE_OK ? file->real->pMethods->xSync(file->real, flags) : code;
+    return code == SQLITE_OK ? file->wrapped.real->pMethods->xSync(file->wrapped.real, flags)
+                             : code;
 }
 
 static int lossy_truncate(sqlite3_file *base, sqlite3_int64 size)
@@ -190,61 +188,9 @@ static int lossy_truncate(sqlite3_file *base, sqlite3_int64 size)
         maybe_die();
         flush(file, false);
     }
-    code = file->real->pMethods->xTruncate(file->real, size);
+    code = file->wrapped.real->pMethods->xTruncate(file->wrapped.real, size);
     pthread_mutex_unlock(&lock);
     return code;
-}
-
-#define REAL(base) (((struct file *)(base))->real)
-
-static int lossy_lock(sqlite3_file *base, int level)
-{
-    return REAL(base)->pMethods->xLock(REAL(base), level);
-}
-
-static int lossy_unlock(sqlite3_file *base, int level)
-{
-    return REAL(base)->pMethods->xUnlock(REAL(base), level);
-}
-
-static int lossy_check_lock(sqlite3_file *base, int *reserved)
-{
-    return REAL(base)->pMethods->xCheckReservedLock(REAL(base), reserved);
-}
-
-static int lossy_control(sqlite3_file *base, int op, void *arg)
-{
-    return REAL(base)->pMethods->xFileControl(REAL(base), op, arg);
-}
-
-static int lossy_sector(sqlite3_file *base)
-{
-    return REAL(base)->pMethods->xSectorSize(REAL(base));
-}
-
-static int lossy_device(sqlite3_file *base)
-{
-    return REAL(base)->pMethods->xDeviceCharacteristics(REAL(base));
-}
-
-static int lossy_shm_map(sqlite3_file *base, int page, int size, int extend, void volatile **ret)
-{
-    return REAL(base)->pMethods->xShmMap(REAL(base), page, size, extend, ret);
-}
-
-static int lossy_shm_lock(sqlite3_file *base, int at, int count, int flags)
-{
-    return REAL(base)->pMethods->xShmLock(REAL(base), at, count, flags);
-}
-
-static void lossy_shm_barrier(sqlite3_file *base)
-{
-    REAL(base)->pMethods->xShmBarrier(REAL(base));
-}
-
-static int lossy_shm_unmap(sqlite3_file *base, int del)
-{
-    return REAL(base)->pMethods->xShmUnmap(REAL(base), del);
 }
 
 static struct shared *shared_of(const char *name)
@@ -261,53 +207,30 @@ static struct shared *shared_of(const char *name)
     abort();
 }
 
-static int lossy_open(sqlite3_vfs *self, const char *name, sqlite3_file *base, int flags,
+static int lossy_open(sqlite3_vfs *real, const char *name, sqlite3_file *base, int flags,
                       int *ret_flags)
 {
     struct file *file = (struct file *)base;
-    int code;
+    int code = real->xOpen(real, name, file->wrapped.real, flags, ret_flags);
 
-    memset(file, 0, sizeof *file);
-    file->real = (sqlite3_file *)(file + 1);
-    code = real_vfs->xOpen(real_vfs, name, file->real, flags, ret_flags);
     pthread_mutex_lock(&lock);
     if (code == SQLITE_OK && flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_WAL))
         (file->shared = shared_of(name))->file = file;
     pthread_mutex_unlock(&lock);
-    if (file->real->pMethods)
-        file->base.pMethods = &methods;
     return code;
 }
 
 void lossyvfs_install(uint64_t seed)
 {
     rnd_seed(&rnd, seed);
-    real_vfs = sqlite3_vfs_find(NULL);
-    methods = (sqlite3_io_methods){
-        .iVersion = 2,
-        .xClose = lossy_close,
-        .xRead = lossy_read,
-        .xWrite = lossy_write,
-        .xTruncate = lossy_truncate,
-        .xSync = lossy_sync,
-        .xFileSize = lossy_size,
-        .xLock = lossy_lock,
-        .xUnlock = lossy_unlock,
-        .xCheckReservedLock = lossy_check_lock,
-        .xFileControl = lossy_control,
-        .xSectorSize = lossy_sector,
-        .xDeviceCharacteristics = lossy_device,
-        .xShmMap = lossy_shm_map,
-        .xShmLock = lossy_shm_lock,
-        .xShmBarrier = lossy_shm_barrier,
-        .xShmUnmap = lossy_shm_unmap,
-    };
-    vfs = *real_vfs;
-    vfs.pNext = NULL;
-    vfs.zName = "lossy";
-    vfs.szOsFile = (int)sizeof(struct file) + real_vfs->szOsFile;
-    vfs.xOpen = lossy_open;
-    sqlite3_vfs_register(&vfs, 1);
+    wrapvfs_install("lossy",
+                    &(sqlite3_io_methods){.xClose = lossy_close,
+                                          .xRead = lossy_read,
+                                          .xWrite = lossy_write,
+                                          .xTruncate = lossy_truncate,
+                                          .xSync = lossy_sync,
+                                          .xFileSize = lossy_size},
+                    sizeof(struct file), lossy_open);
 }
 
 void lossyvfs_arm(int calls)
