@@ -12,10 +12,7 @@
 #include "base/inbox.h"
 #include "base/mem.h"
 #include "base/metrics.h"
-#include "store/deploys_claim.h"
-#include "store/deploys_rollout.h"
 #include "store/deploys_row.h"
-#include "store/deploys_view.h"
 #include "store/op_queue.h"
 
 enum { THREAD_WRITE, THREAD_READ, THREAD_COUNT };
@@ -33,8 +30,6 @@ enum {
 struct sql_thread {
     struct deploys *deploys;
     struct work_queue work_queue;
-    struct msg stop;
-    bool stopping; /* the thread's */
     struct sql *sql;
     int64_t next_look_ms;
     struct deploys_op *renewals[RENEWALS_MAX]; /* that came together */
@@ -503,9 +498,9 @@ static enum err failed(struct sql_thread *thread)
     return ERR_STORE_DOWN;
 }
 
-/* A database that took over without the last writes, or was restored, would give numbers of
- * versions again that nodes know for something else, and they would not look. */
-static bool pass_known_version(struct sql_thread *thread)
+/* A database that took over without the last writes, or was restored, would reuse version numbers
+ * that nodes already know with other contents, and they would not notice the changes. */
+static bool pass_known_version(struct sql_thread *thread, struct arena *arena)
 {
 #define PASS(D)                                                                                    \
     "UPDATE berth_meta SET value = CASE name WHEN 'version' THEN CAST($1 AS BIGINT) ELSE value"    \
@@ -513,35 +508,31 @@ static bool pass_known_version(struct sql_thread *thread)
     " AND (SELECT value FROM berth_meta WHERE name = 'version') < CAST($1 AS BIGINT)"
     static const struct sql_text pass = DEPLOYS_BOTH(PASS);
     struct sql_param known = SQL_INT(atomic_load(&thread->deploys->known_version));
-    struct arena arena = {0};
-    struct sql_rows rows;
-    bool ok = sql_run(thread->sql, &pass, &known, 1, &arena, &rows);
 
-    arena_free(&arena);
-    return ok;
+    return sql_run(thread->sql, &pass, &known, 1, arena, NULL);
 }
 
-static bool look_at_replicas(struct sql_thread *thread)
+static bool look_at_replicas(struct sql_thread *thread, struct arena *arena)
 {
     static const struct sql_text text = {
         {"SELECT 0", "SELECT COUNT(*) FROM pg_stat_replication"
                      " WHERE current_setting('synchronous_standby_names') = ''"}};
-    struct arena arena = {0};
     struct sql_rows rows;
-    bool ok = sql_run(thread->sql, &text, NULL, 0, &arena, &rows);
 
-    if (ok)
-        atomic_store(&thread->deploys->may_forget, sql_cell_int(&rows, 0, 0) > 0);
-    arena_free(&arena);
-    return ok;
+    if (!sql_run(thread->sql, &text, NULL, 0, arena, &rows))
+        return false;
+    atomic_store(&thread->deploys->may_forget, sql_cell_int(&rows, 0, 0) > 0);
+    return true;
 }
 
-/* Connected, and its tables are ours. *ret_newer: a newer berth wrote them, which may mean
- * anything. */
+/* Connects and checks the tables. *ret_newer: they were written by a newer berth and cannot be
+ * interpreted. */
 static bool bring_up(struct sql_thread *thread, bool *ret_newer)
 {
+    struct arena arena = {0};
     struct format format;
     char why[160];
+    bool ok;
 
     *ret_newer = false;
     if (!sql_connect(thread->sql) || !migrate_all(thread->sql, &format))
@@ -555,10 +546,12 @@ static bool bring_up(struct sql_thread *thread, bool *ret_newer)
         sql_failed(thread->sql, "use the database", why);
         goto down;
     }
-    if (!deploys_follow_clock(thread->sql) || !pass_known_version(thread) ||
-        !look_at_replicas(thread))
+    ok = deploys_follow_clock(thread->sql) && pass_known_version(thread, &arena) &&
+         look_at_replicas(thread, &arena);
+    arena_free(&arena);
+    if (!ok)
         goto down;
-    if (thread == &thread->deploys->threads[THREAD_READ]) /* it may not be the same database */
+    if (thread == &thread->deploys->threads[THREAD_READ]) /* it may be another database */
         deploys_table_done(&thread->deploys->table);
     atomic_store(&thread->up, true);
     return true;
@@ -753,12 +746,7 @@ static void run_ops(struct sql_thread *thread)
     } while (thread->first);
 }
 
-static void stop_thread(struct msg *msg)
-{
-    container_of(msg, struct sql_thread, stop)->stopping = true;
-}
-
-/* One update: what no status brings along is seen here, as that its time is over. */
+/* Moves one update on when no status would, for instance when its time is over. */
 static bool move_update(struct sql_thread *thread, struct str id)
 {
     struct arena arena = {0};
@@ -834,7 +822,7 @@ static void *sql_thread(void *arg)
     bool newer;
 
     metrics_thread();
-    while (!thread->stopping) {
+    while (!thread->work_queue.stopping) {
         int64_t left_ms = thread->next_look_ms - clock_mono_ms();
 
         work_queue_wait(&thread->work_queue, !atomic_load(&thread->up) ? RETRY_MS
@@ -879,9 +867,8 @@ static void free_all(struct deploys *deploys)
 
 static void end_thread(struct sql_thread *thread)
 {
-    inbox_post(&thread->work_queue.inbox, &thread->stop);
-    work_queue_join(&thread->work_queue);
-    assert(thread->stopping);
+    work_queue_stop(&thread->work_queue);
+    assert(thread->work_queue.stopping);
     atomic_store(&thread->up, false);
 }
 
@@ -902,7 +889,6 @@ enum err deploys_open(const struct deploys_config *config, struct deploys **ret_
     pthread_mutex_init(&deploys->detail_lock, NULL);
     for (size_t i = 0; i < THREAD_COUNT; i++) {
         deploys->threads[i].deploys = deploys;
-        deploys->threads[i].stop.run = stop_thread;
         work_queue_init(&deploys->threads[i].work_queue);
     }
     for (; !err && started < THREAD_COUNT; started += !err) {

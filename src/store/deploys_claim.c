@@ -1,7 +1,7 @@
-/* What nodes do: keep their lease, claim, give up, tell how their copies are; and what operators
- * take from nodes. Every change of owner is one UPDATE whose predicate holds all of its conditions;
- * the lease it depends on is locked first, so that a renewal is either seen or waits. */
-#include "store/deploys_claim.h"
+/* The nodes' verbs: renew the lease, claim, yield, report on copies; and releases by operators.
+ * Every change of owner is one UPDATE whose predicate holds all of its conditions; the lease it
+ * depends on is locked first, so a concurrent renewal is either seen or waits. */
+#include "store/deploys_row.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -10,7 +10,6 @@
 #include "model/claim.h"
 #include "model/namespace.h"
 #include "model/selector.h"
-#include "store/deploys_rollout.h"
 
 /* --- leases and claims --- */
 

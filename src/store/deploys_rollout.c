@@ -1,7 +1,7 @@
-/* An update of several copies: each has the spec it is to run in a row of its own, and the new one
- * goes from row to row as model/rollout.h says. What a version was is kept, so that one can go back
- * to it: a number always stands for the same spec. */
-#include "store/deploys_rollout.h"
+/* Updates of several copies: each copy's row has the spec it should run, and the new spec is
+ * written row by row as model/rollout.h decides. The spec of every version is saved for rollbacks:
+ * a version number always means the same spec. */
+#include "store/deploys_row.h"
 
 #include <assert.h>
 

@@ -141,4 +141,40 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
 bool deploys_note(struct work *work, const struct deploys_row *row, const char *what,
                   struct str address, const char *detail);
 
+/* Claims (deploys_claim.c). */
+
+/* The common case of a renewal; *ret_done is false when the full path is needed. */
+bool deploys_renew_good(struct work *work, bool *ret_done);
+/* Deletes a part of what permanently lost nodes left behind. */
+bool deploys_forget(struct work *work, bool *ret_more);
+
+/* What claimers see (deploys_view.c). */
+
+void deploys_table_done(struct deploys_table *table);
+
+/* Updates of several copies, and the versions they roll back to (deploys_rollout.c). */
+
+/* Saves the current spec of op->id under its version. */
+bool deploys_keep_spec(struct work *work);
+bool deploys_forget_specs(struct work *work);
+/* Reads a saved version of op->id, except `enabled`; sets *ret_found. */
+bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *ret_spec,
+                       bool *ret_found);
+/* Writes the spec of a saved version into a copy's row. */
+bool deploys_set_spec(struct work *work, struct str id, const struct deploys_spec *spec,
+                      int64_t version);
+/* Finds the version to roll back to if the next one fails, from the row `before` the change: the
+ * healthy version now, or the last one. 0: none is known. */
+bool deploys_find_good(struct work *work, const struct deploys_row *before, int64_t *ret_good);
+/* Is an update in progress or stopped half-way? */
+bool deploys_is_rolling(const struct deploys_row *row);
+/* The first copy has a new version: update the others a few at a time. */
+bool deploys_roll(struct work *work, const struct deploys_row *before, int64_t good);
+/* Updates the other copies at once, because nothing runs or nothing changes. A version that is
+ * going to run and was never healthy is watched like any update. */
+bool deploys_follow_first(struct work *work, int64_t good);
+/* Called with new information about the copies of op->id, whose row is locked: update the next
+ * ones, roll all back, or finish. *ret_changed: nodes should look. */
+bool deploys_roll_on(struct work *work, bool *ret_changed);
+
 #endif

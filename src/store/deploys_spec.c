@@ -3,11 +3,9 @@
 
 #include "base/json.h"
 #include "model/namespace.h"
-#include "store/deploys_rollout.h"
+#include "store/deploys_row.h"
 
-enum { ROWS_MAX = DEPLOYS_PAGE_MAX };
-
-/* In the history of what was deleted: copies of it may run on any node. */
+/* In the history of a deleted deployment: its copies may run on any node. */
 #define WAS_DAEMON "daemon"
 
 bool deploys_list(struct work *work)
@@ -45,7 +43,7 @@ bool deploys_list(struct work *work)
         from = arena_fmt(op->arena, STR_FMT "/", STR_ARG(namespace));
         to = arena_fmt(op->arena, STR_FMT "0", STR_ARG(namespace));
     }
-    assert(max > 0 && max <= ROWS_MAX);
+    assert(max > 0 && max <= DEPLOYS_PAGE_MAX);
     if (!WORK_SQL(work, LIST, &rows, SQL_STR(op->u.list.after.at ? op->u.list.after : STR("")),
                   SQL_STR(op->u.list.type), SQL_STR(op->u.list.address),
                   SQL_STR(op->u.list.package_name), SQL_INT(op->u.list.enabled),
@@ -620,7 +618,7 @@ bool deploys_history(struct work *work)
     size_t max = op->u.history.max;
     struct sql_rows rows;
 
-    assert(max > 0 && max <= ROWS_MAX);
+    assert(max > 0 && max <= DEPLOYS_PAGE_MAX);
     if (!WORK_SQL(work, HISTORY, &rows, SQL_STR(op->id), SQL_INT(op->u.history.before),
                   SQL_INT((int64_t)max + 1)))
         return false;

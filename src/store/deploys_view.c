@@ -1,16 +1,17 @@
-/* What claimers see: the table, whose lease ends soon, what failed where. Thousands of nodes ask
- * every few seconds and get nearly always the same answer, so the reading thread keeps both: the
- * database is asked once for all of them, and who knows an earlier version is told what changed. */
-#include "store/deploys_view.h"
-
-#include "base/clock.h"
+/* What every node polls every few seconds: the claimers' view (the table, leases ending soon,
+ * failures by node) and where copies listen. The answer rarely changes, so the reading thread
+ * caches it: one query serves all nodes, and a node that has an earlier version gets only the
+ * changes. */
 #include "store/deploys_row.h"
 
+#include "base/clock.h"
+
 enum {
-    FACTS_MS = 1000,  /* so old may they be */
-    TABLE_MS = 5000,  /* and the rows: somebody may have changed them without a new version */
-    PACE = 4,         /* reading the table takes at most a part in so many of the thread's time */
-    GONE_MAX = 10000, /* deletions that are remembered */
+    FACTS_MS = 1000,    /* max age of facts */
+    TABLE_MS = 5000,    /* max age of rows, which others may change without a new version */
+    SERVICES_MS = 1000, /* max age of services */
+    PACE = 4,           /* each read may take at most 1/PACE of the thread's time */
+    GONE_MAX = 10000,   /* remembered deletions */
 };
 
 /* --- facts --- */
@@ -336,4 +337,133 @@ bool deploys_view(struct work *work)
     else if (!first || !answer_changes(work))
         answer_page(work);
     return true;
+}
+
+/* --- services --- */
+
+/* Live copies, by their node's last report while its lease is valid. A single deployment is queried
+ * on request; the list of all is cached under a number. */
+
+/* Copies of a former owner or generation do not count. */
+/* clang-format off */
+#define ALIVE(D, rows)                                                                             \
+    "SELECT d.id, s.address, s.host, s.port, s.healthy, s.version, l.until_ms FROM (" rows ") AS d"\
+    " JOIN berth_deployment_status s ON s.id = d.id JOIN berth_node_lease l"                       \
+    " ON l.address = s.address WHERE s.state IN ('running', 'unhealthy', 'updating') AND d.enabled"\
+    " AND (d.type = 'daemon' OR (d.address = s.address AND d.generation = s.generation))"          \
+    " AND l.until_ms >= " D##_NOW " ORDER BY d.copy_index, " D##_BYTES("d.id") ", "                \
+    D##_BYTES("s.address")
+#define ROWS_WHERE(D, which)                                                                       \
+    "SELECT " D##_TEXT("id") " AS id, type, enabled, address, generation, copy_index"              \
+    " FROM deployment WHERE " which
+#define ALIVE_OF(D)                                                                                \
+    ALIVE(D, ROWS_WHERE(D, D##_ID " = $1") " UNION ALL "                                           \
+             ROWS_WHERE(D, COPY_OF("", "$1")))
+#define ALIVE_ALL(D) ALIVE(D, ROWS_WHERE(D, "enabled"))
+/* clang-format on */
+
+static void read_services(const struct sql_rows *rows, struct arena *arena,
+                          struct deploys_service **ret_items)
+{
+    *ret_items = arena_array(arena, struct deploys_service, rows->count + 1);
+    for (size_t i = 0; i < rows->count; i++)
+        (*ret_items)[i] = (struct deploys_service){.id = sql_cell(rows, i, 0),
+                                                   .node = sql_cell(rows, i, 1),
+                                                   .address = sql_cell(rows, i, 2),
+                                                   .port = sql_cell_int(rows, i, 3),
+                                                   .healthy = sql_cell(rows, i, 4),
+                                                   .version = sql_cell_int(rows, i, 5),
+                                                   .until_ms = sql_cell_int(rows, i, 6)};
+}
+
+static uint64_t hash_str(uint64_t hash, struct str text)
+{
+    return hash_bytes(hash_bytes(hash, text.at, text.len), "\xff", 1);
+}
+
+static bool refresh_alive(struct work *work)
+{
+    static const struct sql_text text = DEPLOYS_BOTH(ALIVE_ALL);
+    struct deploys_alive *alive = work->alive;
+    int64_t begun_ms = clock_mono_ms(), pause_ms = PACE * alive->took_ms;
+    uint64_t hash = 0xcbf29ce484222325;
+    struct sql_rows rows;
+
+    if (alive->read_mono_ms &&
+        begun_ms < alive->read_mono_ms + (pause_ms > SERVICES_MS ? pause_ms : SERVICES_MS))
+        return true;
+    alive->read_mono_ms = 0;
+    alive->count = 0;
+    arena_reset(&alive->arena);
+    if (!sql_run(work->sql, &text, NULL, 0, &alive->arena, &rows))
+        return false;
+    read_services(&rows, &alive->arena, &alive->items);
+    alive->count = rows.count;
+    for (size_t i = 0; i < alive->count;
+         i++) { /* leases are left out: they are renewed all the time */
+        const struct deploys_service *one = &alive->items[i];
+
+        hash = hash_str(hash, one->id);
+        hash = hash_str(hash, one->node);
+        hash = hash_str(hash, one->address);
+        hash = hash_str(hash, one->healthy);
+        hash = (hash ^ (uint64_t)(one->port ^ one->version << 16)) * 0x100000001b3;
+    }
+    alive->number = (int64_t)(hash >> 16); /* 48 bits: exact in every JSON reader */
+    alive->read_mono_ms = clock_mono_ms();
+    alive->took_ms = alive->read_mono_ms - begun_ms;
+    return true;
+}
+
+static bool answer_all(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    const struct deploys_alive *alive = work->alive;
+
+    if (!refresh_alive(work) || !deploys_meta(work))
+        return false;
+    op->u.services.number = alive->number;
+    op->u.services.same = op->u.services.if_number == alive->number;
+    if (!op->u.services.same)
+        op->u.services.items = arena_array(op->arena, struct deploys_service, alive->count + 1);
+    op->u.services.left_ms = INT64_MAX;
+    for (size_t i = 0; i < alive->count; i++) {
+        const struct deploys_service *one = &alive->items[i];
+        struct deploys_service *to;
+
+        if (one->until_ms < op->now_ms)
+            continue; /* expired since they were read */
+        if (one->until_ms - op->now_ms < op->u.services.left_ms)
+            op->u.services.left_ms = one->until_ms - op->now_ms;
+        if (op->u.services.same)
+            continue;
+        to = &op->u.services.items[op->u.services.count];
+        *to = *one;
+        to->id = arena_str(op->arena, one->id);
+        to->node = arena_str(op->arena, one->node);
+        to->address = arena_str(op->arena, one->address);
+        to->healthy = arena_str(op->arena, one->healthy);
+        op->u.services.count++;
+    }
+    return true;
+}
+
+bool deploys_services(struct work *work)
+{
+    struct deploys_op *op = work->op;
+    struct sql_rows rows;
+
+    if (!op->id.at)
+        return answer_all(work);
+    if (!deploys_row_get(work, false))
+        return false;
+    if (!op->found || deploy_index(op->id) > 0) {
+        op->err = ERR_NOT_FOUND;
+        return true;
+    }
+    if (!WORK_SQL(work, ALIVE_OF, &rows, SQL_STR(op->id)))
+        return false;
+    read_services(&rows, op->arena, &op->u.services.items);
+    op->u.services.count = rows.count;
+    return deploys_meta(work);
 }

@@ -65,15 +65,13 @@ struct embedded {
     uint64_t order;    /* of the last op applied */
     int failures;      /* in a row */
     int64_t revive_ms; /* clock_mono_ms: when to try again */
-    uint64_t good_seq; /* batches behind it were refused by us and stay so */
+    uint64_t good_seq; /* later batches were reported as failed and must stay so */
     int64_t audit_ms;
     int64_t tidy_ms;
-    bool stopping;
     sem_t thread_closed;
 
     /* The helper's. */
     struct reader reader;
-    bool helper_stopping;
 
     /* The flush thread's. */
     struct work_queue flusher;
@@ -82,9 +80,8 @@ struct embedded {
     int64_t purge_ms; /* when the next is due */
     int64_t retry_ms; /* not before, after a failure */
     int flush_failures;
-    bool flush_wanted;  /* before its time */
-    bool requests_idle; /* its requests come behind those of everybody else */
-    bool flusher_stopping;
+    bool flush_wanted;  /* before the interval is over */
+    bool requests_idle; /* its I/O has idle priority */
 
     /* From the store thread to the flush thread. */
     _Atomic uint64_t committed_seq;
@@ -93,14 +90,11 @@ struct embedded {
     /* And back. */
     _Atomic uint64_t flushed_seq;
     _Atomic int64_t flushed_bytes; /* not yet counted by the store thread */
-    _Atomic bool flush_told;       /* flushed is under way */
+    _Atomic bool flush_told;       /* the message flushed is in flight */
 
-    /* How the threads talk: each is under way at most once. */
-    struct msg stop;
+    /* Messages between the threads: each is in flight at most once. */
     struct msg flushed;
-    struct msg helper_stop;
     struct msg close_reader;
-    struct msg flusher_stop;
     struct msg flush_soon;
     struct msg close_flush;
 };
@@ -414,7 +408,8 @@ static void *store_thread(void *arg)
     bool more = false;
 
     metrics_thread();
-    while (!self->stopping || atomic_load(&self->op_queue.work_queue.inbox.head)) {
+    while (!self->op_queue.work_queue.stopping ||
+           atomic_load(&self->op_queue.work_queue.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
@@ -426,7 +421,7 @@ static void *store_thread(void *arg)
             run_batch(self, batch);
         op_queue_run_own(own);
         more = op_queue_is_up(&self->op_queue) && do_chores(self);
-        if (!op_queue_is_up(&self->op_queue) && !self->stopping)
+        if (!op_queue_is_up(&self->op_queue) && !self->op_queue.work_queue.stopping)
             revive(self);
     }
     return NULL;
@@ -444,11 +439,6 @@ static void take_flushed(struct msg *msg)
                     atomic_exchange(&self->flushed_bytes, 0));
 }
 
-static void stop_store(struct msg *msg)
-{
-    container_of(msg, struct embedded, stop)->stopping = true;
-}
-
 /* The helper thread. */
 
 static void *helper_thread(void *arg)
@@ -456,7 +446,7 @@ static void *helper_thread(void *arg)
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->helper_stopping || atomic_load(&self->op_queue.helper.inbox.head)) {
+    while (!self->op_queue.helper.stopping || atomic_load(&self->op_queue.helper.inbox.head)) {
         struct msg *own;
         struct msg *ops;
 
@@ -487,14 +477,9 @@ static void close_reader(struct msg *msg)
     sem_post(&self->thread_closed);
 }
 
-static void stop_helper(struct msg *msg)
-{
-    container_of(msg, struct embedded, helper_stop)->helper_stopping = true;
-}
-
 /* The flush thread. */
 
-/* True: it went well. */
+/* True: it succeeded. */
 static bool flush_once(struct embedded *self)
 {
     int64_t mono_ms = clock_mono_ms();
@@ -554,7 +539,7 @@ static void *flush_thread(void *arg)
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->flusher_stopping) {
+    while (!self->flusher.stopping) {
         work_queue_wait(&self->flusher, time_to_flush(self));
         inbox_run(&self->flusher.inbox);
         if (!flush_is_due(self, clock_mono_ms()) || !flush_once(self))
@@ -585,11 +570,6 @@ static void close_flush(struct msg *msg)
     sem_post(&self->thread_closed);
 }
 
-static void stop_flusher(struct msg *msg)
-{
-    container_of(msg, struct embedded, flusher_stop)->flusher_stopping = true;
-}
-
 /* Opening and closing. */
 
 static void embedded_free(struct store *store)
@@ -611,13 +591,13 @@ static bool start_threads(struct embedded *self)
     if (!work_queue_start(&self->op_queue.helper, "berth-reader", helper_thread, self))
         return false;
     if (!work_queue_start(&self->flusher, "berth-flush", flush_thread, self)) {
-        op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+        work_queue_stop(&self->op_queue.helper);
         return false;
     }
     if (work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self))
         return true;
-    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
-    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+    work_queue_stop(&self->flusher);
+    work_queue_stop(&self->op_queue.helper);
     return false;
 }
 
@@ -649,11 +629,8 @@ static enum err embedded_open(const struct store_config *config, struct store **
     self->flush_every_ms = config->flush_ms > 0 ? config->flush_ms : FLUSH_DEFAULT_MS;
     work_queue_init(&self->flusher);
     sem_init(&self->thread_closed, 0, 0);
-    self->stop.run = stop_store;
     self->flushed.run = take_flushed;
-    self->helper_stop.run = stop_helper;
     self->close_reader.run = close_reader;
-    self->flusher_stop.run = stop_flusher;
     self->flush_soon.run = ask_flush;
     self->close_flush.run = close_flush;
     err = storefile_claim(&self->file, config->data_dir, why);
@@ -683,9 +660,9 @@ static void embedded_stop(struct store *store)
 {
     struct embedded *self = of(store);
 
-    op_queue_stop_desk(&self->op_queue.work_queue, &self->stop); /* it may still need the others */
-    op_queue_stop_desk(&self->flusher, &self->flusher_stop);
-    op_queue_stop_desk(&self->op_queue.helper, &self->helper_stop);
+    work_queue_stop(&self->op_queue.work_queue); /* it may still need the others */
+    work_queue_stop(&self->flusher);
+    work_queue_stop(&self->op_queue.helper);
     if (op_queue_is_up(&self->op_queue)) {
         journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
                         atomic_exchange(&self->flushed_bytes, 0));

@@ -29,11 +29,17 @@ static void wake(struct inbox *inbox)
         syscall(SYS_futex, &work_queue->asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+static void note_stop(struct msg *msg)
+{
+    container_of(msg, struct work_queue, stop)->stopping = true;
+}
+
 void work_queue_init(struct work_queue *work_queue)
 {
     atomic_init(&work_queue->inbox.head, NULL);
     atomic_init(&work_queue->asleep, 0);
     work_queue->inbox.wake = wake;
+    work_queue->stop.run = note_stop;
 }
 
 bool work_queue_start(struct work_queue *work_queue, const char *name, void *(*work)(void *),
@@ -58,6 +64,12 @@ void work_queue_join(struct work_queue *work_queue)
 
     assert(!failed);
     (void)failed;
+}
+
+void work_queue_stop(struct work_queue *work_queue)
+{
+    inbox_post(&work_queue->inbox, &work_queue->stop);
+    work_queue_join(work_queue);
 }
 
 void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms)
@@ -283,12 +295,6 @@ void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_s
     };
     for (int i = 0; i < STORE_RULES; i++)
         ret_status->repairs[i] = atomic_load_explicit(&op_queue->repairs[i], memory_order_relaxed);
-}
-
-void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop)
-{
-    inbox_post(&work_queue->inbox, stop);
-    work_queue_join(work_queue);
 }
 
 /* --- short texts --- */

@@ -19,6 +19,8 @@ struct work_queue {
     struct inbox inbox;
     _Atomic uint32_t asleep; /* futex: 1 while the thread sleeps or is about to */
     pthread_t thread;
+    struct msg stop;
+    bool stopping; /* own thread only: it has been asked to stop */
 };
 
 void work_queue_init(struct work_queue *work_queue); /* messages may be posted from here on */
@@ -27,7 +29,8 @@ void work_queue_init(struct work_queue *work_queue); /* messages may be posted f
 bool work_queue_start(struct work_queue *work_queue, const char *name, void *(*work)(void *),
                       void *arg);
 void work_queue_join(struct work_queue *work_queue);
-/* On its own thread: returns when something is in the inbox or the time is over. */
+void work_queue_stop(struct work_queue *work_queue); /* asks its thread to stop and joins it */
+/* Own thread only: returns when the inbox has a message or the timeout has passed. */
 void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms);
 
 struct op_queue {
@@ -75,10 +78,9 @@ void op_queue_count_error(struct op_queue *op_queue);
 void op_queue_count_repairs(struct op_queue *op_queue, enum store_rule rule, int64_t repairs);
 
 void op_queue_status(const struct op_queue *op_queue, struct store_status *ret_status);
-void op_queue_stop_desk(struct work_queue *work_queue, struct msg *stop);
 
-/* A short text that one thread writes and any thread reads, without a lock. Who reads while it is
- * written may get half of the old and half of the new one: for texts where that harms nobody. */
+/* A short text written by one thread and read by any thread without a lock. A concurrent reader may
+ * get a mix of the old and the new text, so use it only where that is harmless. */
 
 enum { STATUS_TEXT_WORDS = 20, STATUS_TEXT_SIZE = STATUS_TEXT_WORDS * 8 }; /* bytes, with the NUL */
 

@@ -33,8 +33,6 @@ struct reader {
     struct redis *redis;
     struct work_queue *work_queue; /* of the op queue */
     struct redis_link link;
-    bool stopping;
-    struct msg stop;
 };
 
 struct redis {
@@ -60,16 +58,14 @@ struct redis {
     int64_t tidy_ms;
     int64_t purge_ms; /* not before tidy_ms unless there is more to purge */
     bool arrived;
-    bool stopping;
-    struct problem *why; /* of the opening; then NULL */
+    struct problem *why; /* while opening; then NULL */
     enum err opened;
     sem_t is_open;
 
     struct reader single; /* its own thread's, each */
     struct reader lists;
-    struct redis_listen subscriber; /* its own thread's; it has the generation, for all to see */
-
-    struct msg stop;
+    struct redis_listen
+        subscriber; /* its own thread's; it publishes the generation to all threads */
 };
 
 /* --- a connection with our library --- */
@@ -210,12 +206,7 @@ static bool is_whole(const struct redis_session *session, const redisReply *repl
                                reply->element[5]->type == REDIS_REPLY_INTEGER));
 }
 
-/* Calls go to one server until the next redis_session_release: bound after a call that worked. */
-static void redis_session_release(struct redis_session *session)
-{
-    session->link.bound[0] = '\0';
-}
-
+/* After a successful call: binds to this server until the master is looked up again. */
 static void redis_session_bind(struct redis_session *session)
 {
     assert(session->link.master[0]);
@@ -476,10 +467,10 @@ static void begin_own(struct redis *self)
         wire_arrive(&self->session.wire, self->version, self->format, &self->config.terms);
 }
 
-/* A call that changes something must work before we are well again, and we need a number. */
+/* We are up only after a call that writes has worked and we have a number. */
 static bool bring_up(struct redis *self, int64_t deadline_ms)
 {
-    redis_session_release(&self->session); /* whoever is the master now */
+    self->session.link.bound[0] = '\0'; /* any current master will do */
     begin_own(self);
     if (!call_own(self, deadline_ms))
         return false;
@@ -658,9 +649,10 @@ static void *store_thread(void *arg)
         self->opened = problem_set(self->why, ERR_IO, "store", "The store in Redis fails: %s.",
                                    self->session.link.why);
     self->why = NULL;
-    self->stopping = self->opened != ERR_OK;
+    self->op_queue.work_queue.stopping = self->opened != ERR_OK;
     sem_post(&self->is_open);
-    while (!self->stopping || atomic_load(&self->op_queue.work_queue.inbox.head)) {
+    while (!self->op_queue.work_queue.stopping ||
+           atomic_load(&self->op_queue.work_queue.inbox.head)) {
         struct msg *own;
         struct msg *batch;
 
@@ -675,7 +667,7 @@ static void *store_thread(void *arg)
         refuse(self, batch);
         if (op_queue_is_up(&self->op_queue)) {
             tidy(self);
-        } else if (!self->stopping) {
+        } else if (!self->op_queue.work_queue.stopping) {
             int64_t began_ms = clock_mono_ms();
 
             if (began_ms >= self->revive_ms && !bring_up(self, began_ms + REVIVE_CALL_MS))
@@ -684,11 +676,6 @@ static void *store_thread(void *arg)
     }
     leave(self);
     return NULL;
-}
-
-static void stop_store(struct msg *msg)
-{
-    container_of(msg, struct redis, stop)->stopping = true;
 }
 
 /* The readers. */
@@ -760,7 +747,7 @@ static void *reader_thread(void *arg)
     struct op_queue *op_queue = &reader->redis->op_queue;
 
     metrics_thread();
-    while (!reader->stopping || atomic_load(&reader->work_queue->inbox.head)) {
+    while (!reader->work_queue->stopping || atomic_load(&reader->work_queue->inbox.head)) {
         struct msg *own;
         struct msg *ops;
         bool ok = true;
@@ -779,14 +766,9 @@ static void *reader_thread(void *arg)
     return NULL;
 }
 
-static void stop_reader(struct msg *msg)
-{
-    container_of(msg, struct reader, stop)->stopping = true;
-}
-
 static void reader_init(struct reader *reader, struct redis *self, struct work_queue *work_queue)
 {
-    *reader = (struct reader){.redis = self, .work_queue = work_queue, .stop.run = stop_reader};
+    *reader = (struct reader){.redis = self, .work_queue = work_queue};
     redis_link_init(&reader->link, &self->target);
 }
 
@@ -811,7 +793,7 @@ static bool start_readers(struct redis *self)
         return false;
     if (work_queue_start(&self->op_queue.lists, "berth-lists", reader_thread, &self->lists))
         return true;
-    op_queue_stop_desk(&self->op_queue.helper, &self->single.stop);
+    work_queue_stop(&self->op_queue.helper);
     return false;
 }
 
@@ -853,7 +835,6 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     op_queue_init(&self->op_queue, redis_read_answers, config->in_flight_max);
     self->op_queue.is_long = redis_read_is_long;
     sem_init(&self->is_open, 0, 0);
-    self->stop.run = stop_store;
     self->why = why;
     if (!work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self)) {
         redis_free(&self->store);
@@ -863,7 +844,7 @@ static enum err redis_open(const struct store_config *config, struct store **ret
         ;
     err = self->opened;
     if (!err && !start_readers(self)) {
-        inbox_post(&self->op_queue.work_queue.inbox, &self->stop);
+        inbox_post(&self->op_queue.work_queue.inbox, &self->op_queue.work_queue.stop);
         err = problem_set(why, ERR_IO, "", "No thread for the store can be started.");
     }
     if (err) {
@@ -890,9 +871,9 @@ static void redis_stop(struct store *store)
 {
     struct redis *self = of(store);
 
-    op_queue_stop_desk(&self->op_queue.helper, &self->single.stop);
-    op_queue_stop_desk(&self->op_queue.lists, &self->lists.stop);
-    op_queue_stop_desk(&self->op_queue.work_queue, &self->stop);
+    work_queue_stop(&self->op_queue.helper);
+    work_queue_stop(&self->op_queue.lists);
+    work_queue_stop(&self->op_queue.work_queue);
     assert(atomic_load(&self->op_queue.in_flight) == 0);
 }
 

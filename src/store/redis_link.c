@@ -303,12 +303,10 @@ static bool redis_route_find(struct redis_link *link, struct redis_addr *ret_add
 /* "MOVED 1234 host:port" */
 static bool read_redirection(struct redis_link *link, const char *text, struct redis_addr *ret_addr)
 {
-    struct str rest = str_of(text);
-    struct str place;
+    struct str place = str_of(text);
 
-    str_cut(&rest, ' ');
-    str_cut(&rest, ' ');
-    place = rest;
+    str_cut(&place, ' ');
+    str_cut(&place, ' ');
     for (size_t i = place.len; i > 0; i--)
         if (place.at[i - 1] == ':')
             return read_addr(link, (struct str){place.at, i - 1},
@@ -620,15 +618,7 @@ static const struct scheme {
     {"redis-cluster", REDIS_CLUSTER, 6379, "redis-cluster://host:port,host:port"},
 };
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Copies with %40 and the like undone; false when it does not fit or is no such text. */
+/* Copies and decodes %XX escapes; false if it does not fit or is malformed. */
 static bool decode(struct str from, char *to, size_t size)
 {
     size_t len = 0;
@@ -637,8 +627,8 @@ static bool decode(struct str from, char *to, size_t size)
         char c = from.at[i];
 
         if (c == '%') {
-            int high = i + 2 < from.len ? hex_value(from.at[i + 1]) : -1;
-            int low = i + 2 < from.len ? hex_value(from.at[i + 2]) : -1;
+            int high = i + 2 < from.len ? str_hex_digit(from.at[i + 1]) : -1;
+            int low = i + 2 < from.len ? str_hex_digit(from.at[i + 2]) : -1;
 
             if (high < 0 || low < 0)
                 return false;

@@ -15,7 +15,6 @@
 
 #include "base/map.h"
 #include "base/mem.h"
-#include "model/namespace.h"
 #include "store/record.h"
 #include "store/redis_link.h"
 #include "store/redis_wire.h"
@@ -171,24 +170,29 @@ static bool get_jobs(struct redis_read *read, const char *const *ids, size_t cou
     return ok;
 }
 
-/* False: there is no such job. */
-static bool read_job(const struct redis_read *read, const char *id, redisReply *const *fields,
-                     struct arena *arena, struct store_record *ret_record)
+/* False: there is no such job (an index may list it too early or too long), or it does not match
+ * `op`. */
+static bool read_job(const struct redis_read *read, const struct store_op *op, const char *id,
+                     redisReply *const *fields, struct store_record *ret_record, bool *ret_has_key)
 {
     struct store_record record = {0};
+    struct str spec = redis_text(fields[1]);
     struct wire_job job;
 
     if (!job_id_parse(str_of(id), &record.head.id) ||
-        !wire_job_read(redis_text(fields[0]), read->offset_ms, &record.head, &job))
+        !wire_job_read(redis_text(fields[0]), read->offset_ms, &record.head, &job) ||
+        !store_head_fits(&record.head, op) ||
+        (op->verb == STORE_JOB_LIST && !store_spec_fits(spec, op)))
         return false;
-    record.spec = store_kept(arena, redis_text(fields[1]));
-    record.history = store_kept(arena, redis_text(fields[2]));
+    record.spec = store_kept(op->arena, spec);
+    record.history = store_kept(op->arena, redis_text(fields[2]));
     if (job.done_once)
-        record.history = wire_history(&record.head, arena);
+        record.history = wire_history(&record.head, op->arena);
     else if (!record.history.at)
         record.history = STR("[]");
-    record.result = store_kept(arena, job.result.at ? job.result : redis_text(fields[3]));
+    record.result = store_kept(op->arena, job.result.at ? job.result : redis_text(fields[3]));
     *ret_record = record;
+    *ret_has_key = job.has_key;
     return true;
 }
 
@@ -206,8 +210,9 @@ static bool get_each(struct redis_read *read, struct store_op *const *ops, size_
         return false;
     for (size_t i = 0; i < count; i++) {
         struct store_op *op = ops[i];
+        bool has_key;
 
-        if (read_job(read, ids[i], page.fields[i], op->arena, &op->record)) {
+        if (read_job(read, op, ids[i], page.fields[i], &op->record, &has_key)) {
             op->head = op->record.head;
             op->err = ERR_OK;
         } else {
@@ -237,26 +242,7 @@ bool redis_read_jobs(struct redis_link *link, struct store_op *const *ops, size_
     return ok;
 }
 
-static bool fits(const struct store_op *op, redisReply *const *fields)
-{
-    struct store_head head = {0};
-    struct wire_job job;
-
-    if (!wire_job_read(redis_text(fields[0]), 0, &head, &job))
-        return false; /* in the index already, or still: its record is not */
-    if (op->verb == STORE_CALLBACKS)
-        return head.callback == CALLBACK_PENDING;
-    if (op->u.list.states && !(op->u.list.states >> head.state & 1))
-        return false;
-    if (op->u.list.node_id.at && !str_is(op->u.list.node_id, head.node))
-        return false;
-    if (!namespace_lists(op->u.list.namespace, str_of(head.type)) ||
-        (op->u.list.type.at && *head.type && !str_is(op->u.list.type, head.type)))
-        return false;
-    return store_spec_fits(redis_text(fields[1]), op);
-}
-
-/* Job ids one after the other, each with a NUL behind it. */
+/* Consecutive NUL-terminated job ids. */
 struct ids {
     char (*at)[JOB_ID_TEXT + 1];
     size_t count;
@@ -305,12 +291,12 @@ static bool take_ids(struct redis_read *read, const struct ids *list, size_t *re
             return false;
         for (size_t i = 0; i < count && !store_list_full(op, op->u.list.count); i++, at++) {
             struct store_record *record = &op->u.list.items[op->u.list.count];
+            bool has_key;
 
             read->jobs++;
             for (size_t k = 0; k < FIELDS; k++)
                 read->bytes += redis_text(page.fields[i][k]).len;
-            if (fits(op, page.fields[i]) &&
-                read_job(read, ids[i], page.fields[i], op->arena, record)) {
+            if (read_job(read, op, ids[i], page.fields[i], record, &has_key)) {
                 op->u.list.bytes += store_record_bytes(record);
                 op->u.list.count++;
             }
@@ -681,15 +667,7 @@ static bool read_keys(struct redis_read *read, struct store_record *const *keyed
     return true;
 }
 
-static bool has_key(redisReply *const *fields)
-{
-    struct store_head head = {0};
-    struct wire_job job;
-
-    return wire_job_read(redis_text(fields[0]), 0, &head, &job) && job.has_key;
-}
-
-/* Those of the ids that are in this lane still. */
+/* Adds those of the ids that are still in this lane. */
 static bool add_waiting(struct redis_read *read, const char *const *ids, size_t count)
 {
     struct store_op *op = read->op;
@@ -701,11 +679,12 @@ static bool add_waiting(struct redis_read *read, const char *const *ids, size_t 
         return false;
     for (size_t i = 0; i < count; i++) {
         struct store_record *record = &op->u.lane.items[op->u.lane.count];
+        bool has_key;
 
-        if (!read_job(read, ids[i], page.fields[i], op->arena, record) ||
+        if (!read_job(read, op, ids[i], page.fields[i], record, &has_key) ||
             record->head.lane != op->u.lane.lane)
             continue;
-        if (has_key(page.fields[i]))
+        if (has_key)
             keyed[keyed_count++] = record;
         op->u.lane.count++;
     }

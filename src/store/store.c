@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "model/namespace.h"
 #include "store/embedded.h"
 #include "store/redis.h"
 
@@ -102,6 +103,21 @@ const char *store_rule_name(enum store_rule rule)
     };
 
     return names[rule];
+}
+
+bool store_head_fits(const struct store_head *head, const struct store_op *op)
+{
+    if (op->verb == STORE_CALLBACKS)
+        return head->callback == CALLBACK_PENDING;
+    if (op->verb != STORE_JOB_LIST)
+        return true;
+    if (op->u.list.states && !(op->u.list.states >> head->state & 1))
+        return false;
+    if (op->u.list.node_id.at && !str_is(op->u.list.node_id, head->node))
+        return false;
+    if (!namespace_lists(op->u.list.namespace, str_of(head->type)))
+        return false;
+    return !op->u.list.type.at || !*head->type || str_is(op->u.list.type, head->type);
 }
 
 static bool text_fits(const struct json *spec, const char *name, struct str want,

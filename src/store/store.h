@@ -550,22 +550,26 @@ struct store_status {
     int64_t errors;   /* since the start */
     int64_t calls;
     int64_t batches;
-    int64_t repairs[STORE_RULES]; /* how often each was found broken, and set right */
+    int64_t repairs[STORE_RULES]; /* violations of each rule found and repaired */
     char detail[160];             /* the last error, "" when none */
-    const char *warning; /* what could be wrong with it, as seen at the start; NULL: nothing */
-    char generation[24]; /* of what a shared store holds: another one means that it was emptied */
-    /* How often another server took over. What it answers begins anew: orders may be smaller, and
-     * what was acknowledged last may be gone. */
+    const char *warning;          /* a possible problem found at startup; NULL: none */
+    char generation[24]; /* of the data in a shared store: a new one means the store was emptied */
+    /* How often another server took over. Afterwards `order` may restart from a smaller value, and
+     * the last acknowledged writes may be lost. */
     unsigned moves;
-    /* New jobs answer ERR_STORE_FULL: Redis is near its maxmemory (nodes, too), or the embedded
-     * store's tables do not follow its journal. */
+    /* New jobs answer ERR_STORE_FULL: Redis is near its maxmemory (new nodes are refused, too), or
+     * the embedded store's tables lag behind its journal. */
     bool full;
-    bool deaf; /* a shared store: no notices arrive now, what others change has to be looked for */
+    bool deaf; /* shared store: no notices arrive now, so changes by others must be polled for */
 };
 
-/* Does a spec have the type and the session a list asks for? It is parsed only if it asks. */
+/* Does the head match the filter of JOB_LIST or CALLBACKS, as far as that can be told without the
+ * spec? For other verbs, always. */
+bool store_head_fits(const struct store_head *head, const struct store_op *op);
+/* Does the spec match the type and session filter of a list? Parsed only if the list has such a
+ * filter. */
 bool store_spec_fits(struct str spec, const struct store_op *op);
-/* Has a JOB_LIST as much as it may have with `count` items? */
+/* Is a JOB_LIST complete with `count` items? */
 static inline bool store_list_full(const struct store_op *op, size_t count)
 {
     return count >= op->u.list.max ||
