@@ -50,7 +50,8 @@ static void drop(struct breakers *breakers, struct breaker_entry *gate)
 
 static void forget(struct breakers *breakers, struct journal *journal, struct breaker_entry *gate)
 {
-    journal_breaker_del(journal, gate);
+    journal_put(journal, &(struct change){.kind = CHANGE_BREAKER_DEL,
+                                          .u.breaker = {.node = gate->node, .type = gate->type}});
     drop(breakers, gate);
 }
 
@@ -96,24 +97,31 @@ static void changed(struct breakers *breakers, struct journal *journal, struct b
     if (gate->breaker.state == BREAKER_CLOSED && gate->breaker.failures == 0)
         forget(breakers, journal, gate);
     else
-        journal_breaker_put(journal, gate);
+        journal_put(
+            journal,
+            &(struct change){.kind = CHANGE_BREAKER,
+                             .u.breaker = {.node = gate->node,
+                                           .type = gate->type,
+                                           .breaker = gate->breaker,
+                                           .probe_job = gate->probe ? gate->probe->head.id : 0}});
 }
 
 void breakers_load(struct breakers *breakers, struct journal *journal, const struct idshards *jobs,
                    int64_t now_ms)
 {
-    struct change_breaker row;
+    struct change change;
 
-    while (breakers->rules.threshold && journal_breaker_next(journal, &row)) {
-        struct ledger_job *entry = row.probe_job ? idshards_get(jobs, row.probe_job) : NULL;
+    while (breakers->rules.threshold && journal_next(journal, CHANGE_BREAKER, &change)) {
+        const struct change_breaker *row = &change.u.breaker;
+        struct ledger_job *entry = row->probe_job ? idshards_get(jobs, row->probe_job) : NULL;
         struct breaker_entry *gate;
 
         if (breakers->gates.count == BREAKERS_MAX)
             continue; /* nothing is written here */
-        gate = add(breakers, journal, row.node, row.type);
-        gate->breaker = row.breaker;
-        /* Its lease is the same one: the row of a probe that ended says so. */
-        if (entry && entry->run->holder && str_eq(entry->run->holder->id, row.node) &&
+        gate = add(breakers, journal, row->node, row->type);
+        gate->breaker = row->breaker;
+        /* The job still has the probe's lease: when a probe ends, its row is updated. */
+        if (entry && entry->run->holder && str_eq(entry->run->holder->id, row->node) &&
             gate->breaker.state == BREAKER_HALF_OPEN) {
             gate->probe = entry;
             entry->run->probe = gate;
@@ -200,18 +208,18 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
     return event;
 }
 
-bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
-                    struct str type, int64_t now_ms)
+void ledger_breaker_reset(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    struct breaker_entry *gate = find(breakers, node, type);
+    struct breaker_entry *gate = find(&ledger->breakers, op->node, op->u.breaker.type);
 
-    if (!gate)
-        return false;
+    if (!gate) {
+        op->err = ERR_NOT_FOUND;
+        return;
+    }
     if (gate->probe)
         breakers_release(gate->probe);
     breaker_reset(&gate->breaker);
-    changed(breakers, journal, gate, now_ms);
-    return true;
+    changed(&ledger->breakers, ledger->journal, gate, now_ms);
 }
 
 int breakers_order(const void *a, const void *b)
@@ -223,13 +231,15 @@ int breakers_order(const void *a, const void *b)
     return order ? order : str_cmp(left->type, right->type);
 }
 
-void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t now_ms)
+void ledger_breakers(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    struct store_breaker *items =
-        arena_array(op->arena, struct store_breaker, breakers->gates.count);
+    const struct breakers *breakers = &ledger->breakers;
+    struct store_breaker *items;
     struct breaker_entry *gate;
     size_t count = 0;
 
+    assert(op->arena);
+    items = arena_array(op->arena, struct store_breaker, breakers->gates.count);
     for (size_t at = 0; (gate = map_next(&breakers->gates, &at)); count++) {
         items[count] = (struct store_breaker){.node = arena_str(op->arena, gate->node),
                                               .type = arena_str(op->arena, gate->type),

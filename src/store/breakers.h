@@ -61,12 +61,8 @@ enum breaker_event breakers_settle(struct breakers *breakers, struct journal *jo
                                    struct ledger_job *entry, enum breakers_verdict verdict,
                                    int64_t now_ms);
 
-bool breakers_reset(struct breakers *breakers, struct journal *journal, struct str node,
-                    struct str type, int64_t now_ms); /* false: there is none */
-/* Into op->u.breakers, by node and type. */
 int breakers_order(const void *a, const void *b); /* of struct store_breaker: node, type */
-void breakers_list(const struct breakers *breakers, struct store_op *op, int64_t now_ms);
-/* Drops those of nodes that are gone and did not come back for a whole pause. */
+/* Drops breakers of nodes that are gone and did not return for a whole cooldown. */
 void breakers_tidy(struct breakers *breakers, struct journal *journal, const struct map *nodes,
                    int64_t now_ms);
 void breakers_check(const struct breakers *breakers); /* see ledger_check */

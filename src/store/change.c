@@ -5,11 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/digest.h"
-
-/* --- changes --- */
-
-/* Writing. */
+/* --- writing --- */
 
 static void put_number(struct buf *to, uint64_t value)
 {
@@ -95,85 +91,172 @@ static void put_job(struct buf *to, const struct change_job *job)
         put_text(to, job->demand);
 }
 
-static void put_node(struct buf *to, const struct store_node *node)
+/* --- fields --- */
+
+#define FIELD(type, member, ...)                                                                   \
+    {                                                                                              \
+        .kind = CHANGE_##type, .size = sizeof(((struct change *)0)->u.member),                     \
+        .offset = offsetof(struct change, u.member), ##__VA_ARGS__                                 \
+    }
+#define MAX(last)            .max = (int64_t)(last)
+#define BETWEEN(first, last) .min = (first), .max = (last)
+#define ANY                  BETWEEN(INT64_MIN, INT64_MAX)
+
+/* Further columns of store.db are handled by each statement. */
+static const struct change_field job_fields[] = {
+    FIELD(NUMBER, job.head.id, MAX(UINT64_MAX)),
+    FIELD(NUMBER, job.head.state, MAX(JOB_STATE_COUNT - 1)),
+    FIELD(NUMBER, job.head.lease, MAX(LEASE_RUNNING)),
+    FIELD(NUMBER, job.head.callback, MAX(CALLBACK_GIVEN_UP)),
+    FIELD(NUMBER, job.head.attempt, MAX(JOB_ATTEMPTS_MAX)),
+    FIELD(NUMBER, job.head.max_attempts, MAX(JOB_ATTEMPTS_MAX)),
+    FIELD(NUMBER, job.head.epoch, MAX(UINT64_MAX)),
+    FIELD(NUMBER, job.head.owner, MAX(UINT64_MAX)),
+    FIELD(CHARS, job.head.node, .empty_is_null = true),
+    FIELD(CHARS, job.head.reason, .empty_is_null = true),
+    FIELD(SIGNED, job.head.created_ms, ANY),
+    FIELD(SIGNED, job.head.updated_ms, ANY),
+    FIELD(SIGNED, job.head.dispatched_ms, ANY),
+    FIELD(SIGNED, job.head.acked_ms, ANY),
+    FIELD(SIGNED, job.head.ended_ms, ANY),
+    FIELD(SIGNED, job.head.due_ms, ANY),
+    FIELD(SIGNED, job.head.timeout_ms, ANY),
+    FIELD(SIGNED, job.run_until_ms, ANY),
+    FIELD(CHARS, job.head.type, .empty_is_null = true),
+    FIELD(NUMBER, job.head.lane, MAX(UINT64_MAX)),
+    FIELD(SIGNED, job.head.priority, ANY),
+    FIELD(NUMBER, job.head.gpus, MAX(UINT64_MAX)),
+};
+static const struct change_field node_fields[] = {
+    FIELD(NAME, node.id, BETWEEN(1, NODE_ID_MAX)),
+    FIELD(NUMBER, node.own, MAX(NODE_HEALTH_COUNT - 1)),
+    FIELD(NUMBER, node.counts.health, MAX(NODE_HEALTH_COUNT - 1)),
+    FIELD(SIGNED, node.counts.max, ANY),
+    FIELD(NUMBER, node.counts.epoch, MAX(UINT32_MAX)),
+    FIELD(NUMBER, node.admin, MAX(NODE_ADMIN_DRAINING)),
+    FIELD(TEXT, node.admin_reason),
+    FIELD(SIGNED, node.registered_ms, ANY),
+    FIELD(SIGNED, node.version, ANY),
+    FIELD(TEXT, node.facts),
+    FIELD(NAME, node.resources, BETWEEN(1, RESOURCES_TEXT_MAX)), /* of CHANGE_NODE_RESOURCES */
+};
+static const struct change_field breaker_fields[] = {
+    FIELD(NAME, breaker.node, BETWEEN(1, NODE_ID_MAX)),
+    FIELD(NAME, breaker.type, BETWEEN(1, POOL_LANG_MAX)),
+    FIELD(NUMBER, breaker.breaker.state, MAX(BREAKER_STATE_COUNT - 1)),
+    FIELD(NUMBER, breaker.breaker.failures, MAX(INT32_MAX)),
+    FIELD(SIGNED, breaker.breaker.opened_ms, ANY),
+    FIELD(NUMBER, breaker.probe_job, MAX(UINT64_MAX)),
+};
+static const struct change_field session_fields[] = {
+    FIELD(NAME, session.id, BETWEEN(0, INT64_MAX)),
+    FIELD(TEXT, session.pool),
+    FIELD(TEXT, session.lang_pair),
+    FIELD(SIGNED, session.version, ANY),
+    FIELD(SIGNED, session.updated_ms, ANY),
+};
+static const struct change_field limit_fields[] = {
+    FIELD(NAME, limit.pattern, BETWEEN(1, DEMAND_FULL_KEY_MAX + 1)),
+    FIELD(SIGNED, limit.limit.concurrency, BETWEEN(LIMIT_NONE, DEMAND_AMOUNT_MAX)),
+    FIELD(SIGNED, limit.limit.rate, BETWEEN(LIMIT_NONE, LIMIT_RATE_MAX)),
+    FIELD(SIGNED, limit.limit.rate_ms, BETWEEN(0, LIMIT_WINDOW_MS_MAX)),
+    FIELD(SIGNED, limit.limit.queue, BETWEEN(LIMIT_NONE, DEMAND_AMOUNT_MAX)),
+    FIELD(SIGNED, limit.limit.weight, BETWEEN(1, LIMIT_WEIGHT_MAX)),
+};
+static const struct change_field limit_key_fields[] = {
+    FIELD(NAME, limit_key.key, BETWEEN(1, DEMAND_FULL_KEY_MAX)),
+    FIELD(SIGNED, limit_key.hold_until_ms, ANY),
+    FIELD(TEXT, limit_key.reason, .empty_is_null = true),
+    FIELD(TEXT, limit_key.starts, .empty_is_null = true),
+};
+static const struct change_field meta_fields[] = {
+    FIELD(NUMBER, meta.floor, MAX(UINT64_MAX)),
+    FIELD(SIGNED, meta.wait_shift_ms, ANY),
+};
+
+/* A deletion only has the key fields. */
+const struct change_row change_rows[CHANGE_KINDS] = {
+    [CHANGE_JOB] = {job_fields, COUNT_OF(job_fields), 1, CHANGE_JOB},
+    [CHANGE_NODE] = {node_fields, COUNT_OF(node_fields) - 1, 1, CHANGE_NODE},
+    [CHANGE_NODE_RESOURCES] = {node_fields, COUNT_OF(node_fields), 1, CHANGE_NODE},
+    [CHANGE_NODE_DEL] = {node_fields, 1, 1, CHANGE_NODE},
+    [CHANGE_BREAKER] = {breaker_fields, COUNT_OF(breaker_fields), 2, CHANGE_BREAKER},
+    [CHANGE_BREAKER_DEL] = {breaker_fields, 2, 2, CHANGE_BREAKER},
+    [CHANGE_SESSION] = {session_fields, COUNT_OF(session_fields), 1, CHANGE_SESSION},
+    [CHANGE_LIMIT] = {limit_fields, COUNT_OF(limit_fields), 1, CHANGE_LIMIT},
+    [CHANGE_LIMIT_DEL] = {limit_fields, 1, 1, CHANGE_LIMIT},
+    [CHANGE_LIMIT_KEY] = {limit_key_fields, COUNT_OF(limit_key_fields), 1, CHANGE_LIMIT_KEY},
+    [CHANGE_LIMIT_KEY_DEL] = {limit_key_fields, 1, 1, CHANGE_LIMIT_KEY},
+    [CHANGE_META] = {meta_fields, COUNT_OF(meta_fields), 0, CHANGE_META},
+};
+
+struct str change_text(const struct change *change, const struct change_field *field)
 {
-    put_number(to, node->own);
-    put_number(to, node->counts.health);
-    put_signed(to, node->counts.max);
-    put_number(to, node->counts.epoch);
-    put_number(to, node->admin);
-    put_text(to, node->admin_reason);
-    put_signed(to, node->registered_ms);
-    put_signed(to, node->version);
-    put_text(to, node->facts);
-    if (node->resources.len)
-        put_text(to, node->resources);
+    const void *at = (const char *)change + field->offset;
+
+    return field->kind == CHANGE_CHARS ? str_of(at) : *(const struct str *)at;
 }
 
-static void put_limit(struct buf *to, const struct limit *limit)
+int64_t change_number(const struct change *change, const struct change_field *field)
 {
-    put_signed(to, limit->concurrency);
-    put_signed(to, limit->rate);
-    put_signed(to, limit->rate_ms);
-    put_signed(to, limit->queue);
-    put_signed(to, limit->weight);
+    const char *at = (const char *)change + field->offset;
+    int64_t number;
+    int32_t small;
+
+    if (field->size == sizeof number) {
+        memcpy(&number, at, sizeof number);
+        return number;
+    }
+    assert(field->size == sizeof small);
+    memcpy(&small, at, sizeof small);
+    return field->kind == CHANGE_SIGNED ? small : (int64_t)(uint32_t)small;
+}
+
+bool change_set_number(struct change *change, const struct change_field *field, int64_t number)
+{
+    bool ok = field->kind == CHANGE_SIGNED ? number >= field->min && number <= field->max
+                                           : (uint64_t)number <= (uint64_t)field->max;
+    int32_t small = ok ? (int32_t)number : 0;
+
+    if (!ok)
+        number = 0;
+    memcpy((char *)change + field->offset, field->size == sizeof number ? (void *)&number : &small,
+           field->size);
+    return ok;
+}
+
+bool change_set_text(struct change *change, const struct change_field *field, struct str text)
+{
+    void *at = (char *)change + field->offset;
+
+    if (field->kind == CHANGE_CHARS) {
+        str_copy(text, at, field->size);
+        return true;
+    }
+    *(struct str *)at = text;
+    return field->kind == CHANGE_TEXT ||
+           (text.at && text.len >= (size_t)field->min && text.len <= (size_t)field->max);
 }
 
 void change_write(struct buf *to, const struct change *change)
 {
     bool has_resources = change->kind == CHANGE_NODE && change->u.node.resources.len;
+    enum change_kind kind = has_resources ? CHANGE_NODE_RESOURCES : change->kind;
 
-    buf_char(to, (char)(has_resources ? CHANGE_NODE_RESOURCES : change->kind));
-    switch (change->kind) {
-    case CHANGE_JOB:
+    buf_char(to, (char)kind);
+    if (kind == CHANGE_JOB) {
         put_job(to, &change->u.job);
-        break;
-    case CHANGE_NODE:
-    case CHANGE_NODE_RESOURCES:
-        put_text(to, change->u.node.id);
-        put_node(to, &change->u.node);
-        break;
-    case CHANGE_NODE_DEL:
-        put_text(to, change->u.node.id);
-        break;
-    case CHANGE_BREAKER:
-    case CHANGE_BREAKER_DEL:
-        put_text(to, change->u.breaker.node);
-        put_text(to, change->u.breaker.type);
-        if (change->kind == CHANGE_BREAKER_DEL)
-            break;
-        put_number(to, change->u.breaker.breaker.state);
-        put_number(to, (unsigned)change->u.breaker.breaker.failures);
-        put_signed(to, change->u.breaker.breaker.opened_ms);
-        put_number(to, change->u.breaker.probe_job);
-        break;
-    case CHANGE_SESSION:
-        put_text(to, change->u.session.id);
-        put_text(to, change->u.session.pool);
-        put_text(to, change->u.session.lang_pair);
-        put_signed(to, change->u.session.version);
-        put_signed(to, change->u.session.updated_ms);
-        break;
-    case CHANGE_LIMIT:
-        put_text(to, change->u.limit.pattern);
-        put_limit(to, &change->u.limit.limit);
-        break;
-    case CHANGE_LIMIT_DEL:
-        put_text(to, change->u.limit.pattern);
-        break;
-    case CHANGE_LIMIT_KEY:
-        put_text(to, change->u.limit_key.key);
-        put_signed(to, change->u.limit_key.hold_until_ms);
-        put_text(to, change->u.limit_key.reason);
-        put_text(to, change->u.limit_key.starts);
-        break;
-    case CHANGE_LIMIT_KEY_DEL:
-        put_text(to, change->u.limit_key.key);
-        break;
-    case CHANGE_META:
-        put_number(to, change->u.meta.floor);
-        put_signed(to, change->u.meta.wait_shift_ms);
-        break;
+        return;
+    }
+    for (size_t i = 0; i < change_rows[kind].count; i++) {
+        const struct change_field *field = &change_rows[kind].fields[i];
+
+        if (field->kind == CHANGE_NUMBER)
+            put_number(to, (uint64_t)change_number(change, field));
+        else if (field->kind == CHANGE_SIGNED)
+            put_signed(to, change_number(change, field));
+        else
+            put_text(to, change_text(change, field));
     }
 }
 
@@ -303,108 +386,35 @@ static void get_job(struct source *from, struct change_job *job)
     from->bad |= head->id == 0 || head->id > INT64_MAX;
 }
 
-static void get_node(struct source *from, struct store_node *node)
+static void get_field(struct source *from, const struct change_field *field, struct change *change)
 {
-    node->own = (enum node_health)get_small(from, NODE_HEALTH_COUNT);
-    node->counts.health = (enum node_health)get_small(from, NODE_HEALTH_COUNT);
-    node->counts.max = (int32_t)get_signed(from);
-    node->counts.epoch = get_small(from, (uint64_t)UINT32_MAX + 1);
-    node->admin = (enum node_admin)get_small(from, NODE_ADMIN_DRAINING + 1);
-    node->admin_reason = get_text(from);
-    node->registered_ms = get_signed(from);
-    node->version = get_signed(from);
-    node->facts = get_text(from);
-}
-
-/* As large as a text of it may say. */
-static int32_t get_bound(struct source *from, int64_t min, int64_t max)
-{
-    int64_t value = get_signed(from);
-
-    from->bad |= value < min || value > max;
-    return from->bad ? 0 : (int32_t)value;
-}
-
-static void get_limit(struct source *from, struct limit *limit)
-{
-    limit->concurrency = get_bound(from, LIMIT_NONE, DEMAND_AMOUNT_MAX);
-    limit->rate = get_bound(from, LIMIT_NONE, LIMIT_RATE_MAX);
-    limit->rate_ms = get_bound(from, limit->rate != LIMIT_NONE, LIMIT_WINDOW_MS_MAX);
-    limit->queue = get_bound(from, LIMIT_NONE, DEMAND_AMOUNT_MAX);
-    limit->weight = get_bound(from, 1, LIMIT_WEIGHT_MAX);
-    from->bad |= limit->rate == 0;
-}
-
-static struct str get_name(struct source *from, size_t max)
-{
-    struct str name = get_text(from);
-
-    from->bad |= name.len == 0 || name.len > max;
-    return name;
+    if (field->kind == CHANGE_NUMBER)
+        from->bad |= !change_set_number(change, field, (int64_t)get_number(from));
+    else if (field->kind == CHANGE_SIGNED)
+        from->bad |= !change_set_number(change, field, get_signed(from));
+    else
+        from->bad |= !change_set_text(change, field, get_text(from));
 }
 
 bool change_read(struct str *rest, struct change *ret_change)
 {
     struct source from = {.rest = *rest};
+    enum change_kind kind = (enum change_kind)get_number(&from);
 
-    *ret_change = (struct change){.kind = (enum change_kind)get_number(&from)};
-    switch (ret_change->kind) {
-    case CHANGE_JOB:
+    *ret_change = (struct change){.kind = kind};
+    if (kind == CHANGE_JOB)
         get_job(&from, &ret_change->u.job);
-        break;
-    case CHANGE_NODE:
-    case CHANGE_NODE_RESOURCES:
-        ret_change->u.node.id = get_name(&from, NODE_ID_MAX);
-        get_node(&from, &ret_change->u.node);
-        if (ret_change->kind == CHANGE_NODE_RESOURCES)
-            ret_change->u.node.resources = get_name(&from, RESOURCES_TEXT_MAX);
-        ret_change->kind = CHANGE_NODE;
-        break;
-    case CHANGE_NODE_DEL:
-        ret_change->u.node.id = get_name(&from, NODE_ID_MAX);
-        break;
-    case CHANGE_BREAKER:
-    case CHANGE_BREAKER_DEL:
-        ret_change->u.breaker.node = get_name(&from, NODE_ID_MAX);
-        ret_change->u.breaker.type = get_name(&from, POOL_LANG_MAX);
-        if (ret_change->kind == CHANGE_BREAKER_DEL)
-            break;
-        ret_change->u.breaker.breaker.state =
-            (enum breaker_state)get_small(&from, BREAKER_STATE_COUNT);
-        ret_change->u.breaker.breaker.failures = (int32_t)get_small(&from, (uint64_t)INT32_MAX + 1);
-        ret_change->u.breaker.breaker.opened_ms = get_signed(&from);
-        ret_change->u.breaker.probe_job = get_number(&from);
-        break;
-    case CHANGE_SESSION:
-        ret_change->u.session.id = get_text(&from);
-        ret_change->u.session.pool = get_text(&from);
-        ret_change->u.session.lang_pair = get_text(&from);
-        ret_change->u.session.version = get_signed(&from);
-        ret_change->u.session.updated_ms = get_signed(&from);
-        from.bad |= !ret_change->u.session.id.at;
-        break;
-    case CHANGE_LIMIT:
-        ret_change->u.limit.pattern = get_name(&from, DEMAND_FULL_KEY_MAX + 1);
-        get_limit(&from, &ret_change->u.limit.limit);
-        break;
-    case CHANGE_LIMIT_DEL:
-        ret_change->u.limit.pattern = get_name(&from, DEMAND_FULL_KEY_MAX + 1);
-        break;
-    case CHANGE_LIMIT_KEY:
-        ret_change->u.limit_key.key = get_name(&from, DEMAND_FULL_KEY_MAX);
-        ret_change->u.limit_key.hold_until_ms = get_signed(&from);
-        ret_change->u.limit_key.reason = get_text(&from);
-        ret_change->u.limit_key.starts = get_text(&from);
-        break;
-    case CHANGE_LIMIT_KEY_DEL:
-        ret_change->u.limit_key.key = get_name(&from, DEMAND_FULL_KEY_MAX);
-        break;
-    case CHANGE_META:
-        ret_change->u.meta.floor = get_number(&from);
-        ret_change->u.meta.wait_shift_ms = get_signed(&from);
-        break;
-    default:
+    else if (kind >= COUNT_OF(change_rows) || !change_rows[kind].fields)
         from.bad = true;
+    else
+        for (size_t i = 0; i < change_rows[kind].count; i++)
+            get_field(&from, &change_rows[kind].fields[i], ret_change);
+    if (kind == CHANGE_NODE_RESOURCES)
+        ret_change->kind = CHANGE_NODE;
+    if (kind == CHANGE_LIMIT) {
+        const struct limit *limit = &ret_change->u.limit.limit;
+
+        from.bad |= limit->rate == 0 || (limit->rate != LIMIT_NONE && limit->rate_ms == 0);
     }
     *rest = from.rest;
     return !from.bad;
@@ -429,29 +439,7 @@ void change_job_merge(struct change_job *into, const struct change_job *later)
     *into = both;
 }
 
-/* --- batches --- */
-
-void batch_damaged(const struct batch *batch, struct fault *fault)
+void change_damaged(uint64_t seq, struct fault *fault)
 {
-    *fault =
-        (struct fault){.what = "read the journal", .code = FAULT_DAMAGED, .sys = (int)batch->seq};
-}
-
-bool batch_read(sqlite3_stmt *stmt, uint64_t after, struct batch *ret_batch, struct fault *fault)
-{
-    int64_t sum = sqlite3_column_int64(stmt, 1);
-
-    ret_batch->seq = (uint64_t)sqlite3_column_int64(stmt, 0);
-    ret_batch->changes = (struct str){.at = sqlite3_column_blob(stmt, 2),
-                                      .len = (size_t)sqlite3_column_bytes(stmt, 2)};
-    if (ret_batch->seq != after + 1) {
-        *fault = (struct fault){
-            .what = "read the journal", .code = FAULT_GAP, .sys = (int)ret_batch->seq};
-        return false;
-    }
-    if (!ret_batch->changes.at || crc32c(ret_batch->changes) != sum) {
-        batch_damaged(ret_batch, fault);
-        return false;
-    }
-    return true;
+    *fault = (struct fault){.what = "read the journal", .code = FAULT_DAMAGED, .sys = (int)seq};
 }

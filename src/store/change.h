@@ -3,8 +3,6 @@
 #ifndef STORE_CHANGE_H
 #define STORE_CHANGE_H
 
-#include <sqlite3.h>
-
 #include "base/str.h"
 #include "store/fault.h"
 #include "store/store.h"
@@ -24,10 +22,11 @@ enum change_kind {
     CHANGE_LIMIT_KEY = 11,
     CHANGE_LIMIT_KEY_DEL = 12,
 };
+enum { CHANGE_KINDS = CHANGE_LIMIT_KEY_DEL + 1 };
 
-/* What a change of a job tells beside its head and its attempts. */
+/* What a change of a job contains besides its head and attempts. */
 enum change_part {
-    CHANGE_NEW = 1,         /* there is no row yet: its spec and its key */
+    CHANGE_NEW = 1,         /* there is no row yet: its spec and its Idempotency-Key */
     CHANGE_RESULT = 2,      /* `result`; at == NULL: none */
     CHANGE_FIRST_NODE = 4,  /* `first_node` */
     CHANGE_KEY_DROPPED = 8, /* its Idempotency-Key is free again */
@@ -97,28 +96,36 @@ struct change {
 };
 
 void change_write(struct buf *to, const struct change *change);
-/* Takes the next change from *rest, whose texts it borrows. False: no berth wrote that, or a later
- * one did. */
+/* Takes the next change from *rest and borrows its texts. False: not a valid change, or written by
+ * a later berth. */
 bool change_read(struct str *rest, struct change *ret_change);
-/* A later change of the same job: `into` tells both. */
+/* Merges a later change of the same job into `into`. */
 void change_job_merge(struct change_job *into, const struct change_job *later);
 
-/* The changes of one commit, under the number that follows on the one before. */
-
-struct batch {
-    uint64_t seq;
-    struct str changes;
+/* A row's fields, in the order of its columns in store.db. Every kind but a job is also encoded
+ * this way here. */
+struct change_field {
+    enum { CHANGE_NUMBER, CHANGE_SIGNED, CHANGE_TEXT, CHANGE_NAME, CHANGE_CHARS } kind;
+    bool empty_is_null; /* a text in store.db */
+    uint8_t size;       /* of a number, or of the char array that holds a text */
+    uint16_t offset;    /* in struct change */
+    int64_t min, max; /* of a number, or of the length in bytes of a name, which is never absent */
 };
 
-/* Its changes cannot be understood. */
-void batch_damaged(const struct batch *batch, struct fault *fault);
+extern const struct change_row {
+    const struct change_field *fields;
+    uint8_t count;
+    uint8_t keys;          /* how many of the first fields identify the row */
+    enum change_kind kind; /* the same for changing and for deleting the row */
+} change_rows[CHANGE_KINDS];
 
-/* As the release before kept it, in journal.db. */
+struct str change_text(const struct change *change, const struct change_field *field);
+int64_t change_number(const struct change *change, const struct change_field *field);
+/* False: an invalid number, which is stored as 0, or an invalid name. */
+bool change_set_number(struct change *change, const struct change_field *field, int64_t number);
+bool change_set_text(struct change *change, const struct change_field *field, struct str text);
 
-#define BATCH_AFTER "SELECT seq, sum, changes FROM batch WHERE seq > ?1 ORDER BY seq"
-
-/* BATCH_AFTER rests on a row, which must be the one that follows on `after` and unharmed; the
- * changes are borrowed until the statement moves on. */
-bool batch_read(sqlite3_stmt *stmt, uint64_t after, struct batch *ret_batch, struct fault *fault);
+/* Sets the fault for a commit whose changes cannot be decoded. */
+void change_damaged(uint64_t seq, struct fault *fault);
 
 #endif

@@ -20,14 +20,9 @@
 #include "store/redis_wire.h"
 #include "store/store.h"
 
-/* --- what it looks like --- */
+/* --- output --- */
 
-static void begin_array(struct jsonw *w, const char *name)
-{
-    jsonw_karr(w, name);
-}
-
-/* What it declares, what of that is usable, and what no lease holds. */
+/* Declared, usable and free resources. */
 static void dump_resources(struct jsonw *w, const struct store_node *node)
 {
     struct buf amount = {0};
@@ -53,7 +48,7 @@ static void dump_resources(struct jsonw *w, const struct store_node *node)
         }
         jsonw_end_obj(w);
     }
-    begin_array(w, "gpus");
+    jsonw_karr(w, "gpus");
     for (size_t i = 0; i < declared.gpu_count; i++) {
         bool whole = node->left.gpu_left[i] == RESOURCES_LEFT_WHOLE;
 
@@ -131,7 +126,7 @@ static void dump_lease(struct jsonw *w, const struct store_head *head)
     jsonw_kint(w, "epoch", head->epoch);
     jsonw_kint(w, "due_ms", head->due_ms);
     if (head->gpus) {
-        begin_array(w, "gpus");
+        jsonw_karr(w, "gpus");
         for (int id = 0; id < RESOURCES_GPU_IDS; id++)
             if (head->gpus >> id & 1)
                 jsonw_int(w, id);
@@ -171,7 +166,7 @@ static int by_key(const void *a, const void *b)
 static bool dump_keys(struct jsonw *w, struct dump_key *keys, size_t count, size_t max)
 {
     qsort(keys, count, sizeof *keys, by_key);
-    begin_array(w, "keys");
+    jsonw_karr(w, "keys");
     for (size_t i = 0; i < count && i < max; i++) {
         const struct dump_key *key = &keys[i];
 
@@ -251,7 +246,7 @@ static bool section(struct embedded_dump *dump, const char *name, const char *sq
 {
     bool ok;
 
-    begin_array(dump->w, name);
+    jsonw_karr(dump->w, name);
     ok = each_row(dump, sql, write);
     jsonw_end_arr(dump->w);
     return ok;
@@ -303,18 +298,16 @@ static void node_row(struct embedded_dump *dump, sqlite3_stmt *row)
 static void lease_row(struct embedded_dump *dump, sqlite3_stmt *row)
 {
     struct store_head head;
-    int64_t run_until_ms;
 
-    if (jobrow_head(row, &head, &run_until_ms))
+    if (jobrow_head(row, &head, NULL))
         dump_lease(dump->w, &head);
 }
 
 static void job_row(struct embedded_dump *dump, sqlite3_stmt *row)
 {
     struct store_head head;
-    int64_t run_until_ms;
 
-    if (jobrow_head(row, &head, &run_until_ms))
+    if (jobrow_head(row, &head, NULL))
         dump_job(dump->w, &head);
 }
 
@@ -395,6 +388,11 @@ static void shift_row(struct embedded_dump *dump, sqlite3_stmt *row)
     dump->shift_ms = sqlite3_column_int64(row, 0);
 }
 
+static void more_row(struct embedded_dump *dump, sqlite3_stmt *row)
+{
+    dump->has_more |= sqlite3_column_int(row, 0) != 0;
+}
+
 static bool key_section(struct embedded_dump *dump)
 {
     struct dump_key *keys;
@@ -443,21 +441,6 @@ static bool sections(struct embedded_dump *dump)
            key_section(dump);
 }
 
-static bool has_more(struct embedded_dump *dump)
-{
-    sqlite3_stmt *stmt = NULL;
-    bool more = false;
-
-    if (sqlite3_prepare_v2(dump->db,
-                           "SELECT (SELECT count(*) FROM job) > ?1"
-                           " OR (SELECT count(*) FROM session) > ?1",
-                           -1, &stmt, NULL) == SQLITE_OK &&
-        sqlite3_bind_int64(stmt, 1, dump->max) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW)
-        more = sqlite3_column_int(stmt, 0);
-    sqlite3_finalize(stmt);
-    return more;
-}
-
 enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct problem *why)
 {
     struct embedded_dump dump = {.w = w, .max = (int64_t)max};
@@ -471,9 +454,12 @@ enum err dump_embedded(const char *data_dir, size_t max, struct jsonw *w, struct
         err = problem_set(why, ERR_IO, "data_dir", "%s cannot be read: %s.", path.at,
                           dump.db ? sqlite3_errmsg(dump.db) : "no memory");
     if (!err) {
-        begin_array(w, "instances");
+        jsonw_karr(w, "instances");
         jsonw_end_arr(w);
-        jsonw_kbool(w, "more", dump.has_more || has_more(&dump));
+        each_row(&dump,
+                 "SELECT (SELECT count(*) FROM job) > ?1 OR (SELECT count(*) FROM session) > ?1",
+                 more_row);
+        jsonw_kbool(w, "more", dump.has_more);
         jsonw_end_obj(w);
     }
     sqlite3_close(dump.db);
@@ -502,7 +488,7 @@ static bool dump_nodes(struct redis_dump *dump)
 
     if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
-    begin_array(dump->w, "nodes");
+    jsonw_karr(dump->w, "nodes");
     for (size_t i = 0; i < op.u.nodes.count; i++)
         dump_node(dump->w, &op.u.nodes.items[i]);
     jsonw_end_arr(dump->w);
@@ -541,12 +527,12 @@ static bool dump_jobs(struct redis_dump *dump)
         before = op.u.list.next;
     } while (before && count < dump->max);
     dump->left_out += before != 0;
-    begin_array(dump->w, "leases");
+    jsonw_karr(dump->w, "leases");
     for (size_t i = 0; i < count; i++)
         if (heads[i].lease != LEASE_NONE)
             dump_lease(dump->w, &heads[i]);
     jsonw_end_arr(dump->w);
-    begin_array(dump->w, "jobs");
+    jsonw_karr(dump->w, "jobs");
     for (size_t i = 0; i < count; i++)
         dump_job(dump->w, &heads[i]);
     jsonw_end_arr(dump->w);
@@ -559,7 +545,7 @@ static bool dump_sessions(struct redis_dump *dump)
     char cursor[32] = "0";
     size_t count = 0;
 
-    begin_array(dump->w, "sessions");
+    jsonw_karr(dump->w, "sessions");
     do {
         redisReply *reply = redis_link_ask(&dump->link, clock_mono_ms() + DUMP_MS, "SCAN", cursor,
                                            "MATCH", REDIS_KEY "s:*", "COUNT", "1000", NULL);
@@ -611,7 +597,7 @@ static bool dump_breakers(struct redis_dump *dump)
 
     if (!reply)
         return false;
-    begin_array(dump->w, "breakers");
+    jsonw_karr(dump->w, "breakers");
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         /* "state,failures,opened,changed,probe", under "node|type": as lua/breaker.lua has it. */
         struct str type = redis_text(reply->element[i]), node = str_cut(&type, '|');
@@ -648,7 +634,7 @@ static bool dump_rules(struct redis_dump *dump)
         return false;
     if (reply->elements > 0)
         qsort(reply->element, reply->elements / 2, 2 * sizeof *reply->element, rule_order);
-    begin_array(dump->w, "limits");
+    jsonw_karr(dump->w, "limits");
     for (size_t i = 0; i + 1 < reply->elements; i += 2)
         dump_rule(dump->w, redis_text(reply->element[i]), redis_text(reply->element[i + 1]));
     jsonw_end_arr(dump->w);
@@ -719,7 +705,7 @@ static bool dump_instances(struct redis_dump *dump)
 
     if (!redis_read_run(&dump->link, &op, DUMP_MS, dump->offset_ms))
         return false;
-    begin_array(dump->w, "instances");
+    jsonw_karr(dump->w, "instances");
     for (size_t i = 0; i < op.u.peers.count; i++) {
         const struct store_peer *peer = &op.u.peers.items[i];
 

@@ -267,17 +267,18 @@ static bool answer_from_memory(struct embedded *self, struct store_op *op)
         op->head = op->record.head;
         return true;
     }
-    if (op->verb == STORE_SESSION_GET &&
-        memtable_side(&self->journal.rows, CHANGE_SESSION, op->u.session.key, &change)) {
-        op->u.session.preferred_pool = arena_str(op->arena, change.u.session.pool);
-        op->u.session.lang_pair = arena_str(op->arena, change.u.session.lang_pair);
-        op->u.session.version = change.u.session.version;
-        op->u.session.updated_ms = change.u.session.updated_ms;
-        return true;
-    }
-    if (op->verb != STORE_SESSION_GET)
+    if (op->verb != STORE_SESSION_GET) {
         op->recent = memtable_read(&self->journal.rows, op, self->journal.wait_shift_ms);
-    return false;
+        return false;
+    }
+    change = (struct change){.kind = CHANGE_SESSION, .u.session.id = op->u.session.key};
+    if (!memtable_side(&self->journal.rows, &change, &change))
+        return false;
+    op->u.session.preferred_pool = arena_str(op->arena, change.u.session.pool);
+    op->u.session.lang_pair = arena_str(op->arena, change.u.session.lang_pair);
+    op->u.session.version = change.u.session.version;
+    op->u.session.updated_ms = change.u.session.updated_ms;
+    return true;
 }
 
 /* Takes the reads out of the batch, and returns what is left of it. */

@@ -3,6 +3,7 @@
 #include "store/journal.h"
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/metrics.h"
 #include "store/change.h"
 #include "store/reader.h"
@@ -39,21 +40,6 @@ bool journal_failed(const struct journal *journal)
     return journal->fault.what != NULL;
 }
 
-/* A row was found; the caller reads it and resets the statement. */
-static bool row(struct journal *journal, sqlite3_stmt *stmt, const char *what)
-{
-    int code = sqlite3_step(stmt);
-
-    if (code == SQLITE_ROW)
-        return true;
-    if (code != SQLITE_DONE && !journal_failed(journal)) /* the first one tells most */
-        journal->fault = (struct fault){.what = what,
-                                        .code = sqlite3_extended_errcode(sqlite3_db_handle(stmt)),
-                                        .sys = sqlite3_system_errno(sqlite3_db_handle(stmt))};
-    sqlite3_reset(stmt);
-    return false;
-}
-
 /* The statement on store.db, or NULL after a failure. */
 static sqlite3_stmt *lookup(struct journal *journal, enum journal_lookup which)
 {
@@ -69,13 +55,11 @@ static bool log_ok(struct journal *journal, bool ok)
 
 /* Opening. */
 
-static bool replay_batch(struct journal *journal, struct batch *batch, int64_t size)
+static bool replay_batch(struct journal *journal, uint64_t seq, struct str changes, int64_t size)
 {
-    uint64_t seq = batch->seq;
-
-    for (struct change change; batch->changes.len;) {
-        if (!change_read(&batch->changes, &change)) {
-            batch_damaged(batch, &journal->fault);
+    for (struct change change; changes.len;) {
+        if (!change_read(&changes, &change)) {
+            change_damaged(seq, &journal->fault);
             return false;
         }
         if (change.kind == CHANGE_META) {
@@ -101,39 +85,56 @@ static void replay(struct journal *journal, uint64_t upto)
     bool ok = logfile_end(&journal->log, journal->flushed_seq, upto, &last);
 
     while (ok && journal->seq < last) {
-        struct batch batch = {.seq = journal->seq + 1};
+        struct str changes;
         int64_t size;
 
         arena_reset(&arena);
-        ok = logfile_read(&journal->log, batch.seq, &arena, &batch.changes, &size) &&
-             replay_batch(journal, &batch, size);
+        ok = logfile_read(&journal->log, journal->seq + 1, &arena, &changes, &size) &&
+             replay_batch(journal, journal->seq + 1, changes, size);
     }
     arena_free(&arena);
     log_ok(journal, ok);
 }
 
-/* What a release left that had its journal in a database: the batches go where ours are. */
+/* Copies the batch in the current row of `stmt`, which must be the next one and intact. */
+static bool take_over_batch(struct journal *journal, sqlite3_stmt *stmt)
+{
+    uint64_t seq = (uint64_t)sqlite3_column_int64(stmt, 0);
+    struct str changes = {.at = sqlite3_column_blob(stmt, 2),
+                          .len = (size_t)sqlite3_column_bytes(stmt, 2)};
+    bool written;
+    int64_t size;
+
+    if (seq != journal->seq + 1) {
+        journal->fault =
+            (struct fault){.what = "read the journal", .code = FAULT_GAP, .sys = (int)seq};
+        return false;
+    }
+    if (!changes.at || crc32c(changes) != sqlite3_column_int64(stmt, 1)) {
+        change_damaged(seq, &journal->fault);
+        return false;
+    }
+    return log_ok(journal, logfile_append(&journal->log, seq, journal->flushed_seq, changes, &size,
+                                          &written)) &&
+           replay_batch(journal, seq, changes, size);
+}
+
+/* Copies the batches of an earlier release's journal database into our journal. */
 static void take_over(struct journal *journal, const struct storefile *file)
 {
+    static const char *const after =
+        "SELECT seq, sum, changes FROM batch WHERE seq > ?1 ORDER BY seq";
     sqlite3 *db;
     sqlite3_stmt *stmt;
-    bool ok;
 
     if (!storefile_has_old_journal(file) ||
         !storefile_connect_old_journal(file, &db, &journal->fault))
         return;
-    ok = storefile_prepare(db, (const char *const[]){BATCH_AFTER}, 1, &stmt, &journal->fault);
-    if (ok)
+    if (storefile_prepare(db, &after, 1, &stmt, &journal->fault)) {
         sqlite3_bind_int64(stmt, 1, (int64_t)journal->seq);
-    while (ok && row(journal, stmt, "read the journal")) {
-        struct batch batch;
-        bool written;
-        int64_t size;
-
-        ok = batch_read(stmt, journal->seq, &batch, &journal->fault) &&
-             log_ok(journal, logfile_append(&journal->log, batch.seq, journal->flushed_seq,
-                                            batch.changes, &size, &written)) &&
-             replay_batch(journal, &batch, size);
+        while (storefile_row(stmt, "read the journal", &journal->fault) &&
+               take_over_batch(journal, stmt))
+            ;
     }
     sqlite3_finalize(stmt);
     storefile_disconnect(db, true);
@@ -151,7 +152,7 @@ bool journal_open(struct journal *journal, const struct storefile *file, uint64_
         storefile_prepare(journal->tables, lookup_texts, LOOKUP_COUNT, journal->lookups,
                           &journal->fault)) {
         stmt = journal->lookups[LOOKUP_META];
-        if (row(journal, stmt, "read the meta row")) {
+        if (storefile_row(stmt, "read the meta row", &journal->fault)) {
             journal->floor = (uint64_t)sqlite3_column_int64(stmt, 0);
             journal->max_id = (uint64_t)sqlite3_column_int64(stmt, 1);
             journal->wait_shift_ms = sqlite3_column_int64(stmt, 2);
@@ -172,9 +173,7 @@ bool journal_open(struct journal *journal, const struct storefile *file, uint64_
 
 void journal_close(struct journal *journal)
 {
-    for (int i = 0; i < LOOKUP_COUNT; i++)
-        sqlite3_finalize(journal->lookups[i]);
-    memset(journal->lookups, 0, sizeof journal->lookups);
+    storefile_finalize(journal->lookups, LOOKUP_COUNT);
     logfile_close(&journal->log);
     storefile_disconnect(journal->tables, journal_failed(journal));
     journal->tables = NULL;
@@ -243,7 +242,7 @@ bool journal_retire(struct journal *journal)
 
 /* Jobs. */
 
-static void note(struct journal *journal, const struct change *change)
+void journal_put(struct journal *journal, const struct change *change)
 {
     if (journal_failed(journal))
         return;
@@ -266,34 +265,33 @@ static struct change change_of(const struct journal *journal, const struct ledge
 
     if (entry->head.lane)
         change.u.job.head.due_ms -= journal->wait_shift_ms;
+    if (parts & CHANGE_FIRST_NODE)
+        change.u.job.first_node = str_of(entry->run->node);
     return change;
 }
 
 void journal_job_add(struct journal *journal, const struct ledger_job *entry,
                      const struct store_op *op)
 {
-    struct change change = change_of(journal, entry, CHANGE_NEW);
+    struct change change =
+        change_of(journal, entry, CHANGE_NEW | (entry->keyed ? CHANGE_FIRST_NODE : 0));
 
     change.u.job.spec = op->u.put.spec;
     change.u.job.demand = op->u.put.demand;
     change.u.job.idem = op->u.put.idem;
     change.u.job.fingerprint = op->u.put.idem.at ? op->u.put.fingerprint : 0;
-    if (entry->keyed) {
-        change.u.job.parts |= CHANGE_FIRST_NODE;
-        change.u.job.first_node = str_of(entry->run->node);
-    }
-    note(journal, &change);
+    journal_put(journal, &change);
     if (entry->head.id > journal->max_id)
         journal->max_id = entry->head.id;
-    if (entry->head.id < journal->floor) /* made before the floor was found, came after it */
+    if (entry->head.id < journal->floor) /* created before the floor was found, written after it */
         journal_floor(journal, entry->head.id);
 }
 
-void journal_job_step(struct journal *journal, const struct ledger_job *entry)
+void journal_job_step(struct journal *journal, const struct ledger_job *entry, unsigned parts)
 {
-    struct change change = change_of(journal, entry, 0);
+    struct change change = change_of(journal, entry, parts);
 
-    note(journal, &change);
+    journal_put(journal, &change);
 }
 
 void journal_job_end(struct journal *journal, const struct ledger_job *entry, struct str result)
@@ -301,25 +299,10 @@ void journal_job_end(struct journal *journal, const struct ledger_job *entry, st
     struct change change = change_of(journal, entry, CHANGE_RESULT);
 
     change.u.job.result = result;
-    note(journal, &change);
+    journal_put(journal, &change);
 }
 
-void journal_job_first_node(struct journal *journal, const struct ledger_job *entry)
-{
-    struct change change = change_of(journal, entry, CHANGE_FIRST_NODE);
-
-    change.u.job.first_node = str_of(entry->run->node);
-    note(journal, &change);
-}
-
-void journal_job_drop_key(struct journal *journal, const struct ledger_job *entry)
-{
-    struct change change = change_of(journal, entry, CHANGE_KEY_DROPPED);
-
-    note(journal, &change);
-}
-
-/* LOOKUP_JOB or LOOKUP_ACTIVE rests on a row. */
+/* Reads the current row of LOOKUP_JOB or LOOKUP_ACTIVE. */
 static bool read_job(struct journal *journal, sqlite3_stmt *stmt, struct journal_job *ret_job)
 {
     if (!jobrow_head(stmt, &ret_job->head, &ret_job->run_until_ms)) {
@@ -367,7 +350,7 @@ bool journal_job_find(struct journal *journal, uint64_t id, struct journal_job *
     if (!job || !(job->row.parts & CHANGE_NEW)) {
         sqlite3_bind_int64(stmt, 1, (int64_t)id);
         sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
-        if (!row(journal, stmt, "read a job"))
+        if (!storefile_row(stmt, "read a job", &journal->fault))
             return false;
         found = read_job(journal, stmt, ret_job);
         sqlite3_reset(stmt);
@@ -398,7 +381,7 @@ bool journal_job_active(struct journal *journal, struct journal_job *ret_job)
             sqlite3_bind_int(stmt, 2, JOB_DONE); /* DONE and FAILED are the last ones */
             sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
         }
-        while (row(journal, stmt, "read the active jobs")) {
+        while (storefile_row(stmt, "read the active jobs", &journal->fault)) {
             if (!read_job(journal, stmt, ret_job)) {
                 sqlite3_reset(stmt);
                 return false;
@@ -439,7 +422,7 @@ bool journal_job_record(struct journal *journal, uint64_t id, struct arena *aren
     }
     sqlite3_bind_int64(stmt, 1, (int64_t)id);
     sqlite3_bind_int64(stmt, JOBROW_SHIFT, journal->wait_shift_ms);
-    if (!row(journal, stmt, "read a job"))
+    if (!storefile_row(stmt, "read a job", &journal->fault))
         return false;
     found = jobrow_record(stmt, arena, ret_record);
     if (found && sqlite3_column_type(stmt, JOBROW_SPEC + 1) != SQLITE_NULL &&
@@ -461,7 +444,7 @@ bool journal_job_record(struct journal *journal, uint64_t id, struct arena *aren
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_KEY);
-    const struct memjob *job = memtable_key(&journal->rows, key);
+    const struct memjob *job = map_get(&journal->rows.keys, key);
 
     if (!stmt)
         return false;
@@ -471,7 +454,7 @@ bool journal_key_find(struct journal *journal, struct str key, struct journal_ke
         ret_key->fingerprint = job->row.fingerprint;
     } else {
         sqlite3_bind_text(stmt, 1, key.at, (int)key.len, SQLITE_STATIC);
-        if (!row(journal, stmt, "look for a key"))
+        if (!storefile_row(stmt, "look for a key", &journal->fault))
             return false;
         ret_key->job = (uint64_t)sqlite3_column_int64(stmt, 0);
         ret_key->fingerprint = (uint64_t)sqlite3_column_int64(stmt, 1);
@@ -484,30 +467,47 @@ bool journal_key_find(struct journal *journal, struct str key, struct journal_ke
     return !job || !(job->row.parts & CHANGE_KEY_DROPPED);
 }
 
-/* Nodes. */
+/* The others. */
 
-void journal_node_put(struct journal *journal, const struct ledger_node *holder)
+/* False: an invalid row, which is skipped. For a node only invalid values are: they read as
+ * "unknown", and such a node never gets work. */
+static bool read_row(sqlite3_stmt *stmt, struct change *change)
 {
-    note(journal, &(struct change){.kind = CHANGE_NODE,
-                                   .u.node = {.id = holder->id,
-                                              .counts = holder->counts,
-                                              .own = holder->own,
-                                              .admin = holder->admin,
-                                              .admin_reason = buf_view(&holder->admin_reason),
-                                              .registered_ms = holder->registered_ms,
-                                              .version = holder->version,
-                                              .facts = buf_view(&holder->facts),
-                                              .resources = buf_view(&holder->resources_text)}});
+    bool ok;
+
+    if (change->kind == CHANGE_LIMIT) {
+        change->u.limit.pattern = jobrow_text(stmt, 0);
+        return limit_is_pattern(change->u.limit.pattern) &&
+               limit_parse(jobrow_text(stmt, 1), &change->u.limit.limit);
+    }
+    ok = row_read(stmt, sqlite3_column_count(stmt), change);
+    if (change->kind == CHANGE_BREAKER)
+        return ok && change->u.breaker.breaker.failures > 0;
+    return change->kind == CHANGE_NODE || demand_is_key(change->u.limit_key.key);
 }
 
-void journal_node_del(struct journal *journal, struct str id)
+/* First the rows of store.db, then those that are only in the memtable. */
+bool journal_next(struct journal *journal, enum change_kind kind, struct change *ret_change)
 {
-    note(journal, &(struct change){.kind = CHANGE_NODE_DEL, .u.node = {.id = id}});
-}
+    static const struct {
+        enum journal_lookup lookup;
+        const char *what;
+    } sources[] = {
+        [CHANGE_NODE] = {LOOKUP_NODES, "read the nodes"},
+        [CHANGE_BREAKER] = {LOOKUP_BREAKERS, "read the breakers"},
+        [CHANGE_LIMIT] = {LOOKUP_LIMITS, "read the limits"},
+        [CHANGE_LIMIT_KEY] = {LOOKUP_LIMIT_KEYS, "read the keys"},
+    };
+    sqlite3_stmt *stmt = lookup(journal, sources[kind].lookup);
+    struct change newer;
 
-/* The next row of a kind that only the memtable has, after those of store.db. */
-static bool next_recent(struct journal *journal, enum change_kind kind, struct change *ret_change)
-{
+    if (!stmt)
+        return false;
+    while (journal->rows_at == 0 && storefile_row(stmt, sources[kind].what, &journal->fault)) {
+        *ret_change = (struct change){.kind = kind};
+        if (read_row(stmt, ret_change) && !memtable_side(&journal->rows, ret_change, &newer))
+            return true; /* otherwise it is listed below, or deleted */
+    }
     while (!journal_failed(journal) &&
            memtable_side_next(&journal->rows, kind, &journal->rows_at, ret_change))
         if (ret_change->kind == kind)
@@ -516,195 +516,30 @@ static bool next_recent(struct journal *journal, enum change_kind kind, struct c
     return false;
 }
 
-bool journal_node_next(struct journal *journal, struct store_node *ret_node)
-{
-    sqlite3_stmt *stmt = lookup(journal, LOOKUP_NODES);
-    struct change change;
-
-    if (!stmt)
-        return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the nodes")) {
-        int own = sqlite3_column_int(stmt, 1);
-        int health = sqlite3_column_int(stmt, 2);
-        int admin = sqlite3_column_int(stmt, 5);
-
-        *ret_node = (struct store_node){
-            .id = jobrow_text(stmt, 0),
-            .counts = {.max = sqlite3_column_int(stmt, 3),
-                       .epoch = (uint32_t)sqlite3_column_int64(stmt, 4)},
-            .admin_reason = jobrow_text(stmt, 6),
-            .registered_ms = sqlite3_column_int64(stmt, 7),
-            .version = sqlite3_column_int64(stmt, 8),
-            .facts = jobrow_text(stmt, 9),
-            .resources = jobrow_text(stmt, 10),
-        };
-        /* Values no berth writes read as "unknown", which never gets work. */
-        if (own > 0 && own < NODE_HEALTH_COUNT)
-            ret_node->own = (enum node_health)own;
-        if (health > 0 && health < NODE_HEALTH_COUNT)
-            ret_node->counts.health = (enum node_health)health;
-        if (admin > 0 && admin <= NODE_ADMIN_DRAINING)
-            ret_node->admin = (enum node_admin)admin;
-        if (!memtable_side(&journal->rows, CHANGE_NODE, ret_node->id, &change))
-            return true; /* else it is listed below, or deleted */
-    }
-    if (!next_recent(journal, CHANGE_NODE, &change))
-        return false;
-    *ret_node = change.u.node;
-    ret_node->counts.reserved = ret_node->counts.running = 0;
-    return true;
-}
-
-/* Breakers. */
-
-void journal_breaker_put(struct journal *journal, const struct breaker_entry *gate)
-{
-    note(journal,
-         &(struct change){.kind = CHANGE_BREAKER,
-                          .u.breaker = {.node = gate->node,
-                                        .type = gate->type,
-                                        .breaker = gate->breaker,
-                                        .probe_job = gate->probe ? gate->probe->head.id : 0}});
-}
-
-void journal_breaker_del(struct journal *journal, const struct breaker_entry *gate)
-{
-    note(journal, &(struct change){.kind = CHANGE_BREAKER_DEL,
-                                   .u.breaker = {.node = gate->node, .type = gate->type}});
-}
-
-/* Values no berth writes are passed over: work is not kept from a node for them. */
-static bool read_breaker(sqlite3_stmt *stmt, struct change_breaker *ret_breaker)
-{
-    int state = sqlite3_column_int(stmt, 2);
-    int64_t failures = sqlite3_column_int64(stmt, 3);
-
-    *ret_breaker = (struct change_breaker){
-        .node = jobrow_text(stmt, 0),
-        .type = jobrow_text(stmt, 1),
-        .breaker = {.opened_ms = sqlite3_column_int64(stmt, 4)},
-        .probe_job = (uint64_t)sqlite3_column_int64(stmt, 5),
-    };
-    if (state < 0 || state >= BREAKER_STATE_COUNT || failures < 1 || failures > INT32_MAX)
-        return false;
-    ret_breaker->breaker.state = (enum breaker_state)state;
-    ret_breaker->breaker.failures = (int32_t)failures;
-    return ret_breaker->node.len > 0 && ret_breaker->node.len <= NODE_ID_MAX &&
-           ret_breaker->type.len > 0 && ret_breaker->type.len <= POOL_LANG_MAX;
-}
-
-bool journal_breaker_next(struct journal *journal, struct change_breaker *ret_breaker)
-{
-    sqlite3_stmt *stmt = lookup(journal, LOOKUP_BREAKERS);
-    struct change change;
-
-    if (!stmt)
-        return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the breakers"))
-        if (read_breaker(stmt, ret_breaker) &&
-            !memtable_breaker(&journal->rows, ret_breaker->node, ret_breaker->type))
-            return true;
-    if (!next_recent(journal, CHANGE_BREAKER, &change))
-        return false;
-    *ret_breaker = change.u.breaker;
-    return true;
-}
-
-/* Sessions. */
-
-void journal_session_put(struct journal *journal, const struct change_session *session)
-{
-    note(journal, &(struct change){.kind = CHANGE_SESSION, .u.session = *session});
-}
-
 bool journal_session_find(struct journal *journal, struct change_session *session, bool *ret_same)
 {
     sqlite3_stmt *stmt = lookup(journal, LOOKUP_SESSION);
-    struct change change;
+    struct change known = {.kind = CHANGE_SESSION, .u.session.id = session->id};
+    bool in_file = false;
 
     if (!stmt)
         return false;
-    if (memtable_side(&journal->rows, CHANGE_SESSION, session->id, &change)) {
-        *ret_same = str_eq(change.u.session.pool, session->pool) &&
-                    str_eq(change.u.session.lang_pair, session->lang_pair);
-        session->version = change.u.session.version;
-        session->updated_ms = change.u.session.updated_ms;
-        return true;
+    if (!memtable_side(&journal->rows, &known, &known)) {
+        sqlite3_bind_text(stmt, 1, session->id.at, (int)session->id.len, SQLITE_STATIC);
+        if (!storefile_row(stmt, "read a session", &journal->fault))
+            return false;
+        in_file = true;
+        known.u.session.pool = jobrow_text(stmt, 0);
+        known.u.session.lang_pair = jobrow_text(stmt, 1);
+        known.u.session.version = sqlite3_column_int64(stmt, 2);
+        known.u.session.updated_ms = sqlite3_column_int64(stmt, 3);
     }
-    sqlite3_bind_text(stmt, 1, session->id.at, (int)session->id.len, SQLITE_STATIC);
-    if (!row(journal, stmt, "read a session"))
-        return false;
-    *ret_same = str_eq(jobrow_text(stmt, 0), session->pool) &&
-                str_eq(jobrow_text(stmt, 1), session->lang_pair);
-    session->version = sqlite3_column_int64(stmt, 2);
-    session->updated_ms = sqlite3_column_int64(stmt, 3);
-    sqlite3_reset(stmt);
-    return true;
-}
-
-/* Limits. */
-
-void journal_limit_put(struct journal *journal, struct str pattern, const struct limit *limit)
-{
-    note(journal,
-         &(struct change){.kind = CHANGE_LIMIT, .u.limit = {.pattern = pattern, .limit = *limit}});
-}
-
-void journal_limit_del(struct journal *journal, struct str pattern)
-{
-    note(journal, &(struct change){.kind = CHANGE_LIMIT_DEL, .u.limit = {.pattern = pattern}});
-}
-
-void journal_limit_key_put(struct journal *journal, const struct change_limit_key *key)
-{
-    note(journal, &(struct change){.kind = CHANGE_LIMIT_KEY, .u.limit_key = *key});
-}
-
-void journal_limit_key_del(struct journal *journal, struct str key)
-{
-    note(journal, &(struct change){.kind = CHANGE_LIMIT_KEY_DEL, .u.limit_key = {.key = key}});
-}
-
-bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit)
-{
-    sqlite3_stmt *stmt = lookup(journal, LOOKUP_LIMITS);
-    struct change change;
-
-    if (!stmt)
-        return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the limits")) {
-        ret_limit->pattern = jobrow_text(stmt, 0);
-        /* Rows no berth writes are skipped, here and below. */
-        if (limit_is_pattern(ret_limit->pattern) &&
-            limit_parse(jobrow_text(stmt, 1), &ret_limit->limit) &&
-            !memtable_side(&journal->rows, CHANGE_LIMIT, ret_limit->pattern, &change))
-            return true;
-    }
-    if (!next_recent(journal, CHANGE_LIMIT, &change))
-        return false;
-    *ret_limit = change.u.limit;
-    return true;
-}
-
-bool journal_limit_key_next(struct journal *journal, struct change_limit_key *ret_key)
-{
-    sqlite3_stmt *stmt = lookup(journal, LOOKUP_LIMIT_KEYS);
-    struct change change;
-
-    if (!stmt)
-        return false;
-    while (journal->rows_at == 0 && row(journal, stmt, "read the keys")) {
-        *ret_key = (struct change_limit_key){.key = jobrow_text(stmt, 0),
-                                             .hold_until_ms = sqlite3_column_int64(stmt, 1),
-                                             .reason = jobrow_text(stmt, 2),
-                                             .starts = jobrow_text(stmt, 3)};
-        if (demand_is_key(ret_key->key) &&
-            !memtable_side(&journal->rows, CHANGE_LIMIT_KEY, ret_key->key, &change))
-            return true;
-    }
-    if (!next_recent(journal, CHANGE_LIMIT_KEY, &change))
-        return false;
-    *ret_key = change.u.limit_key;
+    *ret_same = str_eq(known.u.session.pool, session->pool) &&
+                str_eq(known.u.session.lang_pair, session->lang_pair);
+    session->version = known.u.session.version;
+    session->updated_ms = known.u.session.updated_ms;
+    if (in_file)
+        sqlite3_reset(stmt);
     return true;
 }
 

@@ -87,43 +87,29 @@ bool journal_retire(struct journal *journal);
 
 void journal_job_add(struct journal *journal, const struct ledger_job *entry,
                      const struct store_op *op);
-void journal_job_step(struct journal *journal, const struct ledger_job *entry); /* it went on */
-/* An attempt ended, or the job. Only one that became final has a result. */
+/* The job made a step; CHANGE_FIRST_NODE: with its first node, CHANGE_KEY_DROPPED: its key is free
+ * again. */
+void journal_job_step(struct journal *journal, const struct ledger_job *entry, unsigned parts);
+/* An attempt or the job ended. Only a job that became final has a result. */
 void journal_job_end(struct journal *journal, const struct ledger_job *entry, struct str result);
-void journal_job_first_node(struct journal *journal, const struct ledger_job *entry);
-void journal_job_drop_key(struct journal *journal, const struct ledger_job *entry);
 bool journal_job_find(struct journal *journal, uint64_t id, struct journal_job *ret_job);
 bool journal_job_record(struct journal *journal, uint64_t id, struct arena *arena,
                         struct store_record *ret_record);
 bool journal_key_find(struct journal *journal, struct str key, struct journal_key *ret_key);
-/* One active row after the other, with no order to rely on; false at the end. */
+/* Iterates over the active rows in no particular order; false at the end. */
 bool journal_job_active(struct journal *journal, struct journal_job *ret_job);
 
-void journal_node_put(struct journal *journal, const struct ledger_node *holder);
-void journal_node_del(struct journal *journal, struct str id);
-/* One after the other; false at the end. The texts live until the next call. */
-bool journal_node_next(struct journal *journal, struct store_node *ret_node);
-
-void journal_breaker_put(struct journal *journal, const struct breaker_entry *gate);
-void journal_breaker_del(struct journal *journal, const struct breaker_entry *gate);
-/* One after the other; false at the end. The texts live until the next call. */
-bool journal_breaker_next(struct journal *journal, struct change_breaker *ret_breaker);
-
-void journal_session_put(struct journal *journal, const struct change_session *session);
-/* Takes over version and time of the stored one; *ret_same: its pool and pair are these. */
+/* Writes a row of any kind but a job. */
+void journal_put(struct journal *journal, const struct change *change);
+/* Iterates over the rows of nodes, breakers, rules or keys; false at the end. The texts are valid
+ * until the next call. */
+bool journal_next(struct journal *journal, enum change_kind kind, struct change *ret_change);
+/* Copies version and time from the stored session; *ret_same: its pool and pair are the same. */
 bool journal_session_find(struct journal *journal, struct change_session *session, bool *ret_same);
 
-void journal_limit_put(struct journal *journal, struct str pattern, const struct limit *limit);
-void journal_limit_del(struct journal *journal, struct str pattern);
-void journal_limit_key_put(struct journal *journal, const struct change_limit_key *key);
-void journal_limit_key_del(struct journal *journal, struct str key);
-/* One after the other; false at the end. The texts live until the next call. */
-bool journal_limit_next(struct journal *journal, struct change_limit *ret_limit);
-bool journal_limit_key_next(struct journal *journal, struct change_limit_key *ret_key);
-
-/* Every end of a time to wait is so much later, of a hold and of a window of starts, too. */
+/* Moves every end of a queue timeout, hold and window of starts by `ms`. */
 void journal_shift_waits(struct journal *journal, int64_t ms);
-/* The smallest id of an active job, found by the audit. Written with the next batch. */
+/* Sets the smallest id of an active job, as found by the audit. Written with the next batch. */
 void journal_floor(struct journal *journal, uint64_t floor);
 
 #endif

@@ -118,10 +118,11 @@ void accounts_free(struct accounts *accounts)
 
 /* --- verbs --- */
 
-/* With each of its keys. The audit hears of it if it has been where this job is. */
+/* Updates the waiting count of each of its keys; the audit's recount, too, if it has passed this
+ * job. */
 static void count_waiting(const struct ledger *ledger, const struct ledger_job *entry, int32_t more)
 {
-    const struct demands_entry *demand = entry->demand;
+    const struct limits_demand *demand = entry->demand;
 
     for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
         demand->keys[i]->state.waiting += more;
@@ -185,7 +186,7 @@ static bool is_over(int64_t have, int64_t max)
     return max > 0 && have > max;
 }
 
-static bool keys_are_full(struct ledger *ledger, const struct demands_entry *demand,
+static bool keys_are_full(struct ledger *ledger, const struct limits_demand *demand,
                           struct limit_block *ret_block)
 {
     for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
@@ -197,7 +198,7 @@ static bool keys_are_full(struct ledger *ledger, const struct demands_entry *dem
     return false;
 }
 
-enum err ledger_refusal(struct ledger *ledger, const struct demands_entry *demand, uint64_t from,
+enum err ledger_refusal(struct ledger *ledger, const struct limits_demand *demand, uint64_t from,
                         uint64_t to, const struct store_bounds *bounds,
                         struct limit_block *ret_block)
 {
@@ -240,9 +241,9 @@ void ledger_wait(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->head.due_ms = ledger_later(now_ms, op->u.wait.wait_ms);
         entry->head.updated_ms = now_ms;
         ledger_place(ledger, entry);
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     }
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
 }
 
 static struct ledger_job *entry_of(struct heap_node *in_lane)

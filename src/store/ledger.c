@@ -21,23 +21,9 @@
 
 #define ACCOUNT_FIELD "submitted_by" /* of a spec */
 
-/* --- breakers --- */
-
-void ledger_breakers(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    assert(op->arena);
-    breakers_list(&ledger->breakers, op, now_ms);
-}
-
-void ledger_breaker_reset(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    if (!breakers_reset(&ledger->breakers, ledger->journal, op->node, op->u.breaker.type, now_ms))
-        op->err = ERR_NOT_FOUND;
-}
-
 void ledger_tidy(struct ledger *ledger, int64_t now_ms)
 {
-    /* Of the last batch: whether there was a pause since only the next one knows. */
+    /* The time of the last batch: only the next batch will know whether there was a pause since. */
     limits_tidy(&ledger->limits, ledger->journal, ledger_steady_ms(ledger, ledger->now_ms));
     breakers_tidy(&ledger->breakers, ledger->journal, &ledger->nodes, now_ms);
 }
@@ -45,22 +31,6 @@ void ledger_tidy(struct ledger *ledger, int64_t now_ms)
 int64_t ledger_steady_ms(const struct ledger *ledger, int64_t now_ms)
 {
     return now_ms - ledger->journal->wait_shift_ms;
-}
-
-void ledger_limit_set(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    op->err = limits_set(&ledger->limits, ledger->journal, op);
-}
-
-void ledger_limit_hold(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    op->err = limits_hold_key(&ledger->limits, op, ledger_steady_ms(ledger, now_ms));
-}
-
-void ledger_limits(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    assert(op->arena);
-    limits_list(&ledger->limits, op, ledger_steady_ms(ledger, now_ms));
 }
 
 void ledger_end(struct ledger *ledger)
@@ -82,7 +52,7 @@ static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_NODE_PUT] = ledger_node_put,
     [STORE_NODE_DROP] = ledger_node_drop,
     [STORE_NODES] = ledger_nodes,
-    [STORE_COUNTS] = ledger_counts,
+    [STORE_COUNTS] = ledger_nodes,
     [STORE_CALLBACK_DONE] = ledger_callback_done,
     [STORE_BREAKERS] = ledger_breakers,
     [STORE_BREAKER_RESET] = ledger_breaker_reset,
@@ -141,10 +111,10 @@ static void ledger_holder_drop(struct ledger *ledger, struct ledger_node *holder
     holder_free(holder);
 }
 
-/* Does the lease take something of its node? Not one of an epoch that is over. */
+/* Does the lease count on its node? Not if its epoch has ended. */
 static bool takes(const struct ledger_node *holder, const struct ledger_run *run)
 {
-    const struct demands_entry *demand = run->job->demand;
+    const struct limits_demand *demand = run->job->demand;
 
     return holder->resources && demand && demand->has_needs &&
            run->lease.epoch == holder->counts.epoch;
@@ -153,7 +123,7 @@ static bool takes(const struct ledger_node *holder, const struct ledger_run *run
 void ledger_bind(struct ledger *ledger, struct ledger_job *entry, struct ledger_node *holder)
 {
     struct ledger_run *run = entry->run;
-    const struct demands_entry *demand = entry->demand;
+    const struct limits_demand *demand = entry->demand;
 
     assert(!run->holder && run->lease.kind != LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
@@ -174,7 +144,7 @@ void ledger_unbind(struct ledger *ledger, struct ledger_job *entry)
     assert(holder && entry->run->lease.kind == LEASE_NONE);
     assert(lease_counts_ok(&holder->counts));
     if (entry->demand) {
-        const struct demands_entry *demand = entry->demand;
+        const struct limits_demand *demand = entry->demand;
 
         if (takes(holder, entry->run))
             resources_give(holder->resources, &demand->demand, entry->run->gpus);
@@ -236,7 +206,7 @@ static void retire(struct ledger *ledger, struct ledger_job *entry)
 {
     struct ledger_run *run;
 
-    demands_unuse(&ledger->demands, &ledger->limits, entry->demand);
+    limits_unuse_demand(&ledger->limits, entry->demand);
     entry->demand = NULL;
     chain_add_last(&ledger->recent, &entry->in_list);
     ledger->active_count--;
@@ -423,9 +393,9 @@ static size_t lapse_from(struct ledger *ledger, struct heap *heap, int64_t now_m
     return count;
 }
 
-void ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max)
+void ledger_lapse(struct ledger *ledger, int64_t now_ms)
 {
-    lapse_from(ledger, &ledger->due, now_ms, max);
+    lapse_from(ledger, &ledger->due, now_ms, LEDGER_CLEAR_MAX);
 }
 
 void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms)
@@ -454,7 +424,7 @@ void ledger_write_lapsed(struct ledger *ledger)
             continue;
         entry->unwritten = false;
         ledger->unwritten_count--;
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     }
     assert(ledger->unwritten_count == 0);
 }
@@ -476,21 +446,6 @@ void ledger_answer_node(struct store_op *op, const struct ledger_node *holder)
     op->counts = holder->counts;
     if (holder->resources)
         resources_left(holder->resources, &op->left);
-}
-
-void ledger_answer(struct store_op *op, const struct ledger_job *entry)
-{
-    op->head = ledger_head(entry);
-}
-
-bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
-                          const struct ledger_job *entry)
-{
-    if (!op->arena || !journal_job_record(ledger->journal, entry->head.id, op->arena, &op->record))
-        return false;
-    ledger_answer(op, entry);
-    op->record.head = op->head;
-    return true;
 }
 
 /* From the file. */
@@ -569,7 +524,7 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
     while (journal_job_active(ledger->journal, &row)) {
         struct ledger_job *entry = take_row(ledger, &row);
 
-        demands_use(&ledger->demands, &ledger->limits, row.demand, &entry->demand);
+        limits_use_demand(&ledger->limits, row.demand, &entry->demand);
         entry->head.lane = 0;
         entry->head.priority = 0;
         if (entry->head.lease != LEASE_NONE) {
@@ -598,7 +553,7 @@ static bool load_jobs(struct ledger *ledger, int64_t now_ms)
 
 bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
 {
-    struct store_node row;
+    struct change row;
 
     *ledger = (struct ledger){
         .journal = config->journal,
@@ -619,8 +574,8 @@ bool ledger_load(struct ledger *ledger, const struct ledger_config *config)
     lanes_init(&ledger->lanes);
     limits_init(&ledger->limits);
     limits_load(&ledger->limits, ledger->journal);
-    while (journal_node_next(ledger->journal, &row))
-        load_node(ledger, &row);
+    while (journal_next(ledger->journal, CHANGE_NODE, &row))
+        load_node(ledger, &row.u.node);
     if (load_jobs(ledger, config->now_ms))
         breakers_load(&ledger->breakers, ledger->journal, &ledger->jobs, config->now_ms);
     if (journal_failed(ledger->journal)) {
@@ -647,7 +602,6 @@ void ledger_free(struct ledger *ledger)
     slab_free(&ledger->runs);
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));)
         holder_free(holder);
-    demands_free(&ledger->demands);
     limits_free(&ledger->limits);
     lanes_free(&ledger->lanes);
     accounts_free(&ledger->accounts);
@@ -746,7 +700,7 @@ static void begin_epoch(struct ledger *ledger, struct ledger_node *holder, bool 
             entry->run->epoch = entry->run->lease.epoch;
             if (takes(holder, entry->run))
                 resources_take(holder->resources, &entry->demand->demand, entry->run->gpus);
-            journal_job_step(ledger->journal, entry);
+            journal_job_step(ledger->journal, entry, 0);
         } else {
             assert(ledger_orphaned(entry));
             ledger_place(ledger, entry);
@@ -795,7 +749,18 @@ void ledger_node_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         changed |= take_resources(holder, op->u.node_put.resources, &resources);
         if (changed) {
             holder->version++;
-            journal_node_put(ledger->journal, holder);
+            journal_put(
+                ledger->journal,
+                &(struct change){.kind = CHANGE_NODE,
+                                 .u.node = {.id = holder->id,
+                                            .counts = holder->counts,
+                                            .own = holder->own,
+                                            .admin = holder->admin,
+                                            .admin_reason = buf_view(&holder->admin_reason),
+                                            .registered_ms = holder->registered_ms,
+                                            .version = holder->version,
+                                            .facts = buf_view(&holder->facts),
+                                            .resources = buf_view(&holder->resources_text)}});
         }
     }
     op->u.node_put.version = holder->version;
@@ -812,12 +777,14 @@ void ledger_node_drop(struct ledger *ledger, struct store_op *op, int64_t now_ms
         return;
     }
     ledger_answer_node(op, holder);
-    journal_node_del(ledger->journal, op->node);
+    journal_put(ledger->journal, &(struct change){.kind = CHANGE_NODE_DEL, .u.node.id = op->node});
     ledger_holder_drop(ledger, holder);
 }
 
-static void list(struct ledger *ledger, struct store_op *op, bool with_facts)
+/* NODES and COUNTS. */
+void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
+    bool with_facts = op->verb == STORE_NODES;
     struct store_node *items = arena_array(op->arena, struct store_node, ledger->nodes.count);
     struct ledger_node *holder;
     size_t count = 0;
@@ -845,17 +812,7 @@ static void list(struct ledger *ledger, struct store_op *op, bool with_facts)
     op->u.nodes.count = count;
 }
 
-void ledger_nodes(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    list(ledger, op, true);
-}
-
-void ledger_counts(struct ledger *ledger, struct store_op *op, int64_t now_ms)
-{
-    list(ledger, op, false);
-}
-
-/* What the leases of a node add up to. */
+/* The sum of a node's leases. */
 static struct lease_node recount(const struct ledger_node *holder)
 {
     struct lease_node counts = holder->counts;
@@ -898,7 +855,7 @@ static void recount_keys(const struct ledger *ledger)
         key->recount = 0;
     for (size_t at = 0; (holder = map_next(&ledger->nodes, &at));)
         for (struct chain *link = holder->leases.next; link != &holder->leases; link = link->next) {
-            const struct demands_entry *demand =
+            const struct limits_demand *demand =
                 container_of(link, struct ledger_run, in_holder)->job->demand;
 
             for (size_t i = 0; demand && i < demand->demand.key_count; i++)
@@ -965,7 +922,7 @@ bool ledger_walk(struct ledger *ledger)
 
 static void check_limits(const struct ledger *ledger)
 {
-    struct demands_entry *demand;
+    struct limits_demand *demand;
     struct ledger_job *entry;
     struct limits_key *key;
 
@@ -982,7 +939,7 @@ static void check_limits(const struct ledger *ledger)
         assert(key->state.waiting == key->recount);
         key->recount = 0;
     }
-    for (size_t at = 0; (demand = map_next(&ledger->demands.by_text, &at));)
+    for (size_t at = 0; (demand = map_next(&ledger->limits.demands, &at));)
         for (size_t i = 0; i < demand->demand.key_count; i++)
             demand->keys[i]->recount++;
     for (size_t at = 0; (key = map_next(&ledger->limits.keys, &at));)
@@ -992,11 +949,11 @@ static void check_limits(const struct ledger *ledger)
 
 static void check_demands(const struct ledger *ledger)
 {
-    const struct demands_entry *demand;
+    const struct limits_demand *demand;
     struct ledger_job *entry;
     uint64_t refs = 0;
 
-    for (size_t at = 0; (demand = map_next(&ledger->demands.by_text, &at));) {
+    for (size_t at = 0; (demand = map_next(&ledger->limits.demands, &at));) {
         assert(demand->refs > 0);
         refs += demand->refs;
     }

@@ -11,7 +11,6 @@
 #include "base/mem.h"
 #include "store/breakers.h"
 #include "store/chain.h"
-#include "store/demands.h"
 #include "store/lanes.h"
 #include "store/limits.h"
 #include "store/sessions.h"
@@ -85,21 +84,20 @@ struct ledger_head {
     char type[POOL_LANG_MAX + 1];
 };
 
-/* A job in memory. It is in exactly one place: in one of the heaps of what will run out, in one of
- * the lists of what ran out and waits for the sweep, or among the finished ones. Beside that it may
- * be in a lane: head.lane says so. */
+/* A job in memory. It is in exactly one of: a heap of things that will expire, a list of expired
+ * things waiting for the sweep, or the list of finished jobs. It may also be in a lane, see
+ * head.lane. */
 struct ledger_job {
     struct ledger_head head;
-    enum lease_kind
-        ran_out : 8;    /* what it had until it ran out; the sweep has not settled it yet */
-    bool unwritten : 1; /* its row still tells of the lease that ran out */
-    bool keyed : 1;     /* its row has an Idempotency-Key and was made by a reserve */
-    bool answered : 1;  /* somebody was answered with it by that key */
-    bool due_waits : 1; /* which heap `due` is in: that of jobs that wait */
+    enum lease_kind ran_out : 8; /* its lease that expired and was not yet settled by the sweep */
+    bool unwritten : 1;          /* its row still has the expired lease */
+    bool keyed : 1;              /* its row has an Idempotency-Key and was made by a reserve */
+    bool answered : 1;           /* a request was answered with it by that key */
+    bool due_waits : 1;          /* `due` is in the heap of waiting jobs */
     uint32_t account_bytes;
-    struct account *account;      /* where it counts while it is in a lane; NULL: nowhere */
-    struct demands_entry *demand; /* NULL: demand_plain, or it is over */
-    struct ledger_run *run;       /* to write to it: ledger_own_run() */
+    struct account *account;      /* the account it is counted for while in a lane; NULL: none */
+    struct limits_demand *demand; /* NULL: demand_plain, or the job is over */
+    struct ledger_run *run;       /* to modify it, use ledger_own_run() */
     struct heap_node due;
     struct heap_node in_lane;
     struct chain in_list;
@@ -121,20 +119,19 @@ struct ledger {
     size_t recent_count;
     size_t active_count;
     size_t unwritten_count;
-    uint64_t evicted_max; /* a larger id that is not in memory is new */
-    size_t walk_shard;    /* where the walk of the audit is, see ledger_walk(); IDSHARDS: nowhere */
-    uint64_t floor;       /* the smallest active id it has seen, or that came since it began */
-    int64_t now_ms;       /* store time of the last batch */
-    uint32_t pause;       /* how often nobody came for a while; a start is the first */
-    /* A running lease that had not run out by the one lasts until the other. */
+    uint64_t evicted_max; /* an id above this that is not in memory is new */
+    size_t walk_shard;    /* position of the audit walk, see ledger_walk(); IDSHARDS: not walking */
+    uint64_t floor; /* the smallest active id the walk has seen or that was added since it began */
+    int64_t now_ms; /* store time of the last batch */
+    uint32_t pause; /* number of pauses in which the store was not called; a start is the first */
+    /* A running lease that had not expired by grace_from_ms lasts until grace_until_ms. */
     int64_t grace_from_ms, grace_until_ms;
     struct lease_terms terms;
-    int64_t retention_ms; /* for sessions: when to refresh one that does not change */
+    int64_t retention_ms; /* decides when an unchanged session is refreshed */
     struct sessions sessions;
     struct breakers breakers;
-    struct demands demands;
     struct limits limits;
-    int64_t repairs[STORE_RULES]; /* what the audits put right, since somebody took these to zero */
+    int64_t repairs[STORE_RULES]; /* repairs by the audits since these were last reset */
 };
 
 struct ledger_config {
@@ -172,7 +169,7 @@ void ledger_check(const struct ledger *ledger);
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
 ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_wait,
     ledger_lanes, ledger_lane, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes,
-    ledger_counts, ledger_callback_done, ledger_breakers, ledger_breaker_reset, ledger_limit_set,
+    ledger_callback_done, ledger_breakers, ledger_breaker_reset, ledger_limit_set,
     ledger_limit_hold, ledger_limits;
 
 struct ledger_job *ledger_find(struct ledger *ledger, uint64_t id); /* NULL: there is no such job */
@@ -189,37 +186,32 @@ void ledger_place(struct ledger *ledger, struct ledger_job *entry);
 void ledger_enter_lane(struct ledger *ledger, struct ledger_job *entry, uint64_t lane, int priority,
                        const struct store_account *account);
 void ledger_leave_lane(struct ledger *ledger,
-                       struct ledger_job *entry); /* in none: nothing happens */
-/* What keeps a job that is in lane `from`, 0 = none, from waiting in lane `to`. */
-enum err ledger_refusal(struct ledger *ledger, const struct demands_entry *demand, uint64_t from,
+                       struct ledger_job *entry); /* no effect if it is in none */
+/* The error that keeps a job in lane `from` (0 = none) from waiting in lane `to`, if any. */
+enum err ledger_refusal(struct ledger *ledger, const struct limits_demand *demand, uint64_t from,
                         uint64_t to, const struct store_bounds *bounds,
                         struct limit_block *ret_block);
 /* Is this the attempt that may start now? */
 bool ledger_may_start(const struct ledger_job *entry, int attempt);
-/* Clears up to `max` leases that ran out: they give their slot back, the jobs wait for the sweep.
- */
-void ledger_lapse(struct ledger *ledger, int64_t now_ms, size_t max);
+/* Clears some expired leases: their slots are free again and the jobs wait for the sweep. */
+void ledger_lapse(struct ledger *ledger, int64_t now_ms);
 void ledger_lapse_one(struct ledger *ledger, struct ledger_job *entry, int64_t now_ms);
-/* Writes what ledger_lapse left to the sweep. Whoever takes a slot that was given back does it in
- * the same commit, or a restart would give the slot to both. */
+/* Writes the jobs ledger_lapse() left to the sweep. A caller that takes a freed slot must do this
+ * in the same commit, or a restart would give the slot to both jobs. */
 void ledger_write_lapsed(struct ledger *ledger);
 void ledger_settled(struct ledger *ledger, struct ledger_job *entry); /* its row is being written */
-/* How long a running lease lasts that would until then. */
+/* The end of a running lease that would end at until_ms, with any grace applied. */
 int64_t ledger_graced(const struct ledger *ledger, int64_t until_ms);
 bool ledger_waiting(const struct ledger_job *entry); /* NEW, SELECTING, RETRYING */
 bool ledger_over(const struct ledger_job *entry);    /* nothing will happen to it any more */
-/* Its lease is of an epoch that is over: it counts nowhere and is due for the sweep, but until its
- * time its node may still tell how it ended. */
+/* Its lease belongs to an ended epoch: it counts nowhere and is due for the sweep, but until it
+ * expires its node may still report how it ended. */
 bool ledger_orphaned(const struct ledger_job *entry);
 struct job_facts ledger_facts(const struct ledger_job *entry);
-/* Now, as limits.h has it. */
+/* now_ms on the steady clock of limits.h. */
 int64_t ledger_steady_ms(const struct ledger *ledger, int64_t now_ms);
-/* What a node has left, afterwards. */
+/* Fills in the node's counters and free resources after the op. */
 void ledger_answer_node(struct store_op *op, const struct ledger_node *holder);
-/* Fills the answer about a job. */
-void ledger_answer(struct store_op *op, const struct ledger_job *entry);
-bool ledger_answer_record(struct ledger *ledger, struct store_op *op,
-                          const struct ledger_job *entry);
 
 static inline int64_t ledger_later(int64_t now_ms, int64_t ms)
 {

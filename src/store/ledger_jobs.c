@@ -56,8 +56,8 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
         return false;
     entry = ledger_find(ledger, key.job);
     if (!entry)
-        return false; /* only when the journal failed meanwhile */
-    ledger_answer(op, entry);
+        return false; /* only if the journal has failed */
+    op->head = ledger_head(entry);
     if (key.fingerprint != op->u.put.fingerprint) {
         op->err = ERR_IDEMPOTENCY;
         return true;
@@ -66,7 +66,7 @@ static bool answered_by_key(struct ledger *ledger, struct store_op *op)
     op->u.put.duplicate = true;
     if (!entry->answered && !job_state_final(entry->head.state)) {
         entry->answered = true;
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     }
     return true;
 }
@@ -86,7 +86,7 @@ static bool may_create(struct store_op *op)
 }
 
 static struct ledger_job *create(struct ledger *ledger, const struct store_op *op,
-                                 struct demands_entry *demand, int64_t now_ms)
+                                 struct limits_demand *demand, int64_t now_ms)
 {
     struct ledger_job *entry = ledger_add(ledger, op->job);
 
@@ -114,7 +114,7 @@ static void note_session(struct ledger *ledger, const struct store_op *op, int64
 
 void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
-    struct demands_entry *demand;
+    struct limits_demand *demand;
     struct ledger_job *entry;
 
     op->u.put.chosen = -1;
@@ -125,12 +125,12 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     entry = ledger_find(ledger, op->job);
     if (entry) {
         op->u.put.duplicate = true;
-        ledger_answer(op, entry);
+        op->head = ledger_head(entry);
         return;
     }
     if (!may_create(op))
         return;
-    if (!demands_use(&ledger->demands, &ledger->limits, op->u.put.demand, &demand)) {
+    if (!limits_use_demand(&ledger->limits, op->u.put.demand, &demand)) {
         op->err = ERR_BAD_FIELD;
         return;
     }
@@ -138,7 +138,7 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err =
             ledger_refusal(ledger, demand, 0, op->u.put.lane, &op->u.put.bounds, &op->u.put.block);
     if (op->err) {
-        demands_unuse(&ledger->demands, &ledger->limits, demand);
+        limits_unuse_demand(&ledger->limits, demand);
         return;
     }
     entry = create(ledger, op, demand, now_ms);
@@ -150,7 +150,7 @@ void ledger_put(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     ledger_place(ledger, entry);
     journal_job_add(ledger->journal, entry, op);
     note_session(ledger, op, now_ms);
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
 }
 
 bool ledger_may_start(const struct ledger_job *entry, int attempt)
@@ -164,9 +164,9 @@ bool ledger_may_start(const struct ledger_job *entry, int attempt)
     return step.accepted && attempt == step.attempt;
 }
 
-/* May its keys let one more start? Else op->u.put.block says which does not. */
+/* Do its keys allow one more start? If not, op->u.put.block has the key. */
 static bool keys_allow(struct ledger *ledger, struct store_op *op,
-                       const struct demands_entry *demand, int64_t now_ms)
+                       const struct limits_demand *demand, int64_t now_ms)
 {
     for (size_t i = 0; demand && i < demand->demand.key_count; i++) {
         struct limit_block block =
@@ -181,10 +181,10 @@ static bool keys_allow(struct ledger *ledger, struct store_op *op,
     return true;
 }
 
-/* What a job is to get, and what is asked for it. */
+/* What a reserve needs, and what it found. */
 struct place {
     struct str type;
-    const struct demands_entry *demand;
+    const struct limits_demand *demand;
     struct lease lease;
     uint64_t gpus;
     struct breaker_entry *probe;
@@ -196,7 +196,7 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
                                      struct place *place, int64_t now_ms)
 {
     struct lease *lease = &place->lease;
-    const struct demands_entry *demand = place->demand;
+    const struct limits_demand *demand = place->demand;
 
     for (size_t i = 0; i < op->u.put.candidate_count; i++) {
         struct store_candidate *candidate = &op->u.put.candidates[i];
@@ -276,10 +276,10 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
 {
     if (!entry)
         return may_create(op);
-    /* The same reserve again: what it got the first time. */
+    /* The same reserve again: answer as the first time. */
     if ((entry->head.state == JOB_DISPATCHED || entry->head.state == JOB_ACKED) &&
         entry->head.attempt == op->attempt) {
-        ledger_answer(op, entry);
+        op->head = ledger_head(entry);
         op->u.put.duplicate = true;
         for (size_t i = 0; i < op->u.put.candidate_count; i++)
             if (str_is(op->u.put.candidates[i].node, entry->run->node))
@@ -290,7 +290,7 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
     }
     if (ledger_may_start(entry, op->attempt))
         return true;
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
     op->err = ERR_STALE;
     return false;
 }
@@ -298,7 +298,7 @@ static bool may_reserve(const struct ledger_job *entry, struct store_op *op)
 void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct place place = {0};
-    struct demands_entry *demand;
+    struct limits_demand *demand;
     struct ledger_node *holder;
     struct ledger_job *entry;
     bool created;
@@ -318,11 +318,11 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     created = !entry;
     if (!created) {
         demand = entry->demand;
-    } else if (!demands_use(&ledger->demands, &ledger->limits, op->u.put.demand, &demand)) {
+    } else if (!limits_use_demand(&ledger->limits, op->u.put.demand, &demand)) {
         op->err = ERR_BAD_FIELD;
         return;
     }
-    ledger_lapse(ledger, now_ms, LEDGER_CLEAR_MAX);
+    ledger_lapse(ledger, now_ms);
     place.type = created ? op->u.put.type : str_of(entry->head.type);
     place.demand = demand;
     place.lease.slots = demand ? demand->demand.slots : 0;
@@ -333,9 +333,9 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         op->err = ERR_ALL_FULL;
     if (!holder) {
         if (created)
-            demands_unuse(&ledger->demands, &ledger->limits, demand);
+            limits_unuse_demand(&ledger->limits, demand);
         else
-            ledger_answer(op, entry);
+            op->head = ledger_head(entry);
         return;
     }
     if (created) {
@@ -347,15 +347,15 @@ void ledger_reserve(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     if (created)
         journal_job_add(ledger->journal, entry, op);
     else
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     if (!created && entry->keyed && entry->head.attempt == 1)
-        journal_job_first_node(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, CHANGE_FIRST_NODE);
     if (place.probe)
         breakers_probe(&ledger->breakers, ledger->journal, place.probe, entry, now_ms);
     note_session(ledger, op, now_ms);
     op->u.put.probe = place.probe != NULL;
     ledger_answer_node(op, holder);
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
 }
 
 /* --- ended attempts --- */
@@ -486,16 +486,16 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         entry->head.updated_ms = now_ms;
         entry->run->run_until_ms = run_until;
         ledger_place(ledger, entry);
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     } else if (is_last && entry->head.state == JOB_ACKED && alive(entry, now_ms) &&
                !ledger_orphaned(entry) && from_here(entry, op)) {
-        op->u.settle.duplicate = true; /* a node that gets this may start: not without a slot */
+        op->u.settle.duplicate = true; /* a node that gets this may start, so it must have a slot */
     } else {
         op->err = ERR_STALE;
     }
     if (entry->run->holder)
         ledger_answer_node(op, entry->run->holder);
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
 }
 
 /* What FINISH is about to do to a job. */
@@ -571,10 +571,10 @@ static struct verdict verdict_of(const struct ledger *ledger, const struct ledge
     return verdict;
 }
 
-/* The key that ran into a bound of its own, and is held for it; NULL: none of the job's. */
+/* The job's key that hit its limit and will be held; NULL: not one of the job's keys. */
 static struct limits_key *key_to_hold(const struct ledger_job *entry, const struct store_op *op)
 {
-    const struct demands_entry *demand = entry->demand;
+    const struct limits_demand *demand = entry->demand;
 
     if (op->u.settle.outcome != STORE_FAIL)
         return NULL;
@@ -649,7 +649,7 @@ static enum breakers_verdict breaker_verdict(const struct ledger_job *entry,
 static void settle_keys(struct ledger *ledger, struct store_op *op, const struct ledger_job *entry,
                         int64_t now_ms)
 {
-    const struct demands_entry *demand = entry->demand;
+    const struct limits_demand *demand = entry->demand;
     int64_t steady_ms = ledger_steady_ms(ledger, now_ms);
     struct limits_key *held = key_to_hold(entry, op);
     int64_t hold_ms = op->u.settle.hold_key_ms;
@@ -729,7 +729,7 @@ static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *
         if (head->callback == CALLBACK_WANTED)
             head->callback = CALLBACK_PENDING;
         if (verdict->frees_key)
-            journal_job_drop_key(ledger->journal, entry);
+            journal_job_step(ledger->journal, entry, CHANGE_KEY_DROPPED);
         if (verdict->event == JOB_EV_DONE || verdict->event == JOB_EV_FAIL)
             result = op->u.settle.result;
     } else {
@@ -832,15 +832,16 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     } else {
         op->err = ERR_STALE;
     }
-    ledger_answer(op, entry);
-    /* The counters of its node, also when a reserve gave its slot back before. */
+    op->head = ledger_head(entry);
+    /* Answer its node's counters, even if a reserve already freed its slot. */
     holder = *node ? map_get(&ledger->nodes, str_of(node)) : NULL;
     if (holder)
         ledger_answer_node(op, holder);
     if (op->err)
         return;
-    if (op->u.settle.want_record || (ledger_waiting(entry) && !op->u.settle.duplicate))
-        ledger_answer_record(ledger, op, entry);
+    if ((op->u.settle.want_record || (ledger_waiting(entry) && !op->u.settle.duplicate)) &&
+        op->arena && journal_job_record(ledger->journal, entry->head.id, op->arena, &op->record))
+        op->record.head = op->head;
 }
 
 void ledger_callback_done(struct ledger *ledger, struct store_op *op, int64_t now_ms)
@@ -854,9 +855,9 @@ void ledger_callback_done(struct ledger *ledger, struct store_op *op, int64_t no
     if (entry->head.callback == CALLBACK_PENDING) {
         entry->head.callback = op->u.callback.given_up ? CALLBACK_GIVEN_UP : CALLBACK_SENT;
         entry->head.updated_ms = now_ms;
-        journal_job_step(ledger->journal, entry);
+        journal_job_step(ledger->journal, entry, 0);
     } else if (entry->head.callback < CALLBACK_PENDING) {
-        op->err = ERR_CONFLICT; /* none was asked for, or the job still runs */
+        op->err = ERR_CONFLICT; /* no callback was requested, or the job is still running */
     }
-    ledger_answer(op, entry);
+    op->head = ledger_head(entry);
 }

@@ -9,10 +9,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/demand.h"
 #include "store/journal.h"
 
-enum { TIDY_KEYS = 1024 }; /* looked at in one go */
+enum { TIDY_KEYS = 1024 }; /* checked in one pass */
 
 static int compare_names(const void *key, const struct tree_node *node)
 {
@@ -54,8 +53,12 @@ static void drop(struct limits *limits, struct limits_key *key)
 
 void limits_free(struct limits *limits)
 {
+    struct limits_demand *demand;
     struct limits_key *key;
 
+    for (size_t at = 0; (demand = map_next(&limits->demands, &at));)
+        free(demand);
+    map_free(&limits->demands);
     for (size_t at = 0; (key = map_next(&limits->keys, &at));)
         key_free(key);
     map_free(&limits->keys);
@@ -104,41 +107,46 @@ static void put_rule(struct limits *limits, struct str pattern, const struct lim
         (struct store_limit){.pattern = {.at = text, .len = pattern.len}, .limit = *limit};
 }
 
-enum err limits_set(struct limits *limits, struct journal *journal, const struct store_op *op)
+void ledger_limit_set(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
+    struct limits *limits = &ledger->limits;
     struct str pattern = op->u.limit.pattern;
+    struct change change = {.kind = CHANGE_LIMIT, .u.limit = {pattern, op->u.limit.limit}};
     size_t at;
     bool known = find_rule(limits, pattern, &at);
 
-    if (!limit_is_pattern(pattern))
-        return ERR_BAD_FIELD;
-    if (op->u.limit.drop) {
-        if (!known)
-            return ERR_NOT_FOUND;
-        journal_limit_del(journal, pattern);
+    if (!limit_is_pattern(pattern)) {
+        op->err = ERR_BAD_FIELD;
+    } else if (op->u.limit.drop && !known) {
+        op->err = ERR_NOT_FOUND;
+    } else if (op->u.limit.drop) {
+        change.kind = CHANGE_LIMIT_DEL;
+        journal_put(ledger->journal, &change);
         free((char *)limits->rules[at].pattern.at);
         limits->rule_count--;
         memmove(&limits->rules[at], &limits->rules[at + 1],
                 (limits->rule_count - at) * sizeof *limits->rules);
         limits->version++;
-        return ERR_OK;
+    } else if (!known && limits->rule_count == LIMIT_RULES_MAX) {
+        op->err = ERR_CONFLICT;
+    } else {
+        put_rule(limits, pattern, &op->u.limit.limit);
+        journal_put(ledger->journal, &change);
     }
-    if (!known && limits->rule_count == LIMIT_RULES_MAX)
-        return ERR_CONFLICT;
-    put_rule(limits, pattern, &op->u.limit.limit);
-    journal_limit_put(journal, pattern, &op->u.limit.limit);
-    return ERR_OK;
 }
 
-/* The rule that says most about it: of its own name, else the longest beginning. */
-static void look_up(const struct limits *limits, struct limits_key *key)
+/* The most specific rule: one with the key's own name, else the longest prefix. */
+static const struct limit *limits_rule(const struct limits *limits, struct limits_key *key)
 {
     char pattern[DEMAND_FULL_KEY_MAX + 1];
     size_t at;
-    bool found = find_rule(limits, key->name, &at);
+    bool found;
 
+    if (key->version == limits->version)
+        return &key->limit;
     assert(key->name.len < sizeof pattern);
     memcpy(pattern, key->name.at, key->name.len);
+    found = find_rule(limits, key->name, &at);
     for (size_t len = key->name.len + 1; !found && len-- > 0;) {
         pattern[len] = '*';
         found = find_rule(limits, (struct str){.at = pattern, .len = len + 1}, &at);
@@ -146,18 +154,13 @@ static void look_up(const struct limits *limits, struct limits_key *key)
     key->rule = found ? (int32_t)at : -1;
     key->limit = found ? limits->rules[at].limit : limit_none;
     key->version = limits->version;
-}
-
-static const struct limit *limits_rule(const struct limits *limits, struct limits_key *key)
-{
-    if (key->version != limits->version)
-        look_up(limits, key);
     return &key->limit;
 }
 
 /* --- keys --- */
 
-struct limits_key *limits_use(struct limits *limits, struct str name)
+/* Adds a reference to the key; creates it if needed. */
+static struct limits_key *use(struct limits *limits, struct str name)
 {
     struct limits_key *key = map_get(&limits->keys, name);
 
@@ -175,7 +178,7 @@ struct limits_key *limits_use(struct limits *limits, struct str name)
     return key;
 }
 
-void limits_unuse(struct limits *limits, struct limits_key *key)
+static void unuse(struct limits *limits, struct limits_key *key)
 {
     assert(key->refs > 0);
     if (--key->refs > 0)
@@ -258,20 +261,62 @@ void limits_hold(struct limits *limits, struct limits_key *key, int64_t until_ms
     changed(limits, key);
 }
 
-enum err limits_hold_key(struct limits *limits, const struct store_op *op, int64_t steady_ms)
+void ledger_limit_hold(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
+    struct limits *limits = &ledger->limits;
     int64_t hold_ms = op->u.limit.hold_ms;
     struct limits_key *key;
 
     if (!demand_is_key(op->u.limit.pattern) || hold_ms < 0 || hold_ms > LIMIT_HOLD_MS_MAX ||
-        op->u.limit.reason.len > LIMIT_REASON_MAX)
-        return ERR_BAD_FIELD;
+        op->u.limit.reason.len > LIMIT_REASON_MAX) {
+        op->err = ERR_BAD_FIELD;
+        return;
+    }
     if (!hold_ms && !map_get(&limits->keys, op->u.limit.pattern))
-        return ERR_OK;
-    key = limits_use(limits, op->u.limit.pattern);
-    limits_hold(limits, key, hold_ms ? steady_ms + hold_ms : 0, op->u.limit.reason);
-    limits_unuse(limits, key);
-    return ERR_OK;
+        return;
+    key = use(limits, op->u.limit.pattern);
+    limits_hold(limits, key, hold_ms ? ledger_steady_ms(ledger, now_ms) + hold_ms : 0,
+                op->u.limit.reason);
+    unuse(limits, key);
+}
+
+/* --- demands --- */
+
+bool limits_use_demand(struct limits *limits, struct str text, struct limits_demand **ret_demand)
+{
+    struct limits_demand *demand = text.len ? map_get(&limits->demands, text) : NULL;
+
+    if (text.len && !demand) {
+        demand = mem_zeroed(1, sizeof *demand + text.len);
+        memcpy(demand->bytes, text.at, text.len);
+        demand->text = (struct str){.at = demand->bytes, .len = text.len};
+        if (!demand_parse(demand->text, &demand->demand)) {
+            free(demand);
+            return false;
+        }
+        demand->has_needs =
+            demand->demand.need_count > 0 || demand->demand.gpus || demand->demand.vram_mb;
+        for (size_t i = 0; i < demand->demand.key_count; i++)
+            demand->keys[i] = use(limits, demand->demand.keys[i]);
+        map_put(&limits->demands, demand->text, demand);
+    }
+    if (demand)
+        demand->refs++;
+    *ret_demand = demand;
+    return true;
+}
+
+void limits_unuse_demand(struct limits *limits, struct limits_demand *demand)
+{
+    if (!demand)
+        return;
+    assert(demand->refs > 0);
+    if (--demand->refs > 0)
+        return;
+    for (size_t i = 0; i < demand->demand.key_count; i++)
+        unuse(limits, demand->keys[i]);
+    map_del(&limits->demands, demand->text);
+    free(demand);
 }
 
 /* --- the list --- */
@@ -313,14 +358,17 @@ static struct store_limit_key shown(const struct limits *limits, const struct li
     return shown;
 }
 
-void limits_list(struct limits *limits, struct store_op *op, int64_t steady_ms)
+void ledger_limits(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
+    struct limits *limits = &ledger->limits;
+    int64_t steady_ms = ledger_steady_ms(ledger, now_ms);
     struct str prefix = op->u.limits.prefix, after = op->u.limits.after;
     bool goes_on = after.at && str_cmp(after, prefix) >= 0;
     size_t max = op->u.limits.max < limits->keys.count ? op->u.limits.max : limits->keys.count;
     struct limits_key *key =
         next_in_use(limits, key_from(limits, goes_on ? after : prefix, goes_on), prefix, steady_ms);
 
+    assert(op->arena);
     op->u.limits.version = limits->version;
     op->u.limits.rule_count = limits->rule_count;
     op->u.limits.rules = arena_array(op->arena, struct store_limit, limits->rule_count);
@@ -341,20 +389,19 @@ void limits_list(struct limits *limits, struct store_op *op, int64_t steady_ms)
 
 void limits_load(struct limits *limits, struct journal *journal)
 {
-    struct change_limit rule;
-    struct change_limit_key row;
+    struct change row;
 
-    while (journal_limit_next(journal, &rule))
-        put_rule(limits, rule.pattern, &rule.limit);
-    while (journal_limit_key_next(journal, &row)) {
-        struct limits_key *key = limits_use(limits, row.key);
+    while (journal_next(journal, CHANGE_LIMIT, &row))
+        put_rule(limits, row.u.limit.pattern, &row.u.limit.limit);
+    while (journal_next(journal, CHANGE_LIMIT_KEY, &row)) {
+        struct limits_key *key = use(limits, row.u.limit_key.key);
 
         key->written = true;
-        key->state.hold_until_ms = row.hold_until_ms;
-        buf_str(&key->reason, row.reason);
-        /* What no berth wrote is passed over: nothing is kept from starting for it. */
-        limit_window_parse(row.starts, &key->state.window);
-        limits_unuse(limits, key);
+        key->state.hold_until_ms = row.u.limit_key.hold_until_ms;
+        buf_str(&key->reason, row.u.limit_key.reason);
+        /* Invalid text is ignored: it does not block any start. */
+        limit_window_parse(row.u.limit_key.starts, &key->state.window);
+        unuse(limits, key);
     }
 }
 
@@ -369,14 +416,14 @@ void limits_write(struct limits *limits, struct journal *journal)
         buf_clear(&starts);
         limit_window_write(&key->state.window, &starts);
         if (starts.len || key->state.hold_until_ms) {
-            journal_limit_key_put(
-                journal, &(struct change_limit_key){.key = key->name,
-                                                    .hold_until_ms = key->state.hold_until_ms,
-                                                    .reason = buf_view(&key->reason),
-                                                    .starts = buf_view(&starts)});
+            journal_put(journal, &(struct change){
+                                     .kind = CHANGE_LIMIT_KEY,
+                                     .u.limit_key = {key->name, key->state.hold_until_ms,
+                                                     buf_view(&key->reason), buf_view(&starts)}});
             key->written = true;
         } else if (key->written) {
-            journal_limit_key_del(journal, key->name);
+            journal_put(journal, &(struct change){.kind = CHANGE_LIMIT_KEY_DEL,
+                                                  .u.limit_key.key = key->name});
             key->written = false;
         }
     }
@@ -400,7 +447,8 @@ void limits_tidy(struct limits *limits, struct journal *journal, int64_t steady_
             chain_add_last(&limits->idle, &key->idle);
         } else {
             if (key->written)
-                journal_limit_key_del(journal, key->name);
+                journal_put(journal, &(struct change){.kind = CHANGE_LIMIT_KEY_DEL,
+                                                      .u.limit_key.key = key->name});
             drop(limits, key);
         }
         if (is_last)

@@ -9,6 +9,7 @@
 
 #include "base/map.h"
 #include "base/tree.h"
+#include "model/demand.h"
 #include "store/chain.h"
 #include "store/store.h"
 
@@ -33,14 +34,26 @@ struct limits_key {
     char text[];
 };
 
+/* The demands of jobs in memory, each distinct text stored once and reference counted. Most jobs
+ * need one slot and nothing else: they have no such struct. */
+struct limits_demand {
+    struct demand demand; /* its names point into `text` */
+    bool has_needs;       /* more than slots and keys */
+    uint32_t refs;
+    struct limits_key *keys[DEMAND_KEYS_MAX];
+    struct str text; /* points into `bytes` */
+    char bytes[];
+};
+
 struct limits {
-    struct store_limit *rules; /* by pattern, which it owns */
+    struct store_limit *rules; /* sorted by pattern; owns the patterns */
     size_t rule_count;
     int64_t version; /* +1 with every change of a rule; never 0 */
     struct map keys;
     struct tree by_name;
     struct chain dirty;
-    struct chain idle; /* looked at longest ago first */
+    struct chain idle;  /* least recently checked first */
+    struct map demands; /* of struct limits_demand, by text */
 };
 
 void limits_init(struct limits *limits);
@@ -48,31 +61,27 @@ void limits_free(struct limits *limits);
 /* From the file, before the jobs. */
 void limits_load(struct limits *limits, struct journal *journal);
 
-/* A demand names it; made if nobody did before. */
-struct limits_key *limits_use(struct limits *limits, struct str name);
-void limits_unuse(struct limits *limits, struct limits_key *key);
+/* Adds or drops a job's reference to a demand. False: it cannot be parsed, see demand_parse().
+ * *ret_demand or `demand` NULL: demand_plain. */
+bool limits_use_demand(struct limits *limits, struct str text, struct limits_demand **ret_demand);
+void limits_unuse_demand(struct limits *limits, struct limits_demand *demand);
 
-/* May one more start, or wait? */
+/* May one more job start, or wait? */
 struct limit_block limits_check(struct limits *limits, struct limits_key *key, int64_t steady_ms);
 struct limit_block limits_check_queue(struct limits *limits, struct limits_key *key);
-/* One started; or did not after all, which was to start at that moment. */
+/* Records a start, or undoes one recorded for at_ms. */
 void limits_start(struct limits *limits, struct limits_key *key, int64_t steady_ms);
 void limits_undo(struct limits *limits, struct limits_key *key, int64_t at_ms);
-/* A job has a lease, or has it no longer. */
+/* Adds or removes the lease of a job. */
 void limits_take(struct limits *limits, struct limits_key *key, uint64_t job);
 void limits_give(struct limits_key *key, uint64_t job);
-/* Nothing starts before that moment; 0: from now on anything may. */
+/* Nothing may start before until_ms; 0: ends the hold. */
 void limits_hold(struct limits *limits, struct limits_key *key, int64_t until_ms,
                  struct str reason);
 
-/* LIMIT_SET, LIMIT_HOLD and LIMITS. */
-enum err limits_set(struct limits *limits, struct journal *journal, const struct store_op *op);
-enum err limits_hold_key(struct limits *limits, const struct store_op *op, int64_t steady_ms);
-void limits_list(struct limits *limits, struct store_op *op, int64_t steady_ms);
-
-/* The rows of keys become what memory says: once a batch, before it is committed. */
+/* Writes the changed keys to their rows: once per batch, before it is committed. */
 void limits_write(struct limits *limits, struct journal *journal);
-/* Forgets keys that no job has and of which nothing is left to know, some at a time. */
+/* Deletes some keys that no job has and that have no state left. */
 void limits_tidy(struct limits *limits, struct journal *journal, int64_t steady_ms);
 void limits_verify(const struct limits *limits); /* see ledger_check */
 

@@ -103,21 +103,30 @@ static bool sync_file(struct logfile *log)
 
 /* Reading. */
 
-/* A write that found no room may end anywhere: a sector that the file ends in is none. */
-static bool cut_window(struct logfile *log, int64_t at)
+static bool file_size(struct logfile *log, int64_t *ret_size)
 {
     sqlite3_int64 size = 0;
     int code = log->file->pMethods->xFileSize(log->file, &size);
-    int64_t end = size - size % LOG_SECTOR - at;
 
+    *ret_size = size;
+    return code == SQLITE_OK || fail(log, "read the journal", code, 0);
+}
+
+/* A write that ran out of space may end anywhere: an incomplete last sector is ignored. */
+static bool cut_window(struct logfile *log, int64_t at)
+{
+    int64_t size, end;
+    bool ok = file_size(log, &size);
+
+    end = size - size % LOG_SECTOR - at;
     if (end < 0)
         end = 0;
     if (end < (int64_t)log->window.len)
         memset(log->window.at + end, 0, log->window.len - (size_t)end);
-    return code == SQLITE_OK || fail(log, "read the journal", code, 0);
+    return ok;
 }
 
-/* So many bytes of the file; behind its end there are zeros. NULL: that failed. */
+/* `len` bytes of the file, zeros past its end. NULL: reading failed. */
 static const char *look(struct logfile *log, int64_t at, size_t len)
 {
     size_t want = len > WINDOW_BYTES ? len : WINDOW_BYTES;
@@ -219,14 +228,13 @@ static bool is_at(struct logfile *log, int64_t at, uint64_t number, struct head 
 
 static bool count_regions(struct logfile *log, int64_t *ret_count)
 {
-    sqlite3_int64 size = 0;
-    int code = log->file->pMethods->xFileSize(log->file, &size);
+    bool ok = file_size(log, ret_count);
 
-    *ret_count = (size + LOG_REGION - 1) / LOG_REGION;
-    return code == SQLITE_OK || fail(log, "read the journal", code, 0);
+    *ret_count = (*ret_count + LOG_REGION - 1) / LOG_REGION;
+    return ok;
 }
 
-/* A look past the window. What cannot be read is not it: then it is missing. */
+/* Looks past the window. An unreadable sector does not count: the record is then missing. */
 static bool begins_with(struct logfile *log, int64_t region, uint64_t number)
 {
     char sector[LOG_SECTOR];

@@ -7,7 +7,6 @@
 
 #include "base/map.h"
 #include "base/mem.h"
-#include "model/namespace.h"
 #include "store/chain.h"
 #include "store/change.h"
 
@@ -120,11 +119,6 @@ struct memjob *memtable_job(const struct memtable *table, uint64_t id)
     return idmap_get(&table->jobs, id);
 }
 
-struct memjob *memtable_key(const struct memtable *table, struct str idem)
-{
-    return map_get(&table->keys, idem);
-}
-
 static void put_job(struct memtable *table, const struct change_job *change)
 {
     struct memjob *job = memtable_job(table, change->head.id);
@@ -173,56 +167,18 @@ static void put_job(struct memtable *table, const struct change_job *change)
 
 /* The others. */
 
-/* A change and the deletion of the same thing share a key. A session's name has no bound here. */
-static char group_of(enum change_kind kind)
+/* A change and the deletion of the same row have the same key. A session's name is not limited
+ * here. */
+static void write_key(struct buf *to, const struct change *change)
 {
-    switch (kind) {
-    case CHANGE_NODE:
-    case CHANGE_NODE_DEL:
-        return 'n';
-    case CHANGE_BREAKER:
-    case CHANGE_BREAKER_DEL:
-        return 'b';
-    case CHANGE_LIMIT:
-    case CHANGE_LIMIT_DEL:
-        return 'l';
-    case CHANGE_LIMIT_KEY:
-    case CHANGE_LIMIT_KEY_DEL:
-        return 'k';
-    default:
-        assert(kind == CHANGE_SESSION);
-        return 's';
-    }
-}
+    const struct change_row *row = &change_rows[change->kind];
 
-static void write_key(struct buf *to, enum change_kind kind, struct str name, struct str type)
-{
-    buf_clear(to);
-    buf_char(to, group_of(kind));
-    buf_str(to, name);
-    if (!type.at)
-        return;
-    buf_char(to, '|');
-    buf_str(to, type);
-}
-
-static void write_key_of(struct buf *to, const struct change *change)
-{
-    switch (group_of(change->kind)) {
-    case 'b':
-        write_key(to, change->kind, change->u.breaker.node, change->u.breaker.type);
-        break;
-    case 'l':
-        write_key(to, change->kind, change->u.limit.pattern, STR_NONE);
-        break;
-    case 'k':
-        write_key(to, change->kind, change->u.limit_key.key, STR_NONE);
-        break;
-    case 's':
-        write_key(to, change->kind, change->u.session.id, STR_NONE);
-        break;
-    default:
-        write_key(to, change->kind, change->u.node.id, STR_NONE);
+    assert(change->kind != CHANGE_JOB && row->keys > 0);
+    buf_char(to, (char)row->kind);
+    for (size_t i = 0; i < row->keys; i++) {
+        if (i > 0)
+            buf_char(to, '|');
+        buf_str(to, change_text(change, &row->fields[i]));
     }
 }
 
@@ -231,7 +187,7 @@ static void put_side(struct memtable *table, const struct change *change)
     struct buf key = {0};
     struct memside *side;
 
-    write_key_of(&key, change);
+    write_key(&key, change);
     side = map_get(&table->sides, buf_view(&key));
     if (!side) {
         side = mem_zeroed(1, sizeof *side + key.len);
@@ -273,33 +229,20 @@ static void read_side(const struct memside *side, struct change *ret_change)
     (void)ok;
 }
 
-static const struct memside *find_side(const struct memtable *table, enum change_kind kind,
-                                       struct str name, struct str type)
+bool memtable_side(const struct memtable *table, const struct change *like,
+                   struct change *ret_change)
 {
     struct buf key = {0};
     const struct memside *side;
 
     if (table->sides.count == 0)
-        return NULL;
-    write_key(&key, kind, name, type);
+        return false;
+    write_key(&key, like);
     side = map_get(&table->sides, buf_view(&key));
     buf_free(&key);
-    return side;
-}
-
-bool memtable_side(const struct memtable *table, enum change_kind kind, struct str name,
-                   struct change *ret_change)
-{
-    const struct memside *side = find_side(table, kind, name, STR_NONE);
-
     if (side)
         read_side(side, ret_change);
     return side != NULL;
-}
-
-bool memtable_breaker(const struct memtable *table, struct str node, struct str type)
-{
-    return find_side(table, CHANGE_BREAKER, node, type) != NULL;
 }
 
 bool memtable_side_next(const struct memtable *table, enum change_kind kind, size_t *at,
@@ -308,7 +251,7 @@ bool memtable_side_next(const struct memtable *table, enum change_kind kind, siz
     const struct memside *side;
 
     while ((side = map_next(&table->sides, at)))
-        if (side->key.at[0] == group_of(kind)) {
+        if (side->key.at[0] == (char)kind) {
             read_side(side, ret_change);
             return true;
         }
@@ -413,22 +356,6 @@ void memtable_record(const struct memjob *job, int64_t wait_shift_ms, struct are
     }
 }
 
-/* What can be said of it without its spec. */
-static bool may_fit(const struct store_head *head, const struct store_op *op)
-{
-    if (op->verb == STORE_CALLBACKS)
-        return head->callback == CALLBACK_PENDING;
-    if (op->verb != STORE_JOB_LIST)
-        return true;
-    if (op->u.list.states && !(op->u.list.states >> head->state & 1))
-        return false;
-    if (op->u.list.node_id.at && !str_is(op->u.list.node_id, head->node))
-        return false;
-    if (!namespace_lists(op->u.list.namespace, str_of(head->type)))
-        return false;
-    return !op->u.list.type.at || !*head->type || str_is(op->u.list.type, head->type);
-}
-
 static void read_one(const struct memjob *job, const struct store_op *op, struct memread *read)
 {
     struct memread_row *row = &read->rows[read->count++];
@@ -436,7 +363,7 @@ static void read_one(const struct memjob *job, const struct store_op *op, struct
     row->id = job->row.head.id;
     row->whole = job->row.parts & CHANGE_NEW;
     row->has_result = row->whole || job->row.parts & CHANGE_RESULT;
-    if (!may_fit(&job->row.head, op))
+    if (!store_head_fits(&job->row.head, op))
         return;
     row->record = arena_new(op->arena, struct store_record);
     memtable_record(job, read->wait_shift_ms, op->arena, row->record);

@@ -52,16 +52,14 @@ struct memtable {
 void memtable_init(struct memtable *table);
 void memtable_free(struct memtable *table);
 
-/* A change of a row; texts are copied. */
+/* Applies a change of a row; texts are copied. */
 void memtable_put(struct memtable *table, const struct change *change);
 struct memjob *memtable_job(const struct memtable *table, uint64_t id); /* NULL: not here */
-struct memjob *memtable_key(const struct memtable *table, struct str idem);
-/* The last change of anything but a job or a breaker, put or deleted; false: none here. Borrowed
- * until the next change of it. */
-bool memtable_side(const struct memtable *table, enum change_kind kind, struct str name,
+/* The last change (put or delete) of the row that `like` names, of any kind but a job; false: none
+ * here. Borrowed until that row changes again. */
+bool memtable_side(const struct memtable *table, const struct change *like,
                    struct change *ret_change);
-bool memtable_breaker(const struct memtable *table, struct str node, struct str type);
-/* One after the other, of this kind or deleted: `for (size_t at = 0; ...;)`. */
+/* Iterates over changes of this kind, deletions included: `for (size_t at = 0; ...;)`. */
 bool memtable_side_next(const struct memtable *table, enum change_kind kind, size_t *at,
                         struct change *ret_change);
 

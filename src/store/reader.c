@@ -25,53 +25,35 @@ struct str jobrow_text(sqlite3_stmt *stmt, int column)
               : STR_NONE;
 }
 
-static bool small(sqlite3_stmt *stmt, int column, int limit, int *ret_value)
+bool row_read(sqlite3_stmt *stmt, int count, struct change *change)
 {
-    *ret_value = sqlite3_column_int(stmt, column);
-    return *ret_value >= 0 && *ret_value < limit;
+    const struct change_field *field = change_rows[change->kind].fields;
+    bool ok = true;
+
+    for (int i = 0; i < count; i++, field++)
+        if (field->kind == CHANGE_NUMBER || field->kind == CHANGE_SIGNED)
+            ok &= change_set_number(change, field, sqlite3_column_int64(stmt, i));
+        else
+            ok &= change_set_text(change, field, jobrow_text(stmt, i));
+    return ok;
 }
 
 bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms)
 {
-    struct store_head *head = ret_head;
-    int state;
-    int lease;
-    int at = 0;
+    struct change change = {.kind = CHANGE_JOB};
+    bool ok = row_read(stmt, change_rows[CHANGE_JOB].count, &change);
 
-    *head = (struct store_head){.id = (uint64_t)sqlite3_column_int64(stmt, at++)};
-    if (!small(stmt, at++, JOB_STATE_COUNT, &state) ||
-        !small(stmt, at++, LEASE_RUNNING + 1, &lease) ||
-        !small(stmt, at++, CALLBACK_GIVEN_UP + 1, &head->callback) ||
-        !small(stmt, at++, JOB_ATTEMPTS_MAX + 1, &head->attempt) ||
-        !small(stmt, at++, JOB_ATTEMPTS_MAX + 1, &head->max_attempts))
-        return false;
-    head->state = (enum job_state)state;
-    head->lease = (enum lease_kind)lease;
-    head->epoch = (uint32_t)sqlite3_column_int64(stmt, at++);
-    head->owner = (unsigned)sqlite3_column_int64(stmt, at++);
-    str_copy(jobrow_text(stmt, at++), head->node, sizeof head->node);
-    str_copy(jobrow_text(stmt, at++), head->reason, sizeof head->reason);
-    head->created_ms = sqlite3_column_int64(stmt, at++);
-    head->updated_ms = sqlite3_column_int64(stmt, at++);
-    head->dispatched_ms = sqlite3_column_int64(stmt, at++);
-    head->acked_ms = sqlite3_column_int64(stmt, at++);
-    head->ended_ms = sqlite3_column_int64(stmt, at++);
-    head->due_ms = sqlite3_column_int64(stmt, at++);
-    head->timeout_ms = sqlite3_column_int64(stmt, at++);
-    *ret_run_until_ms = sqlite3_column_int64(stmt, at++);
-    str_copy(jobrow_text(stmt, at++), head->type, sizeof head->type);
-    head->lane = (uint64_t)sqlite3_column_int64(stmt, at++);
-    head->priority = sqlite3_column_int(stmt, at++);
-    head->gpus = (uint64_t)sqlite3_column_int64(stmt, at++);
-    return head->id != 0 && at == JOBROW_AFTER_HEAD;
+    assert(change_rows[CHANGE_JOB].count == JOBROW_AFTER_HEAD);
+    *ret_head = change.u.job.head;
+    if (ret_run_until_ms)
+        *ret_run_until_ms = change.u.job.run_until_ms;
+    return ok && ret_head->id != 0;
 }
 
 bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record)
 {
-    int64_t run_until_ms;
-
     *ret_record = (struct store_record){0};
-    if (!jobrow_head(stmt, &ret_record->head, &run_until_ms))
+    if (!jobrow_head(stmt, &ret_record->head, NULL))
         return false;
     ret_record->history = store_kept(arena, jobrow_text(stmt, JOBROW_AFTER_HEAD));
     if (!ret_record->history.at)
@@ -102,23 +84,12 @@ void reader_init(struct reader *reader, const struct storefile *file)
 
 void reader_close(struct reader *reader, bool after_fault)
 {
-    for (int i = 0; i < READER_SQL_COUNT; i++) {
-        sqlite3_finalize(reader->sql[i]);
-        reader->sql[i] = NULL;
-    }
+    storefile_finalize(reader->sql, READER_SQL_COUNT);
     storefile_disconnect(reader->db, after_fault);
     reader->db = NULL;
 }
 
-static bool fail(struct reader *reader, const char *what)
-{
-    reader->fault = (struct fault){.what = what,
-                                   .code = sqlite3_extended_errcode(reader->db),
-                                   .sys = sqlite3_system_errno(reader->db)};
-    return false;
-}
-
-/* The row of store.db that `stmt` rests on, and over it what is newer. */
+/* Builds a record from the current row of `stmt` and anything newer. */
 static bool complete(sqlite3_stmt *stmt, const struct memread_row *row, struct arena *arena,
                      struct store_record *ret_record)
 {
@@ -147,7 +118,7 @@ static bool look_up(struct reader *reader, uint64_t id, const struct memread *re
     code = sqlite3_step(stmt);
     *ret_err = code == SQLITE_DONE ? ERR_NOT_FOUND : ERR_OK;
     ok = code == SQLITE_DONE || (code == SQLITE_ROW && complete(stmt, row, arena, ret_record)) ||
-         fail(reader, "read a job");
+         storefile_fault(&reader->fault, "read a job", reader->db, 0);
     sqlite3_reset(stmt);
     return ok;
 }
@@ -261,7 +232,7 @@ static bool collect(struct reader *reader, struct store_op *op, struct merge *me
     op->u.list.count = count;
     op->u.list.next = merge->code == SQLITE_ROW || newer_row(merge) ? last : op->recent->end;
     if (!ok)
-        fail(reader, "list jobs");
+        storefile_fault(&reader->fault, "list jobs", reader->db, 0);
     sqlite3_reset(merge->stmt);
     return ok;
 }
@@ -276,7 +247,8 @@ static bool job_list(struct reader *reader, struct store_op *op)
 
     /* Jobs that still run are never below the floor. */
     if (op->u.list.states != 0 && !(op->u.list.states & final)) {
-        ok = sqlite3_step(meta) == SQLITE_ROW || fail(reader, "read the meta row");
+        ok = sqlite3_step(meta) == SQLITE_ROW ||
+             storefile_fault(&reader->fault, "read the meta row", reader->db, 0);
         if (ok)
             floor = (uint64_t)sqlite3_column_int64(meta, 0);
         sqlite3_reset(meta);
@@ -319,7 +291,7 @@ static bool session_get(struct reader *reader, struct store_op *op)
     } else if (code == SQLITE_DONE) {
         op->err = ERR_NOT_FOUND;
     } else {
-        ok = fail(reader, "read a session");
+        ok = storefile_fault(&reader->fault, "read a session", reader->db, 0);
     }
     sqlite3_reset(stmt);
     return ok;
@@ -346,7 +318,7 @@ void reader_run(struct reader *reader, struct store_op *op)
     op->head.id = 0;
     assert(op->arena);
     if ((reader->db ||
-         (storefile_connect_reader(reader->file, &reader->db, &reader->fault) &&
+         (storefile_connect_reader(reader->file->path, &reader->db, &reader->fault) &&
           storefile_prepare(reader->db, texts, READER_SQL_COUNT, reader->sql, &reader->fault))) &&
         verbs[op->verb](reader, op))
         return;

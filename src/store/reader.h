@@ -6,6 +6,7 @@
 
 #include <sqlite3.h>
 
+#include "store/change.h"
 #include "store/fault.h"
 #include "store/store.h"
 #include "store/storefile.h"
@@ -44,8 +45,10 @@ void reader_run(struct reader *reader, struct store_op *op);
 enum { JOBROW_NODE = 8, JOBROW_TYPE = 18, JOBROW_AFTER_HEAD = 22, JOBROW_SPEC = 24 };
 enum { JOBROW_SHIFT = 9 }; /* the parameter */
 
-/* False: the row holds values no berth writes. */
+/* False: the row has invalid values. `ret_run_until_ms` may be NULL. */
 bool jobrow_head(sqlite3_stmt *stmt, struct store_head *ret_head, int64_t *ret_run_until_ms);
+/* Reads the first columns of any row into the fields of a change of its kind. False: likewise. */
+bool row_read(sqlite3_stmt *stmt, int count, struct change *change);
 /* Borrowed until the statement moves on; at == NULL for NULL. */
 struct str jobrow_text(sqlite3_stmt *stmt, int column);
 bool jobrow_record(sqlite3_stmt *stmt, struct arena *arena, struct store_record *ret_record);

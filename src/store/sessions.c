@@ -40,8 +40,9 @@ static struct str put_text(char **at, struct str text)
 {
     struct str copy = {.at = *at, .len = text.len};
 
-    for (size_t i = 0; i < text.len; i++)
-        *(*at)++ = text.at[i];
+    if (text.len)
+        memcpy(*at, text.at, text.len);
+    *at += text.len;
     return copy;
 }
 
@@ -62,7 +63,7 @@ void sessions_note(struct sessions *sessions, struct journal *journal, struct st
     if (!same || (refresh_ms > 0 && now_ms - session.updated_ms >= refresh_ms)) {
         session.version += !same; /* the first one is 1 */
         session.updated_ms = now_ms;
-        journal_session_put(journal, &session);
+        journal_put(journal, &(struct change){.kind = CHANGE_SESSION, .u.session = session});
     }
     known = mem_alloc(sizeof *known + id.len + pool.len + lang_pair.len);
     at = known->text;

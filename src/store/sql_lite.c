@@ -43,9 +43,9 @@ static struct sql *lite_make(const struct sql_config *config)
                     : snprintf(lite->path, sizeof lite->path, "%s/berth.db", config->data_dir);
 
     if (len >= (int)sizeof lite->path)
-        lite->path[0] = '\0'; /* does not open, and says so */
+        lite->path[0] = '\0'; /* makes the open fail with an error */
     if (!*path)
-        lite->data_dir = strdup(config->data_dir);
+        lite->data_dir = mem_cstr(str_of(config->data_dir));
     lite->timeout_ms = config->timeout_ms;
     lite->test_clock = config->now_ms;
     lite->sql.on_wall_clock = !config->now_ms;

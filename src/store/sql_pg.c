@@ -35,8 +35,7 @@ static struct sql *pg_make(const struct sql_config *config)
 {
     struct pg *pg = mem_new(struct pg);
 
-    pg->url = strdup(config->url);
-    assert(pg->url);
+    pg->url = mem_cstr(str_of(config->url));
     pg->timeout_ms = config->timeout_ms;
     return &pg->sql;
 }

@@ -107,7 +107,7 @@ void fault_text(const struct fault *fault, char *to, size_t size)
         snprintf(to, size, "%s: %s (%d)", fault->what, sqlite3_errstr(fault->code), fault->code);
 }
 
-static bool set_fault(struct fault *fault, const char *what, sqlite3 *db, int code)
+bool storefile_fault(struct fault *fault, const char *what, sqlite3 *db, int code)
 {
     *fault = (struct fault){.what = what, .code = code};
     if (db) {
@@ -175,11 +175,11 @@ enum err storefile_claim(struct storefile *file, const char *data_dir, struct pr
     if (ftruncate(lock, 0) == 0 && pwrite(lock, path, strlen(path), 0) < 0)
         errno = 0;
     snprintf(path, sizeof path, "%s/store.db", data_dir);
-    file->path = strdup(path);
+    file->path = mem_cstr(str_of(path));
     snprintf(path, sizeof path, "%s/journal.log", data_dir);
-    file->journal = strdup(path);
+    file->journal = mem_cstr(str_of(path));
     snprintf(path, sizeof path, "%s/journal.db", data_dir);
-    file->old_journal = strdup(path);
+    file->old_journal = mem_cstr(str_of(path));
     file->lock = lock;
     assert(file->path && file->journal && file->old_journal);
     return ERR_OK;
@@ -197,7 +197,7 @@ void storefile_release(struct storefile *file)
 bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault)
 {
     if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        return set_fault(fault, "prepare the file", db, 0);
+        return storefile_fault(fault, "prepare the file", db, 0);
     return true;
 }
 
@@ -211,7 +211,7 @@ static bool ask(sqlite3 *db, const char *sql, char *to, size_t size, struct faul
     if (ok)
         snprintf(to, size, "%s", (const char *)sqlite3_column_text(stmt, 0));
     else
-        set_fault(fault, "prepare the file", db, 0);
+        storefile_fault(fault, "prepare the file", db, 0);
     sqlite3_finalize(stmt);
     return ok;
 }
@@ -223,7 +223,7 @@ static bool use_wal(sqlite3 *db, struct fault *fault)
 
     if (!ask(db, "PRAGMA journal_mode = WAL", mode, sizeof mode, fault))
         return false;
-    return strcmp(mode, "wal") == 0 || set_fault(fault, "turn on WAL", NULL, SQLITE_CANTOPEN);
+    return strcmp(mode, "wal") == 0 || storefile_fault(fault, "turn on WAL", NULL, SQLITE_CANTOPEN);
 }
 
 static bool get_version(sqlite3 *db, int *ret_version, int *ret_oldest, struct fault *fault)
@@ -296,7 +296,7 @@ static bool connect(const char *path, int flags, sqlite3 **ret_db, struct fault 
     int code = sqlite3_open_v2(path, ret_db, flags | SQLITE_OPEN_NOMUTEX, NULL);
 
     if (code != SQLITE_OK) {
-        set_fault(fault, "open", *ret_db, code);
+        storefile_fault(fault, "open", *ret_db, code);
         sqlite3_close(*ret_db);
         *ret_db = NULL;
         return false;
@@ -310,7 +310,7 @@ static bool connect(const char *path, int flags, sqlite3 **ret_db, struct fault 
 bool storefile_empty_wal(sqlite3 *db, struct fault *fault)
 {
     if (sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK)
-        return set_fault(fault, "checkpoint", db, 0);
+        return storefile_fault(fault, "checkpoint", db, 0);
     return true;
 }
 
@@ -333,7 +333,7 @@ bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, st
     return true;
 }
 
-static bool connect_reader(const char *path, sqlite3 **ret_db, struct fault *fault)
+bool storefile_connect_reader(const char *path, sqlite3 **ret_db, struct fault *fault)
 {
     sqlite3 *db;
 
@@ -351,11 +351,6 @@ static bool connect_reader(const char *path, sqlite3 **ret_db, struct fault *fau
     return true;
 }
 
-bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault)
-{
-    return connect_reader(file->path, ret_db, fault);
-}
-
 bool storefile_has_old_journal(const struct storefile *file)
 {
     sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
@@ -371,17 +366,16 @@ bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_d
     int version, oldest;
     sqlite3 *db;
 
-    if (!connect_reader(file->old_journal, &db, fault))
+    if (!storefile_connect_reader(file->old_journal, &db, fault))
         return false;
     if (get_version(db, &version, &oldest, fault)) {
-        if (version <= JOURNAL_KNOWN &&
-            storefile_exec(db, "CREATE TABLE IF NOT EXISTS batch(seq, sum, changes)", fault)) {
-            *ret_db = db;
-            return true;
-        }
         if (version > JOURNAL_KNOWN)
             *fault =
                 (struct fault){.what = "open the journal", .code = FAULT_NEWER, .sys = version};
+        else if (storefile_exec(db, "CREATE TABLE IF NOT EXISTS batch(seq, sum, changes)", fault)) {
+            *ret_db = db;
+            return true;
+        }
     }
     storefile_disconnect(db, true);
     return false;
@@ -400,7 +394,7 @@ bool storefile_drop_old_journal(const struct storefile *file, struct fault *faul
         snprintf(path, sizeof path, "%s%s", file->old_journal, ends[i]);
         code = vfs->xDelete(vfs, path, 1);
         if (code != SQLITE_OK && code != SQLITE_IOERR_DELETE_NOENT)
-            return set_fault(fault, "remove the old journal", NULL, code);
+            return storefile_fault(fault, "remove the old journal", NULL, code);
     }
     return true;
 }
@@ -411,8 +405,35 @@ bool storefile_prepare(sqlite3 *db, const char *const *texts, int count, sqlite3
     for (int i = 0; i < count; i++)
         if (sqlite3_prepare_v3(db, texts[i], -1, SQLITE_PREPARE_PERSISTENT, &ret_sql[i], NULL) !=
             SQLITE_OK)
-            return set_fault(fault, "prepare a statement", db, 0);
+            return storefile_fault(fault, "prepare a statement", db, 0);
     return true;
+}
+
+bool storefile_row(sqlite3_stmt *stmt, const char *what, struct fault *fault)
+{
+    int code = sqlite3_step(stmt);
+
+    if (code == SQLITE_ROW)
+        return true;
+    if (code != SQLITE_DONE && !fault->what)
+        storefile_fault(fault, what, sqlite3_db_handle(stmt), 0);
+    sqlite3_reset(stmt);
+    return false;
+}
+
+void storefile_run(sqlite3_stmt *stmt, const char *what, struct fault *fault)
+{
+    if (sqlite3_step(stmt) != SQLITE_DONE && !fault->what)
+        storefile_fault(fault, what, sqlite3_db_handle(stmt), 0);
+    sqlite3_reset(stmt);
+}
+
+void storefile_finalize(sqlite3_stmt **sql, int count)
+{
+    for (int i = 0; i < count; i++) {
+        sqlite3_finalize(sql[i]);
+        sql[i] = NULL;
+    }
 }
 
 void storefile_disconnect(sqlite3 *db, bool after_fault)

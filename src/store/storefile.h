@@ -21,17 +21,17 @@ struct storefile {
 enum err storefile_claim(struct storefile *file, const char *data_dir, struct problem *why);
 void storefile_release(struct storefile *file);
 
-/* A connection to store.db for one thread. The writer's makes or migrates the tables. From then on
- * the file says that a journal belongs to it, and a release that knows of none refuses it. */
+/* A connection to store.db for one thread. The writer's makes or migrates the tables. It also marks
+ * the file as having a journal, so that a release without journal support refuses it. */
 bool storefile_connect_writer(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
-bool storefile_connect_reader(const struct storefile *file, sqlite3 **ret_db, struct fault *fault);
-/* All of the WAL goes into the main file: what is then read is synced, whatever an earlier fsync
- * may have lost. Before the first write of a connection. */
+bool storefile_connect_reader(const char *path, sqlite3 **ret_db, struct fault *fault);
+/* Copies the whole WAL into the main file, so that what is read afterwards is synced, whatever an
+ * earlier fsync may have lost. Call before the first write of a connection. */
 bool storefile_empty_wal(sqlite3 *db, struct fault *fault);
-/* Everything is in store.db: the release before may use it again. */
+/* Marks store.db as complete, so that the previous release can use it again. */
 bool storefile_mark_whole(sqlite3 *db, struct fault *fault);
-/* A journal of the release before, which had a database for it: a connection that reads it, and how
- * it goes when all of it is in ours. */
+/* The previous release kept its journal in a database: a connection to read it, and its removal
+ * when ours has everything. */
 bool storefile_has_old_journal(const struct storefile *file);
 bool storefile_connect_old_journal(const struct storefile *file, sqlite3 **ret_db,
                                    struct fault *fault);
@@ -39,7 +39,15 @@ bool storefile_drop_old_journal(const struct storefile *file, struct fault *faul
 bool storefile_exec(sqlite3 *db, const char *sql, struct fault *fault);
 bool storefile_prepare(sqlite3 *db, const char *const *texts, int count, sqlite3_stmt **ret_sql,
                        struct fault *fault);
-/* Closes without a checkpoint after a fault, so that nothing unsure is copied. NULL is fine. */
+/* Sets the fault from SQLite's last error; without an open connection, from `code`. Always returns
+ * false. */
+bool storefile_fault(struct fault *fault, const char *what, sqlite3 *db, int code);
+/* True: a row was found; the caller reads it and resets the statement. The first failure is kept,
+ * as it says most. */
+bool storefile_row(sqlite3_stmt *stmt, const char *what, struct fault *fault);
+void storefile_run(sqlite3_stmt *stmt, const char *what, struct fault *fault);
+void storefile_finalize(sqlite3_stmt **sql, int count);
+/* Closes without a checkpoint after a fault, so that nothing doubtful is copied. NULL is fine. */
 void storefile_disconnect(sqlite3 *db, bool after_fault);
 
 #endif

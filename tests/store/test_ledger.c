@@ -271,7 +271,7 @@ static void test_keys_are_forgotten(void **state)
         assert_int_equal(reserve_needs(fixture, job, demand), ERR_OK);
         finish(fixture, job, false);
     }
-    assert_int_equal(fixture->ledger.demands.by_text.count, 0);
+    assert_int_equal(fixture->ledger.limits.demands.count, 0);
     assert_int_equal(fixture->ledger.limits.keys.count, 12); /* k1, k10 to k19, k100 */
     unload(fixture);
     load(fixture);

@@ -29,8 +29,12 @@ enum {
 
 static const char *const names[MODEL_NODES] = {"n0", "n1", "n2", "n3", "n4", "n5"};
 
+enum { RESOURCES_ROOM = 96 };
+
 struct call {
     struct store_op op;
+    char resources[RESOURCES_ROOM]; /* not in the arena, which is the store's while a call is under
+                                       way */
     struct model_job *job;
     struct model_answer want;
     enum job_state want_state; /* of a job that exists afterwards, and where it waits */
@@ -382,7 +386,7 @@ static void call_finish(struct play *play, struct call *call)
 }
 
 /* What the node measures: anything up to what it has. The first has nothing to declare. */
-static struct str some_resources(struct play *play, int at)
+static struct str some_resources(struct play *play, char to[RESOURCES_ROOM], int at)
 {
     struct model_node *node = &play->model.nodes[at];
     int32_t all = 1000 * (at + 1);
@@ -394,8 +398,9 @@ static struct str some_resources(struct play *play, int at)
     node->mem_mb = below(play, 2) ? all / 2 : (int32_t)below(play, (unsigned)all / 2 + 1);
     node->vram_mb[0] = VRAM_SMALL;
     node->vram_mb[1] = VRAM_LARGE;
-    return arena_fmt(&play->rig.arena, "cpu=%d/%d,mem_mb=%d/%d 0=%d/%d,3=%d/%d", all, node->cpu,
-                     all / 2, node->mem_mb, VRAM_SMALL, VRAM_SMALL, VRAM_LARGE, VRAM_LARGE);
+    snprintf(to, RESOURCES_ROOM, "cpu=%d/%d,mem_mb=%d/%d 0=%d/%d,3=%d/%d", all, node->cpu, all / 2,
+             node->mem_mb, VRAM_SMALL, VRAM_SMALL, VRAM_LARGE, VRAM_LARGE);
+    return str_of(to);
 }
 
 /* Rates stay as they were set at first: what a change of them does is in the contract. */
@@ -435,7 +440,7 @@ static void call_node(struct play *play, struct call *call)
     op->u.node_put.own = op->u.node_put.health = NODE_READY;
     op->u.node_put.max = node->max;
     if (below(play, 4) == 0)
-        op->u.node_put.resources = some_resources(play, at);
+        op->u.node_put.resources = some_resources(play, call->resources, at);
     if (below(play, 8) == 0) {
         op->u.node_put.new_epoch = true;
         op->u.node_put.keeps_runs = below(play, 2) == 0;
@@ -605,6 +610,7 @@ static void wind_down(struct play *play)
 static void play_all(uint64_t seed, bool restarts)
 {
     struct play play = {.next_id = 1};
+    char resources[RESOURCES_ROOM];
 
     playing = &play;
     print_message("seed %llu\n", (unsigned long long)seed);
@@ -617,7 +623,7 @@ static void play_all(uint64_t seed, bool restarts)
     for (int i = 0; i < MODEL_NODES; i++) {
         play.model.nodes[i] = (struct model_node){.max = 1 + i, .epoch = 1};
         assert_int_equal(rig_node(&play.rig, names[i], 1 + i, NODE_READY), ERR_OK);
-        play.rig.op.u.node_put.resources = some_resources(&play, i);
+        play.rig.op.u.node_put.resources = some_resources(&play, resources, i);
         assert_int_equal(rig_call(&play.rig, &play.rig.op), ERR_OK);
     }
     for (int i = 0; i < MODEL_KEYS; i++) {

@@ -2,6 +2,7 @@
 #include "vec.h"
 
 #include "model/breaker.h"
+#include "store/change.h"
 
 struct circuit {
     struct vec *vec;
@@ -48,18 +49,24 @@ static void op_uncounted(struct circuit *circuit, struct jsonw *w)
     jsonw_null(w);
 }
 
-/* All that is left is what was stored. */
+/* All that is left is what the store keeps: of a probe its job, whose lease goes on. Its end stands
+ * for that job here. */
 static void op_restart(struct circuit *circuit, struct jsonw *w)
 {
+    struct change change = {.kind = CHANGE_BREAKER,
+                            .u.breaker = {.node = STR("n1"),
+                                          .type = STR("dev"),
+                                          .breaker = circuit->breaker,
+                                          .probe_job = (uint64_t)circuit->breaker.probe_until_ms}};
     struct buf stored = {0};
-    struct jsonw to = jsonw_to(&stored);
-    const struct json *read = NULL;
+    struct str rest;
 
-    breaker_write(&circuit->breaker, &to);
-    circuit->breaker = (struct breaker){.failures = -1};
-    if (json_parse(arena_str(circuit->vec->arena, buf_view(&stored)), circuit->vec->arena, &read,
-                   NULL) == ERR_OK)
-        breaker_read(read, &circuit->breaker);
+    change_write(&stored, &change);
+    change = (struct change){0};
+    rest = buf_view(&stored);
+    change_read(&rest, &change);
+    circuit->breaker = change.u.breaker.breaker;
+    circuit->breaker.probe_until_ms = (int64_t)change.u.breaker.probe_job;
     buf_free(&stored);
     jsonw_null(w);
 }

@@ -43,7 +43,7 @@ bool area_selection_order(struct vec *vec)
     const struct json *list = json_get(vec->in, "candidates");
     const struct json *prefers = json_get(vec->in, "prefers");
     struct str name = vec_str(vec, vec->in, "policy");
-    const struct policy *policy = policy_by_name(name.at ? name : STR("least_loaded"));
+    const struct policy *policy;
     struct policy_rules rules = {
         .now_ms = vec_int(vec->in, "now_ms", 0),
         .stale_ms = vec_int(vec->in, "stale_ms", POLICY_STALE_OFF),
@@ -52,8 +52,11 @@ bool area_selection_order(struct vec *vec)
     };
     struct policy_candidate *candidates;
     struct vec_at at = {0};
-    size_t count = 0;
+    size_t count = 0, index = 0;
 
+    while ((policy = policy_at(index)) &&
+           !str_is(name.at ? name : STR("least_loaded"), policy->name))
+        index++;
     rules.prefers = json_type(prefers) == JSON_ARR && prefers->count > 0;
     if (!policy || json_type(list) != JSON_ARR || rules.heartbeat_interval_ms < 1)
         return false;

@@ -2,6 +2,7 @@
 #include "vec.h"
 
 #include "model/cache.h"
+#include "store/store.h"
 
 bool area_store_degradation(struct vec *vec)
 {
@@ -20,11 +21,16 @@ bool area_store_degradation(struct vec *vec)
             return false;
     }
     jsonw_obj(vec->w);
-    jsonw_kstr(vec->w, "mode", str_of(degrade_mode_name(degrade.mode)));
-    jsonw_kbool(vec->w, "mutations", degrade_mutates(&degrade));
+    jsonw_kstr(vec->w, "mode", str_of(store_mode_name((enum store_mode)degrade.mode)));
+    jsonw_kbool(vec->w, "mutations", degrade.mode == DEGRADE_NORMAL);
     jsonw_end_obj(vec->w);
     return true;
 }
+
+static const char *const answer_names[] = {
+    [CACHE_L1] = "L1", [CACHE_STORE] = "STORE",         [CACHE_EMPTY] = "EMPTY",
+    [CACHE_L2] = "L2", [CACHE_EMPTY_TAG] = "EMPTY_TAG", [CACHE_MISS] = "MISS",
+};
 
 static enum cache_answer cache_get(struct cache_entry *entry, int64_t now_ms, struct str store)
 {
@@ -53,8 +59,8 @@ bool area_cache_layers(struct vec *vec)
             cache_invalidate(&entry);
         else if (str_is(op, "get"))
             got = arena_fmt(vec->arena, "\"%s\"",
-                            cache_answer_name(cache_get(&entry, vec_int(step, "at_ms", 0),
-                                                        vec_str(vec, step, "store"))));
+                            answer_names[cache_get(&entry, vec_int(step, "at_ms", 0),
+                                                   vec_str(vec, step, "store"))]);
         else
             return false;
         vec_check(vec, step, got);
