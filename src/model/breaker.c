@@ -71,14 +71,6 @@ bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules,
     return true;
 }
 
-bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *rules,
-                    int64_t now_ms)
-{
-    struct breaker copy = *breaker;
-
-    return breaker_allowed(&copy, rules, now_ms);
-}
-
 static void open_at(struct breaker *breaker, int64_t now_ms)
 {
     breaker->state = BREAKER_OPEN;
@@ -124,12 +116,6 @@ enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rule
     return state == BREAKER_HALF_OPEN ? BREAKER_RECOVERED : BREAKER_NO_EVENT;
 }
 
-void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms)
-{
-    if (breaker->state == BREAKER_HALF_OPEN && probe_is_out(breaker, rules, now_ms))
-        breaker->probe_until_ms = now_ms + rules->probe_ms;
-}
-
 void breaker_probe_ended(struct breaker *breaker)
 {
     breaker->probe_until_ms = 0;
@@ -150,24 +136,6 @@ void breaker_write(const struct breaker *breaker, struct jsonw *w)
     jsonw_end_obj(w);
 }
 
-bool breaker_read(const struct json *value, struct breaker *ret_breaker)
-{
-    struct breaker breaker = {.state = BREAKER_CLOSED};
-    int64_t failures;
-
-    while (breaker.state < BREAKER_STATE_COUNT &&
-           !json_str_is(json_get(value, "state"), state_names[breaker.state]))
-        breaker.state++;
-    if (breaker.state == BREAKER_STATE_COUNT || !json_int(json_get(value, "failures"), &failures) ||
-        failures < 0 || failures > INT32_MAX ||
-        !json_int(json_get(value, "opened_ms"), &breaker.opened_ms) ||
-        !json_int(json_get(value, "probe_until_ms"), &breaker.probe_until_ms))
-        return false;
-    breaker.failures = (int32_t)failures;
-    *ret_breaker = breaker;
-    return true;
-}
-
 static const struct class
 {
     const char *name;
@@ -180,14 +148,6 @@ static const struct class
     {"cancelled", false},      {"refused", false},
     {"lost", false},
 };
-
-bool breaker_counts(struct str failure_class)
-{
-    for (size_t i = 0; i < COUNT_OF(classes); i++)
-        if (str_is(failure_class, classes[i].name))
-            return classes[i].counts;
-    return false; /* an executor must not be shut for what nobody can name */
-}
 
 static const struct {
     const char *reason;
@@ -212,25 +172,35 @@ static const struct {
     {"NODE_LOST", "lost", false},
     {"SHIM_LOST", "lost", false},
     {"LEASE_LOST", "lost", false}, /* its agent was cut off from the server for too long */
-    {"DEADLINE", "lost", false},   /* the same, of an older agent */
+    {"DEADLINE", "lost", false},   /* the same, from an older agent */
 };
 
-struct str breaker_class(struct str reason)
+static const struct class *class_of(struct str name)
 {
-    for (size_t i = 0; i < COUNT_OF(reasons); i++)
-        if (reasons[i].begins ? str_starts(reason, str_of(reasons[i].reason))
-                              : str_is(reason, reasons[i].reason))
-            return str_of(reasons[i].class);
-    return reason;
+    /* Third-party nodes may send the class in capitals: RATE_LIMIT. */
+    for (size_t i = 0; i < COUNT_OF(classes); i++)
+        if (str_eq_nocase(name, str_of(classes[i].name)))
+            return &classes[i];
+    return NULL;
+}
+
+bool breaker_counts(struct str failure_class)
+{
+    const struct class *class = class_of(failure_class);
+
+    return class && class->counts; /* an unknown class must not open a breaker */
 }
 
 bool breaker_blames(struct str reason)
 {
-    struct str class = breaker_class(reason);
+    const struct class *class;
 
-    /* Nodes that are not ours may write it in capitals: RATE_LIMIT. */
-    for (size_t i = 0; i < COUNT_OF(classes); i++)
-        if (str_eq_nocase(class, str_of(classes[i].name)))
-            return classes[i].counts;
-    return true;
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        if (reasons[i].begins ? str_starts(reason, str_of(reasons[i].reason))
+                              : str_is(reason, reasons[i].reason)) {
+            reason = str_of(reasons[i].class);
+            break;
+        }
+    class = class_of(reason);
+    return !class || class->counts;
 }

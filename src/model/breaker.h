@@ -32,37 +32,29 @@ enum breaker_event { BREAKER_NO_EVENT, BREAKER_TRIPPED, BREAKER_PROBE_FAILED, BR
 /* "circuit_open:failure_threshold_reached", ...; NULL for BREAKER_NO_EVENT. */
 const char *breaker_event_name(enum breaker_event event);
 
-/* The state now: a pause that has passed makes the breaker half open. */
+/* The current state: once the pause is over the breaker is half open. */
 enum breaker_state breaker_state(struct breaker *breaker, const struct breaker_rules *rules,
                                  int64_t now_ms);
-/* Would a task get through now? Changes nothing: for a filter and for people. */
-bool breaker_passes(const struct breaker *breaker, const struct breaker_rules *rules,
-                    int64_t now_ms);
-/* May a task go? Half open: yes to the first, which is the probe; no to others until it ends. */
+/* May a task be sent? Half open: yes for the first, which is the probe; no for others until it
+ * ends. */
 bool breaker_allowed(struct breaker *breaker, const struct breaker_rules *rules, int64_t now_ms);
-/* Ends the pause early: what comes next is a probe. */
+/* Ends the pause early: the next task is a probe. */
 void breaker_try(struct breaker *breaker);
 enum breaker_event breaker_fail(struct breaker *breaker, const struct breaker_rules *rules,
                                 int64_t now_ms);
 enum breaker_event breaker_ok(struct breaker *breaker, const struct breaker_rules *rules,
                               int64_t now_ms);
-/* The node reports that the probe still runs: probe_ms from now. */
-void breaker_probe_renew(struct breaker *breaker, const struct breaker_rules *rules,
-                         int64_t now_ms);
 void breaker_probe_ended(struct breaker *breaker); /* without an outcome that counts */
 void breaker_reset(struct breaker *breaker);       /* an operator's order */
 
-/* As a breaker is stored. Reading is strict: false (and nothing written) for anything else. */
-void breaker_write(const struct breaker *breaker, struct jsonw *w); /* an object */
-bool breaker_read(const struct json *value, struct breaker *ret_breaker);
+void breaker_write(const struct breaker *breaker, struct jsonw *w); /* an object, for people */
 
-/* Whose failure was it? Only the executor's own count: "task_error", "executor_timeout". */
+/* Does this class of failure count? Only failures of the executor do: "task_error",
+ * "executor_timeout". A class not in the table does not. */
 bool breaker_counts(struct str failure_class);
-/* The class of the reason a run or a refusal ended with ("TIMEOUT" -> "executor_timeout"); a reason
- * nobody knows is its own class and so does not count. */
-struct str breaker_class(struct str reason);
-/* Does a run that its node ended with this reason count? By its class; a reason in no table
- * ("MODEL_LOAD_FAILED") does: the node itself says that the work failed. */
+/* Does a run that its node ended with this reason count? Decided by the class of the reason
+ * ("TIMEOUT": "executor_timeout"). A reason not in the table ("MODEL_LOAD_FAILED") counts: the node
+ * itself reports that the work failed. */
 bool breaker_blames(struct str reason);
 
 #endif

@@ -4,15 +4,8 @@
 
 #include <assert.h>
 #include <limits.h>
-#include <stddef.h>
 
 /* --- layers --- */
-
-static const char *const answer_names[] = {
-    [CACHE_ASK] = "ASK",     [CACHE_L1] = "L1", [CACHE_STORE] = "STORE",
-    [CACHE_EMPTY] = "EMPTY", [CACHE_L2] = "L2", [CACHE_EMPTY_TAG] = "EMPTY_TAG",
-    [CACHE_MISS] = "MISS",
-};
 
 int64_t cache_ttl_ms(int64_t base_ms, double fraction)
 {
@@ -66,19 +59,7 @@ int64_t cache_age_ms(const struct cache_entry *entry, int64_t now_ms)
     return entry->filled && now_ms > entry->filled_ms ? now_ms - entry->filled_ms : 0;
 }
 
-const char *cache_answer_name(enum cache_answer answer)
-{
-    assert((size_t)answer < sizeof answer_names / sizeof *answer_names);
-    return answer_names[answer];
-}
-
 /* --- degradation --- */
-
-static const char *const mode_names[] = {
-    [DEGRADE_NORMAL] = "NORMAL",
-    [DEGRADE_L2_ONLY] = "L2_ONLY",
-    [DEGRADE_LOCAL_ONLY] = "LOCAL_ONLY",
-};
 
 void degrade_error(struct degrade *degrade, int64_t latency_ms)
 {
@@ -94,15 +75,4 @@ void degrade_error(struct degrade *degrade, int64_t latency_ms)
 void degrade_success(struct degrade *degrade)
 {
     *degrade = (struct degrade){.mode = DEGRADE_NORMAL};
-}
-
-bool degrade_mutates(const struct degrade *degrade)
-{
-    return degrade->mode == DEGRADE_NORMAL;
-}
-
-const char *degrade_mode_name(enum degrade_mode mode)
-{
-    assert(mode <= DEGRADE_LOCAL_ONLY);
-    return mode_names[mode];
 }

@@ -39,11 +39,11 @@ enum cache_answer cache_look(const struct cache_entry *entry, int64_t now_ms);
 enum cache_answer cache_value(struct cache_entry *entry, int64_t now_ms, int64_t l1_ttl_ms);
 enum cache_answer cache_absent(struct cache_entry *entry, int64_t now_ms);
 enum cache_answer cache_down(const struct cache_entry *entry, int64_t now_ms); /* L2 or MISS */
-void cache_invalidate(struct cache_entry *entry); /* it changed: L1 and the tag go */
+void cache_invalidate(struct cache_entry *entry); /* the value changed: drops L1 and the tag */
 int64_t cache_age_ms(const struct cache_entry *entry, int64_t now_ms);
-const char *cache_answer_name(enum cache_answer answer);
 
-/* How well the store is, from how its calls went, and what may be answered without it. Pure. */
+/* The store's condition, judged by how calls to it went, and what may be answered without it.
+ * Pure. */
 
 enum degrade_mode {
     DEGRADE_NORMAL,
@@ -63,8 +63,6 @@ struct degrade { /* zero-initialised is healthy */
 };
 
 void degrade_error(struct degrade *degrade, int64_t latency_ms);
-void degrade_success(struct degrade *degrade);         /* one is enough */
-bool degrade_mutates(const struct degrade *degrade);   /* only when all is well */
-const char *degrade_mode_name(enum degrade_mode mode); /* "NORMAL" */
+void degrade_success(struct degrade *degrade); /* one success is enough */
 
 #endif

@@ -40,27 +40,17 @@ const char *deploy_mode_name(enum deploy_mode mode)
     return mode == DEPLOY_SEED ? "seed" : "hardened";
 }
 
-static const char *hash_of(struct str id)
-{
-    return id.len ? memchr(id.at, '#', id.len) : NULL;
-}
-
 struct str deploy_name(struct str id)
 {
-    const char *hash = hash_of(id);
-
-    return hash ? (struct str){.at = id.at, .len = (size_t)(hash - id.at)} : id;
+    return str_cut(&id, '#');
 }
 
 int64_t deploy_index(struct str id)
 {
-    const char *hash = hash_of(id);
     int64_t index = 0;
 
-    if (!hash ||
-        !str_int((struct str){.at = hash + 1, .len = id.len - (size_t)(hash + 1 - id.at)}, &index))
-        return 0;
-    return index;
+    str_cut(&id, '#');
+    return str_int(id, &index) ? index : 0;
 }
 
 bool deploy_id_valid(struct str id)

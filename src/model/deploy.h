@@ -14,7 +14,6 @@ enum {
     DEPLOY_INSTANCE_MAX = 64,               /* of an agent */
     DEPLOY_REASON_MAX = 256,                /* of a copy, or of a node that gives one up */
     DEPLOY_UPDATE_TIMEOUT_MS = 600000,      /* unless the spec sets another */
-    DEPLOY_TIME_MAX = 32, /* created_at, updated_at: text whose byte order is the order of time */
 };
 
 enum deploy_type {

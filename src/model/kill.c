@@ -32,12 +32,6 @@ static bool names(const struct strs *types, struct str type)
     return str_in(type, types->at, types->count) || str_in(STR("*"), types->at, types->count);
 }
 
-bool kill_may(const struct kill_rules *rules, struct str type)
-{
-    return (rules->types.count == 0 || names(&rules->types, type)) &&
-           !names(&rules->protected, type);
-}
-
 /* --- which task --- */
 
 static int64_t gives(const struct kill_task *task, enum level_signal by)
@@ -77,7 +71,10 @@ struct choice {
 
 static bool may_end(const struct choice *choice, const struct kill_task *task)
 {
-    return !task->doomed && kill_may(choice->rules, task->type);
+    const struct kill_rules *rules = choice->rules;
+
+    return !task->doomed && (rules->types.count == 0 || names(&rules->types, task->type)) &&
+           !names(&rules->protected, task->type);
 }
 
 static bool is_worth(const struct choice *choice, const struct kill_task *task)

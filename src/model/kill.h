@@ -35,7 +35,6 @@ struct kill_rules {
 extern const struct kill_rules kill_defaults; /* all but f2f */
 
 int64_t kill_score(int64_t priority, int64_t age_ms); /* priority*1000 + min(age_s, 999) */
-bool kill_may(const struct kill_rules *rules, struct str type);
 
 /* One machine's emergency across samples; zero-initialised is none. */
 struct kill_state {

@@ -6,15 +6,10 @@
 
 enum { CENTI_PPM = 100 }; /* 1/100 percent in millionths */
 
-static const struct {
-    const char *name;
-    const char *dispatch;
-} levels[LEVEL_COUNT] = {
-    [LEVEL_NORMAL] = {"normal", "all"},
-    [LEVEL_WARNING] = {"warning", "high_priority_only"},
-    [LEVEL_DANGER] = {"danger", "none"},
-    [LEVEL_CRITICAL] = {"critical", "none"},
-};
+static const char *const names[LEVEL_COUNT] = {[LEVEL_NORMAL] = "normal",
+                                               [LEVEL_WARNING] = "warning",
+                                               [LEVEL_DANGER] = "danger",
+                                               [LEVEL_CRITICAL] = "critical"};
 
 static const struct {
     const char *name;
@@ -50,18 +45,7 @@ const struct level_rules level_defaults = {
 const char *level_name(enum level level)
 {
     assert(level >= LEVEL_NORMAL && level < LEVEL_COUNT);
-    return levels[level].name;
-}
-
-bool level_by_name(struct str name, enum level *ret_level)
-{
-    for (int i = LEVEL_NORMAL; i < LEVEL_COUNT; i++) {
-        if (!str_is(name, levels[i].name))
-            continue;
-        *ret_level = (enum level)i;
-        return true;
-    }
-    return false;
+    return names[level];
 }
 
 const char *level_signal_name(enum level_signal signal)
@@ -70,13 +54,7 @@ const char *level_signal_name(enum level_signal signal)
     return signals[signal].name;
 }
 
-const char *level_dispatch(enum level level)
-{
-    assert(level >= LEVEL_NORMAL && level < LEVEL_COUNT);
-    return levels[level].dispatch;
-}
-
-/* `nearer_ppm` makes the figure worse than it is by that much. */
+/* `nearer_ppm` makes the figure worse by that much. */
 static enum level level_by(enum level_signal signal, int64_t ppm, const struct level_bounds *bounds,
                            int64_t nearer_ppm)
 {

@@ -4,7 +4,8 @@
 #ifndef MODEL_LEVEL_H
 #define MODEL_LEVEL_H
 
-#include "base/str.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 enum level { LEVEL_NORMAL, LEVEL_WARNING, LEVEL_DANGER, LEVEL_CRITICAL, LEVEL_COUNT };
 
@@ -19,18 +20,16 @@ enum level_signal {
     LEVEL_SIGNAL_COUNT
 };
 
-const char *level_name(enum level level); /* "normal", ... */
-bool level_by_name(struct str name, enum level *ret_level);
+const char *level_name(enum level level);                /* "normal", ... */
 const char *level_signal_name(enum level_signal signal); /* "memory", "cpu", "swap", ... */
-const char *level_dispatch(enum level level);            /* "all", "high_priority_only", "none" */
 
 #define LEVEL_UNKNOWN INT64_MIN /* a figure that was not sent: it does not trip */
-#define LEVEL_NEVER   INT64_MIN /* a bound that is not there */
+#define LEVEL_NEVER   INT64_MIN /* a bound that does not exist */
 
-/* In millionths of the whole, so 59.9 % is 599000: memory free, CPU used (may exceed a million),
- * swap used (none there = 0), the share of time everything waited for memory (PSI full avg10),
- * disk free where runs and packages are, and memory free of the GPU that cannot keep what it
- * promised. */
+/* In millionths of the whole, so 59.9 % is 599000: memory free; CPU used (may exceed a million);
+ * swap used (0 if there is none); the share of time in which everything waited for memory (PSI full
+ * avg10); disk free where runs and packages are; and memory free on the GPU that cannot keep its
+ * promises. */
 struct level_figures {
     int64_t ppm[LEVEL_SIGNAL_COUNT];
 };

@@ -59,14 +59,6 @@ int64_t member_lost_ms(const struct member_watch *watch, const struct member_rul
     return ready_ms > absent_ms ? ready_ms : absent_ms;
 }
 
-bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
-                 int64_t synced_ms, int64_t now_ms)
-{
-    int64_t lost_ms = member_lost_ms(watch, rules, synced_ms);
-
-    return lost_ms != MEMBER_NEVER && now_ms >= lost_ms;
-}
-
 /* --- sets of names --- */
 
 void names_init(struct names *names, size_t max, struct arena *arena)

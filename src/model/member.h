@@ -60,12 +60,10 @@ struct member_watch {
 };
 
 void member_watch_init(struct member_watch *watch);
-/* What a list, or a JOIN or LEAVE, says of it at that time. */
+/* A list, or a JOIN or LEAVE, reports it as present or absent at that time. */
 void member_watch_note(struct member_watch *watch, bool present, int64_t at_ms);
 bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int64_t now_ms);
-bool member_lost(const struct member_watch *watch, const struct member_rules *rules,
-                 int64_t synced_ms, int64_t now_ms);
-/* From when on, if nothing changes; MEMBER_NEVER: it is online, or there is no list. */
+/* When it will be lost if nothing changes; MEMBER_NEVER: it is online, or there is no list. */
 int64_t member_lost_ms(const struct member_watch *watch, const struct member_rules *rules,
                        int64_t synced_ms);
 

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-/* Where the slash is; NULL: the name is a bare one. */
-static const char *slash_of(struct str full)
+/* Does it have a slash? If not, it is a bare name. */
+static bool is_full(struct str name)
 {
-    return full.len ? memchr(full.at, '/', full.len) : NULL;
+    return name.len && memchr(name.at, '/', name.len);
 }
 
 static bool is_default(struct str namespace)
@@ -21,18 +21,17 @@ bool namespace_valid(struct str namespace)
 
 struct str namespace_of(struct str full)
 {
-    const char *slash = slash_of(full);
+    struct str first = str_cut(&full, '/');
 
-    return slash ? (struct str){.at = full.at, .len = (size_t)(slash - full.at)}
-                 : NAMESPACE_DEFAULT;
+    return full.at ? first : NAMESPACE_DEFAULT;
 }
 
 struct str namespace_name(struct str full)
 {
-    const char *slash = slash_of(full);
+    struct str rest = full;
 
-    return slash ? (struct str){.at = slash + 1, .len = full.len - (size_t)(slash + 1 - full.at)}
-                 : full;
+    str_cut(&rest, '/');
+    return rest.at ? rest : full;
 }
 
 struct str namespace_join(struct str namespace, struct str name, struct arena *arena)
@@ -45,7 +44,7 @@ struct str namespace_join(struct str namespace, struct str name, struct arena *a
 enum err namespace_enter(const struct namespace_view *view, const char *field, struct str name,
                          size_t max, struct arena *arena, struct str *ret_full, struct problem *why)
 {
-    bool full = view->all && slash_of(name);
+    bool full = view->all && is_full(name);
     struct str namespace = full ? namespace_of(name) : view->namespace;
     struct str bare = full ? namespace_name(name) : name;
 
@@ -69,10 +68,10 @@ struct str namespace_wanted(const struct namespace_view *view, struct str name, 
     if (!name.len)
         return name;
     if (view->all)
-        return namespace_join(slash_of(name) ? namespace_of(name) : view->namespace,
+        return namespace_join(is_full(name) ? namespace_of(name) : view->namespace,
                               namespace_name(name), arena);
-    /* No name has two slashes: nobody gets at another's by its full name. */
-    return slash_of(name)
+    /* No name has two slashes, so a full name cannot reach another namespace. */
+    return is_full(name)
                ? arena_fmt(arena, STR_FMT "/" STR_FMT, STR_ARG(view->namespace), STR_ARG(name))
                : namespace_join(view->namespace, name, arena);
 }
@@ -105,7 +104,7 @@ struct str namespace_shown(const struct namespace_view *view, struct str full)
 struct str namespace_session(struct str namespace, struct str session, struct arena *arena)
 {
     if (is_default(namespace))
-        return slash_of(session) ? arena_fmt(arena, "/" STR_FMT, STR_ARG(session)) : session;
+        return is_full(session) ? arena_fmt(arena, "/" STR_FMT, STR_ARG(session)) : session;
     return namespace_join(namespace, session, arena);
 }
 

@@ -14,28 +14,25 @@ static int order(int64_t a, int64_t b)
     return (a > b) - (a < b);
 }
 
-static int by_load(const struct policy_candidate *a, const struct policy_candidate *b,
-                   const struct policy_rules *rules)
+static int by_load(const struct policy_candidate *a, const struct policy_candidate *b)
 {
     int load = order(a->load, b->load);
 
     return load != 0 ? load : order(a->age_steps, b->age_steps);
 }
 
-static int by_score(const struct policy_candidate *a, const struct policy_candidate *b,
-                    const struct policy_rules *rules)
+static int by_score(const struct policy_candidate *a, const struct policy_candidate *b)
 {
     int score = order(b->score, a->score);
 
     return score != 0 ? score : order(a->load, b->load);
 }
 
-static int by_fit(const struct policy_candidate *a, const struct policy_candidate *b,
-                  const struct policy_rules *rules)
+static int by_fit(const struct policy_candidate *a, const struct policy_candidate *b)
 {
     int over = order(a->over, b->over);
 
-    return over != 0 ? over : by_load(a, b, rules);
+    return over != 0 ? over : by_load(a, b);
 }
 
 static const struct policy policies[] = {
@@ -55,14 +52,6 @@ static const struct policy policies[] = {
      .by_fit = true,
      .compare = by_fit},
 };
-
-const struct policy *policy_by_name(struct str name)
-{
-    for (size_t i = 0; i < COUNT_OF(policies); i++)
-        if (str_is(name, policies[i].name))
-            return &policies[i];
-    return NULL;
-}
 
 const struct policy *policy_at(size_t index)
 {
@@ -191,13 +180,13 @@ static int32_t warmth_of(const struct policy_candidate *candidates, size_t count
 }
 
 static bool goes_after(const struct policy *policy, const struct policy_candidate *a,
-                       const struct policy_candidate *b, const struct policy_rules *rules)
+                       const struct policy_candidate *b)
 {
     if (a->rank != b->rank)
         return a->rank > b->rank;
     if (a->warmth != b->warmth)
         return a->warmth > b->warmth;
-    return policy->compare && policy->compare(a, b, rules) > 0;
+    return policy->compare && policy->compare(a, b) > 0;
 }
 
 size_t policy_rank(const struct policy *policy, struct policy_candidate *candidates, size_t count,
@@ -224,13 +213,13 @@ size_t policy_rank(const struct policy *policy, struct policy_candidate *candida
         struct policy_candidate moved;
         size_t at = i;
 
-        if (!goes_after(policy, &candidates[i - 1], &candidates[i], rules))
+        if (!goes_after(policy, &candidates[i - 1], &candidates[i]))
             continue;
         moved = candidates[i];
         do {
             candidates[at] = candidates[at - 1];
             at--;
-        } while (at > 0 && goes_after(policy, &candidates[at - 1], &moved, rules));
+        } while (at > 0 && goes_after(policy, &candidates[at - 1], &moved));
         candidates[at] = moved;
     }
     assert(kept <= count);
@@ -244,11 +233,6 @@ static void refuse(struct outcome *outcome, enum err err)
     assert(err != ERR_OK);
     outcome->phase = OUTCOME_REFUSED;
     outcome->err = err;
-}
-
-static bool open_phase(const struct outcome *outcome)
-{
-    return outcome->phase == OUTCOME_PREFERRED || outcome->phase == OUTCOME_WALK;
 }
 
 void outcome_begin(struct outcome *outcome, const struct outcome_start *start)
@@ -280,7 +264,7 @@ void outcome_preferred_failed(struct outcome *outcome, size_t others)
 
 void outcome_placed(struct outcome *outcome)
 {
-    assert(open_phase(outcome));
+    assert(outcome->phase == OUTCOME_PREFERRED || outcome->phase == OUTCOME_WALK);
     outcome->phase = OUTCOME_PLACED;
     outcome->err = ERR_OK;
 }
@@ -289,10 +273,4 @@ void outcome_exhausted(struct outcome *outcome)
 {
     assert(outcome->phase == OUTCOME_WALK);
     refuse(outcome, ERR_ALL_FULL);
-}
-
-void outcome_store_failed(struct outcome *outcome)
-{
-    assert(open_phase(outcome));
-    refuse(outcome, ERR_STORE_DOWN);
 }

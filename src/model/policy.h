@@ -3,9 +3,11 @@
 #ifndef MODEL_POLICY_H
 #define MODEL_POLICY_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/str.h"
 
 enum { POLICY_SAMPLE_MAX = 64 };
 
@@ -43,19 +45,17 @@ struct policy {
     const char *name;
     const char *help;
     const char *key; /* what it orders by, for people */
-    bool by_score;   /* it asks for the score of nodes, which is reckoned only then */
-    bool by_fit;     /* likewise for what would be left over */
+    bool by_score;   /* it needs the nodes' score, which is computed only then */
+    bool by_fit;     /* likewise, for what would be left over */
     /* Order of two candidates: < 0, 0, > 0; 0 keeps the shuffled order. NULL: no ranking. Only
      * policy_rank calls it. */
-    int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b,
-                   const struct policy_rules *rules);
+    int (*compare)(const struct policy_candidate *a, const struct policy_candidate *b);
 };
 
-const struct policy *policy_by_name(struct str name); /* NULL when unknown */
-const struct policy *policy_at(size_t index);         /* NULL after the last */
-const char *policy_name(size_t index);                /* likewise: the words of a setting */
+const struct policy *policy_at(size_t index); /* NULL after the last */
+const char *policy_name(size_t index);        /* likewise: the values of a setting */
 
-/* min(k, n) distinct numbers of [0, n) in random order (so: shuffled as well). k >= n returns all,
+/* min(k, n) distinct numbers of [0, n) in random order (that is, shuffled). k >= n returns all,
  * shuffled. No allocation; up to POLICY_SAMPLE_MAX the cost does not depend on n (rejection),
  * beyond it grows with n. `out` has room for min(k, n). Returns how many. */
 size_t policy_sample(uint32_t n, uint32_t k, struct rnd *rnd, uint32_t *out);
@@ -98,6 +98,5 @@ void outcome_begin(struct outcome *outcome, const struct outcome_start *start);
 void outcome_preferred_failed(struct outcome *outcome, size_t others);
 void outcome_placed(struct outcome *outcome);    /* reserved and sent */
 void outcome_exhausted(struct outcome *outcome); /* every candidate was tried */
-void outcome_store_failed(struct outcome *outcome);
 
 #endif

@@ -337,6 +337,8 @@ void resources_left(const struct resources *resources, struct resources_left *re
 static bool is_short(struct resources_short *lack, struct str name, int32_t needed, int32_t left,
                      int32_t of)
 {
+    if (!lack)
+        return false;
     *lack = (struct resources_short){.needed = needed, .left = left, .of = of, .gpu = -1};
     str_copy(name, lack->name, sizeof lack->name);
     return false;
@@ -407,7 +409,8 @@ static bool share_fit(const struct resources *declared, const struct resources_l
 
         is_short(lack, STR("vram_mb"), demand->vram_mb, rest,
                  some ? declared->gpus[most].vram_mb : 0);
-        lack->gpu = some ? declared->gpus[most].id : -1;
+        if (lack && some)
+            lack->gpu = declared->gpus[most].id;
         return false;
     }
     *ret_gpus = UINT64_C(1) << declared->gpus[best].id;
@@ -439,30 +442,27 @@ static bool fits(const struct resources *declared, const struct resources_left *
 bool resources_fit(const struct resources *resources, const struct demand *demand,
                    uint64_t *ret_gpus, struct resources_short *ret_short)
 {
-    struct resources_short unused;
     struct resources_left left;
 
     resources_left(resources, &left);
-    return fits(resources, &left, demand, ret_gpus, ret_short ? ret_short : &unused);
+    return fits(resources, &left, demand, ret_gpus, ret_short);
 }
 
 bool resources_left_fit(const struct resources *declared, const struct resources_left *left,
                         const struct demand *demand, struct resources_short *ret_short)
 {
-    struct resources_short unused;
     uint64_t gpus;
 
-    return fits(declared, left, demand, &gpus, ret_short ? ret_short : &unused);
+    return fits(declared, left, demand, &gpus, ret_short);
 }
 
 bool resources_left_take(const struct resources *declared, struct resources_left *left,
                          const struct demand *demand)
 {
-    struct resources_short unused;
     uint64_t gpus;
     size_t at = 0;
 
-    if (!fits(declared, left, demand, &gpus, &unused))
+    if (!fits(declared, left, demand, &gpus, NULL))
         return false;
     for (size_t i = 0; i < demand->need_count; i++) {
         while (!str_is(demand->needs[i].name, declared->items[at].name))

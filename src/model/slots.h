@@ -3,6 +3,8 @@
 #ifndef MODEL_SLOTS_H
 #define MODEL_SLOTS_H
 
+#include <stddef.h>
+
 #include "model/level.h"
 
 #define SLOTS_UNKNOWN INT64_MIN /* a figure that could not be read: no room (fail closed) */

@@ -91,23 +91,15 @@ enum err quota_parse(struct str text, struct quota *ret_quota, struct problem *w
     return ERR_OK;
 }
 
-static const char *span_name(int64_t ms)
-{
-    for (size_t i = 0; i < COUNT_OF(spans); i++)
-        if (spans[i].ms == ms)
-            return spans[i].name;
-    assert(!"a rate has one of the spans");
-    return "";
-}
-
 void quota_text(const struct quota *quota, char to[QUOTA_TEXT_MAX + 1])
 {
     size_t len = 0, size = QUOTA_TEXT_MAX + 1;
 
     to[0] = '\0';
-    if (quota->rate)
-        len += (size_t)snprintf(to, size, "rate=%" PRId64 "/%s", quota->rate,
-                                span_name(quota->rate_ms));
+    for (size_t i = 0; quota->rate && i < COUNT_OF(spans); i++)
+        if (spans[i].ms == quota->rate_ms)
+            len = (size_t)snprintf(to, size, "rate=%" PRId64 "/%s", quota->rate, spans[i].name);
+    assert(!quota->rate || len > 0); /* a rate always has a span */
     if (quota->waiting)
         len += (size_t)snprintf(to + len, size - len, "%swaiting=%" PRId64, len ? "," : "",
                                 quota->waiting);

@@ -59,24 +59,13 @@ static void test_borders(void **state)
 
 static void test_names(void **state)
 {
-    static const struct {
-        const char *name, *dispatch;
-    } rows[LEVEL_COUNT] = {
-        [LEVEL_NORMAL] = {"normal", "all"},
-        [LEVEL_WARNING] = {"warning", "high_priority_only"},
-        [LEVEL_DANGER] = {"danger", "none"},
-        [LEVEL_CRITICAL] = {"critical", "none"},
-    };
-    enum level level = LEVEL_COUNT;
+    static const char *const rows[LEVEL_COUNT] = {[LEVEL_NORMAL] = "normal",
+                                                  [LEVEL_WARNING] = "warning",
+                                                  [LEVEL_DANGER] = "danger",
+                                                  [LEVEL_CRITICAL] = "critical"};
 
-    for (int i = 0; i < LEVEL_COUNT; i++) {
-        assert_string_equal(level_name((enum level)i), rows[i].name);
-        assert_string_equal(level_dispatch((enum level)i), rows[i].dispatch);
-        assert_true(level_by_name(str_of(rows[i].name), &level));
-        assert_int_equal(level, i);
-    }
-    assert_false(level_by_name(STR("Normal"), &level));
-    assert_false(level_by_name(STR_NONE, &level));
+    for (int i = 0; i < LEVEL_COUNT; i++)
+        assert_string_equal(level_name((enum level)i), rows[i]);
     assert_string_equal(level_signal_name(LEVEL_MEMORY), "memory");
     assert_string_equal(level_signal_name(LEVEL_PRESSURE), "pressure");
     assert_string_equal(level_signal_name(LEVEL_DISK), "disk");

@@ -138,12 +138,18 @@ static void test_table(void **state)
     assert_null(policy_at(4));
     assert_null(policy_name(4));
     for (size_t i = 0; policy_at(i); i++) {
-        assert_ptr_equal(policy_by_name(str_of(policy_at(i)->name)), policy_at(i));
         assert_non_null(policy_at(i)->help);
         assert_string_equal(policy_name(i), policy_at(i)->name);
     }
-    assert_null(policy_by_name(STR("least")));
-    assert_null(policy_by_name(STR_NONE));
+}
+
+static const struct policy *policy_named(const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(policy_at(i)->name, name) != 0)
+        i++;
+    return policy_at(i);
 }
 
 /* What is before what, for the two policies that rank. */
@@ -188,7 +194,7 @@ static void test_order_rows(void **state)
         pair[0].health = pair[1].health = NODE_READY;
         pair[0].node = &marks[0];
         pair[1].node = &marks[1];
-        assert_int_equal(policy_rank(policy_by_name(str_of(rows[i].policy)), pair, 2, &rules), 2);
+        assert_int_equal(policy_rank(policy_named(rows[i].policy), pair, 2, &rules), 2);
         assert_ptr_equal(pair[0].node, &marks[rows[i].swapped]);
         assert_ptr_equal(pair[1].node, &marks[!rows[i].swapped]);
     }
@@ -222,7 +228,7 @@ static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
         left = policy_rank(policy, candidates, count, &rules);
         assert_int_equal(left, kept);
         for (size_t i = 1; i < left; i++) {
-            int order = policy->compare(&candidates[i - 1], &candidates[i], &rules);
+            int order = policy->compare(&candidates[i - 1], &candidates[i]);
 
             assert_true(order <= 0);
             if (order == 0)
@@ -309,8 +315,7 @@ static void test_warm_ones_first(void **state)
             list[n].node = &names[n];
             list[n].health = NODE_READY;
         }
-        assert_int_equal(policy_rank(policy_by_name(str_of(rows[i].policy)), list, count, &rules),
-                         count);
+        assert_int_equal(policy_rank(policy_named(rows[i].policy), list, count, &rules), count);
         for (size_t n = 0; n < count; n++)
             assert_int_equal(*(char *)list[n].node, rows[i].order[n]);
     }
@@ -393,11 +398,6 @@ static void test_ends(void **state)
     outcome_exhausted(&outcome);
     assert_int_equal(outcome.phase, OUTCOME_REFUSED);
     assert_int_equal(outcome.err, ERR_ALL_FULL);
-
-    outcome_begin(&outcome, &start);
-    outcome_store_failed(&outcome); /* in the middle of the walk: fail closed */
-    assert_int_equal(outcome.phase, OUTCOME_REFUSED);
-    assert_int_equal(outcome.err, ERR_STORE_DOWN);
 
     start.preferred_given = start.preferred_in_pool = true;
     outcome_begin(&outcome, &start);
