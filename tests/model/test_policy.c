@@ -131,16 +131,22 @@ static void test_filter_rows(void **state)
 
 static void test_table(void **state)
 {
-    assert_string_equal(policy_at(0)->name, "random");
-    assert_string_equal(policy_at(1)->name, "least_loaded");
-    assert_string_equal(policy_at(2)->name, "health");
-    assert_string_equal(policy_at(3)->name, "best_fit");
-    assert_null(policy_at(4));
-    assert_null(policy_name(4));
-    for (size_t i = 0; policy_at(i); i++) {
+    static const char *const names[] = {
+        "random",
+        "least_loaded",
+        "health",
+        "best_fit",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        assert_non_null(policy_at(i));
+        assert_string_equal(policy_at(i)->name, names[i]);
+        assert_string_equal(policy_name(i), names[i]);
         assert_non_null(policy_at(i)->help);
-        assert_string_equal(policy_name(i), policy_at(i)->name);
+        assert_non_null(policy_at(i)->key);
     }
+    assert_null(policy_at(COUNT_OF(names)));
+    assert_null(policy_name(COUNT_OF(names)));
 }
 
 static const struct policy *policy_named(const char *name)
@@ -152,7 +158,7 @@ static const struct policy *policy_named(const char *name)
     return policy_at(i);
 }
 
-/* What is before what, for the two policies that rank. */
+/* What is before what. Every policy has a row; one that ranks has a row that it swaps. */
 static void test_order_rows(void **state)
 {
     static const struct {
@@ -181,9 +187,25 @@ static void test_order_rows(void **state)
         {"health", 5000, {.score = 51, .load = 9}, {.score = 50}, true},
         {"health", 5000, {.score = 50, .load = 1}, {.score = 50, .load = 2}, true},
         {"health", 5000, {.heartbeat_ms = 10000}, {.heartbeat_ms = 1}, false},
+        {"best_fit", 5000, {.over = 1}, {.over = 2}, true},
+        {"best_fit", 5000, {.over = 1, .load = 9}, {.over = 2}, true},
+        {"best_fit", 5000, {.over = 1, .load = 1}, {.over = 1, .load = 2}, true},
+        {"best_fit", 5000, {.heartbeat_ms = 5001}, {.heartbeat_ms = 5000}, true},
+        {"best_fit", 5000, {.score = 100}, {.score = 1}, false},
         {"random", 5000, {.load = 0, .score = 100}, {.load = 9, .score = 1}, false},
     };
 
+    for (size_t p = 0; policy_at(p); p++) {
+        bool there = false, swapped = false;
+
+        for (size_t i = 0; i < COUNT_OF(rows); i++)
+            if (strcmp(rows[i].policy, policy_at(p)->name) == 0) {
+                there = true;
+                swapped = swapped || rows[i].swapped;
+            }
+        if (!there || swapped != (policy_at(p)->compare != NULL))
+            fail_msg("no row says how %s ranks", policy_at(p)->name);
+    }
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct policy_rules rules = {.now_ms = 10000,
                                      .stale_ms = POLICY_STALE_OFF,
@@ -204,16 +226,19 @@ static void test_order_rows(void **state)
  */
 static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
 {
-    enum { COUNT = 64, ROUNDS = 3000 };
+    enum { COUNT = 64, ROUNDS = 6000 };
     struct policy_rules rules = {.now_ms = 30000, .stale_ms = 15000, .heartbeat_interval_ms = 5000};
     static char places[COUNT];
+    size_t policies = 0;
     struct rnd rnd;
 
+    while (policy_at(policies))
+        policies++;
     rnd_seed(&rnd, 9);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (size_t round = 0; round < ROUNDS; round++) {
         struct policy_candidate candidates[COUNT];
         size_t count = rnd_below(&rnd, COUNT + 1), kept = 0, left;
-        const struct policy *policy = policy_at(1 + rnd_below(&rnd, 2));
+        const struct policy *policy = policy_at(round % policies);
 
         for (size_t i = 0; i < count; i++) {
             candidates[i] = (struct policy_candidate){
@@ -221,6 +246,7 @@ static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
                 .health = rnd_below(&rnd, 4) ? NODE_READY : NODE_DEGRADED,
                 .load = (int32_t)rnd_below(&rnd, 3),
                 .score = (int32_t)rnd_below(&rnd, 3),
+                .over = (int32_t)rnd_below(&rnd, 3),
                 .heartbeat_ms = 10000 + rnd_below(&rnd, 20000),
             };
             kept += policy_filter(&candidates[i], &rules) == POLICY_KEEP;
@@ -228,7 +254,7 @@ static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
         left = policy_rank(policy, candidates, count, &rules);
         assert_int_equal(left, kept);
         for (size_t i = 1; i < left; i++) {
-            int order = policy->compare(&candidates[i - 1], &candidates[i]);
+            int order = policy->compare ? policy->compare(&candidates[i - 1], &candidates[i]) : 0;
 
             assert_true(order <= 0);
             if (order == 0)
