@@ -12,7 +12,8 @@ int64_t clock_mono_us(void);
 /* For leases: the same, but includes time the machine spent suspended, unless the store that judges
  * the leases is suspended with it. */
 int64_t clock_lease_ms(void);
-/* the store is suspended with it; call once, before the first clock_lease_ms() */
+/* From now on clock_lease_ms() leaves suspended time out, because the store is suspended with this
+ * machine. Call once, before the first clock_lease_ms(). */
 void clock_leases_sleep(void);
 clockid_t clock_lease_id(void);
 

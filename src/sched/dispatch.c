@@ -1,5 +1,6 @@
-/* The dispatch path. Takes no lock and allocates only from the request's arena. The store decides;
- * what is read here is advisory. */
+/* The dispatch path. Takes no lock. What lives as long as the request comes from its arena; a text
+ * that is gone when its function returns may be a buffer on the heap. The store decides; what is
+ * read here is advisory. */
 #include "sched/dispatch.h"
 
 #include <assert.h>

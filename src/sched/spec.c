@@ -25,8 +25,8 @@ static const struct field option_fields[] = {
     FIELD_ROW(spec_options, preferred_node_id, ID, .max = NODE_ID_MAX),
 };
 
-/* One row is all it takes to add a field to a job: it controls how the field is read, stored, sent
- * to the node, shown and described. Rows are in stored order. */
+/* A field of a job is one row here and one member of struct spec. The row controls how the field is
+ * read, stored, sent to the node, shown and described. Rows are in stored order. */
 #define ROW(member, kind, marks, sample, ...)                                                      \
     FIELD_ROW(spec, member, kind, .flags = (marks), .example = (sample), __VA_ARGS__)
 #define BOTH (SPEC_F2F | SPEC_TASK)

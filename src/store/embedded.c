@@ -531,7 +531,7 @@ static int64_t time_to_flush(const struct embedded *self)
     if (until_ms < self->retry_ms)
         until_ms = self->retry_ms;
     left_ms = until_ms - clock_mono_ms();
-    /* Commits are not announced, so it checks periodically. */
+    /* Commits are announced only once FLUSH_SOON_BYTES wait, so it checks periodically. */
     return left_ms > 0 && left_ms < self->flush_every_ms ? left_ms : self->flush_every_ms;
 }
 
