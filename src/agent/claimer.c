@@ -559,7 +559,8 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
         pause_ms /= 10; /* there may be more to claim */
     claimer->busy = false;
     claimer->cycles++;
-    if (skip != CLAIM_CONFLICT) /* conflicts were counted one by one */
+    /* Conflicts, and planned rows without room, were counted one by one. */
+    if (skip != CLAIM_CONFLICT && (skip != CLAIM_NO_ROOM || claimer->next == 0))
         claimer->skips[skip]++;
     claimer->last = skip;
     log_event(LOG_DEBUG, "claim.cycle", KS("node_id", claimer->config.node_id),
@@ -613,10 +614,10 @@ static bool take_room(struct claimer *claimer, const struct deploy_row *row, boo
 static void on_claimed(struct link_call *call)
 {
     struct claimer *claimer = container_of(call, struct claimer, link_call);
-    const struct deploy_row *row = claimer->plan.order[claimer->tried - 1];
+    const struct deploy_row *row = claimer->plan.order[claimer->next - 1];
     int64_t generation = 0;
 
-    assert(claimer->tried > 0 && claimer->tried <= claimer->plan.count);
+    assert(claimer->tried > 0 && claimer->tried <= claimer->next);
     if (call->err == ERR_OK) {
         claimer->claimed++;
         claimer->claims++;
@@ -658,17 +659,20 @@ static void claim_next(struct claimer *claimer)
     const struct deploy_row *row;
     struct jsonw w;
 
-    while (claimer->tried < claimer->plan.count &&
-           !take_room(claimer, claimer->plan.order[claimer->tried], false)) {
-        claimer->tried++;
+    while (claimer->next < claimer->plan.count &&
+           !take_room(claimer, claimer->plan.order[claimer->next], false)) {
+        claimer->next++;
         claimer->skips[CLAIM_NO_ROOM]++;
     }
-    if (claimer->tried == claimer->plan.count || room(claimer) == 0 ||
+    if (claimer->next == claimer->plan.count || room(claimer) == 0 ||
         claimer->claimed >= claimer->budget || claimer->conflicts >= CONFLICTS_MAX) {
-        end_cycle(claimer, claimer->claimed > 0 ? CLAIM_GO : CLAIM_CONFLICT);
+        end_cycle(claimer, claimer->claimed > 0     ? CLAIM_GO
+                           : claimer->conflicts > 0 ? CLAIM_CONFLICT
+                                                    : CLAIM_NO_ROOM);
         return;
     }
-    row = claimer->plan.order[claimer->tried++];
+    row = claimer->plan.order[claimer->next++];
+    claimer->tried++;
     w = new_body(claimer);
     jsonw_kstr(&w, "id", row->id);
     jsonw_kstr(&w, "instance", claimer->config.instance);
@@ -824,7 +828,7 @@ static void decide(struct claimer *claimer)
         .lost = &claimer->lost};
     enum claim_skip skip = own_skip(claimer);
 
-    assert(claimer->tried == 0 && claimer->claimed == 0);
+    assert(claimer->next == 0 && claimer->tried == 0 && claimer->claimed == 0);
     count_own(claimer);
     leave_failing(claimer, &view);
     if (skip == CLAIM_GO) {
@@ -1021,7 +1025,8 @@ static void on_tick(struct loop_part *part)
     claimer->busy = true;
     claimer->woken = false;
     claimer->begun_ms = claimer->loop->mono_ms;
-    claimer->tried = claimer->claimed = claimer->conflicts = claimer->released = 0;
+    claimer->next = claimer->tried = claimer->claimed = claimer->conflicts = 0;
+    claimer->released = 0;
     claimer->nodes = NULL;
     claimer->node_count = 0;
     w = new_body(claimer);

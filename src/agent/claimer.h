@@ -131,7 +131,8 @@ struct claimer {
     size_t released;     /* lost nodes whose rows were released; mode seed */
     struct claim_plan plan;
     size_t budget; /* maximum number of claims in this cycle */
-    size_t tried, claimed, conflicts;
+    size_t next;   /* place in the plan: those before it were claimed, refused, or lack room here */
+    size_t tried, claimed, conflicts; /* claims that were sent, and what became of them */
     size_t owned;         /* rows of this node: those in the table plus those claimed since */
     struct resources own; /* what this node has left, less claims that have not arrived yet */
     /* Since the start. */

@@ -864,6 +864,27 @@ static void test_own_room_counts(void **state)
     assert_int_equal(world->calls[2], 1);
 }
 
+/* Nothing is asked when none of the planned rows fits here, and the cycle does not say that
+ * somebody was faster. */
+static void test_no_room_is_no_conflict(void **state)
+{
+    struct world *world = *state;
+
+    world->rooms[0] = 9;
+    world->capacity.resources.items[0].usable = 3;
+    rows(world, 2, "");
+    world->rows[0].licences = world->rows[1].licences = 4;
+    for (int i = 0; i < 120; i++) {
+        pass(world, 100);
+        assert_int_not_equal(world->claimer->last, CLAIM_CONFLICT);
+    }
+    assert_int_equal(world->claimer->last, CLAIM_NO_ROOM);
+    assert_int_equal(world->calls[2], 0);
+    assert_true(skips(world, "no_room") > 0);
+    assert_int_equal(skips(world, "claim_conflict"), 0);
+    assert_true(world->claimer->claimed_ms < 0); /* nothing was tried */
+}
+
 /* A version that needs more than this node has goes where there is room, also where nothing is
  * moved for its failures. */
 static void test_no_room_moves_it(void **state)
@@ -908,6 +929,7 @@ int main(void)
         CLAIM_TEST(test_fence_counts_from_the_question),
         CLAIM_TEST(test_claims_what_fits),
         CLAIM_TEST(test_own_room_counts),
+        CLAIM_TEST(test_no_room_is_no_conflict),
         CLAIM_TEST(test_no_room_moves_it),
     };
 
