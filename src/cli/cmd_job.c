@@ -57,7 +57,8 @@ static const struct list_column job_columns[] = {
 };
 
 static const struct flag job_ls_flags[] = {
-    FLAG("state", 0, LIST, "STATE,...", "DONE, FAILED, ACKED, ...", .param = "state"),
+    FLAG("state", 0, LIST, "STATE,...", "DONE, FAILED, ACKED, ...", .param = "state",
+         .values = "NEW DISPATCHED ACKED RETRYING DONE FAILED"),
     FLAG("type", 0, TEXT, "TYPE", "only this type", .param = "type"),
     FLAG("session", 0, TEXT, "ID", "only this session", .param = "session_id"),
     FLAG("node", 0, TEXT, "ID", "only on this node", .param = "node_id"),

@@ -188,12 +188,14 @@ static const struct flag node_ls_flags[] = {
     FLAG("selector", 'l', TERMS, "SELECTOR",
          "only what it matches: zone=eu, 'zone in (eu,us), !spot' (several: all of them)",
          .param = "selector"),
-    FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ...", .param = "health"),
+    FLAG("health", 0, TEXT, "HEALTH", "only ready, offline, ...", .param = "health",
+         .values = "ready degraded draining offline"),
 };
 
 static const struct flag wait_flags[] = {
     FLAG("for", 0, TEXT, "WHAT",
-         "ready (default), drained (nothing runs on it any more), offline or gone"),
+         "ready (default), drained (nothing runs on it any more), offline or gone",
+         .values = "ready drained offline gone"),
     FLAG("timeout", 0, MS, "DURATION", "give up after this long, exit 6 (default: never)"),
 };
 

@@ -269,7 +269,8 @@ static const struct flag file_flags[] = {
 
 static const struct flag create_flags[] = {
     FLAG("scope", 0, LIST, "SCOPE,...",
-         "read, submit, node, deploy (and read), operate (and read, submit), admin (all)"),
+         "read, submit, node, deploy (and read), operate (and read, submit), admin (all)",
+         .values = "read submit node deploy operate admin"),
     FLAG("node-id", 0, TEXT, "ID", "it may speak for this node only"),
     FLAG("namespace", 0, TEXT, "TEAM",
          "it sees and makes the jobs, sessions and deployments of this namespace only "

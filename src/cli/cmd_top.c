@@ -469,7 +469,8 @@ static int cmd_top(struct cli *cli)
 static const struct flag top_flags[] = {
     FLAG("once", 0, SWITCH, NULL, "one picture, with rates over one second"),
     FLAG("sort", 0, TEXT, "BY",
-         "load (default: the larger share of cores and slots), cpu, memory, slots, name"),
+         "load (default: the larger share of cores and slots), cpu, memory, slots, name",
+         .values = "load cpu memory slots name"),
     FLAG("reverse", 'r', SWITCH, NULL, "the other way round"),
 };
 

@@ -20,7 +20,8 @@ static const struct flag api_flags[] = {
     FLAG("context", 0, TEXT, "NAME",
          "a server by its name (BERTH_CONTEXT), see `berth context --help`"),
     FLAG("output", 'o', TEXT, "FORMAT",
-         "table, wide, json, jsonl (one line for each item) or name (ids only)"),
+         "table, wide, json, jsonl (one line for each item) or name (ids only)",
+         .values = "table wide json jsonl name"),
     FLAG("help", 'h', SWITCH, NULL, "this text"),
 };
 

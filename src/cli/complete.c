@@ -87,18 +87,11 @@ static const struct flag *flag_before(const struct command *command, const char 
     return NULL;
 }
 
-/* Flags with known values. */
-static const struct {
-    const char *flag;
-    const char *values[8];
-} flag_values[] = {
-    {"output", {"table", "wide", "json", "jsonl", "name"}},
-    {"scope", {"read", "submit", "node", "deploy", "operate", "admin"}},
-    {"health", {"ready", "degraded", "draining", "offline"}},
-    {"state", {"NEW", "DISPATCHED", "ACKED", "RETRYING", "DONE", "FAILED"}},
-    {"for", {"ready", "drained", "offline", "gone"}},
-    {"sort", {"load", "cpu", "memory", "slots", "name"}},
-};
+static void offer_words(const struct completion *c, struct str words, char separator)
+{
+    while (words.at)
+        offer(c, arena_cstr(&c->cli->arena, str_cut(&words, separator)), NULL);
+}
 
 static void offer_contexts(const struct completion *c)
 {
@@ -115,10 +108,7 @@ static void offer_values(const struct completion *c, const struct flag *flag)
 {
     size_t len = strlen(flag->name);
 
-    for (size_t i = 0; i < COUNT_OF(flag_values); i++)
-        for (size_t v = 0; strcmp(flag_values[i].flag, flag->name) == 0 && flag_values[i].values[v];
-             v++)
-            offer(c, flag_values[i].values[v], NULL);
+    offer_words(c, str_of(flag->values), ' ');
     if (strcmp(flag->name, "context") == 0)
         offer_contexts(c);
     if ((len > 4 && strcmp(flag->name + len - 4, "file") == 0) || strcmp(flag->name, "file") == 0 ||
@@ -162,8 +152,7 @@ static void offer_args(const struct completion *c, const struct command *command
     if (!arg.at)
         return; /* it takes no more arguments */
     if (memchr(arg.at, '|', arg.len))
-        while (arg.at)
-            offer(c, arena_cstr(&c->cli->arena, str_cut(&arg, '|')), NULL);
+        offer_words(c, arg, '|');
     else if (strcmp(command->noun, "context") == 0)
         offer_contexts(c);
     else if (str_is(arg, "[NOUN]"))

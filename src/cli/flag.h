@@ -22,9 +22,10 @@ struct flag {
     enum flag_type type;
     const char *value; /* how help names the value: "DURATION" */
     const char *help;
-    const char *group; /* its own heading in help; flags of different groups cannot be mixed */
-    int64_t min, max;  /* FLAG_INT, FLAG_MS; both 0: no bounds */
-    const char *param; /* of a list: the query parameter it becomes; NULL: none */
+    const char *group;  /* its own heading in help; flags of different groups cannot be mixed */
+    int64_t min, max;   /* FLAG_INT, FLAG_MS; both 0: no bounds */
+    const char *param;  /* of a list: the query parameter it becomes; NULL: none */
+    const char *values; /* known values, separated by blanks, for completion; NULL: none */
 };
 
 /* Shorthand for a row: name, letter, type without FLAG_, value as shown, help; then the rest. */

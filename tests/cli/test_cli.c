@@ -259,6 +259,34 @@ static void run_hands_on_what_was_typed(void **state)
     }
 }
 
+/* Values belong to the flag of a command: another command's flag of that name has others, or none.
+ */
+static void completes_the_values_of_a_flag(void **state)
+{
+    static const struct {
+        const char *line, *out;
+    } offers[] = {
+        {"berth __complete node wait n1 --for ''", "ready\ndrained\noffline\ngone\n"},
+        {"berth __complete node wait n1 --for d", "drained\n"},
+        {"berth __complete deploy approve --for ''", ""},
+        {"berth __complete limit hold k --for ''", ""},
+        {"berth __complete node ls --health d", "degraded\ndraining\n"},
+        {"berth __complete node ls -o j", "json\njsonl\n"},
+        {"berth __complete job ls --state F", "FAILED\n"},
+        {"berth __complete token create x --scope s", "submit\n"},
+        {"berth __complete top --sort s", "slots\n"},
+        {"berth __complete completion b", "bash\n"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(offers); i++) {
+        struct outcome_of_run run = run_line(offers[i].line);
+
+        if (run.code != CLI_OK || strcmp(run.out, offers[i].out) != 0)
+            fail_msg("%s: %d \"%s\"", offers[i].line, run.code, run.out);
+        run_free(&run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +295,7 @@ int main(void)
         cmocka_unit_test(help_of_host_commands_has_their_flags),
         cmocka_unit_test(host_commands_get_their_flags_unread),
         cmocka_unit_test(run_hands_on_what_was_typed),
+        cmocka_unit_test(completes_the_values_of_a_flag),
     };
 
     unsetenv("BERTH_ADDR");
