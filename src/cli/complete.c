@@ -136,6 +136,11 @@ static void offer_ids(const struct completion *c, const struct listing *listing)
     }
 }
 
+bool complete_lists_ids(const struct command *command)
+{
+    return command->list && !strstr(command->list->path, "{id}");
+}
+
 /* "bash|zsh|fish" lists the candidates itself; the first argument is an id if the noun has a list;
  * anything else may be a file. */
 static void offer_args(const struct completion *c, const struct command *command, int given)
@@ -145,7 +150,7 @@ static void offer_args(const struct completion *c, const struct command *command
     const struct command *other;
 
     for (size_t i = 0; (other = command_at(i)) != NULL && !list; i++)
-        if (strcmp(other->noun, command->noun) == 0)
+        if (strcmp(other->noun, command->noun) == 0 && complete_lists_ids(other))
             list = other->list;
     for (int i = 0; i <= given; i++)
         arg = rest.at ? str_cut(&rest, ' ') : STR_NONE;

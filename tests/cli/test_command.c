@@ -3,6 +3,8 @@
 #include "unit.h"
 
 #include "cli/command.h"
+#include "cli/complete.h"
+#include "cli/list.h"
 
 static void every_row_is_whole(void **state)
 {
@@ -131,13 +133,23 @@ static void unknown_ones_get_a_hint(void **state)
     }
 }
 
+/* Ids for completion come from a list that can be asked for without one. */
+static void some_lists_have_the_ids(void **state)
+{
+    static const struct listing nodes = {.path = "/v1/nodes"},
+                                own = {.path = "/v1/nodes/{id}/jobs"};
+
+    assert_true(complete_lists_ids(&(struct command){.list = &nodes}));
+    assert_false(complete_lists_ids(&(struct command){.list = &own}));
+    assert_false(complete_lists_ids(&(struct command){.run = NULL}));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_is_whole),
-        cmocka_unit_test(flags_are_told_apart),
-        cmocka_unit_test(examples_can_be_typed),
-        cmocka_unit_test(unknown_ones_get_a_hint),
+        cmocka_unit_test(every_row_is_whole),      cmocka_unit_test(flags_are_told_apart),
+        cmocka_unit_test(examples_can_be_typed),   cmocka_unit_test(unknown_ones_get_a_hint),
+        cmocka_unit_test(some_lists_have_the_ids),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
