@@ -807,7 +807,7 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
             (copies_lacks(copies, row->id) ||
              (failures_max > 0 && copies_failures(copies, row->id) >= failures_max)) &&
             claim_elsewhere(view, row))
-            copies_hold(copies, row->id, COPY_FAILING);
+            copies_set_hold(copies, row->id, COPY_FAILING);
     }
 }
 

@@ -338,29 +338,39 @@ size_t copies_write(struct copies *copies, size_t from, size_t max, struct jsonw
 
 /* --- giving up --- */
 
-void copies_hold(struct copies *copies, struct str id, enum copy_hold hold)
+/* For the log, and for the history of the deployment. */
+const char *copy_hold_text(enum copy_hold hold)
 {
-    static const char *const words[] = {
-        [COPY_DRAINED] = "the node is drained",
-        [COPY_UNMATCHED] = "its selector or its namespace does not match this node",
-        [COPY_FAILING] = "it keeps failing here",
-        [COPY_REFUSED] = "allow_deployments is false here"};
+    static const char *const texts[] = {
+        [COPY_DRAINED] = "The node is drained.",
+        [COPY_UNMATCHED] = "Its selector or its namespace does not match the node.",
+        [COPY_FAILING] = "It keeps failing on the node.",
+        [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
+    };
+
+    assert(hold > COPY_NOT_HELD && hold < COUNT_OF(texts));
+    return texts[hold];
+}
+
+void copies_set_hold(struct copies *copies, struct str id, enum copy_hold hold)
+{
     struct copy *copy = map_get(&copies->by_id, id);
 
-    assert(hold > COPY_KEPT && hold < COUNT_OF(words));
     if (!copy || copy->held == hold)
         return;
     copy->held = hold;
+    if (hold == COPY_NOT_HELD)
+        return;
     /* Saved now: the next end will be caused by us. */
     str_copy(reported_reason(copy), copy->failed, sizeof copy->failed);
-    copy_log(copy, LOG_INFO, "copy.given_up", words[hold]);
+    copy_log(copy, LOG_INFO, "copy.given_up", copy_hold_text(hold));
 }
 
-void copies_keep(struct copies *copies, struct str id, enum copy_hold hold)
+void copies_release_all(struct copies *copies, enum copy_hold hold)
 {
     for (struct copy *copy = TAILQ_FIRST(&copies->all); copy; copy = TAILQ_NEXT(copy, entry))
-        if (copy->held == hold && (!id.at || str_eq(copy->id, id)))
-            copy->held = COPY_KEPT;
+        if (copy->held == hold)
+            copy->held = COPY_NOT_HELD;
 }
 
 const struct copy *copies_next_held(const struct copies *copies)
@@ -1312,7 +1322,7 @@ void copies_want(struct copies *copies, const struct json *json)
     copy->version = row.version;
     copy->daemon = str_is(row.type, "daemon");
     if (copy->held == COPY_FAILING)
-        copy->held = COPY_KEPT;
+        copy->held = COPY_NOT_HELD;
     if (!copy->run) { /* an operator acted on it: no need to wait */
         copy->next_ms = 0;
         copy->failures = 0;

@@ -67,15 +67,16 @@ void copies_end(struct copies *copies);
 
 /* Why this node holds a copy back: it is stopped and not started again. */
 enum copy_hold {
-    COPY_KEPT,      /* not held */
+    COPY_NOT_HELD,
     COPY_DRAINED,   /* the node is drained */
     COPY_UNMATCHED, /* its selector or its namespace does not match this node */
     COPY_FAILING,   /* it cannot run here; a new spec releases it */
     COPY_REFUSED,   /* this node runs no deployments: allow_deployments */
 };
-void copies_hold(struct copies *copies, struct str id, enum copy_hold hold);
-/* Clears a hold, for one copy or (at == NULL) all. */
-void copies_keep(struct copies *copies, struct str id, enum copy_hold hold);
+const char *copy_hold_text(enum copy_hold hold); /* "The node is drained." */
+/* Holds a copy, or releases it: COPY_NOT_HELD. */
+void copies_set_hold(struct copies *copies, struct str id, enum copy_hold hold);
+void copies_release_all(struct copies *copies, enum copy_hold hold); /* that are held for this */
 
 /* A held copy without a run, so that it can be released. */
 const struct copy *copies_next_held(const struct copies *copies);
@@ -152,7 +153,7 @@ struct copy {
     int64_t old_version;          /* 0: none */
     struct arena old_arena;
     bool wanted;
-    enum copy_hold held;          /* if not COPY_KEPT: it must not run */
+    enum copy_hold held;          /* if not COPY_NOT_HELD: it must not run */
     char failed[COPY_REASON_MAX]; /* how it last ended before it was held; "" = it did not */
     int64_t round;                /* the last round that named it */
     char wrong[COPY_REASON_MAX];  /* why its row cannot be run; "" = it can */

@@ -66,6 +66,8 @@ static void take_rows(struct node_lease *lease, const struct json *labels,
         struct str selector = json_str(json_get(json_get(row, "spec"), "selector"), &arena);
         bool fits =
             (!selector.len || selector_match(selector, &facts)) && namespace_in(namespaces, id);
+        enum copy_hold hold = !allowed ? COPY_REFUSED : !fits ? COPY_UNMATCHED : COPY_NOT_HELD;
+        const struct copy *copy;
 
         if (json_str_is(json_get(row, "type"), "daemon")) {
             if (fits && allowed)
@@ -73,12 +75,10 @@ static void take_rows(struct node_lease *lease, const struct json *labels,
             continue;
         }
         copies_want(lease->copies, row);
-        if (fits)
-            copies_keep(lease->copies, id, COPY_UNMATCHED);
-        if (allowed)
-            copies_keep(lease->copies, id, COPY_REFUSED);
-        if (!allowed || !fits)
-            copies_hold(lease->copies, id, allowed ? COPY_UNMATCHED : COPY_REFUSED);
+        copy = map_get(&lease->copies->by_id, id);
+        /* A hold for another reason is not ended by a match. */
+        if (hold || (copy && (copy->held == COPY_UNMATCHED || copy->held == COPY_REFUSED)))
+            copies_set_hold(lease->copies, id, hold);
     }
     copies_round_over(lease->copies);
     arena_free(&arena);
@@ -233,13 +233,6 @@ void node_lease_changed(struct node_lease *lease)
 
 /* --- giving up --- */
 
-static const char *const reasons[] = {
-    [COPY_DRAINED] = "The node is drained.",
-    [COPY_UNMATCHED] = "Its selector or its namespace does not match the node.",
-    [COPY_FAILING] = "It keeps failing on the node.",
-    [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
-};
-
 static void on_yielded(struct link_call *call)
 {
     struct node_lease *lease = container_of(call, struct node_lease, yield);
@@ -254,8 +247,8 @@ static void on_yielded(struct link_call *call)
     copy = map_get(&lease->copies->by_id, str_of(lease->leaving));
     if (call->err == ERR_OK && copy)
         copy->wanted = false;
-    else if (call->err) /* another assignment had failed */
-        copies_keep(lease->copies, str_of(lease->leaving), COPY_FAILING);
+    else if (copy && copy->held == COPY_FAILING) /* another assignment had failed */
+        copies_set_hold(lease->copies, copy->id, COPY_NOT_HELD);
     node_lease_judge(lease); /* ask which rows are ours now */
 }
 
@@ -264,14 +257,14 @@ static void yield(struct node_lease *lease, const struct copy *copy)
     bool failed = copy->held == COPY_FAILING;
     struct jsonw w = new_body(lease);
 
-    assert(!lease->yielding && copy->held != COPY_KEPT);
+    assert(!lease->yielding && copy->held != COPY_NOT_HELD);
     str_copy(copy->id, lease->leaving, sizeof lease->leaving);
     jsonw_kstr(&w, "id", copy->id);
     jsonw_kint(&w, "generation", copy->generation);
     jsonw_kint(&w, "version", copy->version);
     jsonw_kbool(&w, "failed", failed);
     jsonw_kstr(&w, "reason",
-               str_of(failed && copy->failed[0] ? copy->failed : reasons[copy->held]));
+               str_of(failed && copy->failed[0] ? copy->failed : copy_hold_text(copy->held)));
     lease->yielding = true;
     send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }
@@ -284,7 +277,7 @@ static void drain(struct node_lease *lease)
     struct str id;
 
     if (lease->admin != NODE_LEASE_DRAINING) {
-        copies_keep(lease->copies, STR_NONE, COPY_DRAINED);
+        copies_release_all(lease->copies, COPY_DRAINED);
         return;
     }
     if (!lease->up || lease->yielding ||
@@ -293,7 +286,7 @@ static void drain(struct node_lease *lease)
         return;
     id = copies_first_owned(lease->copies);
     if (id.at)
-        copies_hold(lease->copies, id, COPY_DRAINED);
+        copies_set_hold(lease->copies, id, COPY_DRAINED);
 }
 
 /* --- time --- */

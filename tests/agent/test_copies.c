@@ -573,7 +573,7 @@ static void test_held(void **state)
     fence(fixture, HOUR_MS);
     up(fixture, "web");
     assert_str(copies_first_owned(fixture->copies), "web");
-    copies_hold(fixture->copies, STR("web"), COPY_DRAINED);
+    copies_set_hold(fixture->copies, STR("web"), COPY_DRAINED);
     assert_int_equal(copies_holding(fixture->copies, COPY_DRAINED), 1);
     assert_null(copies_first_owned(fixture->copies).at);
     fixture_tick(fixture, 100);
@@ -586,7 +586,7 @@ static void test_held(void **state)
     assert_non_null(held);
     assert_str(held->id, "web");
     assert_int_equal(held->generation, 4);
-    copies_keep(fixture->copies, STR_NONE, COPY_DRAINED); /* the operator thought better of it */
+    copies_release_all(fixture->copies, COPY_DRAINED); /* the operator thought better of it */
     fixture_tick(fixture, 100);
     assert_int_equal(fixture_alive("web"), 1);
 }
@@ -605,7 +605,7 @@ static void test_held_because_it_fails(void **state)
         fake_run_end(fixture_run("web")->key, "EXITED", 127, -1, "no such program");
         fixture_tick(fixture, HOUR_MS);
     }
-    copies_hold(fixture->copies, STR("web"), COPY_FAILING);
+    copies_set_hold(fixture->copies, STR("web"), COPY_FAILING);
     fixture_tick(fixture, 100);
     if (fixture_alive("web"))
         fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
@@ -616,7 +616,7 @@ static void test_held_because_it_fails(void **state)
     fixture_round(fixture, "[" ROW("web", 4, 2) "]");
     assert_int_equal(copies_holding(fixture->copies, COPY_FAILING), 0);
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
-    copies_hold(fixture->copies, STR("web"), COPY_FAILING);
+    copies_set_hold(fixture->copies, STR("web"), COPY_FAILING);
     fixture_tick(fixture, 100);
     if (fixture_alive("web"))
         fake_run_end(fixture_run("web")->key, "STOPPED", -1, 15, "");
