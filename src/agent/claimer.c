@@ -791,8 +791,9 @@ static void count_own(struct claimer *claimer)
     }
 }
 
-/* Gives up rows that keep failing here and have not failed elsewhere, and rows that have no room
- * here. A row that failed everywhere, or has no other node, stays and is retried. */
+/* Gives up rows that keep failing here and have not failed elsewhere, and rows that have had no
+ * room here for an interval: a figure that goes up and down must not send them to and fro. A row
+ * that failed everywhere, or has no other node, stays and is retried. */
 static void leave_failing(struct claimer *claimer, const struct claim_view *view)
 {
     int64_t failures_max = claimer->config.config->move_after_failures;
@@ -802,12 +803,16 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
         return;
     for (size_t i = 0; i < view->row_count; i++) {
         const struct deploy_row *row = &view->rows[i];
+        enum copy_hold hold = COPY_NOT_HELD;
 
-        if (str_eq(row->address, view->me) && row->type == DEPLOY_DEPLOYMENT &&
-            (copies_lacks(copies, row->id) ||
-             (failures_max > 0 && copies_failures(copies, row->id) >= failures_max)) &&
-            claim_elsewhere(view, row))
-            copies_set_hold(copies, row->id, COPY_FAILING);
+        if (!str_eq(row->address, view->me) || row->type != DEPLOY_DEPLOYMENT)
+            continue;
+        if (failures_max > 0 && copies_failures(copies, row->id) >= failures_max)
+            hold = COPY_FAILING;
+        else if (copies_lacks(copies, row->id, interval_ms(claimer)))
+            hold = COPY_NO_ROOM;
+        if (hold && claim_elsewhere(view, row))
+            copies_set_hold(copies, row->id, hold);
     }
 }
 
@@ -858,7 +863,7 @@ static bool wants_room(const struct claimer *claimer)
 
         if (row->demand && row->enabled && row->type == DEPLOY_DEPLOYMENT &&
             (!row->address.len || names_find(&claimer->lost, row->address) != NAMES_NONE ||
-             copies_lacks(claimer->config.copies, row->id) ||
+             copies_lacks(claimer->config.copies, row->id, 0) ||
              copies_failures(claimer->config.copies, row->id) > 0))
             return true;
     }

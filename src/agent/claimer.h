@@ -1,7 +1,7 @@
 /* The claim loop: every few seconds, and whenever something changed, each node checks which nodes
  * are online and which deployments run nowhere, and claims its share of those. It gives up what
- * keeps failing here and could run elsewhere. There is no other scheduler for deployments; the
- * server only decides which claim came first. One loop. */
+ * keeps failing or has no room here and could run elsewhere. There is no other scheduler for
+ * deployments; the server only decides which claim came first. One loop. */
 #ifndef AGENT_CLAIMER_H
 #define AGENT_CLAIMER_H
 

@@ -345,6 +345,7 @@ const char *copy_hold_text(enum copy_hold hold)
         [COPY_DRAINED] = "The node is drained.",
         [COPY_UNMATCHED] = "Its selector or its namespace does not match the node.",
         [COPY_FAILING] = "It keeps failing on the node.",
+        [COPY_NO_ROOM] = "The node has no room for it.",
         [COPY_REFUSED] = "The node runs no deployments (allow_deployments).",
     };
 
@@ -390,11 +391,12 @@ size_t copies_holding(const struct copies *copies, enum copy_hold hold)
     return count;
 }
 
-bool copies_lacks(const struct copies *copies, struct str id)
+bool copies_lacks(const struct copies *copies, struct str id, int64_t for_ms)
 {
     const struct copy *copy = map_get(&copies->by_id, id);
 
-    return copy && copy->wanted && copy->lacks;
+    return copy && copy->wanted && copy->lacks &&
+           copies->loop->mono_ms - copy->lacks_since_ms >= for_ms;
 }
 
 int64_t copies_failures(const struct copies *copies, struct str id)
@@ -683,8 +685,10 @@ static bool copy_has_room(struct copy *copy, uint64_t *ret_gpus)
         set_reason(copy, copy->waits, why.detail);
     }
     buf_free(&text);
-    if (copy->lacks && !lacked)
+    if (copy->lacks && !lacked) {
+        copy->lacks_since_ms = copies->loop->mono_ms;
         copy_log(copy, LOG_WARN, "copy.no_room", copy->waits);
+    }
     return !copy->lacks;
 }
 
@@ -1321,7 +1325,7 @@ void copies_want(struct copies *copies, const struct json *json)
     copy->generation = row.generation;
     copy->version = row.version;
     copy->daemon = str_is(row.type, "daemon");
-    if (copy->held == COPY_FAILING)
+    if (copy->held == COPY_FAILING || copy->held == COPY_NO_ROOM)
         copy->held = COPY_NOT_HELD;
     if (!copy->run) { /* an operator acted on it: no need to wait */
         copy->next_ms = 0;

@@ -71,6 +71,7 @@ enum copy_hold {
     COPY_DRAINED,   /* the node is drained */
     COPY_UNMATCHED, /* its selector or its namespace does not match this node */
     COPY_FAILING,   /* it cannot run here; a new spec releases it */
+    COPY_NO_ROOM,   /* it needs more than this node has; likewise */
     COPY_REFUSED,   /* this node runs no deployments: allow_deployments */
 };
 const char *copy_hold_text(enum copy_hold hold); /* "The node is drained." */
@@ -82,8 +83,8 @@ void copies_release_all(struct copies *copies, enum copy_hold hold); /* that are
 const struct copy *copies_next_held(const struct copies *copies);
 size_t copies_holding(const struct copies *copies, enum copy_hold hold); /* how many */
 struct str copies_first_owned(const struct copies *copies); /* not held; at == NULL: none */
-/* It needs more than this node has. */
-bool copies_lacks(const struct copies *copies, struct str id);
+/* It needs more than this node has, and has for so long. */
+bool copies_lacks(const struct copies *copies, struct str id, int64_t for_ms);
 /* How many times in a row it failed to run here. */
 int64_t copies_failures(const struct copies *copies, struct str id);
 
@@ -154,7 +155,8 @@ struct copy {
     struct arena old_arena;
     bool wanted;
     enum copy_hold held;          /* if not COPY_NOT_HELD: it must not run */
-    char failed[COPY_REASON_MAX]; /* how it last ended before it was held; "" = it did not */
+    char failed[COPY_REASON_MAX]; /* its reason when it was held: how it last ended, or what it
+                                     lacks; "" = none */
     int64_t round;                /* the last round that named it */
     char wrong[COPY_REASON_MAX];  /* why its row cannot be run; "" = it can */
     enum copy_state state;
@@ -164,7 +166,8 @@ struct copy {
     int64_t run_generation, run_version; /* of `run` */
     char demand[DEMAND_TEXT_MAX + 1];    /* what is reserved for it, as text; "" = nothing */
     uint64_t gpus;                       /* GPUs assigned to it, one bit per id */
-    bool lacks;                          /* the wanted version needs more than this node has */
+    bool lacks;                          /* the wanted version needs more than this node has, */
+    int64_t lacks_since_ms;              /* CLOCK_MONOTONIC: since then */
     int64_t port;                        /* assigned to it; 0: none yet, or none are assigned */
     bool stopping;                       /* its end was requested, so it is not a failure */
     bool unhealthy;                      /* and its health check was the reason */

@@ -247,14 +247,18 @@ static void on_yielded(struct link_call *call)
     copy = map_get(&lease->copies->by_id, str_of(lease->leaving));
     if (call->err == ERR_OK && copy)
         copy->wanted = false;
-    else if (copy && copy->held == COPY_FAILING) /* another assignment had failed */
+    else if (copy && (copy->held == COPY_FAILING || copy->held == COPY_NO_ROOM))
+        /* That was another assignment. */
         copies_set_hold(lease->copies, copy->id, COPY_NOT_HELD);
     node_lease_judge(lease); /* ask which rows are ours now */
 }
 
 static void yield(struct node_lease *lease, const struct copy *copy)
 {
+    /* A lack of room is no failure, for which others would be preferred for a while: everybody sees
+     * what room there is, and nobody claims what does not fit. */
     bool failed = copy->held == COPY_FAILING;
+    bool told = (failed || copy->held == COPY_NO_ROOM) && copy->failed[0];
     struct jsonw w = new_body(lease);
 
     assert(!lease->yielding && copy->held != COPY_NOT_HELD);
@@ -263,8 +267,7 @@ static void yield(struct node_lease *lease, const struct copy *copy)
     jsonw_kint(&w, "generation", copy->generation);
     jsonw_kint(&w, "version", copy->version);
     jsonw_kbool(&w, "failed", failed);
-    jsonw_kstr(&w, "reason",
-               str_of(failed && copy->failed[0] ? copy->failed : copy_hold_text(copy->held)));
+    jsonw_kstr(&w, "reason", str_of(told ? copy->failed : copy_hold_text(copy->held)));
     lease->yielding = true;
     send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }

@@ -42,8 +42,9 @@ struct world {
     int calls[4]; /* renew, view, claim, sync; see count_call */
     int claims;
     int yields, failed_yields;
-    bool usage_hangs; /* of n2 */
-    int rooms[2];     /* licences that n1 and n2 have left, as the server tells */
+    char yield_reason[128]; /* of the last */
+    bool usage_hangs;       /* of n2 */
+    int rooms[2];           /* licences that n1 and n2 have left, as the server tells */
     int room_asks;
     struct capacity capacity;
     struct buf reply;
@@ -188,6 +189,8 @@ static void answer_yield(struct world *world, const struct json *body, struct js
         row->generation++;
         world->version++;
         world->yields++;
+        str_copy(json_str(json_get(body, "reason"), &world->fixture.arena), world->yield_reason,
+                 sizeof world->yield_reason);
         if (failed) {
             assert_string_equal(row->id, "d01");
             world->failed_yields++;
@@ -886,13 +889,15 @@ static void test_no_room_is_no_conflict(void **state)
 }
 
 /* A version that needs more than this node has goes where there is room, also where nothing is
- * moved for its failures. */
+ * moved for its failures. That is no failure, and it is not claimed again while there is no room.
+ */
 static void test_no_room_moves_it(void **state)
 {
     struct world *world = *state;
 
     world->fixture.config.move_after_failures = 0;
     world->fixture.licences = 3;
+    world->capacity.resources.items[0].usable = 3;
     rows(world, 1, "n1");
     world->rows[0].licences = 5;
     pass_long(world, 20000);
@@ -900,6 +905,34 @@ static void test_no_room_moves_it(void **state)
     world->rooms[1] = 9;
     pass_long(world, 20000);
     assert_int_equal(world->yields, 1);
+    assert_int_equal(world->failed_yields, 0);
+    assert_string_equal(world->yield_reason, "This node has no room for it: licences: 3 free.");
+    world->rooms[0] = 9; /* the server does not know yet */
+    pass_long(world, 60000);
+    assert_int_equal(world->claims, 0);
+}
+
+/* Room that is missing for a moment, again and again, moves nothing. */
+static void test_little_room_for_a_moment(void **state)
+{
+    struct world *world = *state;
+
+    rows(world, 1, "n1");
+    world->rows[0].licences = 5;
+    world->rooms[0] = world->rooms[1] = 9;
+    world->fixture.licences = 3;
+    pass_long(world, 2000);
+    claimer_wake(world->claimer);
+    pass_long(world, 2000);
+    world->fixture.licences = 9;
+    pass_long(world, 2000);
+    assert_int_equal(fake_run_alive(), 1);
+    for (int i = 0; i < 10; i++) {
+        world->fixture.licences = i % 2 ? 9 : 3; /* its room is reserved now */
+        pass_long(world, 4000);
+    }
+    assert_int_equal(fake_run_alive(), 1);
+    assert_int_equal(world->yields, 0);
 }
 
 #define CLAIM_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -931,6 +964,7 @@ int main(void)
         CLAIM_TEST(test_own_room_counts),
         CLAIM_TEST(test_no_room_is_no_conflict),
         CLAIM_TEST(test_no_room_moves_it),
+        CLAIM_TEST(test_little_room_for_a_moment),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -859,16 +859,19 @@ static void test_without_room(void **state)
     assert_str(told(fixture, "state"), "stopped");
     assert_str(told(fixture, "reason"), "This node has no room for it: licences: 3 free.");
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
-    assert_true(copies_lacks(fixture->copies, STR("web")));
+    assert_true(copies_lacks(fixture->copies, STR("web"), 0));
+    assert_false(copies_lacks(fixture->copies, STR("web"), 1500));
+    fixture_tick(fixture, 2000);
+    assert_true(copies_lacks(fixture->copies, STR("web"), 1500));
     fixture->licences = 4;
     fixture_tick(fixture, 2000);
     assert_non_null(fixture_run("web"));
-    assert_false(copies_lacks(fixture->copies, STR("web")));
+    assert_false(copies_lacks(fixture->copies, STR("web"), 0));
     up(fixture, "web");
     fixture_round(fixture, NEEDY(1, 2, 5));
     fixture_tick(fixture, 2000);
     assert_str(told(fixture, "state"), "updating");
-    assert_true(copies_lacks(fixture->copies, STR("web")));
+    assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(fixture_run("web")->run.state == RUN_STOPPING);
     fixture->licences = 5; /* with its own four that is enough */
     fixture_tick(fixture, 2000);
