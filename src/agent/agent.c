@@ -686,7 +686,7 @@ static void link_message(struct link *link, struct str msg, const struct json *b
     } else if (str_is(msg, "rpc")) {
         rpc_answer(agent, body);
     } else if (str_is(msg, "deployments_changed")) {
-        node_lease_look(agent->node_lease);
+        node_lease_renew_now(agent->node_lease);
         claimer_wake(agent->claimer);
     } else if (str_is(msg, "terminals_changed")) {
         claimer_wake(agent->claimer);
@@ -1160,7 +1160,7 @@ static void agent_reload(struct agent *agent)
         agent->capacity.declared = false;
         agent_run_rules(agent);
         log_tune((enum log_level)now->log_level, (enum log_format)now->log_format);
-        node_lease_judge(agent->node_lease);
+        node_lease_reload(agent->node_lease);
         if (agent->link)
             link_beat(agent->link); /* labels, types or limits may have changed */
     }

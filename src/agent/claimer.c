@@ -480,12 +480,12 @@ void member_list_note(struct member_list *member_list, const struct names *onlin
     }
 }
 
-int64_t member_list_lost_ms(const struct member_list *member_list, struct str address,
-                            const struct member_rules *rules)
+int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str address,
+                               const struct member_rules *rules)
 {
     const struct member_list_watch *own = map_get(&member_list->watches, address);
 
-    return own ? member_lost_ms(&own->watch, rules, member_list->synced_ms) : MEMBER_NEVER;
+    return own ? member_lost_at_ms(&own->watch, rules, member_list->synced_ms) : MEMBER_NEVER;
 }
 
 void member_list_absent(const struct member_list *member_list, struct arena *arena,
@@ -575,9 +575,9 @@ static void end_cycle(struct claimer *claimer, enum claim_skip skip)
         (claimer->tried == 0 || claims_at_will(claimer)))
         claimer->next_ms = claimer->due_ms;
     if (claimer->tried > 0)
-        claimer->claimed_ms = now_ms;
+        claimer->last_attempt_ms = now_ms;
     if (claimer->claimed > 0)
-        node_lease_look(claimer->config.node_lease);
+        node_lease_renew_now(claimer->config.node_lease);
     if (claimer->woken)
         claimer_wake(claimer);
     arena_reset(&claimer->cycle);
@@ -597,18 +597,24 @@ static void give_up(struct claimer *claimer, const char *what, enum err err)
 
 /* Does a row fit here beside all that was claimed? The server knows no more about this node than
  * its last heartbeat said. */
-static bool take_room(struct claimer *claimer, const struct deploy_row *row, bool take)
+static bool fits_here(const struct claimer *claimer, const struct deploy_row *row)
 {
     struct resources_short lack;
     uint64_t gpus;
 
-    if (!row->demand || !claimer->config.capacity)
-        return true;
-    if (!resources_fit(&claimer->own, row->demand, &gpus, &lack))
-        return false;
-    if (take)
+    return !row->demand || !claimer->config.capacity ||
+           resources_fit(&claimer->own, row->demand, &gpus, &lack);
+}
+
+/* The row is this node's: what it needs is no longer free. */
+static void reserve_here(struct claimer *claimer, const struct deploy_row *row)
+{
+    struct resources_short lack;
+    uint64_t gpus;
+
+    if (row->demand && claimer->config.capacity &&
+        resources_fit(&claimer->own, row->demand, &gpus, &lack))
         resources_take(&claimer->own, row->demand, gpus);
-    return true;
 }
 
 static void on_claimed(struct link_call *call)
@@ -622,7 +628,7 @@ static void on_claimed(struct link_call *call)
         claimer->claimed++;
         claimer->claims++;
         claimer->owned++;
-        take_room(claimer, row, true);
+        reserve_here(claimer, row);
         json_int(json_get(call->reply, "generation"), &generation);
         log_event(LOG_INFO, "claim.claimed", KS("deployment_id", row->id),
                   KS("node_id", claimer->config.node_id), KI("generation", generation),
@@ -660,7 +666,7 @@ static void claim_next(struct claimer *claimer)
     struct jsonw w;
 
     while (claimer->next < claimer->plan.count &&
-           !take_room(claimer, claimer->plan.order[claimer->next], false)) {
+           !fits_here(claimer, claimer->plan.order[claimer->next])) {
         claimer->next++;
         claimer->skips[CLAIM_NO_ROOM]++;
     }
@@ -685,15 +691,15 @@ static void claim_next(struct claimer *claimer)
 /* --- deciding --- */
 
 /* When the rows of an absent owner may be taken. */
-static int64_t lost_ms(const struct claimer *claimer, struct str address)
+static int64_t lost_at_ms(const struct claimer *claimer, struct str address)
 {
     int64_t lease_ms = claimer->config.node_lease->lease_ms, at_ms, left_ms, over_ms;
     /* Everything scales with the lease: 15 s and 30 s for a lease of 45 s. */
     struct member_rules rules = {.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 
     if (claimer->table.mode == DEPLOY_SEED)
-        return member_list_lost_ms(&claimer->members, address, &member_seed);
-    at_ms = member_list_lost_ms(&claimer->members, address, &rules);
+        return member_list_lost_at_ms(&claimer->members, address, &member_seed);
+    at_ms = member_list_lost_at_ms(&claimer->members, address, &rules);
     left_ms = deploy_table_left_ms(&claimer->table, address);
     over_ms = claimer->loop->mono_ms + left_ms + 1;
     return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
@@ -712,7 +718,7 @@ static enum claim_skip own_skip(const struct claimer *claimer)
         return CLAIM_DRAINING;
     if (room(claimer) == 0)
         return CLAIM_FULL;
-    if (!node_lease_good(node_lease))
+    if (!node_lease_may_run_now(node_lease))
         return CLAIM_NOT_READY;
     return CLAIM_GO;
 }
@@ -735,12 +741,13 @@ static void look_around(struct claimer *claimer)
         if (str_eq(claimer->nodes[i].address, claimer->config.node_id))
             claimer->owned = (size_t)counts[i];
     }
-    deploy_lost(claimer->table.rows, claimer->table.row_count, &online, &claimer->cycle, &absent);
+    deploy_absent_owners(claimer->table.rows, claimer->table.row_count, &online, &claimer->cycle,
+                         &absent);
     member_list_note(&claimer->members, &online, &absent, now_ms);
     names_init(&claimer->lost, absent.count, &claimer->cycle);
     claimer->due_ms = 0;
     for (size_t i = 0; i < absent.count; i++) {
-        int64_t at_ms = lost_ms(claimer, absent.at[i]);
+        int64_t at_ms = lost_at_ms(claimer, absent.at[i]);
 
         if (str_eq(absent.at[i], claimer->config.node_id) || at_ms == MEMBER_NEVER)
             continue;
@@ -785,7 +792,7 @@ static void count_own(struct claimer *claimer)
         if (!row->demand || !row->enabled || !str_eq(row->address, claimer->config.node_id) ||
             (copy && copy->demand[0])) /* its room is kept for it */
             continue;
-        take_room(claimer, row, true);
+        reserve_here(claimer, row);
         if (told && resources_fit(told, row->demand, &gpus, &lack))
             resources_take(told, row->demand, gpus);
     }
@@ -799,7 +806,7 @@ static void leave_failing(struct claimer *claimer, const struct claim_view *view
     int64_t failures_max = claimer->config.config->move_after_failures;
     struct copies *copies = claimer->config.copies;
 
-    if (view->mode == DEPLOY_SEED || !node_lease_good(claimer->config.node_lease))
+    if (view->mode == DEPLOY_SEED || !node_lease_may_run_now(claimer->config.node_lease))
         return;
     for (size_t i = 0; i < view->row_count; i++) {
         const struct deploy_row *row = &view->rows[i];
@@ -1048,8 +1055,8 @@ void claimer_wake(struct claimer *claimer)
     if (claimer->busy)
         return;
     next_ms = now_ms + rnd_below(&claimer->rnd, WAKE_MS_MAX);
-    if (!claims_at_will(claimer) && next_ms < claimer->claimed_ms + interval_ms(claimer))
-        next_ms = claimer->claimed_ms + interval_ms(claimer);
+    if (!claims_at_will(claimer) && next_ms < claimer->last_attempt_ms + interval_ms(claimer))
+        next_ms = claimer->last_attempt_ms + interval_ms(claimer);
     if (next_ms < claimer->begun_ms + interval_ms(claimer) / 10)
         next_ms = claimer->begun_ms + interval_ms(claimer) / 10;
     if (next_ms < claimer->next_ms)
@@ -1093,7 +1100,7 @@ struct claimer *claimer_new(struct loop *loop, const struct claimer_config *conf
     claimer->loop = loop;
     claimer->config = *config;
     deploy_table_init(&claimer->table);
-    claimer->claimed_ms = INT64_MIN / 2; /* never */
+    claimer->last_attempt_ms = INT64_MIN / 2; /* never */
     member_list_init(&claimer->members);
     rnd_seed_os(&claimer->rnd);
     claimer->part = (struct loop_part){.tick = on_tick, .free = link_part_left};

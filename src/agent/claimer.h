@@ -98,8 +98,8 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
 void member_list_note(struct member_list *member_list, const struct names *online,
                       const struct names *owners, int64_t now_ms);
 /* When a member counts as lost unless it comes back; MEMBER_NEVER: it is online. */
-int64_t member_list_lost_ms(const struct member_list *member_list, struct str address,
-                            const struct member_rules *rules);
+int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str address,
+                               const struct member_rules *rules);
 /* The watched members that are not online: all owners, and others that left recently. In the
  * arena. */
 void member_list_absent(const struct member_list *member_list, struct arena *arena,
@@ -112,12 +112,12 @@ struct claimer {
     bool up;     /* whether the link is up */
     bool danger; /* whether the machine is in danger: nothing is claimed; set by the agent */
     bool busy;
-    enum err failed;    /* why the last cycle failed; ERR_OK: it did not */
-    bool woken;         /* during a cycle */
-    int64_t next_ms;    /* of the next cycle, CLOCK_MONOTONIC */
-    int64_t due_ms;     /* when the next absent member will be lost; 0: none */
-    int64_t begun_ms;   /* of the last cycle */
-    int64_t claimed_ms; /* end of the last cycle that tried to claim */
+    enum err failed;         /* why the last cycle failed; ERR_OK: it did not */
+    bool woken;              /* during a cycle */
+    int64_t next_ms;         /* of the next cycle, CLOCK_MONOTONIC */
+    int64_t due_ms;          /* when the next absent member will be lost; 0: none */
+    int64_t begun_ms;        /* of the last cycle */
+    int64_t last_attempt_ms; /* end of the last cycle that tried to claim */
     struct deploy_table table;
     /* Memory of this cycle. */
     struct arena cycle;

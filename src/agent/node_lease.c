@@ -17,7 +17,8 @@ enum {
     LEASE_MS = 45000, /* until a server sets another */
     RENEW_MS = 5000,
     RENEW_MS_MIN = 50,
-    JUDGE_MS = 100, /* before asking a server again that has other labels of ours */
+    RELOAD_MS =
+        100, /* until the next renewal, if the server does not have our current labels yet */
     CALL_MS_MIN = 500,
     STATUS_PAUSE_MS = 100, /* changes that come together are sent together */
     STATUS_COPIES = 1000,  /* per call; the server's limit is somewhat higher */
@@ -85,7 +86,7 @@ static void take_rows(struct node_lease *lease, const struct json *labels,
 }
 
 /* Did the server match against our current labels? If it does not say so, we match ourselves. */
-static bool judged_by_ours(const struct node_lease *lease, const struct json *labels)
+static bool matched_by_ours(const struct node_lease *lease, const struct json *labels)
 {
     const struct json *own = lease->config->labels, *key = labels ? json_keys(own) : NULL;
     uint32_t count = json_type(own) == JSON_OBJ ? own->count : 0;
@@ -124,18 +125,18 @@ static void renewed(struct node_lease *lease, const struct json *reply)
     if (json_int(json_get(reply, "now_ms"), &now_ms) &&
         json_int(json_get(reply, "drain_deadline_ms"), &deadline_ms) && deadline_ms)
         lease->drain_deadline_ms = lease->loop->mono_ms + deadline_ms - now_ms;
-    if (json_type(rows) == JSON_ARR && !judged_by_ours(lease, json_get(reply, "labels"))) {
+    if (json_type(rows) == JSON_ARR && !matched_by_ours(lease, json_get(reply, "labels"))) {
         /* Our labels are on their way to the server. */
-        lease->next_ms = lease->loop->mono_ms + JUDGE_MS;
+        lease->next_ms = lease->loop->mono_ms + RELOAD_MS;
     } else if (json_type(rows) == JSON_ARR) {
         json_int(json_get(reply, "version"), &lease->version);
         take_rows(lease, fixed ? fixed : lease->config->labels, json_get(reply, "namespaces"),
                   rows);
     }
-    lease->good_until_ms = fence_stop_ms(lease->sent_ms, lease->lease_ms);
+    lease->stop_at_ms = fence_stop_ms(lease->sent_ms, lease->lease_ms);
     grace_ms = fence_grace_ms(lease->lease_ms);
     if (lease->version >= 0)
-        copies_fence(lease->copies, lease->good_until_ms, grace_ms > 0 ? grace_ms : 1);
+        copies_fence(lease->copies, lease->stop_at_ms, grace_ms > 0 ? grace_ms : 1);
 }
 
 static void on_renewed(struct link_call *call)
@@ -158,10 +159,9 @@ static void on_renewed(struct link_call *call)
                      "another agent with this node_id has the lease, or had it on another "
                      "data_dir or before a reboot"));
     else if (!lease->refused && call->err != ERR_CLOSED)
-        log_event(
-            LOG_WARN, "lease.not_renewed", KS("node_id", lease->node_id),
-            KC("reason", err_name(call->err)),
-            KI("left_ms", lease->good_until_ms ? lease->good_until_ms - clock_lease_ms() : 0));
+        log_event(LOG_WARN, "lease.not_renewed", KS("node_id", lease->node_id),
+                  KC("reason", err_name(call->err)),
+                  KI("left_ms", lease->stop_at_ms ? lease->stop_at_ms - clock_lease_ms() : 0));
     lease->refused = call->err != ERR_OK;
 }
 
@@ -172,7 +172,7 @@ static void renew(struct node_lease *lease)
     assert(!lease->renewing);
     if (lease->version >= 0)
         jsonw_kint(&w, "if_version", lease->version);
-    if (node_lease_good(lease))
+    if (node_lease_may_run_now(lease))
         jsonw_kbool(&w, "held", true);
     lease->renewing = true;
     lease->sent_ms = clock_lease_ms(); /* taken before the server can have received it */
@@ -201,7 +201,7 @@ static void on_status_sent(struct link_call *call)
     }
     copies_told(lease->copies, call->reply);
     if (json_type(stale) == JSON_ARR && stale->count > 0)
-        node_lease_judge(lease); /* we run rows that are not ours: ask which are */
+        node_lease_reload(lease); /* we run rows that are not ours: ask which are */
     if (lease->status_from > 0 && lease->up)
         send_status(lease);
 }
@@ -243,14 +243,14 @@ static void on_yielded(struct link_call *call)
         return; /* it may or may not have been done: try again */
     log_event(LOG_INFO, "deployment.yielded", KS("node_id", lease->node_id),
               KC("deployment_id", lease->leaving), KC("reason", err_name(call->err)));
-    lease->left_ms = lease->loop->mono_ms;
+    lease->last_yield_ms = lease->loop->mono_ms;
     copy = map_get(&lease->copies->by_id, str_of(lease->leaving));
     if (call->err == ERR_OK && copy)
         copy->wanted = false;
     else if (copy && (copy->held == COPY_FAILING || copy->held == COPY_NO_ROOM))
         /* That was another assignment. */
         copies_set_hold(lease->copies, copy->id, COPY_NOT_HELD);
-    node_lease_judge(lease); /* ask which rows are ours now */
+    node_lease_reload(lease); /* ask which rows are ours now */
 }
 
 static void yield(struct node_lease *lease, const struct copy *copy)
@@ -285,7 +285,7 @@ static void drain(struct node_lease *lease)
     }
     if (!lease->up || lease->yielding ||
         (!overdue && (copies_holding(lease->copies, COPY_DRAINED) > 0 ||
-                      lease->loop->mono_ms < lease->left_ms + lease->renew_ms)))
+                      lease->loop->mono_ms < lease->last_yield_ms + lease->renew_ms)))
         return;
     id = copies_first_owned(lease->copies);
     if (id.at)
@@ -315,10 +315,10 @@ static void on_tick(struct loop_part *part)
 void node_lease_up(struct node_lease *lease)
 {
     lease->up = true;
-    node_lease_judge(lease); /* another server may have another version of the table */
+    node_lease_reload(lease); /* another server may have another version of the table */
 }
 
-void node_lease_look(struct node_lease *lease)
+void node_lease_renew_now(struct node_lease *lease)
 {
     lease->again = lease->renewing;
     lease->next_ms = lease->loop->mono_ms;
@@ -326,10 +326,10 @@ void node_lease_look(struct node_lease *lease)
         renew(lease);
 }
 
-void node_lease_judge(struct node_lease *lease)
+void node_lease_reload(struct node_lease *lease)
 {
     lease->version = -1;
-    node_lease_look(lease);
+    node_lease_renew_now(lease);
 }
 
 static void on_goodbye(struct link_call *call)
@@ -377,7 +377,7 @@ void node_lease_free(struct node_lease *lease)
     free(lease);
 }
 
-bool node_lease_good(const struct node_lease *lease)
+bool node_lease_may_run_now(const struct node_lease *lease)
 {
-    return lease->good_until_ms > clock_lease_ms();
+    return lease->stop_at_ms > clock_lease_ms();
 }

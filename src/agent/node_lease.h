@@ -16,7 +16,7 @@ struct node_lease {
     struct str node_id, instance;
     int64_t lease_ms, renew_ms; /* defaults until the first renewal */
     int64_t version;            /* of our copy of the table; -1: none */
-    int64_t good_until_ms;      /* clock_lease_ms() */
+    int64_t stop_at_ms;         /* clock_lease_ms(): two thirds of the lease; 0: none yet */
     enum node_lease_admin admin;
     int64_t drain_deadline_ms; /* CLOCK_MONOTONIC; 0: none */
     bool up;                   /* whether the link is up */
@@ -33,7 +33,7 @@ struct node_lease {
     struct link_call yield;
     bool yielding;
     char leaving[DEPLOY_COPY_ID_MAX + 1]; /* the copy that is being given up */
-    int64_t left_ms;                      /* when the last one was given up */
+    int64_t last_yield_ms;                /* CLOCK_MONOTONIC: when the last one was given up */
     struct link_call goodbye;
     struct rnd rnd;
     struct buf body;
@@ -47,13 +47,14 @@ struct node_lease {
 struct node_lease *node_lease_new(struct loop *loop, struct link_calls *link_calls,
                                   struct copies *copies, const struct config *config,
                                   struct str node_id, struct str instance);
-void node_lease_up(struct node_lease *lease);      /* the link is up */
-void node_lease_look(struct node_lease *lease);    /* something changed: renew now */
-void node_lease_judge(struct node_lease *lease);   /* our labels changed: ask what is ours */
-void node_lease_changed(struct node_lease *lease); /* the copies changed: report it soon */
+void node_lease_up(struct node_lease *lease);        /* the link is up */
+void node_lease_renew_now(struct node_lease *lease); /* something changed: renew now */
+void node_lease_reload(struct node_lease *lease);    /* our labels changed: ask what is ours */
+void node_lease_changed(struct node_lease *lease);   /* the copies changed: report it soon */
 void node_lease_goodbye(struct node_lease *lease); /* this agent stops; does not wait for a reply */
 void node_lease_free(struct node_lease *lease);    /* before copies_free */
 
-bool node_lease_good(const struct node_lease *lease); /* whether the lease is valid */
+/* May deployments run here now? Not beyond two thirds of the lease, at which our copies stop. */
+bool node_lease_may_run_now(const struct node_lease *lease);
 
 #endif

@@ -76,8 +76,8 @@ static bool claimable(const struct deploy_row *row)
     return row->enabled && row->type == DEPLOY_DEPLOYMENT;
 }
 
-void deploy_lost(const struct deploy_row *rows, size_t count, const struct names *online,
-                 struct arena *arena, struct names *ret_lost)
+void deploy_absent_owners(const struct deploy_row *rows, size_t count, const struct names *online,
+                          struct arena *arena, struct names *ret_lost)
 {
     names_init(ret_lost, count, arena);
     for (size_t i = 0; i < count; i++)

@@ -50,8 +50,8 @@ struct deploy_row {
 };
 
 /* Addresses that own enabled deployments and are not online, in order of first appearance. */
-void deploy_lost(const struct deploy_row *rows, size_t count, const struct names *online,
-                 struct arena *arena, struct names *ret_lost);
+void deploy_absent_owners(const struct deploy_row *rows, size_t count, const struct names *online,
+                          struct arena *arena, struct names *ret_lost);
 /* For each online address, at its index in `online`: how many enabled deployments it owns. */
 void deploy_counts(const struct deploy_row *rows, size_t count, const struct names *online,
                    int64_t *ret_counts);

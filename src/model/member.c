@@ -46,8 +46,8 @@ bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int6
     return synced_ms != MEMBER_NEVER && now_ms - synced_ms >= rules->warmup_ms;
 }
 
-int64_t member_lost_ms(const struct member_watch *watch, const struct member_rules *rules,
-                       int64_t synced_ms)
+int64_t member_lost_at_ms(const struct member_watch *watch, const struct member_rules *rules,
+                          int64_t synced_ms)
 {
     int64_t ready_ms, absent_ms;
 

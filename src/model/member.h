@@ -64,7 +64,7 @@ void member_watch_init(struct member_watch *watch);
 void member_watch_note(struct member_watch *watch, bool present, int64_t at_ms);
 bool member_view_ready(const struct member_rules *rules, int64_t synced_ms, int64_t now_ms);
 /* When it will be lost if nothing changes; MEMBER_NEVER: it is online, or there is no list. */
-int64_t member_lost_ms(const struct member_watch *watch, const struct member_rules *rules,
-                       int64_t synced_ms);
+int64_t member_lost_at_ms(const struct member_watch *watch, const struct member_rules *rules,
+                          int64_t synced_ms);
 
 #endif

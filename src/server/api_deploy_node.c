@@ -260,7 +260,7 @@ static void answer_claim(struct deploy_call *own)
                          : op->u.claim.duplicate ? "duplicate"
                                                  : "claimed";
 
-    assert(op->err ? op->refusal != DEPLOYS_TAKEN : op->found);
+    assert(op->err ? op->refusal != DEPLOYS_NOT_REFUSED : op->found);
     metric_add_label(METRIC_CLAIMS, result, 1);
     log_event(op->err ? LOG_DEBUG : LOG_INFO, "deployment.claim", KS("deployment_id", op->id),
               KS("node_id", op->node), KS("from", op->u.claim.observed), KC("result", result),

@@ -144,9 +144,9 @@ struct deploys_held { /* a deployment an operator could not release */
     int64_t left_ms;
 };
 
-/* Why a node's call changed nothing. */
+/* Why a node's call changed nothing, if it was refused. */
 enum deploys_refusal {
-    DEPLOYS_TAKEN,
+    DEPLOYS_NOT_REFUSED,
     DEPLOYS_CONFLICT,
     DEPLOYS_LEASE_ALIVE,
     DEPLOYS_OWNER_ONLINE, /* its lease just expired, but it is connected and will renew */

@@ -23,7 +23,7 @@ enum {
 };
 
 static const char *const refusals[DEPLOYS_REFUSAL_COUNT] = {
-    [DEPLOYS_TAKEN] = "ok",
+    [DEPLOYS_NOT_REFUSED] = "ok",
     [DEPLOYS_CONFLICT] = "claim_conflict",
     [DEPLOYS_LEASE_ALIVE] = "lease_alive",
     [DEPLOYS_OWNER_ONLINE] = "owner_online",
@@ -358,7 +358,7 @@ static bool check_leases(struct work *work, struct lease *ret_owner)
         str_cmp(owner, op->node) < 0; /* everyone locks several leases in order of address */
     struct lease own;
 
-    assert(!op->u.claim.seed && op->refusal == DEPLOYS_TAKEN);
+    assert(!op->u.claim.seed && op->refusal == DEPLOYS_NOT_REFUSED);
     *ret_owner = (struct lease){.left_ms = -1};
     if ((owner.len && owner_first && !lock_lease(work, owner, ret_owner)) ||
         !lock_lease(work, op->node, &own) ||
@@ -436,7 +436,7 @@ static bool refuse_claim(struct work *work)
         return false;
     if (!op->found || !str_eq(op->row.address, op->u.claim.observed))
         op->refusal = DEPLOYS_CONFLICT;
-    else if (op->refusal == DEPLOYS_TAKEN)
+    else if (op->refusal == DEPLOYS_NOT_REFUSED)
         op->refusal = is_observed(op) && op->row.free_from_ms >= op->now_ms ? DEPLOYS_WAS_DAEMON
                                                                             : DEPLOYS_CONFLICT;
     op->err = ERR_CONFLICT;
@@ -472,7 +472,7 @@ bool deploys_claim(struct work *work)
     int64_t changed = 0;
 
     assert(op->node.len > 0 && op->u.claim.observed.at);
-    op->refusal = DEPLOYS_TAKEN;
+    op->refusal = DEPLOYS_NOT_REFUSED;
     if (!op->u.claim.seed && !check_leases(work, &owner))
         return false;
     if (op->err)
@@ -480,21 +480,21 @@ bool deploys_claim(struct work *work)
     if (!deploys_row_get(work, true))
         return false;
     if (claimed_before(op, op->node) && op->refusal != DEPLOYS_NO_LEASE) {
-        op->refusal = DEPLOYS_TAKEN;
+        op->refusal = DEPLOYS_NOT_REFUSED;
         op->u.claim.duplicate = true;
         return deploys_meta(work);
     }
-    if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
+    if (op->refusal == DEPLOYS_NOT_REFUSED && is_observed(op) &&
         !selector_match(op->row.spec.selector, &facts))
         op->refusal = DEPLOYS_SELECTOR;
-    if (op->refusal == DEPLOYS_TAKEN && is_observed(op) && !has_room(op))
+    if (op->refusal == DEPLOYS_NOT_REFUSED && is_observed(op) && !has_room(op))
         op->refusal = DEPLOYS_NO_ROOM;
-    if (op->refusal == DEPLOYS_TAKEN && is_observed(op) &&
+    if (op->refusal == DEPLOYS_NOT_REFUSED && is_observed(op) &&
         !check_mass_loss(work, &owner, &mass_loss))
         return false;
     if (mass_loss)
         op->refusal = DEPLOYS_MASS_LOSS;
-    if (op->refusal == DEPLOYS_TAKEN && !take(work, &changed))
+    if (op->refusal == DEPLOYS_NOT_REFUSED && !take(work, &changed))
         return false;
     return changed == 1 ? taken(work) : refuse_claim(work);
 }
@@ -530,7 +530,7 @@ bool deploys_yield(struct work *work)
     struct sql_rows rows;
 
     assert(op->node.len > 0 && op->id.len > 0);
-    op->refusal = DEPLOYS_TAKEN;
+    op->refusal = DEPLOYS_NOT_REFUSED;
     if (!deploys_check_instance(work))
         return false;
     if (op->err)

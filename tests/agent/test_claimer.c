@@ -696,7 +696,7 @@ static void test_a_changed_selector(void **state)
     fake_run_begin(fake_runs[0].key);
     strcpy(world->rows[0].selector, "zone=b");
     world->version++;
-    node_lease_look(world->node_lease);
+    node_lease_renew_now(world->node_lease);
     pass_long(world, 1000);
     assert_string_equal(fake_runs[0].stop, "STOPPED");
     assert_int_equal(world->yields, 0); /* it still runs */
@@ -885,7 +885,7 @@ static void test_no_room_is_no_conflict(void **state)
     assert_int_equal(world->calls[2], 0);
     assert_true(skips(world, "no_room") > 0);
     assert_int_equal(skips(world, "claim_conflict"), 0);
-    assert_true(world->claimer->claimed_ms < 0); /* nothing was tried */
+    assert_true(world->claimer->last_attempt_ms < 0); /* nothing was tried */
 }
 
 /* A version that needs more than this node has goes where there is room, also where nothing is

@@ -91,9 +91,10 @@ static void test_changes(void **state)
 
 static bool lost(struct site *site, const char *address, int64_t now_ms)
 {
-    int64_t lost_ms = member_list_lost_ms(&site->member_list, str_of(address), &member_defaults);
+    int64_t lost_at_ms =
+        member_list_lost_at_ms(&site->member_list, str_of(address), &member_defaults);
 
-    return lost_ms != MEMBER_NEVER && now_ms >= lost_ms;
+    return lost_at_ms != MEMBER_NEVER && now_ms >= lost_at_ms;
 }
 
 static size_t absent(struct site *site)

@@ -137,7 +137,7 @@ static struct claim_plan plan_by(claim_planner *planner, const char *policy_name
     names_init(&online, node_count, &arena);
     for (size_t i = 0; i < node_count; i++)
         names_add(&online, nodes[i].address);
-    deploy_lost(rows, row_count, &online, &arena, &lost);
+    deploy_absent_owners(rows, row_count, &online, &arena, &lost);
     deploy_counts(rows, row_count, &online, counts);
     for (size_t i = 0; i < node_count; i++)
         nodes[i].deployments = counts[i];

@@ -41,7 +41,7 @@ static void test_identifies_lost_addresses_when_a_node_unit_disappears(void **st
     struct deploy_row rows[] = {row("d1", "addr1"), row("d2", "addr2"), row("d3", "addr3")};
     struct names online = NAMES("addr1", "addr3"), lost;
 
-    deploy_lost(rows, COUNT_OF(rows), &online, &scratch, &lost);
+    deploy_absent_owners(rows, COUNT_OF(rows), &online, &scratch, &lost);
     assert_int_equal(lost.count, 1);
     assert_true(str_is(lost.at[0], "addr2"));
 }

@@ -74,9 +74,9 @@ static void test_many_members(void **state)
 static bool is_lost(const struct member_watch *watch, const struct member_rules *rules,
                     int64_t synced_ms, int64_t now_ms)
 {
-    int64_t lost_ms = member_lost_ms(watch, rules, synced_ms);
+    int64_t lost_at_ms = member_lost_at_ms(watch, rules, synced_ms);
 
-    return lost_ms != MEMBER_NEVER && now_ms >= lost_ms;
+    return lost_at_ms != MEMBER_NEVER && now_ms >= lost_at_ms;
 }
 
 static void test_lost_only_after_grace_and_warm_up(void **state)

@@ -103,7 +103,7 @@ bool area_lost_addresses(struct vec *vec)
     struct names online = read_names(vec, json_get(vec->in, "active"));
     struct names lost;
 
-    deploy_lost(rows.at, rows.count, &online, vec->arena, &lost);
+    deploy_absent_owners(rows.at, rows.count, &online, vec->arena, &lost);
     jsonw_obj(vec->w);
     write_names(vec, "lost", lost.at, lost.count);
     jsonw_end_obj(vec->w);
@@ -285,7 +285,7 @@ static void run_cycle(struct vec *vec, struct str me, const struct claim_policy 
     struct claim_plan plan;
     struct names lost;
 
-    deploy_lost(rows->at, rows->count, online, vec->arena, &lost);
+    deploy_absent_owners(rows->at, rows->count, online, vec->arena, &lost);
     deploy_counts(rows->at, rows->count, online, counts);
     for (size_t i = 0; i < rows->count; i++)
         rows->at[i].user = &rows->at[i];
@@ -409,12 +409,12 @@ bool area_lost_grace(struct vec *vec)
     jsonw_arr(vec->w);
     for (size_t i = 0; i < owned.count; i++) {
         struct member_watch watch;
-        int64_t lost_ms;
+        int64_t lost_at_ms;
 
         if (!watch_address(vec, owned.at[i], at_ms, &watch))
             return false;
-        lost_ms = member_lost_ms(&watch, &rules, synced_ms);
-        if (lost_ms != MEMBER_NEVER && at_ms >= lost_ms)
+        lost_at_ms = member_lost_at_ms(&watch, &rules, synced_ms);
+        if (lost_at_ms != MEMBER_NEVER && at_ms >= lost_at_ms)
             jsonw_str(vec->w, owned.at[i]);
     }
     jsonw_end_arr(vec->w);
