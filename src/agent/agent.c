@@ -729,12 +729,20 @@ static const char *jobs_refuses(struct jobs *jobs, const struct jobs_request *re
     return answer == PROTECT_ADMIT ? NULL : protect_code(answer);
 }
 
-static void job_takes(struct agent_job *job, bool begins)
+static void job_slot_taken(struct agent_job *job)
 {
     struct agent *agent = job->jobs->user;
 
-    (begins ? protect_started : protect_ended)(&agent->protect, job->since_ms, job->demand.slots);
-    capacity_take(&agent->capacity, &job->demand, job->gpus, begins ? 1 : -1);
+    protect_started(&agent->protect, job->since_ms, job->demand.slots);
+    capacity_take(&agent->capacity, &job->demand, job->gpus, 1);
+}
+
+static void job_slot_freed(struct agent_job *job)
+{
+    struct agent *agent = job->jobs->user;
+
+    protect_ended(&agent->protect, job->since_ms, job->demand.slots);
+    capacity_take(&agent->capacity, &job->demand, job->gpus, -1);
 }
 
 static void job_started(struct agent_job *job)
@@ -753,7 +761,8 @@ static bool has_gpus(struct jobs *jobs)
 
 static const struct jobs_handler jobs_handler = {.send = jobs_send,
                                                  .refuses = jobs_refuses,
-                                                 .takes = job_takes,
+                                                 .slot_taken = job_slot_taken,
+                                                 .slot_freed = job_slot_freed,
                                                  .started = job_started,
                                                  .has_gpus = has_gpus};
 

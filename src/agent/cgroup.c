@@ -428,8 +428,8 @@ static int set_limits(const struct cgroup *group, const struct cgroup_limits *wa
         /* Where the machine has swap, the limit covers memory and swap together. */
         cgroup_file_put(group->fd, "memory.swap.max", "0");
         cgroup_file_put(group->fd, "memory.oom.group", "1");
-    } else if (wanted->memory_bytes_spare > 0) {
-        snprintf(number, sizeof number, "%" PRId64, wanted->memory_bytes_spare);
+    } else if (wanted->memory_bytes_default > 0) {
+        snprintf(number, sizeof number, "%" PRId64, wanted->memory_bytes_default);
         cgroup_file_put(group->fd, "memory.max", number);
     }
     if (error == 0 && wanted->pids_max > 0) {

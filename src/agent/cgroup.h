@@ -50,8 +50,8 @@ struct cgroup {
 #define CGROUP_NONE ((struct cgroup){.fd = -1, .procs_fd = -1})
 
 struct cgroup_limits {
-    int64_t memory_bytes_max;   /* 0 = none */
-    int64_t memory_bytes_spare; /* best effort, if there is no other limit; swap is not limited */
+    int64_t memory_bytes_max;     /* 0 = none */
+    int64_t memory_bytes_default; /* best effort, if there is no other limit; swap is not limited */
     int64_t pids_max;
     int64_t cpu_permille_max; /* of one core */
     int64_t cpu_weight;       /* 0 = unchanged; best effort */

@@ -23,7 +23,7 @@
 #include "model/namespace.h"
 #include "model/trace.h"
 
-/* The server's order; strings point into the message. */
+/* What the server sent; strings point into the message. */
 struct job_message {
     struct str job_id;
     int64_t attempt;
@@ -72,7 +72,7 @@ static void jobs_enter(struct agent_job *job)
 /* Only frees the memory of a job. */
 static void jobs_delete(struct agent_job *job)
 {
-    arena_free(&job->order);
+    arena_free(&job->message_arena);
     arena_free(&job->arena);
     free(job);
 }
@@ -179,29 +179,29 @@ static const struct field fields[] = {
     ROW(gpus, JSON),
 };
 
-static const struct schema order_schema = {
+static const struct schema message_schema = {
     .what = "the job", .fields = fields, .count = COUNT_OF(fields)};
 
 static enum err job_message_read(const struct json *body, struct arena *arena,
-                                 struct job_message *ret_order, struct problem *why)
+                                 struct job_message *ret_message, struct problem *why)
 {
-    struct job_message order = {.priority = PRIORITY_DEFAULT};
-    enum err err = schema_read(&order_schema, body, &order, arena, why);
+    struct job_message message = {.priority = PRIORITY_DEFAULT};
+    enum err err = schema_read(&message_schema, body, &message, arena, why);
 
     if (!err)
-        *ret_order = order;
+        *ret_message = message;
     return err;
 }
 
 /* What it needs beyond a slot. The server handles the keys. */
-static enum err read_needs(const struct job_message *order, struct arena *arena,
+static enum err read_needs(const struct job_message *message, struct arena *arena,
                            struct demand *ret_demand, uint64_t *ret_gpus, struct problem *why)
 {
     *ret_demand = demand_plain;
-    if (!capacity_gpus_read(order->gpus, ret_gpus))
+    if (!capacity_gpus_read(message->gpus, ret_gpus))
         return problem_set(why, ERR_BAD_FIELD, "gpus", "gpus must be a list of ids below %d.",
                            RESOURCES_GPU_IDS);
-    return demand_read_needs(order->needs, arena, ret_demand, why);
+    return demand_read_needs(message->needs, arena, ret_demand, why);
 }
 
 /* Stored with the run so that a later agent recognizes the job. */
@@ -240,24 +240,24 @@ static void add_env(struct arena *arena, struct str *env, size_t *count, const c
 }
 
 /* Ours come last: the later of two entries with the same name wins. */
-static void make_env(const struct agent_job *job, const struct job_message *order,
+static void make_env(const struct agent_job *job, const struct job_message *message,
                      const struct executor *executor, struct run_spec *spec, struct arena *arena)
 {
     size_t count = executor ? executor->env.count : 0;
     struct str *env = arena_array(arena, struct str, count + OWN_ENV);
 
-    assert(job->key[0] && str_eq(job->type, order->type));
+    assert(job->key[0] && str_eq(job->type, message->type));
     for (size_t i = 0; i < count; i++)
         env[i] = executor->env.at[i];
     add_env(arena, env, &count, "BERTH_JOB_ID", str_of(job->job_id));
     add_env(arena, env, &count, "BERTH_ATTEMPT_ID", arena_fmt(arena, "%d", job->attempt));
     add_env(arena, env, &count, "BERTH_NODE_ID", job->jobs->node_id);
-    add_env(arena, env, &count, "BERTH_TYPE", order->type);
-    add_env(arena, env, &count, "BERTH_SESSION_ID", order->session_id);
-    add_env(arena, env, &count, "BERTH_SRC", order->src);
-    add_env(arena, env, &count, "BERTH_TGT", order->tgt);
-    add_env(arena, env, &count, "BERTH_AUDIO_REF", order->audio_ref);
-    add_env(arena, env, &count, "TRACEPARENT", order->traceparent);
+    add_env(arena, env, &count, "BERTH_TYPE", message->type);
+    add_env(arena, env, &count, "BERTH_SESSION_ID", message->session_id);
+    add_env(arena, env, &count, "BERTH_SRC", message->src);
+    add_env(arena, env, &count, "BERTH_TGT", message->tgt);
+    add_env(arena, env, &count, "BERTH_AUDIO_REF", message->audio_ref);
+    add_env(arena, env, &count, "TRACEPARENT", message->traceparent);
     add_env(arena, env, &count, "BERTH_RESULT_FILE",
             arena_fmt(arena, "%s/%s/" RUNFILE_WORK "/" RUNFILE_RESULT_LEFT,
                       runs_dir(job->jobs->runs), job->key));
@@ -272,17 +272,17 @@ static void make_env(const struct agent_job *job, const struct job_message *orde
 
 /* The executor's, and those the job names itself, if this agent allows them. A job's own command
  * gets the executor's only if a rule allows that too. */
-static enum err find_secrets(const struct jobs *jobs, const struct job_message *order,
+static enum err find_secrets(const struct jobs *jobs, const struct job_message *message,
                              const struct executor *executor, struct arena *arena,
                              struct run_spec *spec, struct problem *why)
 {
-    bool command = !json_is_null(order->command);
-    struct str type = namespace_join(order->namespace.at ? order->namespace : NAMESPACE_DEFAULT,
-                                     order->type, arena);
+    bool command = !json_is_null(message->command);
+    struct str type = namespace_join(message->namespace.at ? message->namespace : NAMESPACE_DEFAULT,
+                                     message->type, arena);
     struct strs named, own = executor ? executor->secrets : (struct strs){0};
     struct str *secrets;
 
-    if (!argv_secrets(order->secrets, arena, &named))
+    if (!argv_secrets(message->secrets, arena, &named))
         return problem_set(why, ERR_BAD_FIELD, "secrets", ARGV_SECRETS_RULE);
     secrets = arena_array(arena, struct str, own.count + named.count + 1);
     for (size_t i = 0; i < own.count; i++)
@@ -304,29 +304,29 @@ static enum err find_secrets(const struct jobs *jobs, const struct job_message *
 }
 
 /* The payload as JSON. A face-to-face job has none: its subject is its input. */
-static struct str input_of(const struct job_message *order, struct arena *arena)
+static struct str input_of(const struct job_message *message, struct arena *arena)
 {
     struct buf buf = {0};
     struct jsonw w = jsonw_to(&buf);
     struct str text;
 
-    if (!json_is_null(order->payload))
-        return json_raw(order->payload);
-    if (!str_is(order->type, "f2f"))
+    if (!json_is_null(message->payload))
+        return json_raw(message->payload);
+    if (!str_is(message->type, "f2f"))
         return STR_NONE;
     jsonw_obj(&w);
-    jsonw_kstr(&w, "session_id", order->session_id);
-    jsonw_kstr(&w, "src", order->src);
-    jsonw_kstr(&w, "tgt", order->tgt);
-    jsonw_kstr(&w, "audio_ref", order->audio_ref);
-    jsonw_kraw(&w, "options", order->options ? json_raw(order->options) : STR("{}"));
+    jsonw_kstr(&w, "session_id", message->session_id);
+    jsonw_kstr(&w, "src", message->src);
+    jsonw_kstr(&w, "tgt", message->tgt);
+    jsonw_kstr(&w, "audio_ref", message->audio_ref);
+    jsonw_kraw(&w, "options", message->options ? json_raw(message->options) : STR("{}"));
     jsonw_end_obj(&w);
     text = arena_str(arena, buf_view(&buf));
     buf_free(&buf);
     return text;
 }
 
-static void limit(const struct agent_job *job, const struct job_message *order,
+static void limit(const struct agent_job *job, const struct job_message *message,
                   const struct executor *executor, struct run_spec *spec)
 {
     const struct config *config = job->jobs->config;
@@ -335,12 +335,12 @@ static void limit(const struct agent_job *job, const struct job_message *order,
     int64_t weight = cpu_milli * CPU_WEIGHT / DEMAND_CPU_MILLI;
     const struct cgroup_place *offered = runs_offered(job->jobs->runs);
 
-    spec->timeout_ms = order->timeout_ms;
+    spec->timeout_ms = message->timeout_ms;
     spec->stop_grace_ms = EXECUTOR_STOP_GRACE_MS;
     spec->log_bytes_max = config->log_bytes_max;
     spec->alone = true; /* jobs need not trust each other */
     if (executor) {
-        spec->timeout_ms = lower_limit(order->timeout_ms, executor->timeout_ms);
+        spec->timeout_ms = lower_limit(message->timeout_ms, executor->timeout_ms);
         spec->stop_grace_ms = executor->stop_grace_ms;
         spec->memory_bytes_max = executor->memory_mb_max << 20;
         spec->pids_max = executor->pids_max;
@@ -396,32 +396,32 @@ static void fence(const struct agent_job *job, struct run_spec *spec)
 static enum err jobs_start(struct agent_job *job, struct problem *why)
 {
     struct jobs *jobs = job->jobs;
-    struct arena *arena = &job->order;
+    struct arena *arena = &job->message_arena;
     struct run_spec spec = {.handler = &jobs_run_handler, .key = str_of(job->key)};
     const struct executor *executor;
-    struct job_message order;
+    struct job_message message;
     struct strs argv = {0};
     struct buf meta = {0};
-    enum err err = job_message_read(job->message, arena, &order, why);
+    enum err err = job_message_read(job->message, arena, &message, why);
 
     assert(!err && !job->run); /* it was parsed before */
-    executor = config_executor(jobs->config, order.type);
-    make_env(job, &order, executor, &spec, arena);
-    limit(job, &order, executor, &spec);
+    executor = config_executor(jobs->config, message.type);
+    make_env(job, &message, executor, &spec, arena);
+    limit(job, &message, executor, &spec);
     fence(job, &spec);
-    spec.input = input_of(&order, arena);
-    if (json_is_null(order.command)) {
+    spec.input = input_of(&message, arena);
+    if (json_is_null(message.command)) {
         argv.at = arena_array(arena, struct str, executor->args.count + 1);
         argv.at[argv.count++] = executor->command;
         for (size_t i = 0; i < executor->args.count; i++)
             argv.at[argv.count++] = executor->args.at[i];
-    } else if (!argv_command(order.command, arena, &argv)) {
+    } else if (!argv_command(message.command, arena, &argv)) {
         return problem_set(why, ERR_BAD_FIELD, "command",
                            "command must be a text for the shell or a list of texts.");
     }
     spec.argv = argv.at;
     spec.argc = argv.count;
-    err = find_secrets(jobs, &order, executor, arena, &spec, why);
+    err = find_secrets(jobs, &message, executor, arena, &spec, why);
     if (err)
         return err;
     jobs_meta_write(job, &meta);
@@ -434,24 +434,24 @@ static enum err jobs_start(struct agent_job *job, struct problem *why)
 /* --- what is stored with the run --- */
 
 /* Copies the strings: the message they point into is freed. */
-static void take_order(const struct job_message *order, struct agent_job *job)
+static void take_message(const struct job_message *message, struct agent_job *job)
 {
     struct arena arena = {0};
     struct buf text = {0};
     struct demand demand;
     bool parsed;
 
-    str_copy(order->job_id, job->job_id, sizeof job->job_id);
-    job->attempt = (int)order->attempt;
-    job->type = arena_str(&job->arena, order->type);
-    if (order->title.at)
-        job->title = arena_str(&job->arena, order->title);
-    if (order->traceparent.at)
-        job->traceparent = arena_str(&job->arena, trace_parent(order->traceparent));
-    job->priority = order->priority;
-    job->command = !json_is_null(order->command);
-    job->asks = !json_is_null(order->needs) &&
-                read_needs(order, &arena, &demand, &job->gpus, NULL) == ERR_OK;
+    str_copy(message->job_id, job->job_id, sizeof job->job_id);
+    job->attempt = (int)message->attempt;
+    job->type = arena_str(&job->arena, message->type);
+    if (message->title.at)
+        job->title = arena_str(&job->arena, message->title);
+    if (message->traceparent.at)
+        job->traceparent = arena_str(&job->arena, trace_parent(message->traceparent));
+    job->priority = message->priority;
+    job->command = !json_is_null(message->command);
+    job->asks = !json_is_null(message->needs) &&
+                read_needs(message, &arena, &demand, &job->gpus, NULL) == ERR_OK;
     demand_write(job->asks ? &demand : &demand_plain, &text);
     parsed = demand_parse(arena_str(&job->arena, buf_view(&text)), &job->demand);
     assert(parsed);
@@ -462,14 +462,14 @@ static void take_order(const struct job_message *order, struct agent_job *job)
 static bool jobs_meta_read(struct str meta, struct agent_job *job)
 {
     struct arena arena = {0};
-    struct job_message order;
+    struct job_message message;
     const struct json *root;
     bool ok = meta.at && json_parse(meta, &arena, &root, NULL) == ERR_OK &&
-              job_message_read(root, &arena, &order, NULL) == ERR_OK;
+              job_message_read(root, &arena, &message, NULL) == ERR_OK;
 
     if (ok) {
         json_int(json_get(root, "received_ms"), &job->received_ms);
-        take_order(&order, job);
+        take_message(&message, job);
     }
     arena_free(&arena);
     return ok;
@@ -756,7 +756,7 @@ static void report_unrun(struct agent_job *job, const char *reason, const char *
                                               .meta = buf_view(&meta)},
                            job, &exit);
     buf_free(&meta);
-    job->jobs->handler->takes(job, false);
+    job->jobs->handler->slot_freed(job);
     report_run(job);
 }
 
@@ -774,7 +774,7 @@ static void on_ended(struct run *run)
     struct agent_job *job = run->user;
 
     assert(job->run == run && job->state == JOBS_RUNNING);
-    job->jobs->handler->takes(job, false);
+    job->jobs->handler->slot_freed(job);
     if (job->dropped) {
         job_log(job, LOG_INFO, "job.dropped", run->exit.reason);
         if (job->note)
@@ -837,7 +837,7 @@ static void start(struct agent_job *job)
     }
     err = jobs_start(job, &why);
     job->message = NULL;
-    arena_free(&job->order);
+    arena_free(&job->message_arena);
     if (err)
         report_unrun(job, REASON_START, why.detail);
 }
@@ -858,7 +858,7 @@ static void on_settled(struct outbox_note *note, enum outbox_verdict verdict)
         start(job);
     } else if (job->state == JOBS_ACKING) {
         job_log(job, LOG_WARN, "job.dropped", "its ACK was refused");
-        jobs->handler->takes(job, false);
+        jobs->handler->slot_freed(job);
         jobs_leave(job);
     } else if (job->state == JOBS_REPORTING) {
         assert(job->run && job->run->state == RUN_ENDED);
@@ -883,20 +883,20 @@ static bool on_send(struct outbox *outbox, struct str text)
 static const struct outbox_handler outbox_handler = {.send = on_send, .settled = on_settled};
 
 /* NULL: admitted; otherwise the reason, and a message for people. */
-static const char *refusal(struct jobs *jobs, const struct job_message *order, struct arena *arena,
-                           struct buf *detail)
+static const char *refusal(struct jobs *jobs, const struct job_message *message,
+                           struct arena *arena, struct buf *detail)
 {
     const struct config *config = jobs->config;
     struct jobs_request request = {
-        .type = order->type, .priority = order->priority, .interactive = order->interactive};
+        .type = message->type, .priority = message->priority, .interactive = message->interactive};
     const char *unfit = NULL;
 
     /* Face-to-face jobs are matched by language, not by task type: their executor decides. */
-    if (!str_is(order->type, "f2f") && !config_allows(config, order->type))
+    if (!str_is(message->type, "f2f") && !config_allows(config, message->type))
         unfit = "allowed_types does not name this type";
-    else if (!json_is_null(order->command) && !config->allow_commands)
+    else if (!json_is_null(message->command) && !config->allow_commands)
         unfit = "commands are not allowed here (allow_commands)";
-    else if (json_is_null(order->command) && !config_executor(config, order->type))
+    else if (json_is_null(message->command) && !config_executor(config, message->type))
         unfit = "no executor for this type";
     if (unfit) {
         buf_str(detail, str_of(unfit));
@@ -906,7 +906,7 @@ static const char *refusal(struct jobs *jobs, const struct job_message *order, s
         buf_str(detail, STR("Too many outcomes wait for the server."));
         return REASON_OVERLOADED;
     }
-    read_needs(order, arena, &request.demand, &request.gpus, NULL);
+    read_needs(message, arena, &request.demand, &request.gpus, NULL);
     return jobs->handler->refuses(jobs, &request, detail);
 }
 
@@ -914,7 +914,7 @@ void jobs_job(struct jobs *jobs, const struct json *body)
 {
     struct arena arena = {0};
     struct buf detail = {0};
-    struct job_message order;
+    struct job_message message;
     struct demand unused;
     uint64_t gpus;
     char key[JOBS_KEY_MAX];
@@ -923,9 +923,9 @@ void jobs_job(struct jobs *jobs, const struct json *body)
     const char *reason;
     enum err err;
 
-    if (job_message_read(body, &arena, &order, &why) ||
-        read_needs(&order, &arena, &unused, &gpus, &why) ||
-        !jobs_key(order.job_id, order.attempt, key)) {
+    if (job_message_read(body, &arena, &message, &why) ||
+        read_needs(&message, &arena, &unused, &gpus, &why) ||
+        !jobs_key(message.job_id, message.attempt, key)) {
         log_event(LOG_ERROR, "job.unreadable", KS("node_id", jobs->node_id),
                   KC("reason", why.detail));
     } else if ((job = map_get(&jobs->by_key, str_of(key)))) {
@@ -936,11 +936,11 @@ void jobs_job(struct jobs *jobs, const struct json *body)
                                    STR_NONE, STR_NONE, false, job);
         else if (job->state == JOBS_KEPT)
             report_run(job);
-    } else if ((reason = refusal(jobs, &order, &arena, &detail))) {
-        log_event(LOG_WARN, "job.refused", KS("job_id", order.job_id), KS("node_id", jobs->node_id),
-                  KI("attempt_id", order.attempt), KS("type", order.type), KC("reason", reason),
-                  KS("detail", buf_view(&detail)));
-        outbox_put(jobs->outbox, OUTBOX_FAIL, order.job_id, (int)order.attempt, str_of(reason),
+    } else if ((reason = refusal(jobs, &message, &arena, &detail))) {
+        log_event(LOG_WARN, "job.refused", KS("job_id", message.job_id),
+                  KS("node_id", jobs->node_id), KI("attempt_id", message.attempt),
+                  KS("type", message.type), KC("reason", reason), KS("detail", buf_view(&detail)));
+        outbox_put(jobs->outbox, OUTBOX_FAIL, message.job_id, (int)message.attempt, str_of(reason),
                    STR_NONE, false, NULL);
     } else {
         job = jobs_new_job(jobs, JOBS_ACKING);
@@ -948,12 +948,13 @@ void jobs_job(struct jobs *jobs, const struct json *body)
         job->received_ms = jobs->loop->wall_ms;
         job->since_ms = jobs->loop->mono_ms;
         job->taken_ms = clock_lease_ms();
-        take_order(&order, job);
-        err = json_parse(arena_str(&job->order, json_raw(body)), &job->order, &job->message, NULL);
+        take_message(&message, job);
+        err = json_parse(arena_str(&job->message_arena, json_raw(body)), &job->message_arena,
+                         &job->message, NULL);
         assert(!err);
         jobs_enter(job);
-        jobs->handler->takes(job, true);
-        job->note = outbox_put(jobs->outbox, OUTBOX_ACK, order.job_id, job->attempt, STR_NONE,
+        jobs->handler->slot_taken(job);
+        job->note = outbox_put(jobs->outbox, OUTBOX_ACK, message.job_id, job->attempt, STR_NONE,
                                STR_NONE, false, job);
     }
     buf_free(&detail);
@@ -1088,7 +1089,7 @@ void jobs_adopt(struct jobs *jobs, struct run *run)
         return;
     }
     job_log(job, LOG_INFO, "job.adopted", "it runs on");
-    jobs->handler->takes(job, true);
+    jobs->handler->slot_taken(job);
     job->stopping = run->state == RUN_STOPPING;
     if (job->dropped)
         drop(job);
@@ -1100,7 +1101,7 @@ struct jobs *jobs_new(struct loop *loop, const struct jobs_config *config,
     struct jobs *jobs = mem_new(struct jobs);
     struct buf path = {0};
 
-    assert(handler->send && handler->refuses && handler->takes);
+    assert(handler->send && handler->refuses && handler->slot_taken && handler->slot_freed);
     jobs->loop = loop;
     TAILQ_INIT(&jobs->all);
     jobs->config = config->config;

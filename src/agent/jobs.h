@@ -57,8 +57,8 @@ struct agent_job {
     int64_t kept_bytes; /* while KEPT: size of its output on disk */
     struct outbox_note *note;
     struct str evidence;        /* JSON: why it was killed; at == NULL: it was not */
-    const struct json *message; /* as received, in `order`; until it runs */
-    struct arena order;
+    const struct json *message; /* as received; until it runs */
+    struct arena message_arena;
     struct arena arena;
 };
 
@@ -76,9 +76,10 @@ struct jobs_handler {
     /* May such a job start now? NULL, or the reason for refusing it, and a sentence. */
     const char *(*refuses)(struct jobs *jobs, const struct jobs_request *request,
                            struct buf *detail);
-    void (*takes)(struct agent_job *job, bool begins); /* once: takes a slot; once: gives it back */
-    void (*started)(struct agent_job *job);            /* its process runs */
-    bool (*has_gpus)(struct jobs *jobs);               /* this machine has GPUs */
+    void (*slot_taken)(struct agent_job *job); /* once, before it starts */
+    void (*slot_freed)(struct agent_job *job); /* once, for each slot_taken */
+    void (*started)(struct agent_job *job);    /* its process runs */
+    bool (*has_gpus)(struct jobs *jobs);       /* this machine has GPUs */
 };
 
 struct jobs_config {

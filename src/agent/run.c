@@ -636,7 +636,7 @@ static int64_t disk_bytes_max(const struct runs *runs, const struct run_spec *sp
 }
 
 /* No single run may take all of the machine's memory. A requested limit takes precedence. */
-static int64_t memory_bytes_spare(const struct runs *runs, const struct run_spec *spec)
+static int64_t memory_bytes_default(const struct runs *runs, const struct run_spec *spec)
 {
     int64_t percent = runs->rules.memory_percent_max;
 
@@ -711,7 +711,7 @@ static enum err write_run(struct runs *runs, struct run_private *priv, const str
     file.spec.deadline_sleeps = clock_lease_id() == CLOCK_MONOTONIC;
     file.spec.unfiltered = runs->rules.unfiltered;
     file.spec.disk_bytes_max = disk_bytes_max(runs, spec);
-    file.spec.memory_bytes_spare = memory_bytes_spare(runs, spec);
+    file.spec.memory_bytes_default = memory_bytes_default(runs, spec);
     /* A run gets its own /tmp, unless that is not possible or the rules forbid it, or another
      * run's. */
     if (spec->tmp_of.at) {

@@ -49,15 +49,16 @@ struct run_spec {
      * counts from the deadline, not from when the shim saw it: if the machine slept through both,
      * the run is killed at once. */
     int64_t deadline_grace_ms;
-    int64_t memory_bytes_max;   /* 0 = none; refused if not offered (runs_offered) */
-    int64_t pids_max;           /* likewise */
-    int64_t cpu_permille_max;   /* of one core; likewise */
-    int64_t cpu_weight;         /* its share when CPU is short, 1 to 10000, where shares can be
-                                 * set; 0 = 100, the default share */
-    int64_t log_bytes_max;      /* of one file; one older file is kept. 0 = the default */
-    int64_t disk_bytes_max;     /* of its directory, else DISK_LIMIT; 0 = the rules' limit */
-    int64_t memory_bytes_spare; /* set by the rules: default limit, where it can be enforced. Does
-                                 * not count swap, and kills a process, not the whole run */
+    int64_t memory_bytes_max; /* 0 = none; refused if not offered (runs_offered) */
+    int64_t pids_max;         /* likewise */
+    int64_t cpu_permille_max; /* of one core; likewise */
+    int64_t cpu_weight;       /* its share when CPU is short, 1 to 10000, where shares can be
+                               * set; 0 = 100, the default share */
+    int64_t log_bytes_max;    /* of one file; one older file is kept. 0 = the default */
+    int64_t disk_bytes_max;   /* of its directory, else DISK_LIMIT; 0 = the rules' limit */
+    /* Set by the rules, for a run without a limit of its own, where it can be enforced. Does not
+     * count swap, and kills a process, not the whole run. */
+    int64_t memory_bytes_default;
 };
 
 enum run_state { RUN_STARTING, RUN_RUNNING, RUN_STOPPING, RUN_ENDED };

@@ -40,12 +40,23 @@ struct int_field {
 #name, offsetof(struct run_spec, name)                                                     \
     }
 static const struct int_field spec_ints[] = {
-    SPEC_INT(timeout_ms),       SPEC_INT(timeout_grace_ms), SPEC_INT(stop_grace_ms),
-    SPEC_INT(deadline_boot_ms), SPEC_INT(deadline_sleeps),  SPEC_INT(deadline_grace_ms),
-    SPEC_INT(memory_bytes_max), SPEC_INT(pids_max),         SPEC_INT(cpu_permille_max),
-    SPEC_INT(log_bytes_max),    SPEC_INT(cwd_given),        SPEC_INT(unfiltered),
-    SPEC_INT(private_tmp),      SPEC_INT(disk_bytes_max),   SPEC_INT(memory_bytes_spare),
+    SPEC_INT(timeout_ms),
+    SPEC_INT(timeout_grace_ms),
+    SPEC_INT(stop_grace_ms),
+    SPEC_INT(deadline_boot_ms),
+    SPEC_INT(deadline_sleeps),
+    SPEC_INT(deadline_grace_ms),
+    SPEC_INT(memory_bytes_max),
+    SPEC_INT(pids_max),
+    SPEC_INT(cpu_permille_max),
+    SPEC_INT(log_bytes_max),
+    SPEC_INT(cwd_given),
+    SPEC_INT(unfiltered),
+    SPEC_INT(private_tmp),
+    SPEC_INT(disk_bytes_max),
     SPEC_INT(cpu_weight),
+    /* What shims and agents of other releases know it as. */
+    {"memory_bytes_spare", offsetof(struct run_spec, memory_bytes_default)},
 };
 
 #define EXIT_INT(name)                                                                             \

@@ -66,7 +66,7 @@ void shim_end_judge(const struct shim_end *end, struct run_exit *exit)
     else if (end->oom_kills > 0 && exit->exit_code != 0)
         say_end(exit, "OOM", "It needed more than its limit of %" PRId64 " bytes of memory.",
                 end->spec->memory_bytes_max ? end->spec->memory_bytes_max
-                                            : end->spec->memory_bytes_spare);
+                                            : end->spec->memory_bytes_default);
     else if (exit->signal > 0)
         say_end(exit, "SIGNALLED", "Signal %d (%s) ended it.", exit->signal,
                 strsignal(exit->signal));
@@ -549,7 +549,7 @@ static enum err begin(struct shim *shim, struct problem *why)
     runlog_init(&shim->log, shim->dir_fd, spec->log_bytes_max);
     err = cgroup_make(&shim->group, &shim->file.place, spec->key,
                       &(struct cgroup_limits){.memory_bytes_max = spec->memory_bytes_max,
-                                              .memory_bytes_spare = spec->memory_bytes_spare,
+                                              .memory_bytes_default = spec->memory_bytes_default,
                                               .pids_max = spec->pids_max,
                                               .cpu_permille_max = spec->cpu_permille_max,
                                               .cpu_weight = spec->cpu_weight},

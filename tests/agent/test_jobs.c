@@ -61,12 +61,17 @@ static bool on_has_gpus(struct jobs *jobs)
     return ((struct fixture *)jobs->user)->has_gpus;
 }
 
-static void on_takes(struct agent_job *job, bool begins)
+static void on_slot_taken(struct agent_job *job)
+{
+    ((struct fixture *)job->jobs->user)->slots++;
+}
+
+static void on_slot_freed(struct agent_job *job)
 {
     struct fixture *fixture = job->jobs->user;
 
-    assert_true(begins || fixture->slots > 0);
-    fixture->slots += begins ? 1 : -1;
+    assert_true(fixture->slots > 0);
+    fixture->slots--;
 }
 
 static void on_started(struct agent_job *job)
@@ -76,7 +81,8 @@ static void on_started(struct agent_job *job)
 
 static const struct jobs_handler handler = {.send = on_send,
                                             .refuses = on_refuses,
-                                            .takes = on_takes,
+                                            .slot_taken = on_slot_taken,
+                                            .slot_freed = on_slot_freed,
                                             .started = on_started,
                                             .has_gpus = on_has_gpus};
 
