@@ -41,14 +41,14 @@ struct sql_thread {
 struct deploys {
     struct sql_thread threads[THREAD_COUNT];
     struct deploys_config config;
-    int64_t announced;                     /* the writing thread's */
-    char updates_after[DEPLOY_ID_MAX + 1]; /* likewise: the last one that was checked */
-    struct deploys_facts facts;            /* the reading thread's */
-    struct deploys_table table;            /* likewise */
-    struct deploys_alive alive;            /* likewise */
-    _Atomic bool facts_old; /* something was written since they were read; `facts` must be reread */
-    _Atomic int64_t known_version; /* of the table: the highest answered */
-    _Atomic bool may_forget;       /* see struct deploys_status */
+    int64_t announced;                      /* the writing thread's */
+    char updates_after[DEPLOY_ID_MAX + 1];  /* likewise: the last one that was checked */
+    struct deploys_leases_cache leases;     /* the reading thread's */
+    struct deploys_table table;             /* likewise */
+    struct deploys_services_cache services; /* likewise */
+    _Atomic bool leases_stale;              /* something was written since `leases` was read */
+    _Atomic int64_t known_version;          /* of the table: the highest answered */
+    _Atomic bool may_forget;                /* see struct deploys_status */
     _Atomic int64_t in_flight;
     _Atomic int64_t errors;
     pthread_mutex_t detail_lock; /* never on a request's path: only people read the status */
@@ -452,11 +452,11 @@ static bool migrate_all(struct sql *sql, struct format *ret_format)
 /* --- threads --- */
 
 /* WRITES: in a transaction from the start; LAZY: from its first write on. */
-enum how { READS, LAZY, WRITES };
+enum transaction_mode { READS, LAZY, WRITES };
 
 static const struct {
     deploys_verb *run;
-    enum how how;
+    enum transaction_mode mode;
 } verbs[DEPLOYS_VERB_COUNT] = {
     [DEPLOYS_LIST] = {deploys_list, READS},        [DEPLOYS_GET] = {deploys_get, READS},
     [DEPLOYS_PUT] = {deploys_put, WRITES},         [DEPLOYS_ENABLE] = {deploys_enable, WRITES},
@@ -471,7 +471,7 @@ static const struct {
 
 static struct sql_thread *thread_of(struct deploys *deploys, enum deploys_verb verb)
 {
-    return &deploys->threads[verbs[verb].how == READS ? THREAD_READ : THREAD_WRITE];
+    return &deploys->threads[verbs[verb].mode == READS ? THREAD_READ : THREAD_WRITE];
 }
 
 /* Counts every failed attempt, including our own reconnects: while the database is down, callers
@@ -488,7 +488,7 @@ static void went_down(struct sql_thread *thread)
 
 /* A statement failed. If the connection is good, only this caller is affected: its transaction is
  * rolled back. */
-static enum err failed(struct sql_thread *thread)
+static enum err statement_failed(struct sql_thread *thread)
 {
     if (thread->sql->connected) {
         metric_add_label(METRIC_SQL, "refused", 1);
@@ -576,7 +576,7 @@ static bool finish(struct work *work, bool ok)
         return ok;
     if (ok && !work->op->err) {
         ok = sql_commit(work->sql);
-        atomic_store(&work->op->owner->facts_old, true); /* a plain renewal does not get here */
+        atomic_store(&work->op->owner->leases_stale, true); /* a plain renewal does not get here */
         return ok;
     }
     sql_rollback(work->sql);
@@ -590,7 +590,7 @@ static bool follow_clock(struct sql_thread *thread)
     if (!deploys_follow_clock(thread->sql))
         return false;
     if (thread->sql->ahead_ms != before_ms)
-        atomic_store(&thread->deploys->facts_old, true);
+        atomic_store(&thread->deploys->leases_stale, true);
     return true;
 }
 
@@ -600,18 +600,18 @@ static bool run_verb(struct sql_thread *thread, struct deploys_op *op)
     struct deploys *deploys = thread->deploys;
     struct work work = {.sql = thread->sql,
                         .op = op,
-                        .facts = &deploys->facts,
+                        .leases = &deploys->leases,
                         .table = &deploys->table,
-                        .alive = &deploys->alive};
+                        .services = &deploys->services};
 
     if (!follow_clock(thread))
         return false;
-    if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have no facts */
-        work.facts_old = atomic_exchange(&deploys->facts_old, false);
-    bool ok = finish(&work, (verbs[op->verb].how != WRITES || work_begin(&work)) &&
+    if (op->verb == DEPLOYS_VIEW && !op->u.view.after.len) /* other pages have no leases */
+        work.leases_stale = atomic_exchange(&deploys->leases_stale, false);
+    bool ok = finish(&work, (verbs[op->verb].mode != WRITES || work_begin(&work)) &&
                                 verbs[op->verb].run(&work));
-    if (!ok && work.facts_old)
-        atomic_store(&deploys->facts_old, true); /* still needed */
+    if (!ok && work.leases_stale)
+        atomic_store(&deploys->leases_stale, true); /* still needed */
     return ok;
 }
 
@@ -652,13 +652,16 @@ static void run_op(struct sql_thread *thread, struct deploys_op *op)
     op->err = ERR_OK;
     op->news = 0;
     if (is_refused(thread, op)) {
-    } else if (!run_verb(thread, op)) {
-        op->err = failed(thread);
+        answer(thread, op);
+        return;
+    }
+    if (!run_verb(thread, op)) {
+        op->err = statement_failed(thread);
         op->detail = arena_str(op->arena, str_of(thread->sql->detail));
     } else {
         metric_add_label(METRIC_SQL, "ok", 1);
     }
-    news = op->err || verbs[op->verb].how == READS ? 0 : op->news;
+    news = op->err || verbs[op->verb].mode == READS ? 0 : op->news;
     answer(thread, op);
     announce(thread->deploys, news);
 }
@@ -699,7 +702,7 @@ static void run_renewals(struct sql_thread *thread)
     ok = ok && sql_commit(thread->sql);
     if (!ok) {
         sql_rollback(thread->sql);
-        failed(thread);
+        statement_failed(thread);
     }
     for (size_t i = 0; i < count; i++) {
         struct deploys_op *op = thread->renewals[i];
@@ -786,7 +789,7 @@ static bool move_updates(struct sql_thread *thread, struct arena *arena)
 }
 
 /* Writing thread: checks for changes made by others and moves updates on. */
-static void look(struct sql_thread *thread)
+static void check_for_changes(struct sql_thread *thread)
 {
     struct arena arena = {0};
     struct deploys_op op = {.arena = &arena};
@@ -796,7 +799,7 @@ static void look(struct sql_thread *thread)
     if (follow_clock(thread) && deploys_meta(&work) && move_updates(thread, &arena))
         announce(thread->deploys, op.news);
     else
-        failed(thread);
+        statement_failed(thread);
     arena_free(&arena);
 }
 
@@ -809,7 +812,7 @@ static void forget(struct sql_thread *thread)
     bool more = false;
 
     if (!follow_clock(thread) || !finish(&work, deploys_forget(&work, &more)))
-        failed(thread);
+        statement_failed(thread);
     thread->next_look_ms = clock_mono_ms() + (more ? 0 : FORGET_MS);
     arena_free(&arena);
 }
@@ -818,7 +821,7 @@ static void *sql_thread(void *arg)
 {
     struct sql_thread *thread = arg;
     void (*now_and_then)(struct sql_thread *) =
-        thread == &thread->deploys->threads[THREAD_WRITE] ? look : forget;
+        thread == &thread->deploys->threads[THREAD_WRITE] ? check_for_changes : forget;
     bool newer;
 
     metrics_thread();
@@ -858,8 +861,8 @@ static void free_all(struct deploys *deploys)
 {
     for (size_t i = 0; i < THREAD_COUNT; i++)
         sql_free(deploys->threads[i].sql);
-    arena_free(&deploys->facts.arena);
-    arena_free(&deploys->alive.arena);
+    arena_free(&deploys->leases.arena);
+    arena_free(&deploys->services.arena);
     deploys_table_done(&deploys->table);
     pthread_mutex_destroy(&deploys->detail_lock);
     free(deploys);

@@ -192,14 +192,14 @@ bool deploys_forget(struct work *work, bool *ret_more)
  * incrementally. */
 #define OWNS "CASE WHEN d.address IS NULL THEN 0 ELSE 1 END"
 #define FORGET(D)                                                                                  \
-    "DELETE FROM berth_node_lease WHERE until_ms < " D##_BEGUN " - CAST($1 AS BIGINT)"               \
+    "DELETE FROM berth_node_lease WHERE until_ms < " D##_STATEMENT_START " - CAST($1 AS BIGINT)"   \
     " AND address IN (SELECT address FROM (SELECT address, until_ms, drain_deadline_ms,"           \
     " SUM(owns) OVER (ORDER BY until_ms RANGE BETWEEN 60000 PRECEDING AND 60000 FOLLOWING) AS near"\
     " FROM (SELECT l.address, l.until_ms, l.drain_deadline_ms, " OWNS " AS owns"                   \
     " FROM berth_node_lease l LEFT JOIN (SELECT DISTINCT address FROM deployment) d"               \
-    " ON d.address = l.address WHERE l.until_ms < " D##_BEGUN                                      \
-    " - CAST($1 AS BIGINT) + 60000) AS gone) AS together WHERE near = 0 AND until_ms < " D##_BEGUN   \
-    " - CAST($1 AS BIGINT) AND drain_deadline_ms < " D##_BEGUN " LIMIT CAST($2 AS BIGINT))"          \
+    " ON d.address = l.address WHERE l.until_ms < " D##_STATEMENT_START                            \
+    " - CAST($1 AS BIGINT) + 60000) AS gone) AS together WHERE near = 0 AND until_ms < " D##_STATEMENT_START \
+    " - CAST($1 AS BIGINT) AND drain_deadline_ms < " D##_STATEMENT_START " LIMIT CAST($2 AS BIGINT))" \
     " RETURNING address"
     /* clang-format on */
 #define FORGET_STATUS(D) "DELETE FROM berth_deployment_status WHERE address = $1"
@@ -325,11 +325,11 @@ static bool check_mass_loss(struct work *work, const struct lease *owner, bool *
 {
 #define GONE(D)                                                                                    \
     "SELECT COUNT(*), (SELECT value FROM berth_meta WHERE name = 'approved_until_ms') "            \
-    "- " D##_BEGUN                                                                                 \
+    "- " D##_STATEMENT_START                                                                       \
         " FROM berth_node_lease WHERE until_ms >= CAST($1 AS BIGINT) AND until_ms <= CAST($2 AS "  \
-        "BIGINT) AND until_ms < " D##_BEGUN " AND goodbye = 0"
+        "BIGINT) AND until_ms < " D##_STATEMENT_START " AND goodbye = 0"
 #define LEFT(D)                                                                                    \
-    "SELECT COUNT(*) FROM (SELECT 1 FROM berth_node_lease WHERE until_ms >= " D##_BEGUN            \
+    "SELECT COUNT(*) FROM (SELECT 1 FROM berth_node_lease WHERE until_ms >= " D##_STATEMENT_START  \
         " LIMIT CAST($1 AS BIGINT)) AS left_over"
     struct sql_rows rows;
     int64_t lost;
@@ -558,7 +558,7 @@ bool deploys_yield(struct work *work)
 /* --- copies --- */
 
 /* A copy's state in the table, beside the node's new report. */
-struct held {
+struct known_copy {
     struct deploys_copy copy; /* state.at == NULL: never reported before */
     bool daemon;
     int64_t row_generation, row_version;
@@ -568,7 +568,7 @@ struct held {
 };
 
 /* Reads everything a node may have copies of: what it owns, and daemons. */
-static bool read_held(struct work *work, struct map *held)
+static bool read_known(struct work *work, struct map *known)
 {
 /* clang-format off */
 #define HELD_BY(D)                                                                                 \
@@ -584,26 +584,27 @@ static bool read_held(struct work *work, struct map *held)
     if (!WORK_SQL(work, HELD, &rows, SQL_STR(work->op->node)))
         return false;
     for (size_t i = 0; i < rows.count; i++) {
-        struct held *one = arena_new(work->op->arena, struct held);
+        struct known_copy *one = arena_new(work->op->arena, struct known_copy);
 
-        *one = (struct held){.daemon = deploy_type_by_name(sql_cell(&rows, i, 1)) == DEPLOY_DAEMON,
-                             .row_generation = sql_cell_int(&rows, i, 2),
-                             .row_version = sql_cell_int(&rows, i, 3),
-                             .ended = sql_cell(&rows, i, 4),
-                             .rolling = sql_cell_int(&rows, i, 14) != 0,
-                             .copy = {.id = sql_cell(&rows, i, 0),
-                                      .generation = sql_cell_int(&rows, i, 5),
-                                      .version = sql_cell_int(&rows, i, 6),
-                                      .state = sql_cell(&rows, i, 7),
-                                      .restarts = sql_cell_int(&rows, i, 8),
-                                      .pid = sql_cell_int(&rows, i, 9),
-                                      .since_ms = sql_cell_int(&rows, i, 10),
-                                      .healthy = sql_cell(&rows, i, 11),
-                                      .reason = sql_cell(&rows, i, 12),
-                                      .limits = sql_cell(&rows, i, 13),
-                                      .host = sql_cell(&rows, i, 15),
-                                      .port = sql_cell_int(&rows, i, 16)}};
-        map_put(held, one->copy.id, one);
+        *one = (struct known_copy){.daemon =
+                                       deploy_type_by_name(sql_cell(&rows, i, 1)) == DEPLOY_DAEMON,
+                                   .row_generation = sql_cell_int(&rows, i, 2),
+                                   .row_version = sql_cell_int(&rows, i, 3),
+                                   .ended = sql_cell(&rows, i, 4),
+                                   .rolling = sql_cell_int(&rows, i, 14) != 0,
+                                   .copy = {.id = sql_cell(&rows, i, 0),
+                                            .generation = sql_cell_int(&rows, i, 5),
+                                            .version = sql_cell_int(&rows, i, 6),
+                                            .state = sql_cell(&rows, i, 7),
+                                            .restarts = sql_cell_int(&rows, i, 8),
+                                            .pid = sql_cell_int(&rows, i, 9),
+                                            .since_ms = sql_cell_int(&rows, i, 10),
+                                            .healthy = sql_cell(&rows, i, 11),
+                                            .reason = sql_cell(&rows, i, 12),
+                                            .limits = sql_cell(&rows, i, 13),
+                                            .host = sql_cell(&rows, i, 15),
+                                            .port = sql_cell_int(&rows, i, 16)}};
+        map_put(known, one->copy.id, one);
     }
     return true;
 }
@@ -692,12 +693,13 @@ static bool end_version(struct work *work, const struct deploys_copy *copy, bool
 }
 
 /* A copy that was healthy with the new version and no longer is gets a new time-out. */
-static bool try_anew(struct work *work, const struct deploys_copy *copy, const struct held *held)
+static bool try_anew(struct work *work, const struct deploys_copy *copy,
+                     const struct known_copy *known)
 {
 #define TRY_ANEW(D) "UPDATE deployment SET tried_ms = " D##_NOW " WHERE " D##_ID " = $1"
 
-    if (!held->rolling || !held->copy.state.at ||
-        rollout_health(held->copy.state, held->copy.healthy) != ROLLOUT_WELL ||
+    if (!known->rolling || !known->copy.state.at ||
+        rollout_health(known->copy.state, known->copy.healthy) != ROLLOUT_WELL ||
         rollout_health(copy->state, copy->healthy) == ROLLOUT_WELL)
         return true;
     return work_begin(work) && WORK_SQL(work, TRY_ANEW, NULL, SQL_STR(copy->id));
@@ -740,26 +742,26 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
     return true;
 }
 
-static bool settle_copy(struct work *work, struct deploys_copy *copy, struct held *held,
+static bool settle_copy(struct work *work, struct deploys_copy *copy, struct known_copy *known,
                         bool *changed)
 {
     bool over = str_is(copy->state, "finished") || str_is(copy->state, "failed");
 
     assert(copy->id.len > 0 && copy->state.len > 0 && copy->healthy.at && copy->reason.at &&
            copy->limits.at);
-    copy->stale = !held || (!held->daemon && held->row_generation != copy->generation);
+    copy->stale = !known || (!known->daemon && known->row_generation != copy->generation);
     if (copy->stale)
         return forget_copy(work, copy->id) && wait_for_copy(work, copy->id);
-    held->named = true;
-    if (copy->wants && held->daemon && !look_for_turn(work, copy))
+    known->named = true;
+    if (copy->wants && known->daemon && !look_for_turn(work, copy))
         return false;
-    if (over && !held->daemon && held->row_version == copy->version &&
-        !str_eq(held->ended, copy->state) && !end_version(work, copy, changed))
+    if (over && !known->daemon && known->row_version == copy->version &&
+        !str_eq(known->ended, copy->state) && !end_version(work, copy, changed))
         return false;
-    if (held->copy.state.at && same_copy(copy, &held->copy))
+    if (known->copy.state.at && same_copy(copy, &known->copy))
         return true;
-    return write_copy(work, copy) && note_state(work, copy, &held->copy) &&
-           try_anew(work, copy, held);
+    return write_copy(work, copy) && note_state(work, copy, &known->copy) &&
+           try_anew(work, copy, known);
 }
 
 static int by_name(const void *a, const void *b)
@@ -769,14 +771,14 @@ static int by_name(const void *a, const void *b)
 
 /* Finds the updates this status may move on. Their deployment rows are locked before anything is
  * written, as any change of them does; several are locked in order of name, to avoid deadlocks. */
-static bool lock_updates(struct work *work, const struct map *held, struct strs *ret_names)
+static bool lock_updates(struct work *work, const struct map *known, struct strs *ret_names)
 {
     struct deploys_op *op = work->op;
     struct names names;
 
     names_init(&names, op->u.status.count, op->arena);
     for (size_t i = 0; i < op->u.status.count; i++) {
-        const struct held *one = map_get(held, op->u.status.copies[i].id);
+        const struct known_copy *one = map_get(known, op->u.status.copies[i].id);
 
         if (one && one->rolling)
             names_add(&names, deploy_name(one->copy.id));
@@ -796,9 +798,9 @@ static bool lock_updates(struct work *work, const struct map *held, struct strs 
 bool deploys_set_status(struct work *work)
 {
     struct deploys_op *op = work->op;
-    struct map held = {0};
+    struct map known = {0};
     struct strs updates;
-    struct held *one;
+    struct known_copy *one;
     bool changed = false, news = false, ok;
 
     assert(op->u.status.count <= DEPLOYS_COPIES_MAX);
@@ -806,14 +808,14 @@ bool deploys_set_status(struct work *work)
         return false;
     if (op->err)
         return true;
-    ok = read_held(work, &held) && lock_updates(work, &held, &updates);
+    ok = read_known(work, &known) && lock_updates(work, &known, &updates);
     for (size_t i = 0; ok && i < op->u.status.count; i++)
-        ok = settle_copy(work, &op->u.status.copies[i], map_get(&held, op->u.status.copies[i].id),
+        ok = settle_copy(work, &op->u.status.copies[i], map_get(&known, op->u.status.copies[i].id),
                          &changed);
-    for (size_t i = 0; ok && !op->u.status.partial && (one = map_next(&held, &i));)
+    for (size_t i = 0; ok && !op->u.status.partial && (one = map_next(&known, &i));)
         if (!one->named && one->copy.state.at)
             ok = forget_copy(work, one->copy.id);
-    map_free(&held);
+    map_free(&known);
     for (size_t i = 0; ok && i < updates.count; i++) {
         op->id = updates.at[i];
         ok = deploys_row_get(work, false) && deploys_roll_on(work, &news);

@@ -62,24 +62,26 @@ bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *
 
 /* --- from row to row --- */
 
-static bool level(struct work *work, int64_t good)
+/* Ends an update, if there is one: all copies get the spec of the first. */
+static bool copy_spec_to_all(struct work *work, int64_t good)
 {
 /* clang-format off */
-#define FOLLOW(D)                                                                                  \
+#define COPY_SPEC(D)                                                                                  \
     "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
     " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
     " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
     " updated_at = h.updated_at, tried_ms = " D##_NOW                                              \
     ", rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID                                   \
     " = $1) AS h WHERE " COPY_OF("deployment.", "$1")
-#define LEVEL(D)                                                                                   \
+#define CLEAR_ROLLOUT(D)                                                                                   \
     "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0, good_version = $2"      \
     " WHERE " D##_ID " = $1"
     /* clang-format on */
 
     work->op->row.good_version = good;
-    return WORK_SQL(work, LEVEL, NULL, SQL_STR(work->op->id), SQL_INT(good)) &&
-           (work->op->row.spec.count <= 1 || WORK_SQL(work, FOLLOW, NULL, SQL_STR(work->op->id)));
+    return WORK_SQL(work, CLEAR_ROLLOUT, NULL, SQL_STR(work->op->id), SQL_INT(good)) &&
+           (work->op->row.spec.count <= 1 ||
+            WORK_SQL(work, COPY_SPEC, NULL, SQL_STR(work->op->id)));
 }
 
 /* The first copy's row also has the state of the update; every row has `rolling` while there is
@@ -210,8 +212,9 @@ static bool go_back(struct work *work, const struct group *group, const struct r
                         arena_cstr(op->arena, reason));
 }
 
-/* Checks the state of all copies once. *ret_again false: nothing more to do now. */
-static bool look(struct work *work, bool *ret_again, bool *ret_changed)
+/* One step of an update, by the state of all copies now. *ret_again false: nothing more to do now.
+ */
+static bool rollout_step(struct work *work, bool *ret_again, bool *ret_changed)
 {
     struct deploys_op *op = work->op;
     bool back = op->row.rollout == ROLLOUT_BACK, kept;
@@ -260,7 +263,7 @@ bool deploys_roll_on(struct work *work, bool *ret_changed)
 
     while (again && op->found &&
            (op->row.rollout == ROLLOUT_ROLLING || op->row.rollout == ROLLOUT_BACK))
-        if (!look(work, &again, ret_changed))
+        if (!rollout_step(work, &again, ret_changed))
             return false;
     return true;
 }
@@ -303,7 +306,7 @@ bool deploys_follow_first(struct work *work, int64_t good)
 {
     const struct deploys_row *row = &work->op->row;
 
-    if (!level(work, good))
+    if (!copy_spec_to_all(work, good))
         return false;
     if (good == 0 || good == row->version || !row->spec.enabled ||
         row->spec.type != DEPLOY_DEPLOYMENT)

@@ -98,7 +98,7 @@ bool deploys_failures(struct work *work, struct str id, struct arena *arena,
 {
 #define FAILURES(D)                                                                                \
     "SELECT id, address, at_ms, until_ms, reason FROM berth_deployment_failure"                    \
-    " WHERE until_ms >= " D##_BEGUN
+    " WHERE until_ms >= " D##_STATEMENT_START
 #define ALL_FAILURES(D) FAILURES(D) " ORDER BY " D##_BYTES("id") ", " D##_BYTES("address")
 /* clang-format off */
 #define ITS_FAILURES(D)                                                                            \

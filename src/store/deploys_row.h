@@ -11,12 +11,12 @@
 #define PG_NOW   "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)"
 /* The time when the statement began: a search by it can use an index, but it does not include time
  * spent waiting for a lock. */
-#define LITE_BEGUN     LITE_NOW
-#define PG_BEGUN       "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
-#define LITE_TIME      "now_text()"
-#define PG_TIME        "clock_timestamp()"
-#define LITE_TEXT(col) col
-#define PG_TEXT(col)   "CAST(" col " AS TEXT)"
+#define LITE_STATEMENT_START LITE_NOW
+#define PG_STATEMENT_START   "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
+#define LITE_TIME            "now_text()"
+#define PG_TIME              "clock_timestamp()"
+#define LITE_TEXT(col)       col
+#define PG_TEXT(col)         "CAST(" col " AS TEXT)"
 /* A row written by another program may hold anything. */
 #define LITE_NEEDS      "CASE WHEN json_valid(options) THEN json_extract(options, '$.needs') END"
 #define PG_NEEDS        "CAST(CAST(options AS JSONB) -> 'needs' AS TEXT)"
@@ -51,27 +51,27 @@
 /* clang-format on */
 enum { DEPLOYS_COLUMN_COUNT = 24 };
 
-/* What claimers need besides the rows, recently cached: leases ending soon, goodbyes, and failures
- * by node. It changes without a new version of the table. */
-struct deploys_facts {
+/* What claimers need besides the rows ("facts" in the protocol), recently cached: leases ending
+ * soon, goodbyes, and failures by node. It changes without a new version of the table. */
+struct deploys_leases_cache {
     struct arena arena;
     struct deploys_lease *leases;
     size_t lease_count;
     struct deploys_failure *failures;
     size_t failure_count;
     int64_t within_ms; /* covers leases that end within this time */
-    int64_t number;    /* equal facts have the same number for every reader */
+    int64_t number;    /* equal contents have the same number for every reader */
     int64_t read_mono_ms;
 };
 
 /* A row of the table as claimers see it, recently cached. */
-struct deploys_seen {
+struct deploys_cached_row {
     struct deploy_row row;
     int64_t changed; /* the version in which this state was first seen */
 };
 
 /* All live copies, recently cached. */
-struct deploys_alive {
+struct deploys_services_cache {
     struct arena arena;
     struct deploys_service *items;
     size_t count;
@@ -82,7 +82,7 @@ struct deploys_alive {
 struct deploys_gone;
 struct deploys_table {
     struct arena arena;
-    struct deploys_seen *rows; /* by id */
+    struct deploys_cached_row *rows; /* by id */
     size_t count;
     bool whole;
     int64_t version;           /* 0: not loaded yet */
@@ -98,11 +98,11 @@ struct deploys_table {
 struct work {
     struct sql *sql;
     struct deploys_op *op;
-    struct deploys_facts *facts; /* VIEW */
-    struct deploys_table *table; /* VIEW */
-    struct deploys_alive *alive; /* SERVICES */
-    bool facts_old;              /* VIEW: `facts` must be read again */
-    int64_t approved_until_ms;   /* from deploys_meta() */
+    struct deploys_leases_cache *leases;     /* VIEW */
+    struct deploys_table *table;             /* VIEW */
+    struct deploys_services_cache *services; /* SERVICES */
+    bool leases_stale;                       /* VIEW: `leases` must be read again */
+    int64_t approved_until_ms;               /* from deploys_meta() */
 };
 
 typedef bool deploys_verb(struct work *work);

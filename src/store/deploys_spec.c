@@ -376,7 +376,7 @@ static bool set_counts(struct work *work, const struct counts *to)
 
 /* The version in the first copy's row differs from `before`; the other copies follow, a few at a
  * time while they run. `same`: the spec is unchanged. */
-static bool follow(struct work *work, const struct deploys_row *before, bool same)
+static bool start_rollout(struct work *work, const struct deploys_row *before, bool same)
 {
     const struct deploys_row *row = &work->op->row;
     int64_t good;
@@ -393,8 +393,8 @@ static bool follow(struct work *work, const struct deploys_row *before, bool sam
     return deploys_follow_first(work, same && good == before->version ? row->version : good);
 }
 
-/* After a change: rereads the row, adds a history entry, bumps the table's version. */
-static bool changed(struct work *work, const char *what)
+/* After a change: reads the row again, adds a history entry, bumps the table's version. */
+static bool record_change(struct work *work, const char *what)
 {
     work->op->u.put.changed = true;
     if (!deploys_row_get(work, false) || !forget_failures(work))
@@ -405,7 +405,7 @@ static bool changed(struct work *work, const char *what)
 }
 
 /* An update may have been waiting for a copy that is gone, or may now replace more at once. */
-static bool scaled(struct work *work)
+static bool record_scaling(struct work *work)
 {
     struct str detail;
     bool moved = false;
@@ -446,16 +446,16 @@ bool deploys_put(struct work *work)
              op->row.spec.max_unavailable != to.max_unavailable ||
              op->row.spec.update_timeout_ms != to.update_timeout_ms;
     if (op->found && same_spec(&op->row.spec, spec, op->arena))
-        return counts ? set_counts(work, &to) && scaled(work) : deploys_meta(work);
+        return counts ? set_counts(work, &to) && record_scaling(work) : deploys_meta(work);
     if (!op->found && !insert(work))
         return false;
     if (counts && !set_counts(work, &to))
         return false;
     if (!op->found)
-        return deploys_keep_spec(work) && changed(work, "created");
+        return deploys_keep_spec(work) && record_change(work, "created");
     before = op->row;
-    return deploys_keep_spec(work) && replace(work, spec, 0) && follow(work, &before, false) &&
-           changed(work, "changed");
+    return deploys_keep_spec(work) && replace(work, spec, 0) &&
+           start_rollout(work, &before, false) && record_change(work, "changed");
 }
 
 /* False: nothing to do, or the database failed (*ret_ok). */
@@ -483,7 +483,7 @@ static bool touch(struct work *work, bool enabled, const char *what)
 
     return deploys_keep_spec(work) &&
            WORK_SQL(work, TOUCH, NULL, SQL_STR(work->op->id), SQL_INT(enabled)) &&
-           follow(work, &before, true) && changed(work, what);
+           start_rollout(work, &before, true) && record_change(work, what);
 }
 
 bool deploys_enable(struct work *work)
@@ -522,7 +522,7 @@ bool deploys_scale(struct work *work)
         return deploys_meta(work);
     return set_counts(work, &(struct counts){op->u.put.count, op->row.spec.max_unavailable,
                                              op->row.spec.update_timeout_ms}) &&
-           scaled(work);
+           record_scaling(work);
 }
 
 /* Finds the last earlier version with a different spec (a restart is also a version), skipping
@@ -581,8 +581,8 @@ bool deploys_rollback(struct work *work)
     }
     before = op->row;
     spec.enabled = before.spec.enabled;
-    return replace(work, &spec, op->u.put.to_version) && follow(work, &before, false) &&
-           changed(work, "rolled back");
+    return replace(work, &spec, op->u.put.to_version) && start_rollout(work, &before, false) &&
+           record_change(work, "rolled back");
 }
 
 bool deploys_delete(struct work *work)

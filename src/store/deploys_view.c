@@ -7,14 +7,14 @@
 #include "base/clock.h"
 
 enum {
-    FACTS_MS = 1000,    /* max age of facts */
+    LEASES_MS = 1000,   /* max age of leases and failures */
     TABLE_MS = 5000,    /* max age of rows, which others may change without a new version */
     SERVICES_MS = 1000, /* max age of services */
     PACE = 4,           /* each read may take at most 1/PACE of the thread's time */
     GONE_MAX = 10000,   /* remembered deletions */
 };
 
-/* --- facts --- */
+/* --- leases and failures --- */
 
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 {
@@ -25,83 +25,83 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
     return hash;
 }
 
-static int64_t number_facts(const struct deploys_facts *facts)
+static int64_t number_leases(const struct deploys_leases_cache *cache)
 {
     uint64_t hash = 0xcbf29ce484222325;
 
-    for (size_t i = 0; i < facts->lease_count; i++) {
-        const struct deploys_lease *lease = &facts->leases[i];
+    for (size_t i = 0; i < cache->lease_count; i++) {
+        const struct deploys_lease *lease = &cache->leases[i];
 
         hash = hash_bytes(hash, lease->address.at, lease->address.len + 1);
         hash = hash_bytes(hash, &lease->until_ms, sizeof lease->until_ms);
         hash = hash_bytes(hash, &lease->goodbye, sizeof lease->goodbye);
     }
-    for (size_t i = 0; i < facts->failure_count; i++) {
-        hash = hash_bytes(hash, facts->failures[i].id.at, facts->failures[i].id.len + 1);
-        hash = hash_bytes(hash, facts->failures[i].address.at, facts->failures[i].address.len + 1);
+    for (size_t i = 0; i < cache->failure_count; i++) {
+        hash = hash_bytes(hash, cache->failures[i].id.at, cache->failures[i].id.len + 1);
+        hash = hash_bytes(hash, cache->failures[i].address.at, cache->failures[i].address.len + 1);
     }
     return (int64_t)(hash >> 16); /* 48 bits: exact in every JSON reader */
 }
 
 /* All nodes poll every few seconds; the database is queried once. */
-static bool read_facts(struct work *work)
+static bool refresh_leases(struct work *work)
 {
 /* clang-format off */
 #define LEASES(D)                                                                                  \
-    "SELECT address, until_ms, goodbye FROM berth_node_lease WHERE until_ms >= " D##_BEGUN         \
-    " AND until_ms < " D##_BEGUN " + CAST($1 AS BIGINT) AND goodbye = 0 UNION ALL"                 \
+    "SELECT address, until_ms, goodbye FROM berth_node_lease WHERE until_ms >= " D##_STATEMENT_START \
+    " AND until_ms < " D##_STATEMENT_START " + CAST($1 AS BIGINT) AND goodbye = 0 UNION ALL"       \
     " SELECT address, until_ms, goodbye FROM berth_node_lease WHERE goodbye = 1 ORDER BY 1"
     /* clang-format on */
     static const struct sql_text text = DEPLOYS_BOTH(LEASES);
-    struct deploys_facts *facts = work->facts;
+    struct deploys_leases_cache *cache = work->leases;
     int64_t within_ms = work->op->u.view.within_ms, now_ms = clock_mono_ms();
     struct sql_param within = SQL_INT(within_ms);
     struct sql_rows rows;
 
-    if (!work->facts_old && facts->read_mono_ms && facts->within_ms == within_ms &&
-        now_ms < facts->read_mono_ms + FACTS_MS)
+    if (!work->leases_stale && cache->read_mono_ms && cache->within_ms == within_ms &&
+        now_ms < cache->read_mono_ms + LEASES_MS)
         return true;
-    facts->read_mono_ms = 0;
-    facts->within_ms = within_ms;
-    arena_reset(&facts->arena);
+    cache->read_mono_ms = 0;
+    cache->within_ms = within_ms;
+    arena_reset(&cache->arena);
     /* A lease not listed has expired or is good for a while; the claim checks it. */
-    if (!sql_run(work->sql, &text, &within, 1, &facts->arena, &rows))
+    if (!sql_run(work->sql, &text, &within, 1, &cache->arena, &rows))
         return false;
-    facts->lease_count = rows.count;
-    facts->leases = arena_array(&facts->arena, struct deploys_lease, rows.count + 1);
+    cache->lease_count = rows.count;
+    cache->leases = arena_array(&cache->arena, struct deploys_lease, rows.count + 1);
     for (size_t i = 0; i < rows.count; i++)
-        facts->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
+        cache->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
                                                   .until_ms = sql_cell_int(&rows, i, 1),
                                                   .goodbye = sql_cell_int(&rows, i, 2) != 0};
-    if (!deploys_failures(work, STR_NONE, &facts->arena, &facts->failures, &facts->failure_count))
+    if (!deploys_failures(work, STR_NONE, &cache->arena, &cache->failures, &cache->failure_count))
         return false;
-    facts->number = number_facts(facts);
-    facts->read_mono_ms = now_ms;
+    cache->number = number_leases(cache);
+    cache->read_mono_ms = now_ms;
     return true;
 }
 
-static void answer_facts(struct work *work)
+static void answer_leases(struct work *work)
 {
-    const struct deploys_facts *facts = work->facts;
+    const struct deploys_leases_cache *cache = work->leases;
     struct deploys_op *op = work->op;
 
-    op->u.view.facts = facts->number;
-    op->u.view.same_facts = op->u.view.if_facts == facts->number;
+    op->u.view.facts = cache->number;
+    op->u.view.same_facts = op->u.view.if_facts == cache->number;
     if (op->u.view.same_facts)
         return;
-    op->u.view.lease_count = facts->lease_count;
-    op->u.view.leases = arena_array(op->arena, struct deploys_lease, facts->lease_count + 1);
-    for (size_t i = 0; i < facts->lease_count; i++) {
-        op->u.view.leases[i] = facts->leases[i];
-        op->u.view.leases[i].address = arena_str(op->arena, facts->leases[i].address);
+    op->u.view.lease_count = cache->lease_count;
+    op->u.view.leases = arena_array(op->arena, struct deploys_lease, cache->lease_count + 1);
+    for (size_t i = 0; i < cache->lease_count; i++) {
+        op->u.view.leases[i] = cache->leases[i];
+        op->u.view.leases[i].address = arena_str(op->arena, cache->leases[i].address);
     }
-    op->failure_count = facts->failure_count;
-    op->failures = arena_array(op->arena, struct deploys_failure, facts->failure_count + 1);
-    for (size_t i = 0; i < facts->failure_count; i++) {
-        op->failures[i] = facts->failures[i];
-        op->failures[i].id = arena_str(op->arena, facts->failures[i].id);
-        op->failures[i].address = arena_str(op->arena, facts->failures[i].address);
-        op->failures[i].reason = arena_str(op->arena, facts->failures[i].reason);
+    op->failure_count = cache->failure_count;
+    op->failures = arena_array(op->arena, struct deploys_failure, cache->failure_count + 1);
+    for (size_t i = 0; i < cache->failure_count; i++) {
+        op->failures[i] = cache->failures[i];
+        op->failures[i].id = arena_str(op->arena, cache->failures[i].id);
+        op->failures[i].address = arena_str(op->arena, cache->failures[i].address);
+        op->failures[i].reason = arena_str(op->arena, cache->failures[i].reason);
     }
 }
 
@@ -142,7 +142,7 @@ static bool read_page(struct work *work, struct deploys_table *table, size_t *ro
         *room = 2 * (table->count + rows.count);
         table->rows =
             old ? arena_resize(&table->arena, table->rows, old, *room * sizeof *table->rows)
-                : arena_array(&table->arena, struct deploys_seen, *room);
+                : arena_array(&table->arena, struct deploys_cached_row, *room);
     }
     for (size_t i = 0; i < rows.count; i++)
         table->rows[table->count++].row =
@@ -180,20 +180,20 @@ static void compare(struct deploys_table *table, const struct deploys_table *old
     size_t at = 0;
 
     for (size_t i = 0; i < table->count; i++) {
-        struct deploys_seen *seen = &table->rows[i];
+        struct deploys_cached_row *cached = &table->rows[i];
         int order = -1;
 
-        while (at < old->count && (order = str_cmp(old->rows[at].row.id, seen->row.id)) < 0)
+        while (at < old->count && (order = str_cmp(old->rows[at].row.id, cached->row.id)) < 0)
             note_gone(table, old->rows[at++].row.id, version);
-        seen->changed = version;
+        cached->changed = version;
         if (at < old->count && order == 0) {
-            const struct deploy_row *now = &seen->row, *was = &old->rows[at].row;
+            const struct deploy_row *now = &cached->row, *was = &old->rows[at].row;
 
             if (now->type == was->type && now->enabled == was->enabled &&
                 now->generation == was->generation && str_eq(now->address, was->address) &&
                 str_eq(now->selector, was->selector) && str_eq(now->created_at, was->created_at) &&
                 str_eq(now->updated_at, was->updated_at) && str_eq(now->needs, was->needs))
-                seen->changed = old->rows[at].changed;
+                cached->changed = old->rows[at].changed;
             at++;
         }
     }
@@ -326,10 +326,10 @@ bool deploys_view(struct work *work)
     struct deploys_op *op = work->op;
     bool first = op->u.view.after.len == 0;
 
-    if (!deploys_meta(work) || !refresh_table(work) || (first && !read_facts(work)))
+    if (!deploys_meta(work) || !refresh_table(work) || (first && !refresh_leases(work)))
         return false;
     if (first)
-        answer_facts(work);
+        answer_leases(work);
     op->u.view.approved_until_ms = work->approved_until_ms;
     op->u.view.unchanged = op->u.view.if_version == op->version;
     if (op->u.view.unchanged)
@@ -381,27 +381,27 @@ static uint64_t hash_str(uint64_t hash, struct str text)
     return hash_bytes(hash_bytes(hash, text.at, text.len), "\xff", 1);
 }
 
-static bool refresh_alive(struct work *work)
+static bool refresh_services(struct work *work)
 {
     static const struct sql_text text = DEPLOYS_BOTH(ALIVE_ALL);
-    struct deploys_alive *alive = work->alive;
-    int64_t begun_ms = clock_mono_ms(), pause_ms = PACE * alive->took_ms;
+    struct deploys_services_cache *cache = work->services;
+    int64_t begun_ms = clock_mono_ms(), pause_ms = PACE * cache->took_ms;
     uint64_t hash = 0xcbf29ce484222325;
     struct sql_rows rows;
 
-    if (alive->read_mono_ms &&
-        begun_ms < alive->read_mono_ms + (pause_ms > SERVICES_MS ? pause_ms : SERVICES_MS))
+    if (cache->read_mono_ms &&
+        begun_ms < cache->read_mono_ms + (pause_ms > SERVICES_MS ? pause_ms : SERVICES_MS))
         return true;
-    alive->read_mono_ms = 0;
-    alive->count = 0;
-    arena_reset(&alive->arena);
-    if (!sql_run(work->sql, &text, NULL, 0, &alive->arena, &rows))
+    cache->read_mono_ms = 0;
+    cache->count = 0;
+    arena_reset(&cache->arena);
+    if (!sql_run(work->sql, &text, NULL, 0, &cache->arena, &rows))
         return false;
-    read_services(&rows, &alive->arena, &alive->items);
-    alive->count = rows.count;
-    for (size_t i = 0; i < alive->count;
+    read_services(&rows, &cache->arena, &cache->items);
+    cache->count = rows.count;
+    for (size_t i = 0; i < cache->count;
          i++) { /* leases are left out: they are renewed all the time */
-        const struct deploys_service *one = &alive->items[i];
+        const struct deploys_service *one = &cache->items[i];
 
         hash = hash_str(hash, one->id);
         hash = hash_str(hash, one->node);
@@ -409,26 +409,26 @@ static bool refresh_alive(struct work *work)
         hash = hash_str(hash, one->healthy);
         hash = (hash ^ (uint64_t)(one->port ^ one->version << 16)) * 0x100000001b3;
     }
-    alive->number = (int64_t)(hash >> 16); /* 48 bits: exact in every JSON reader */
-    alive->read_mono_ms = clock_mono_ms();
-    alive->took_ms = alive->read_mono_ms - begun_ms;
+    cache->number = (int64_t)(hash >> 16); /* 48 bits: exact in every JSON reader */
+    cache->read_mono_ms = clock_mono_ms();
+    cache->took_ms = cache->read_mono_ms - begun_ms;
     return true;
 }
 
 static bool answer_all(struct work *work)
 {
     struct deploys_op *op = work->op;
-    const struct deploys_alive *alive = work->alive;
+    const struct deploys_services_cache *cache = work->services;
 
-    if (!refresh_alive(work) || !deploys_meta(work))
+    if (!refresh_services(work) || !deploys_meta(work))
         return false;
-    op->u.services.number = alive->number;
-    op->u.services.same = op->u.services.if_number == alive->number;
+    op->u.services.number = cache->number;
+    op->u.services.same = op->u.services.if_number == cache->number;
     if (!op->u.services.same)
-        op->u.services.items = arena_array(op->arena, struct deploys_service, alive->count + 1);
+        op->u.services.items = arena_array(op->arena, struct deploys_service, cache->count + 1);
     op->u.services.left_ms = INT64_MAX;
-    for (size_t i = 0; i < alive->count; i++) {
-        const struct deploys_service *one = &alive->items[i];
+    for (size_t i = 0; i < cache->count; i++) {
+        const struct deploys_service *one = &cache->items[i];
         struct deploys_service *to;
 
         if (one->until_ms < op->now_ms)
