@@ -727,8 +727,8 @@ static enum err copy_start(struct copy *copy, const char *dir, struct problem *w
     spec.argv = words.at;
     spec.argc = words.count;
     /* A deployment must run somewhere: where a limit cannot be enforced, its copy runs without it
-     * and reports that in its status. */
-    /* Its demand is also its maximum, unless its limit is lower. */
+     * and reports that in its status. What it needs of memory is also its limit, unless it has a
+     * lower one. */
     if (offered->limits[CGROUP_MEMORY])
         spec.memory_bytes_max =
             lower_limit(demand_need(&own->demand, STR("mem_mb")), limits->memory_mb) << 20;
@@ -1066,14 +1066,14 @@ static void on_ended(struct run *run)
     keep_last(copy, run, copy->run_version);
     arena_free(&copy->old_arena);
     copy->old_version = 0;
-    /* Stopped by the lease fence, which says nothing about the work: it restarts as soon as there
-     * is a lease. */
     if (killed) {
         if (run->exit.started_ms &&
             run->exit.ended_ms - run->exit.started_ms >= KILLED_FORGOTTEN_MS)
             copy->kills = 0;
         failed(copy, reason, backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS));
     } else if (asked || replaced || strcmp(run->exit.reason, "DEADLINE") == 0) {
+        /* DEADLINE is the lease's, which says nothing about the work: it restarts as soon as there
+         * is a lease. */
         copy->next_ms = 0;
         set_reason(copy, copy->ended, reason);
         set_state(copy, COPY_WAITING);

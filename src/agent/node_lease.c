@@ -17,8 +17,7 @@ enum {
     LEASE_MS = 45000, /* until a server sets another */
     RENEW_MS = 5000,
     RENEW_MS_MIN = 50,
-    RELOAD_MS =
-        100, /* until the next renewal, if the server does not have our current labels yet */
+    RELOAD_MS = 100, /* until the next renewal, if the server does not have our labels yet */
     CALL_MS_MIN = 500,
     STATUS_PAUSE_MS = 100, /* changes that come together are sent together */
     STATUS_COPIES = 1000,  /* per call; the server's limit is somewhat higher */

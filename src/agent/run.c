@@ -140,15 +140,13 @@ static void run_trash(struct runs *runs, struct str key)
     runs_discard(runs, runs->dir_fd, name);
 }
 
-/* --- runs --- */
+/* --- one run --- */
 
 enum {
     LOCK_WAIT_MS = 1000,
     LOCK_STEP_US = 5000,
     DISK_BYTES_MIN = 64 << 20 /* minimum for the default limit on a nearly full disk */
 };
-
-/* --- one run --- */
 
 static struct run_private *run_new(struct runs *runs, struct str key, struct str meta)
 {
@@ -875,8 +873,6 @@ int run_shim_pid(const struct run *run)
 /* --- runs of an earlier agent, and runs that lost their shim --- */
 
 enum { LOST_WAIT_US = 2000 };
-
-/* --- lost runs --- */
 
 /* On a pool thread. The fields of the run that it reads no longer change. */
 static void kill_lost(uv_work_t *work)

@@ -3,10 +3,20 @@
  * poll and should cost next to nothing.
  *
  * Agent and shim exchange packets of plain text. Unknown packets are ignored, because either may be
- * of a newer version than the other:
- *   to the shim    stop REASON KILL_AT · deadline AT · ping    (CLOCK_MONOTONIC; clock_lease_ms())
- *   to the agent   hello PID START · started WALL_MS PID · stopping · pong · ended · failed
- * SENTENCE */
+ * of a newer version than the other. */
+/* clang-format off */
+/* To the shim:
+ *   stop REASON KILL_AT    (CLOCK_MONOTONIC)
+ *   deadline AT            (clock_lease_ms())
+ *   ping
+ * To the agent:
+ *   hello PID START
+ *   started WALL_MS PID
+ *   stopping
+ *   pong
+ *   ended
+ *   failed SENTENCE */
+/* clang-format on */
 #ifndef AGENT_SHIM_H
 #define AGENT_SHIM_H
 

@@ -281,8 +281,6 @@ void run_link_watch(struct run_private *priv, int64_t now_ms)
 
 enum { HELLO_MS_MAX = 2000, ORDER_FDS_MAX = 2 };
 
-/* --- the process --- */
-
 static int spawn(const char *path, int orders_fd, pid_t *ret_pid)
 {
     char *argv[] = {(char *)path, "shim", "-", NULL};

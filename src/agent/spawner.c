@@ -46,8 +46,8 @@ struct peer {
 
 struct spawner {
     const char *group_file; /* NULL: the agent's own spawner; the agent manages its groups itself */
-    const char *config;     /* says which users work may run as; NULL: as above, any */
-    int listen_fd;          /* -1: as above */
+    const char *config;     /* says which users work may run as; NULL (the agent's own): any */
+    int listen_fd;          /* -1: the agent's own spawner, which listens to nobody else */
     int oom_adj;
     bool private_tmp; /* see sandbox.h */
     struct peer peers[PEERS_MAX];

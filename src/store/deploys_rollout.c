@@ -66,14 +66,14 @@ bool deploys_kept_spec(struct work *work, int64_t version, struct deploys_spec *
 static bool copy_spec_to_all(struct work *work, int64_t good)
 {
 /* clang-format off */
-#define COPY_SPEC(D)                                                                                  \
+#define COPY_SPEC(D)                                                                               \
     "UPDATE deployment SET package_name = h.package_name, package_version = h.package_version,"    \
     " command = h.command, args = h.args, env = h.env, selector = h.selector,"                     \
     " options = h.options, enabled = h.enabled, ended = '', spec_version = h.spec_version,"        \
     " updated_at = h.updated_at, tried_ms = " D##_NOW                                              \
     ", rolling = 0 FROM (SELECT * FROM deployment WHERE " D##_ID                                   \
     " = $1) AS h WHERE " COPY_OF("deployment.", "$1")
-#define CLEAR_ROLLOUT(D)                                                                                   \
+#define CLEAR_ROLLOUT(D)                                                                           \
     "UPDATE deployment SET rollout = '', rollout_reason = '', rolling = 0, good_version = $2"      \
     " WHERE " D##_ID " = $1"
     /* clang-format on */
