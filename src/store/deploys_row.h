@@ -12,11 +12,13 @@
 /* The time when the statement began: a search by it can use an index, but it does not include time
  * spent waiting for a lock. */
 #define LITE_STATEMENT_START LITE_NOW
-#define PG_STATEMENT_START   "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
-#define LITE_TIME            "now_text()"
-#define PG_TIME              "clock_timestamp()"
-#define LITE_TEXT(col)       col
-#define PG_TEXT(col)         "CAST(" col " AS TEXT)"
+#define PG_STATEMENT_START                                                                         \
+    "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000)"                                 \
+    " AS BIGINT)"
+#define LITE_TIME      "now_text()"
+#define PG_TIME        "clock_timestamp()"
+#define LITE_TEXT(col) col
+#define PG_TEXT(col)   "CAST(" col " AS TEXT)"
 /* A row written by another program may hold anything. */
 #define LITE_NEEDS      "CASE WHEN json_valid(options) THEN json_extract(options, '$.needs') END"
 #define PG_NEEDS        "CAST(CAST(options AS JSONB) -> 'needs' AS TEXT)"
