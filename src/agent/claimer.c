@@ -229,32 +229,32 @@ void deploy_table_take(struct deploy_table *table, const struct json *reply, str
         mark_failures(table);
 }
 
-static const struct json *find_lease(const struct deploy_table *table, struct str address)
+static const struct json *find_lease(const struct deploy_table *table, struct str node)
 {
     const struct json *lease = json_items(table->leases), *found = NULL;
     struct arena arena = {0};
 
     for (; lease && !found; lease = json_after(table->leases, lease))
-        if (str_eq(json_str(json_get(lease, "address"), &arena), address))
+        if (str_eq(json_str(json_get(lease, "address"), &arena), node))
             found = lease;
     arena_free(&arena);
     return found;
 }
 
-int64_t deploy_table_left_ms(const struct deploy_table *table, struct str address)
+int64_t deploy_table_left_ms(const struct deploy_table *table, struct str node)
 {
     int64_t left_ms = -1;
 
-    if (json_int(json_get(find_lease(table, address), "left_ms"), &left_ms))
+    if (json_int(json_get(find_lease(table, node), "left_ms"), &left_ms))
         left_ms -= table->now_ms - table->facts_ms;
     return left_ms;
 }
 
-bool deploy_table_goodbye(const struct deploy_table *table, struct str address)
+bool deploy_table_goodbye(const struct deploy_table *table, struct str node)
 {
     bool goodbye = false;
 
-    json_bool(json_get(find_lease(table, address), "goodbye"), &goodbye);
+    json_bool(json_get(find_lease(table, node), "goodbye"), &goodbye);
     return goodbye;
 }
 
@@ -277,7 +277,7 @@ struct member_list_entry {
 
 struct member_list_watch {
     struct arena arena;
-    struct str address;
+    struct str node;
     struct member_watch watch;
 };
 
@@ -426,7 +426,7 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
         struct claim_node *node = &(*ret_nodes)[i];
 
         entry = map_get(&member_list->by_id, units.terminals[i]);
-        *node = (struct claim_node){.address = units.addresses.at[i],
+        *node = (struct claim_node){.id = units.addresses.at[i],
                                     .labels = json_get(entry->terminal, "labels"),
                                     .namespaces = json_get(entry->terminal, "namespaces"),
                                     .indexed = json_str_is(tag(entry, TAG_INDEXED), "true")};
@@ -437,17 +437,17 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
     return units.addresses.count;
 }
 
-static void watch(struct member_list *member_list, struct str address)
+static void watch(struct member_list *member_list, struct str node)
 {
-    struct member_list_watch *own = map_get(&member_list->watches, address);
+    struct member_list_watch *own = map_get(&member_list->watches, node);
 
-    assert(address.len > 0);
+    assert(node.len > 0);
     if (own)
         return;
     own = mem_new(struct member_list_watch);
-    own->address = arena_str(&own->arena, address);
+    own->node = arena_str(&own->arena, node);
     member_watch_init(&own->watch);
-    map_put(&member_list->watches, own->address, own);
+    map_put(&member_list->watches, own->node, own);
 }
 
 static struct member_list_watch *next_forgotten(struct member_list *member_list,
@@ -458,7 +458,7 @@ static struct member_list_watch *next_forgotten(struct member_list *member_list,
     for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
         if (own->watch.absent_since_ms != MEMBER_NEVER &&
             now_ms - own->watch.absent_since_ms > WATCH_MS_MAX &&
-            names_find(owners, own->address) == NAMES_NONE)
+            names_find(owners, own->node) == NAMES_NONE)
             return own;
     return NULL;
 }
@@ -473,17 +473,17 @@ void member_list_note(struct member_list *member_list, const struct names *onlin
     for (size_t i = 0; i < owners->count; i++)
         watch(member_list, owners->at[i]);
     for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
-        member_watch_note(&own->watch, names_find(online, own->address) != NAMES_NONE, now_ms);
+        member_watch_note(&own->watch, names_find(online, own->node) != NAMES_NONE, now_ms);
     while ((own = next_forgotten(member_list, owners, now_ms))) {
-        map_del(&member_list->watches, own->address);
+        map_del(&member_list->watches, own->node);
         free_watch(own);
     }
 }
 
-int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str address,
+int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str node,
                                const struct member_rules *rules)
 {
-    const struct member_list_watch *own = map_get(&member_list->watches, address);
+    const struct member_list_watch *own = map_get(&member_list->watches, node);
 
     return own ? member_lost_at_ms(&own->watch, rules, member_list->synced_ms) : MEMBER_NEVER;
 }
@@ -496,7 +496,7 @@ void member_list_absent(const struct member_list *member_list, struct arena *are
     names_init(ret_absent, member_list->watches.count, arena);
     for (size_t i = 0; (own = map_next(&member_list->watches, &i));)
         if (own->watch.absent_since_ms != MEMBER_NEVER)
-            names_add(ret_absent, own->address);
+            names_add(ret_absent, own->node);
 }
 
 /* --- the claim cycle --- */
@@ -691,16 +691,16 @@ static void claim_next(struct claimer *claimer)
 /* --- deciding --- */
 
 /* When the rows of an absent owner may be taken. */
-static int64_t lost_at_ms(const struct claimer *claimer, struct str address)
+static int64_t lost_at_ms(const struct claimer *claimer, struct str owner)
 {
     int64_t lease_ms = claimer->config.node_lease->lease_ms, at_ms, left_ms, over_ms;
     /* Everything scales with the lease: 15 s and 30 s for a lease of 45 s. */
     struct member_rules rules = {.grace_ms = lease_ms / 3, .warmup_ms = lease_ms / 3 * 2};
 
     if (claimer->table.mode == DEPLOY_SEED)
-        return member_list_lost_at_ms(&claimer->members, address, &member_seed);
-    at_ms = member_list_lost_at_ms(&claimer->members, address, &rules);
-    left_ms = deploy_table_left_ms(&claimer->table, address);
+        return member_list_lost_at_ms(&claimer->members, owner, &member_seed);
+    at_ms = member_list_lost_at_ms(&claimer->members, owner, &rules);
+    left_ms = deploy_table_left_ms(&claimer->table, owner);
     over_ms = claimer->loop->mono_ms + left_ms + 1;
     return at_ms != MEMBER_NEVER && left_ms >= 0 && over_ms > at_ms ? over_ms : at_ms;
 }
@@ -732,13 +732,13 @@ static void look_around(struct claimer *claimer)
     claimer->node_count = member_list_nodes(&claimer->members, &claimer->cycle, &claimer->nodes);
     names_init(&online, claimer->node_count, &claimer->cycle);
     for (size_t i = 0; i < claimer->node_count; i++)
-        names_add(&online, claimer->nodes[i].address);
+        names_add(&online, claimer->nodes[i].id);
     counts = arena_array(&claimer->cycle, int64_t, claimer->node_count + 1);
     deploy_counts(claimer->table.rows, claimer->table.row_count, &online, counts);
     claimer->owned = 0;
     for (size_t i = 0; i < claimer->node_count; i++) {
         claimer->nodes[i].deployments = counts[i];
-        if (str_eq(claimer->nodes[i].address, claimer->config.node_id))
+        if (str_eq(claimer->nodes[i].id, claimer->config.node_id))
             claimer->owned = (size_t)counts[i];
     }
     deploy_absent_owners(claimer->table.rows, claimer->table.row_count, &online, &claimer->cycle,
@@ -778,7 +778,7 @@ static void count_own(struct claimer *claimer)
         return;
     claimer->own = claimer->config.capacity->resources;
     for (size_t i = 0; i < claimer->node_count; i++)
-        if (claimer->nodes[i].room && str_eq(claimer->nodes[i].address, claimer->config.node_id)) {
+        if (claimer->nodes[i].room && str_eq(claimer->nodes[i].id, claimer->config.node_id)) {
             told = arena_new(&claimer->cycle, struct resources);
             *told = *claimer->nodes[i].room;
             claimer->nodes[i].room = told;
@@ -895,7 +895,7 @@ static void on_usage(struct link_call *call)
         for (size_t j = 0; j < claimer->node_count; j++) {
             struct claim_node *node = &claimer->nodes[j];
 
-            if (!str_eq(json_str(key, &claimer->cycle), node->address))
+            if (!str_eq(json_str(key, &claimer->cycle), node->id))
                 continue;
             node->usage_known =
                 json_double(json_get(key + 1, "cpu_percent"), &node->usage.cpu_percent) &&
@@ -904,7 +904,7 @@ static void on_usage(struct link_call *call)
         }
     for (size_t i = 0; !call->err && json_type(rooms) == JSON_OBJ && i < claimer->node_count; i++) {
         struct claim_node *node = &claimer->nodes[i];
-        const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->address));
+        const struct json *told = json_get(rooms, arena_cstr(&claimer->cycle, node->id));
         struct resources *room = arena_new(&claimer->cycle, struct resources);
         struct problem why;
 
@@ -921,7 +921,7 @@ static void write_addresses(const struct claimer *claimer, const char *name, boo
 {
     jsonw_karr(w, name);
     for (size_t i = 0; all && i < claimer->node_count; i++)
-        jsonw_str(w, claimer->nodes[i].address);
+        jsonw_str(w, claimer->nodes[i].id);
     jsonw_end_arr(w);
 }
 

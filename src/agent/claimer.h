@@ -67,9 +67,9 @@ void deploy_table_take(struct deploy_table *table, const struct json *reply, str
                        struct str *ret_cursor);
 /* How long the owner's lease was still valid when the reading arrived; negative: as far as this
  * node knows, it was not. The server decides; this only saves a request. */
-int64_t deploy_table_left_ms(const struct deploy_table *table, struct str address);
+int64_t deploy_table_left_ms(const struct deploy_table *table, struct str node);
 /* Did it shut down cleanly? */
-bool deploy_table_goodbye(const struct deploy_table *table, struct str address);
+bool deploy_table_goodbye(const struct deploy_table *table, struct str node);
 
 /* The server's member list, kept up to date by its changes, and since when an owner of deployments
  * is missing from it. One loop; times are CLOCK_MONOTONIC ms. */
@@ -79,7 +79,7 @@ struct member_list {
     int64_t seq;
     int64_t synced_ms;  /* first full list of this connection; MEMBER_NEVER: none yet */
     struct map by_id;   /* terminal_id -> struct member_list_entry */
-    struct map watches; /* address -> struct member_list_watch */
+    struct map watches; /* node -> struct member_list_watch */
 };
 
 void member_list_init(struct member_list *member_list);
@@ -90,7 +90,7 @@ void member_list_write(const struct member_list *member_list, struct jsonw *w);
  * everything. */
 bool member_list_take(struct member_list *member_list, const struct json *reply, int64_t now_ms);
 
-/* The node units, each address once, in the form the claim rules need, without usage and counts.
+/* The node units, each node once, in the form the claim rules need, without usage and counts.
  * Strings and labels live until the next member_list_take. */
 size_t member_list_nodes(const struct member_list *member_list, struct arena *arena,
                          struct claim_node **ret_nodes);
@@ -98,7 +98,7 @@ size_t member_list_nodes(const struct member_list *member_list, struct arena *ar
 void member_list_note(struct member_list *member_list, const struct names *online,
                       const struct names *owners, int64_t now_ms);
 /* When a member counts as lost unless it comes back; MEMBER_NEVER: it is online. */
-int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str address,
+int64_t member_list_lost_at_ms(const struct member_list *member_list, struct str node,
                                const struct member_rules *rules);
 /* The watched members that are not online: all owners, and others that left recently. In the
  * arena. */

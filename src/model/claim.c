@@ -173,7 +173,7 @@ bool claim_mass_loss(size_t online, size_t lost)
 
 static bool matches(const struct claim_node *node, const struct deploy_row *row)
 {
-    struct selector_facts facts = {.id = node->address, .labels = node->labels};
+    struct selector_facts facts = {.id = node->id, .labels = node->labels};
 
     return (!row->selector.len || selector_match(row->selector, &facts)) &&
            namespace_in(node->namespaces, row->id) && (node->indexed || deploy_index(row->id) == 0);
@@ -198,8 +198,8 @@ bool claim_elsewhere(const struct claim_view *view, const struct deploy_row *row
     for (size_t i = 0; i < view->node_count; i++) {
         const struct claim_node *node = &view->nodes[i];
 
-        if (node->takes && !str_eq(node->address, view->me) && matches(node, row) &&
-            !str_in(node->address, row->failed_on, row->failed_count) && has_room(node->room, row))
+        if (node->takes && !str_eq(node->id, view->me) && matches(node, row) &&
+            !str_in(node->id, row->failed_on, row->failed_count) && has_room(node->room, row))
             return true;
     }
     return false;
@@ -258,7 +258,7 @@ static struct takers takers_of(const struct claim_view *view, struct arena *aren
             names_add(&spread->names, deploy_name(view->rows[i].id));
     names_init(&nodes, view->node_count, arena);
     for (size_t i = 0; i < view->node_count; i++)
-        names_add(&nodes, view->nodes[i].address);
+        names_add(&nodes, view->nodes[i].id);
     spread->counts = arena_array(arena, int, spread->names.count * view->node_count + 1);
     for (size_t i = 0; i < view->row_count; i++) {
         const struct deploy_row *row = &view->rows[i];
@@ -298,7 +298,7 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
     for (size_t i = 0; i < view->node_count; i++) {
         takers->can[i] = takers->fit[i] && (!row->demand || has_room(&takers->room[i], row));
         takers->chosen[i] =
-            takers->can[i] && !str_in(view->nodes[i].address, row->failed_on, row->failed_count);
+            takers->can[i] && !str_in(view->nodes[i].id, row->failed_on, row->failed_count);
         fresh += takers->chosen[i];
         fit += takers->can[i];
     }
@@ -319,7 +319,7 @@ static void takers_find(struct takers *takers, const struct deploy_row *row, str
 static size_t place_of_me(const struct claim_view *view)
 {
     for (size_t i = 0; i < view->node_count; i++)
-        if (str_eq(view->nodes[i].address, view->me))
+        if (str_eq(view->nodes[i].id, view->me))
             return i;
     return NAMES_NONE;
 }
@@ -460,10 +460,9 @@ static void deal(const struct claim_view *view, struct arena *arena, struct clai
         takers_find(&takers, plan->order[i], arena);
         lacks = lacks || (me != NAMES_NONE && takers.fit[me] && !takers.can[me]);
         for (size_t n = 0; n < view->node_count; n++)
-            if (takers.chosen[n] &&
-                (least == NAMES_NONE || loads[n].value < loads[least].value ||
-                 (loads[n].value == loads[least].value &&
-                  str_cmp(view->nodes[n].address, view->nodes[least].address) < 0)))
+            if (takers.chosen[n] && (least == NAMES_NONE || loads[n].value < loads[least].value ||
+                                     (loads[n].value == loads[least].value &&
+                                      str_cmp(view->nodes[n].id, view->nodes[least].id) < 0)))
                 least = n;
         if (least == NAMES_NONE)
             continue;

@@ -29,7 +29,7 @@ double score_resource(const struct score_usage *usage, const struct score_weight
 
 /* An online node, as one cycle sees it. */
 struct claim_node {
-    struct str address;
+    struct str id;
     const struct json *labels;     /* for selectors; NULL: not known */
     const struct json *namespaces; /* it takes only deployments of these; NULL: of all */
     bool indexed; /* it supports copies with an index; agents without that support get none */
@@ -107,7 +107,7 @@ struct claim_view {
     const struct claim_policy *policy;
     struct claim_context context;
     enum deploy_mode mode;
-    const struct claim_node *nodes; /* online, in list order; addresses are unique */
+    const struct claim_node *nodes; /* online, in list order; each id once */
     size_t node_count;
     const struct deploy_row *rows;
     size_t row_count;

@@ -305,7 +305,7 @@ static void deploy_row_write(struct jsonw *w, const struct deploys_row *row,
     }
     if (row->spec.update_timeout_ms != DEPLOY_UPDATE_TIMEOUT_MS)
         jsonw_kint(w, "update_timeout_ms", row->spec.update_timeout_ms);
-    jsonw_kstr(w, "address", row->address);
+    jsonw_kstr(w, "address", row->owner);
     jsonw_kint(w, "generation", row->generation);
     jsonw_kint(w, "version", row->version);
     jsonw_kstr(w, "ended", row->ended.len ? row->ended : STR_NONE);
@@ -422,7 +422,7 @@ void api_deploy_list(struct call *call)
         !call_query_bool(call, "enabled", &enabled))
         return;
     own->op.u.list.type = type;
-    own->op.u.list.address = http_query(call->req, "address");
+    own->op.u.list.owner = http_query(call->req, "address");
     own->op.u.list.package_name = http_query(call->req, "package_name");
     own->op.u.list.enabled = http_query(call->req, "enabled").at ? enabled : -1;
     own->op.u.list.namespace = namespace_listed(&view);
@@ -463,7 +463,7 @@ static void log_change(const struct deploy_call *own, const char *what)
 {
     if (own->op.u.put.changed)
         log_event(LOG_INFO, what, KS("deployment_id", own->op.id),
-                  KI("version", own->op.row.version), KS("node_id", own->op.row.address));
+                  KI("version", own->op.row.version), KS("node_id", own->op.row.owner));
 }
 
 static void was_put(struct deploy_call *own)
@@ -630,7 +630,7 @@ static int64_t copies_on(const struct deploys_op *op, struct str node_id)
     int64_t count = 0;
 
     if (op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.count <= 1)
-        return str_eq(op->row.address, node_id); /* a node may still report one it gave up */
+        return str_eq(op->row.owner, node_id); /* a node may still report one it gave up */
     for (size_t i = 0; i < op->copy_count; i++)
         count += str_eq(op->copies[i].address, node_id);
     return count;
@@ -816,7 +816,7 @@ void api_deploy_release(struct call *call)
         return;
     }
     if (address.len) {
-        own->op.u.release.address = address;
+        own->op.u.release.node = address;
     } else {
         struct str *list = arena_array(call->arena, struct str, ids->count + 1);
         const struct json *item = json_first(ids);
@@ -908,7 +908,7 @@ static void logs_found(struct deploy_call *own)
         !call_query_int(call, "max", 1, LOG_MAX, &max))
         return;
     if (!address.len)
-        address = own->op.row.address.len  ? own->op.row.address
+        address = own->op.row.owner.len    ? own->op.row.owner
                   : own->op.copy_count > 0 ? own->op.copies[0].address
                                            : STR_NONE;
     const struct snap_node *known = snapshot_node(call->worker->sched->snapshot, address);

@@ -117,7 +117,7 @@ static void refuse(struct deploy_call *own, const char *reason)
         problem_set(&why, ERR_CONFLICT, "", "%s", sentence_of(reason));
     struct jsonw w = call_problem_begin(&buf, &why);
     jsonw_kstr(&w, "reason", str_of(reason));
-    jsonw_kstr(&w, "address", op->found ? op->row.address : STR_NONE);
+    jsonw_kstr(&w, "address", op->found ? op->row.owner : STR_NONE);
     if (op->found)
         jsonw_kint(&w, "generation", op->row.generation);
     if (op->refusal == DEPLOYS_OTHER_INSTANCE)
@@ -218,7 +218,7 @@ static void answer_view(struct deploy_call *own)
         jsonw_karr(&w, "leases");
         for (size_t i = 0; i < op->u.view.lease_count; i++) {
             jsonw_obj(&w);
-            jsonw_kstr(&w, "address", op->u.view.leases[i].address);
+            jsonw_kstr(&w, "address", op->u.view.leases[i].node);
             jsonw_kint(&w, "left_ms", op->u.view.leases[i].until_ms - op->now_ms);
             jsonw_kbool(&w, "goodbye", op->u.view.leases[i].goodbye);
             jsonw_end_obj(&w);
@@ -369,7 +369,7 @@ void api_deploy_yield(struct call *call)
 
 static void answer_lost(struct deploy_call *own)
 {
-    log_event(LOG_INFO, "deployment.release", KS("node_id", own->op.u.release.address),
+    log_event(LOG_INFO, "deployment.release", KS("node_id", own->op.u.release.node),
               KI("released", (int64_t)own->op.u.release.released_count));
     struct jsonw w = call_begin(own->call);
     jsonw_kint(&w, "released", (int64_t)own->op.u.release.released_count);
@@ -384,9 +384,9 @@ void api_deploy_lost(struct call *call)
 
     if (!call_node(call, &own->op.node))
         return;
-    own->op.u.release.address = json_str(json_get(call->body, "address"), call->arena);
+    own->op.u.release.node = json_str(json_get(call->body, "address"), call->arena);
     own->op.u.release.seed = true;
-    if (!own->op.u.release.address.len)
+    if (!own->op.u.release.node.len)
         call_error(call, ERR_BAD_FIELD, "address", "address is required: the node that is lost.");
     else if (settings_of(call)->claim_mode != DEPLOY_SEED)
         call_error(call, ERR_CONFLICT, "", "Only with claim_mode seed.");

@@ -62,7 +62,7 @@ struct deploys_spec {
 
 struct deploys_row {
     struct deploys_spec spec;
-    struct str address;
+    struct str owner;
     int64_t generation;
     int64_t version;
     int64_t newest_version; /* the highest ever; `version` may have been rolled back */
@@ -113,7 +113,7 @@ struct deploys_event {
 };
 
 struct deploys_lease {
-    struct str address;
+    struct str node;
     int64_t until_ms; /* of the database's clock */
     bool goodbye;     /* the node shut down cleanly; its deployments may run until the lease ends */
 };
@@ -188,7 +188,7 @@ struct deploys_op {
 
     union {
         struct { /* LIST; texts at == NULL: any */
-            struct str type, address, package_name;
+            struct str type, owner, package_name;
             struct str namespace; /* of its id, see model/namespace.h */
             int enabled;          /* -1: any */
             struct str after;
@@ -213,7 +213,7 @@ struct deploys_op {
             bool more;
         } history;
         struct { /* RELEASE: those of a node, or the listed ones */
-            struct str address;
+            struct str node;
             bool seed; /* for a node: ignore its lease, but release only what is enabled */
             const struct str *ids;
             size_t id_count;

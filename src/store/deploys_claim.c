@@ -49,14 +49,14 @@ struct lease {
     struct str instance;
 };
 
-static bool lock_lease(struct work *work, struct str address, struct lease *ret_lease)
+static bool lock_lease(struct work *work, struct str node, struct lease *ret_lease)
 {
 #define LEASE(D)                                                                                   \
     "SELECT until_ms, until_ms - " D##_NOW                                                         \
         ", drain_deadline_ms, instance FROM berth_node_lease WHERE address = $1" D##_LOCK
     struct sql_rows rows;
 
-    if (!WORK_SQL(work, LEASE, &rows, SQL_STR(address)))
+    if (!WORK_SQL(work, LEASE, &rows, SQL_STR(node)))
         return false;
     *ret_lease = (struct lease){.left_ms = -1};
     if (rows.count > 0)
@@ -152,7 +152,7 @@ static bool reassign_own(struct work *work)
         struct deploys_row row;
 
         deploys_row_read(&rows, i, &row);
-        if (!deploys_note(work, &row, "lapsed", row.address, "its node's lease had run out"))
+        if (!deploys_note(work, &row, "lapsed", row.owner, "its node's lease had run out"))
             return false;
     }
     return rows.count == 0 || deploys_bump(work, false);
@@ -355,7 +355,7 @@ static bool check_leases(struct work *work, struct lease *ret_owner)
     struct deploys_op *op = work->op;
     struct str owner = op->u.claim.observed;
     bool owner_first =
-        str_cmp(owner, op->node) < 0; /* everyone locks several leases in order of address */
+        str_cmp(owner, op->node) < 0; /* everyone locks several leases in order of node */
     struct lease own;
 
     assert(!op->u.claim.seed && op->refusal == DEPLOYS_NOT_REFUSED);
@@ -376,9 +376,9 @@ static bool check_leases(struct work *work, struct lease *ret_owner)
 }
 
 /* The first answer was lost: the row is as this same claim left it. */
-static bool claimed_before(const struct deploys_op *op, struct str address)
+static bool claimed_before(const struct deploys_op *op, struct str owner)
 {
-    return op->found && str_eq(op->row.address, address) &&
+    return op->found && str_eq(op->row.owner, owner) &&
            op->row.generation == op->u.claim.generation + 1;
 }
 
@@ -410,7 +410,7 @@ static bool take(struct work *work, int64_t *ret_changed)
 static bool is_observed(const struct deploys_op *op)
 {
     return op->found && op->row.spec.type == DEPLOY_DEPLOYMENT && op->row.spec.enabled &&
-           op->row.ended.len == 0 && str_eq(op->row.address, op->u.claim.observed) &&
+           op->row.ended.len == 0 && str_eq(op->row.owner, op->u.claim.observed) &&
            op->row.generation == op->u.claim.generation;
 }
 
@@ -434,7 +434,7 @@ static bool refuse_claim(struct work *work)
 
     if (!deploys_meta(work))
         return false;
-    if (!op->found || !str_eq(op->row.address, op->u.claim.observed))
+    if (!op->found || !str_eq(op->row.owner, op->u.claim.observed))
         op->refusal = DEPLOYS_CONFLICT;
     else if (op->refusal == DEPLOYS_NOT_REFUSED)
         op->refusal = is_observed(op) && op->row.free_from_ms >= op->now_ms ? DEPLOYS_WAS_DAEMON
@@ -718,7 +718,7 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
     " AND s.healthy = 'true'))) ORDER BY s.version DESC, " D##_BYTES("s.address") " LIMIT 1"
     /* clang-format on */
     static const char *const bad[] = {"unhealthy", "backoff", "crash_loop", "refused", "failed"};
-    struct str address, state;
+    struct str node, state;
     bool stopped = false;
     struct sql_rows rows;
 
@@ -727,7 +727,7 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
         return false;
     if (rows.count == 0)
         return true;
-    address = sql_cell(&rows, 0, 0);
+    node = sql_cell(&rows, 0, 0);
     state = sql_cell(&rows, 0, 2);
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         stopped |= str_is(state, bad[i]) && sql_cell_int(&rows, 0, 1) == copy->wants;
@@ -735,10 +735,10 @@ static bool look_for_turn(struct work *work, struct deploys_copy *copy)
         stopped ? arena_fmt(work->op->arena,
                             "The update stopped: version %lld is not well on " STR_FMT " (" STR_FMT
                             "). " STR_FMT,
-                            (long long)copy->wants, STR_ARG(address), STR_ARG(state),
+                            (long long)copy->wants, STR_ARG(node), STR_ARG(state),
                             STR_ARG(sql_cell(&rows, 0, 3)))
                 : arena_fmt(work->op->arena, "The update waits for " STR_FMT " (" STR_FMT ").",
-                            STR_ARG(address), STR_ARG(state));
+                            STR_ARG(node), STR_ARG(state));
     return true;
 }
 
@@ -845,15 +845,15 @@ static bool release_one(struct work *work, struct str id)
         !WORK_SQL(work, RELEASE, &changed, SQL_STR(id)))
         return false;
     if (changed.changed == 1) {
-        struct str owner = op->row.address;
+        struct str owner = op->row.owner;
 
         op->row.generation++;
         op->u.release.released[op->u.release.released_count++] = id;
         return deploys_note(work, &op->row, "released", owner, "by an operator");
     }
-    if (op->found && op->row.address.len && rows.count > 0)
+    if (op->found && op->row.owner.len && rows.count > 0)
         op->u.release.held[op->u.release.held_count++] = (struct deploys_held){
-            .id = id, .address = op->row.address, .left_ms = sql_cell_int(&rows, 0, 1)};
+            .id = id, .address = op->row.owner, .left_ms = sql_cell_int(&rows, 0, 1)};
     return true;
 }
 
@@ -866,7 +866,7 @@ static bool release_seed(struct work *work)
     struct deploys_op *op = work->op;
     struct sql_rows rows;
 
-    if (!WORK_SQL(work, SEED, &rows, SQL_STR(op->u.release.address)))
+    if (!WORK_SQL(work, SEED, &rows, SQL_STR(op->u.release.node)))
         return false;
     op->u.release.released = arena_array(op->arena, struct str, rows.count + 1);
     for (size_t i = 0; i < rows.count; i++) {
@@ -874,7 +874,7 @@ static bool release_seed(struct work *work)
 
         deploys_row_read(&rows, i, &row);
         op->u.release.released[op->u.release.released_count++] = row.spec.id;
-        if (!deploys_note(work, &row, "released", op->u.release.address, "its node is lost"))
+        if (!deploys_note(work, &row, "released", op->u.release.node, "its node is lost"))
             return false;
     }
     return rows.count == 0 ? deploys_meta(work) : deploys_bump(work, true);
@@ -890,11 +890,11 @@ bool deploys_release(struct work *work)
     size_t count = op->u.release.id_count;
     struct sql_rows rows;
 
-    assert((op->u.release.address.at != NULL) != (ids != NULL));
+    assert((op->u.release.node.at != NULL) != (ids != NULL));
     if (op->u.release.seed)
         return release_seed(work);
-    if (op->u.release.address.at) {
-        if (!WORK_SQL(work, OF_NODE, &rows, SQL_STR(op->u.release.address)))
+    if (op->u.release.node.at) {
+        if (!WORK_SQL(work, OF_NODE, &rows, SQL_STR(op->u.release.node)))
             return false;
         ids = rows.cells; /* one column */
         count = rows.count;

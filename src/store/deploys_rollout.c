@@ -208,7 +208,7 @@ static bool go_back(struct work *work, const struct group *group, const struct r
                                                 : "None before it was well.");
     return set_rollout(work, kept ? ROLLOUT_BACK : ROLLOUT_STOPPED, op->row.good_version, kept,
                        reason) &&
-           deploys_note(work, &op->row, kept ? "rolling back" : "update stopped", op->row.address,
+           deploys_note(work, &op->row, kept ? "rolling back" : "update stopped", op->row.owner,
                         arena_cstr(op->arena, reason));
 }
 
@@ -240,7 +240,7 @@ static bool rollout_step(struct work *work, bool *ret_again, bool *ret_changed)
         return set_rollout(work, back ? ROLLOUT_ROLLED_BACK : ROLLOUT_NONE, to, false,
                            back ? op->row.rollout_reason : STR("")) &&
                deploys_row_get(work, false) &&
-               deploys_note(work, &op->row, back ? "rolled back" : "updated", op->row.address,
+               deploys_note(work, &op->row, back ? "rolled back" : "updated", op->row.owner,
                             back ? arena_cstr(op->arena, op->row.rollout_reason) : "");
     if (plan.count == 0)
         return true;

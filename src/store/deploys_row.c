@@ -34,7 +34,7 @@ void deploys_row_read(const struct sql_rows *rows, size_t at, struct deploys_row
                  .count = sql_cell_int(rows, at, 15),
                  .max_unavailable = sql_cell_int(rows, at, 16),
                  .update_timeout_ms = sql_cell_int(rows, at, 21)},
-        .address = sql_cell(rows, at, 10),
+        .owner = sql_cell(rows, at, 10),
         .generation = sql_cell_int(rows, at, 11),
         .version = sql_cell_int(rows, at, 12),
         .ended = sql_cell(rows, at, 13),

@@ -45,7 +45,7 @@ bool deploys_list(struct work *work)
     }
     assert(max > 0 && max <= DEPLOYS_PAGE_MAX);
     if (!WORK_SQL(work, LIST, &rows, SQL_STR(op->u.list.after.at ? op->u.list.after : STR("")),
-                  SQL_STR(op->u.list.type), SQL_STR(op->u.list.address),
+                  SQL_STR(op->u.list.type), SQL_STR(op->u.list.owner),
                   SQL_STR(op->u.list.package_name), SQL_INT(op->u.list.enabled),
                   SQL_INT((int64_t)max + 1), SQL_STR(from), SQL_STR(to), SQL_INT(bare)))
         return false;
@@ -400,7 +400,7 @@ static bool record_change(struct work *work, const char *what)
     if (!deploys_row_get(work, false) || !forget_failures(work))
         return false;
     assert(work->op->found); /* it is locked */
-    return deploys_note(work, &work->op->row, what, work->op->row.address, "") &&
+    return deploys_note(work, &work->op->row, what, work->op->row.owner, "") &&
            deploys_bump(work, true);
 }
 
@@ -415,7 +415,7 @@ static bool record_scaling(struct work *work)
         (moved && !deploys_row_get(work, false)))
         return false;
     detail = arena_fmt(work->op->arena, "count %lld", (long long)work->op->row.spec.count);
-    return deploys_note(work, &work->op->row, "scaled", work->op->row.address, detail.at) &&
+    return deploys_note(work, &work->op->row, "scaled", work->op->row.owner, detail.at) &&
            deploys_bump(work, true);
 }
 
@@ -604,7 +604,7 @@ bool deploys_delete(struct work *work)
     return forget_failures(work) && (op->row.spec.count <= 1 || drop_copies(work, 1)) &&
            WORK_SQL(work, DELETE, NULL, SQL_STR(op->id)) &&
            WORK_SQL(work, DELETE_STATUS, NULL, SQL_STR(op->id)) && deploys_forget_specs(work) &&
-           deploys_note(work, &op->row, "deleted", op->row.address, daemon ? WAS_DAEMON : "") &&
+           deploys_note(work, &op->row, "deleted", op->row.owner, daemon ? WAS_DAEMON : "") &&
            deploys_bump(work, true);
 }
 

@@ -32,7 +32,7 @@ static int64_t number_leases(const struct deploys_leases_cache *cache)
     for (size_t i = 0; i < cache->lease_count; i++) {
         const struct deploys_lease *lease = &cache->leases[i];
 
-        hash = hash_bytes(hash, lease->address.at, lease->address.len + 1);
+        hash = hash_bytes(hash, lease->node.at, lease->node.len + 1);
         hash = hash_bytes(hash, &lease->until_ms, sizeof lease->until_ms);
         hash = hash_bytes(hash, &lease->goodbye, sizeof lease->goodbye);
     }
@@ -70,7 +70,7 @@ static bool refresh_leases(struct work *work)
     cache->lease_count = rows.count;
     cache->leases = arena_array(&cache->arena, struct deploys_lease, rows.count + 1);
     for (size_t i = 0; i < rows.count; i++)
-        cache->leases[i] = (struct deploys_lease){.address = sql_cell(&rows, i, 0),
+        cache->leases[i] = (struct deploys_lease){.node = sql_cell(&rows, i, 0),
                                                   .until_ms = sql_cell_int(&rows, i, 1),
                                                   .goodbye = sql_cell_int(&rows, i, 2) != 0};
     if (!deploys_failures(work, STR_NONE, &cache->arena, &cache->failures, &cache->failure_count))
@@ -93,7 +93,7 @@ static void answer_leases(struct work *work)
     op->u.view.leases = arena_array(op->arena, struct deploys_lease, cache->lease_count + 1);
     for (size_t i = 0; i < cache->lease_count; i++) {
         op->u.view.leases[i] = cache->leases[i];
-        op->u.view.leases[i].address = arena_str(op->arena, cache->leases[i].address);
+        op->u.view.leases[i].node = arena_str(op->arena, cache->leases[i].node);
     }
     op->failure_count = cache->failure_count;
     op->failures = arena_array(op->arena, struct deploys_failure, cache->failure_count + 1);

@@ -33,9 +33,9 @@ static const char *online(struct site *site, struct names *ret_names)
 
     names_init(ret_names, count, &site->arena);
     for (size_t i = 0; i < count; i++) {
-        buf_fmt(&text, "%s" STR_FMT "%s", i ? "," : "", STR_ARG(nodes[i].address),
+        buf_fmt(&text, "%s" STR_FMT "%s", i ? "," : "", STR_ARG(nodes[i].id),
                 nodes[i].takes ? "" : "-");
-        names_add(ret_names, nodes[i].address);
+        names_add(ret_names, nodes[i].id);
     }
     copy = arena_cstr(&site->arena, buf_view(&text));
     buf_free(&text);

@@ -136,7 +136,7 @@ static struct claim_plan plan_by(claim_planner *planner, const char *policy_name
 
     names_init(&online, node_count, &arena);
     for (size_t i = 0; i < node_count; i++)
-        names_add(&online, nodes[i].address);
+        names_add(&online, nodes[i].id);
     deploy_absent_owners(rows, row_count, &online, &arena, &lost);
     deploy_counts(rows, row_count, &online, counts);
     for (size_t i = 0; i < node_count; i++)
@@ -177,8 +177,7 @@ static struct deploy_row row(const char *id, const char *address, const char *se
 /* Whoever would not claim does not count, or nobody would take what it leaves. */
 static void test_a_node_that_takes_nothing_does_not_block_the_others(void **state)
 {
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = false}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true}, {.id = STR("b"), .takes = false}};
     struct deploy_row rows[] = {row("1", "a", ""), row("2", "", "")};
 
     assert_int_equal(plan("a", nodes, 2, rows, 2).skip, CLAIM_GO);
@@ -217,9 +216,9 @@ static void test_copies_are_spread(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         for (size_t me = 0; me < rows[i].node_count; me++) {
             struct claim_node nodes[] = {
-                {.address = STR("a"), .takes = true, .indexed = true},
-                {.address = STR("b"), .takes = true, .indexed = true},
-                {.address = STR("c"), .takes = true, .indexed = !rows[i].old_c}};
+                {.id = STR("a"), .takes = true, .indexed = true},
+                {.id = STR("b"), .takes = true, .indexed = true},
+                {.id = STR("c"), .takes = true, .indexed = !rows[i].old_c}};
             struct deploy_row all[COUNT_OF(copy_ids)];
             struct claim_plan got;
             char text[64] = "";
@@ -239,8 +238,8 @@ static void test_copies_are_spread(void **state)
 /* The least loaded takes one, although it may take several; who has one leaves the next. */
 static void test_copies_are_spread_one_by_one(void **state)
 {
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .indexed = true},
-                                 {.address = STR("b"), .takes = true, .indexed = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true, .indexed = true},
+                                 {.id = STR("b"), .takes = true, .indexed = true}};
     struct deploy_row rows[COUNT_OF(copy_ids)];
     struct claim_plan got;
 
@@ -258,8 +257,7 @@ static void test_copies_are_spread_one_by_one(void **state)
 static void test_selectors_do_not_starve(void **state)
 {
     const struct json *gpu = NULL;
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true}, {.id = STR("b"), .takes = true}};
     struct deploy_row rows[] = {row("1", "b", ""), row("2", "", "gpu=yes"), row("3", "", "")};
 
     assert_int_equal(json_parse(STR("{\"gpu\":\"yes\"}"), &arena, &gpu, NULL), ERR_OK);
@@ -284,9 +282,9 @@ static void test_selectors_of_every_kind(void **state)
         {"cores >= 10", "b"},  {"cores < 10", NULL},        {"gpu notin (yes)", "a"},
         {"no selector", NULL}, {"gpu=yes,", NULL},
     };
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true},
-                                 {.address = STR("c"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true},
+                                 {.id = STR("b"), .takes = true},
+                                 {.id = STR("c"), .takes = true}};
 
     assert_int_equal(json_parse(STR("{}"), &arena, &nodes[0].labels, NULL), ERR_OK);
     assert_int_equal(
@@ -296,8 +294,8 @@ static void test_selectors_of_every_kind(void **state)
         struct deploy_row rows[] = {row("1", "", cases[i].selector)};
 
         for (size_t n = 0; n < COUNT_OF(nodes); n++) {
-            const char *me = nodes[n].address.at;
-            bool mine = cases[i].taker && str_is(nodes[n].address, cases[i].taker);
+            const char *me = nodes[n].id.at;
+            bool mine = cases[i].taker && str_is(nodes[n].id, cases[i].taker);
 
             if ((plan(me, nodes, 3, rows, 1).count == 1) != mine ||
                 (share(me, nodes, 3, rows, 1).count == 1) != mine)
@@ -310,8 +308,7 @@ static void test_selectors_of_every_kind(void **state)
 static void test_nodes_that_are_kept_for_some(void **state)
 {
     const struct json *maps = NULL, *others = NULL;
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true}, {.id = STR("b"), .takes = true}};
     struct deploy_row rows[] = {row("maps/1", "", ""), row("2", "", ""),    row("maps/3", "", ""),
                                 row("maps/4", "", ""), row("ml/5", "", ""), row("none/6", "", "")};
 
@@ -336,9 +333,9 @@ static void test_nodes_that_are_kept_for_some(void **state)
 static void test_shares_are_disjoint_and_level(void **state)
 {
     enum { NEW = 200, OLD = 20 };
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true},
-                                 {.address = STR("c"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true},
+                                 {.id = STR("b"), .takes = true},
+                                 {.id = STR("c"), .takes = true}};
     struct deploy_row rows[NEW + OLD];
     bool dealt[NEW + OLD] = {0};
     size_t total = 0;
@@ -346,7 +343,7 @@ static void test_shares_are_disjoint_and_level(void **state)
     for (size_t i = 0; i < NEW + OLD; i++)
         rows[i] = row(arena_fmt(&arena, "d%03d", (int)i).at, i < NEW ? "" : "b", "");
     for (size_t n = 0; n < 3; n++) {
-        struct claim_plan got = share(nodes[n].address.at, nodes, 3, rows, NEW + OLD);
+        struct claim_plan got = share(nodes[n].id.at, nodes, 3, rows, NEW + OLD);
 
         assert_in_range(got.count + (n == 1 ? OLD : 0), 73, 74);
         for (size_t i = 0; i < got.count; i++) {
@@ -365,9 +362,9 @@ static void test_shares_are_disjoint_and_level(void **state)
 static void test_a_share_keeps_to_the_rules(void **state)
 {
     const struct json *gpu = NULL;
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true},
-                                 {.address = STR("full"), .takes = false}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true},
+                                 {.id = STR("b"), .takes = true},
+                                 {.id = STR("full"), .takes = false}};
     struct deploy_row rows[] = {row("1", "", ""), row("2", "gone", "gpu=yes"), row("3", "", ""),
                                 row("4", "", "gpu=no")};
 
@@ -388,9 +385,9 @@ static void test_a_share_keeps_to_the_rules(void **state)
 static void test_a_share_by_usage(void **state)
 {
     struct claim_node nodes[] = {
-        {.address = STR("a"), .takes = true, .usage_known = true, .usage.cpu_percent = 5},
-        {.address = STR("b"), .takes = true, .usage_known = true, .usage.cpu_percent = 50},
-        {.address = STR("c"), .takes = true}};
+        {.id = STR("a"), .takes = true, .usage_known = true, .usage.cpu_percent = 5},
+        {.id = STR("b"), .takes = true, .usage_known = true, .usage.cpu_percent = 50},
+        {.id = STR("c"), .takes = true}};
     struct deploy_row rows[10];
 
     for (size_t i = 0; i < 10; i++)
@@ -404,8 +401,7 @@ static void test_a_share_by_usage(void **state)
 static void test_who_failed_it_comes_last(void **state)
 {
     static const struct str both[] = {STR("a"), STR("b")};
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true}, {.id = STR("b"), .takes = true}};
     struct deploy_row rows[] = {row("1", "", ""), row("2", "b", "")};
     struct claim_view view = {.me = STR("a"), .nodes = nodes, .node_count = 2};
 
@@ -429,7 +425,7 @@ static void test_who_failed_it_comes_last(void **state)
 
 static void test_skips_in_their_order(void **state)
 {
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true}};
     struct deploy_row rows[] = {row("1", "a", "")};
     static const char *const names[] = {"claim",        "no_active_nodes", "policy_disabled",
                                         "not_eligible", "no_candidate",    "claim_conflict"};
@@ -525,9 +521,9 @@ static const char *claimed(struct claim_plan got)
 static void test_rows_go_where_there_is_room(void **state)
 {
     struct resources two = with_licences(2), five = with_licences(5);
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .room = &two},
-                                 {.address = STR("b"), .takes = true, .room = &five},
-                                 {.address = STR("c"), .takes = true}}; /* it is not known */
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true, .room = &two},
+                                 {.id = STR("b"), .takes = true, .room = &five},
+                                 {.id = STR("c"), .takes = true}}; /* it is not known */
     struct deploy_row rows[] = {
         needy("1", "", "{\"licences\":3}"), needy("2", "", "{\"licences\":2}"),
         needy("3", "", "{\"licences\":2}"), needy("4", "", "{\"licences\":1}"), row("5", "", "")};
@@ -547,7 +543,7 @@ static void test_rows_go_where_there_is_room(void **state)
 static void test_lost_rows_that_do_not_fit(void **state)
 {
     struct resources two = with_licences(2);
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true, .room = &two}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true, .room = &two}};
     struct deploy_row rows[] = {needy("big", "gone", "{\"licences\":3}"),
                                 needy("fits", "gone", "{\"licences\":2}"), row("free", "", "")};
 
@@ -560,8 +556,8 @@ static void test_lost_rows_that_do_not_fit(void **state)
 static void test_elsewhere_has_room(void **state)
 {
     struct resources two = with_licences(2);
-    struct claim_node nodes[] = {{.address = STR("a"), .takes = true},
-                                 {.address = STR("b"), .takes = true, .room = &two}};
+    struct claim_node nodes[] = {{.id = STR("a"), .takes = true},
+                                 {.id = STR("b"), .takes = true, .room = &two}};
     struct deploy_row fits = needy("fits", "a", "{\"licences\":2}"),
                       big = needy("big", "a", "{\"licences\":3}");
     struct claim_view view = {.me = STR("a"), .nodes = nodes, .node_count = 2};

@@ -122,7 +122,7 @@ static int64_t left_ms(struct deploys_rig *rig, const char *node)
     struct deploys_op op = deploys_rig_view(rig);
 
     for (size_t i = 0; i < op.u.view.lease_count; i++)
-        if (str_is(op.u.view.leases[i].address, node))
+        if (str_is(op.u.view.leases[i].node, node))
             return op.u.view.leases[i].until_ms - op.now_ms;
     return INT64_MIN;
 }
@@ -189,7 +189,7 @@ void deploys_rig_tell(struct deploys_rig *rig, size_t index, int64_t version, co
                                 .reason = STR("exit 1"),
                                 .limits = STR("")};
     struct deploys_op op = {.verb = DEPLOYS_STATUS,
-                            .node = deploys_rig_get(rig, copy_ids[index]).row.address,
+                            .node = deploys_rig_get(rig, copy_ids[index]).row.owner,
                             .u.status = {.copies = &copy, .count = 1, .partial = true}};
 
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);

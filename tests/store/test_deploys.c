@@ -21,7 +21,7 @@ static void test_put_get(void **state)
     assert_true(str_is(got.row.spec.command, "run"));
     assert_true(str_is(got.row.spec.package_name, "pkg"));
     assert_true(str_is(got.row.spec.args, "[\"-v\", \"x\"]"));
-    assert_true(got.row.spec.enabled && got.row.address.len == 0);
+    assert_true(got.row.spec.enabled && got.row.owner.len == 0);
     assert_int_equal(got.row.version, 1);
     assert_true(got.row.updated_at.len >= 20 && got.row.updated_at.at[10] == 'T');
     assert_int_equal(deploys_rig_get(rig, "nope").err, ERR_NOT_FOUND);
@@ -98,7 +98,7 @@ static void test_list_pages_and_filters(void **state)
     }
     assert_int_equal(seen, 25);
     struct deploys_op none = {.verb = DEPLOYS_LIST,
-                              .u.list = {.enabled = 0, .max = 10, .address = STR("")}};
+                              .u.list = {.enabled = 0, .max = 10, .owner = STR("")}};
     assert_int_equal(deploys_rig_call(rig, &none), ERR_OK);
     assert_int_equal(none.u.list.count, 0);
     none.u.list.enabled = 1;
@@ -162,12 +162,12 @@ static void test_deleted_and_made_again(void **state)
     assert_int_equal(deploys_rig_call(rig, &gone), ERR_OK);
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.count, 0);
     struct deploys_op again = deploys_rig_put(rig, "web", "run");
-    assert_true(str_is(again.row.address, "n1"));
+    assert_true(str_is(again.row.owner, "n1"));
     assert_int_equal(again.row.generation, 2);
     assert_int_equal(again.row.version, 2);
     assert_int_equal(deploys_rig_call(rig, &gone), ERR_OK);
     deploys_rig_lapse(rig, "n1");
-    assert_int_equal(deploys_rig_put(rig, "web", "run").row.address.len, 0);
+    assert_int_equal(deploys_rig_put(rig, "web", "run").row.owner.len, 0);
 }
 
 static void test_history(void **state)
@@ -234,7 +234,7 @@ static void test_an_existing_table_of_the_seed(void **state)
     deploys_rig_close(&rig);
     deploys_rig_open(&rig, url, "/nowhere"); /* the migration is done once */
     got = deploys_rig_get(&rig, "00000000-0000-4000-8000-000000000001");
-    assert_true(str_is(got.row.address, "n1") && got.row.generation == 1);
+    assert_true(str_is(got.row.owner, "n1") && got.row.generation == 1);
     deploys_rig_close(&rig);
 }
 

@@ -25,18 +25,18 @@ static void test_claim_and_what_stands_against_it(void **state)
     op = deploys_rig_claim(rig, "n1", "web", "", 0);
     assert_int_equal(op.err, ERR_OK);
     assert_int_equal(op.row.generation, 1);
-    assert_true(str_is(op.row.address, "n1"));
+    assert_true(str_is(op.row.owner, "n1"));
     op = deploys_rig_claim(rig, "n1", "web", "", 0); /* the answer was lost */
     assert_true(op.err == ERR_OK && op.u.claim.duplicate);
     op = deploys_rig_claim(rig, "n2", "web", "", 0);
     assert_int_equal(op.refusal, DEPLOYS_CONFLICT);
-    assert_true(op.found && str_is(op.row.address, "n1"));
+    assert_true(op.found && str_is(op.row.owner, "n1"));
     op = deploys_rig_claim(rig, "n2", "web", "n1", 1);
     assert_int_equal(op.refusal, DEPLOYS_LEASE_ALIVE);
     op = deploys_rig_claim(rig, "n2", "nope", "", 0);
     assert_int_equal(op.refusal, DEPLOYS_CONFLICT);
     assert_false(op.found);
-    assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
+    assert_true(str_is(deploys_rig_get(rig, "web").row.owner, "n1"));
 }
 
 static void test_disabled_and_daemons_are_never_claimed(void **state)
@@ -103,7 +103,7 @@ static void test_a_late_renewal_is_a_new_assignment(void **state)
     assert_int_equal(back.u.renew.count, 1);
     assert_int_equal(back.u.renew.items[0].generation, 2);
     assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).refusal, DEPLOYS_LEASE_ALIVE);
-    assert_true(str_is(deploys_rig_get(rig, "web").row.address, "n1"));
+    assert_true(str_is(deploys_rig_get(rig, "web").row.owner, "n1"));
 }
 
 static void test_renew_tells_only_what_changed(void **state)
@@ -135,7 +135,7 @@ static void test_yield(void **state)
     assert_int_equal(deploys_rig_call(rig, &op), ERR_CONFLICT); /* not its own */
     op.node = STR("n1");
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
-    assert_true(op.row.address.len == 0 && op.row.generation == 2);
+    assert_true(op.row.owner.len == 0 && op.row.generation == 2);
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK); /* again */
     assert_true(op.u.claim.duplicate && op.row.generation == 2);
 }
@@ -298,7 +298,7 @@ static void test_a_daemons_turn(void **state)
 static void test_release_only_of_nodes_that_are_gone(void **state)
 {
     struct deploys_rig *rig = *state;
-    struct deploys_op op = {.verb = DEPLOYS_RELEASE, .u.release.address = STR("n1")};
+    struct deploys_op op = {.verb = DEPLOYS_RELEASE, .u.release.node = STR("n1")};
 
     for (int i = 0; i < 3; i++) {
         char id[8];
@@ -312,10 +312,10 @@ static void test_release_only_of_nodes_that_are_gone(void **state)
     assert_true(op.u.release.released_count == 0 && op.u.release.held_count == 3);
     assert_true(op.u.release.held[0].left_ms > 0);
     deploys_rig_lapse(rig, "n1");
-    op = (struct deploys_op){.verb = DEPLOYS_RELEASE, .u.release.address = STR("n1")};
+    op = (struct deploys_op){.verb = DEPLOYS_RELEASE, .u.release.node = STR("n1")};
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     assert_true(op.u.release.released_count == 3 && op.u.release.held_count == 0);
-    assert_int_equal(deploys_rig_get(rig, "d0").row.address.len, 0);
+    assert_int_equal(deploys_rig_get(rig, "d0").row.owner.len, 0);
 }
 
 /* A node that owned nothing and left is no loss, however few are there. */
@@ -429,7 +429,7 @@ static void test_failures_are_remembered(void **state)
     deploys_rig_claim(rig, "n1", "web", "", 0);
     give_up(rig, "n1", 1);
     op = deploys_rig_get(rig, "web");
-    assert_int_equal(op.row.address.len, 0);
+    assert_int_equal(op.row.owner.len, 0);
     assert_int_equal(op.failure_count, 1);
     assert_true(str_is(op.failures[0].address, "n1"));
     assert_true(str_is(op.failures[0].reason, "It exited with code 127."));
@@ -619,7 +619,7 @@ static void test_the_clock_is_set_back(void **state)
         assert_true(clock_mono_ms() < end_ms);
         assert_int_equal(op.u.view.lease_count, 3);
         for (size_t i = 0; i < 3; i++)
-            left_ms[op.u.view.leases[i].address.at[1] - '1'] =
+            left_ms[op.u.view.leases[i].node.at[1] - '1'] =
                 op.u.view.leases[i].until_ms - op.now_ms;
     } while (left_ms[0] > LEASE_MS);
     assert_in_range(left_ms[0], LEASE_MS / 2, LEASE_MS);
@@ -727,7 +727,7 @@ static void test_two_claimers_race(void **state)
         snprintf(id, sizeof id, "d%02d", i);
         struct deploys_op got = deploys_rig_get(rig, id);
         assert_int_equal(got.row.generation, 1); /* changed hands once */
-        owned[str_is(got.row.address, "n2")]++;
+        owned[str_is(got.row.owner, "n2")]++;
     }
     assert_int_equal(racers[0].won + racers[1].won, RACE_ROWS);
     assert_int_equal(owned[0], racers[0].won);
@@ -761,7 +761,7 @@ static void test_the_server_is_killed_and_comes_back(void **state)
         assert_true(clock_mono_ms() < end_ms);
         poll(NULL, 0, 20);
     }
-    assert_true(str_is(op.row.address, "n1") && op.row.generation == 1);
+    assert_true(str_is(op.row.owner, "n1") && op.row.generation == 1);
     while (deploys_rig_call(rig, &renew) != ERR_OK) { /* another connection */
         assert_true(clock_mono_ms() < end_ms);
         poll(NULL, 0, 20);
@@ -792,7 +792,7 @@ static void test_a_claim_survives_a_crash(void **state)
     pg_server_start(&pg);
     deploys_rig_open(rig, pg.url, "/nowhere");
     op = deploys_rig_get(rig, "web");
-    assert_true(op.found && str_is(op.row.address, "n1") && op.row.generation == 1);
+    assert_true(op.found && str_is(op.row.owner, "n1") && op.row.generation == 1);
     run_sql(pg.url, "ALTER SYSTEM RESET ALL");
 }
 

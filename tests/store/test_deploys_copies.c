@@ -111,14 +111,14 @@ static void test_an_index_that_comes_again(void **state)
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.count, 0);
     deploys_rig_scale(rig, "web", 2);
     op = deploys_rig_get(rig, "web#1");
-    assert_true(str_is(op.row.address, "n1"));
+    assert_true(str_is(op.row.owner, "n1"));
     assert_int_equal(op.row.generation, 2);
     assert_int_equal(deploys_rig_claim(rig, "n2", "web#1", "n1", 2).refusal, DEPLOYS_LEASE_ALIVE);
     deploys_rig_scale(rig, "web", 1);
     deploys_rig_lapse(rig, "n1");
     deploys_rig_scale(rig, "web", 2);
     op = deploys_rig_get(rig, "web#1");
-    assert_true(op.row.address.len == 0 && op.row.generation > 2);
+    assert_true(op.row.owner.len == 0 && op.row.generation > 2);
 }
 
 /* What is done to a deployment is done to all of its copies. */

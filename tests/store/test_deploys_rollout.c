@@ -302,7 +302,7 @@ static void yield_web(struct deploys_rig *rig)
     struct deploys_op got = deploys_rig_get(rig, "web");
     struct deploys_op op = {.verb = DEPLOYS_YIELD,
                             .id = STR("web"),
-                            .node = got.row.address,
+                            .node = got.row.owner,
                             .u.claim = {.generation = got.row.generation}};
 
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);

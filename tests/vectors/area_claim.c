@@ -167,7 +167,7 @@ bool area_eligibility(struct vec *vec)
 static void read_usage(struct vec *vec, struct claim_node *node)
 {
     const struct json *usage =
-        json_get(json_get(vec->in, "usage"), arena_cstr(vec->arena, node->address));
+        json_get(json_get(vec->in, "usage"), arena_cstr(vec->arena, node->id));
 
     node->usage_known = json_double(json_get(usage, "cpu_percent"), &node->usage.cpu_percent) &&
                         json_double(json_get(usage, "memory_mb"), &node->usage.memory_mb);
@@ -182,7 +182,7 @@ bool area_resource_eligibility(struct vec *vec)
         arena_array(vec->arena, struct claim_snapshot, names.count + 1);
 
     for (size_t i = 0; i < names.count; i++) {
-        nodes[i].address = names.at[i];
+        nodes[i].id = names.at[i];
         read_usage(vec, &nodes[i]);
     }
     claim_snapshots(claim_policy_by_name(STR("resource_usage")), nodes, names.count, &context,
@@ -261,7 +261,7 @@ bool area_claim_cas(struct vec *vec)
 static void read_room(struct vec *vec, const struct rows *rows, struct claim_node *node)
 {
     const struct json *told =
-        json_get(json_get(vec->in, "resources"), arena_cstr(vec->arena, node->address));
+        json_get(json_get(vec->in, "resources"), arena_cstr(vec->arena, node->id));
     struct resources *room = arena_new(vec->arena, struct resources);
     struct resources_short lack;
     struct problem why;
@@ -270,7 +270,7 @@ static void read_room(struct vec *vec, const struct rows *rows, struct claim_nod
     if (json_is_null(told) || resources_read(told, vec->arena, room, &why))
         return;
     for (size_t i = 0; i < rows->count; i++)
-        if (rows->at[i].demand && str_eq(rows->at[i].address, node->address) &&
+        if (rows->at[i].demand && str_eq(rows->at[i].address, node->id) &&
             resources_fit(room, rows->at[i].demand, &gpus, &lack))
             resources_take(room, rows->at[i].demand, gpus);
     node->room = room;
@@ -291,7 +291,7 @@ static void run_cycle(struct vec *vec, struct str me, const struct claim_policy 
         rows->at[i].user = &rows->at[i];
     for (size_t i = 0; i < online->count; i++) {
         nodes[i] =
-            (struct claim_node){.address = online->at[i], .takes = true, .deployments = counts[i]};
+            (struct claim_node){.id = online->at[i], .takes = true, .deployments = counts[i]};
         read_usage(vec, &nodes[i]);
         read_room(vec, rows, &nodes[i]);
     }
