@@ -329,7 +329,7 @@ void member_list_write(const struct member_list *member_list, struct jsonw *w)
 
 /* --- updates from the server --- */
 
-static void put(struct member_list *member_list, const struct json *terminal)
+static void put_entry(struct member_list *member_list, const struct json *terminal)
 {
     struct member_list_entry *entry = mem_new(struct member_list_entry);
     struct str text = arena_str(&entry->arena, json_raw(terminal));
@@ -365,7 +365,7 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
             member_list->synced_ms = MEMBER_NEVER;
         free_entries(&member_list->by_id);
         for (terminal = json_items(list); terminal; terminal = json_after(list, terminal))
-            put(member_list, terminal);
+            put_entry(member_list, terminal);
         if (member_list->synced_ms == MEMBER_NEVER)
             member_list->synced_ms = now_ms;
         return true;
@@ -379,7 +379,7 @@ bool member_list_take(struct member_list *member_list, const struct json *reply,
         struct arena arena = {0};
 
         if (!json_is_null(added))
-            put(member_list, added);
+            put_entry(member_list, added);
         else
             free_entry(
                 map_del(&member_list->by_id,

@@ -109,7 +109,7 @@ static const struct package *copy_package(const struct copy *copy, const struct 
     return packages_find(copy->copies->packages, spec->package_name, spec->package_version);
 }
 
-static void changed(const struct copy *copy)
+static void notify_changed(const struct copy *copy)
 {
     if (copy->copies->config.changed)
         copy->copies->config.changed(copy->copies);
@@ -122,7 +122,7 @@ static void set_state(struct copy *copy, enum copy_state state)
         return;
     copy->state = state;
     copy->since_ms = copy->copies->loop->mono_ms;
-    changed(copy);
+    notify_changed(copy);
 }
 
 /* The reason why it is not as it should be; a change is reported. */
@@ -134,7 +134,7 @@ static void set_reason(struct copy *copy, char words[COPY_REASON_MAX], const cha
     if (strcmp(words, cut) == 0)
         return;
     memcpy(words, cut, sizeof cut);
-    changed(copy);
+    notify_changed(copy);
 }
 
 static void copy_stop(struct copy *copy, const char *reason, int64_t grace_ms)
@@ -959,7 +959,7 @@ void copy_kill(struct copy *copy, struct str why, int64_t grace_ms)
 }
 
 /* The copy will be started again, but not at once. */
-static void failed(struct copy *copy, const char *reason, int64_t least_ms)
+static void note_failure(struct copy *copy, const char *reason, int64_t least_ms)
 {
     struct copies *copies = copy->copies;
     const struct deploy_restart *restart = &copy->spec.restart;
@@ -1009,7 +1009,7 @@ static void set_over(struct copy *copy, enum copy_end over, int64_t version)
     copy->failures = 0;
     copy->looping = false;
     set_state(copy, COPY_WAITING);
-    changed(copy);
+    notify_changed(copy);
 }
 
 static void keep_last(struct copy *copy, struct run *run, int64_t version)
@@ -1070,7 +1070,7 @@ static void on_ended(struct run *run)
         if (run->exit.started_ms &&
             run->exit.ended_ms - run->exit.started_ms >= KILLED_FORGOTTEN_MS)
             copy->kills = 0;
-        failed(copy, reason, backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS));
+        note_failure(copy, reason, backoff_bound_ms(copy->kills++, KILLED_MIN_MS, KILLED_MAX_MS));
     } else if (asked || replaced || strcmp(run->exit.reason, "DEADLINE") == 0) {
         /* DEADLINE is the lease's, which says nothing about the work: it restarts as soon as there
          * is a lease. */
@@ -1082,7 +1082,7 @@ static void on_ended(struct run *run)
         copy_log(copy, over == COPY_FINISHED ? LOG_INFO : LOG_WARN, "copy.over", reason);
         set_over(copy, over, copy->run_version);
     } else {
-        failed(copy, reason, 0);
+        note_failure(copy, reason, 0);
     }
     copy->stopping = copy->unhealthy = copy->killed = false;
     copy->unwell[0] = 0;
@@ -1152,7 +1152,7 @@ static void begin(struct copy *copy)
         return;
     }
     if (copy_start(copy, dir, &why)) {
-        failed(copy, why.detail, 0);
+        note_failure(copy, why.detail, 0);
         return;
     }
     copy->waits[0] = 0;
@@ -1187,7 +1187,7 @@ static bool may_replace(struct copy *copy)
     if (now_ms >= copy->ask_ms) {
         copy->ask_ms = now_ms + ASK_MS;
         copy->asks = true;
-        changed(copy);
+        notify_changed(copy);
     }
     return false;
 }
@@ -1210,7 +1210,7 @@ static void look_at_run(struct copy *copy)
         copy_check_tick(copy);
         if (copy->reported_health != copy_health(copy)) {
             copy->reported_health = copy_health(copy);
-            changed(copy);
+            notify_changed(copy);
         }
     }
 }
