@@ -363,7 +363,7 @@ void copies_set_hold(struct copies *copies, struct str id, enum copy_hold hold)
     if (hold == COPY_NOT_HELD)
         return;
     /* Saved now: the next end will be caused by us. */
-    str_copy(reported_reason(copy), copy->failed, sizeof copy->failed);
+    str_copy(reported_reason(copy), copy->held_reason, sizeof copy->held_reason);
     copy_log(copy, LOG_INFO, "copy.given_up", copy_hold_text(hold));
 }
 

@@ -154,11 +154,11 @@ struct copy {
     int64_t old_version;          /* 0: none */
     struct arena old_arena;
     bool wanted;
-    enum copy_hold held;          /* if not COPY_NOT_HELD: it must not run */
-    char failed[COPY_REASON_MAX]; /* its reason when it was held: how it last ended, or what it
-                                     lacks; "" = none */
-    int64_t round;                /* the last round that named it */
-    char wrong[COPY_REASON_MAX];  /* why its row cannot be run; "" = it can */
+    enum copy_hold held; /* if not COPY_NOT_HELD: it must not run */
+    /* Its reason when it was held: how it last ended, or what it lacks; "" = none. */
+    char held_reason[COPY_REASON_MAX];
+    int64_t round;               /* the last round that named it */
+    char wrong[COPY_REASON_MAX]; /* why its row cannot be run; "" = it can */
     enum copy_state state;
     struct run *run;                     /* NULL: none is alive */
     struct run *last;                    /* the previous run, kept for its output */

@@ -257,7 +257,7 @@ static void yield(struct node_lease *lease, const struct copy *copy)
     /* A lack of room is no failure, for which others would be preferred for a while: everybody sees
      * what room there is, and nobody claims what does not fit. */
     bool failed = copy->held == COPY_FAILING;
-    bool told = (failed || copy->held == COPY_NO_ROOM) && copy->failed[0];
+    bool told = (failed || copy->held == COPY_NO_ROOM) && copy->held_reason[0];
     struct jsonw w = new_body(lease);
 
     assert(!lease->yielding && copy->held != COPY_NOT_HELD);
@@ -266,7 +266,7 @@ static void yield(struct node_lease *lease, const struct copy *copy)
     jsonw_kint(&w, "generation", copy->generation);
     jsonw_kint(&w, "version", copy->version);
     jsonw_kbool(&w, "failed", failed);
-    jsonw_kstr(&w, "reason", str_of(told ? copy->failed : copy_hold_text(copy->held)));
+    jsonw_kstr(&w, "reason", str_of(told ? copy->held_reason : copy_hold_text(copy->held)));
     lease->yielding = true;
     send_body(lease, &w, "/v1/deployments/yield", &lease->yield, on_yielded);
 }

@@ -122,7 +122,7 @@ static void package_log(const struct package *package, enum log_level level, con
 
 /* --- installing --- */
 
-static void failed(struct package *package, const char *reason)
+static void note_failure(struct package *package, const char *reason)
 {
     char line[200] = "";
     int64_t pause_ms;
@@ -150,9 +150,9 @@ static void on_ended(struct run *run)
 
     assert(package->run == run);
     if (strcmp(exit->reason, "EXITED") != 0 || exit->exit_code != 0) {
-        failed(package, exit->detail);
+        note_failure(package, exit->detail);
     } else if ((fd = open(package->mark, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) < 0) {
-        failed(package, "its directory cannot be written");
+        note_failure(package, "its directory cannot be written");
     } else {
         close(fd);
         package->ready = true;
@@ -272,7 +272,7 @@ enum package_state packages_need(struct packages *packages, struct str name, str
         package->run = NULL;
         package_log(package, LOG_INFO, "package.install", "a deployment needs it");
         if (start(package, &arena, &why))
-            failed(package, why.detail);
+            note_failure(package, why.detail);
         arena_free(&arena);
     }
     *ret_dir = package->dir;

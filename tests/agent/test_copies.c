@@ -612,7 +612,7 @@ static void test_held_because_it_fails(void **state)
     held = copies_next_held(fixture->copies);
     assert_non_null(held);
     assert_int_equal(held->held, COPY_FAILING);
-    assert_true(held->failed[0]);
+    assert_true(held->held_reason[0]);
     fixture_round(fixture, "[" ROW("web", 4, 2) "]");
     assert_int_equal(copies_holding(fixture->copies, COPY_FAILING), 0);
     assert_int_equal(copies_failures(fixture->copies, STR("web")), 0);
