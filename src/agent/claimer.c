@@ -691,7 +691,7 @@ static void claim_next(struct claimer *claimer)
 /* --- deciding --- */
 
 /* When the rows of an absent owner may be taken. */
-static int64_t lost_ms(const struct claimer *claimer, struct str owner)
+static int64_t lost_at_ms(const struct claimer *claimer, struct str owner)
 {
     int64_t lease_ms = claimer->config.node_lease->lease_ms, at_ms, left_ms, over_ms;
     /* Everything scales with the lease: 15 s and 30 s for a lease of 45 s. */
@@ -747,7 +747,7 @@ static void look_around(struct claimer *claimer)
     names_init(&claimer->lost, absent.count, &claimer->cycle);
     claimer->due_ms = 0;
     for (size_t i = 0; i < absent.count; i++) {
-        int64_t at_ms = lost_ms(claimer, absent.at[i]);
+        int64_t at_ms = lost_at_ms(claimer, absent.at[i]);
 
         if (str_eq(absent.at[i], claimer->config.node_id) || at_ms == MEMBER_NEVER)
             continue;
