@@ -166,7 +166,7 @@ end
 local function kept_forget()
   kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
   kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.new_keys = false, {}, {}, {}, {}, {}
-  kept.key_count = 0
+  kept.holding, kept.key_count = {}, 0
 end
 
 -- If this library cannot work with the value of `meta.format`, returns that value and changes nothing.

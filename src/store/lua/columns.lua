@@ -12,7 +12,6 @@ columns.steps = {} -- by code: the fast path; returns the node's counters and th
 function columns.make() -- a function, because the enclosing one has no room for more locals
 -- A code is one of these plus the flags that apply.
 local PUT, RESERVE, COMMIT, FINISH = CODE.PUT, CODE.RESERVE, CODE.COMMIT, CODE.FINISH
-local HOLDERS = LIMIT.HOLDERS
 local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.MORE_TEXT, CODE.FRESH
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots to keep free, the attempt; `kinds` is
 -- the index of a row's term.
@@ -181,6 +180,8 @@ local ONE_RESERVED, ONE_RUNNING = 16777216, 1
 local jobs, known -- of `kept`: jobs that hold a slot, and nodes
 local gated -- nodes that have a breaker; nil: none has
 local mark -- of the audit of keys, in records of jobs
+local holding -- of `kept`: jobs that may be holders of a key
+local full_round = 1 -- see limits.hold_all()
 local touched -- does a verb of this batch have its own records?
 local raw -- U.raw, if there is any
 local is_asked -- have the records of all rows been requested?
@@ -195,9 +196,9 @@ local SAME_REST -- of a row that may be fast: no time limit and only the first c
 
 -- Jobs in one phase are identical: their records differ only in the node and its epoch. A record is the phase's `head`
 -- plus `back`, which begins with `about`. `takes`: what they take besides their slot, false: nothing. Phases that
--- differ only in that share a `base`, which is one of them.
+-- differ only in that share a `base`, which is one of them. `mark`: in which round their keys' audit counted them.
 local phases -- by everything the jobs have in common
-local NEW_JOB = {head = '', takes = false, base = nil} -- the phase of jobs that do not exist yet
+local NEW_JOB = {head = '', takes = false, base = nil, mark = 0} -- the phase of jobs that do not exist yet
 NEW_JOB.base = NEW_JOB
 local specimens, made_now = {}, {} -- by base: an example job from the last batch, and one from this batch
 
@@ -234,7 +235,11 @@ end
 -- Called after a verb, or at the beginning.
 function columns.resume()
   touched, raw, active, made, created = U.touched, rawget(U, 'raw'), U.active, U.made, nil
-  gated, mark = columns.gated(), limits.mark()
+  gated, holding = columns.gated(), kept.holding
+  if mark ~= limits.mark() then
+    mark = limits.mark()
+    columns.forget()
+  end
   if bucket then size = bucket.size end
 end
 
@@ -281,8 +286,8 @@ function columns.ask()
   columns.resume()
 end
 
-local function phase_new(head, takes)
-  local phase = {head = head, takes = takes, base = nil}
+local function phase_new(head, takes, mark)
+  local phase = {head = head, takes = takes, base = nil, mark = mark}
   phase.base = phase
   return phase
 end
@@ -308,7 +313,7 @@ local function keep_job(id, n)
     return nil
   end
   local same = sub(packed, 1, EPOCH - 1) .. sub(packed, EPOCH + EPOCH_BYTES, node_at - 1) .. sub(packed, behind)
-  local phase = phases[same] or phase_new(sub(packed, 1, ABOUT - 1), d)
+  local phase = phases[same] or phase_new(sub(packed, 1, ABOUT - 1), d, byte(packed, COUNTED))
   local j = {back = sub(packed, ABOUT), node = n, phase = phase}
   phases[same], jobs[id], raw[id] = phase, j, nil
   return j
@@ -410,7 +415,7 @@ function columns.write_stocks(set)
     local n = changed[i]
     local s = n.stock
     if s and s.is_changed then
-      set[size + 1], set[size + 2], s.is_changed = n.id, resources.text(s), false
+      set[size + 1], set[size + 2], s.is_changed = n.id, s.left.texts[s.reserved] or resources.text(s), false
       size = size + 2
     end
   end
@@ -523,7 +528,7 @@ end
 
 -- False if it changes the counters in any other way.
 local function way_new(code, n, unit, j)
-  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), phase_new(sub(job_packed(j), 1, ABOUT - 1), false)
+  local hold, tick, phase = unit.holds[n.id][j.id], next(unit.wheel), phase_new(sub(job_packed(j), 1, ABOUT - 1), false, 0)
   if not is_move_of(code, n, unit, hold) then return false end
   if hold then made_now[phase] = j end
   return {
@@ -559,10 +564,10 @@ end
 
 local plain = {} -- the steps, by verb
 
--- The phase of jobs that take this.
-local function phase_of(way, d)
+-- The phase of jobs that take this. Those that come to it from one phase have the same mark, as ways do not outlive it.
+local function phase_of(way, d, mark)
   local base = way.phase
-  local phase = {head = base.head, takes = d, base = base}
+  local phase = {head = base.head, takes = d, base = base, mark = mark}
   way.phases[d] = phase
   return phase
 end
@@ -610,20 +615,19 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
     (not is_fresh[code] and not is_new(id)) then
     return nil
   end
-  local stem, s, d = term, n.stock, term_takes[term]
+  local stem, s, d, needs = term, n.stock, term_takes[term], nil
   if d == nil then d = term_find(term) end
   if d then
     stem = term_stems[term]
     if d == true then return nil end
-    if d.has_needs then
+    needs = d.moves
+    if needs then
       if not s then return nil end
-      local left, needs = s.left, d.needs
-      local is_enough = left.fits[needs]
+      local is_enough = s.left.fits[needs]
       if is_enough == nil then is_enough = resources.fits(s, needs) end
       if not is_enough then return nil end
     end
-    if not d.is_gated then limits.gate_open(d, #codes) end
-    if not d.is_open and not limits.may_start(d) then return nil end
+    if not d.is_open and not limits.may_start(d, #codes) then return nil end
   end
   local of = ways[NEW_JOB]
   local way = of and of[stem]
@@ -631,15 +635,9 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if not way then return nil end
   if d then
     if d.is_open then d.starts = d.starts + 1 else limits.start(d) end
-    local bounded = d.bounded
-    if bounded then
-      for i = 1, #bounded do
-        local holders = bounded[i].holders
-        if not holders or #holders < HOLDERS then limits.holder_add(bounded[i], id) end
-      end
-    end
-    if d.has_needs then
-      local needs, reserved, left = d.needs, s.reserved, s.left
+    if d.full_round ~= full_round then limits.hold_all(d, id, full_round) end
+    if needs then
+      local reserved, left = s.reserved, s.left
       s.reserved = reserved.more[needs] or resources.more(reserved, needs)
       s.left = left.more[needs] or resources.left_more(s, needs)
       s.is_changed = true
@@ -648,7 +646,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   end
   if raw then raw[id] = nil end -- from now on it is in `jobs` or in Redis
   local back = n.backs[term] or back_of(n, way, d, term)
-  local phase, counts = d and (way.phases[d] or phase_of(way, d)) or way.phase, n.counts + ONE_RESERVED
+  local phase, counts = d and (way.phases[d] or phase_of(way, d, mark)) or way.phase, n.counts + ONE_RESERVED
   local record = phase.head .. back
   if not n.is_changed then
     local last = changes + 1
@@ -700,7 +698,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
   if not way or way.attempt ~= attempt then return nil end
   local counts = n.counts + ONE_RUNNING - ONE_RESERVED
   if counts < 0 or way.reach < (way.is_f2f and n.f2f_until or n.task_until) then return nil end
-  local needs, fewer = d and d.has_needs and d.needs, nil
+  local needs, fewer = d and d.moves, nil
   if needs then
     if not s then return nil end
     local reserved = s.reserved
@@ -716,7 +714,7 @@ plain[COMMIT] = function(id, node, kind, attempt, code, k)
     local running = s.running
     s.reserved, s.running, s.is_changed = fewer, running.more[needs] or resources.more(running, needs), true
   end
-  phase = d and (way.phases[d] or phase_of(way, d)) or way.phase
+  phase = d and (way.phases[d] or phase_of(way, d, phase.mark)) or way.phase
   local record, list = phase.head .. back, way.list
   if j.way then
     j.way = way
@@ -760,26 +758,24 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
   if counts % ONE_RESERVED < ONE_RUNNING then return nil end
   counts = counts - ONE_RUNNING
   if d then
-    if not d.is_gated then limits.gate_open(d, #codes) end
+    if not d.is_gated then limits.gate_open(d) end
     if d.is_awaited then return nil end
-    if d.has_needs then
+    local needs = d.moves
+    if needs then
       if not s then return nil end
-      local needs, running, held = d.needs, s.running, s.left
+      local running, held = s.running, s.left
       local fewer, left = running.less[needs], held.less[needs]
       if fewer == nil then fewer = resources.less(running, needs) end
       if left == nil then left = resources.left_less(s, needs) end
       if not fewer or not left then return nil end
       s.running, s.left, s.is_changed = fewer, left, true
     end
-    local bounded = d.bounded
-    if bounded then
-      for i = 1, #bounded do
-        local held = bounded[i].is_holder
-        if held and held[id] then limits.holder_drop(bounded[i], id) end
-      end
+    if holding[id] then
+      limits.drop_all(d, id)
+      full_round = full_round + 1
     end
     d.stops = d.stops + 1
-    if byte(back, COUNTED - ABOUT + 1) ~= mark then d.uncounted = d.uncounted + 1 end
+    if phase.mark ~= mark then d.uncounted = d.uncounted + 1 end
   end
   local head = way.phase.head
   local record

@@ -65,33 +65,32 @@ local function settle(k, count, round, counted, now_round)
   local right = k[round] == now_round - 1 and k[counted] or 0
   if k[count] ~= right then
     repairs[count], k[count] = repairs[count] + 1, right
-    if count == 'in_flight' then k.holders, k.is_holder = nil, nil end -- unknown which of them are left
+    if count == 'in_flight' then k.holders, k.holders_text = {}, '' end -- unknown which of them are left
   end
   k[round], k[counted] = now_round, 0
   touch(k)
 end
 
--- Some of the jobs that have a lease; nil: none known.
+-- Some of the jobs that have a lease.
 local function holders_read(packed, from, count)
-  if count == 0 then return nil, nil end
-  local ids, is_holder = {}, {}
+  local ids = {}
   for i = 1, count do
     local id = sub(packed, from + (i - 1) * JOB_ID, from + i * JOB_ID - 1)
-    ids[i], is_holder[id] = id, true
+    ids[i], kept.holding[id] = id, true
   end
-  return ids, is_holder
+  return ids
 end
 
--- Jobs that count toward a limit, shown to those waiting for it. In order of arrival; `is_holder` is by id.
-function limits.holder_add(k, id)
-  if rule_of(k.key).concurrency < 0 then return end
+-- Jobs that count toward a limit, shown to those waiting for it. In order of arrival. Returns whether there is room for
+-- more of them.
+local function holder_add(k, id)
   local ids = k.holders
-  k.holders_text = nil
-  if not ids then
-    k.holders, k.is_holder = {id}, {[id] = true}
-  elseif #ids < LIMIT.HOLDERS then
-    ids[#ids + 1], k.is_holder[id] = id, true
+  local count = #ids
+  if count < LIMIT.HOLDERS then
+    count = count + 1
+    ids[count], kept.holding[id], k.holders_text = id, true, nil
   end
+  return count < LIMIT.HOLDERS
 end
 
 local function holders_text(k)
@@ -100,17 +99,12 @@ local function holders_text(k)
   return text
 end
 
-function limits.holder_drop(k, id)
-  local ids, is_holder = k.holders, k.is_holder
-  if not ids or not is_holder[id] then return end
-  if #ids == 1 then
-    k.holders, k.is_holder = nil, nil
-    return
-  end
-  is_holder[id], k.holders_text = nil, nil
+local function holder_drop(k, id)
+  local ids = k.holders
   for i = 1, #ids do
     if ids[i] == id then
       table.remove(ids, i)
+      k.holders_text = nil
       return
     end
   end
@@ -126,15 +120,14 @@ function limits.get(key)
       k = {
         key = key, in_flight = in_flight, waiting = waiting, hold = hold, total = total, first_at = first_at, last_at = last_at,
         last = last, round = round, counted = counted, lane_round = lane_round, lane_counted = lane_counted,
-        reason = sub(packed, from + holders * JOB_ID), holders = nil, is_holder = nil, holders_text = nil,
+        reason = sub(packed, from + holders * JOB_ID), holders = holders_read(packed, from, holders), holders_text = nil,
         is_new = false, is_changed = false,
       }
-      k.holders, k.is_holder = holders_read(packed, from, holders)
     else
       k = {
         key = key, in_flight = 0, waiting = 0, hold = 0, total = 0, first_at = 0, last_at = 0, last = 0,
         round = U.lease_round, counted = 0, lane_round = U.lane_round, lane_counted = 0, reason = '', is_new = true,
-        is_changed = false, holders = nil, is_holder = nil, holders_text = nil,
+        is_changed = false, holders = {}, holders_text = '',
       }
     end
     kept.keys[key], kept.key_count = k, kept.key_count + 1
@@ -319,7 +312,7 @@ end
 
 -- For identical jobs, see columns.lua. Between two verbs only the steps change anything, so the keys of a demand are
 -- checked once for all jobs: is any job waiting for one of them, and is there room for as many as may come? Then the
--- steps only count, and limits.gate_close() updates the keys.
+-- steps only count, and limits.gate_close() updates the keys. Whether there is room is asked when the first one starts.
 local gates = {count = 0} -- those that are open: demands
 
 local function has_room(k, rule, more)
@@ -327,29 +320,34 @@ local function has_room(k, rule, more)
   return window_wait(k, rule) == 0 and (rule.rate < 0 or k.total + more <= rule.rate)
 end
 
-function limits.gate_open(d, more)
-  local keys, gated, rules, is_open, is_awaited, bounded = d.keys, d.gated, d.rules, true, false, nil
+function limits.gate_open(d)
+  local keys, gated, rules, is_awaited, bounded = d.keys, d.gated, d.rules, false, nil
   for i = 1, #keys do
     local k, rule = limits.get(keys[i]), rule_of(keys[i])
     gated[i], rules[i] = k, rule
     is_awaited = is_awaited or k.waiting > 0
-    is_open = is_open and has_room(k, rule, more)
-    if rule.concurrency >= 0 or k.holders then
+    if rule.concurrency >= 0 then
       bounded = bounded or {}
       bounded[#bounded + 1] = k
     end
   end
-  d.is_gated, d.is_open, d.is_awaited, d.bounded, d.starts, d.stops, d.uncounted = true, is_open, is_awaited, bounded, 0, 0, 0
+  d.is_gated, d.is_awaited, d.bounded, d.starts, d.stops, d.uncounted = true, is_awaited, bounded, 0, 0, 0
+  d.is_asked, d.is_open, d.full_round = false, false, 0
   if #keys > 0 then
     gates.count = gates.count + 1
     gates[gates.count] = d
   end
 end
 
--- There is not room for all jobs that may come: may this one start?
-function limits.may_start(d)
-  for i = 1, #d.gated do
-    if check(d.gated[i]) then return false end
+-- May this one start? `is_open` from then on: there is room for all that may come.
+function limits.may_start(d, more)
+  if not d.is_gated then limits.gate_open(d) end
+  local gated, rules, is_open = d.gated, d.rules, not d.is_asked
+  for i = 1, #gated do is_open = is_open and has_room(gated[i], rules[i], more) end
+  d.is_asked, d.is_open = true, is_open
+  if is_open then return true end
+  for i = 1, #gated do
+    if check(gated[i]) then return false end
   end
   return true
 end
@@ -370,10 +368,29 @@ function limits.start(d)
   passed(d, 1, 0, 0)
 end
 
+-- A job that begins is one of the holders of its keys, until they have enough: `full_round` is that of the caller then,
+-- who begins another round when a holder ends.
+function limits.hold_all(d, id, round)
+  local bounded, is_full = d.bounded, true
+  if bounded then
+    for i = 1, #bounded do
+      if holder_add(bounded[i], id) then is_full = false end
+    end
+  end
+  if is_full then d.full_round = round end
+end
+
+-- A holder ends.
+function limits.drop_all(d, id)
+  local gated = d.gated
+  for i = 1, #gated do holder_drop(gated[i], id) end
+  kept.holding[id] = nil
+end
+
 function limits.gate_close()
   for i = 1, gates.count do
     local d = gates[i]
-    gates[i], d.is_gated = nil, false
+    gates[i], d.is_gated, d.is_open = nil, false, false
     if d.starts > 0 or d.stops > 0 then passed(d, d.starts, d.stops, d.uncounted) end
   end
   gates.count = 0
@@ -381,7 +398,7 @@ end
 
 -- The open gates are from a batch that did not complete.
 function limits.gate_drop()
-  for i = 1, gates.count do gates[i].is_gated, gates[i] = false, nil end
+  for i = 1, gates.count do gates[i].is_gated, gates[i].is_open, gates[i] = false, false, nil end
   gates.count = 0
 end
 
@@ -395,7 +412,7 @@ function limits.begin(j)
   each(j, function(k)
     local rule = rule_of(k.key)
     k.in_flight, k.counted = k.in_flight + 1, k.counted + 1
-    limits.holder_add(k, j.id)
+    if rule.concurrency >= 0 then holder_add(k, j.id) end
     window_add(k, rule, 1)
   end)
   count_in(j, U.lease_round)
@@ -411,9 +428,10 @@ function limits.finish(j)
   local is_counted = j.counted == mark_of(U.lease_round)
   each(j, function(k)
     less(k, 'in_flight', 'counted', is_counted)
-    limits.holder_drop(k, j.id)
+    holder_drop(k, j.id)
     U.eased[k.key] = true
   end)
+  kept.holding[j.id] = nil
 end
 
 local MOVES_MAX = 32 -- of the steady clock, that are remembered
@@ -564,17 +582,16 @@ function limits.write()
     if k.is_over and not is_used(k) then
       forget(k)
     else
-      local holders = k.holders
       local state = pack(KEY_STATE, k.in_flight, k.waiting, k.hold, k.total, k.first_at, k.last_at, k.last, k.round, k.counted,
-        k.lane_round, k.lane_counted, holders and #holders or 0)
+        k.lane_round, k.lane_counted, #k.holders)
       set[size + 1] = k.key
       size = size + 2
-      set[size] = holders and state .. (k.holders_text or holders_text(k)) .. k.reason or state .. k.reason
+      set[size] = state .. (k.holders_text or holders_text(k)) .. k.reason
     end
   end
   if size > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2, size) end
   kept.dirty_keys = {}
-  if kept.key_count > KEPT_MAX then kept.keys, kept.key_count = {}, 0 end
+  if kept.key_count > KEPT_MAX then kept.keys, kept.holding, kept.key_count = {}, {}, 0 end
 end
 
 local function rules_changed()
@@ -624,7 +641,7 @@ local function key_answer(k)
   if not is_used(k) then return nil end
   local held = k.hold > U.clock
   return {k.key, rule.pattern, k.in_flight, k.waiting, k.total, held and k.hold - U.clock or 0, held and k.reason or '',
-    k.holders and holders_text(k) or ''}
+    holders_text(k)}
 end
 
 local LOOK_MAX = 4096 -- keys checked per call besides those returned

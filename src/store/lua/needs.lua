@@ -26,18 +26,19 @@ local needs_of = cached(function(text)
   return needs
 end)
 
--- "SLOTS GPUS VRAM NEEDS KEY,..."; '' is one slot. `is_more`: it needs something besides slots. `is_gated` and what
--- follows it: see limits.gate_open.
+-- "SLOTS GPUS VRAM NEEDS KEY,..."; '' is one slot. `is_more`: it needs something besides slots. `moves`: its needs, false:
+-- none. `is_gated` and what follows it: see limits.gate_open.
 demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
   local d = {
     text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = needs_of(needs or ''),
-    has_needs = false, keys = {}, is_more = false, is_gated = false, is_open = false, is_awaited = false, bounded = nil, gated = {}, rules = {},
+    moves = false, keys = {}, is_more = false, is_gated = false, is_asked = false, is_open = false, is_awaited = false,
+    bounded = nil, full_round = 0, gated = {}, rules = {},
     starts = 0, stops = 0, uncounted = 0,
   }
   for key in string.gmatch(keys or '', '[^,]+') do d.keys[#d.keys + 1] = key end
-  d.has_needs = #d.needs > 0
-  d.is_more = d.has_needs or d.gpus > 0 or d.vram > 0
+  d.moves = #d.needs > 0 and d.needs
+  d.is_more = #d.needs > 0 or d.gpus > 0 or d.vram > 0
   return d
 end)
 
@@ -279,13 +280,14 @@ local function left_text(shape, held)
   return count > 0 and pack(shape.format, #items, #gpus, shared, unpack_list(lefts, 1, count)) or ''
 end
 
--- What is left when so much is held of what nodes declare: the text, answers that have it, whether it `fits` what jobs need that
--- are alike, and what is left with `more` or `less` of them.
+-- What is left when so much is held of what nodes declare: the text, answers that have it, the values of `r` by what of it
+-- is reserved (the rest runs), whether it `fits` what jobs need that are alike, and what is left with `more` or `less` of
+-- them.
 function resources.left_at(shape, held)
   if shape.round ~= sums_round then shape.lefts, shape.round = {}, sums_round end
   local left = shape.lefts[held]
   if not left then
-    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, fits = {}, more = {}, less = {}}
+    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, fits = {}, more = {}, less = {}, texts = {}, text_count = 0}
     shape.lefts[held] = left
   end
   return left
@@ -344,8 +346,17 @@ function resources.left_less(s, needs)
   return less
 end
 
+local TEXTS_MAX = 64 -- cached values of `r`
+
+-- Its value in `r`. The same ones recur, and a long text costs more to make than to look up.
 function resources.text(s)
-  return s.declared .. '\0' .. s.reserved.text .. '\0' .. s.running.text
+  local left, reserved = s.left, s.reserved
+  local text = left.texts[reserved]
+  if text then return text end
+  text = s.declared .. '\0' .. reserved.text .. '\0' .. s.running.text
+  if left.text_count == TEXTS_MAX then left.texts, left.text_count = {}, 0 end
+  left.texts[reserved], left.text_count = text, left.text_count + 1
+  return text
 end
 
 local set = {} -- as lefts

@@ -18,11 +18,11 @@ local A, at -- its arguments, and the position in them
 -- then no other instance has called since and the store is the same. A verb that takes its own copy of a record removes
 -- it here. `counts` are texts that nodes share, `unit` is the U of a batch without verbs; `row` is kept so that it need
 -- not grow again. `gated`: see columns.gated(). `owed` and `owes`: see there. `is_table`: see stamps.lengthen.
--- `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua.
+-- `recount`: see there. `stocks`: needs.lua; `keys`: limit.lua; `holding`: by id, jobs that may be holders of a key.
 local kept = {
   jobs = {}, nodes = {}, counts = {}, unit = nil, state = nil, row = {}, gated = nil, owed = {}, owes = 0,
   is_table = false, recount = nil, stocks = {}, dirty_stocks = {}, keys = {}, dirty_keys = {}, new_keys = {},
-  key_count = 0,
+  holding = {}, key_count = 0,
 }
 local columns = {} -- columns.lua
 local instances = {} -- instance.lua
