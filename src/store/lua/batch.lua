@@ -167,6 +167,7 @@ local function kept_forget()
   kept.jobs, kept.nodes, kept.counts, kept.unit, kept.gated, kept.owed, kept.owes = {}, {}, {}, nil, nil, {}, 0
   kept.is_table, kept.stocks, kept.dirty_stocks, kept.keys, kept.dirty_keys, kept.new_keys = false, {}, {}, {}, {}, {}
   kept.holding, kept.key_count = {}, 0
+  limits.gate_forget()
 end
 
 -- If this library cannot work with the value of `meta.format`, returns that value and changes nothing.
@@ -235,6 +236,7 @@ end
 
 local function run_op(op)
   U.touched = true
+  limits.gate_forget()
   if op.not_after > 0 and U.now > op.not_after then return {ERR.TOO_LATE, false, false} end
   return verbs[op.verb](op)
 end
@@ -298,8 +300,8 @@ local function end_batch(count)
   if U.unlooked >= LOOK_JOBS then memory_look() end
   write_wheel()
   if U.tidied or kept.owes >= LIMIT.OWED then owed.settle() else write_holds() end
-  resources.write()
   write_nodes()
+  resources.write()
   if U.touched then
     if next(U.dirty_gates) then write_gates() end
     if next(U.dirty_idems) then write_idems() end

@@ -188,6 +188,7 @@ local is_asked -- have the records of all rows been requested?
 local bucket, row, size -- of the row: what is written to it
 local active, made, created -- those of U
 local changed, changes = {}, 0 -- nodes this batch changed
+local stocks, stock_count = {}, 0 -- names and texts of what they have left
 local has_holds -- does any of them have `taken` or `ended`?
 local job, node_of -- the layouts being written
 local LEASE, ABOUT, EPOCH, COUNTED, TEXTS -- where these begin in a job's record
@@ -395,31 +396,30 @@ function columns.write_holds()
   end
 end
 
--- Appends their names and texts. Returns how many.
+-- Appends their names and texts, and what they have left, if that changed, to `stocks`. Returns how many.
 function columns.write_nodes(set)
-  local size = 0
+  local size, count = 0, 0
   for i = 1, changes do
     local n = changed[i]
     n.is_changed = false
     set[size + 1] = n.id
     size = size + 2
     set[size] = n.records[n.counts] or columns.node_text(n)
+    local s = n.stock
+    if s and s.is_changed then
+      stocks[count + 1] = n.id
+      count = count + 2
+      stocks[count] = s.left.texts[s.reserved] or resources.text(s)
+      s.is_changed = false
+    end
   end
+  stock_count = count
   return size
 end
 
--- Also what they have left, if that changed.
-function columns.write_stocks(set)
-  local size = 0
-  for i = 1, changes do
-    local n = changed[i]
-    local s = n.stock
-    if s and s.is_changed then
-      set[size + 1], set[size + 2], s.is_changed = n.id, s.left.texts[s.reserved] or resources.text(s), false
-      size = size + 2
-    end
-  end
-  return size
+-- What of it belongs into `r`, after write_nodes().
+function columns.stocks()
+  return stocks, stock_count
 end
 
 local way_find -- asks the rule
@@ -615,7 +615,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
     (not is_fresh[code] and not is_new(id)) then
     return nil
   end
-  local stem, s, d, needs = term, n.stock, term_takes[term], nil
+  local stem, s, d, needs, left = term, n.stock, term_takes[term], nil, nil
   if d == nil then d = term_find(term) end
   if d then
     stem = term_stems[term]
@@ -623,9 +623,9 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
     needs = d.moves
     if needs then
       if not s then return nil end
-      local is_enough = s.left.fits[needs]
-      if is_enough == nil then is_enough = resources.fits(s, needs) end
-      if not is_enough then return nil end
+      left = s.left.more[needs]
+      if left == nil then left = resources.left_more(s, needs) end
+      if not left then return nil end
     end
     if not d.is_open and not limits.may_start(d, #codes) then return nil end
   end
@@ -637,10 +637,8 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
     if d.is_open then d.starts = d.starts + 1 else limits.start(d) end
     if d.full_round ~= full_round then limits.hold_all(d, id, full_round) end
     if needs then
-      local reserved, left = s.reserved, s.left
-      s.reserved = reserved.more[needs] or resources.more(reserved, needs)
-      s.left = left.more[needs] or resources.left_more(s, needs)
-      s.is_changed = true
+      local reserved = s.reserved
+      s.reserved, s.left, s.is_changed = reserved.more[needs] or resources.more(reserved, needs), left, true
     end
     if n.backs_mark ~= mark then n.backs, n.backs_mark = {}, mark end -- the mark is part of records with a demand
   end
@@ -677,7 +675,7 @@ plain[RESERVE] = function(id, node, kind, spare, code, k)
   if has_more[code] then note_session(text(), text(), text()) end
   local told = n.texts[counts] or counts_text(n, counts)
   if s then
-    local left = s.left
+    left = left or s.left
     told = left.told[told] or resources.tell(left, told)
   end
   return told, record
@@ -747,7 +745,7 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end
-  local phase, back, s = j.phase, j.back, n.stock
+  local phase, back, s, left = j.phase, j.back, n.stock, nil
   local d = phase.takes
   local base = d and phase.base or phase
   local of = ways[base]
@@ -764,7 +762,8 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
     if needs then
       if not s then return nil end
       local running, held = s.running, s.left
-      local fewer, left = running.less[needs], held.less[needs]
+      local fewer = running.less[needs]
+      left = held.less[needs]
       if fewer == nil then fewer = resources.less(running, needs) end
       if left == nil then left = resources.left_less(s, needs) end
       if not fewer or not left then return nil end
@@ -804,7 +803,7 @@ plain[FINISH] = function(id, node, _, attempt, code, k)
   size = last
   local told = n.texts[counts] or counts_text(n, counts)
   if s then
-    local left = s.left
+    left = left or s.left
     told = left.told[told] or resources.tell(left, told)
   end
   return told, record

@@ -311,16 +311,23 @@ local function count_in(j, round)
 end
 
 -- For identical jobs, see columns.lua. Between two verbs only the steps change anything, so the keys of a demand are
--- checked once for all jobs: is any job waiting for one of them, and is there room for as many as may come? Then the
--- steps only count, and limits.gate_close() updates the keys. Whether there is room is asked when the first one starts.
+-- checked once for all jobs: is any job waiting for one of them, and, when the first one starts, is there room for as
+-- many as may come? Then the steps only count, and limits.gate_close() updates the keys.
 local gates = {count = 0} -- those that are open: demands
+local gate_round = 0 -- demands with this round know their keys and rules: only the steps changed anything since
+
+-- Called before a verb, and when keys are forgotten: demands look up their keys again.
+function limits.gate_forget()
+  gate_round = gate_round + 1
+end
 
 local function has_room(k, rule, more)
   if k.hold > U.clock or (rule.concurrency >= 0 and k.in_flight + more > rule.concurrency) then return false end
   return window_wait(k, rule) == 0 and (rule.rate < 0 or k.total + more <= rule.rate)
 end
 
-function limits.gate_open(d)
+-- `bounded`: keys that have a limit of concurrency, nil: none has.
+local function gate_look(d)
   local keys, gated, rules, is_awaited, bounded = d.keys, d.gated, d.rules, false, nil
   for i = 1, #keys do
     local k, rule = limits.get(keys[i]), rule_of(keys[i])
@@ -331,15 +338,19 @@ function limits.gate_open(d)
       bounded[#bounded + 1] = k
     end
   end
-  d.is_gated, d.is_awaited, d.bounded, d.starts, d.stops, d.uncounted = true, is_awaited, bounded, 0, 0, 0
-  d.is_asked, d.is_open, d.full_round = false, false, 0
-  if #keys > 0 then
+  d.is_awaited, d.bounded, d.gate_round, d.full_round = is_awaited, bounded, gate_round, 0
+end
+
+function limits.gate_open(d)
+  if d.gate_round ~= gate_round then gate_look(d) end
+  d.is_gated, d.is_asked, d.starts, d.stops, d.uncounted = true, false, 0, 0, 0
+  if #d.gated > 0 then
     gates.count = gates.count + 1
     gates[gates.count] = d
   end
 end
 
--- May this one start? `is_open` from then on: there is room for all that may come.
+-- May this one start? Is there room for all that may come, the demand `is_open`, and the others need not ask.
 function limits.may_start(d, more)
   if not d.is_gated then limits.gate_open(d) end
   local gated, rules, is_open = d.gated, d.rules, not d.is_asked
@@ -398,6 +409,7 @@ end
 
 -- The open gates are from a batch that did not complete.
 function limits.gate_drop()
+  limits.gate_forget()
   for i = 1, gates.count do gates[i].is_gated, gates[i].is_open, gates[i] = false, false, nil end
   gates.count = 0
 end
@@ -530,6 +542,7 @@ local KEPT_MAX = 4096 -- keys kept from batch to batch
 
 local function forget(k)
   kept.keys[k.key] = nil
+  limits.gate_forget()
   if k.first_at ~= 0 then call('DEL', starts_key(k.key)) end
   call('HDEL', KEY .. 'keys', k.key)
   call('ZREM', KEY .. 'keyed', k.key)
@@ -591,7 +604,10 @@ function limits.write()
   end
   if size > 0 then call_in_parts('HSET', KEY .. 'keys', set, 2, size) end
   kept.dirty_keys = {}
-  if kept.key_count > KEPT_MAX then kept.keys, kept.holding, kept.key_count = {}, {}, 0 end
+  if kept.key_count > KEPT_MAX then
+    kept.keys, kept.holding, kept.key_count = {}, {}, 0
+    limits.gate_forget()
+  end
 end
 
 local function rules_changed()

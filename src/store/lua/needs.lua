@@ -32,9 +32,8 @@ demands.parse = cached(function(text)
   local slots, gpus, vram, needs, keys = string.match(text, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
   local d = {
     text = text, slots = tonumber(slots or 1), gpus = tonumber(gpus or 0), vram = tonumber(vram or 0), needs = needs_of(needs or ''),
-    moves = false, keys = {}, is_more = false, is_gated = false, is_asked = false, is_open = false, is_awaited = false,
-    bounded = nil, full_round = 0, gated = {}, rules = {},
-    starts = 0, stops = 0, uncounted = 0,
+    moves = false, keys = {}, is_more = false, is_gated = false, is_asked = false, is_open = false, is_awaited = false, bounded = nil,
+    gated = {}, rules = {}, gate_round = -1, full_round = 0, starts = 0, stops = 0, uncounted = 0,
   }
   for key in string.gmatch(keys or '', '[^,]+') do d.keys[#d.keys + 1] = key end
   d.moves = #d.needs > 0 and d.needs
@@ -281,13 +280,13 @@ local function left_text(shape, held)
 end
 
 -- What is left when so much is held of what nodes declare: the text, answers that have it, the values of `r` by what of it
--- is reserved (the rest runs), whether it `fits` what jobs need that are alike, and what is left with `more` or `less` of
--- them.
+-- is reserved (the rest runs), and what is left with `more` or `less` of what jobs need that are alike; false: it does not
+-- fit, or less than that is held.
 function resources.left_at(shape, held)
   if shape.round ~= sums_round then shape.lefts, shape.round = {}, sums_round end
   local left = shape.lefts[held]
   if not left then
-    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, fits = {}, more = {}, less = {}, texts = {}, text_count = 0}
+    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, more = {}, less = {}, texts = {}, text_count = 0}
     shape.lefts[held] = left
   end
   return left
@@ -309,12 +308,6 @@ function resources.tell(left, counts)
 end
 
 -- For identical jobs, see columns.lua: computes what is not cached yet.
-function resources.fits(s, needs)
-  local is_enough = fits(s, needs)
-  s.left.fits[needs] = is_enough
-  return is_enough
-end
-
 function resources.more(sums, needs)
   local more = sums_with(sums, needs, 1)
   sums.more[needs] = more
@@ -332,7 +325,7 @@ end
 
 function resources.left_more(s, needs)
   local left = s.left
-  local more = resources.left_at(s.shape, left.held.more[needs] or resources.more(left.held, needs))
+  local more = fits(s, needs) and resources.left_at(s.shape, left.held.more[needs] or resources.more(left.held, needs))
   left.more[needs] = more
   return more
 end
@@ -359,10 +352,9 @@ function resources.text(s)
   return text
 end
 
-local set = {} -- as lefts
-
 function resources.write()
-  local size, del = columns.write_stocks(set), nil
+  local set, size = columns.stocks()
+  local del
   for id, s in pairs(kept.dirty_stocks) do
     if s.declared ~= '' or s.left.held.text ~= '' then
       set[size + 1], set[size + 2] = id, resources.text(s)
