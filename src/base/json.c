@@ -12,44 +12,6 @@
 
 /* --- tokens to values --- */
 
-const struct json *json_first(const struct json *parent)
-{
-    return parent && parent->count > 0 ? parent + 1 : NULL;
-}
-
-const struct json *json_next(const struct json *value)
-{
-    assert(value->span > 0);
-    return value + value->span;
-}
-
-const struct json *json_items(const struct json *arr)
-{
-    return json_type(arr) == JSON_ARR ? json_first(arr) : NULL;
-}
-
-const struct json *json_keys(const struct json *obj)
-{
-    return json_type(obj) == JSON_OBJ ? json_first(obj) : NULL;
-}
-
-const struct json *json_after(const struct json *parent, const struct json *item)
-{
-    const struct json *next = json_next(parent->type == JSON_OBJ ? item + 1 : item);
-
-    return next < parent + parent->span ? next : NULL;
-}
-
-enum json_type json_type(const struct json *value)
-{
-    return value ? (enum json_type)value->type : JSON_NULL;
-}
-
-bool json_is_null(const struct json *value)
-{
-    return json_type(value) == JSON_NULL;
-}
-
 void json_one_line(char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -131,17 +93,14 @@ static size_t unescape(const char **at, char *to)
     return put_utf8(to, code);
 }
 
-struct str json_str(const struct json *value, struct arena *arena)
+struct str json_unescape(const struct json *value, struct arena *arena)
 {
     const char *at;
     const char *end;
     char *copy;
     size_t len = 0;
 
-    if (json_type(value) != JSON_STR)
-        return STR_NONE;
-    if (!value->escaped)
-        return (struct str){.at = value->at, .len = value->len};
+    assert(value->type == JSON_STR && value->escaped);
     copy = arena_raw(arena, value->len); /* escapes only get shorter */
     for (at = value->at, end = at + value->len; at < end;) {
         if (*at == '\\')
@@ -153,14 +112,14 @@ struct str json_str(const struct json *value, struct arena *arena)
     return (struct str){.at = copy, .len = len};
 }
 
-static bool text_is(const struct json *value, const char *text, size_t text_len)
+static bool text_is(const struct json *value, struct str text)
 {
     const char *at = value->at;
     const char *end = at + value->len;
     size_t done = 0;
 
     if (!value->escaped)
-        return value->len == text_len && memcmp(at, text, text_len) == 0;
+        return str_eq((struct str){.at = at, .len = value->len}, text);
     while (at < end) {
         char piece[4] = {*at};
         size_t len = 1;
@@ -169,28 +128,27 @@ static bool text_is(const struct json *value, const char *text, size_t text_len)
             len = unescape(&at, piece);
         else
             at++;
-        if (len > text_len - done || memcmp(piece, text + done, len) != 0)
+        if (len > text.len - done || memcmp(piece, text.at + done, len) != 0)
             return false;
         done += len;
     }
-    return done == text_len;
+    return done == text.len;
 }
 
 bool json_str_is(const struct json *value, const char *text)
 {
-    return json_type(value) == JSON_STR && text_is(value, text, strlen(text));
+    return json_type(value) == JSON_STR && text_is(value, str_of(text));
 }
 
-const struct json *json_get(const struct json *obj, const char *name)
+const struct json *json_member(const struct json *obj, struct str name)
 {
-    size_t len = strlen(name);
     const struct json *key;
 
     if (json_type(obj) != JSON_OBJ)
         return NULL;
     key = json_first(obj);
     for (uint32_t i = 0; i < obj->count; i++, key += 1 + key[1].span)
-        if ((key->len == len || key->escaped) && text_is(key, name, len))
+        if ((key->len == name.len || key->escaped) && text_is(key, name))
             return key + 1;
     return NULL;
 }
@@ -325,28 +283,35 @@ static bool fail(struct parse *p, const char *expected)
     return false;
 }
 
-static struct json *add_token(struct parse *p, enum json_type type)
+static void more_tokens(struct parse *p)
+{
+    size_t size = p->cap * sizeof *p->tokens;
+
+    p->tokens = arena_resize(p->arena, p->tokens, size, 2 * size);
+    p->cap *= 2;
+}
+
+static inline struct json *add_token(struct parse *p, enum json_type type)
 {
     struct json *token;
 
-    if (p->count == p->cap) {
-        size_t size = p->cap * sizeof *token;
-
-        p->tokens = arena_resize(p->arena, p->tokens, size, 2 * size);
-        p->cap *= 2;
-    }
+    if (__builtin_expect(p->count == p->cap, 0))
+        more_tokens(p);
     token = &p->tokens[p->count++];
     *token = (struct json){.at = p->at, .span = 1, .type = (uint8_t)type};
     return token;
 }
 
-static void skip_space(struct parse *p)
+static bool is_space(char c)
 {
-    const char *at = p->at;
+    /* Compared with the blank first: nearly every byte is above it. */
+    return (unsigned char)c <= ' ' && (c == ' ' || c == '\n' || c == '\r' || c == '\t');
+}
 
-    while (at < p->end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
-        at++;
-    p->at = at;
+static inline void skip_space(struct parse *p)
+{
+    while (p->at < p->end && is_space(*p->at))
+        p->at++;
 }
 
 /* p->at is at the backslash. */
@@ -405,30 +370,33 @@ static const char *skip_plain(const char *at, const char *end)
     return at;
 }
 
+/* What stands at p->at inside a string and needs a second look. */
+static bool skip_special(struct parse *p)
+{
+    size_t len;
+
+    if (p->at == p->end)
+        return fail(p, "the closing quote of a string");
+    if (*p->at == '\\')
+        return skip_escape(p);
+    if ((unsigned char)*p->at < 0x20)
+        return fail(p, "an escape instead of a control character");
+    len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
+    if (len == 0)
+        return fail(p, "valid UTF-8");
+    p->at += len;
+    return true;
+}
+
 /* p->at is just after the opening quote and ends up just after the closing one. */
 static bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);
-    size_t len;
 
-    for (;;) {
-        p->at = skip_plain(p->at, p->end);
-        if (p->at == p->end)
-            return fail(p, "the closing quote of a string");
-        if (*p->at == '"')
-            break;
-        if (*p->at == '\\') {
-            token->escaped = true;
-            if (!skip_escape(p))
-                return false;
-            continue;
-        }
-        if ((unsigned char)*p->at < 0x20)
-            return fail(p, "an escape instead of a control character");
-        len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
-        if (len == 0)
-            return fail(p, "valid UTF-8");
-        p->at += len;
+    while ((p->at = skip_plain(p->at, p->end)) == p->end || *p->at != '"') {
+        token->escaped |= p->at < p->end && *p->at == '\\';
+        if (!skip_special(p))
+            return false;
     }
     token->len = (uint32_t)(p->at - token->at);
     p->at++;

@@ -5,6 +5,8 @@
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
+#include <assert.h>
+
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -31,26 +33,72 @@ enum err json_parse(struct str text, struct arena *arena, const struct json **re
 enum err json_parse_body(struct str text, struct arena *arena, const struct json **ret_root,
                          struct problem *why);
 
-/* The elements of an array or the keys of an object, each key's value being key + 1:
+/* Inline, since they are called for every token and do nearly nothing. */
+static inline enum json_type json_type(const struct json *value) /* NULL is JSON_NULL */
+{
+    return value ? (enum json_type)value->type : JSON_NULL;
+}
+
+static inline bool json_is_null(const struct json *value) /* absent or null */
+{
+    return json_type(value) == JSON_NULL;
+}
+
+/* The first of the elements, or of the keys, each key's value being key + 1. NULL-safe: a missing
+ * value reads as JSON_NULL. */
+static inline const struct json *json_first(const struct json *parent)
+{
+    return parent && parent->count > 0 ? parent + 1 : NULL;
+}
+
+/* The next element, or key after a value. Valid while fewer than parent->count were seen. */
+static inline const struct json *json_next(const struct json *value)
+{
+    assert(value->span > 0);
+    return value + value->span;
+}
+
+/* The elements of an array or the keys of an object:
  *     for (item = json_items(list); item; item = json_after(list, item))
  * A value of another type has none. */
-const struct json *json_items(const struct json *arr);
-const struct json *json_keys(const struct json *obj);
-const struct json *json_after(const struct json *parent, const struct json *item);
-/* The same by count. Members: key = json_first(obj), value = key + 1, next key = json_next(value).
- * Elements: json_first(arr), json_next(element). NULL-safe: a missing value reads as JSON_NULL. */
-const struct json *json_first(const struct json *parent);
-/* Valid while fewer than parent->count were seen. */
-const struct json *json_next(const struct json *value);
-const struct json *json_get(const struct json *obj, const char *name); /* NULL when absent */
+static inline const struct json *json_items(const struct json *arr)
+{
+    return json_type(arr) == JSON_ARR ? json_first(arr) : NULL;
+}
 
-enum json_type json_type(const struct json *value); /* NULL is JSON_NULL */
-bool json_is_null(const struct json *value);        /* absent or null */
+static inline const struct json *json_keys(const struct json *obj)
+{
+    return json_type(obj) == JSON_OBJ ? json_first(obj) : NULL;
+}
+
+static inline const struct json *json_after(const struct json *parent, const struct json *item)
+{
+    const struct json *next = json_next(parent->type == JSON_OBJ ? item + 1 : item);
+
+    return next < parent + parent->span ? next : NULL;
+}
+
+/* The value of a key; NULL when absent. */
+const struct json *json_member(const struct json *obj, struct str name);
+
+static inline const struct json *json_get(const struct json *obj, const char *name)
+{
+    return json_member(obj, str_of(name));
+}
+
 struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
 /* Puts JSON on one line: a line break in it can only be between two tokens, and becomes a space. */
 void json_one_line(char *text, size_t len);
+struct str json_unescape(const struct json *value, struct arena *arena);
 /* Unescaped (copied only if it must be). */
-struct str json_str(const struct json *value, struct arena *arena);
+static inline struct str json_str(const struct json *value, struct arena *arena)
+{
+    if (json_type(value) != JSON_STR)
+        return STR_NONE;
+    return value->escaped ? json_unescape(value, arena)
+                          : (struct str){.at = value->at, .len = value->len};
+}
+
 bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */
 /* Integral and in range ("1.0", "1e3" count). */
 bool json_int(const struct json *value, int64_t *ret);
@@ -73,23 +121,72 @@ void jsonw_obj(struct jsonw *w); /* { */
 void jsonw_arr(struct jsonw *w); /* [ */
 void jsonw_end_obj(struct jsonw *w);
 void jsonw_end_arr(struct jsonw *w);
-void jsonw_key(struct jsonw *w, const char *name);    /* name needs no escaping */
-void jsonw_key_str(struct jsonw *w, struct str name); /* any name */
+void jsonw_key_plain(struct jsonw *w, struct str name); /* needs no escaping */
+void jsonw_key_str(struct jsonw *w, struct str name);   /* any name */
 void jsonw_str(struct jsonw *w, struct str text);     /* invalid UTF-8 becomes U+FFFD */
 void jsonw_int(struct jsonw *w, int64_t value);
 void jsonw_double(struct jsonw *w, double value); /* shortest text that reads back the same */
 void jsonw_bool(struct jsonw *w, bool value);
 void jsonw_null(struct jsonw *w);
 void jsonw_raw(struct jsonw *w, struct str json); /* text that is JSON already; empty = null */
+/* Names in C need no escaping. Inline, so that the compiler knows their length. */
+static inline void jsonw_key(struct jsonw *w, const char *name)
+{
+    jsonw_key_plain(w, str_of(name));
+}
+
 /* Key and value in one. A str with at == NULL is written as null. */
-void jsonw_kstr(struct jsonw *w, const char *name, struct str text);
-void jsonw_kint(struct jsonw *w, const char *name, int64_t value);
-void jsonw_kbool(struct jsonw *w, const char *name, bool value);
-void jsonw_kobj(struct jsonw *w, const char *name);
-void jsonw_karr(struct jsonw *w, const char *name);
-void jsonw_knull(struct jsonw *w, const char *name);
-void jsonw_kdouble(struct jsonw *w, const char *name, double value);
-void jsonw_kraw(struct jsonw *w, const char *name, struct str json);
+static inline void jsonw_kstr(struct jsonw *w, const char *name, struct str text)
+{
+    jsonw_key(w, name);
+    if (text.at)
+        jsonw_str(w, text);
+    else
+        jsonw_null(w);
+}
+
+static inline void jsonw_kint(struct jsonw *w, const char *name, int64_t value)
+{
+    jsonw_key(w, name);
+    jsonw_int(w, value);
+}
+
+static inline void jsonw_kdouble(struct jsonw *w, const char *name, double value)
+{
+    jsonw_key(w, name);
+    jsonw_double(w, value);
+}
+
+static inline void jsonw_kbool(struct jsonw *w, const char *name, bool value)
+{
+    jsonw_key(w, name);
+    jsonw_bool(w, value);
+}
+
+static inline void jsonw_kobj(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_obj(w);
+}
+
+static inline void jsonw_karr(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_arr(w);
+}
+
+static inline void jsonw_knull(struct jsonw *w, const char *name)
+{
+    jsonw_key(w, name);
+    jsonw_null(w);
+}
+
+static inline void jsonw_kraw(struct jsonw *w, const char *name, struct str json)
+{
+    jsonw_key(w, name);
+    jsonw_raw(w, json);
+}
+
 /* Appends `text` as a JSON string with its quotes, outside any writer. */
 void json_quote(struct buf *buf, struct str text);
 

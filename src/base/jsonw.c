@@ -23,15 +23,16 @@ static uint64_t level_bit(const struct jsonw *w)
 }
 
 /* Before a value: writes the comma of an array, or notes that the key has its value. */
-static void start_value(struct jsonw *w)
+static inline void start_value(struct jsonw *w)
 {
-    uint64_t bit = level_bit(w);
+    uint64_t bit;
 
-    if (w->objs & bit) {
-        assert(w->keyed);
+    if (w->keyed) {
         w->keyed = false;
         return;
     }
+    bit = level_bit(w);
+    assert(!(w->objs & bit));
     if (w->some & bit) {
         assert(w->depth > 0); /* a text is one value */
         buf_char(w->buf, ',');
@@ -92,18 +93,17 @@ static bool start_key(struct jsonw *w)
     return comma;
 }
 
-void jsonw_key(struct jsonw *w, const char *name)
+void jsonw_key_plain(struct jsonw *w, struct str name)
 {
-    size_t len = strlen(name);
     char *to;
 
-    buf_reserve(w->buf, len + 4);
+    buf_reserve(w->buf, name.len + 4);
     to = w->buf->at + w->buf->len;
     if (start_key(w))
         *to++ = ',';
     *to++ = '"';
-    memcpy(to, name, len);
-    to += len;
+    memcpy(to, name.at, name.len);
+    to += name.len;
     *to++ = '"';
     *to++ = ':';
     w->buf->len = (size_t)(to - w->buf->at);
@@ -156,21 +156,33 @@ static bool is_plain(const char *at)
     return (odd & EACH_BYTE(0x80)) == 0;
 }
 
+/* How many bytes from the first on need no escape. */
+static size_t plain_len(struct str text)
+{
+    size_t plain = 0;
+
+    while (text.len - plain >= 8 && is_plain(text.at + plain))
+        plain += 8;
+    /* What is left is shorter than a word: the last eight bytes, some of them once more. */
+    if (plain > 0 && text.len - plain < 8 && is_plain(text.at + text.len - 8))
+        return text.len;
+    while (plain < text.len && escapes[(unsigned char)text.at[plain]] == 0)
+        plain++;
+    return plain;
+}
+
 void json_quote(struct buf *buf, struct str text)
 {
     buf_reserve(buf, text.len + 2);
     buf_char(buf, '"');
-    for (size_t i = 0; i < text.len;) {
-        size_t plain = i;
+    for (;;) {
+        size_t plain = plain_len(text);
 
-        while (text.len - plain >= 8 && is_plain(text.at + plain))
-            plain += 8;
-        while (plain < text.len && escapes[(unsigned char)text.at[plain]] == 0)
-            plain++;
-        buf_add(buf, text.at + i, plain - i);
-        i = plain;
-        if (i < text.len)
-            i += quote_one(buf, str_from(text, i));
+        buf_add(buf, text.at, plain);
+        text = str_from(text, plain);
+        if (text.len == 0)
+            break;
+        text = str_from(text, quote_one(buf, text));
     }
     buf_char(buf, '"');
 }
@@ -256,55 +268,4 @@ void jsonw_raw(struct jsonw *w, struct str json)
 {
     start_value(w);
     buf_str(w->buf, json.len ? json : STR("null"));
-}
-
-void jsonw_kstr(struct jsonw *w, const char *name, struct str text)
-{
-    jsonw_key(w, name);
-    if (text.at)
-        jsonw_str(w, text);
-    else
-        jsonw_null(w);
-}
-
-void jsonw_kint(struct jsonw *w, const char *name, int64_t value)
-{
-    jsonw_key(w, name);
-    jsonw_int(w, value);
-}
-
-void jsonw_kdouble(struct jsonw *w, const char *name, double value)
-{
-    jsonw_key(w, name);
-    jsonw_double(w, value);
-}
-
-void jsonw_kbool(struct jsonw *w, const char *name, bool value)
-{
-    jsonw_key(w, name);
-    jsonw_bool(w, value);
-}
-
-void jsonw_kobj(struct jsonw *w, const char *name)
-{
-    jsonw_key(w, name);
-    jsonw_obj(w);
-}
-
-void jsonw_karr(struct jsonw *w, const char *name)
-{
-    jsonw_key(w, name);
-    jsonw_arr(w);
-}
-
-void jsonw_knull(struct jsonw *w, const char *name)
-{
-    jsonw_key(w, name);
-    jsonw_null(w);
-}
-
-void jsonw_kraw(struct jsonw *w, const char *name, struct str json)
-{
-    jsonw_key(w, name);
-    jsonw_raw(w, json);
 }

@@ -13,12 +13,6 @@
 
 /* --- borrowed --- */
 
-bool str_is(struct str a, const char *text)
-{
-    assert(text);
-    return str_eq(a, str_of(text));
-}
-
 bool str_in(struct str a, const struct str *list, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -305,7 +299,11 @@ bool str_is_utf8(struct str a)
     while (a.len > 0) {
         size_t len;
 
-        if (a.len >= 8 && (load64(a.at) & 0x8080808080808080u) == 0)
+        /* Most texts are ASCII: several words at a time. */
+        if (a.len >= 32 && ((load64(a.at) | load64(a.at + 8) | load64(a.at + 16) |
+                             load64(a.at + 24)) & EACH_BYTE(0x80)) == 0)
+            len = 32;
+        else if (a.len >= 8 && (load64(a.at) & EACH_BYTE(0x80)) == 0)
             len = 8;
         else
             len = str_utf8_len(a);
@@ -366,29 +364,35 @@ void buf_grow(struct buf *buf, size_t more)
     buf->cap = cap;
 }
 
+static size_t count_digits(uint64_t value)
+{
+    size_t count = 1;
+
+    for (; value >= 10000; value /= 10000)
+        count += 4;
+    return count + (value >= 10) + (value >= 100) + (value >= 1000);
+}
+
 void buf_int(struct buf *buf, int64_t value)
 {
     static const char pairs[] = "00010203040506070809101112131415161718192021222324"
                                 "25262728293031323334353637383940414243444546474849"
                                 "50515253545556575859606162636465666768697071727374"
                                 "75767778798081828384858687888990919293949596979899";
-    char digits[20];
-    size_t at = sizeof digits;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    char *to;
 
-    for (; left >= 100; left /= 100) {
-        at -= 2;
-        memcpy(digits + at, pairs + left % 100 * 2, 2);
-    }
-    if (left >= 10) {
-        at -= 2;
-        memcpy(digits + at, pairs + left * 2, 2);
-    } else {
-        digits[--at] = (char)('0' + left);
-    }
+    buf_reserve(buf, 20);
     if (value < 0)
-        digits[--at] = '-';
-    buf_add(buf, digits + at, sizeof digits - at);
+        buf_char(buf, '-');
+    buf->len += count_digits(left);
+    to = buf->at + buf->len; /* from the last digit on */
+    for (; left >= 100; left /= 100)
+        memcpy(to -= 2, pairs + left % 100 * 2, 2);
+    if (left >= 10)
+        memcpy(to - 2, pairs + left * 2, 2);
+    else
+        to[-1] = (char)('0' + left);
 }
 
 void buf_fmt(struct buf *buf, const char *fmt, ...)

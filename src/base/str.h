@@ -2,6 +2,7 @@
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,13 +34,19 @@ static inline bool str_eq(struct str a, struct str b)
     return a.len == b.len && (a.len == 0 || memcmp(a.at, b.at, a.len) == 0);
 }
 
+/* Inline, so that the compiler knows the length of a literal. */
+static inline bool str_is(struct str a, const char *text)
+{
+    assert(text);
+    return str_eq(a, str_of(text));
+}
+
 /* What follows the first `at` bytes. */
 static inline struct str str_from(struct str a, size_t at)
 {
     return (struct str){.at = a.at + at, .len = a.len - at};
 }
 
-bool str_is(struct str a, const char *text);
 bool str_in(struct str a, const struct str *list, size_t count); /* is `a` in the list? */
 bool str_eq_nocase(struct str a, struct str b);                  /* ASCII */
 bool str_starts(struct str a, struct str prefix);

@@ -294,7 +294,7 @@ const char *tally_kill_name(struct str reason)
                  {"TIMEOUT", "timeout"},
                  {"RUN_TIMEOUT", "timeout"}};
 
-    for (size_t i = 0; i < COUNT_OF(kills); i++)
+    for (size_t i = 0; reason.len && i < COUNT_OF(kills); i++) /* most runs end without one */
         if (str_is(reason, kills[i].reason))
             return kills[i].name;
     return NULL;
@@ -328,8 +328,8 @@ static void use(struct tally_usage *usage, const struct demand *demand, int64_t 
             add_other(usage, demand->needs[i].name, times_ms(demand->needs[i].amount, ms), arena);
 }
 
-/* An attempt was on a node and is over. */
-static void note_attempt(struct tally *tally, const struct store_op *op)
+/* An attempt was on a node and is over. Returns the row it counts in. */
+static struct tally_work *note_attempt(struct tally *tally, const struct store_op *op)
 {
     const struct store_head *head = &op->head;
     enum store_outcome outcome = op->u.settle.outcome;
@@ -351,7 +351,7 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
                        : outcome == STORE_DONE ? head->dispatched_ms
                                                : 0;
     if (!begun_ms)
-        return;
+        return work;
     int64_t ms = head->updated_ms - begun_ms;
     struct demand demand;
     tally_time(&work->run, ms);
@@ -361,18 +361,23 @@ static void note_attempt(struct tally *tally, const struct store_op *op)
         work->keyless.runs++;
         add_amount(&work->keyless.amount_ms[TALLY_RUN_MS], ms);
         add_amount(&work->keyless.amount_ms[TALLY_SLOTS], ms);
-        return;
+        return work;
     }
     use(demand.key_count ? &work->keyed : &work->keyless, &demand, ms, &tally->arena);
     for (size_t i = 0; i < demand.key_count; i++)
         use(&tally_key(tally, demand.keys[i], work->type)->usage, &demand, ms, &tally->arena);
+    return work;
 }
 
-/* Counted at its last node; "-" if it never was on one. */
-static void note_job(struct tally *tally, const struct store_head *head, enum tally_count how)
+/* Counted at its last node; "-" if it never was on one. `work`: the row of its last attempt, or
+ * NULL; nearly always it is the same. */
+static void note_job(struct tally *tally, const struct store_head *head, enum tally_count how,
+                     struct tally_work *work)
 {
     assert(job_state_final(head->state) && how <= TALLY_CANCELLED);
-    tally_work(tally, str_of(head->node), str_of(head->type))->counts[how]++;
+    if (!work || !str_is(work->node, head->node))
+        work = tally_work(tally, str_of(head->node), str_of(head->type));
+    work->counts[how]++;
 }
 
 void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool ended)
@@ -393,6 +398,7 @@ void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool end
     };
     enum store_outcome outcome = op->u.settle.outcome;
     const struct store_head *head = &op->head;
+    struct tally_work *work = NULL;
 
     assert(op->verb == STORE_FINISH && !op->err && outcome < STORE_OUTCOME_COUNT);
     if (outcome == STORE_ABANDON)
@@ -401,14 +407,15 @@ void tally_note_end(struct sched_loop *loop, const struct store_op *op, bool end
         tally_refuse(loop->tally, op->node, str_of(head->type),
                      op->node.at ? op->u.settle.reason : str_of(head->reason), 1);
     else if (kinds[outcome].attempt || op->u.settle.ended_lease)
-        note_attempt(loop->tally, op);
+        work = note_attempt(loop->tally, op);
     if (ended)
-        note_job(loop->tally, head, head->state == JOB_DONE ? TALLY_DONE : kinds[outcome].job);
+        note_job(loop->tally, head, head->state == JOB_DONE ? TALLY_DONE : kinds[outcome].job,
+                 work);
 }
 
 void tally_note_unplaced(struct sched_loop *loop, const struct store_head *head)
 {
-    note_job(loop->tally, head, TALLY_FAILED);
+    note_job(loop->tally, head, TALLY_FAILED, NULL);
     tally_refuse(loop->tally, STR_NONE, str_of(head->type), str_of(head->reason), 1);
 }
 
