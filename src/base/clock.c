@@ -120,7 +120,7 @@ static uint64_t rotate(uint64_t x, int by)
     return x << by | x >> (64 - by);
 }
 
-uint64_t rnd_next(struct rnd *rnd)
+inline uint64_t rnd_next(struct rnd *rnd)
 {
     uint64_t *s = rnd->s;
     uint64_t result = rotate(s[1] * 5, 7) * 9;

@@ -567,9 +567,10 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
     return set_problem(r, key, &path, &sentence);
 }
 
-static bool is_name(const char *name, struct str key)
+/* Inline for its first line, which rejects most fields at once. */
+static inline bool is_name(const char *name, struct str key)
 {
-    if (key.len && name[0] != key.at[0]) /* rejects most fields at once */
+    if (!name || (key.len && name[0] != key.at[0]))
         return false;
     for (size_t i = 0; i < key.len; i++)
         if (name[i] != key.at[i] || name[i] == '\0')
@@ -582,11 +583,13 @@ static bool is_name(const char *name, struct str key)
 static const struct field *find_from(const struct field *fields, size_t count, size_t first,
                                      struct str name)
 {
-    for (size_t n = 0, i = first; n < count; n++, i++) {
-        if (i >= count)
-            i = 0;
-        if (is_name(fields[i].name, name) || (fields[i].alias && is_name(fields[i].alias, name)))
-            return &fields[i];
+    const struct field *field = &fields[first];
+
+    for (size_t n = 0; n < count; n++, field++) {
+        if (field == fields + count)
+            field = fields;
+        if (is_name(field->name, name) || is_name(field->alias, name))
+            return field;
     }
     return NULL;
 }

@@ -327,6 +327,8 @@ static bool is_printable(uint64_t word)
 
 bool str_is_text(struct str a)
 {
+    bool words = a.len >= 8; /* there are eight bytes before its end */
+
     while (a.len > 0) {
         unsigned char first = (unsigned char)a.at[0];
         size_t len = 1;
@@ -336,6 +338,9 @@ bool str_is_text(struct str a)
             a.len -= 8;
             continue;
         }
+        /* What is left is shorter: the last eight bytes, some of them once more. */
+        if (a.len < 8 && words && is_printable(load64(a.at + a.len - 8)))
+            return true;
         if (first < 0x20 || first == 0x7f)
             return false;
         if (first >= 0x80)

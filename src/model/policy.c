@@ -136,8 +136,8 @@ static int64_t age_steps(int64_t age, int64_t interval_ms)
     return age < interval_ms ? 0 : age / interval_ms; /* most are fresh: no division */
 }
 
-enum policy_skip policy_filter(const struct policy_candidate *candidate,
-                               const struct policy_rules *rules)
+inline enum policy_skip policy_filter(const struct policy_candidate *candidate,
+                                      const struct policy_rules *rules)
 {
     if (candidate->health != NODE_READY)
         return POLICY_SKIP_HEALTH;

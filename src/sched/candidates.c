@@ -181,8 +181,6 @@ static bool is_large_enough(const struct spec *spec, const struct snap_node *mem
     const struct facts *facts = member->facts;
     uint64_t gpus;
 
-    if (!spec->demand)
-        return true;
     if (spec->demand->slots > 1 &&
         spec->demand->slots > facts->max_concurrent_jobs - spare_of(spec, member))
         return false;
@@ -246,7 +244,8 @@ bool candidates_fits(const struct sched_loop *loop, const struct spec *spec,
 {
     struct policy_candidate unused;
 
-    return has_labels(spec, member) && is_admitted(spec, member) && is_large_enough(spec, member) &&
+    return has_labels(spec, member) && is_admitted(spec, member) &&
+           (!spec->demand || is_large_enough(spec, member)) &&
            (spec->f2f || on_route(loop->sched, spec, member, &unused));
 }
 
@@ -309,7 +308,8 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         .score = atomic_load_explicit(&node->score, memory_order_relaxed),
         .over = sched->policy->by_fit ? left_over(spec, member) : 0,
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
-    if (has_refused(dispatch, node->id) || (!again_ok && has_failed(dispatch, node->id)))
+    if (dispatch->tried_count &&
+        (has_refused(dispatch, node->id) || (!again_ok && has_failed(dispatch, node->id))))
         return WHY_TRIED;
     if (!has_labels(spec, member))
         return WHY_REQUIRES;
@@ -317,7 +317,7 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         return WHY_NAMESPACE;
     if (!spec->f2f && !on_route(sched, spec, member, ret_candidate))
         return WHY_ROUTE;
-    if (!is_large_enough(spec, member))
+    if (spec->demand && !is_large_enough(spec, member))
         return WHY_TOO_SMALL;
     int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
     if (level > 0 &&
@@ -331,13 +331,13 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     return skips[skip];
 }
 
-struct dispatch_look candidates_look(const struct policy_candidate *candidate,
-                                     enum dispatch_why why, int64_t now_ms)
+void candidates_look(const struct policy_candidate *candidate, unsigned why, int64_t now_ms,
+                     struct dispatch_look *ret_look)
 {
     struct node *node = candidate->node;
     int64_t age_ms = now_ms - candidate->heartbeat_ms;
 
-    return (struct dispatch_look){
+    *ret_look = (struct dispatch_look){
         .node = node,
         .load = candidate->load,
         .max = candidate->max - candidate->spare,
@@ -362,7 +362,7 @@ static void leave_out(struct dispatch *dispatch, const struct policy_candidate *
     if (dispatch->look_count < dispatch->look_max) {
         struct dispatch_look *look = &dispatch->looks[dispatch->look_count];
 
-        *look = candidates_look(candidate, why, sched_awake_ms(dispatch->loop));
+        candidates_look(candidate, why, sched_awake_ms(dispatch->loop), look);
         look->lack = candidates_lack(dispatch, candidate->node, why);
     }
     dispatch->look_count++;
@@ -632,9 +632,8 @@ void candidates_preferred_failed(struct dispatch *dispatch)
     if (dispatch->count == 0)
         return; /* it was not asked, and that is recorded */
     assert(dispatch->answers[0] > 0);
-    dispatch->looks[dispatch->look_count++] =
-        candidates_look(&dispatch->list[0], (enum dispatch_why)(dispatch->answers[0] - 1),
-                        sched_awake_ms(dispatch->loop));
+    candidates_look(&dispatch->list[0], dispatch->answers[0] - 1u, sched_awake_ms(dispatch->loop),
+                    &dispatch->looks[dispatch->look_count++]);
 }
 
 bool candidates_nobody_fits(const struct dispatch *dispatch)

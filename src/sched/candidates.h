@@ -33,8 +33,9 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
 /* May it go to a node where an earlier attempt ended? */
 bool candidates_again_ok(const struct dispatch *dispatch);
 struct policy_rules candidates_rules(const struct dispatch *dispatch);
-struct dispatch_look candidates_look(const struct policy_candidate *candidate,
-                                     enum dispatch_why why, int64_t now_ms);
+/* `why`: an enum dispatch_why or explain_why. */
+void candidates_look(const struct policy_candidate *candidate, unsigned why, int64_t now_ms,
+                     struct dispatch_look *ret_look);
 /* The preferred node was tried without success: keeps the reason. */
 void candidates_preferred_failed(struct dispatch *dispatch);
 /* Before another choice: resets the counts. */

@@ -59,9 +59,9 @@ struct dispatch *dispatch_new(struct arena *arena)
 {
     struct dispatch *dispatch = arena_raw(arena, sizeof *dispatch);
 
-    _Static_assert(offsetof(struct dispatch, tried) > offsetof(struct dispatch, list),
+    _Static_assert(offsetof(struct dispatch, list) > offsetof(struct dispatch, op),
                    "what is not cleared stands at the end");
-    memset(dispatch, 0, offsetof(struct dispatch, list));
+    memset(dispatch, 0, offsetof(struct dispatch, op));
     dispatch->arena = arena;
     return dispatch;
 }
@@ -501,7 +501,7 @@ static void note_candidates(struct dispatch *dispatch)
 
 static void send_job(struct dispatch *dispatch)
 {
-    const struct snap_node *member = snapshot_node(dispatch->loop->snapshot, dispatch->node->id);
+    const struct snap_node *member = snapshot_of(dispatch->loop->snapshot, dispatch->node);
 
     assert(dispatch->exists && str_is(dispatch->node->id, dispatch->op.head.node));
     dispatch->send = (struct send_op){
@@ -674,8 +674,9 @@ static void begin(struct dispatch *dispatch)
     candidates_read_history(dispatch);
     const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(spec);
-    const struct snap_node *preferred = snapshot_node(snapshot, spec->options.preferred_node_id);
     bool prefers = spec->options.preferred_node_id.at && dispatch->attempt == 1;
+    const struct snap_node *preferred =
+        prefers ? snapshot_node(snapshot, spec->options.preferred_node_id) : NULL;
     struct outcome_start start = {
         .store_up = true, /* a store that is down says so at once when asked */
         .preferred_given = prefers,

@@ -101,9 +101,7 @@ struct dispatch {
     size_t count, next;
     struct node *expected; /* the node whose pending count was raised */
     size_t tried_count, failed_count;
-    struct node *node;  /* the node that was reserved */
-    struct store_op op; /* also used by submit.c, once the dispatch is over */
-    struct send_op send;
+    struct node *node; /* the node that was reserved */
     int64_t begun_us;
     /* The last choice, for explain.c: the edition, its nodes, the members of the pool that fit the
      * request; the nodes left out (looks; look_count may exceed the room for them); and the result
@@ -114,6 +112,8 @@ struct dispatch {
     uint32_t look_count, look_max;
     uint8_t answers[SCHED_SAMPLE_MAX];
     /* From here on not cleared by dispatch_new. */
+    struct store_op op; /* also used by submit.c, once the dispatch is over */
+    struct send_op send;
     struct policy_candidate list[SCHED_SAMPLE_MAX];
     /* Where the job was: first the nodes where an earlier attempt ended, then those that refused,
      * or could not be reached, in this one. */

@@ -94,10 +94,8 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
             why = EXPLAIN_NOT_CAPABLE;
         else if (why == WHY_COUNT)
             why = ask(survey, member, &candidate);
-        survey->nodes[i] =
-            (struct explain_node){.look = candidates_look(&candidate, WHY_FULL, rules->now_ms),
-                                  .hash = member->node->hash};
-        survey->nodes[i].look.why = (uint8_t)why;
+        survey->nodes[i] = (struct explain_node){.hash = member->node->hash};
+        candidates_look(&candidate, why, rules->now_ms, &survey->nodes[i].look);
         survey->nodes[i].look.lack =
             candidates_lack(dispatch, member->node, (enum dispatch_why)why);
         if (why != WHY_COUNT)
@@ -333,31 +331,29 @@ static struct explain_part put_text(struct explain *explain, struct str text)
     return part;
 }
 
-static void put_node(struct explain_node *to, const struct dispatch_look *look, unsigned why)
-{
-    *to = (struct explain_node){.look = *look, .hash = look->node->hash};
-    to->look.why = (uint8_t)why;
-}
-
 static void put_nodes(struct explain *explain, const struct dispatch *dispatch, uint32_t looks)
 {
+    struct explain_node *to = explain->list;
     int64_t now_ms = sched_awake_ms(dispatch->loop);
-    uint32_t at = 0;
 
-    for (size_t i = 0; i < dispatch->count; i++, at++) {
-        struct dispatch_look look = candidates_look(&dispatch->list[i], WHY_FULL, now_ms);
+    for (size_t i = 0; i < dispatch->count; i++, to++) {
+        const struct policy_candidate *candidate = &dispatch->list[i];
+        const struct node *node = candidate->node;
         unsigned why = dispatch->answers[i]      ? dispatch->answers[i] - 1u
                        : dispatch->err           ? EXPLAIN_NOT_ASKED
                        : i + 1 == dispatch->next ? EXPLAIN_CHOSEN
                                                  : EXPLAIN_BEHIND;
 
-        look.lack = candidates_lack(dispatch, look.node, (enum dispatch_why)why);
-        put_node(&explain->list[at], &look, why);
+        *to = (struct explain_node){.hash = node->hash};
+        candidates_look(candidate, why, now_ms, &to->look);
+        if (dispatch->answers[i]) /* else it lacks nothing */
+            to->look.lack = candidates_lack(dispatch, node, (enum dispatch_why)why);
         explain->counts[why] += why >= WHY_COUNT;
     }
-    for (uint32_t i = 0; i < looks; i++, at++)
-        put_node(&explain->list[at], &dispatch->looks[i], dispatch->looks[i].why);
-    assert(at == explain->node_count);
+    for (uint32_t i = 0; i < looks; i++, to++)
+        *to = (struct explain_node){.look = dispatch->looks[i],
+                                    .hash = dispatch->looks[i].node->hash};
+    assert(to == explain->list + explain->node_count);
 }
 
 /* Nodes that were not looked at have a reason too: the counts add up to the number of nodes. */

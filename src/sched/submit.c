@@ -237,7 +237,8 @@ static void dispatched(struct dispatch *dispatch)
         enqueue(submit);
         return;
     }
-    submit->why = dispatch->why;
+    if (dispatch->err)
+        submit->why = dispatch->why;
     /* It may have been moved on by something else: then it has been on a node, or waits for one. A
      * repeated key gets the first answer. */
     submit->queued = !dispatch->err && sched_is_waiting(dispatch->head.state);
