@@ -283,7 +283,7 @@ static bool fail(struct parse *p, const char *expected)
     return false;
 }
 
-static void more_tokens(struct parse *p)
+__attribute__((noinline)) static void more_tokens(struct parse *p)
 {
     size_t size = p->cap * sizeof *p->tokens;
 
@@ -308,10 +308,15 @@ static bool is_space(char c)
     return (unsigned char)c <= ' ' && (c == ' ' || c == '\n' || c == '\r' || c == '\t');
 }
 
-static inline void skip_space(struct parse *p)
+/* The next byte that is not space; at the end '\0', which can be no token. */
+static inline char next_byte(struct parse *p)
 {
-    while (p->at < p->end && is_space(*p->at))
-        p->at++;
+    const char *at = p->at;
+
+    while (at < p->end && is_space(*at))
+        at++;
+    p->at = at;
+    return at < p->end ? *at : '\0';
 }
 
 /* p->at is at the backslash. */
@@ -370,8 +375,9 @@ static const char *skip_plain(const char *at, const char *end)
     return at;
 }
 
-/* What stands at p->at inside a string and needs a second look. */
-static bool skip_special(struct parse *p)
+/* What stands at p->at inside a string and needs a second look. Rare, and kept out of what is not.
+ */
+__attribute__((noinline)) static bool skip_special(struct parse *p)
 {
     size_t len;
 
@@ -460,14 +466,12 @@ static bool read_word(struct parse *p, struct str word, enum json_type type)
 /* A key with its colon. */
 static bool read_key(struct parse *p)
 {
-    skip_space(p);
-    if (p->at == p->end || *p->at != '"')
+    if (next_byte(p) != '"')
         return fail(p, "a key in double quotes");
     p->at++;
     if (!read_string(p))
         return false;
-    skip_space(p);
-    if (p->at == p->end || *p->at != ':')
+    if (next_byte(p) != ':')
         return fail(p, "':' behind a key");
     p->at++;
     return true;
@@ -534,8 +538,7 @@ static bool open_level(struct parse *p, enum json_type type, bool *ret_empty)
         return fail(p, "fewer levels");
     token = add_token(p, type);
     p->at++;
-    skip_space(p);
-    *ret_empty = p->at < p->end && *p->at == (type == JSON_OBJ ? '}' : ']');
+    *ret_empty = next_byte(p) == (type == JSON_OBJ ? '}' : ']');
     if (*ret_empty) {
         p->at++;
         token->len = (uint32_t)(p->at - token->at);
@@ -552,10 +555,7 @@ static bool read_value(struct parse *p, bool *ret_whole)
     const char *end;
 
     *ret_whole = true;
-    skip_space(p);
-    if (p->at == p->end)
-        return fail(p, "a value");
-    switch (*p->at) {
+    switch (next_byte(p)) {
     case '{':
         return open_level(p, JSON_OBJ, ret_whole);
     case '[':
@@ -570,7 +570,7 @@ static bool read_value(struct parse *p, bool *ret_whole)
     case 'n':
         return read_word(p, STR("null"), JSON_NULL);
     default:
-        if (*p->at != '-' && (*p->at < '0' || *p->at > '9'))
+        if (p->at == p->end || (*p->at != '-' && (*p->at < '0' || *p->at > '9')))
             return fail(p, "a value");
         end = skip_number(p->at, p->end);
         if (!end)
@@ -588,14 +588,14 @@ static bool read_tail(struct parse *p)
         struct json *parent = &p->tokens[p->open[p->depth - 1]];
         bool is_obj = parent->type == JSON_OBJ, done = false;
         const struct json *twice = NULL;
+        char next = next_byte(p);
 
-        skip_space(p);
-        if (p->at < p->end && *p->at == ',') {
+        if (next == ',') {
             p->at++;
             parent->count++;
             return !is_obj || read_key(p);
         }
-        if (p->at == p->end || *p->at != (is_obj ? '}' : ']'))
+        if (next != (is_obj ? '}' : ']'))
             return fail(p, is_obj ? "',' or '}'" : "',' or ']'");
         p->at++;
         p->depth--;
@@ -635,7 +635,7 @@ static enum err parse_text(struct str text, uint32_t depth_max, struct arena *ar
         good = read_value(&p, &whole) && (!whole || read_tail(&p));
     } while (good && p.depth > 0);
     if (good) {
-        skip_space(&p);
+        next_byte(&p);
         good = p.at == p.end || fail(&p, "nothing behind the value");
     }
     if (!good)

@@ -276,8 +276,9 @@ bool ws_is_behind(struct ws *ws, size_t bytes)
 {
     struct net_conn *net = ws->priv->net;
 
-    if (net_write_queued(net) > bytes)
-        net_flush(net); /* as above */
+    if (net_write_queued(net) <= bytes)
+        return false;
+    net_flush(net); /* as above */
     return net_write_queued(net) > bytes;
 }
 

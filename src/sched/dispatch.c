@@ -398,7 +398,7 @@ static void gave_up(struct store_op *op)
         note_failed(dispatch, &op->head);
     else if (!op->err)
         /* another client already got it as its answer: it goes on */
-        settle_applied(dispatch->loop, op);
+        settle_applied(dispatch->loop, op, NULL);
     else if (op->err != ERR_STALE && op->err != ERR_NOT_FOUND) {
         store_failed(dispatch, op->err);
         return;

@@ -1037,7 +1037,7 @@ static void ended(struct store_op *op)
     bool away = store_is_away(op->err);
 
     if (!op->err && !op->u.settle.duplicate)
-        settle_applied(loop_of(waiting->queue), op);
+        settle_applied(loop_of(waiting->queue), op, NULL);
     call_free(call);
     if (early || away)
         try_later(waiting, early ? LOOK_AGAIN_MS : 1);

@@ -108,7 +108,7 @@ static void settled(struct store_op *op)
                      (!op->err || op->err == ERR_STALE);
     if (was_acked || cancelled) {
         if (!op->err && !op->u.settle.duplicate)
-            settle_applied(settle->loop, op);
+            settle_applied(settle->loop, op, settle->from);
         op->u.settle.outcome = STORE_FAIL;
         op->err = ERR_OK;
         sched_send(settle->loop, op);
@@ -118,7 +118,7 @@ static void settled(struct store_op *op)
     settle->head = op->head;
     settle->duplicate = op->u.settle.duplicate;
     if (!op->err && !settle->duplicate) {
-        settle_applied(settle->loop, op);
+        settle_applied(settle->loop, op, settle->from);
     } else if (!op->err && settle->kind == SETTLE_FAIL &&
                (state == JOB_RETRYING || state == JOB_SELECTING) &&
                op->head.owner == store_number(sched->store)) {
@@ -137,16 +137,12 @@ static void settled(struct store_op *op)
     settle->done(settle);
 }
 
-static void log_end(const struct store_op *op)
+static void log_end(const struct store_op *op, enum log_level level)
 {
     char id[JOB_ID_TEXT + 1];
-    bool ended_badly = op->head.state == JOB_FAILED || op->head.state == JOB_RETRYING;
-    enum log_level level = ended_badly ? LOG_INFO : LOG_DEBUG;
     struct arena arena = {0};
     struct spec spec = {0};
 
-    if (!log_on(level)) /* its spec is read only for this line */
-        return;
     if (op->record.spec.at)
         spec_stored(op->record.spec, &arena, &spec, NULL);
     job_id_text(op->head.id, id);
@@ -181,13 +177,15 @@ static void note_breaker(const struct store_op *op)
                   KC("type", op->head.type), KC("job_id", id));
 }
 
-/* Updates the figures of the node the attempt was on. */
-static void note_node(struct sched_loop *loop, const struct store_op *op)
+/* Updates the figures of the node the attempt was on; it need not be looked for if it is known. */
+static void note_node(struct sched_loop *loop, const struct store_op *op, const struct node *known)
 {
     struct str id = op->node.at ? op->node : str_of(op->head.node);
-    const struct snap_node *member = snapshot_node(loop->snapshot, id);
+    const struct snap_node *member = known ? snapshot_of(loop->snapshot, known) : NULL;
 
     assert(op->verb == STORE_COMMIT || op->verb == STORE_FINISH);
+    if (!member)
+        member = snapshot_node(loop->snapshot, id);
     if (!member)
         return;
     counts_take(member->node, &op->counts, &op->left, op->order, false);
@@ -224,7 +222,7 @@ void settle_keys_freed(struct sched_loop *loop, const struct store_op *op)
         keeper_keys_freed(loop->sched->keeper, op->u.settle.freed, op->u.settle.freed_count);
 }
 
-void settle_applied(struct sched_loop *loop, const struct store_op *op)
+void settle_applied(struct sched_loop *loop, const struct store_op *op, const struct node *known)
 {
     static const char *const events[JOB_STATE_COUNT] = {
         [JOB_NEW] = "queued",  [JOB_SELECTING] = "selecting",   [JOB_RESERVED] = "reserved",
@@ -239,6 +237,8 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
     bool ended =
         job_state_final(head->state) && !(op->verb == STORE_FINISH && op->u.settle.stopped);
     bool freed = op->verb == STORE_FINISH && op->u.settle.ended_lease;
+    bool badly = head->state == JOB_FAILED || head->state == JOB_RETRYING;
+    enum log_level level = badly ? LOG_INFO : LOG_DEBUG;
     /* A run that its node, or the node's kernel, had to end. */
     const char *kill = op->verb == STORE_FINISH ? tally_kill_name(op->u.settle.reason) : NULL;
 
@@ -247,8 +247,9 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op)
                  (op->u.settle.outcome == STORE_DONE || op->u.settle.outcome == STORE_FAIL);
     if (note.whole)
         note.result = op->u.settle.result;
-    note_node(loop, op);
-    log_end(op);
+    note_node(loop, op, known);
+    if (log_on(level)) /* its spec is read only for this line */
+        log_end(op, level);
     note_breaker(op);
     if (kill)
         metric_add_label(METRIC_KILLS, kill, 1);
@@ -337,7 +338,7 @@ static void expired(struct store_op *op)
             metric_add(unacked ? METRIC_ACK_TIMEOUT : METRIC_LEASE_LOST, 1);
         metric_add_label(METRIC_LEASE_EXPIRED, unacked || unsent ? "reserved" : "running", 1);
         counts_take_of(sched_keeper_loop(sched)->snapshot, str_of(item->node), op);
-        settle_applied(sched_keeper_loop(sched), op);
+        settle_applied(sched_keeper_loop(sched), op, NULL);
         if (item->node[0] && !unsent) /* if unsent, it is not sent there only to be stopped */
             sched->hooks->stop(sched_keeper_loop(sched), str_of(item->node), op->job, op->attempt,
                                op->head.reason);
@@ -352,7 +353,7 @@ static void timed_out(struct store_op *op)
 
     assert(item->sweep->busy && op->verb == STORE_FINISH);
     if (!op->err && !op->u.settle.duplicate) { /* another instance was first */
-        settle_applied(sched_keeper_loop(item->sweep->sched), op);
+        settle_applied(sched_keeper_loop(item->sweep->sched), op, NULL);
         queue_forget(item->sweep->queue, op->job, item->lane);
     }
     item_over(item);

@@ -14,9 +14,10 @@ struct settle {
     struct arena *arena;
     enum settle_kind kind;
     uint64_t job;
-    int attempt;     /* 0: not from a node */
-    struct str node; /* at == NULL: not from a node */
-    int64_t send_id; /* ACK: which send it is about; 0: not given */
+    int attempt;             /* 0: not from a node */
+    struct str node;         /* at == NULL: not from a node */
+    const struct node *from; /* the same node, if it is known; else it is found by its id */
+    int64_t send_id;         /* ACK: which send it is about; 0: not given */
     struct str reason;
     struct str result; /* JSON; at == NULL: none */
     bool command;      /* DONE, FAIL: of a command that came with the job */
@@ -36,8 +37,9 @@ struct settle {
 };
 
 void settle_start(struct settle *settle);
-/* What follows from a finish that was applied, including one made by the sweep. */
-void settle_applied(struct sched_loop *loop, const struct store_op *op);
+/* What follows from a finish that was applied, including one made by the sweep. `known`: the node
+ * it was on; NULL: it is found by its id. */
+void settle_applied(struct sched_loop *loop, const struct store_op *op, const struct node *known);
 /* Jobs that wait for a key of a job whose lease ended may start. */
 void settle_keys_freed(struct sched_loop *loop, const struct store_op *op);
 /* A job has ended: counts it in the metrics. */

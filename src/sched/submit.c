@@ -125,7 +125,7 @@ static void abandoned(struct store_op *op)
         return;
     }
     if (!op->err)
-        settle_applied(submit->dispatch->loop, op);
+        settle_applied(submit->dispatch->loop, op, NULL);
     submit_over(submit, submit->why.err);
 }
 

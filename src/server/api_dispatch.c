@@ -117,7 +117,8 @@ static void answer(struct submit *submit)
     struct call *call = submit->user;
 
     note_session(submit, call->worker);
-    job_id_text(submit->dispatch->job, call->job_id);
+    if (call->req) /* for its line in the log */
+        job_id_text(submit->dispatch->job, call->job_id);
     call->attempt = submit->dispatch->attempt;
     if (submit->dispatch->node)
         call->about_node = submit->dispatch->node->id;

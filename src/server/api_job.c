@@ -459,6 +459,7 @@ static void node_message(struct call *call, enum settle_kind kind)
         return;
     }
     settle->node = node_id;
+    settle->from = call->node;
     settle->done = settle_answer;
     settle->user = call;
     settle_start(settle);

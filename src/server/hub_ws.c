@@ -5,12 +5,12 @@
 #include "server/hub_ws.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/spare.h"
 #include "sched/frame.h"
 #include "sched/registry.h"
 #include "server/api.h"
@@ -216,24 +216,21 @@ bool hub_batch_job(struct socket *socket, struct str message)
 
 void hub_batch_flush_jobs(struct socket *socket)
 {
-    struct buf *frame = &socket->hub->frame;
-    struct buf own = {0};
+    struct buf frame; /* not the hub's: the caller may have its own message in that */
 
     if (socket->job_count == 0)
         return;
-    own = *frame; /* the caller may have its own message in it */
-    *frame = (struct buf){0};
+    frame = spare_take();
     if (socket->job_count == 1) {
-        buf_str(frame, STR("{\"msg\":\"job\","));
-        buf_add(frame, socket->jobs.at + 1, socket->jobs.len - 1);
+        buf_str(&frame, STR("{\"msg\":\"job\","));
+        buf_add(&frame, socket->jobs.at + 1, socket->jobs.len - 1);
     } else {
-        buf_str(frame, STR("{\"msg\":\"jobs\",\"jobs\":["));
-        buf_str(frame, buf_view(&socket->jobs));
-        buf_str(frame, STR("]}"));
+        buf_str(&frame, STR("{\"msg\":\"jobs\",\"jobs\":["));
+        buf_str(&frame, buf_view(&socket->jobs));
+        buf_str(&frame, STR("]}"));
     }
-    ws_send(socket->ws, buf_view(frame));
-    buf_free(frame);
-    *frame = own;
+    ws_send(socket->ws, buf_view(&frame));
+    spare_give(&frame);
     buf_clear(&socket->jobs);
     socket->job_count = 0;
 }
@@ -299,10 +296,14 @@ static void send_receipt(struct socket *socket, int64_t upto, const struct recei
     buf_clear(frame);
     buf_str(frame, STR("{\"msg\":\"accepted\",\"upto\":"));
     buf_int(frame, upto);
-    if (ack && ack->lease_ms)
-        buf_fmt(frame, ",\"lease_ms\":%" PRId64, ack->lease_ms);
-    if (ack && ack->stop_grace_ms)
-        buf_fmt(frame, ",\"stop_grace_ms\":%" PRId64, ack->stop_grace_ms);
+    if (ack && ack->lease_ms) {
+        buf_str(frame, STR(",\"lease_ms\":"));
+        buf_int(frame, ack->lease_ms);
+    }
+    if (ack && ack->stop_grace_ms) {
+        buf_str(frame, STR(",\"stop_grace_ms\":"));
+        buf_int(frame, ack->stop_grace_ms);
+    }
     buf_char(frame, '}');
     ws_send(socket->ws, buf_view(frame));
 }

@@ -77,11 +77,11 @@ struct exchange {
     struct submit_sockets *all;
     uint64_t number; /* of the socket */
     struct arena arena;
-    struct store_op op; /* of an attach */
     bool has_id;
     int64_t id;
-    int64_t bytes;  /* counted against bodies_bytes_max */
-    uint64_t begun; /* the job begun for it and followed; 0: none */
+    int64_t bytes;      /* counted against bodies_bytes_max */
+    uint64_t begun;     /* the job begun for it and followed; 0: none */
+    struct store_op op; /* of an attach, which fills it in */
 };
 
 TAILQ_HEAD(exchanges, exchange);
@@ -468,7 +468,7 @@ static void follow_answered(struct submit_socket *socket, const struct exchange 
         follow_over(begun);
     if (!job)
         return;
-    follow = idmap_get(&socket->by_job, job);
+    follow = job == own->begun ? begun : idmap_get(&socket->by_job, job);
     if (follow) {
         follow_begin(follow);
         return;
@@ -702,7 +702,11 @@ static void on_message(struct ws *ws, struct str text)
     } else {
         own = mem_new(struct exchange);
     }
-    *own = (struct exchange){.all = all, .number = socket->number, .arena = own->arena};
+    own->all = all;
+    own->number = socket->number;
+    own->has_id = false;
+    own->id = own->bytes = 0;
+    own->begun = 0;
     TAILQ_INSERT_TAIL(&all->open, own, link);
     own->call = (struct call){.worker = worker,
                               .arena = &own->arena,
