@@ -261,7 +261,10 @@ bool json_bool(const struct json *value, bool *ret)
 
 /* --- text to tokens --- */
 
-enum { KEYS_FEW = 16 }; /* up to here comparing every pair is cheaper than hashing */
+enum {
+    KEYS_FEW = 16,    /* up to here comparing every pair is cheaper than hashing */
+    ROUND_TOKENS = 2, /* most that one round of parse_text adds: a value, and a key behind it */
+};
 
 struct parse {
     const char *start;
@@ -283,21 +286,12 @@ static bool fail(struct parse *p, const char *expected)
     return false;
 }
 
-__attribute__((noinline)) static void more_tokens(struct parse *p)
-{
-    size_t size = p->cap * sizeof *p->tokens;
-
-    p->tokens = arena_resize(p->arena, p->tokens, size, 2 * size);
-    p->cap *= 2;
-}
-
+/* There is room: parse_text sees to it, once for all that is read in one round. */
 static inline struct json *add_token(struct parse *p, enum json_type type)
 {
-    struct json *token;
+    struct json *token = &p->tokens[p->count++];
 
-    if (__builtin_expect(p->count == p->cap, 0))
-        more_tokens(p);
-    token = &p->tokens[p->count++];
+    assert(p->count <= p->cap);
     *token = (struct json){.at = p->at, .span = 1, .type = (uint8_t)type};
     return token;
 }
@@ -375,35 +369,42 @@ static const char *skip_plain(const char *at, const char *end)
     return at;
 }
 
-/* What stands at p->at inside a string and needs a second look. Rare, and kept out of what is not.
- */
-__attribute__((noinline)) static bool skip_special(struct parse *p)
+/* The rest of a string that has more than plain text: from p->at on, up to its closing quote. */
+static bool read_rest(struct parse *p, struct json *token)
 {
     size_t len;
 
-    if (p->at == p->end)
-        return fail(p, "the closing quote of a string");
-    if (*p->at == '\\')
-        return skip_escape(p);
-    if ((unsigned char)*p->at < 0x20)
-        return fail(p, "an escape instead of a control character");
-    len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
-    if (len == 0)
-        return fail(p, "valid UTF-8");
-    p->at += len;
+    for (;; p->at = skip_plain(p->at, p->end)) {
+        if (p->at == p->end)
+            return fail(p, "the closing quote of a string");
+        if (*p->at == '"')
+            break;
+        if (*p->at == '\\') {
+            token->escaped = true;
+            if (!skip_escape(p))
+                return false;
+            continue;
+        }
+        if ((unsigned char)*p->at < 0x20)
+            return fail(p, "an escape instead of a control character");
+        len = str_utf8_len((struct str){.at = p->at, .len = (size_t)(p->end - p->at)});
+        if (len == 0)
+            return fail(p, "valid UTF-8");
+        p->at += len;
+    }
+    token->len = (uint32_t)(p->at - token->at);
+    p->at++;
     return true;
 }
 
 /* p->at is just after the opening quote and ends up just after the closing one. */
-static bool read_string(struct parse *p)
+static inline bool read_string(struct parse *p)
 {
     struct json *token = add_token(p, JSON_STR);
 
-    while ((p->at = skip_plain(p->at, p->end)) == p->end || *p->at != '"') {
-        token->escaped |= p->at < p->end && *p->at == '\\';
-        if (!skip_special(p))
-            return false;
-    }
+    p->at = skip_plain(p->at, p->end);
+    if (p->at == p->end || *p->at != '"')
+        return read_rest(p, token);
     token->len = (uint32_t)(p->at - token->at);
     p->at++;
     return true;
@@ -614,6 +615,14 @@ static bool read_tail(struct parse *p)
     return true;
 }
 
+static void more_tokens(struct parse *p)
+{
+    size_t size = p->cap * sizeof *p->tokens;
+
+    p->tokens = arena_resize(p->arena, p->tokens, size, 2 * size);
+    p->cap *= 2;
+}
+
 static enum err parse_text(struct str text, uint32_t depth_max, struct arena *arena,
                            const struct json **ret_root, struct problem *why)
 {
@@ -632,6 +641,8 @@ static enum err parse_text(struct str text, uint32_t depth_max, struct arena *ar
     p.cap = (uint32_t)text.len / 8 + 8;
     p.tokens = arena_raw(arena, p.cap * sizeof *p.tokens);
     do {
+        if (p.cap - p.count < ROUND_TOKENS)
+            more_tokens(&p);
         good = read_value(&p, &whole) && (!whole || read_tail(&p));
     } while (good && p.depth > 0);
     if (good) {
