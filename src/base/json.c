@@ -112,14 +112,13 @@ struct str json_unescape(const struct json *value, struct arena *arena)
     return (struct str){.at = copy, .len = len};
 }
 
-static bool text_is(const struct json *value, struct str text)
+/* A string with escapes is compared piece by piece. */
+static bool is_unescaped(const struct json *value, struct str text)
 {
     const char *at = value->at;
     const char *end = at + value->len;
     size_t done = 0;
 
-    if (!value->escaped)
-        return str_eq((struct str){.at = at, .len = value->len}, text);
     while (at < end) {
         char piece[4] = {*at};
         size_t len = 1;
@@ -135,6 +134,13 @@ static bool text_is(const struct json *value, struct str text)
     return done == text.len;
 }
 
+static inline bool text_is(const struct json *value, struct str text)
+{
+    if (value->escaped)
+        return is_unescaped(value, text);
+    return str_eq((struct str){.at = value->at, .len = value->len}, text);
+}
+
 bool json_str_is(const struct json *value, const char *text)
 {
     return json_type(value) == JSON_STR && text_is(value, str_of(text));
@@ -148,7 +154,7 @@ const struct json *json_member(const struct json *obj, struct str name)
         return NULL;
     key = json_first(obj);
     for (uint32_t i = 0; i < obj->count; i++, key += 1 + key[1].span)
-        if ((key->len == name.len || key->escaped) && text_is(key, name))
+        if (text_is(key, name))
             return key + 1;
     return NULL;
 }

@@ -567,10 +567,10 @@ static enum err unknown_key(const struct reader *r, const struct json *key, cons
     return set_problem(r, key, &path, &sentence);
 }
 
-/* Inline for its first line, which rejects most fields at once. */
-static inline bool is_name(const char *name, struct str key)
+/* Inline for its first line, which rejects most fields at once. `first` is the key's first byte. */
+static inline bool is_name(const char *name, struct str key, char first)
 {
-    if (!name || (key.len && name[0] != key.at[0]))
+    if (!name || name[0] != first)
         return false;
     for (size_t i = 0; i < key.len; i++)
         if (name[i] != key.at[i] || name[i] == '\0')
@@ -584,11 +584,12 @@ static const struct field *find_from(const struct field *fields, size_t count, s
                                      struct str name)
 {
     const struct field *field = &fields[first];
+    char begin = name.len ? name.at[0] : '\0';
 
     for (size_t n = 0; n < count; n++, field++) {
         if (field == fields + count)
             field = fields;
-        if (is_name(field->name, name) || is_name(field->alias, name))
+        if (is_name(field->name, name, begin) || is_name(field->alias, name, begin))
             return field;
     }
     return NULL;

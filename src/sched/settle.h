@@ -31,6 +31,7 @@ struct settle {
     /* the answer */
     enum err err; /* ERR_STALE: head says what is current */
     bool duplicate;
+    /* From here on filled in on the way; needs not be cleared. */
     struct store_head head;
     /* private */
     struct store_op op;

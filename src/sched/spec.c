@@ -140,12 +140,12 @@ struct str spec_session(const struct spec *spec, struct arena *arena)
 /* For stored specs, and for requests once the type is the full name and defaults are filled in. */
 static enum err read_demand(struct spec *spec, struct arena *arena, struct problem *why)
 {
-    struct demand demand = demand_plain;
-    struct demand *own;
+    struct demand demand, *own;
     enum err err;
 
     if (json_is_null(spec->needs) && json_is_null(spec->keys))
         return ERR_OK;
+    demand = demand_plain;
     err = demand_read_needs(spec->needs, arena, &demand, why);
     if (!err)
         err = demand_read_keys(spec->keys, arena, &demand, why);
@@ -187,11 +187,12 @@ static enum err take_defaults(struct spec *spec, const struct spec_types *types,
                               struct arena *arena, struct problem *why)
 {
     const struct spec_type *row = find_type(types, spec_node_type(spec));
-    struct demand demand = demand_plain;
+    struct demand demand;
     enum err err;
 
     if (!row)
         return read_demand(spec, arena, why);
+    demand = demand_plain;
     if (json_is_null(spec->keys))
         spec->keys = row->keys;
     err = demand_read_needs(row->needs, arena, &demand, why);

@@ -190,8 +190,10 @@ void waiters_wake(struct server *server, uint64_t job, const struct store_record
         if (atomic_load(&waiters->count) == 0)
             continue;
         struct wake *wake = mem_alloc(sizeof *wake + (whole ? end->result.len : 0));
-        *wake = (struct wake){
-            .msg = {.run = wake_posted}, .waiters = waiters, .job = job, .has_end = whole};
+        wake->msg.run = wake_posted;
+        wake->waiters = waiters;
+        wake->job = job;
+        wake->has_end = whole;
         if (whole)
             wake->end = *end;
         if (whole && end->result.at) {
@@ -352,7 +354,7 @@ static enum err read_message(struct call *call, enum settle_kind kind, struct se
         kind = SETTLE_FAIL;
     if (kind == SETTLE_FAIL && !in.reason.at)
         in.reason = in.hold.reason.len ? in.hold.reason : STR("FAILED");
-    memset(ret_settle, 0, offsetof(struct settle, op)); /* `op` is filled in when it starts */
+    memset(ret_settle, 0, offsetof(struct settle, head));
     ret_settle->loop = call->worker->sched;
     ret_settle->arena = call->arena;
     ret_settle->kind = kind;

@@ -101,6 +101,7 @@ struct submit_sockets {
     struct idmap sockets; /* number -> struct submit_socket * */
     uint64_t last_number;
     size_t followed;
+    struct slab slab;     /* struct follow: one comes and goes with every job */
     struct follows looks; /* jobs to look at again, least recently looked at first */
     struct exchanges open;
     struct exchanges spare;
@@ -226,7 +227,7 @@ static struct follow *follow_new(struct submit_socket *socket, uint64_t job,
                                  const struct exchange *own)
 {
     struct submit_sockets *all = socket->all;
-    struct follow *follow = mem_new(struct follow);
+    struct follow *follow = slab_new(&all->slab);
 
     assert(!idmap_get(&socket->by_job, job));
     follow->watch = (struct watch){.job = job, .ended = follow_ended};
@@ -252,7 +253,7 @@ static void follow_free(struct follow *follow)
         waiters_unwatch(all->worker->waiters, &follow->watch);
     assert(all->followed > 0);
     all->followed--;
-    free(follow);
+    slab_drop(&all->slab, follow);
 }
 
 static void follow_over(struct follow *follow)
@@ -835,6 +836,7 @@ struct submit_sockets *submit_sockets_new(struct worker *worker)
     struct submit_sockets *all = mem_new(struct submit_sockets);
 
     all->worker = worker;
+    all->slab.size = sizeof(struct follow);
     TAILQ_INIT(&all->looks);
     TAILQ_INIT(&all->open);
     TAILQ_INIT(&all->spare);
@@ -866,6 +868,7 @@ void submit_sockets_free(struct submit_sockets *all)
         arena_free(&reading->arena);
         free(reading);
     }
+    slab_free(&all->slab);
     idmap_free(&all->sockets);
     buf_free(&all->frame);
     free(all);
