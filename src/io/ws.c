@@ -340,6 +340,17 @@ static int check_frame(const struct ws_private *p, const struct wslay_frame_iocb
     return 0;
 }
 
+/* After our close frame further input is ignored. */
+static void deliver(struct ws_private *p, struct str text)
+{
+    if (p->state != WS_OPEN)
+        return;
+    if (str_is_utf8(text))
+        p->ws.handler->message(&p->ws, text);
+    else
+        fail(p, WS_BAD_UTF8);
+}
+
 static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
 {
     bool control = wslay_is_ctrl_frame(p->frame_opcode);
@@ -360,10 +371,7 @@ static void end_frame(struct ws_private *p, struct buf *pieces, struct str last)
     *pieces = (struct buf){0};
     if (!control) {
         p->in_message = false;
-        if (p->state == WS_OPEN && !str_is_utf8(whole))
-            fail(p, WS_BAD_UTF8);
-        else if (p->state == WS_OPEN) /* after our close frame further input is ignored */
-            p->ws.handler->message(&p->ws, whole);
+        deliver(p, whole);
     } else if (p->frame_opcode == WSLAY_CONNECTION_CLOSE) {
         take_close(p, whole);
     } else if (p->frame_opcode == WSLAY_PING && p->state == WS_OPEN) {
@@ -426,11 +434,11 @@ static bool take_short(struct ws_private *p)
     struct ws_reader *reader = p->reader;
     const unsigned char *at = (const unsigned char *)reader->input.at;
     struct buf *text = &ws_loop(p->ws.loop)->text;
-    struct wslay_frame_iocb frame;
     size_t head = 6, len;
 
-    if (p->client || p->in_frame || reader->inside > 0 || reader->input.len < head ||
-        at[0] != (FRAME_FIN | WSLAY_TEXT_FRAME) || !(at[1] & FRAME_MASK))
+    if (p->client || p->in_frame || p->in_message || reader->inside > 0 ||
+        reader->input.len < head || at[0] != (FRAME_FIN | WSLAY_TEXT_FRAME) ||
+        !(at[1] & FRAME_MASK))
         return false;
     len = at[1] & ~FRAME_MASK;
     if (len == FRAME_LEN_64)
@@ -441,7 +449,7 @@ static bool take_short(struct ws_private *p)
         if (len < FRAME_LEN_16)
             return false;
     }
-    if (reader->input.len < head + len)
+    if (reader->input.len < head + len || len > (size_t)p->limits->message_bytes_max)
         return false;
     buf_clear(text);
     buf_reserve(text, len + 1);
@@ -449,14 +457,7 @@ static bool take_short(struct ws_private *p)
     text->len = len;
     reader->input.at += head + len;
     reader->input.len -= head + len;
-    reader->inside = head + len;
-    frame = (struct wslay_frame_iocb){.fin = 1,
-                                      .opcode = WSLAY_TEXT_FRAME,
-                                      .mask = 1,
-                                      .payload_length = len,
-                                      .data = (const uint8_t *)text->at,
-                                      .data_length = len};
-    take_piece(p, &frame);
+    deliver(p, buf_view(text));
     return true;
 }
 
