@@ -573,21 +573,25 @@ static inline bool is_name(const char *name, struct str key, char first)
     return name && name[0] == first && str_eq(str_of(name), key);
 }
 
+static const struct field *find_in(const struct field *field, const struct field *end,
+                                   struct str name)
+{
+    char first = name.len ? name.at[0] : '\0';
+
+    for (; field < end; field++)
+        if (is_name(field->name, name, first) || is_name(field->alias, name, first))
+            return field;
+    return NULL;
+}
+
 /* The field of that name, looked for from the given one on, then before it: members mostly come
  * in the order of the table. */
 static const struct field *find_from(const struct field *fields, size_t count, size_t first,
                                      struct str name)
 {
-    const struct field *field = &fields[first];
-    char begin = name.len ? name.at[0] : '\0';
+    const struct field *field = find_in(fields + first, fields + count, name);
 
-    for (size_t n = 0; n < count; n++, field++) {
-        if (field == fields + count)
-            field = fields;
-        if (is_name(field->name, name, begin) || is_name(field->alias, name, begin))
-            return field;
-    }
-    return NULL;
+    return field ? field : find_in(fields, fields + first, name);
 }
 
 const struct field *schema_find(const struct field *fields, size_t count, struct str name)

@@ -507,6 +507,7 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
 {
     const struct sched_config *config = &dispatch->loop->sched->config;
     const struct snapshot *snapshot = dispatch->loop->snapshot;
+    const struct snap_node *found[SCHED_SAMPLE_MAX];
     uint32_t picks[SCHED_SAMPLE_MAX];
     assert(config->sample_k > 0 && config->sample_k <= SCHED_SAMPLE_MAX);
     size_t warm = dispatch->count; /* the warm ones stay */
@@ -518,18 +519,14 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
     /* In a large fleet randomly chosen nodes are not in the cache: all are prefetched before the
      * first is looked at, so that the cache misses overlap. */
     for (size_t i = 0; i < picked; i++) {
-        const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
-
-        __builtin_prefetch(member->node);
-        __builtin_prefetch(member->facts);
+        found[i] = snapshot_numbered(snapshot, members[picks[i]]);
+        __builtin_prefetch(found[i]->node);
+        __builtin_prefetch(found[i]->facts);
     }
-    for (size_t i = 0; i < picked; i++) {
-        const struct snap_node *member = snapshot_numbered(snapshot, members[picks[i]]);
-
-        if (!is_listed(dispatch, warm, member->node) &&
-            may_take(dispatch, member, rules, again_ok, &dispatch->list[dispatch->count]))
+    for (size_t i = 0; i < picked; i++)
+        if (!is_listed(dispatch, warm, found[i]->node) &&
+            may_take(dispatch, found[i], rules, again_ok, &dispatch->list[dispatch->count]))
             dispatch->count++;
-    }
 }
 
 bool candidates_again_ok(const struct dispatch *dispatch)
@@ -567,12 +564,11 @@ void candidates_start_over(struct dispatch *dispatch)
     dispatch->whys[dispatch->looks[0].why]++;
 }
 
-void candidates_choose(struct dispatch *dispatch)
+void candidates_choose(struct dispatch *dispatch, const struct snap_pool *pool)
 {
     const struct snapshot *snapshot = dispatch->loop->snapshot;
     const struct sched *sched = dispatch->loop->sched;
     const struct spec *spec = &dispatch->spec;
-    const struct snap_pool *pool = candidates_pool(dispatch);
     unsigned wants = candidates_wants(spec);
     struct policy_rules rules = candidates_rules(dispatch);
 

@@ -20,8 +20,9 @@ bool candidates_some_fit(const struct dispatch *dispatch);
  * only in that attempt, and only for a while if the job may wait. */
 void candidates_read_history(struct dispatch *dispatch);
 void candidates_refused(struct dispatch *dispatch, struct str node); /* or could not be reached */
-/* Fills the ranked list, and counts in `whys` why the others are not in it. */
-void candidates_choose(struct dispatch *dispatch);
+/* Fills the ranked list from the pool of the job, and counts in `whys` why its other members are
+ * not in it. pool == NULL: nobody is. */
+void candidates_choose(struct dispatch *dispatch, const struct snap_pool *pool);
 /* The same with this node alone, which is then not chosen again. */
 void candidates_prefer(struct dispatch *dispatch, const struct snap_node *member);
 

@@ -226,7 +226,7 @@ enum err dispatch_refuse(struct dispatch *dispatch, enum err err)
 static bool choose_anew(struct dispatch *dispatch)
 {
     candidates_start_over(dispatch);
-    candidates_choose(dispatch);
+    candidates_choose(dispatch, candidates_pool(dispatch));
     return dispatch->count > 0;
 }
 
@@ -313,7 +313,7 @@ static void exhausted(struct dispatch *dispatch)
         outcome_preferred_failed(&dispatch->outcome, others ? others - 1 : 0);
         if (dispatch->outcome.phase == OUTCOME_WALK) {
             candidates_preferred_failed(dispatch);
-            candidates_choose(dispatch);
+            candidates_choose(dispatch, pool);
             reserve_next(dispatch);
             return;
         }
@@ -692,7 +692,7 @@ static void begin(struct dispatch *dispatch)
     if (dispatch->outcome.phase == OUTCOME_PREFERRED)
         candidates_prefer(dispatch, preferred);
     else
-        candidates_choose(dispatch);
+        candidates_choose(dispatch, pool);
     reserve_next(dispatch);
 }
 

@@ -111,7 +111,7 @@ static void test_the_one_warm_node_of_many_is_found(void **state)
         struct dispatch *dispatch = rig_task(rig, WISH);
         uint64_t looked = rig_loop(rig, 0)->looked;
 
-        candidates_choose(dispatch);
+        candidates_choose(dispatch, candidates_pool(dispatch));
         assert_true(str_is(((struct node *)dispatch->list[0].node)->id, "n123"));
         assert_int_equal(dispatch->list[0].warm, 1);
         assert_true(rig_loop(rig, 0)->looked - looked <= 21); /* not all of them */
@@ -138,7 +138,7 @@ static void test_the_one_warm_node_survives_a_scan(void **state)
         struct dispatch *dispatch = rig_task(
             rig, "{\"type\":\"dev\",\"prefers\":[\"whisper-v3\"],\"requires\":\"name != x\"}");
 
-        candidates_choose(dispatch);
+        candidates_choose(dispatch, candidates_pool(dispatch));
         assert_int_equal(dispatch->count, rig->config.sample_k);
         assert_true(str_is(((struct node *)dispatch->list[0].node)->id, "n123"));
         for (size_t a = 0; a < dispatch->count; a++)
@@ -164,7 +164,7 @@ static const struct node *first_of_many(struct rig *rig, int running_warm)
         counts_take((struct node *)rig_node(rig, id), &counts, NULL, ++order, false);
     }
     dispatch = rig_task(rig, WISH);
-    candidates_choose(dispatch);
+    candidates_choose(dispatch, candidates_pool(dispatch));
     return dispatch->list[0].node;
 }
 
@@ -219,7 +219,7 @@ static void test_who_left_is_not_warm(void **state)
     }
     assert_int_equal(rig_drop(rig, "n5"), ERR_OK);
     dispatch = rig_task(rig, WISH);
-    candidates_choose(dispatch);
+    candidates_choose(dispatch, candidates_pool(dispatch));
     assert_true(dispatch->count > 0);
     for (size_t i = 0; i < dispatch->count; i++)
         assert_int_equal(dispatch->list[i].warm, 0);

@@ -134,7 +134,7 @@ static int choose(struct world *world, int model)
         dispatch->spec.prefer_marks[0] = warm_mark(str_of(world->names[model]));
         dispatch->spec.prefer_count = 1;
     }
-    candidates_choose(dispatch);
+    candidates_choose(dispatch, candidates_pool(dispatch));
     for (size_t i = 0; i < dispatch->count && node < 0; i++)
         if (dispatch->list[i].load < dispatch->list[i].max)
             node = (int)((struct node *)dispatch->list[i].node)->number;
