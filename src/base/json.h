@@ -86,17 +86,22 @@ static inline const struct json *json_get(const struct json *obj, const char *na
     return json_member(obj, str_of(name));
 }
 
-struct str json_raw(const struct json *value);      /* the text as it was sent, quotes included */
+struct str json_raw(const struct json *value); /* the text as it was sent, quotes included */
 /* Puts JSON on one line: a line break in it can only be between two tokens, and becomes a space. */
 void json_one_line(char *text, size_t len);
 struct str json_unescape(const struct json *value, struct arena *arena);
 /* Unescaped (copied only if it must be). */
 static inline struct str json_str(const struct json *value, struct arena *arena)
 {
+    struct str text = STR_NONE;
+
     if (json_type(value) != JSON_STR)
-        return STR_NONE;
-    return value->escaped ? json_unescape(value, arena)
-                          : (struct str){.at = value->at, .len = value->len};
+        return text;
+    if (value->escaped)
+        return json_unescape(value, arena);
+    text.at = value->at;
+    text.len = value->len;
+    return text;
 }
 
 bool json_str_is(const struct json *value, const char *text); /* a string equal to `text` */
@@ -123,7 +128,7 @@ void jsonw_end_obj(struct jsonw *w);
 void jsonw_end_arr(struct jsonw *w);
 void jsonw_key_plain(struct jsonw *w, struct str name); /* needs no escaping */
 void jsonw_key_str(struct jsonw *w, struct str name);   /* any name */
-void jsonw_str(struct jsonw *w, struct str text);     /* invalid UTF-8 becomes U+FFFD */
+void jsonw_str(struct jsonw *w, struct str text);       /* invalid UTF-8 becomes U+FFFD */
 void jsonw_int(struct jsonw *w, int64_t value);
 void jsonw_double(struct jsonw *w, double value); /* shortest text that reads back the same */
 void jsonw_bool(struct jsonw *w, bool value);

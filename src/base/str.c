@@ -300,8 +300,9 @@ bool str_is_utf8(struct str a)
         size_t len;
 
         /* Most texts are ASCII: several words at a time. */
-        if (a.len >= 32 && ((load64(a.at) | load64(a.at + 8) | load64(a.at + 16) |
-                             load64(a.at + 24)) & EACH_BYTE(0x80)) == 0)
+        if (a.len >= 32 &&
+            ((load64(a.at) | load64(a.at + 8) | load64(a.at + 16) | load64(a.at + 24)) &
+             EACH_BYTE(0x80)) == 0)
             len = 32;
         else if (a.len >= 8 && (load64(a.at) & EACH_BYTE(0x80)) == 0)
             len = 8;
