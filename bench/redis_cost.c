@@ -128,7 +128,7 @@ static void send_next(struct slot *slot)
     } else {
         op->job = job;
         op->node = str_of(slot->node);
-        op->verb = slot->step == 1 && !bench.release ? STORE_COMMIT : STORE_FINISH;
+        op->verb = slot->step == 1 && !bench.release ? STORE_ACK : STORE_FINISH;
         op->u.settle.terms = (struct lease_terms){45000, 45000};
         op->u.settle.outcome = bench.release ? STORE_SEND_FAILED : STORE_DONE;
         if (slot->step == 2)

@@ -87,8 +87,8 @@ enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, ui
     return LEASE_OK;
 }
 
-bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
-                  int64_t until_ms)
+bool lease_ack(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
+               int64_t until_ms)
 {
     assert(lease_counts_ok(node));
     if (lease_expire(node, lease, now_ms))

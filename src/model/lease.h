@@ -65,8 +65,8 @@ struct lease {
 enum lease_reason lease_reserve(struct lease_node *node, struct lease *lease, uint64_t job,
                                 int64_t now_ms, int64_t ttl_ms);
 /* ACK: reserved -> running. False (nothing changes) when it ended, expired, or is another job's. */
-bool lease_commit(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
-                  int64_t until_ms);
+bool lease_ack(struct lease_node *node, struct lease *lease, uint64_t job, int64_t now_ms,
+               int64_t until_ms);
 /* The send failed or the node refused. True only if it was reserved and had not expired. */
 bool lease_release(struct lease_node *node, struct lease *lease);
 /* The work ended. True only if it was committed and not yet finished. */

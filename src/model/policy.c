@@ -30,7 +30,7 @@ static int by_score(const struct policy_candidate *a, const struct policy_candid
 
 static int by_fit(const struct policy_candidate *a, const struct policy_candidate *b)
 {
-    int over = order(a->over, b->over);
+    int over = order(a->left_over, b->left_over);
 
     return over != 0 ? over : by_load(a, b);
 }
@@ -157,7 +157,7 @@ enum warmth { WARMTH_IDLE_COLD = 0, WARMTH_BUSY_WARM, WARMTH_BUSY_COLD, WARMTH_F
 static int32_t warmth_of(const struct policy_candidate *candidates, size_t count,
                          const struct policy_candidate *it, const struct policy_rules *rules)
 {
-    int64_t slots = it->max - it->spare, load = 0, others = 0;
+    int64_t slots = it->max - it->withheld, load = 0, others = 0;
 
     if (it->load >= slots)
         return WARMTH_FULL;
@@ -167,9 +167,10 @@ static int32_t warmth_of(const struct policy_candidate *candidates, size_t count
     }
     for (size_t i = 0; !rules->others_slots && i < count; i++) {
         const struct policy_candidate *other = &candidates[i];
-        int64_t theirs = other->max - other->spare;
+        int64_t theirs = other->max - other->withheld;
 
-        if (other == it || other->aside || other->rank != it->rank || other->load >= theirs)
+        if (other == it || other->not_sampled || other->route_position != it->route_position ||
+            other->load >= theirs)
             continue;
         others += theirs;
         load += other->load;
@@ -182,8 +183,8 @@ static int32_t warmth_of(const struct policy_candidate *candidates, size_t count
 static bool goes_after(const struct policy *policy, const struct policy_candidate *a,
                        const struct policy_candidate *b)
 {
-    if (a->rank != b->rank)
-        return a->rank > b->rank;
+    if (a->route_position != b->route_position)
+        return a->route_position > b->route_position;
     if (a->warmth != b->warmth)
         return a->warmth > b->warmth;
     return policy->compare && policy->compare(a, b) > 0;

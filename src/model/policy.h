@@ -19,16 +19,18 @@ struct policy_candidate {
     int64_t heartbeat_ms;
     int32_t load; /* running + reserved */
     int32_t max;
-    int32_t score; /* health_score 0..100 */
-    int32_t spare; /* of its slots, not for this job */
-    int32_t rank;  /* its position in a route; smaller is asked first, whatever the policy */
-    int32_t over;  /* what would be left there, see best_fit; 0 where the policy does not use it */
+    int32_t score;    /* health_score 0..100 */
+    int32_t withheld; /* of its slots, not for this job */
+    int32_t
+        route_position; /* its position in a route; smaller is asked first, whatever the policy */
+    int32_t
+        left_over; /* what would be left there, see best_fit; 0 where the policy does not use it */
     /* set by policy_rank: its warmth, and the heartbeat's age in intervals, divided once. */
     int32_t warmth;
     int64_t age_steps;
-    uint8_t health; /* enum node_health */
-    int8_t warm;    /* how much of what the job prefers is loaded; -1: it prefers nothing */
-    bool aside;     /* added for what it has loaded, not by sampling; not used to judge others */
+    uint8_t health;   /* enum node_health */
+    int8_t warm;      /* how much of what the job prefers is loaded; -1: it prefers nothing */
+    bool not_sampled; /* added for what it has loaded, not by sampling; not used to judge others */
 };
 
 struct policy_rules {

@@ -93,7 +93,7 @@ const struct snap_pool *candidates_pool(const struct dispatch *dispatch)
                      : snapshot_type_pool(snapshot, spec_node_type(spec));
 }
 
-static int32_t spare_of(const struct spec *spec, const struct snap_node *member)
+static int32_t withheld_of(const struct spec *spec, const struct snap_node *member)
 {
     return spec->interactive ? 0 : member->facts->reserved_slots;
 }
@@ -118,7 +118,7 @@ static bool known_left(const struct spec *spec, const struct snap_node *member,
 static int32_t left_over(const struct spec *spec, const struct snap_node *member)
 {
     int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
-    int32_t left = max - spare_of(spec, member) - counts_load(member->node) - spec_slots(spec);
+    int32_t left = max - withheld_of(spec, member) - counts_load(member->node) - spec_slots(spec);
     struct resources_left resources;
 
     if (spec_has_needs(spec) && known_left(spec, member, &resources)) {
@@ -155,10 +155,10 @@ static bool on_route(const struct sched *sched, const struct spec *spec,
                                     .priority = (int32_t)member->facts->priority};
 
     assert(!spec->f2f && server.priority >= 0);
-    candidate->rank = is_routed(sched)
-                          ? routing_rank(&sched->config.routing, spec_node_type(spec), &server)
-                          : server.priority;
-    return candidate->rank != ROUTING_REFUSED;
+    candidate->route_position =
+        is_routed(sched) ? routing_rank(&sched->config.routing, spec_node_type(spec), &server)
+                         : server.priority;
+    return candidate->route_position != ROUTING_REFUSED;
 }
 
 static bool has_labels(const struct spec *spec, const struct snap_node *member)
@@ -182,7 +182,7 @@ static bool is_large_enough(const struct spec *spec, const struct snap_node *mem
     uint64_t gpus;
 
     if (spec->demand->slots > 1 &&
-        spec->demand->slots > facts->max_concurrent_jobs - spare_of(spec, member))
+        spec->demand->slots > facts->max_concurrent_jobs - withheld_of(spec, member))
         return false;
     return !spec_has_needs(spec) ||
            (facts->resources && resources_fit(facts->resources, spec->demand, &gpus, NULL));
@@ -227,7 +227,7 @@ struct dispatch_lack candidates_lack(const struct dispatch *dispatch, const stru
         if (!spec_has_needs(spec) || resources_left_fit(declared, &left, spec->demand, &lack))
             return (struct dispatch_lack){.what = NEEDS_SLOTS,
                                           .of = member->facts->max_concurrent_jobs -
-                                                spare_of(spec, member),
+                                                withheld_of(spec, member),
                                           .gpu = -1};
     } else if (!known_left(spec, member, &left) ||
                resources_left_fit(member->facts->resources, &left, spec->demand, &lack)) {
@@ -255,7 +255,7 @@ bool candidates_has_room(const struct sched_loop *loop, const struct spec *spec,
     const struct pool_facts *facts = &member->facts->pool;
     int32_t max = atomic_load_explicit(&member->node->max, memory_order_relaxed);
 
-    return counts_load(member->node) + spec_slots(spec) <= max - spare_of(spec, member) &&
+    return counts_load(member->node) + spec_slots(spec) <= max - withheld_of(spec, member) &&
            (spec->f2f ? pool_member(facts, spec->src, spec->tgt, candidates_wants(spec))
                       : pool_type_member(facts, spec_node_type(spec))) &&
            candidates_fits(loop, spec, member) && candidates_has_left(spec, member);
@@ -301,12 +301,12 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
         .node = node,
         .warm =
             spec->prefer_count ? warm_index_has(node, spec->prefer_marks, spec->prefer_count) : -1,
-        .spare = spare_of(spec, member),
+        .withheld = withheld_of(spec, member),
         .health = (uint8_t)atomic_load_explicit(&node->health, memory_order_relaxed),
         .load = counts_load(node),
         .max = atomic_load_explicit(&node->max, memory_order_relaxed),
         .score = atomic_load_explicit(&node->score, memory_order_relaxed),
-        .over = sched->policy->by_fit ? left_over(spec, member) : 0,
+        .left_over = sched->policy->by_fit ? left_over(spec, member) : 0,
         .heartbeat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed)};
     if (dispatch->tried_count &&
         (has_refused(dispatch, node->id) || (!again_ok && has_failed(dispatch, node->id))))
@@ -326,7 +326,7 @@ enum dispatch_why candidates_judge(const struct dispatch *dispatch, const struct
     enum policy_skip skip = policy_filter(ret_candidate, rules);
     /* Its connection closed, and it cannot get a job in any other way. */
     if (skip == POLICY_KEEP && !member->facts->endpoint.at &&
-        atomic_load_explicit(&node->left_ms, memory_order_relaxed))
+        atomic_load_explicit(&node->disconnected_ms, memory_order_relaxed))
         skip = POLICY_SKIP_STALE;
     return skips[skip];
 }
@@ -340,9 +340,9 @@ void candidates_look(const struct policy_candidate *candidate, unsigned why, int
     *ret_look = (struct dispatch_look){
         .node = node,
         .load = candidate->load,
-        .max = candidate->max - candidate->spare,
+        .max = candidate->max - candidate->withheld,
         .score = candidate->score,
-        .rank = candidate->rank,
+        .route_position = candidate->route_position,
         .age_ms = age_ms < 0           ? 0
                   : age_ms > INT32_MAX ? INT32_MAX
                                        : (int32_t)age_ms,
@@ -425,13 +425,14 @@ static void choose_warm(struct dispatch *dispatch, const struct snap_pool *pool,
             kept += member->node != dispatch->preferred &&
                     snapshot_is_member(snapshot, pool, member, candidates_wants(spec)) &&
                     candidates_judge(dispatch, member, rules, again_ok, warm) == WHY_COUNT &&
-                    warm->load + spec_slots(spec) <= warm->max - warm->spare &&
+                    warm->load + spec_slots(spec) <= warm->max - warm->withheld &&
                     candidates_has_left(spec, member) &&
                     !is_listed(dispatch, dispatch->count, member->node);
         }
         kept = policy_rank(sched->policy, found, kept, rules);
         for (size_t n = 0; n < kept && dispatch->count < keep; n++) {
-            found[n].aside = true; /* warm nodes are fuller and would distort the comparison */
+            found[n].not_sampled =
+                true; /* warm nodes are fuller and would distort the comparison */
             dispatch->list[dispatch->count++] = found[n];
         }
     }
@@ -454,7 +455,8 @@ static void scan_members(struct dispatch *dispatch, const uint32_t *members, uin
         if (is_listed(dispatch, warm, member->node) ||
             !may_take(dispatch, member, rules, again_ok, &candidate))
             continue;
-        bool full = candidate.load + spec_slots(&dispatch->spec) > candidate.max - candidate.spare;
+        bool full =
+            candidate.load + spec_slots(&dispatch->spec) > candidate.max - candidate.withheld;
         if (with_room && (full || !candidates_has_left(&dispatch->spec, member))) {
             leave_out(dispatch, &candidate, full ? WHY_FULL : WHY_RESOURCES);
             continue;
@@ -486,7 +488,7 @@ static void choose_by_scan(struct dispatch *dispatch, const uint32_t *members, u
     }
     memcpy(before, dispatch->whys, sizeof before);
     scan_members(dispatch, members, count, again_ok, true, rules);
-    if (dispatch->count || dispatch->scan ||
+    if (dispatch->count || dispatch->look_at_all ||
         (dispatch->whys[WHY_FULL] == before[WHY_FULL] &&
          dispatch->whys[WHY_RESOURCES] == before[WHY_RESOURCES]))
         return;
@@ -531,8 +533,8 @@ static void choose_by_sample(struct dispatch *dispatch, const uint32_t *members,
 
 bool candidates_again_ok(const struct dispatch *dispatch)
 {
-    if (dispatch->again || !dispatch->failed_count)
-        return dispatch->again;
+    if (dispatch->retry_failed_nodes || !dispatch->failed_count)
+        return dispatch->retry_failed_nodes;
     /* A retry goes to another node if the pool has one, else to the same. */
     const struct snap_pool *pool = candidates_pool(dispatch);
     return pool && !has_other(dispatch, pool);
@@ -586,7 +588,7 @@ void candidates_choose(struct dispatch *dispatch, const struct snap_pool *pool)
 
         dispatch->count = member && snapshot_is_member(snapshot, pool, member, wants) &&
                           may_take(dispatch, member, &rules, again_ok, &dispatch->list[0]);
-    } else if (dispatch->scan || spec->selector.count || spec_has_needs(spec) ||
+    } else if (dispatch->look_at_all || spec->selector.count || spec_has_needs(spec) ||
                sched->config.node_rules.namespaces || (!spec->f2f && is_routed(sched))) {
         /* Few nodes may match a selector, or have enough left: a sample could miss all of them. */
         choose_by_scan(dispatch, members, count, again_ok, &rules);

@@ -234,15 +234,15 @@ static bool choose_anew(struct dispatch *dispatch)
 static bool look_again(struct dispatch *dispatch)
 {
     /* A job that may wait should not wait while a slot is free outside the sample. */
-    bool wider = !dispatch->scan && dispatch->spec.queue_ms > 0;
+    bool wider = !dispatch->look_at_all && dispatch->spec.queue_ms > 0;
     /* The breakers of all others are open: a node that had the job before is better than none. */
-    bool back = !dispatch->again && dispatch->attempt > 1 && dispatch->whys[WHY_TRIED] > 0 &&
-                candidates_all_for(dispatch, WHY_BREAKER);
+    bool back = !dispatch->retry_failed_nodes && dispatch->attempt > 1 &&
+                dispatch->whys[WHY_TRIED] > 0 && candidates_all_for(dispatch, WHY_BREAKER);
 
     if (!wider && !back)
         return false;
-    dispatch->scan |= wider;
-    dispatch->again |= back;
+    dispatch->look_at_all |= wider;
+    dispatch->retry_failed_nodes |= back;
     return choose_anew(dispatch);
 }
 
@@ -250,9 +250,9 @@ static bool look_again(struct dispatch *dispatch)
  * once more, and one of them takes the job as a probe, unless a probe is already running. */
 static bool ask_the_last(struct dispatch *dispatch)
 {
-    if (dispatch->last || !candidates_pool_shut(dispatch))
+    if (dispatch->allow_probe || !candidates_pool_shut(dispatch))
         return false;
-    dispatch->last = true;
+    dispatch->allow_probe = true;
     if (dispatch->outcome.phase == OUTCOME_PREFERRED) { /* the only node there is */
         dispatch->next = 0;
         dispatch->whys[WHY_BREAKER] = 0;
@@ -449,7 +449,7 @@ static void reserve_next(struct dispatch *dispatch)
     op->u.put.timeout_ms = spec->timeout_ms;
     op->u.put.owner = store_number(dispatch->loop->sched->store);
     op->u.put.ttl_ms = dispatch->loop->sched->config.reservation_ttl_ms;
-    op->u.put.last = dispatch->last;
+    op->u.put.last = dispatch->allow_probe;
     if (!dispatch->exists) { /* an earlier reserve found all nodes full and left nothing behind */
         op->u.put.fresh = true;
         op->u.put.spec = spec->json;
@@ -467,7 +467,7 @@ static void reserve_next(struct dispatch *dispatch)
         const struct node *node = candidate->node;
 
         op->u.put.candidates[op->u.put.candidate_count++] = (struct store_candidate){
-            .node = node->id, .hash = node->hash, .spare = candidate->spare};
+            .node = node->id, .hash = node->hash, .withheld = candidate->withheld};
     }
     assert(op->u.put.candidate_count > 0 && dispatch->next <= dispatch->count);
     sched_send(dispatch->loop, op);
@@ -708,7 +708,7 @@ static struct str last_node(const struct dispatch *dispatch, struct str history)
 }
 
 /* Whatever an earlier try may have left reserved has been given back, or there was nothing. */
-static void is_settled(struct store_op *op)
+static void on_given_back(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
     bool given_back = !op->err && !op->u.settle.duplicate;
@@ -750,7 +750,7 @@ void dispatch_start(struct dispatch *dispatch)
     }
     sched_count_cache(dispatch->loop->sched, dispatch->begun_us);
     if (dispatch->unsettled)
-        release(dispatch, STR_NONE, dispatch->unsettled, is_settled);
+        release(dispatch, STR_NONE, dispatch->unsettled, on_given_back);
     else
         begin(dispatch);
 }

@@ -48,7 +48,7 @@ enum dispatch_needs {
 struct dispatch_look {
     struct node *node;
     int32_t load, max;
-    int32_t score, rank;
+    int32_t score, route_position;
     int32_t age_ms; /* of its heartbeat */
     uint8_t why;    /* enum dispatch_why */
     uint8_t health; /* enum node_health */
@@ -69,7 +69,7 @@ struct dispatch {
     int attempt;
     int max_attempts;
     bool exists;             /* the store has the job already */
-    bool scan;               /* look at every member with room instead of a sample */
+    bool look_at_all;        /* look at every member with room instead of a sample */
     const struct node *only; /* the offered node: no other is looked at, unless breakers decide */
     bool queued;             /* it is queued: whatever the answer, it may go on waiting */
     /* Should this node, which has room, be left to another waiting job? NULL: never. */
@@ -95,8 +95,9 @@ struct dispatch {
 
     /* private to dispatch.c and candidates.c */
     struct outcome outcome;
-    bool again; /* also to a node that had it before: the breakers of all others are open */
-    bool last;  /* the breakers of the whole pool are open: one node gets a probe at a time */
+    bool retry_failed_nodes; /* also to a node that had it before: the breakers of all others are
+                                open */
+    bool allow_probe; /* the breakers of the whole pool are open: one node gets a probe at a time */
     struct node *preferred;
     size_t count, next;
     struct node *expected; /* the node whose pending count was raised */

@@ -39,7 +39,7 @@ struct survey {
     size_t best_count;
     int64_t load, slots; /* totals over all nodes seen so far that have room */
     bool again_ok;
-    bool last; /* the breakers of the whole pool are open: one node gets a probe at a time */
+    bool allow_probe; /* the breakers of the whole pool are open: one node gets a probe at a time */
 };
 
 /* Decides as a reserve in the store would: capacity, room, resources, breaker. */
@@ -50,7 +50,7 @@ static enum dispatch_why ask(const struct survey *survey, const struct snap_node
 
     if (candidate->max <= 0)
         return WHY_NO_CAPACITY;
-    if (candidate->load + spec_slots(spec) > candidate->max - candidate->spare)
+    if (candidate->load + spec_slots(spec) > candidate->max - candidate->withheld)
         return WHY_FULL;
     if (!candidates_has_left(spec, member))
         return WHY_RESOURCES;
@@ -59,7 +59,7 @@ static enum dispatch_why ask(const struct survey *survey, const struct snap_node
         enum breaker_state state = item->breaker.state;
 
         if (str_eq(item->node, member->node->id) && str_eq(item->type, spec->type))
-            return (state == BREAKER_OPEN && !survey->last) ||
+            return (state == BREAKER_OPEN && !survey->allow_probe) ||
                            (state == BREAKER_HALF_OPEN && item->breaker.probe_until_ms)
                        ? WHY_BREAKER
                        : WHY_COUNT;
@@ -103,7 +103,7 @@ static struct node *look_around(struct survey *survey, const struct snap_pool *p
         survey->nodes[i].look.why = EXPLAIN_BEHIND;
         survey->best[survey->best_count++] = candidate;
         survey->load += candidate.load;
-        survey->slots += candidate.max - candidate.spare;
+        survey->slots += candidate.max - candidate.withheld;
         if (survey->best_count == COUNT_OF(survey->best)) { /* full: keeps the better half */
             rules->others_load = survey->load;
             rules->others_slots = survey->slots;
@@ -222,7 +222,7 @@ const struct explain *explain_now(struct dispatch *dispatch, const struct store_
     struct node *chosen = look_around(survey, pool, preferred);
     count_whys(dispatch, survey);
     if (!chosen && candidates_pool_shut(dispatch)) {
-        survey->last = true;
+        survey->allow_probe = true;
         memset(dispatch->whys, 0, sizeof dispatch->whys);
         chosen = look_around(survey, pool, preferred);
         count_whys(dispatch, survey);

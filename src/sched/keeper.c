@@ -35,21 +35,21 @@ struct gauges {
 struct keeper {
     struct sched *sched;
     struct arena arena; /* the pools of the configuration */
-    struct node_table *members;
+    struct node_table *nodes;
     struct snapshot *current;   /* live on every loop, or being distributed */
     struct snapshot *before;    /* a loop may still read it */
     struct edition_swap *swaps; /* one for each loop */
     int unconfirmed;
     int64_t published_us;
     int64_t changed_us; /* when the oldest change made elsewhere that it holds was made; 0: none */
-    struct change *arriving; /* wait for an edition that contains them, newest first */
-    struct change *aboard;   /* wait for the current edition */
+    struct node_change *arriving; /* wait for an edition that contains them, newest first */
+    struct node_change *aboard;   /* wait for the current edition */
     struct queue *queue;
     struct sweep *sweep;
     struct msg kick;
     _Atomic bool kicked;
     _Atomic(struct node *) freed; /* nodes that may have room again, by node->next_freed */
-    struct node_sync *view;
+    struct node_sync *node_sync;
     int64_t next_sweep_ms, next_scan_ms, next_compare_ms; /* sched_awake_ms */
     bool deaf;          /* no notices arrive, by the store's last status */
     int64_t sampled_ms; /* monotonic: when the machines were last sampled, */
@@ -120,7 +120,7 @@ struct onward {
 
 /* A change made by the keeper itself (a lost or forgotten node). */
 struct own_change {
-    struct change change;
+    struct node_change change;
     char node_id[NODE_ID_MAX + 1];
 };
 
@@ -131,9 +131,9 @@ struct keeper *keeper_new(struct sched *sched, const struct pool_pair *pairs, si
 
     keeper->sched = sched;
     keeper->arena = arena;
-    keeper->members = node_table_new(pairs, pair_count);
+    keeper->nodes = node_table_new(pairs, pair_count);
     keeper->swaps = mem_array(struct edition_swap, (size_t)sched->loop_count);
-    keeper->view = node_sync_new(sched, keeper->members);
+    keeper->node_sync = node_sync_new(sched, keeper->nodes);
     keeper->queue = queue_new(sched);
     keeper->sweep = sweep_new(sched, keeper->queue);
     keeper->kick.run = kicked;
@@ -144,12 +144,12 @@ void keeper_free(struct keeper *keeper)
 {
     if (!keeper)
         return;
-    node_sync_free(keeper->view);
+    node_sync_free(keeper->node_sync);
     sweep_free(keeper->sweep);
     queue_free(keeper->queue);
     snapshot_free(keeper->before);
     snapshot_free(keeper->current);
-    node_table_free(keeper->members);
+    node_table_free(keeper->nodes);
     arena_free(&keeper->arena);
     free(keeper->swaps);
     hours_free(&keeper->hours);
@@ -163,7 +163,7 @@ static struct sched_loop *loop_of(struct keeper *keeper)
 
 static void answer(struct msg *msg)
 {
-    struct change *change = container_of(msg, struct change, msg);
+    struct node_change *change = container_of(msg, struct node_change, msg);
 
     change->done(change);
 }
@@ -177,7 +177,7 @@ static void confirmed(struct msg *msg)
         return;
     /* All loops read the new version: the changes that waited for it are answered on their
      * loops. */
-    struct change *change = keeper->aboard, *next;
+    struct node_change *change = keeper->aboard, *next;
     keeper->aboard = NULL;
     for (; change; change = next) {
         next = change->next;
@@ -212,15 +212,15 @@ static void publish(struct keeper *keeper)
     struct sched *sched = keeper->sched;
 
     assert(keeper->unconfirmed == 0 && !keeper->before);
-    for (size_t i = 0; i < keeper->members->changed_count; i++)
-        queue_room(keeper->queue, keeper->members->changed[i]);
+    for (size_t i = 0; i < keeper->nodes->changed_count; i++)
+        queue_room(keeper->queue, keeper->nodes->changed[i]);
     keeper->before = keeper->current;
-    keeper->current = node_table_publish(keeper->members);
-    assert(!keeper->members->dirty && !keeper->aboard);
+    keeper->current = node_table_publish(keeper->nodes);
+    assert(!keeper->nodes->dirty && !keeper->aboard);
     keeper->aboard = keeper->arriving;
     keeper->arriving = NULL;
     keeper->published_us = clock_mono_us();
-    keeper->changed_us = node_sync_take_oldest_us(keeper->view);
+    keeper->changed_us = node_sync_take_oldest_us(keeper->node_sync);
     loop_of(keeper)->snapshot = keeper->current;
     keeper->unconfirmed = sched->loop_count;
     metric_set(METRIC_SNAPSHOT_VERSION, keeper->current->version);
@@ -232,16 +232,16 @@ static void publish(struct keeper *keeper)
 }
 
 /* Takes the live figures as the store has them now. */
-static void take_figures(struct node *node, struct change *change)
+static void take_figures(struct node *node, struct node_change *change)
 {
     const struct store_op *op = &change->op;
 
     assert(!op->err && op->verb == STORE_NODE_PUT);
     node->version = op->u.node_put.version;
     node->registered_ms = op->u.node_put.registered_ms;
-    if (change->kind == CHANGE_PUT)
+    if (change->kind == NODE_CHANGE_PUT)
         atomic_store(&node->own, change->own);
-    if (change->kind == CHANGE_ADMIN) {
+    if (change->kind == NODE_CHANGE_ADMIN) {
         atomic_store(&node->admin, change->admin);
         shared_text_put(&node->admin_reason, change->admin_reason);
     }
@@ -253,10 +253,10 @@ static void take_figures(struct node *node, struct change *change)
 
 /* Changes of one node, sent from several loops, may overtake each other between store and keeper.
  * The store determines their order: a late one is only answered. */
-static bool is_late(struct keeper *keeper, struct change *change)
+static bool is_late(struct keeper *keeper, struct node_change *change)
 {
-    struct node *node = node_table_node(keeper->members, change->node_id);
-    bool created = change->kind == CHANGE_PUT && change->op.u.node_put.created;
+    struct node *node = node_table_node(keeper->nodes, change->node_id);
+    bool created = change->kind == NODE_CHANGE_PUT && change->op.u.node_put.created;
 
     /* A node that the store did not have starts over, and so does the order in a store that was
      * emptied. */
@@ -274,48 +274,48 @@ static bool is_late(struct keeper *keeper, struct change *change)
 
 static void apply(struct msg *msg)
 {
-    struct change *change = container_of(msg, struct change, msg);
+    struct node_change *change = container_of(msg, struct node_change, msg);
     struct keeper *keeper = change->from->sched->keeper;
-    static const char *const words[] = {[CHANGE_PUT] = "changed",
-                                        [CHANGE_FIGURES] = "max",
-                                        [CHANGE_ADMIN] = "admin",
-                                        [CHANGE_DROP] = "left",
-                                        [CHANGE_WATCH] = "health"};
+    static const char *const words[] = {[NODE_CHANGE_PUT] = "changed",
+                                        [NODE_CHANGE_FIGURES] = "max",
+                                        [NODE_CHANGE_ADMIN] = "admin",
+                                        [NODE_CHANGE_DROP] = "left",
+                                        [NODE_CHANGE_WATCH] = "health"};
 
-    assert(!change->err && change->kind < COUNT_OF(words) && change->kind != CHANGE_FIGURES);
+    assert(!change->err && change->kind < COUNT_OF(words) && change->kind != NODE_CHANGE_FIGURES);
     if (!is_late(keeper, change)) {
-        if (change->kind == CHANGE_PUT) {
-            struct facts *known = node_table_facts(keeper->members, change->node_id);
+        if (change->kind == NODE_CHANGE_PUT) {
+            struct facts *known = node_table_facts(keeper->nodes, change->node_id);
             int64_t now_ms = sched_awake_ms(loop_of(keeper));
 
             /* not shared with any reader yet */
             assert(change->facts && atomic_load(&change->facts->refs) == 1);
             change->facts->version = change->op.u.node_put.version;
-            change->node = node_table_put(keeper->members, change->node_id, change->facts);
+            change->node = node_table_put(keeper->nodes, change->node_id, change->facts);
             change->facts = NULL;
             take_figures(change->node, change);
             node_report_remember(&change->report, change->node);
             registry_take_live(keeper->sched, change->node, &change->report);
             atomic_store(&change->node->heartbeat_ms, now_ms);
-            atomic_store(&change->node->left_ms, 0);
+            atomic_store(&change->node->disconnected_ms, 0);
             if (!known)
                 node_watch_init(&change->node->watch, now_ms);
             node_watch_heartbeat(&change->node->watch, &node_watch_defaults, true, now_ms);
-        } else if (change->kind == CHANGE_DROP) {
-            node_table_del(keeper->members, change->node_id);
+        } else if (change->kind == NODE_CHANGE_DROP) {
+            node_table_del(keeper->nodes, change->node_id);
         } else {
-            take_figures(node_table_node(keeper->members, change->node_id), change);
+            take_figures(node_table_node(keeper->nodes, change->node_id), change);
         }
-        if (change->kind == CHANGE_ADMIN || change->kind == CHANGE_WATCH)
-            queue_room(keeper->queue, node_table_node(keeper->members, change->node_id));
+        if (change->kind == NODE_CHANGE_ADMIN || change->kind == NODE_CHANGE_WATCH)
+            queue_room(keeper->queue, node_table_node(keeper->nodes, change->node_id));
         keeper->sched->hooks->node_changed(loop_of(keeper), change->node_id, words[change->kind]);
     }
-    keeper->members->dirty = true;
+    keeper->nodes->dirty = true;
     change->next = keeper->arriving;
     keeper->arriving = change;
 }
 
-void keeper_apply(struct keeper *keeper, struct change *change)
+void keeper_apply(struct keeper *keeper, struct node_change *change)
 {
     assert(change->from && change->done);
     change->msg.run = apply;
@@ -324,7 +324,7 @@ void keeper_apply(struct keeper *keeper, struct change *change)
 
 void keeper_turn(struct keeper *keeper)
 {
-    if (keeper->members->dirty && keeper->unconfirmed == 0)
+    if (keeper->nodes->dirty && keeper->unconfirmed == 0)
         publish(keeper);
     queue_turn(keeper->queue);
 }
@@ -469,29 +469,29 @@ void keeper_notice(struct keeper *keeper, const struct store_notice *notice)
         queue_limits_changed(keeper->queue);
     if (notice->kind != STORE_NOTICE_LANE && notice->kind != STORE_NOTICE_KEY &&
         notice->kind != STORE_NOTICE_LIMITS)
-        node_sync_notice(keeper->view, notice);
+        node_sync_notice(keeper->node_sync, notice);
 }
 
-static void own_change_done(struct change *change)
+static void own_change_done(struct node_change *change)
 {
     struct own_change *own = container_of(change, struct own_change, change);
 
     /* The store does not have it at all: it is forgotten here as well. */
-    if (change->kind == CHANGE_DROP && change->err == ERR_NOT_FOUND)
-        node_table_del(change->from->sched->keeper->members, change->node_id);
-    log_event(LOG_INFO, change->kind == CHANGE_DROP ? "node.forgotten" : "node.health",
+    if (change->kind == NODE_CHANGE_DROP && change->err == ERR_NOT_FOUND)
+        node_table_del(change->from->sched->keeper->nodes, change->node_id);
+    log_event(LOG_INFO, change->kind == NODE_CHANGE_DROP ? "node.forgotten" : "node.health",
               KC("node_id", own->node_id), KC("health", node_health_name(change->watch)),
               KC("result", err_name(change->err)));
     free(own);
 }
 
-static void change_node(struct keeper *keeper, const struct node *node, enum change_kind kind,
+static void change_node(struct keeper *keeper, const struct node *node, enum node_change_kind kind,
                         enum node_health watch)
 {
     struct own_change *own = mem_new(struct own_change);
 
     bool fits = str_copy(node->id, own->node_id, sizeof own->node_id);
-    assert(fits && (kind == CHANGE_DROP || kind == CHANGE_WATCH));
+    assert(fits && (kind == NODE_CHANGE_DROP || kind == NODE_CHANGE_WATCH));
     own->change.kind = kind;
     own->change.watch = watch;
     own->change.node_id = str_of(own->node_id);
@@ -514,10 +514,10 @@ static void watch_node(struct keeper *keeper, struct node *node, int64_t beat_ms
     while (bad-- > 0)
         node_watch_heartbeat(&node->watch, &rules, false, beat_ms);
     /* How long it may be silent: after its connection closed only the grace is left. */
-    int64_t left_ms = atomic_load_explicit(&node->left_ms, memory_order_relaxed);
+    int64_t disconnected_ms = atomic_load_explicit(&node->disconnected_ms, memory_order_relaxed);
     int64_t whole_ms = config->view_drop_ms + config->lost_grace_ms;
-    int64_t rest_ms = left_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
-    rules.heartbeat_timeout_ms = left_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
+    int64_t rest_ms = disconnected_ms - node->watch.last_heartbeat_ms + config->lost_grace_ms;
+    rules.heartbeat_timeout_ms = disconnected_ms && rest_ms < whole_ms ? rest_ms : whole_ms;
     /* A node that is silent too long is lost, unless the limit for this scan is reached: a bug of
      * ours, or a network failure on our side, must not take out the whole fleet at once. The next
      * scan looks again. */
@@ -543,15 +543,15 @@ static void scan_node(struct keeper *keeper, struct node *node, int64_t now_ms)
     enum node_health own = (enum node_health)atomic_load(&node->own);
     enum node_admin admin = (enum node_admin)atomic_load(&node->admin);
     /* Another live instance has its connection and knows more about it than this one. */
-    if (atomic_load_explicit(&node->holder, memory_order_relaxed)) {
+    if (atomic_load_explicit(&node->instance, memory_order_relaxed)) {
         node->watch.last_heartbeat_ms = beat_ms;
         return;
     }
     watch_node(keeper, node, beat_ms, now_ms);
     if (now_ms - beat_ms > keeper->sched->config.forget_ms)
-        change_node(keeper, node, CHANGE_DROP, NODE_OFFLINE);
+        change_node(keeper, node, NODE_CHANGE_DROP, NODE_OFFLINE);
     else if ((int32_t)node_effective(own, node->watch.status, admin) != atomic_load(&node->health))
-        change_node(keeper, node, CHANGE_WATCH, node->watch.status);
+        change_node(keeper, node, NODE_CHANGE_WATCH, node->watch.status);
 }
 
 struct hours *keeper_hours(struct keeper *keeper)
@@ -625,7 +625,7 @@ const struct queue *keeper_queue(const struct keeper *keeper)
 
 struct node_sync *keeper_view(struct keeper *keeper)
 {
-    return keeper->view;
+    return keeper->node_sync;
 }
 
 /* Related data is written in one call, so a repair means a bug of ours, or that something else
@@ -709,7 +709,7 @@ void keeper_start(struct keeper *keeper)
 {
     /* Records the current state: if the store is emptied before the first tick, that is logged. */
     watch_store(keeper);
-    node_sync_load(keeper->view);
+    node_sync_load(keeper->node_sync);
 }
 
 /* A pause of this process (it was stopped, or the virtual machine moved) does not count as silence,
@@ -739,12 +739,12 @@ void keeper_tick(struct keeper *keeper)
     pass_time(keeper);
     now_ms = sched_awake_ms(loop_of(keeper));
     watch_store(keeper);
-    keeper->members->now_ms = now_ms;
+    keeper->nodes->now_ms = now_ms;
     if (!keeper->current) {
-        node_sync_load(keeper->view);
+        node_sync_load(keeper->node_sync);
         return;
     }
-    node_sync_tick(keeper->view);
+    node_sync_tick(keeper->node_sync);
     queue_tick(keeper->queue, now_ms);
     if (now_ms >= keeper->next_sweep_ms) {
         keeper->next_sweep_ms = now_ms + SWEEP_EVERY_MS;
@@ -756,7 +756,7 @@ void keeper_tick(struct keeper *keeper)
     }
     if (now_ms >= keeper->next_compare_ms) {
         keeper->next_compare_ms = now_ms + (keeper->deaf ? COMPARE_DEAF_MS : COMPARE_EVERY_MS);
-        node_sync_compare(keeper->view);
+        node_sync_compare(keeper->node_sync);
     }
     if (*loop_of(keeper)->mono_ms - keeper->sampled_ms >= SAMPLE_EVERY_MS)
         sample(keeper);

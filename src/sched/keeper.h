@@ -27,7 +27,7 @@ const struct queue *keeper_queue(const struct keeper *keeper);
 
 /* Any thread. */
 /* The store has it: make it live. */
-void keeper_apply(struct keeper *keeper, struct change *change);
+void keeper_apply(struct keeper *keeper, struct node_change *change);
 /* By str_hash(): a job with one of these keys may start now. Any thread. */
 void keeper_keys_freed(struct keeper *keeper, const uint64_t *keys, size_t count);
 /* Rules of keys, or a hold, were changed here: jobs that wait for keys are checked again. Any

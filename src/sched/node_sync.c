@@ -59,7 +59,7 @@ struct peer {
     int64_t silent_ms;
 };
 
-static void next_call(struct node_sync *view);
+static void next_call(struct node_sync *sync);
 
 /* --- signs of life --- */
 
@@ -83,50 +83,50 @@ struct seen_batch {
     size_t count;
 };
 
-static struct sched_loop *loop_of(struct node_sync *view)
+static struct sched_loop *loop_of(struct node_sync *sync)
 {
-    return sched_keeper_loop(view->sched);
+    return sched_keeper_loop(sync->sched);
 }
 
-static uint32_t own_name(const struct node_sync *view)
+static uint32_t own_name(const struct node_sync *sync)
 {
-    return store_name(view->sched->store);
+    return store_name(sync->sched->store);
 }
 
 /* --- instances --- */
 
 static void listed(struct store_op *op)
 {
-    struct node_sync *view = container_of(op, struct node_sync, peers_op);
+    struct node_sync *sync = container_of(op, struct node_sync, peers_op);
 
-    assert(view->listing);
-    view->listing = false;
+    assert(sync->listing);
+    sync->listing = false;
     if (!op->err) {
-        view->peer_count = op->u.peers.count;
-        view->peers = mem_resize(view->peers, (view->peer_count + 1) * sizeof *view->peers);
-        for (size_t i = 0; i < view->peer_count; i++)
-            view->peers[i] = (struct peer){.name = op->u.peers.items[i].name,
+        sync->peer_count = op->u.peers.count;
+        sync->peers = mem_resize(sync->peers, (sync->peer_count + 1) * sizeof *sync->peers);
+        for (size_t i = 0; i < sync->peer_count; i++)
+            sync->peers[i] = (struct peer){.name = op->u.peers.items[i].name,
                                            .silent_ms = op->u.peers.items[i].silent_ms};
     }
-    arena_reset(&view->peers_arena);
+    arena_reset(&sync->peers_arena);
 }
 
-void node_sync_list_peers(struct node_sync *view)
+void node_sync_list_peers(struct node_sync *sync)
 {
-    if (!own_name(view) || view->listing)
+    if (!own_name(sync) || sync->listing)
         return;
-    view->peers_op =
-        (struct store_op){.verb = STORE_PEERS, .done = listed, .arena = &view->peers_arena};
-    view->listing = true;
-    sched_send(loop_of(view), &view->peers_op);
+    sync->peers_op =
+        (struct store_op){.verb = STORE_PEERS, .done = listed, .arena = &sync->peers_arena};
+    sync->listing = true;
+    sched_send(loop_of(sync), &sync->peers_op);
 }
 
-static bool is_up(const struct node_sync *view, uint32_t peer)
+static bool is_up(const struct node_sync *sync, uint32_t peer)
 {
-    for (size_t i = 0; i < view->peer_count; i++)
-        if (view->peers[i].name == peer)
-            return view->peers[i].silent_ms <= PEER_GONE_MS;
-    return view->peer_count == 0; /* not listed yet */
+    for (size_t i = 0; i < sync->peer_count; i++)
+        if (sync->peers[i].name == peer)
+            return sync->peers[i].silent_ms <= PEER_GONE_MS;
+    return sync->peer_count == 0; /* not listed yet */
 }
 
 /* --- sending heartbeats to other instances --- */
@@ -140,7 +140,7 @@ static void batch_sent(struct store_op *op)
     free(batch);
 }
 
-static void send_batch(struct node_sync *view, struct seen_batch *batch, size_t begun)
+static void send_batch(struct node_sync *sync, struct seen_batch *batch, size_t begun)
 {
     assert(batch->count > 0 && batch->count <= SEEN_MAX);
     frame_end(&batch->text, begun);
@@ -148,8 +148,8 @@ static void send_batch(struct node_sync *view, struct seen_batch *batch, size_t 
     batch->op.u.seen.items = batch->items;
     batch->op.u.seen.count = batch->count;
     batch->op.u.seen.text = buf_view(&batch->text);
-    chain_add_last(&view->under_way, &batch->under_way);
-    sched_send(loop_of(view), &batch->op);
+    chain_add_last(&sync->under_way, &batch->under_way);
+    sched_send(loop_of(sync), &batch->op);
 }
 
 /* "\nNODE LEVEL CPU GPU MEM USAGE"; a usage is JSON without line ends, and may be missing. After
@@ -179,17 +179,17 @@ static void add_node(struct seen_batch *batch, struct node *node)
     buf_free(&buf);
 }
 
-void node_sync_tick(struct node_sync *view)
+void node_sync_tick(struct node_sync *sync)
 {
-    const struct snapshot *snapshot = loop_of(view)->snapshot;
-    int64_t now_ms = *loop_of(view)->mono_ms;
+    const struct snapshot *snapshot = loop_of(sync)->snapshot;
+    int64_t now_ms = *loop_of(sync)->mono_ms;
     struct seen_batch *batch = NULL;
     const struct snap_node *member;
     size_t begun = 0;
 
-    if (!own_name(view) || !snapshot || now_ms - view->shared_ms < SEEN_EVERY_MS)
+    if (!own_name(sync) || !snapshot || now_ms - sync->shared_ms < SEEN_EVERY_MS)
         return;
-    view->shared_ms = now_ms;
+    sync->shared_ms = now_ms;
     for (struct snap_at at = {0}; (member = snapshot_next(snapshot, &at));) {
         struct node *node = member->node;
         int64_t beat_ms = atomic_load_explicit(&node->heartbeat_ms, memory_order_relaxed);
@@ -204,12 +204,12 @@ void node_sync_tick(struct node_sync *view)
         }
         add_node(batch, node);
         if (batch->count == SEEN_MAX) {
-            send_batch(view, batch, begun);
+            send_batch(sync, batch, begun);
             batch = NULL;
         }
     }
     if (batch)
-        send_batch(view, batch, begun);
+        send_batch(sync, batch, begun);
 }
 
 /* --- heartbeats of other instances --- */
@@ -246,10 +246,10 @@ static void take_load(struct node *node, const struct store_seen *seen)
         atomic_store_explicit(&node->mem_pm, seen->mem_pm, memory_order_relaxed);
 }
 
-void node_sync_seen(struct node_sync *view, struct str text)
+void node_sync_seen(struct node_sync *sync, struct str text)
 {
-    const struct node_table *members = view->members;
-    int64_t now_ms = sched_awake_ms(loop_of(view));
+    const struct node_table *members = sync->members;
+    int64_t now_ms = sched_awake_ms(loop_of(sync));
 
     while (text.len) {
         struct str line = str_cut(&text, '\n');
@@ -267,7 +267,7 @@ void node_sync_seen(struct node_sync *view, struct str text)
             str_cut(&line, ' ');
             if (!json_parse(line, &arena, &list, NULL) &&
                 warm_names(list, WARM_LOADED_MAX, &arena, &names))
-                warm_index_put(view->sched->warm, node, &names);
+                warm_index_put(sync->sched->warm, node, &names);
             arena_free(&arena);
             continue;
         }
@@ -289,37 +289,37 @@ static void take_left(struct node *node, int64_t at_ms)
     int64_t none = 0;
 
     if (!atomic_load(&node->link) && atomic_load(&node->heartbeat_ms) <= at_ms + BEAT_LATE_MS)
-        atomic_compare_exchange_strong(&node->left_ms, &none, at_ms);
+        atomic_compare_exchange_strong(&node->disconnected_ms, &none, at_ms);
 }
 
-static void take_link(struct node_sync *view, struct node *node, const struct store_live *stored)
+static void take_link(struct node_sync *sync, struct node *node, const struct store_live *stored)
 {
-    int64_t now_ms = sched_awake_ms(loop_of(view));
+    int64_t now_ms = sched_awake_ms(loop_of(sync));
     bool held = stored->kind == STORE_LINK_SOCKET || stored->kind == STORE_LINK_POLL;
-    bool ours = stored->holder == own_name(view);
-    bool up = stored->linked_ms < PEER_NEW_MS || is_up(view, stored->holder);
-    uint32_t holder = held && !ours && up ? stored->holder : 0;
-    uint32_t before = atomic_exchange(&node->holder, holder);
+    bool ours = stored->instance == own_name(sync);
+    bool up = stored->linked_ms < PEER_NEW_MS || is_up(sync, stored->instance);
+    uint32_t instance = held && !ours && up ? stored->instance : 0;
+    uint32_t before = atomic_exchange(&node->instance, instance);
     bool socket = atomic_load(&node->link) != 0;
     bool polled = !socket && atomic_load(&node->polled);
 
-    if (holder)
-        atomic_store(&node->left_ms, 0);
+    if (instance)
+        atomic_store(&node->disconnected_ms, 0);
     else if (stored->kind == STORE_LINK_SOCKET && !ours)
         take_left(node, now_ms); /* its instance is gone, and the connection with it */
     else if (stored->kind == STORE_LINK_LEFT)
         take_left(node, now_ms - stored->linked_ms);
     /* Our state and the store's record of it must match. */
-    if ((holder && holder != before) || (holder && socket) ||
+    if ((instance && instance != before) || (instance && socket) ||
         socket != (ours && stored->kind == STORE_LINK_SOCKET) ||
         (polled && !(ours && stored->kind == STORE_LINK_POLL)))
-        view->sched->hooks->linked(loop_of(view), node, stored, holder != 0);
+        sync->sched->hooks->linked(loop_of(sync), node, stored, instance != 0);
 }
 
-void node_sync_take_live(struct node_sync *view, struct node *node, const struct store_live *stored,
+void node_sync_take_live(struct node_sync *sync, struct node *node, const struct store_live *stored,
                          uint64_t order)
 {
-    if (!own_name(view))
+    if (!own_name(sync))
         return;
     assert(stored->kind <= STORE_LINK_LEFT && stored->linked_ms >= 0);
     if (stored->silent_ms >= 0 && !atomic_load(&node->link)) {
@@ -329,10 +329,10 @@ void node_sync_take_live(struct node_sync *view, struct node *node, const struct
                                   .mem_pm = stored->mem_pm};
 
         take_load(node, &seen);
-        take_beat(node, sched_awake_ms(loop_of(view)) - stored->silent_ms);
+        take_beat(node, sched_awake_ms(loop_of(sync)) - stored->silent_ms);
     }
     if (order >= atomic_load(&node->link_order))
-        take_link(view, node, stored);
+        take_link(sync, node, stored);
 }
 
 /* --- records and counters --- */
@@ -341,53 +341,53 @@ enum { WANTED_MAX = 1024 }; /* nodes in one call */
 
 struct node_sync *node_sync_new(struct sched *sched, struct node_table *members)
 {
-    struct node_sync *view = mem_new(struct node_sync);
+    struct node_sync *sync = mem_new(struct node_sync);
 
-    view->sched = sched;
-    view->members = members;
-    chain_init(&view->under_way);
-    return view;
+    sync->sched = sched;
+    sync->members = members;
+    chain_init(&sync->under_way);
+    return sync;
 }
 
-static void ids_free(struct node_sync *view)
+static void ids_free(struct node_sync *sync)
 {
-    for (size_t i = 0; i < view->id_count; i++)
-        free((void *)view->ids[i].at);
-    free(view->ids);
-    view->ids = NULL;
-    view->id_count = 0;
+    for (size_t i = 0; i < sync->id_count; i++)
+        free((void *)sync->ids[i].at);
+    free(sync->ids);
+    sync->ids = NULL;
+    sync->id_count = 0;
 }
 
-void node_sync_free(struct node_sync *view)
+void node_sync_free(struct node_sync *sync)
 {
     char *id;
 
-    if (!view)
+    if (!sync)
         return;
-    for (size_t i = 0; (id = map_next(&view->wanted, &i));)
+    for (size_t i = 0; (id = map_next(&sync->wanted, &i));)
         free(id);
-    map_free(&view->wanted);
-    ids_free(view);
+    map_free(&sync->wanted);
+    ids_free(sync);
     /* Frees answers that the store put into an inbox that is no longer read. */
-    while (view->under_way.next != &view->under_way)
-        batch_sent(&container_of(view->under_way.next, struct seen_batch, under_way)->op);
-    arena_free(&view->peers_arena);
-    free(view->peers);
-    arena_free(&view->arena);
-    free(view);
+    while (sync->under_way.next != &sync->under_way)
+        batch_sent(&container_of(sync->under_way.next, struct seen_batch, under_way)->op);
+    arena_free(&sync->peers_arena);
+    free(sync->peers);
+    arena_free(&sync->arena);
+    free(sync);
 }
 
-int64_t node_sync_take_oldest_us(struct node_sync *view)
+int64_t node_sync_take_oldest_us(struct node_sync *sync)
 {
-    int64_t oldest_us = view->oldest_us;
+    int64_t oldest_us = sync->oldest_us;
 
-    view->oldest_us = 0;
+    sync->oldest_us = 0;
     return oldest_us;
 }
 
-static void set_seq(struct node_sync *view, int64_t seq)
+static void set_seq(struct node_sync *sync, int64_t seq)
 {
-    view->seq = seq;
+    sync->seq = seq;
     metric_set(METRIC_INSTANCE_VERSION, seq);
 }
 
@@ -398,22 +398,22 @@ static int64_t earlier(int64_t a_us, int64_t b_us)
 }
 
 /* Marks a node to be loaded. */
-static void want(struct node_sync *view, struct str id)
+static void want(struct node_sync *sync, struct str id)
 {
-    if (!id.len || id.len > NODE_ID_MAX || map_get(&view->wanted, id))
+    if (!id.len || id.len > NODE_ID_MAX || map_get(&sync->wanted, id))
         return;
     id = mem_str(id);
-    map_put(&view->wanted, id, (void *)id.at);
+    map_put(&sync->wanted, id, (void *)id.at);
 }
 
 /* --- taking over what was read --- */
 
-static struct facts *facts_of(const struct node_sync *view, const struct store_node *record)
+static struct facts *facts_of(const struct node_sync *sync, const struct store_node *record)
 {
     struct facts *facts;
     struct problem why;
 
-    if (node_report_stored(record->facts, &view->sched->config.node_rules, &facts, &why)) {
+    if (node_report_stored(record->facts, &sync->sched->config.node_rules, &facts, &why)) {
         log_event(LOG_ERROR, "node.unreadable", KS("node_id", record->id),
                   KC("reason", why.detail));
         return NULL;
@@ -422,7 +422,7 @@ static struct facts *facts_of(const struct node_sync *view, const struct store_n
     return facts;
 }
 
-static void take_figures(struct node_sync *view, struct node *node, const struct store_node *record,
+static void take_figures(struct node_sync *sync, struct node *node, const struct store_node *record,
                          bool first)
 {
     struct resources resources;
@@ -434,8 +434,8 @@ static void take_figures(struct node_sync *view, struct node *node, const struct
     atomic_store(&node->max, record->counts.max);
     node->version = record->version;
     node->registered_ms = record->registered_ms;
-    node->change_order = view->op.order;
-    counts_take(node, &record->counts, &record->left, view->op.order, first);
+    node->change_order = sync->op.order;
+    counts_take(node, &record->counts, &record->left, sync->op.order, first);
     if (record->resources.len && resources_parse(record->resources, &resources))
         counts_usable_put(node, &resources);
 }
@@ -460,27 +460,27 @@ static void take_finding(struct node *node, const struct store_node *record, int
         start_watch(node, now_ms);
 }
 
-static void load_new(struct node_sync *view, const struct store_node *record)
+static void load_new(struct node_sync *sync, const struct store_node *record)
 {
-    int64_t now_ms = sched_awake_ms(loop_of(view));
-    struct facts *facts = facts_of(view, record);
+    int64_t now_ms = sched_awake_ms(loop_of(sync));
+    struct facts *facts = facts_of(sync, record);
 
     if (!facts)
         return;
-    struct node *node = node_table_put(view->members, record->id, facts);
-    take_figures(view, node, record, true);
+    struct node *node = node_table_put(sync->members, record->id, facts);
+    take_figures(sync, node, record, true);
     start_watch(node, now_ms);
     take_finding(node, record, now_ms);
 }
 
 /* A known node: its facts are replaced only if they differ, so that changed figures do not make a
  * new edition. */
-static void load_known(struct node_sync *view, struct node *node, const struct facts *known,
+static void load_known(struct node_sync *sync, struct node *node, const struct facts *known,
                        const struct store_node *record)
 {
     bool same = str_eq(known->json, record->facts);
     bool new_health = atomic_load(&node->health) != (int32_t)record->counts.health;
-    struct facts *facts = same ? NULL : facts_of(view, record);
+    struct facts *facts = same ? NULL : facts_of(sync, record);
 
     if (!same && !facts)
         return;
@@ -488,224 +488,224 @@ static void load_known(struct node_sync *view, struct node *node, const struct f
         same = true;
         facts_unref(facts);
     }
-    take_figures(view, node, record, false);
+    take_figures(sync, node, record, false);
     if (new_health)
-        take_finding(node, record, sched_awake_ms(loop_of(view)));
+        take_finding(node, record, sched_awake_ms(loop_of(sync)));
     if (same)
         return;
-    node_table_put(view->members, record->id, facts);
+    node_table_put(sync->members, record->id, facts);
     for (int i = 0; i < NODE_MARKS; i++)
         atomic_store(&node->marks[i], 0); /* what it reported before is not what is stored */
 }
 
-static void load_record(struct node_sync *view, const struct store_node *record)
+static void load_record(struct node_sync *sync, const struct store_node *record)
 {
-    const struct facts *known = node_table_facts(view->members, record->id);
-    struct node *node = known ? node_table_node(view->members, record->id) : NULL;
+    const struct facts *known = node_table_facts(sync->members, record->id);
+    struct node *node = known ? node_table_node(sync->members, record->id) : NULL;
 
-    if (node && node->change_order > view->op.order)
+    if (node && node->change_order > sync->op.order)
         return; /* our own change is newer */
     bool changed = !node || node->version != record->version;
     if (node)
-        load_known(view, node, known, record);
+        load_known(sync, node, known, record);
     else
-        load_new(view, record);
-    if (changed && view->loaded)
-        view->sched->hooks->node_changed(loop_of(view), record->id, "changed");
-    node = map_get(&view->members->nodes, record->id);
+        load_new(sync, record);
+    if (changed && sync->loaded)
+        sync->sched->hooks->node_changed(loop_of(sync), record->id, "changed");
+    node = map_get(&sync->members->nodes, record->id);
     if (node)
-        node_sync_take_live(view, node, &record->live, view->op.order);
+        node_sync_take_live(sync, node, &record->live, sync->op.order);
 }
 
 /* --- the calls --- */
 
 /* A node that was requested and is not in the answer has left. */
-static void loaded_some(struct node_sync *view)
+static void loaded_some(struct node_sync *sync)
 {
-    struct store_op *op = &view->op;
+    struct store_op *op = &sync->op;
     struct map found = {0};
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
         if (!op->u.nodes.items[i].facts.len)
             continue; /* dropped between reading its record and reading its facts */
-        load_record(view, &op->u.nodes.items[i]);
-        map_put(&found, op->u.nodes.items[i].id, view);
+        load_record(sync, &op->u.nodes.items[i]);
+        map_put(&found, op->u.nodes.items[i].id, sync);
     }
-    for (size_t i = 0; i < view->id_count; i++) {
-        struct str id = view->ids[i];
-        struct node *node = map_get(&view->members->nodes, id);
+    for (size_t i = 0; i < sync->id_count; i++) {
+        struct str id = sync->ids[i];
+        struct node *node = map_get(&sync->members->nodes, id);
 
-        if (map_get(&found, id) || !node || !node_table_facts(view->members, id) ||
+        if (map_get(&found, id) || !node || !node_table_facts(sync->members, id) ||
             node->change_order > op->order)
             continue;
         node->change_order = op->order;
         /* While it still is in our snapshot. */
-        view->sched->hooks->node_changed(loop_of(view), node->id, "left");
-        node_table_del(view->members, node->id);
+        sync->sched->hooks->node_changed(loop_of(sync), node->id, "left");
+        node_table_del(sync->members, node->id);
     }
     map_free(&found);
 }
 
 /* Takes over the counters; a node whose version differs, or that one side lacks, is loaded. */
-static void compared(struct node_sync *view)
+static void compared(struct node_sync *sync)
 {
-    struct store_op *op = &view->op;
+    struct store_op *op = &sync->op;
     struct map found = {0};
-    size_t noticed_count = view->wanted.count;
+    size_t noticed_count = sync->wanted.count;
     struct node_entry *member;
 
     for (size_t i = 0; i < op->u.nodes.count; i++) {
         const struct store_node *record = &op->u.nodes.items[i];
-        bool known = node_table_facts(view->members, record->id) != NULL;
-        struct node *node = known ? node_table_node(view->members, record->id) : NULL;
+        bool known = node_table_facts(sync->members, record->id) != NULL;
+        struct node *node = known ? node_table_node(sync->members, record->id) : NULL;
 
-        map_put(&found, record->id, view);
+        map_put(&found, record->id, sync);
         if (!node ||
             (node->change_order <= op->order &&
              (node->version != record->version || node->registered_ms != record->registered_ms)))
-            want(view, record->id);
+            want(sync, record->id);
         if (!node)
             continue;
         counts_take(node, &record->counts, &record->left, op->order, false);
-        node_sync_take_live(view, node, &record->live, op->order);
+        node_sync_take_live(sync, node, &record->live, op->order);
     }
-    for (size_t i = 0; (member = map_next(&view->members->by_id, &i));)
+    for (size_t i = 0; (member = map_next(&sync->members->by_id, &i));)
         if (!map_get(&found, member->node->id) && member->node->change_order <= op->order)
-            want(view, member->node->id);
+            want(sync, member->node->id);
     map_free(&found);
-    assert(view->wanted.count >= noticed_count);
+    assert(sync->wanted.count >= noticed_count);
     int64_t version = op->u.nodes.version; /* 0: not shared, all nodes are our own */
-    bool is_found = version > 0 && view->wanted.count > noticed_count;
-    view->unheard = version > view->seq ? version - view->seq : 0;
-    view->late_us = 0;
-    if (is_found && !view->found)
-        view->before_us = view->looked_us;
-    view->found = is_found;
-    if (!view->wanted.count)
-        view->wanted_us = 0; /* what could not be loaded stays as it was */
-    metric_set(METRIC_VERSION_LAG, view->unheard);
-    set_seq(view, version); /* smaller, if the store was emptied */
+    bool is_found = version > 0 && sync->wanted.count > noticed_count;
+    sync->unheard = version > sync->seq ? version - sync->seq : 0;
+    sync->late_us = 0;
+    if (is_found && !sync->found)
+        sync->before_us = sync->looked_us;
+    sync->found = is_found;
+    if (!sync->wanted.count)
+        sync->wanted_us = 0; /* what could not be loaded stays as it was */
+    metric_set(METRIC_VERSION_LAG, sync->unheard);
+    set_seq(sync, version); /* smaller, if the store was emptied */
 }
 
 static void answered(struct store_op *op)
 {
-    struct node_sync *view = container_of(op, struct node_sync, op);
-    bool some = op->verb == STORE_NODES && view->id_count > 0;
+    struct node_sync *sync = container_of(op, struct node_sync, op);
+    bool some = op->verb == STORE_NODES && sync->id_count > 0;
 
-    assert(view->busy);
-    view->busy = false;
+    assert(sync->busy);
+    sync->busy = false;
     if (!op->err && !some)
-        atomic_store_explicit(&view->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
+        atomic_store_explicit(&sync->sched->fresh_us, clock_mono_us(), memory_order_relaxed);
     if (op->err) {
-        view->compare |= view->loaded && some; /* what was not loaded will be found again */
-        view->wanted_us = earlier(view->wanted_us, some ? view->call_us : 0);
+        sync->compare |= sync->loaded && some; /* what was not loaded will be found again */
+        sync->wanted_us = earlier(sync->wanted_us, some ? sync->call_us : 0);
     } else if (some) {
-        loaded_some(view);
-        int64_t found_us = !view->unheard && view->late_us ? view->late_us : view->before_us;
-        if (view->members->dirty) /* an edition with the loaded nodes will follow */
-            view->oldest_us =
-                earlier(view->oldest_us, earlier(view->call_us, view->found ? found_us : 0));
-        view->found = false;
+        loaded_some(sync);
+        int64_t found_us = !sync->unheard && sync->late_us ? sync->late_us : sync->before_us;
+        if (sync->members->dirty) /* an edition with the loaded nodes will follow */
+            sync->oldest_us =
+                earlier(sync->oldest_us, earlier(sync->call_us, sync->found ? found_us : 0));
+        sync->found = false;
     } else if (op->verb == STORE_NODES) {
         for (size_t i = 0; i < op->u.nodes.count; i++)
             if (op->u.nodes.items[i].facts.len)
-                load_record(view, &op->u.nodes.items[i]);
-        view->members->dirty = true; /* even if there is none: the first edition makes us ready */
-        view->loaded = true;
-        set_seq(view, op->u.nodes.version);
+                load_record(sync, &op->u.nodes.items[i]);
+        sync->members->dirty = true; /* even if there is none: the first edition makes us ready */
+        sync->loaded = true;
+        set_seq(sync, op->u.nodes.version);
     } else {
-        compared(view);
+        compared(sync);
     }
     if (!op->err && !some)
-        view->looked_us = view->sent_us;
-    ids_free(view);
-    arena_reset(&view->arena);
+        sync->looked_us = sync->sent_us;
+    ids_free(sync);
+    arena_reset(&sync->arena);
     if (!op->err)
-        next_call(view);
+        next_call(sync);
 }
 
-static void send(struct node_sync *view, enum store_verb verb)
+static void send(struct node_sync *sync, enum store_verb verb)
 {
-    assert(!view->busy);
-    view->op = (struct store_op){.verb = verb, .done = answered, .arena = &view->arena};
-    view->op.u.nodes.ids = view->id_count ? view->ids : NULL;
-    view->op.u.nodes.id_count = view->id_count;
-    view->busy = true;
-    view->sent_us = clock_mono_us();
-    sched_send(loop_of(view), &view->op);
+    assert(!sync->busy);
+    sync->op = (struct store_op){.verb = verb, .done = answered, .arena = &sync->arena};
+    sync->op.u.nodes.ids = sync->id_count ? sync->ids : NULL;
+    sync->op.u.nodes.id_count = sync->id_count;
+    sync->busy = true;
+    sync->sent_us = clock_mono_us();
+    sched_send(loop_of(sync), &sync->op);
 }
 
-static void next_call(struct node_sync *view)
+static void next_call(struct node_sync *sync)
 {
-    size_t count = view->wanted.count < WANTED_MAX ? view->wanted.count : WANTED_MAX;
+    size_t count = sync->wanted.count < WANTED_MAX ? sync->wanted.count : WANTED_MAX;
     char *id;
 
-    if (view->busy || !view->loaded)
+    if (sync->busy || !sync->loaded)
         return;
     if (count) { /* the ids move from the map to the call */
-        assert(!view->ids);
-        view->ids = mem_array(struct str, count);
-        for (size_t i = 0; view->id_count < count && (id = map_next(&view->wanted, &i));)
-            view->ids[view->id_count++] = str_of(id);
+        assert(!sync->ids);
+        sync->ids = mem_array(struct str, count);
+        for (size_t i = 0; sync->id_count < count && (id = map_next(&sync->wanted, &i));)
+            sync->ids[sync->id_count++] = str_of(id);
         for (size_t i = 0; i < count; i++)
-            map_del(&view->wanted, view->ids[i]);
-        view->call_us = view->wanted_us;
-        if (!view->wanted.count)
-            view->wanted_us = 0;
-        send(view, STORE_NODES);
-    } else if (view->compare) {
-        view->compare = false;
-        send(view, STORE_COUNTS);
+            map_del(&sync->wanted, sync->ids[i]);
+        sync->call_us = sync->wanted_us;
+        if (!sync->wanted.count)
+            sync->wanted_us = 0;
+        send(sync, STORE_NODES);
+    } else if (sync->compare) {
+        sync->compare = false;
+        send(sync, STORE_COUNTS);
     }
 }
 
-void node_sync_load(struct node_sync *view)
+void node_sync_load(struct node_sync *sync)
 {
-    if (!view->busy)
-        send(view, STORE_NODES);
+    if (!sync->busy)
+        send(sync, STORE_NODES);
 }
 
-void node_sync_compare(struct node_sync *view)
+void node_sync_compare(struct node_sync *sync)
 {
     struct store_status status;
     struct node *node;
 
-    store_status(view->sched->store, &status);
+    store_status(sync->sched->store, &status);
     /* A store that was emptied, or that another server took over, may not continue our sequence
      * numbers: everything known predates that and is loaded again, including nodes that left, which
      * may return. */
-    if (status.moves != view->moves || strcmp(status.generation, view->generation) != 0) {
-        for (size_t i = 0; view->generation[0] && (node = map_next(&view->members->nodes, &i));) {
+    if (status.moves != sync->moves || strcmp(status.generation, sync->generation) != 0) {
+        for (size_t i = 0; sync->generation[0] && (node = map_next(&sync->members->nodes, &i));) {
             node->change_order = 0;
             atomic_store(&node->link_order, 0);
             atomic_store(&node->counts, 0);
         }
-        memcpy(view->generation, status.generation, sizeof view->generation);
-        view->moves = status.moves;
+        memcpy(sync->generation, status.generation, sizeof sync->generation);
+        sync->moves = status.moves;
     }
-    view->compare = true;
-    node_sync_list_peers(view);
-    next_call(view);
+    sync->compare = true;
+    node_sync_list_peers(sync);
+    next_call(sync);
 }
 
-void node_sync_notice(struct node_sync *view, const struct store_notice *notice)
+void node_sync_notice(struct node_sync *sync, const struct store_notice *notice)
 {
     struct str rest = notice->text;
     int64_t then_us = clock_mono_us() - notice->age_ms * 1000;
 
     if (notice->kind == STORE_NOTICE_NODES) {
-        if (view->unheard > 0 && notice->seq <= view->seq) {
-            view->unheard--;
-            view->late_us = earlier(view->late_us, then_us);
+        if (sync->unheard > 0 && notice->seq <= sync->seq) {
+            sync->unheard--;
+            sync->late_us = earlier(sync->late_us, then_us);
         }
-        view->wanted_us = earlier(view->wanted_us, then_us);
+        sync->wanted_us = earlier(sync->wanted_us, then_us);
         while (rest.len)
-            want(view, str_cut(&rest, ' '));
+            want(sync, str_cut(&rest, ' '));
     }
     /* A notice was missed: comparing versions shows what changed. */
-    if (notice->kind == STORE_NOTICE_GAP || notice->seq > view->seq + 1)
-        view->compare = true;
-    if (notice->kind == STORE_NOTICE_NODES && notice->seq > view->seq)
-        set_seq(view, notice->seq);
-    next_call(view);
+    if (notice->kind == STORE_NOTICE_GAP || notice->seq > sync->seq + 1)
+        sync->compare = true;
+    if (notice->kind == STORE_NOTICE_NODES && notice->seq > sync->seq)
+        set_seq(sync, notice->seq);
+    next_call(sync);
 }

@@ -200,7 +200,7 @@ struct placing {
 };
 
 /* One call about a job in hand. */
-struct call {
+struct queue_call {
     struct waiting *waiting;
     struct arena arena;
     struct store_op op;
@@ -928,7 +928,8 @@ void queue_notice(struct queue *queue, struct str text)
 static void begin(struct waiting *waiting);
 static void place_on(struct waiting *waiting, struct node *only);
 
-/* The job no longer waits, here or at all; if there is a newer record of it, that is taken up. */
+/* The job no longer wait_answered, here or at all; if there is a newer record of it, that is taken
+ * up. */
 static void drop(struct waiting *waiting)
 {
     struct queue *queue = waiting->queue;
@@ -992,9 +993,9 @@ static void try_later(struct waiting *waiting, int64_t after_ms)
     heap_add(&waiting->queue->later, &waiting->again);
 }
 
-static struct call *call_new(struct waiting *waiting, enum store_verb verb, store_done *done)
+static struct queue_call *call_new(struct waiting *waiting, enum store_verb verb, store_done *done)
 {
-    struct call *call = mem_new(struct call);
+    struct queue_call *call = mem_new(struct queue_call);
 
     assert(!waiting->busy && !waiting->lane);
     waiting->busy = true;
@@ -1007,7 +1008,7 @@ static struct call *call_new(struct waiting *waiting, enum store_verb verb, stor
     return call;
 }
 
-static void call_free(struct call *call)
+static void call_free(struct queue_call *call)
 {
     assert(call->waiting->busy);
     call->waiting->busy = false;
@@ -1029,7 +1030,7 @@ static bool is_missing(struct waiting *waiting, enum err err)
 
 static void ended(struct store_op *op)
 {
-    struct call *call = container_of(op, struct call, op);
+    struct queue_call *call = container_of(op, struct queue_call, op);
     struct waiting *waiting = call->waiting;
     /* Not found may mean not there yet: the call that would create it may still be on its way. */
     bool early = waiting->abandon && op->err == ERR_NOT_FOUND &&
@@ -1048,7 +1049,7 @@ static void ended(struct store_op *op)
 /* Ends a job that was abandoned, or that may not wait while the store was down for too long. */
 static void end(struct waiting *waiting)
 {
-    struct call *call = call_new(waiting, STORE_FINISH, ended);
+    struct queue_call *call = call_new(waiting, STORE_FINISH, ended);
 
     if (waiting->abandon)
         call->op.attempt = 0; /* whatever its state */
@@ -1060,9 +1061,9 @@ static void end(struct waiting *waiting)
     sched_send(loop_of(waiting->queue), &call->op);
 }
 
-static void waits(struct store_op *op)
+static void wait_answered(struct store_op *op)
 {
-    struct call *call = container_of(op, struct call, op);
+    struct queue_call *call = container_of(op, struct queue_call, op);
     struct waiting *waiting = call->waiting;
     struct queue *queue = waiting->queue;
     enum err err = op->err;
@@ -1096,7 +1097,7 @@ static void waits(struct store_op *op)
  * over the sweep ends it. */
 static void wait_in_lane(struct waiting *waiting)
 {
-    struct call *call = call_new(waiting, STORE_WAIT, waits);
+    struct queue_call *call = call_new(waiting, STORE_WAIT, wait_answered);
 
     call->op.u.wait.lane = spec_lane(&waiting->spec);
     call->op.u.wait.priority = (int)waiting->spec.priority;
@@ -1515,7 +1516,7 @@ static void place_on(struct waiting *waiting, struct node *only)
                                           .attempt = waiting->attempt,
                                           .max_attempts = waiting->max_attempts,
                                           .exists = true,
-                                          .scan = true,
+                                          .look_at_all = true,
                                           .only = only,
                                           .queued = true,
                                           .spoken_for = is_spoken_for,

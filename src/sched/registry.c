@@ -60,7 +60,7 @@ static char *resources_text(const struct resources *resources)
 }
 
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
-                          struct change *ret_change, struct problem *why)
+                          struct node_change *ret_change, struct problem *why)
 {
     const struct snap_node *known = snapshot_node(loop->snapshot, report->node_id);
     struct facts *facts;
@@ -87,24 +87,24 @@ enum err registry_prepare(struct sched_loop *loop, const struct node_report *rep
     } else if (!known || known->facts->resources) {
         resources = mem_zeroed(1, 1);
     }
-    *ret_change = (struct change){.kind = CHANGE_PUT,
-                                  .node = known ? known->node : NULL,
-                                  .node_id = report->node_id,
-                                  .facts = facts,
-                                  .own = own,
-                                  .resources = resources,
-                                  .report = *report};
+    *ret_change = (struct node_change){.kind = NODE_CHANGE_PUT,
+                                       .node = known ? known->node : NULL,
+                                       .node_id = report->node_id,
+                                       .facts = facts,
+                                       .own = own,
+                                       .resources = resources,
+                                       .report = *report};
     assert(own >= NODE_READY && own < NODE_HEALTH_COUNT);
     return ERR_OK;
 }
 
 void registry_prepare_figures(struct sched_loop *loop, const struct node_report *report,
-                              struct node *node, struct change *ret_change)
+                              struct node *node, struct node_change *ret_change)
 {
     const struct snap_node *known = snapshot_of(loop->snapshot, node);
 
-    *ret_change = (struct change){
-        .kind = CHANGE_FIGURES, .node = node, .node_id = node->id, .report = *report};
+    *ret_change = (struct node_change){
+        .kind = NODE_CHANGE_FIGURES, .node = node, .node_id = node->id, .report = *report};
     if (known && has_other_usable(known, report)) {
         struct resources now = usable_now(node, known->facts->resources, report);
 
@@ -121,34 +121,36 @@ static int32_t bounded(int64_t max, const struct facts *facts)
 }
 
 /* Fills what the store needs: one NODE_PUT for everything but a drop. */
-static void fill_op(struct change *change)
+static void fill_op(struct node_change *change)
 {
     struct store_op *op = &change->op;
     const struct snap_node *known = snapshot_node(change->from->snapshot, change->node_id);
     /* the report comes from the node itself */
-    bool says = change->kind == CHANGE_PUT || change->kind == CHANGE_FIGURES;
+    bool says = change->kind == NODE_CHANGE_PUT || change->kind == NODE_CHANGE_FIGURES;
 
-    *op = (struct store_op){.verb = change->kind == CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
+    *op = (struct store_op){.verb =
+                                change->kind == NODE_CHANGE_DROP ? STORE_NODE_DROP : STORE_NODE_PUT,
                             .done = stored,
                             .not_after_ms = sched_not_after(change->from),
                             .node = change->node_id};
-    if (change->kind == CHANGE_DROP)
+    if (change->kind == NODE_CHANGE_DROP)
         return;
     assert(change->facts || known);
-    enum node_health own =
-        change->kind == CHANGE_PUT ? change->own : (enum node_health)atomic_load(&known->node->own);
-    enum node_health watch = change->kind == CHANGE_WATCH ? change->watch : NODE_READY;
+    enum node_health own = change->kind == NODE_CHANGE_PUT
+                               ? change->own
+                               : (enum node_health)atomic_load(&known->node->own);
+    enum node_health watch = change->kind == NODE_CHANGE_WATCH ? change->watch : NODE_READY;
     bool lost = watch == NODE_OFFLINE;
     bool ends_epoch = lost || (change->without_runs && known);
     /* Values the change may not set stay as the store has them: our copy may be stale. */
-    op->u.node_put.own = change->kind == CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
+    op->u.node_put.own = change->kind == NODE_CHANGE_PUT ? change->own : NODE_HEALTH_NONE;
     op->u.node_put.health = node_effective(own, watch, NODE_ADMIN_NONE);
     says &= change->facts || change->report.max != FIELD_OFF;
     op->u.node_put.max =
         says ? bounded(change->report.max, change->facts ? change->facts : known->facts) : -1;
     op->u.node_put.facts = change->facts ? change->facts->json : STR_NONE;
     op->u.node_put.resources = change->resources ? str_of(change->resources) : STR_NONE;
-    op->u.node_put.set_admin = change->kind == CHANGE_ADMIN;
+    op->u.node_put.set_admin = change->kind == NODE_CHANGE_ADMIN;
     op->u.node_put.admin = change->admin;
     op->u.node_put.admin_reason = change->admin_reason;
     op->u.node_put.new_epoch = ends_epoch;
@@ -156,13 +158,15 @@ static void fill_op(struct change *change)
     op->u.node_put.if_epoch = ends_epoch ? atomic_load(&known->node->epoch) : 0;
 }
 
-void registry_send(struct sched_loop *loop, struct change *change)
+void registry_send(struct sched_loop *loop, struct node_change *change)
 {
-    assert(change->done && change->node_id.at && (change->kind == CHANGE_PUT) == !!change->facts);
+    assert(change->done && change->node_id.at &&
+           (change->kind == NODE_CHANGE_PUT) == !!change->facts);
     change->from = loop;
     /* In a shared store the node may have registered elsewhere a moment ago: ask the store. */
-    bool asks = change->kind == CHANGE_DROP && store_name(loop->sched->store);
-    if (change->kind != CHANGE_PUT && !asks && !snapshot_node(loop->snapshot, change->node_id)) {
+    bool asks = change->kind == NODE_CHANGE_DROP && store_name(loop->sched->store);
+    if (change->kind != NODE_CHANGE_PUT && !asks &&
+        !snapshot_node(loop->snapshot, change->node_id)) {
         free(change->resources);
         change->resources = NULL;
         change->err = problem_set(&change->why, ERR_NOT_FOUND, "node_id",
@@ -174,7 +178,7 @@ void registry_send(struct sched_loop *loop, struct change *change)
     sched_send(loop, &change->op);
 }
 
-void registry_take_resources(struct node *node, struct change *change)
+void registry_take_resources(struct node *node, struct node_change *change)
 {
     struct resources resources;
 
@@ -186,11 +190,11 @@ void registry_take_resources(struct node *node, struct change *change)
 
 static void stored(struct store_op *op)
 {
-    struct change *change = container_of(op, struct change, op);
+    struct node_change *change = container_of(op, struct node_change, op);
 
     assert(op->reply_to == change->from->inbox);
     change->err = op->err == ERR_TOO_LATE ? ERR_STORE_DOWN : op->err;
-    if (!change->err && change->kind == CHANGE_FIGURES) {
+    if (!change->err && change->kind == NODE_CHANGE_FIGURES) {
         /* Membership does not change: no new snapshot is needed. */
         struct node *node = change->node;
 
@@ -233,8 +237,8 @@ bool registry_came_back_empty(const struct sched_loop *loop, const struct node_r
 /* Read first, to avoid writing a cache line that many loops read. */
 static void clear_left(struct node *node)
 {
-    if (atomic_load_explicit(&node->left_ms, memory_order_relaxed))
-        atomic_store_explicit(&node->left_ms, 0, memory_order_relaxed);
+    if (atomic_load_explicit(&node->disconnected_ms, memory_order_relaxed))
+        atomic_store_explicit(&node->disconnected_ms, 0, memory_order_relaxed);
 }
 
 void registry_alive(struct sched_loop *loop, struct node *node)
@@ -254,9 +258,10 @@ void registry_left(struct sched_loop *loop, struct node *node, bool goodbye)
     /* A node that says goodbye and runs nothing is gone at once: no grace is needed. */
     bool gone = goodbye && counts_of(node).running == 0;
     int64_t grace_ms = gone ? loop->sched->config.lost_grace_ms : 0;
-    int64_t left_ms = sched_awake_ms(loop) - grace_ms;
+    int64_t disconnected_ms = sched_awake_ms(loop) - grace_ms;
 
-    atomic_store_explicit(&node->left_ms, left_ms ? left_ms : -1, memory_order_relaxed);
+    atomic_store_explicit(&node->disconnected_ms, disconnected_ms ? disconnected_ms : -1,
+                          memory_order_relaxed);
 }
 
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report)
@@ -280,7 +285,7 @@ enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node
         return BEAT_UNKNOWN;
     struct node *node = known->node;
     int32_t level = atomic_load_explicit(&node->level, memory_order_relaxed);
-    bool away = atomic_load_explicit(&node->left_ms, memory_order_relaxed) != 0;
+    bool away = atomic_load_explicit(&node->disconnected_ms, memory_order_relaxed) != 0;
     assert(str_eq(node->id, report->node_id) && report->level < (int)LEVEL_COUNT);
     atomic_store_explicit(&node->heartbeat_ms, sched_awake_ms(loop), memory_order_relaxed);
     clear_left(node);

@@ -7,19 +7,19 @@
 #include "sched/node_report.h"
 #include "sched/sched.h"
 
-enum change_kind {
-    CHANGE_PUT,     /* register, or a heartbeat with news */
-    CHANGE_FIGURES, /* what it would run right now, which resources are usable */
-    CHANGE_ADMIN,   /* drain, undrain, cordon */
-    CHANGE_DROP,    /* deregister, forgotten */
-    CHANGE_WATCH,   /* the keeper's judgement of its silence; offline = lost = a new epoch */
+enum node_change_kind {
+    NODE_CHANGE_PUT,     /* register, or a heartbeat with news */
+    NODE_CHANGE_FIGURES, /* what it would run right now, which resources are usable */
+    NODE_CHANGE_ADMIN,   /* drain, undrain, cordon */
+    NODE_CHANGE_DROP,    /* deregister, forgotten */
+    NODE_CHANGE_WATCH,   /* the keeper's judgement of its silence; offline = lost = a new epoch */
 };
 
-struct change {
+struct node_change {
     struct msg msg;
     struct store_op op;
     struct sched_loop *from;
-    enum change_kind kind;
+    enum node_change_kind kind;
     struct str node_id;  /* memory of the owner of the change */
     struct facts *facts; /* PUT: ours until the keeper takes it */
     enum node_health own;
@@ -30,21 +30,21 @@ struct change {
     /* PUT, FIGURES: the usable resources, see resources_write(); ours until the change is done;
      * NULL: unchanged */
     char *resources;
-    struct node_report report;           /* PUT: to remember its marks */
-    enum err err;                        /* answer */
-    struct problem why;                  /* answer */
-    struct node *node;                   /* answer: PUT */
-    struct change *next;                 /* the keeper's list of changes that wait for an edition */
-    void (*done)(struct change *change); /* on the loop it came from */
+    struct node_report report; /* PUT: to remember its marks */
+    enum err err;              /* answer */
+    struct problem why;        /* answer */
+    struct node *node;         /* answer: PUT */
+    struct node_change *next;  /* the keeper's list of changes that wait for an edition */
+    void (*done)(struct node_change *change); /* on the loop it came from */
 };
 
 /* Fills the change from a report and checks it against what is known. Nothing is sent yet. */
 enum err registry_prepare(struct sched_loop *loop, const struct node_report *report,
-                          struct change *ret_change, struct problem *why);
+                          struct node_change *ret_change, struct problem *why);
 void registry_prepare_figures(struct sched_loop *loop, const struct node_report *report,
-                              struct node *node, struct change *ret_change);
+                              struct node *node, struct node_change *ret_change);
 /* Sends it; done() is called once, whatever happens. */
-void registry_send(struct sched_loop *loop, struct change *change);
+void registry_send(struct sched_loop *loop, struct node_change *change);
 
 /* A new connection lists no runs although the store has some: the node started afresh (a reboot,
  * say). */
@@ -59,7 +59,7 @@ enum registry_beat {
 enum registry_beat registry_heartbeat(struct sched_loop *loop, const struct node_report *report,
                                       const struct node_report_load *load);
 /* Takes over its usable resources once the store has them. */
-void registry_take_resources(struct node *node, struct change *change);
+void registry_take_resources(struct node *node, struct node_change *change);
 /* Copies level, usage and what is loaded from a report into the live figures. */
 void registry_take_live(struct sched *sched, struct node *node, const struct node_report *report);
 /* Any message of a node is a sign of life. */

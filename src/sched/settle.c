@@ -61,7 +61,7 @@ void settle_start(struct settle *settle)
 
     assert(settle->done && settle->arena && settle->job);
     assert(!settle->node.at == !settle->attempt); /* a node names its attempt */
-    *op = (struct store_op){.verb = settle->kind == SETTLE_ACK ? STORE_COMMIT : STORE_FINISH,
+    *op = (struct store_op){.verb = settle->kind == SETTLE_ACK ? STORE_ACK : STORE_FINISH,
                             .done = settled,
                             .not_after_ms = sched_not_after(settle->loop),
                             .job = settle->job,
@@ -183,7 +183,7 @@ static void note_node(struct sched_loop *loop, const struct store_op *op, const 
     struct str id = op->node.at ? op->node : str_of(op->head.node);
     const struct snap_node *member = known ? snapshot_of(loop->snapshot, known) : NULL;
 
-    assert(op->verb == STORE_COMMIT || op->verb == STORE_FINISH);
+    assert(op->verb == STORE_ACK || op->verb == STORE_FINISH);
     if (!member)
         member = snapshot_node(loop->snapshot, id);
     if (!member)
@@ -267,7 +267,7 @@ void settle_applied(struct sched_loop *loop, const struct store_op *op, const st
         loop->sched->hooks->freed(loop, node, &op->counts, op->order);
     /* It waited and has started: if the store loses it now, it must not be put again. Only jobs put
      * a moment ago would be. */
-    if (op->verb == STORE_COMMIT && store_name(loop->sched->store) &&
+    if (op->verb == STORE_ACK && store_name(loop->sched->store) &&
         head->dispatched_ms > head->created_ms &&
         head->updated_ms - head->created_ms < REPLAY_KEEP_MS)
         keeper_forget(keeper, head->id);

@@ -641,7 +641,7 @@ void snapshot_free(struct snapshot *snapshot)
 /* --- the table of nodes --- */
 
 /* Longer than any poll, push or call may last. */
-enum { MEMBERS_RETIRED_MS = 2 * 3600 * 1000 };
+enum { NODE_RETIRED_MS = 2 * 3600 * 1000 };
 
 struct node_table *node_table_new(const struct pool_pair *config_pairs, size_t count)
 {
@@ -700,8 +700,8 @@ static void clear_live(struct node *node)
     atomic_store(&node->mem_pm, -1);
     atomic_store(&node->score, 100);
     atomic_store(&node->level, -1);
-    atomic_store(&node->left_ms, 0);
-    atomic_store(&node->holder, 0);
+    atomic_store(&node->disconnected_ms, 0);
+    atomic_store(&node->instance, 0);
     atomic_store(&node->bad_heartbeats, 0);
     atomic_store(&node->ring_at, 0);
     for (int i = 0; i < NODE_MARKS; i++)
@@ -742,7 +742,7 @@ static struct node *take_retired(struct node_table *members)
     node->in_retired = false;
     if (map_get(&members->by_id, node->id))
         return NULL; /* it came back */
-    if (members->now_ms - node->retired_ms < MEMBERS_RETIRED_MS || atomic_load(&node->link) ||
+    if (members->now_ms - node->retired_ms < NODE_RETIRED_MS || atomic_load(&node->link) ||
         atomic_load(&node->pending) || node->unpublished || node->offered ||
         atomic_load(&node->freed)) {
         int64_t retired_ms = node->retired_ms;

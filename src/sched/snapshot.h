@@ -39,9 +39,9 @@ struct node {
     /* What every dispatch reads of each node it sampled: one cache line. */
     _Atomic uint64_t counts; /* reserved and running as the store last answered, see sched.h */
     /* Times of sched_awake_ms(). */
-    _Atomic int64_t heartbeat_ms; /* last sign of life */
-    _Atomic int64_t left_ms;      /* when its connection closed; 0 = connected */
-    _Atomic int32_t health;       /* effective, enum node_health */
+    _Atomic int64_t heartbeat_ms;    /* last sign of life */
+    _Atomic int64_t disconnected_ms; /* when its connection closed; 0 = connected */
+    _Atomic int32_t health;          /* effective, enum node_health */
     _Atomic int32_t max;
     _Atomic int32_t pending; /* reserves of this instance under way */
     _Atomic int32_t level;   /* enum level as its agent sent it; -1 = it has no agent */
@@ -69,7 +69,7 @@ struct node {
     _Atomic uint64_t link; /* how to reach it, see hub.h; 0 = not connected */
     /* In a shared store: the instance that has its connection, 0 = none or this one; and the order
      * of our last message about it, UINT64_MAX while one is on its way. */
-    _Atomic uint32_t holder;
+    _Atomic uint32_t instance;
     _Atomic uint64_t link_order;
     _Atomic bool polled; /* the store was told that the node polls this instance for its jobs */
     _Atomic uint32_t ring_at;

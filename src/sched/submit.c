@@ -36,7 +36,7 @@ static void submit_over(struct submit *submit, enum err err)
 }
 
 /* The job is in its lane now. */
-static void waits(struct submit *submit, struct store_record *record)
+static void finish_queued(struct submit *submit, struct store_record *record)
 {
     struct dispatch *dispatch = submit->dispatch;
     struct sched *sched = dispatch->loop->sched;
@@ -143,7 +143,7 @@ static void abandon(struct submit *submit)
     sched_send(dispatch->loop, op);
 }
 
-static void put(struct store_op *op)
+static void put_answered(struct store_op *op)
 {
     struct dispatch *dispatch = container_of(op, struct dispatch, op);
     struct submit *submit = dispatch->user;
@@ -159,7 +159,7 @@ static void put(struct store_op *op)
         submit->queued = op->head.state == JOB_NEW;
         submit_over(submit, ERR_OK);
     } else {
-        waits(submit, &record);
+        finish_queued(submit, &record);
     }
 }
 
@@ -186,7 +186,7 @@ static void waited(struct store_op *op)
         submit_failed(submit, op->err);
     } else {
         dispatch->head = op->head;
-        waits(submit, &record);
+        finish_queued(submit, &record);
     }
 }
 
@@ -199,7 +199,7 @@ static void enqueue(struct submit *submit)
 
     assert(spec->queue_ms > 0 && !submit->queued);
     *op = (struct store_op){.verb = dispatch->exists ? STORE_WAIT : STORE_PUT,
-                            .done = dispatch->exists ? waited : put,
+                            .done = dispatch->exists ? waited : put_answered,
                             .not_after_ms = sched_not_after(dispatch->loop),
                             .job = dispatch->job,
                             .attempt = dispatch->attempt,

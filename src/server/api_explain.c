@@ -283,7 +283,7 @@ static void node_line(struct jsonw *w, const struct scene *scene, bool figures)
         jsonw_kint(w, "heartbeat_age_ms", look->age_ms);
         /* Only policies that rank by score compute one. */
         write_int_or_null(w, "health_score", scene->style->sched->policy->by_score, look->score);
-        jsonw_kint(w, "rank", look->rank);
+        jsonw_kint(w, "rank", look->route_position);
         if (look->warm >= 0)
             jsonw_kstr(w, "warm", look->warm > 0 ? STR("warm") : STR("cold"));
     }
@@ -508,7 +508,7 @@ static unsigned node_why(const struct snap_node *member, const struct sched *sch
     if (skip == POLICY_SKIP_HEALTH && look->health != NODE_DEGRADED)
         return WHY_NOT_READY;
     if (skip == POLICY_SKIP_STALE ||
-        (atomic_load(&member->node->left_ms) && !member->facts->endpoint.at))
+        (atomic_load(&member->node->disconnected_ms) && !member->facts->endpoint.at))
         return WHY_STALE;
     if (look->level > LEVEL_WARNING) /* first: an agent's degraded health follows from its level */
         return WHY_LEVEL;

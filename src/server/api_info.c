@@ -201,7 +201,7 @@ static const char *why_offline(const struct node *node, bool has_endpoint,
     if (atomic_load(&node->health) == NODE_OFFLINE)
         return atomic_load(&node->own) == NODE_OFFLINE ? "it said it is offline"
                                                        : "no heartbeat: lost";
-    if (atomic_load(&node->left_ms) && !has_endpoint)
+    if (atomic_load(&node->disconnected_ms) && !has_endpoint)
         return "no heartbeat: its connection closed";
     if (config->heartbeat_stale_ms != FIELD_OFF && silent_ms > config->heartbeat_stale_ms)
         return "no heartbeat lately";

@@ -328,7 +328,7 @@ enum { POLL_MAX = 1000, POLL_DEFAULT = 16, REASON_MAX = 256, DEADLINE_MAX_MS = 7
 /* The change a request makes to a node. Not zeroed: whoever uses a part fills it in. */
 struct node_call {
     struct call *call;
-    struct change change;
+    struct node_change change;
     void (*then)(struct call *call, struct node *node); /* called once made; NULL: answer ok */
     struct renew renew;
 };
@@ -342,7 +342,7 @@ static struct node_call *node_call(struct call *call)
     return own;
 }
 
-static void change_made(struct change *change)
+static void change_made(struct node_change *change)
 {
     struct node_call *own = container_of(change, struct node_call, change);
 
@@ -555,7 +555,7 @@ void api_terminal_update(struct call *call)
 
     if (!call_speaks_for(call, call->params[0]))
         return;
-    if (!known || atomic_load(&known->node->left_ms)) {
+    if (!known || atomic_load(&known->node->disconnected_ms)) {
         call_error(call, ERR_NOT_FOUND, "terminal_id", "There is no member \"" STR_FMT "\" online.",
                    STR_ARG(call->params[0]));
         return;
@@ -587,7 +587,7 @@ static void leave(struct call *call, struct str id)
 
     if (!is_as_seen(call, id))
         return;
-    own->change = (struct change){.kind = CHANGE_DROP, .node_id = id};
+    own->change = (struct node_change){.kind = NODE_CHANGE_DROP, .node_id = id};
     send_change(own, NULL);
 }
 
@@ -658,8 +658,10 @@ static void admin(struct call *call, enum node_admin word)
     }
     if (!is_as_seen(call, call->params[0]))
         return;
-    own->change = (struct change){
-        .kind = CHANGE_ADMIN, .node_id = call->params[0], .admin = word, .admin_reason = in.reason};
+    own->change = (struct node_change){.kind = NODE_CHANGE_ADMIN,
+                                       .node_id = call->params[0],
+                                       .admin = word,
+                                       .admin_reason = in.reason};
     if (word == NODE_ADMIN_DRAINING &&
         snapshot_node(call->worker->sched->snapshot, call->params[0]))
         write_deadline(own, in.deadline_ms);

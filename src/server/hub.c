@@ -201,7 +201,7 @@ static void poll_arrived(struct msg *msg)
     int64_t now_ms = sched_awake_ms(hub->worker->sched);
 
     if (peers_shared(server) &&
-        (!atomic_load(&poll->node->polled) || atomic_load(&poll->node->holder)))
+        (!atomic_load(&poll->node->polled) || atomic_load(&poll->node->instance)))
         tell_polled(hub, poll->node);
     box_expire(box, now_ms);
     if (!poll_may(hub, poll)) { /* the tokens changed while it was on its way */
@@ -279,7 +279,7 @@ struct move {
     struct msg msg;
     struct hub *home;
     struct node *node;
-    uint32_t holder; /* 0: its socket is ours */
+    uint32_t instance; /* 0: its socket is ours */
 };
 
 static void box_moves(struct msg *msg)
@@ -296,7 +296,7 @@ static void box_moves(struct msg *msg)
         for (; (boxed = box_first(box)); box_take(box)) {
             struct str job = {.at = (char *)(boxed + 1), .len = boxed->len};
 
-            if (move->holder)
+            if (move->instance)
                 peers_write_job(&frames, 0, store_name(server->store), move->node->id,
                                 boxed->deadline_ms, 0, job);
             else
@@ -304,24 +304,26 @@ static void box_moves(struct msg *msg)
         }
     }
     if (frames.len)
-        peers_pass(server, move->holder, buf_view(&frames));
+        peers_pass(server, move->instance, buf_view(&frames));
     buf_free(&frames);
     free(move);
 }
 
-static void post_move(struct server *server, struct node *node, uint32_t holder,
+static void post_move(struct server *server, struct node *node, uint32_t instance,
                       void (*run)(struct msg *msg))
 {
     struct move *move = mem_new(struct move);
 
-    *move = (struct move){
-        .msg = {.run = run}, .home = hub_home(server, node)->hub, .node = node, .holder = holder};
+    *move = (struct move){.msg = {.run = run},
+                          .home = hub_home(server, node)->hub,
+                          .node = node,
+                          .instance = instance};
     inbox_post(&move->home->worker->loop.inbox, &move->msg);
 }
 
-void hub_move_box(struct server *server, struct node *node, uint32_t holder)
+void hub_move_box(struct server *server, struct node *node, uint32_t instance)
 {
-    post_move(server, node, holder, box_moves);
+    post_move(server, node, instance, box_moves);
 }
 
 /* The store does not know, or has forgotten, that the node polls here: report it again now if a
@@ -464,7 +466,7 @@ static bool deliver_here(struct hub *hub, struct send_op *send)
     uint64_t link = atomic_load(&send->node->link);
 
     /* The node does not poll: it would never look into a box. */
-    if (!link && (send->via || (send->forwarded && atomic_load(&send->node->left_ms))))
+    if (!link && (send->via || (send->forwarded && atomic_load(&send->node->disconnected_ms))))
         hub_send_over(send, false, "NOT_CONNECTED");
     else if (!link)
         hub_box_add(hub, send);
@@ -557,11 +559,11 @@ bool hub_send(struct sched_loop *from, struct send_op *send)
     struct server *server = container_of(from->sched, struct server, sched);
     struct worker *worker = &server->workers[from->index];
     uint64_t link = atomic_load(&send->node->link);
-    uint32_t holder = link || send->forwarded ? 0 : atomic_load(&send->node->holder);
+    uint32_t instance = link || send->forwarded ? 0 : atomic_load(&send->node->instance);
     struct worker *to = link ? &server->workers[hub_link_loop(link)] : hub_home(server, send->node);
 
-    if (holder) {
-        peers_send(server, send, holder);
+    if (instance) {
+        peers_send(server, send, instance);
         return false;
     }
     if (!link && send->endpoint.at)
@@ -647,11 +649,11 @@ void hub_stop(struct sched_loop *from, struct str node_id, uint64_t job, int att
 {
     struct server *server = container_of(from->sched, struct server, sched);
     const struct snap_node *known = snapshot_node(from->snapshot, node_id);
-    uint32_t holder =
-        known && !atomic_load(&known->node->link) ? atomic_load(&known->node->holder) : 0;
+    uint32_t instance =
+        known && !atomic_load(&known->node->link) ? atomic_load(&known->node->instance) : 0;
 
-    if (holder)
-        peers_cancel(server, holder, node_id, job, attempt, reason);
+    if (instance)
+        peers_cancel(server, instance, node_id, job, attempt, reason);
     else
         hub_stop_here(from, node_id, job, attempt, reason);
 }
@@ -733,7 +735,7 @@ static void published(struct store_op *op)
     else
         linking->worker->hub->unpublished = true;
     if (!op->err)
-        atomic_store(&linking->node->holder, 0);
+        atomic_store(&linking->node->instance, 0);
     linking->done(linking);
 }
 
@@ -807,14 +809,14 @@ void hub_linked(struct sched_loop *from, struct node *node, const struct store_l
     struct worker *keeper = server_keeper(server);
     uint64_t link = atomic_load(&node->link);
 
-    assert(!away || (said->holder && said->holder != store_name(server->store)));
+    assert(!away || (said->instance && said->instance != store_name(server->store)));
     if (away && link)
         hub_close_link(server, link);
     if (away)
-        hub_move_box(server, node, said->holder);
+        hub_move_box(server, node, said->instance);
     else if (link)
         links_note(keeper, node, STORE_LINK_SOCKET, hub_link_incarnation(link));
-    else if (said->kind == STORE_LINK_SOCKET && said->holder == store_name(server->store))
+    else if (said->kind == STORE_LINK_SOCKET && said->instance == store_name(server->store))
         links_note(keeper, node, STORE_LINK_LEFT, said->incarnation);
     else
         post_move(server, node, 0, polls_forgotten);

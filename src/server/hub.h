@@ -109,6 +109,6 @@ void hub_stop_here(struct sched_loop *from, struct str node_id, uint64_t job, in
                    const char *reason);
 /* Moves the jobs in a node's box to the instance it polls now, or (0) to its socket here. Any
  * loop. */
-void hub_move_box(struct server *server, struct node *node, uint32_t holder);
+void hub_move_box(struct server *server, struct node *node, uint32_t instance);
 
 #endif

@@ -189,7 +189,7 @@ struct receipts {
     int64_t last_id;
 };
 
-static void is_due(struct socket *socket)
+static void mark_due(struct socket *socket)
 {
     if (socket->due)
         return;
@@ -210,7 +210,7 @@ bool hub_batch_job(struct socket *socket, struct str message)
     if (socket->job_count++)
         buf_char(&socket->jobs, ',');
     buf_str(&socket->jobs, message);
-    is_due(socket);
+    mark_due(socket);
     return true;
 }
 
@@ -279,13 +279,13 @@ void hub_batch_accept(struct socket *socket, int64_t id, bool ack, int64_t lease
                                 .ack = ack,
                                 .lease_ms = lease_ms,
                                 .stop_grace_ms = stop_grace_ms};
-    is_due(socket);
+    mark_due(socket);
 }
 
 void hub_batch_answered(struct socket *socket, int64_t id)
 {
     find(socket->receipts, id)->state = RECEIPT_ANSWERED;
-    is_due(socket);
+    mark_due(socket);
 }
 
 /* `ack`: an ACK among the messages it covers; NULL: there is none. */

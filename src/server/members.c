@@ -208,7 +208,7 @@ void members_tick(struct members *members)
         const struct node *node = member->node;
 
         /* A node that said goodbye, or whose connection closed, is gone at once. */
-        if (atomic_load(&node->left_ms) || atomic_load(&node->own) == NODE_OFFLINE)
+        if (atomic_load(&node->disconnected_ms) || atomic_load(&node->own) == NODE_OFFLINE)
             continue;
         if (atomic_load(&node->link) ||
             sched_awake_ms(keeper->sched) - atomic_load(&node->heartbeat_ms) <=

@@ -93,7 +93,7 @@ struct query {
     struct msg msg;
     struct peers *peers;
     struct rpc *rpc;
-    uint32_t holder;
+    uint32_t instance;
     uint64_t seq;
     int64_t until_ms;
     char node_id[NODE_ID_MAX + 1];
@@ -126,12 +126,12 @@ static void send_posted(struct msg *msg)
 {
     struct send_op *send = container_of(msg, struct send_op, msg);
     struct peers *peers = send->to;
-    uint32_t holder = (uint32_t)send->via;
-    struct batch *batch = peers_batch(peers, holder);
+    uint32_t instance = (uint32_t)send->via;
+    struct batch *batch = peers_batch(peers, instance);
     struct forward *forward = mem_new(struct forward);
     uint64_t seq = ++peers->last_seq;
 
-    assert(holder && holder != peers_name(peers) && send->message.len > 2);
+    assert(instance && instance != peers_name(peers) && send->message.len > 2);
     *forward = (struct forward){
         .send = send, .seq = seq, .until_ms = peers->keeper->loop.mono_ms + answer_ms(peers)};
     idmap_put(&peers->sends, seq, forward);
@@ -140,11 +140,11 @@ static void send_posted(struct msg *msg)
                     send->message);
 }
 
-void peers_send(struct server *server, struct send_op *send, uint32_t holder)
+void peers_send(struct server *server, struct send_op *send, uint32_t instance)
 {
-    assert(server->peers && holder && !send->forwarded);
+    assert(server->peers && instance && !send->forwarded);
     send->to = server->peers;
-    send->via = holder;
+    send->via = instance;
     send->msg.run = send_posted;
     inbox_post(&server_keeper(server)->loop.inbox, &send->msg);
 }
@@ -230,9 +230,9 @@ static void receive_job(struct peers *peers, struct str rest)
     }
     /* The node has just connected to another instance: forward the job there, HOPS_MAX times at
      * most. The instance that delivers it answers. */
-    uint32_t holder = atomic_load(&known->node->holder);
-    if (!atomic_load(&known->node->link) && holder && hops < HOPS_MAX) {
-        peers_write_job(&peers_batch(peers, holder)->frames, (uint64_t)seq, from, known->node->id,
+    uint32_t instance = atomic_load(&known->node->instance);
+    if (!atomic_load(&known->node->link) && instance && hops < HOPS_MAX) {
+        peers_write_job(&peers_batch(peers, instance)->frames, (uint64_t)seq, from, known->node->id,
                         deadline_ms, hops + 1, rest);
         return;
     }
@@ -274,7 +274,7 @@ static void query_posted(struct msg *msg)
 {
     struct query *query = container_of(msg, struct query, msg);
     struct peers *peers = query->peers;
-    struct batch *batch = peers_batch(peers, query->holder);
+    struct batch *batch = peers_batch(peers, query->instance);
     struct rpc *rpc = query->rpc;
     uint64_t seq = ++peers->last_seq;
 
@@ -290,15 +290,15 @@ static void query_posted(struct msg *msg)
     frame_end(&batch->frames, begun);
 }
 
-void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder)
+void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t instance)
 {
     struct query *query = mem_new(struct query);
 
-    assert(server->peers && holder);
+    assert(server->peers && instance);
     query->msg.run = query_posted;
     query->peers = server->peers;
     query->rpc = rpc;
-    query->holder = holder;
+    query->instance = instance;
     str_copy(node_id, query->node_id, sizeof query->node_id);
     inbox_post(&server_keeper(server)->loop.inbox, &query->msg);
 }
@@ -467,13 +467,13 @@ static void outgoing_posted(struct msg *msg)
     free(out);
 }
 
-void peers_pass(struct server *server, uint32_t holder, struct str frames)
+void peers_pass(struct server *server, uint32_t instance, struct str frames)
 {
     struct outgoing *out = mem_zeroed(1, sizeof *out + frames.len);
 
     assert(server->peers && frames.len);
     *out = (struct outgoing){
-        .msg = {.run = outgoing_posted}, .peers = server->peers, .to = holder, .len = frames.len};
+        .msg = {.run = outgoing_posted}, .peers = server->peers, .to = instance, .len = frames.len};
     memcpy(out->text, frames.at, frames.len);
     inbox_post(&server_keeper(server)->loop.inbox, &out->msg);
 }
@@ -520,14 +520,14 @@ void peers_room(struct server *server, struct str node_id, const struct lease_no
               order);
 }
 
-void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
+void peers_cancel(struct server *server, uint32_t instance, struct str node_id, uint64_t job,
                   int attempt, const char *reason)
 {
     char id[JOB_ID_TEXT + 1];
 
-    assert(holder && node_id.len <= NODE_ID_MAX);
+    assert(instance && node_id.len <= NODE_ID_MAX);
     job_id_text(job, id);
-    send_text(server, holder, "cancel " STR_FMT " %s %d %.*s", STR_ARG(node_id), id, attempt,
+    send_text(server, instance, "cancel " STR_FMT " %s %d %.*s", STR_ARG(node_id), id, attempt,
               STORE_REASON_MAX, reason);
 }
 

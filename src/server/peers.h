@@ -21,12 +21,12 @@ void peers_tick(struct peers *peers);
 
 /* Any loop. */
 bool peers_shared(const struct server *server);
-void peers_send(struct server *server, struct send_op *send, uint32_t holder);
-void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t holder);
-void peers_cancel(struct server *server, uint32_t holder, struct str node_id, uint64_t job,
+void peers_send(struct server *server, struct send_op *send, uint32_t instance);
+void peers_query(struct server *server, struct rpc *rpc, struct str node_id, uint32_t instance);
+void peers_cancel(struct server *server, uint32_t instance, struct str node_id, uint64_t job,
                   int attempt, const char *reason);
 /* Frames sent unchanged to one instance: jobs out of a box. */
-void peers_pass(struct server *server, uint32_t holder, struct str frames);
+void peers_pass(struct server *server, uint32_t instance, struct str frames);
 void peers_write_job(struct buf *frames, uint64_t seq, uint32_t from, struct str node_id,
                      int64_t deadline_ms, int64_t hops, struct str message);
 

@@ -618,7 +618,7 @@ static void handle(struct call *call)
         guard_handle(call);
 }
 
-static void has_turn(struct turn *turn)
+static void on_turn(struct turn *turn)
 {
     handle(container_of(turn, struct call, turn));
 }
@@ -628,7 +628,7 @@ static void on_request(struct http_request *req)
     struct call *call = req->call;
 
     if (call->route->long_answer) {
-        call->turn.run = has_turn;
+        call->turn.run = on_turn;
         turns_enter(&call->worker->turns, guard_caller(call), &call->turn);
     } else {
         handle(call);

@@ -58,12 +58,12 @@ static void ask(struct msg *msg)
 
 void rpc_send(struct rpc *rpc, struct node *node)
 {
-    uint32_t holder = rpc->forwarded ? 0 : atomic_load(&node->holder);
+    uint32_t instance = rpc->forwarded ? 0 : atomic_load(&node->instance);
 
     rpc->link = atomic_load(&node->link);
     assert(rpc->from && rpc->done);
-    if (!rpc->link && holder) {
-        peers_query(rpc->from->server, rpc, node->id, holder);
+    if (!rpc->link && instance) {
+        peers_query(rpc->from->server, rpc, node->id, instance);
         return;
     }
     if (!rpc->link) {

@@ -1,7 +1,7 @@
 /* `embedded:` - the store thread takes its whole inbox as one batch: applies it to the ledger,
  * which notes changes in the journal, commits once (one record, one fsync for all), then answers.
  * What queued up meanwhile is the next batch; there is no timer. The flush thread copies the
- * journal into store.db at its own pace; the helper thread reads from there.
+ * journal into store.db at its own pace; the reader thread reads from there.
  *
  * A failed commit answers its whole batch with the error, see journal_commit(); memory is discarded
  * and the connections are closed; then memory is rebuilt by the startup code. Until that works
@@ -70,7 +70,7 @@ struct embedded {
     int64_t tidy_ms;
     sem_t thread_closed;
 
-    /* The helper's. */
+    /* The reader's. */
     struct reader reader;
 
     /* The flush thread's. */
@@ -113,7 +113,7 @@ static int64_t store_now(const struct embedded *self)
                                   atomic_load_explicit(&self->store.ahead_ms, memory_order_relaxed);
 }
 
-static bool take_late(const struct embedded *self, struct store_op *op)
+static bool refuse_if_late(const struct embedded *self, struct store_op *op)
 {
     int64_t now_ms = self->test_clock ? self->test_clock() : clock_mono_ms();
 
@@ -152,7 +152,7 @@ static void embedded_status(struct store *store, struct store_status *ret_status
 /* Closes the other threads' connections before ours are closed or opened. */
 static void wait_others_closed(struct embedded *self)
 {
-    inbox_post(&self->op_queue.helper.inbox, &self->close_reader);
+    inbox_post(&self->op_queue.reader.inbox, &self->close_reader);
     inbox_post(&self->flusher.inbox, &self->close_flush);
     for (int i = 0; i < 2; i++)
         while (sem_wait(&self->thread_closed))
@@ -179,7 +179,7 @@ static void go_down(struct embedded *self)
 }
 
 /* Limits how far store.db may lag: beyond that nothing new is accepted until it has caught up. */
-static void weigh(struct embedded *self)
+static void update_full(struct embedded *self)
 {
     int64_t bytes = self->journal.bytes + self->journal.rows.bytes;
     bool full = atomic_load_explicit(&self->full, memory_order_relaxed);
@@ -193,7 +193,7 @@ static void note_commit(struct embedded *self)
 {
     atomic_store(&self->committed_seq, self->journal.seq);
     atomic_store_explicit(&self->active_count, self->ledger.active_count, memory_order_relaxed);
-    weigh(self);
+    update_full(self);
     if (self->journal.bytes >= FLUSH_SOON_BYTES && !atomic_exchange(&self->flush_asked, true))
         inbox_post(&self->flusher.inbox, &self->flush_soon);
 }
@@ -251,7 +251,7 @@ static void revive(struct embedded *self)
     self->revive_ms = clock_mono_ms() + retry_after_ms(self->failures);
 }
 
-/* Reads that the memtable has completely are answered here, all others by the helper, which is
+/* Reads that the memtable has completely are answered here, all others by the reader, which is
  * given what store.db lacks. Between two batches everything in the memtable is on disk. */
 static bool answer_from_memory(struct embedded *self, struct store_op *op)
 {
@@ -295,7 +295,7 @@ static struct msg *serve_reads(struct embedded *self, struct msg *batch)
         if (!reader_answers(op->verb)) {
             *last_write = batch;
             last_write = &batch->next;
-        } else if (self->readable && !take_late(self, op) && !answer_from_memory(self, op)) {
+        } else if (self->readable && !refuse_if_late(self, op) && !answer_from_memory(self, op)) {
             mail_add(&handed_on, batch);
         } else {
             if (!self->readable)
@@ -305,7 +305,7 @@ static struct msg *serve_reads(struct embedded *self, struct msg *batch)
         }
     }
     *last_write = *last_answered = NULL;
-    inbox_post_all(&self->op_queue.helper.inbox, &handed_on);
+    inbox_post_all(&self->op_queue.reader.inbox, &handed_on);
     if (answered)
         op_queue_answer(&self->op_queue, answered, self->readable ? ERR_OK : ERR_STORE_DOWN);
     return writes;
@@ -346,7 +346,7 @@ static void run_batch(struct embedded *self, struct msg *batch)
         struct store_op *op = container_of(msg, struct store_op, msg);
 
         op->order = ++self->order;
-        if (!take_late(self, op) && !refuse_when_full(self, op))
+        if (!refuse_if_late(self, op) && !refuse_when_full(self, op))
             ledger_apply(&self->ledger, op, now_ms);
     }
     ledger_end(&self->ledger);
@@ -372,7 +372,7 @@ static bool do_chores(struct embedded *self)
     bool more = journal_release(&self->journal);
 
     more |= ledger_walk(&self->ledger);
-    weigh(self);
+    update_full(self);
     if (mono_ms >= self->audit_ms) {
         self->audit_ms = mono_ms + AUDIT_MS;
         ledger_audit(&self->ledger);
@@ -440,25 +440,25 @@ static void take_flushed(struct msg *msg)
                     atomic_exchange(&self->flushed_bytes, 0));
 }
 
-/* The helper thread. */
+/* The reader thread. */
 
-static void *helper_thread(void *arg)
+static void *reader_thread(void *arg)
 {
     struct embedded *self = arg;
 
     metrics_thread();
-    while (!self->op_queue.helper.stopping || atomic_load(&self->op_queue.helper.inbox.head)) {
+    while (!self->op_queue.reader.stopping || atomic_load(&self->op_queue.reader.inbox.head)) {
         struct msg *own;
         struct msg *ops;
 
-        work_queue_wait(&self->op_queue.helper, IDLE_MS);
-        ops = op_queue_take(&self->op_queue.helper, &own);
+        work_queue_wait(&self->op_queue.reader, IDLE_MS);
+        ops = op_queue_take(&self->op_queue.reader, &own);
         for (struct msg *next; ops; ops = next) {
             struct store_op *op = container_of(ops, struct store_op, msg);
 
             next = ops->next;
             ops->next = NULL;
-            if (!take_late(self, op))
+            if (!refuse_if_late(self, op))
                 reader_run(&self->reader, op);
             if (op->err == ERR_STORE_DOWN && op_queue_is_up(&self->op_queue))
                 note_fault(self, &self->reader.fault);
@@ -589,16 +589,16 @@ static void embedded_free(struct store *store)
 /* The store thread last: it needs the others. */
 static bool start_threads(struct embedded *self)
 {
-    if (!work_queue_start(&self->op_queue.helper, "berth-reader", helper_thread, self))
+    if (!work_queue_start(&self->op_queue.reader, "berth-reader", reader_thread, self))
         return false;
     if (!work_queue_start(&self->flusher, "berth-flush", flush_thread, self)) {
-        work_queue_stop(&self->op_queue.helper);
+        work_queue_stop(&self->op_queue.reader);
         return false;
     }
     if (work_queue_start(&self->op_queue.work_queue, "berth-store", store_thread, self))
         return true;
     work_queue_stop(&self->flusher);
-    work_queue_stop(&self->op_queue.helper);
+    work_queue_stop(&self->op_queue.reader);
     return false;
 }
 
@@ -624,7 +624,7 @@ static enum err embedded_open(const struct store_config *config, struct store **
     self->breaker.cooldown_ms = config->breaker_cooldown_ms;
     op_queue_init(&self->op_queue, reader_answers, config->in_flight_max);
     self->op_queue.reads_while_down = true; /* from the files */
-    self->op_queue.reads_at_desk = true;
+    self->op_queue.reads_pass_store_thread = true;
     self->journal_bytes_max =
         config->journal_bytes_max > 0 ? config->journal_bytes_max : JOURNAL_BYTES_MAX;
     self->flush_every_ms = config->flush_ms > 0 ? config->flush_ms : FLUSH_DEFAULT_MS;
@@ -663,7 +663,7 @@ static void embedded_stop(struct store *store)
 
     work_queue_stop(&self->op_queue.work_queue); /* it may still need the others */
     work_queue_stop(&self->flusher);
-    work_queue_stop(&self->op_queue.helper);
+    work_queue_stop(&self->op_queue.reader);
     if (op_queue_is_up(&self->op_queue)) {
         journal_flushed(&self->journal, atomic_load(&self->flushed_seq),
                         atomic_exchange(&self->flushed_bytes, 0));

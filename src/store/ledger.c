@@ -42,7 +42,7 @@ void ledger_end(struct ledger *ledger)
 static ledger_verb *const verbs[STORE_VERB_COUNT] = {
     [STORE_PUT] = ledger_put,
     [STORE_RESERVE] = ledger_reserve,
-    [STORE_COMMIT] = ledger_commit,
+    [STORE_ACK] = ledger_ack,
     [STORE_FINISH] = ledger_finish,
     [STORE_RENEW] = ledger_renew,
     [STORE_WAIT] = ledger_wait,

@@ -167,7 +167,7 @@ void ledger_check(const struct ledger *ledger);
 
 /* For the verbs (ledger_*.c) only. */
 typedef void ledger_verb(struct ledger *ledger, struct store_op *op, int64_t now_ms);
-ledger_verb ledger_put, ledger_reserve, ledger_commit, ledger_finish, ledger_renew, ledger_wait,
+ledger_verb ledger_put, ledger_reserve, ledger_ack, ledger_finish, ledger_renew, ledger_wait,
     ledger_lanes, ledger_lane, ledger_due, ledger_node_put, ledger_node_drop, ledger_nodes,
     ledger_callback_done, ledger_breakers, ledger_breaker_reset, ledger_limit_set,
     ledger_limit_hold, ledger_limits;

@@ -16,7 +16,7 @@
 /* --- creation and placement --- */
 
 /* Applies an event that must fit: the caller has checked the state. */
-static struct job_step walk(struct ledger_head *head, enum job_event event)
+static struct job_step apply_event(struct ledger_head *head, enum job_event event)
 {
     struct job_facts facts = {
         .state = head->state, .attempt = head->attempt, .max_attempts = head->max_attempts};
@@ -206,11 +206,11 @@ static struct ledger_node *first_fit(struct ledger *ledger, struct store_op *op,
         candidate->tried = true;
         candidate->why = LEASE_NOT_READY;
         if (holder && holder->known) {
-            assert(candidate->spare >= 0);
-            holder->counts.max -= candidate->spare; /* those slots are reserved for others */
+            assert(candidate->withheld >= 0);
+            holder->counts.max -= candidate->withheld; /* those slots are reserved for others */
             candidate->why =
                 lease_reserve(&holder->counts, lease, op->job, now_ms, op->u.put.ttl_ms);
-            holder->counts.max += candidate->spare;
+            holder->counts.max += candidate->withheld;
             if (candidate->why == LEASE_NO_CAPACITY && holder->counts.max > 0)
                 candidate->why = LEASE_FULL;
         }
@@ -248,10 +248,10 @@ static void start(struct ledger *ledger, struct ledger_job *entry, struct ledger
 
     ledger_leave_lane(ledger, entry);
     if (head->state != JOB_SELECTING)
-        walk(head, JOB_EV_SELECT);
-    step = walk(head, JOB_EV_RESERVED);
+        apply_event(head, JOB_EV_SELECT);
+    step = apply_event(head, JOB_EV_RESERVED);
     assert(step.effect == JOB_EFFECT_RESERVE);
-    walk(head, JOB_EV_SENT);
+    apply_event(head, JOB_EV_SENT);
     str_copy(holder->id, run->node, sizeof run->node);
     run->reason[0] = '\0';
     run->epoch = lease->epoch;
@@ -448,7 +448,7 @@ static bool from_here(const struct ledger_job *entry, const struct store_op *op)
     return op->attempt == entry->head.attempt && op->node.at && str_is(op->node, entry->run->node);
 }
 
-void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
+void ledger_ack(struct ledger *ledger, struct store_op *op, int64_t now_ms)
 {
     struct ledger_job *entry = ledger_find(ledger, op->job);
     int64_t until, run_until = 0;
@@ -476,9 +476,9 @@ void ledger_commit(struct ledger *ledger, struct store_op *op, int64_t now_ms)
         until = run_until;
     until = ledger_graced(ledger, until);
     is_last = !op->u.settle.send_id || op->u.settle.send_id == entry->run->dispatched_ms;
-    /* Leases of an old epoch are left out: lease_commit() would expire one without unbinding it. */
+    /* Leases of an old epoch are left out: lease_ack() would expire one without unbinding it. */
     if (is_last && step.accepted && entry->run->holder && !ledger_orphaned(entry) &&
-        lease_commit(&entry->run->holder->counts, &entry->run->lease, op->job, now_ms, until)) {
+        lease_ack(&entry->run->holder->counts, &entry->run->lease, op->job, now_ms, until)) {
         assert(step.effect == JOB_EFFECT_COMMIT);
         entry->head.state = step.state;
         entry->head.lease = entry->run->lease.kind;
@@ -594,8 +594,8 @@ static bool gets_another(const struct ledger_job *entry, const struct store_op *
 
 /* Asks the job state machine. The record says DISPATCHED before the send, so a failed send is
  * judged as RESERVED; a waiting job without a candidate is judged as SELECTING. */
-static struct job_step ask(const struct ledger_job *entry, const struct store_op *op,
-                           const struct verdict *verdict)
+static struct job_step judge(const struct ledger_job *entry, const struct store_op *op,
+                             const struct verdict *verdict)
 {
     struct job_facts facts = ledger_facts(entry);
     struct job_input in = {.event = verdict->event,
@@ -705,8 +705,9 @@ static void end_attempt(struct ledger *ledger, struct store_op *op, struct ledge
     entry->head.lease = LEASE_NONE;
 }
 
-static void take(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
-                 const struct verdict *verdict, const struct job_step *step, int64_t now_ms)
+static void apply_outcome(struct ledger *ledger, struct store_op *op, struct ledger_job *entry,
+                          const struct verdict *verdict, const struct job_step *step,
+                          int64_t now_ms)
 {
     struct ledger_head *head = &entry->head;
     struct ledger_run *run = ledger_own_run(ledger, entry);
@@ -810,7 +811,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
     memcpy(node, entry->run->node, sizeof node);
     ledger_lapse_one(ledger, entry, now_ms);
     verdict = verdict_of(ledger, entry, op, now_ms);
-    step = ask(entry, op, &verdict);
+    step = judge(entry, op, &verdict);
     if (step.accepted && !verdict.unsent && goes_on(ledger, op, entry, now_ms)) {
         op->err = ERR_STALE;
     } else if (((step.accepted && verdict.in_time) || ends_cancelled(entry, op, &verdict)) &&
@@ -818,7 +819,7 @@ void ledger_finish(struct ledger *ledger, struct store_op *op, int64_t now_ms)
                !key_to_hold(entry, op)) {
         op->err = ERR_BAD_FIELD;
     } else if (step.accepted && verdict.in_time) {
-        take(ledger, op, entry, &verdict, &step, now_ms);
+        apply_outcome(ledger, op, entry, &verdict, &step, now_ms);
     } else if (ends_cancelled(entry, op, &verdict)) {
         end_attempt(ledger, op, entry, &verdict, JOB_EFFECT_DEC_RUNNING, now_ms);
         op->u.settle.stopped = true;

@@ -94,7 +94,7 @@ void op_queue_init(struct op_queue *op_queue, bool (*is_read)(enum store_verb ve
 {
     assert(is_read);
     work_queue_init(&op_queue->work_queue);
-    work_queue_init(&op_queue->helper);
+    work_queue_init(&op_queue->reader);
     work_queue_init(&op_queue->lists);
     op_queue->is_read = is_read;
     op_queue->in_flight_max = in_flight_max > 0 ? in_flight_max : IN_FLIGHT_DEFAULT;
@@ -145,14 +145,14 @@ struct msg *op_queue_send(struct op_queue *op_queue, struct msg *ops)
             continue;
         }
         ops->run = answered;
-        mail_add(!reads || op_queue->reads_at_desk                  ? &own
+        mail_add(!reads || op_queue->reads_pass_store_thread        ? &own
                  : op_queue->is_long && op_queue->is_long(op->verb) ? &lists_mail
                                                                     : &reads_mail,
                  ops);
     }
     *last = NULL;
     inbox_post_all(&op_queue->work_queue.inbox, &own);
-    inbox_post_all(&op_queue->helper.inbox, &reads_mail);
+    inbox_post_all(&op_queue->reader.inbox, &reads_mail);
     inbox_post_all(&op_queue->lists.inbox, &lists_mail);
     return refused;
 }

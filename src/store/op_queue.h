@@ -35,12 +35,13 @@ void work_queue_wait(struct work_queue *work_queue, int64_t timeout_ms);
 
 struct op_queue {
     struct work_queue work_queue; /* the store thread's */
-    struct work_queue helper;     /* the reader's */
+    struct work_queue reader;     /* the reader's */
     struct work_queue lists;      /* of a second reader, for long reads */
     bool (*is_read)(enum store_verb verb);
     bool (*is_long)(enum store_verb verb); /* NULL: there is one reader */
     bool reads_while_down;
-    bool reads_at_desk; /* reads go through the store thread, which forwards them to the helper */
+    bool reads_pass_store_thread; /* reads go through the store thread, which forwards them to the
+                                     reader */
     int64_t in_flight_max;
 
     /* Any thread. */

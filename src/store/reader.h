@@ -1,4 +1,4 @@
-/* The read-only verbs. The reader has its own connection to store.db and runs on the helper thread.
+/* The read-only verbs. The reader has its own connection to store.db and runs on the reader thread.
  * The store thread puts what store.db lacks at that time into op->recent; the answer combines
  * both. */
 #ifndef STORE_READER_H

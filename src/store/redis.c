@@ -789,11 +789,11 @@ static void redis_free(struct store *store)
 
 static bool start_readers(struct redis *self)
 {
-    if (!work_queue_start(&self->op_queue.helper, "berth-reader", reader_thread, &self->single))
+    if (!work_queue_start(&self->op_queue.reader, "berth-reader", reader_thread, &self->single))
         return false;
     if (work_queue_start(&self->op_queue.lists, "berth-lists", reader_thread, &self->lists))
         return true;
-    work_queue_stop(&self->op_queue.helper);
+    work_queue_stop(&self->op_queue.reader);
     return false;
 }
 
@@ -825,7 +825,7 @@ static enum err redis_open(const struct store_config *config, struct store **ret
     self->target = target;
     explicit_bzero(&target, sizeof target);
     redis_session_init(&self->session, &self->target, config);
-    reader_init(&self->single, self, &self->op_queue.helper);
+    reader_init(&self->single, self, &self->op_queue.reader);
     reader_init(&self->lists, self, &self->op_queue.lists);
     redis_listen_init(&self->subscriber, &self->target, self->session.instance, &self->store);
     self->store.name = self->session.name;
@@ -871,7 +871,7 @@ static void redis_stop(struct store *store)
 {
     struct redis *self = of(store);
 
-    work_queue_stop(&self->op_queue.helper);
+    work_queue_stop(&self->op_queue.reader);
     work_queue_stop(&self->op_queue.lists);
     work_queue_stop(&self->op_queue.work_queue);
     assert(atomic_load(&self->op_queue.in_flight) == 0);

@@ -142,15 +142,15 @@ static bool put_is_plain(const struct store_op *op, size_t count)
            (!demand.len || (demand.len <= DEMAND_TERM_MAX && demand_parse(demand, &read))) &&
            op->u.put.max_attempts >= 1 && op->u.put.max_attempts <= JOB_ATTEMPTS_MAX &&
            op->u.put.type.len <= POOL_LANG_MAX && op->u.put.candidates[0].node.len <= NODE_ID_MAX &&
-           op->u.put.candidates[0].spare >= 0 && op->u.put.candidates[0].spare <= UINT8_MAX;
+           op->u.put.candidates[0].withheld >= 0 && op->u.put.candidates[0].withheld <= UINT8_MAX;
 }
 
 /* The name of the first candidate is in the column of nodes. */
 static void put_candidates(struct scratch *to, const struct store_op *op, size_t count)
 {
-    PUT(to, COLUMN_COUNT_REST, count ? op->u.put.candidates[0].spare : 0, (int64_t)count);
+    PUT(to, COLUMN_COUNT_REST, count ? op->u.put.candidates[0].withheld : 0, (int64_t)count);
     for (size_t i = 1; i < count; i++) {
-        PUT(to, COLUMN_NODE_REST, op->u.put.candidates[i].spare);
+        PUT(to, COLUMN_NODE_REST, op->u.put.candidates[i].withheld);
         put_name(to, node_name(op->u.put.candidates[i].node));
     }
 }
@@ -233,7 +233,7 @@ static struct column_texts add_put(struct columns *columns, const struct store_o
         put_bound(&text, not_after_ms);
         put_candidates(&text, op, count);
         code |= COLUMN_FAST | (op->u.put.fresh ? COLUMN_FRESH : 0);
-        add_row(columns, code, op, node, not_after_ms, op->u.put.candidates[0].spare, kind);
+        add_row(columns, code, op, node, not_after_ms, op->u.put.candidates[0].withheld, kind);
     } else {
         put_rest_long(&text, op, count, not_after_ms);
         add_row(columns, code, op, node, not_after_ms, 0, 0);
@@ -259,19 +259,19 @@ static struct column_texts add_commit(struct columns *columns, const struct stor
 
     if (is_plain(op)) {
         text.len = 0;
-        PUT(&text, COLUMN_COMMIT_TERM, op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms,
+        PUT(&text, COLUMN_ACK_TERM, op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms,
             op->u.settle.stop_grace_ms);
         kind = term_kind(columns, &text);
     }
     if (kind) {
         put_bound(&text, not_after_ms);
-        add_row(columns, COLUMN_COMMIT | COLUMN_FAST | more, op, op->node, not_after_ms,
-                op->attempt, kind);
+        add_row(columns, COLUMN_ACK | COLUMN_FAST | more, op, op->node, not_after_ms, op->attempt,
+                kind);
     } else {
         text.len = 0;
-        PUT(&text, COLUMN_COMMIT_REST, op->node.at != NULL, op->attempt, not_after_ms,
+        PUT(&text, COLUMN_ACK_REST, op->node.at != NULL, op->attempt, not_after_ms,
             op->u.settle.terms.task_ms, op->u.settle.terms.f2f_ms, op->u.settle.stop_grace_ms);
-        add_row(columns, COLUMN_COMMIT | more, op, op->node, not_after_ms, 0, 0);
+        add_row(columns, COLUMN_ACK | more, op, op->node, not_after_ms, 0, 0);
     }
     add_rest(columns, &text);
     if (op->u.settle.send_id) { /* in the record's encoding */
@@ -361,7 +361,7 @@ struct column_texts columns_add(struct columns *columns, const struct store_op *
     static add_op *const verbs[STORE_VERB_COUNT] = {
         [STORE_PUT] = add_put,
         [STORE_RESERVE] = add_put,
-        [STORE_COMMIT] = add_commit,
+        [STORE_ACK] = add_commit,
         [STORE_FINISH] = add_finish,
     };
 

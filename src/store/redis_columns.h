@@ -14,7 +14,7 @@ enum { COLUMN_COUNT = 6, COLUMN_TEXTS_MAX = 7, COLUMN_TERMS_MAX = 255 };
 enum {
     COLUMN_PUT = 1,
     COLUMN_RESERVE = 2,
-    COLUMN_COMMIT = 3,
+    COLUMN_ACK = 3,
     COLUMN_FINISH = 4,
     COLUMN_FAST = 8,          /* an ordinary row */
     COLUMN_OTHER_BUCKET = 16, /* not the bucket of the row before */
@@ -27,10 +27,9 @@ enum {
 #define COLUMN_PUT_TERM                                                                            \
     "<i8Bi8I4B" /* how long it is reserved, callback, time-out, owner, attempts; then its type,    \
                    and if it has a demand a zero and that */
-#define COLUMN_COMMIT_TERM                                                                         \
-    "<i8i8i8"              /* its lease, that of a face-to-face job, the grace of a stop */
-#define COLUMN_BOUND "<i8" /* not after */
-#define COLUMN_SEND  "<i6" /* the send_id of an ACK */
+#define COLUMN_ACK_TERM "<i8i8i8" /* its lease, that of a face-to-face job, the grace of a stop */
+#define COLUMN_BOUND    "<i8"     /* not after */
+#define COLUMN_SEND     "<i6"     /* the send_id of an ACK */
 /* Rests: of a put whether it is the last candidate, has a spec, a key, a demand; attempt, hold, the
  * term. */
 #define COLUMN_PUT_REST "<BBBBi4i8i8Bi8I4i4i8"
@@ -40,8 +39,8 @@ enum {
 /* Of a PUT: priority, wait_ms; limits of its lane and of all lanes; its bytes, its account's limits
  * of jobs and bytes; whether its keys' limits apply. The eight bytes of the lane come before it,
  * the account name after it. */
-#define COLUMN_WAIT_REST   "<Bi8i8i8i8i8i8B"
-#define COLUMN_COMMIT_REST "<Bi4i8i8i8i8"
+#define COLUMN_WAIT_REST "<Bi8i8i8i8i8i8B"
+#define COLUMN_ACK_REST  "<Bi4i8i8i8i8"
 /* From a node, attempt, not after, outcome, has a reason, candidates are left, the record is
  * wanted, it speaks of its executor, owner, hold, whether a key is held, and for how long. */
 #define COLUMN_FINISH_REST "<Bi4i8BBBBBI4i8Bi8"

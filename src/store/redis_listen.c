@@ -235,7 +235,7 @@ bool redis_listen_start(struct redis_listen *subscriber, struct store_listener *
     assert(!subscriber->started);
     subscriber->listener = listener;
     subscriber->started =
-        work_queue_start(&subscriber->work_queue, "berth-ears", listen_thread, subscriber);
+        work_queue_start(&subscriber->work_queue, "berth-listen", listen_thread, subscriber);
     return subscriber->started;
 }
 

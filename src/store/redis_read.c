@@ -889,7 +889,7 @@ static void wire_live_read(struct str link, struct str live, int64_t now_ms,
     struct store_live read = {.silent_ms = -1};
     int64_t kind = 0;
 
-    if (link.at && read_name(str_cut(&link, ' '), &read.holder)) {
+    if (link.at && read_name(str_cut(&link, ' '), &read.instance)) {
         kind = next_number(&link, 0);
         read.incarnation = (uint64_t)next_number(&link, 0);
         read.linked_ms = ago(next_number(&link, now_ms), now_ms);

@@ -1053,8 +1053,7 @@ static bool (*const readers[STORE_VERB_COUNT])(struct store_op *op, const redisR
 
 static bool is_packed(enum store_verb verb)
 {
-    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
-           verb == STORE_FINISH;
+    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_ACK || verb == STORE_FINISH;
 }
 
 unsigned wire_number(const redisReply *answer)

@@ -34,7 +34,7 @@ enum {
 enum store_verb {
     STORE_PUT,           /* stores a waiting NEW job; Idempotency-Key checked in the same step */
     STORE_RESERVE,       /* put (attempt 1) or next attempt + first fit over ranked candidates */
-    STORE_COMMIT,        /* ACK */
+    STORE_ACK,           /* ACK */
     STORE_FINISH,        /* how an attempt or a job ends, see enum store_outcome */
     STORE_RENEW,         /* a node's heartbeat extends its running leases */
     STORE_WAIT,          /* moves a held job that found no free node into a lane */
@@ -159,7 +159,7 @@ enum store_link_kind {
 /* Node state that instances share but that is not in the node's record. */
 struct store_live {
     enum store_link_kind kind;
-    uint32_t holder;      /* name of the instance; 0: never connected */
+    uint32_t instance;    /* name of the instance; 0: never connected */
     uint64_t incarnation; /* of the connection */
     int64_t linked_ms;    /* age of this state */
     int64_t silent_ms;    /* since an instance last published its heartbeat; -1: never */
@@ -204,7 +204,7 @@ struct store_breaker {
 struct store_candidate {
     struct str node;
     uint64_t hash;         /* str_hash(node), computed once */
-    int32_t spare;         /* slots of its max that this job may not use */
+    int32_t withheld;      /* slots of its max that this job may not use */
     enum lease_reason why; /* answer: LEASE_OK for the chosen one; for those tried before it, why
                               they were rejected */
     bool tried;            /* answer */

@@ -63,7 +63,7 @@ static void test_a_life(void **state)
     assert_int_equal(lease_reserve(&node, &lease, 41, 1000, 5000), LEASE_OK);
     assert_int_equal(lease.until_ms, 6000);
     assert_int_equal(lease.epoch, 7);
-    assert_true(lease_commit(&node, &lease, 41, 5999, 50000));
+    assert_true(lease_ack(&node, &lease, 41, 5999, 50000));
     assert_int_equal(lease.kind, LEASE_RUNNING);
     assert_int_equal(lease.until_ms, 50000);
     assert_true(lease_renew(&lease, 60000));
@@ -89,7 +89,7 @@ static void test_replay_changes_nothing(void **state)
     assert_int_equal(lease_reserve(&node, &lease, 41, 4999, 5000), LEASE_RESV_EXISTS);
     assert_int_equal(node.reserved, 1);
     assert_memory_equal(&lease, &before, sizeof lease);
-    assert_true(lease_commit(&node, &lease, 41, 4999, LEASE_FOREVER));
+    assert_true(lease_ack(&node, &lease, 41, 4999, LEASE_FOREVER));
     assert_int_equal(lease_reserve(&node, &lease, 41, 99999, 5000), LEASE_RESV_EXISTS);
     assert_int_equal(node.running, 1);
 }
@@ -100,7 +100,7 @@ static void test_late_ack_is_refused_and_frees_the_slot(void **state)
     struct lease lease = {0};
 
     lease_reserve(&node, &lease, 41, 0, 5000);
-    assert_false(lease_commit(&node, &lease, 41, 5000, LEASE_FOREVER));
+    assert_false(lease_ack(&node, &lease, 41, 5000, LEASE_FOREVER));
     assert_int_equal(node.reserved, 0);
     assert_int_equal(node.running, 0);
     assert_false(lease_finish(&node, &lease));
@@ -124,11 +124,11 @@ static void test_another_job_cannot_commit(void **state)
     struct lease lease = {0};
 
     lease_reserve(&node, &lease, 41, 0, 5000);
-    assert_false(lease_commit(&node, &lease, 42, 1, LEASE_FOREVER));
+    assert_false(lease_ack(&node, &lease, 42, 1, LEASE_FOREVER));
     assert_int_equal(lease.kind, LEASE_RESERVED);
     assert_int_equal(node.reserved, 1);
-    assert_true(lease_commit(&node, &lease, 41, 2, LEASE_FOREVER));
-    assert_false(lease_commit(&node, &lease, 41, 3, LEASE_FOREVER)); /* it came twice */
+    assert_true(lease_ack(&node, &lease, 41, 2, LEASE_FOREVER));
+    assert_false(lease_ack(&node, &lease, 41, 3, LEASE_FOREVER)); /* it came twice */
     assert_int_equal(node.running, 1);
 }
 
@@ -139,8 +139,8 @@ static void test_running_lease_runs_out_and_for_ever_does_not(void **state)
 
     lease_reserve(&node, &leases[0], 1, 0, 5000);
     lease_reserve(&node, &leases[1], 2, 0, 5000);
-    lease_commit(&node, &leases[0], 1, 1, 45000);
-    lease_commit(&node, &leases[1], 2, 1, LEASE_FOREVER);
+    lease_ack(&node, &leases[0], 1, 1, 45000);
+    lease_ack(&node, &leases[1], 2, 1, LEASE_FOREVER);
     assert_false(lease_expire(&node, &leases[0], 44999));
     assert_true(lease_expire(&node, &leases[0], 45000));
     assert_false(lease_expire(&node, &leases[0], 45000)); /* ends exactly once */
@@ -156,14 +156,14 @@ static void test_a_new_epoch_ends_all_leases_at_once(void **state)
 
     for (uint64_t i = 0; i < 3; i++)
         assert_int_equal(lease_reserve(&node, &old[i], i + 1, 0, 5000), LEASE_OK);
-    lease_commit(&node, &old[0], 1, 1, LEASE_FOREVER);
+    lease_ack(&node, &old[0], 1, 1, LEASE_FOREVER);
     lease_new_epoch(&node, false);
     assert_int_equal(node.epoch, 8);
     assert_int_equal(node.reserved + node.running, 0);
     assert_int_equal(lease_reserve(&node, &fresh, 9, 2, 5000), LEASE_OK);
 
     assert_false(lease_finish(&node, &old[0]));
-    assert_false(lease_commit(&node, &old[1], 2, 3, LEASE_FOREVER));
+    assert_false(lease_ack(&node, &old[1], 2, 3, LEASE_FOREVER));
     assert_false(lease_release(&node, &old[1]));
     assert_int_equal(lease_end(&node, &old[2]), LEASE_NONE);
     assert_int_equal(node.reserved, 1); /* nobody touched the fresh one */
@@ -177,10 +177,10 @@ static void test_a_lost_node_keeps_what_runs(void **state)
     struct lease running = {0}, reserved = {0}, older = {0};
 
     lease_reserve(&node, &older, 3, 0, 5000);
-    lease_commit(&node, &older, 3, 1, LEASE_FOREVER);
+    lease_ack(&node, &older, 3, 1, LEASE_FOREVER);
     lease_new_epoch(&node, false);
     lease_reserve(&node, &running, 1, 0, 5000);
-    lease_commit(&node, &running, 1, 1, 45000);
+    lease_ack(&node, &running, 1, 1, 45000);
     lease_reserve(&node, &reserved, 2, 0, 5000);
     lease_new_epoch(&node, true);
     assert_true(lease_keep(&node, &running));
@@ -229,7 +229,7 @@ static void test_end_takes_what_it_was(void **state)
 
     lease_reserve(&node, &leases[0], 1, 0, 5000);
     lease_reserve(&node, &leases[1], 2, 0, 5000);
-    lease_commit(&node, &leases[1], 2, 1, LEASE_FOREVER);
+    lease_ack(&node, &leases[1], 2, 1, LEASE_FOREVER);
     assert_int_equal(lease_end(&node, &leases[0]), LEASE_RESERVED);
     assert_int_equal(lease_end(&node, &leases[1]), LEASE_RUNNING);
     assert_int_equal(lease_end(&node, &leases[1]), LEASE_NONE);
@@ -292,7 +292,7 @@ static void test_counts_are_the_leases(void **state)
             break;
         case 3:
         case 4:
-            lease_commit(&node, lease, job, now_ms, now_ms + 3000);
+            lease_ack(&node, lease, job, now_ms, now_ms + 3000);
             break;
         case 5:
             lease_release(&node, lease);

@@ -187,9 +187,9 @@ static void test_order_rows(void **state)
         {"health", 5000, {.score = 51, .load = 9}, {.score = 50}, true},
         {"health", 5000, {.score = 50, .load = 1}, {.score = 50, .load = 2}, true},
         {"health", 5000, {.heartbeat_ms = 10000}, {.heartbeat_ms = 1}, false},
-        {"best_fit", 5000, {.over = 1}, {.over = 2}, true},
-        {"best_fit", 5000, {.over = 1, .load = 9}, {.over = 2}, true},
-        {"best_fit", 5000, {.over = 1, .load = 1}, {.over = 1, .load = 2}, true},
+        {"best_fit", 5000, {.left_over = 1}, {.left_over = 2}, true},
+        {"best_fit", 5000, {.left_over = 1, .load = 9}, {.left_over = 2}, true},
+        {"best_fit", 5000, {.left_over = 1, .load = 1}, {.left_over = 1, .load = 2}, true},
         {"best_fit", 5000, {.heartbeat_ms = 5001}, {.heartbeat_ms = 5000}, true},
         {"best_fit", 5000, {.score = 100}, {.score = 1}, false},
         {"random", 5000, {.load = 0, .score = 100}, {.load = 9, .score = 1}, false},
@@ -246,7 +246,7 @@ static void test_rank_is_a_stable_sort_of_what_is_kept(void **state)
                 .health = rnd_below(&rnd, 4) ? NODE_READY : NODE_DEGRADED,
                 .load = (int32_t)rnd_below(&rnd, 3),
                 .score = (int32_t)rnd_below(&rnd, 3),
-                .over = (int32_t)rnd_below(&rnd, 3),
+                .left_over = (int32_t)rnd_below(&rnd, 3),
                 .heartbeat_ms = 10000 + rnd_below(&rnd, 20000),
             };
             kept += policy_filter(&candidates[i], &rules) == POLICY_KEEP;
@@ -321,11 +321,13 @@ static void test_warm_ones_first(void **state)
         /* Who is full is none of the others. */
         {"random", {{.max = 4, .load = 4}, {.max = 4, .load = 2, .warm = 1}, {.max = 4}}, "cba"},
         /* Slots that are not for this job do not count. */
-        {"random", {{.max = 4, .load = 2, .spare = 2, .warm = 1}, {.max = 4, .load = 2}}, "ba"},
+        {"random", {{.max = 4, .load = 2, .withheld = 2, .warm = 1}, {.max = 4, .load = 2}}, "ba"},
         /* A route is first. */
-        {"random", {{.max = 4, .rank = 1, .warm = 1}, {.max = 4, .rank = 0}}, "ba"},
         {"random",
-         {{.max = 4, .rank = 1}, {.max = 4, .load = 1, .warm = 1}, {.max = 4, .load = 1}},
+         {{.max = 4, .route_position = 1, .warm = 1}, {.max = 4, .route_position = 0}},
+         "ba"},
+        {"random",
+         {{.max = 4, .route_position = 1}, {.max = 4, .load = 1, .warm = 1}, {.max = 4, .load = 1}},
          "bca"},
     };
 

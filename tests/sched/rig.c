@@ -97,7 +97,7 @@ void rig_let_go(struct rig *rig)
 
 static bool changes_job(enum store_verb verb)
 {
-    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_COMMIT ||
+    return verb == STORE_PUT || verb == STORE_RESERVE || verb == STORE_ACK ||
            verb == STORE_FINISH || verb == STORE_WAIT;
 }
 
@@ -477,20 +477,20 @@ static const struct json *parse(struct rig *rig, const char *json)
     return root;
 }
 
-static void change_done(struct change *change)
+static void change_done(struct node_change *change)
 {
     assert_false(rig_changed(change)); /* twice? */
     change->next = change;
 }
 
-bool rig_changed(const struct change *change)
+bool rig_changed(const struct node_change *change)
 {
     return change->next == change;
 }
 
-struct change *rig_begin(struct rig *rig, int loop, const struct change *change)
+struct node_change *rig_begin(struct rig *rig, int loop, const struct node_change *change)
 {
-    struct change *own = arena_new(&rig->arena, struct change);
+    struct node_change *own = arena_new(&rig->arena, struct node_change);
 
     *own = *change;
     own->done = change_done;
@@ -499,9 +499,9 @@ struct change *rig_begin(struct rig *rig, int loop, const struct change *change)
     return own;
 }
 
-static enum err send_change(struct rig *rig, const struct change *change)
+static enum err send_change(struct rig *rig, const struct node_change *change)
 {
-    struct change *own = rig_begin(rig, 0, change);
+    struct node_change *own = rig_begin(rig, 0, change);
 
     rig_quiet(rig);
     assert_true(rig_changed(own));
@@ -519,10 +519,10 @@ static struct node_report read_report(struct rig *rig, const char *json)
     return report;
 }
 
-struct change *rig_begin_register(struct rig *rig, int loop, const char *json)
+struct node_change *rig_begin_register(struct rig *rig, int loop, const char *json)
 {
     struct node_report report = read_report(rig, json);
-    struct change change;
+    struct node_change change;
     struct problem why = {0};
 
     if (registry_prepare(rig_loop(rig, loop), &report, &change, &why))
@@ -533,7 +533,7 @@ struct change *rig_begin_register(struct rig *rig, int loop, const char *json)
 enum err rig_register(struct rig *rig, const char *json)
 {
     struct node_report report = read_report(rig, json);
-    struct change change;
+    struct node_change change;
     struct problem why = {0};
     enum err err = registry_prepare(rig_loop(rig, 0), &report, &change, &why);
 
@@ -554,7 +554,7 @@ void rig_worker(struct rig *rig, const char *id, int max)
 enum registry_beat rig_beat(struct rig *rig, const char *json)
 {
     struct node_report report = read_report(rig, json);
-    struct change change;
+    struct node_change change;
     struct node_report_load load;
     struct problem why = {0};
 
@@ -574,13 +574,13 @@ enum registry_beat rig_beat(struct rig *rig, const char *json)
 
 enum err rig_admin(struct rig *rig, const char *id, enum node_admin word)
 {
-    return send_change(
-        rig, &(struct change){.kind = CHANGE_ADMIN, .node_id = str_of(id), .admin = word});
+    return send_change(rig, &(struct node_change){
+                                .kind = NODE_CHANGE_ADMIN, .node_id = str_of(id), .admin = word});
 }
 
 enum err rig_drop(struct rig *rig, const char *id)
 {
-    return send_change(rig, &(struct change){.kind = CHANGE_DROP, .node_id = str_of(id)});
+    return send_change(rig, &(struct node_change){.kind = NODE_CHANGE_DROP, .node_id = str_of(id)});
 }
 
 /* --- jobs --- */

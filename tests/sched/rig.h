@@ -114,9 +114,9 @@ const struct node *rig_node(struct rig *rig, const char *id); /* on loop 0; NULL
 /* A registration with this body; ERR_OK when it is live. */
 enum err rig_register(struct rig *rig, const char *json);
 /* A change on its way; rig_changed() tells whether it was answered. */
-struct change *rig_begin_register(struct rig *rig, int loop, const char *json);
-struct change *rig_begin(struct rig *rig, int loop, const struct change *change);
-bool rig_changed(const struct change *change);
+struct node_change *rig_begin_register(struct rig *rig, int loop, const char *json);
+struct node_change *rig_begin(struct rig *rig, int loop, const struct node_change *change);
+bool rig_changed(const struct node_change *change);
 /* A node for tasks of any type and for en:zh. */
 void rig_worker(struct rig *rig, const char *id, int max);
 /* What a heartbeat becomes; news is sent and waited for. */

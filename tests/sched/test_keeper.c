@@ -51,7 +51,7 @@ static void a_restart_finds_everything(void **state)
 static void one_edition_is_under_way_at_a_time(void **state)
 {
     struct rig *rig = *state;
-    struct change *changes[5];
+    struct node_change *changes[5];
     char json[64];
 
     rig_worker(rig, "n0", 1);
@@ -519,7 +519,7 @@ static void fine(struct store *store, struct store_status *status)
     *status = (struct store_status){.mode = STORE_NORMAL};
 }
 
-static void count_answer(struct change *change)
+static void count_answer(struct node_change *change)
 {
     assert_int_equal(change->err, ERR_OK);
     atomic_fetch_add(&crowd->answered, 1);
@@ -528,7 +528,7 @@ static void count_answer(struct change *change)
 
 static void change_some(struct sched_loop *loop, int number, struct arena *arena)
 {
-    struct change *change = calloc(1, sizeof *change);
+    struct node_change *change = calloc(1, sizeof *change);
     const struct json *root;
     struct node_report report;
     struct problem why;

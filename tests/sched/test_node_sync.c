@@ -20,23 +20,30 @@ static const struct {
     struct store_live said;
     uint64_t link;       /* of a socket of our own */
     uint64_t link_order; /* of our last word; the store's is of 10 */
-    uint32_t holder;     /* afterwards */
+    uint32_t instance;   /* afterwards */
     bool left;
     int told;
     bool away;
 } rows[] = {
     {"nothing was ever said", {.kind = STORE_LINK_NONE}, 0, 0, 0, false, 0, false},
     {"a socket elsewhere",
-     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      0,
      0,
      OTHER,
      false,
      1,
      true},
-    {"it polls elsewhere", {.kind = STORE_LINK_POLL, .holder = OTHER}, 0, 0, OTHER, false, 1, true},
+    {"it polls elsewhere",
+     {.kind = STORE_LINK_POLL, .instance = OTHER},
+     0,
+     0,
+     OTHER,
+     false,
+     1,
+     true},
     {"its socket closed elsewhere",
-     {.kind = STORE_LINK_LEFT, .holder = OTHER, .linked_ms = 100},
+     {.kind = STORE_LINK_LEFT, .instance = OTHER, .linked_ms = 100},
      0,
      0,
      0,
@@ -44,17 +51,17 @@ static const struct {
      0,
      false},
     {"closed long ago, and it gave signs of life since",
-     {.kind = STORE_LINK_LEFT, .holder = OTHER, .linked_ms = 60000},
+     {.kind = STORE_LINK_LEFT, .instance = OTHER, .linked_ms = 60000},
      0,
      0,
      0,
      false,
      0,
      false},
-    {"our socket, as it is", {.kind = STORE_LINK_SOCKET, .holder = US}, 7, 0, 0, false, 0, false},
+    {"our socket, as it is", {.kind = STORE_LINK_SOCKET, .instance = US}, 7, 0, 0, false, 0, false},
     {"our socket, which the store forgot", {.kind = STORE_LINK_NONE}, 7, 0, 0, false, 1, false},
     {"our socket, and a newer one elsewhere",
-     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      7,
      0,
      OTHER,
@@ -62,7 +69,7 @@ static const struct {
      1,
      true},
     {"the same, but our word is newer",
-     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      7,
      11,
      0,
@@ -70,7 +77,7 @@ static const struct {
      0,
      false},
     {"the same, but our word is on its way",
-     {.kind = STORE_LINK_SOCKET, .holder = OTHER},
+     {.kind = STORE_LINK_SOCKET, .instance = OTHER},
      7,
      UINT64_MAX,
      0,
@@ -78,7 +85,7 @@ static const struct {
      0,
      false},
     {"a socket of ours that is not there any more",
-     {.kind = STORE_LINK_SOCKET, .holder = US},
+     {.kind = STORE_LINK_SOCKET, .instance = US},
      0,
      0,
      0,
@@ -106,10 +113,11 @@ static void every_word_of_the_store(void **state)
         said.silent_ms = -1;
         told = 0;
         node_sync_take_live(view, &node, &said, 10);
-        if (atomic_load(&node.holder) != rows[i].holder || !!node.left_ms != rows[i].left ||
-            told != rows[i].told || (told && away != rows[i].away))
-            fail_msg("%s: holder %x, left %d, told %d", rows[i].what, node.holder,
-                     node.left_ms != 0, told);
+        if (atomic_load(&node.instance) != rows[i].instance ||
+            !!node.disconnected_ms != rows[i].left || told != rows[i].told ||
+            (told && away != rows[i].away))
+            fail_msg("%s: instance %x, left %d, told %d", rows[i].what, node.instance,
+                     node.disconnected_ms != 0, told);
     }
     node_sync_free(view);
 }
@@ -124,12 +132,12 @@ static void a_store_of_our_own_has_no_others(void **state)
     loop.sched = &sched;
     struct node_sync *view = node_sync_new(&sched, NULL);
     struct node node = {.heartbeat_ms = 1};
-    struct store_live said = {.kind = STORE_LINK_SOCKET, .holder = OTHER, .silent_ms = 5};
+    struct store_live said = {.kind = STORE_LINK_SOCKET, .instance = OTHER, .silent_ms = 5};
 
     node_sync_take_live(view, &node, &said, 10);
     node_sync_list_peers(view);
     node_sync_tick(view);
-    assert_int_equal(node.holder, 0);
+    assert_int_equal(node.instance, 0);
     assert_int_equal(node.heartbeat_ms, 1);
     node_sync_free(view);
 }

@@ -16,7 +16,7 @@ static void an_answer_comes_when_every_loop_knows(void **state)
     struct rig *rig = *state;
 
     rig->held = 1;
-    struct change *change = rig_begin_register(rig, 0, N1 "}");
+    struct node_change *change = rig_begin_register(rig, 0, N1 "}");
     rig_quiet(rig);
     assert_non_null(snapshot_node(rig_loop(rig, 0)->snapshot, STR("n1")));
     assert_null(snapshot_node(rig_loop(rig, 1)->snapshot, STR("n1")));
@@ -91,10 +91,11 @@ static void max_is_never_above_what_was_registered(void **state)
     assert_int_equal(rig_run(rig, rig_task(rig, "{\"type\":\"t\"}")), ERR_ALL_FULL);
 }
 
-static struct change *begin_admin(struct rig *rig, int loop, enum node_admin word)
+static struct node_change *begin_admin(struct rig *rig, int loop, enum node_admin word)
 {
-    return rig_begin(rig, loop,
-                     &(struct change){.kind = CHANGE_ADMIN, .node_id = STR("n1"), .admin = word});
+    return rig_begin(
+        rig, loop,
+        &(struct node_change){.kind = NODE_CHANGE_ADMIN, .node_id = STR("n1"), .admin = word});
 }
 
 /* A heartbeat that left before the operator's word and arrived behind it. */
@@ -106,7 +107,7 @@ static void a_late_heartbeat_does_not_end_a_drain(void **state)
     rig->keep = STORE_NODE_PUT;
     rig_begin_register(rig, 1, N1 LABELS "}");
     rig->keep = STORE_VERB_COUNT;
-    struct change *drain = begin_admin(rig, 0, NODE_ADMIN_DRAINING);
+    struct node_change *drain = begin_admin(rig, 0, NODE_ADMIN_DRAINING);
     rig_quiet(rig);
     assert_true(rig_changed(drain));
     rig_let_go(rig);
@@ -133,10 +134,11 @@ static void changes_that_overtake_each_other_end_in_the_stores_order(void **stat
     struct rig *rig = *state;
 
     rig_worker(rig, "n1", 4);
-    struct change *first = rig_begin_register(rig, 0, N1 ",\"labels\":{\"v\":\"1\"}}");
+    struct node_change *first = rig_begin_register(rig, 0, N1 ",\"labels\":{\"v\":\"1\"}}");
     rig->held = 0;
     rig_quiet(rig);
-    struct change *second = rig_begin_register(rig, 1, N1 ",\"labels\":{\"v\":\"2\"},\"max\":3}");
+    struct node_change *second =
+        rig_begin_register(rig, 1, N1 ",\"labels\":{\"v\":\"2\"},\"max\":3}");
     rig_quiet(rig);
     rig->held = -1;
     rig_quiet(rig);
@@ -155,11 +157,11 @@ static void a_node_that_came_back_is_not_taken_for_the_one_that_left(void **stat
     rig_worker(rig, "n1", 4);
     for (int i = 0; i < 3; i++) /* its record has seen changes */
         rig_beat(rig, i % 2 ? N1 LABELS "}" : N1 ",\"labels\":{}}");
-    struct change *left =
-        rig_begin(rig, 0, &(struct change){.kind = CHANGE_DROP, .node_id = STR("n1")});
+    struct node_change *left =
+        rig_begin(rig, 0, &(struct node_change){.kind = NODE_CHANGE_DROP, .node_id = STR("n1")});
     rig->held = 0;
     rig_quiet(rig);
-    struct change *back = rig_begin_register(rig, 1, N1 ",\"role\":\"x\"}");
+    struct node_change *back = rig_begin_register(rig, 1, N1 ",\"role\":\"x\"}");
     rig_quiet(rig);
     rig->held = -1;
     rig_quiet(rig);
@@ -244,7 +246,7 @@ static void a_late_change_is_refused(void **state)
     struct rig *rig = *state;
 
     rig->keep = STORE_NODE_PUT;
-    struct change *change = rig_begin_register(rig, 0, N1 "}");
+    struct node_change *change = rig_begin_register(rig, 0, N1 "}");
     rig_tick(rig, rig->config.store_timeout_ms + 1);
     rig_let_go(rig);
     rig_quiet(rig);

@@ -123,7 +123,7 @@ static void test_a_cancelled_run_stops(void **state)
 
 static enum err commit_send(struct rig *rig, uint64_t job, int64_t send_id)
 {
-    rig->op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    rig->op = (struct store_op){.verb = STORE_ACK, .job = job, .attempt = 1, .node = STR("n1")};
     rig->op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     rig->op.u.settle.send_id = send_id;
     return rig_call(rig, &rig->op);
@@ -402,7 +402,7 @@ static void test_f2f_of_a_namespace(void **state)
         op.u.put.type = str_of(rows[i].type);
         assert_int_equal(rig_call(rig, &op), ERR_OK);
         rig->op =
-            (struct store_op){.verb = STORE_COMMIT, .job = i + 1, .attempt = 1, .node = STR("n1")};
+            (struct store_op){.verb = STORE_ACK, .job = i + 1, .attempt = 1, .node = STR("n1")};
         rig->op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
         assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
         assert_int_equal(rig->op.head.due_ms, rig_now_ms() + rows[i].lease_ms);

@@ -191,15 +191,15 @@ static void test_spare_slots(void **state)
     op.u.put.ttl_ms = RIG_TTL_MS;
     op.u.put.candidate_count = 1;
     op.u.put.candidates[0] =
-        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1")), .spare = 1};
+        (struct store_candidate){.node = STR("n1"), .hash = str_hash(STR("n1")), .withheld = 1};
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
     assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
-    op.u.put.candidates[0].spare = 2; /* all of them: full as well, the node has room for some */
+    op.u.put.candidates[0].withheld = 2; /* all of them: full as well, the node has room for some */
     assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
     assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
     assert_int_equal(rig_counts(rig, "n1").max, 2);
-    op.u.put.candidates[0].spare = 0;
+    op.u.put.candidates[0].withheld = 0;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 

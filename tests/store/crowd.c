@@ -64,7 +64,7 @@ static bool is_over(const struct store_head *head)
 /* Is this what the verb is for? */
 static bool suits(const struct store_head *head, enum store_verb verb)
 {
-    if (verb == STORE_COMMIT)
+    if (verb == STORE_ACK)
         return head->id && head->state == JOB_DISPATCHED;
     if (verb == STORE_FINISH)
         return head->id && head->state == JOB_ACKED;
@@ -242,7 +242,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
             node.len = crowd_chance(play, 2) ? 0 : 1; /* nobody's */
         op->u.put.candidates[i] = (struct store_candidate){.node = node, .hash = str_hash(node)};
         if (odd(play, 8))
-            op->u.put.candidates[i].spare = 1 << crowd_below(play, 10);
+            op->u.put.candidates[i].withheld = 1 << crowd_below(play, 10);
     }
 }
 
@@ -398,7 +398,7 @@ static enum store_verb pick_verb(struct play *play)
         return verb == STORE_DUE && play->due_asked ? STORE_RENEW : verb;
     }
     return dice < 34   ? STORE_RESERVE
-           : dice < 64 ? STORE_COMMIT
+           : dice < 64 ? STORE_ACK
            : dice < 94 ? STORE_FINISH
            : dice < 98 ? STORE_PUT
                        : STORE_WAIT;
@@ -415,7 +415,7 @@ static int make_op(struct play *play, struct store_op *op)
         make_node_put(play, op);
     if (op->verb == STORE_NODE_DROP)
         op->node = str_of(crowd_nodes[FIXED + crowd_below(play, NODES - FIXED)]);
-    if (op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_COMMIT ||
+    if (op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_ACK ||
         op->verb == STORE_WAIT || op->verb == STORE_CALLBACK_DONE)
         slot = pick_job(play, op->verb);
     if (op->verb == STORE_PUT)
@@ -424,7 +424,7 @@ static int make_op(struct play *play, struct store_op *op)
         make_wait(play, op, slot);
     if (op->verb == STORE_RESERVE)
         make_reserve(play, op, slot);
-    if (op->verb == STORE_COMMIT)
+    if (op->verb == STORE_ACK)
         make_commit(play, op, slot);
     if (op->verb == STORE_CALLBACK_DONE)
         op->job = play->ids[slot];
@@ -441,7 +441,7 @@ static void foresee(struct play *play, const struct store_op *op, int slot)
             (struct store_head){.id = op->job, .state = JOB_DISPATCHED, .lease = LEASE_RESERVED};
         head->attempt = op->attempt;
         str_copy(op->u.put.candidates[0].node, head->node, sizeof head->node);
-    } else if (op->verb == STORE_COMMIT && suits(head, STORE_COMMIT)) {
+    } else if (op->verb == STORE_ACK && suits(head, STORE_ACK)) {
         head->state = JOB_ACKED;
         head->lease = LEASE_RUNNING;
     } else if (op->verb == STORE_FINISH && suits(head, STORE_FINISH)) {

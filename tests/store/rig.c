@@ -228,8 +228,7 @@ enum err rig_reserve(struct rig *rig, uint64_t job, int attempt, const char *nod
 
 enum err rig_commit(struct rig *rig, uint64_t job, int attempt, const char *node)
 {
-    struct store_op op = {
-        .verb = STORE_COMMIT, .job = job, .attempt = attempt, .node = str_of(node)};
+    struct store_op op = {.verb = STORE_ACK, .job = job, .attempt = attempt, .node = str_of(node)};
 
     op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     op.u.settle.stop_grace_ms = 1000;

@@ -117,7 +117,7 @@ static void same_limits(const struct store_op *a, const struct store_op *b)
             SAME_TEXT(left->hold_reason, right->hold_reason, "reason of a hold");
         SAME(left->holder_count, right->holder_count, "known holders of a key");
         for (size_t k = 0; k < left->holder_count; k++)
-            SAME(left->holders[k], right->holders[k], "holder of a key");
+            SAME(left->holders[k], right->holders[k], "instance of a key");
     }
 }
 
@@ -207,7 +207,7 @@ void same_answer(const struct store_op *a, const struct store_op *b)
         same_limits(a, b);
     if (a->verb == STORE_PUT || a->verb == STORE_RESERVE)
         same_put(a, b);
-    if (a->verb == STORE_COMMIT || a->verb == STORE_FINISH)
+    if (a->verb == STORE_ACK || a->verb == STORE_FINISH)
         same_settle(a, b);
     if (a->verb == STORE_FINISH)
         same_record(a, &a->record, &b->record, false);

@@ -82,7 +82,7 @@ static int priority_of(uint64_t job)
  * another fourth waiting, and those that are odd do not wait at all. */
 static void go_on(struct worker *worker)
 {
-    static const enum store_verb steps[] = {STORE_PUT, STORE_RESERVE, STORE_COMMIT, STORE_FINISH};
+    static const enum store_verb steps[] = {STORE_PUT, STORE_RESERVE, STORE_ACK, STORE_FINISH};
     static const size_t ends[] = {3, COUNT_OF(steps), 1, COUNT_OF(steps)}; /* by job % 4 */
     struct store_op *op = &worker->op;
 
@@ -116,7 +116,7 @@ static void go_on(struct worker *worker)
         op->u.put.priority = priority_of(worker->job);
         op->u.put.wait_ms = RIG_WAIT_MS;
     }
-    if (op->verb == STORE_COMMIT || op->verb == STORE_FINISH) {
+    if (op->verb == STORE_ACK || op->verb == STORE_FINISH) {
         op->u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
         op->u.settle.outcome = STORE_DONE;
     }

@@ -78,7 +78,7 @@ static bool is_duplicate(const struct store_op *op)
 {
     if (op->verb == STORE_RESERVE || op->verb == STORE_PUT)
         return op->u.put.duplicate;
-    return (op->verb == STORE_COMMIT || op->verb == STORE_FINISH) && op->u.settle.duplicate;
+    return (op->verb == STORE_ACK || op->verb == STORE_FINISH) && op->u.settle.duplicate;
 }
 
 /* What LANE or LANES told. */
@@ -332,7 +332,7 @@ static void call_commit(struct play *play, struct call *call)
     struct store_op *op = &call->op;
     int node = some_node(play, job);
 
-    op->verb = STORE_COMMIT;
+    op->verb = STORE_ACK;
     op->job = id_of(play, job);
     op->attempt = some_attempt(play, job);
     op->node = str_of(names[node]);

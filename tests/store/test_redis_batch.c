@@ -97,7 +97,7 @@ static void reserve(uint64_t job)
 
 static void commit(struct store_op *op, uint64_t job, int64_t ttl_ms)
 {
-    *op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    *op = (struct store_op){.verb = STORE_ACK, .job = job, .attempt = 1, .node = STR("n1")};
     op->u.settle.terms = (struct lease_terms){ttl_ms, ttl_ms};
     wire_op(&session.wire, op, 0);
 }
@@ -282,7 +282,7 @@ static void test_another_attempt_beside_those_that_are_alike(void **state)
 
     begin();
     commit(&op, 1, RIG_RUN_MS);
-    op = (struct store_op){.verb = STORE_COMMIT, .job = 2, .attempt = 2, .node = STR("n1")};
+    op = (struct store_op){.verb = STORE_ACK, .job = 2, .attempt = 2, .node = STR("n1")};
     op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_RUN_MS};
     wire_op(&session.wire, &op, 0);
     call(&op);
@@ -291,7 +291,7 @@ static void test_another_attempt_beside_those_that_are_alike(void **state)
 
     begin();
     for (uint64_t job = 3; job <= 4; job++) {
-        op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+        op = (struct store_op){.verb = STORE_ACK, .job = job, .attempt = 1, .node = STR("n1")};
         op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_RUN_MS};
         op.u.settle.send_id = rig_now_ms() - (job == 4);
         wire_op(&session.wire, &op, 0);

@@ -180,7 +180,7 @@ static void live(struct rig *rig, uint64_t job)
     if (insist(rig, &op))
         return; /* full of what must run out first */
     assert_true(op.counts.reserved + op.counts.running <= op.counts.max);
-    op = (struct store_op){.verb = STORE_COMMIT, .job = job, .attempt = 1, .node = STR("n1")};
+    op = (struct store_op){.verb = STORE_ACK, .job = job, .attempt = 1, .node = STR("n1")};
     op.u.settle.terms = (struct lease_terms){1000, 1000};
     if (insist(rig, &op))
         return;

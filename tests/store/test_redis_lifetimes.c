@@ -134,7 +134,7 @@ static size_t live(struct rig *rig, const uint64_t *ids, size_t count, size_t sp
     refused = send_all(rig, flights, count, ERR_STORE_FULL);
     for (size_t i = 0; i < count; i++) {
         flights[i].op =
-            (struct store_op){.verb = STORE_COMMIT, .job = ids[i], .attempt = 1, .node = STR("n1")};
+            (struct store_op){.verb = STORE_ACK, .job = ids[i], .attempt = 1, .node = STR("n1")};
         flights[i].op.u.settle.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     }
     send_all(rig, flights, count, ERR_NOT_FOUND);

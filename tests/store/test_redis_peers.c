@@ -261,11 +261,11 @@ static void the_last_connection_counts(void **state)
     assert_int_equal(take_link(a, "n1", STORE_LINK_SOCKET, 1), ERR_OK);
     node = look(b, "n1");
     assert_int_equal(node->live.kind, STORE_LINK_SOCKET);
-    assert_int_equal(node->live.holder, store_name(a->rig.store));
+    assert_int_equal(node->live.instance, store_name(a->rig.store));
     /* A poll elsewhere takes nothing from a socket; another socket does. */
     assert_int_equal(take_link(b, "n1", STORE_LINK_POLL, 1), ERR_CONFLICT);
     assert_int_equal(take_link(b, "n1", STORE_LINK_SOCKET, 7), ERR_OK);
-    assert_int_equal(look(a, "n1")->live.holder, store_name(b->rig.store));
+    assert_int_equal(look(a, "n1")->live.instance, store_name(b->rig.store));
     /* The close of what was replaced evicts nobody. */
     assert_int_equal(take_link(a, "n1", STORE_LINK_LEFT, 1), ERR_STALE);
     assert_int_equal(take_link(b, "n1", STORE_LINK_LEFT, 6), ERR_STALE);

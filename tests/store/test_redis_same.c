@@ -144,7 +144,7 @@ static bool suits(const struct store_head *head, enum store_verb verb)
     case STORE_RESERVE:
         return (job_state_final(head->state) && !head->lease) || head->state == JOB_NEW ||
                head->state == JOB_SELECTING || head->state == JOB_RETRYING;
-    case STORE_COMMIT:
+    case STORE_ACK:
         return head->state == JOB_DISPATCHED;
     case STORE_FINISH:
         return head->state == JOB_ACKED;
@@ -255,7 +255,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         struct str node = str_of(names[below(play, is_typed(op->job) ? FIXED : NODES)]);
 
         op->u.put.candidates[i] = (struct store_candidate){
-            .node = node, .hash = str_hash(node), .spare = chance(play, 10) ? 1 : 0};
+            .node = node, .hash = str_hash(node), .withheld = chance(play, 10) ? 1 : 0};
     }
 }
 
@@ -440,14 +440,14 @@ struct share {
 };
 
 static const struct share mix[] = {
-    {STORE_RESERVE, 26},  {STORE_COMMIT, 16},       {STORE_FINISH, 25},  {STORE_PUT, 5},
+    {STORE_RESERVE, 26},  {STORE_ACK, 16},          {STORE_FINISH, 25},  {STORE_PUT, 5},
     {STORE_WAIT, 4},      {STORE_RENEW, 8},         {STORE_DUE, 2},      {STORE_NODE_PUT, 5},
     {STORE_NODE_DROP, 1}, {STORE_CALLBACK_DONE, 2}, {STORE_BREAKERS, 1}, {STORE_BREAKER_RESET, 1},
     {STORE_LIMIT_SET, 2}, {STORE_LIMIT_HOLD, 1},    {STORE_LIMITS, 1},
 };
 
 static const struct share calm_mix[COUNT_OF(mix)] = {
-    {STORE_RESERVE, 34}, {STORE_COMMIT, 30},  {STORE_FINISH, 30}, {STORE_PUT, 1},
+    {STORE_RESERVE, 34}, {STORE_ACK, 30},     {STORE_FINISH, 30}, {STORE_PUT, 1},
     {STORE_RENEW, 2},    {STORE_NODE_PUT, 1}, {STORE_LIMITS, 1},
 };
 
@@ -467,9 +467,9 @@ static enum store_verb pick_verb(struct play *play)
 /* The op of the first side; what points into the side itself is made for both. */
 static void make_op(struct play *play, struct call *call, struct store_op *op)
 {
-    bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE ||
-                     op->verb == STORE_COMMIT || op->verb == STORE_FINISH ||
-                     op->verb == STORE_CALLBACK_DONE || op->verb == STORE_WAIT;
+    bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_ACK ||
+                     op->verb == STORE_FINISH || op->verb == STORE_CALLBACK_DONE ||
+                     op->verb == STORE_WAIT;
 
     call->slot = about_job ? pick_job(play, op->verb) : -1;
     if (op->verb == STORE_PUT)
@@ -478,7 +478,7 @@ static void make_op(struct play *play, struct call *call, struct store_op *op)
         make_reserve(play, op, call->slot);
     else if (op->verb == STORE_WAIT)
         make_wait(play, op, call->slot);
-    else if (op->verb == STORE_COMMIT)
+    else if (op->verb == STORE_ACK)
         make_commit(play, op, call->slot);
     else if (op->verb == STORE_FINISH)
         make_finish(play, op, call->slot);

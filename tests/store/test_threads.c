@@ -80,8 +80,7 @@ static void answered(struct store_op *op)
 
 static void next_step(struct life *life)
 {
-    static const enum store_verb verbs[] = {STORE_RESERVE, STORE_COMMIT, STORE_FINISH,
-                                            STORE_JOB_GET};
+    static const enum store_verb verbs[] = {STORE_RESERVE, STORE_ACK, STORE_FINISH, STORE_JOB_GET};
     struct client *client = life->client;
     struct store_op *op = &life->op;
     bool again = op->verb == STORE_RESERVE && op->err == ERR_ALL_FULL;

@@ -81,7 +81,7 @@ static void make_reserve(struct slot *slot, long number)
 
 static void make_commit(struct store_op *op, struct slot *slot, uint64_t job)
 {
-    op->verb = STORE_COMMIT;
+    op->verb = STORE_ACK;
     op->job = job;
     op->node = str_of(slot->node);
     op->u.settle.terms = (struct lease_terms){TERM_MS, TERM_MS};

@@ -66,7 +66,7 @@ static bool op_commit(struct ledger *ledger, const struct json *step, struct jso
     struct lease *lease = lease_of(ledger, vec_str(ledger->vec, step, "resv"));
     uint64_t job = job_of(ledger, vec_str(ledger->vec, step, "job"));
 
-    jsonw_bool(w, lease_commit(&ledger->node, lease, job, ledger->now_ms, LEASE_FOREVER));
+    jsonw_bool(w, lease_ack(&ledger->node, lease, job, ledger->now_ms, LEASE_FOREVER));
     return true;
 }
 

@@ -166,7 +166,7 @@ static bool op_wait(struct play *play, const struct json *step, struct jsonw *w)
 
 static bool op_ack(struct play *play, const struct json *step, struct jsonw *w)
 {
-    struct store_op op = {.verb = STORE_COMMIT, .job = job_of(play, step), .node = STR("n1")};
+    struct store_op op = {.verb = STORE_ACK, .job = job_of(play, step), .node = STR("n1")};
     struct store_op known = {.verb = STORE_JOB_GET, .job = op.job};
 
     rig_call(&play->rig, &known);

@@ -31,8 +31,8 @@ static struct policy_candidate read_candidate(struct vec *vec, const struct json
         .load = (int32_t)(vec_int(value, "running", 0) + vec_int(value, "reserved", 0)),
         .max = (int32_t)vec_int(value, "max", 0),
         .score = (int32_t)vec_int(value, "score", 0),
-        .spare = (int32_t)vec_int(value, "reserved_slots", 0),
-        .rank = (int32_t)vec_int(value, "rank", 0),
+        .withheld = (int32_t)vec_int(value, "reserved_slots", 0),
+        .route_position = (int32_t)vec_int(value, "rank", 0),
         .warm = warm_of(vec, value),
         .heartbeat_ms = vec_int(value, "last_heartbeat_ms", INT64_MIN),
     };

@@ -1,4 +1,4 @@
--- The verbs every job needs: PUT, RESERVE, COMMIT, FINISH. They arrive as columns (see redis_columns.c), because
+-- The verbs every job needs: PUT, RESERVE, ACK, FINISH. They arrive as columns (see redis_columns.c), because
 -- decoding each op separately would cost more than the work. Nearly all are the three steps of a successful job: a new
 -- job taken by its first candidate, its ACK, its DONE; and many jobs of a batch take the same step. A step asks its
 -- verb's rule once for one of several identical jobs and applies the result to all of them. Rows that differ, or are
@@ -11,7 +11,7 @@ columns.steps = {} -- by code: the fast path; returns the node's counters and th
 
 function columns.make() -- a function, because the enclosing one has no room for more locals
 -- A code is one of these plus the flags that apply.
-local PUT, RESERVE, COMMIT, FINISH = CODE.PUT, CODE.RESERVE, CODE.COMMIT, CODE.FINISH
+local PUT, RESERVE, ACK, FINISH = CODE.PUT, CODE.RESERVE, CODE.ACK, CODE.FINISH
 local FAST, OTHER_BUCKET, MORE_TEXT, FRESH = CODE.FAST, CODE.OTHER_BUCKET, CODE.MORE_TEXT, CODE.FRESH
 -- The columns. Codes are of all ops; `firsts` is what a fast step compares: slots to keep free, the attempt; `kinds` is
 -- the index of a row's term.
@@ -122,13 +122,13 @@ local function put_op(k, letter, code, rest)
   return op
 end
 
-local function commit_op(k, letter, code, rest)
+local function ack_op(k, letter, code, rest)
   local has_node, attempt, not_after, ttl, f2f_ttl, stop_grace = 1, firsts[k], nil, nil, nil, nil
   if is_fast[code] then
     not_after = unpack_struct(PACKED.BOUND, rest)
-    ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.COMMIT_TERM, terms[kinds[k]])
+    ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.ACK_TERM, terms[kinds[k]])
   else
-    has_node, attempt, not_after, ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.COMMIT_REST, rest)
+    has_node, attempt, not_after, ttl, f2f_ttl, stop_grace = unpack_struct(PACKED.ACK_REST, rest)
   end
   return {
     verb = letter, job = job_of(k), attempt = attempt, not_after = not_after, ttl = ttl, f2f_ttl = f2f_ttl,
@@ -158,7 +158,7 @@ end
 
 local readers = {
   [PUT] = {letter = 'P', read = put_op}, [RESERVE] = {letter = 'R', read = put_op},
-  [COMMIT] = {letter = 'C', read = commit_op}, [FINISH] = {letter = 'F', read = finish_op},
+  [ACK] = {letter = 'C', read = ack_op}, [FINISH] = {letter = 'F', read = finish_op},
 }
 
 function op_read(k, code, rest)
@@ -516,7 +516,7 @@ end
 -- afterwards.
 local MOVES = {
   [RESERVE] = {counts = ONE_RESERVED, active = 1, is_held = true},
-  [COMMIT] = {counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true},
+  [ACK] = {counts = ONE_RUNNING - ONE_RESERVED, active = 0, is_held = true},
   [FINISH] = {counts = -ONE_RUNNING, active = -1, is_held = false},
 }
 
@@ -683,7 +683,7 @@ end
 
 end
 
-plain[COMMIT] = function(id, node, kind, attempt, code, k)
+plain[ACK] = function(id, node, kind, attempt, code, k)
   local n = known[node] or keep_node(node)
   local j = n and (jobs[id] or keep_job(id, n))
   if not j or (j.node ~= n and not join(j, n)) then return nil end

@@ -1,4 +1,4 @@
--- How attempts and jobs end: COMMIT, FINISH and CALLBACK_DONE, same as in store/ledger_jobs.c.
+-- How attempts and jobs end: ACK, FINISH and CALLBACK_DONE, same as in store/ledger_jobs.c.
 
 -- A text, or a list that begins with it when the whole record is requested.
 local function settled_answer(answer)
