@@ -1325,6 +1325,7 @@ void copies_want(struct copies *copies, const struct json *json)
     copy->generation = row.generation;
     copy->version = row.version;
     copy->daemon = str_is(row.type, "daemon");
+    copy->lacks = false; /* that was about the spec before */
     if (copy->held == COPY_FAILING || copy->held == COPY_NO_ROOM)
         copy->held = COPY_NOT_HELD;
     if (!copy->run) { /* an operator acted on it: no need to wait */

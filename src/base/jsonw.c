@@ -179,9 +179,9 @@ void json_quote(struct buf *buf, struct str text)
         size_t plain = plain_len(text);
 
         buf_add(buf, text.at, plain);
-        text = str_from(text, plain);
-        if (text.len == 0)
+        if (plain == text.len)
             break;
+        text = str_from(text, plain);
         text = str_from(text, quote_one(buf, text));
     }
     buf_char(buf, '"');

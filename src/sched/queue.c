@@ -928,7 +928,7 @@ void queue_notice(struct queue *queue, struct str text)
 static void begin(struct waiting *waiting);
 static void place_on(struct waiting *waiting, struct node *only);
 
-/* The job no longer wait_answered, here or at all; if there is a newer record of it, that is taken
+/* The job no longer waits, here or at all; if there is a newer record of it, that is taken
  * up. */
 static void drop(struct waiting *waiting)
 {

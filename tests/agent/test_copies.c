@@ -873,6 +873,11 @@ static void test_without_room(void **state)
     assert_str(told(fixture, "state"), "updating");
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(fixture_run("web")->run.state == RUN_STOPPING);
+    assert_true(copies_lacks(fixture->copies, STR("web"), 1500));
+    fixture_round(fixture, NEEDY(1, 3, 5)); /* for how long another version lacked room is nothing to it */
+    fixture_tick(fixture, 1000);
+    assert_true(copies_lacks(fixture->copies, STR("web"), 0));
+    assert_false(copies_lacks(fixture->copies, STR("web"), 1500));
     fixture->licences = 5; /* with its own four that is enough */
     fixture_tick(fixture, 2000);
     assert_int_equal(fixture_run("web")->run.state, RUN_STOPPING);

@@ -286,7 +286,7 @@ function resources.left_at(shape, held)
   if shape.round ~= sums_round then shape.lefts, shape.round = {}, sums_round end
   local left = shape.lefts[held]
   if not left then
-    left = {held = held, text = left_text(shape, held), told = {}, tells = 0, more = {}, less = {}, texts = {}, text_count = 0}
+    left = {held = held, text = left_text(shape, held), told = {}, more = {}, less = {}, texts = {}}
     shape.lefts[held] = left
   end
   return left
@@ -297,13 +297,21 @@ function resources.left(n)
   return s and s.left.text or ''
 end
 
-local TOLD_MAX = 64 -- cached answers
+-- Texts cached with all that is left anywhere. When there are too many, all of it is forgotten: nodes keep theirs until
+-- `kept` is dropped, which is within a second.
+local TEXTS_MAX = 16384
+local text_count = 0
+
+local function count_text()
+  text_count = text_count + 1
+  if text_count == TEXTS_MAX then text_count, sums_round = 0, sums_round + 1 end
+end
 
 -- The answer text for a node with these counters.
 function resources.tell(left, counts)
   local told = counts .. left.text
-  if left.tells == TOLD_MAX then left.told, left.tells = {}, 0 end
-  left.told[counts], left.tells = told, left.tells + 1
+  left.told[counts] = told
+  count_text()
   return told
 end
 
@@ -339,16 +347,14 @@ function resources.left_less(s, needs)
   return less
 end
 
-local TEXTS_MAX = 64 -- cached values of `r`
-
 -- Its value in `r`. The same ones recur, and a long text costs more to make than to look up.
 function resources.text(s)
   local left, reserved = s.left, s.reserved
   local text = left.texts[reserved]
   if text then return text end
   text = s.declared .. '\0' .. reserved.text .. '\0' .. s.running.text
-  if left.text_count == TEXTS_MAX then left.texts, left.text_count = {}, 0 end
-  left.texts[reserved], left.text_count = text, left.text_count + 1
+  left.texts[reserved] = text
+  count_text()
   return text
 end
 
