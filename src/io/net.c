@@ -124,10 +124,7 @@ static void mark_dirty(struct net_private *p)
     if (p->dirty)
         return;
     p->dirty = true;
-    if (p->conn.first)
-        TAILQ_INSERT_HEAD(&p->net->dirty, p, dirty_link);
-    else
-        TAILQ_INSERT_TAIL(&p->net->dirty, p, dirty_link);
+    TAILQ_INSERT_TAIL(&p->net->dirty, p, dirty_link);
 }
 
 static void unmark_dirty(struct net_private *p)
@@ -245,6 +242,16 @@ void net_flush(struct net_conn *conn)
     }
     p->lingering = true;
     net_conn_start_read(p);
+}
+
+void net_flush_first(struct net_conn *conn)
+{
+    struct net_private *p = conn->priv;
+
+    if (!p->dirty)
+        return;
+    TAILQ_REMOVE(&p->net->dirty, p, dirty_link);
+    TAILQ_INSERT_HEAD(&p->net->dirty, p, dirty_link);
 }
 
 bool net_peer_left(const struct net_conn *conn)

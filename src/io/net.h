@@ -63,7 +63,6 @@ struct net_conn {
     uint64_t peer_id;                  /* identifies its address in limits; 0: not known */
     bool closing;
     bool queue_bounded;    /* by its handler: exempt from write_queues_bytes_max */
-    bool first;            /* its writes of a turn are sent before those of other connections */
     const char *peer_name; /* from the peer's verified certificate; NULL: none */
     const char *error;     /* what broke it, a static text; NULL: nothing did */
     /* private to net.c */
@@ -110,6 +109,8 @@ void net_write(struct net_conn *conn, struct str bytes);
  * the connection is closing or its reader is too slow (it is closed then). */
 struct buf *net_room(struct net_conn *conn, size_t bytes);
 void net_flush(struct net_conn *conn);
+/* At the end of the turn, what it has to write is sent before that of other connections. */
+void net_flush_first(struct net_conn *conn);
 size_t net_write_queued(const struct net_conn *conn);
 /* Has the peer closed its side, though not all it sent may have been read yet? Asks the kernel. */
 bool net_peer_left(const struct net_conn *conn);

@@ -282,9 +282,12 @@ bool ws_is_behind(struct ws *ws, size_t bytes)
     return net_write_queued(net) > bytes;
 }
 
-void ws_goes_first(struct ws *ws)
+bool ws_send_first(struct ws *ws, struct str text)
 {
-    ws->priv->net->first = true;
+    bool sent = ws_send(ws, text);
+
+    net_flush_first(ws->priv->net);
+    return sent;
 }
 
 void ws_close(struct ws *ws, int code, const char *reason)

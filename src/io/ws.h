@@ -48,6 +48,8 @@ enum err ws_connect(struct loop *loop, const char *url, const struct http_header
                     struct problem *why);
 /* Copies. false: the peer is closing or too slow. */
 bool ws_send(struct ws *ws, struct str text);
+/* The same; it leaves before what other connections are sent in this turn of the loop. */
+bool ws_send_first(struct ws *ws, struct str text);
 bool ws_takes(struct ws *ws, size_t bytes); /* would ws_send() succeed now? */
 bool ws_peer_left(const struct ws *ws);     /* see net_peer_left */
 /* Are more than `bytes` still unsent after coalesced writes were flushed? Then `written` is called
@@ -55,7 +57,5 @@ bool ws_peer_left(const struct ws *ws);     /* see net_peer_left */
 bool ws_is_behind(struct ws *ws, size_t bytes);
 /* Sends a close frame; `closed` follows when the peer has answered or did not in time. */
 void ws_close(struct ws *ws, int code, const char *reason);
-/* Server role: what it is sent in a turn of the loop leaves before what others are sent in it. */
-void ws_goes_first(struct ws *ws);
 
 #endif

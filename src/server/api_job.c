@@ -153,19 +153,16 @@ void waiters_unwatch(struct waiters *waiters, struct watch *watch)
     atomic_fetch_sub(&waiters->count, 1);
 }
 
-static void wake_posted(struct msg *msg)
+static void wake_here(struct waiters *waiters, uint64_t job, const struct store_record *end)
 {
-    struct wake *wake = container_of(msg, struct wake, msg);
-    struct waiters *waiters = wake->waiters;
-    struct waiter *waiter = idmap_del(&waiters->by_job, wake->job);
-    struct watch *watch = idmap_del(&waiters->watches, wake->job);
+    struct waiter *waiter = idmap_del(&waiters->by_job, job);
+    struct watch *watch = idmap_del(&waiters->watches, job);
 
-    assert(wake->job);
     while (watch) {
         struct watch *next = watch->next;
 
         atomic_fetch_sub(&waiters->count, 1);
-        watch->ended(watch, wake->has_end ? &wake->end : NULL);
+        watch->ended(watch, end);
         watch = next;
     }
     while (waiter) {
@@ -176,10 +173,18 @@ static void wake_posted(struct msg *msg)
         free(waiter);
         waiter = next;
     }
+}
+
+static void wake_posted(struct msg *msg)
+{
+    struct wake *wake = container_of(msg, struct wake, msg);
+
+    wake_here(wake->waiters, wake->job, wake->has_end ? &wake->end : NULL);
     free(wake);
 }
 
-void waiters_wake(struct server *server, uint64_t job, const struct store_record *end)
+void waiters_wake(struct server *server, const struct worker *here, uint64_t job,
+                  const struct store_record *end)
 {
     bool whole = end && end->result.len <= WAKE_RESULT_MAX;
 
@@ -189,6 +194,10 @@ void waiters_wake(struct server *server, uint64_t job, const struct store_record
 
         if (atomic_load(&waiters->count) == 0)
             continue;
+        if (&server->workers[i] == here) {
+            wake_here(waiters, job, end);
+            continue;
+        }
         struct wake *wake = mem_alloc(sizeof *wake + (whole ? end->result.len : 0));
         wake->msg.run = wake_posted;
         wake->waiters = waiters;

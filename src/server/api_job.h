@@ -32,8 +32,10 @@ struct watch {
 };
 void waiters_watch(struct waiters *waiters, struct watch *watch);
 void waiters_unwatch(struct waiters *waiters, struct watch *watch);
-/* A job ended: any loop. `end`: its head and result, NULL: not known here. */
-void waiters_wake(struct server *server, uint64_t job, const struct store_record *end);
+/* A job ended. `here`: the caller's, whose waiters are woken before it returns; NULL: it has none.
+ * `end`: its head and result, NULL: not known here. */
+void waiters_wake(struct server *server, const struct worker *here, uint64_t job,
+                  const struct store_record *end);
 bool waiters_wait(const struct server *server); /* is anything waiting, on any loop? */
 
 #endif

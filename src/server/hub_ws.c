@@ -229,7 +229,8 @@ void hub_batch_flush_jobs(struct socket *socket)
         buf_str(&frame, buf_view(&socket->jobs));
         buf_str(&frame, STR("]}"));
     }
-    ws_send(socket->ws, buf_view(&frame));
+    /* A job begins when its node has it, not when its client has the answer. */
+    ws_send_first(socket->ws, buf_view(&frame));
     spare_give(&frame);
     buf_clear(&socket->jobs);
     socket->job_count = 0;
@@ -388,7 +389,7 @@ bool hub_socket_send(struct socket *socket, struct str text)
 {
     if (socket->welcomed) {
         hub_batch_flush_jobs(socket); /* the text may be about one of these jobs */
-        return ws_send(socket->ws, text);
+        return ws_send_first(socket->ws, text);
     }
     size_t begun = frame_begin(&socket->early);
     buf_str(&socket->early, text);
@@ -628,7 +629,4 @@ void hub_accept(struct call *call)
         free(socket);
         return;
     }
-    /* Send to nodes first: a job begins when its node has it, not when its client has the
-     * answer. */
-    ws_goes_first(socket->ws);
 }

@@ -650,7 +650,7 @@ static void receive_ended(struct peers *peers, struct str rest)
     uint64_t job;
 
     if (job_id_parse(str_cut(&rest, ' '), &job))
-        waiters_wake(peers->keeper->server, job, NULL);
+        waiters_wake(peers->keeper->server, NULL, job, NULL);
 }
 
 /* "NAME JOB {...}" */

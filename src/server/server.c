@@ -59,7 +59,8 @@ static void noted(struct sched_loop *from, const struct settle_note *note)
     if (waiters_wait(server)) {
         struct store_record end = {.head = *note->head, .result = note->result};
 
-        waiters_wake(server, note->head->id, note->whole ? &end : NULL);
+        waiters_wake(server, &server->workers[from->index], note->head->id,
+                     note->whole ? &end : NULL);
     }
     if (peers_want(server, PEERS_ENDS))
         peers_ended(server, note->head->id);

@@ -67,8 +67,8 @@ static void all_who_wait_for_it_are_told_once(void **state)
     wait_for(own, 1, 0, 7, 1000);
     wait_for(own, 2, 1, 7, 1000);
     wait_for(own, 3, 1, 8, 1000);
-    waiters_wake(own->server, 7, NULL);
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
     assert_true(told[0] == 1 && told[1] == 1 && told[2] == 1);
     assert_int_equal(told[3], 0);
@@ -88,7 +88,7 @@ static void a_wait_has_an_end(void **state)
     hand_server_pass(own->server, 1);
     assert_int_equal(told[0], 1);
     assert_int_equal(told[1], 0);
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
     assert_true(told[0] == 1 && told[1] == 1);
 }
@@ -133,7 +133,7 @@ static void one_that_was_taken_back_is_not_told(void **state)
         waiters[i] = wait_for(own, i, 0, 7, 1000);
     waiters_del(own->server->workers[0].waiters, waiters[1]); /* the middle, the last, the first */
     waiters_del(own->server->workers[0].waiters, waiters[0]);
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
     assert_true(told[0] == 0 && told[1] == 0 && told[2] == 1);
     hand_server_pass(own->server, 2000);
@@ -145,10 +145,10 @@ static void telling_nobody_costs_nothing(void **state)
 {
     struct fixture *own = *state;
 
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     assert_int_equal(hand_server_run(own->server, 0) + hand_server_run(own->server, 1), 0);
     waiters_del(own->server->workers[0].waiters, wait_for(own, 0, 0, 7, 1000));
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     assert_int_equal(hand_server_run(own->server, 0) + hand_server_run(own->server, 1), 0);
 }
 
@@ -200,8 +200,8 @@ static void who_watches_is_told_once_whenever_it_ends(void **state)
     hand_server_pass(own->server, 3600000); /* time ends a wait, and no watch */
     assert_int_equal(told[0], 1);
     assert_true(first.told == 0 && waiters_wait(own->server));
-    waiters_wake(own->server, 7, NULL);
-    waiters_wake(own->server, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
+    waiters_wake(own->server, NULL, 7, NULL);
     run_all(own);
     assert_true(first.told == 1 && second.told == 1 && elsewhere.told == 1 && other.told == 0);
     waiters_unwatch(own->server->workers[1].waiters, &other.watch);
@@ -230,7 +230,7 @@ static void an_end_is_told_with_its_result(void **state)
         end.result = rows[i].result.at ? buf_view(&text) : STR_NONE;
         watch_job(own, 0, 7, &here);
         watch_job(own, 1, 7, &there);
-        waiters_wake(own->server, 7, &end);
+        waiters_wake(own->server, NULL, 7, &end);
         buf_free(&text); /* it was copied */
         run_all(own);
         assert_str(buf_view(&here.result), rows[i].told);
@@ -238,6 +238,29 @@ static void an_end_is_told_with_its_result(void **state)
         buf_free(&here.result);
         buf_free(&there.result);
     }
+}
+
+/* On the loop where the job ended it is known at once, and with any result; elsewhere by message.
+ */
+static void an_end_on_the_same_loop_needs_no_message(void **state)
+{
+    struct fixture *own = *state;
+    static char large[4097];
+    struct watched here = {0}, there = {0};
+    struct store_record end = {.head.id = 7, .result = {.at = large, .len = sizeof large}};
+
+    watch_job(own, 0, 7, &here);
+    watch_job(own, 1, 7, &there);
+    wait_for(own, 0, 0, 7, 1000);
+    waiters_wake(own->server, &own->server->workers[0], 7, &end);
+    assert_int_equal(here.result.len, sizeof large);
+    assert_int_equal(told[0], 1);
+    assert_int_equal(there.told, 0);
+    run_all(own);
+    assert_true(here.told == 1 && there.told == 1 && told[0] == 1);
+    assert_false(waiters_wait(own->server));
+    buf_free(&here.result);
+    buf_free(&there.result);
 }
 
 static void who_watches_no_more_is_not_told(void **state)
@@ -252,7 +275,7 @@ static void who_watches_no_more_is_not_told(void **state)
             watch_job(own, 0, 7, &rows[i]);
         }
         waiters_unwatch(waiters, &rows[left].watch);
-        waiters_wake(own->server, 7, NULL);
+        waiters_wake(own->server, NULL, 7, NULL);
         run_all(own);
         for (int i = 0; i < 3; i++)
             assert_int_equal(rows[i].told, i != left);
@@ -276,6 +299,7 @@ int main(void)
         ROW(who_watches_is_told_once_whenever_it_ends),
         ROW(who_watches_no_more_is_not_told),
         ROW(an_end_is_told_with_its_result),
+        ROW(an_end_on_the_same_loop_needs_no_message),
     };
 
     return cmocka_run_group_tests_name("server/api_job", tests, NULL, NULL);

@@ -12,6 +12,7 @@ static struct buf sent; /* frames, a line each */
 static bool full;       /* the socket takes nothing more */
 
 bool __wrap_ws_send(struct ws *ws, struct str text);
+bool __wrap_ws_send_first(struct ws *ws, struct str text);
 bool __wrap_ws_takes(struct ws *ws, size_t bytes);
 
 bool __wrap_ws_send(struct ws *ws, struct str text)
@@ -19,6 +20,11 @@ bool __wrap_ws_send(struct ws *ws, struct str text)
     buf_str(&sent, text);
     buf_char(&sent, '\n');
     return true;
+}
+
+bool __wrap_ws_send_first(struct ws *ws, struct str text)
+{
+    return __wrap_ws_send(ws, text);
 }
 
 bool __wrap_ws_takes(struct ws *ws, size_t bytes)

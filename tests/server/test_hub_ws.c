@@ -25,7 +25,7 @@ struct ws *__wrap_ws_accept(struct http_request *req, const struct ws_handler *h
                             const struct ws_limits *limits, void *user);
 bool __wrap_ws_send(struct ws *ws, struct str text);
 void __wrap_ws_close(struct ws *ws, int code, const char *reason);
-void __wrap_ws_goes_first(struct ws *ws);
+bool __wrap_ws_send_first(struct ws *ws, struct str text);
 bool __wrap_ws_peer_left(const struct ws *ws);
 void __wrap_settle_start(struct settle *settle);
 enum registry_beat __wrap_registry_heartbeat(struct sched_loop *loop,
@@ -51,8 +51,9 @@ void __wrap_ws_close(struct ws *ws, int code, const char *reason)
     world.close_code = code;
 }
 
-void __wrap_ws_goes_first(struct ws *ws)
+bool __wrap_ws_send_first(struct ws *ws, struct str text)
 {
+    return __wrap_ws_send(ws, text);
 }
 
 bool __wrap_ws_peer_left(const struct ws *ws)

@@ -190,7 +190,7 @@ static void dispatched(int index, uint64_t job)
 
 static void ended(struct fixture *own, uint64_t job)
 {
-    waiters_wake(own->server, job, NULL);
+    waiters_wake(own->server, NULL, job, NULL);
     hand_server_run(own->server, 0);
 }
 
@@ -200,7 +200,7 @@ static void ended_whole(struct fixture *own, uint64_t job)
     struct store_record end = {.head = {.id = job, .state = JOB_DONE, .attempt = 1},
                                .result = STR("7")};
 
-    waiters_wake(own->server, job, &end);
+    waiters_wake(own->server, NULL, job, &end);
     hand_server_run(own->server, 0);
 }
 
