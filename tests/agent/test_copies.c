@@ -874,7 +874,8 @@ static void test_without_room(void **state)
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(fixture_run("web")->run.state == RUN_STOPPING);
     assert_true(copies_lacks(fixture->copies, STR("web"), 1500));
-    fixture_round(fixture, NEEDY(1, 3, 5)); /* for how long another version lacked room is nothing to it */
+    fixture_round(fixture,
+                  NEEDY(1, 3, 5)); /* for how long another version lacked room is nothing to it */
     fixture_tick(fixture, 1000);
     assert_true(copies_lacks(fixture->copies, STR("web"), 0));
     assert_false(copies_lacks(fixture->copies, STR("web"), 1500));
