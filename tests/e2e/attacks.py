@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What callers notice while others attack: a polite caller dispatches or reads every 10 ms, first alone and then beside each
-attack, while ten nodes hold their sockets.
+"""What callers notice while others attack: a polite caller dispatches or reads every 10 ms, first alone and then during each attack, while
+ten nodes keep their sockets open.
 
     make attacks                        all of them, about two minutes
     make attacks ARGS="-k strangers"    those with "strangers" in their name
     make attacks ARGS="--seconds 20"    each longer
 
-Beside the server stands its twin, which nobody attacks, with a polite caller of its own: what attackers and others do to the machine,
-and not to the server, both feel. A line for each attack: p50 and p99 of the polite caller before and during it and of the twin's during
-it, the server's memory and the nodes' sockets. Exits 1 if one of them is out of bounds: p99 more than twice that of before and of the
-twin (below NOISE_MS it is noise), memory twice what it was, a socket lost, or a polite call that failed. Exits 2 if p99 could not be
-judged: the server's loops had to wait for a processor for more than STARVED_MAX of the time they wanted one, so other programs than these
-were in its way (`starved`). Wants a machine that is otherwise idle."""
+A second server, the twin, is not attacked and has a polite caller of its own. What attackers and other programs do to the machine rather
+than to the server slows down both. Prints a line for each attack: p50 and p99 of the polite caller before and during it, p99 of the twin's
+caller during it, the server's memory and the nodes' sockets. Exits 1 if one of them is out of bounds: p99 more than twice that of before
+and that of the twin (below NOISE_MS it is noise), memory twice what it was, a socket lost, or a polite call that failed. Exits 2 if p99
+could not be judged: the server's loops waited for a processor for more than STARVED_MAX of the time they wanted one, so other programs
+disturbed the measurement (`starved`). Needs a machine that is otherwise idle."""
 import argparse
 import contextlib
 import http.client
@@ -37,9 +37,9 @@ STARVED_MAX = 0.5
 EVERY_S = 0.010
 NODES = 10
 ATTACKERS = 2  # processes
-DEPTH = 16  # requests that one of them has under way on a connection
-# What each of them does in a second at most. Loopback is one queue for everybody on the machine: fuller than this it drops packets, and
-# then all callers wait for their retransmission, whomever they call.
+DEPTH = 16  # requests that an attacker has under way on a connection
+# What each attacker does in a second at most. All of the machine shares one loopback queue: when it overflows, packets are dropped, and
+# every caller waits for retransmissions, whichever server it calls.
 CALLS_MAX, PIECES_MAX = 10000, 1000
 BODY = 8 * 1024 * 1024 - 1
 READER, SENDER, NODE, POLITE = (bearer(token) for token in ("reader-5c1a", "sender-77d0", "worker-any-03bb", "operator-e2f6"))
@@ -61,7 +61,7 @@ def dial(port):
 
 
 class Pace:
-    """No more than so many a second."""
+    """Limits something to `most` a second."""
 
     def __init__(self, most):
         self.each = 1 / most
@@ -72,17 +72,17 @@ class Pace:
         time.sleep(max(0, self.due - time.monotonic()))
 
 
-# --- attacks: each runs in processes of its own until it is ended, and counts what it did ---
+# --- attacks: each runs in its own processes until it is killed, and counts what it did ---
 
 
 def flood(port, count, message, connections=1):
-    """The same request over and over, on so many connections at once."""
+    """Sends the same request over and over, on `connections` connections at once."""
     events = selectors.DefaultSelector()
     pace = Pace(CALLS_MAX)
 
     def begin():
         sock = dial(port)
-        events.register(sock, selectors.EVENT_READ, [DEPTH])  # how many answers are to come
+        events.register(sock, selectors.EVENT_READ, [DEPTH])  # how many answers are outstanding
         sock.sendall(message * DEPTH)
 
     for _ in range(connections):
@@ -108,7 +108,7 @@ def flood(port, count, message, connections=1):
 
 
 def bodies(port, count, head, connections=40):
-    """A head and as much of a body as is taken, on many connections at once."""
+    """Sends a head and as much of a body as the server takes, on many connections at once."""
     events = selectors.DefaultSelector()
     piece = b" " * 65536
     pace = Pace(PIECES_MAX)
@@ -141,7 +141,7 @@ def bodies(port, count, head, connections=40):
 
 
 def strangers(port, count, connections=300):
-    """Connections that say nothing, and come again when they are closed."""
+    """Opens connections that send nothing, and opens new ones when they are closed."""
     crowd = Strangers(port, connections)
     pace = Pace(PIECES_MAX)
     while True:
@@ -151,7 +151,7 @@ def strangers(port, count, connections=300):
 
 
 def unread(port, count, message, connections=20):
-    """The longest answers there are, asked for again and again and not read."""
+    """Requests the longest answers there are, again and again, and does not read them."""
     while True:
         socks = []
         for _ in range(connections):
@@ -186,7 +186,7 @@ def submissions(rig):
 
 
 def large_submissions(rig):
-    """Over its rate, each with the largest body there is."""
+    """The largest bodies there are, from a token that is over its rate."""
     return bodies, request("POST", "/v1/dispatch/batch", bearer(LARGE), length=BODY + 1)
 
 
@@ -200,7 +200,7 @@ def lists_unread(rig):
     return unread, request("GET", "/v1/jobs?limit=1000", READER)
 
 
-# name: what it is, settings of the server
+# name: (how it is prepared, settings of the server)
 ATTACKS = {
     "bad cursors on PostgreSQL": (cursors, {"database": True}),
     "large bodies without a token": (large_bodies, {}),
@@ -219,7 +219,7 @@ WARM, BEFORE, PAUSE, DURING, OVER = range(5)
 
 
 def polite(port, phase, calls, results):
-    """One call every 10 ms, each kind in turn; (phase, ms, good) of each."""
+    """Makes one call every 10 ms, each kind in turn; sends (phase, ms, good) of each through `results`."""
     connection, found, number = None, [], 0
     due = time.monotonic()
     while phase.value != OVER:
@@ -241,7 +241,7 @@ def polite(port, phase, calls, results):
 
 
 class Rig:
-    """A server with tokens and nodes, in a directory of its own."""
+    """A server with tokens and nodes, in its own directory."""
 
     def __init__(self, database=False, **settings):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="berth-attacks-"))
@@ -259,7 +259,7 @@ class Rig:
             self.calls.append(("POST", "/v1/deployments/renew", json.dumps({"node_id": "n0"}), NODE))
 
     def fill(self):
-        """Jobs with large payloads: what a list might show."""
+        """Adds jobs with large payloads, for lists to show."""
         with self.server.client() as client:
             for _ in range(300):
                 answer = client.post("/v1/dispatch/task", {"type": "dev", "payload": {"text": "x" * 100000}}, SENDER)
@@ -272,7 +272,7 @@ class Rig:
         return process
 
     def sockets(self):
-        """Nodes whose socket still stands."""
+        """How many nodes still get an answer on their socket."""
         def alive(node):
             try:
                 return "ok" in str(node.ask("heartbeat", node_id=node.id, health="ready"))
@@ -295,20 +295,21 @@ class Rig:
 
 
 def attacker(count, target, *args):
-    """With what the others leave of the processors: a machine of its own would have its own."""
+    """Runs `target` with the lowest scheduling class, so that it gets only idle processor time: a real attacker has a machine of its
+    own."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     target(*args[:1], count, *args[1:])
 
 
 def processor(server):
-    """(ran, waited for a processor) of its loops so far, in ns."""
+    """(ns that the server's loops ran, ns that they waited for a processor) so far."""
     tasks = [task for task in pathlib.Path(f"/proc/{server.pid}/task").iterdir() if (task / "comm").read_text().startswith("berth-loop")]
     figures = [tuple(map(int, (task / "schedstat").read_text().split()[:2])) for task in tasks]
     return [sum(column) for column in zip(*figures)]
 
 
 def most_memory(server, seconds):
-    """The most it had within that time."""
+    """The largest resident memory the server had within `seconds`."""
     until, most = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         most = max(most, memory(server, "VmRSS"))
@@ -336,7 +337,7 @@ def measure(name, seconds):
         phase.value = PAUSE
         counts = [forked.Value("q", 0) for _ in range(ATTACKERS)]
         attackers = [rig.run(attacker, count, target, rig.server.port, *message) for count in counts]
-        eventually("the attack is under way", lambda: all(count.value > 0 for count in counts), 60)
+        eventually("every attacker has done something", lambda: all(count.value > 0 for count in counts), 60)
         begun, since = sum(count.value for count in counts), time.monotonic()
         used = processor(rig.server)
         phase.value = DURING
@@ -345,7 +346,7 @@ def measure(name, seconds):
         ran, waited = (now - then for now, then in zip(processor(rig.server), used))
         during["starved"] = waited / max(1, ran + waited)
         during["rate"] = (sum(count.value for count in counts) - begun) / (time.monotonic() - since)
-        assert all(one.is_alive() for one in attackers), "an attacker ended"
+        assert all(one.is_alive() for one in attackers), "an attacker process ended by itself"
         found, others = (ours.recv() for ours, _ in pipes)
         before.update(percentiles(found, BEFORE))
         during.update(percentiles(found, DURING), twin=percentiles(others, DURING))

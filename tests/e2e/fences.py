@@ -1,15 +1,15 @@
-"""The pages' blocks of code, and a shell that types them. What a fence's language says:
+"""Reads the code blocks of the documentation's pages, and types them into a shell. The text after the opening fence says what a block is:
 
-    ```sh             typed into the page's shell, from the top of the page to its end. Every command must succeed,
-    ```text           unless the block is followed by what it prints: then that is compared
-    ```text log       lines the server's log must have by then
-    ```text messages  of the protocol: every {...} in it is JSON
+    ```sh             commands, typed into one shell for the whole page, from top to bottom. Every command must succeed,
+    ```text           unless the block is followed by its expected output: then the output is compared
+    ```text log       lines that the server's log must have by then
+    ```text messages  messages of the protocol: every {...} in it is JSON
     ```text figure    a drawing
-    ```yaml FILE      a file. It is saved where it says, and berth reads it
-    ```sh FILE        a file as well
+    ```yaml FILE      a file. It is saved as FILE, and berth reads it
+    ```sh FILE        a script, saved as FILE as well
 
-In expected text <name> stands for anything without spaces or quotes; the same <name> is the same text everywhere on
-the page, and a later block may use it. `...` at the end of a line stands for the rest of it."""
+In expected output <name> matches any text without spaces or quotes. The same <name> matches the same text everywhere on the page,
+and later blocks may use it. `...` at the end of a line matches the rest of the line."""
 import json
 import os
 import pathlib
@@ -29,7 +29,7 @@ class Fence:
         self.page, self.line = page, found.string.count("\n", 0, found.start()) + 1
         self.language, self.about = found.group(2), found.group(3).strip()
         self.text = textwrap.dedent(found.group(4))
-        # What it belongs to, and what it follows with nothing in between.
+        # The section it is in, and whether it directly follows another block.
         self.section = (re.findall(r"^## (.*)$", found.string[:found.start()], re.M) or [""])[-1]
         self.follows = re.search(r"```\s*\Z", found.string[:found.start()]) is not None
 
@@ -47,18 +47,18 @@ def fences(page):
 
 
 def outside(text):
-    """The page without its blocks, line by line."""
+    """The page's lines outside of code blocks; lines of blocks are empty."""
     return FENCE.sub(lambda found: "\n" * found.group(0).count("\n"), text).splitlines()
 
 
 def spans(text):
-    """What stands between backticks in running text, with where it begins; a line break in it is a space."""
+    """The texts between backticks outside of code blocks, each with its position. A line break inside one becomes a space."""
     text = "\n".join(outside(text))
     return [(found.start(), " ".join(found.group(1).split())) for found in re.finditer(r"`([^`]+)`", text)]
 
 
 def tables(page):
-    """(first line of the head, rows of cells) of each table of the page."""
+    """(header line, rows of cells) of each table of the page."""
     found, rows = [], None
     for line in outside(page.read_text()):
         if not line.startswith("|"):
@@ -72,8 +72,8 @@ def tables(page):
 
 
 def messages(text):
-    """Every {...} of the text, read as JSON; raises ValueError for one that is none. `...` stands for what is left out: any
-    value, the elements of a list, more fields of an object."""
+    """Every {...} of the text, parsed as JSON; raises ValueError if one is not JSON. `...` may replace any value, elements of a list, or
+    further fields of an object."""
     text = re.sub(r"([{,])\s*\.\.\.(?=\s*\})", r'\1"...":"..."', re.sub(r"([:\[])\s*\.\.\.(?=\s*[],}])", r'\1"..."', text))
     found, at = [], text.find("{")
     while at >= 0:
@@ -84,7 +84,7 @@ def messages(text):
 
 
 def pattern_of(expected, known):
-    """A regular expression for the expected text; its groups are the names not known yet."""
+    """A regular expression for the expected text. Its groups are the names that are not known yet."""
     names, parts = [], []
     for piece in re.split(r"(<[a-z_0-9]+>|\.\.\.$)", expected.strip(), flags=re.M):
         if piece == "...":
@@ -104,7 +104,7 @@ def pattern_of(expected, known):
     return re.compile("".join(parts))
 
 
-# What goes on until somebody ends it. Servers and agents stay until the page ends; who only watches is ended soon.
+# Commands that run until they are ended. Servers and agents run until the end of the page; those that only watch are ended soon.
 SERVES = re.compile(r"^(?:sudo )?(?:berth (?:dev|server|agent)\b|make run\b)")
 WATCHES = re.compile(r"^(?:berth (?:events|top|deploy logs .*-f)|.*--watch|python3 .* events$)")
 
@@ -112,12 +112,12 @@ PREAMBLE = r"""
 set -E -o pipefail
 trap 'echo "exit $?: $BASH_COMMAND" >> "$FAILED"' ERR
 sudo() { [ "$1" != -u ] || shift 2; "$@"; }
-apt-get() { # it says what it would do, and that must be to install berth
+apt-get() { # only simulates, and must be about to install berth
     local said
     said=$(command apt-get --simulate "$@" 2>&1) && grep -q '^Inst berth ' <<< "$said" && return
     echo "apt-get does not know the package, or not all that it needs:"; echo "$said"; return 1
 }
-up() { # NAME PID: is it up?
+up() { # NAME PID: waits until it is up
     local tries
     for tries in {1..1800}; do
         grep -qE 'event=(server\.ready|server\.listening|agent\.connected)|Ready to accept' "$LOGS/$1.log" && return
@@ -126,8 +126,8 @@ up() { # NAME PID: is it up?
     done
     tail -5 "$LOGS/$1.log"; return 1
 }
-serve() { # NAME COMMAND...: until the page ends
-    : > "$LOGS/$1.log" # what one before it said is not its own
+serve() { # NAME COMMAND...: runs it until the page ends
+    : > "$LOGS/$1.log" # without the log of an earlier one
     "${@:2}" >> "$LOGS/$1.log" 2>&1 &
     echo $! > "$LOGS/$1.pid"
     up "$1" $!
@@ -136,7 +136,7 @@ end() { # NAME
     local pid
     pid=$(cat "$LOGS/$1.pid"); kill "$pid"; while kill -0 "$pid" 2> /dev/null; do sleep 0.02; done
 }
-systemctl() { # there is none here: what a unit starts is started, ended and signalled all the same
+systemctl() { # stands in for systemd: starts, ends and signals the units' commands
     local verb=$1 unit
     for unit in "${@:2}"; do
         case $verb:$unit in
@@ -147,16 +147,16 @@ systemctl() { # there is none here: what a unit starts is started, ended and sig
         case $verb in start | restart | enable) serve "$unit" bash -c "exec $(cat "$UNITS/$unit")" ;; esac
     done
 }
-watch_it() { # COMMAND...: it goes on until it is ended
+watch_it() { # COMMAND...: runs it, and ends it after WATCH_SECONDS
     local code=0
     timeout -s INT "$WATCH_SECONDS" "$@" || code=$?
-    [ $code = 124 ] || [ "$*" = "berth top" ] # without a terminal that draws once
+    [ $code = 124 ] || [ "$*" = "berth top" ] # without a terminal `berth top` draws once and exits
 }
 """
 
 
 class Shell:
-    """One bash for a whole page, so that a variable set in one block is there in the next."""
+    """One bash for a whole page, so that variables set in one block are there in the next."""
 
     MARK = "--end-of-block--"
 
@@ -172,7 +172,7 @@ class Shell:
         self.type(PREAMBLE)
 
     def swapped(self, text, known=()):
-        """The text with names of this place in it."""
+        """The text with the names of this test's places and ports."""
         for name in known:
             text = text.replace(f"<{name}>", known[name])
         for old, new in self.swaps.items():
@@ -180,7 +180,7 @@ class Shell:
         return text
 
     def type(self, text):
-        """What it prints."""
+        """Types the text and returns what the shell prints."""
         self.process.stdin.write(f"{text}\nprintf '\\n%s\\n' {self.MARK}\n")
         self.process.stdin.flush()
         lines = []
@@ -191,7 +191,7 @@ class Shell:
         raise AssertionError("the shell ended:\n" + "".join(lines))
 
     def run(self, block, known):
-        """What the block prints, and which of its commands failed."""
+        """Types a block; (what it printed, which of its commands failed)."""
         self.failed.write_text("")
         lines = []
         for line in self.swapped(block, known).splitlines():
@@ -209,7 +209,8 @@ class Shell:
         return "".join(path.read_text(errors="replace") for path in sorted(self.logs.glob("*.log")))
 
     def kill(self):
-        """Whatever is left of its session, and who made itself one but stayed in its place; after a failure that is all of it."""
+        """Kills every process of the shell's session, and those that left the session but still work in its directory. After a failure that
+        may be all of them."""
         self.process.kill()
         self.process.wait()
         for path in pathlib.Path("/proc").glob("[0-9]*"):
@@ -221,7 +222,7 @@ class Shell:
                 pass
 
     def close(self):
-        """Everything it started ends in peace."""
+        """Ends everything the shell started with SIGTERM, and waits for it."""
         self.type("trap - ERR; kill $(jobs -p); wait")
         self.process.stdin.close()
         self.process.wait(30 * SLOW)

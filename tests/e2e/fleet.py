@@ -1,6 +1,5 @@
-"""A fleet that does everything a fleet may do: nodes on WebSockets that move from one instance to another,
-say things twice, late, or over another connection; clients that try again elsewhere. Counts what the nodes
-really run at the same time."""
+"""A fleet that does everything a fleet may do: nodes on WebSockets that move between instances and send messages twice, late or over
+another connection, and clients that retry at another instance. It counts what the nodes really run at the same time."""
 import collections
 import json
 import random
@@ -12,16 +11,16 @@ from harness import SLOW, Client
 
 
 class Worker(threading.Thread):
-    """One node. `servers` is a list that may change: it connects to any of them."""
+    """One node. It connects to any server of `servers`, a list that may change."""
 
     def __init__(self, servers, node_id, slots, seed):
         super().__init__(daemon=True)
         self.servers, self.id, self.slots = servers, node_id, slots
         self.dice = random.Random(seed)
         self.over = threading.Event()
-        self.running = {}  # (job, attempt) -> when it ends
-        self.reports = collections.OrderedDict()  # (job, attempt) -> done was not accepted yet
-        self.acks = {}  # (job, attempt) -> ack was not answered yet
+        self.running = {}  # (job, attempt): when the run ends
+        self.reports = collections.OrderedDict()  # (job, attempt): its DONE was not accepted yet
+        self.acks = {}  # (job, attempt): its ACK was not answered yet
         self.begun = set()
         self.most = 0
         self.socket = None
@@ -39,7 +38,7 @@ class Worker(threading.Thread):
                 except (wsclient.Closed, wsclient.Refused, OSError, TimeoutError):
                     self.socket = None
                     time.sleep(self.dice.uniform(0.005, 0.05))
-        except BaseException as error:  # shown by whoever joins it
+        except BaseException as error:  # raised again by the test that joins the thread
             self.failure = error
 
     def connect(self):
@@ -82,13 +81,13 @@ class Worker(threading.Thread):
             self.beat_at = now + 1
             runs = [{"job_id": job, "attempt_id": attempt} for job, attempt in list(self.running) + list(self.reports)]
             self.say("heartbeat", node_id=self.id, running_jobs=runs)
-            for key in self.reports:  # a frozen instance that goes on may have answered 503
+            for key in self.reports:  # an instance that was frozen may have answered 503
                 self.report(key)
         if self.over.is_set() and not self.running and not self.reports:
             self.socket.close()
             raise wsclient.Closed(1000)
         if self.dice.random() < 0.0005:
-            self.socket.drop()  # it lost its connection
+            self.socket.drop()  # a lost connection
             raise wsclient.Closed(1006)
         next_end = min(self.running.values(), default=now + 0.05)
         try:
@@ -102,7 +101,7 @@ class Worker(threading.Thread):
         if message["msg"] == "job":
             key = (message["job_id"], message["attempt_id"])
             if self.dice.random() < 0.01:
-                return  # lost on the way: its reservation runs out
+                return  # the job message is lost, so its reservation runs out
             self.acks[key] = True
             for _ in range(1 if self.dice.random() < 0.95 else 2):
                 self.ask(("ack", key), "ack", job_id=key[0], attempt_id=key[1])
@@ -123,14 +122,14 @@ class Worker(threading.Thread):
 
 
 class Submitter(threading.Thread):
-    """A client that sends `count` jobs, or until `over`, each until it is accepted, wherever somebody answers."""
+    """A client that sends `count` jobs, or sends until `over` is set. It tries each job at any instance until one accepts it."""
 
     def __init__(self, servers, count, name, pause=0.0):
         super().__init__(daemon=True)
         self.servers, self.count, self.name, self.pause = servers, count, name, pause
         self.dice = random.Random(name)
         self.accepted = []
-        self.again = set()  # accepted, but not at the first try
+        self.again = set()  # job ids that were accepted, but not at the first try
         self.tries = 0
         self.worst = 0.0
         self.over = threading.Event()
@@ -155,7 +154,7 @@ class Submitter(threading.Thread):
                 assert answer.status in (429, 503, 504), str(answer)
             except (OSError, TimeoutError, ValueError, ConnectionError):
                 pass
-            except Exception as error:  # half an answer of a server that was killed
+            except Exception as error:  # a server that was killed sent half an answer
                 if type(error).__module__ != "http.client":
                     raise
             time.sleep(self.dice.uniform(0.005, 0.05))
@@ -175,20 +174,20 @@ class Submitter(threading.Thread):
 
 
 class Diary:
-    """What jobs of real agents write down themselves: that they began and that they ended, one line each in
-    the order in which it happened (one write to a file opened for appending)."""
+    """What jobs of real agents record: a line when they begin and one when they end, in the order in which it happened (each line is one
+    write to a file opened for appending)."""
 
     def __init__(self, path):
         self.path = path
         self.gate = path.with_name(path.name + ".gate")
 
     def command(self, then):
-        """A command for a job that notes its beginning and its end around another."""
+        """A job's command that records its beginning and its end around `then`."""
         note = f'"$BERTH_NODE_ID $BERTH_JOB_ID $BERTH_ATTEMPT_ID" >> {self.path}'
         return f"echo b {note}; {then}; echo e {note}"
 
     def held(self):
-        """One that ends when all may."""
+        """A job's command that ends once open_gate() was called."""
         return self.command(f"while [ ! -e {self.gate} ]; do sleep 0.05; done")
 
     def open_gate(self):
@@ -199,7 +198,7 @@ class Diary:
         return [line.split() for line in text.splitlines()]
 
     def most(self):
-        """{node: the most that ran there at the same time}."""
+        """{node: how many jobs ran there at the same time at most}."""
         now, most = collections.Counter(), collections.Counter()
         for what, node, _, _ in self.lines():
             now[node] += 1 if what == "b" else -1
@@ -207,5 +206,5 @@ class Diary:
         return most
 
     def times(self, what):
-        """{job: how often it began (b) or ended (e)}."""
+        """{job: how often it began ("b") or ended ("e")}."""
         return collections.Counter(line[2] for line in self.lines() if line[0] == what)

@@ -1,7 +1,7 @@
-"""Starts the real binary, talks to it, and ends it. Every case has its own server on a free port
-with its own data directory; nothing waits a fixed time, everything waits for a condition.
+"""Starts the real binary, talks to it and ends it. Every case has its own server on a free port with its own data directory.
+Nothing sleeps for a fixed time; everything waits for a condition.
 
-BERTH_BIN is the binary (build/berth), BERTH_E2E_SLOW multiplies every deadline (sanitisers)."""
+BERTH_BIN is the binary (default build/berth); BERTH_E2E_SLOW multiplies every deadline (for sanitisers)."""
 import atexit
 import collections
 import http.client
@@ -40,8 +40,8 @@ atexit.register(_end_all)
 
 
 def tags(*names):
-    """load: heavy, not for sanitised binaries; threads: loops, store and keeper meet; alone: judges
-    latency, so no other case runs beside it; long: begun first."""
+    """Marks a case for tests/e2e/run. load: heavy, not for sanitised binaries; threads: loops, store and keeper meet; alone: judges
+    latency, so no other case may run at the same time; long: started first."""
 
     def mark(thing):
         thing.tags = set(names) | getattr(thing, "tags", set())
@@ -51,8 +51,8 @@ def tags(*names):
 
 
 def eventually(what, check, seconds=30):
-    """Calls check() until it returns something true, which is returned. How long that may take is only for a case
-    to say that is about it: a disk or a processor that others use can keep a server for seconds."""
+    """Calls check() until it returns something true, and returns that. Pass `seconds` only if the case is about the time: a busy disk or
+    processor can hold up a server for seconds."""
     deadline = time.monotonic() + seconds * SLOW
     pause = 0.002
     while True:
@@ -66,7 +66,7 @@ def eventually(what, check, seconds=30):
 
 
 def freeze(process):
-    """SIGSTOP. Its threads stop when each of them next gets a processor, which is waited for."""
+    """Sends SIGSTOP and waits until every thread has stopped: each stops only when it next gets a processor."""
 
     def stands():
         try:
@@ -76,11 +76,11 @@ def freeze(process):
             return False
 
     process.send_signal(signal.SIGSTOP)
-    eventually("it is frozen", stands)
+    eventually("every thread of the process is stopped", stands)
 
 
 class Stalls(threading.Thread):
-    """When this process did not run although it wanted to: that is the machine's time, not the server's."""
+    """Records when this process wanted to run and did not: such time is the machine's fault, not the server's."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -100,12 +100,12 @@ class Stalls(threading.Thread):
 
 
 def percentile(values, share):
-    """The smallest value that so many are not above."""
+    """The smallest value that at least this share of the values does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def in_parallel(count, work):
-    """Runs work(i) in threads that start together; the results in order. Raises what one raised."""
+    """Runs work(i) in threads that start together and returns the results in order. Raises the first exception that a thread raised."""
     results, errors = [None] * count, []
     gate = threading.Barrier(count)
 
@@ -147,7 +147,7 @@ class Answer:
 
 
 class Client:
-    """One keep-alive connection. Never sends anything twice."""
+    """One keep-alive connection. Never sends a request twice."""
 
     def __init__(self, port, seconds=30):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds * SLOW)
@@ -181,22 +181,22 @@ class Client:
 
 
 class Server:
-    """A berth process. Settings are flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300. `descriptors`: it may have
-    no more of them."""
+    """A berth process. Settings become flags: reservation_ttl_ms=300 is --reservation-ttl-ms 300. `descriptors` limits how many file
+    descriptors it may have."""
 
     def __init__(self, data_dir, log_dir, verb="server", env=None, args=(), log_path=None, binary=BINARY, descriptors=None,
                  **settings):
         self.data_dir = pathlib.Path(data_dir)
         self.secrets = []
-        self.token = None  # to read its metrics with, once it wants one
+        self.token = None  # to read /metrics with, where the server requires a token
         flags = {"listen": "127.0.0.1:0", "data_dir": str(self.data_dir), **settings}
         command = [*(["prlimit", f"--nofile={descriptors}"] if descriptors else []), binary, verb]
         for name, value in flags.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--" + name.replace("_", "-"), text]
         handle, name = tempfile.mkstemp(prefix="log-", dir=log_dir)
-        self.log_path = log_path or pathlib.Path(name) # its own log_file, if it has one
-        # The server goes when this process goes, however it goes.
+        self.log_path = log_path or pathlib.Path(name)  # the server's own log_file, if it has one
+        # The server is killed when this process ends, however it ends.
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command, *args], stdin=subprocess.DEVNULL,
             stdout=handle, stderr=handle, env=dict(clean_env(), **(env or {})))
@@ -236,12 +236,12 @@ class Server:
         return self.get(f"/v1/nodes/{node_id}").json
 
     def job(self, job_id, wait=None):
-        """A job, or that there is none; a store that is too slow at the moment (503) is asked again."""
+        """The job, or the error answer if there is none. Asks again while the store is too slow (503)."""
         def answer():
             found = self.get(f"/v1/jobs/{job_id}" + (f"?wait={wait}" if wait else ""))
             return found if found.status != 503 else None
 
-        return eventually(f"{job_id} is answered", answer).json
+        return eventually(f"GET of job {job_id} is answered without 503", answer).json
 
     def slots(self, node_id):
         """(reserved, running) of a node."""
@@ -249,12 +249,12 @@ class Server:
         return node["reserved"], node["running"]
 
     def ask(self, path, client=None):
-        """What it answers; a store that is too slow at the moment (503) is asked again."""
+        """GET of `path` as JSON. Asks again while the store is too slow (503)."""
         def answer():
             found = (client or self).get(path)
             return found if found.status != 503 else None
 
-        found = eventually(f"{path} is answered", answer)
+        found = eventually(f"GET {path} is answered without 503", answer)
         assert found.status == 200, f"{path}: {found}"
         return found.json
 
@@ -274,13 +274,13 @@ class Server:
         return parse_metrics(self.get("/metrics", **headers).body.decode())
 
     def kill(self):
-        """kill -9: no goodbye."""
+        """Ends the server with SIGKILL, so that it cannot say goodbye."""
         self.process.kill()
         self.process.wait()
         live.discard(self.process)
 
     def stop(self, seconds=30, number=signal.SIGTERM):
-        """SIGTERM, or another signal; the exit code."""
+        """Sends SIGTERM or another signal and returns the exit code."""
         self.process.send_signal(number)
         try:
             return self.process.wait(seconds * SLOW)
@@ -292,7 +292,7 @@ class Server:
             live.discard(self.process)
 
     def check_log(self):
-        """What must never be in a log."""
+        """Fails if the log has a sanitizer report, a broken invariant or a secret."""
         lines = self.log.splitlines()
         reports = [number for number, line in enumerate(lines) if REPORTS.search(line)]
         if reports:
@@ -302,7 +302,7 @@ class Server:
         for line in lines:
             assert "invariant" not in line, f"an invariant was broken: {line}"
             for secret in self.secrets:
-                assert secret not in line, f"a secret stands in the log: {line}"
+                assert secret not in line, f"a secret is in the log: {line}"
 
 
 METRIC_LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{([a-zA-Z_]+="[^"\n]*",?)*\})? (\S+)$')
@@ -321,33 +321,34 @@ def parse_metrics(text):
             base = re.sub(r"_(bucket|sum|count)$", "", found.group(1))
             assert found.group(1) in typed or base in typed, f"{line!r} has no TYPE line before it"
             key = found.group(1) + (found.group(2) or "")
-            assert key not in values, f"{key} stands there twice"
+            assert key not in values, f"{key} is exported twice"
             values[key] = float(found.group(4))
     return values
 
 
-# What agents run for a case works on the case's own files, which are root's if the case is. Without this it would be another user's.
+# Agents of a case run commands on the case's own files, which belong to root if the case runs as root. Without this the commands would run
+# as another user.
 OWN_WORK = {"job_user": "root", "allow_root": True} if os.geteuid() == 0 else {}
 
 
 def settings_env(settings):
-    """Settings as variables."""
+    """Settings as environment variables."""
     return {f"BERTH_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
 
 
 def clean_env():
-    """The environment without our own BERTH_ names, which the binary would take for settings, nor contexts."""
+    """The environment without BERTH_ variables, which the binary would take for settings, and without the user's contexts."""
     return {**{name: value for name, value in os.environ.items() if not name.startswith("BERTH_")},
-            "XDG_CONFIG_HOME": "/dev/null/none"}  # where nobody, not even root, can make a file
+            "XDG_CONFIG_HOME": "/dev/null/none"}  # where not even root can create a file
 
 
 def patient(settings):
-    """Settings of a server that a busy machine may keep for seconds: a Redis, a disk or a database may take its time, and so may
-    whoever acknowledges a job, unless that is what the case is about: what it or its file says stays."""
+    """The settings with long timeouts added, because on a busy machine Redis, a disk, a database or an acknowledging node may take seconds.
+    What the case or its configuration file sets itself stays."""
     if "args" in settings:
         return settings
     defaults = {"reservation_ttl_ms": 30000}
-    if "heartbeat_ms" not in settings:  # nodes that only speak HTTP say nothing between two steps of a case
+    if "heartbeat_ms" not in settings:  # nodes that only speak HTTP send nothing between two steps of a case
         defaults["heartbeat_stale_ms"] = 60000
     if str(settings.get("store", "")).startswith("redis"):
         defaults.update(store_call_ms=int(5000 * SLOW), store_timeout_ms=int(5000 * SLOW))
@@ -360,7 +361,7 @@ def patient(settings):
 
 
 def calm_machine(directory):
-    """A host_root for agents: a machine with room, whatever this one is busy with."""
+    """A host_root for agents that shows an idle machine, however busy this one is."""
     proc = pathlib.Path(directory) / "machine" / "proc"
     proc.mkdir(parents=True, exist_ok=True)
     (proc / "loadavg").write_text("0.10 0.10 0.10 1/100 1\n")
@@ -372,7 +373,7 @@ def calm_machine(directory):
 
 
 def berth(*args, env=None, seconds=30, cwd=None):
-    """Runs a command of the binary that ends by itself; .returncode, .stdout, .stderr."""
+    """Runs a command that ends by itself; the result has .returncode, .stdout and .stderr."""
     return subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True, cwd=cwd,
                           env=dict(clean_env(), **(env or {})), timeout=seconds * SLOW)
 
@@ -382,7 +383,7 @@ EN_ZH = {"health": "ready", "semantic_langs": ["en", "zh"], "nmt_pairs": [["en",
 
 
 class Clock:
-    """The wall clock of the programs that are started with its `env`, set while they run."""
+    """Sets the wall clock of programs that were started with its `env`, while they run."""
 
     def __init__(self, directory, seconds=0):
         handle, self.path = tempfile.mkstemp(prefix="clock-", dir=directory)
@@ -392,7 +393,8 @@ class Clock:
         self.env = {"LD_PRELOAD": str(shim), "SETCLOCK_FILE": self.path}
 
     def set(self, seconds, slept=0):
-        """So far from the machine's; and it slept so long, by a clock that goes on meanwhile."""
+        """The clock is `seconds` ahead of the machine's, and the machine slept for `slept` seconds according to a clock that counts
+        sleep."""
         with open(self.path, "r+b", buffering=0) as file:
             file.write(struct.pack("=qq", int(seconds * 1000), int(slept * 1000)))
 
@@ -434,7 +436,7 @@ class Node:
 
 
 class WsNode:
-    """A node on a WebSocket. Messages are dicts; what is not waited for yet is kept in order."""
+    """A node on a WebSocket. Messages are dicts; those that expect() skipped are kept in order."""
 
     def __init__(self, server, node_id, hello=True, headers=None, **facts):
         self.id = node_id
@@ -453,7 +455,7 @@ class WsNode:
         self.socket.send(json.dumps({"msg": msg, **fields}))
 
     def ask(self, msg, **fields):
-        """Sends with an id and returns the reply."""
+        """Sends a message with an id and returns the reply."""
         self.number += 1
         self.send(msg, id=self.number, **fields)
         reply = self.expect("reply", re=self.number)
@@ -463,7 +465,7 @@ class WsNode:
         return self.ask(msg, job_id=job["job_id"], attempt_id=job["attempt_id"], **fields)
 
     def expect(self, msg, seconds=30, **fields):
-        """The first message of that kind with those fields, now or within the time."""
+        """The first message of that kind with those fields, from those already received or within `seconds`."""
         def fits(message):
             return message["msg"] == msg and all(message.get(k) == v for k, v in fields.items())
 
@@ -482,14 +484,14 @@ class WsNode:
             self.waiting.append(message)
 
     def expect_any(self, *kinds, seconds=30):
-        """The first message of one of these kinds, which is kept for expect()."""
+        """The first message of one of these kinds; expect() still returns it afterwards."""
         while not any(message["msg"] in kinds for message in self.waiting):
             text = self.socket.recv(seconds * SLOW)
             self.waiting.extend([json.loads(text)] if text else [])
         return next(message for message in self.waiting if message["msg"] in kinds)
 
     def closed(self, seconds=30):
-        """Waits for the server to close; the code."""
+        """Waits until the server closes the connection; the close code."""
         deadline = time.monotonic() + seconds * SLOW
         while True:
             try:
@@ -502,9 +504,8 @@ class WsNode:
 
 
 class Listener:
-    """A local HTTP server that keeps what it is sent: the other end of push and callbacks.
-    `answers` gives the status of each request in turn; the last one repeats. With a gate (an Event) they
-    are given once that is set."""
+    """A local HTTP server that keeps the requests it gets: the receiver of pushed jobs and callbacks. `answers` are the statuses of the
+    requests in turn; the last one repeats. With a `gate` (an Event) the answers are held back until it is set."""
 
     def __init__(self, answers=(200,), port=0, gate=None):
         self.requests = []
@@ -541,7 +542,7 @@ class Listener:
         """The requests, once there are that many."""
         with self.arrived:
             ok = self.arrived.wait_for(lambda: len(self.requests) >= count, seconds * SLOW)
-        assert ok, f"{len(self.requests)} requests came, not {count}"
+        assert ok, f"{len(self.requests)} requests arrived, not {count}"
         return self.requests
 
     def close(self):
@@ -550,8 +551,8 @@ class Listener:
 
 
 class Events:
-    """A reader of GET /v1/events in a thread; keeps (event, data), and the id of the last. Once it is made it listens: the head of
-    the answer comes before that, and the first it is told says so."""
+    """Reads GET /v1/events in a thread and keeps (event, data) and the last id. The constructor returns once the server has subscribed the
+    stream; the head of the answer comes before that, so it waits for the first event or ": resumed"."""
 
     def __init__(self, server, path="/v1/events", last_id=None, headers=None):
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60 * SLOW)
@@ -560,13 +561,13 @@ class Events:
             headers["Last-Event-ID"] = last_id
         self.last_id = last_id
         self.connection.request("GET", path, headers=headers)
-        self.socket = self.connection.sock  # the answer takes it over
+        self.socket = self.connection.sock  # getresponse() takes the socket away from the connection
         self.reply = self.connection.getresponse()
         self.seen = []
         self.begun = threading.Event()
         self.ended = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
-        assert self.begun.wait(60 * SLOW), "the stream does not begin"
+        assert self.begun.wait(60 * SLOW), "the event stream does not begin"
 
     def _read(self):
         name, data, number = "message", [], self.last_id
@@ -579,12 +580,12 @@ class Events:
                     data.append(line[5:].strip())
                 elif line.startswith("id:"):
                     number = line[3:].strip()
-                elif not line and data:  # an event that was cut off in the middle was not told
+                elif not line and data:  # an event that was cut off in the middle does not count
                     self.last_id = number
                     self.seen.append((name, json.loads("\n".join(data))))
                     name, data = "message", []
                     self.begun.set()
-                elif line == ": resumed":  # there was nothing to tell; ": alive" may come before it listens
+                elif line == ": resumed":  # no missed events; ": alive" may come before the stream is subscribed
                     self.begun.set()
         except (OSError, ValueError, AttributeError):
             pass
@@ -592,18 +593,18 @@ class Events:
         self.ended.set()
 
     def close(self):
-        """Cut off: nothing more is read."""
+        """Cuts the connection; nothing more is read."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the server was first
+            pass  # the server closed it first
         self.ended.wait(10)
         self.connection.close()
 
 
 class Case(unittest.TestCase):
-    """A test with servers of its own. At the end each must stop on SIGTERM with exit 0, have counted
-    no broken invariant and have written nothing bad to its log."""
+    """A test with servers of its own. At the end each server must stop on SIGTERM with exit 0, have counted no broken invariant and have no
+    bad line in its log."""
 
     longMessage = True
 
@@ -612,7 +613,7 @@ class Case(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.servers = []
         self.missed = []
-        self.tails = [] # the end of each log, for the report of a failure
+        self.tails = []  # the last lines of each log, for the report of a failure
         self.addCleanup(self._end_servers)
 
     def _end_servers(self):
@@ -625,7 +626,7 @@ class Case(unittest.TestCase):
         self.servers = []
 
     def start(self, data_dir="data", **settings):
-        """A running server; the same data_dir again is the same store."""
+        """A running server. The same data_dir again is the same store."""
         server = Server(self.dir / data_dir, self.dir, **patient(settings))
         self.servers.append(server)
         return server
@@ -644,19 +645,19 @@ class Case(unittest.TestCase):
             server.check_log()
 
     def gate(self, what, value, goal, met, of="store"):
-        """One line of what was measured, which `make test` shows; `missed` has those that were not met."""
+        """Prints one line with a measurement, which `make test` shows; `missed` collects the gates that were not met."""
         print(f"gate {of} {what}: {value} ({goal}){'' if met else ' NOT MET'}", flush=True)
         if not met:
             self.missed.append(what)
 
-    # What answers look like, said once.
+    # The shape of answers, checked in one place.
 
     def ok(self, answer, status=200):
         self.assertEqual(answer.status, status, str(answer))
         return answer.json
 
     def problem(self, answer, status, error):
-        """An error answer: status, name, type, and a whole sentence in detail."""
+        """Checks an error answer: status, error name, content type, and a `detail` that is a whole sentence."""
         self.assertEqual(answer.status, status, str(answer))
         self.assertEqual(answer.headers.get_content_type(), "application/problem+json", str(answer))
         body = answer.json
@@ -670,22 +671,22 @@ class Case(unittest.TestCase):
         return server.post("/v1/dispatch/f2f", body, headers)
 
     def placed(self, server, **how):
-        """A dispatch that must succeed; {job_id, node_id, attempt_id}."""
+        """A dispatch that must succeed; returns {job_id, node_id, attempt_id}."""
         return self.ok(self.dispatch(server, **how))
 
     def task(self, server, type="dev", headers=None, **fields):
         return server.post("/v1/dispatch/task", {"type": type, "payload": {"n": 1}, **fields}, headers)
 
     def assertSlots(self, server, node_id, reserved, running):
-        """Who looks at a job may see its end before the node's counts are told; a slot that leaked stays taken."""
+        """Waits, because a reader of a job may see its end before the node's counts are published. A leaked slot stays taken."""
         eventually(f"(reserved, running) of {node_id} are {reserved}, {running}", lambda: server.slots(node_id) == (reserved, running))
 
     def assertQueue(self, server, depth):
-        """The gauge is set now and then, so it is waited for."""
-        eventually(f"{depth} jobs wait", lambda: server.metrics()["berth_queue_depth"] == depth)
+        """Waits for the gauge, which is updated only from time to time."""
+        eventually(f"berth_queue_depth is {depth}", lambda: server.metrics()["berth_queue_depth"] == depth)
 
     def state_of(self, server, job, state, seconds=30):
-        """Waits until the job is in that state; the job."""
+        """Waits until the job is in that state and returns it."""
         def there():
             found = server.job(job["job_id"])
             return found if found["state"] == state else None

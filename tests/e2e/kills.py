@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Kill -9 in the middle of many jobs at full speed, again and again, and what is left of what the server has said.
+"""Kills the server with SIGKILL in the middle of many jobs at full speed, again and again, and compares what is left with what it had
+answered.
 
     make kills                              a million jobs, 20 kills: some minutes
     make kills ARGS="--jobs 50000 --kills 5"
 
-A process submits over one client's WebSocket, another one is the nodes; both write down what they were told and come back when
-the connection breaks. A job of which the answer was lost is not asked for again: nobody was told that it was accepted. In the end the
-server is stopped and its store.db is read by this program alone, which shares nothing with it but the format of that file:
+One process submits over a client's WebSocket, other processes play the nodes. Both record the server's answers and reconnect when the
+connection breaks. A job whose answer was lost is not submitted again: nobody knows that it was accepted. At the end the server is
+stopped, and its store.db is read by this program, which shares nothing with the server but the format of that file:
 
-  lost      jobs that were answered `placed` or `waiting`, and are not there
-  undone    jobs whose DONE was accepted, and whose record says something else
-  open      jobs that have no end, though nothing is under way any more
-  unheard   jobs that were accepted, and whose end the client was never told
-  twice     jobs of which the store has two, or that were told to be two
+  lost      jobs that were answered `placed` or `waiting`, and are not in store.db
+  undone    jobs whose DONE was accepted, and whose record has another state
+  open      jobs that have not ended, though nothing is under way any more
+  unheard   jobs that were accepted, and whose end the client never received
+  twice     jobs that are in the store twice, or for which the client got contradicting messages
   strange   jobs that nobody submitted
-  slots     slots that are held though nothing runs, by what the nodes' records say, and leases
+  slots     slots that are taken though nothing runs, according to the nodes' records, and leases
 
 Each must be 0; else it exits 1."""
 import argparse
@@ -39,7 +40,7 @@ NODES = 8
 OUTSTANDING = 1024
 REPORT_EVERY = 100  # jobs
 DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-JOB_DONE = 6  # the state, as store.db has it
+JOB_DONE = 6  # the state DONE, as store.db has it
 RETENTION = {"retention_ms": 86400000, "retention_jobs_max": 100000000}
 SETTINGS = {"loops": 1, "queue_max": 1000000, "queue_total_max": 1000000, "reservation_ttl_ms": 3000,
             "running_lease_ms": 60000, **RETENTION}
@@ -47,14 +48,14 @@ forked = multiprocessing.get_context("fork")
 
 
 def frame(text):
-    """A text frame of a client; its mask is all zero, which is legal and costs nothing."""
+    """A client's text frame. Its mask is all zero, which is legal and costs nothing."""
     data = text.encode()
     head = b"\x81" + (bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + struct.pack("!H", len(data)))
     return head + bytes(4) + data
 
 
 def messages(data):
-    """The whole messages at the front of the bytes, and what is left."""
+    """The complete messages at the front of the bytes, and the remaining bytes."""
     found, at = [], 0
     while len(data) - at >= 2:
         size, head = data[at + 1] & 0x7F, 2
@@ -75,7 +76,7 @@ def messages(data):
 
 
 class Line:
-    """A WebSocket that is opened again whenever it broke."""
+    """A WebSocket that reconnects whenever it breaks."""
 
     def __init__(self, port, path):
         self.port, self.path = port, path
@@ -106,7 +107,7 @@ class Line:
         self.data += piece
 
     def take(self):
-        """What came: with the answer to the opening, or now at least something of a message."""
+        """The messages that have arrived. Reads once if there is none yet."""
         found, self.data = messages(self.data)
         if not found:
             self.more()
@@ -115,8 +116,8 @@ class Line:
 
 
 def submit(port, wanted, pipe):
-    """Submits until so many were accepted and their ends are known. Tells {number: job_id}, {number: job_id of the end}, how many it
-    submitted, and what contradicts what was told before."""
+    """Submits until `wanted` jobs were accepted and have ended. Sends through `pipe`: {number: job_id}, {number: job_id of the end}, how
+    many were submitted, and which messages contradict earlier ones."""
     accepted, ended, wrong = {}, {}, []
     number = reported = 0
     line = Line(port, "/v1/submit/connect")
@@ -177,7 +178,7 @@ def submit(port, wanted, pipe):
 
 
 class Node:
-    """What it has begun and not been believed the end of goes over into the next connection."""
+    """A node of the fleet. Attempts whose end the server has not accepted yet are kept for the next connection."""
 
     def __init__(self, name, port):
         self.name, self.line = name, Line(port, "/v1/node/connect")
@@ -224,7 +225,7 @@ class Node:
                 if message.get("ok"):
                     self.believed(message["re"], out)
                 elif message["status"] == 409 or message["status"] == 404:
-                    self.running.pop(job, None)  # another attempt's by now
+                    self.running.pop(job, None)  # the attempt belongs to another node by now
                 else:
                     out.append(self.say(*self.said[message["re"]]))
                 self.said[message["re"]] = None
@@ -235,7 +236,7 @@ class Node:
 
 
 def work(port, first, count, pipe):
-    """Some nodes of the fleet, until it is told to end. Tells whose DONE was accepted."""
+    """Runs some nodes of the fleet until the parent sends something. Sends back the jobs whose DONE was accepted."""
     nodes = [Node(f"n{first + i}", port) for i in range(count)]
     waits = selectors.DefaultSelector()
     waits.register(pipe, selectors.EVENT_READ)
@@ -266,11 +267,11 @@ def work(port, first, count, pipe):
                 try:
                     node.line.sock.sendall(frame(json.dumps({"msg": "heartbeat", "node_id": node.name, "health": "ready", "running_jobs": runs})))
                 except OSError:
-                    pass  # select tells
+                    pass  # select() reports it
 
 
 def number_of(job_id):
-    """What store.db calls a job that people call so."""
+    """The number of a job in store.db, from its job_id."""
     value = 0
     for letter in job_id[1:]:
         value = value << 5 | DIGITS.index(letter)
@@ -278,7 +279,7 @@ def number_of(job_id):
 
 
 def held_slots(server):
-    """What nodes hold once nothing runs any more: after a while it must be nothing."""
+    """How many slots and leases are still held; they should all be free soon after the last job ended."""
     held = {}
 
     def free():
@@ -295,7 +296,7 @@ def held_slots(server):
 
 
 def judge(path, accepted, ended, done, submitted, wrong):
-    """{what: how many}, from what was told and what store.db has."""
+    """{what: how many}, from the recorded answers and the contents of store.db."""
     base = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     state, number, seen = {}, {}, collections.Counter()
     for id_, at, spec in base.execute("SELECT id, state, spec FROM job"):
@@ -377,7 +378,7 @@ def main():
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--data-root", help="where the store's files go: a real disk (default: the temporary directory)")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes that were started end too
     sys.exit(any(run(args.jobs, args.kills, args.data_root).values()))
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test's own, in a directory of its own, on a free port of loopback."""
+"""A PostgreSQL server for one test, in its own directory, on a free loopback port."""
 import glob
 import os
 import pathlib
@@ -20,7 +20,7 @@ class Postgres:
         self.dir.mkdir()
         self.dir.parent.chmod(0o711)
         self.own = {}
-        if os.getuid() == 0:  # it does not run as root
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             user = pwd.getpwnam("postgres")
             os.chown(self.dir, user.pw_uid, user.pw_gid)
             self.own = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
@@ -37,6 +37,6 @@ class Postgres:
             [programs() / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port)], capture_output=True).returncode == 0, 60)
 
     def close(self):
-        self.process.send_signal(2)  # fast: connections are ended
+        self.process.send_signal(2)  # SIGINT, a fast shutdown: connections are closed
         self.process.wait(120 * SLOW)
         live.discard(self.process)

@@ -1,4 +1,4 @@
-"""A real Prometheus of the test's own, on a free port, with the shipped configuration and rules."""
+"""A real Prometheus for one test, on a free port, with the shipped configuration and rules."""
 import json
 import re
 import shutil
@@ -16,7 +16,7 @@ HERE = bool(shutil.which("promtool") and shutil.which("prometheus"))
 
 
 def hurried(rules):
-    """Rules for which nobody waits: what they ask and from when on it is too much stays."""
+    """The rules with their waiting times shortened; their expressions and thresholds stay."""
     return re.sub(r"offset \w+", "offset 1s", re.sub(r"for: \w+", "for: 0s", rules))
 
 
@@ -37,9 +37,9 @@ class Prometheus:
             stdout=self.log, stderr=self.log)
         live.add(self.process)
         case.addCleanup(self.close)
-        eventually("prometheus is up", self.up, 60)
-        eventually("all are scraped", lambda: self.health() == ["up"] * len(servers), 60)
-        eventually("rules are evaluated", lambda: self.value("multi_instance_consistency") == 0, 60)
+        eventually("Prometheus is ready", self.up, 60)
+        eventually("all servers are scraped", lambda: self.health() == ["up"] * len(servers), 60)
+        eventually("the rules have been evaluated", lambda: self.value("multi_instance_consistency") == 0, 60)
 
     def close(self):
         self.process.kill()

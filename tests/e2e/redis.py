@@ -1,4 +1,4 @@
-"""Real Redis servers for the end-to-end cases: on free loopback ports, in directories of their own."""
+"""Real Redis servers for the end-to-end cases, on free loopback ports, in their own directories."""
 import collections
 import os
 import pathlib
@@ -9,12 +9,12 @@ import subprocess
 from harness import clean_env, eventually, freeze, live
 
 
-taken = collections.deque(maxlen=128)  # by this process, for the cases it runs
+taken = collections.deque(maxlen=128)  # sockets that keep ports for the cases of this process
 
 
 def take(port):
-    """Binds it without listening: whoever asks for this port gets it (SO_REUSEADDR, as servers do), but nobody
-    who asks for any port. None: somebody has it."""
+    """Binds the port without listening. A server that asks for this very port gets it (SO_REUSEADDR); a program that asks for any free port
+    does not. None if the port is in use."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -26,8 +26,8 @@ def take(port):
 
 
 def free_port():
-    """A port nobody listens on, and whose cluster bus (+ 10000) is one as well. They stay ours: cases run beside
-    each other, and a server is started on it later, or again."""
+    """A port that nothing listens on, and whose cluster bus port (+ 10000) is free too. Both stay reserved, because cases run at the same
+    time, and a server is started or restarted on the port later."""
     while True:
         first = take(0)
         port = first.getsockname()[1]
@@ -55,14 +55,14 @@ class Redis:
              "--save", "", "--dir", str(self.dir), *self.options],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(clean_env(), **self.env))
         live.add(self.process)
-        eventually("redis answers", lambda: self.says("PING") == "PONG")
+        eventually("Redis answers PING", lambda: self.says("PING") == "PONG")
 
     @property
     def url(self):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def say(self, *words):
-        """One command; the lines of its answer as one text, an error too."""
+        """Runs one command; its answer as text, also if it is an error."""
         done = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, words)],
                               capture_output=True, text=True, errors="backslashreplace", timeout=20)
         return done.stdout.strip()
@@ -96,7 +96,7 @@ class Cluster:
         addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
         subprocess.run(["redis-cli", "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"],
                        check=True, capture_output=True, timeout=60, env=dict(os.environ))
-        eventually("every node sees the cluster", lambda: all(
+        eventually("every Redis reports cluster_state:ok", lambda: all(
             "cluster_state:ok" in node.say("CLUSTER", "INFO") for node in self.nodes), 30)
 
     @property

@@ -1,6 +1,6 @@
-"""A wire between an agent and a server that can be cut: nothing passes and nobody is told, as when a
-cable is pulled. Relay is a process' own: healed, the connections of before are gone and new ones
-pass. Cable is a network namespace with a link of its own (root): healed, packets flow again."""
+"""Connections between processes that can be cut as if a cable was pulled: nothing passes, and neither end is notified. Relay works inside
+this process: after heal() the old connections are closed and new ones pass. Cable is a network namespace with its own link (needs root):
+after heal() packets of the old connections pass again."""
 import itertools
 import os
 import shutil
@@ -14,7 +14,7 @@ from harness import live
 
 
 class Relay:
-    prefix = ()  # what an agent at its end is started with
+    prefix = ()  # put before the command of an agent behind this link
 
     def __init__(self, port, host="127.0.0.1"):
         self.to = port
@@ -38,7 +38,7 @@ class Relay:
             threading.Thread(target=self._join, args=(pair,), daemon=True).start()
 
     def passes(self, pair, data):
-        """May this go on its way? Once not, the connection is lost, and nobody is told."""
+        """Whether this data is passed on. After the first False the connection is dead, and neither end is notified."""
         return self.open.is_set()
 
     def _join(self, pair):
@@ -58,7 +58,7 @@ class Relay:
             while True:
                 data = a.recv(65536)
                 if not self.passes(pair, data):
-                    return  # what came through the cut is lost, and so is this connection
+                    return  # data that arrived during the cut is lost, and so is this connection
                 if not data:
                     break
                 b.sendall(data)
@@ -74,7 +74,7 @@ class Relay:
         self.open.set()
 
     def forget(self, which):
-        """Closes these connections."""
+        """Closes the connections for which which(pair) is true."""
         with self.lock:
             gone = [pair for pair in self.pairs if which(pair)]
             self.pairs = [pair for pair in self.pairs if pair not in gone]
@@ -84,7 +84,7 @@ class Relay:
     def close(self):
         self.cut()
         try:
-            self.listener.shutdown(socket.SHUT_RDWR)  # the accept under way would keep it open
+            self.listener.shutdown(socket.SHUT_RDWR)  # an accept() under way would keep the socket open
         except OSError:
             pass
         self.listener.close()
@@ -121,8 +121,8 @@ class Pair:
 
 
 class EarRelay(Relay):
-    """Between an instance and Redis. Cut, only what it has subscribed to does not pass any more; healed,
-    what was lost stays lost: the instance has to find out by itself, while Redis drops it."""
+    """Sits between an instance and Redis. cut() stops only the connections that have subscribed. heal() does not bring back what was lost:
+    it closes Redis' ends, and the instance has to notice by itself."""
 
     def passes(self, pair, data):
         pair.subscribed |= b"SUBSCRIBE" in data
@@ -136,8 +136,8 @@ class EarRelay(Relay):
 
 
 class CallRelay(Relay):
-    """Between an instance and Redis, call by call: the next call of the function library with all of some
-    texts in it meets a fault, before it reaches Redis or after it was run there."""
+    """Sits between an instance and Redis. The next call of the function library that contains all given texts meets a fault, either before
+    it reaches Redis or after it ran there."""
 
     LATE_S = 0.4  # longer than the server waits
     FAULTS = [(fault, when) for fault in ("cut", "lose", "delay") for when in ("before", "after")]
@@ -148,14 +148,14 @@ class CallRelay(Relay):
         super().__init__(port)
 
     def arm(self, fault, when, *texts):
-        """cut: the connection breaks; lose: nothing passes on it any more; delay: it passes too late."""
+        """The fault: cut closes the connection; lose passes nothing on it any more; delay passes the data too late."""
         self.met.clear()
         self.armed = (fault, when, [text.encode() for text in texts])
 
     def passes(self, pair, data):
         if not super().passes(pair, data):
             return False
-        if pair.fault:  # this is the answer
+        if pair.fault:  # this data is the answer
             fault, pair.fault = pair.fault, None
             return self._strike(pair, fault)
         if not self.armed or b"FCALL" not in data or not all(text in data for text in self.armed[2]):
@@ -177,7 +177,7 @@ class CallRelay(Relay):
 
 
 class SlowRelay(Relay):
-    """What passes takes `pause_s` longer, each way."""
+    """Delays everything by `pause_s` in each direction."""
 
     pause_s = 0
 
@@ -188,9 +188,9 @@ class SlowRelay(Relay):
 
 
 class Split:
-    """A network that can be split between the processes of a Redis Cluster and their clients, without
-    any privilege: every server has a relay before its port and one before its bus, which are what it
-    announces, and a relay knows which process dialled (the kernel's table of connections tells)."""
+    """A network that can be split between the processes of a Redis Cluster and their clients, without any privilege. Every Redis has one
+    relay before its port and one before its bus port, and announces the relays' ports. A relay asks the kernel which process opened a
+    connection."""
 
     def __init__(self, cluster):
         self.apart = set()  # pids on the smaller side
@@ -211,12 +211,12 @@ class Split:
         return "redis-cluster://" + ",".join(f"127.0.0.1:{server.announced}" for server in self.servers)
 
     def known(self):
-        """Has every server heard where the others are now?"""
+        """Whether every Redis knows the announced ports of all others."""
         return all(f":{other.announced}@" in server.say("CLUSTER", "NODES") for server in self.servers
                    for other in self.servers)
 
     def dialler(self, near):
-        """The pid at the other end of a connection; None: somebody else's."""
+        """The pid of the process at the other end of a connection; None if it is not one of ours."""
         try:
             inode = socket_inode(near.getpeername(), near.getsockname())
         except OSError:
@@ -237,8 +237,8 @@ class Split:
 
 
 def socket_inode(local, remote):
-    """The inode of a TCP socket by its two ends: the kernel is asked (sock_diag), because its table as a
-    text takes it milliseconds."""
+    """The inode of a TCP socket, by its two ends. It asks the kernel through sock_diag, because reading /proc/net/tcp takes
+    milliseconds."""
     ends = struct.pack("!HH4s12x4s12x", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0]))
     request = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xffffffff) + ends + \
         struct.pack("=IQ", 0, 2**64 - 1)
@@ -251,7 +251,7 @@ def socket_inode(local, remote):
 
 
 def has_socket(pid, inode):
-    """Is this one of its sockets? Others may close while we look."""
+    """Whether the process has this socket. Other descriptors may close meanwhile."""
     fds = f"/proc/{pid}/fd"
     try:
         names = os.listdir(fds)
@@ -272,7 +272,7 @@ class SplitRelay(Relay):
         super().__init__(port)
 
     def passes(self, pair, data):
-        if not pair.dialler:  # the table may be read while it changes
+        if not pair.dialler:  # not found yet: the process' list of descriptors may have changed while it was read
             pair.dialler = self.split.dialler(pair.near)
         pair.lost |= (pair.dialler in self.split.apart) != (self.pid in self.split.apart)
         return not pair.lost
@@ -294,7 +294,7 @@ class Cable:
 
     @staticmethod
     def hosts():
-        """Names a server must answer to."""
+        """The addresses of the cables, which a server must accept as host names."""
         return ",".join(f"10.213.{number}.1" for number in range(1, 9))
 
     def __init__(self, port):

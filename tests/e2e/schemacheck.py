@@ -1,5 +1,5 @@
-"""A small strict JSON Schema validator: the keywords our document uses, and no others. Strict: an answer may
-hold nothing that is not described, so that what is added to the API is added to the document."""
+"""A small strict JSON Schema validator. It knows only the keywords that our document uses, and rejects fields that are not described, so
+that every addition to the API has to be added to the document."""
 import re
 
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}

@@ -1,34 +1,38 @@
 #!/usr/bin/env python3
-"""Nodes of different shapes under jobs of mixed needs and keys, while instances and nodes are killed (kill -9) and frozen (SIGSTOP) all the time.
+"""Nodes of different shapes run jobs with mixed needs and keys, while instances and nodes are killed (SIGKILL) and frozen (SIGSTOP) all the
+time.
 
     make shapes                             a million jobs on three instances with Redis, then as many on the embedded store
     make shapes JOBS=50000 ARGS="--store redis --seed 3"
 
-Nodes are in processes of some ten each, which are killed and frozen themselves. Each appends what it runs to a ledger: a line when a run begins, after its
-ACK was accepted, and one when it ends, before its DONE is said. Both are in the file before the node goes on, so a kill loses none. A checker,
-which shares nothing with the program, puts the ledgers in the order of time and adds up what every node, GPU and key had at every moment.
+About ten nodes share a process, which is killed and frozen as a whole. Each process appends the runs of its nodes to a ledger: a line when
+a run begins, after its ACK was accepted, and one when it ends, before DONE is sent. A line is in the file before the node goes on, so a
+kill loses none. A checker, which shares nothing with the program, reads the ledgers in the order of time and adds up what every node, GPU
+and key had at every moment.
 
-When is a run over? It has what it was given, for the checker, until the first of these:
-  - its node writes that it ended: by itself, or because it was told (`drop`, `cancel`).
-  - its process was killed. Who killed it notes the moment at which it was gone, which is before it comes back and says that it runs nothing.
-  - its lease is over, as its node can know it: 8/9 of the lease after the ACK was first sent, or after the last heartbeat (or hello) was sent
-    whose answer said that leases were renewed. That is the node's part of "a job runs in one place at a time" in PROTOCOL.md, and what an agent's
-    shims do though the agent is frozen: the run of a frozen node is over there. A node that wakes up later does not report it, and one whose
-    ACK was accepted while it was frozen for so long does not begin it. A renewal that is heard of after that moment comes too late.
-A run that is over by its work while its node is frozen is not: it holds what it has until the node wakes up and writes it down, or its lease is over.
+When is a run over? For the checker it has what it was given until the first of these:
+  - Its node writes that the run ended: by itself, or because of a `drop` or `cancel`.
+  - Its process was killed. The killer notes the moment at which the process had ended, before a new one connects and lists no runs.
+  - Its lease is over, as far as its node can know: 8/9 of the lease after the first ACK was sent, or after the last heartbeat (or hello)
+    was sent whose reply renewed the leases. That is the node's part of "a job runs in one place at a time" in PROTOCOL.md, and what an
+    agent's shims do even if the agent is frozen: the run of a frozen node ends at that moment. A node that wakes up later does not report
+    the run. A node that was frozen for so long when its ACK was accepted does not begin the run. A renewal that arrives later is too late.
+A run that has done its work while its node is frozen is not over: it keeps what it has until the node wakes up and writes the line, or
+until its lease is over.
 
 Counted, and each must be 0, else it exits 1:
-  over      moments at which a node had more than one of its resources (slots and each GPU too), or a key more in flight than its limit
-  rates     starts beyond what a key's rate allows, by the times at which jobs say they were dispatched
+  over      moments at which a node had more of a resource in use than it has (slots and each GPU too), or a key more in flight than its
+            limit
+  rates     starts beyond what a key's rate allows, by the jobs' dispatch times
   places    runs that began while another run of the same job was not over
   gpus      runs that were given GPUs their node does not have, or not as many as they need
   lost      accepted jobs that the store does not have
   undone    accepted jobs that did not end DONE, or that never ran
   twice     submissions that became two jobs, or whose answers contradict each other
-  strange   jobs in the store that nobody was told of
-  left      slots, resources and keys in use, or jobs waiting, 1 s after the last job ended and every lease with it (and one more second, in which
-            instances hear of each other)
-  broken    invariants, by the servers' own count and logs; lines of a ledger that fit to nothing"""
+  strange   jobs in the store for which no client got an answer
+  left      slots, resources and keys in use, or jobs waiting, 1 s after the last job ended and every lease with it (and one more second,
+            in which instances learn of each other's changes)
+  broken    invariants, by the servers' own count and logs; lines of a ledger that make no sense"""
 import argparse
 import collections
 import heapq
@@ -49,42 +53,43 @@ from redis import Redis, free_port
 from test_shapes import GPU_MB, LIMITS, RATE, demand_of, shapes_of
 
 INSTANCES = 3
-CREW = 10  # nodes of a process
+CREW = 10  # nodes in a process
 SLOTS = (3, 6, 9)
 LEASE_MS = 3000
 BEAT_NS = 600 * 10**6
-SILENT_NS = int(1.5e9 * SLOW)  # who does not answer for so long is frozen: another instance may be there
-RUN_NS, LONG_NS = 20 * 10**6, 1500 * 10**6  # a run takes up to that; one in a hundred longer, so that what is taken from it too early is seen
-DAWDLE_NS = 300 * 10**6  # some are slow to say hello: an instance may be frozen meanwhile, and read it when it is long out of date
-TICK_NS = 25 * 10**6  # a process looks that often: what came together costs everybody less, and slots are held longer
+SILENT_NS = int(1.5e9 * SLOW)  # a server that does not answer for so long is taken for frozen, and another instance is tried
+# a run takes up to RUN_NS; one in a hundred up to LONG_NS, so that it shows when a slot is freed too early
+RUN_NS, LONG_NS = 20 * 10**6, 1500 * 10**6
+DAWDLE_NS = 300 * 10**6  # some nodes send their hello late: an instance that is frozen meanwhile reads it when it is long out of date
+TICK_NS = 25 * 10**6  # how often a process looks at its sockets: messages in batches cost less, and slots are held longer
 OUTSTANDING = 1500
-SPREAD, SLOW_SPREAD = 25, 8  # so many keys for one of test_shapes, where it has that many jobs a second less
+SPREAD, SLOW_SPREAD = 25, 8  # how many keys one of test_shapes becomes; fewer where each of them allows fewer jobs a second
 FOREVER = 1 << 62
-FREE_S = 2  # what is in use after so long is left over: a second, and one more in which instances hear of each other
+FREE_S = 2  # what is in use later than this is left over: one second, and one more in which instances learn of each other's changes
 SETTINGS = {"loops": 1, "queue_max": 1000000, "queue_total_max": 1000000, "reservation_ttl_ms": 3000, "running_lease_ms": LEASE_MS,
             "heartbeat_ms": 1000, "store_timeout_ms": int(5000 * SLOW), "store_call_ms": int(5000 * SLOW), **RETENTION}
 COUNTED = ("over", "rates", "places", "gpus", "lost", "undone", "twice", "strange", "left", "broken")
 
 
 def spread(keys, dice):
-    """A key of test_shapes as one of several that have the same limit, each on its own."""
+    """Replaces each key of test_shapes by one of several with the same limit; each is counted on its own."""
     return [f"{key}@{dice.randrange(SLOW_SPREAD if key == RATE[0] else SPREAD)}" for key in keys]
 
 
 def limits():
-    """What is put before all begins."""
+    """The rules of the keys, which are set at the start."""
     rules = {key if key.endswith("*") else f"{key}@*": {"concurrency": most} for key, most in LIMITS.items()}
     return {**rules, f"{RATE[0]}@*": {"rate": f"{RATE[1]}/{RATE[2]:g}s"}}
 
 
 def limit_of(key):
-    """How many may run at once; None: any number."""
+    """How many jobs with this key may run at once; None: any number."""
     base = key.partition("@")[0]
     return LIMITS.get(base, LIMITS["tenant:*"] if base.startswith("tenant:") else None)
 
 
 class Link:
-    """A WebSocket that never waits: what the other side does not take at once breaks it."""
+    """A WebSocket that never blocks. It breaks if the other side does not take all of a message at once."""
 
     def __init__(self, port, path):
         self.data, self.is_open, self.since = b"", False, time.monotonic_ns()
@@ -99,7 +104,7 @@ class Link:
             raise ConnectionError("it takes no more")
 
     def take(self):
-        """What came; raises when it broke. `is_open` turns true with the answer to the opening."""
+        """The messages that have arrived; raises if the connection broke. Sets `is_open` once the handshake was answered."""
         piece = self.sock.recv(1 << 20)
         if not piece:
             raise ConnectionError("gone")
@@ -125,7 +130,7 @@ def tick(loop):
 
 
 class Party:
-    """Whoever has a link and wants another one when it broke."""
+    """The owner of a link, which is opened again after it broke."""
 
     link, again_ns = None, 0
 
@@ -144,25 +149,25 @@ class Party:
 
 
 class Ack:
-    """One that was said and not answered. Of several messages of the same attempt each gave something of its own."""
+    """An ACK that was sent and not answered. Each job message of the same attempt may have assigned something else."""
 
     def __init__(self):
         self.sent_ns = time.monotonic_ns()
-        self.takes = {}  # by send_id
+        self.takes = {}  # send_id: what that job message assigned
         self.last = None
         self.again = False
 
 
 class Node(Party):
-    """`name` with `slots` and a shape. It begins what it was told to, once, and reports it until it is believed."""
+    """Node `name` with `slots` and a shape. It begins each attempt once, and repeats its DONE until the server accepts it."""
 
     def __init__(self, crew, number, slots, shape):
         self.crew, self.name = crew, f"n{number}"
         self.facts = {"protocol": 1, "node_id": self.name, "health": "ready", "allowed_types": ["dev"], "max_concurrent_jobs": slots,
                       "resources": shape, **({"takes_jobs": True, "takes_accepted": True} if number % 5 else {})}
-        self.tells_send = number % 2 == 0  # the others know by themselves what they have begun
-        self.running = {}  # (job, attempt): when its lease is over
-        self.reports = {}  # (job, attempt): whether DONE is to be said again
+        self.tells_send = number % 2 == 0  # the other nodes do not name the send in their ACK
+        self.running = {}  # (job, attempt): when the lease is over
+        self.reports = {}  # (job, attempt): whether DONE must be sent again
         self.acks = {}
         self.begun = set()
         self.number = 0
@@ -182,7 +187,7 @@ class Node(Party):
         return self.say("ack", key, self.acks[key].last if self.tells_send else None)
 
     def beat(self, msg, **facts):
-        """What is done is still listed while nobody believes it: it is nobody else's yet."""
+        """Sends a heartbeat or hello. Attempts whose DONE was not accepted yet are still listed: no other node has them yet."""
         now = time.monotonic_ns()
         self.beat_ns = now + BEAT_NS
         self.number += 1
@@ -192,7 +197,7 @@ class Node(Party):
         self.link.send(frame(json.dumps({"msg": msg, "id": self.number, "node_id": self.name, **facts, "running_jobs": runs})))
 
     def due(self, now):
-        """Time for a word; False: nobody is there to hear it."""
+        """Sends what is due; False if the server seems to be frozen."""
         if not self.link.is_open or any(now - sent > SILENT_NS for sent, _ in self.beats.values()):
             return now - self.link.since < SILENT_NS
         if not self.greeted:
@@ -200,7 +205,7 @@ class Node(Party):
             self.beat("hello", **self.facts)
             return True
         if self.crew.dice.random() < 0.02:
-            return False  # it lost its connection
+            return False  # simulates a lost connection
         again = [key for key, wanted in self.reports.items() if wanted]
         out = [self.say("done", key) for key in again]
         self.reports.update(dict.fromkeys(again, False))
@@ -243,7 +248,7 @@ class Node(Party):
     def given(self, job, out):
         key, dice = (job["job_id"], job["attempt_id"]), self.crew.dice.random()
         if key in self.begun or dice < 0.002:
-            return  # of these some are lost on the way: their reservation runs out
+            return  # some messages are lost, so their reservations run out
         ack = self.acks.setdefault(key, Ack())
         ack.last = job["send_id"]
         ack.takes[ack.last] = {name: job[name] for name in ("needs", "gpus", "keys") if name in job}
@@ -259,7 +264,7 @@ class Node(Party):
             what, key, send_id = self.said.pop(number)
             if message.get("ok"):
                 self.believed(what, key, send_id, message.get("lease_ms"))
-            elif message["status"] not in (404, 409):  # a 5xx: said again with the next heartbeat
+            elif message["status"] not in (404, 409):  # 5xx: sent again with the next heartbeat
                 if what == "done" and key in self.reports:
                     self.reports[key] = True
                 elif what == "ack" and key in self.acks:
@@ -295,7 +300,7 @@ class Node(Party):
         heapq.heappush(self.crew.ends, (now + int(self.crew.dice.random() * most), key, self))
 
     def end(self, key):
-        """Whether it ended while it was its own."""
+        """Whether the run ended before its lease was over."""
         until, now = self.running.pop(key, None), time.monotonic_ns()
         if until is None:
             return False
@@ -304,7 +309,7 @@ class Node(Party):
 
 
 class Crew:
-    """The nodes of one process, and its ledger."""
+    """The nodes of one process, and their ledger."""
 
     ticked = 0
 
@@ -316,13 +321,13 @@ class Crew:
         self.waits = selectors.DefaultSelector()
 
     def flush(self):
-        """In the file before it goes on."""
+        """Writes pending lines to the file before the node goes on."""
         if self.lines:
             os.write(self.file, "".join(self.lines).encode())
             self.lines.clear()
 
     def finish(self):
-        """Runs whose time has come: written down, and only then reported."""
+        """Ends the runs whose time has come: writes them to the ledger first, then reports DONE."""
         now, done = time.monotonic_ns(), collections.defaultdict(list)
         while self.ends and self.ends[0][0] <= now:
             _, key, node = heapq.heappop(self.ends)
@@ -364,14 +369,14 @@ def work(path, nodes, ports, seed):
 
 
 class Channel(Party):
-    """One of the submitter's links: what was asked there and is not answered, and whose end is awaited."""
+    """One of the submitter's links: which requests are not answered yet, and for which jobs it awaits the end."""
 
     def __init__(self):
         self.asked, self.follows, self.credit = {}, set(), 0
 
 
 class Submitter:
-    """Each job until it is accepted, and until its end was told, wherever somebody answers."""
+    """Submits each job until it is accepted, and follows it until its end arrives, at any instance that answers."""
 
     ticked = 0
 
@@ -379,8 +384,8 @@ class Submitter:
         self.wanted, self.rate, self.seconds, self.ports, self.pipe = wanted, rate, seconds, ports, pipe
         self.dice = random.Random(seed)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self.bodies, self.ids = {}, {}  # of those whose answer, or whose end, is awaited
-        self.again = collections.deque()  # (from when on, number): to be submitted or attached
+        self.bodies, self.ids = {}, {}  # of jobs whose answer, or whose end, is awaited
+        self.again = collections.deque()  # (not before, number): to be submitted or attached
         self.next = self.accepted = self.ended = self.undone = 0
         self.wrong = []
         self.waits = selectors.DefaultSelector()
@@ -393,7 +398,7 @@ class Submitter:
         return json.dumps({"type": "dev", "payload": {"n": number}, "queue_ms": 3600000, "max_attempts": 9, **demand}, separators=(",", ":"))
 
     def lost(self, channel):
-        """What it knew is asked for over another one."""
+        """Closes a broken channel; what it was waiting for is requested over another one."""
         channel.hang_up(self.waits)
         self.again.extend((0, number) for number in [*channel.asked, *channel.follows])
         channel.asked, channel.follows, channel.credit = {}, set(), 0
@@ -431,7 +436,7 @@ class Submitter:
         os.write(self.file, "".join(ids).encode())
 
     def feed(self, channel, now):
-        """As much as there is credit for, of what there is to say."""
+        """Sends as many submissions and attaches as the channel has credit for."""
         out, most = [], OUTSTANDING // len(self.channels)
         while channel.credit > 0 and self.again and self.again[0][0] <= now:
             out.append(self.again.popleft()[1])
@@ -484,7 +489,7 @@ def submit(*args):
 
 
 def lines_of(path):
-    """(when, sign, the rest) of a ledger. A line that a kill tore has no full stop; what it was about did not happen."""
+    """(time, sign, rest) of each line of a ledger. A line that a kill tore has no full stop; what it was about did not happen."""
     with open(path, encoding="utf-8") as file:
         for line in file:
             if line.endswith(" .\n"):
@@ -493,14 +498,14 @@ def lines_of(path):
 
 
 class Sums:
-    """What nodes, GPUs and keys have at one moment of the ledgers after the other."""
+    """What nodes, GPUs and keys have in use, as the ledgers are read in the order of time."""
 
     def __init__(self, nodes):
         self.nodes = {name: {**shape, "slots": slots} for name, (slots, shape) in nodes.items()}
         self.now = collections.Counter()
         self.most = collections.Counter()
         self.open = {}  # (node, job, attempt): (what it takes, when its lease is over)
-        self.places = collections.Counter()  # job: its runs
+        self.places = collections.Counter()  # job: the number of its runs
         self.leases = []
         self.found = collections.Counter()
         self.notes = []
@@ -512,7 +517,7 @@ class Sums:
             self.notes.append(f"{what}: {text}")
 
     def amounts(self, node, take):
-        """[(what, how much, of how much)]."""
+        """[(what, how much is taken, how much there is)]."""
         shape, needs = self.nodes[node], dict(take.get("needs", {}))
         whole, vram, gpus = needs.pop("gpus", 0), needs.pop("vram_mb", 0), take.get("gpus", [])
         needs.setdefault("slots", 1)
@@ -548,7 +553,7 @@ class Sums:
             del self.places[key[1]]
 
     def pass_time(self, when):
-        """Leases that are over by then."""
+        """Ends the runs whose leases are over by then."""
         while self.leases and self.leases[0][0] <= when:
             until, key = heapq.heappop(self.leases)
             if key in self.open and self.open[key][1] == until:
@@ -600,7 +605,7 @@ def jobs_of(port):
 
 
 def judge(where, nodes, jobs):
-    """({what: how many}, notes, runs, leases that were over, {what: the most of it}), from the ledgers and what the store has."""
+    """({what: how many}, notes, runs, leases that ran out, {what: the most in use}), from the ledgers and the store's jobs."""
     sums = Sums(nodes)
     with open(os.path.join(where, "accepted"), encoding="utf-8") as file:
         accepted = set(file.read().split())
@@ -640,7 +645,7 @@ def check(where, nodes, port, pipe):
 
 
 class Storm:
-    """Servers and crews, and what happens to them."""
+    """Servers and crews, and the kills and freezes that happen to them."""
 
     def __init__(self, where, store, nodes, seed):
         self.where, self.nodes, self.dice = where, nodes, random.Random(seed)
@@ -673,7 +678,7 @@ class Storm:
         return os.path.join(self.where, f"ledger-{crew[0][0]}")
 
     def man(self, crew):
-        """Starts the process of these nodes, without what it had before."""
+        """Starts the process of these nodes; they have no runs."""
         names, _, times = crew
         nodes = [(int(name[1:]), *self.nodes[name]) for name in names]
         crew[1] = forked.Process(target=work, args=(self.ledger(crew), nodes, self.ports, f"{names[0]} {times}"), daemon=True)
@@ -681,7 +686,8 @@ class Storm:
         crew[2] += 1
 
     def fell(self, crew, sign="x"):
-        """kill -9, and the moment from which on nothing of it runs, behind a line that may have been torn. `e`: it should run nothing."""
+        """Kills the process with SIGKILL and notes the moment from which none of its nodes runs anything, after a line that may be torn.
+        Sign `e`: they should run nothing by now."""
         crew[1].kill()
         crew[1].join()
         with open(self.ledger(crew), "a", encoding="utf-8") as file:
@@ -697,7 +703,7 @@ class Storm:
             os.kill(heapq.heappop(self.thaws)[1], signal.SIGCONT)
 
     def blow(self):
-        """Something happens, if it is time. Of the instances one at a time."""
+        """Kills or freezes something if it is time for that. At most one instance is frozen at a time."""
         now = time.monotonic()
         self.thaw(now)
         if now < self.next:
@@ -728,7 +734,7 @@ class Storm:
                 self.freeze(crew[1].pid, "node", self.dice.uniform(0.2, 3))
 
     def alive(self):
-        """All that should run does."""
+        """Fails if a server or crew ended that should run."""
         for server in self.servers:
             if server.process.poll() is not None:
                 raise AssertionError(f"a server ended with {server.process.returncode}:\n{server.log[-4000:]}")
@@ -737,7 +743,7 @@ class Storm:
                 raise AssertionError(f"the process of {crew[0]} ended with {crew[1].exitcode}")
 
     def left(self):
-        """What is in use, by what the servers say."""
+        """What is in use according to the servers."""
         found, cursor = collections.Counter(), ""
         nodes = self.servers[0].ask("/v1/nodes?limit=1000")["nodes"]
         for node in nodes:
@@ -753,7 +759,7 @@ class Storm:
         return +found
 
     def broken(self):
-        """Invariants, by metrics and by every log there is."""
+        """Broken invariants, from the metrics and from all logs."""
         found = []
         for server in self.servers:
             found += [name for name, value in server.metrics().items() if name.startswith("berth_invariant_violations_total") and value]
@@ -784,7 +790,7 @@ def weather(counts):
 
 
 def hear_from(pipe, child, who):
-    """What it sends; that it ended instead, and how, is an error."""
+    """The next message from a child process; an error with its exit code if it has ended."""
     try:
         return pipe.recv()
     except EOFError:
@@ -793,7 +799,7 @@ def hear_from(pipe, child, who):
 
 
 def follow(storm, ours, child, say):
-    """Until the submitter has its last word, which is returned; nothing happens any more once all is submitted."""
+    """Waits for the submitter's last message and returns it. Kills and freezes stop once all jobs are submitted."""
     begun = moved = shown = time.monotonic()
     told = before = (1, 0, 0)
     while len(told) == 3:
@@ -827,7 +833,7 @@ def run(store, jobs, count, seed=1, rate=0, seconds=0, data_root=None, keep=Fals
         deadline = time.monotonic() + 60 * SLOW
         while any(len(server.ask("/v1/nodes?limit=1000")["nodes"]) < count for server in storm.servers):
             if time.monotonic() > deadline:
-                raise AssertionError("not all nodes are there")
+                raise AssertionError("not all nodes have registered")
             time.sleep(0.05)
         ours, theirs = forked.Pipe()
         child = forked.Process(target=submit, args=(os.path.join(where, "accepted"), jobs, rate, seconds, storm.ports, seed, theirs), daemon=True)
@@ -884,7 +890,7 @@ def main():
     parser.add_argument("--keep", action="store_true", help="leave ledgers and logs where they are when something is wrong")
     parser.add_argument("--data-root", help="where the store's files go: a real disk (default: the temporary directory)")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and whatever was started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes that were started end too
     found = [run(store, args.jobs, args.nodes, args.seed, args.rate, args.seconds, args.data_root, args.keep,
                  say=lambda text: print(text, flush=True))
              for store in (("redis", "embedded") if args.store == "both" else (args.store,))]

@@ -1,4 +1,4 @@
-"""An OpenSSH server of the test's own: a free port of loopback, keys nobody else has."""
+"""An OpenSSH server for one test, on a free loopback port, with its own keys."""
 import os
 import pathlib
 import shutil
@@ -9,12 +9,12 @@ from redis import free_port
 
 
 def sshd_program():
-    """Its path; it must be called by one. None where it is not installed."""
+    """The path of sshd, which must be started by its full path. None if it is not installed."""
     return shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 
 class Sshd:
-    """Whoever comes as this user with the key of `ssh_config` is let in, and finds `env` in the environment."""
+    """Accepts this user with the key of `ssh_config`; the session has `env` in its environment."""
 
     def __init__(self, directory, host, env):
         self.dir = pathlib.Path(directory)
@@ -32,7 +32,7 @@ class Sshd:
         self.ssh_config.write_text(f"Host {host}\n HostName 127.0.0.1\n Port {port}\n IdentityFile {self.dir}/key\n IdentitiesOnly yes\n"
                                    f" UserKnownHostsFile {self.dir}/known_hosts\n BatchMode yes\n")
         if os.getuid() == 0:
-            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # it asks for it, and its package makes it at every start
+            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # sshd needs this directory, which its package creates at boot
         with open(self.dir / "log", "wb") as log:
             self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", sshd_program(), "-D", "-e", "-f", self.dir / "sshd_config"],
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean_env())

@@ -1,5 +1,5 @@
-"""A real server and real agents: jobs run as processes, and neither side's death loses or doubles
-one. The agents' machine is a directory of files, so that its load is none of the test's."""
+"""A real server and real agents: jobs run as processes, and no job is lost or doubled when either side dies. The agents read their
+machine's load from a directory of files, so the load of the real machine does not matter."""
 import hashlib
 import http.client
 import json
@@ -16,19 +16,19 @@ import time
 
 from harness import BINARY, OWN_WORK, SLOW, Case, clean_env, eventually, freeze, live, tags
 
-# What a job waits for: the gate is a file that the test makes.
+# A job waits until this file exists.
 GATE = 'while [ ! -e "{gate}" ]; do sleep 0.05; done'
 
 
 def write(path, text):
-    """Nobody reads half a file."""
+    """Replaces the file in one step, so that nobody reads half of it."""
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(text)
     fresh.rename(path)
 
 
 class Machine:
-    """A host_root: 8 cores, 16 GB, nothing going on."""
+    """A host_root: 8 cores, 16 GB, no load."""
 
     def __init__(self, root):
         self.proc = pathlib.Path(root) / "proc"
@@ -45,7 +45,7 @@ class Machine:
 
 
 class Agent:
-    """A `berth agent`. Flags are settings: slots_fixed=2; `config` is the text of its file."""
+    """A `berth agent`. Settings become flags: slots_fixed=2; `config` is the text of its configuration file."""
 
     def __init__(self, case, server, node_id, data_dir=None, config=None, machine=None, prefix=(), env=None, **settings):
         self.node_id = node_id
@@ -56,7 +56,7 @@ class Agent:
                  "slots_fixed": 4, "allow_commands": True, "allow_deployments": True, "gpu_command": "", "log_level": "debug", **OWN_WORK, **settings}
         command = [BINARY, "agent"]
         for name, value in flags.items():
-            if value is None:  # the file has it
+            if value is None:  # set in the configuration file
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--" + name.replace("_", "-"), text]
@@ -119,7 +119,7 @@ class AgentCase(Case):
         return agent.connected()
 
     def end_agents(self):
-        """Agents first, then whatever their shims still run."""
+        """Kills the agents first, then everything that their shims still run."""
         for agent in self.agents:
             self.tails += agent.log.splitlines()[-25:]
             if agent.process in live:
@@ -141,7 +141,7 @@ class AgentCase(Case):
         super().tearDown()
 
     def run_task(self, server, command, type="dev", **fields):
-        """Dispatches a command; the answer's body."""
+        """Dispatches a command; the answer as JSON."""
         answer = self.task(server, type=type, command=command, **fields)
         self.assertIn(answer.status, (200, 202), str(answer))
         return answer.json
@@ -164,7 +164,7 @@ class AgentCase(Case):
 
 class Loaded(AgentCase):
     def test_what_a_job_loads_is_told(self):
-        """A job writes the file of what is loaded; the next one that prefers it goes there."""
+        """A job changes loaded_file, the agent reports the new content, and jobs that prefer it go to this agent."""
         server = self.start()
         file = self.dir / "loaded"
         self.agent(server, "cold")
@@ -172,17 +172,17 @@ class Loaded(AgentCase):
         self.assertEqual(server.node("warm")["loaded"], [])
         job = self.run_task(server, f"echo whisper-v3 > {file}.new && mv {file}.new {file}", requires="gpu=1")
         self.assertEqual(self.ended(server, job)["state"], "DONE")
-        eventually("it is told", lambda: server.node("warm")["loaded"] == ["whisper-v3"])
+        eventually("the server shows whisper-v3 as loaded", lambda: server.node("warm")["loaded"] == ["whisper-v3"])
         for _ in range(4):
             job = self.run_task(server, "true", prefers=["whisper-v3"])
             self.assertEqual(job["node_id"], "warm")
             self.assertEqual(self.ended(server, job)["state"], "DONE")
             self.assertSlots(server, "warm", 0, 0)
         file.write_text("two words\n")
-        eventually("it is refused", lambda: agent.events("agent.loaded_refused"))
+        eventually("the agent refuses the file", lambda: agent.events("agent.loaded_refused"))
         self.assertEqual(server.node("warm")["loaded"], ["whisper-v3"])
         file.unlink()
-        eventually("nothing is", lambda: server.node("warm")["loaded"] == [])
+        eventually("the server shows nothing as loaded", lambda: server.node("warm")["loaded"] == [])
 
 
 class Running(AgentCase):
@@ -236,8 +236,8 @@ executors:
 """)
         found = self.ended(server, self.placed(server))
         self.assertEqual(found["state"], "DONE", found)
-        told = json.loads(found["result"]["tail"])
-        self.assertEqual((told["session_id"], told["src"], told["tgt"], told["audio_ref"]),
+        payload = json.loads(found["result"]["tail"])
+        self.assertEqual((payload["session_id"], payload["src"], payload["tgt"], payload["audio_ref"]),
                          ("room-888", "en", "zh", "blob://a"))
 
     def test_a_failure_is_retried_on_another_agent(self):
@@ -265,14 +265,15 @@ executors:
         self.assertIn("/no/such/program", found["result"]["detail"])
 
     def test_secrets_by_name(self):
-        """An executor's, a job's and a deployment's: only where a rule gives them, and nowhere to be read."""
+        """Secrets of an executor, a job and a deployment: processes get them only where a rule allows it, and they are in no log, answer or
+        file of the agent."""
         server = self.start()
         keys = self.dir / "keys"
         keys.mkdir(mode=0o700)
         for name in ("api-key", "ci-key"):
             (keys / name).write_text(f"sesame of {name}\n")
             (keys / name).chmod(0o600)
-        show = 'echo "$KEY" | tr a-z n-za-m; cat "$BERTH_SECRETS_DIR"/* | tr a-z n-za-m'  # so that it is not in its own output
+        show = 'echo "$KEY" | tr a-z n-za-m; cat "$BERTH_SECRETS_DIR"/* | tr a-z n-za-m'  # rot13, so that the secret is not in the output
         config = f"""secrets_dir: {keys}
 executors:
   talk: {{command: sh, args: [-c, {json.dumps(show)}], secrets: {{KEY: api-key}}}}
@@ -303,7 +304,8 @@ secrets:
         self.problem(self.task(server, secrets=["../token"]), 400, "BAD_FIELD")
         for name, wanted in (("web", "cannot be read"), ("other", "No rule of this agent gives the secret ci-key")):
             self.ok(server.call("PUT", f"/v1/deployments/{name}", {"command": "sleep 1000", "secrets": ["ci-key"]}), 201)
-            eventually(f"{name} says why not", lambda: wanted in str(server.get(f"/v1/deployments/{name}")["copies"]), 60)
+            eventually(f"the copy of {name} says why it does not start",
+                       lambda: wanted in str(server.get(f"/v1/deployments/{name}")["copies"]), 60)
             self.assertEqual(server.get(f"/v1/deployments/{name}")["secrets"], ["ci-key"])
         everything = agent.log + server.log + json.dumps(server.all_jobs()) + str(server.get("/v1/deployments").json)
         for path in (self.dir / "agent-a1").rglob("*"):
@@ -311,7 +313,7 @@ secrets:
         self.assertNotIn("sesame", everything)
 
     def test_what_a_run_cannot_have_is_said_at_the_start(self):
-        """An agent's directory in /tmp cannot be hidden from its runs."""
+        """An agent whose data_dir is in /tmp cannot hide it from its runs, and logs that once at its start."""
         place = tempfile.TemporaryDirectory(prefix="berth-e2e-", dir="/tmp")
         self.addCleanup(place.cleanup)
         server = self.start()
@@ -329,7 +331,7 @@ secrets:
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "DISK_LIMIT"))
         self.assertIn("more than its limit of 2097152 bytes", found["result"]["detail"])
         # The job's end is in the store a moment before it is counted.
-        eventually("it is counted", lambda: server.metrics()['berth_kills_total{reason="disk_limit"}'] == 1)
+        eventually("the kill is counted", lambda: server.metrics()['berth_kills_total{reason="disk_limit"}'] == 1)
 
     def test_timeout(self):
         server = self.start()
@@ -347,16 +349,16 @@ secrets:
         pids = self.dir / "pids"
         job = self.run_task(server, f'trap "" TERM; echo $$ >> {pids}; (setsid sh -c \'trap "" TERM; echo $$ >> {pids}; '
                                     f'(sleep 1000 & echo $! >> {pids}; wait); sleep 1000\' &) ; sleep 1000')
-        started = eventually("three processes run", lambda: len(self.lines("pids")) == 3 and self.lines("pids"))
+        started = eventually("three processes of the job run", lambda: len(self.lines("pids")) == 3 and self.lines("pids"))
         self.assertTrue(all(alive(pid) for pid in started))
         self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
-        eventually("all of them are gone", lambda: not any(alive(pid) for pid in started), 20)
+        eventually("all of them have ended", lambda: not any(alive(pid) for pid in started), 20)
         found = self.ended(server, job)
         self.assertEqual((found["state"], found["reason"]), ("FAILED", "CANCELLED"))
         eventually("the slot is free", lambda: server.slots("a1") == (0, 0))
 
     def test_process_1_of_a_container_keeps_no_zombies(self):
-        """Orphans come to process 1; nobody else would bury what shims that were killed leave."""
+        """Processes that lose their parent become children of process 1, which must reap what killed shims leave."""
         server = self.start()
         unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] + ([] if os.geteuid() == 0 else ["-r"])
         agent = self.agent(server, prefix=unshare)
@@ -367,7 +369,7 @@ secrets:
                 try:
                     name, rest = path.read_text().split("(", 1)[1].rsplit(")", 1)
                 except OSError:
-                    continue  # it went meanwhile
+                    continue  # it ended meanwhile
                 if rest.split()[1] == str(pid):
                     found.append((int(path.parent.name), name, rest.split()[0]))
             return found + [more for child, _, _ in found for more in below(child)]
@@ -375,13 +377,14 @@ secrets:
         jobs = [self.run_task(server, "sleep 1000 & sleep 1000 & sleep 1000 & wait", max_attempts=1) for _ in range(4)]
         for job in jobs:
             self.running(server, job)
-        eventually("all run", lambda: sum(name == "sleep" for _, name, _ in below(agent.process.pid)) == 12)
+        eventually("all twelve processes run", lambda: sum(name == "sleep" for _, name, _ in below(agent.process.pid)) == 12)
         for pid, name, _ in below(agent.process.pid):
             if name == "berth-shim":
                 os.kill(pid, signal.SIGKILL)
         for job in jobs:
             self.assertEqual(self.ended(server, job)["reason"], "SHIM_LOST")
-        eventually("nothing is left of them", lambda: [name for _, name, _ in below(agent.process.pid)] == ["berth", "berth-spawner"])
+        eventually("the agent's only descendants are berth and berth-spawner",
+                   lambda: [name for _, name, _ in below(agent.process.pid)] == ["berth", "berth-spawner"])
         agent.kill()
 
     def test_a_cancelled_job_tells_what_it_did(self):
@@ -389,9 +392,9 @@ secrets:
         self.agent(server)
         job = self.run_task(server, "echo half; sleep 1000")
         self.running(server, job)
-        eventually("it began", lambda: server.get(f"/v1/jobs/{job['job_id']}/logs").json.get("text") == "half\n")
+        eventually("the job's output is there", lambda: server.get(f"/v1/jobs/{job['job_id']}/logs").json.get("text") == "half\n")
         self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
-        result = eventually("its node told the end", lambda: server.job(job["job_id"]).get("result"))
+        result = eventually("the node has reported the job's end", lambda: server.job(job["job_id"]).get("result"))
         self.assertEqual((result["tail"], result["signal"]), ("half\n", 15), result)
         self.assertEqual(server.job(job["job_id"])["reason"], "CANCELLED")
 
@@ -406,7 +409,7 @@ secrets:
             body = {"job_id": job["job_id"], "attempt_id": 1, "offset": 0, "max": 1000, **more}
             return server.post(f"/v1/nodes/{agent.node_id}/rpc/Job/Logs", body).json
 
-        eventually("the first line", lambda: logs().get("text") == "first\n")
+        eventually("the first line can be read", lambda: logs().get("text") == "first\n")
         self.assertFalse(logs()["ended"])
         gate.touch()
         self.ended(server, job)
@@ -421,15 +424,15 @@ secrets:
         server = self.start()
         self.agent(server, host_root="/", monitor_interval_ms=200)
         path = "/v1/nodes/a1/rpc/NodeUnit/InspectResourceUsage"
-        eventually("it was measured", lambda: server.post(path, {}).status == 200)
+        eventually("the agent has measured its usage", lambda: server.post(path, {}).status == 200)
         usage = server.post(path, {}).json
         self.assertGreaterEqual(usage["cpu_percent"], 0)
         self.assertGreater(usage["memory_mb"], 1)
 
 
 class Refusing(AgentCase):
-    """The agent has the last word. The server is lied to over HTTP, so that it sends what it should
-    not: the next heartbeat sets it right."""
+    """The agent decides last. The test sends false heartbeats in its name, so that the server sends it jobs that it must refuse; its next
+    heartbeat corrects them."""
 
     def lie(self, server, node_id, **facts):
         self.ok(server.post("/v1/node/heartbeat", {"node_id": node_id, **facts}))
@@ -442,7 +445,7 @@ class Refusing(AgentCase):
         self.running(server, first)
         self.lie(server, "full", max=10, max_concurrent_jobs=10)
         second = self.run_task(server, "true", queue_ms=60000)
-        eventually("it was refused", lambda: full.events("job.refused"))
+        eventually("the agent refuses the job", lambda: full.events("job.refused"))
         self.assertIn("reason=NODE_OVERLOADED", full.events("job.refused")[0])
         self.agent(server, "free")
         found = self.ended(server, second)
@@ -456,7 +459,7 @@ class Refusing(AgentCase):
         self.problem(self.task(server, type="dev", command="true"), 422, "NO_CAPABLE_NODE")
         self.lie(server, "talker", allowed_types=["*"])
         job = self.task(server, type="dev", command="touch " + str(self.dir / "ran"))
-        eventually("it was refused", lambda: agent.events("job.refused"))
+        eventually("the agent refuses the job", lambda: agent.events("job.refused"))
         self.assertIn("reason=TYPE_NOT_ALLOWED", agent.events("job.refused")[0])
         if job.status == 200:
             self.assertEqual(self.ended(server, job.json)["state"], "FAILED")
@@ -466,7 +469,7 @@ class Refusing(AgentCase):
         server = self.start()
         agent = self.agent(server, allow_commands=False, config="executors: {dev: {command: 'true'}}")
         self.task(server, type="dev", command="touch " + str(self.dir / "ran"))
-        eventually("it was refused", lambda: agent.events("job.refused"))
+        eventually("the agent refuses the job", lambda: agent.events("job.refused"))
         self.assertIn("allow_commands", agent.events("job.refused")[0])
         self.assertFalse((self.dir / "ran").exists())
         self.assertEqual(self.ended(server, self.ok(self.task(server, type="dev")))["state"], "DONE")
@@ -475,19 +478,19 @@ class Refusing(AgentCase):
         server = self.start()
         agent = self.agent(server, monitor_interval_ms=100)
         agent.machine.memory(free_percent=15)
-        eventually("it says so", lambda: server.node("a1")["health"] == "degraded")
+        eventually("the server shows the node as degraded", lambda: server.node("a1")["health"] == "degraded")
         job = self.task(server, type="dev", command="true")
         self.assertNotEqual(job.status, 200, str(job))
 
 
 class Protecting(AgentCase):
-    """The machine's figures are files: the test decides how it is."""
+    """The machine's figures are files, so the test decides how loaded it is."""
 
     def test_a_warning_lets_only_high_priority_in(self):
         server = self.start()
         agent = self.agent(server, monitor_interval_ms=100)
         agent.machine.memory(free_percent=25)
-        eventually("it says so", lambda: server.node("a1")["level"] == "warning")
+        eventually("the server shows the level warning", lambda: server.node("a1")["level"] == "warning")
         self.assertEqual(server.node("a1")["health"], "ready")
         low = self.run_task(server, "true", priority=6, queue_ms=60000)
         high = self.run_task(server, "true", priority=7)
@@ -505,13 +508,13 @@ class Protecting(AgentCase):
         self.running(server, research)
         self.agent(server, "sound")
         sick.machine.memory(free_percent=5)
-        killed = eventually("somebody is ended", lambda: sick.events("emergency.kill"))
+        killed = eventually("the agent ends a job", lambda: sick.events("emergency.kill"))
         self.assertIn(research["job_id"], killed[0])
         self.assertIn("reason=emergency_degradation", killed[0])
-        eventually("it runs elsewhere", lambda: self.is_on(server, research, "sound"))
+        eventually("the ended job runs on the other node", lambda: self.is_on(server, research, "sound"))
         first = server.job(research["job_id"])["attempts"][0]
         self.assertEqual((first["node_id"], first["reason"]), ("sick", "EMERGENCY"))
-        self.assertTrue(self.is_on(server, dev, "sick")) # not of a type that may be ended
+        self.assertTrue(self.is_on(server, dev, "sick"))  # its type is protected
         self.assertEqual(len(sick.events("emergency.kill")), 1)
         gate.touch()
         for job in (dev, research):
@@ -523,7 +526,7 @@ class Protecting(AgentCase):
 
 
 class Secured(AgentCase):
-    """TLS and tokens: a server of its own, because the harness speaks neither."""
+    """TLS and tokens. The test starts its own server, because the harness supports neither."""
 
     TOKENS = {"ops": ["admin"], "node-token": ["node"], "reader": ["read"]}
 
@@ -570,7 +573,7 @@ class Secured(AgentCase):
         port = self.serve()
         agent = self.secured(port, "node-token", self.dir / "cert.pem").connected()
         job = self.ask(port, "POST", "/v1/dispatch/task", {"type": "dev", "command": "env; id; cat /proc/$PPID/environ"})
-        found = eventually("it ends", lambda: self.over(port, job))
+        found = eventually("the job ends", lambda: self.over(port, job))
         self.assertEqual(found["state"], "DONE", found)
         self.assertNotIn("node-token", found["result"]["tail"])
         self.assertNotIn("node-token", agent.log.replace(str(self.dir / "node-token"), ""))
@@ -584,7 +587,7 @@ class Secured(AgentCase):
         for token, node_id, words in (("wrong", "b1", "does not accept the token"), ("reader", "b2", "does not accept the token"),
                                       ("node-token", "b3", "b3")):
             agent = self.secured(port, token, self.dir / "cert.pem", node_id)
-            line = eventually(f"{token} is refused", lambda: agent.events("agent.connect_failed"))[0]
+            line = eventually(f"the agent with the token {token} is refused", lambda: agent.events("agent.connect_failed"))[0]
             self.assertIn(words, line)
             self.assertGreaterEqual(int(re.search(r"retry_ms=(\d+)", line).group(1)), 10000, line)
 
@@ -594,7 +597,7 @@ class Secured(AgentCase):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
                         "-keyout", self.dir / "other" / "key.pem", "-out", self.dir / "other" / "cert.pem"], check=True, capture_output=True)
         agent = self.secured(port, "node-token", self.dir / "other" / "cert.pem")
-        line = eventually("it does not connect", lambda: agent.events("agent.connect_failed"))[0]
+        line = eventually("the agent fails to connect", lambda: agent.events("agent.connect_failed"))[0]
         self.assertIn("certificate", line)
 
 
@@ -614,17 +617,17 @@ class Settings(AgentCase):
                  "monitor_interval_ms")):
             write(path, text)
             agent.process.send_signal(signal.SIGHUP)
-            line = eventually(f"{event} for {text}", lambda: [line for line in agent.events(event) if words in line])
+            line = eventually(f"{event} is logged for {text}", lambda: [line for line in agent.events(event) if words in line])
             self.assertTrue(line)
-        eventually("the server knows", lambda: server.node("a1")["labels"] == {"zone": "us"})
+        eventually("the server shows the new labels", lambda: server.node("a1")["labels"] == {"zone": "us"})
         self.assertEqual(self.ended(server, self.run_task(server, "true", type="ops"))["state"], "DONE")
-        gate.touch()  # and what ran before was not touched
+        gate.touch()  # what ran before was not touched
         self.assertEqual(len(self.ended(server, job)["attempts"]), 1)
 
 
 class Dying(AgentCase):
     def printed(self, job):
-        """How many bytes its shim has written down."""
+        """How many bytes of output its shim has written."""
         return sum(path.stat().st_size for path in (self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1").glob("log.*"))
 
     def test_kill_the_agent_with_running_jobs(self):
@@ -632,21 +635,22 @@ class Dying(AgentCase):
         settings = {"slots_fixed": 23, "max_concurrent_jobs": 23}
         agent = self.agent(server, **settings)
         started, gate, early = self.dir / "started", self.dir / "gate", self.dir / "early"
-        # Twenty print from before the kill until after it; three more end while there is no agent.
+        # Twenty print from before the kill until after it; three end while there is no agent.
         jobs = [self.run_task(server, f"echo $BERTH_JOB_ID >> {started}; n=0; while [ ! -e {early if i >= 20 else gate} ]; do "
                                       f"echo line $n; n=$((n+1)); sleep 0.25; done; echo end of {i}; exit {i % 2 * 5}",
                               max_attempts=1) for i in range(23)]
-        eventually("all print", lambda: len(self.lines("started")) == 23 and all(self.printed(job) for job in jobs), 30)
+        eventually("all jobs print", lambda: len(self.lines("started")) == 23 and all(self.printed(job) for job in jobs), 30)
         agent.kill()
         before = [self.printed(job) for job in jobs[:20]]
         early.touch()
         ended = [self.dir / "agent-a1" / "runs" / f"{job['job_id']}.1" / "exit" for job in jobs[20:]]
-        eventually("their shims wrote it down", lambda: all(path.exists() for path in ended))
-        eventually("the others print on", lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, before)))
+        eventually("the shims of the three jobs have written exit records", lambda: all(path.exists() for path in ended))
+        eventually("the other jobs go on printing without an agent",
+                   lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, before)))
         during = [self.printed(job) for job in jobs[:20]]
         second = self.agent(server, **settings)
         self.assertEqual(len(second.events("job.adopted")), 20)
-        eventually("and on", lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, during)))
+        eventually("the adopted jobs go on printing", lambda: all(self.printed(job) > had + 16 for job, had in zip(jobs, during)))
         gate.touch()
         for i, job in enumerate(jobs):
             found = self.ended(server, job)
@@ -665,9 +669,9 @@ class Dying(AgentCase):
         agent = self.agent(server)
         gate, started = self.dir / "gate", self.dir / "started"
         job = self.run_task(server, f"echo x >> {started}; {GATE.format(gate=gate)}; echo done")
-        eventually("it runs", lambda: self.lines("started"))
-        self.assertEqual(agent.stop(), 0)  # while its job goes on
-        line = eventually("the server heard its goodbye", lambda: re.search("event=node.disconnected .*", server.log))
+        eventually("the job runs", lambda: self.lines("started"))
+        self.assertEqual(agent.stop(), 0)  # while its job still runs
+        line = eventually("the server has logged the end of the connection", lambda: re.search("event=node.disconnected .*", server.log))
         self.assertIn("code=1000", line.group(0))
         self.agent(server)
         gate.touch()
@@ -681,12 +685,12 @@ class Dying(AgentCase):
         gate, started = self.dir / "gate", self.dir / "started"
         jobs = [self.run_task(server, f"echo x >> {started}; {GATE.format(gate=gate)}; exit {i}", max_attempts=1)
                 for i in range(3)]
-        eventually("all run", lambda: len(self.lines("started")) == 3)
+        eventually("all three jobs run", lambda: len(self.lines("started")) == 3)
         port = server.port
         server.kill()
         gate.touch()
-        eventually("they ended", lambda: len(agent.events("job.done") + agent.events("job.failed")) == 3)
-        agent.kill() # and the agent too
+        eventually("all three jobs have ended on the agent", lambda: len(agent.events("job.done") + agent.events("job.failed")) == 3)
+        agent.kill()  # and the agent too
         server = self.start(listen=f"127.0.0.1:{port}")
         self.agent(server)
         for i, job in enumerate(jobs):
@@ -699,11 +703,11 @@ class Dying(AgentCase):
         agents = {name: self.agent(server, name) for name in ("a1", "a2")}
         gate, pids = self.dir / "gate", self.dir / "pids"
         job = self.run_task(server, f"echo $$ >> {pids}; {GATE.format(gate=gate)}", max_attempts=3)
-        eventually("it runs", lambda: self.lines("pids"))
+        eventually("the job runs", lambda: self.lines("pids"))
         frozen = agents.pop(server.job(job["job_id"])["node_id"])
         freeze(frozen.process)
         try:
-            eventually("it runs on the other one", lambda: len(self.lines("pids")) == 2, 30)
+            eventually("the job runs on the other agent", lambda: len(self.lines("pids")) == 2, 30)
         finally:
             frozen.process.send_signal(signal.SIGCONT)
         eventually("the first run is ended", lambda: not alive(self.lines("pids")[0]), 20)
@@ -716,7 +720,7 @@ class Dying(AgentCase):
         server = self.start()
         old = self.agent(server, "twin", data_dir="one")
         self.agent(server, "twin", data_dir="two")
-        eventually("the old one is told", lambda: old.events("agent.disconnected"))
+        eventually("the old agent is disconnected", lambda: old.events("agent.disconnected"))
         line = old.events("agent.disconnected")[0]
         self.assertIn("code=4001", line)
         self.assertGreaterEqual(int(re.search(r"retry_ms=(\d+)", line).group(1)), 30000)
@@ -733,8 +737,7 @@ class Dying(AgentCase):
 
     @tags("load")
     def test_kills_at_any_moment(self):
-        """Short jobs flow while the agent is killed again and again: no attempt runs twice, every job
-        ends with its own output."""
+        """Short jobs run while the agent is killed again and again: no attempt runs twice, and every job ends with its own output."""
         seed = int(os.environ.get("BERTH_E2E_SEED", random.randrange(1 << 32)))
         dice = random.Random(seed)
         server = self.start(running_lease_ms=2000, reservation_ttl_ms=1000, heartbeat_ms=1000,
@@ -755,7 +758,7 @@ class Dying(AgentCase):
         try:
             for _ in range(8):
                 aim = len(self.lines("started")) + dice.randrange(1, 20)
-                eventually("some more ran", lambda: len(self.lines("started")) >= aim or not feeder.is_alive(), 60)
+                eventually("some more jobs have run", lambda: len(self.lines("started")) >= aim or not feeder.is_alive(), 60)
                 agent.kill()
                 agent = self.agent(server, slots_fixed=8)
         finally:

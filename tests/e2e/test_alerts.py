@@ -1,5 +1,5 @@
-"""Every alert that is shipped fires when what it is about really happens: a real Prometheus scrapes, and
-the fault is caused. That they wait for minutes first is told by promtool (test_prometheus.py)."""
+"""Every shipped alert fires when its cause really happens: a real Prometheus scrapes, and the case causes the fault. promtool checks that
+alerts wait for minutes first (test_prometheus.py)."""
 import functools
 import re
 import signal
@@ -15,12 +15,12 @@ from test_agent import AgentCase
 
 
 def provokes(*alerts):
-    """Marks a case in which these fire, all of them and each for a reason of its own."""
+    """Marks a case that must make exactly these alerts fire, each for its own reason."""
     def mark(case):
         @functools.wraps(case)
         def run(self):
             case(self)
-            self.assertEqual(self.fired, set(alerts), "what was provoked is what is said to be")
+            self.assertEqual(self.fired, set(alerts), "the alerts that fired are those the case is marked with")
 
         run.provokes = set(alerts)
         return tags("load")(run)
@@ -31,20 +31,20 @@ def provokes(*alerts):
 @unittest.skipUnless(HERE, "there is no prometheus")
 class AlertCase(AgentCase):
     def watch(self, *servers):
-        """A Prometheus that scrapes them. Nothing has happened yet, so nothing is told."""
+        """A Prometheus that scrapes the servers. Nothing has happened yet, so no alert fires."""
         self.fired = set()
         self.prometheus = Prometheus(self, *servers)
         self.quiet()
 
     def quiet(self):
-        """But for a machine that stood still for a moment."""
-        eventually("nothing has happened yet, so nothing is told", lambda: self.prometheus.firing() <= {"BerthNoSlots"})
+        """BerthNoSlots may fire if the machine stood still for a moment."""
+        eventually("no alert fires before anything has happened", lambda: self.prometheus.firing() <= {"BerthNoSlots"})
 
     def scraped(self):
-        eventually("every scrape is answered", lambda: not self.prometheus.errors())
+        eventually("no scrape has failed", lambda: not self.prometheus.errors())
 
     def fires(self, alert, again=lambda: None):
-        """Waits for it; what provokes it may have to go on."""
+        """Waits until the alert fires; `again` is called meanwhile to keep provoking it."""
         def there():
             again()
             return alert in self.prometheus.firing()
@@ -53,7 +53,7 @@ class AlertCase(AgentCase):
         self.fired.add(alert)
 
     def passes(self, alert):
-        eventually(f"{alert} is over", lambda: alert not in self.prometheus.firing(), 60)
+        eventually(f"{alert} no longer fires", lambda: alert not in self.prometheus.firing(), 60)
 
 
 class OneServer(AlertCase):
@@ -103,17 +103,17 @@ class OneServer(AlertCase):
         frozen = self.agent(server, "frozen")
         self.watch(server)
         quiet = Node(server, "quiet")
-        self.ok(quiet.ack(self.placed(server)))  # and nothing more is heard of it
+        self.ok(quiet.ack(self.placed(server)))  # and it sends nothing more
         freeze(frozen.process)
         self.fires("BerthLeasesLost")
         self.fires("BerthNodesOffline")
-        eventually("its lease is over", lambda: server.node("frozen")["health"] == "offline", 60)
+        eventually("the frozen node is offline", lambda: server.node("frozen")["health"] == "offline", 60)
         frozen.process.send_signal(signal.SIGCONT)
         self.fires("BerthNodeLeasesLapsed")
 
     @provokes("BerthQueueOld")
     def test_a_job_that_waits_and_waits(self):
-        """It was queued ten minutes ago, by a server whose clock was so far behind; then that died."""
+        """The job was queued ten minutes ago by a server whose clock was ten minutes behind, and which then died."""
         server = self.start(env=Clock(self.dir, -600).env)
         Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=0)
         job = self.ok(self.task(server, queue_ms=3600000), 202)
@@ -129,7 +129,7 @@ class OneServer(AlertCase):
     @unittest.skipUnless(postgres.programs(), "no PostgreSQL here")
     @provokes("BerthDatabaseDown")
     def test_a_database_that_is_shut_down(self):
-        """With no node that would ask for anything: it is missed before it is needed."""
+        """No node asks for deployments: the server notices by itself that the database is down."""
         database = postgres.Postgres(self.dir)
         server = self.start(database=database.url)
         self.watch(server)
@@ -137,12 +137,12 @@ class OneServer(AlertCase):
         database.close()
         self.fires("BerthDatabaseDown")
         before = server.metrics()['berth_sql_calls_total{result="error"}']
-        eventually("it goes on being missed",
+        eventually("the server goes on trying the database",
                    lambda: server.metrics()['berth_sql_calls_total{result="error"}'] > before)
 
 
 class TwoInstances(AlertCase):
-    """One is connected to Redis by a wire that can be cut, or slow."""
+    """One instance is connected to Redis through a relay that can cut or delay."""
 
     def setUp(self):
         super().setUp()
@@ -153,21 +153,21 @@ class TwoInstances(AlertCase):
         self.near = self.start("near", store=self.redis.url)
         self.far = self.start("far", store=f"redis://127.0.0.1:{self.wire.port}/0", store_call_ms=80)
         Node(self.near, "n1", max_concurrent_jobs=1000)
-        eventually("both know it", lambda: self.far.get("/v1/nodes/n1").status == 200)
+        eventually("both instances know the node", lambda: self.far.get("/v1/nodes/n1").status == 200)
         self.watch(self.near, self.far)
 
     @provokes("BerthStoreDown", "BerthCacheHitsLow", "BerthInstancesApart", "BerthConsistencyDelay")
     def test_a_wire_that_is_cut(self):
-        eventually("they agree", lambda: self.prometheus.value("multi_instance_consistency") == 0)
+        eventually("the instances agree", lambda: self.prometheus.value("multi_instance_consistency") == 0)
         self.wire.cut()
-        Node(self.near, "n2")  # which the other cannot hear of
+        Node(self.near, "n2")  # the other instance cannot learn of it
         self.fires("BerthStoreDown", lambda: self.dispatch(self.far))
         self.fires("BerthCacheHitsLow", lambda: self.dispatch(self.far))
-        eventually("failures are counted", lambda: (self.prometheus.value("redis_failure_rate") or 0) > 0)
+        eventually("failed calls of Redis are counted", lambda: (self.prometheus.value("redis_failure_rate") or 0) > 0)
         self.fires("BerthInstancesApart")
         self.scraped()  # which needs no store
         self.wire.heal()
-        eventually("it knows the other node", lambda: self.far.get("/v1/nodes/n2").status == 200)
+        eventually("the far instance knows n2", lambda: self.far.get("/v1/nodes/n2").status == 200)
         self.fires("BerthConsistencyDelay")
         for alert in ("BerthStoreDown", "BerthInstancesApart"):
             self.passes(alert)
@@ -181,7 +181,7 @@ class TwoInstances(AlertCase):
             self.redis.say("DEL", key)  # jobs that have slots
         self.fires("BerthInvariantViolated")
         for server in (self.near, self.far):
-            self.assertEqual(server.stop(), 0)  # before the case asks for broken invariants
+            self.assertEqual(server.stop(), 0)  # before tearDown asks for broken invariants
         self.assertIn("event=store.repaired rule=slots_equal_leases", self.near.log + self.far.log)
 
 
@@ -195,5 +195,5 @@ class Coverage(unittest.TestCase):
     def test_every_alert_is_in_the_docs(self):
         rules = dict(re.findall(r"alert: (\w+)$.*?severity: (\w+)", ALERTS, re.S | re.M))
         rows = next(rows for head, rows in tables(ROOT / "docs" / "monitoring.md") if head.startswith("| alert |"))
-        told = {name: severity for names, severity, _ in rows for name in re.findall(r"Berth\w+", names)}
-        self.assertEqual(told, rules)
+        documented = {name: severity for names, severity, _ in rows for name in re.findall(r"Berth\w+", names)}
+        self.assertEqual(documented, rules)

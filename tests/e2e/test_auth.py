@@ -1,4 +1,4 @@
-"""Tokens, the node a token is bound to, and TLS. Every route with every kind of token: test_matrix.py."""
+"""Tokens, the node a token is bound to, and TLS. test_matrix.py tries every route with every kind of token."""
 import hashlib
 import http.client
 import json
@@ -14,7 +14,7 @@ from test_agent import Agent, AgentCase
 TOKENS = {"reader-5c1a": (["read"], None), "sender-77d0": (["submit"], None), "worker-us-91e4": (["node"], "us"),
           "worker-any-03bb": (["node"], None), "operator-e2f6": (["operate"], None), "deployer-40aa": (["deploy"], None), "admin-8ab9": (["admin"], None)}
 ADMIN = "admin-8ab9"
-# Which scope of a route each may use; an admin all.
+# Which tokens may use a route of each scope; the admin token may use all.
 GRANTS = {"READ": {"reader-5c1a", "operator-e2f6", "deployer-40aa"}, "DEPLOY": {"deployer-40aa"}, "SUBMIT": {"sender-77d0", "operator-e2f6"},
           "NODE": {"worker-us-91e4", "worker-any-03bb"}, "OPERATE": {"operator-e2f6"}, "NONE": set(TOKENS)}
 
@@ -27,7 +27,7 @@ def bearer(token):
 
 
 class GuardedServer(Server):
-    """A server that must be asked with a token, and with `ca` over TLS."""
+    """A server that is called with a token, and over TLS if `ca` is given."""
 
     def __init__(self, *args, ca=None, **settings):
         self.ca = ca
@@ -62,7 +62,8 @@ class AuthCase(AgentCase):
 
 
 class OldRows(AuthCase):
-    """`deploy` is a scope of its own; rows from before that keep what `operate` brought along, and the server says so."""
+    """`deploy` is a scope of its own. Tokens from before that keep the right to deploy that `operate` included, and the server logs
+    that."""
 
     def put(self, server, token):
         return server.call("PUT", "/v1/deployments/web", {"command": "true"}, bearer(token)).status
@@ -85,7 +86,7 @@ class OldRows(AuthCase):
         self.assertRegex(server.log, r"event=tokens\.operate_deploys tokens=1 names=operator ")
 
     def test_a_file_that_is_written_again_says_it(self):
-        """Who had it keeps it, and a new one does not get it."""
+        """A command that writes the file adds the new scope: the old token may still deploy, and the new one may not."""
         file = self.dir / "tokens.yaml"
         file.write_text("".join(f"- {{name: {name}, sha256: {digest(name)}, scopes: [{scope}]}}\n"
                                 for name, scope in (("old", "operate"), (ADMIN, "admin"))))
@@ -113,7 +114,8 @@ class Answers(AuthCase):
 
 class Strangers(AuthCase):
     def test_what_a_stranger_is_told(self):
-        """A load balancer needs to know whether it is ready; which program it is and how its store does are not for everybody."""
+        """A load balancer must learn whether the server is ready. Its version and the state of its store are only for callers who may
+        read."""
         server = self.guarded(login_failures_max=5)
         for token in (None, "sender-77d0", "worker-us-91e4", "nobody-0000"):
             self.assertEqual(self.ok(server.get("/readyz", **(bearer(token) or {"Authorization": None}))), {"ready": True}, token)
@@ -121,13 +123,13 @@ class Strangers(AuthCase):
             self.assertEqual(self.ok(server.get("/readyz", **bearer(token)))["store_mode"], "NORMAL")
         refused = server.metrics()
         for number in range(20):
-            self.assertEqual(server.get("/readyz", **bearer(f"nobody-{number}")).status, 200, "a balancer is never sent away")
+            self.assertEqual(server.get("/readyz", **bearer(f"nobody-{number}")).status, 200, "a load balancer is never refused")
         counts = {name: value - refused.get(name, 0) for name, value in server.metrics().items() if name.startswith("berth_logins_failed")}
-        self.assertEqual(sum(counts.values()), 20, "wrong tokens count here, too")
+        self.assertEqual(sum(counts.values()), 20, "wrong tokens count on this route too")
 
 
 class InTheClear(AuthCase):
-    """Who could read a token on its way, or where it lies, is told."""
+    """Server, agent and commands warn if others could read a token on the network, or in its file."""
 
     def secret(self, mode, token=ADMIN):
         path = self.dir / f"{token}-{mode:o}"
@@ -139,30 +141,30 @@ class InTheClear(AuthCase):
         ca, key = self.dir / "c.pem", self.dir / "k.pem"
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                         "-subj", "/CN=x", "-addext", "subjectAltName=IP:0.0.0.0,DNS:localhost", "-keyout", key, "-out", ca], check=True, capture_output=True)
-        for tls, listen, told in ((False, "0.0.0.0:0", True), (True, "0.0.0.0:0", False), (False, "127.0.0.1:0", False)):
+        for tls, listen, warned in ((False, "0.0.0.0:0", True), (True, "0.0.0.0:0", False), (False, "127.0.0.1:0", False)):
             server = self.guarded(ca=ca if tls else None, listen=listen, hosts="0.0.0.0", **({"tls_cert": ca, "tls_key": key} if tls else {}))
             url = f"{'https' if tls else 'http'}://{listen.split(':')[0]}:{server.port}"
-            self.assertEqual("server.in_the_clear" in server.log, told, url)
-            for token, said in ((True, told), (False, False)):
+            self.assertEqual("server.in_the_clear" in server.log, warned, url)
+            for token, said in ((True, warned), (False, False)):
                 how = ("--token-file", self.secret(0o600)) if token else ()
                 done = berth("health", "--addr", url, "--ca-file", ca, *how)
                 self.assertEqual((done.returncode, "unencrypted" in done.stderr), (0, said), (url, done.stderr))
             agent = Agent(self, url, "us", token_file=self.secret(0o600, "worker-us-91e4"), ca_file=ca)
             self.agents.append(agent)
             agent.connected()
-            self.assertEqual(len(agent.events("agent.in_the_clear")), told)
+            self.assertEqual(len(agent.events("agent.in_the_clear")), warned)
             agent.stop()
             server.stop()
 
     def test_where_it_lies(self):
         server = self.guarded()
-        for mode, told in ((0o600, False), (0o640, False), (0o644, True)):
+        for mode, warned in ((0o600, False), (0o640, False), (0o644, True)):
             done = berth("health", "--addr", f"http://127.0.0.1:{server.port}", "--token-file", self.secret(mode))
-            self.assertEqual((done.returncode, "chmod 600" in done.stderr), (0, told), done.stderr)
+            self.assertEqual((done.returncode, "chmod 600" in done.stderr), (0, warned), done.stderr)
             agent = Agent(self, f"http://127.0.0.1:{server.port}", "us", token_file=self.secret(mode, "worker-us-91e4"))
             self.agents.append(agent)
             agent.connected()
-            self.assertEqual(len(agent.events("agent.secret_readable")), told)
+            self.assertEqual(len(agent.events("agent.secret_readable")), warned)
             agent.stop()
 
     def test_a_new_token_goes_into_a_file_of_its_own(self):
@@ -180,20 +182,21 @@ class InTheClear(AuthCase):
         self.assertFalse(out.exists())
 
     def test_a_password_in_the_flags(self):
-        """It is read in ps by everybody; in the environment it is not."""
+        """Every user can read flags in ps, so the server warns about the password there; the environment is not visible to others."""
         url = "postgresql://berth:hush-hush@127.0.0.1:1/berth"
-        for where, told in (({"database": url}, True), ({"env": {"BERTH_DATABASE": url}}, False)):
+        for where, warned in (({"database": url}, True), ({"env": {"BERTH_DATABASE": url}}, False)):
             server = GuardedServer(self.dir / "data", self.dir, config=self.config, **where)
-            self.assertEqual("server.password_in_flags" in server.log, told)
+            self.assertEqual("server.password_in_flags" in server.log, warned)
             self.assertNotIn("hush-hush", server.log)
             server.kill()
 
 
 class Urls(AuthCase):
-    """Who has a token is not on this machine: its other services are not theirs to call."""
+    """Callers with a token may be on other machines; they must not make the server call services of its machine."""
 
     def answers(self, server, url):
-        """Of a node that names it as its endpoint, over HTTP and over a socket, and of a job as its callback."""
+        """The replies to a node that gives this URL as its endpoint, over HTTP and over a WebSocket, and to a job that gives it as its
+        callback."""
         node = {"node_id": "us", "max_concurrent_jobs": 1, "allowed_types": ["dev"], "endpoint": url}
         registered = server.post("/v1/node/register", node, bearer("worker-us-91e4"))
         socket = WsNode(server, "us", hello=False, headers=bearer("worker-us-91e4"))
@@ -225,7 +228,7 @@ class Urls(AuthCase):
             server.stop()
 
     def test_a_first_token_ends_what_was_allowed_without(self):
-        """A callback that was taken while everybody was on this machine is not sent later."""
+        """A callback that was accepted while there were no tokens, and so only local callers, is not sent later."""
         server = GuardedServer(self.dir / "data", self.dir, log_level="debug")
         self.servers.append(server)
         node = Node(server, "n1", allowed_types=["dev"])
@@ -233,9 +236,9 @@ class Urls(AuthCase):
         job = self.ok(self.task(server, callback_url=listener.url))
         self.ok(node.ack(job))
         (self.dir / "data/tokens.yaml").write_text(json.dumps([{"name": "ops", "sha256": digest(ADMIN), "scopes": ["admin"]}]))
-        eventually("there are tokens", lambda: server.get("/v1/jobs", Authorization=None).status == 401)
+        eventually("the server requires a token", lambda: server.get("/v1/jobs", Authorization=None).status == 401)
         self.ok(node.done(job))
-        eventually("it is refused", lambda: "callback.failed" in server.log)
+        eventually("the callback is refused", lambda: "callback.failed" in server.log)
         self.assertEqual(listener.requests, [])
         listener.close()
 
@@ -319,7 +322,7 @@ class Configured(AuthCase):
         self.refused("a")
 
     def test_a_binding_that_is_none_is_refused(self):
-        """Read as no binding at all, it would let one node speak for every other."""
+        """If it was taken for no binding at all, the node could speak for every other one."""
         good = {"name": "a", "sha256": digest("x"), "scopes": ["node"]}
         for value in (5, True, ["us"], {"id": "us"}, "", "u s", "x" * 200):
             self.refused({**good, "node_id": value})
@@ -335,7 +338,7 @@ class Configured(AuthCase):
 
 class Encrypted(AuthCase):
     def certificate(self, name="server"):
-        """A certificate for localhost that vouches for itself; its path."""
+        """The path of a new self-signed certificate for localhost."""
         cert = self.dir / f"{name}.pem"
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -370,7 +373,7 @@ class Encrypted(AuthCase):
                                        ("us2", "worker-any-03bb", other, "certificate")):
             agent = Agent(self, f"https://localhost:{server.port}", node, token_file=self.secret(token), ca_file=ca)
             self.agents.append(agent)
-            line = eventually(f"{node} is not let in", lambda: agent.events("agent.connect_failed"))[0]
+            line = eventually(f"the agent {node} fails to connect", lambda: agent.events("agent.connect_failed"))[0]
             self.assertIn(words, line)
             self.assertNotIn(token, agent.log)
         self.assertEqual(self.ok(server.get("/v1/nodes"))["nodes"], [])
@@ -390,7 +393,7 @@ class Encrypted(AuthCase):
         with socket.create_connection(("127.0.0.1", server.port), 30 * SLOW) as plain, self.assertRaises((ssl.SSLError, OSError)):
             old.wrap_socket(plain)
         with self.assertRaises((http.client.HTTPException, OSError)):
-            Client(server.port).get("/healthz") # without TLS there is no answer
+            Client(server.port).get("/healthz")  # without TLS there is no answer
         self.ok(server.get("/healthz"))
 
     def test_the_command_line_over_https(self):
@@ -402,5 +405,5 @@ class Encrypted(AuthCase):
         done = berth("job", "ls", *args)
         self.assertNotEqual(done.returncode, 0)
         done = berth("job", "ls", "--addr", url, "--token-file", self.secret("reader-5c1a"))
-        self.assertNotEqual(done.returncode, 0, "nobody vouches for that certificate")
+        self.assertNotEqual(done.returncode, 0, "the command must not trust an unknown certificate")
         self.assertNotIn("reader-5c1a", done.stdout + done.stderr)

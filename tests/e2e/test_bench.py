@@ -1,5 +1,4 @@
-"""bench/run: every row and every peer can be measured, one that is not installed is named.
-The figures themselves are nobody's business here."""
+"""bench/run can measure every row and every peer, and names a peer that is not installed. The figures themselves are not checked."""
 import json
 import os
 import shutil
@@ -10,14 +9,14 @@ import unittest
 from harness import BINARY, ROOT, SLOW, Case, clean_env, tags
 
 PEERS = {"berth", "berth-http", "berth-redis", "beanstalkd", "beanstalkd-binlog", "beanstalkd-fsync", "nats", "jetstream", "gearmand", "bullmq"}
-# Kept from one run to the next, so that BullMQ is fetched once.
+# Kept between runs, so that BullMQ is downloaded once.
 CACHE = ROOT / "build" / "cache"
 
 
 @unittest.skipUnless(os.environ.get("BERTH_BENCH_CASES"), "make bench-check")
 class Bench(Case):
     def bench(self, *args, env=None):
-        """(exit code, the JSON at the end, all that was said); behind whatever else runs, which may be about time."""
+        """(exit code, the JSON in the last line, all output). Runs with a low priority, because other cases may be about time."""
         command = ["nice", "-n", "10", sys.executable, ROOT / "bench/run", "--quick", "--berth", ROOT / BINARY, "--data-root", self.dir, *args]
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
                               env={**clean_env(), "XDG_CACHE_HOME": str(CACHE), **(env or {})}, timeout=900 * SLOW)
@@ -61,7 +60,7 @@ class Bench(Case):
 
     @tags("load")
     def test_a_peer_that_is_not_there_is_named(self):
-        """Beside one that is: that one is measured all the same."""
+        """Another peer is measured all the same."""
         path = self.dir / "bin"
         path.mkdir()
         for name in ("nice", "ninja", "stat", "redis-server", "sh"):
@@ -73,7 +72,7 @@ class Bench(Case):
 
 
 class Pages(unittest.TestCase):
-    """The pages are what the figures that are kept make of them; and a run in which a peer failed makes pages, too."""
+    """docs/benchmarks.* match the figures in the tree; and a run in which a peer failed makes pages, too."""
 
     def setUp(self):
         sys.path.insert(0, str(ROOT / "bench"))
@@ -85,7 +84,7 @@ class Pages(unittest.TestCase):
     def test_pages_show_the_figures_that_are_kept(self):
         for path, text in self.report.pages(str(ROOT), self.report.kept(str(ROOT))).items():
             with open(path) as file:
-                self.assertEqual(file.read(), text, f"{path}: bench/report.py makes it anew")
+                self.assertEqual(file.read(), text, f"{path}: run bench/report.py to make it again")
 
     def test_a_peer_that_failed_is_named(self):
         figures = self.report.kept(str(ROOT))

@@ -1,4 +1,4 @@
-"""Bodies and memory: who may not call is told so by the head, and all bodies together have one bound."""
+"""Bodies and memory: a caller without the right gets its error before it has sent the body, and all bodies together have one bound."""
 import json
 import pathlib
 import re
@@ -10,18 +10,18 @@ from test_auth import ADMIN, AuthCase, bearer
 from test_http import statuses
 
 CONNECTIONS = 80
-LARGE = 8 * 1024 * 1024 - 1  # the largest body there is, less one byte: it is never complete
+LARGE = 8 * 1024 * 1024 - 1  # the largest allowed Content-Length, less one byte: the body is never complete
 MIB = 1024 * 1024
 
 
 def memory(server, name):
-    """VmRSS: now, VmHWM: the most there ever was."""
+    """VmRSS: now; VmHWM: the most there ever was."""
     lines = pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
 class Sender:
-    """A connection that sends a head, and a body that it may never get to the end of."""
+    """A connection that sends a head, and a body that it may never complete."""
 
     def __init__(self, server, path="/v1/dispatch/batch", method="POST", token=None, length=LARGE, **headers):
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW)
@@ -31,7 +31,7 @@ class Sender:
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
 
     def answer(self):
-        """Head and body."""
+        """The whole answer: head and body."""
         got = self.socket.recv(65536)
         while not self.whole(got) and (piece := self.socket.recv(65536)):
             got += piece
@@ -44,7 +44,7 @@ class Sender:
         return found and (not length or len(body) >= int(length.group(1)))
 
     def send(self):
-        """All but the last byte; the server may not want it."""
+        """Sends all but the last byte; the server may not take it."""
         try:
             self.socket.sendall(b" " * self.length)
         except OSError:
@@ -106,7 +106,7 @@ class Bodies(AuthCase):
                 self.problem(client.post("/v1/nodes/n9/drain", {"reason": "x"}, bearer("reader-5c1a")), 403, "FORBIDDEN")
                 self.problem(client.post("/v1/nothing", {"a": "b"}), 404, "NOT_FOUND")
                 self.assertEqual(client.get("/healthz").status, 200)
-        audit = eventually("refused calls are in the audit", lambda: self.ok(server.get("/v1/audit?who=reader"))["audit"])
+        audit = eventually("the refused calls are in the audit", lambda: self.ok(server.get("/v1/audit?who=reader"))["audit"])
         self.assertEqual({(row["action"], row["target"], row["status"]) for row in audit}, {("nodes.drain", "n9", 403)})
 
     def test_all_bodies_have_one_bound(self):
@@ -124,15 +124,15 @@ class Bodies(AuthCase):
             self.assertIn(b"bodies_bytes_max", got)
         at_once(senders)
         self.assertLess(memory(server, "VmHWM"), before + 3 * 16 * MIB)
-        eventually("all of it has come", lambda: server.metrics()["berth_bodies_bytes"] > 15 * MIB)
-        for _ in range(20):  # who sends little is not in their way
+        eventually("the bodies have arrived", lambda: server.metrics()["berth_bodies_bytes"] > 15 * MIB)
+        for _ in range(20):  # small bodies still have room
             self.ok(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev", "payload": "x" * 10000}, bearer("sender-77d0")))
         for sender in admitted:
             sender.socket.sendall(b" ")
             self.assertEqual(statuses(sender.answer()), [400])
         for sender in senders:
             sender.socket.close()
-        eventually("there is room again", lambda: server.metrics()["berth_bodies_bytes"] == 0)
+        eventually("the memory of all bodies is free again", lambda: server.metrics()["berth_bodies_bytes"] == 0)
         jobs = [{"type": "dev", "payload": "x" * 100000} for _ in range(50)]
         self.ok(server.post("/v1/dispatch/batch", json.dumps({"jobs": jobs}), bearer("sender-77d0")))
 
@@ -148,7 +148,7 @@ class Bodies(AuthCase):
 
 
 class Answers(AuthCase):
-    """Answers that nobody reads."""
+    """Answers whose client does not read them."""
     TEXT = "x" * 100000
 
     def filled(self, jobs=30, **settings):
@@ -159,7 +159,7 @@ class Answers(AuthCase):
         return server
 
     def unread(self, server, path="/v1/jobs?limit=1000"):
-        """Asks four times, and reads nothing."""
+        """Sends four requests and reads nothing."""
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW)
         self.addCleanup(sock.close)
         request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer reader-5c1a\r\n\r\n"
@@ -174,13 +174,13 @@ class Answers(AuthCase):
         before = memory(server, "VmRSS")
         socks = [self.unread(server) for _ in range(60)]
         dropped = 'berth_connections_dropped_total{reason="behind"}'
-        eventually("some are dropped", lambda: server.metrics()[dropped] >= 30)
+        eventually("30 connections were dropped", lambda: server.metrics()[dropped] >= 30)
         self.assertLess(memory(server, "VmRSS"), before + 5 * 8 * MIB, "without the bound it would be 240 MiB")
-        page = self.ok(server.get("/v1/jobs?limit=1000", **bearer("reader-5c1a")))  # who reads gets it
+        page = self.ok(server.get("/v1/jobs?limit=1000", **bearer("reader-5c1a")))  # a client that reads gets the answer
         self.assertLess(len(json.dumps(page)), 1.2 * MIB)
         self.assertIn("ok", str(node.ask("heartbeat", node_id="us", health="ready")))
         node.close()
-        self.assertGreater(len(socks), server.metrics()[dropped], "the newest are still there")
+        self.assertGreater(len(socks), server.metrics()[dropped], "some connections must survive")
 
     def test_a_list_goes_on_from_page_to_page(self):
         server = self.filled()

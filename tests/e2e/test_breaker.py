@@ -1,4 +1,4 @@
-"""Breakers: a node that keeps failing one type of work gets no more of it, until one probe went well."""
+"""Breakers: a node that keeps failing one type of work gets no more of it until a probe has succeeded."""
 import pathlib
 import time
 
@@ -7,22 +7,22 @@ from harness import SLOW, Case, Node, eventually, in_parallel, tags
 
 
 class Breaker(Case):
-    """Nodes carry a label with their own name, so that a task can be sent to one of them."""
+    """Nodes have a label with their own id, so that a task can be sent to one of them."""
 
     def node(self, server, node_id="n1", **facts):
         return Node(server, node_id, **{"allowed_types": ["dev", "talk"], "labels": {"id": node_id},
                                         "max_concurrent_jobs": 50, **facts})
 
     def beside(self, server):
-        """Another node of the pool: the last one of a pool is never shut."""
+        """Adds another node, because the breaker of a pool's last node is never shut."""
         self.node(server, "n2")
 
     def send(self, server, node_id="n1", type="dev", **fields):
         return self.task(server, type=type, requires=f"id={node_id}", max_attempts=1, **fields)
 
     def take(self, node):
-        """The next job of the node, taken on."""
-        job = eventually("a job came", lambda: node.poll(wait="1s", most=1))[0]
+        """The next job of the node, after its ACK."""
+        job = eventually("a job arrives", lambda: node.poll(wait="1s", most=1))[0]
         self.ok(node.ack(job))
         return job
 
@@ -36,7 +36,7 @@ class Breaker(Case):
         self.ok(node.done(self.take(node)))
 
     def shut(self, server, node_id="n1", type="dev"):
-        """A dispatch that is refused because of a breaker, and says so."""
+        """Checks that a dispatch is refused because of a breaker, and that the answer says so."""
         body = self.problem(self.send(server, node_id, type), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"].get("BREAKER_OPEN"), 1, body)
         self.assertIn(f"keeps failing work of type {type}", body["detail"])
@@ -49,7 +49,7 @@ class Breaker(Case):
         return (breaker["state"], breaker["failures"]) if breaker else None
 
     def half_open(self, server, node_id="n1", type="dev"):
-        eventually("the pause is over",
+        eventually("the breaker is half-open",
                    lambda: self.state(server, node_id, type)[0] == "HALF_OPEN")
 
     def events(self, server, name):
@@ -72,7 +72,7 @@ class Opening(Breaker):
         self.assertLess(abs(time.time() * 1000 - breaker["opened_ms"]), 60000)
         self.shut(server)
         self.assertSlots(server, "n1", 0, 0)
-        # The same node still does other work, another node the same.
+        # The node still gets other work, and another node still gets this work.
         self.works(server, n1, "talk")
         self.works(server, n2)
         self.shut(server)
@@ -110,7 +110,7 @@ class Opening(Breaker):
         node = self.node(server)
         for _ in range(4):
             self.ok(self.send(server))
-            job = eventually("a job came", lambda: node.poll(wait="1s"))[0]
+            job = eventually("a job arrives", lambda: node.poll(wait="1s"))[0]
             self.ok(node.fail(job, "NODE_OVERLOADED"))
         self.assertEqual(self.breakers(server), {})
 
@@ -120,12 +120,12 @@ class Opening(Breaker):
         for _ in range(2):
             self.placed(server)
             self.ok(node.fail(self.take(node)))
-            self.ok(node.fail(self.take(node)))  # the second attempt has nowhere else to go
+            self.ok(node.fail(self.take(node)))  # the second attempt has no other node to go to
         self.assertEqual(self.state(server, type="f2f"), ("OPEN", 4))
-        self.placed(server)  # as the probe
+        self.placed(server)  # the probe
         body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"], {"BREAKER_OPEN": 1})
-        # Who wants just this node is told why not.
+        # A dispatch that wants only this node gets the reason.
         body = self.problem(self.dispatch(server, preferred_node_id="n1", strict=True), 503,
                             "PREFERRED_NODE_UNAVAILABLE")
         self.assertIn("keeps failing", body["detail"])
@@ -133,13 +133,13 @@ class Opening(Breaker):
     def test_a_shut_pool_is_told_once_a_minute(self):
         server = self.start()
         self.fails(server, self.node(server))
-        self.ok(self.send(server))  # as the probe
+        self.ok(self.send(server))  # the probe
         for _ in range(5):
             self.shut(server)
-        told = self.events(server, "breaker.pool_shut")
-        self.assertEqual(len(told), 1, told)
-        self.assertIn("pool_id=dev", told[0])
-        self.assertIn("level=warn", told[0])
+        warnings = self.events(server, "breaker.pool_shut")
+        self.assertEqual(len(warnings), 1, warnings)
+        self.assertIn("pool_id=dev", warnings[0])
+        self.assertIn("level=warn", warnings[0])
 
     def test_off(self):
         server = self.start(breaker_threshold=0)
@@ -161,7 +161,7 @@ class Opening(Breaker):
 
 
 class LastOfItsPool(Breaker):
-    """It is never shut: while its breaker is open it gets a probe at a time."""
+    """A pool's last node is never shut: while its breaker is open it gets one probe at a time."""
 
     def test_one_at_a_time_instead_of_a_pause(self):
         server = self.start()
@@ -219,13 +219,13 @@ class Restart(Breaker):
         server = self.start()
         node.server = server
         self.assertEqual(self.breakers(server), before)
-        eventually("it is counted", lambda: server.metrics()["berth_breakers_open"] == 1)
+        eventually("the open breaker is counted", lambda: server.metrics()["berth_breakers_open"] == 1)
         self.shut(server)
         self.fails(server, node, 1, "talk")
         self.shut(server, type="talk")
 
     def test_kill_with_the_probe_out(self):
-        """Its lease lives on, so it is still the only one; and its end still decides."""
+        """The probe's lease survives the kill, so it is still the only probe, and its end still decides."""
         server = self.start(breaker_cooldown_ms=300)
         node = self.node(server)
         self.fails(server, node)
@@ -248,7 +248,7 @@ class Restart(Breaker):
         self.fails(server, node)
         opened_ms = self.breakers(server)["n1", "dev"]["opened_ms"]
         server.kill()
-        eventually("the pause is over", lambda: time.time() * 1000 > opened_ms + 300)
+        eventually("breaker_cooldown_ms has passed", lambda: time.time() * 1000 > opened_ms + 300)
         server = self.start(breaker_cooldown_ms=300)
         node.server = server
         self.assertEqual(self.state(server), ("HALF_OPEN", 3))
@@ -266,7 +266,7 @@ class Probe(Breaker):
         return server, node
 
     def one_probe(self, server):
-        """Of many dispatches at once exactly one is placed."""
+        """Sends many dispatches at once and checks that exactly one is placed."""
         answers = in_parallel(16, lambda _: self.send(server))
         placed = [answer.json for answer in answers if answer.status == 200]
         self.assertEqual(len(placed), 1, [str(answer) for answer in answers])
@@ -290,7 +290,7 @@ class Probe(Breaker):
         closed = self.events(server, "breaker.closed")
         self.assertEqual(len(closed), 1, closed)
         self.assertEqual(len(self.events(server, "breaker.probe")), 1)
-        eventually("none is counted", lambda: server.metrics()["berth_breakers_open"] == 0)
+        eventually("no open breaker is counted", lambda: server.metrics()["berth_breakers_open"] == 0)
 
     def test_its_failure_opens_it_again(self):
         server, node = self.start_half_open()
@@ -312,10 +312,10 @@ class Probe(Breaker):
     def test_a_probe_that_never_ran_is_not_the_last(self):
         server, node = self.start_half_open()
         self.one_probe(server)
-        job = eventually("the probe came", lambda: node.poll(wait="1s"))[0]
+        job = eventually("the probe arrives", lambda: node.poll(wait="1s"))[0]
         self.ok(node.fail(job, "NODE_OVERLOADED"))
         self.one_probe(server)
-        job = eventually("the probe came", lambda: node.poll(wait="1s"))[0]
+        job = eventually("the probe arrives", lambda: node.poll(wait="1s"))[0]
         self.ok(server.post(f"/v1/jobs/{job['job_id']}/cancel"))
         self.one_probe(server)
         self.ok(node.done(self.take(node)))
@@ -378,7 +378,7 @@ class Queue(Breaker):
         self.fails(server, node)
         jobs = [self.ok(self.send(server, queue_ms=60000), 202) for _ in range(100)]
         self.assertQueue(server, 100)
-        # They wait quietly: at most a slot's worth of questions each tick, not one for each job.
+        # While they wait the server asks for the slots of one node in each tick, not once for each job.
         asked = server.metrics()['berth_reserve_total{result="BREAKER_OPEN"}']
         begun = time.monotonic()
         self.half_open(server)
@@ -386,13 +386,13 @@ class Queue(Breaker):
         asked = server.metrics()['berth_reserve_total{result="BREAKER_OPEN"}'] - asked
         self.assertLessEqual(asked, 4 * 10 * (spent + 1))
         probe = self.take(node)
-        self.assertEqual(probe["job_id"], jobs[0]["job_id"], "the oldest goes first")
+        self.assertEqual(probe["job_id"], jobs[0]["job_id"], "the oldest job is the probe")
         self.assertEqual(self.state(server), ("HALF_OPEN", 3))
-        self.assertEqual(node.poll(wait="300ms"), [], "one probe only")
+        self.assertEqual(node.poll(wait="300ms"), [], "there is only one probe")
         self.ok(node.done(probe))
         done = 1
         while done < 100:
-            for job in eventually("more came", lambda: node.poll(wait="1s")):
+            for job in eventually("more jobs arrive", lambda: node.poll(wait="1s")):
                 self.ok(node.ack(job))
                 self.ok(node.done(job))
                 done += 1
@@ -417,7 +417,7 @@ class RealAgent(test_agent.AgentCase):
         return [(b["node_id"], b["type"], b["state"]) for b in server.get("/v1/breakers").json["breakers"]]
 
     def test_restart_of_everything(self):
-        """Three runs of an executor fail; server and agent are killed; only one job is the probe."""
+        """Three runs of an executor fail; server and agent are killed and started; then only one job is placed, as the probe."""
         server = self.start()
         Node(server, "n2", allowed_types=["dev"])
         agent = self.agent(server, config=self.EXECUTOR.format("exit 1"))
@@ -436,7 +436,7 @@ class RealAgent(test_agent.AgentCase):
         self.ok(self.task(server, type="talk", command="true"))
         server.kill()
         agent.kill()
-        # The pause is what the setting says now.
+        # The breaker now uses the shorter breaker_cooldown_ms.
         server = self.start(breaker_cooldown_ms=10)
         self.agent(server, config=executor)
         answers = in_parallel(12, lambda _: self.task(server, requires="id=a1"))
@@ -450,7 +450,8 @@ class RealAgent(test_agent.AgentCase):
         self.assertEqual(ran.read_text().split(), [placed[0]["job_id"]])
 
     def test_what_a_command_exits_with_is_not_its_nodes(self):
-        """Nor what it does after the agent was killed meanwhile; an executor of the configuration counts."""
+        """A failing command of a job does not count, also if the agent was killed meanwhile; a failing executor of the configuration
+        does."""
         server = self.start()
         agent = self.agent(server, config=self.EXECUTOR.format("exit 1"))
         for command in ["exit 1", "kill -9 $$", ["/no/such/program"]]:
@@ -458,7 +459,7 @@ class RealAgent(test_agent.AgentCase):
             self.assertEqual(self.ended(server, job)["state"], "FAILED")
         gate = self.dir / "gate"
         job = self.run_task(server, f"touch {gate}.begun; " + test_agent.GATE.format(gate=gate) + "; exit 1", max_attempts=1)
-        eventually("it runs", pathlib.Path(f"{gate}.begun").exists)
+        eventually("the job runs", pathlib.Path(f"{gate}.begun").exists)
         agent.kill()
         gate.touch()
         self.agent(server, config=self.EXECUTOR.format("exit 1"))

@@ -1,4 +1,4 @@
-"""callback_url: the result is POSTed at least once, from a durable outbox."""
+"""callback_url: the result is POSTed at least once, and survives a restart of the server."""
 from harness import Case, Listener, Node, eventually
 
 
@@ -21,7 +21,7 @@ class Callback(Case):
         self.assertEqual(path, "/hook?k=v")
         self.assertIn("application/json", headers["Content-Type"])
         self.assertEqual((body["job_id"], body["state"], body["result"]), (job["job_id"], "DONE", {"answer": 42}))
-        # Delivered once it was answered 200: a second finished job's call comes next, not this again.
+        # An answer of 200 ends it: the next request is that of the second job, not a repetition.
         second = self.work(server, node, listener.url + "/second")
         self.ok(node.done(second))
         self.assertEqual(listener.wait(2)[1][0], "/second")
@@ -64,7 +64,7 @@ class Callback(Case):
         closed.close()
         job = self.work(server, node, closed.url)
         self.ok(node.done(job))
-        eventually("it was tried", lambda: sum(
+        eventually("the callback was tried twice", lambda: sum(
             value for name, value in server.metrics().items() if name.startswith("berth_callback_total")) >= 2)
         listener = Listener(port=closed.port)
         self.assertEqual(listener.wait()[0][2]["job_id"], job["job_id"])
@@ -101,7 +101,7 @@ class Callback(Case):
         self.ok(self.task(server, callback_url="http://127.0.0.1:9/only/x"))
 
     def test_the_url_is_shown_to_nobody(self):
-        """It may hold a secret of the caller."""
+        """The URL may contain a secret of the caller."""
         server = self.start()
         node = self.setup_node(server)
         listener = Listener()

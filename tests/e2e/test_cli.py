@@ -1,4 +1,4 @@
-"""The command line against a real server: what it prints and what it exits with."""
+"""The command line against a real server: its output and its exit codes."""
 import json
 import socket
 import subprocess
@@ -66,7 +66,7 @@ class Cli(Case):
             self.ok(node.fail(job))
         self.assertEqual(self.cli("breaker", "ls", "-o", "name"), "n1 dev\n", "what `breaker reset` takes")
         self.cli("breaker", "reset", "n1", "dev")
-        eventually("it is in the report", lambda: self.json("report")["servers"])
+        eventually("the job is in the report", lambda: self.json("report")["servers"])
         for words, names in ((["status"], "n1\n"), (["report"], "n1\n"), (["explain", "--type", "dev"], "n1\n"),
                              (["job", "explain", job["job_id"]], f"{job['job_id']}\n")):
             self.assertEqual(self.cli(*words, "-o", "name"), names, words)
@@ -109,7 +109,7 @@ class Cli(Case):
         context("context", "use", "here", code=3)
         context("context", "set", "here", code=2)
         context("context", "set", "away", "--addr", "http://127.0.0.1:1", "--token-file", str(self.dir / "none"))
-        context("node", "ls", code=2)  # its token file is not there
+        context("node", "ls", code=2)  # its token file does not exist
         context("context", "set", "here", "--addr", f"127.0.0.1:{self.server.port}")
         context("node", "ls", "--context", "here")
         context("node", "ls", BERTH_CONTEXT="here")
@@ -127,7 +127,7 @@ class Cli(Case):
             context("node", "ls", code=2)
 
     def test_a_contexts_token_goes_nowhere_else(self):
-        """BERTH_ADDR names another server: the token of the context is not for it."""
+        """BERTH_ADDR names another server, so the command must not send it the context's token."""
         home = {"XDG_CONFIG_HOME": str(self.dir / "home")}
         (self.dir / "token").write_text("s3cret-0000\n")
         self.cli("context", "set", "prod", "--addr", "http://127.0.0.1:1", "--token-file", str(self.dir / "token"), env=home)

@@ -1,4 +1,4 @@
-"""The worker and the clients of docs/clients.md and examples/ do what they say, also when the server dies under them."""
+"""The worker and the clients of docs/clients.md and examples/ work as described, also when the server is killed."""
 import hashlib
 import os
 import shutil
@@ -52,7 +52,7 @@ class Clients(Case):
         path = self.dir / "worker.sh"
         path.write_text(worker_text())
         process = self.spawn(["sh", str(path), "shell-1"])
-        eventually("the worker is there", lambda: server.get("/v1/nodes/shell-1").status == 200)
+        eventually("the worker has registered", lambda: server.get("/v1/nodes/shell-1").status == 200)
         return process
 
     def run_client(self, kind, *args, seconds=60):
@@ -107,14 +107,14 @@ class Clients(Case):
             self.assertIn("other: NOT_CAPABLE: It does not offer type(sh).", refused.stdout)
 
     def test_the_server_dies_and_nothing_is_lost(self):
-        """Killed while a job runs: the worker tells its end to the next server, the client gets it."""
+        """The server is killed while jobs run: the worker reports their end to the next server, and the clients get it."""
         server = self.server()
         self.worker(server)
         gate = self.dir / "gate"
         clients = [self.spawn([*CLIENTS[kind], "run", "sh",
                                f"while [ ! -e '{gate}' ]; do sleep 0.05; done; echo through"]) for kind in CLIENTS]
-        eventually("one runs", lambda: any(job["state"] == "ACKED" for job in server.all_jobs()))
-        eventually("both are known", lambda: len(server.all_jobs()) == 2)
+        eventually("one job runs", lambda: any(job["state"] == "ACKED" for job in server.all_jobs()))
+        eventually("both jobs were submitted", lambda: len(server.all_jobs()) == 2)
         server.kill()
         gate.touch()
         server = self.server()
@@ -129,16 +129,16 @@ class Clients(Case):
         for follower in followers.values():
             self.assertEqual(follower.stdout.readline(), "hello {}\n")
         self.ok(server.post("/v1/node/register", {"node_id": "n1"}))
-        for follower in followers.values():  # what changed comes as two events, in either order
+        for follower in followers.values():  # the change comes as two events, in either order
             self.assertTrue(any('"node_id":"n1"' in line for line in follower.stdout))
         server.kill()
         server = self.server()
         for follower in followers.values():
-            # What else the first server had to say of n1 may be read before.
-            told = next(line for line in follower.stdout if '"n1"' not in line)
-            self.assertIn("gap", told)
+            # Events of n1 from the first server may be read before the gap.
+            line = next(line for line in follower.stdout if '"n1"' not in line)
+            self.assertIn("gap", line)
         self.ok(server.post("/v1/node/register", {"node_id": "n2"}))
         for follower in followers.values():
-            # That n1 is there again may be told before, and that n2 is a member.
+            # Events about n1 registering again, and about n2 becoming a member, may come before.
             self.assertTrue(any('"node_id":"n2"' in line for line in follower.stdout))
             follower.terminate()

@@ -1,5 +1,5 @@
-"""The cluster of examples/us-hk.yaml: a server with its routes, and the agents us and hk with their configuration, each on
-a machine of its own (a directory of files)."""
+"""The cluster of examples/us-hk.yaml: a server with its routes, and the agents us and hk with their configuration, each on its own machine
+(a directory of files)."""
 import os
 import pathlib
 import signal
@@ -39,7 +39,7 @@ CARD = {"name", "role", "online", "offline_reason", "last_seen_ms", "level", "cp
 
 
 class Host(Machine):
-    """A host_root with so many cores and so much memory."""
+    """A host_root with this many cores and this much memory."""
 
     def __init__(self, root, cores, total_gb, free_gb, load="0.30"):
         super().__init__(root)
@@ -52,7 +52,7 @@ class Host(Machine):
 
 
 def descendants(pid):
-    """The pids below a process, before it dies and they have another parent."""
+    """The pids of all descendants of a process. Call it before the process dies, because then they get another parent."""
     parents = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -68,7 +68,7 @@ def descendants(pid):
 
 class ClusterCase(AgentCase):
     def cluster(self, only=("us", "hk"), routes=ROUTES, **settings):
-        """The server with the agents; each agent's slots are known to the server."""
+        """The server and its agents, once the server knows the slots of each agent."""
         (self.dir / "server.yaml").write_text(routes)
         server = self.start(config=self.dir / "server.yaml",
                             **{"heartbeat_ms": 1000, "heartbeat_stale_ms": 15000, **settings})
@@ -78,13 +78,13 @@ class ClusterCase(AgentCase):
         machine = Host(tempfile.mkdtemp(prefix="host-", dir=self.dir), **MACHINES[name])
         agent = self.agent(server, name, config=AGENTS[name], machine=machine, slots_fixed="off",
                            monitor_interval_ms=200)
-        eventually(f"{name} has slots", lambda: self.card(server, name)["slots_available"])
+        eventually(f"the server shows the slots of {name}", lambda: self.card(server, name)["slots_available"])
         return agent
 
     def power_off(self, agent):
-        """As if the machine had lost its power: the agent, the shims and the jobs are gone at once."""
+        """Ends the agent, its shims and its jobs at once, as if the machine had lost power."""
         below = descendants(agent.process.pid)
-        freeze(agent.process) # nothing is told by whoever is killed later
+        freeze(agent.process)  # so that it does not report its runs' ends while they are killed
         for pid in below:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -102,16 +102,16 @@ class ClusterCase(AgentCase):
         return self.dir / name
 
     def hold(self, server, type, gate="gate", **fields):
-        """A job that notes who runs it and waits for a file; the answer's body once it was placed."""
+        """A job that writes which node runs it and waits for a file; the answer's body once it was placed."""
         command = f'echo "$BERTH_JOB_ID $BERTH_NODE_ID" >> {self.dir / "runs"}; {GATE.format(gate=self.gate(gate))}'
         return self.ok(self.task(server, type=type, command=command, **fields))
 
     def fill(self, server, type, name, count, **fields):
-        """So many jobs that all must run on that node."""
+        """`count` jobs that must all run on that node."""
         jobs = []
         for _ in range(count):
-            # The slots come back with the samples, so a refusal between two of them is no word on the last.
-            job = eventually(f"{type} is placed", lambda: self.try_hold(server, type, **fields))
+            # The agent reports its free slots with each sample, so a refusal in between does not mean that it is full.
+            job = eventually(f"a job of type {type} is placed", lambda: self.try_hold(server, type, **fields))
             self.assertEqual(job["node_id"], name, type)
             self.running(server, job)
             jobs.append(job)
@@ -122,7 +122,7 @@ class ClusterCase(AgentCase):
         return answer.json if answer.status == 200 else None
 
     def full(self, server, name):
-        eventually(f"{name} is full", lambda: self.card(server, name)["slots_available"] == 0)
+        eventually(f"{name} has no free slot", lambda: self.card(server, name)["slots_available"] == 0)
 
     def all_done(self, server, jobs):
         for job in jobs:
@@ -138,7 +138,7 @@ class Routing(ClusterCase):
             self.assertEqual(self.ended(server, job)["node_id"], name, type)
 
     def test_dev_and_review_never_land_on_hk(self):
-        """Also when us is full and hk is idle."""
+        """Also not when us is full and hk is idle."""
         server, _ = self.cluster()
         jobs = self.fill(server, "dev", "us", 4)
         for type in ("dev", "review"):
@@ -155,7 +155,7 @@ class Routing(ClusterCase):
         self.assertEqual(body["reasons"].get("FULL"), 2, body)
         self.gate().touch()
         self.all_done(server, jobs)
-        eventually("hk is preferred again", lambda: self.card(server, "hk")["slots_available"] == 2)
+        eventually("both slots of hk are free", lambda: self.card(server, "hk")["slots_available"] == 2)
         self.assertEqual(self.run_task(server, "true", type="talk")["node_id"], "hk")
 
     def test_a_job_that_may_wait_starts_when_a_slot_is_free(self):
@@ -193,14 +193,14 @@ class Routing(ClusterCase):
         self.problem(self.task(server, type="sweep", command="true"), 422, "NO_CAPABLE_NODE")
         node = {"allowed_types": ["*"], "max_concurrent_jobs": 2, "semantic_langs": None, "nmt_pairs": None,
                 "tts_langs": None}
-        Node(server, "elsewhere", **node) # it would take the work, but the default route does not name it
+        Node(server, "elsewhere", **node)  # it would take the work, but the default route does not name it
         body = self.problem(self.task(server, type="sweep", command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"].get("ROUTE"), 1, body)
         self.ok(server.post("/v1/node/heartbeat", {"node_id": "us", "allowed_types": ["*"]}))
         self.assertEqual(self.ok(self.task(server, type="sweep", command="true"))["node_id"], "us")
 
     def test_a_dev_job_forced_to_hk_is_refused_by_its_agent(self):
-        """The routes are wrong and the server believes what hk never said: the agent has the last word."""
+        """The routes are wrong, and the server got a false heartbeat for hk: the agent decides last."""
         server, agents = self.cluster(routes="routes: {dev: [hk, us]}\n", heartbeat_ms=60000, heartbeat_stale_ms=200000)
         self.ok(server.post("/v1/node/heartbeat", {"node_id": "hk", "allowed_types": ["*"]}))
         job = self.run_task(server, "echo $BERTH_NODE_ID", type="dev", queue_ms=60000)
@@ -223,7 +223,7 @@ class Routing(ClusterCase):
         self.all_done(server, jobs)
 
     def test_an_interactive_job_does_not_wait_behind_others(self):
-        """The slot it may use is none for those before it in the queue."""
+        """The slot that is reserved for it does not go to earlier jobs of the queue, which may not use it."""
         server, _ = self.cluster()
         jobs = self.fill(server, "dev", "us", 4)
         first = self.hold(server, "dev", gate="first", interactive=True)
@@ -248,7 +248,7 @@ class Routing(ClusterCase):
         self.assertEqual((self.ended(server, job)["state"], job["node_id"]), ("DONE", "hk"))
         self.assertEqual(self.run_task(server, "true", type="talk")["node_id"], "us")
         self.ok(server.post("/v1/nodes/hk/undrain"))
-        eventually("hk has room", lambda: self.card(server, "hk")["slots_available"] == 2)
+        eventually("both slots of hk are free", lambda: self.card(server, "hk")["slots_available"] == 2)
         self.assertEqual(self.run_task(server, "true", type="talk")["node_id"], "hk")
 
 
@@ -259,9 +259,9 @@ class Losing(ClusterCase):
         jobs = [self.hold(server, "talk"), self.hold(server, "talk")]
         for job in jobs:
             self.assertEqual(self.running(server, job)["node_id"], "hk")
-        eventually("both run", lambda: len(self.lines("runs")) == 2)
+        eventually("both jobs run on hk", lambda: len(self.lines("runs")) == 2)
         self.power_off(agents["hk"])
-        eventually("both run again, before the node is lost", lambda: len(self.lines("runs")) == 4, 30)
+        eventually("both jobs run again", lambda: len(self.lines("runs")) == 4, 30)
         self.gate().touch()
         for job in jobs:
             found = self.ended(server, job)
@@ -270,7 +270,7 @@ class Losing(ClusterCase):
         self.assertEqual(sorted(self.lines("runs")),
                          sorted(f"{job['job_id']} {name}" for job in jobs for name in ("hk", "us")))
         again = self.join(server, "hk")
-        eventually("its slots are free", lambda: self.card(server, "hk")["slots_available"] == 2)
+        eventually("both slots of hk are free", lambda: self.card(server, "hk")["slots_available"] == 2)
         job = self.run_task(server, "true", type="talk")
         self.assertEqual((job["node_id"], self.ended(server, job)["state"]), ("hk", "DONE"), again.log[-2000:])
         self.assertEqual(len(self.lines("runs")), 4)
@@ -291,17 +291,17 @@ class Losing(ClusterCase):
             self.assertEqual((found["state"], found["result"]["tail"], found["attempt_id"]), ("DONE", "us\n", 1), found)
 
     def test_a_job_refused_once_is_offered_again(self):
-        """The only node of a route was away for a moment, or refused: the job that may wait gets there."""
+        """The only node of the route refused the job. As it may wait, the job still gets there."""
         server, agents = self.cluster(only=("us",), heartbeat_ms=1500)
         jobs = self.fill(server, "dev", "us", 4)
         liar = {"node_id": "us", "max": 9, "max_concurrent_jobs": 16}
 
         def refused():
-            self.ok(server.post("/v1/node/heartbeat", liar)) # until the agent tells how it is
+            self.ok(server.post("/v1/node/heartbeat", liar))  # until the agent's next heartbeat
             return agents["us"].events("job.refused")
 
         waiting = self.task(server, type="dev", command="echo at last", queue_ms=60000).json
-        eventually("it was refused", refused)
+        eventually("the agent refuses the job", refused)
         self.gate().touch()
         self.all_done(server, jobs)
         found = self.ended(server, waiting)
@@ -385,7 +385,7 @@ class Status(ClusterCase):
         self.assertEqual(status["recommendation"], "No server has room; work waits")
         self.gate().touch()
         self.all_done(server, jobs)
-        eventually("all is well again", lambda: self.status(server)["cluster_status"] == "healthy")
+        eventually("the cluster is healthy", lambda: self.status(server)["cluster_status"] == "healthy")
 
     def test_silent_servers(self):
         server, agents = self.cluster(heartbeat_stale_ms=3000)
@@ -394,17 +394,17 @@ class Status(ClusterCase):
         status = self.status(server)
         us = status["servers"]["us"]
         self.assertTrue(us["offline_reason"].startswith("no heartbeat"), us)
-        self.assertLessEqual(us["last_seen_ms"], time.time() * 1000)  # at once: its connection closed
+        self.assertLessEqual(us["last_seen_ms"], time.time() * 1000)  # already set, because its connection closed
         self.assertEqual((us["slots_available"], us["available_for"]), (0, []))
         self.assertEqual(status["cluster_status"], "partial")
         self.assertEqual(status["recommendation"], "US VPS offline; talk, research, automation can go to HK VPS")
         self.power_off(agents["hk"])
-        eventually("nobody is there", lambda: not self.card(server, "hk")["online"], 20)
+        eventually("hk is offline", lambda: not self.card(server, "hk")["online"], 20)
         status = self.status(server)
         self.assertEqual((status["cluster_status"], status["recommendation"]), ("degraded", "No server is online"))
 
     def test_figures_that_are_none(self):
-        """What a node says of itself is shown to everybody and added up: only numbers that can be are taken."""
+        """Usage that a node reports is shown to everybody and added up, so figures must be numbers in range."""
         server = self.start()
         for usage, field in (({"mem_total_gb": "x"}, "mem_total_gb"), ({"slots_max": 2**63 - 1}, "slots_max"),
                              ({"clamps": [{"value": "x"}]}, "value")):
@@ -416,7 +416,7 @@ class Status(ClusterCase):
         self.assertEqual((status["total_slots"], status["servers"]["a"]["mem_total_gb"]), (2000000, 8.5))
 
     def test_a_server_without_an_agent(self):
-        """Nothing is measured there, so nothing is invented."""
+        """Nothing is measured there, so the figures are null and have a reason."""
         server = self.start()
         Node(server, "seed", allowed_types=["talk"], max_concurrent_jobs=3)
         card = self.card(server, "seed")

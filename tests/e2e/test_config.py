@@ -1,4 +1,4 @@
-"""Settings: flag > env > file > default; what is wrong is named. Starting and stopping."""
+"""Settings: flags win over the environment, the file and defaults, and errors name the setting. Starting and stopping a server."""
 import json
 import re
 import signal
@@ -173,7 +173,7 @@ class StartStop(Case):
             process.stderr.close()
 
     def test_sigterm_with_work_open_exits_0(self):
-        """Waiters, pollers and WebSockets are let go, nothing is lost."""
+        """Waiters, pollers and WebSockets do not delay the stop, and no job is lost."""
         server = self.start(loops=2)
         node = Node(server, "n1", max_concurrent_jobs=50)
         socket_node = WsNode(server, "w1", semantic_langs=["fr"], nmt_pairs=[["fr", "de"]])
@@ -197,7 +197,7 @@ class StartStop(Case):
         self.assertEqual(self.start().stop(number=signal.SIGINT), 0)
 
     def test_sigterm_with_nobody_there_is_quick(self):
-        """There is nothing to wait for, so nothing is waited for."""
+        """Without clients the server stops at once."""
         times = []
         for turn in range(10):
             server = self.start(data_dir=f"d{turn}")
@@ -212,7 +212,7 @@ class StartStop(Case):
         node = Node(server, "n1")
         job = self.placed(server)
         self.ok(node.done(job))
-        line = eventually("a line about the job", lambda: re.search(rf"^.*job_id={job['job_id']}.*$", server.log, re.M))
+        line = eventually("the log has a line about the job", lambda: re.search(rf"^.*job_id={job['job_id']}.*$", server.log, re.M))
         self.assertIn("node_id=n1", line.group())
         server.stop()
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", BINARY, "server", "--listen", "127.0.0.1:0",

@@ -1,5 +1,5 @@
-"""Deployments as the server keeps them: the table on SQLite and on PostgreSQL, claims, leases, members. What agents make
-of it is in test_claim.py."""
+"""Deployments as the server keeps them: the table on SQLite and on PostgreSQL, claims, leases, members. test_claim.py has the agents'
+part."""
 import hashlib
 import json
 import os
@@ -15,7 +15,7 @@ NODE = "/v1/deployments"
 
 
 def kill(database):
-    """-9; its backends go when they miss it."""
+    """Kills the postmaster with SIGKILL; its backends end when they notice that."""
     database.process.kill()
     database.process.wait()
     live.discard(database.process)
@@ -59,7 +59,7 @@ class DeployCase(Case):
 
 class Table(DeployCase):
     def story(self, **settings):
-        """Everything a restart must not change, on either database."""
+        """What a restart must not change, on either database."""
         server = self.start(deploy_lease_ms=30000, deploy_renew_ms=3000, **settings)
         for number in range(5):
             self.put(server, f"d{number}", env={"N": str(number)})
@@ -93,20 +93,20 @@ class Table(DeployCase):
         self.addCleanup(database.close)
         server, before = self.story(database=database.url)
         kill(database)
-        eventually("calls fail", lambda: server.get(f"{NODE}/d0").status == 503, 20)
+        eventually("calls fail without the database", lambda: server.get(f"{NODE}/d0").status == 503, 20)
         answers = [server.get(f"{NODE}/d0") for _ in range(5)]
         for answer in answers:
             self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
-        self.assertLess(min(answer.seconds for answer in answers), 1, "at once, if the machine lets it")
+        self.assertLess(min(answer.seconds for answer in answers), 1, "the refusal must not wait for the database")
         self.assertEqual((server.get("/healthz").status, server.get("/readyz").json["database_up"]), (200, False))
-        eventually("the log tells", lambda: "event=database.down" in server.log)
+        eventually("database.down is logged", lambda: "event=database.down" in server.log)
         start_again(database)
-        eventually("it is back", lambda: server.get(f"{NODE}/d0").status == 200, 30)
+        eventually("calls work again", lambda: server.get(f"{NODE}/d0").status == 200, 30)
         self.assertEqual(self.owners(server), before)
-        eventually("the log tells", lambda: "event=database.up" in server.log)
+        eventually("database.up is logged", lambda: "event=database.up" in server.log)
 
     def test_replicas_that_nobody_waits_for(self):
-        """Whoever takes over may lack the last claims: that is logged."""
+        """A database with an asynchronous replica: the replica that takes over may lack the last claims, so the server logs a warning."""
         database = Postgres(self.dir)
         self.addCleanup(database.close)
         alone = self.start(database=database.url)
@@ -118,9 +118,9 @@ class Table(DeployCase):
                                    cwd="/", stderr=subprocess.DEVNULL, **database.own)
         live.add(replica)
         self.addCleanup(lambda: (replica.kill(), replica.wait(), live.discard(replica)))
-        eventually("it reads", lambda: any(copy.iterdir()), 30)
+        eventually("the replica receives data", lambda: any(copy.iterdir()), 30)
         server = self.start("other", database=database.url)
-        eventually("the log tells", lambda: "event=database.may_forget" in server.log)
+        eventually("database.may_forget is logged", lambda: "event=database.may_forget" in server.log)
         self.assertNotIn("event=database.may_forget", alone.log)
 
     def test_no_value_of_a_caller_takes_the_database_from_the_others(self):
@@ -187,7 +187,7 @@ class Table(DeployCase):
             self.problem(self.task(server, command=command), 400, "BAD_FIELD")
 
     def forms(self, **settings):
-        """What is read is what was said, and can be sent back."""
+        """A spec is shown as it was sent, and what is shown can be sent back unchanged."""
         server = self.start(**settings)
         status = 201
         for spec, command, args in (({"command": "a b"}, "a b", []), ({"command": ["/path with space/app"]}, ["/path with space/app"], []),
@@ -265,9 +265,9 @@ class Leases(DeployCase):
         self.put(server, "web")
         self.renew(server, "n1")
         self.ok(server.post("/v1/nodes/n1/drain", {"reason": "new kernel", "deadline_ms": "10m"}))
-        told = self.renew(server, "n1")
-        self.assertEqual(told["admin"], "draining")
-        self.assertAlmostEqual(told["drain_deadline_ms"] - told["now_ms"], 600000, delta=60000)
+        answer = self.renew(server, "n1")
+        self.assertEqual(answer["admin"], "draining")
+        self.assertAlmostEqual(answer["drain_deadline_ms"] - answer["now_ms"], 600000, delta=60000)
         self.assertEqual(self.problem(self.claim(server, "n1", "web"), 409, "CONFLICT")["reason"], "draining")
         self.assertEqual(server.node("n1")["admin_reason"], "new kernel")
         server.stop()
@@ -291,7 +291,7 @@ class Leases(DeployCase):
         self.assertEqual(server.stop(), 0)
 
     def guarded(self, **tokens):
-        """A server with a token of each name: (scope, node). Headers by name."""
+        """A server with these tokens, name=(scope, node), and the header of each token by its name."""
         config = self.dir / "tokens.yaml"
         config.write_text("tokens:\n" + "".join(
             f"  - {{name: {name}, sha256: {hashlib.sha256(name.encode()).hexdigest()}, scopes: [{scope}]"
@@ -299,7 +299,7 @@ class Leases(DeployCase):
         return self.start(config=str(config)), {name: {"Authorization": f"Bearer {name}"} for name in tokens}
 
     def test_a_node_gets_only_what_its_labels_match(self):
-        """Specs hold passwords: a node has those of what it runs, not of the whole cluster."""
+        """Specs contain passwords, so a node gets only the specs of what it may run."""
         server, who = self.guarded(n1=("node", "n1"), ops=("operate", None))
         for name, kind, selector in (("d-eu", "daemon", "zone=eu"), ("d-us", "daemon", "zone=us"), ("d-all", "daemon", ""),
                                      ("w-eu", "deployment", "zone=eu"), ("w-us", "deployment", "zone=us")):
@@ -309,10 +309,10 @@ class Leases(DeployCase):
             answer = server.post(f"{NODE}/renew", {"node_id": "n1"}, who["n1"])
             return self.ok(answer)["labels"], [row["id"] for row in answer.json["deployments"]], answer.body.decode()
 
-        self.assertEqual(renew()[:2], ({}, ["d-all"]), "it never said what it is")
+        self.assertEqual(renew()[:2], ({}, ["d-all"]), "the node has not registered any labels")
         facts = {"node_id": "n1", "max_concurrent_jobs": 1, "allowed_types": ["dev"], "labels": {"zone": "us"}}
         self.ok(server.post("/v1/node/register", facts, who["n1"]))
-        eventually("its labels are known", lambda: renew()[0] == {"zone": "us"})
+        eventually("the node's labels are known", lambda: renew()[0] == {"zone": "us"})
         _, ids, text = renew()
         self.assertEqual(ids, ["d-all", "d-us"])
         self.assertNotIn("of-d-eu", text)
@@ -355,20 +355,20 @@ class Leases(DeployCase):
 
 class Members(DeployCase):
     def test_line_ends_of_one_node_break_no_event(self):
-        """White space of JSON, in what a node says of itself: every event is one line all the same."""
+        """Line breaks in the JSON that a node sends about itself must not split events: every event is one line."""
         server = self.start()
         stream = Events(server, "/v1/terminals/events")
-        eventually("the list comes first", lambda: stream.seen)
+        eventually("the list of terminals arrives", lambda: stream.seen)
         hello = {"msg": "hello", "protocol": 1, "node_id": "n1", "labels": {"a": "b"}, "tags": {"c": "d"},
                  "usage": {"cpu_pct": 1}}
         spread = WsNode(server, "n1", hello=False)
         spread.socket.send(json.dumps(hello, indent=2).replace("\n", "\r\n\n"))
         spread.expect("welcome")
         other = WsNode(server, "n2")
-        eventually("both joined", lambda: len(stream.seen) == 3)
+        eventually("both JOIN events arrive", lambda: len(stream.seen) == 3)
         self.assertEqual([event["change"] for _, event in stream.seen[1:]], ["JOIN", "JOIN"])
         late = Events(server, "/v1/terminals/events")
-        eventually("who comes later sees both", lambda: late.seen)
+        eventually("a later stream gets the list", lambda: late.seen)
         self.assertEqual({"n1", "n2"} - set(re.findall(r"n\d", str(late.seen[0][1]["terminals"]))), set())
         for one in (stream, late, spread, other):
             one.close()
@@ -376,27 +376,27 @@ class Members(DeployCase):
     def test_join_update_leave(self):
         server = self.start()
         stream = Events(server, "/v1/terminals/events")
-        eventually("the list comes first", lambda: stream.seen)
+        eventually("the list of terminals arrives", lambda: stream.seen)
         kind, first = stream.seen[0]
         self.assertEqual((kind, first["type"], first["terminals"]), ("HostEvent", "TERMINAL_LIST", []))
         tags = {"node_unit": "true", "node_unit_address": "n1"}
         node = WsNode(server, "n1", tags=tags, labels={"zone": "us"})
-        eventually("JOIN", lambda: len(stream.seen) == 2)
+        eventually("the JOIN event arrives", lambda: len(stream.seen) == 2)
         join = stream.seen[1][1]
         self.assertEqual((join["type"], join["change"], join["seq"]), ("TERMINAL_CHANGE", "JOIN", first["seq"] + 1))
         self.assertEqual(join["payload"]["new"]["tags"], tags)
         self.assertNotIn("old", join["payload"])
         self.ok(server.post("/v1/terminals/n1", {"tags": {"rack": "7"}}))
-        eventually("UPDATE", lambda: len(stream.seen) == 3)
+        eventually("the UPDATE event arrives", lambda: len(stream.seen) == 3)
         update = stream.seen[2][1]
         self.assertEqual((update["change"], update["seq"]), ("UPDATE", first["seq"] + 2))
         self.assertEqual(update["payload"]["new"]["tags"], {**tags, "rack": "7"})
         self.assertEqual(update["payload"]["old"]["tags"], tags)
         node.send("UpdateTerminalInfo", tags={"rack": None, "row": "2"})
-        eventually("UPDATE over the socket", lambda: len(stream.seen) == 4)
+        eventually("the UPDATE event of a change over the socket arrives", lambda: len(stream.seen) == 4)
         self.assertEqual(stream.seen[3][1]["payload"]["new"]["tags"], {**tags, "row": "2"})
         node.close()
-        eventually("LEAVE", lambda: len(stream.seen) == 5)
+        eventually("the LEAVE event arrives", lambda: len(stream.seen) == 5)
         leave = stream.seen[4][1]
         self.assertEqual((leave["change"], list(leave["payload"])), ("LEAVE", ["old"]))
         self.assertEqual(self.ok(server.get("/v1/terminals"))["terminals"], [])
@@ -410,42 +410,43 @@ class Members(DeployCase):
         def sync(**seen):
             return self.ok(server.post("/v1/terminals/sync", {"node_id": "n0", **seen}))
 
-        eventually("all are there", lambda: len(sync()["terminals"]) == 3)
+        eventually("all three nodes are members", lambda: len(sync()["terminals"]) == 3)
         full = sync()
         self.assertTrue(full["full"])
         same = sync(source=full["source"], seq=full["seq"])
         self.assertEqual((same["full"], same["changes"]), (False, []))
         nodes[2].close()
-        eventually("the leave is told", lambda: sync(source=full["source"], seq=full["seq"])["changes"])
+        eventually("the change is in the answer", lambda: sync(source=full["source"], seq=full["seq"])["changes"])
         changes = sync(source=full["source"], seq=full["seq"])["changes"]
         self.assertEqual([(c["change"], c["payload"]["old"]["terminal_id"]) for c in changes], [("LEAVE", "n2")])
         for seen in ({"source": "another", "seq": full["seq"]}, {"source": full["source"], "seq": full["seq"] + 99},
                      {"source": full["source"]}, {"seq": full["seq"]}):
             self.assertTrue(sync(**seen)["full"], seen)
-        eventually("nodes are told to look", lambda: nodes[0].expect("terminals_changed"))
+        eventually("a node is notified that terminals changed", lambda: nodes[0].expect("terminals_changed"))
 
     def test_the_list_is_the_union_over_instances(self):
         redis = Redis(self.dir / "redis")
         servers = [self.start(data_dir=f"data{i}", store=redis.url) for i in range(2)]
         nodes = [WsNode(server, f"on{i}") for i, server in enumerate(servers)]
         for server in servers:
-            eventually("both see both", lambda: [t["terminal_id"] for t in self.ok(server.get("/v1/terminals"))["terminals"]]
+            eventually("each instance lists both nodes",
+                       lambda: [t["terminal_id"] for t in self.ok(server.get("/v1/terminals"))["terminals"]]
                        == ["on0", "on1"], 20)
         nodes[0].close()
 
     def test_calls_of_a_socket_are_bounded(self):
-        """Each call that waits costs memory, and asks others: a node that does not wait for answers gets none."""
+        """Each waiting call costs memory and asks other nodes: a node may have 64 under way, and further calls are refused."""
         server = self.start()
         mute = WsNode(server, "mute")
         node = WsNode(server, "greedy")
-        eventually("it can be asked", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
+        eventually("both nodes are members", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
         for number in range(1, 201):
             node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": ["mute"], "timeout_ms": 5000})
         refused = [node.expect("reply")["error"] for _ in range(200 - 64)]
         self.assertEqual(set(refused), {"SCHEDULER_BUSY"})
         answers = [node.expect("reply", seconds=30)["body"]["usage"] for _ in range(64)]
         self.assertEqual(answers, [{"mute": None}] * 64)
-        self.assertTrue(node.ask("call", path="/v1/deployments/renew")["ok"], "and goes on")
+        self.assertTrue(node.ask("call", path="/v1/deployments/renew")["ok"], "the socket goes on working")
         mute.close()
 
     def test_usage_of_many_is_bounded(self):
@@ -453,8 +454,8 @@ class Members(DeployCase):
         mute = WsNode(server, "mute")
         node = WsNode(server, "greedy")
         names = ["mute", *(f"nobody-{number}" for number in range(4095))]
-        eventually("it can be asked", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
-        for _ in range(10):  # there is room for sixteen until five seconds have passed, which a busy machine may take to read twenty
+        eventually("both nodes are members", lambda: len(self.ok(server.get("/v1/terminals"))["terminals"]) == 2)
+        for _ in range(10):  # sixteen may be under way for five seconds each; a busy machine may take that long to read twenty
             for number in range(1, 21):
                 node.send("call", id=number, path="/v1/terminals/usage", body={"addresses": names, "timeout_ms": 5000})
             replies = [node.expect("reply", seconds=30) for _ in range(20)]
@@ -463,7 +464,7 @@ class Members(DeployCase):
                 break
         self.assertEqual(set(refused), {"SCHEDULER_BUSY"})
         self.assertLessEqual(len(refused), 4)
-        self.assertTrue(node.ask("call", path="/v1/terminals/usage", body={"addresses": names[1:]})["ok"], "then there is room again")
+        self.assertTrue(node.ask("call", path="/v1/terminals/usage", body={"addresses": names[1:]})["ok"], "there is room again")
         mute.close()
 
     def test_usage_of_many_with_one_that_hangs(self):
@@ -476,8 +477,8 @@ class Members(DeployCase):
 
         thread = threading.Thread(target=answer)
         thread.start()
-        told = server.post("/v1/terminals/usage", {"node_id": "fast", "addresses": ["fast", "slow", "nobody", "fast"],
-                                                   "timeout_ms": 5000})
+        reply = server.post("/v1/terminals/usage", {"node_id": "fast", "addresses": ["fast", "slow", "nobody", "fast"],
+                                                    "timeout_ms": 5000})
         thread.join()
-        self.assertEqual(self.ok(told)["usage"], {"fast": {"cpu_percent": 1.5, "memory_mb": 80}, "slow": None, "nobody": None})
-        self.assertLess(told.seconds, 25)
+        self.assertEqual(self.ok(reply)["usage"], {"fast": {"cpu_percent": 1.5, "memory_mb": 80}, "slow": None, "nobody": None})
+        self.assertLess(reply.seconds, 25)

@@ -1,4 +1,4 @@
-"""`berth dev`: a server with an agent, and nothing of it is left when it ends."""
+"""`berth dev`: a server with an agent. When it ends, nothing that it started is left."""
 import os
 import pathlib
 import pty
@@ -11,7 +11,7 @@ import unittest
 from harness import BINARY, OWN_WORK, SLOW, Case, berth, calm_machine, clean_env, eventually, live, settings_env
 from test_agent import AgentCase, alive
 
-# Away from its parent, its session and its group, and deaf to what a terminal says.
+# It leaves its parent, session and process group, and ignores what a terminal sends.
 DAEMON = "setsid sh -c 'trap \"\" INT HUP; sleep 600 & echo $! > {file}.new; mv {file}.new {file}; wait' &"
 
 
@@ -29,7 +29,7 @@ class DevCase(Case):
         live.discard(self.process)
 
     def dev(self, *flags):
-        """Starts it; `env` is how commands reach it."""
+        """Starts `berth dev`; commands find it through `env`."""
         self.log_path = self.dir / "dev.log"
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
@@ -37,9 +37,9 @@ class DevCase(Case):
                 cwd=self.dir, env={**clean_env(), **self.env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True)
         live.add(self.process)
-        found = eventually("it listens", lambda: re.search(r"event=server\.listening addr=(\S+)", self.log), 30)
+        found = eventually("berth dev listens", lambda: re.search(r"event=server\.listening addr=(\S+)", self.log), 30)
         self.env["BERTH_ADDR"] = f"http://{found.group(1)}"
-        eventually("its agent is there", lambda: self.log.count("event=agent.connected"), 30)
+        eventually("the agent of berth dev is connected", lambda: self.log.count("event=agent.connected"), 30)
 
     @property
     def log(self):
@@ -54,11 +54,11 @@ class DevCase(Case):
         return self.say("job", "submit", "-o", "name", *words).strip()
 
     def ended(self, *numbers):
-        """The signals, each when the one before was heard; the exit code."""
+        """Sends the signals, each after the one before was logged; returns the exit code."""
         for count, number in enumerate(numbers, 1):
             os.killpg(self.process.pid, number)
             if count < len(numbers):
-                eventually("it was heard", lambda: self.log.count("event=agent.stopping") >= count)
+                eventually(f"signal number {count} is logged", lambda: self.log.count("event=agent.stopping") >= count)
         code = self.process.wait(60 * SLOW)
         self.assertNotIn("AddressSanitizer", self.log)
         return code
@@ -69,7 +69,7 @@ class DevCase(Case):
 
 class Dev(DevCase):
     def test_what_a_command_exits_with_shuts_nothing(self):
-        """The node is the only one there is."""
+        """The failing jobs run on the only node; they must not shut it for this type."""
         self.dev()
         for _ in range(4):
             self.say("job", "submit", "--wait=30s", "--", "sh", "-c", "exit 1", code=7)
@@ -92,7 +92,7 @@ class Dev(DevCase):
             self.assertIn(name, said)
         self.assertEqual([pid for pid in pids if alive(pid)], [])
         self.assertEqual(self.left(), [])
-        # The next one has none of these jobs, and the deployment again.
+        # The next berth dev does not run these jobs, but runs the deployment again.
         copy_file.unlink()
         self.dev()
         states = {one: self.say("job", "show", one, "-o", "json") for one in (job, tree)}
@@ -105,7 +105,7 @@ class Dev(DevCase):
         self.assertFalse(alive(again))
 
     def left(self):
-        """What still runs with something of this case's directory in its environment."""
+        """The command lines of processes with this case's directory in their environment."""
         mark, found = f"={self.dir}/".encode(), []
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -125,7 +125,7 @@ class Dev(DevCase):
         self.assertEqual(self.left(), [])
 
     def test_kill_9_ends_nothing(self):
-        """That is no way to stop it: the next one goes on where it was."""
+        """A killed berth dev leaves its jobs running, and the next one adopts them."""
         self.dev()
         file = self.dir / "job.pid"
         job = self.submit("--", "sh", "-c", f"echo $$ > {file}; exec sleep 600")
@@ -141,7 +141,7 @@ class Dev(DevCase):
 
 @unittest.skipUnless(os.geteuid() == 0, "root")
 class DevAsRoot(DevCase):
-    """Without any setting: what it runs is nobody's, and has what it needs although all of this is root's alone."""
+    """With default settings its work runs as another user, and can read what it needs although the directory is root's alone."""
 
     def setUp(self):
         super().setUp()
@@ -168,7 +168,7 @@ class DevAsRoot(DevCase):
         self.assertEqual(self.say("job", "logs", job), '{"n":1}\n')
         self.assertIn('"output":{"n":1}', self.say("job", "show", job, "-o", "json"))
         work = self.dir / "data" / "agent" / "runs" / f"{job}.1" / "work"
-        eventually("what it worked on goes", lambda: not work.exists())
+        eventually("the job's working directory is removed", lambda: not work.exists())
 
     def test_nothing_of_ours(self):
         self.dev()
@@ -196,7 +196,8 @@ class DevAsRoot(DevCase):
         spec = self.dir / "web.yaml"
         spec.write_text("id: web\ncommand: id -u; exec sleep 600\n")
         self.say("deploy", "apply", spec)
-        eventually("it tells who it is", lambda: berth("deploy", "logs", "web", env=self.env).stdout == f"{self.nobody.pw_uid}\n", 60)
+        eventually("the log shows the user of the copy",
+                   lambda: berth("deploy", "logs", "web", env=self.env).stdout == f"{self.nobody.pw_uid}\n", 60)
         self.assertEqual(self.ended(signal.SIGINT), 0)
 
 
@@ -206,9 +207,9 @@ class AnAgentAtATerminal(AgentCase):
         agent = self.agent(server)
         gate = self.dir / "gate"
         job = self.run_task(server, f"touch {gate}.begun; until [ -e {gate} ]; do sleep 0.05; done")
-        eventually("it runs", pathlib.Path(f"{gate}.begun").exists)
+        eventually("the job runs", pathlib.Path(f"{gate}.begun").exists)
         self.assertEqual(agent.stop(), 0)
-        self.assertNotIn("run on without it", agent.log, "nobody sits before it")
+        self.assertNotIn("run on without it", agent.log, "that is for agents at a terminal")
         # The same at a terminal.
         ours, its = pty.openpty()
         second = subprocess.Popen(
@@ -223,7 +224,7 @@ class AnAgentAtATerminal(AgentCase):
         try:
             while True:
                 said += os.read(ours, 4096).decode()
-        except OSError:  # it closed its end
+        except OSError:  # the agent closed its end
             pass
         os.close(ours)
         self.assertEqual(second.wait(20 * SLOW), 0)

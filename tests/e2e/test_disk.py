@@ -1,5 +1,5 @@
-"""The agent's disk: what jobs leave on it, and what happens when it is full. The small disk is a real file
-system that only the agent and what it starts can see."""
+"""The agent's disk: what jobs leave on it, and what happens when it is full. The small disk is a real file system that only the agent and
+its descendants see."""
 import contextlib
 import os
 import pathlib
@@ -12,9 +12,9 @@ NO_DISK_LEVEL = "resources: {disk_warning_pct: 0, disk_danger_pct: 0}\n"
 
 
 def size_of(directory):
-    """Bytes on disk of all below it."""
+    """The disk space of everything below a directory, in bytes."""
     total = 0
-    for place, directories, files in os.walk(directory):  # which passes over what goes meanwhile
+    for place, directories, files in os.walk(directory):  # which ignores directories that vanish meanwhile
         for name in directories + files:
             with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512
@@ -23,7 +23,7 @@ def size_of(directory):
 
 class Disk(AgentCase):
     def small(self, server, size="4m", **settings):
-        """An agent whose data is on a file system of that size, and the way there from outside."""
+        """An agent whose data is on a file system of that size, and that directory's path as seen from outside."""
         where = self.dir / "small"
         where.mkdir()
         script = f'mount -t tmpfs -o size={size},mode=0700 small "{where}" && exec "$@"'
@@ -42,12 +42,12 @@ class Disk(AgentCase):
                 for _ in range(20)]
         for job in jobs:
             self.assertEqual(self.ended(server, job)["result"]["tail"], "kept\n")
-        eventually("what they worked on is gone", lambda: size_of(agent.dir / "runs") < 1000000)
+        eventually("the jobs' files are removed", lambda: size_of(agent.dir / "runs") < 1000000)
         logs = self.ok(server.get(f"/v1/jobs/{jobs[0]['job_id']}/logs"))
         self.assertEqual(logs["text"], "kept\n")
 
     def test_a_job_that_fills_the_disk(self):
-        """Its end and those of others are recorded and told while there is no room, and then there is."""
+        """The ends of this job and of others are recorded and reported although the disk is full, and later there is room again."""
         server = self.start()
         agent, inside = self.small(server, config=NO_DISK_LEVEL)
         others = [self.run_task(server, GATE.format(gate=self.dir / "gate") + "; echo other; exit 3", max_attempts=1) for _ in range(2)]
@@ -62,7 +62,7 @@ class Disk(AgentCase):
         (self.dir / "end").touch()
         self.assertEqual(self.ended(server, hog)["state"], "DONE")
         self.assertSlots(server, "a1", 0, 0)
-        eventually("its scratch file is gone", lambda: self.free(inside) > 3000000)
+        eventually("the job's scratch file is removed", lambda: self.free(inside) > 3000000)
         self.assertEqual(self.ended(server, self.run_task(server, "echo next"))["result"]["tail"], "next\n")
         self.assertEqual(agent.stop(), 0)
 
@@ -85,7 +85,7 @@ class Disk(AgentCase):
         os.unlink(inside / "filler")
 
     def test_the_directory_of_runs_is_removed(self):
-        """Under a living agent: what starts next has a place again."""
+        """The directory is removed while the agent runs, and is made again for the next run."""
         server = self.start()
         agent = self.agent(server)
         self.assertEqual(self.ended(server, self.run_task(server, "true"))["state"], "DONE")
@@ -94,4 +94,4 @@ class Disk(AgentCase):
             self.assertEqual(self.ended(server, self.run_task(server, "pwd"))["result"]["exit_code"], 0)
         self.assertTrue((agent.dir / "runs").is_dir())
         self.assertEqual(agent.stop(), 0)
-        self.agent(server)  # and the next agent finds it
+        self.agent(server)  # the next agent can use it

@@ -95,7 +95,7 @@ class Batch(Case):
 
     @tags("threads")
     def test_a_thousand_with_mixed_results(self):
-        """Each is answered in its place as it would have been alone."""
+        """Each job is answered in its place as if it had been sent alone."""
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=700, allowed_types=["dev"])
         kinds = [
@@ -117,7 +117,7 @@ class Batch(Case):
         self.assertSlots(server, "n1", 400, 0)
 
     def test_a_thousand_of_2_kb_each(self):
-        """A batch may be eight times as large as another body."""
+        """The body of a batch may be eight times as large as another body."""
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=1000, allowed_types=["dev"])
         results = self.ok(self.batch(server, [{"type": "dev", "payload": "x" * 2000}] * 1000))["results"]
@@ -133,7 +133,7 @@ class Batch(Case):
         self.assertSlots(server, "n1", 30, 0)
 
     def test_more_than_the_store_may_have_under_way_is_busy(self):
-        """What is refused took no slot, and what was counted on the way is counted back."""
+        """A refused job takes no slot, and what was counted for it is counted back."""
         server = self.start(store_in_flight_max=16)
         node = Node(server, "n1", max_concurrent_jobs=5000)
         results = self.ok(self.batch(server, [self.F2F] * 500))["results"]
@@ -157,7 +157,7 @@ class Batch(Case):
 
 class Queue(Case):
     def full(self, **settings):
-        """A server with one node whose one slot is taken: (server, node, the job that has it)."""
+        """A server with one node whose only slot is taken: (server, node, the job that has the slot)."""
         server = self.start(**settings)
         node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         return server, node, self.ok(self.task(server))
@@ -166,7 +166,7 @@ class Queue(Case):
         return self.ok(self.task(server, queue_ms=60000, **fields), 202)
 
     def next_on(self, node):
-        """The job that got the slot, acked."""
+        """The job that got the slot, after its ACK."""
         job = node.poll()[0]
         self.ok(node.ack(job))
         return job
@@ -182,7 +182,7 @@ class Queue(Case):
         self.assertQueue(server, 0)
 
     def test_starts_on_a_node_that_registers_later(self):
-        """A task may wait for a node that has room; for one nobody can do there is no queue."""
+        """A task may wait for a node that has room; a task that no node can do is not queued."""
         server, node, first = self.full()
         waiting = self.wait_in_line(server)
         Node(server, "n2", allowed_types=["dev"])
@@ -221,8 +221,7 @@ class Queue(Case):
         self.assertEqual(order, ["c", "e", "a", "d", "b", "f"])
 
     def test_a_newcomer_does_not_overtake(self):
-        """A slot that frees belongs to who waits, also when a dispatch without queue_ms comes first.
-        Both are sent at once; the one that waits must not be left behind for ever."""
+        """A slot that becomes free goes to the waiting job, also when a dispatch without queue_ms is sent at the same moment."""
         server, node, first = self.full()
         waiting = self.wait_in_line(server)
         self.ok(node.done(first))
@@ -254,10 +253,10 @@ class Queue(Case):
         self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
         self.assertQueue(server, 3)
         self.ok(server.post(f"/v1/jobs/{waiting[0]['job_id']}/cancel"))
-        eventually("a place is free", lambda: self.task(server, queue_ms=60000).status == 202)
+        eventually("another job may wait", lambda: self.task(server, queue_ms=60000).status == 202)
 
     def test_a_page_of_large_jobs_ends_early(self):
-        """A list is bounded in bytes, and goes on at its cursor."""
+        """A page of a list is bounded in bytes, and its cursor leads to the rest."""
         server, node, first = self.full()
         waiting = [self.wait_in_line(server, payload={"text": "x" * 900_000})["job_id"] for _ in range(12)]
         page = server.get("/v1/jobs?limit=1000")
@@ -280,7 +279,7 @@ class Queue(Case):
         self.assertSlots(server, "n1", 0, 0)
 
     def test_a_failed_task_may_wait_for_its_second_attempt(self):
-        """A task may wait up to its queue_ms for the retry."""
+        """A task may wait for its retry up to its queue_ms."""
         server = self.start()
         node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         job = self.ok(self.task(server, queue_ms=60000))
@@ -296,7 +295,7 @@ class Queue(Case):
 
     @tags("threads")
     def test_never_waits_while_a_slot_is_free(self):
-        """Many jobs through few slots, with the queue always full: all finish, none is forgotten."""
+        """Many jobs through few slots, with the queue always full: all of them finish."""
         server = self.start(loops=2)
         nodes = {f"n{i}": Node(server, f"n{i}", allowed_types=["dev"], max_concurrent_jobs=2)
                  for i in range(3)}
@@ -394,7 +393,7 @@ class Result(Case):
         node = Node(server, "n1", max_concurrent_jobs=9)
         job = self.placed(server)
         self.ok(node.ack(job))
-        fits = "x" * (64 * 1024 - 2) # with its quotes 64 KiB
+        fits = "x" * (64 * 1024 - 2)  # 64 KiB with its quotes
         over = fits + "x"
         self.problem(node.done(job, result=over), 413, "TOO_LARGE")
         self.assertEqual(server.job(job["job_id"])["state"], "ACKED", "a refused DONE changes nothing")

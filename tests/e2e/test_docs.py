@@ -1,5 +1,5 @@
-"""README.md and docs/: every block of code in them is run as it is printed, in a small world where what it names exists;
-every other command, setting, metric and file they name is there. fences.py tells what a block's language means."""
+"""README.md and docs/: every block of code is run as it is printed, in a prepared environment where everything it names exists. Every other
+command, setting, metric and file that the pages name exists too. fences.py explains the kinds of blocks."""
 import json
 import os
 import pathlib
@@ -23,11 +23,11 @@ from test_tls import TlsCase
 RUN = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
 PAGES = RUN + [ROOT / "ARCHITECTURE.md", ROOT / "PROTOCOL.md", ROOT / "SECURITY.md"]
 
-# What is the project's in a checkout, and what was built of it.
+# The project's files in a checkout, and the build directory.
 CHECKOUT = {"ARCHITECTURE.md", "HACKING.md", "Makefile", "PROTOCOL.md", "README.md", "SECURITY.md", "bench", "build", "docs", "examples", "meson.build", "meson_options.txt", "ops", "src", "tests", "tools", "web"}
-# What is not typed, because it is what runs this.
+# Lines that are not typed, because they would run this very test.
 NOT_RUN = {"make test": ".ci/run types it (test_inline.py)"}
-# What is done in another way.
+# Commands that are simulated.
 OTHERWISE = {
     "apt-get": "it says what it would do (--simulate): it would install the package, and has all that it needs; then the package is "
                "unpacked, and test_package.py installs it into a root of its own",
@@ -38,19 +38,19 @@ OTHERWISE = {
 
 
 def units():
-    """Those of the package, and of Redis' own."""
+    """The units of our package and of Redis' package."""
     there = [*(ROOT / "ops/systemd").glob("*.service"), *pathlib.Path("/lib/systemd/system").glob("redis-server.service")]
     return {path.stem for path in there}
 
 
 def users():
-    """Those the package makes, and Redis' own, if its package is installed."""
+    """The users that our package makes, and the one of Redis' package if that is installed."""
     made = set(re.findall(r"^ +make_user (\S+)$", (ROOT / "ops/debian/postinst").read_text(), re.M))
     return made | {one.pw_name for one in pwd.getpwall() if one.pw_name == "redis"}
 
 
 def gpus(script):
-    """What the script prints of two cards, as rocm-smi shows them."""
+    """The output of the script for two cards, as rocm-smi shows them."""
     with tempfile.TemporaryDirectory() as place:
         smi = pathlib.Path(place) / "rocm-smi"
         smi.write_text("#!/bin/sh\ncat <<END\n\ndevice,GPU use (%),VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
@@ -61,7 +61,7 @@ def gpus(script):
 
 
 def command_lines(page):
-    """Commands in the running text and in blocks, without what a shell makes of them."""
+    """The commands in the running text and in blocks, one by one, without pipes and redirections."""
     text = page.read_text()
     lines = re.findall(r"`(berth [^`]+)`", "\n".join(outside(text)))
     for fence in fences(page):
@@ -75,7 +75,7 @@ def command_lines(page):
 
 class World(Case):
     def test_what_else_stands_in_the_checkout_is_not_in_it(self):
-        """A page typed in a checkout where `make run` left its data neither reads nor writes them."""
+        """A page that is typed in a checkout where `make run` left its data must neither read nor write them."""
         mine = ROOT / "berth-data"
         made = not mine.exists()
         mine.mkdir(exist_ok=True)
@@ -132,20 +132,20 @@ class Pages(unittest.TestCase):
                     self.assertTrue(messages(fence.text), str(fence))
             self.assertEqual(page.read_text().count("```"), 2 * len(found), f"{page.name}: a fence that is not closed")
             for number, line in enumerate(outside(page.read_text()), 1):
-                self.assertFalse(line.startswith("    "), f"{page.name}:{number}: code without a fence, which nobody runs")
+                self.assertFalse(line.startswith("    "), f"{page.name}:{number}: code without a fence is never tested")
 
     def test_every_page_is_typed(self):
-        """One with commands has its case below; and what is not run is still there."""
+        """Every page with commands has a case below, and what is not run or simulated is still in a page."""
         shown = ""
         for page in RUN:
             blocks = [fence.text for fence in fences(page) if fence.kind == "sh"]
-            self.assertTrue(not blocks or hasattr(Typed, f"test_{page.stem.lower()}"), f"nobody types {page.name}")
+            self.assertTrue(not blocks or hasattr(Typed, f"test_{page.stem.lower()}"), f"no case types {page.name}")
             shown += "".join(blocks)
         for what in [*NOT_RUN, *OTHERWISE]:
             self.assertIn(what, shown)
 
     def test_the_comparison_can_fail(self):
-        """The checker itself: a placeholder is bound once, other text must match, messages must be JSON."""
+        """Tests the checker itself: a placeholder is bound once, other text must match, messages must be JSON."""
         match = pattern_of('{"job_id":"<job_id>","node_id":"<node_id>"}', {"job_id": "j1"})
         self.assertTrue(match.fullmatch('{"job_id":"j1","node_id":"n7"}'))
         self.assertFalse(match.fullmatch('{"job_id":"j2","node_id":"n7"}'))
@@ -158,7 +158,7 @@ class Pages(unittest.TestCase):
 
 @tags("load")
 class Typed(TlsCase):
-    """A page after the other, typed into a shell."""
+    """Types one page after the other into a shell."""
 
     def setUp(self):
         super().setUp()
@@ -173,24 +173,24 @@ class Typed(TlsCase):
                     "BERTH_ADDR": f"http://127.0.0.1:{self.port}"}
 
     def checkout(self, *without):
-        """The shell's directory is a checkout, as far as files go: what belongs to the project, and what was built of it.
-        Not what else stands there: the data of the person who tried `make run` is theirs."""
+        """Makes the shell's directory look like a checkout: links to the project's files and to the build directory, but not to other files
+        there, such as the data that `make run` left."""
         for name in CHECKOUT - set(without):
             (self.here / name).symlink_to(ROOT / name)
 
     def examples(self):
-        """Copies of the example settings, with this place in them."""
+        """Replaces the link by copies of the example settings that have this test's port."""
         (self.here / "examples").unlink()
         (self.here / "examples").mkdir()
         for path in (ROOT / "examples").iterdir():
             (self.here / "examples" / path.name).write_text(path.read_text().replace(":7420", f":{self.port}"))
 
     def serve(self, **settings):
-        """A server where the pages expect one."""
+        """A server on the port that the pages name."""
         return self.start(listen=f"127.0.0.1:{self.port}", **settings)
 
     def typed(self, block, where):
-        """The block without what is not run here, which is told."""
+        """The block without lines that are not run here; those are printed as skipped."""
         lines = []
         for line in block.splitlines():
             reason = next((why for what, why in NOT_RUN.items() if line.startswith(what)), None)
@@ -205,7 +205,7 @@ class Typed(TlsCase):
         return "\n".join(lines)
 
     def read(self, name, before=(), after=()):
-        """Types a page. What a section or a command needs is done before it, or looked at after it."""
+        """Types a page. `before` and `after` map the name of a section, or a part of a command, to what is done before or after it."""
         self.shell = Shell(self.place, self.env, self.swaps)
         self.addCleanup(self.shell.kill)
         self.addCleanup(lambda: self.tails.extend(self.shell.log().splitlines()[-40:]))
@@ -241,13 +241,13 @@ class Typed(TlsCase):
             self.assertFalse(REPORTS.search(line) or "event=invariant" in line, line)
 
     def save(self, fence):
-        """A file of the page; settings and deployments are read by who reads them."""
+        """Saves a file of the page; settings and deployments are checked by the program that reads them."""
         path = self.here / self.shell.swapped(fence.about)
         path.write_text(self.shell.swapped(fence.text))
         if path.name == "server.yaml":
             done = berth("config", "show", "--config", path)
             self.assertEqual(done.returncode, 0, f"{fence}: {done.stderr}")
-        elif path.name == "agent.yaml":  # a flag that nobody knows is found after the file was read
+        elif path.name == "agent.yaml":  # the unknown flag is reported only after the file was read
             done = berth("agent", "--config", path, "--nobody-knows")
             self.assertIn("Unknown flag --nobody-knows", done.stderr, str(fence))
         elif path.name == "gpus.sh":
@@ -258,10 +258,11 @@ class Typed(TlsCase):
     def logged(self, fence, known):
         for line in fence.text.splitlines():
             pattern = pattern_of(line, known)
-            eventually(f"{fence}: {line} is in the log", lambda: any(pattern.search(server.log) for server in self.servers))
+            eventually(f"{fence}: a log of a server has the line {line}",
+                       lambda: any(pattern.search(server.log) for server in self.servers))
 
     def certificate(self):
-        """One that the system does not trust, and whose authority is in /etc/berth."""
+        """A certificate that the system does not trust; its CA is in /etc/berth."""
         self.authority()
         for path, name in zip(self.signed("server", "/CN=berth.example.net"), ("cert.pem", "key.pem")):
             shutil.copy(path, self.place / "etc/berth" / name)
@@ -271,13 +272,13 @@ class Typed(TlsCase):
         self.checkout()
         self.env.update(BERTH_LISTEN=f"127.0.0.1:{self.port}", BERTH_DATA_DIR=str(self.dir / "data"))
         self.read("README.md", before={"berth job submit": lambda: eventually(
-            "the agent is there", lambda: '"reached_by":"websocket"' in berth("node", "ls", "-o", "json", env=self.env).stdout)})
+            "the agent is connected", lambda: '"reached_by":"websocket"' in berth("node", "ls", "-o", "json", env=self.env).stdout)})
 
     def test_clients(self):
         self.checkout()
         server = self.serve()
         self.read("docs/clients.md", before={"client.py run": lambda: eventually(
-            "the worker is there", lambda: server.get("/v1/nodes/shell-1").status == 200)})
+            "the worker has registered", lambda: server.get("/v1/nodes/shell-1").status == 200)})
 
     def test_deployments(self):
         self.checkout()
@@ -287,11 +288,11 @@ class Typed(TlsCase):
         self.agent(server, "n2", **member)
 
         def running():
-            eventually("it runs", lambda: "hello" in berth("deploy", "logs", "hello", env=self.env).stdout, 20)
+            eventually("the deployment runs", lambda: "hello" in berth("deploy", "logs", "hello", env=self.env).stdout, 20)
 
         def gone():
             self.assertEqual(one.stop(), 0)
-            eventually("its lease ran out", lambda: any(
+            eventually("the lease of n1 has run out", lambda: any(
                 lease["address"] == "n1" and lease["left_ms"] < 0
                 for lease in server.post("/v1/deployments/view", {"node_id": "n2"}).json["leases"]), 30)
 
@@ -316,20 +317,21 @@ class Typed(TlsCase):
         self.swaps["redis://127.0.0.1:6379/0"] = redis.url
 
         def as_that_user():
-            """The one with the ACL: a job's whole life, by a server that may do no more."""
+            """A server that connects as the user with the ACL can do everything: it runs the whole life of a job."""
             other = self.start("other", store=redis.url.replace("//", "//berth@"), env={"BERTH_STORE_PASSWORD": "secret"})
             node = Node(other, "n2", semantic_langs=["fr"], nmt_pairs=[["fr", "zh"]])
             job = self.placed(other, src="fr", session="room-888")
             self.ok(node.ack(job))
             self.ok(node.done(job))
-            eventually("both know both nodes", lambda: server.get("/v1/nodes/n2").status == other.get("/v1/nodes/n1").status == 200)
+            eventually("each server knows the node of the other",
+                       lambda: server.get("/v1/nodes/n2").status == other.get("/v1/nodes/n1").status == 200)
             self.assertEqual(other.stop(), 0)
-            self.assertEqual(redis.say("ACL", "LOG"), "", "what it was not allowed to do")
+            self.assertEqual(redis.say("ACL", "LOG"), "", "the ACL denied a command")
 
         self.read("docs/redis.md", after={"berth store dump": as_that_user})
 
     def test_operators(self):
-        """A cluster of two, and a server of its own where the page speaks of tokens."""
+        """A cluster of two agents, and a second server for the section about tokens."""
         self.checkout("Makefile")
         self.examples()
         us = self.here / "examples/agent-us.yaml"
@@ -353,19 +355,20 @@ class Typed(TlsCase):
         (self.place / "units/berth-server").write_text(f"berth server --listen 127.0.0.1:{other} --data-dir {self.place}/lib/alone")
 
         def alone():
-            (self.here / "us.token").unlink()  # a new token is put over none
+            (self.here / "us.token").unlink()  # --out does not replace a file
             self.shell.type(f"systemctl start berth-server; export BERTH_ADDR=http://127.0.0.1:{other}")
 
         def connected():
-            """hk has room; us is loaded."""
-            eventually("hk is given work", lambda: re.search(r"^takes_work +true$", berth("node", "show", "hk", env=self.env).stdout, re.M))
+            """Waits until hk takes work; us is too loaded."""
+            eventually("hk takes work", lambda: re.search(r"^takes_work +true$", berth("node", "show", "hk", env=self.env).stdout, re.M))
 
         def together():
             self.shell.type(f"export BERTH_ADDR={self.env['BERTH_ADDR']}")
-            eventually("both were measured", lambda: berth("status", "--wide", env=self.env).stdout.count("cores - load") == 2)
+            eventually("both agents have reported measurements",
+                       lambda: berth("status", "--wide", env=self.env).stdout.count("cores - load") == 2)
 
         def broken():
-            """us has room again, and what it runs for dev fails."""
+            """us has room again, and its jobs of type dev fail."""
             write(hosts["us"].proc / "loadavg", "0.10 0.10 0.10 1/100 1\n")
             for _ in range(3):
                 done = berth("job", "submit", "--type", "dev", "--priority", "9", "--queue", "20s", "--max-attempts", "1", "--wait=20s",
@@ -377,7 +380,7 @@ class Typed(TlsCase):
             "What is going on": together, "breaker ls": broken})
 
     def ssh(self, name, root):
-        """How the pages' `ssh root@NAME` is spelt here: to an sshd of the test's own, where files go below `root`."""
+        """How `ssh root@NAME` is spelt here: to an sshd of the test, with files below `root`."""
         if os.getuid() == 0 and sshd_program():
             server = Sshd(self.dir / "ssh", name, {"ROOT": root})
             self.addCleanup(server.close)
@@ -405,13 +408,13 @@ class Typed(TlsCase):
         addr = {"BERTH_ADDR": f"https://127.0.0.1:{self.port}", "BERTH_CA_FILE": str(etc / "berth/ca.pem")}
 
         def store(text):
-            """What the page says of stores is for another machine than what it says of back-ups."""
+            """Replaces the stores in the settings: the page's sections about stores and about back-ups assume different machines."""
             said = settings.read_text()
             settings.write_text(re.sub(r"^(store|database):.*\n", "", said, flags=re.M) + text)
             self.shell.type("systemctl restart berth-server")
 
         def shared():
-            """Redis and PostgreSQL, with what a back-up must hold."""
+            """Switches to Redis and PostgreSQL, and adds what the back-up must contain."""
             self.shell.type("systemctl start redis-server")
             store(f"store: redis://127.0.0.1:{redis}/0\ndatabase: {database.url}\n")
             self.remember(addr)
@@ -423,23 +426,23 @@ class Typed(TlsCase):
             "ssh root@us": self.arrived, " start berth-server": lambda: self.remembers(addr)})
 
     def ask(self, addr, *args):
-        """What a command prints, with the token the page made."""
+        """The output of a command, with the token that the page made."""
         done = berth(*args, env={**addr, "BERTH_TOKEN": (self.here / "ops.token").read_text().strip()})
         self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}")
         return done.stdout
 
     def remember(self, addr, data_dir=None):
-        """Something that a back-up holds: a job, a deployment, a token; then something it does not."""
+        """Adds what the back-up must contain: a deployment and a job."""
         path = self.dir / "kept.yaml"
         path.write_text("{id: kept, command: sleep 1000, selector: no=where}")
         self.ask(addr, "deploy", "apply", path)
         self.ask(addr, "node", "register", "n1", "--semantic", "en,zh", "--nmt", "en:zh", "--max", "9")
         self.kept = self.ask(addr, "job", "submit", "--src", "en", "--tgt", "zh", "-o", "name").strip()
-        if data_dir:  # what happened last stands in the journal alone for a moment
+        if data_dir:  # for a moment the last changes are only in the journal
             eventually("store.db has the job", lambda: self.kept in berth("store", "dump", "--data-dir", data_dir).stdout)
 
     def forget(self, addr):
-        """What came after the back-up."""
+        """Makes changes that are not in the back-up."""
         self.ask(addr, "deploy", "delete", "kept")
         self.lost = self.ask(addr, "job", "submit", "--src", "en", "--tgt", "zh", "-o", "name").strip()
 
@@ -450,7 +453,7 @@ class Typed(TlsCase):
         self.assertNotIn(self.lost, jobs)
 
     def unpacked(self):
-        """What the package holds, as if it were installed: its programs, units and settings."""
+        """Unpacks the package as if it were installed: its programs, units and settings."""
         root = self.place / "root"
         package = max((ROOT / "build").glob("berth_*.deb"), key=os.path.getmtime)
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
@@ -459,14 +462,15 @@ class Typed(TlsCase):
         for name in ("server", "agent"):
             unit = (root / f"lib/systemd/system/berth-{name}.service").read_text()
             command = re.search(r"^ExecStart=(.*)$", unit, re.M).group(1).replace("/usr/bin", f"{root}/usr/bin")
-            command = command.replace(" --spawner /run/berth-spawner/socket", "")  # a unit too: the agent has its own here
+            # the spawner is a unit too; without it the agent starts its own
+            command = command.replace(" --spawner /run/berth-spawner/socket", "")
             (self.place / f"units/berth-{name}").write_text(self.shell.swapped(command))
             settings = (root / f"etc/berth/{name}.yaml").read_text()
             (self.place / f"etc/berth/{name}.yaml").write_text(self.shell.swapped(settings))
         self.shell.type(f"PATH={root}/usr/bin:$PATH")
 
     def arrived(self):
-        """What ssh brought to the other machine is started there, as systemd would."""
+        """Starts the agent that ssh brought to the other machine, as systemd would."""
         far = self.dir / "far"
         self.assertEqual((far / "etc/berth/agent.token").stat().st_mode & 0o777, 0o600)
         self.shell.type(f"serve us {far}/usr/local/bin/berth agent --config {far}/etc/berth/agent.yaml --data-dir {self.dir}/us "

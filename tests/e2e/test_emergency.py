@@ -1,5 +1,5 @@
-"""A machine that runs out of memory, as files that the test rewrites: what is still let in, who is ended
-and in which order, and that it all comes back without a human."""
+"""A machine that runs out of memory, simulated by files that the test rewrites: which jobs are still accepted, which are ended and in which
+order, and that it recovers without an operator."""
 import pathlib
 import re
 import time
@@ -23,7 +23,7 @@ class EmergencyCase(AgentCase):
         eventually(f"{node_id} is at {level}", lambda: server.node(node_id)["level"] == level, seconds)
 
     def hold(self, server, type, **more):
-        """A job that runs until the gate is there."""
+        """A job that runs until the gate file exists."""
         job = self.run_task(server, GATE.format(gate=self.dir / "gate"), type=type, **more)
         self.running(server, job)
         return job
@@ -32,15 +32,15 @@ class EmergencyCase(AgentCase):
         return [fields(line) for line in agent.events("emergency.kill")]
 
     def forced(self, server, agent, priority):
-        """The server is told that all is well there, until the agent's next heartbeat, and sends a job that
-        must not run; the line with which the agent refuses it."""
+        """Sends false heartbeats that the node is well, so that the server sends it a job it must refuse. Returns the line with which the
+        agent refuses it."""
         def refused():
             self.ok(server.post("/v1/node/heartbeat", {"node_id": agent.node_id, "level": "normal", "health": "ready",
                                                        "max": 8}))
             self.task(server, command=f"touch {self.dir / 'ran'}", priority=priority)
             return agent.events("job.refused")
 
-        line = eventually("it was refused", refused)[0]
+        line = eventually("the agent refuses a job", refused)[0]
         self.assertFalse((self.dir / "ran").exists())
         return line
 
@@ -76,7 +76,7 @@ class Admission(EmergencyCase):
         job = self.hold(server, "research")
         agent.machine.memory(free_percent=15)
         self.level(server, "sick", "danger")
-        eventually("it is degraded", lambda: server.node("sick")["health"] == "degraded")
+        eventually("the node is degraded", lambda: server.node("sick")["health"] == "degraded")
         answer = self.task(server, command="true", priority=9)
         body = self.problem(answer, 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(sum(body["reasons"].values()), 1, body)
@@ -95,7 +95,7 @@ class Admission(EmergencyCase):
 
 
 class Small(EmergencyCase):
-    """A machine for which the formula has no slot: two cores."""
+    """A machine so small that the formula allows no slot: two cores."""
 
     def small(self, server, **settings):
         machine = Machine(self.dir / "host")
@@ -108,10 +108,10 @@ class Small(EmergencyCase):
         job = self.hold(server, "task")
         detail = self.problem(self.task(server, command="true"), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(server.node("small")["max"], 1, detail)
-        told = fields(agent.events("agent.slots")[0])
-        self.assertEqual((told["slots"], told["free"], told["level"]), ("1", "1", "normal"), told)
-        self.assertIn("cpu 1: (2.00 cores - load 0.10) / 1.20", told["reason"])
-        self.assertIn("slots_min 1: at least 1 at level normal (slots_min), 0 in use", told["reason"])
+        slots = fields(agent.events("agent.slots")[0])
+        self.assertEqual((slots["slots"], slots["free"], slots["level"]), ("1", "1", "normal"), slots)
+        self.assertIn("cpu 1: (2.00 cores - load 0.10) / 1.20", slots["reason"])
+        self.assertIn("slots_min 1: at least 1 at level normal (slots_min), 0 in use", slots["reason"])
         waits = self.ok(self.task(server, command="true", queue_ms=60000), 202)
         (self.dir / "gate").touch()
         for one in (job, waits):
@@ -127,15 +127,15 @@ class Small(EmergencyCase):
 
 class Killing(EmergencyCase):
     def test_the_least_important_first_and_the_protected_never(self):
-        """Of a machine of files nobody knows what a job would free, so one is ended, then it is looked
-        again; the figures stay bad, so one after the other goes."""
+        """The agent cannot know here how much a job would free, so it ends one job, measures again, and ends the next as long as the
+        figures stay bad."""
         server = self.start(heartbeat_ms=1000)
         agent = self.sick(server, protected_types="f2f,dev")
         dev = self.hold(server, "dev", priority=0, max_attempts=1)
         jobs = {priority: self.hold(server, type, priority=priority, max_attempts=1)
                 for priority, type in ((5, "talk"), (2, "research"), (8, "research"))}
         agent.machine.memory(free_percent=5)
-        eventually("all that may be are ended", lambda: len(self.kills(agent)) == 3, 40)
+        eventually("all jobs without protection are ended", lambda: len(self.kills(agent)) == 3, 40)
         kills = self.kills(agent)
         self.assertEqual([kill["job_id"] for kill in kills], [jobs[priority]["job_id"] for priority in (2, 5, 8)])
         for kill, priority in zip(kills, (2, 5, 8)):
@@ -150,7 +150,7 @@ class Killing(EmergencyCase):
             self.assertEqual((found["state"], found["reason"]), ("FAILED", "EMERGENCY"), found)
             evidence = found["result"]["emergency"]
             self.assertEqual((evidence["reason"], evidence["level"]), ("emergency_degradation", "critical"), found)
-        eventually("there is nobody left to end", lambda: agent.events("emergency.unresolved"), 20)
+        eventually("the agent logs that it has nothing left to end", lambda: agent.events("emergency.unresolved"), 20)
         self.assertEqual(server.job(dev["job_id"])["state"], "ACKED")
         (self.dir / "gate").touch()
         self.assertEqual(self.ended(server, dev)["state"], "DONE")
@@ -162,14 +162,14 @@ class Killing(EmergencyCase):
         command = f'echo "$BERTH_JOB_ID $PPID" >> {self.dir / "shims"}; ' + GATE.format(gate=self.dir / "gate")
         jobs = [self.run_task(server, command, type="research", priority=priority, max_attempts=1)
                 for priority in (4, 1, 3, 2)]
-        eventually("all run", lambda: len(self.lines("shims")) == 4)
+        eventually("all jobs run", lambda: len(self.lines("shims")) == 4)
         self.put_process(agent, "self", agent.process.pid, 0)
         for line in self.lines("shims"):
             self.put_process(agent, line.split()[1], line.split()[1], 300000)
         usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
-        eventually("they are measured", lambda: server.post(usage).json.get("memory_mb", 0) > 1100)
+        eventually("the jobs' memory is measured", lambda: server.post(usage).json.get("memory_mb", 0) > 1100)
         agent.machine.memory(free_percent=5)
-        eventually("some are ended", lambda: len(self.kills(agent)) >= 3)
+        eventually("three jobs are ended", lambda: len(self.kills(agent)) >= 3)
         agent.machine.memory(free_percent=60)
         kills = self.kills(agent)
         self.assertEqual([kill["job_id"] for kill in kills], [jobs[i]["job_id"] for i in (1, 3, 2)])
@@ -181,20 +181,20 @@ class Killing(EmergencyCase):
         self.assertEqual(len(self.kills(agent)), 3)
 
     def test_who_causes_it_and_not_five_small_ones(self):
-        """A job of the default type with 3 GB among small ones of lower priority: it alone is ended."""
+        """A job of the default type with 3 GB runs among small ones of lower priority: only it is ended."""
         server = self.start(heartbeat_ms=1000)
         agent = self.sick(server)
         command = f'echo "$BERTH_JOB_ID $PPID" >> {self.dir / "shims"}; ' + GATE.format(gate=self.dir / "gate")
         small = [self.run_task(server, command, type="research", priority=priority, max_attempts=1)
                  for priority in (0, 1, 2, 5, 5)]
         hog = self.run_task(server, command, max_attempts=1)
-        eventually("all run", lambda: len(self.lines("shims")) == 6)
+        eventually("all jobs run", lambda: len(self.lines("shims")) == 6)
         self.put_process(agent, "self", agent.process.pid, 0)
         for job, pid in (line.split() for line in self.lines("shims")):
             self.put_process(agent, pid, pid, 3000000 if job == hog["job_id"] else 2000)
         usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
-        eventually("they are measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
-        agent.machine.memory(free_percent=9) # just below the bound: little is missing
+        eventually("the jobs' memory is measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
+        agent.machine.memory(free_percent=9)  # just below the bound, so little is missing
         eventually("the hog is ended", lambda: self.ended(server, hog)["reason"] == "EMERGENCY")
         agent.machine.memory(free_percent=60)
         self.assertEqual([kill["job_id"] for kill in self.kills(agent)], [hog["job_id"]])
@@ -211,14 +211,14 @@ class Killing(EmergencyCase):
         agent = self.sick(server, claim_interval_ms=500)
         job = self.hold(server, "task", priority=5, max_attempts=1)
         self.ok(server.call("PUT", "/v1/deployments/hog", {"command": ["sleep", "600"]}), 201)
-        eventually("it runs", lambda: self.copy(server, "hog").get("state") == "running", 30)
+        eventually("the copy runs", lambda: self.copy(server, "hog").get("state") == "running", 30)
         shim = int(pathlib.Path(f"/proc/{self.copy(server, 'hog')['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
         self.put_process(agent, "self", agent.process.pid, 0)
         self.put_process(agent, shim, shim, 3000000)
         usage = "/v1/nodes/sick/rpc/NodeUnit/InspectResourceUsage"
-        eventually("it is measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
+        eventually("the copy's memory is measured", lambda: server.post(usage).json.get("memory_mb", 0) > 2900)
         agent.machine.memory(free_percent=5)
-        eventually("it is ended", lambda: self.copy(server, "hog").get("state") == "backoff")
+        eventually("the copy is ended and backs off", lambda: self.copy(server, "hog").get("state") == "backoff")
         kills = self.kills(agent)
         self.assertEqual([(kill.get("deployment_id"), kill.get("job_id")) for kill in kills], [("hog", None)])
         copy = self.copy(server, "hog")
@@ -231,7 +231,7 @@ class Killing(EmergencyCase):
         return next(iter(self.ok(server.get(f"/v1/deployments/{id}"))["copies"]), {})
 
     def put_process(self, agent, name, pid, rss_kib):
-        """A process of the machine of files."""
+        """Adds a process to the simulated machine."""
         place = agent.machine.proc / str(name)
         place.mkdir()
         write(place / "stat", f"{pid} (job) S 1 {pid} {pid} 0 -1 0 0 0 0 0 10 10 0 0 20 0 1 0 100 0 {rss_kib // 4} 0\n")
@@ -244,7 +244,7 @@ class Killing(EmergencyCase):
         self.agent(server, "sound", slots_fixed=8)
         agent.machine.memory(free_percent=4)
         for job in jobs:
-            eventually("it runs elsewhere", lambda: server.job(job["job_id"])["node_id"] == "sound", 20)
+            eventually("the job runs on the other node", lambda: server.job(job["job_id"])["node_id"] == "sound", 20)
         (self.dir / "gate").touch()
         for job in jobs:
             found = self.ended(server, job)
@@ -281,7 +281,7 @@ class Confined(EmergencyCase):
         self.assertEqual(fields(agent.events("level.change")[0])["mem_free_percent"], "6")
 
     def test_a_machine_that_is_full_outside_the_group_is(self):
-        """5 % of the machine is more than the group may have, and danger all the same."""
+        """5 % of the machine is more than the group may use, and it is critical all the same."""
         machine = Machine(self.dir / "host")
         self.limit(machine, 512, 10)
         server = self.start(heartbeat_ms=1000)
@@ -295,7 +295,7 @@ class Confined(EmergencyCase):
 class Recovery(EmergencyCase):
     @tags("long")
     def test_back_to_normal_without_a_human(self):
-        """A level is held for a minute, so that it does not dance."""
+        """A level stays for a minute before it falls, so that it does not flap."""
         server = self.start(heartbeat_ms=1000)
         agent = self.sick(server)
         agent.machine.memory(free_percent=5)
@@ -309,7 +309,7 @@ class Recovery(EmergencyCase):
         self.assertEqual([change["to"] for change in changes], ["critical", "normal"], changes)
 
     def dance(self, border, percents, seconds=15):
-        """The free memory goes to and fro, faster than a heartbeat, for so long; the levels it was given."""
+        """Changes the free memory to and fro, faster than heartbeats, for `seconds`. Returns the levels that the agent logged."""
         server = self.start(heartbeat_ms=1000)
         agent = self.sick(server, border)
         self.assertEqual(server.node(border)["level"], "normal")
@@ -317,7 +317,7 @@ class Recovery(EmergencyCase):
         while time.monotonic() - begun < seconds:
             agent.machine.memory(free_percent=percents[turns % len(percents)])
             turns += 1
-            eventually("it was measured twice", lambda: time.monotonic() - begun > turns * 2.5 * MEASURED_MS / 1000)
+            eventually("the agent has had the time for two samples", lambda: time.monotonic() - begun > turns * 2.5 * MEASURED_MS / 1000)
         self.assertGreater(turns, 10)
         changes = [fields(line)["to"] for line in agent.events("level.change")]
         self.assertLessEqual(len(changes), 2, changes)

@@ -1,4 +1,4 @@
-"""The stream of events can be left and taken up again: nothing is missed, or it is said that something is."""
+"""A client can leave the event stream and resume it: it misses no event, or gets a gap event."""
 import subprocess
 
 from harness import BINARY, Case, Events, Node, clean_env, eventually, in_parallel, tags
@@ -8,7 +8,7 @@ class Resume(Case):
     def follow(self, server, last_id=None):
         events = Events(server, last_id=last_id)
         self.addCleanup(events.close)
-        eventually("it is answered", lambda: events.seen or last_id)
+        eventually("the first event arrives", lambda: events.seen or last_id)
         return events
 
     def names(self, events):
@@ -29,20 +29,20 @@ class Resume(Case):
         node = Node(server, "n1", max_concurrent_jobs=50)
         whole = self.follow(server)
         left = self.follow(server)
-        self.assertEqual(self.names(left)[0], "hello")  # what is told at a start may follow
+        self.assertEqual(self.names(left)[0], "hello")  # what is announced at a start may follow
         self.work(server, node)
-        eventually("it was told", lambda: len(self.jobs(left)) == 3)
+        eventually("three events of the job arrive", lambda: len(self.jobs(left)) == 3)
         left.close()
         self.work(server, node, 5)
         again = self.follow(server, left.last_id)
         self.work(server, node, 5)
-        eventually("all is told", lambda: len(self.jobs(whole)) == 33 and len(self.jobs(again)) == 30)
+        eventually("both streams have all events", lambda: len(self.jobs(whole)) == 33 and len(self.jobs(again)) == 30)
         self.assertEqual(self.jobs(left) + self.jobs(again), self.jobs(whole))
         self.assertNotIn("gap", self.names(again))
-        # Nothing happened since: nothing is told twice.
+        # Nothing has happened since, and no event is repeated.
         idle = self.follow(server, again.last_id)
         self.work(server, node)
-        eventually("the next ones are told", lambda: len(self.jobs(idle)) == 3)
+        eventually("the next three events arrive", lambda: len(self.jobs(idle)) == 3)
 
     def test_also_when_nobody_else_listened(self):
         server = self.start()
@@ -51,7 +51,7 @@ class Resume(Case):
         events.close()
         self.work(server, node, 3)
         again = self.follow(server, events.last_id)
-        eventually("all is told", lambda: len(self.jobs(again)) == 9)
+        eventually("all nine events arrive", lambda: len(self.jobs(again)) == 9)
 
     def test_what_cannot_be_told_is_a_gap(self):
         server = self.start(events_replay_bytes=2048)
@@ -62,12 +62,12 @@ class Resume(Case):
         number = events.last_id.split("-")[1]
         for last_id in (events.last_id, "nonsense", "", "7f-" + number, "0-1", "0-99999999999999999", "0--5"):
             again = self.follow(server, last_id)
-            eventually("something is told", lambda: again.seen)
+            eventually("an event arrives", lambda: again.seen)
             self.assertEqual(self.names(again)[0], "gap", last_id)
             self.assertTrue(again.last_id and again.last_id != last_id)
-            # And from there on it goes on.
+            # The stream goes on from the gap.
             job = self.placed(server)
-            eventually("the next is told", lambda: (job["job_id"], "dispatched") in self.jobs(again))
+            eventually("the next event arrives", lambda: (job["job_id"], "dispatched") in self.jobs(again))
             self.ok(node.done(job))
             again.close()
 
@@ -76,18 +76,18 @@ class Resume(Case):
         Node(server, "n1")
         events = self.follow(server)
         self.placed(server)
-        eventually("it is told", lambda: self.jobs(events))
+        eventually("the event of the job arrives", lambda: self.jobs(events))
         events.close()
         server.kill()
         server = self.start()
         again = self.follow(server, events.last_id)
-        eventually("it is told", lambda: again.seen)
-        self.assertEqual(self.names(again)[0], "gap")  # what is told at a start may follow
+        eventually("an event arrives", lambda: again.seen)
+        self.assertEqual(self.names(again)[0], "gap")  # what is announced at a start may follow
         self.assertEqual(self.jobs(again), [])
 
     @tags("threads")
     def test_readers_that_come_and_go_while_much_happens(self):
-        """Each sees every event of its time once and in order, however often it was cut off."""
+        """Each reader gets every event since its Last-Event-ID once and in order, however often it reconnects."""
         server = self.start(loops=2)
         node = Node(server, "n1", max_concurrent_jobs=500)
         whole = self.follow(server)
@@ -101,7 +101,7 @@ class Resume(Case):
             for _ in range(10):
                 events = Events(server, last_id=last_id)
                 begun = len(seen)
-                eventually("more is told", lambda: events.seen or len(seen) + len(events.seen) >= 240, 20)
+                eventually("more events arrive", lambda: events.seen or len(seen) + len(events.seen) >= 240, 20)
                 events.close()
                 seen += self.jobs(events)
                 last_id = events.last_id
@@ -111,7 +111,7 @@ class Resume(Case):
             return seen
 
         results = in_parallel(4, one)
-        eventually("all is told", lambda: len(self.jobs(whole)) == 240)
+        eventually("the uninterrupted stream has all events", lambda: len(self.jobs(whole)) == 240)
         for seen in results[2:]:
             self.assertEqual(seen, self.jobs(whole)[:len(seen)])
 
@@ -120,12 +120,12 @@ class Thin(Case):
     def follow(self, server, path, last_id=None):
         events = Events(server, path, last_id)
         self.addCleanup(events.close)
-        eventually("it is answered", lambda: events.seen or last_id)
+        eventually("the first event arrives", lambda: events.seen or last_id)
         return events
 
     @tags("threads")
     def test_thin_has_the_last_of_each_job(self):
-        """A job's states on the way may be left out, its last one never; what is missing is counted."""
+        """A thin stream may leave out intermediate states of a job, but never its last one, and counts what it left out."""
         server = self.start(loops=2)
         node = Node(server, "n1", max_concurrent_jobs=1000)
         whole = self.follow(server, "/v1/events")
@@ -141,17 +141,17 @@ class Thin(Case):
             return [data["job_id"] for name, data in events.seen if name == "job" and state in (None, data["state"])]
 
         in_parallel(4, work)
-        eventually("all is told to one", lambda: len(jobs(whole)) == 720)
-        eventually("every end is told to the other", lambda: len(jobs(thin, "DONE")) + self.skipped(thin) >= 240)
+        eventually("the full stream has all events", lambda: len(jobs(whole)) == 720)
+        eventually("the thin stream has every end, or has counted it", lambda: len(jobs(thin, "DONE")) + self.skipped(thin) >= 240)
         self.assertLess(len(jobs(thin)), len(jobs(whole)))
         for job in set(jobs(thin)):
-            told = [data["attempt_id"] for name, data in thin.seen if name == "job" and data["job_id"] == job]
-            self.assertLessEqual(len(told), 3, "nothing comes twice")
-        # It can be left and taken up again as well.
+            attempts = [data["attempt_id"] for name, data in thin.seen if name == "job" and data["job_id"] == job]
+            self.assertLessEqual(len(attempts), 3, "an event of the job is repeated")
+        # A thin stream can be resumed as well.
         thin.close()
         work(0)
         again = self.follow(server, "/v1/events?thin=1", thin.last_id)
-        eventually("what was missed is told", lambda: len(jobs(again, "DONE")) == 60)
+        eventually("the missed ends arrive", lambda: len(jobs(again, "DONE")) == 60)
         self.assertEqual(server.get("/v1/events?thin=2").status, 400)
 
     def skipped(self, events):
@@ -159,7 +159,7 @@ class Thin(Case):
 
 
 class CommandLine(Case):
-    """`berth events` goes on where it was, and says when it could not."""
+    """`berth events` reconnects and resumes, and reports when it missed events."""
 
     def follow(self, server):
         said = (self.dir / "said").open("wb")
@@ -170,11 +170,11 @@ class CommandLine(Case):
         return process
 
     def until(self, follower, text):
-        """Reads up to a line with the text. Nodes the next server already knew are told in between, sooner or later."""
+        """Reads up to a line with the text; events about known nodes may come before it."""
         for line in follower.stdout:
             if text in line:
                 return line
-        raise AssertionError(f"it ended without {text}")
+        raise AssertionError(f"the output ended without {text}")
 
     def test_a_server_that_dies_and_comes_back(self):
         server = self.start()
@@ -184,7 +184,7 @@ class CommandLine(Case):
             Node(server, name)
             self.until(follower, f'"node_id":"{name}"')
             server.kill()
-            eventually("it says that the server is gone", lambda: (self.dir / "said").read_text().endswith("until it is back\n"))
+            eventually("berth events reports the lost connection", lambda: (self.dir / "said").read_text().endswith("until it is back\n"))
             server = self.start(listen=f"127.0.0.1:{server.port}")
             self.assertRegex(self.until(follower, '"reason":"'), r"^gap +\{")
         self.assertEqual((self.dir / "said").read_text().count("berth: connected again\n"), 3)

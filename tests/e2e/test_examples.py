@@ -1,5 +1,5 @@
-"""Every example that `--help` prints is typed into a shell, in a small world where what it names exists. An
-example that is added is tried too; one that needs something of its own gets a row below."""
+"""Every example that `--help` prints is typed into a shell, in a prepared environment where everything it names exists. New examples are
+tried automatically; one that needs preparation gets a row below."""
 import os
 import re
 import subprocess
@@ -10,19 +10,19 @@ from redis import Redis
 from test_agent import AgentCase
 
 JOB = "j0abcdefghijkl"
-# Examples that go on until somebody ends them.
+# Examples that run until they are ended.
 ENDLESS = re.compile(r"berth (dev|server|agent|events$|top$|deploy logs .*-f)|--watch")
-# The same, smaller: what they do is not the point here.
+# Smaller figures for benchmarks and intervals, which are not the point here.
 SMALLER = (("--jobs 20000", "--jobs 200"), ("--conns 10000 --heartbeats-per-s 10000 --secs 10", "--conns 20 --heartbeats-per-s 100 --secs 1"),
            ("--rate 100 --secs 3", "--rate 50 --secs 1"), ("--watch=5s", "--watch=200ms"))
-IN_A_JOB = "berth job submit --wait -- make"  # runs where its agent says
-# The dump of a store: of the data of a server, and of one that keeps it in Redis.
+IN_A_JOB = "berth job submit --wait -- make"  # needs the directory in which it runs
+# `berth store dump` reads a data directory or a Redis.
 STORE = {"store"}
 TOKENS, OWN = {"token", "audit"}, {"dev", "server", "agent", "context", "config", "run"}
 
 
 def commands():
-    """Every command, as the binary lists them."""
+    """Every command that `berth help` lists."""
     listed = berth("help").stdout
     return [line.split("  ")[0].removeprefix("berth ") for line in re.findall(r"^  (berth .*)$", listed.split("\n`berth COMMAND")[0], re.M)]
 
@@ -56,7 +56,7 @@ class Examples(AgentCase):
         self.wrong = []
 
     def type(self, line, port=None, job=None, seconds=30):
-        """Types one line; the exit code. An endless one is ended after a while, and must not have ended before."""
+        """Types one line and returns the exit code. An endless command is ended after a while, and must still run then."""
         text = line.replace(JOB, job or JOB).replace("/etc/berth", "etc/berth").replace("/var/lib/berth", "lib")
         for old, new in SMALLER:
             text = text.replace(old, new)
@@ -72,12 +72,13 @@ class Examples(AgentCase):
         return code
 
     def busy(self, server, node):
-        """node-1 does what it is given, and jobs come all the time; returns what ends that."""
+        """node-1 acknowledges and ends its jobs, and new jobs are sent all the time. Returns a function that ends that."""
         over = threading.Event()
 
         def work():
             while not over.is_set():
-                for job in server.get("/v1/node/jobs?node_id=node-1&wait=100ms").json.get("jobs", []):  # it may just be removed
+                # the node may just have been removed
+                for job in server.get("/v1/node/jobs?node_id=node-1&wait=100ms").json.get("jobs", []):
                     node.ack(job)
                     node.done(job)
                 server.post("/v1/dispatch/f2f", {"src_lang": "en", "tgt_lang": "zh", "session_id": "room-1"})
@@ -88,7 +89,7 @@ class Examples(AgentCase):
 
     @tags("long")
     def test_commands_that_ask_a_server(self):
-        server = self.start(reservation_ttl_ms=5000)  # some jobs go to nobody
+        server = self.start(reservation_ttl_ms=5000)  # nobody acknowledges some of the jobs
         self.env["BERTH_ADDR"] = f"127.0.0.1:{server.port}"
         self.agent(server, "us", allowed_types="task,dev", config="executors: {dev: {command: 'false'}}")
         self.agent(server, "measured", allowed_types="nothing", host_root="/")
@@ -102,13 +103,13 @@ class Examples(AgentCase):
                     continue
                 for line in examples(command):
                     job = ended
-                    if command.startswith("deploy "):  # an earlier one may have removed it
+                    if command.startswith("deploy "):  # an earlier example may have deleted it
                         self.type("echo '{id: web, command: my-server}' | berth deploy apply -")
-                    if command == "deploy rollback":  # to what was before
+                    if command == "deploy rollback":  # a version to go back to
                         self.type("echo '{id: web, command: another}' | berth deploy apply -")
                     if command == "deploy logs":
-                        eventually("a node has it", lambda: server.get("/v1/deployments/web/logs").status == 200, 60)
-                    if command.startswith("breaker "):  # nor may there be one of what never failed, or was reset
+                        eventually("a node runs the deployment", lambda: server.get("/v1/deployments/web/logs").status == 200, 60)
+                    if command.startswith("breaker "):  # the breaker must exist for the example
                         self.ended(server, self.ok(self.task(server, max_attempts=1)))
                     if "drained" in line:
                         server.post("/v1/nodes/node-1/drain")
@@ -172,7 +173,7 @@ class Shells(AgentCase):
                               ("server", "--lis"): ["--listen"], ("job", "submit", "--", "x"): [":files"],
                               ("node", "ls", "--token-file", ""): [":files"], ("agent", "--slots-f"): ["--slots-fixed"]}.items():
             self.assertEqual(self.complete(*words, **addr), wanted, words)
-        self.assertEqual(self.complete("node", "drain", "", BERTH_ADDR="127.0.0.1:1"), [], "no server, no words, no errors")
+        self.assertEqual(self.complete("node", "drain", "", BERTH_ADDR="127.0.0.1:1"), [], "no candidates and no errors without a server")
 
     def test_bash(self):
         server = self.start()

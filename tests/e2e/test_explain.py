@@ -1,4 +1,4 @@
-"""Why a job went where it did: every node has a reason, asking changes nothing, and people can read it."""
+"""Why a job went to its node: every node has a reason, asking changes nothing, and the text is readable."""
 from harness import Case, Node, berth, eventually
 from redis import Redis
 
@@ -15,7 +15,7 @@ class Explain(Case):
         self.assertEqual(sum(decision["reasons"].values()), decision["nodes_total"], decision)
         self.assertEqual(len(decision["nodes"]) + decision["nodes_left_out"], decision["nodes_total"])
         names = [node["node_id"] for node in decision["nodes"]]
-        self.assertEqual(len(set(names)), len(names), "a node stands there twice")
+        self.assertEqual(len(set(names)), len(names), "a node is listed twice")
         for node in decision["nodes"]:
             self.assertIn(node["reason"], decision["reasons"])
             self.assertTrue(node["detail"].endswith("."), node)
@@ -48,7 +48,7 @@ class Explain(Case):
                          ("PLACED", "idle", "type:dev"))
         self.assertEqual(self.reasons(decision)["idle"], "CHOSEN")
         self.assertEqual({node.get("health_score") for node in decision["nodes"]}, {None},
-                         "a score that the policy does not ask for is made up")
+                         "there is no score unless the policy uses it")
         self.assertEqual(self.reasons(decision)["drained"], "NOT_READY")
         self.assertEqual(self.reasons(decision)["french"], "NOT_CAPABLE")
         refused = self.problem(self.task(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
@@ -75,13 +75,13 @@ class Explain(Case):
         job = self.ok(self.task(server, queue_ms=60000, max_attempts=3))
         waits = self.task(server, queue_ms=60000)
         self.assertEqual(waits.status, 202, str(waits))
-        eventually("its turn was looked at",
+        eventually("a decision about the waiting job is recorded",
                    lambda: self.why(server, waits["job_id"])["decisions"])
         found = self.why(server, waits["job_id"])
         self.assertEqual(self.reasons(found["now"]), {"n1": "FULL"})
         self.assertTrue(found["decisions"][-1]["waits"])
-        # The attempt is in the store a moment before the decision that made it is noted.
-        eventually("the decision of the next attempt", lambda: 2 in [
+        # The attempt is in the store a moment before its decision is recorded.
+        eventually("a decision of attempt 2 is recorded", lambda: 2 in [
             decision["attempt_id"] for decision in self.why(server, job["job_id"])["decisions"]], 60)
         found = self.why(server, job["job_id"])
         self.assertEqual(found["attempts"][0]["reason"], "ACK_TIMEOUT")
@@ -111,7 +111,7 @@ class Explain(Case):
         self.assertEqual((would["status"], would["outcome"]), (503, "ALL_CANDIDATES_FULL_OR_FAILED"))
 
     def test_what_is_foreseen_happens(self):
-        """A fleet in many states: the dry run and the dispatch right after it agree."""
+        """Nodes in many states: a dry run and the dispatch right after it agree."""
         server = self.start()
         for number in range(8):
             Node(server, f"n{number}", allowed_types=["dev"], max_concurrent_jobs=number % 3,
@@ -133,7 +133,7 @@ class Explain(Case):
             node.poll()
             self.ok(node.ack(job))
             self.ok(node.fail(job, "EXIT_1"))
-        self.ok(self.task(server))  # as the probe
+        self.ok(self.task(server))  # the probe
         would = self.dry(server, {"type": "dev"})
         self.assertEqual(self.reasons(would["now"]), {"n1": "BREAKER_OPEN"})
         self.assertIn("failed 3 such jobs", would["now"]["nodes"][0]["detail"])
@@ -161,7 +161,7 @@ class Explain(Case):
         self.assertEqual(server.node("n1")["why_not"]["reason"], "LEVEL")
         listed = server.get("/v1/nodes").json["nodes"][0]
         self.assertEqual(listed["why_not"]["reason"], "LEVEL")
-        eventually("it is silent too long",
+        eventually("the node is stale",
                    lambda: server.node("n1")["why_not"]["reason"] in ("STALE", "NOT_READY"))
 
     def test_nothing_is_promised_while_the_store_is_away(self):
@@ -171,7 +171,7 @@ class Explain(Case):
         Node(server, "n1", allowed_types=["dev"])
         self.assertEqual(self.dry(server, {"type": "dev"})["outcome"], "PLACED")
         redis.pause()
-        under_way = self.task(server)  # unless the server's own calls had found out before it
+        under_way = self.task(server)  # unless the server had noticed before this call
         if under_way.status == 504:
             self.problem(under_way, 504, "OUTCOME_UNKNOWN")
         else:
@@ -179,7 +179,7 @@ class Explain(Case):
         self.problem(self.task(server), 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.problem(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}), 503, "SCHEDULER_DEPENDENCY_DOWN")
         redis.go_on()
-        eventually("it is back", lambda: server.get("/readyz").status == 200)
+        eventually("the server is ready again", lambda: server.get("/readyz").status == 200)
         self.assertEqual(self.dry(server, {"type": "dev"})["outcome"], "PLACED")
 
     def test_a_score_is_the_nodes_own(self):
@@ -194,7 +194,7 @@ class Explain(Case):
             return [look["health_score"] for look in looks] == [server.node("n1")["health_score"]]
 
         self.assertLess(server.node("n1")["health_score"], 100)
-        eventually("the score is told", scores)
+        eventually("explain shows the node's score", scores)
 
     def test_the_command_line_tells_what_became_of_attempts(self):
         server = self.start()
@@ -204,7 +204,7 @@ class Explain(Case):
         self.ok(node.ack(job))
         self.ok(server.post("/v1/nodes/n1/drain"))
         self.ok(node.fail(job, reason="EXIT_3"))
-        eventually("it failed", lambda: server.job(job["job_id"])["state"] == "FAILED")
+        eventually("the job failed", lambda: server.job(job["job_id"])["state"] == "FAILED")
         self.assertEqual(server.job(job["job_id"])["reason"], "ALL_CANDIDATES_FULL_OR_FAILED")
         said = berth("job", "explain", job["job_id"], env=env)
         self.assertIn(f"{job['job_id']} FAILED: ALL_CANDIDATES_FULL_OR_FAILED\n"
@@ -229,7 +229,7 @@ class Explain(Case):
         self.assertEqual([node["warm"] for node in chosen], ["warm"])
         self.assertIn("(0 of 4 taken, warm)", chosen[0]["detail"])
         plain = self.dry(server, {"type": "dev"})["now"]
-        self.assertFalse([node for node in plain["nodes"] if "warm" in node], "it prefers nothing")
+        self.assertFalse([node for node in plain["nodes"] if "warm" in node], "only jobs with preferences show warm or cold")
         counted = server.metrics()
         self.assertEqual((counted['berth_dispatch_warm_total{result="warm"}'], counted['berth_dispatch_warm_total{result="cold"}']), (1, 0))
         env = {"BERTH_ADDR": f"http://127.0.0.1:{server.port}", "NO_COLOR": "1"}

@@ -1,6 +1,6 @@
-"""Jobs that may be tried again never run twice at once: whatever becomes of an agent or of its way to
-the server, its shims end them before their leases end, and only then does another node begin them.
-And nothing is ended while a server or its store is away for less than that, or an agent restarts."""
+"""Jobs that may be retried never run twice at once: whatever happens to an agent or its connection, its shims end its jobs before their
+leases end, and only then does another node begin them. Nothing is ended while a server or its store is away for less time than that, or
+when an agent restarts."""
 import collections
 import os
 import pathlib
@@ -14,8 +14,7 @@ from harness import SLOW, eventually, tags
 from relay import Cable, Relay
 from test_agent import AgentCase, alive
 
-# Every attempt holds the lock of its job for as long as it lives, and tells of its progress in the
-# job's log, a line for each step. Lines of a file stand in the order in which they were written.
+# Every attempt holds the lock of its job as long as it lives, and writes a line to the job's file for each step, in the order of time.
 STEPS = """W={dir}; exec 9>>"$W/lock.$BERTH_JOB_ID"
 flock -n 9 || echo "$BERTH_ATTEMPT_ID LOCKED" >> "$W/steps.$BERTH_JOB_ID"
 while :; do
@@ -39,11 +38,11 @@ class FenceCase(AgentCase):
                              "running_lease_ms": lease, "f2f_lease_ms": lease, **settings})
 
     def begin(self, server, **fields):
-        """A job that makes steps until it is ended."""
+        """A job that writes steps until it is ended."""
         return self.run_task(server, STEPS.format(dir=self.dir), **{"max_attempts": 5, "queue_ms": 60000, **fields})["job_id"]
 
     def steps(self, job):
-        """What it did so far. A line of an attempt behind one of a later attempt is two of them at once."""
+        """The steps of the job so far. Fails if a line of an attempt follows one of a later attempt: then two attempts ran at once."""
         steps = []
         for line in self.lines(f"steps.{job}"):
             words = line.split()
@@ -57,19 +56,19 @@ class FenceCase(AgentCase):
         return any(line.endswith("LOCKED") for line in self.lines(f"steps.{job}"))
 
     def attempt(self, job, number, seconds=60):
-        """Its first step in that attempt, once it has made one."""
+        """The job's first step in that attempt, once there is one."""
         return eventually(f"attempt {number} of {job} runs",
                           lambda: next((step for step in self.steps(job) if step.attempt == number), None), seconds)
 
     def goes_on(self, job):
-        """It makes another step, in the same attempt and process."""
+        """Waits until the job makes another step in the same process; returns the attempt."""
         before = self.steps(job)[-1]
-        eventually(f"{job} goes on", lambda: self.steps(job)[-1].at > before.at)
+        eventually(f"{job} makes another step", lambda: self.steps(job)[-1].at > before.at)
         self.assertEqual(self.steps(job)[-1][2:], before[2:])
         return before.attempt
 
     def runs_of(self, node_id):
-        """(shims, processes of its jobs)"""
+        """(shims, processes of jobs) of a node."""
         shims, found = set(), []
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -104,7 +103,7 @@ class FenceCase(AgentCase):
 
 
 class Fault:
-    """What happens to a node, and how it ends."""
+    """A fault of a node, and how it is ended."""
 
     def __init__(self, case, node_id):
         self.case, self.node_id = case, node_id
@@ -136,8 +135,7 @@ class AgentFrozen(Fault):
 
 
 class AllFrozen(Fault):
-    """Nobody can end what is frozen: it has its lock as long as it is. But the first thing that happens
-    when its shim wakes is its end."""
+    """A frozen job cannot be ended and keeps its lock. As soon as its shim wakes up, the shim ends it."""
 
     def begins(self):
         self.shims, self.processes = self.case.runs_of(self.node_id)
@@ -145,7 +143,7 @@ class AllFrozen(Fault):
 
     def ends(self):
         self.case.thaw(*self.shims)
-        eventually("it ends", lambda: not any(alive(pid) for pid in self.processes))
+        eventually("the shim ends the first attempt", lambda: not any(alive(pid) for pid in self.processes))
         self.case.thaw(self.agent.process.pid)
 
 
@@ -161,8 +159,8 @@ FAULTS = [Killed, Stopped, AgentFrozen, AllFrozen, CutOff]
 
 
 class Witness(FenceCase):
-    """Batches of rounds: a job on each of some nodes, a fault at each of them at the same moment, and two
-    other nodes with room for all."""
+    """Batches of rounds: one job on each of some nodes, a fault at each node at the same moment, and two other nodes with room for all
+    jobs."""
 
     wire = Relay
 
@@ -183,7 +181,7 @@ class Witness(FenceCase):
             self.join(name, len(faults))
 
     def batch(self, faults, patience_s):
-        """Answers for each round how long after the fault the job went on elsewhere, and how long nobody ran it."""
+        """For each round: (the fault, seconds from the fault until the job went on elsewhere, seconds in which it did not run)."""
         server = self.server
         for name in ("x", "y"):
             self.ok(server.post(f"/v1/nodes/{name}/cordon", {"reason": "not yet"}))
@@ -210,15 +208,16 @@ class Witness(FenceCase):
         for fault in under_way:
             fault.ends()
         for node_id in begun:
-            eventually(f"{node_id} is well and free", lambda: server.node(node_id)["takes_work"] and server.slots(node_id) == (0, 0), 90)
+            eventually(f"{node_id} takes work and has no slot taken",
+                       lambda: server.node(node_id)["takes_work"] and server.slots(node_id) == (0, 0), 90)
         for job in jobs:
             self.assertEqual(self.goes_on(job), 2)
             self.ok(server.post(f"/v1/jobs/{job}/cancel", {}))
         for job in jobs:
-            eventually("its slot is free", lambda: server.job(job)["state"] == "FAILED")
+            eventually("the cancelled job has ended", lambda: server.job(job)["state"] == "FAILED")
             self.steps(job)
         for name in ("x", "y"):
-            eventually(f"{name} is free", lambda: server.slots(name) == (0, 0), 30)
+            eventually(f"{name} has no slot taken", lambda: server.slots(name) == (0, 0), 30)
         return found
 
     def rounds(self, count, faults, patience_s=60, **settings):
@@ -247,7 +246,7 @@ class Witness(FenceCase):
 
     @unittest.skipUnless(os.environ.get("BERTH_WITNESS_ROUNDS"), "make witness")
     def test_no_job_twice_over_many_rounds_at_the_defaults(self):
-        """Ten at once, with the leases people have."""
+        """Ten rounds at once with the default leases."""
         self.lease_ms = 120000 / SLOW
         if Cable.possible():
             self.wire = Cable
@@ -257,7 +256,7 @@ class Witness(FenceCase):
 
 class Fence(FenceCase):
     def test_its_agent_is_away_and_comes_back_in_time(self):
-        """Killed or stopped, and back before two thirds of the lease: nothing is ended, nothing begins anew."""
+        """The agent is killed or stopped and back before two thirds of the lease: no job is ended or started again."""
         self.lease_ms = 12000
         server = self.serve()
         agent = self.agent(server)
@@ -267,22 +266,22 @@ class Fence(FenceCase):
             getattr(agent, end)()
             self.goes_on(job)
             agent = self.agent(server)
-        deadline = time.monotonic() + self.lease_ms * SLOW / 1000  # the fence of before has passed by then
+        deadline = time.monotonic() + self.lease_ms * SLOW / 1000  # the earlier fences have passed by then
         while time.monotonic() < deadline:
             self.assertEqual(self.goes_on(job), 1)
         self.assertEqual(server.slots("a1"), (0, 1))
         self.ok(server.post(f"/v1/jobs/{job}/cancel", {}))
 
     def test_it_says_why_it_ended(self):
-        """Alone, without a server for longer than its fence: its shim ended it. The server's lease begins anew with
-        the server, so the outcome is taken, and the job tried again."""
+        """A single agent, without a server for longer than its fence: the shim ends the job. The lease starts anew with the server, so the
+        outcome is accepted, and the job is retried."""
         server = self.serve()
         self.agent(server)
         job = self.begin(server)
         first = self.attempt(job, 1)
         port = server.port
         server.kill()
-        eventually("it is ended", lambda: not alive(first.pid), 20)
+        eventually("the shim ends the job", lambda: not alive(first.pid), 20)
         server = self.serve(listen=f"127.0.0.1:{port}")
         second = self.attempt(job, 2)
         self.assertNotEqual(second.pid, first.pid)
@@ -291,7 +290,7 @@ class Fence(FenceCase):
         self.ok(server.post(f"/v1/jobs/{job}/cancel", {}))
 
     def test_an_outcome_behind_the_lease_is_dropped(self):
-        """The job went on elsewhere; what the first node says of it then changes nothing."""
+        """The job went on elsewhere; the first node's report of its end changes nothing."""
         server = self.serve()
         agents = {name: self.agent(server, name) for name in ("a1", "a2")}
         job = self.begin(server)
@@ -299,32 +298,33 @@ class Fence(FenceCase):
         agents[first.node].kill()
         self.attempt(job, 2)
         back = self.agent(server, first.node)
-        eventually("it was told", lambda: back.events("job.outcome_refused"), 20)
+        eventually("the agent's report is refused", lambda: back.events("job.outcome_refused"), 20)
         self.assertEqual(self.goes_on(job), 2)
         self.assertEqual([row["reason"] for row in server.job(job)["attempts"]], ["NODE_LOST"])
         self.ok(server.post(f"/v1/jobs/{job}/cancel", {}))
 
     def test_one_attempt_is_never_fenced(self):
-        """Nobody else would begin it: it goes on for as long as nobody says that it is lost."""
+        """A job with one attempt is not fenced, because no other node would begin it: it runs until the server tells the agent to drop
+        it."""
         server = self.serve()
         agent = self.agent(server)
         job = self.begin(server, max_attempts=1)
         self.attempt(job, 1)
         agent.kill()
-        eventually("it is lost", lambda: server.job(job)["state"] == "FAILED", 30)
+        eventually("the server gives the job up", lambda: server.job(job)["state"] == "FAILED", 30)
         self.assertEqual(server.job(job)["reason"], "NODE_LOST")
         self.goes_on(job)
         self.agent(server)
         eventually("the agent drops it", lambda: not alive(self.steps(job)[0].pid), 20)
 
     def test_a_goodbye_without_runs(self):
-        """It is gone at once, whatever the grace."""
+        """An agent that stops without runs is offline at once, whatever lost_grace_ms says."""
         server = self.serve(lost_grace_ms=60000)
         agent = self.agent(server)
         self.assertEqual(agent.stop(), 0)
-        eventually("it is offline", lambda: server.node("a1")["health"] == "offline")
+        eventually("the node is offline", lambda: server.node("a1")["health"] == "offline")
         agent = self.agent(server)
-        eventually("it is back", lambda: server.node("a1")["takes_work"])
+        eventually("the node takes work again", lambda: server.node("a1")["takes_work"])
         job = self.begin(server)
         self.attempt(job, 1)
         agent.kill()
@@ -335,8 +335,8 @@ class Fence(FenceCase):
 
 @tags("long")
 class Away(FenceCase):
-    """The server, or the store behind it, is away: with `make witness` for a minute, as the leases people have
-    allow, else for a third of a short one."""
+    """The server or its store is away: with `make witness` for a minute, which the default leases allow, otherwise for a third of a short
+    lease."""
 
     whole = os.environ.get("BERTH_WITNESS_ROUNDS")
     lease_ms = 120000 / SLOW if whole else 12000
@@ -348,8 +348,8 @@ class Away(FenceCase):
         before = [self.attempt(job, 1) for job in jobs]
         server = away(server) or server
         for agent in agents:
-            eventually(f"{agent.node_id} is back", lambda: server.node(agent.node_id)["takes_work"], 60)
-        deadline = time.monotonic() + self.lease_ms * SLOW / 1000  # by now those that were not renewed would have been ended
+            eventually(f"{agent.node_id} takes work again", lambda: server.node(agent.node_id)["takes_work"], 60)
+        deadline = time.monotonic() + self.lease_ms * SLOW / 1000  # by then jobs without a renewed lease would have been ended
         while time.monotonic() < deadline:
             for job, first in zip(jobs, before):
                 self.assertEqual(self.goes_on(job), 1)

@@ -1,4 +1,4 @@
-"""Two releases whose records in Redis have different layouts (tests/store/next_records.h) on one store."""
+"""Two releases with different layouts of records in Redis (tests/store/next_records.h) share one store."""
 import pathlib
 import re
 import signal
@@ -10,7 +10,7 @@ from redis import Redis
 
 NEXT = str(pathlib.Path(BINARY).parent / "tests" / "berth_next")
 RECORDS = pathlib.Path(__file__).parents[2] / "src" / "store" / "record.h"
-OURS = int(re.search(r"FORMAT_NEWEST = (\d+)", RECORDS.read_text())[1])  # the other writes one more
+OURS = int(re.search(r"FORMAT_NEWEST = (\d+)", RECORDS.read_text())[1])  # the other release writes one more
 
 # How many records of nodes and of jobs have which format.
 COUNT = """
@@ -35,29 +35,30 @@ return table.concat(told, ' ')
 
 class Formats:
     def formats(self):
-        """Written, the oldest and the newest there are."""
+        """[the format that is written, the oldest and the newest format of records in the store]."""
         return self.redis.say("HGET", "sched:{f}:meta", "format").split()[:3]
 
     def becomes(self, number):
-        eventually(f"all is of format {number}", lambda: self.formats() == [str(number)] * 3, 60 * SLOW)
+        eventually(f"every record has format {number}", lambda: self.formats() == [str(number)] * 3, 60 * SLOW)
 
     def records(self):
-        """n3: there are nodes of format 3."""
+        """Which formats nodes and jobs have; n3 means that there are nodes of format 3."""
         return self.redis.say("EVAL", COUNT, 0).split()
 
     def now(self):
         return int(self.redis.say("TIME").split()[0]) * 1000
 
     def settled(self):
-        """Since the format last changed everybody had the time to say what they read; and all have said it again."""
+        """Waits until every instance has had the time to announce which formats it reads since the format last changed, and has called
+        again."""
         since = int(self.redis.say("HGET", "sched:{f}:meta", "format").split()[3])
-        eventually("15 s have passed", lambda: self.now() > since + 16000, 30 * SLOW)
+        eventually("16 s have passed since the format changed", lambda: self.now() > since + 16000, 30 * SLOW)
         said = self.now() + 1000
-        eventually("all have called", lambda: all(int(text.split()[0]) > said for text in
+        eventually("every instance has called again", lambda: all(int(text.split()[0]) > said for text in
                    self.redis.say("HVALS", "sched:{f}:instances").split("\n")), 30 * SLOW)
 
     def refused(self, binary, *flags):
-        """What it says when it does not start."""
+        """The error of a server that refuses to start."""
         done = subprocess.run([binary, "server", "--listen", "127.0.0.1:0", "--data-dir", str(self.dir / "refused"),
                                "--store", self.redis.url, *flags], capture_output=True, text=True, timeout=30 * SLOW)
         self.assertNotEqual(done.returncode, 0)
@@ -67,20 +68,20 @@ class Formats:
 @tags("load")
 class UpAndDown(Formats, test_instances.Fleet):
     def replace(self, number, **settings):
-        """The new one first; then the one in its place goes in peace."""
+        """Starts the new instance first; then the old one stops cleanly."""
         gone = self.all[number]
         super().replace(number, **settings)
         self.assertEqual(gone.stop(), 0)
         gone.check_log()
 
     def ended(self, server, ids=None):
-        """Every field of jobs that are over."""
+        """All fields of jobs that have ended."""
         ids = [job["job_id"] for job in server.all_jobs() if job["state"] in ("DONE", "FAILED")][:200] if ids is None else ids
         return {job_id: server.job(job_id) for job_id in ids}
 
     def test_one_after_the_other_and_back(self):
         self.begin(1000000, pause=0.02)
-        for number in range(3):  # while one of the old is there, what they read is written
+        for number in range(3):  # as long as one old instance is there, the format that it reads is written
             self.replace(number, binary=NEXT)
             if number < 2:
                 self.settled()
@@ -90,8 +91,8 @@ class UpAndDown(Formats, test_instances.Fleet):
         self.becomes(OURS + 1)
         self.assertIn(f"its records have format {OURS + 1}, this berth reads format {OURS}", self.refused(BINARY))
         middle = self.ended(self.all[0])
-        self.assertEqual(self.ended(self.all[1], before), before, "rewritten, they are as they were")
-        for number in range(3):  # the newer release, told to write what the older one reads
+        self.assertEqual(self.ended(self.all[1], before), before, "rewritten jobs have the same fields")
+        for number in range(3):  # the newer release, with store_format set to what the older one reads
             self.replace(number, binary=NEXT, store_format=OURS)
         self.becomes(OURS)
         for number in range(3):
@@ -104,7 +105,7 @@ class UpAndDown(Formats, test_instances.Fleet):
         self.assertEqual(self.records(), [f"j{OURS}", f"n{OURS}"])
 
     def test_records_are_rewritten(self):
-        """Also those that nobody touches any more, and a first release that comes meanwhile goes on."""
+        """Records that nothing touches any more are rewritten too, and an instance of the older release that starts meanwhile works."""
         self.begin(300)
         self.finish()
         before = self.ended(self.all[0])
@@ -129,7 +130,7 @@ class LeftBehind(Formats, Case):
         self.addCleanup(self.redis.kill)
 
     def test_an_instance_that_slept_over_it(self):
-        """It counts as gone after 15 s, so the format may change; then it does nothing, and says why."""
+        """An instance counts as gone after 15 s, so the format may change; when it wakes up, it does nothing and gives the reason."""
         old = self.start("old", store=self.redis.url)
         new = self.start("new", store=self.redis.url, binary=NEXT)
         node = Node(new, "n1")
@@ -137,12 +138,13 @@ class LeftBehind(Formats, Case):
         freeze(old.process)
         self.becomes(OURS + 1)
         old.process.send_signal(signal.SIGCONT)
-        eventually("it is not ready", lambda: old.get("/readyz").status == 503, 20 * SLOW)
-        eventually("it says why", lambda: f"its records have format {OURS + 1}, this berth reads format {OURS}" in str(old.get("/readyz")), 20 * SLOW)
+        eventually("the old instance is not ready", lambda: old.get("/readyz").status == 503, 20 * SLOW)
+        eventually("the old instance gives the reason",
+                   lambda: f"its records have format {OURS + 1}, this berth reads format {OURS}" in str(old.get("/readyz")), 20 * SLOW)
         self.ok(node.heartbeat())
         self.assertEqual(self.records(), [f"n{OURS + 1}"])
         again = self.start("again", store=self.redis.url, binary=NEXT, store_format=OURS)
         self.becomes(OURS)
-        eventually("it is ready again", lambda: old.get("/readyz").status == 200, 20 * SLOW)
+        eventually("the old instance is ready again", lambda: old.get("/readyz").status == 200, 20 * SLOW)
         self.assertEqual(self.records(), [f"n{OURS}"])
         self.assertEqual(again.stop(), 0)

@@ -1,5 +1,4 @@
-"""The gates of the store, one by one, on a real Redis: each prints a line with what was measured, which
-`make test` shows."""
+"""The gates of the store, one by one, on a real Redis: each prints a line with what was measured, which `make test` shows."""
 import collections
 import json
 import pathlib
@@ -18,7 +17,7 @@ RETENTION_MS = 600000
 
 
 class LockWatch:
-    """Counts, in a berth process, what each thread locks or waits for, and how often it asks for memory
+    """Counts how often each thread of a berth process takes or waits for a lock, and how often it allocates memory
     (tests/tools/lockwatch.c)."""
 
     library = pathlib.Path(BINARY).parent / "tests" / "lockwatch.so"
@@ -28,7 +27,7 @@ class LockWatch:
         self.env = {"LD_PRELOAD": str(self.library), "LOCKWATCH": str(path)}
 
     def counts(self):
-        """{name of a thread: locks taken and waited for so far}, of threads with the same name their sum."""
+        """{thread name: locks taken or waited for so far}; threads with the same name are added up."""
         return self._column(0)
 
     def allocations(self):
@@ -45,7 +44,7 @@ class LockWatch:
 
 
 class Watch:
-    """Every command Redis gets, and who sent it: MONITOR."""
+    """Records every command that Redis gets, and whether a script sent it, with MONITOR."""
 
     def __init__(self, redis):
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "redis-cli", "-p", str(redis.port), "MONITOR"],
@@ -81,25 +80,25 @@ class Gates(Case):
         return self.start(name, store=self.redis.url, retention_ms=RETENTION_MS, **more)
 
     def clients(self, server):
-        """Connections to all of its loops, already made."""
+        """Connections to all of its loops, already opened."""
         clients = [server.client() for _ in range(4)]
         for client in clients:
             self.ok(client.get("/healthz"))
         return clients
 
     def life(self, client, number):
-        """From dispatch to done, the end said twice; how long the dispatch took."""
+        """One job from dispatch to DONE, with DONE sent twice; how long the dispatch took."""
         answer = client.post("/v1/dispatch/f2f", {"session_id": f"g{number % 8}", "src_lang": "en", "tgt_lang": "zh",
                                                   "audio_ref": "x", "options": {}})
-        told = {**self.ok(answer)}
-        self.ok(client.post("/v1/job/ack", told))
-        self.ok(client.post("/v1/job/done", {**told, "status": "ok"}))
-        self.assertTrue(self.ok(client.post("/v1/job/done", {**told, "status": "ok"}))["duplicate"])
+        placed = {**self.ok(answer)}
+        self.ok(client.post("/v1/job/ack", placed))
+        self.ok(client.post("/v1/job/done", {**placed, "status": "ok"}))
+        self.assertTrue(self.ok(client.post("/v1/job/done", {**placed, "status": "ok"}))["duplicate"])
         return answer.seconds
 
     def lives(self, server, count, look=True):
-        """Whole lives, one after the other; how long each dispatch took, and beside each two calls that ask the store nothing: as
-        often as a dispatch changes from process to process, which is what a busy machine takes its time for."""
+        """`count` jobs, one after the other; how long each dispatch took. Next to each it measures two calls that do not ask the store:
+        they change from process to process as often as a dispatch, which is what takes time on a busy machine."""
         clients, seconds, self.bare = self.clients(server), [], []
         for i in range(count):
             client = clients[i % 4]
@@ -115,12 +114,13 @@ class Gates(Case):
             client.close()
 
     def counters(self):
-        """Every counter of every node, as the store has them."""
+        """Every counter of every node in the store."""
         dump = json.loads(berth("store", "dump", "--store", self.redis.url, "--limit", "1", "-o", "json").stdout)
         return [node[name] for node in dump["nodes"] for name in ("reserved", "running")]
 
     def shown(self, server, path, key):
-        """All of a list, without what changes by itself, and without how often this instance saw a pool change."""
+        """All items of a list, without fields that change by themselves, and without versions of pools, which each instance counts
+        itself."""
         moving = {"last_heartbeat_ms", "current_load", "health_score", "running", "reserved"}
         if key == "pools":
             moving.add("version")
@@ -128,7 +128,7 @@ class Gates(Case):
                 for item in server.get(f"{path}?limit=1000").json[key]]
 
     def ttls(self):
-        """{kind of key: its time to live in ms} of one key of each kind."""
+        """{kind of key: time to live in ms} of one key of each kind."""
         kinds = {}
         for key in self.redis.say("KEYS", "*").splitlines():
             kind = key.removeprefix("sched:{f}:").split(":")[0]
@@ -141,7 +141,7 @@ class Gates(Case):
         a, b = self.instance("a"), self.instance("b")
         Node(a, "n0", max_concurrent_jobs=50)
         watch = Watch(self.redis)
-        self.lives(a, 100, look=False)  # who looks reads as well
+        self.lives(a, 100, look=False)  # self.counters() reads the store as well
         watch.stop()
         steady = self.lives(a, 600)
         beyond = watch.direct - READS
@@ -163,21 +163,21 @@ class Gates(Case):
         self.gate("dispatch p99", f"{p99 * 1000:.1f} ms of {len(steady)}, two bare calls {bare * 1000:.1f} ms", "< 50 ms beyond those",
                   p99 < 0.05 * SLOW + bare)
         self.delays(a, b)
-        self.outage(self.instance("brief", store_call_ms=80))  # as it is shipped; of the others no call is given up
+        self.outage(self.instance("brief", store_call_ms=80))  # with the default store_call_ms; the other instances wait longer
         self.cold(a)
         self.locks()
         self.assertEqual(self.missed, [])
 
     def delays(self, a, b):
-        """A change at one instance is seen at the other, and is the same as a fresh look at everything."""
+        """A change at one instance is seen at the other, and the result equals a fresh look at everything."""
         worst = 0
         for i in range(10):
             Node(a, f"d{i}", semantic_langs=["en", f"x{i}"], nmt_pairs=[["en", f"x{i}"]])
             begun = time.monotonic()
-            eventually("seen there", lambda: b.get(f"/v1/nodes/d{i}").status == 200)
+            eventually("the other instance shows the node", lambda: b.get(f"/v1/nodes/d{i}").status == 200)
             worst = max(worst, time.monotonic() - begun)
         self.ok(a.post("/v1/node/deregister", {"node_id": "d3"}))
-        eventually("gone there", lambda: b.get("/v1/nodes/d3").status == 404)
+        eventually("the other instance does not show the node any more", lambda: b.get("/v1/nodes/d3").status == 404)
         self.gate("update delay", f"at most {worst * 1000:.0f} ms", "< 1 s", worst < 1 * SLOW)
         fresh = self.instance("fresh")
         lists = (("/v1/nodes", "nodes"), ("/v1/pools", "pools"))
@@ -187,9 +187,9 @@ class Gates(Case):
         self.assertEqual(fresh.stop(), 0)
 
     def cold(self, warm):
-        """The first hundred dispatches of an instance that just started, in turns with those of one that has
-        run for a while, over several starts: what else the machine does meets both alike, the more so the more starts there
-        are. So there are more of them while the two differ too much."""
+        """The first hundred dispatches of an instance that has just started, alternating with dispatches of one that has run for a while,
+        over several starts, so that other load of the machine affects both alike. There are more starts as long as the two differ too
+        much."""
         first, steady = [], []
         cold = usual = 0
         for i in range(40):
@@ -210,17 +210,17 @@ class Gates(Case):
     def outage(self, server):
         self.redis.pause()
         try:
-            eventually("it is noticed", lambda: server.get("/readyz").status == 503)
+            eventually("the server is not ready", lambda: server.get("/readyz").status == 503)
             answer = server.get("/v1/nodes")
             shown = answer.json
         finally:
             self.redis.go_on()
         self.gate("L2 serves while the store is away", f"{len(shown['nodes'])} nodes, stale {shown['stale']}, {shown['age_ms']} ms old",
                   "all, marked", answer.status == 200 and shown["stale"] and len(shown["nodes"]) == 10)
-        eventually("it is back", lambda: server.get("/readyz").status == 200)
+        eventually("the server is ready again", lambda: server.get("/readyz").status == 200)
 
     def locks(self):
-        """What the loops lock or wait for while they dispatch: a library counts it inside the process."""
+        """Locks that the loops take or wait for while they dispatch, counted by a library inside the process."""
         watch = LockWatch(self.dir / "locks.counts")
         server = self.instance("locks", env=watch.env)
         self.lives(server, 20)
@@ -230,14 +230,14 @@ class Gates(Case):
         names = {path.read_text().strip() for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/comm")}
         loops = [name for name in names if name.startswith("berth-loop")]
         locks = sum(after[name] - before[name] for name in loops)
-        self.assertGreater(sum(after.values()), 0, "somebody took one since the start, or nothing is counted")
+        self.assertGreater(sum(after.values()), 0, "nothing was counted at all")
         self.gate("no lock on the dispatch path", f"{locks} locks or waits of {len(loops)} loops in 500 whole lives", "0",
                   loops and locks == 0)
 
 
 @tags("load")
 class Steady(Case):
-    """The embedded store, once everything has been used before."""
+    """The embedded store after a warm-up, in which everything was used before."""
 
     WARM, JOBS = 5000, 10000
 
@@ -247,17 +247,16 @@ class Steady(Case):
                        stdout=subprocess.DEVNULL, timeout=300 * SLOW)
 
     def test_no_lock_and_no_allocation(self):
-        """Of the loop and of the store's thread, in whole lives of jobs over WebSockets. What is seldom (a buffer that
-        grows, a table of the last second) may ask for memory; what is done for each job may not, but for the list of its
-        ended attempts."""
+        """Counts for the loop and for the store thread while whole jobs run over WebSockets. Rare work (a growing buffer, a table of the
+        last second) may allocate; work per job may not, except for the list of a job's ended attempts."""
         watch = LockWatch(self.dir / "steady.counts")
         server = self.start(loops=1, env=watch.env)
         self.whole_jobs(server, self.WARM)
         locks, allocations = watch.counts(), watch.allocations()
         self.whole_jobs(server, self.JOBS)
         locks, allocations = watch.counts() - locks, watch.allocations() - allocations
-        self.assertGreater(allocations["berth-flush"], self.JOBS, "SQLite asks for each row, or nothing is counted")
+        self.assertGreater(allocations["berth-flush"], self.JOBS, "SQLite allocates for each row; nothing was counted at all")
         self.assertLess(allocations["berth-loop-0"], self.JOBS // 4, allocations)
         self.assertLess(allocations["berth-store"], self.JOBS * 5 // 4, allocations)
-        self.assertLess(locks["berth-loop-0"], self.JOBS // 20, "connections come and go")
+        self.assertLess(locks["berth-loop-0"], self.JOBS // 20, "only opening and closing connections may lock")
         self.assertEqual(locks["berth-store"], 0)

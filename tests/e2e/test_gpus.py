@@ -1,5 +1,5 @@
-"""Real agents whose GPUs are a file that the test rewrites: who gets which, what foreign programs leave of
-them, what a job sees of its own, and that no agent takes more than it has."""
+"""Real agents whose GPUs are a file that the test rewrites: which job gets which GPU, what other programs leave of them, what a job sees of
+its own, and that no agent takes more than it has."""
 import json
 import os
 import time
@@ -13,7 +13,7 @@ NEED = {"vram_mb": 7000}
 
 class GpuCase(AgentCase):
     def cards(self, *free_mb, processes=None, path="gpus.json"):
-        """GPUs 0, 1, ... of 23 GB with so much free; processes: {id: [(pid, MB), ...]}."""
+        """GPUs 0, 1, ... of 23 GB, each with that much free; processes: {id: [(pid, MB), ...]}."""
         rows = []
         for number, free in enumerate(free_mb):
             row = {"id": number, "model": "L4", "vram_mb": VRAM_MB, "vram_free_mb": free, "util": 10}
@@ -37,7 +37,7 @@ class GpuCase(AgentCase):
         return server.job(job["job_id"])
 
     def seen_by(self, server, script='env', **more):
-        """What a job prints about its environment."""
+        """The environment that a job prints, and the job."""
         job = self.run_task(server, f"{script} > {self.dir / 'seen'}", **more)
         found = self.ended(server, job)
         self.assertEqual(found["state"], "DONE", found)
@@ -54,21 +54,21 @@ class Sharing(GpuCase):
         self.assertEqual(server.job(seventh["job_id"])["state"], "NEW")
         reasons = self.explained(server, seventh)
         self.assertRegex(reasons, r"GPU \d: 2 of 22\.5 GB free, needs 6\.8", reasons)
-        # Somebody else takes 20 GB of the GPU of the first job; when that ends, what it had is not free.
+        # Another program takes 20 GB of the first job's GPU; when the job ends, its share there is not free.
         gpu = jobs[0]["gpus"][0]
         free = [VRAM_MB, VRAM_MB]
         free[gpu] -= 20000
         began = time.monotonic()
         self.cards(*free, processes={gpu: [(os.getpid(), 20000)]})
-        eventually("the server knows what is left of it", lambda: self.vram(server)[gpu]["usable"] < VRAM_MB - 5000)
+        eventually("the server knows what is usable of the GPU", lambda: self.vram(server)[gpu]["usable"] < VRAM_MB - 5000)
         took = time.monotonic() - began
-        self.assertLess(took, 5 * SLOW, "two seconds, where nobody else wants the processor; the next heartbeat comes later")
+        self.assertLess(took, 5 * SLOW, "it must not wait for the next heartbeat; on an idle machine it takes two seconds")
         (self.dir / "gate-0").touch()
         self.ended(server, jobs[0])
-        eventually("its share is back", lambda: self.vram(server)[gpu]["promised"] == 14000)
+        eventually("the first job's share is returned", lambda: self.vram(server)[gpu]["promised"] == 14000)
         self.assertEqual(server.job(seventh["job_id"])["state"], "NEW")
         self.assertIn(f"GPU {gpu}:", self.explained(server, seventh))
-        # The other GPU has what it always had: when one of its jobs ends, the seventh goes there.
+        # The other GPU is not affected: when one of its jobs ends, the seventh job gets that share.
         other = next(n for n, job in enumerate(jobs) if job["gpus"] != [gpu])
         (self.dir / f"gate-{other}").touch()
         found = self.ended(server, seventh)
@@ -77,7 +77,7 @@ class Sharing(GpuCase):
             (self.dir / f"gate-{n}").touch()
         for job in jobs:
             self.ended(server, job)
-        eventually("nothing is promised any more", lambda: all(gpu["promised"] == 0 for gpu in self.vram(server).values()))
+        eventually("no memory of a GPU is promised any more", lambda: all(gpu["promised"] == 0 for gpu in self.vram(server).values()))
 
     def explained(self, server, job):
         answer = self.ok(server.get(f"/v1/jobs/{job['job_id']}/explain"))
@@ -96,14 +96,14 @@ class Sharing(GpuCase):
             self.ended(server, job)
 
     def test_what_is_used_beyond_a_promise_is_not_given_away(self):
-        """With the list of its processes an agent knows which of them are its jobs'."""
+        """With the list of a GPU's processes the agent knows which of them belong to its jobs."""
         server = self.start(heartbeat_ms=1000)
         self.gpu_agent(server, host_root="/", config="resources: {load_warning_pct: 90000, load_danger_pct: 90000, "
                        "load_critical_pct: 90000, mem_warning_pct: 0, mem_danger_pct: 0, mem_critical_pct: 0, "
                        "swap_warning_pct: 1000, swap_danger_pct: 1000, swap_critical_pct: 1000, disk_warning_pct: 0, disk_danger_pct: 0}\n")
         job = self.run_task(server, f"echo $$ > {self.dir / 'pid'}; " + GATE.format(gate=self.dir / "gate"), needs=NEED)
         self.running(server, job)
-        pid = int(eventually("it says who it is", lambda: self.lines("pid"))[0])
+        pid = int(eventually("the job has written its pid", lambda: self.lines("pid"))[0])
         gpu = server.job(job["job_id"])["gpus"][0]
         for own, foreign, usable in ((6000, 0, VRAM_MB), (9000, 0, VRAM_MB - 2000), (9000, 3000, VRAM_MB - 5000)):
             free = [VRAM_MB, VRAM_MB]
@@ -119,13 +119,13 @@ class Sharing(GpuCase):
         self.gpu_agent(server)
         job = self.hold(server, needs={"gpus": 2})
         self.cards(VRAM_MB)
-        eventually("nothing of it is usable", lambda: self.vram(server)[1]["usable"] == 0)
+        eventually("nothing of the missing GPU is usable", lambda: self.vram(server)[1]["usable"] == 0)
         self.assertEqual(self.vram(server)[0]["usable"], VRAM_MB)
         (self.dir / "gate").touch()
         self.ended(server, job)
         self.assertEqual(self.hold(server)["gpus"], [0])
         self.cards(VRAM_MB, VRAM_MB)
-        eventually("it is back", lambda: self.vram(server)[1]["usable"] == VRAM_MB)
+        eventually("all of the GPU is usable again", lambda: self.vram(server)[1]["usable"] == VRAM_MB)
 
 
 class Seeing(GpuCase):
@@ -169,10 +169,10 @@ class Declaring(GpuCase):
         self.assertEqual({name: row["capacity"] for name, row in found.items() if name != "gpus"}, {"cpu": 4, "licences": 3})
         self.assertEqual([(gpu["id"], gpu["model"]) for gpu in found["gpus"]], [(0, "L4"), (1, "L4")])
         self.assertIn("resources", agent.events("agent.resources")[0])
-        # Settings that are read again.
+        # Settings that are reloaded.
         (self.dir / "agent-g1.yaml").write_text("resources: {licences: 5, gpus: []}\n")
         agent.process.send_signal(1)
-        eventually("what is declared changed", lambda: server.node("g1")["resources"].get("licences", {}).get("capacity") == 5)
+        eventually("the server shows the new resources", lambda: server.node("g1")["resources"].get("licences", {}).get("capacity") == 5)
         found = server.node("g1")["resources"]
         self.assertEqual(set(found), {"cpu", "mem_mb", "licences"}, found)
 
@@ -181,15 +181,15 @@ class Declaring(GpuCase):
         agent = self.agent(server, "m1", monitor_interval_ms=200)
         before = server.node("m1")["resources"]["mem_mb"]["usable"]
         agent.machine.memory(free_percent=60)
-        eventually("it fell", lambda: server.node("m1")["resources"]["mem_mb"]["usable"] < before - 2000)
+        eventually("the usable memory has fallen", lambda: server.node("m1")["resources"]["mem_mb"]["usable"] < before - 2000)
         waiting = self.run_task(server, "true", needs={"mem_mb": before - 500}, queue_ms=600000)
         self.assertEqual(server.job(waiting["job_id"])["state"], "NEW")
 
 
 class Admission(GpuCase):
     def forced(self, server, **needs):
-        """The server is told of a machine that is four times as large, and sends a job that does not fit;
-        the line with which the agent refuses it."""
+        """Sends false heartbeats of a machine four times as large, so that the server sends a job that does not fit. Returns the line with
+        which the agent refuses it."""
         large = {"cpu": 32, "mem_mb": 64000, "licences": 9,
                  "gpus": [{"id": 0, "vram_mb": 90000}, {"id": 1, "vram_mb": 90000}]}
 
@@ -198,7 +198,7 @@ class Admission(GpuCase):
             self.task(server, command=f"touch {self.dir / 'ran'}", needs=needs)
             return self.agents[-1].events("job.refused")
 
-        line = eventually("it was refused", refused)[0]
+        line = eventually("the agent refuses the job", refused)[0]
         self.assertFalse((self.dir / "ran").exists())
         self.assertIn("reason=NODE_OVERLOADED", line)
         return line
@@ -227,7 +227,7 @@ class Admission(GpuCase):
 
 class Emergency(GpuCase):
     def test_who_leaves_too_little_of_a_gpu_is_ended(self):
-        """A job that takes far more than it asked for leaves less than was promised to the other."""
+        """A job that takes far more than it asked for leaves less than was promised to the other job."""
         server = self.start(heartbeat_ms=1000)
         agent = self.gpu_agent(server, host_root="/", monitor_interval_ms=200,
                                config="resources: {load_warning_pct: 90000, load_danger_pct: 90000, load_critical_pct: 90000, "
@@ -238,16 +238,16 @@ class Emergency(GpuCase):
             job = self.run_task(server, f"echo $$ > {self.dir / name}; " + GATE.format(gate=self.dir / "gate"), needs={"vram_mb": 10000},
                                 max_attempts=1)
             self.running(server, job)
-            pids[name] = (job, int(eventually("it says who it is", lambda: self.lines(name))[0]))
+            pids[name] = (job, int(eventually("the job has written its pid", lambda: self.lines(name))[0]))
         gpu = server.job(pids["modest"][0]["job_id"])["gpus"][0]
         self.assertEqual(server.job(pids["greedy"][0]["job_id"])["gpus"], [gpu])
-        # Full of what it promised: nobody is in danger.
+        # The GPU is full with what was promised: no job is ended.
         free = [VRAM_MB, VRAM_MB]
         free[gpu] = VRAM_MB - 20000 - 2500
         self.cards(*free, processes={gpu: [(pids["modest"][1], 10000), (pids["greedy"][1], 10000)]})
-        eventually("that was seen", lambda: self.vram(server)[gpu]["usable"] < VRAM_MB - 2000)
+        eventually("the server knows the new figures", lambda: self.vram(server)[gpu]["usable"] < VRAM_MB - 2000)
         seen = server.node("g1")["last_heartbeat_ms"]
-        eventually("many samples later", lambda: server.node("g1")["last_heartbeat_ms"] > seen + 1500)
+        eventually("the agent has measured for 1.5 s more", lambda: server.node("g1")["last_heartbeat_ms"] > seen + 1500)
         self.assertEqual(agent.events("emergency.kill"), [])
         self.assertEqual(server.node("g1")["level"], "normal")
         self.cards(*free, processes={gpu: [(pids["modest"][1], 6000), (pids["greedy"][1], 16000)]})
@@ -264,7 +264,8 @@ class Emergency(GpuCase):
 
 class Standing(GpuCase):
     def test_what_a_deployment_needs_is_kept_for_it(self):
-        """Also what it does not use yet; one that has no room waits, and says for what."""
+        """What a deployment needs is reserved for it even before it uses it. A deployment without room waits, and explain shows what is
+        missing."""
         server = self.start(heartbeat_ms=1000)
         agent = self.gpu_agent(server, config="resources: {licences: 3}\n")
 
@@ -272,22 +273,25 @@ class Standing(GpuCase):
             return {**{name: row["left"] for name, row in server.node("g1")["resources"].items() if name != "gpus"},
                     **{f"gpu{number}": row["left"] for number, row in self.vram(server).items()}}
 
-        before = eventually("the store has counted", lambda: left() if left()["cpu"] is not None else None)
+        before = eventually("the store has counted what is left", lambda: left() if left()["cpu"] is not None else None)
         needs = {"mem_mb": 3000, "licences": 2, "vram_mb": 15000}
         for name in ("first", "second"):
             self.ok(server.call("PUT", f"/v1/deployments/{name}", {"command": f"env > {self.dir / name}; exec sleep 1000", "needs": needs}), 201)
-        eventually("one of them runs", lambda: self.lines("first") or self.lines("second"))
+        eventually("one of the deployments runs", lambda: self.lines("first") or self.lines("second"))
         runs, waits = ("first", "second") if self.lines("first") else ("second", "first")
-        eventually("what it needs is taken off", lambda: left()["licences"] == 1 and left()["mem_mb"] <= before["mem_mb"] - 2700 and
+        eventually("the needs of that deployment are subtracted from what is left",
+                   lambda: left()["licences"] == 1 and left()["mem_mb"] <= before["mem_mb"] - 2700 and
                    sorted((left()["gpu0"], left()["gpu1"]))[0] <= VRAM_MB - 15000)
-        seen = dict(line.split("=", 1) for line in eventually("it says what it sees", lambda: self.lines(runs)) if "=" in line)
+        seen = dict(line.split("=", 1) for line in eventually("the copy has written its environment",
+                                                              lambda: self.lines(runs)) if "=" in line)
         self.assertIn(seen["CUDA_VISIBLE_DEVICES"], ("0", "1"))
-        eventually("the other says what is missing", lambda: "licences: 1 of 3 free, needs 2" in json.dumps(self.ok(server.get(f"/v1/deployments/{waits}/explain"))))
-        self.assertEqual(self.ok(server.get(f"/v1/deployments/{waits}"))["generation"], 0, "no claim bounced")
+        eventually("explain shows what the other deployment lacks",
+                   lambda: "licences: 1 of 3 free, needs 2" in json.dumps(self.ok(server.get(f"/v1/deployments/{waits}/explain"))))
+        self.assertEqual(self.ok(server.get(f"/v1/deployments/{waits}"))["generation"], 0, "no node tried to claim it")
         self.assertEqual(self.ok(server.get(f"/v1/deployments/{runs}"))["needs"], needs)
-        # The next agent knows it again.
+        # The next agent reserves it again.
         agent.kill()
         self.gpu_agent(server, config="resources: {licences: 3}\n")
-        eventually("it is still kept", lambda: left()["licences"] == 1)
+        eventually("the needs of the deployment are still reserved", lambda: left()["licences"] == 1)
         self.ok(server.call("DELETE", f"/v1/deployments/{runs}"))
-        eventually("then it is the other's turn", lambda: self.lines(waits), 90)
+        eventually("the other deployment runs", lambda: self.lines(waits), 90)

@@ -30,7 +30,7 @@ def statuses(data):
 
 
 class Doors(Case):
-    """No web page can reach the server."""
+    """No web page of another site can use the server."""
 
     def test_host_must_be_ours(self):
         server = self.start()
@@ -48,7 +48,7 @@ class Doors(Case):
         self.problem(server.get("/v1/nodes", Host="evil.example"), 403, "FORBIDDEN")
 
     def test_dns_rebinding_cannot_dispatch(self):
-        """The name of the page's own site resolves to 127.0.0.1: the Host still tells."""
+        """The page's own host name resolves to 127.0.0.1: the Host header still reveals it."""
         server = self.start()
         Node(server, "n1")
         answer = self.dispatch(server, headers={"Host": f"rebind.evil.example:{server.port}"})
@@ -193,7 +193,7 @@ class Framing(Case):
             sock.settimeout(5 * SLOW)
             sock.sendall(f"GET /healthz HTTP/1.0\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
             while sock.recv(65536):
-                pass # HTTP/1.0 without keep-alive is closed after its answer
+                pass  # HTTP/1.0 without keep-alive is closed after its answer
 
     def test_chunked_body_and_expect(self):
         server = self.start()
@@ -244,7 +244,7 @@ class Framing(Case):
         self.assertGreaterEqual(time.monotonic() - begun, 0.99)
 
     def test_connections_are_bounded(self):
-        """Those that asked something stay; without tokens they are known by that. The next one is told to come later."""
+        """Connections that have sent a request stay (without tokens that makes them known). A further one is refused or closed."""
         server = self.start(connections_max=5, loops=1)
         held = []
         for _ in range(5):
@@ -259,7 +259,7 @@ class Framing(Case):
                 pass
         for sock in held:
             sock.close()
-        eventually("there is room again", lambda: self.answers(server))
+        eventually("a new connection is served", lambda: self.answers(server))
 
     @staticmethod
     def answers(server):

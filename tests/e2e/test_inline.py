@@ -1,5 +1,5 @@
-"""Commands that stand in running text and in alerts. Those of berth are typed like the blocks, with what their capitals stand for; of
-make, the target is there; what systemd is asked for is what the package ships."""
+"""Commands in running text and in alerts. Commands of berth are typed like the blocks, with values for their placeholders; targets of make
+exist; units that systemctl names are shipped in the package."""
 import os
 import re
 import shutil
@@ -13,11 +13,10 @@ from redis import Redis, free_port
 from test_agent import AgentCase
 from test_docs import PAGES, RUN
 
-TEXTS = [*PAGES, RULES / "berth-alerts.yml"]  # what an alert says to do, too
-# A command's name, where the text is about the command: what it needs is told elsewhere. Typed without anything, it would
-# serve for ever or ask for its arguments.
+TEXTS = [*PAGES, RULES / "berth-alerts.yml"]  # alerts tell the operator what to do, too
+# Commands that the text only names. Typed without arguments they would run for ever or print a usage error.
 NAMED = {"berth dev", "berth server", "berth agent", "berth run", "berth node cordon", "berth node rm"}
-# What a word stands for here; by the words before it, the longest first.
+# What stands for a placeholder, by the words around it; the longest match wins.
 MEANT = {"job explain ID": "job explain {job}", "deploy show ID": "deploy show web", "node show ID": "node show us", "NODE TYPE": "us dev",
          "--node NODE": "--node us", "node undrain n1": "node undrain us", "https://scheduler:7420": "{url}", "--token-file …": "--token-file {token}",
          "redis://…": "{redis}", "/etc/berth/server.yaml": "{root}/ops/etc/server.yaml", "/var/lib/berth/": "{here}/", "delete ID": "delete web",
@@ -26,7 +25,7 @@ ENDLESS = re.compile(r"berth (server|agent|dev)\b")
 
 
 def typed(pages, begin):
-    """The commands, with every alternative of `a|b` and what is in [brackets]; and where each stands."""
+    """{command: the page it is on}, with every alternative of `a|b`, and without the brackets of [optional] parts."""
     found = {}
     for page in pages:
         for _, span in spans(page.read_text()):
@@ -50,7 +49,7 @@ class Inline(AgentCase):
                     "XDG_CONFIG_HOME": str(self.place), "XDG_RUNTIME_DIR": str(self.place), "BERTH_HOST_ROOT": calm_machine(self.dir)}
 
     def world(self):
-        """A server with an agent, a deployment, a job that is done, and one type of work that keeps failing."""
+        """A server with an agent, a deployment, a job that is done, and one type of job that keeps failing."""
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         self.start("shared", store=redis.url)
@@ -70,7 +69,7 @@ class Inline(AgentCase):
         return command.format(**world)
 
     def runs(self, command, about):
-        """It ends with 0 and says something; one that serves comes up, and ends in peace."""
+        """The command exits with 0 and prints something; a command that serves comes up and stops cleanly."""
         if ENDLESS.match(command):
             self.serves(command, about)
             return
@@ -100,17 +99,17 @@ class Inline(AgentCase):
                 seen.add(span)
                 self.assertEqual(berth(*span.split()[1:], "--help").returncode, 0, span)
                 continue
-            if "deploy" in span:  # one before it may have removed it
+            if "deploy" in span:  # an earlier command may have removed it
                 path = self.place / "web.yaml"
                 path.write_text("{id: web, command: sleep 1000}")
                 self.assertEqual(berth("deploy", "apply", path, env=self.env).returncode, 0)
             command = self.swapped(span, world)
-            self.assertFalse(re.search(r"\b(ID|NODE|TYPE)\b|…", command), f"{page}: `{span}`: what do its capitals stand for?")
+            self.assertFalse(re.search(r"\b(ID|NODE|TYPE)\b|…", command), f"{page}: `{span}`: MEANT has no value for a placeholder")
             self.runs(command, page)
         self.assertEqual(seen, NAMED)
 
     def test_make(self):
-        """A target that there is; what is not said to take long or to install is run by the blocks."""
+        """Every target exists. The targets are not made here; test_docs.py runs the blocks."""
         seen = 0
         for span, page in [*typed(TEXTS, "make ").items(), *typed(TEXTS, "sudo make ").items()]:
             words = re.findall(r'"[^"]*"|[^\s"]+(?:"[^"]*")?', span.removeprefix("sudo "))
@@ -120,7 +119,7 @@ class Inline(AgentCase):
         self.assertGreater(seen, 5)
 
     def test_ci_runs_what_the_readme_says(self):
-        """`make test` is not typed here, because it is what runs this: by the file that CI starts, to the letter."""
+        """`make test` is not typed, because it runs this test: .ci/run must have exactly that command."""
         lines = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))]
         self.assertEqual(lines, ["make test"])
         self.assertRegex((ROOT / "README.md").read_text(), r"(?m)^make test +#")
@@ -128,7 +127,7 @@ class Inline(AgentCase):
         self.assertIn("tests/run", done.stdout)
 
     def test_units_and_programs(self):
-        """systemctl and journalctl name units of the package; scripts and programs that are named are there."""
+        """systemctl and journalctl name units of the package; scripts and manual pages that are named exist."""
         shipped = {path.stem for path in (ROOT / "ops/systemd").glob("*.service")}
         for begin in ("systemctl ", "journalctl "):
             for span, page in typed(TEXTS, begin).items():

@@ -1,5 +1,5 @@
-"""Every field of a job, by its row in the server's own table: a job that has it is submitted, kept in either store, shown,
-sent to its node and named in PROTOCOL.md. No field is named here but those that go by another name when they are shown."""
+"""Every field of a job, by its row in the server's own table: a job with it is submitted, kept in each store, shown, sent to its node, and
+named in PROTOCOL.md. Only fields that are shown under another name are named here."""
 from fences import spans
 from harness import ROOT, Case, WsNode
 from redis import Redis
@@ -10,7 +10,7 @@ ROUTES = {"Task": "/v1/dispatch/task", "F2f": "/v1/dispatch/f2f"}
 
 class JobFields(Case):
     def rows(self, server, name):
-        """{field: a value that is not its default} of a request, and what the request must have."""
+        """{field: a value other than its default} of a request, and the fields that the request must have."""
         schema = self.ok(server.get("/v1/openapi.json"))["components"]["schemas"][name]
         for field, row in schema["properties"].items():
             self.assertTrue(row.get("examples"), f"{name}.{field} has no example")
@@ -18,15 +18,15 @@ class JobFields(Case):
         return rows, {field: rows[field] for field in schema["required"]}
 
     def held(self, job, sent, where):
-        """Each field that was sent is there, as it was sent."""
+        """Each field that was sent is in the job, with the value that was sent."""
         for field, value in sent.items():
             name = SHOWN_AS.get(field, field)
             self.assertIn(name, job, f"{field} of a job is not {where}")
-            if name == field or not field.endswith("url"):  # of a callback it is shown what became of it
+            if name == field or not field.endswith("url"):  # for a callback the job shows its state, not its URL
                 self.assertEqual(job[name], value, f"{field} of a job, {where}")
 
     def each(self, settings):
-        """A job for each field, one with all of them, and one with none; read back from the store by the next server."""
+        """One job for each field, one with all fields and one with none; the next server reads them back from the store."""
         server = self.start(allow_urls="loopback", **settings)
         node = WsNode(server, "n1", max_concurrent_jobs=100, allowed_types=["*"], labels={"zone": "eu"})
         kept = {}

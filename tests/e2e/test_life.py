@@ -1,4 +1,4 @@
-"""The life of the processes: what the service manager hears, reloading, log files, the end."""
+"""The life of the processes: notifications to the service manager, reloading, log files, stopping."""
 import hashlib
 import json
 import os
@@ -13,7 +13,7 @@ from test_agent import AgentCase, Agent
 
 
 class Manager:
-    """A service manager's socket; what it was told, line by line."""
+    """A service manager's notification socket; `lines` has what it received."""
 
     def __init__(self, path):
         self.path = path
@@ -30,7 +30,7 @@ class Manager:
                 return self.lines
 
     def wait(self, line, count=1):
-        eventually(f"{line} x {count} is told", lambda: self.heard().count(line) >= count)
+        eventually(f"{line} is received {count} times", lambda: self.heard().count(line) >= count)
 
     def close(self):
         self.socket.close()
@@ -68,7 +68,7 @@ class Notify(AgentCase):
         freeze(server.process)
         manager.heard()
         before = len(manager.lines)
-        other = self.manager("other")  # one that is well has spoken often meanwhile
+        other = self.manager("other")  # meanwhile a server that is not stuck has notified several times
         self.start("second", env={"NOTIFY_SOCKET": str(other.path), "WATCHDOG_USEC": "200000"})
         other.wait("WATCHDOG=1", 5)
         self.assertLessEqual(len(manager.heard()) - before, 1)
@@ -76,13 +76,13 @@ class Notify(AgentCase):
         manager.wait("WATCHDOG=1", before + 2)
 
     def test_nobody_else_speaks_for_it(self):
-        """Another's watchdog, and a job's environment without the manager's socket."""
+        """Neither a watchdog meant for another process nor a job uses the socket: jobs do not get it in their environment."""
         manager = self.manager()
         env = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "30000", "WATCHDOG_PID": "1",
                "BERTH_HOST_ROOT": str(calm_machine(self.dir))}
         server = self.start(env=env, verb="dev")
         manager.wait("READY=1")
-        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"], 20)
+        eventually("the agent of berth dev has registered", lambda: server.get("/v1/nodes").json["nodes"], 20)
         done = server.post("/v1/dispatch/task", {"type": "dev", "command": ["env"], "queue_ms": 20000})
         self.assertIn(done.status, (200, 202))
         job = server.job(done["job_id"], wait="20s")
@@ -158,7 +158,7 @@ class Reload(Case):
         self.assertIn("settings=reservation_ttl_ms", line)
         self.assertNotIn("log_level", line)
         Node(server, "n1")
-        eventually("debug lines", lambda: "level=debug" in server.log)
+        eventually("the log has debug lines", lambda: "level=debug" in server.log)
 
     @tags("threads")
     def test_reloads_under_load_lose_nothing(self):
@@ -172,7 +172,7 @@ class Reload(Case):
                 answer = client.post("/v1/dispatch/f2f", {"session_id": "s", "src_lang": "en", "tgt_lang": "zh",
                                                           "audio_ref": "x"})
                 self.assertEqual(answer.status, 200, str(answer))
-        eventually("reloaded", lambda: "event=server.reloaded" in server.log)
+        eventually("server.reloaded is logged", lambda: "event=server.reloaded" in server.log)
         self.assertNotIn("reload_refused", server.log)
 
     def certificate(self, name):
@@ -203,11 +203,11 @@ class Reload(Case):
             self.assertEqual(name(stream), b"first")
         self.certificate("second")
         self.hup(server, "server.reloaded")
-        for _ in range(4):  # each loop's listener
+        for _ in range(4):  # the listener of each loop
             with connect() as stream:
                 self.assertEqual(name(stream), b"second")
         old.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        self.assertIn(b"200", old.recv(4096), "a connection that was there goes on")
+        self.assertIn(b"200", old.recv(4096), "an existing connection goes on")
         old.close()
         self.servers.remove(server)
         self.assertEqual(server.stop(), 0)
@@ -221,29 +221,29 @@ class LogFile(AgentCase):
         self.assertIn("server.listening", [line["event"] for line in lines()])
         path.rename(self.dir / "berth.log.1")
         server.process.send_signal(signal.SIGHUP)
-        eventually("the new file", path.exists)
-        eventually("its first line", lambda: path.read_text().endswith("\n"))
+        eventually("the new log file exists", path.exists)
+        eventually("the new log file has a line", lambda: path.read_text().endswith("\n"))
         self.assertEqual(lines()[0]["event"], "server.reloaded")
         path.rename(self.dir / "berth.log.2")
         path.mkdir()
         server.process.send_signal(signal.SIGHUP)
-        eventually("it is told where it can be",
+        eventually("the error is logged to the old file, which is still open",
                    lambda: "server.reload_refused" in (self.dir / "berth.log.2").read_text())
 
     def test_an_agents_log(self):
         path = self.dir / "agent.log"
         server = self.start()
         agent = Agent(self, server, "us", log_file=path)
-        eventually("it is connected", lambda: path.exists() and "agent.connected" in path.read_text())
+        eventually("the agent is connected", lambda: path.exists() and "agent.connected" in path.read_text())
         path.rename(self.dir / "agent.log.1")
         agent.process.send_signal(signal.SIGHUP)
-        eventually("the new file", path.exists)
+        eventually("the new log file exists", path.exists)
         self.assertEqual(agent.stop(), 0)
         self.assertIn("agent.stopped", path.read_text())
 
 
 class Requests(Case):
-    """What the log tells of requests: JSON lines that one can look up by id."""
+    """Requests in the log: JSON lines that can be found by request id."""
 
     def lines(self, server, event="request"):
         lines = [json.loads(line) for line in server.log.splitlines()]
@@ -259,7 +259,7 @@ class Requests(Case):
                          ("order-17", answer["job_id"], "n1", 1, 200))
         answer = self.dispatch(server, src="xx", headers={"X-Request-Id": "order-18"})
         self.assertEqual(self.lines(server)[-1]["reason"], "NO_CAPABLE_NODE")
-        self.assertIsNone(self.dispatch(server).headers["X-Request-Id"], "nobody asked")
+        self.assertIsNone(self.dispatch(server).headers["X-Request-Id"], "the request had no X-Request-Id")
         self.assertEqual(len(self.lines(server)), 2)
 
     def test_an_id_that_is_none_is_replaced(self):
@@ -283,8 +283,8 @@ class Requests(Case):
         self.assertLessEqual(len(lines), 50 * seconds)
         self.assertEqual(lines[0]["reason"], "ALL_CANDIDATES_FULL_OR_FAILED")
 
-        def told():
+        def counted():
             self.dispatch(server)
             return sum(line["left_out"] for line in self.lines(server)) > 0
 
-        eventually("what was left out is told", told)
+        eventually("the lines that were left out are counted", counted)

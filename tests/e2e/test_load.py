@@ -1,4 +1,4 @@
-"""Many at once: never above max, no slot lost, also through kill -9."""
+"""Many requests at once: never more jobs than max, and no slot is lost, also after SIGKILL."""
 import collections
 import http.client
 import os
@@ -16,8 +16,7 @@ F2F = {"session_id": "s", "src_lang": "en", "tgt_lang": "zh", "audio_ref": "blob
 class Parallel(Case):
     @tags("threads")
     def test_a_thousand_dispatches_on_small_nodes(self):
-        """Held jobs are counted here as well: +1 after the answer, -1 before DONE is sent, so what is
-        counted is never more than what the node really has."""
+        """The test counts held jobs too, +1 after the answer and -1 before it sends DONE, so its count is never higher than the node's."""
         server = self.start(loops=2)
         most = {f"n{i}": 1 + i % 3 for i in range(7)}
         for name, limit in most.items():
@@ -84,8 +83,7 @@ class Parallel(Case):
 
     @tags("threads")
     def test_reports_race(self):
-        """ACK, DONE, FAIL and cancel of the same jobs from many sides: each job ends once, each slot is
-        given back once."""
+        """ACK, DONE, FAIL and cancel of the same jobs from many sides: each job ends once, and each slot is returned once."""
         server = self.start(loops=2, max_retry=1)
         nodes = [Node(server, f"n{i}", max_concurrent_jobs=40) for i in range(3)]
         jobs = [self.placed(server) for _ in range(90)]
@@ -102,7 +100,7 @@ class Parallel(Case):
 
         in_parallel(12, report)
         by_id = {node.id: node for node in nodes}
-        for job in jobs: # whatever is still open, among it the leases of jobs cancelled while they ran
+        for job in jobs:  # ends what is still open, also the leases of jobs that were cancelled while they ran
             self.assertIn(by_id[job["node_id"]].done(job).status, (200, 409))
         self.assertEqual({job["state"] for job in server.all_jobs()} - {"DONE", "FAILED"}, set())
         for node in nodes:
@@ -112,7 +110,7 @@ class Parallel(Case):
 class Stopped(Case):
     @tags("threads")
     def test_sigterm_under_load_loses_nothing(self):
-        """Every answer is whole; what was answered 200 is there afterwards."""
+        """Every answer is complete, and every job that was answered 200 is there afterwards."""
         server = self.start(loops=2, reservation_ttl_ms=60000)
         Node(server, "n1", max_concurrent_jobs=100000)
         accepted, broken = [], []
@@ -124,9 +122,9 @@ class Stopped(Case):
                     try:
                         answer = client.post("/v1/dispatch/f2f", F2F)
                     except (ConnectionError, http.client.RemoteDisconnected):
-                        return # closed between two requests, or refused: nothing was promised
+                        return  # closed between two requests, or refused: nothing was accepted
                     except (http.client.HTTPException, OSError) as error:
-                        broken.append(repr(error)) # half an answer
+                        broken.append(repr(error))  # an incomplete answer
                         return
                     if answer.status == 200:
                         accepted.append(answer["job_id"])
@@ -166,7 +164,7 @@ class Exhausted(Case):
             sock.close()
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (hard, hard))
         client.close()
-        eventually("it serves again", lambda: server.get("/healthz").status == 200)
+        eventually("the server answers again", lambda: server.get("/healthz").status == 200)
         self.placed(server)
 
     @staticmethod
@@ -176,18 +174,18 @@ class Exhausted(Case):
 
 
 class KillNine(Case):
-    """Dispatchers and workers at full speed, kill -9 in the middle, restart, go on to the end."""
+    """Dispatchers and workers at full speed; SIGKILL in the middle, restart, and on to the end."""
 
     NODES = 8
-    OPEN_MAX = 200 # jobs under way, so that workers written in Python keep up with their deadlines
+    OPEN_MAX = 200  # jobs under way, few enough for workers in Python to keep their deadlines
 
     def setUp(self):
         super().setUp()
         self.total = int(os.environ.get("BERTH_E2E_JOBS", "5000"))
         self.port = None
         self.lock = threading.Condition()
-        self.accepted = {} # job_id -> node_id, what the server said yes to
-        self.finished = set() # DONE was answered 200
+        self.accepted = {}  # job_id: node_id of jobs that the server accepted
+        self.finished = set()  # jobs whose DONE was answered 200
         self.stop = threading.Event()
         self.settings = {"loops": 2, "reservation_ttl_ms": 15000, "retention_ms": 3600000,
                          "retention_jobs_max": 10 * self.total + 1000, "running_lease_ms": 60000}
@@ -208,7 +206,7 @@ class KillNine(Case):
     def dispatch_some(self, client):
         if len(self.accepted) >= self.total:
             return False
-        with self.lock: # what was lost with the server comes back later, so never wait for long
+        with self.lock:  # jobs that are lost with the server come back later, so never wait for long
             self.lock.wait_for(lambda: len(self.accepted) - len(self.finished) < self.OPEN_MAX, 1)
         answer = client.post("/v1/dispatch/batch", {"jobs": [F2F] * 50})
         if answer.status == 200:
@@ -219,7 +217,7 @@ class KillNine(Case):
         return None
 
     def serve(self, node_id):
-        """A worker as it should be: what it has to say is kept until the server has taken it."""
+        """A correct worker: it repeats each message until the server has accepted it."""
         unsaid = collections.deque() # (what, job): ack, then done
 
         def say(client):
@@ -259,19 +257,19 @@ class KillNine(Case):
         for thread in threads:
             thread.start()
         try:
-            eventually("half of them are accepted, some finished", lambda: len(self.accepted) >= self.total // 2
+            eventually("half of the jobs are accepted, and some are finished", lambda: len(self.accepted) >= self.total // 2
                        and len(self.finished) > self.total // 20, 120 + self.total / 200)
             server.kill()
             with self.lock:
                 accepted, finished = set(self.accepted), set(self.finished)
-            self.assertLess(len(finished), len(accepted), "the kill came in the middle")
+            self.assertLess(len(finished), len(accepted), "the kill came too late")
             server = self.start(listen=f"127.0.0.1:{self.port}", **self.settings)
             states = {job["job_id"]: job["state"] for job in server.all_jobs()}
-            self.assertEqual(accepted - set(states), set(), "every accepted job is there")
+            self.assertEqual(accepted - set(states), set(), "accepted jobs are missing")
             undone = {job for job in finished if states[job] != "DONE"}
-            self.assertEqual(undone, set(), "what was answered DONE is DONE")
-            eventually("all are accepted", lambda: len(self.accepted) >= self.total, 60 + self.total / 200)
-            # A slot is free as well between two attempts of a job, so the jobs are asked first.
+            self.assertEqual(undone, set(), "jobs whose DONE was accepted are not DONE")
+            eventually("all jobs are accepted", lambda: len(self.accepted) >= self.total, 60 + self.total / 200)
+            # A slot is also free between two attempts of a job, so the jobs are checked first.
             unended = "/v1/jobs?limit=1&state=NEW,DISPATCHED,ACKED,RETRYING"
             eventually("every job has ended", lambda: not server.get(unended).json["jobs"], 120 + self.total / 100)
             eventually("every slot is free", lambda: all(
@@ -283,8 +281,8 @@ class KillNine(Case):
         jobs = {job["job_id"]: job for job in server.all_jobs()}
         self.assertEqual(set(self.accepted) - set(jobs), set())
         open_jobs = {id: job["state"] for id, job in jobs.items() if job["state"] not in ("DONE", "FAILED")}
-        self.assertEqual(open_jobs, {}, "every job has ended")
+        self.assertEqual(open_jobs, {}, "jobs that have not ended")
         failed = {id: job["reason"] for id, job in jobs.items() if job["state"] == "FAILED"}
-        # Only an attempt that was under way at the kill may have been lost, and it had a second one.
+        # Only an attempt that was under way at the kill may have been lost, and such a job had a second attempt.
         self.assertLessEqual(len(failed), len(jobs) // 100, f"jobs failed: {list(failed.items())[:5]}")
         self.placed(server)

@@ -1,6 +1,6 @@
-"""Very many jobs that wait and very many that run, on one Redis with three instances: nobody else notices. `make many` does it with
-100,000 of each, and a million that wait; there Redis' own log of slow calls is looked at as well. And a million that wait in the
-embedded store: what they cost in memory, and when a server with them is ready."""
+"""Very many waiting and very many running jobs on one Redis with three instances must not slow down other jobs. `make many` uses 100,000 of
+each, and a million that wait, and then checks Redis' log of slow calls as well. The embedded store gets a million waiting jobs: how much
+memory they need, and when a server with them is ready."""
 import os
 import pathlib
 import re
@@ -12,8 +12,8 @@ from harness import BINARY, ROOT, Case, Client, Node, Server, eventually, percen
 from redis import Redis
 
 FILL = ROOT / os.path.dirname(BINARY) / "tests" / "fill"
-COUNT = int(os.environ.get("BERTH_E2E_MANY", "0"))  # 0: as many as every run of the tests can afford
-SLOW_MS = 20  # no call may keep Redis for longer
+COUNT = int(os.environ.get("BERTH_E2E_MANY", "0"))  # 0: as many as a normal run of the tests can afford
+SLOW_MS = 20  # no call may occupy Redis for longer
 TYPES, NODES = 10, 50
 
 
@@ -39,7 +39,7 @@ class Many(Case):
         subprocess.run([FILL, self.redis.url, str(waiting), str(TYPES), str(running), str(NODES)], check=True, timeout=1200, cwd=self.dir)
 
     def beside(self, work):
-        """Calls work() again and again until the end."""
+        """Calls work() in a thread again and again until the end."""
         def run():
             while not self.over.is_set():
                 work()
@@ -72,7 +72,7 @@ class Many(Case):
         clients = [Client(server.port) for server in living]
 
         def ask():
-            if len(took_ms) - len(done) >= 128:  # as much as one worker takes
+            if len(took_ms) - len(done) >= 128:  # one worker cannot do more at a time
                 self.over.wait(0.01)
                 return
             for client in clients:
@@ -84,17 +84,17 @@ class Many(Case):
         self.redis.say("SLOWLOG", "RESET")
         for work in (beat, serve, ask):
             self.beside(work)
-        eventually("other work is done", lambda: len(done) > 10)
+        eventually("some of the other jobs are done", lambda: len(done) > 10)
         servers[2].kill()
         killed = time.monotonic()
-        eventually("time passes", lambda: time.monotonic() - killed > seconds, seconds + 1)
+        eventually(f"{seconds} s pass", lambda: time.monotonic() - killed > seconds, seconds + 1)
         self.end()
         slow = int(self.redis.say("SLOWLOG", "LEN"))
         print(f"{count} wait, {count} run: {len(took_ms)} others asked for in p50 {percentile(took_ms, 0.5):.1f}, "
               f"p99 {percentile(took_ms, 0.99):.1f} ms, {len(refused)} refused; {slow} calls kept Redis for more than {SLOW_MS} ms", flush=True)
         self.assertEqual(refused, [])
         self.assertEqual({living[0].slots(one.id) for one in busy}, {(0, count // NODES)})
-        eventually("all who wait are known", lambda: living[0].metrics()["berth_queue_depth"] >= count)
+        eventually("the server knows all waiting jobs", lambda: living[0].metrics()["berth_queue_depth"] >= count)
         if COUNT:
             self.assertEqual(slow, 0, self.redis.say("SLOWLOG", "GET", "10"))
 
@@ -107,10 +107,10 @@ class Many(Case):
         self.redis.say("SLOWLOG", "RESET")
         begun = time.monotonic()
         server = self.instance("second")
-        eventually("it is ready", lambda: server.get("/readyz").status == 200, 5 if COUNT else 30)
+        eventually("the server is ready", lambda: server.get("/readyz").status == 200, 5 if COUNT else 30)
         print(f"{count} wait: a server is ready after {time.monotonic() - begun:.1f} s; "
               f"{self.redis.say('SLOWLOG', 'LEN')} calls kept Redis for more than {SLOW_MS} ms", flush=True)
-        eventually("all are known", lambda: server.metrics()["berth_queue_depth"] == count, 5 if COUNT else 30)
+        eventually("the server knows all waiting jobs", lambda: server.metrics()["berth_queue_depth"] == count, 5 if COUNT else 30)
 
 
 @tags("load")
@@ -134,7 +134,7 @@ class Embedded(Case):
                 answers = [client.post("/v1/dispatch/task", {"type": other}) for _ in range(1000)]
             self.assertEqual({one.status for one in answers}, {200})
             took_ms = [one.seconds * 1000 for one in answers]
-            eventually("all are known", lambda: server.metrics()["berth_queue_depth"] == count)
+            eventually("the server knows all waiting jobs", lambda: server.metrics()["berth_queue_depth"] == count)
             bytes_each = self.memory(server) / count
             print(f"{count} wait: ready {ready_s:.1f} s after {how}; {bytes_each:.0f} bytes of memory for each; "
                   f"others p50 {percentile(took_ms, 0.5):.1f}, p99 {percentile(took_ms, 0.99):.1f} ms", flush=True)

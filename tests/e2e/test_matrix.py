@@ -1,6 +1,5 @@
-"""The auth matrix: every route of the server's own table x {no token, a malformed one, one without the scope,
-one for another node, a good one} x {HTTP, WebSocket}; and every route x pages of another origin. A route
-that is added is tried too."""
+"""The auth matrix: every route of the server's own table x {no token, a malformed one, one without the scope, one for another node, a good
+one} x {HTTP, WebSocket}; and every route x pages of another origin. New routes are tried automatically."""
 import json
 import re
 import socket
@@ -9,7 +8,7 @@ from harness import SLOW, WsNode
 from test_auth import ADMIN, GRANTS, TOKENS, AuthCase, bearer, digest
 
 BOUND, UNBOUND = "worker-us-91e4", "worker-any-03bb"
-# What a node may have to say beside its name; each route takes what it knows.
+# What a node may have to send in addition to its name; each route ignores what it does not know.
 WORD = {"job_id": "j0ahxmb0zg0000", "attempt_id": 1, "status": "ok", "package_name": "p", "generation": 1, "address": "us",
         "deployments": []}
 MALFORMED = {"empty": "", "no scheme": ADMIN, "another scheme": f"Basic {ADMIN}", "only the scheme": "Bearer",
@@ -22,7 +21,7 @@ TRANSPORTS = {"HTTP": {}, "WebSocket": UPGRADE}
 
 
 def routes(server):
-    """[(method, path, scope)] of the server's own table, as it tells them itself."""
+    """[(method, path, scope)] of the server's own table, from its OpenAPI document."""
     document = server.call("GET", "/v1/openapi.json", headers=bearer(ADMIN)).json
     found = [(method.upper(), path, operation["x-scope"].upper())
              for path, operations in document["paths"].items() for method, operation in operations.items()]
@@ -31,7 +30,7 @@ def routes(server):
 
 
 def status_of(port, method, path, headers, body=None):
-    """The status alone: streams have no end to wait for, and a 101 is no HTTP any more."""
+    """Reads only the status: streams do not end, and after 101 the connection no longer speaks HTTP."""
     target = path.replace("{service}", "NodeUnit").replace("{method}", "None")
     target = re.sub(r"\{\w+\}", "us", target)
     lines = [f"{method} {target} HTTP/1.1", f"Host: {headers.get('Host', f'127.0.0.1:{port}')}",
@@ -96,17 +95,18 @@ class Matrix(AuthCase):
             if scope != "NODE":
                 continue
             if path == "/v1/node/connect":
-                continue # who speaks is said in hello, see below
+                continue  # hello names the node, see below
             for how, upgrade in TRANSPORTS.items():
                 for token, node, allowed in ((BOUND, "hk", False), (BOUND, "us", True), (UNBOUND, "hk", True), (ADMIN, "hk", True)):
                     status = self.ask(server, method, path, scope, {**upgrade, **bearer(token)}, node)
-                    refused = (403, 404) if "{" in path else (403,)  # a thing that is not its own may as well not be there
+                    # something that belongs to another node may look as if it did not exist
+                    refused = (403, 404) if "{" in path else (403,)
                     self.cell(f"{method} {path} by {how} for {node} with {token}", status,
                               status != 403 if allowed else status in refused)
         self.verdict(50)
 
     def test_messages_of_another_node(self):
-        """The same over the WebSocket itself: hello, and every message that may name a node."""
+        """The same in messages of the WebSocket: hello, and every message that may name a node."""
         server = self.guarded()
         stranger = WsNode(server, "hk", hello=False, headers=bearer(BOUND))
         stranger.hello()
@@ -127,7 +127,7 @@ class Matrix(AuthCase):
         other.close()
 
     def test_pages_of_another_origin(self):
-        """A browser sends what a page tells it to, from inside the machine: with and without tokens."""
+        """A browser on this machine sends whatever a page tells it to, with and without tokens."""
         guarded, free = self.guarded(), self.start("free")
         for server, more in ((guarded, bearer(ADMIN)), (free, {})):
             own = f"127.0.0.1:{server.port}"

@@ -1,6 +1,6 @@
-"""The messages that PROTOCOL.md prints are sent as they stand, over HTTP and by a node on a WebSocket, and what comes back
-is held against what is printed: the same fields and no others, the same words; numbers are only numbers, because times and
-counters are not the page's. `...` is anything."""
+"""The messages of PROTOCOL.md are sent exactly as printed, over HTTP and by a node on a WebSocket, and the answers are compared with the
+printed ones: the same fields and no others, and the same texts. Numbers need only be numbers, because times and counters differ. `...`
+matches anything."""
 import json
 import re
 import threading
@@ -12,12 +12,12 @@ from test_deploy import NODE, DeployCase
 from wsclient import WebSocket
 
 PAGE = ROOT / "PROTOCOL.md"
-SAME = {"generation", "status", "re", "id", "restarts", "protocol"}  # numbers that are the page's
+SAME = {"generation", "status", "re", "id", "restarts", "protocol"}  # numbers that must be equal to the printed ones
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def differs(shown, real, at="$"):
-    """What is not as it is shown."""
+    """The differences between the printed and the real message."""
     if shown == "...":
         return []
     if isinstance(shown, dict) and isinstance(real, dict):
@@ -39,7 +39,7 @@ def differs(shown, real, at="$"):
 
 
 def name_of(fence):
-    """What a block is about: the bold word before it, the message it begins with, or the event."""
+    """The name of a block: the bold word before it, the type of its first message, or the event."""
     if "->" in fence.text:
         return re.findall(r"^\*\*(\w+)\*\*", fence.page.read_text().split(fence.text)[0], re.M)[-1]
     if fence.text.startswith("event:"):
@@ -48,7 +48,7 @@ def name_of(fence):
 
 
 BLOCKS = {name_of(fence): fence for fence in fences(PAGE) if fence.kind == "text messages"}
-# JSON in the running text, and which case below looks at it.
+# JSON in the running text, and the case below that checks it.
 INLINE = {'{"ok":true}': "test_small_answers", '{"jobs":[…]}': "test_small_answers", '{"jobs":[…],': "test_small_answers", '{"results":[': "test_small_answers",
           '{"job_id","node_id","attempt_id"}': "test_small_answers",
           '{"node_id":"n1","id":"web"': "test_claim", "GET /v1/terminals": "test_members", 'POST /v1/terminals/{id} {"tags"': "test_members",
@@ -57,7 +57,7 @@ INLINE = {'{"ok":true}': "test_small_answers", '{"jobs":[…]}': "test_small_ans
 
 
 def inline(begin):
-    """The one piece of running text that begins so, as a message."""
+    """The only piece of running text that begins with this, as a message."""
     found = [span for _, span in spans(PAGE.read_text()) if span.startswith(begin)]
     assert len(set(found)) == 1, f"{begin}: {found}"
     text = found[0].replace("{id}", "ID").replace("…", "...").replace("[{...}]", "[...]")
@@ -91,11 +91,11 @@ class Messages(DeployCase, AgentCase):
 
     def test_every_message_is_sent_by_a_case(self):
         for name in BLOCKS:
-            self.assertTrue(hasattr(self, f"test_{name}"), f"{BLOCKS[name]}: who sends {name}?")
+            self.assertTrue(hasattr(self, f"test_{name}"), f"{BLOCKS[name]}: no case sends {name}")
         for _, span in spans(PAGE.read_text()):
             if '{"' in span:
                 case = [INLINE[begin] for begin in INLINE if span.startswith(begin)]
-                self.assertTrue(case and hasattr(self, case[0]), f"who sends {span}?")
+                self.assertTrue(case and hasattr(self, case[0]), f"no case sends {span}")
 
     def test_the_comparison_can_fail(self):
         for shown, real in (({"a": 1}, {}), ({}, {"a": 1}), ({"a": "x"}, {"a": "y"}), ({"a": -1}, {"a": 1}), ({"a": [1]}, {"a": []}),
@@ -115,7 +115,7 @@ class Messages(DeployCase, AgentCase):
         self.posts("view")
 
     def test_claim(self):
-        """And what became of it is given up again."""
+        """Afterwards the node gives the claimed deployment up again."""
         self.owned("n2", 3, deploy_lease_ms=int(6000 * SLOW), deploy_renew_ms=int(1000 * SLOW))
         self.run_out(self.server, "n2")
         self.renew(self.server, "n1")
@@ -134,7 +134,7 @@ class Messages(DeployCase, AgentCase):
                 "healthy": True, "reason": None, "limits": None, "host": "n2.lan", "port": 21007}
         self.ok(self.server.post(f"{NODE}/status", {"node_id": "n2", "copies": [copy]}))
         body, shown = self.blocks("services")
-        eventually("it is told of", lambda: self.ok(self.server.post(f"{NODE}/services", body))["copies"])
+        eventually("the copy is listed", lambda: self.ok(self.server.post(f"{NODE}/services", body))["copies"])
         real = self.posts("services")
         again = self.ok(self.server.post(f"{NODE}/services", {**body, "if_number": real["number"]}))
         self.assertTrue(again["unchanged"] and not again.get("copies"))
@@ -143,7 +143,7 @@ class Messages(DeployCase, AgentCase):
         self.owned("n1", 3)
         shown = self.blocks("status")[0]["copies"][0]
         self.ok(self.server.post(f"{NODE}/yield", {"node_id": "n1", "id": "web", "generation": 3}))
-        for number in range(4, shown["generation"], 2):  # as far as the page is
+        for number in range(4, shown["generation"], 2):  # up to the generation of the printed message
             self.ok(self.claim(self.server, "n1", "web", generation=number))
         body, answer = json.loads(json.dumps(self.blocks("status")).replace('"..."', "1763245000000"))
         body["copies"][0]["generation"] = self.ok(self.claim(self.server, "n1", "web", generation=4))["generation"]
@@ -164,7 +164,7 @@ class Messages(DeployCase, AgentCase):
         self.agrees({**refused, "...": "..."}, node.expect("reply"), "a call that is refused")
 
     def test_welcome(self):
-        """A client's conversation."""
+        """The conversation of a client."""
         self.server = self.start()
         node = WsNode(self.server, "n1", allowed_types=["dev"])
         welcome, submit, placed, ended = self.blocks("welcome")
@@ -191,9 +191,9 @@ class Messages(DeployCase, AgentCase):
         self.server = self.start()
         first, change = self.blocks("HostEvent")
         stream = Events(self.server, "/v1/terminals/events")
-        eventually("the list comes first", lambda: stream.seen)
+        eventually("the list of terminals arrives", lambda: stream.seen)
         node = WsNode(self.server, "n1")
-        eventually("JOIN", lambda: len(stream.seen) == 2)
+        eventually("the JOIN event arrives", lambda: len(stream.seen) == 2)
         for shown, (event, real) in zip((first, change), stream.seen):
             self.assertEqual(event, "HostEvent")
             self.agrees(shown, real, "HostEvent")
@@ -206,26 +206,26 @@ class Messages(DeployCase, AgentCase):
         self.server = self.start()
         node = WsNode(self.server, "n1", tags={"node_unit": "true", "node_unit_address": "n1"}, labels={"zone": "us"})
         node.ask("heartbeat", level="normal")
-        listed = eventually("it is a member", lambda: [one for one in [self.server.get("/v1/terminals").json]
+        listed = eventually("the node is a member with a level", lambda: [one for one in [self.server.get("/v1/terminals").json]
                                                       if one["terminals"] and one["terminals"][0]["level"]])[0]
         self.agrees(inline('{"source":"...","seq"'), listed, "GET /v1/terminals")
         tags = {"tags": {"rack": "7", "node_unit": None}}
         self.assertEqual(list(inline('POST /v1/terminals/{id} {"tags"')), ["tags"])
         self.ok(self.server.post("/v1/terminals/n1", tags))
         node.send(**{**inline('{"msg":"UpdateTerminalInfo"'), "tags": {"row": "2"}})
-        eventually("both were taken", lambda: self.server.get("/v1/terminals").json["terminals"][0]["tags"]
+        eventually("both changes of tags are stored", lambda: self.server.get("/v1/terminals").json["terminals"][0]["tags"]
                    == {"node_unit_address": "n1", "rack": "7", "row": "2"})
         asked = inline("POST /v1/terminals/sync {")
-        told = self.ok(self.server.post("/v1/terminals/sync", {**asked, "source": listed["source"], "seq": listed["seq"]}))
-        self.agrees(inline('{"source","seq","full"'), told, "sync")
-        self.assertTrue(told["changes"])
+        changed = self.ok(self.server.post("/v1/terminals/sync", {**asked, "source": listed["source"], "seq": listed["seq"]}))
+        self.agrees(inline('{"source","seq","full"'), changed, "sync")
+        self.assertTrue(changed["changes"])
         self.assertTrue(self.ok(self.server.post("/v1/terminals/sync", {**asked, "source": "..."}))["terminals"])
 
     def test_usage(self):
         self.server = self.start()
         self.agent(self.server, "n1", host_root="/")
         asked = inline("POST /v1/terminals/usage {")
-        eventually("it was measured", lambda: self.ok(self.server.post("/v1/terminals/usage", asked))["usage"]["n1"])
+        eventually("the agent has measured its usage", lambda: self.ok(self.server.post("/v1/terminals/usage", asked))["usage"]["n1"])
         self.agrees(inline('{"usage":{'), self.ok(self.server.post("/v1/terminals/usage", asked)), "usage")
 
     def test_small_answers(self):
@@ -246,7 +246,7 @@ class Messages(DeployCase, AgentCase):
 
 
 class Socket(AgentCase):
-    """The table of messages over the WebSocket: a node says all of its own, and hears all of the server's."""
+    """The table of messages on the WebSocket: a node sends all of its messages, and receives all of the server's."""
 
     def setUp(self):
         super().setUp()
@@ -255,7 +255,7 @@ class Socket(AgentCase):
         self.heard = set()
 
     def hears(self, node, msg, **fields):
-        """The next such message; it has the fields of its row, and no others."""
+        """The next such message; checks that it has the fields of its row, and no others."""
         message = node.expect(msg, **fields)
         row = self.rows["server", msg]
         listed = set(re.findall(r"`(\w+)(?:: \w+)?`", row))
@@ -264,7 +264,7 @@ class Socket(AgentCase):
             listed = set(re.findall(r"\w+", PAGE.read_text()[at:].split("`")[1]))
         names = set(message) - {"msg"}
         self.assertLessEqual(names, listed, f"{message} against: {row}")
-        if msg not in ("job", "reply", "accepted"):  # of those, not all comes each time
+        if msg not in ("job", "reply", "accepted"):  # these need not have all fields each time
             self.assertEqual(names, listed, f"{message} against: {row}")
         self.heard.add(("server", msg))
         return message
@@ -309,26 +309,26 @@ class Socket(AgentCase):
         node.close()
 
     def together(self, server):
-        """What one gets that asked for it."""
+        """Messages that a node gets only if its hello asked for them."""
         node = WsNode(server, "n2", hello=False, allowed_types=["both"], max_concurrent_jobs=1000, semantic_langs=[], nmt_pairs=[])
         self.says(node, "hello", protocol=1, node_id="n2", takes_jobs=True, takes_accepted=True, **node.facts)
 
         def several():
-            """Jobs of one request mostly are made in one turn."""
+            """Jobs of one request are mostly sent in one turn."""
             self.ok(server.post("/v1/dispatch/batch", {"jobs": [{"type": "both"}] * 8}))
             if node.expect_any("job", "jobs")["msg"] == "jobs":
                 return self.hears(node, "jobs")
-            node.expect("job")  # alone: what came before the welcome, say
+            node.expect("job")  # a single job, for example one that was sent before the welcome
             return None
-        jobs = eventually("several jobs in one frame", several)["jobs"]
+        jobs = eventually("several jobs arrive in one frame", several)["jobs"]
         self.assertGreater(len(jobs), 1)
         node.send("ack", id=1000, job_id=jobs[0]["job_id"], attempt_id=1)
-        told = self.hears(node, "accepted")
-        self.assertEqual((told["upto"], told["lease_ms"]), (1000, 120000))
+        accepted = self.hears(node, "accepted")
+        self.assertEqual((accepted["upto"], accepted["lease_ms"]), (1000, 120000))
         node.close()
 
     def test_there_are_no_others(self):
-        """By what the server's source reads and writes."""
+        """Compares the table with the messages that the server's source reads and writes."""
         source = {path.name: path.read_text() for path in (ROOT / "src/server").glob("*.c") if path.name != "submit_socket.c"}
         said = re.findall(r'str_is\(word, "(\w+)"\)', source["hub_ws.c"]) + re.findall(r'\.message = "(\w+)"', source["route.c"])
         heard = {word for text in source.values() for pair in re.findall(r'"msg", STR\("(\w+)"\)|\\"msg\\":\\"(\w+)\\"', text) for word in pair}
@@ -364,19 +364,20 @@ class Socket(AgentCase):
         socket.close()
 
     def test_what_an_agent_answers(self):
-        """Its RPC methods, by a real one."""
+        """The RPC methods of an agent, called on a real one."""
         server = self.start()
         self.agent(server, "a1", claim_interval_ms=200)
         self.agent(server, "measured", claim_policy="none", allowed_types="nothing", host_root="/")
         job = self.ok(server.post("/v1/dispatch/task", {"type": "sh", "command": "echo hello", "queue_ms": "20s"}))
         self.state_of(server, job, "DONE", 30)
         self.ok(server.call("PUT", f"{NODE}/web", {"command": "echo hello; sleep 1000"}), 201)
-        eventually("it printed", lambda: server.get(f"{NODE}/web/logs").status == 200 and server.get(f"{NODE}/web/logs")["text"], 30)
+        eventually("the copy has printed something",
+                   lambda: server.get(f"{NODE}/web/logs").status == 200 and server.get(f"{NODE}/web/logs")["text"], 30)
         text = " ".join("\n".join(outside(PAGE.read_text())).split())
-        told = re.findall(r"`(\w+/\w+)` `\{([^}]*)\}` -> `\{([^}]*)\}`", text.split("RPC methods an agent answers")[1])
-        self.assertEqual(len(told), 3)
+        methods = re.findall(r"`(\w+/\w+)` `\{([^}]*)\}` -> `\{([^}]*)\}`", text.split("RPC methods an agent answers")[1])
+        self.assertEqual(len(methods), 3)
         given = {"job_id": job["job_id"], "attempt_id": 1, "offset": 0, "max": 100, "id": "web", "previous": False}
-        for method, params, answer in told:
+        for method, params, answer in methods:
             path = f"/v1/nodes/{'a1' if params else 'measured'}/rpc/{method}"
             body = {name: given[name] for name in params.split(", ") if name}
             eventually(f"{method} is answered", lambda: server.post(path, body).status == 200)
@@ -389,7 +390,7 @@ class Socket(AgentCase):
         streams = [Events(server), Events(server, "/v1/events?thin=1"), Events(server, last_id="nonsense")]
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1000)
         self.ok(server.post("/v1/dispatch/batch", {"jobs": [{"type": "dev"}] * 900}))
-        eventually("all are there", lambda: set(listed) <= {event for stream in streams for event, _ in stream.seen})
+        eventually("every event of the list has arrived", lambda: set(listed) <= {event for stream in streams for event, _ in stream.seen})
         for stream in streams:
             for event, real in stream.seen:
                 if event not in ("hello", "HostEvent"):

@@ -1,5 +1,5 @@
-"""Every name the pages print is one of the program's: settings with the defaults that are told, metrics and threads (both
-ways: none is left out), events of the log, words of answers, files."""
+"""Every name in the pages is a name of the program: settings with the printed defaults, metrics and threads (in both directions: none is
+left out), events of the log, words of answers, files."""
 import pathlib
 import re
 
@@ -10,14 +10,14 @@ from test_docs import PAGES
 
 PROTOCOL = ROOT / "PROTOCOL.md"
 UNITS = {"ms": 1, "s": 1000, "m": 60000, "min": 60000, "h": 3600000, "days": 86400000, "KiB": 1024, "MiB": 1 << 20}
-# `name` (a value), where the name is a parameter.
+# `name` (a value), where the name is a request's parameter.
 NO_SETTING = {"limit"}
-# Words of Redis, of PostgreSQL, of the design this grew from, and examples.
+# Words of Redis, of PostgreSQL and of the original design, and examples.
 FOREIGN = {"PGPASSWORD", "PGPASSFILE", "FLUSHALL", "FLUSH", "TICK", "resv_id", "berth_v3_1a2b3c4d", "synchronous_standby_names"}
 
 
 def source():
-    """All of the program and what is shipped with it, as text."""
+    """The text of the program and of everything that is shipped with it."""
     files = [path for place in ("src", "ops", "web", "tools", "examples") for path in (ROOT / place).rglob("*")
              if path.suffix in (".c", ".h", ".lua", ".json", ".yml", ".yaml", ".js", ".service", "") and path.is_file()
              and "node_modules" not in path.parts]
@@ -25,12 +25,12 @@ def source():
 
 
 def defaults():
-    """Settings of server and agent; (number, unit) where the default is a number."""
+    """Settings of server and agent: (number, unit) where the default is a number, else None."""
     found = {}
     for verb in ("server", "agent"):
         for name, about in re.findall(r"^  (?:--|  )([a-z_-]+) +(.*)$", berth(verb, "--help").stdout, re.M):
-            told = re.search(r"\(default (\d+)(\w*)\)$", about)
-            found.setdefault(name.replace("-", "_"), told.groups() if told else None)
+            default = re.search(r"\(default (\d+)(\w*)\)$", about)
+            found.setdefault(name.replace("-", "_"), default.groups() if default else None)
     return found
 
 
@@ -41,7 +41,7 @@ def amount(number, unit):
 @tags("load")
 class Names(Case):
     def test_words(self):
-        """In backticks: a_word and A_WORD."""
+        """Words in backticks: a_word and A_WORD."""
         text = source()
         known = set(re.findall(r"\w+", text)) | FOREIGN
         checked = 0
@@ -60,7 +60,7 @@ class Names(Case):
                               page.name)
 
     def test_settings_with_a_value(self):
-        """`name: value` is a setting, and a server's is one it takes."""
+        """`name: value` is a setting, and a value of a server's setting is accepted."""
         known, seen = defaults(), 0
         path = self.dir / "server.yaml"
         server = berth("config", "show").stdout
@@ -78,15 +78,15 @@ class Names(Case):
         self.assertGreater(seen, 8)
 
     def test_defaults(self):
-        """`reservation_ttl_ms` (5 s), and (45 s, `running_lease_ms`), and `store_call_ms`, 80 ms."""
+        """Recognises `reservation_ttl_ms` (5 s), (45 s, `running_lease_ms`), and `store_call_ms`, 80 ms."""
         known, seen = defaults(), 0
         number = r"([\d ]*\d)(?: (ms|s|min|h|days|KiB|MiB)\b)?"
         for page in PAGES:
             text = " ".join("\n".join(outside(page.read_text())).split())
-            told = re.findall(rf"((?:`[a-z_]+` \+ )?`[a-z_]+`) \({number}\)", text)
-            told += re.findall(r"(`[a-z_]+`), (\d+) (ms|s|min|h|KiB|MiB)\b", text)
-            told += [(name, value, unit) for value, unit, name in re.findall(rf"\({number}, (`[a-z_]+`)\)", text)]
-            for names, value, unit in told:
+            written = re.findall(rf"((?:`[a-z_]+` \+ )?`[a-z_]+`) \({number}\)", text)
+            written += re.findall(r"(`[a-z_]+`), (\d+) (ms|s|min|h|KiB|MiB)\b", text)
+            written += [(name, value, unit) for value, unit, name in re.findall(rf"\({number}, (`[a-z_]+`)\)", text)]
+            for names, value, unit in written:
                 names = re.findall(r"\w+", names)
                 if names[0] in NO_SETTING:
                     continue
@@ -105,7 +105,7 @@ class Names(Case):
             self.assertEqual(len(names), len(values) if names else 0, what)
 
     def test_metrics(self):
-        """The table, and what a server that has done a bit of everything tells."""
+        """The table of metrics has exactly the names and labels that a server exports."""
         server = self.start(allow_urls="loopback")
         Node(server, "n1")
         written = {}
@@ -135,7 +135,7 @@ class Names(Case):
                 self.assertIn(f'"{name}"', text, f"{page.name}: event={name}")
 
     def test_files(self):
-        """Paths with a slash, and names of sources."""
+        """Paths with a slash, and names of source files."""
         seen = 0
         for page in PAGES:
             for _, span in spans(page.read_text()):
@@ -165,7 +165,7 @@ class Names(Case):
 
 @tags("load")
 class Tables(Case):
-    """Tables and lists of the pages, against those of the program; both ways."""
+    """Tables and lists of the pages are compared with those of the program, in both directions."""
 
     def rows(self, page, head):
         return next(rows for first, rows in tables(ROOT / page) if first.startswith(head))
@@ -176,20 +176,20 @@ class Tables(Case):
     def test_settings_taken_over_while_it_runs(self):
         rows = re.findall(r'\n    (?:FIELD_)?(?:PLAIN|BOUND|WORDS)(?:_IN\([\w.]+, |\(\s*)"?(\w+)"?,(.*?)\)(?=,\n)', (ROOT / "src/server/settings.c").read_text(), re.S)
         live = {name for name, rest in rows if "FIELD_LIVE" in rest}
-        told = self.listed("docs/operators.md", "Taken over at once:", "What else differs")
-        self.assertEqual({name for name in live if not name.startswith("callback_")}, told - {"callback_*"})
-        self.assertIn("callback_*", told)
+        written = self.listed("docs/operators.md", "Taken over at once:", "What else differs")
+        self.assertEqual({name for name in live if not name.startswith("callback_")}, written - {"callback_*"})
+        self.assertIn("callback_*", written)
 
     def test_reasons_of_breakers(self):
         source = (ROOT / "src/model/breaker.c").read_text()
         counts = {name: how == "true" for name, how in re.findall(r'\{"(\w+)", (true|false)\}', source)}
         known = {**counts, **{reason: counts[kind] for reason, kind in re.findall(r'\{"(\w+)", "(\w+)", (?:true|false)\}', source)}}
-        for begun in ("EXIT", "SIGNAL"):  # and what an old agent says in one word
+        for begun in ("EXIT", "SIGNAL"):  # what old agents report in one word
             known.pop(begun + {"EXIT": "ED", "SIGNAL": "LED"}[begun])
-        told = {}
+        written = {}
         for how, reasons in self.rows("PROTOCOL.md", "| counts | reasons |"):
-            told.update((re.sub("<.*", "", reason), how == "yes") for reason in re.findall(r"`([^`]+)`", reasons))
-        self.assertEqual(told, known)
+            written.update((re.sub("<.*", "", reason), how == "yes") for reason in re.findall(r"`([^`]+)`", reasons))
+        self.assertEqual(written, known)
 
     def test_scopes_policies_and_exit_codes(self):
         doc = self.start().get("/v1/openapi.json").json
@@ -214,13 +214,13 @@ class Tables(Case):
             re.findall(r"record: (\w+)", (ROOT / "ops/prometheus/berth-rates.yml").read_text())))
 
     def test_keys_in_redis(self):
-        """By what the functions name, and by what is there after some work."""
-        told = {re.sub(r"[A-Z]+$", "", name) for row in self.rows("docs/redis.md", "| key | type |")
-                for name in re.findall(r"`([^`]+)`", row[0])}
+        """The keys that the functions name, and those that exist after some work."""
+        written = {re.sub(r"[A-Z]+$", "", name) for row in self.rows("docs/redis.md", "| key | type |")
+                   for name in re.findall(r"`([^`]+)`", row[0])}
         lua = "".join(path.read_text() for path in (ROOT / "src/store/lua").glob("*.lua"))
         named = set(re.findall(r"KEY \.\. '([a-z]+:?)'", lua))
-        self.assertLessEqual(named, told)
-        self.assertEqual(told - named, {"facts", "admin", "none"})  # whose names are put together, or only declared
+        self.assertLessEqual(named, written)
+        self.assertEqual(written - named, {"facts", "admin", "none"})  # these are composed, or only declared
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         server = self.start(store=redis.url, allow_urls="loopback")
@@ -229,5 +229,5 @@ class Tables(Case):
             self.ok(node.fail(self.ok(self.task(server, headers={"Idempotency-Key": f"k{len(how)}"}, max_attempts=1, **how))))
         self.placed(server)
         there = {re.sub(r":.*", ":", key.removeprefix("sched:{f}:")) for key in redis.say("KEYS", "*").split()}
-        self.assertLessEqual(there, told)
+        self.assertLessEqual(there, written)
         self.assertGreater(len(there), 10)

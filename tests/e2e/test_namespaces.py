@@ -1,5 +1,5 @@
-"""Namespaces: every route of the server's own table x {own, another namespace}, on both stores and both databases. What is another's is
-not listed, not counted, not told of, and answered exactly as what there is not.
+"""Namespaces: every route of the server's own table x {own, another namespace}, on both stores and both databases. What belongs to
+another namespace is not listed, not counted and not announced, and is answered exactly like something that does not exist.
 
 A new route needs a row in ROUTES."""
 import json
@@ -15,12 +15,12 @@ from test_matrix import routes
 from wsclient import WebSocket
 
 TEAMS = ("default", "maps", "ml")
-OPS = "ops-77aa"  # an operator: of `default`, like everybody who acts on what all share
-NOBODY = "j0ahxmb0zg0000"  # a job there is not
-# Its nodes say nothing of themselves while all routes are tried, and a busy machine may keep each call: nothing ends by itself.
+OPS = "ops-77aa"  # an operator of `default`, the namespace of everybody who changes what all namespaces share
+NOBODY = "j0ahxmb0zg0000"  # the id of a job that does not exist
+# The nodes send nothing while all routes are tried, and on a busy machine each call takes time, so nothing may time out.
 PATIENT = {"heartbeat_stale_ms": "off", "view_drop_ms": 600000, "deploy_lease_ms": 600000, "running_lease_ms": 600000,
            "reservation_ttl_ms": 600000}
-# A busy Redis is waited for.
+# A busy Redis may take its time.
 PATIENT_REDIS = {"store_call_ms": 30000, "store_timeout_ms": 30000}
 PAIRS = {"default": ("en", "zh"), "maps": ("zh", "en"), "ml": ("en", "zh")}
 
@@ -30,7 +30,7 @@ def token_of(team):
 
 
 def lead_of(team):
-    """Who may `operate`, of this team."""
+    """The token of this team's operator."""
     return f"lead-{team}-0c99"
 
 
@@ -46,7 +46,7 @@ class NamespaceCase(AuthCase):
     settings = {}
 
     def real(self, server, name, **settings):
-        """An agent, with a token."""
+        """A real agent that connects with a token."""
         token = self.dir / "node.token"
         token.write_text(ADMIN)
         token.chmod(0o600)
@@ -70,7 +70,7 @@ class NamespaceCase(AuthCase):
 
 
 class World:
-    """A server with some of everything in each namespace: the same names, and one that only this one has."""
+    """A server with some of everything in each namespace: the same names in all of them, and one name that only this one has."""
 
     def __init__(self, case, server):
         self.case, self.server = case, server
@@ -84,8 +84,8 @@ class World:
                                 *([f"{team}/"] if team != "default" else [])]
 
     def run(self, placed, end):
-        """The node takes the job and says how it ended; None: it runs on."""
-        job, = eventually("it comes", lambda: [job for job in self.node.poll() if job["job_id"] == placed["job_id"]])
+        """The node acknowledges the job and reports its end; without `end` the job keeps running."""
+        job, = eventually("the node gets the job", lambda: [job for job in self.node.poll() if job["job_id"] == placed["job_id"]])
         self.case.ok(self.node.ack(job))
         if end:
             self.case.ok(end(job))
@@ -127,7 +127,7 @@ class World:
 
 
 class Cells:
-    """One route, for one caller."""
+    """Checks of one route for one caller."""
 
     def __init__(self, world, route, team, who=None):
         self.world, self.server, self.route, self.team = world, world.server, route, team
@@ -140,7 +140,7 @@ class Cells:
             self.wrong.append(f"{self.route} as {self.team}, {what}: {str(answer)[:300]}")
 
     def clean(self, what, text):
-        """Nothing of anybody else's stands in it."""
+        """Checks that the text has nothing of other namespaces."""
         for other in self.world.others(self.team):
             marks = [mark for mark in self.world.marks[other] if mark in text]
             self.cell(f"{what}: of {other}", not marks, marks)
@@ -154,7 +154,7 @@ class Cells:
         return answer
 
     def missing(self, method, path, name, none, body=None):
-        """Another's answers as one there is not, word for word."""
+        """The answers for a name of another namespace and for one that does not exist must be the same, word for word."""
         answers = [self.call(method, path.format(quoted(one)), body) for one in (name, none)]
         texts = [(answer.status, answer.body.decode().replace(one, "NAME")) for answer, one in zip(answers, (name, none))]
         self.cell(f"{name} is none", texts[0] == texts[1] and answers[0].status >= 400, texts)
@@ -194,7 +194,7 @@ def of_services(cells):
 
 
 def listed(path, *own):
-    """A list: its own are there, and nothing of others."""
+    """A list has the namespace's own entries, and none of others."""
 
     def check(cells):
         answer = cells.fine("the list", cells.call("GET", path))
@@ -209,7 +209,7 @@ def shared(path):
 
 
 def forbidden(cells):
-    """For whoever acts on what all share; test_matrix.py has that each route keeps to its scope."""
+    """A route for those who change what all namespaces share. test_matrix.py checks the scopes of routes."""
     method, path = cells.route.split(" ", 1)
     body = None if method in ("GET", "DELETE") else {"node_id": "n1"}
     answer = cells.call(method, re.sub(r"\{\w+\}", "n1", path), body)
@@ -258,7 +258,7 @@ def deployment_list(cells):
 
 
 def submission(path, body):
-    """The same name and the same key are two in two namespaces; what is another's cannot be named."""
+    """The same name and the same key in two namespaces are two jobs; names of other namespaces cannot be used."""
 
     def check(cells):
         name = f"key-{path.rsplit('/', 1)[1]}"
@@ -287,31 +287,31 @@ def batch(cells):
 
 
 def submit_socket(cells):
-    """The same over a WebSocket: keys, types, and whose ends one can be told."""
+    """The same over a WebSocket: keys, types, and which jobs a client can follow."""
     socket = WebSocket(cells.server.port, "/v1/submit/connect", cells.headers, 10 * SLOW)
 
     def ask(msg, **fields):
         socket.send(json.dumps({"msg": msg, "id": 1, **fields}))
         while True:
-            told = json.loads(socket.recv(10 * SLOW))
-            if told["msg"] != "refused": # which repeats what was asked for
-                cells.clean(told["msg"], json.dumps(told))
-            if told["msg"] not in ("welcome", "ended", "credit"):
-                return told
+            message = json.loads(socket.recv(10 * SLOW))
+            if message["msg"] != "refused":  # a refusal repeats what was asked for
+                cells.clean(message["msg"], json.dumps(message))
+            if message["msg"] not in ("welcome", "ended", "credit"):
+                return message
     job = {"type": "later", "queue_ms": "10m"}
     first, again = (ask("submit", job=job, idempotency_key="key-socket") for _ in range(2))
     cells.cell("the same job", first["msg"] == again["msg"] == "waiting" and again["job_id"] == first["job_id"] and again["duplicate"], again)
     cells.fine("it is there", cells.call("GET", f"/v1/jobs/{first['job_id']}"))
-    told = ask("submit", job={"type": "ml/later"})
-    cells.cell("another's type", told["status"] == 400 and told["field"] == "type", told)
+    reply = ask("submit", job={"type": "ml/later"})
+    cells.cell("another's type", reply["status"] == 400 and reply["field"] == "type", reply)
     for name in ("done", "running", "failed", "waiting"):
-        told = ask("attach", job_id=cells.world.jobs[cells.team][name])
-        cells.cell(f"its own, {name}", told["msg"] == "attached", told)
+        reply = ask("attach", job_id=cells.world.jobs[cells.team][name])
+        cells.cell(f"its own, {name}", reply["msg"] == "attached", reply)
     none = ask("attach", job_id=NOBODY)
     for other in cells.world.others(cells.team):
         for name, job in cells.world.jobs[other].items():
-            told = ask("attach", job_id=job)
-            cells.cell(f"{name} of {other}", {**told, "detail": told["detail"].replace(job, NOBODY)} == none, told)
+            reply = ask("attach", job_id=job)
+            cells.cell(f"{name} of {other}", {**reply, "detail": reply["detail"].replace(job, NOBODY)} == none, reply)
     socket.close()
 
 
@@ -341,7 +341,7 @@ def metrics(cells):
     own = re.findall(r'berth_namespace_jobs_total\{namespace="(\w+)",state="DONE"\} (\d+)', text)
     cells.cell("its own jobs", own == [(cells.team, "3")], own)
     cells.cell("its own breaker", 'type="broken"' in text and text.count("berth_breaker_state{") == 1, answer)
-    cells.cell("sums are for who runs the server", ("\nberth_jobs_total{" in text) == (cells.team == "default"), answer)
+    cells.cell("sums are only for the default namespace", ("\nberth_jobs_total{" in text) == (cells.team == "default"), answer)
 
 
 def stats(cells):
@@ -394,38 +394,40 @@ def node_shown(cells):
 
 
 def events(cells):
-    """What another does is not told; the next of its own says that there is nothing before it."""
+    """Events of other namespaces are not sent, and a client that resumes gets only its own."""
     streams = [Events(cells.server, path, headers=cells.headers) for path in ("/v1/events", "/v1/events?thin=1")]
     for stream in streams:
-        eventually("it is heard", lambda stream=stream: stream.seen)
+        eventually("the stream has begun", lambda stream=stream: stream.seen)
     ids, case = {}, cells.world.case
     for team in (*cells.world.others(cells.team), cells.team):
         ids[team] = case.ok(case.submit(cells.server, team, "later", queue_ms="10m"), 202)["job_id"]
     first = streams[0].last_id
     for stream in streams:
-        eventually("its own", lambda stream=stream: any(data.get("job_id") == ids[cells.team] for _, data in stream.seen))
-        told = {data["job_id"] for name, data in stream.seen if name == "job"}
-        cells.cell("its own alone", ids[cells.team] in told and not told & {ids[team] for team in cells.world.others(cells.team)}, told)
+        eventually("the event of its own job arrives",
+                   lambda stream=stream: any(data.get("job_id") == ids[cells.team] for _, data in stream.seen))
+        jobs = {data["job_id"] for name, data in stream.seen if name == "job"}
+        cells.cell("its own alone", ids[cells.team] in jobs and not jobs & {ids[team] for team in cells.world.others(cells.team)}, jobs)
         cells.clean("the stream", json.dumps(stream.seen))
         stream.close()
-    # What was missed is told later: from the first event on.
+    # A stream that resumes before these events gets them, or a gap.
     number = int(first.split("-")[1])
     back = Events(cells.server, last_id=f"{first.split('-')[0]}-{number - 20}", headers=cells.headers)
-    eventually("it is told", lambda: any(data.get("job_id") == ids[cells.team] or name == "gap" for name, data in back.seen))
+    eventually("the event of its own job, or a gap, arrives",
+               lambda: any(data.get("job_id") == ids[cells.team] or name == "gap" for name, data in back.seen))
     cells.clean("what was missed", json.dumps(back.seen))
     back.close()
 
 
 def members(cells):
     stream = Events(cells.server, "/v1/terminals/events", headers=cells.headers)
-    eventually("the list", lambda: stream.seen)
+    eventually("the list of terminals arrives", lambda: stream.seen)
     cells.clean("the members", json.dumps(stream.seen))
     stream.close()
 
 
 def put(cells):
     of_deployments("PUT", body={"command": f"echo command-{cells.team}", "env": {"A": "1"}})(cells)
-    # a name that only another has is a new one here
+    # a name that only another namespace has is new here
     other = cells.world.others(cells.team)[0]
     answer = cells.call("PUT", f"/v1/deployments/shared-{other}", {"command": "true"})
     cells.cell("its own new one", answer.status == 201 and answer.json["id"] == f"shared-{other}", answer)
@@ -460,7 +462,7 @@ ROUTES = {
     "GET /v1/deployments/{id}": of_deployments("GET"),
     "GET /v1/deployments/{id}/history": of_deployments("GET", "/history"),
     "GET /v1/deployments/{id}/explain": of_deployments("GET", "/explain"),
-    "GET /v1/deployments/{id}/logs": of_deployments("GET", "/logs", statuses=(404,)),  # no node has it
+    "GET /v1/deployments/{id}/logs": of_deployments("GET", "/logs", statuses=(404,)),  # no node runs it
     "PATCH /v1/deployments/{id}": of_deployments("PATCH", body={"enabled": False}),
     "POST /v1/deployments/{id}/restart": of_deployments("POST", "/restart", {}),
     "POST /v1/deployments/{id}/rollback": of_deployments("POST", "/rollback", {"to_version": 1}),
@@ -472,7 +474,7 @@ ROUTES = {
     "DELETE /v1/deployments/{id}": of_deployments("DELETE"),
     **{f"GET {path}": shared(path.replace("{name}", "app.js")) for path in ("/healthz", "/readyz", "/")},
 }
-# Files of the page are nobody's.
+# Files of the page belong to no namespace.
 ROUTES["GET /page/{name}"] = lambda cells: cells.clean("a file", cells.call("GET", "/page/app.js").body.decode(errors="replace"))
 
 
@@ -499,7 +501,7 @@ def reset(cells):
 
 
 def limits(path):
-    """They are of all namespaces together, and for `default` alone."""
+    """Limits belong to all namespaces together, and only `default` may see them."""
     return lambda cells: cells.fine("it", cells.call("GET", path)) if cells.team == "default" else forbidden(cells)
 
 
@@ -511,7 +513,7 @@ def shared_change(path, body=None):
     return lambda cells: cells.fine("it", cells.call("POST", path, body or {}))
 
 
-# What an operator does, whose token is of `default`.
+# What an operator of `default` may do.
 OPERATES = {
     "POST /v1/jobs/{id}/cancel": operator_jobs("/cancel", "spare", (200,)),
     "POST /v1/jobs/{id}/retry": operator_jobs("/retry", "failed", (200, 202, 503)),
@@ -523,12 +525,12 @@ OPERATES = {
     "POST /v1/limits/{key}/release": shared_change("/v1/limits/tenant:x/release"),
     "DELETE /v1/limits/{key}": lambda cells: cells.cell("it", cells.call("DELETE", "/v1/limits/nobody:x").status == 404, ""),
     "DELETE /v1/nodes/{id}": lambda cells: cells.cell("it", cells.call("DELETE", "/v1/nodes/nobody").status == 404, ""),
-    # The process as a whole, with its log: for who runs it.
+    # The whole process with its log: for those who run the server.
     "GET /v1/debug": lambda cells: cells.cell("it", cells.call("GET", "/v1/debug").status == 200, ""),
 }
-# What a team's own operator has of it: its jobs and its breakers. All else is shared.
+# What a team's own operator may do: only with its jobs and breakers. Everything else is shared.
 LEADS = {route: OPERATES[route] for route in ("POST /v1/jobs/{id}/cancel", "POST /v1/jobs/{id}/retry", "POST /v1/breakers/reset")}
-LAST = ("DELETE /v1/deployments/{id}", "POST /v1/breakers/reset")  # they take away what others look at
+LAST = ("DELETE /v1/deployments/{id}", "POST /v1/breakers/reset")  # these remove what other rows look at
 
 
 class Matrix(NamespaceCase):
@@ -542,10 +544,10 @@ class Matrix(NamespaceCase):
         self.assertEqual(missing | {route for route, scope in table.items() if scope == "OPERATE" and route not in OPERATES}, set(),
                          "a route without a row here")
 
-        def told():
+        def counted():
             found = self.ok(server.get("/v1/report?since=1h"))
             return (found["total"]["succeeded"], found["total"]["failed"], len(found["refused"])) == (9, 3, 3)
-        eventually("the report has all", told)
+        eventually("the report has counted all jobs and refusals", counted)
         found, wrong = 0, []
         for route in sorted(table, key=lambda route: (route in LAST, route)):
             for team in TEAMS:
@@ -565,11 +567,11 @@ class Matrix(NamespaceCase):
         self.untouched(server, world)
 
     def untouched(self, server, world):
-        """And nothing of another's was changed on the way. An admin sees it all, by full names."""
+        """Nothing of another namespace was changed meanwhile. An admin sees everything, by full names."""
         for team in TEAMS:
             self.assertEqual(server.job(world.jobs[team]["waiting"])["state"], "NEW")
             self.assertEqual(server.job(world.jobs[team]["waiting"])["type"], full(team, "later"))
-            self.assertEqual(server.job(world.jobs[team]["spare"])["state"], "FAILED")  # by its own operator, once
+            self.assertEqual(server.job(world.jobs[team]["spare"])["state"], "FAILED")  # cancelled once, by its own operator
             name = full(team, f"only-{team}")
             row = self.ok(server.get(f"/v1/deployments/{quoted(name)}"))
             self.assertEqual((row["id"], row["version"], row["enabled"]), (name, 1, True))
@@ -580,7 +582,7 @@ class Matrix(NamespaceCase):
         listed = {job["job_id"] for job in self.ok(server.get("/v1/jobs?limit=1000"))["jobs"]}
         self.assertLessEqual({job for team in TEAMS for name, job in world.jobs[team].items() if name != "refused"}, listed)
         rows = self.ok(server.get("/v1/breakers"))["breakers"]
-        self.assertEqual(rows, [])  # each by its own operator
+        self.assertEqual(rows, [])  # each was reset by its own operator
         self.assertIn('namespace="ml"', server.get("/metrics").body.decode())
 
     def test_embedded_and_sqlite(self):
@@ -622,7 +624,7 @@ class Tokens(NamespaceCase):
             self.assertEqual((done.returncode, word in done.stderr), (2, True), done.stderr)
 
     def test_one_that_is_moved_hears_no_more(self):
-        """The same secret in another namespace is another caller: what was begun for the first one ends."""
+        """The same secret in another namespace is another caller: streams that were opened before the move end."""
         file = self.dir / "tokens.yaml"
 
         def rows(team):
@@ -632,7 +634,7 @@ class Tokens(NamespaceCase):
         self.config.write_text(json.dumps({"tokens_file": str(file)}))
         server = self.guarded()
         stream = Events(server, headers=bearer("gis-0000"))
-        eventually("it is heard", lambda: stream.seen)
+        eventually("the stream has begun", lambda: stream.seen)
         rows("two")
         self.assertTrue(stream.ended.wait(30 * SLOW), "the stream goes on")
         stream.close()
@@ -640,7 +642,7 @@ class Tokens(NamespaceCase):
 
 class Names(NamespaceCase):
     def test_sessions_of_any_name(self):
-        """A session is any text: one with a slash is no other namespace's."""
+        """A session id is any text: one with a slash does not reach another namespace."""
         server = self.guarded()
         node = WsNode(server, "n1", headers=bearer(ADMIN), max_concurrent_jobs=50)
         for team, session in (("default", "maps/room"), ("maps", "room"), ("maps", "/x"), ("default", "/x"), ("default", "x")):
@@ -696,7 +698,7 @@ class Names(NamespaceCase):
             self.assertEqual(self.ok(server.get(f"/v1/jobs/{job}/logs", **self.by(team)))["text"], f"work of {team}\n")
 
     def test_leases_of_face_to_face(self):
-        """`maps/f2f` is f2f work, too: its lease is the shorter one."""
+        """`maps/f2f` is face-to-face work too, so it has the shorter lease."""
         server = self.guarded(f2f_lease_ms=600000, running_lease_ms=800000)
         node = WsNode(server, "n1", headers=bearer(ADMIN), allowed_types=["work"])
         for call, lease_ms in ((lambda: self.dispatch(server, "zh", "en", "s", self.by("maps")), 600000), (lambda: self.submit(server, "maps"), 800000)):
@@ -707,7 +709,7 @@ class Names(NamespaceCase):
 
 
 class Fixed(NamespaceCase):
-    """Nodes that the configuration keeps for some namespaces."""
+    """Nodes that the configuration reserves for some namespaces."""
 
     settings = {"nodes": {"gpu-*": {"namespaces": ["maps"]}, "old": {"namespaces": ["default", "ml"]}}}
 
@@ -736,7 +738,7 @@ class Fixed(NamespaceCase):
             jobs[team] = [self.submit(server, team, queue_ms="10m").json["job_id"] for _ in range(2)]
         for node, team in ((gpu, "maps"), (old, "ml")):
             for job in jobs[team]:
-                message, = eventually("it comes", node.poll)
+                message, = eventually("the node gets a job", node.poll)
                 self.assertEqual(message["job_id"], job)
                 self.ok(node.ack(message))
                 self.ok(node.done(message))
@@ -758,7 +760,7 @@ class Fixed(NamespaceCase):
                 self.ok(server.post("/v1/deployments/claim", claim))
 
     def test_agents_share_out_what_each_may_run(self):
-        """Nobody waits for a node that would not take it."""
+        """No agent leaves a deployment to a node that may not run it."""
         server = self.guarded()
         for name in ("gpu-1", "old"):
             self.real(server, name)
@@ -770,21 +772,21 @@ class Fixed(NamespaceCase):
         def settled():
             rows = self.ok(server.get("/v1/deployments"))["deployments"]
             return all(row["address"] and row["state"] == "running" for row in rows) and rows
-        rows = eventually("all run", settled, 120)
+        rows = eventually("all deployments run", settled, 120)
         self.assertEqual({row["id"]: row["address"] for row in rows},
                          {full(team, f"web{number}"): "gpu-1" if team == "maps" else "old" for team in TEAMS for number in range(3)})
         for team in TEAMS:
-            def told(team=team):
+            def printed(team=team):
                 answer = server.get("/v1/deployments/web0/logs", **self.by(team))
                 return answer.status == 200 and answer.json["text"]
-            self.assertEqual(eventually("it printed something", told), f"command-{team}\n")
+            self.assertEqual(eventually("the copy has printed something", printed), f"command-{team}\n")
         for team in TEAMS:
             for number in range(3):
                 self.ok(server.call("DELETE", f"/v1/deployments/web{number}", headers=self.by(team)))
 
 
     def test_what_may_not_stay_moves(self):
-        """A server that is started with the setting: its node stops what is not for it, and gives it up."""
+        """The setting is added while the server is stopped: afterwards the node stops the deployment and gives it up."""
         kept = self.config.read_text()
         self.config.write_text(json.dumps({**json.loads(kept), "nodes": None}))
         server = self.guarded()
@@ -794,17 +796,17 @@ class Fixed(NamespaceCase):
         def owner():
             row = self.ok(server.get("/v1/deployments/web", **self.by("ml")))
             return row["address"] if any(copy["state"] == "running" for copy in row["copies"]) else None
-        eventually("it runs there", lambda: owner() == "gpu-1", 60)
+        eventually("the deployment runs on gpu-1", lambda: owner() == "gpu-1", 60)
         self.config.write_text(kept)
         self.assertEqual(server.stop(), 0)
         server = self.guarded(listen=f"127.0.0.1:{server.port}")
         self.real(server, "old")
-        eventually("it runs where it may", lambda: owner() == "old", 120)
+        eventually("the deployment runs on old", lambda: owner() == "old", 120)
         self.ok(server.call("DELETE", "/v1/deployments/web", headers=self.by("ml")))
 
 
 class Instances(NamespaceCase):
-    """Two servers on one Redis: what one tells the other is filtered where it is shown."""
+    """Two servers on one Redis: what one sends the other is filtered where it is shown."""
 
     def setUp(self):
         super().setUp()
@@ -812,32 +814,33 @@ class Instances(NamespaceCase):
         self.addCleanup(redis.kill)
         self.one, self.two = (self.guarded(store=redis.url, data_dir=f"data{i}", **PATIENT_REDIS) for i in range(2))
         for server in (self.one, self.two):
-            eventually("it can take work", lambda server=server: server.get("/readyz").status == 200)
+            eventually("the server is ready", lambda server=server: server.get("/readyz").status == 200)
         self.node = Node(self.one, "n1", allowed_types=["work", "later"], max_concurrent_jobs=1)
-        eventually("both know it", lambda: self.two.get("/v1/nodes/n1").status == 200)
+        eventually("the other server knows the node", lambda: self.two.get("/v1/nodes/n1").status == 200)
 
     def test_events_and_explanations(self):
         streams = {team: Events(self.two, headers=self.by(team)) for team in TEAMS}
         for stream in streams.values():
-            eventually("it is heard", lambda stream=stream: stream.seen)
+            eventually("the stream has begun", lambda stream=stream: stream.seen)
         ids = {}
 
         def heard():
-            """Once the other server knows that somebody listens here, all of them are."""
+            """Once the first server knows that events are wanted at the second, all events are sent."""
             for team in TEAMS:
                 answer = self.submit(self.one, team, "later", queue_ms="10m")
                 ids.setdefault(team, set()).add(answer.json["job_id"])
             return all(any(name == "job" for name, _ in stream.seen) for stream in streams.values())
-        eventually("each is told", heard)
+        eventually("every stream has an event of a job", heard)
         for team, stream in streams.items():
-            told = {data["job_id"] for name, data in stream.seen if name == "job"}
-            self.assertLessEqual(told, ids[team], team)
+            jobs = {data["job_id"] for name, data in stream.seen if name == "job"}
+            self.assertLessEqual(jobs, ids[team], team)
             stream.close()
         refused = {team: self.problem(self.submit(self.one, team, "nowhere"), 422, "NO_CAPABLE_NODE")["job_id"] for team in TEAMS}
         for team, job in refused.items():
-            # The other server is asked, and not waited for when it is busy for long.
+            # The other server is asked, but is left out if it is busy for long.
             for who in (self.by(team), {}):
-                found = eventually("it is told", lambda: (answer := self.two.get(f"/v1/jobs/{job}/explain", **who)).status == 200 and answer)
+                found = eventually("the refused job is explained",
+                                   lambda: (answer := self.two.get(f"/v1/jobs/{job}/explain", **who)).status == 200 and answer)
                 self.assertEqual(len(found["decisions"]), 1)
             for other in set(TEAMS) - {team}:
                 answer = self.two.get(f"/v1/jobs/{job}/explain", **self.by(other))

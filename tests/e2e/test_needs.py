@@ -1,4 +1,4 @@
-"""What jobs take of their nodes beside a slot, and the keys they count against: given out whole, never twice, and told to people."""
+"""What jobs take of their nodes besides a slot, and the keys they count against: given out whole, never twice, and shown to people."""
 import signal
 import time
 import urllib.parse
@@ -14,7 +14,7 @@ class Needs(Case):
         return Node(server, node_id, **{"allowed_types": ["*"], "max_concurrent_jobs": 50, "resources": GPU, **facts})
 
     def take(self, node):
-        job = eventually("a job came", lambda: node.poll(wait="1s", most=1))[0]
+        job = eventually("the node gets a job", lambda: node.poll(wait="1s", most=1))[0]
         self.ok(node.ack(job))
         return job
 
@@ -42,9 +42,9 @@ class Taking(Needs):
         self.assertEqual(dry["now"]["nodes"][0]["detail"], "mem_mb: 7000 of 16000 free, needs 9000.")
         self.assertEqual(dry["now"]["nodes"][0]["lack"], {"resource": "mem_mb", "needed": 9000, "left": 7000, "of": 16000})
         waits = self.ok(self.task(server, needs={"mem_mb": 9000}, queue_ms=600000), 202)["job_id"]
-        plain = self.ok(self.task(server, queue_ms=600000), 202)["job_id"]  # who comes now goes through the queue
+        plain = self.ok(self.task(server, queue_ms=600000), 202)["job_id"]  # while a job waits, new ones go through the queue
         job = self.take(node)
-        self.assertEqual(job["job_id"], plain)  # and is not held up by who has no room
+        self.assertEqual(job["job_id"], plain)  # a job without room does not hold up this one
         self.ok(node.done({"job_id": first, "attempt_id": 1}))
         self.assertEqual(self.take(node)["job_id"], waits)
         self.assertEqual(server.job(waits)["needs"], {"mem_mb": 9000})
@@ -61,13 +61,13 @@ class Taking(Needs):
             self.assertEqual((dry["now"]["reasons"], dry["now"]["nodes"][0]["detail"]), ({"TOO_SMALL": 1}, said))
         Node(server, "plain", allowed_types=["*"])
         self.problem(self.task(server, needs={"cpu": 9}), 422, "NO_CAPABLE_NODE")
-        self.ok(self.task(server, needs={"slots": 2}))  # slots are what every node has
+        self.ok(self.task(server, needs={"slots": 2}))  # every node has slots
 
     def test_gpus(self):
         server = self.start()
         node = WsNode(server, "n1", allowed_types=["*"], max_concurrent_jobs=50, resources=GPU)
         shared = self.ok(self.task(server, needs={"vram_mb": 7000}))["job_id"]
-        self.assertEqual(node.expect("job", job_id=shared)["gpus"], [3])  # the one that is left with the least
+        self.assertEqual(node.expect("job", job_id=shared)["gpus"], [3])  # the GPU that has the least left
         self.assertEqual(server.job(shared)["gpus"], [3])
         whole = self.ok(self.task(server, needs={"gpus": 1}))["job_id"]
         self.assertEqual(node.expect("job", job_id=whole)["gpus"], [0])
@@ -81,14 +81,14 @@ class Taking(Needs):
         self.ok(self.task(server, needs={"vram_mb": 20000}))
 
     def test_never_more_than_there_is(self):
-        """Many at once, from many connections: what runs fits, and in the end everything is back."""
+        """Many jobs at once over many connections: what runs fits, and in the end everything is returned."""
         server = self.start()
         node = self.node(server, max_concurrent_jobs=1000)
         answers = in_parallel(40, lambda _: self.task(server, needs={"cpu": 1, "mem_mb": 100}, queue_ms=600000))
         self.assertEqual({answer.status for answer in answers} - {200, 202}, set())
         done = 0
         while done < 40:
-            jobs = eventually("jobs came", lambda: node.poll(wait="2s", most=100))
+            jobs = eventually("the node gets jobs", lambda: node.poll(wait="2s", most=100))
             self.assertLessEqual(len(jobs), 8)
             for job in jobs:
                 self.ok(node.ack(job))
@@ -96,7 +96,7 @@ class Taking(Needs):
             for job in jobs:
                 self.ok(node.done(job))
                 done += 1
-        eventually("all of it is back", lambda: (self.left(server, "cpu"), self.left(server, "mem_mb")) == (8, 16000))
+        eventually("all amounts are returned", lambda: (self.left(server, "cpu"), self.left(server, "mem_mb")) == (8, 16000))
         self.assertSlots(server, "n1", 0, 0)
 
     def test_what_was_taken_outlives_the_server(self):
@@ -107,7 +107,7 @@ class Taking(Needs):
         server.kill()
         server = self.start()
         node.server = server
-        eventually("it is known again", lambda: server.node("n1")["resources"]["mem_mb"]["left"] == 7000)
+        eventually("the new server knows what the job has", lambda: server.node("n1")["resources"]["mem_mb"]["left"] == 7000)
         self.ok(node.heartbeat(running_jobs=[{"job_id": job["job_id"], "attempt_id": 1}]))
         self.problem(self.task(server, needs={"mem_mb": 9000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.ok(node.done(job))
@@ -124,13 +124,13 @@ class Measured(Needs):
         self.assertEqual(self.vram(server), {0: 3000, 3: 16000})
         self.problem(self.task(server, needs={"mem_mb": 6000}), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         waits = self.ok(self.task(server, needs={"mem_mb": 6000}, queue_ms=600000), 202)["job_id"]
-        eventually("its record is read again", lambda: server.node("n1")["version"] == 2)
-        self.ok(node.heartbeat(free={**free, "mem_mb": 5100}))  # noise
-        self.ok(node.heartbeat())  # and nothing
+        eventually("the server shows the new version of the node's record", lambda: server.node("n1")["version"] == 2)
+        self.ok(node.heartbeat(free={**free, "mem_mb": 5100}))  # too little changed
+        self.ok(node.heartbeat())  # nothing changed
         self.assertEqual(server.node("n1")["version"], 2)
         self.ok(node.heartbeat(free={**free, "mem_mb": 9000}))
         self.assertEqual(self.take(node)["job_id"], waits)
-        # Its memory is used now, and was promised already: it does not count twice.
+        # The job's memory was promised before and is used now: it does not count twice.
         self.ok(node.heartbeat(free={**free, "mem_mb": 3000}, ours={"mem_mb": 6000}))
         self.assertEqual(server.node("n1")["resources"]["mem_mb"]["left"], 3000)
 
@@ -173,14 +173,14 @@ class Types(Needs):
         self.assertEqual(server.job(batch)["needs"], {"cpu": 1.2, "mem_mb": 1536})
         config.write_text("types:\n  dev: {needs: {cpu: 2}}\n")
         server.process.send_signal(signal.SIGHUP)
-        eventually("it was read", lambda: "event=server.reloaded changed=types" in server.log)
+        eventually("server.reloaded is logged", lambda: "event=server.reloaded changed=types" in server.log)
         self.assertEqual(server.job(self.ok(self.task(server))["job_id"])["needs"], {"cpu": 2})
         self.assertEqual(server.job(job)["needs"], {"cpu": 1.2, "mem_mb": 1536})
         for message in node.poll(wait="1s", most=100):
             if message["job_id"] == job:
                 self.ok(node.ack(message))
                 self.ok(node.done(message))
-        again = self.ok(server.post(f"/v1/jobs/{job}/retry"))["job_id"]  # as it was
+        again = self.ok(server.post(f"/v1/jobs/{job}/retry"))["job_id"]  # with its old needs
         self.assertEqual(server.job(again)["needs"], {"cpu": 1.2, "mem_mb": 1536})
 
     def test_bad_rows_are_refused(self):
@@ -243,7 +243,7 @@ class Keys(Needs):
         self.assertEqual((again["job_id"], again["attempt_id"]), (job, 2))
         self.assertGreaterEqual(server.job(job)["dispatched_ms"] - server.job(job)["attempts"][0]["ended_ms"], 2900)
         self.ok(node.done(again))
-        eventually("it is done", lambda: server.job(job)["state"] == "DONE")
+        eventually("the job is done", lambda: server.job(job)["state"] == "DONE")
 
 
 class Limits(Needs):
@@ -279,7 +279,7 @@ class Limits(Needs):
         self.ok(node.done(first))
         second = self.take(node)
         self.assertEqual(second["job_id"], jobs[0])
-        self.limit(server, "account:*", concurrency=2)  # another rule
+        self.limit(server, "account:*", concurrency=2)  # the limit is raised
         self.assertEqual(self.take(node)["job_id"], jobs[1])
         self.ok(server.post("/v1/limits/account:1/hold", {"for_ms": 3600000}))
         self.ok(node.done(second))
@@ -295,7 +295,7 @@ class Limits(Needs):
         for answer in self.ok(server.post("/v1/dispatch/batch", {"jobs": sorted(jobs, key=lambda job: job["keys"])}))["results"]:
             self.assertIn(answer["status"], (200, 202))
         order = ""
-        while "ccc" not in order[:-25] and len(order) < 100:  # whoever gives out turns hears of a rule a moment later
+        while "ccc" not in order[:-25] and len(order) < 100:  # weights are read again only once a second
             job = self.take(node)
             order += job["keys"][0][-1]
             self.ok(node.done(job))
@@ -304,7 +304,7 @@ class Limits(Needs):
 
 
 class InRedis(Needs):
-    """Two servers on one Redis: what one gives out is gone for the other."""
+    """Two servers on one Redis: what one gives out the other cannot."""
 
     def pair(self):
         redis = Redis(self.dir / "redis")
@@ -314,12 +314,12 @@ class InRedis(Needs):
     def test_both_give_out_the_same(self):
         one, two = self.pair()
         node = self.node(one)
-        eventually("the other knows it too", lambda: two.get("/v1/nodes/n1").status == 200)
+        eventually("the other server knows the node", lambda: two.get("/v1/nodes/n1").status == 200)
         answers = in_parallel(40, lambda i: self.task((one, two)[i % 2], needs={"cpu": 1, "vram_mb": 2000}, queue_ms=600000))
         self.assertEqual({answer.status for answer in answers} - {200, 202}, set())
         done = 0
         while done < 40:
-            jobs = eventually("jobs came", lambda: node.poll(wait="2s", most=100))
+            jobs = eventually("the node gets jobs", lambda: node.poll(wait="2s", most=100))
             self.assertLessEqual(len(jobs), 8)
             for job in jobs:
                 self.assertEqual(len(job["gpus"]), 1)
@@ -327,12 +327,12 @@ class InRedis(Needs):
                 self.ok(node.done(job))
                 done += 1
         for server in (one, two):
-            eventually("all of it is back", lambda: self.left(server, "cpu") == 8 and self.vram(server) == {0: 24000, 3: 16000})
+            eventually("all amounts are returned", lambda: self.left(server, "cpu") == 8 and self.vram(server) == {0: 24000, 3: 16000})
 
     def test_a_hold_is_everybodys(self):
         one, two = self.pair()
         node = self.node(one)
-        eventually("the other knows it too", lambda: two.get("/v1/nodes/n1").status == 200)
+        eventually("the other server knows the node", lambda: two.get("/v1/nodes/n1").status == 200)
         self.ok(self.task(one, keys=["account:1"]))
         self.ok(node.fail(self.take(node), "QUOTA", hold={"key": "account:1", "for_ms": 5000}))
         self.problem(self.task(two, keys=["account:1"]), 429, "LIMITED")

@@ -1,5 +1,5 @@
-"""Nodes that asked for several jobs in one frame and for one word on many of their messages: nothing is lost, told twice, or
-told before it is so. In which order things may come is shown by tests/server/test_hub_batch.c."""
+"""Nodes that asked for several jobs in one frame and for one answer to many of their messages: nothing is lost, answered twice, or answered
+before it is true. tests/server/test_hub_batch.c shows in which order messages may come."""
 import collections
 import json
 
@@ -7,7 +7,7 @@ from harness import SLOW, Case, WsNode, tags
 
 
 class TogetherNode(WsNode):
-    """Ids rise over all its messages; `told` has what became of each."""
+    """Numbers its messages in ascending order; `told` has the answer to each."""
 
     def __init__(self, server, node_id, **facts):
         super().__init__(server, node_id, takes_jobs=True, takes_accepted=True, **facts)
@@ -20,7 +20,7 @@ class TogetherNode(WsNode):
         return self.number
 
     def hear(self, seconds=30):
-        """The jobs of the next message; what it accepts is noted."""
+        """Reads one message and returns its jobs; notes what it accepts."""
         message = json.loads(self.socket.recv(seconds * SLOW))
         self.frames[message["msg"]] += 1
         if message["msg"] == "accepted":
@@ -28,7 +28,7 @@ class TogetherNode(WsNode):
                 if number <= message["upto"] and number not in self.told:
                     self.told[number] = {"ok": True, **message}
         elif message["msg"] == "reply" and message["re"] is not None:
-            assert message["re"] not in self.told, f"told twice: {message}"
+            assert message["re"] not in self.told, f"answered twice: {message}"
             self.told[message["re"]] = message
         return message["jobs"] if message["msg"] == "jobs" else [message] if message["msg"] == "job" else []
 
@@ -57,7 +57,7 @@ class Together(Case):
         self.assertEqual(terms, [("accepted", 120000, False), ("accepted", None, False), ("accepted", 120000, True), ("accepted", 120000, False)])
         self.assertEqual((answers[7]["msg"], answers[7]["status"], answers[7]["attempt_id"]), ("reply", 409, 1))
         self.assertEqual((answers[8]["msg"], answers[8]["duplicate"]), ("reply", True))
-        node.send("ack", id=3, job_id=jobs[0]["job_id"], attempt_id=1)  # an id of before
+        node.send("ack", id=3, job_id=jobs[0]["job_id"], attempt_id=1)  # an id that is lower than earlier ones
         self.assertEqual(node.expect("reply", re=3)["status"], 409)
         self.assertTrue(node.ask("heartbeat")["ok"])
         for job in jobs[:3]:
@@ -77,7 +77,8 @@ class Together(Case):
                 node.say("done", job, status="ok")
                 done += 1
         submitted = set()
-        while count < 5000 or not node.frames["jobs"] or node.frames["accepted"] >= len(node.told):  # how often is chance
+        # how often messages are combined is a matter of chance
+        while count < 5000 or not node.frames["jobs"] or node.frames["accepted"] >= len(node.told):
             results = self.ok(self.server.post("/v1/dispatch/batch", {"jobs": [{"type": "dev", "max_attempts": 1}] * 100}))["results"]
             submitted |= {result["job_id"] for result in results}
             count += 100

@@ -1,4 +1,4 @@
-"""Nodes that say of themselves what the server's configuration does not: over HTTP, over their socket, after a restart."""
+"""Nodes whose reports contradict the server's configuration: over HTTP, over their socket, after a restart."""
 import json
 
 from harness import Case, Node, WsNode, berth, eventually
@@ -35,7 +35,7 @@ class Word(RulesCase):
         self.assertEqual(self.facts(server, "gpu-1"), self.FIXED)
         self.assertEqual(server.node("gpu-1")["fixed"], ["labels", "allowed_types", "max_concurrent_jobs"])
         self.ok(node.register(name="The first", **LIES))
-        self.assertEqual(server.node("gpu-1")["name"], "The first", "what no row names is its own word")
+        self.assertEqual(server.node("gpu-1")["name"], "The first", "a node may report what no row fixes")
         self.problem(self.task(server, "dev"), 422, "NO_CAPABLE_NODE")
         self.ok(self.task(server, "render"))
         self.assertEqual(server.get("/v1/nodes?selector=secrets%3Dyes").json["nodes"], [])
@@ -74,11 +74,11 @@ class Word(RulesCase):
         self.assertEqual(self.facts(server, "gpu-1")[0], LIES["labels"])
         server.stop()
         server = self.ruled()
-        self.assertEqual(self.facts(server, "gpu-1"), self.FIXED, "it has not said a word since")
+        self.assertEqual(self.facts(server, "gpu-1"), self.FIXED, "the rule applies although the node has not reported since")
         self.ok(server.post("/v1/node/heartbeat", {"node_id": "gpu-1"}))
         server.stop()
         server = self.start()
-        self.assertEqual(self.facts(server, "gpu-1"), self.FIXED, "it is what the store has, until the node says otherwise")
+        self.assertEqual(self.facts(server, "gpu-1"), self.FIXED, "the store keeps the fixed facts until the node reports again")
 
     def test_what_is_no_rule(self):
         config = self.dir / "bad.yaml"
@@ -95,7 +95,7 @@ class Word(RulesCase):
 
 class Deployments(RulesCase, DeployCase):
     def test_a_label_that_is_not_its_own(self):
-        """What a selector is for is decided by the fixed labels: claims, and daemons with their environment."""
+        """Selectors use the fixed labels: for claims, and for daemons with their environment."""
         server = self.ruled({"n1": {"labels": {"zone": "us"}}})
         self.put(server, "secret", type="daemon", selector="zone=eu", env={"PASSWORD": "x"})
         self.put(server, "open", type="daemon", selector="zone=us")
@@ -121,4 +121,5 @@ class Agents(RulesCase, ClaimCase):
         self.deploy(server, "cache", where, type="daemon", selector="disk=ssd")
         self.deploy(server, "one", where + "0", selector="disk=ssd")
         self.deploy(server, "tape", where + "00", type="daemon", selector="disk=tape")
-        eventually("they run", lambda: sorted(self.lines("where")) == ["cache a", "one a", "tape b"])
+        eventually("the deployments run on the nodes of their fixed labels",
+                   lambda: sorted(self.lines("where")) == ["cache a", "one a", "tape b"])

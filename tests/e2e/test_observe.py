@@ -1,4 +1,4 @@
-"""What can be seen: lists, pools, sessions, health, metrics, events."""
+"""What can be observed: lists, pools, sessions, health, metrics, events."""
 import re
 
 from harness import SLOW, Case, Events, Node, WsNode, eventually, tags
@@ -98,7 +98,7 @@ class Lists(Case):
         job = self.placed(server)
         self.ok(node.ack(job))
         self.ok(node.fail(job, reason="FIRST_TRY"))
-        eventually("attempt 2", lambda: server.job(job["job_id"])["attempt_id"] == 2)
+        eventually("attempt 2 begins", lambda: server.job(job["job_id"])["attempt_id"] == 2)
         self.assertIn(b"FIRST_TRY", server.get(f"/v1/jobs/{job['job_id']}").body)
 
 
@@ -142,7 +142,7 @@ class Metrics(Case):
         typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", answer.body.decode(), re.M))
         for name, kind in self.KINDS.items():
             self.assertEqual(typed.get(name), kind, name)
-        self.assertNotIn(job["job_id"], answer.body.decode(), "no job ids in labels")
+        self.assertNotIn(job["job_id"], answer.body.decode(), "a job id is in the metrics")
         self.assertEqual(sum(value for name, value in values.items()
                              if name.startswith("berth_invariant_violations_total")), 0)
 
@@ -161,8 +161,8 @@ class Metrics(Case):
         self.assertEqual(values['berth_jobs_total{state="DONE"}'], 1)
         for outcome in ("PLACED", "ALL_CANDIDATES_FULL_OR_FAILED", "NO_CAPABLE_NODE"):
             self.assertEqual(values[f'berth_dispatch_seconds_count{{outcome="{outcome}"}}'], 1)
-        self.assertGreaterEqual(values["berth_store_commit_seconds_count"], 2)  # the placing and the end, each on disk
-        eventually("the node is counted", lambda: server.metrics().get('berth_nodes{health="ready"}') == 1)
+        self.assertGreaterEqual(values["berth_store_commit_seconds_count"], 2)  # the dispatch and the end, each on disk
+        eventually("the ready node is counted", lambda: server.metrics().get('berth_nodes{health="ready"}') == 1)
 
     def test_histogram_is_cumulative(self):
         server = self.start()
@@ -200,7 +200,7 @@ class Tags(Case):
         node = Node(server, "n1")
         tag = server.get("/v1/nodes/n1").headers["ETag"]
         self.ok(node.heartbeat(current_load={"cpu": 0.5}))
-        self.assertEqual(server.get("/v1/nodes/n1").headers["ETag"], tag, "a heartbeat is no change")
+        self.assertEqual(server.get("/v1/nodes/n1").headers["ETag"], tag, "a heartbeat changes no ETag")
         self.ok(server.post("/v1/nodes/n1/cordon", headers={"If-Match": tag}))
         problem = self.problem(server.post("/v1/nodes/n1/undrain", headers={"If-Match": tag}), 412,
                                "PRECONDITION_FAILED")
@@ -234,7 +234,7 @@ class EventStream(Case):
         job = self.placed(server)
         self.ok(node.ack(job))
         self.ok(node.done(job))
-        eventually("DONE is told", lambda: "DONE" in self.states(events, job))
+        eventually("an event with DONE arrives", lambda: "DONE" in self.states(events, job))
         states = self.states(events, job)
         self.assertEqual([state for state in states if state in ("DISPATCHED", "ACKED", "DONE")],
                          ["DISPATCHED", "ACKED", "DONE"])
@@ -245,8 +245,8 @@ class EventStream(Case):
         events = self.follow(server)
         Node(server, "n1")
         server.post("/v1/node/deregister", {"node_id": "n1"})
-        eventually("both are told", lambda: len([1 for _, data in events.seen
-                                                 if data.get("node_id") == "n1" and "job_id" not in data]) >= 2)
+        eventually("both events of the node arrive", lambda: len([1 for _, data in events.seen
+                                                                  if data.get("node_id") == "n1" and "job_id" not in data]) >= 2)
         events.close()
 
     def test_a_reader_that_left_harms_nobody(self):
@@ -265,8 +265,8 @@ class EventStream(Case):
 
 class Lost(Case):
     def test_a_node_that_is_silent_loses_its_jobs_to_another(self):
-        """Lost = view_drop + grace. It may still run its job then: that is tried elsewhere when its lease has ended.
-        Its late DONE changes nothing."""
+        """A silent node is lost after view_drop_ms and lost_grace_ms. It may still run its job, so the job is retried elsewhere only when
+        its lease has ended. A late DONE changes nothing."""
         lease_ms = int(8000 * SLOW)
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000, lost_grace_ms=1000,
                             f2f_lease_ms=lease_ms)
@@ -280,16 +280,16 @@ class Lost(Case):
             shown = server.job(job["job_id"])
             return shown if shown["node_id"] == "alive" else None
 
-        shown = eventually("it runs on the other node", moved, 60)
+        shown = eventually("the job is placed on the other node", moved, 60)
         self.assertEqual(shown["attempt_id"], 2)
         self.assertGreaterEqual(shown["attempts"][0]["ended_ms"] - shown["attempts"][0]["acked_ms"], lease_ms)
-        eventually("it is lost", lambda: server.node("quiet")["health"] == "offline")
+        eventually("the silent node is offline", lambda: server.node("quiet")["health"] == "offline")
         self.assertSlots(server, "quiet", 0, 0)
         self.problem(quiet.done(job), 409, "STALE_ATTEMPT")
         again = alive.expect("job")
         self.assertTrue(alive.report("ack", again)["ok"])
         self.assertTrue(alive.report("done", again, status="ok")["ok"])
-        # Back, it is usable at once.
+        # After a heartbeat the node is usable at once.
         self.ok(quiet.heartbeat())
         self.assertEqual(server.node("quiet")["health"], "ready")
         alive.close()
@@ -303,4 +303,4 @@ class Queued(Case):
         values = server.metrics()
         self.assertEqual(values['berth_dispatch_total{outcome="WAITS"}'], 1)
         self.assertEqual(values['berth_dispatch_total{outcome="ALL_CANDIDATES_FULL_OR_FAILED"}'], 0)
-        eventually("its age is told", lambda: server.metrics()["berth_queue_oldest_seconds"] > 0)
+        eventually("the age of the waiting job is in the metrics", lambda: server.metrics()["berth_queue_oldest_seconds"] > 0)

@@ -1,4 +1,4 @@
-"""/v1/openapi.json says what is true: every route is called, every answer and every error is held against it.
+"""/v1/openapi.json is true: every route is called, and every answer and every error is checked against the document.
 
 A new route needs a row in CALLS: (method, path) -> a function that calls it well at least once."""
 import re
@@ -18,7 +18,7 @@ ELSEWHERE = {"BAD_CONFIG", "REQUEST_TIMEOUT", "URI_TOO_LONG", "EXPECTATION_FAILE
 
 
 class Calls:
-    """One well-formed call of each route, on a server that has a bit of everything."""
+    """One well-formed call of each route, on a server that has some of everything."""
 
     def __init__(self, case, server):
         self.case = case
@@ -61,7 +61,7 @@ class Calls:
         self.call("POST", "/v1/dispatch/batch", {"jobs": [{"type": "f2f"}, {"type": "dev", "requires": "zone=mars"}]})
 
     def life(self):
-        """A job from dispatch to its end, as its node sees it."""
+        """A job from dispatch to its end, from its node's point of view."""
         self.task()
         jobs = self.call("GET", "/v1/node/jobs?node_id=n1&wait=1s", route="/v1/node/jobs").json["jobs"]
         for number, job in enumerate(jobs):
@@ -89,10 +89,10 @@ class Calls:
     def logs(self):
         agent = test_agent.Agent(self.case, self.server, "a1")
         self.case.addCleanup(agent.process.kill)
-        eventually("the agent is there", lambda: self.server.get("/v1/nodes/a1").status == 200)
+        eventually("the agent has registered", lambda: self.server.get("/v1/nodes/a1").status == 200)
         self.call("POST", "/v1/nodes/n1/cordon", {}, "/v1/nodes/{id}/cordon")
         job = self.server.post("/v1/dispatch/task", {"type": "sh", "command": "echo hello", "queue_ms": "20s"}).json
-        eventually("it ended", lambda: self.server.job(job["job_id"])["state"] == "DONE", 30)
+        eventually("the job is done", lambda: self.server.job(job["job_id"])["state"] == "DONE", 30)
         for path in ("/v1/jobs/{id}/logs", "/v1/jobs/{id}", "/v1/jobs/{id}/explain"):
             self.call("GET", path.replace("{id}", job["job_id"]), route=path)
         self.call("POST", "/v1/nodes/a1/rpc/Job/Logs", {"job_id": job["job_id"], "attempt_id": 1},
@@ -159,11 +159,11 @@ class Calls:
         self.call("DELETE", "/v1/deployments/web", route=one)
 
     def deployment_logs(self):
-        """Asked of the node that has it."""
+        """Answered by the node that runs the deployment."""
         node = WsNode(self.server, "keeper", labels={"zone": "us"})
         node.ask("call", path="/v1/deployments/renew")
         row = node.ask("call", path="/v1/deployments/view")["body"]["rows"][-1]
-        eventually("its labels are known", lambda: node.ask("call", path="/v1/deployments/claim", body={
+        eventually("the node can claim the deployment", lambda: node.ask("call", path="/v1/deployments/claim", body={
             "id": "web", "generation": row["generation"]})["ok"])
 
         def answer():
@@ -178,13 +178,13 @@ class Calls:
 
     def terminals(self):
         node = WsNode(self.server, "unit", tags={"node_unit": "true", "node_unit_address": "unit"})
-        eventually("it is a member", lambda: any(t["terminal_id"] == "unit"
-                                                 for t in self.server.get("/v1/terminals").json["terminals"]))
+        eventually("the node is a member", lambda: any(t["terminal_id"] == "unit"
+                                                       for t in self.server.get("/v1/terminals").json["terminals"]))
         listed = self.call("GET", "/v1/terminals?limit=1", route="/v1/terminals").json
         self.call("POST", "/v1/terminals/sync", self.example("TerminalSync"))
         self.call("POST", "/v1/terminals/unit", self.example("TerminalUpdate"), "/v1/terminals/{id}")
         self.call("POST", "/v1/terminals/unit", {"tags": {"a": "b", "c": None}}, "/v1/terminals/{id}")
-        eventually("the change is told", lambda: self.call("POST", "/v1/terminals/sync", {
+        eventually("sync returns the change", lambda: self.call("POST", "/v1/terminals/sync", {
             "node_id": "unit", "source": listed["source"], "seq": listed["seq"]}).json["changes"])
         self.call("POST", "/v1/terminals/usage", self.example("UsageAsk"))
         node.close()
@@ -205,7 +205,7 @@ class Calls:
         self.call("GET", "/v1/sessions/room-1", route="/v1/sessions/{id}")
 
     def streams(self):
-        """Those whose answer is no JSON are opened, and left."""
+        """Routes that do not answer with JSON are opened and closed."""
         self.case.seen |= {("get", "/v1/events"), ("get", "/v1/node/connect"), ("get", "/v1/submit/connect"),
                            ("get", "/v1/terminals/events")}
         WsNode(self.server, "ws1").close()
@@ -217,7 +217,7 @@ class Calls:
 
 
     def tokens(self):
-        """The last: from its first token on, the server wants one with every call."""
+        """Runs last: once there is a token, the server requires one with every call."""
         self.server.token = self.call("POST", "/v1/tokens", {"name": "root", "scopes": ["admin"]}).json["token"]
         headers = {"Authorization": f"Bearer {self.server.token}"}
         self.call("POST", "/v1/tokens", self.example("NewToken"), headers=headers)
@@ -240,7 +240,7 @@ class OpenApi(Case):
         self.seen, self.errors = set(), set()
 
     def judge(self, method, route, answer):
-        """Holds an answer against what the document says of it."""
+        """Checks an answer against the document's description of it."""
         operation = self.doc["paths"][route][method.lower()]
         known = operation["responses"].get(str(answer.status))
         response = known or operation["responses"]["default"]
@@ -270,7 +270,7 @@ class OpenApi(Case):
         calls = Calls(self, server)
         for step in ORDER:
             step(calls)
-        self.assertEqual(self.routes() - self.seen, set(), "routes that nobody called well: add a call above")
+        self.assertEqual(self.routes() - self.seen, set(), "routes without a successful call: add one above")
         self.assertEqual(self.seen - self.routes(), set())
 
     def test_every_error_is_described(self):
@@ -310,7 +310,7 @@ class OpenApi(Case):
         self.ok(node.ack(job))
         bad("POST", "/v1/job/done", {"job_id": job["job_id"], "attempt_id": 2, "node_id": "n2"})
         bad("POST", f"/v1/jobs/{job['job_id']}/retry", {}, "/v1/jobs/{id}/retry")
-        # A path that is none, and a method a path does not take, have no operation of their own.
+        # An unknown path, and a method that a path does not support, have no operation of their own.
         for method, path in (("GET", "/v1/nothing"), ("PUT", "/v1/jobs")):
             answer = server.call(method, path)
             self.checker.check(answer.json, self.doc["components"]["schemas"]["Problem"])
@@ -344,7 +344,8 @@ class OpenApi(Case):
         self.assertEqual(server.stop(), 0)
 
     def test_what_handlers_read_by_hand_is_described(self):
-        """Bodies that are read by rows are described by these; of the others each name that a handler asks for is looked up."""
+        """Bodies that are read by rows are described by the same rows; for other bodies each name that a handler reads must be
+        described."""
         server = self.start()
         self.load(server)
         bodies = [operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
@@ -353,7 +354,7 @@ class OpenApi(Case):
         asked = {}
         for path in sorted((ROOT / "src/server").glob("*.c")):
             if path.name == "hub_ws.c":
-                continue  # frames have members beside their body's
+                continue  # frames have members in addition to those of their body
             for name in re.findall(r'(?:json_get\(call->body|body_int\(call), "(\w+)"', path.read_text()):
                 asked.setdefault(name, path.name)
         self.assertGreater(len(asked), 15)
@@ -376,7 +377,7 @@ class OpenApi(Case):
                     refs(item)
 
         refs(self.doc)
-        self.assertEqual(used, set(self.doc["components"]["schemas"]), "schemas that are missing, or that nobody uses")
+        self.assertEqual(used, set(self.doc["components"]["schemas"]), "schemas that are missing or unused")
         for method, path in self.routes():
             operation = self.doc["paths"][path][method]
             ids.append(operation["operationId"])

@@ -1,5 +1,5 @@
-"""Whose job is next, over three instances on one Redis whose nodes are full: by priority, and within one by turns of the first key.
-`make order` does it with more jobs, and a hundred thousand of one tenant."""
+"""The order of jobs over three instances on one Redis whose nodes are full: by priority, and within a priority by turns of the first key.
+`make order` uses more jobs, and a hundred thousand of one tenant."""
 import collections
 import os
 import random
@@ -9,14 +9,14 @@ import time
 from harness import SLOW, Client, Node, eventually
 from test_instances import Instances
 
-JOBS = int(os.environ.get("BERTH_E2E_ORDER", "0"))  # 0: as many as every run of the tests can afford
-BATCH = 1000  # of one request
-# By then all instances have heard of a job that one accepted, however busy the machine is.
+JOBS = int(os.environ.get("BERTH_E2E_ORDER", "0"))  # 0: as many as a normal run of the tests can afford
+BATCH = 1000  # jobs in one request
+# After this time all instances know of a job that one accepted, however busy the machine is.
 HEARD_S = 5.0
 
 
 class Slot:
-    """A node with one slot, which is always taken as long as anybody waits. Notes what began, and when the slot had become free."""
+    """A node with one slot, which is always taken while jobs wait. Notes which jobs began, and when the slot had become free."""
 
     def __init__(self, server, node_id, began, over, service_s, **facts):
         self.node = Node(server, node_id, max_concurrent_jobs=1, **facts)
@@ -46,7 +46,7 @@ class Order(Instances):
         self.began, self.over, self.slots = [], threading.Event(), []
 
     def tearDown(self):
-        """What is under way ends; what waits stays where it is."""
+        """Running jobs end; waiting jobs stay where they are."""
         self.over.set()
         for slot in self.slots:
             if slot.thread.ident:
@@ -54,10 +54,10 @@ class Order(Instances):
         super().tearDown()
 
     def nodes(self, service_s, types):
-        """One node at each instance for each of these lists of types."""
+        """One node for each of these lists of types, spread over the instances."""
         for i, allowed in enumerate(types):
             self.slots.append(Slot(self.all[i % self.count], f"n{i}", self.began, self.over, service_s, allowed_types=allowed))
-        eventually("all know them", lambda: self.views([slot.node.id for slot in self.slots]))
+        eventually("all instances know the nodes", lambda: self.views([slot.node.id for slot in self.slots]))
 
     def shut(self, shut):
         for slot in self.slots:
@@ -73,7 +73,7 @@ class Order(Instances):
         return answer.json["job_id"], time.monotonic()
 
     def submit_many(self, jobs):
-        """Spread over the instances, in requests of many; their ids."""
+        """Submits in large requests, spread over the instances; returns the job ids."""
         ids = []
         for i, at in enumerate(range(0, len(jobs), BATCH)):
             answer = self.all[i % self.count].post("/v1/dispatch/batch", {"jobs": [{"queue_ms": 3600000, **job} for job in jobs[at:at + BATCH]]})
@@ -81,8 +81,8 @@ class Order(Instances):
         return ids
 
     def inversions(self, accepted, types):
-        """(how long the better one had been accepted when the slot became free, the worse one, the better one). What is reserved, and
-        on its way to another node, does not wait."""
+        """(how long the better job had been accepted when the slot became free, the worse job, the better job). A job that is reserved and
+        on its way to another node does not wait any more."""
         found = []
         start = {job: (at, free_at, node) for at, free_at, node, job, _ in self.began}
         for low, (low_at, free_at, node) in start.items():
@@ -93,7 +93,7 @@ class Order(Instances):
         return found
 
     def test_no_lower_priority_first(self):
-        """Jobs of all priorities come all the time, at all instances: none starts while a higher one waits that fits there."""
+        """Jobs of all priorities arrive all the time at all instances: none starts while a better one waits that fits there."""
         kinds = [["dev"], ["dev", "talk"], ["dev", "talk", "review"]]
         count = JOBS // 50 if JOBS else 60
         self.nodes(0.005, kinds)
@@ -108,14 +108,14 @@ class Order(Instances):
                 job_id, at = self.submit(dice.choice(self.all), job)
                 accepted[job_id] = (job["priority"], job["type"], at)
 
-        come(count // 2)  # a queue, before anything is served
+        come(count // 2)  # a queue, before any job starts
         for server in self.all:
             self.assertQueue(server, len(accepted))
         known = set(accepted)
         self.shut(False)
         self.work()
         come(count - count // 2)
-        eventually("all came", lambda: len(self.began) == count, seconds=600)
+        eventually("all jobs have begun", lambda: len(self.began) == count, seconds=600)
         found = self.inversions(accepted, types)
         spread = {limit: sum(gap > limit for gap, _, _ in found) for limit in (0, 0.02, 0.1, 1)}
         print(f"{count} jobs on {len(self.slots)} nodes of three instances; a better one had been accepted before the slot was free, "
@@ -123,15 +123,15 @@ class Order(Instances):
         self.assertEqual([row for row in found if row[2] in known or row[0] > HEARD_S * SLOW], [])
 
     def test_one_of_another_tenant_is_next(self):
-        """However many of one tenant wait, at whichever instances: what another submits starts within two service times."""
+        """However many jobs of one tenant wait, and at whichever instances, a job of another tenant starts within two service times."""
         service_s = 0.2 * SLOW
         self.nodes(service_s, [["dev"]] * self.count)
         self.submit_many([{"type": "dev", "keys": ["tenant:many"]}] * (JOBS or 300))
         self.work()
         for server in self.all:
-            eventually("the queue moves", lambda: len(self.began) > 2 * self.count)
+            eventually("several jobs have begun", lambda: len(self.began) > 2 * self.count)
             job, at = self.submit(server, {"type": "dev", "keys": [f"tenant:{server.port}"]})
-            eventually("it starts", lambda: any(row[3] == job for row in self.began))
+            eventually("the other tenant's job begins", lambda: any(row[3] == job for row in self.began))
             came = next(row[4] for row in self.began if row[3] == job)
             before = sum(at < row[4] < came for row in self.began)
             print(f"{JOBS or 300} of one tenant wait; the other's one started after {came - at:.2f} s, {(came - at) / service_s:.1f} service times; "
@@ -139,7 +139,7 @@ class Order(Instances):
             self.assertLessEqual(before, 2 * self.count)
 
     def test_weights_hold_over_instances(self):
-        """Of four starts three are the heavier one's, whichever instance places them, as long as both wait."""
+        """As long as both wait, three of four starts belong to the heavier key, whichever instance places them."""
         count, window = 2000 if JOBS else 200, 60
         self.nodes(0.001, [["dev"]] * self.count)
         self.ok(self.all[0].call("PUT", "/v1/limits/tenant:heavy", {"weight": 3}))
@@ -151,9 +151,9 @@ class Order(Instances):
         self.work()
 
         def share():
-            """Rules are read once a second: what came before they were counts for neither."""
+            """Rules are read once a second, so starts before that do not count."""
             last = collections.Counter(whose[row[3]] for row in sorted(self.began)[-window:])
             return len(self.began) >= window and 0.65 <= last["tenant:heavy"] / window <= 0.85 and last
 
-        last = eventually("weights are as the rules say", share)
+        last = eventually("the last starts follow the weights", share)
         print(f"of {window} starts at three instances: {dict(last)}", flush=True)

@@ -1,5 +1,5 @@
-"""What an operator installs: files in their places, units, a Debian package, an agent on another machine;
-and what is backed up comes back."""
+"""What an operator installs: files in their places, units, a Debian package, an agent on another machine; and a back-up that is
+restored."""
 import contextlib
 import json
 import os
@@ -43,13 +43,13 @@ class Installed(Case):
         self.assertNotEqual(run(ROOT / "tools/install", "/nowhere/berth").returncode, 0)
 
     def test_what_it_is_made_of_is_told(self):
-        told = json.loads((self.install() / "usr/share/doc/berth/sbom.cdx.json").read_text())
-        self.assertEqual((told["bomFormat"], told["metadata"]["component"]["name"]), ("CycloneDX", "berth"))
-        parts = {part["name"]: part for part in told["components"]}
+        sbom = json.loads((self.install() / "usr/share/doc/berth/sbom.cdx.json").read_text())
+        self.assertEqual((sbom["bomFormat"], sbom["metadata"]["component"]["name"]), ("CycloneDX", "berth"))
+        parts = {part["name"]: part for part in sbom["components"]}
         linked = {entry["value"] for part in parts.values() for entry in part.get("properties", [])}
         wanted = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", BINARY).stdout))
-        self.assertEqual(linked, wanted, "every library it names, and no other")
-        self.assertTrue(all(part.get("version") for part in parts.values()), "each with its version")
+        self.assertEqual(linked, wanted, "the libraries that the binary names")
+        self.assertTrue(all(part.get("version") for part in parts.values()), "a part without a version")
         for name, version in json.loads((ROOT / "web/package.json").read_text())["dependencies"].items():
             self.assertEqual((parts[name]["version"], parts[name]["scope"]), (version, "required"))
 
@@ -69,19 +69,19 @@ class Installed(Case):
         shutil.copy(root / "usr/lib/systemd/system/berth.slice", self.dir)
         for unit in UNITS:
             done = run("systemd-analyze", "verify", "--man=no", self.dir / f"{unit}.service")
-            told = [line for line in done.stderr.splitlines() if "berth" in line]
-            self.assertEqual((done.returncode, told), (0, []))
+            complaints = [line for line in done.stderr.splitlines() if "berth" in line]
+            self.assertEqual((done.returncode, complaints), (0, []))
         server, agent, spawner, runs = ((root / f"usr/lib/systemd/system/{unit}.service").read_text() for unit in UNITS)
         for line in ("Type=notify", "WatchdogSec=", "ExecReload=/bin/kill -HUP", "ProtectSystem=strict", "NoNewPrivileges=yes"):
             self.assertIn(line, server)
         for line in ("Type=notify", "KillMode=process", "Restart=always"):
             self.assertIn(line, agent)
             self.assertIn(line, spawner)
-        # What passes controllers on cannot be started again while something runs below it: neither of those may.
+        # A unit that delegates controllers cannot be restarted while something runs below it, so neither of these may delegate.
         self.assertNotIn("Delegate", agent + spawner)
         self.assertIn("Delegate=yes", runs)
         self.assertNotIn("berth-runs", (ROOT / "ops/debian/postinst").read_text().split("try-restart")[1])
-        # What they take for a wrong setting is what berth says of one.
+        # The exit status that the units take for a wrong setting is the one of berth.
         for text, verb in ((server, "server"), (agent, "agent")):
             config = self.dir / f"{verb}.yaml"
             config.write_text("nonsense: 1\n")
@@ -103,11 +103,11 @@ class Package(Case):
         self.assertIn("Package: berth", fields)
         needs = set(re.findall(r"([a-z0-9.+-]+)(?: \([^)]*\))?(?:, |$)", re.search(r"^Depends: (.*)$", fields, re.M).group(1)))
         self.assertIn("libuv1", needs)
-        # The script for another machine brings the program alone, and has apt-get install the same there.
+        # The script for another machine sends only the program, and lets apt-get install the same libraries there.
         script = re.search(r"--no-install-recommends \\\n +(.*)$", (ROOT / "ops/berth-agent-script").read_text(), re.M).group(1).split()
         self.assertEqual(needs - {"libc6"}, set(script))
         known = run("apt-get", "install", "--simulate", "--no-install-recommends", *script)
-        self.assertEqual(known.returncode, 0, f"apt-get does not know them, or has no index:\n{known.stderr}")
+        self.assertEqual(known.returncode, 0, f"apt-get does not know the packages, or has no index:\n{known.stderr}")
         root = self.dir / "root"
         (root / "var/lib/dpkg/updates").mkdir(parents=True)
         (root / "var/lib/dpkg/info").mkdir()
@@ -148,7 +148,7 @@ class AnotherMachine(Case):
                            "--config", more)
         self.assertEqual(made.returncode, 0, made.stderr)
         root = self.dir / "far"
-        for _ in range(2):  # again is an upgrade
+        for _ in range(2):  # the second time is an upgrade
             self.put(made.stdout, root)
         self.assertEqual((root / "etc/berth/agent.token").stat().st_mode & 0o777, 0o600)
         self.assertEqual((root / "usr/local/bin/berth").read_bytes(), pathlib.Path(BINARY).read_bytes())
@@ -161,13 +161,13 @@ class AnotherMachine(Case):
                                  env=clean_env(), stderr=subprocess.DEVNULL)
         live.add(agent)
         self.addCleanup(lambda: (agent.kill(), agent.wait(), live.discard(agent)))
-        eventually("it is ready", lambda: server.get("/v1/nodes/far").status == 200, 20)
+        eventually("the agent has registered", lambda: server.get("/v1/nodes/far").status == 200, 20)
         self.assertEqual(server.node("far")["max"], 3)
         agent.send_signal(signal.SIGTERM)
         self.assertEqual(agent.wait(10 * SLOW), 0)
 
     def test_secrets_are_nobodys_from_the_start(self):
-        """Not readable first and closed later: whoever looks at the right moment has it then."""
+        """Secret files are created with mode 600, not closed later: otherwise they could be read for a moment."""
         seen, tools = self.dir / "seen", self.dir / "tools"
         tools.mkdir()
         (tools / "chmod").write_text(f'#!/bin/sh\nstat -c "%a %n" "$2" >>{seen}\nexec /bin/chmod "$@"\n')
@@ -195,20 +195,20 @@ class AnotherMachine(Case):
 @tags("load")
 class BackUp(Case):
     def test_what_is_backed_up_comes_back(self):
-        """While it runs, by SQLite's own means, as docs/operators.md says."""
+        """A back-up of a running server with SQLite's own means, as described in docs/operators.md."""
         server = self.start()
         node = Node(server, "n1", allowed_types=["dev"])
         job = self.ok(self.task(server))
         self.ok(node.done(job, result={"answer": 42}))
 
         def saved():
-            """What happened last stands in the journal alone for a moment."""
+            """For a moment the last changes are only in the journal."""
             with contextlib.closing(sqlite3.connect(f"file:{server.data_dir}/store.db?mode=ro", uri=True)) as source, \
                     contextlib.closing(sqlite3.connect(self.dir / "store.db.saved")) as target:
                 source.backup(target)
                 return target.execute("SELECT count(*) FROM job WHERE result IS NOT NULL").fetchone()[0]
 
-        eventually("the back-up has the job as it ended", saved)
+        eventually("the back-up has the result of the job", saved)
         later = self.ok(self.task(server))
         server.kill()
         self.servers.remove(server)

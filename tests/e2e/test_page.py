@@ -9,7 +9,7 @@ from harness import Case, Node, eventually
 
 class PageCase(Case):
     def test_page_files(self):
-        """The page names its files; each has its type, a policy that lets nothing else in, and a gzipped form."""
+        """The page names its files; each has its type, a policy that allows no other sources, and a gzipped form."""
         server = self.start()
         page = server.get("/")
         self.assertEqual(page.status, 200)
@@ -55,13 +55,13 @@ class PageCase(Case):
         self.assertEqual(server.post("/").status, 405)
 
     def test_page_size(self):
-        """Everything a browser loads, unpacked: less than 170 kB."""
+        """All files that a browser loads have less than 170 kB unpacked."""
         server = self.start()
         sizes = {name: len(server.get(name).body) for name in ("/", "/page/app.js", "/page/app.css", "/page/icon.svg")}
         self.assertLess(sum(sizes.values()), 170_000, sizes)
 
     def test_brief_status(self):
-        """What the page asks for every two seconds leaves out what only one node's view needs."""
+        """What the page requests every two seconds leaves out what only the view of one node needs."""
         server = self.start()
         for name in ("n1", "n2"):
             Node(server, name, allowed_types=["dev"])
@@ -74,26 +74,27 @@ class PageCase(Case):
         self.assertEqual(sum(len(card["tasks"]) for card in brief["servers"].values()), 1)
         one = self.ok(server.get("/v1/cluster/status?node_id=n2"))
         self.assertEqual(list(one["servers"]), ["n2"])
-        self.assertEqual(one["total_slots"], whole["total_slots"], "the cluster is the same")
+        self.assertEqual(one["total_slots"], whole["total_slots"], "the sums are those of the whole cluster")
         self.problem(server.get("/v1/cluster/status?brief=2"), 400, "BAD_FIELD")
 
     def test_stats(self):
-        """The charts' points: what was dispatched and refused is in one of them, and `since` leaves out those seen."""
+        """The points of the charts: each dispatch and refusal is in one of them, and `since` leaves out points that were read before."""
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=50)
-        eventually("the first reading is taken", lambda: server.get("/v1/stats").json["points"])
+        eventually("there is a first point", lambda: server.get("/v1/stats").json["points"])
         for _ in range(20):
             self.placed(server)
         self.problem(server.post("/v1/dispatch/f2f", {"src_lang": "xx", "tgt_lang": "yy"}), 422, "NO_CAPABLE_NODE")
 
         def sums():
             points = server.get("/v1/stats").json["points"]
-            spans = [(point, (point["at_ms"] - before["at_ms"]) / 1000) for before, point in zip(points, points[1:])]  # 2 s, or late
+            # 2 s, or more if a point was late
+            spans = [(point, (point["at_ms"] - before["at_ms"]) / 1000) for before, point in zip(points, points[1:])]
             done = sum(point["dispatched_per_s"] * seconds for point, seconds in spans)
             refused = sum(point["refused_per_s"].get("NO_CAPABLE_NODE", 0) * seconds for point, seconds in spans)
             return points if (round(done), round(refused)) == (20, 1) else None
 
-        points = eventually("all of it is in the points", sums)
+        points = eventually("all dispatches and the refusal are in the points", sums)
         busy = [point for point in points if point["dispatched_per_s"] > 0]
         self.assertTrue(all(0 < point["p50_ms"] <= point["p99_ms"] for point in busy))
         times = [point["at_ms"] for point in points]
@@ -103,12 +104,12 @@ class PageCase(Case):
         self.problem(server.get("/v1/stats?since=yesterday"), 400, "BAD_FIELD")
 
     def test_page_without_a_token(self):
-        """The page itself is for everybody; what it asks for is not."""
+        """The page itself needs no token; the data it requests does."""
         server = self.start(config=self.tokens())
         self.assertEqual(server.get("/").status, 200)
         self.assertEqual(server.get("/page/app.js").status, 200)
         self.assertEqual(server.get("/v1/cluster/status").status, 401)
-        self.assertEqual(server.stop(), 0) # the usual look at its metrics would need a token
+        self.assertEqual(server.stop(), 0)  # tearDown would need a token to read the metrics
 
     def tokens(self):
         path = self.dir / "server.yaml"

@@ -1,5 +1,5 @@
-"""What promtool makes of our metrics, rules and board: the shipped alerts fire, and wait as long as they
-say, on series written down here. test_alerts.py causes what they are about."""
+"""Checks metrics, rules and the dashboard with promtool: on the series below the shipped alerts fire after the documented waiting time.
+test_alerts.py causes the faults themselves."""
 import json
 import pathlib
 import re
@@ -22,7 +22,7 @@ class Scrape(Case):
         self.dispatch(server, src="xx")
         for _ in range(3):
             self.ok(node.fail(self.ok(self.task(server, max_attempts=1))))
-        text = eventually("the breaker is shown", lambda: self.has(server, "berth_breaker_state{"))
+        text = eventually("the metrics have the breaker", lambda: self.has(server, "berth_breaker_state{"))
         checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
         self.assertIn('berth_breaker_state{node_id="n1",type="dev",state="OPEN"} 1', text)
@@ -36,11 +36,11 @@ class Scrape(Case):
         server = self.start(metrics_nodes_max=3)
         for i in range(12):
             Node(server, f"n{i:02}", max_concurrent_jobs=2)
-        values = eventually("all are counted", lambda: self.counted(server))
+        values = eventually("all nodes are counted", lambda: self.counted(server))
         listed = [name for name in values if name.startswith("berth_node_slots{")]
         self.assertEqual(len(listed), 3 * 3)
         self.assertEqual(values["berth_nodes_unlisted"], 9)
-        self.assertEqual(values['berth_slots{state="max"}'], 24, "the sums count all")
+        self.assertEqual(values['berth_slots{state="max"}'], 24, "the sums include unlisted nodes")
 
     def test_what_nodes_have_and_keys_use(self):
         server = self.start(metrics_nodes_max=1)
@@ -55,7 +55,8 @@ class Scrape(Case):
                   'berth_node_gpu_vram_mb{node_id="n1",gpu="2",state="%s"}': {"capacity": 24000, "promised": 7000, "free": 17000},
                   'berth_limit{key="account:1",state="%s"}': {"in_flight": 1, "limit": 1, "waiting": 1}}
         wanted = {name % state: value for name, states in wanted.items() for state, value in states.items()}
-        values = eventually("they are told", lambda: [values for values in [server.metrics()] if wanted.items() <= values.items()])[0]
+        values = eventually("the metrics have all values",
+                            lambda: [values for values in [server.metrics()] if wanted.items() <= values.items()])[0]
         self.assertFalse([name for name in values if 'key="free:1"' in name or ("_resource{" in name and '"n2"' in name)])
 
     def counted(self, server):
@@ -70,7 +71,7 @@ def series(name, values, **labels):
 
 
 def ratio(part, whole):
-    """Two counters of the same metric or of two, growing by so much a minute."""
+    """Two counters, of one metric or of two, that grow by these steps each minute."""
     return [series(name, f"0+{step}x30", **labels) for name, labels, step in (part, whole)]
 
 
@@ -105,7 +106,7 @@ ROWS = {
                               [series(DELAY, "0+10x30", le="+Inf")]),
     "BerthInstancesApart": ([series("berth_instance_version", "0+1x40"),
                              series("berth_instance_version", "0+1x20 20x20", instance="b:7420")],
-                            [series("berth_instance_version", "0+900x23 0+5x10"),  # many changes; then it was emptied
+                            [series("berth_instance_version", "0+900x23 0+5x10"),  # many changes; then the store was emptied
                              series("berth_instance_version", "0+899x23 0+5x10", instance="b:7420")]),
     "BerthNoSlots": ([series("berth_slots", "5x10 0x30", state="free")],
                      [series("berth_slots", "5x19 0x4 1x30", state="free")]),
@@ -139,7 +140,7 @@ class Rules(unittest.TestCase):
         return folder
 
     def check(self, tests):
-        """promtool's verdict on the shipped files."""
+        """Runs promtool on the shipped files."""
         path = self.folder() / "tests.yml"
         path.write_text(json.dumps({"rule_files": [str(RULES / "berth-rates.yml"), str(RULES / "berth-alerts.yml")],
                                     "evaluation_interval": "1m", "tests": tests}))
@@ -184,7 +185,7 @@ class Rules(unittest.TestCase):
              "exp_samples": [{"labels": '{job="berth"}', "value": value}]}]} for name, (given, value) in rows.items()])
 
     def test_every_name_exists(self):
-        """Rules, alerts and the board speak only of metrics there are, and of rates that are recorded."""
+        """Rules, alerts and the dashboard use only metrics that exist, and rates that are recorded."""
         known = set(re.findall(r'"(berth_\w+)"', (ROOT / "src/base/metrics.h").read_text() +
                                (ROOT / "src/server/api_metrics.c").read_text()))
         known |= {"berth_build_info", "up", "job", "le"}

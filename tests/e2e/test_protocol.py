@@ -1,6 +1,6 @@
-"""PROTOCOL.md against a real server. Its tables of routes, errors, states and reasons name what the server's own tables
-name, no more and no less; its lists of fields are those of the answers (/v1/openapi.json, which test_openapi.py holds
-against every answer). Its messages are sent by test_messages.py."""
+"""Compares PROTOCOL.md with a real server. Its tables of routes, errors, states and reasons have exactly the names of the server's own
+tables; its lists of fields are those of the answers (/v1/openapi.json, which test_openapi.py checks against every answer). test_messages.py
+sends its messages."""
 import re
 
 from fences import fences, outside, spans, tables
@@ -9,8 +9,8 @@ from harness import ROOT, Case, Node
 PAGE = ROOT / "PROTOCOL.md"
 NAMES = re.compile(r"\{?[a-z_0-9]+\??(?:: ?\[[^\]]*\])?(?:, [a-z_0-9]+\??(?:: ?\[[^\]]*\])?)+\}?")
 
-# Lists of fields in the running text: the words before one tell which schema it lists. With "+" it is not the whole of it:
-# further names stand near it, and are named here.
+# Lists of fields in the running text: the words before a list, which schema it lists, and fields of the schema that the text names
+# elsewhere.
 LISTS = {
     "explain` answers `{": ("Explain", ()),
     "A decision (and `now`) is `{": ("Decision", ()),
@@ -49,10 +49,10 @@ LISTS = {
 }
 
 
-# Of a program's own settings: it says so and ends.
+# An error in a program's own settings: it prints the error and exits.
 NEVER_ANSWERED = {"BAD_CONFIG"}
 
-# Words in the running text: where they stand, and of which schema they are.
+# Lists of words in the running text: where they are, and to which schema they belong.
 WORDS = {
     r"`state` is (`installing`.*?)\.": "CopyState",
     r"`state` is (CLOSED.*?);": "Breaker.state",
@@ -64,12 +64,12 @@ WORDS = {
 
 
 def names_in(text):
-    """Of `{a, b?, c: [...]}`."""
+    """The names in `{a, b?, c: [...]}`."""
     return set(re.findall(r"([a-z_0-9]+)", re.sub(r"\[[^\]]*\]|[?{}]", "", text)))
 
 
 class Described(Case):
-    """The server's own tables."""
+    """Reads the server's own tables."""
 
     def setUp(self):
         super().setUp()
@@ -81,7 +81,7 @@ class Described(Case):
         return self.schemas[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
 
     def fields(self, name):
-        """The names of a schema, or (Report.refused) of an object, or of the objects of a list, in it."""
+        """The names of a schema's fields, or with a dot (Report.refused) of an object, or of a list's objects, inside it."""
         first, *more = name.split(".")
         schema = self.schemas[first]
         for step in more:
@@ -91,12 +91,12 @@ class Described(Case):
         return set(schema["properties"])
 
     def words(self, schema):
-        """What a schema lets a text be."""
+        """The texts that a schema allows."""
         schema = self.resolved(schema)
         return {word for one in schema.get("anyOf", [schema]) for word in self.resolved(one).get("enum", ()) if word}
 
     def written_routes(self):
-        """(method, path), scope, names in the query, names in the body (None: it does not say), the row's text."""
+        """(method, path), scope, names in the query, names in the body (None: not mentioned), the row's text."""
         for head, rows in tables(PAGE):
             if not head.startswith("| route |"):
                 continue
@@ -115,14 +115,14 @@ class Described(Case):
                     yield key, scope.split()[0], query, body, first + about
 
     def test_routes(self):
-        told, bodies = {}, {}
+        written, bodies = {}, {}
         for key, scope, query, body, row in self.written_routes():
             operation = self.doc["paths"].get(key[1], {}).get(key[0].lower())
             self.assertTrue(operation, f"{key} is no route")
             self.assertEqual(operation["x-scope"], scope, key)
             asked = {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
             self.assertLessEqual(query, asked, f"{key} has no such parameter")
-            told.setdefault(key, set()).update(query | set(re.findall(r"`\??(\w+)=?\d?`", row)))
+            written.setdefault(key, set()).update(query | set(re.findall(r"`\??(\w+)=?\d?`", row)))
             if body is not None:
                 name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
                 self.assertLessEqual(body, self.fields(name), f"the body of {key}")
@@ -132,9 +132,9 @@ class Described(Case):
         for path, operations in self.doc["paths"].items():
             for method, operation in operations.items():
                 key = (method.upper(), path)
-                self.assertIn(key, told, "a route that is not written down")
+                self.assertIn(key, written, "a route that is not written down")
                 asked = {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
-                self.assertEqual(asked - told[key], set(), f"{key}: parameters that are not written down")
+                self.assertEqual(asked - written[key], set(), f"{key}: parameters that are not written down")
 
     def test_errors(self):
         rows = re.findall(r'ROW\(ERR_\w+, "(\w+)", (\d+),', (ROOT / "src/base/err.h").read_text())
@@ -188,7 +188,7 @@ class Described(Case):
             self.assertEqual(set(re.split(r" *, | or | and ", listed.replace("  ", " ").strip())), known, where)
 
     def test_lists_of_fields(self):
-        """Each of them is looked up above, so that none stands there unchecked."""
+        """Every list of fields must be checked by a row of LISTS."""
         text = "\n".join(outside(PAGE.read_text()))
         used = set()
         for at, span in spans(PAGE.read_text()):
@@ -199,7 +199,7 @@ class Described(Case):
             keys = [key for key in LISTS if key in before and before.index(key) + len(key) >= len(before) - len(span)]
             if not keys and "RPC methods" in text[max(0, at - 500):at]:
                 continue  # of an agent: test_messages.py
-            self.assertEqual(len(keys), 1, f"which fields are these? {before}")
+            self.assertEqual(len(keys), 1, f"which schema has these fields? {before}")
             name, nearby = LISTS[keys[0]]
             self.assertEqual(names_in(span) | set(nearby), self.fields(name), before)
             for field, inner in re.findall(r"(\w+): ?\[\{([^}]*)\}\]", span):

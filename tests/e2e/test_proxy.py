@@ -1,4 +1,4 @@
-"""Callers behind a proxy that the server trusts, and others that say they are."""
+"""Callers behind a proxy that the server trusts, and others that pretend to be."""
 import contextlib
 import http.client
 import json
@@ -13,7 +13,7 @@ WRONG = bearer("nobody-0000")
 
 class ProxyCase(AuthCase):
     def call(self, server, path="/v1/jobs", method="GET", body=None, source=PROXY, headers=None, via=()):
-        """A request from an address, with an X-Forwarded-For line for each of `via`; (status, answer)."""
+        """A request from the address `source`, with an X-Forwarded-For line for each of `via`; (status, answer)."""
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30 * SLOW, source_address=(source, 0))
         with contextlib.closing(connection):
             connection.putrequest(method, path)
@@ -29,24 +29,24 @@ class ProxyCase(AuthCase):
         return self.guarded(loops=1, trusted_proxies=proxies, **settings)
 
     def peers(self, server, count):
-        """Where refused calls came from, as the audit has it, oldest first."""
-        rows = eventually("all are in the audit", lambda: (found := self.ok(server.get("/v1/audit?kind=refused"))["audit"])
+        """The peers of refused calls in the audit, oldest first."""
+        rows = eventually("all refused calls are in the audit", lambda: (found := self.ok(server.get("/v1/audit?kind=refused"))["audit"])
                           and len(found) >= count and found)
         return [row["peer"] for row in reversed(rows)]
 
 
 class Caller(ProxyCase):
     def test_who_calls(self):
-        """The last hop that no trusted proxy is, if a trusted one wrote it down."""
+        """The caller is the last address that is no trusted proxy, if a trusted proxy wrote it down."""
         server = self.proxied(f"{PROXY},10.0.0.0/8,fd00::/8")
         rows = [(PROXY, ["203.0.113.9"], "203.0.113.9"),
-                (PROXY, ["198.51.100.1, 203.0.113.9"], "203.0.113.9"),            # the first is the caller's own word
+                (PROXY, ["198.51.100.1, 203.0.113.9"], "203.0.113.9"),  # the caller itself wrote the first one
                 (PROXY, ["198.51.100.1", "203.0.113.9, 10.1.2.3"], "203.0.113.9"),  # lines are one list
                 (PROXY, ["203.0.113.9, 10.1.2.3, fd00::7"], "203.0.113.9"),
                 (PROXY, ["[2001:db8::7]:5123"], "2001:db8::7"),
                 (PROXY, ["203.0.113.9:5123"], "203.0.113.9"),
-                (PROXY, ["10.9.9.9, 10.1.2.3"], "10.9.9.9"),                      # all are trusted: it began there
-                (PROXY, ["203.0.113.9, unknown, 10.1.2.3"], "10.1.2.3"),          # what it was told is no address
+                (PROXY, ["10.9.9.9, 10.1.2.3"], "10.9.9.9"),  # all are trusted: the request began there
+                (PROXY, ["203.0.113.9, unknown, 10.1.2.3"], "10.1.2.3"),  # the trusted proxy names no address
                 (PROXY, ["unknown"], PROXY), (PROXY, [""], PROXY), (PROXY, [], PROXY),
                 (OTHER, ["203.0.113.9"], OTHER), (OTHER, [], OTHER)]
         for source, via, _ in rows:
@@ -68,14 +68,16 @@ class Caller(ProxyCase):
         for _ in range(3):
             self.assertEqual(self.call(server, via=["203.0.113.1"], headers=WRONG)[0], 401)
         self.assertEqual(self.call(server, via=["203.0.113.1"], headers=WRONG)[0], 429)
-        self.assertEqual(self.call(server, via=["203.0.113.2"], headers=WRONG)[0], 401, "another caller of the same proxy")
-        self.assertEqual(self.call(server, via=["203.0.113.1"], headers=bearer(ADMIN))[0], 200, "a right token")
+        self.assertEqual(self.call(server, via=["203.0.113.2"], headers=WRONG)[0], 401,
+                         "another caller of the same proxy must not be limited")
+        self.assertEqual(self.call(server, via=["203.0.113.1"], headers=bearer(ADMIN))[0], 200, "a right token must not be limited")
         for number in range(3):
             self.assertEqual(self.call(server, source=OTHER, via=[f"198.51.100.{number}"], headers=WRONG)[0], 401)
-        self.assertEqual(self.call(server, source=OTHER, via=["198.51.100.9"], headers=WRONG)[0], 429, "it is one address, whatever it says")
+        self.assertEqual(self.call(server, source=OTHER, via=["198.51.100.9"], headers=WRONG)[0], 429,
+                         "an untrusted address counts as one, whatever headers it sends")
 
     def stranger(self, server, caller):
-        """A connection that has asked for something, for this caller, and shown no token."""
+        """A connection that has sent a request for this caller without a token."""
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=30 * SLOW)
         self.addCleanup(sock.close)
         lines = ["GET /healthz HTTP/1.1", f"Host: 127.0.0.1:{server.port}", *([f"X-Forwarded-For: {caller}"] if caller else [])]
@@ -93,9 +95,9 @@ class Caller(ProxyCase):
         server = self.proxied(connections_per_peer_max=2)
         first, *others = [self.stranger(server, caller) for caller in ("203.0.113.1", "203.0.113.1", "203.0.113.2", "203.0.113.2",
                                                                        "203.0.113.3", None, "203.0.113.1")]
-        self.assertEqual(first[0].recv(1), b"", "the oldest of the one that has too many")
+        self.assertEqual(first[0].recv(1), b"", "the oldest connection of the caller with too many is closed")
         for sock, lines in others:
-            self.ask(sock, lines)  # nobody else's
+            self.ask(sock, lines)  # the other callers' connections stay
 
     def test_a_connection_is_who_uses_it(self):
         server = self.proxied(connections_per_peer_max=2)
@@ -120,7 +122,7 @@ class Settings(ProxyCase):
         rows = json.loads(self.config.read_text())
         self.config.write_text(json.dumps({**rows, "trusted_proxies": [PROXY]}))
         server.process.send_signal(1)
-        eventually("it is taken over", lambda: "event=server.reloaded changed=trusted_proxies" in server.log)
+        eventually("the new setting is logged", lambda: "event=server.reloaded changed=trusted_proxies" in server.log)
         self.call(server, via=["203.0.113.9"], headers=WRONG)
         self.assertEqual(self.peers(server, 1), ["203.0.113.9"])
 
@@ -131,12 +133,12 @@ class Clear(ProxyCase):
 
     def test_a_proxy_that_says_https(self):
         server = self.proxied(listen="0.0.0.0:0", hosts="0.0.0.0")
-        self.assertFalse(self.told(server), "it depends on how the proxy is called")
+        self.assertFalse(self.told(server), "a proxy may be called over https, so there is no warning yet")
         secure = {**bearer(ADMIN), "X-Forwarded-Proto": "https"}
         self.assertEqual(self.call(server, via=["203.0.113.9"], headers=secure)[0], 200)
-        self.assertEqual(self.call(server, headers=bearer(ADMIN))[0], 200)  # of this machine
+        self.assertEqual(self.call(server, headers=bearer(ADMIN))[0], 200)  # from this machine
         self.assertEqual(self.call(server, path="/healthz", via=["203.0.113.9"])[0], 200)  # without a token
         self.assertFalse(self.told(server))
         for _ in range(3):
             self.assertEqual(self.call(server, via=["203.0.113.9"], headers={**bearer(ADMIN), "X-Forwarded-Proto": "https, http"})[0], 200)
-        self.assertEqual(server.log.count("event=server.in_the_clear peer=203.0.113.9"), 1, "once")
+        self.assertEqual(server.log.count("event=server.in_the_clear peer=203.0.113.9"), 1, "the warning must be logged once")

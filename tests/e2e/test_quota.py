@@ -29,7 +29,7 @@ class QuotaCase(TokenCase):
         return self.ok(self.task(server, token, **fields), 202)["job_id"]
 
     def over(self, answer, part, token):
-        """Refused, by this part of that token's quota."""
+        """Checks that the call was refused by this part of that token's quota."""
         self.problem(answer, 429, "QUOTA_EXCEEDED")
         self.assertEqual(answer.json["field"], f"quota.{part}")
         self.assertIn(f" {token} ", answer.json["detail"])
@@ -68,7 +68,7 @@ class All(QuotaCase):
         self.cancel(server, jobs[5])
         answer = self.task(server, type="t0")
         self.problem(answer, 429, "QUEUE_FULL")
-        self.assertIn("(queue_max)", answer.json["detail"], "that of one type is told apart")
+        self.assertIn("(queue_max)", answer.json["detail"], "queue_max must be named, not queue_total_max")
 
     def test_what_waits_still_counts_after_a_crash(self):
         server = self.start(queue_total_max=3)
@@ -78,7 +78,7 @@ class All(QuotaCase):
             self.waits(server)
         server.kill()
         server = self.start(queue_total_max=3)
-        eventually("it knows its node again", lambda: self.task(server).status == 429)
+        eventually("the node is known again, and the queue is full", lambda: self.task(server).status == 429)
         self.problem(self.task(server), 429, "QUEUE_FULL")
 
 
@@ -90,15 +90,15 @@ class Rate(QuotaCase):
         answers = [self.task(server, token) for _ in range(8)]
         self.assertEqual([answer.status for answer in answers], [422] * 5 + [429] * 3)
         self.assertIn("rate=5/h", self.over(answers[5], "rate", "ci").json["detail"])
-        self.assertGreater(int(answers[5].headers["Retry-After"]), 60, "when there is room again")
+        self.assertGreater(int(answers[5].headers["Retry-After"]), 60, "Retry-After must say when there is room again")
         self.assertEqual(server.metrics()['berth_dispatch_total{outcome="QUOTA_EXCEEDED"}'], 3)
-        self.assertEqual(self.task(server, other).status, 422, "that of another token")
+        self.assertEqual(self.task(server, other).status, 422, "another token has its own rate")
         self.assertEqual(self.task(server, root).status, 422)
-        self.assertEqual(self.status(server, token), 200, "it is about submitting")
+        self.assertEqual(self.status(server, token), 200, "the rate limits only submissions")
         self.over(server.post("/v1/dispatch/f2f", {"src_lang": "en", "tgt_lang": "zh"}, bearer(token)), "rate", "ci")
         self.over(server.post("/v1/dispatch/task?dry_run=1", {"type": "dev"}, bearer(token)), "rate", "ci")
         self.cli(server, "token", "create", "third", "--scope", "read", token=root)
-        self.over(self.task(server, token), "rate", "ci")  # also when the tokens have changed
+        self.over(self.task(server, token), "rate", "ci")  # still refused after the tokens have changed
 
     def test_each_job_of_a_batch_counts(self):
         server, root = self.guarded()
@@ -110,7 +110,7 @@ class Rate(QuotaCase):
     def test_over_the_rate_no_body_is_read(self):
         server, root = self.guarded()
         token = self.made(server, "ci", "rate=3/h")
-        for path in ("task", "f2f", "batch"):  # a job each, counted with the head, whether its body comes or not
+        for path in ("task", "f2f", "batch"):  # each request counts as one job when its head arrives, whether its body follows or not
             sender = Sender(server, path=f"/v1/dispatch/{path}", token=token, length=1000, Expect="100-continue")
             self.assertEqual(statuses(sender.answer()), [100], path)
             sender.socket.close()
@@ -131,7 +131,7 @@ class Rate(QuotaCase):
         self.cancel(server, job, root)
         again = self.ok(server.post(f"/v1/jobs/{job}/retry", headers=bearer(token)))
         shown = self.ok(server.get(f"/v1/jobs/{again['job_id']}", **bearer(root)))
-        self.assertEqual(shown["submitted_by"], "ops", "whoever asked for it")
+        self.assertEqual(shown["submitted_by"], "ops", "the token that asked for the retry")
         self.over(server.post(f"/v1/jobs/{job}/retry", headers=bearer(token)), "rate", "ops")
 
 
@@ -147,7 +147,7 @@ class Waiting(QuotaCase):
         server.kill()
         server = self.start()
         server.token = root
-        eventually("it knows its node again", lambda: self.task(server, token).status == 429)
+        eventually("the node is known again, and the quota is used up", lambda: self.task(server, token).status == 429)
         self.over(self.task(server, token), "waiting", "ci")
         self.cancel(server, jobs[0], root)
         self.waits(server, token)
@@ -180,7 +180,8 @@ class Shared(QuotaCase, Instances):
         for server in self.all:
             server.token = root
         TokenNode(self.all[0], "n1", token=root, allowed_types=["dev"], max_concurrent_jobs=1)
-        eventually("both know it", lambda: all(server.get("/v1/nodes/n1", **bearer(root)).status == 200 for server in self.all))
+        eventually("both instances know the node",
+                   lambda: all(server.get("/v1/nodes/n1", **bearer(root)).status == 200 for server in self.all))
         self.ok(self.task(self.all[0], root))
         jobs = [self.waits(self.all[i % 2], token) for i in range(4)]
         for server in self.all:
@@ -218,7 +219,7 @@ class Submitter(QuotaCase):
         server = self.start()
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=2)
         before = self.ok(self.task(server, submitted_by="somebody"))["job_id"]
-        self.assertNotIn("submitted_by", server.job(before), "there are no tokens")
+        self.assertNotIn("submitted_by", server.job(before), "without tokens the field is ignored")
         root = server.token = self.cli(server, "token", "create", "root", "--scope", "admin")
         token = self.cli(server, "token", "create", "ci", "--scope", "submit", token=root)
         running = self.ok(self.task(server, token, submitted_by="root"))["job_id"]

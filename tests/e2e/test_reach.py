@@ -38,7 +38,7 @@ class Poll(Case):
         message = node.poll()[0]
         for name, value in {**given, "type": "dev", "attempt_id": 1}.items():
             self.assertEqual(message[name], value, name)
-        self.assertNotIn("secret", str(message), "where the result goes is not the node's business")
+        self.assertNotIn("secret", str(message), "the node must not get the callback's URL")
 
     def test_deadline_is_the_end_of_the_reservation(self):
         server = self.start(reservation_ttl_ms=30000)
@@ -89,7 +89,7 @@ class Poll(Case):
                 got.extend(job["job_id"] for job in node.poll(wait="100ms", most=3))
 
         in_parallel(4, work)
-        self.assertEqual((len(got), len(set(got))), (100, 100), "each job once")
+        self.assertEqual((len(got), len(set(got))), (100, 100), "each job is handed out once")
 
     def test_a_poll_is_a_sign_of_life(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000)
@@ -103,7 +103,7 @@ class Poll(Case):
         eventually("last_heartbeat_ms moves", fresher)
 
     def test_what_ran_out_in_the_inbox_is_not_handed_out(self):
-        """Its ACK could only be answered 409."""
+        """Its reservation has run out, so its ACK would be refused with 409."""
         server = self.start(reservation_ttl_ms=300, max_retry=1)
         node = Node(server, "n1")
         job = self.placed(server)
@@ -119,7 +119,7 @@ class Poll(Case):
             self.assertEqual(server.get("/v1/node/jobs" + query).status, 400, query)
 
     def test_a_poller_that_left_loses_no_job(self):
-        """Its answer had nowhere to go, so the job stays in the inbox or is placed again."""
+        """Its answer could not be delivered, so the job stays in the box or is placed again."""
         server = self.start(reservation_ttl_ms=3000)
         node = Node(server, "n1", max_concurrent_jobs=1)
         client = server.client()
@@ -129,11 +129,11 @@ class Poll(Case):
 
         def finished():
             for message in node.poll(wait="100ms"):
-                if node.ack(message).status == 200:  # else it was too late, and the job comes again
+                if node.ack(message).status == 200:  # otherwise the reservation had run out, and the job is placed again
                     self.ok(node.done(message))
             return server.job(job["job_id"])["state"] == "DONE"
 
-        eventually("the job is done all the same", finished)
+        eventually("the job is done", finished)
 
 
 class Push(Case):
@@ -172,7 +172,7 @@ class Push(Case):
             self.assertEqual((job["node_id"], job["attempt_id"]), ("good", 1))
         self.assertSlots(server, "bad", 0, 0)
         self.assertSlots(server, "good", 10, 0)
-        self.assertGreater(len(listeners["bad"].requests), 0, "it was tried")
+        self.assertGreater(len(listeners["bad"].requests), 0, "the bad endpoint was not tried")
         for listener in listeners.values():
             listener.close()
 
@@ -190,7 +190,7 @@ class Push(Case):
         listener.close()
 
     def test_an_ack_names_the_send_it_is_about(self):
-        """A push that timed out has arrived, and so does the next one, in the same attempt: one of them begins."""
+        """A push that timed out may have arrived, and the next one arrives in the same attempt: only one of them may be acknowledged."""
         gate = threading.Event()
         listener = Listener(gate=gate)
         self.addCleanup(listener.close)
@@ -199,16 +199,16 @@ class Push(Case):
         self.addCleanup(gate.set)
         job = self.ok(self.task(server, queue_ms=60000), 202)
         first, second = [body for _, _, body in listener.wait(2)[:2]]
-        gate.set()  # a third would be answered
+        gate.set()  # a third push would be answered
         self.assertEqual([(one["job_id"], one["attempt_id"]) for one in (first, second)], [(job["job_id"], 1)] * 2)
         self.assertNotEqual(first["send_id"], second["send_id"])
-        last = eventually("one of them is current", lambda: next(
+        last = eventually("the ACK of one push is accepted", lambda: next(
             (one for _, _, one in reversed(listener.requests) if node.ack(one, send_id=one["send_id"]).status == 200), None))
         for _, _, one in list(listener.requests):
             if one["send_id"] != last["send_id"]:
                 self.problem(node.ack(one, send_id=one["send_id"]), 409, "STALE_ATTEMPT")
         self.assertTrue(self.ok(node.ack(last, send_id=last["send_id"]))["duplicate"])
-        self.assertTrue(self.ok(node.ack(last))["duplicate"], "who does not say is believed")
+        self.assertTrue(self.ok(node.ack(last))["duplicate"], "an ACK without send_id is accepted")
         self.ok(node.done(last))
 
     def test_a_silent_endpoint_is_given_up_after_push_timeout(self):
@@ -217,7 +217,7 @@ class Push(Case):
         Node(server, "silent", endpoint=f"http://127.0.0.1:{hole.getsockname()[1]}/")
         answer = self.dispatch(server)
         self.problem(answer, 503, "ALL_CANDIDATES_FULL_OR_FAILED")
-        self.assertLess(answer.seconds, 20 * SLOW, "before its reservation ran out")
+        self.assertLess(answer.seconds, 20 * SLOW, "the push must be given up before the reservation runs out")
         self.assertSlots(server, "silent", 0, 0)
         hole.close()
 
@@ -232,7 +232,7 @@ class Push(Case):
         self.problem(server.get("/v1/nodes/n1"), 404, "NOT_FOUND")
 
     def test_a_redirect_is_not_followed(self):
-        """A redirect could lead out of allow_urls: it is a failed send."""
+        """A redirect could lead to an address outside allow_urls, so it counts as a failed send."""
         server = self.start()
         listener = Listener((307,))
         Node(server, "n1", endpoint=listener.url)
@@ -266,7 +266,7 @@ class WebSocketNode(Case):
         node.close()
 
     def test_the_endpoint_must_be_allowed(self):
-        """Whichever message names it: what a frame may say is what a request may."""
+        """In any message: a frame is checked like a request."""
         server = self.start()
         node = WsNode(server, "w1")
         reply = node.ask("heartbeat", endpoint="http://example.com/")
@@ -332,16 +332,16 @@ class WebSocketNode(Case):
         self.assertEqual(old.closed(), 4001)
         job = self.placed(server)
         self.assertEqual(new.expect("job")["job_id"], job["job_id"])
-        self.assertEqual(server.node("w1")["health"], "ready", "the old one's close evicts nobody")
+        self.assertEqual(server.node("w1")["health"], "ready", "the close of the old connection must not evict the node")
         new.close()
 
     def follows(self, **settings):
-        """A node can be chosen from the moment it is known, before its connection is."""
+        """A node can get jobs as soon as it has registered, before it is connected; they are sent once it is."""
         server = self.start(loops=2, **settings)
         Node(server, "w1")
         placed = [self.placed(server)["job_id"] for _ in range(2)]
         node = WsNode(server, "w1")
-        self.assertFalse(node.waiting, "nothing comes before the welcome")
+        self.assertFalse(node.waiting, "a message came before the welcome")
         for job_id in placed:
             job = node.expect("job")
             self.assertEqual(job["job_id"], job_id)
@@ -376,14 +376,14 @@ class WebSocketNode(Case):
         spare.close()
 
     def test_a_closed_connection_is_not_chosen(self):
-        """A node whose connection closed is out of reach until it is back; it is not lost yet."""
+        """A node whose connection closed gets no jobs until it is back, but it is not lost yet."""
         server = self.start(reservation_ttl_ms=300)
         gone = WsNode(server, "w1", max_concurrent_jobs=9)
         gone.close()
-        eventually("it is not chosen", lambda: self.dispatch(server).status == 503)
+        eventually("the node gets no job", lambda: self.dispatch(server).status == 503)
         self.assertSlots_soon(server, "w1")
         back = WsNode(server, "w1", max_concurrent_jobs=9)
-        job = eventually("it is back", lambda: self.try_place(server))
+        job = eventually("the node gets a job again", lambda: self.try_place(server))
         self.assertEqual(back.expect("job", job_id=job["job_id"])["job_id"], job["job_id"])
         back.close()
 
@@ -392,10 +392,10 @@ class WebSocketNode(Case):
         return answer.json if answer.status == 200 else None
 
     def assertSlots_soon(self, server, node_id):
-        eventually("its slots are free", lambda: server.slots(node_id) == (0, 0), 20)
+        eventually(f"the slots of {node_id} are free", lambda: server.slots(node_id) == (0, 0), 20)
 
     def test_it_comes_back_with_its_runs(self):
-        """An agent that reconnects lists what it runs: those go on, others are dropped."""
+        """An agent that reconnects lists its runs: known ones go on, others are dropped."""
         server = self.start()
         node = WsNode(server, "w1")
         self.placed(server)
@@ -454,7 +454,7 @@ class WebSocketNode(Case):
         node.close()
 
     def test_text_that_is_no_json(self):
-        """Answered by an error or closed with 1007/1008, never ignored."""
+        """The server answers with an error or closes with 1007 or 1008; it never ignores the text."""
         server = self.start()
         node = WsNode(server, "w1")
         node.socket.send("{nope")
@@ -498,7 +498,7 @@ class WebSocketNode(Case):
     def test_ping_is_answered(self):
         node = WsNode(self.start(), "w1")
         node.socket.send_bytes(wsclient.frame(wsclient.PING, b"here?"))
-        eventually("a pong", lambda: node.socket.recv() is None)
+        eventually("a pong arrives", lambda: node.socket.recv() is None)
         self.assertEqual(node.socket.pongs.popleft(), b"here?")
         node.close()
 
@@ -525,7 +525,7 @@ class WebSocketNode(Case):
             self.assertEqual(refused.exception.status, 403, headers)
 
     def test_a_node_that_does_not_read_is_disconnected(self):
-        """What waits for it is bounded; the jobs go to others or back, nobody else notices."""
+        """What waits for the node is bounded; its jobs go to other nodes or are returned, and other nodes are not affected."""
         server = self.start(message_queue_bytes_max=65536, reservation_ttl_ms=1000)
         deaf = WsNode(server, "deaf", allowed_types=["dev"], max_concurrent_jobs=10000)
         bulk = {"type": "dev", "payload": "x" * 60000, "max_attempts": 1}
@@ -534,9 +534,9 @@ class WebSocketNode(Case):
             self.ok(server.post("/v1/dispatch/batch", {"jobs": [bulk] * 15}))
             return "event=node.disconnected node_id=deaf" in server.log
 
-        eventually("it is disconnected", disconnected, 30)
+        eventually("the node is disconnected", disconnected, 30)
         self.assertIn(deaf.closed(), (1013, 1006))
-        eventually("its slots are free", lambda: server.slots("deaf") == (0, 0), 30)
+        eventually("the node's slots are free", lambda: server.slots("deaf") == (0, 0), 30)
 
     @tags("threads")
     def test_all_come_back_at_once_after_a_restart(self):
@@ -582,7 +582,7 @@ class WebSocketNode(Case):
                     placed.append(answer["job_id"])
                 else:
                     self.assertEqual(answer["error"], "ALL_CANDIDATES_FULL_OR_FAILED")
-        eventually("all are finished", lambda: len(finished) == 300, 30)
+        eventually("all jobs are finished", lambda: len(finished) == 300, 30)
         stop.set()
         for worker in workers:
             worker.join()
@@ -593,7 +593,7 @@ class WebSocketNode(Case):
 
 
 class BackEmpty(Case):
-    """A node that comes back without its runs (a reboot) has lost them: nobody waits for their leases."""
+    """A node that comes back without its runs (after a reboot) has lost them: their leases are not waited for."""
 
     def taken(self, server, node):
         job = self.placed(server)

@@ -1,5 +1,5 @@
-"""The store in Redis is away, or comes back empty: what is refused, how fast, and what is true afterwards.
-BERTH_OUTAGES and BERTH_OUTAGE_S say how often and for how long it is away (`make outages`)."""
+"""The store in Redis is away, or comes back empty: what is refused, how fast, and what is true afterwards. BERTH_OUTAGES and BERTH_OUTAGE_S
+are the number and the length of outages (`make outages`)."""
 import collections
 import os
 import pathlib
@@ -19,17 +19,17 @@ SECONDS = float(os.environ.get("BERTH_OUTAGE_S", "2"))
 
 
 class Fleet(threading.Thread):
-    """Nodes that run everything they get until told to end it; each knows what it really runs."""
+    """Nodes that run every job they get until they are told to end it. Each knows what it really runs."""
 
     def __init__(self, server, count, slots):
         super().__init__(daemon=True)
         self.server, self.slots = server, slots
         self.nodes = {f"n{i}": None for i in range(count)}
         self.running = {name: set() for name in self.nodes}
-        self.acking = {name: [] for name in self.nodes}  # received; their ACK was not answered yet
+        self.acking = {name: [] for name in self.nodes}  # received; the ACK was not answered yet
         self.most = 0
         self.over = threading.Event()
-        self.finish = threading.Event()  # end what runs, as fast as it is accepted
+        self.finish = threading.Event()  # end what runs as soon as DONE is accepted
         self.ended = set()
 
     def connect(self, name):
@@ -58,7 +58,7 @@ class Fleet(threading.Thread):
             self.acking[name].append((message["job_id"], message["attempt_id"]))
         except TimeoutError:
             pass
-        # No limit of its own: what it is given must be right.
+        # The node enforces no limit of its own: the server must not send too much.
         while self.acking[name]:
             job, attempt = self.acking[name][0]
             reply = node.ask("ack", job_id=job, attempt_id=attempt)
@@ -66,7 +66,7 @@ class Fleet(threading.Thread):
                 self.running[name].add((job, attempt))
                 self.most = max(self.most, len(self.running[name]))
             elif reply.get("status", 0) >= 500:
-                break  # it may have been heard: it is said again, as agents do
+                break  # the server may have applied the ACK; it is sent again, as agents do
             del self.acking[name][0]
 
     def run(self):
@@ -83,13 +83,13 @@ class Fleet(threading.Thread):
         return sum(map(len, self.running.values()))
 
     def runs(self):
-        """What runs now; the thread goes on meanwhile."""
+        """All runs at this moment, while the thread goes on."""
         return set().union(*(set(runs) for runs in self.running.values()))
 
 
 class Queued:
-    """How long the threads that answer a request stood in the kernel's queue for a core, by its own account:
-    that is the machine's time as well."""
+    """How long the server's threads that answer requests waited for a core, by the kernel's account. Like a stall this is the machine's
+    fault."""
 
     def __init__(self, pid):
         self.threads = {}
@@ -97,7 +97,7 @@ class Queued:
             name = (task / "comm").read_text().strip()
             if name.startswith(("berth-loop", "berth-store")):
                 self.threads[task / "schedstat"] = name
-        assert len(self.threads) > 1, "a loop and the store thread"
+        assert len(self.threads) > 1, "the loops or the store thread were not found"
 
     @staticmethod
     def of(path):
@@ -108,11 +108,11 @@ class Queued:
 
     @staticmethod
     def mine():
-        """Of the thread that asks."""
+        """The waiting time of the calling thread."""
         return Queued.of(pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/schedstat"))
 
     def since(self, before):
-        """Of the loop that waited longest, and of the store thread: a request passes both, one after the other."""
+        """The waiting time of the slowest loop plus that of the store thread, because a request passes both."""
         waited = collections.defaultdict(float)
         for path, seconds in self.now().items():
             kind = self.threads[path].rstrip("0123456789-")
@@ -134,10 +134,10 @@ class Loaded(Case):
         self.fleet = Fleet(self.server, self.count, self.slots)
         self.fleet.start()
         self.addCleanup(self.fleet.over.set)
-        eventually("all nodes are there", lambda: len(self.server.get("/v1/nodes").json["nodes"]) == self.count)
+        eventually("all nodes have registered", lambda: len(self.server.get("/v1/nodes").json["nodes"]) == self.count)
 
     def fill(self, want):
-        """Dispatches until the nodes run so many."""
+        """Dispatches until the nodes run `want` jobs."""
         def more():
             if self.fleet.total() < want:
                 self.dispatch(self.server)
@@ -146,17 +146,17 @@ class Loaded(Case):
         eventually(f"{want} jobs run", more, 30)
 
     def end(self):
-        """Everything that runs ends, is accepted, and no slot stays taken."""
+        """Ends all jobs; their ends are accepted, and no slot stays taken."""
         self.fleet.finish.set()
-        eventually("all ends are accepted", lambda: self.fleet.total() == 0, 30)
+        eventually("the end of every job is accepted", lambda: self.fleet.total() == 0, 30)
         for name in self.fleet.nodes:
-            eventually("no slot is taken", lambda: self.server.slots(name) == (0, 0), 20)
+            eventually(f"no slot of {name} is taken", lambda: self.server.slots(name) == (0, 0), 20)
         self.fleet.finish.clear()
-        self.assertLessEqual(self.fleet.most, self.slots, "a node was given more than it may run")
+        self.assertLessEqual(self.fleet.most, self.slots, "a node got more jobs than it may run")
 
 
 class Outage(Loaded):
-    settings = {"store_call_ms": 80}  # as it is shipped: how fast it refuses is judged
+    settings = {"store_call_ms": 80}  # the default, because the case judges how fast the server refuses
 
     def setUp(self):
         super().setUp()
@@ -166,11 +166,11 @@ class Outage(Loaded):
         self.addCleanup(self.stalls.over.set)
 
     def refused(self):
-        """From when to when it took, and how long of it the server, and this thread, waited for a core."""
+        """(start, end, how long the server waited for a core, how long this thread did) of a refused dispatch."""
         before, mine, begun = self.queued.now(), Queued.mine(), time.monotonic()
         answer = self.dispatch(self.server)
         ended, mine, queued = time.monotonic(), Queued.mine() - mine, self.queued.since(before)
-        if answer.status == 504:  # it was under way when Redis went
+        if answer.status == 504:  # it was under way when Redis went away
             self.problem(answer, 504, "OUTCOME_UNKNOWN")
         else:
             self.problem(answer, 503, "SCHEDULER_DEPENDENCY_DOWN")
@@ -179,18 +179,18 @@ class Outage(Loaded):
 
     def placed_again(self):
         began = time.monotonic()
-        eventually("work is placed again", lambda: self.dispatch(self.server).status == 200)
+        eventually("a dispatch succeeds again", lambda: self.dispatch(self.server).status == 200)
         return time.monotonic() - began
 
     def away(self, stop, back):
         self.fill(6)
-        for _ in range(32):  # every loop keeps its own
+        for _ in range(32):  # every loop has its own cache
             self.assertEqual(self.server.get("/v1/sessions/room-888").status, 200)
         running = self.fleet.runs()
         stop()
-        # Several at once: some come while the call that will fail is under way.
+        # Several threads at once: some requests arrive while the call that will fail is under way.
         slow = sum(in_parallel(3, lambda _: [self.refused() for _ in range(7)]), [])
-        eventually("it says so", lambda: self.server.get("/readyz").json["store_mode"] != "NORMAL")
+        eventually("the server shows that the store is away", lambda: self.server.get("/readyz").json["store_mode"] != "NORMAL")
         known = self.server.get("/v1/nodes").json
         self.assertTrue(known["stale"])
         self.assertEqual(len(known["nodes"]), self.count)
@@ -204,7 +204,7 @@ class Outage(Loaded):
         session = self.server.get("/v1/sessions/room-888")
         if SECONDS < 20:
             self.assertEqual(session.status, 200)
-        self.assertLessEqual(running, self.fleet.runs(), "they go on")
+        self.assertLessEqual(running, self.fleet.runs(), "jobs must go on running")
         back()
         took = self.placed_again()
         self.end()
@@ -216,7 +216,7 @@ class Outage(Loaded):
         return judged, took
 
     def again_and_again(self, stop, back):
-        """All of them are told before one is judged."""
+        """Prints the figures of all outages before it judges them."""
         found = [self.away(stop, back) for _ in range(TIMES)]
         self.assertLess(max(slow for slow, _ in found), 0.1 * max(1, SLOW), "a refusal took too long")
         self.assertLess(max(took for _, took in found), 1 * SLOW, "it took too long to resume")
@@ -236,39 +236,39 @@ class Outage(Loaded):
 
 class Emptied(Loaded):
     def test_emptied_under_load(self):
-        """What runs is taken back from the nodes before anything new is sold to them."""
+        """What runs is recovered from the nodes before new jobs get their slots."""
         for _ in range(TIMES):
             self.fill(6)
             self.redis.say("FLUSHALL")
             self.fill(self.slots * self.count)
             for _ in range(20):
-                self.assertEqual(self.dispatch(self.server).status, 503, "every slot is taken")
-            eventually("it is told", lambda: "event=store.emptied" in self.server.log)
+                self.assertEqual(self.dispatch(self.server).status, 503, "all slots are still in use")
+            eventually("store.emptied is logged", lambda: "event=store.emptied" in self.server.log)
             self.end()
             self.fill(2)
             self.end()
 
 
 class Refused(Case):
-    """A request whose outcome is unknown because Redis went away while its job was being placed comes again with its key."""
+    """Redis goes away while a job is being placed, so the outcome is unknown; the client repeats the request with its key."""
 
     def setUp(self):
         super().setUp()
         self.redis = Redis(self.dir / "redis")
         self.addCleanup(self.redis.kill)
-        # Nothing lapses before Redis is paused; then the send fails when the case says so.
+        # Nothing runs out before Redis is paused; the send fails when the case says so.
         self.a, self.b = (self.start(name, store=self.redis.url, store_call_ms=int(500 * SLOW), reservation_ttl_ms=5000,
                                      push_timeout_ms=60000) for name in ("a", "b"))
         self.held = Listener(answers=(500,), gate=threading.Event())
         self.addCleanup(self.held.close)
         Node(self.a, "deaf", endpoint=self.held.url, allowed_types=["dev"])
-        eventually("both know it", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
+        eventually("the other server knows the node", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
 
     def ask(self, server):
         return self.task(server, headers={"Idempotency-Key": "k1"}, queue_ms=60000)
 
     def refuse(self):
-        """Its job is reserved; while it is being sent Redis goes away, then the send fails: it cannot be taken back now."""
+        """The job is reserved. While it is being sent Redis goes away, then the send fails, and the reservation cannot be taken back."""
         answers = []
         client = threading.Thread(target=lambda: answers.append(self.ask(self.a)))
         client.start()
@@ -280,26 +280,26 @@ class Refused(Case):
         return message["job_id"]
 
     def accepted(self, server):
-        """The answer to the second request: refused at most until Redis is back."""
+        """The answer to the second request, which may be refused only until Redis is back."""
         def again():
             answer = self.ask(server)
             self.assertIn(answer.status, (200, 202, 503, 504), str(answer))
             return answer if answer.status < 500 else None
 
-        return eventually("it is accepted", again).json
+        return eventually("the repeated request is accepted", again).json
 
     def runs(self, node, job_id):
-        """The job arrives at the node, which does it. One that is too late for its reservation gets it again."""
+        """The node gets the job and does it. If its ACK comes too late for the reservation, it gets the job again."""
         def begun():
             return next((job for job in node.poll(wait="1s") if job["job_id"] == job_id and node.ack(job).status == 200), None)
 
-        job = eventually("it is sent", begun)
-        self.ok(eventually("its end is heard", lambda: next((end for end in [node.done(job)] if end.status < 500), None)))
+        job = eventually("the node gets the job, and its ACK is accepted", begun)
+        self.ok(eventually("the end of the job is answered", lambda: next((end for end in [node.done(job)] if end.status < 500), None)))
         self.assertEqual(self.b.job(job_id)["state"], "DONE")
 
     def test_answered_with_the_first_job_before_that_could_be_ended(self):
         first = self.refuse()
-        freeze(self.a.process)  # before it can end what it refused
+        freeze(self.a.process)  # before it can end the job of the refused request
         try:
             self.redis.go_on()
             self.assertEqual(self.accepted(self.b)["job_id"], first)
@@ -311,7 +311,7 @@ class Refused(Case):
     def test_asked_again_after_the_first_job_was_ended(self):
         first = self.refuse()
         self.redis.go_on()
-        eventually("it is ended", lambda: self.b.get(f"/v1/jobs/{first}").json.get("state") == "FAILED")
+        eventually("the first job has failed", lambda: self.b.get(f"/v1/jobs/{first}").json.get("state") == "FAILED")
         self.assertEqual(self.b.job(first)["reason"], "OUTCOME_UNKNOWN")
         node = Node(self.a, "n1", allowed_types=["dev"])
         second = self.accepted(self.a)["job_id"]
@@ -320,7 +320,7 @@ class Refused(Case):
 
 
 class Keys(Case):
-    """A job waits when its store is emptied: whoever asks for it again with its key gets the same, once."""
+    """A job waits when its store is emptied: a client that repeats the request with its key gets the same job, once."""
 
     def setUp(self):
         super().setUp()
@@ -328,20 +328,21 @@ class Keys(Case):
         self.addCleanup(self.redis.kill)
         self.a, self.b = (self.start(name, store=self.redis.url, heartbeat_ms=1000) for name in ("a", "b"))
         self.node = Node(self.a, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
-        eventually("both know it", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
+        eventually("the other server knows the node", lambda: len(self.b.get("/v1/nodes").json["nodes"]) == 1)
         self.ok(self.task(self.a))
         (self.first,) = self.node.poll()
         self.ok(self.node.ack(self.first))
 
     def ask(self, server):
-        """Accepted, as soon as the server knows the node again, which tells of itself as nodes do."""
+        """Repeats the request until it is accepted, which requires that the server knows the node again; the node sends heartbeats
+        meanwhile."""
         def there():
             self.beat()
             answer = self.task(server, queue_ms=60000, headers={"Idempotency-Key": "order-17"})
             self.assertIn(answer.status, (202, 422), str(answer))
             return answer if answer.status == 202 else None
 
-        return eventually("it is accepted", there).json
+        return eventually("the request is accepted", there).json
 
     def beat(self, server=None):
         self.node.server = server or self.node.server
@@ -349,8 +350,8 @@ class Keys(Case):
                                    allowed_types=["dev"])
 
     def runs_once(self, job_id):
-        """The slot becomes free: that job comes, and no other."""
-        eventually("what it runs is taken back",
+        """When the slot becomes free, the node gets that job and no other."""
+        eventually("the server knows the node's running job again",
                    lambda: self.beat() and self.b.get(f"/v1/jobs/{self.first['job_id']}").status == 200)
         self.ok(self.node.done(self.first))
         came = []
@@ -359,7 +360,7 @@ class Keys(Case):
             came.extend(self.node.poll(wait="1s"))
             return came
 
-        eventually("it comes", next_one)
+        eventually("the node gets a job", next_one)
         self.assertEqual([job["job_id"] for job in came], [job_id])
         self.ok(self.node.ack(came[0]))
         self.ok(self.node.done(came[0]))
@@ -369,39 +370,39 @@ class Keys(Case):
         job = self.ask(self.a)
         lived = int(self.redis.say("PTTL", "sched:{f}:k:order-17"))
         self.redis.say("FLUSHALL")
-        eventually("it is put again", lambda: self.beat() and self.b.get(f"/v1/jobs/{job['job_id']}").status == 200)
+        eventually("the waiting job is in the store again", lambda: self.beat() and self.b.get(f"/v1/jobs/{job['job_id']}").status == 200)
         self.assertAlmostEqual(int(self.redis.say("PTTL", "sched:{f}:k:order-17")), lived, delta=60000 * SLOW)
         again = self.ask(self.b)
         self.assertEqual((again["job_id"], again["duplicate"]), (job["job_id"], True))
 
         def other():
-            """What stands behind the key is found once the server knows the node again."""
+            """The key is looked up only once the server knows the node again."""
             self.beat()
             answer = self.task(self.b, title="other", headers={"Idempotency-Key": "order-17"})
             return answer if answer.status != 422 else None
 
-        self.problem(eventually("it is answered", other), 409, "IDEMPOTENCY_KEY_REUSED")
+        self.problem(eventually("the request is answered", other), 409, "IDEMPOTENCY_KEY_REUSED")
         self.runs_once(job["job_id"])
 
     def test_asked_again_before_it_is_put_again(self):
-        """Then the second is the job, and the first is forgotten."""
+        """The second request makes a new job, and the first job is removed."""
         job = self.ask(self.a)
         freeze(self.a.process)
         try:
             self.redis.say("FLUSHALL")
-            eventually("the node is known again", lambda: self.beat(self.b) and self.b.get("/v1/nodes/n1").status == 200)
+            eventually("the other server knows the node again", lambda: self.beat(self.b) and self.b.get("/v1/nodes/n1").status == 200)
             again = self.ask(self.b)
             self.assertNotEqual(again["job_id"], job["job_id"])
         finally:
             self.a.process.send_signal(signal.SIGCONT)
-        eventually("the first gives way", lambda: "event=job.replaced" in self.a.log)
+        eventually("job.replaced is logged for the first job", lambda: "event=job.replaced" in self.a.log)
         self.assertEqual(self.b.get(f"/v1/jobs/{job['job_id']}").status, 404)
         self.assertEqual(self.ask(self.a)["job_id"], again["job_id"])
         self.runs_once(again["job_id"])
 
 
 class Lifetimes(Case):
-    """What Redis keeps is berth's alone to end: neither time nor want of memory takes what was accepted."""
+    """Only berth removes what Redis keeps for it: accepted jobs are not lost by expiry or for want of memory."""
 
     def accepted(self, server, **fields):
         answer = self.task(server, queue_ms=86400000, **fields)
@@ -425,7 +426,7 @@ class Lifetimes(Case):
         self.ok(node.register())
         self.ok(node.done(running))
         self.assertEqual(server.job(running["job_id"])["state"], "DONE")
-        eventually("the next one comes", node.poll)
+        eventually("the node gets the next job", node.poll)
 
     def test_a_full_redis_refuses_only_new_work(self):
         redis = Redis(self.dir / "redis")
@@ -435,7 +436,7 @@ class Lifetimes(Case):
         used = int(re.search(r"used_memory:(\d+)", redis.say("INFO", "memory")).group(1))
         redis.say("CONFIG", "SET", "maxmemory", used + 6000000)
         accepted, answer = 0, self.task(server, queue_ms=600000)
-        while answer.json.get("error") != "STORE_FULL":  # one that is busy for a moment is not
+        while answer.json.get("error") != "STORE_FULL":  # a busy store (another error) does not end the loop
             accepted += answer.status in (200, 202)
             answer = self.task(server, queue_ms=600000, payload={"text": "x" * 30000})
         self.problem(answer, 503, "STORE_FULL")
@@ -451,26 +452,26 @@ class Lifetimes(Case):
                 done += 1
             return self.task(server, queue_ms=600000).status == 202
 
-        eventually("what ends makes room", is_back, 30)
+        eventually("a job is accepted again after others have ended", is_back, 30)
         self.assertIn("event=store.full", server.log)
-        eventually("and that is told", lambda: "event=store.room" in server.log)
+        eventually("store.room is logged", lambda: "event=store.room" in server.log)
         self.assertGreater(accepted, done)
 
 
 class Hello(AgentCase):
     def test_who_comes_while_it_is_away_may_come_again_soon(self):
-        """It is not the node's fault, so it is not sent away for long, as with a wrong token."""
+        """The outage is not the node's fault, so unlike after a wrong token it may try again soon."""
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         server = self.start(store=redis.url, store_call_ms=80)
         redis.kill()
-        eventually("it is missed", lambda: server.get("/readyz").status == 503)
+        eventually("the server is not ready", lambda: server.get("/readyz").status == 503)
         node = WsNode(server, "n1", hello=False)
         node.hello()
         self.assertEqual((node.expect("reply")["status"], node.closed()), (503, 1013))
         agent = Agent(self, server, "a1")
         self.agents.append(agent)
-        line = eventually("it is not let in", lambda: agent.events("agent.connect_failed"))[0]
+        line = eventually("the agent fails to connect", lambda: agent.events("agent.connect_failed"))[0]
         self.assertIn(" code=1013 ", line)
         self.assertLess(int(re.search(r"retry_ms=(\d+)", line).group(1)), 5000, line)
         redis.start()
@@ -478,7 +479,7 @@ class Hello(AgentCase):
 
 
 class RealAgents(AgentCase):
-    """FLUSHALL while agents run real processes, which write down themselves that they began and ended."""
+    """FLUSHALL while agents run real processes, which record their own beginning and end."""
 
     slots = 3
 
@@ -502,7 +503,7 @@ class RealAgents(AgentCase):
         return answer
 
     def churn(self, server):
-        """Short jobs, as many as fit."""
+        """Submits short jobs, as many as fit."""
         while not self.over.is_set():
             if self.submit(server, self.diary.command("sleep 0.1")).status != 200:
                 time.sleep(0.02)
@@ -515,26 +516,26 @@ class RealAgents(AgentCase):
             return len(self.long) >= count
 
         eventually(f"{count} long jobs are placed", more, 30)
-        eventually("they run", lambda: set(self.long) <= set(self.diary.times("b")))
+        eventually("the long jobs run", lambda: set(self.long) <= set(self.diary.times("b")))
 
     def long_are_known(self):
-        """The store was empty: it can have them only from the nodes that run them."""
+        """The store was emptied, so it can only know these jobs from the nodes that run them."""
         answers = [self.all[0].get(f"/v1/jobs/{job}") for job in self.long]
         return all(answer.status == 200 and answer["state"] == "ACKED" for answer in answers)
 
     def test_emptied_under_load(self):
-        eventually("all agents are known", lambda: len(self.all[1].get("/v1/nodes").json["nodes"]) == 3)
+        eventually("the second server knows all agents", lambda: len(self.all[1].get("/v1/nodes").json["nodes"]) == 3)
         self.hold(3)
         threads = [threading.Thread(target=self.churn, args=(server,)) for server in self.all]
         for thread in threads:
             thread.start()
         try:
             for turn in range(4):
-                eventually("there is load", lambda: len(self.diary.lines()) > 60 * (turn + 1), 30)
+                eventually("many short jobs have run", lambda: len(self.diary.lines()) > 60 * (turn + 1), 30)
                 self.redis.say("FLUSHALL")
                 before = len(self.accepted)
-                eventually("work is placed again", lambda: len(self.accepted) > before + 20, 30)
-                eventually("every long run was taken back", self.long_are_known, 30)
+                eventually("20 more jobs are accepted", lambda: len(self.accepted) > before + 20, 30)
+                eventually("the store knows every long job again", self.long_are_known, 30)
                 self.hold(4 + turn)
         finally:
             self.over.set()
@@ -550,16 +551,16 @@ class RealAgents(AgentCase):
         for name in ("a0", "a1", "a2"):
             eventually(f"{name} has no slot taken", lambda: server.slots(name) == (0, 0), 20)
         began, ended = self.diary.times("b"), self.diary.times("e")
-        self.assertEqual({job: 1 for job in self.long}, {job: ended[job] for job in self.long}, "they end once")
-        self.assertEqual(began, ended, "what began ended")
-        self.assertEqual(set(began.values()), {1}, "nothing ran twice")
+        self.assertEqual({job: 1 for job in self.long}, {job: ended[job] for job in self.long}, "each long job ends once")
+        self.assertEqual(began, ended, "every run that began has ended")
+        self.assertEqual(set(began.values()), {1}, "a job ran twice")
         self.assertLessEqual(max(self.diary.most().values()), self.slots, "a node ran more than it may")
         lost = [job for job in self.accepted if server.get(f"/v1/jobs/{job}").status == 404 and began[job]]
         recent = self.accepted[-10:]
         self.assertEqual({self.ended(server, {"job_id": job})["state"] for job in recent}, {"DONE"})
         refused = sum(len(agent.events("job.refused")) for agent in self.agents)
         taken = sum(server.metrics()["berth_lost_lease_total"] for server in self.all)
-        self.assertGreater(taken, 0, "they are counted")  # not each: an answer may come too late to be counted
+        self.assertGreater(taken, 0, "recovered leases are counted")  # not each is counted: an answer may come too late for that
         print(f"{len(self.accepted)} jobs, {taken:.0f} leases taken back, {len(lost)} records of ended ones lost with the data, "
               f"{refused} refused by agents, at most {max(self.diary.most().values())} of {self.slots} at once", flush=True)
 

@@ -1,5 +1,5 @@
-"""Deployments of several copies on real agents: spread over the nodes, an index each that never exists twice, whatever is
-killed or cut off."""
+"""Deployments of several copies on real agents: spread over the nodes, each copy with an index that never runs twice, whatever is killed or
+cut off."""
 import collections
 import contextlib
 import json
@@ -16,7 +16,7 @@ from redis import free_port
 from relay import Relay
 from test_claim import ClaimCase
 
-# Every copy holds the lock of its index for as long as it lives, and writes down what it is.
+# Every copy holds the lock of its index as long as it lives, and writes its start and stop to the log.
 WITNESS = """me="$BERTH_DEPLOYMENT_ID $BERTH_INDEX $BERTH_GENERATION $BERTH_NODE_ID $$"
 exec 9>>"$W/lock.$BERTH_DEPLOYMENT_ID.$BERTH_INDEX"
 if ! flock -n 9; then echo "OVERLAP $me" >> "$W/log"; exit 9; fi
@@ -37,13 +37,13 @@ class ReplicaCase(ClaimCase):
             self.wires[name] = Relay(server.port)
             self.addCleanup(self.wires[name].close)
             agents[name] = self.node(self.wires[name].url, name)
-        eventually("all are there", lambda: len(server.get("/v1/terminals").json["terminals"]) == len(names), 60)
+        eventually("all nodes are members", lambda: len(server.get("/v1/terminals").json["terminals"]) == len(names), 60)
         for agent in agents.values():
-            eventually("it knows of all", lambda: f"nodes={len(names)} " in agent.log, 60)
+            eventually(f"{agent.node_id} knows of all nodes", lambda: f"nodes={len(names)} " in agent.log, 60)
         return agents
 
     def starts(self):
-        """Every start there ever was. No line may tell of two copies of one index at once."""
+        """All starts so far. Fails if two copies of one index ever ran at once."""
         lines = [line.split() for line in self.lines("log")]
         self.assertEqual([line for line in lines if line[0] == "OVERLAP"], [])
         return [Start(*line[1:]) for line in lines if line[0] == "start"]
@@ -54,7 +54,7 @@ class ReplicaCase(ClaimCase):
         return done
 
     def kill_node(self, agent):
-        """-9, with all that runs on it."""
+        """Kills the agent and everything that runs on its node with SIGKILL."""
         _, *runs = self.tree_of(agent.node_id)
         agent.kill()
         for pid in runs:
@@ -66,19 +66,19 @@ class ReplicaCase(ClaimCase):
                                    {"command": command, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, **spec}), status)
 
     def copies(self, server, name):
-        """{index: (node, generation)}, as the table has it."""
+        """{index: (node, generation)} in the table."""
         found = self.ok(server.get(f"/v1/deployments/{name}"))
         return {copy["index"]: (copy["address"], copy["generation"]) for copy in found["copies"]}
 
     def settled(self, server, name, count, seconds=90):
-        """Waits until each index runs once, where the table says and in its generation."""
+        """Waits until each index runs once, on the node and in the generation that the table says."""
         def all_run():
             table = self.copies(server, name)
             living = [start for start in self.living() if start.id == name]
             return len(living) == count and table == {
                 int(start.index): (start.node, int(start.generation)) for start in living} and table
 
-        return eventually(f"{count} copies of {name} run", all_run, seconds)
+        return eventually(f"{count} copies of {name} run once each, where the table says", all_run, seconds)
 
 
 class Copies(ReplicaCase):
@@ -89,25 +89,26 @@ class Copies(ReplicaCase):
         self.put(server, "web", count=3)
         first = self.settled(server, "web", 3)
         self.assertEqual(sorted(first), [0, 1, 2])
-        self.assertEqual({node for node, _ in first.values()}, set("abc"), "one on each node")
-        self.assertEqual(len(self.starts()), 3, "each was started once")
-        eventually("all are well", lambda: re.search(r"web +deployment +3 of 3 ready", self.cli(server, "deploy", "ls").stdout))
+        self.assertEqual({node for node, _ in first.values()}, set("abc"), "each node must have one copy")
+        self.assertEqual(len(self.starts()), 3, "each copy must be started once")
+        eventually("all copies are ready", lambda: re.search(r"web +deployment +3 of 3 ready", self.cli(server, "deploy", "ls").stdout))
         # One copy by its name.
         self.assertIn("created", self.cli(server, "deploy", "history", "web#1").stdout)
         self.assertIn("web#1", self.cli(server, "deploy", "show", "web#1").stdout)
         self.cli(server, "deploy", "logs", "web#1")
         self.cli(server, "deploy", "restart", "web#1", code=3)
-        # More and fewer: what is there is left alone.
+        # Scaling up and down does not touch the copies that stay.
         self.cli(server, "deploy", "scale", "web", "5")
         five = self.settled(server, "web", 5)
         self.assertEqual({index: five[index] for index in first}, first)
         self.assertEqual(sorted(collections.Counter(node for node, _ in five.values()).values()), [1, 2, 2])
         self.cli(server, "deploy", "scale", "web", "3")
         self.assertEqual(self.settled(server, "web", 3), first)
-        # kill -9 of a node, with all that runs on it.
+        # A node is killed with everything that runs on it.
         gone = next(index for index, (node, _) in first.items() if node == "c")
         self.kill_node(agents["c"])
-        second = eventually("its index has moved", lambda: (table := self.settled(server, "web", 3))[gone][0] in ("a", "b") and table, 90)
+        second = eventually("the killed node's index has moved",
+                            lambda: (table := self.settled(server, "web", 3))[gone][0] in ("a", "b") and table, 90)
         self.assertEqual({index: second[index] for index in second if index != gone},
                          {index: first[index] for index in first if index != gone})
         self.assertGreater(second[gone][1], first[gone][1])
@@ -122,19 +123,19 @@ class Copies(ReplicaCase):
             moved = [index for index, (node, _) in before.items() if node == name]
             self.wires[name].cut()
             if moved:
-                eventually("what it had runs elsewhere", lambda: all(
+                eventually("the copies of the node run elsewhere", lambda: all(
                     node not in (name, None) for node, _ in self.copies(server, "web").values()), 90)
             after = self.settled(server, "web", 3)
             for index in moved:
                 self.assertGreater(after[index][1], before[index][1])
             self.wires[name].heal()
-            eventually("it is back", lambda: len(server.get("/v1/terminals").json["terminals"]) == 3, 90)
+            eventually("all nodes are members again", lambda: len(server.get("/v1/terminals").json["terminals"]) == 3, 90)
             before = self.settled(server, "web", 3)
         self.assertGreater(len(self.starts()), 3)
 
 
 class Updates(ReplicaCase):
-    """One copy after the other, as long as the new version is well."""
+    """One copy after the other, as long as the new version is healthy."""
 
     def versions(self, server, name="web"):
         return [copy["version"] for copy in self.ok(server.get(f"/v1/deployments/{name}"))["copies"]]
@@ -148,7 +149,7 @@ class Updates(ReplicaCase):
         self.cluster(server, "abc")
         self.put(server, "web", count=3)
         self.settled(server, "web", 3)
-        eventually("all are well", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout)
+        eventually("all copies are ready", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout)
         changed = self.put(server, "web", 200, env={"W": str(self.dir), "NEW": "1"})
         self.assertEqual((changed["count"], changed["update"]["state"], changed["update"]["good_version"]), (3, "rolling", 1))
         least = 3
@@ -159,14 +160,14 @@ class Updates(ReplicaCase):
             least = min(least, len(living))
             return self.update_of(server) is None and self.versions(server) == [2, 2, 2]
 
-        eventually("all run it", over, 90)
-        self.assertGreaterEqual(least, 2, "one at a time")
+        eventually("all copies run the new version", over, 90)
+        self.assertGreaterEqual(least, 2, "more than one copy was replaced at a time")
         self.settled(server, "web", 3)
         order = [start.index for start in self.starts()][3:]
         self.assertEqual(order, ["0", "1", "2"])
-        # And back, by hand.
+        # An operator goes back to version 1.
         self.assertIn("goes back to version 1", self.cli(server, "deploy", "rollback", "web").stdout)
-        eventually("all are back", lambda: self.update_of(server) is None and self.versions(server) == [1, 1, 1], 90)
+        eventually("all copies run version 1 again", lambda: self.update_of(server) is None and self.versions(server) == [1, 1, 1], 90)
 
     @tags("load")
     def test_a_bad_version_stops_and_goes_back_by_itself(self):
@@ -185,28 +186,29 @@ class Updates(ReplicaCase):
             self.node(server, name, restart_min_ms=3000, restart_max_ms=3000)
         self.put(server, "web", count=4, max_unavailable=2)
         self.settled(server, "web", 4)
-        eventually("all are well", lambda: "4 of 4 ready" in self.cli(server, "deploy", "ls").stdout)
+        eventually("all copies are ready", lambda: "4 of 4 ready" in self.cli(server, "deploy", "ls").stdout)
         before = self.copies(server, "web")
         pids = {start.index: start.pid for start in self.living()}
         self.put(server, "web", 200, command=f'echo "$BERTH_INDEX" >> {self.dir}/bad; exit 3', count=4, max_unavailable=2)
-        eventually("it went back", lambda: self.update_of(server) == "rolled_back", 90)
-        eventually("all run what was good", lambda: self.settled(server, "web", 4) == before, 90)
+        eventually("the update is rolled back", lambda: self.update_of(server) == "rolled_back", 90)
+        eventually("all copies run the good version on their nodes", lambda: self.settled(server, "web", 4) == before, 90)
         bad = set(self.lines("bad"))
-        self.assertTrue(bad and len(bad) <= 2, f"no more than max_unavailable tried it: {bad}")
-        # One of the two may have been stopped for the new version and started again before it came to run that.
+        self.assertTrue(bad and len(bad) <= 2, f"at most max_unavailable copies may run the bad version: {bad}")
+        # One of the two may have been stopped for the new version and restarted with the old one before it ran the new one.
         replaced = {start.index for start in self.living() if start.pid != pids[start.index]}
-        self.assertTrue(bad <= replaced and len(replaced) <= 2, f"the others never noticed: {replaced} were replaced, {bad} tried it")
+        self.assertTrue(bad <= replaced and len(replaced) <= 2, f"replaced {replaced}, but only {bad} ran the bad version")
         shown = self.cli(server, "deploy", "show", "web").stdout
         self.assertIn("Update: rolled_back, 4 of 4 copies run version 1. Version 2 is not well: index", shown)
         self.assertIn("rolled back", self.cli(server, "deploy", "history", "web").stdout)
-        # A check that never passes is a failure as well.
+        # A health check that never passes is a failure as well.
         self.put(server, "web", 200, count=4, max_unavailable=1, env={"W": str(self.dir), "V": "3"},
                  health={"command": "exit 1", "interval_ms": 100, "failures": 2})
-        eventually("it goes back again", lambda: self.update_of(server) == "rolled_back" and self.versions(server) == [1, 1, 1, 1], 90)
+        eventually("the second update is rolled back",
+                   lambda: self.update_of(server) == "rolled_back" and self.versions(server) == [1, 1, 1, 1], 90)
 
 
 class Services(ReplicaCase):
-    """Where copies listen: in answers of the server and in a file on each node."""
+    """Where copies listen: in the server's answers, and in a file on each node."""
 
     def where(self, server, name="web"):
         return {copy["index"]: (copy["node"], copy["port"])
@@ -228,25 +230,25 @@ class Services(ReplicaCase):
         for name, ports in zip("abc", (first, first + 16, first + 32)):
             self.wires[name] = Relay(server.port)
             self.addCleanup(self.wires[name].close)
-            # Ports of its own: agents of one machine would give the same one to two copies that do not listen yet.
+            # Each agent has its own ports: otherwise agents on one machine would give the same port to two copies that do not listen yet.
             agents[name] = self.node(self.wires[name].url, name, port_min=ports, port_max=ports + 15, services_interval_ms=200,
                                      service_address="127.0.0.1")
         for agent in agents.values():
-            eventually("it knows of all", lambda: "nodes=3 " in agent.log, 60)
+            eventually(f"{agent.node_id} knows of all nodes", lambda: "nodes=3 " in agent.log, 60)
         self.problem(server.get("/v1/services/web"), 404, "NOT_FOUND")
         self.put(server, "web", count=3, command='cd "$W" && exec python3 -m http.server --bind 127.0.0.1 "$BERTH_PORT"',
                  health={"http": "http://127.0.0.1:$BERTH_PORT/", "interval_ms": 200, "start_ms": 60000})
-        eventually("all are well", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout, 90)
+        eventually("all copies are ready", lambda: "3 of 3 ready" in self.cli(server, "deploy", "ls").stdout, 90)
         known = self.where(server)
         self.assertEqual(({node for node, _ in known.values()}, sorted(known)), (set("abc"), [0, 1, 2]))
-        self.assertEqual(len({port for _, port in known.values()}), 3, "all are on one machine here")
+        self.assertEqual(len({port for _, port in known.values()}), 3, "on one machine every copy needs its own port")
         copies = self.ok(server.get("/v1/services/web"))["copies"]
         self.assertEqual({(copy["address"], copy["healthy"], copy["version"]) for copy in copies}, {("127.0.0.1", True, 1)})
         for _, port in known.values():
             socket.create_connection(("127.0.0.1", port), 10).close()
         for name in "abc":
-            eventually(f"the file of {name} tells the same", lambda: self.in_file(name) == known, 60)
-        # A node that dies is not named when its lease has ended.
+            eventually(f"the file of {name} has the server's list", lambda: self.in_file(name) == known, 60)
+        # A dead node is not listed any more once its lease has ended.
         gone = next(index for index, (node, _) in known.items() if node == "c")
         self.kill_node(agents["c"])
         killed = time.monotonic()
@@ -256,12 +258,13 @@ class Services(ReplicaCase):
             asked = time.monotonic()
             named = self.where(server).get(gone)
             if asked > killed + lease:
-                self.assertNotEqual(named, known[gone], "an answer that names a dead copy behind its lease")
+                self.assertNotEqual(named, known[gone], "the server lists a dead copy after its lease has ended")
             time.sleep(0.05)
-        eventually("it runs elsewhere", lambda: self.where(server).get(gone, ("c",))[0] in ("a", "b"), 90)
-        eventually("the files tell that", lambda: self.in_file("a") == self.in_file("b") == self.where(server), 60)
-        # Who is cut off does not go on naming anybody.
+        eventually("the copy is listed on another node", lambda: self.where(server).get(gone, ("c",))[0] in ("a", "b"), 90)
+        eventually("the files have the server's list", lambda: self.in_file("a") == self.in_file("b") == self.where(server), 60)
+        # A node that is cut off does not go on listing copies.
         self.wires["a"].cut()
-        eventually("its file is empty", lambda: self.in_file("a") == {}, 90)
+        eventually("the file of the cut-off node is empty", lambda: self.in_file("a") == {}, 90)
         self.wires["a"].heal()
-        eventually("it tells again", lambda: self.in_file("a") == self.where(server) and len(self.where(server)) == 3, 90)
+        eventually("the file of the node has the server's list again",
+                   lambda: self.in_file("a") == self.where(server) and len(self.where(server)) == 3, 90)

@@ -18,7 +18,7 @@ class Report(Case):
         return self.ok(server.get("/v1/report" + query))
 
     def counted(self, server, jobs, query=""):
-        """The report once so many jobs have ended, and the attempts with which they did."""
+        """The report once it counts that many ended jobs, and the attempts that ended them."""
         def there():
             report = self.report(server, query)
             return report if min(report["total"]["jobs"], report["total"]["attempts"]) >= jobs else None
@@ -26,7 +26,8 @@ class Report(Case):
         return eventually(f"{jobs} jobs are in the report", there)
 
     def told(self, server, of, want, query=""):
-        """The report once what `of` takes from it is that: each loop lays out what it counted, and of one job several may."""
+        """The report once `of` takes `want` from it. Each loop publishes its own counts, and several loops may have counted parts of one
+        job."""
         def there():
             report = self.report(server, query)
             return report if of(report) == want else None
@@ -38,7 +39,7 @@ class Report(Case):
             raise
 
     def work(self, server):
-        """On n1: 6 of dev done, 2 failed for good, 1 of talk killed; one refused for want of a node."""
+        """On n1: 6 dev jobs done, 2 failed for good, and 1 talk job killed; one dispatch refused because no node fits."""
         node = Node(server, "n1", allowed_types=["dev", "talk"], max_concurrent_jobs=20)
         for number in range(8):
             job = self.ok(self.task(server, max_attempts=1))
@@ -48,7 +49,7 @@ class Report(Case):
         self.ok(node.ack(job))
         self.ok(node.fail(job, reason="EMERGENCY"))
         self.dispatch(server, src="xx")
-        eventually("its refusal is counted", lambda: self.report(server)["refused"])
+        eventually("the refusal is in the report", lambda: self.report(server)["refused"])
         return node
 
     def test_a_server_and_its_types(self):
@@ -80,23 +81,23 @@ class Report(Case):
         self.assertEqual(only["total"]["jobs"], 1)
         self.assertEqual(self.report(server, "?node_id=ghost")["servers"], [])
         self.problem(server.get("/v1/report?since=yesterday"), 400, "BAD_FIELD")
-        self.assertEqual(self.report(server, "?since=0")["total"]["jobs"], 9, "the hour under way counts whole")
+        self.assertEqual(self.report(server, "?since=0")["total"]["jobs"], 9, "all of the current hour counts")
 
     def test_refusals_by_reason_and_failovers(self):
         server = self.start(reservation_ttl_ms=5000)
         Node(server, "full", allowed_types=["dev"], max_concurrent_jobs=1)
-        self.ok(self.task(server, max_attempts=2))  # nobody acknowledges it: it fails over
-        eventually("it ran out twice", lambda: server.metrics()["berth_ack_timeout_total"] >= 2)
+        self.ok(self.task(server, max_attempts=2))  # no ACK arrives, so it fails over
+        eventually("two reservations have run out", lambda: server.metrics()["berth_ack_timeout_total"] >= 2)
         busy = Node(server, "busy", allowed_types=["talk"], max_concurrent_jobs=1)
         job = self.ok(self.task(server, type="talk"))
         self.ok(busy.ack(job))
         self.task(server, type="talk")
-        eventually("its refusal is counted", lambda: self.report(server)["refused"])
+        eventually("the refusal is in the report", lambda: self.report(server)["refused"])
         report = self.told(server, lambda report: [figures(node, "jobs failed attempts retried failovers") for node in report["servers"]
                                                    if node["node_id"] == "full"], [(1, 1, 2, 1, 1)])
         nodes = {node["node_id"]: node for node in report["servers"]}
-        self.assertIsNone(nodes["full"]["run_ms"]["p50"], "neither began")
-        self.assertIsNotNone(nodes["full"]["wait_ms"]["p50"], "but it was sent")
+        self.assertIsNone(nodes["full"]["run_ms"]["p50"], "neither attempt began")
+        self.assertIsNotNone(nodes["full"]["wait_ms"]["p50"], "both attempts were sent")
         refused = {(row["type"], row["reason"]) for row in report["refused"]}
         self.assertIn(("talk", "ALL_CANDIDATES_FULL_OR_FAILED"), refused)
         self.ok(busy.done(job))
@@ -104,7 +105,7 @@ class Report(Case):
     def test_refusals_stand_with_their_type(self):
         server = self.start()
         node = Node(server, "n1", allowed_types=["a", "b", "c"])
-        for kind in ("a", "c"):  # those before and behind have none of their own
+        for kind in ("a", "c"):  # types before and after it in the order have no refusals of their own
             job = self.ok(self.task(server, type=kind))
             self.ok(node.ack(job))
             self.ok(node.done(job))
@@ -131,7 +132,7 @@ class Report(Case):
         node = Node(server, "n1", allowed_types=["dev", "talk"], max_concurrent_jobs=20)
         job = self.ok(self.task(server))
         self.ok(node.done(job))
-        self.assertEqual(self.counted(server, 10)["total"]["succeeded"], 7, "it goes on where it was")
+        self.assertEqual(self.counted(server, 10)["total"]["succeeded"], 7, "the counts of the earlier servers must be kept")
 
     def test_files_nobody_wrote(self):
         server = self.start()
@@ -146,7 +147,7 @@ class Report(Case):
         server = self.start()
         self.assertEqual(self.report(server)["total"]["jobs"], 9)
         self.assertIn("event=report.unreadable", server.log)
-        eventually("nothing else is left but while it saves",
+        eventually("only hour files and the lock are left",
                    lambda: sorted(found.name for found in path.parent.iterdir()) == [*(hour.name for hour in hours), "lock"])
 
     def test_a_directory_that_cannot_be_used(self):
@@ -181,7 +182,7 @@ class Usage(Case):
             answer = self.ok(server.get(f"/v1/report/usage?by={by}"))
             return answer if answer["total"]["runs"] == runs else None
 
-        return eventually(f"{runs} attempts are counted", there)
+        return eventually(f"the usage counts {runs} attempts", there)
 
     def test_by_key_type_and_node_and_as_a_table(self):
         server = self.start()
@@ -192,7 +193,7 @@ class Usage(Case):
         for job in jobs:
             self.ok(node.ack(job))
         began = time.monotonic()
-        time.sleep(0.3)  # so that there is something to be counted
+        time.sleep(0.3)  # so that there is run time to count
         for job in jobs:
             self.ok(node.done(job))
         most = time.monotonic() - began + 1
@@ -206,7 +207,8 @@ class Usage(Case):
         for name, times in (("slot_seconds", 1), ("core_seconds", 1.5), ("gb_seconds", 2), ("gpu_seconds", 0), ("vram_gb_seconds", 0)):
             self.assertAlmostEqual(one[name], times * one["run_seconds"], places=6, msg=name)
         self.assertAlmostEqual(one["other_seconds"]["seats"], 2 * one["run_seconds"], places=6)
-        self.assertAlmostEqual(by_key["total"]["run_seconds"], acme["run_seconds"] + rows[None]["run_seconds"], places=6, msg="each counts once")
+        self.assertAlmostEqual(by_key["total"]["run_seconds"], acme["run_seconds"] + rows[None]["run_seconds"], places=6,
+                               msg="one run counted twice")
         by_type = {row["name"]: row for row in self.used(server, "type", 3)["rows"]}
         self.assertAlmostEqual(by_type["talk"]["slot_seconds"], 3 * by_type["talk"]["run_seconds"], places=6)
         self.assertEqual([row["name"] for row in self.used(server, "node", 3)["rows"]], ["n1"])
@@ -219,7 +221,7 @@ class Usage(Case):
         found = list(csv.DictReader(io.StringIO(text, newline="")))
         printed = berth("report", "--by", "key", "--csv", "--day", today, env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"})
         self.assertEqual((printed.returncode, printed.stderr, printed.stdout), (0, "", text.replace("\r\n", "\n")))
-        if time.strftime("%Y-%m-%d", time.gmtime()) == today:  # else it ran around midnight
+        if time.strftime("%Y-%m-%d", time.gmtime()) == today:  # otherwise the case ran around midnight
             self.assertEqual([row["key"] for row in found], ["", "'@SUM-1", "tenant:acme"])
             self.assertEqual(found[1]["other_seconds.seats"], f"{one['other_seconds']['seats']:.3f}")
             self.assertEqual(found[1]["from"], today + "T00:00:00Z")
@@ -229,7 +231,7 @@ class Usage(Case):
 
         self.assertEqual(server.stop(), 0)
         server = self.start()
-        self.assertEqual(self.ok(server.get("/v1/report/usage?by=key"))["rows"], by_key["rows"], "a restart forgets nothing")
+        self.assertEqual(self.ok(server.get("/v1/report/usage?by=key"))["rows"], by_key["rows"], "a restart must not lose usage")
 
 
 def figures(row, names):
@@ -240,17 +242,17 @@ COUNTS = "jobs succeeded failed cancelled attempts retried"
 
 
 class Lives(Case):
-    """A job counts once, where it ended; each of its attempts where it was."""
+    """A job counts once, where it ended; each of its attempts counts on its own node."""
 
     scope = "what this instance saw, by whole hours"
 
     def begin(self):
-        """Where nodes are, and where clients ask."""
+        """(the server of the nodes, the server of the clients, all servers)."""
         server = self.start()
         return server, server, [server]
 
     def run_once(self, job, end, **more):
-        """The job's current attempt begins on its node and ends so. The node."""
+        """The job's current attempt is acknowledged and ended by its node; returns the node's id."""
         node = self.nodes[job["node_id"]]
         self.ok(node.ack(job))
         self.ok(getattr(node, end)(job, **more))
@@ -262,16 +264,16 @@ class Lives(Case):
             now = server.job(job["job_id"])
             return now if (now["state"], now["attempt_id"]) == ("DISPATCHED", 2) else None
 
-        return eventually("its second attempt", there)
+        return eventually("the second attempt is dispatched", there)
 
     def twice(self, server, ends):
-        """The nodes of a job of two attempts."""
+        """The nodes of a job with two attempts."""
         job = self.ok(self.task(server, max_attempts=2))
         first = self.run_once(job, ends[0])
         return first, self.run_once(self.moved(server, job), ends[1])
 
     def sums(self, servers, want):
-        """What each instance tells of all together, once that is `want`: by node, and what was refused."""
+        """Waits until the totals are `want` at every server and all servers agree; (figures by node, refusals)."""
         def there():
             found = None
             for server in servers:
@@ -279,14 +281,14 @@ class Lives(Case):
                 total = list(figures(report["total"], COUNTS))
                 self.assertLessEqual(total[0], want[0], report)
                 for row in report["servers"]:
-                    self.assertEqual(row["run_ms"]["p50"] is None, row["attempts"] == 0, "all of them began")
+                    self.assertEqual(row["run_ms"]["p50"] is None, row["attempts"] == 0, "run times exist if attempts began")
                     seconds = 60 * sum(row["level_minutes"].values())
-                    self.assertLess(seconds, time.monotonic() - self.begun + 5, "all look at the same machine")
+                    self.assertLess(seconds, time.monotonic() - self.begun + 5, "level minutes must not be added up over instances")
                 nodes = {row["node_id"]: list(figures(row, COUNTS)) for row in report["servers"]}
-                told = nodes, report["refused"]
-                if total != want or report["scope"] != self.scope or told != (found or told):
+                answer = nodes, report["refused"]
+                if total != want or report["scope"] != self.scope or answer != (found or answer):
                     return None
-                found = told
+                found = answer
             return found
 
         return eventually(f"the reports say {want}", there)
@@ -295,16 +297,16 @@ class Lives(Case):
         self.begun = time.monotonic()
         near, far, servers = self.begin()
         self.nodes = {name: Node(near, name, allowed_types=["dev"]) for name in ("n1", "n2")}
-        eventually("the client's instance knows both", lambda: len(far.get("/v1/nodes").json["nodes"]) == 2)
+        eventually("the client's server knows both nodes", lambda: len(far.get("/v1/nodes").json["nodes"]) == 2)
         first, second = self.twice(far, ("fail", "done"))
         self.assertNotEqual(first, second)
         nodes, _ = self.sums(servers, [1, 1, 0, 0, 2, 1])
         self.assertEqual(nodes, {first: [0, 0, 0, 0, 1, 1], second: [1, 1, 0, 0, 1, 0]})
 
-        self.twice(far, ("fail", "fail"))  # for good
+        self.twice(far, ("fail", "fail"))  # both attempts fail
         self.sums(servers, [2, 1, 1, 0, 4, 2])
 
-        job = self.ok(self.task(far))  # cancelled while it runs: its node's last word ends the attempt, not a job
+        job = self.ok(self.task(far))  # cancelled while it runs: the node's last report ends the attempt, not a job
         node = self.nodes[job["node_id"]]
         self.ok(node.ack(job))
         self.ok(far.post(f"/v1/jobs/{job['job_id']}/cancel"))
@@ -312,23 +314,23 @@ class Lives(Case):
         self.sums(servers, [3, 1, 1, 1, 5, 2])
 
         self.nodes["n3"] = Node(near, "n3", allowed_types=["rare"], max_concurrent_jobs=1)
-        eventually("known", lambda: len(far.get("/v1/nodes").json["nodes"]) == 3)
+        eventually("the client's server knows n3", lambda: len(far.get("/v1/nodes").json["nodes"]) == 3)
         held = self.ok(self.task(far, type="rare", max_attempts=2))
-        self.assertEqual(self.task(far, type="rare").status, 503)  # refused: no job
-        self.ok(self.task(far, type="rare", queue_ms=200), 202)    # accepted, and waits in vain
+        self.assertEqual(self.task(far, type="rare").status, 503)  # refused, so there is no job
+        self.ok(self.task(far, type="rare", queue_ms=200), 202)  # accepted, but it never gets a slot
         nodes, refused = self.sums(servers, [4, 1, 2, 1, 5, 2])
-        self.assertEqual(sum(row[0] for row in nodes.values()), 3, "that one never was on a server")
+        self.assertEqual(sum(row[0] for row in nodes.values()), 3, "the job that only waited belongs to no node")
         self.assertEqual({row["reason"]: row["count"] for row in refused},
                          {"ALL_CANDIDATES_FULL_OR_FAILED": 1, "QUEUE_TIMEOUT": 1})
         self.ok(far.post("/v1/nodes/n3/drain"))
-        self.run_once(held, "fail")  # nobody is there for its second attempt
+        self.run_once(held, "fail")  # there is no node for its second attempt
         nodes, _ = self.sums(servers, [5, 1, 3, 1, 6, 3])
         self.assertEqual(nodes["n3"], [1, 0, 1, 0, 1, 1])
 
 
 class LivesOnRedis(Lives):
-    """Nodes, clients and a third instance on one Redis: each end is counted by the one that made it true, and
-    whoever is asked adds up what all counted."""
+    """Nodes, clients and a third instance on one Redis: each end is counted by the instance that settled it, and the instance that is asked
+    adds up the counts of all."""
 
     scope = "what 3 of 3 instances saw, by whole hours"
 
@@ -342,17 +344,17 @@ class LivesOnRedis(Lives):
         self.begun = time.monotonic()
         near, far, servers = self.begin()
         self.nodes = {"n1": Node(near, "n1", allowed_types=["dev"])}
-        eventually("known", lambda: len(far.get("/v1/nodes").json["nodes"]) == 1)
+        eventually("the client's server knows the node", lambda: len(far.get("/v1/nodes").json["nodes"]) == 1)
         for _ in range(2):
             self.run_once(self.ok(self.task(far)), "done")
         self.sums(servers, [2, 2, 0, 0, 2, 0])
-        freeze(near.process)  # it made the ends true, so it has counted them
+        freeze(near.process)  # it settled the ends, so it has counted them
         try:
             report = self.ok(far.get("/v1/report"))
-            # Who has been silent for three seconds is not even asked.
+            # An instance that has been silent for three seconds is not even asked.
             self.assertIn(report["scope"], ("what 2 of 3 instances saw, by whole hours", "what 2 of 2 instances saw, by whole hours"))
             self.assertEqual(report["total"]["jobs"], 0)
-            eventually("it is not waited for any more", lambda: far.get("/v1/report")["scope"].startswith("what 2 of 2"))
+            eventually("the frozen instance is not asked any more", lambda: far.get("/v1/report")["scope"].startswith("what 2 of 2"))
         finally:
             near.process.send_signal(signal.SIGCONT)
         self.sums(servers, [2, 2, 0, 0, 2, 0])
@@ -368,7 +370,7 @@ class Machines(AgentCase):
             nodes = self.ok(server.get("/v1/report"))["servers"]
             return nodes[0] if nodes and nodes[0]["level_minutes"]["normal"] > 0 else None
 
-        node = eventually("its level is counted", measured, 20)
+        node = eventually("the node's level is in the report", measured, 20)
         self.assertEqual((node["node_id"], node["level_minutes"]["critical"], node["slot_use"]), ("us", 0, 0))
 
 
@@ -398,7 +400,7 @@ class Bundle(Case):
         self.assertIn("berth_build_info", files["metrics.txt"])
         self.assertNotIn("hunter2", "".join(files.values()))
         again = berth("debug", "bundle", "-f", path, "--addr", addr)
-        self.assertEqual(again.returncode, 1, "nothing is written over")
+        self.assertEqual(again.returncode, 1, "an existing file must not be overwritten")
 
     def test_a_server_with_tokens(self):
         token, config = "a-token-of-some-length", self.dir / "berth.yaml"

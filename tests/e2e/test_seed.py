@@ -1,4 +1,4 @@
-"""The routes that clients had before there was anything else, with exactly the fields they send and expect."""
+"""The oldest routes, with exactly the fields that their clients send and expect."""
 from harness import Case, Node, eventually
 
 
@@ -60,7 +60,7 @@ class SeedRoutes(Case):
         self.assertEqual(sorted(node["nmt_pairs"]), [["en", "zh"], ["zh", "en"]])
         self.assertEqual(node["labels"], {"zone": "a"})
         self.assertIsNone(node["level"], "a node without an agent has no level")
-        # Derived from the lists, asr and tone false.
+        # Derived from the lists; asr and tone are false.
         self.assertEqual(node["capabilities"], {"asr": False, "nmt": True, "tts": True, "tone": False,
                                                 "semantic": True})
 
@@ -116,7 +116,7 @@ class SeedRoutes(Case):
         self.assertSlots(server, "n1", 0, 0)
 
     def test_done_without_an_ack_counts(self):
-        """The ACK was lost on the way: DONE ends the job and gives the reserved slot back."""
+        """The ACK was lost: DONE ends the job and returns the reserved slot."""
         server = self.start()
         node = Node(server, "n1")
         job = self.placed(server)
@@ -164,7 +164,7 @@ class SeedRoutes(Case):
             with self.subTest(path=path, body=body):
                 answer = self.problem(server.post(path, body), 400, "BAD_FIELD")
                 self.assertIn(field, answer["detail"])
-        self.assertEqual(server.get("/v1/nodes").json["nodes"], [], "nothing was registered by any of these")
+        self.assertEqual(server.get("/v1/nodes").json["nodes"], [], "a wrong body registered a node")
 
     def test_null_is_absent_and_unknown_fields_are_ignored(self):
         server = self.start()
@@ -178,7 +178,7 @@ class SeedRoutes(Case):
         self.placed(server, src="en", tgt="ZH")
 
     def test_a_second_register_keeps_the_slots(self):
-        """A node that registers again in the middle of its work has not become empty."""
+        """A node that registers again while it works keeps its taken slots."""
         server = self.start()
         node = Node(server, "n1", max_concurrent_jobs=2)
         running, reserved = self.placed(server), None
@@ -199,7 +199,7 @@ class SeedRoutes(Case):
             self.ok(node.ack(job))
         node.facts["max_concurrent_jobs"] = 1
         self.ok(node.heartbeat())
-        eventually("the new max is known", lambda: server.node("n1")["max"] == 1)
+        eventually("the server shows the new max", lambda: server.node("n1")["max"] == 1)
         self.assertSlots(server, "n1", 0, 3)
         self.ok(node.done(jobs[0]))
         self.ok(node.done(jobs[1]))

@@ -1,4 +1,4 @@
-"""Which node gets the work: capabilities, health, staleness, the operator's word, preference."""
+"""Which node gets the work: capabilities, health, staleness, drain and cordon, preference."""
 import collections
 import time
 
@@ -18,7 +18,7 @@ class Capability(Case):
                 node = Node(server, "n1", capability_by_type=capabilities)
                 body = self.problem(self.dispatch(server, **options), 422, "NO_CAPABLE_NODE")
                 self.assertEqual(body["detail"], sentence)
-                # The next heartbeat takes it back.
+                # The next heartbeat declares the capability again.
                 node.facts["capability_by_type"] = {name: True for name in capabilities}
                 self.ok(node.heartbeat())
                 self.placed(server, **options)
@@ -50,7 +50,7 @@ class Capability(Case):
         server = self.start(pools="en:zh")
         Node(server, "anything", nmt_pairs="any", semantic_langs=["en"])
         self.assertEqual(self.placed(server)["node_id"], "anything")
-        # Semantic repair stays a hard gate: it has no zh.
+        # Semantic repair stays a requirement, and the node has no zh.
         self.problem(self.dispatch(server, src="zh", tgt="en"), 422, "NO_CAPABLE_NODE")
 
     def test_pools_are_directed(self):
@@ -92,7 +92,7 @@ class Capability(Case):
         Node(server, "large", allowed_types=["dev"], labels={"size": "l"}, max_concurrent_jobs=50)
         for _ in range(10):
             self.assertEqual(self.ok(self.task(server, requires="size=l"))["node_id"], "large")
-        # As with require_tts: nobody left who could ever do it is 422, not a pool that is full.
+        # As with require_tts: if no node can ever do it the answer is 422, not that the pool is full.
         self.problem(self.task(server, requires="size=xl"), 422, "NO_CAPABLE_NODE")
         self.problem(self.task(server, requires="=="), 400, "BAD_FIELD")
 
@@ -123,18 +123,18 @@ class Health(Case):
     def test_a_stale_node_is_not_chosen_and_comes_back(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000)
         node = Node(server, "n1", max_concurrent_jobs=5000)
-        eventually("it is stale", lambda: self.dispatch(server).status == 503, 20)
+        eventually("the node is stale", lambda: self.dispatch(server).status == 503, 20)
         body = self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
         self.assertEqual(body["reasons"], {"STALE": 1})
-        eventually("it is chosen again", lambda: node.heartbeat().status == 200 and self.dispatch(server).status == 200)
+        eventually("the node gets work again", lambda: node.heartbeat().status == 200 and self.dispatch(server).status == 200)
 
     def test_staleness_can_be_off(self):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms="off")
         Node(server, "n1")
         begun = server.node("n1")["last_heartbeat_ms"]
-        eventually("three heartbeats are missing", lambda: time.time() * 1000 - begun > 3100)
+        eventually("three heartbeats are overdue", lambda: time.time() * 1000 - begun > 3100)
         self.placed(server)
-        self.assertLess(server.node("n1")["last_heartbeat_ms"] - begun, 1000, "a dispatch is no sign of life")
+        self.assertLess(server.node("n1")["last_heartbeat_ms"] - begun, 1000, "a dispatch must not count as a heartbeat")
 
     def test_deregister(self):
         server = self.start()
@@ -150,7 +150,7 @@ class Health(Case):
         server = self.start(heartbeat_ms=1000, heartbeat_stale_ms=3000, view_drop_ms=3000,
                             lost_grace_ms=1000, forget_ms=5000)
         Node(server, "n1")
-        eventually("it is forgotten", lambda: server.get("/v1/nodes/n1").status == 404, 30)
+        eventually("the node is removed", lambda: server.get("/v1/nodes/n1").status == 404, 30)
         self.problem(self.dispatch(server), 422, "NO_CAPABLE_NODE")
 
     def test_a_heartbeat_of_an_unknown_node_that_says_nothing_is_404(self):
@@ -167,7 +167,7 @@ class Health(Case):
             self.ok(server.post(f"/v1/nodes/n1/{verb}"))
             self.assertEqual(server.node("n1")["health"], "draining", verb)
             self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
-            # What the node says of itself does not lift the operator's word.
+            # A report of the node does not lift the operator's drain.
             self.ok(node.heartbeat())
             self.ok(node.register())
             self.problem(self.dispatch(server), 503, "ALL_CANDIDATES_FULL_OR_FAILED")
@@ -230,7 +230,7 @@ class Preferred(Case):
         self.assertEqual(self.placed(server, preferred_node_id="mute")["node_id"], "mute")
 
     def test_the_last_one_full_is_all_full(self):
-        """No fallback is left, so it is the pool that is full."""
+        """There is no other node to fall back to, so the pool is full."""
         server = self.start()
         Node(server, "n1", max_concurrent_jobs=1)
         self.placed(server)
@@ -239,7 +239,7 @@ class Preferred(Case):
 
 class Spread(Case):
     def spread(self, **settings):
-        server = self.start(heartbeat_stale_ms="off", **settings)  # its nodes are heard of when they get something
+        server = self.start(heartbeat_stale_ms="off", **settings)  # the nodes send no heartbeats
         nodes = {f"n{i}": Node(server, f"n{i}") for i in range(10)}
         order = []
         with server.client() as client:
@@ -266,7 +266,7 @@ class Spread(Case):
 
     @tags("load")
     def test_a_session_never_settles_on_a_node_with_policy_health(self):
-        """Equal nodes only: how long a job took is part of the score, so it is left out here."""
+        """All nodes are equal. The duration of jobs is part of the score, so the target is set too high to matter."""
         self.spread(policy="health", latency_target_ms=3600000)
 
     def test_least_loaded_fills_evenly(self):
@@ -279,8 +279,7 @@ class Spread(Case):
         self.assertEqual(loads, [4, 4, 4, 4, 4])
 
     def test_every_candidate_is_tried(self):
-        """With sample_k nodes every one is in the sample, so the last free slot is always found,
-        although one call to the store takes only four of them."""
+        """The sample has all 20 nodes, so the last free slot is always found, although one call of the store tries only four of them."""
         server = self.start(sample_k=20, policy="random")
         for i in range(20):
             Node(server, f"n{i}", max_concurrent_jobs=1)

@@ -1,4 +1,4 @@
-"""Selectors beyond equality: one grammar for jobs, deployments and lists of nodes, and an error that points at the character."""
+"""Selectors beyond equality: one grammar for jobs, deployments and lists of nodes, and errors that point at the character."""
 import json
 import urllib.parse
 
@@ -7,7 +7,7 @@ from test_claim import WITNESS, ClaimCase
 
 LABELS = {"eu": {"zone": "eu", "cores": "8"}, "us": {"zone": "us", "cores": "16", "spot": "yes"}, "asia": {"zone": "asia", "cores": "many"}, "bare": {}}
 
-# selector -> who matches; what every place that takes a selector must agree on
+# selector: which nodes match, in every place that takes a selector
 ROWS = (("zone in (eu,us)", {"eu", "us"}),
         ("zone in (eu,us), !spot", {"eu"}),
         ("zone notin (eu,us)", {"asia", "bare"}),
@@ -49,7 +49,7 @@ class Selectors(Case):
                 self.assertEqual({node["node_id"] for node in would["nodes"] if node["reason"] != "REQUIRES"}, names)
                 self.assertIn(self.ok(self.task(server, requires=selector))["node_id"], names)
         twice = self.cli(server, "node", "ls", "-l", "zone in (eu,us)", "-l", "!spot", "-o", "name").stdout
-        self.assertEqual(twice, "eu\n", "several are one")
+        self.assertEqual(twice, "eu\n", "several -l flags must all hold")
         self.problem(self.task(server, requires="cores > 16"), 422, "NO_CAPABLE_NODE")
 
     def test_a_job_waits_for_a_node_that_matches(self):
@@ -63,7 +63,7 @@ class Selectors(Case):
         eu.facts["max_concurrent_jobs"] = 2
         self.ok(eu.heartbeat())
         for job in (first, second):
-            eventually("it is sent", lambda: server.get(f"/v1/jobs/{job}").json["node_id"] == "eu")
+            eventually("the job is sent to eu", lambda: server.get(f"/v1/jobs/{job}").json["node_id"] == "eu")
 
     def test_explain_names_the_term_that_does_not_hold(self):
         server = self.start()
@@ -90,7 +90,7 @@ class Selectors(Case):
                     said = self.cli(server, *args, code=2).stderr
                     self.assertIn(f"character {column}: {expected}", said)
                     self.assertIn(f"\n  {selector}\n  {' ' * (column - 1)}^\n", said)
-        # Of a long one the part around the character is shown.
+        # Of a long selector only the part around the character is shown.
         said = self.cli(server, "node", "ls", "-l", ",".join(f"key{i}!=value" for i in range(60)) + ",", code=2).stderr
         shown, mark = said.splitlines()[1:3]
         self.assertTrue(shown.endswith("key59!=value,") and len(shown) < 80, said)
@@ -106,10 +106,11 @@ class Selectors(Case):
         self.assertEqual(self.problem(refused, 400, "BAD_FIELD")["column"], 9)
         self.ok(server.call("PUT", "/v1/deployments/web", {"command": "x", "selector": "zone=eu"}), 201)
         listed = self.ok(server.get("/v1/nodes?selector=%21zone"))["nodes"]
-        self.assertEqual([node["node_id"] for node in listed], ["bare"], "nobody older reads this")
+        self.assertEqual([node["node_id"] for node in listed], ["bare"],
+                         "lists of nodes may use the whole grammar, because no older release reads them")
 
     def test_a_node_nobody_knows_matches_no_term(self):
-        """It never said what it is: that it has no such label is not known either."""
+        """The node has not registered, so it is not known either that it has no such label."""
         server = self.start()
         for name, kind, selector in (("all", "daemon", ""), ("d", "daemon", "!zone"), ("w", "deployment", "zone != eu")):
             self.ok(server.call("PUT", f"/v1/deployments/{name}", {"command": "x", "type": kind, "selector": selector}), 201)
@@ -121,7 +122,7 @@ class Selectors(Case):
         self.assertEqual(renew(), ["all"])
         self.assertEqual(self.problem(server.post("/v1/deployments/claim", claim), 409, "CONFLICT")["reason"], "selector")
         self.fleet(server, ["bare"])
-        eventually("it is known", lambda: renew() == ["all", "d"])
+        eventually("the registered node gets the daemon", lambda: renew() == ["all", "d"])
         self.ok(server.post("/v1/deployments/claim", claim))
 
 
@@ -136,13 +137,14 @@ class Deployments(ClaimCase):
         where = f"echo $BERTH_NODE_ID >> {self.dir}/where; exec sleep 100"
         self.deploy(server, "everywhere", where, type="daemon", selector="zone notin (us)")
         self.deploy(server, "without", where.replace("where", "without"), type="daemon", selector="!zone")
-        eventually("each has a node", lambda: {name: row[0] for name, row in self.rows(server).items()} == {
+        eventually("each deployment has a node", lambda: {name: row[0] for name, row in self.rows(server).items()} == {
             "few": "a", "many": "b", "other": "b", "everywhere": "", "without": ""})
-        eventually("daemons run", lambda: sorted(self.lines("where")) == ["a", "b"] and self.lines("without") == ["a"])
+        eventually("the daemons run on the matching nodes",
+                   lambda: sorted(self.lines("where")) == ["a", "b"] and self.lines("without") == ["a"])
         self.deploy(server, "nowhere", selector="cores > 16")
         shown = berth("deploy", "show", "nowhere", env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}).stdout
         self.assertIn("No node matches cores > 16.\n  a  cores > 16: it has no cores\n  b  cores > 16: cores is 16\n", shown)
         spec = {"command": WITNESS, "env": {"W": str(self.dir)}, "stop_grace_ms": 500, "selector": "name in (b,c)"}
         self.ok(server.call("PUT", "/v1/deployments/few", spec))
-        eventually("it has moved", lambda: self.rows(server)["few"][0] == "b")
-        eventually("and runs there", lambda: [start.node for start in self.living() if start.id == "few"] == ["b"])
+        eventually("the deployment has moved to b", lambda: self.rows(server)["few"][0] == "b")
+        eventually("the deployment runs on b", lambda: [start.node for start in self.living() if start.id == "few"] == ["b"])

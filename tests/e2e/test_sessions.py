@@ -1,5 +1,5 @@
-"""Sessions do not slow each other: 200 at once on a real Redis, each a client with a connection of its
-own and a node on a WebSocket of its own. What is judged is counted, not timed: who moves on, and beside whom."""
+"""Sessions do not slow each other down: 200 at once on a real Redis, each with a client on its own connection and a node on its own
+WebSocket. The cases count instead of measuring time: which sessions make progress, and next to which others."""
 import json
 import pathlib
 import random
@@ -11,7 +11,7 @@ from harness import SLOW, Case, Client, WsNode, eventually, tags
 from redis import Redis
 
 COUNT = 200
-# Nobody sends heartbeats, some hold what they were given, and the machine may be busy: nothing of it ends by itself.
+# The nodes send no heartbeats, some hold what they got, and the machine may be busy: nothing may time out.
 PATIENT = {"heartbeat_stale_ms": "off", "view_drop_ms": 600000, "ping_ms": 120000, "reservation_ttl_ms": 120000,
            "body_timeout_ms": 120000, "header_timeout_ms": 120000, "store_call_ms": 5000}
 
@@ -24,7 +24,7 @@ class Session:
         self.client.connection.connect()
 
     def ask(self):
-        """A dispatch; its answer is read later."""
+        """Sends a dispatch; its answer is read later."""
         body = {"session_id": self.id, "src_lang": "en", "tgt_lang": "zh", "audio_ref": "x",
                 "options": {"preferred_node_id": self.node.id, "strict": True}}
         self.client.connection.request("POST", "/v1/dispatch/f2f", json.dumps(body), {"Content-Type": "application/json"})
@@ -33,12 +33,12 @@ class Session:
         reply = self.client.connection.getresponse()
         text = reply.read()
         assert reply.status == 200, f"{self.id}: {reply.status} {text}"
-        told = json.loads(text)
-        assert told["node_id"] == self.node.id, text
-        return told["job_id"]
+        placed = json.loads(text)
+        assert placed["node_id"] == self.node.id, text
+        return placed["job_id"]
 
     def say(self, msg, job):
-        """A message of the node; its reply is read later."""
+        """Sends a message of the node; its reply is read later."""
         self.node.send(msg, id=int(msg == "done"), job_id=job["job_id"], attempt_id=job["attempt_id"], status="ok")
 
     def said(self, msg):
@@ -61,8 +61,8 @@ class Session:
 
 
 class Crowd:
-    """Every session asks again once its job has ended: as many lives as wanted in all, each with its steps as
-    soon as they can be."""
+    """Every session dispatches again when its job has ended, until `lives` jobs have ended in all. Each step is made as soon as it is
+    possible."""
 
     def __init__(self, sessions):
         self.poll = selectors.DefaultSelector()
@@ -72,7 +72,7 @@ class Crowd:
         self.sessions, self.ended, self.steps = sessions, 0, {}
 
     def step(self, session, what):
-        """The client was answered, the store has the end: with both it is over."""
+        """Once the client has its answer and the store has the end, the job is over."""
         self.steps.setdefault(session, set()).add(what)
         if len(self.steps[session]) == 2:
             self.steps[session].clear()
@@ -112,12 +112,12 @@ class Crowd:
 
 
 def unsent(port, other_port):
-    """Bytes that stand in the server's socket because its peer does not read: from the kernel's own list."""
+    """How many bytes wait in the server's socket because its peer does not read, from the kernel's table."""
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
         if [int(words[at].split(":")[1], 16) for at in (1, 2)] == [port, other_port]:
             return int(words[4].split(":")[0], 16)
-    raise AssertionError("the connection is gone")
+    raise AssertionError("the connection does not exist")
 
 
 @tags("load")
@@ -131,12 +131,12 @@ class Sessions(Case):
         return [self.start(f"i{i}", store=self.redis.url, **PATIENT, **more) for i in range(count)]
 
     def sessions(self, servers, count=COUNT):
-        """Clients and nodes at all instances: of each kind some meet at one, some do not."""
+        """Clients and nodes at all instances: in some sessions both use the same instance, in others not."""
         made = [Session(i, servers[i % len(servers)], servers[i // len(servers) % len(servers)]) for i in range(count)]
         for session in made:
             self.addCleanup(session.close)
         for server in servers:
-            eventually("every node is known", lambda: len(server.get("/v1/nodes?limit=1000").json["nodes"]) >= count)
+            eventually("the server knows every node", lambda: len(server.get("/v1/nodes?limit=1000").json["nodes"]) >= count)
         return made
 
     def all_free(self, server):
@@ -151,7 +151,7 @@ class Sessions(Case):
 
     @tags("threads")
     def test_all_move_in_every_round(self):
-        """Each has two jobs under way before the first of anybody is acknowledged."""
+        """Each session has two jobs under way before the first job of any session is acknowledged."""
         servers = self.instances(2)
         sessions = self.sessions(servers)
         rounds, moved = 4, []
@@ -178,8 +178,8 @@ class Sessions(Case):
         self.assertEqual(self.missed, [])
 
     def test_nobody_is_left_behind(self):
-        """As fast as they can, until so many are done in all: how many each got, beside those whose client and node are at the same
-        instances. Which instance gets more of the processors is the machine's business."""
+        """All sessions run as fast as they can, until a number of jobs has ended in all. A session's share is compared only with sessions
+        whose client and node use the same instances, because the machine decides which instance gets more of the processors."""
         servers = self.instances(2)
         sessions = self.sessions(servers)
         Crowd(sessions).run(20 * COUNT)
@@ -211,21 +211,21 @@ class Sessions(Case):
         self.all_free(server)
         self.assertEqual(self.missed, [])
 
-    # Clients and nodes that do not do their part. All share one loop with those that do.
+    # Clients and nodes that misbehave share one loop with those that do not.
 
     def fill(self, server, port, more):
-        """Calls more() until the server's socket to that port takes nothing any more: what comes waits inside it."""
+        """Calls more() until the server's socket to that port takes no more: what comes afterwards waits inside the server."""
         taken = [0]
         with server.client() as other:
             while len(taken) < 6 or len(set(taken[-6:])) > 1 or not taken[-1]:
                 more(other)
-                for _ in range(2):  # the one loop has been round by then
+                for _ in range(2):  # after two requests the only loop has run through all its work
                     self.ok(other.get("/healthz"))
                 taken.append(unsent(server.port, port))
         return taken[-1]
 
     def deaf_node(self, server):
-        """A node that reads nothing any more; its port, and the jobs it was sent."""
+        """A node that stopped reading; its port, and the jobs that were sent to it."""
         node = WsNode(server, "deaf", max_concurrent_jobs=1000, allowed_types=["deaf"])
         self.addCleanup(node.socket.drop)
         port = node.socket.socket.getsockname()[1]
@@ -239,7 +239,7 @@ class Sessions(Case):
         return node, port, jobs
 
     def deaf_client(self, server):
-        """Asks and asks and reads no answer; how often it asked."""
+        """A client that sends requests and reads no answer; how many it sent."""
         client = socket.create_connection(("127.0.0.1", server.port))
         self.addCleanup(client.close)
         asks = []
@@ -252,7 +252,7 @@ class Sessions(Case):
         return client, len(asks)
 
     def slow_client(self, server):
-        """A request that comes byte by byte: what is left of it."""
+        """A client whose request arrives byte by byte; the rest of the request."""
         body = json.dumps({"session_id": "slow", "src_lang": "en", "tgt_lang": "zh", "audio_ref": "y" * 2000,
                            "options": {"preferred_node_id": "n0", "strict": True}}).encode()
         client = socket.create_connection(("127.0.0.1", server.port))
@@ -262,7 +262,7 @@ class Sessions(Case):
         return client, body[100:]
 
     def slow_node(self, server):
-        """A frame that comes byte by byte."""
+        """A node whose frame arrives byte by byte; the rest of the frame."""
         node = WsNode(server, "slow", allowed_types=["slow"])
         self.addCleanup(node.socket.drop)
         text = json.dumps({"msg": "heartbeat", "id": 7, "node_id": "slow", "pad": "z" * 2000})
@@ -294,7 +294,7 @@ class Sessions(Case):
         self.met("beside a node and a client that do not read, and two that send byte by byte",
                  f"{rounds} rounds of {len(sessions)} sessions, {stuck[0]} and {stuck[1]} bytes unread", "all, unread > 0",
                  min(stuck) > 0)
-        # What stood still was kept, and goes on.
+        # What waited was kept, and arrives now.
         self.assertEqual({node.expect("job")["job_id"] for _ in jobs}, jobs)
         client.settimeout(20 * SLOW)
         self.assertEqual(self.answers(client, asks), asks)
@@ -307,7 +307,7 @@ class Sessions(Case):
 
     @staticmethod
     def answers(client, count):
-        """How many answers 200 came, of so many."""
+        """Reads until `count` answers 200 have arrived; how many did."""
         data = b""
         while data.count(b"HTTP/1.1 200 ") < count:
             piece = client.recv(1 << 20)

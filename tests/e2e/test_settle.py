@@ -1,4 +1,4 @@
-"""Late, repeated, foreign and old messages; retries, refusals, cancels. Counters stay exact."""
+"""Late, repeated, foreign and outdated messages; retries, refusals, cancels. Counters stay exact."""
 from harness import Case, Node, WsNode, eventually, tags
 
 
@@ -70,7 +70,7 @@ class Messages(Case):
         self.assertSlots(server, "n1", 0, 0)
         self.problem(node.done(job), 409, "STALE_ATTEMPT")
         self.assertEqual(server.job(job["job_id"])["state"], "FAILED")
-        eventually("it is counted", lambda: server.metrics()["berth_ack_timeout_total"] == 1)
+        eventually("the ACK timeout is counted", lambda: server.metrics()["berth_ack_timeout_total"] == 1)
 
     def test_an_ack_from_another_node_is_409(self):
         server = self.start()
@@ -107,7 +107,7 @@ class Messages(Case):
         for name in ("n1", "n2"):
             Node(server, name)
         one = self.placed(server)
-        # Nobody acknowledges that one either, so it may be over when it is looked at.
+        # No ACK is sent for attempt 2 either, so it may have ended before it is seen.
         two = eventually("attempt 2 is placed", lambda: (shown := server.job(one["job_id"]))["attempt_id"] == 2 and
                          shown["state"] in ("DISPATCHED", "FAILED") and shown)
         self.assertNotEqual(two["node_id"], one["node_id"])
@@ -133,7 +133,7 @@ class Messages(Case):
             self.assertSlots(server, node.id, 0, 0)
 
     def test_a_retry_that_finds_nobody_fails_the_f2f_job(self):
-        """f2f retries at once or fails."""
+        """A face-to-face job is retried at once, or fails."""
         server = self.start()
         node = Node(server, "n1", max_concurrent_jobs=1)
         one = self.placed(server)
@@ -156,7 +156,7 @@ class Messages(Case):
             shown = server.job(job["job_id"])
             return shown if shown["node_id"] == other.id else None
 
-        shown = eventually("it is on the other node", moved)
+        shown = eventually("the job is on the other node", moved)
         self.assertEqual((shown["attempt_id"], shown["state"]), (1, "DISPATCHED"))
         self.assertSlots(server, refuser.id, 0, 0)
         self.assertSlots(server, other.id, 1, 0)
@@ -219,7 +219,7 @@ class Messages(Case):
             self.ok(nodes[0].heartbeat())
             return server.job(jobs["silent"]["job_id"])["state"] == "FAILED"
 
-        eventually("the silent one's lease ran out", silent_ended)
+        eventually("the lease of the silent node's job has run out", silent_ended)
         self.assertEqual(server.job(jobs["kept"]["job_id"])["state"], "ACKED")
         self.assertSlots(server, "kept", 0, 1)
         self.assertSlots(server, "silent", 0, 0)
@@ -236,7 +236,7 @@ class Messages(Case):
             self.ok(node.heartbeat(running_jobs=listed))
             return server.job(dropped["job_id"])["state"] == "FAILED"
 
-        eventually("the one that was not listed ran out", ended)
+        eventually("the lease of the job that was not listed has run out", ended)
         self.assertEqual(server.job(kept["job_id"])["state"], "ACKED")
         self.assertSlots(server, "n1", 0, 1)
 
@@ -253,7 +253,7 @@ class Cancel(Case):
         self.ok(self.cancel(server, waiting))
         shown = self.state_of(server, waiting, "FAILED")
         self.assertEqual(shown["reason"], "CANCELLED")
-        # It never starts, also when the slot frees.
+        # The cancelled job never starts, also when the slot is free.
         node = Node(server, "n1", register=False)
         self.ok(node.done(first))
         self.ok(self.task(server))
@@ -303,7 +303,7 @@ class Cancel(Case):
         eventually("the slot is free", lambda: server.slots("n1") == (0, 0), 20)
 
     def test_after_its_end(self):
-        """Cancelling what is finished is a conflict; cancelling twice is not."""
+        """Cancelling a finished job is a conflict; cancelling twice is not."""
         server = self.start()
         node = Node(server, "n1")
         done = self.placed(server)
@@ -349,7 +349,7 @@ class Retry(Case):
 class RunTimeout(Case):
     @tags("threads")
     def test_a_job_past_its_timeout_is_ended_by_the_server(self):
-        """timeout_ms is the node's to enforce; the server steps in after the grace."""
+        """The node should enforce timeout_ms; the server steps in after the grace."""
         server = self.start(max_retry=1, stop_grace_ms=500)
         node = WsNode(server, "n1", allowed_types=["dev"])
         job = self.ok(self.task(server, timeout_ms=1000, max_attempts=1))
@@ -360,6 +360,6 @@ class RunTimeout(Case):
             node.ask("heartbeat", **node.facts)
             return server.job(job["job_id"])["state"] == "FAILED"
 
-        eventually("the server ended it", ended, 40)
+        eventually("the server has ended the job", ended, 40)
         self.assertEqual(node.expect("cancel")["job_id"], job["job_id"])
         node.close()

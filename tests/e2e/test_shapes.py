@@ -1,5 +1,5 @@
-"""Nodes of different shapes under jobs of mixed needs and keys, while instances and nodes are killed and frozen. What ran
-where, and when, is written down by the nodes and added up here; nothing of the program is asked for it."""
+"""Nodes of different shapes run jobs with mixed needs and keys, while instances and nodes are killed and frozen. The nodes record what ran
+where and when, and the test adds it up without asking the program."""
 import collections
 import os
 import random
@@ -15,11 +15,11 @@ JOBS = int(os.environ.get("BERTH_E2E_JOBS", "1200"))
 NODES = int(os.environ.get("BERTH_E2E_NODES", "6"))
 GPU_MB = 24000
 LIMITS = {"account:0": 2, "account:1": 5, "tenant:*": 8}  # concurrency
-RATE = ("api:slow", 40, 1.0)  # so many starts in so many seconds
+RATE = ("api:slow", 40, 1.0)  # that many starts in that many seconds
 
 
 class Ledger:
-    """What nodes ran: a line when a run begins and one when it ends, in the order in which it happened."""
+    """What the nodes ran: a line when a run begins and one when it ends, in the order in which it happened."""
 
     def __init__(self):
         self.lines, self.lock = [], threading.Lock()
@@ -29,7 +29,7 @@ class Ledger:
             self.lines.append((sign, node, take))
 
     def wrong(self, nodes):
-        """Every moment at which a node, a GPU or a key had more than it may."""
+        """Every moment at which a node, a GPU or a key had more than it may, and what is left at the end."""
         now, found = collections.Counter(), []
 
         def move(what, amount, most):
@@ -54,13 +54,13 @@ class Ledger:
 
 
 def shape_of(dice):
-    """What a node has."""
+    """The resources of a node."""
     gpus = [{"id": 3 * i + 1, "model": "fake", "vram_mb": GPU_MB} for i in range(dice.choice((0, 1, 2, 4)))]
     return {"cpu": dice.choice((2, 4, 8)), "mem_mb": dice.choice((4000, 16000)), "licences": dice.choice((0, 1, 3)), "gpus": gpus}
 
 
 def shapes_of(dice, count):
-    """What so many nodes have. The first has something of everything, so that each job fits somewhere."""
+    """The resources of `count` nodes. The first has some of everything, so that each job fits somewhere."""
     shapes = [shape_of(dice) for _ in range(count)]
     shapes[0]["gpus"] = [{"id": i, "model": "fake", "vram_mb": GPU_MB} for i in range(2)]
     shapes[0].update(licences=3, cpu=8, mem_mb=16000)
@@ -68,7 +68,7 @@ def shapes_of(dice, count):
 
 
 def demand_of(dice):
-    """What a job asks for; many ask for nothing."""
+    """The demand of a job; many jobs need nothing."""
     kind = dice.random()
     needs = {}
     if kind > 0.3:
@@ -92,7 +92,7 @@ def demand_of(dice):
 
 
 class Node(Worker):
-    """A node that has more than slots, and knows what each of its runs was promised."""
+    """A node that has more resources than slots, and knows what each of its runs was given."""
 
     def __init__(self, servers, node_id, slots, seed, shape, ledger):
         super().__init__(servers, node_id, slots, seed)
@@ -126,7 +126,7 @@ class Node(Worker):
         for key, end in self.running.items():
             if end <= now and self.takes.get(key):
                 self.ended(key)
-        if self.dice.random() < 0.0002:  # killed: it comes back without its runs
+        if self.dice.random() < 0.0002:  # killed: the node comes back without its runs
             for key in list(self.running):
                 self.ended(key)
             self.running.clear()
@@ -137,7 +137,7 @@ class Node(Worker):
             return
         before = set(self.running)
         super().turn()
-        for key in before - set(self.running):  # told to drop it
+        for key in before - set(self.running):  # the server dropped these runs
             self.ended(key)
 
     def ended(self, key):
@@ -156,10 +156,10 @@ class Client(Submitter):
 
 
 class Shapes:
-    """The rounds, for whatever store there is."""
+    """The rounds, for any store."""
 
     def furnish(self):
-        """The limits, and nodes that are there."""
+        """Sets the limits, and starts nodes and clients."""
         dice = random.Random(11)
         for key, concurrency in LIMITS.items():
             self.ok(self.all[0].call("PUT", f"/v1/limits/{key}", {"concurrency": concurrency}))
@@ -171,7 +171,7 @@ class Shapes:
         self.addCleanup(self.all.clear)
         for thread in self.workers:
             thread.start()
-        eventually("all nodes are there", lambda: all(self.all[0].get(f"/v1/nodes/{node.id}").status == 200 for node in self.workers))
+        eventually("all nodes have registered", lambda: all(self.all[0].get(f"/v1/nodes/{node.id}").status == 200 for node in self.workers))
         for thread in self.submitters:
             thread.start()
 
@@ -212,7 +212,7 @@ class Shapes:
             eventually(f"{worker.id} has no slot taken", lambda: server.slots(worker.id) == (0, 0), 20 * SLOW)
 
     def rates(self, jobs):
-        """By the moments at which the store started them."""
+        """Checks the rate by the jobs' dispatch times."""
         key, most, seconds = RATE
         starts = sorted(job["dispatched_ms"] for job in jobs if key in job.get("keys", []))
         for at, first in enumerate(starts):

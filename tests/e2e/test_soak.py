@@ -1,4 +1,4 @@
-"""A short make shapes: see shapes.py for what is counted."""
+"""A short `make shapes`; shapes.py explains what is counted."""
 import json
 import os
 
@@ -26,10 +26,10 @@ class Soak(Case):
 
 
 class Judge(Case):
-    """The checker itself: what is wrong is counted, and what is over in time is not."""
+    """Tests the checker itself: it counts each kind of error, and does not count what is over in time."""
 
     def judged(self, *lines, accepted=("j1", "j2"), jobs=None):
-        """Lines of two processes, by their nodes n0 and n1: (when, sign, what is behind the node's name)."""
+        """The verdict on ledgers with these lines: (time, sign, node n0 or n1, the text after the node's name)."""
         for name in ("n0", "n1"):
             with open(os.path.join(self.dir, f"ledger-{name}"), "w", encoding="utf-8") as file:
                 for when, sign, node, rest in lines:
@@ -43,7 +43,7 @@ class Judge(Case):
         return dict(found)
 
     def two(self, first, second, node="n1", job="j2", until=(900, 900), ends=(50, 60), **more):
-        """A run from 10 on, and another from 20 on."""
+        """The verdict on a run that begins at 10 and another that begins at 20."""
         def take(one):
             return json.dumps(one, separators=(",", ":"))
 
@@ -68,12 +68,12 @@ class Judge(Case):
         both = '{"needs":{"slots":2}}'
         begun, second = (10, "+", "n0", f"j1 1 100 {both}"), [(150, "+", "n0", f"j2 1 900 {both}"), (160, "-", "n0", "j2 1")]
         for lines, want in (
-                ([begun, (140, "-", "n0", "j1 1"), *second], {"broken": 1}),  # its lease was over, which its node should have known
+                ([begun, (140, "-", "n0", "j1 1"), *second], {"broken": 1}),  # its lease was over, which the node should have noticed
                 ([begun, (140, "~", "n0", "j1 1"), *second], {}),
                 ([begun, *second, (170, "~", "n0", "j1 1")], {}),  # frozen
                 ([begun, (50, "=", "n0", "200 j1/1"), *second, (170, "-", "n0", "j1 1")], {"over": 1}),
                 ([begun, (50, "=", "n0", "120 j1/1"), *second], {}),
-                ([begun, (110, "=", "n0", "200 j1/1"), *second], {}),  # too late: it was over
+                ([begun, (110, "=", "n0", "200 j1/1"), *second], {}),  # too late: the lease was over
                 ([begun, (50, "=", "n0", "200 j1/1"), (140, "x", "n0", ""), *second], {}),
                 ([begun, (50, "=", "n0", "200 j1/1"), (140, "x", "n1", ""), *second, (170, "-", "n0", "j1 1")], {"over": 1}),
                 ([begun, *second, (170, "+", "n1", f"j2 2 900 {both}"), (180, "x", "n1", "")], {}),

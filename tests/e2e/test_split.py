@@ -1,6 +1,5 @@
-"""A Redis Cluster of six processes whose network is split: the master that has the store stays with one
-instance in the minority and goes on accepting for a while, its replica takes over on the other side. What it
-accepted then is lost when the network is whole again."""
+"""A Redis Cluster of six processes whose network is split. The master with the store stays with one instance in the minority and accepts
+for a while; on the other side its replica takes over. What the minority accepted then is lost when the network is whole again."""
 import time
 
 from fleet import Diary
@@ -10,19 +9,19 @@ from relay import Split
 from test_agent import AgentCase
 
 SLOTS = 2
-LOST = 2  # jobs that only the minority knows
+LOST = 2  # jobs that only the minority accepts
 
 
 @tags("load")
 class Minority(AgentCase):
     def setUp(self):
         super().setUp()
-        self.cluster = Cluster(self.dir / "cluster", timeout_ms=4000)  # so long the minority accepts
+        self.cluster = Cluster(self.dir / "cluster", timeout_ms=4000)  # for that long the minority accepts
         self.addCleanup(self.cluster.kill)
         self.split = Split(self.cluster)
         self.addCleanup(self.split.close)
-        eventually("the servers know each other's wires", self.split.known, 20)
-        eventually("the cluster is well", lambda: all(
+        eventually("every Redis knows the relays of the others", self.split.known, 20)
+        eventually("every Redis reports cluster_state:ok", lambda: all(
             "cluster_state:ok" in node.say("CLUSTER", "INFO") for node in self.cluster.nodes), 20)
         self.a, self.b = (self.instance(name) for name in "ab")
         for name, server in (("a1", self.a), ("a2", self.a), ("b1", self.b), ("b2", self.b)):
@@ -31,12 +30,12 @@ class Minority(AgentCase):
         self.accepted = []
 
     def instance(self, name):
-        # The lease is so long that no fence ends a job while the network is split; the wires are slow.
+        # The lease is so long that no fence ends a job while the network is split. The relays are slow.
         return self.start(name, store=self.split.url, heartbeat_ms=1000, heartbeat_stale_ms=3000,
                           reservation_ttl_ms=10000, running_lease_ms=120000, store_call_ms=1000)
 
     def master(self):
-        """Which server has the store."""
+        """The Redis that has the store."""
         return next(node for node in self.cluster.nodes if "role:master" in node.say("INFO", "replication")
                     and "MOVED" not in node.say("EXISTS", "sched:{f}:n"))
 
@@ -44,13 +43,13 @@ class Minority(AgentCase):
 
     def submit(self, server, command, **fields):
         answer = self.task(server, command=command, **fields)
-        self.assertIn(answer.status, (200, 202, 422, 503, 504), str(answer))  # 504: a call on its way when the network was split
+        self.assertIn(answer.status, (200, 202, 422, 503, 504), str(answer))  # 504: a call was under way when the network was split
         if answer.status in (200, 202):
             self.accepted.append(answer["job_id"])
         return answer
 
     def fill(self, server, count, type="dev"):
-        """So many long jobs, as soon as it takes them; their ids."""
+        """The ids of `count` long jobs, once that many were placed."""
         jobs = []
 
         def more():
@@ -63,15 +62,15 @@ class Minority(AgentCase):
         return jobs
 
     def begun(self, jobs):
-        eventually("they run", lambda: set(jobs) <= set(self.diary.times("b")))
+        eventually("the jobs run", lambda: set(jobs) <= set(self.diary.times("b")))
 
     def test_a_master_in_the_minority(self):
-        eventually("all agents are known", lambda: all(
+        eventually("both instances know all agents", lambda: all(
             len(server.get("/v1/nodes").json["nodes"]) == 4 for server in (self.a, self.b)))
         before = self.fill(self.a, 2 * SLOTS - LOST, type="a") + self.fill(self.a, 1, type="b")
         self.begun(before)
         old = self.master()
-        eventually("the replicas have it all", lambda: int(old.say("WAIT", 1, 1000)) >= 1)
+        eventually("a replica has everything", lambda: int(old.say("WAIT", 1, 1000)) >= 1)
         self.split.cut(old.process, self.a.process)
         self.in_the_minority(old)
         self.in_the_majority(old)
@@ -79,14 +78,14 @@ class Minority(AgentCase):
         self.whole_again(old)
 
     def in_the_minority(self, old):
-        """The old master accepts what the others will never know: as much as its own agents have room for, and one more."""
+        """The old master accepts jobs that the others will never know: as many as its agents have room for, and one that waits."""
         answers = [self.submit(self.a, self.diary.held(), type="a") for _ in range(LOST)]
         waiting = self.submit(self.a, self.diary.command("true"), **self.keyed)
-        self.assertEqual([answer.status for answer in answers], [200] * LOST, "it still accepts")
+        self.assertEqual([answer.status for answer in answers], [200] * LOST, "the minority must still accept")
         self.assertEqual(waiting.status, 202, str(waiting))
         self.lost, self.waiting = [answer["job_id"] for answer in answers], waiting["job_id"]
         self.begun(self.lost)
-        eventually("it notices", lambda: self.a.get("/readyz").status == 503)
+        eventually("instance A is not ready", lambda: self.a.get("/readyz").status == 503)
         self.problem(self.task(self.a, type="a", command="true", queue_ms=1000), 503, "SCHEDULER_DEPENDENCY_DOWN")
         self.assertIn("role:master", old.say("INFO", "replication"))
 
@@ -95,25 +94,25 @@ class Minority(AgentCase):
             node is not old and "role:master" in node.say("INFO", "replication")
             and "MOVED" not in node.say("EXISTS", "sched:{f}:n") for node in self.cluster.nodes))
         self.begun(self.fill(self.b, 2, type="b"))
-        eventually("it reads there, too", lambda: self.b.get("/v1/jobs").status == 200)
+        eventually("instance B can read jobs", lambda: self.b.get("/v1/jobs").status == 200)
         known = {job["job_id"] for job in self.b.all_jobs()}
-        self.assertTrue(known.isdisjoint(self.lost), "what the minority accepted is not there")
+        self.assertTrue(known.isdisjoint(self.lost), "the new master has jobs of the minority")
 
     def whole_again(self, old):
-        eventually("the old master follows", lambda: "role:slave" in old.say("INFO", "replication"))
-        eventually("A works again", lambda: self.a.get("/readyz").status == 200)
-        # All want what the lost leases hold: whoever forgot them sells it again, and the agents refuse.
+        eventually("the old master is a replica", lambda: "role:slave" in old.say("INFO", "replication"))
+        eventually("instance A is ready again", lambda: self.a.get("/readyz").status == 200)
+        # New jobs compete for the slots of the lost leases: if the server forgot a lease it sends another job, and the agent refuses it.
         until = time.monotonic() + 3
         while time.monotonic() < until:
             for server in (self.a, self.b):
                 self.submit(server, self.diary.held())
         for job in self.lost:
-            found = eventually("it is taken back from its node", lambda: next(
+            found = eventually("the job is recovered from its node", lambda: next(
                 (found for found in [self.b.job(job)] if found.get("state") == "ACKED"), None))
             self.assertEqual(found["node_id"][:1], "a")
-        eventually("it is put again", lambda: self.b.get(f"/v1/jobs/{self.waiting}").status == 200)
+        eventually("the waiting job is in the store again", lambda: self.b.get(f"/v1/jobs/{self.waiting}").status == 200)
         again = self.task(self.b, command=self.diary.command("true"), **self.keyed)
-        self.assertEqual((again.status, again["job_id"]), (202, self.waiting), "put again with its key")
+        self.assertEqual((again.status, again["job_id"]), (202, self.waiting), "the job must be put again with its key")
         taken = self.a.metrics()["berth_lost_lease_total"] + self.b.metrics()["berth_lost_lease_total"]
         self.assertGreaterEqual(taken, len(self.lost))
         for server in (self.a, self.b):

@@ -1,5 +1,5 @@
-"""What an operator sees and does: status, top, job logs, breakers, tokens, `berth run`, and the example
-configurations, with real servers, agents and terminals."""
+"""What an operator sees and does: status, top, job logs, breakers, tokens, `berth run`, and the example configurations, with real servers,
+agents and terminals."""
 import fcntl
 import json
 import os
@@ -25,7 +25,7 @@ def machine(case, name, cores, total_gb, free_gb, load):
 
 
 class Terminal:
-    """A command in a terminal of its own."""
+    """A command in its own terminal."""
 
     def __init__(self, port, *args, columns=160, rows=45, env=None):
         variables = dict(clean_env(), TERM="xterm", LC_ALL="C.UTF-8", BERTH_ADDR=f"http://127.0.0.1:{port}")
@@ -41,7 +41,7 @@ class Terminal:
         self.text = ""
 
     def until(self, pattern, seconds=15):
-        """Everything it printed, once the pattern is in it."""
+        """Reads until the pattern is in the output; returns all output."""
         deadline = time.monotonic() + seconds * SLOW
         while not re.search(pattern, self.text):
             ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
@@ -49,7 +49,7 @@ class Terminal:
             try:
                 self.text += os.read(self.fd, 65536).decode(errors="replace")
             except OSError:
-                raise AssertionError(f"it ended without {pattern!r}: {self.text!r}")
+                raise AssertionError(f"the command ended without {pattern!r}: {self.text!r}")
         return self.text
 
     def type(self, keys):
@@ -59,7 +59,7 @@ class Terminal:
         return termios.tcgetattr(self.fd)[3] & (termios.ICANON | termios.ECHO)
 
     def exit(self):
-        """Reads to the end; the exit code."""
+        """Reads to the end; returns the exit code."""
         try:
             while True:
                 piece = os.read(self.fd, 65536)
@@ -86,16 +86,16 @@ class OperatorCase(AgentCase):
 
 class Status(OperatorCase):
     def seeds_cluster(self):
-        """The example configurations as they are, on machines as large as they say."""
+        """The example configurations as they are, on machines of the sizes they assume."""
         server = self.start(config=EXAMPLES / "us-hk.yaml")
         us = machine(self, "us", 8, 15, 11, "6.20")
         hk = machine(self, "hk", 4, 7.6, 6.2, "0.50")
         for name, host in (("us", us), ("hk", hk)):
             self.agent(server, name, machine=host, slots_fixed="off",
                        config=(EXAMPLES / f"agent-{name}.yaml").read_text())
-        eventually("both were measured", lambda: all(
+        eventually("both agents have reported measurements", lambda: all(
             found["cpu_load"] is not None for found in server.get("/v1/cluster/status").json["servers"].values()))
-        eventually("us is busy for long enough", lambda: server.node("us")["level"] == "warning")
+        eventually("us is at level warning", lambda: server.node("us")["level"] == "warning")
         return server
 
     def test_the_seeds_panel(self):
@@ -110,7 +110,7 @@ class Status(OperatorCase):
                      "Available for: talk, research, automation", "Available for: nothing now"):
             self.assertIn(line + "\n", text)
         self.assertIn("Slots 0/5 no room: less 1 (safety_buffer)\n", text)
-        self.assertTrue(text.isascii(), "without a terminal: plain")
+        self.assertTrue(text.isascii(), "without a terminal the output must be plain ASCII")
         wide = self.out("status", "--wide")
         self.assertIn("     1  cpu: (8.00 cores - load 6.20) / 1.20\n", wide)
         self.assertIn("     6  memory: (11.00 GB free - 2.00) / 1.50\n", wide)
@@ -152,7 +152,7 @@ class Status(OperatorCase):
         self.assertIn("CPU   -  no agent on this server: nothing is measured there\n", text)
         self.assertIn("Level -  no agent: taken as normal\n", text)
         self.assertNotIn("%", text)
-        eventually("it is silent", lambda: "offline: no heartbeat" in self.out("status"))
+        eventually("the node is offline", lambda: "offline: no heartbeat" in self.out("status"))
         self.assertRegex(self.out("status"), r"offline: no heartbeat[a-z: ]*, last seen \d+s ago\n")
 
 
@@ -170,14 +170,14 @@ class Live(OperatorCase):
     def test_watch_draws_in_place(self):
         terminal, before = self.begin("status", "--watch=100ms")
         terminal.until(r"(?s)\x1b\[H.*\x1b\[H.*\x1b\[H.*\x1b\[J")
-        self.assertNotEqual(terminal.modes(), before, "keys are read at once")
+        self.assertNotEqual(terminal.modes(), before, "keys must be read without waiting for a line")
         self.run_task(self.server, "sleep 30", title="seen live")
         terminal.until("seen live")
         terminal.type(b"q")
         self.assertEqual(terminal.exit(), 0)
         body = terminal.text.split("\x1b[?1049h", 1)[1].split("\x1b[J", 1)[1]
-        self.assertNotIn("\x1b[2J", body, "nothing is cleared between pictures")
-        self.assertTrue(terminal.text.rstrip().endswith("\x1b[?1049l"), "the screen is given back")
+        self.assertNotIn("\x1b[2J", body, "the screen must not be cleared between pictures")
+        self.assertTrue(terminal.text.rstrip().endswith("\x1b[?1049l"), "the screen must be restored")
 
     def test_top_ends_with_ctrl_c_and_gives_the_terminal_back(self):
         for keys in (b"\x03", b"q"):
@@ -188,7 +188,7 @@ class Live(OperatorCase):
             terminal.type(b"n")
             terminal.until(r"\x1b\[1m n name")
             terminal.type(keys)
-            modes = eventually("the modes are back", lambda: terminal.modes() == before)
+            modes = eventually("the terminal's modes are restored", lambda: terminal.modes() == before)
             self.assertTrue(modes)
             self.assertEqual(terminal.exit(), 0)
 
@@ -204,7 +204,7 @@ class Live(OperatorCase):
         terminal, before = self.begin("top")
         terminal.until("normal")
         os.kill(terminal.pid, signal.SIGTERM)
-        eventually("the modes are back", lambda: terminal.modes() == before)
+        eventually("the terminal's modes are restored", lambda: terminal.modes() == before)
         self.assertEqual(terminal.exit(), -signal.SIGTERM)
 
 
@@ -220,7 +220,7 @@ class Logs(OperatorCase):
         self.assertIsNone(process.poll())
         gate.touch()
         self.assertEqual(process.stdout.read(), "last\n")
-        self.assertEqual(process.wait(20 * SLOW), 0, "the job failed, reading it did not")
+        self.assertEqual(process.wait(20 * SLOW), 0, "the job failed, but reading its log succeeds")
         self.assertEqual(self.out("job", "logs", job["job_id"]), "first\nlast\n")
         self.assertEqual(self.out("job", "logs", job["job_id"], "--offset", 6), "last\n")
         self.cli("job", "logs", "j0000000000001", code=3)
@@ -257,16 +257,16 @@ class Logs(OperatorCase):
         self.assertRegex(done.stderr, r"^berth: \d+ bytes before byte \d+ are gone\n$")
         self.assertTrue(done.stdout.endswith("line 2998\nline 2999\n"))
         self.assertEqual(agent.stop(), 0)
-        eventually("the server knows", lambda: "the last lines" in berth(
+        eventually("the server shows the last lines", lambda: "the last lines" in berth(
             "job", "logs", job["job_id"], env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}).stderr)
-        self.assertTrue(self.out("job", "logs", job["job_id"]).rstrip().endswith("line 2999"), "what came with the result")
+        self.assertTrue(self.out("job", "logs", job["job_id"]).rstrip().endswith("line 2999"), "the lines of the result are shown")
 
 
 class Operating(OperatorCase):
     def test_breakers(self):
         server = self.start()
         self.agent(server, config="executors: {dev: {command: 'false'}}")
-        self.assertEqual(self.out("breaker", "ls").count("\n"), 1, "only the titles")
+        self.assertEqual(self.out("breaker", "ls").count("\n"), 1, "only the header is printed")
         for _ in range(3):
             self.ended(server, self.ok(self.task(server, max_attempts=1)))
         self.assertRegex(self.out("breaker", "ls"), r"\na1 +dev +OPEN +3 ")
@@ -312,7 +312,7 @@ class Operating(OperatorCase):
     def test_a_call_to_a_node(self):
         server = self.start()
         self.agent(server, host_root="/")
-        usage = eventually("it was measured", lambda: json.loads(berth(
+        usage = eventually("the agent has measured its usage", lambda: json.loads(berth(
             "node", "rpc", "a1", "NodeUnit/InspectResourceUsage",
             env={"BERTH_ADDR": f"http://127.0.0.1:{server.port}"}).stdout or "null"))
         self.assertGreater(usage["memory_mb"], 1)
@@ -329,7 +329,7 @@ class Operating(OperatorCase):
 
 
 class Written(OperatorCase):
-    """What nodes and submitters chose to write."""
+    """Text that nodes and submitters chose."""
 
     OBEYED = "\x1b]0;owned\x07\x9b31m\x7f\u202e"
 
@@ -355,7 +355,7 @@ class Written(OperatorCase):
         node.close()
 
     def test_logs(self):
-        """A terminal is shown what is in them; a file gets it."""
+        """On a terminal control characters of logs are replaced; in a file they are kept."""
         server = self.start()
         self.agent(server)
         job = self.run_task(server, r"printf 'one\ttwo\n\033]0;owned\007three\r\n'")
@@ -364,7 +364,7 @@ class Written(OperatorCase):
         self.assertIn("\033]0;owned\007three", self.out("job", "logs", job["job_id"]))
 
     def test_a_line_is_a_job(self):
-        """-o jsonl of a payload with line ends; and a payload as deep as may be is shown again."""
+        """-o jsonl prints one line per job although the payload has line breaks; and a payload of the greatest depth is shown again."""
         server = self.start()
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=9)
         forged = '{"type": "dev", "payload": {"a":\n1,\r\n"b": "\x7f\x9b"}}'

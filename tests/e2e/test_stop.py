@@ -1,5 +1,5 @@
-"""A server that is told to end while its store does not answer: every call that is under way then has an owner,
-and the sanitised build sees that each of them is freed."""
+"""A server is stopped while its store does not answer: every call that is under way then has an owner, and the sanitised build checks that
+each of them is freed."""
 import json
 import pathlib
 import re
@@ -13,7 +13,7 @@ from wsclient import WebSocket
 
 
 class HoldRelay(Relay):
-    """Between an instance and Redis. Armed, it passes nothing any more from the first call on that has this in it."""
+    """Sits between an instance and Redis. From the first call that matches `until` on it passes nothing."""
 
     def __init__(self, port):
         super().__init__(port)
@@ -26,7 +26,7 @@ class HoldRelay(Relay):
 
 
 def call_of(letter):
-    """A verb's letter, as redis_wire.c writes it among the words of a call."""
+    """Matches the letter of a verb, as redis_wire.c writes it among the words of a call."""
     return re.compile(rb"\r\n" + letter.encode() + rb"\r\n")
 
 
@@ -37,7 +37,7 @@ class CallsUnderWay(Case):
         self.addCleanup(self.redis.kill)
         self.relay = HoldRelay(self.redis.port)
         self.addCleanup(self.relay.close)
-        # No call is given up while the loops live.
+        # No call is given up while the loops run.
         self.server = self.start(store=f"redis://127.0.0.1:{self.relay.port}/0", store_call_ms=60000, store_timeout_ms=60000, loops=2)
         self.node = Node(self.server, "n1", max_concurrent_jobs=1, allowed_types=["dev"])
         self.socket = WsNode(self.server, "w1", semantic_langs=["fr"], nmt_pairs=[["fr", "de"]])
@@ -48,7 +48,7 @@ class CallsUnderWay(Case):
         self.ok(self.task(self.server, queue_ms=60000), 202)
 
     def asks(self, *words, **more):
-        """A request that is not answered before the end, if at all."""
+        """A request that is answered after the stop, if at all."""
         def ask():
             try:
                 self.server.client().call(*words, **more)
@@ -67,7 +67,7 @@ class CallsUnderWay(Case):
         return found
 
     def ends(self):
-        """With each kind of call there is under way, behind the one that is held."""
+        """Stops the server with every kind of call under way, queued after the one that is held."""
         eventually("a call is held", lambda: not self.relay.open.is_set(), 30)
         self.asks("POST", "/v1/dispatch/task", {"type": "dev"})
         self.asks("POST", "/v1/dispatch/task", {"type": "dev", "queue_ms": 60000})
@@ -85,7 +85,7 @@ class CallsUnderWay(Case):
         self.client.send(json.dumps({"msg": "attach", "job_id": self.job["job_id"]}))
         self.asks("GET", "/healthz")
         self.server.process.send_signal(signal.SIGTERM)
-        eventually("its loops have ended", lambda: not self.threads() & {"berth-loop-0", "berth-loop-1"}, 20)
+        eventually("the loops of the server have ended", lambda: not self.threads() & {"berth-loop-0", "berth-loop-1"}, 20)
         self.relay.close()
         self.assertEqual(self.server.stop(60), 0, self.server.log[-3000:])
         self.server.check_log()

@@ -1,4 +1,4 @@
-"""The embedded store: what was accepted survives, a bad disk is refused at once and recovered from."""
+"""The embedded store: what was accepted survives; a bad disk is refused at once, and the server recovers from it."""
 import contextlib
 import os
 import resource
@@ -31,7 +31,7 @@ class Durable(Case):
         for name in ("health", "max", "semantic_langs", "nmt_pairs", "tts_langs", "labels", "capabilities"):
             self.assertEqual(after[name], before[name], name)
         self.assertEqual(server.get("/v1/sessions/s0").json["preferred_pool"], "en:zh")
-        # The messages of before still count.
+        # Messages about jobs from before still count.
         self.assertTrue(self.ok(node.done(done, result={"kept": [1, 2]}))["duplicate"])
         self.ok(node.done(acked))
         self.ok(node.ack(sent))
@@ -40,7 +40,7 @@ class Durable(Case):
         self.placed(server)
 
     def test_a_reservation_that_ran_out_while_it_was_down_costs_no_slot(self):
-        server = self.start(reservation_ttl_ms=3000, max_retry=1)  # it has not run out before
+        server = self.start(reservation_ttl_ms=3000, max_retry=1)  # long enough not to run out before the kill
         Node(server, "n1", max_concurrent_jobs=1)
         job = self.placed(server)
         server.kill()
@@ -57,7 +57,7 @@ class Durable(Case):
             node = Node(server, "n1", max_concurrent_jobs=1000)
             for i in range(20):
                 job = self.placed(server)
-                self.assertNotIn(job["job_id"], ids, "an id is given once")
+                self.assertNotIn(job["job_id"], ids, "a job id was used twice")
                 ids.add(job["job_id"])
                 if i % 2:
                     self.ok(node.done(job))
@@ -71,7 +71,7 @@ class Durable(Case):
     def test_files_are_private(self):
         server = self.start()
         for path in server.data_dir.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it has got its real name meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it was renamed meanwhile
                 self.assertEqual(path.stat().st_mode & 0o077, 0, f"{path.name} can be read by others")
 
 
@@ -82,7 +82,7 @@ class Retention(Case):
         old, running = self.placed(server), self.placed(server)
         self.ok(node.done(old))
         self.ok(node.ack(running))
-        eventually("the old one is gone", lambda: server.get(f"/v1/jobs/{old['job_id']}").status == 404, 30)
+        eventually("the finished job is purged", lambda: server.get(f"/v1/jobs/{old['job_id']}").status == 404, 30)
         self.assertEqual(server.job(running["job_id"])["state"], "ACKED")
         self.assertSlots(server, "n1", 0, 1)
         self.assertTrue(node.done(running).status == 200)
@@ -97,20 +97,20 @@ class Retention(Case):
                 for job in batch["results"]:
                     self.assertEqual(client.post("/v1/job/done", {
                         "job_id": job["job_id"], "attempt_id": 1, "node_id": "n1", "status": "ok"}).status, 200)
-        eventually("the rest is purged", lambda: len(server.all_jobs()) <= 1500, 30)
-        self.assertEqual(server.job(job["job_id"])["state"], "DONE", "the newest are kept")
+        eventually("older jobs are purged", lambda: len(server.all_jobs()) <= 1500, 30)
+        self.assertEqual(server.job(job["job_id"])["state"], "DONE", "the newest jobs must be kept")
         self.assertSlots(server, "n1", 0, 0)
 
 
 class BadDisk(Case):
-    """Refused with SCHEDULER_DEPENDENCY_DOWN in < 100 ms, well again by itself, nothing accepted lost."""
+    """The store refuses with SCHEDULER_DEPENDENCY_DOWN in less than 100 ms, recovers by itself, and loses nothing that was accepted."""
 
     LIMIT = 0.1
     IN_A_ROW = 50
 
     def use_up(self, server, seconds=60):
-        """Dispatches until the store refuses every time; (accepted ids, seconds each refusal took). A
-        checkpoint may make a little room once more, so one refusal alone proves nothing."""
+        """Dispatches until the store refuses 50 times in a row; (accepted ids, seconds each refusal took). A checkpoint may make a little
+        room again, so one refusal proves nothing."""
         accepted, times, row = [], [], 0
         deadline = time.monotonic() + seconds * SLOW
         with server.client() as client:
@@ -132,37 +132,38 @@ class BadDisk(Case):
         early = self.ok(self.task(server))
         yield
         accepted, times = self.use_up(server)
-        eventually("not ready while it cannot write", lambda: self.task(server).status == 503 and server.get("/readyz").status == 503)
-        self.assertEqual(server.get("/healthz").status, 200, "reads go on")
-        self.assertEqual(server.get("/v1/nodes/n1").status, 200, "reads go on")
+        eventually("the server is not ready while the store cannot write",
+                   lambda: self.task(server).status == 503 and server.get("/readyz").status == 503)
+        self.assertEqual(server.get("/healthz").status, 200, "healthz must be answered")
+        self.assertEqual(server.get("/v1/nodes/n1").status, 200, "nodes must be readable")
         self.assertEqual(server.job(early["job_id"])["state"], "DISPATCHED")
-        # Some of them may be late because this machine was.
+        # Some refusals may be late because this machine was.
         self.assertLess(percentile(times, 0.8), self.LIMIT * SLOW, f"refusals took {sorted(times)[-5:]} s")
         free()
-        eventually("it is well again", lambda: self.task(server).status == 200, 30)
-        eventually("it says so", lambda: server.get("/readyz").status == 200)
+        eventually("a job is accepted again", lambda: self.task(server).status == 200, 30)
+        eventually("the server is ready again", lambda: server.get("/readyz").status == 200)
         self.ok(node.done(early))
         kept = {job["job_id"] for job in server.all_jobs()}
-        self.assertEqual(set(accepted) - kept, set(), "nothing accepted is lost")
+        self.assertEqual(set(accepted) - kept, set(), "accepted jobs are lost")
         node_view = server.node("n1")
         open_jobs = [job for job in server.all_jobs() if job["state"] == "DISPATCHED"]
-        self.assertEqual(node_view["reserved"], len(open_jobs), "every slot has its job")
+        self.assertEqual(node_view["reserved"], len(open_jobs), "every reserved slot must have its job")
         server.kill()
         yield
         server = self.start(data_dir=server.data_dir, reservation_ttl_ms=8000)
         kept = {job["job_id"] for job in server.all_jobs()}
-        self.assertEqual(set(accepted) - kept, set(), "nor after a restart")
+        self.assertEqual(set(accepted) - kept, set(), "accepted jobs are lost after a restart")
 
     @tags("alone")
     def test_full(self):
-        """A small tmpfs that is filled up; needs the right to mount."""
+        """A small tmpfs is filled up; needs the right to mount."""
         place = tempfile.mkdtemp(prefix="berth-tmpfs-")
         self.addCleanup(shutil.rmtree, place, ignore_errors=True)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], capture_output=True)
         if mounted.returncode != 0:
             self.skipTest("mounting a tmpfs is not permitted here")
         self.addCleanup(subprocess.run, ["umount", "-l", place])
-        self.addCleanup(self._end_servers) # before the umount
+        self.addCleanup(self._end_servers)  # before the umount
         filler = os.path.join(place, "filler")
         server = self.start(data_dir=os.path.join(place, "data"), reservation_ttl_ms=60000)
         steps = self.check(server, lambda: os.unlink(filler))
@@ -179,7 +180,7 @@ class BadDisk(Case):
 
     @tags("alone")
     def test_file_size_limit(self):
-        """The same by a limit on the size of files, which needs no right at all."""
+        """The same with a limit on the size of files, which needs no special right."""
         server = self.start(reservation_ttl_ms=60000)
         grown = max(path.stat().st_size for path in server.data_dir.iterdir())
         hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]

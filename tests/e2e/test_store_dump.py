@@ -1,4 +1,4 @@
-"""`berth store dump`: what is in the store, read from the store itself while a server runs."""
+"""`berth store dump`: the contents of the store, read from the store itself while a server runs."""
 import json
 
 from harness import Case, Node, berth, eventually
@@ -14,13 +14,13 @@ class Dump(Case):
         self.ok(node.done(ended, result={"a": 1}))
 
         def current():
-            """What happened last may still stand in the embedded store's journal alone."""
+            """For a moment the last changes may be only in the journal of the embedded store."""
             done = berth("store", "dump", *flags, "-o", "json")
             self.assertEqual(done.returncode, 0, done.stderr)
             found = json.loads(done.stdout)
             return found if [ended["job_id"], "DONE"] in [[job["job_id"], job["state"]] for job in found["jobs"]] else None
 
-        dump = eventually("the dump has what happened last", current)
+        dump = eventually("the dump has the job that ended last", current)
         shown = dump["nodes"][0]
         self.assertEqual((shown["node_id"], shown["health"], shown["max"], shown["reserved"], shown["running"]),
                          ("n1", "ready", 3, 1, 1))
@@ -41,7 +41,7 @@ class Dump(Case):
         return dump
 
     def look_at_limits(self, server, flags):
-        """Rules, holds, keys and what is left of a node's resources."""
+        """Rules, holds, keys, and what is left of a node's resources."""
         node = Node(server, "big", allowed_types=["dev"], max_concurrent_jobs=9,
                     resources={"cpu": 8, "licences": 3, "gpus": [{"id": 0, "vram_mb": 16000}, {"id": 1, "vram_mb": 16000}]})
         self.ok(server.call("PUT", "/v1/limits/tenant:*", {"concurrency": 1, "rate": "60/1m", "queue": 5, "weight": 2}))
@@ -59,7 +59,7 @@ class Dump(Case):
             found = json.loads(done.stdout)
             return found if any(lease["job_id"] == whole["job_id"] for lease in found["leases"]) else None
 
-        dump = eventually("the dump has what happened last", current)
+        dump = eventually("the dump has the last lease", current)
         self.assertEqual(dump["limits"], [{"pattern": "tenant:*", "concurrency": 1, "rate": "60/1m", "queue": 5, "weight": 2}])
         held, used = dump["keys"]
         self.assertEqual((held["key"], held["in_flight"], held["waiting"], held["starts"], held["hold_reason"]), ("account:x", 0, 0, 0, "quota"))
@@ -89,7 +89,7 @@ class Dump(Case):
         dump = self.look(server, ["--store", redis.url])
         self.assertEqual(len(dump["instances"]), 1)
         self.look_at_limits(server, ["--store", redis.url])
-        eventually("the dump left no instance behind",
+        eventually("the dump itself is no instance in the store",
                    lambda: len(json.loads(berth("store", "dump", "--store", redis.url, "-o", "json").stdout)["instances"]) == 1)
 
     def test_what_cannot_be_read_is_said(self):

@@ -1,4 +1,4 @@
-"""Callers without a token that take connections and keep them: who has a token is served all the same."""
+"""Callers without a token open connections and keep them: callers with a token are served all the same."""
 import contextlib
 import selectors
 import socket
@@ -11,7 +11,7 @@ WORKER = bearer("worker-any-03bb")
 
 
 class Strangers:
-    """Connections that say nothing; one that is closed comes again, as long as somebody calls `again`."""
+    """Connections that send nothing. again() replaces those that were closed."""
 
     def __init__(self, port, count):
         self.port = port
@@ -47,23 +47,23 @@ class Strangers:
 
 class Crowd(AuthCase):
     def alive(self, node):
-        """It has lost its socket, or its server answers on it."""
+        """Whether the server answers on the node's socket."""
         try:
             return "ok" in str(node.ask("heartbeat", node_id=node.id, health="ready"))
         except (wsclient.Closed, OSError):
             return False
 
     def settle(self, strangers):
-        """They have been let in, as far as there is room, and have come again a few times."""
+        """Waits until the strangers fill the server, and many of their connections were replaced."""
         def enough():
             strangers.again()
             return strangers.ended > 200
 
-        eventually("strangers make room for strangers", enough, 60)
+        eventually("200 connections of strangers were closed", enough, 60)
 
     def test_nodes_keep_their_sockets(self):
-        """Far more strangers than descriptors: no node loses its socket, one that comes back is let in at its first try,
-        and so is everybody with a token."""
+        """With far more strangers than descriptors no node loses its socket; a node that reconnects succeeds at its first try, and so does
+        every caller with a token."""
         server = self.guarded(descriptors=300, loops=2)
         nodes = [WsNode(server, f"n{i}", headers=WORKER) for i in range(10)]
         with contextlib.closing(Strangers(server.port, 600)) as strangers:
@@ -90,7 +90,7 @@ class Crowd(AuthCase):
                 self.settle(strangers)
                 server.token = ADMIN
                 self.assertLess(server.metrics()["berth_connections"], 40)
-                self.assertEqual(client.get("/v1/nodes", **bearer(ADMIN)).status, 200, "the same connection")
+                self.assertEqual(client.get("/v1/nodes", **bearer(ADMIN)).status, 200, "the connection of a caller with a token must stay")
 
     def test_who_is_refused_does_not_stay(self):
         server = self.guarded()

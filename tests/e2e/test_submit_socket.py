@@ -1,5 +1,5 @@
-"""One connection for many jobs: what a client submits over its WebSocket is answered as over HTTP, and each end is told
-once, whatever becomes of connections and servers in between."""
+"""One connection for many jobs: what a client submits over its WebSocket is answered as over HTTP, and the client receives each end once,
+whatever happens to connections and servers meanwhile."""
 import collections
 import json
 import re
@@ -18,12 +18,12 @@ from test_quota import QuotaCase, TokenNode
 
 ANSWERS = ("placed", "waiting", "refused", "attached")
 PATH = "/v1/submit/connect"
-# Of answers to the same job twice: what may differ.
+# Fields that may differ between answers to the same job.
 OWN = ("msg", "id", "job_id", "explain", "retry_after_s")
 
 
 class Submitter(WsNode):
-    """A client on a WebSocket; keeps to its credit."""
+    """A client on a WebSocket. `credit` is what the server granted in the welcome."""
 
     def __init__(self, server, token=None):
         self.waiting = collections.deque()
@@ -33,13 +33,13 @@ class Submitter(WsNode):
         self.credit = self.welcome["credit"]
 
     def say(self, msg, **fields):
-        """Its id."""
+        """Sends a message; its id."""
         self.number += 1
         self.send(msg, id=self.number, **fields)
         return self.number
 
     def answer(self, number, *, seconds=10):
-        """What was answered to the message with that id."""
+        """The answer to the message with that id."""
         for message in self.waiting:
             if message["msg"] in ANSWERS and message["id"] == number:
                 self.waiting.remove(message)
@@ -62,10 +62,10 @@ class Submitter(WsNode):
         return self.expect("ended", seconds, job_id=job["job_id"])
 
     def quiet(self):
-        """Nothing is told that was not asked for: what a message is answered with comes behind all that was told before."""
+        """Checks that no unexpected message arrived: the answer to a message comes after everything that was sent before."""
         self.answer(self.say("nothing"))
-        told = [message for message in self.waiting if message["msg"] != "credit"]
-        assert not told, told
+        unexpected = [message for message in self.waiting if message["msg"] != "credit"]
+        assert not unexpected, unexpected
 
 
 class SubmitCase(Case):
@@ -73,21 +73,21 @@ class SubmitCase(Case):
         return WsNode(server, node_id, **{"allowed_types": ["dev"], "max_concurrent_jobs": 4, **facts})
 
     def finish(self, node, job, **more):
-        """The node does the job."""
+        """The node acknowledges the job and ends it."""
         message = node.expect("job", job_id=job["job_id"])
         self.assertTrue(node.report("ack", message)["ok"])
         self.assertTrue(node.report("done", message, status="ok", **more)["ok"])
 
-    def assertEnd(self, server, told, submitted):
-        """What was told is what can be read."""
+    def assertEnd(self, server, ended, submitted):
+        """The `ended` message has the same fields as the job that can be read."""
         job = server.job(submitted["job_id"])
-        self.assertEqual({name: told[name] for name in told if name not in ("msg", "id")},
+        self.assertEqual({name: ended[name] for name in ended if name not in ("msg", "id")},
                          {name: job[name] for name in ("job_id", "state", "node_id", "attempt_id", "reason", "created_ms", "ended_ms", "result")})
 
 
 class Answers(SubmitCase):
     def test_as_entries_of_a_batch_are(self):
-        """The same jobs by both ways, in the same state of things: the same answers."""
+        """The same jobs over both ways, in the same situation, get the same answers."""
         server = self.start(queue_max=1)
         client = Submitter(server)
         jobs = [{"type": "dev"}, {"src_lang": "en", "tgt_lang": "zh"}, {"type": ""}, {"type": "dev", "priority": 70}, {"type": 7}, {},
@@ -97,21 +97,21 @@ class Answers(SubmitCase):
         def compare():
             over_http = self.ok(server.post("/v1/dispatch/batch", {"jobs": jobs}))["results"]
             for job, entry in zip(jobs, over_http):
-                told = client.submit(job)
+                answer = client.submit(job)
                 kind = {200: "placed", 202: "waiting"}.get(entry["status"], "refused")
-                self.assertEqual(told["msg"], kind, (job, told, entry))
-                self.assertEqual(told.get("retry_after_s"), 1 if entry["status"] in (429, 503) else None, told)
+                self.assertEqual(answer["msg"], kind, (job, answer, entry))
+                self.assertEqual(answer.get("retry_after_s"), 1 if entry["status"] in (429, 503) else None, answer)
                 if kind != "refused":
                     entry.pop("status")
-                self.assertEqual({name: value for name, value in told.items() if name not in OWN},
+                self.assertEqual({name: value for name, value in answer.items() if name not in OWN},
                                  {name: value for name, value in entry.items() if name not in OWN})
-                self.assertEqual(set(told) - {"msg", "id", "retry_after_s"}, set(entry))
-        compare()  # nobody can do it
+                self.assertEqual(set(answer) - {"msg", "id", "retry_after_s"}, set(entry))
+        compare()  # no node can do it
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=100)
         compare()  # there is room
         self.assertEqual(client.submit({"type": "dev"})["node_id"], "n1")
         Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
-        eventually("it is full", lambda: self.task(server).status == 503)
+        eventually("the node is full", lambda: self.task(server).status == 503)
         compare()
         waits = client.submit({"type": "dev", "queue_ms": 600000}, "waiting")
         self.assertEqual((waits["state"], waits["node_id"], waits["attempt_id"]), ("NEW", None, 1))
@@ -136,13 +136,13 @@ class Answers(SubmitCase):
                                            ('{"msg":"attach","id":4,"job_id":"x/../y"}', "NOT_FOUND", "job_id", 4),
                                            ('{"msg":"attach","id":4,"job_id":"j0ahxmb0zg0000"}', "NOT_FOUND", "job_id", 4)):
             client.socket.send(text)
-            told = client.expect("refused")
-            self.assertEqual((told["error"], told.get("field"), told["id"]), (error, field, number), text)
-            self.assertTrue(told["detail"].endswith("."), told)
+            refused = client.expect("refused")
+            self.assertEqual((refused["error"], refused.get("field"), refused["id"]), (error, field, number), text)
+            self.assertTrue(refused["detail"].endswith("."), refused)
         large = {"type": "dev", "payload": "x" * 2000}
         self.assertEqual(client.submit(large)["error"], "TOO_LARGE")
         self.problem(server.post("/v1/dispatch/task", large), 413, "TOO_LARGE")
-        self.assertEqual(client.submit({"type": "dev"})["msg"], "placed", "it goes on")
+        self.assertEqual(client.submit({"type": "dev"})["msg"], "placed", "the connection must go on working")
         for data, code in ((wsclient.frame(wsclient.BINARY, b"{}"), 1003), (wsclient.frame(wsclient.TEXT, b"\xff"), 1007),
                            (wsclient.frame(wsclient.TEXT, b"{}", masked=False), 1002), (wsclient.frame(3, b""), 1002),
                            (wsclient.frame(wsclient.TEXT, b"x" * 5000), 1009)):
@@ -161,10 +161,10 @@ class Answers(SubmitCase):
         self.assertEqual((again["job_id"], again["duplicate"]), (first["job_id"], True))
         self.assertEqual(client.submit({"type": "dev"}, idempotency_key="k1")["error"], "IDEMPOTENCY_KEY_REUSED")
         over_http = server.post("/v1/dispatch/task", job, {"Idempotency-Key": "k1"})
-        self.assertEqual(self.ok(over_http)["job_id"], first["job_id"], "the same text by another way")
+        self.assertEqual(self.ok(over_http)["job_id"], first["job_id"], "the key must hold over HTTP too")
         self.finish(node, first, result={"answer": 42})
         self.assertEndOnce(server, client, first)
-        late = Submitter(server)  # whose first connection broke before it was answered
+        late = Submitter(server)  # a client whose first connection broke before the answer
         again = late.submit(job, "placed", idempotency_key="k1")
         self.assertEqual((again["job_id"], again["duplicate"]), (first["job_id"], True))
         self.assertEndOnce(server, late, first)
@@ -188,7 +188,7 @@ class Answers(SubmitCase):
 
 
 class Written(SubmitCase):
-    """The table of messages in PROTOCOL.md: all of them are said, and have its fields and no others."""
+    """The table of messages in PROTOCOL.md: every message is sent, with the fields of its row and no others."""
 
     def test_all_of_them(self):
         _, table = next(table for table in tables(ROOT / "PROTOCOL.md") if table[0].startswith("| who | msg |"))
@@ -202,18 +202,20 @@ class Written(SubmitCase):
         server = self.start()
         node = self.node(server, max_concurrent_jobs=1)
         client = Submitter(server)
-        told = [client.welcome, client.submit({"type": "none"}), client.submit({"type": "dev"}, "placed", idempotency_key="k"),
-                client.submit({"type": "dev"}, "placed", idempotency_key="k"), client.submit({"type": "dev"}, "refused"),
-                client.submit({"type": "dev", "queue_ms": 600000}, "waiting"), client.submit({"type": "dev", "requires": ","}, "refused")]
-        told += [client.attach(told[2]["job_id"]), Submitter(server).attach(told[2]["job_id"])]
-        self.finish(node, told[2])
-        told += [client.ended(told[2])]
-        for message in told:
+        messages = [client.welcome, client.submit({"type": "none"}), client.submit({"type": "dev"}, "placed", idempotency_key="k"),
+                    client.submit({"type": "dev"}, "placed", idempotency_key="k"), client.submit({"type": "dev"}, "refused"),
+                    client.submit({"type": "dev", "queue_ms": 600000}, "waiting"),
+                    client.submit({"type": "dev", "requires": ","}, "refused")]
+        messages += [client.attach(messages[2]["job_id"]), Submitter(server).attach(messages[2]["job_id"])]
+        self.finish(node, messages[2])
+        messages += [client.ended(messages[2])]
+        for message in messages:
             self.assertLessEqual(set(message) - {"msg"}, rows["server", message["msg"]], message)
-        self.assertEqual({message["msg"] for message in told} | {"credit"}, {word for who, word in rows if who == "server"})
-        everything = {(message["msg"], name) for message in told for name in message if name != "msg"}
+        self.assertEqual({message["msg"] for message in messages} | {"credit"}, {word for who, word in rows if who == "server"})
+        everything = {(message["msg"], name) for message in messages for name in message if name != "msg"}
         written = {(word, name) for (who, word), names in rows.items() if who == "server" and word not in ("credit",) for name in names}
-        self.assertEqual(written - everything, {("waiting", "duplicate"), ("welcome", "body_bytes_max"), ("ended", "null")}, "what the page has more")
+        self.assertEqual(written - everything, {("waiting", "duplicate"), ("welcome", "body_bytes_max"), ("ended", "null")},
+                         "fields of the table that no message had")
 
 
 class Ends(SubmitCase):
@@ -227,22 +229,22 @@ class Ends(SubmitCase):
         short = client.submit({"type": "dev", "queue_ms": 1}, "waiting")
         self.assertEqual((client.ended(short)["state"], server.job(short["job_id"])["reason"]), ("FAILED", "QUEUE_TIMEOUT"))
         self.finish(node, done, result={"text": "\u00fc \" \\ \n"})
-        told = client.ended(done)
-        self.assertEqual((told["id"], told["state"], told["result"]), (number, "DONE", {"text": "\u00fc \" \\ \n"}))
-        self.assertEnd(server, told, done)
+        ended = client.ended(done)
+        self.assertEqual((ended["id"], ended["state"], ended["result"]), (number, "DONE", {"text": "\u00fc \" \\ \n"}))
+        self.assertEnd(server, ended, done)
         message = node.expect("job", job_id=waits["job_id"])
         node.report("ack", message)
         node.report("fail", message, reason="EXIT_1", result={"exit": 1})
-        told = client.ended(waits)
-        self.assertEqual((told["state"], told["reason"], told["result"]), ("FAILED", "EXIT_1", {"exit": 1}))
-        self.assertEnd(server, told, waits)
+        ended = client.ended(waits)
+        self.assertEqual((ended["state"], ended["reason"], ended["result"]), ("FAILED", "EXIT_1", {"exit": 1}))
+        self.assertEnd(server, ended, waits)
         cancelled = client.submit({"type": "dev"}, "placed")
         self.ok(server.post(f"/v1/jobs/{cancelled['job_id']}/cancel"))
         self.assertEqual(client.ended(cancelled)["reason"], "CANCELLED")
         client.quiet()
 
     def test_an_end_before_the_answer(self):
-        """A node may be done before the server hears that it has the job: the client is told in the right order."""
+        """A node may be done before the server learns that the node has the job: the client still gets both messages in the right order."""
         gate = threading.Event()
         listener = Listener(gate=gate)
         self.addCleanup(listener.close)
@@ -289,13 +291,13 @@ class Ends(SubmitCase):
         return answer if answer["msg"] == "placed" else None
 
     def test_after_a_crash(self):
-        """What was answered is there, and how it ended meanwhile is told to who asks for it."""
+        """What was answered is there after a crash, and a client that attaches gets the ends that happened meanwhile."""
         server = self.start()
         node = self.node(server, max_concurrent_jobs=1)
         client = Submitter(server)
         ended = client.submit({"type": "dev"}, "placed")
         self.finish(node, ended)
-        runs = eventually("there is room again", lambda: self.room(client))
+        runs = eventually("the node has room again", lambda: self.room(client))
         waits = client.submit({"type": "dev", "queue_ms": 600000}, "waiting")
         message = node.expect("job", job_id=runs["job_id"])
         node.report("ack", message)
@@ -314,18 +316,18 @@ class Ends(SubmitCase):
 
     @tags("long")
     def test_crashes_all_the_time(self):
-        """A server that is killed every now and then, nodes that lose things, and a client that keeps to the rules: submits again
-        what was not answered, attaches what was. Each job is there once and is done, and no connection is told an end twice."""
+        """The server is killed every now and then, nodes lose messages, and a client follows the rules: it submits what was not answered
+        again, and attaches to what was. Each job exists once and is done, and no connection gets an end twice."""
         count, every = 1000, 180
         settings = {"reservation_ttl_ms": int(2000 * SLOW), "queue_max": count}
         servers = [self.start(**settings)]
         workers = [Worker(servers, f"n{i}", 16, i) for i in range(3)]
         for worker in workers:
             worker.start()
-        eventually("all nodes are there", lambda: len(servers[0].get("/v1/nodes").json["nodes"]) == len(workers))
+        eventually("all nodes have registered", lambda: len(servers[0].get("/v1/nodes").json["nodes"]) == len(workers))
         jobs, ends, kills = {}, {}, 0
         while len(ends) < count:
-            told = set()
+            received = set()
             try:
                 client = Submitter(servers[0])
                 todo = collections.deque([("attach", n) for n in jobs if n not in ends] + [("submit", n) for n in range(count) if n not in jobs])
@@ -340,12 +342,12 @@ class Ends(SubmitCase):
                     message = json.loads(client.socket.recv(60 * SLOW))
                     n = message.get("id")
                     if message["msg"] == "ended":
-                        self.assertNotIn(n, told, "told twice on one connection")
+                        self.assertNotIn(n, received, "an end arrived twice on one connection")
                         self.assertEqual((message["state"], message["job_id"]), ("DONE", jobs[n]))
-                        told.add(n)
+                        received.add(n)
                         ends[n] = message["job_id"]
                     elif message["msg"] == "refused":
-                        self.assertEqual(message["error"], "NO_CAPABLE_NODE", message)  # the nodes come back after it
+                        self.assertEqual(message["error"], "NO_CAPABLE_NODE", message)  # the client is faster than the nodes after a start
                         todo.append(("submit", n))
                     elif message["msg"] in ANSWERS:
                         self.assertEqual(jobs.setdefault(n, message["job_id"]), message["job_id"], "another job for the same key")
@@ -368,7 +370,7 @@ class Ends(SubmitCase):
 
     @tags("threads")
     def test_ten_thousand(self):
-        """All through one socket, each told once; the node's socket may be another loop's."""
+        """All jobs go through one socket, and each end arrives once; a node's socket may belong to another loop."""
         count = 10000
         server = self.start(loops=2, queue_max=count, queue_total_max=count)
         nodes = [self.node(server, f"n{i}", max_concurrent_jobs=64) for i in range(2)]
@@ -394,8 +396,8 @@ class Ends(SubmitCase):
             if message["msg"] == "credit":
                 credit += message["n"]
             elif message["msg"] == "ended":
-                self.assertNotIn(message["id"], ends, "told twice")
-                self.assertIn(message["id"], jobs, "told before it was answered")
+                self.assertNotIn(message["id"], ends, "an end arrived twice")
+                self.assertIn(message["id"], jobs, "an end arrived before the answer")
                 self.assertEqual((message["state"], message["result"], message["job_id"]),
                                  ("DONE", {"n": message["id"]}, jobs[message["id"]]))
                 ends[message["id"]] = message["job_id"]
@@ -411,7 +413,7 @@ class Ends(SubmitCase):
 
 class Flow(SubmitCase):
     def test_credit(self):
-        """A store that does not answer: all the credit is under way, and one more is one too many."""
+        """The store does not answer, so all the credit is in use, and one more message is one too many."""
         redis = Redis(self.dir / "redis")
         self.addCleanup(redis.kill)
         server = self.start(store=redis.url, store_call_ms=60000, store_timeout_ms=60000)
@@ -430,40 +432,41 @@ class Flow(SubmitCase):
         self.assertIn("no credit", end.exception.reason)
         redis.go_on()
         self.assertEqual([good.answer(number)["msg"] for number in range(2, good.number + 1)], ["placed"] * good.credit)
-        self.assertEqual(good.submit({"type": "dev"})["msg"], "placed", "with the answers its credit came back")
+        self.assertEqual(good.submit({"type": "dev"})["msg"], "placed", "answers must return the credit")
 
     def test_who_does_not_read(self):
-        """Ends that are not read wait in the store. Had more of them been written than may wait, it would have been closed."""
-        count = 200  # with 12 MB of results: no kernel takes that for a reader it does not have
+        """Ends that are not read wait in the store. If more of them were written than may be queued, the server would close the
+        connection."""
+        count = 200  # with 12 MB of results, more than the kernel's buffers hold for a client that does not read
         server = self.start(message_queue_bytes_max=65536, result_bytes_max=65536, ping_ms=600000)
         node = self.node(server, max_concurrent_jobs=count)
         client = Submitter(server)
-        self.assertLess(client.credit, 20, "as many as have room to be answered")
+        self.assertLess(client.credit, 20, "the credit must not exceed the room for answers")
         jobs = [client.submit({"type": "dev"}, "placed") for _ in range(count)]
         big = "x" * 60000
         for job in jobs:
             self.finish(node, job, result=big)
         other = Submitter(server)
-        self.assertEqual(other.submit({"type": "none"})["error"], "NO_CAPABLE_NODE", "others go on")
-        for number in range(client.credit): # their answers wait behind the ends
+        self.assertEqual(other.submit({"type": "none"})["error"], "NO_CAPABLE_NODE", "other clients must be answered")
+        for number in range(client.credit):  # their answers wait after the ends
             client.send("submit", id=1000 + number, job={"type": "none"})
-        told = collections.Counter()
+        received = collections.Counter()
         credit = 0
-        while sum(told.values()) < count or credit < client.credit:
+        while sum(received.values()) < count or credit < client.credit:
             message = json.loads(client.socket.recv(30 * SLOW))
             if message["msg"] == "ended":
                 self.assertEqual(message["result"], big)
-                told[message["job_id"]] += 1
+                received[message["job_id"]] += 1
             elif message["msg"] == "credit":
                 credit += message["n"]
             else:
                 self.assertEqual(message["error"], "NO_CAPABLE_NODE")
                 credit += message.get("credit", 1)
-        self.assertEqual(told, collections.Counter(job["job_id"] for job in jobs))
+        self.assertEqual(received, collections.Counter(job["job_id"] for job in jobs))
         client.quiet()
 
     def test_who_neither_reads_nor_waits_for_credit(self):
-        """Answers pile up only as far as the credit reaches; who goes on all the same is closed."""
+        """Answers pile up only as far as the credit allows; a client that sends more is disconnected."""
         server = self.start(message_queue_bytes_max=65536)
         client = Submitter(server)
         client.socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -477,8 +480,8 @@ class Flow(SubmitCase):
         self.assertEqual(Submitter(server).submit({"type": "none"})["error"], "NO_CAPABLE_NODE")
 
     def test_the_server_stops(self):
-        """Who has nothing under way is let go, the others once they are answered. All that happens to it stands before the server
-        at once, in whatever order it looks at it."""
+        """A client with nothing under way is disconnected, the other one after its answers. Everything is queued at the frozen server at
+        the same time, so the order in which it is read does not matter."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
         listener.settimeout(30 * SLOW)
@@ -495,15 +498,15 @@ class Flow(SubmitCase):
         late = busy.say("submit", job={"type": "dev"})
         push.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         server.process.send_signal(signal.SIGCONT)
-        told = {}
+        answers = {}
         with self.assertRaises(wsclient.Closed) as end:
             while True:
                 message = json.loads(busy.socket.recv(10 * SLOW))
-                told[message["id"]] = message
+                answers[message["id"]] = message
         self.assertEqual((end.exception.code, idle.closed()), (1012, 1012))
-        self.assertEqual(told[number]["msg"], "placed")
-        if late in told:  # else it was closed before that was read
-            self.assertIn(told[late]["error"], ("SCHEDULER_BUSY", "ALL_CANDIDATES_FULL_OR_FAILED"))
+        self.assertEqual(answers[number]["msg"], "placed")
+        if late in answers:  # otherwise the connection was closed before it was read
+            self.assertIn(answers[late]["error"], ("SCHEDULER_BUSY", "ALL_CANDIDATES_FULL_OR_FAILED"))
         self.assertEqual(server.stop(), 0)
 
 
@@ -532,13 +535,14 @@ class Guarded(QuotaCase):
         self.assertEqual(server.call("GET", f"/v1/jobs/{job['job_id']}", headers=bearer(root)).json["submitted_by"], "mine")
         strange, unknown = another.attach(job["job_id"]), another.attach("j0ahxmb0zg0000")
         self.assertEqual((strange["error"], strange["detail"].replace(job["job_id"], "")),
-                         (unknown["error"], unknown["detail"].replace("j0ahxmb0zg0000", "")), "as one there is not")
-        self.assertEqual(Submitter(server, mine).attach(job["job_id"])["msg"], "attached", "who may only submit sees its own")
+                         (unknown["error"], unknown["detail"].replace("j0ahxmb0zg0000", "")), "a foreign job must look unknown")
+        self.assertEqual(Submitter(server, mine).attach(job["job_id"])["msg"], "attached",
+                         "a token that may only submit can follow its own jobs")
         self.assertEqual(admin.attach(job["job_id"])["msg"], "attached")
         self.cli(server, "token", "revoke", "mine", token=root)
         self.assertEqual(self.close_of(client), (4003, "the token is not valid any more"))
-        self.assertEqual(another.submit({"type": "dev"})["msg"], "placed", "others stay")
-        for seconds in (1, 5, 25, 125):  # long enough to get in with it
+        self.assertEqual(another.submit({"type": "dev"})["msg"], "placed", "other clients must stay connected")
+        for seconds in (1, 5, 25, 125):  # long enough to connect with it
             short = self.cli(server, "token", "create", f"short-{seconds}", "--scope", "submit", "--expires", f"{seconds}s", token=root)
             try:
                 client = Submitter(server, short)
@@ -555,7 +559,7 @@ class Guarded(QuotaCase):
         self.assertEqual([answer["error"] for answer in answers], ["NO_CAPABLE_NODE"] * 5 + ["QUOTA_EXCEEDED"] * 2)
         self.assertEqual(answers[5]["field"], "quota.rate")
         self.assertGreater(answers[5]["retry_after_s"], 60)
-        self.over(self.task(server, token), "rate", "ci") # one measure for both ways
+        self.over(self.task(server, token), "rate", "ci")  # the rate counts both ways together
         token = self.made(server, "few", "waiting=2")
         client = Submitter(server, token)
         kinds = [client.submit({"type": "dev", "queue_ms": 600000}) for _ in range(3)]
@@ -570,10 +574,10 @@ class OverInstances(Instances):
     count = 2
 
     def test_another_instance(self):
-        """Submitted at one, done at the other; and attached there once the first is gone."""
+        """Submitted at one instance, done at the other; and attached there once the first one is killed."""
         a, b = self.all
         node = WsNode(b, "n1", allowed_types=["dev"], max_concurrent_jobs=3)
-        eventually("both know it", lambda: self.views(["n1"]))
+        eventually("both instances know the node", lambda: self.views(["n1"]))
         client = Submitter(a)
         jobs = [client.submit({"type": "dev"}, "placed") for _ in range(3)]
         for job in jobs:
@@ -583,8 +587,8 @@ class OverInstances(Instances):
         def done(job):
             self.assertTrue(node.report("done", job["message"], status="ok", result={"by": "b"})["ok"])
         done(jobs[0])
-        told = client.ended(jobs[0])
-        self.assertEqual((told["state"], told["node_id"], told["result"]), ("DONE", "n1", {"by": "b"}))
+        ended = client.ended(jobs[0])
+        self.assertEqual((ended["state"], ended["node_id"], ended["result"]), ("DONE", "n1", {"by": "b"}))
         a.kill()
         done(jobs[1])
         client = Submitter(b)
@@ -596,13 +600,13 @@ class OverInstances(Instances):
         client.quiet()
 
     def test_a_word_that_gets_lost(self):
-        """An end that no instance told is found all the same."""
+        """An end whose announcement between the instances is lost is found all the same."""
         a, b = self.all
         node = Node(b, "n1", allowed_types=["dev"])
-        eventually("both know it", lambda: self.views(["n1"]))
+        eventually("both instances know the node", lambda: self.views(["n1"]))
         client = Submitter(a)
         job = client.submit({"type": "dev"}, "placed")
-        polled = eventually("it has it", lambda: node.poll("0ms"))[0]
+        polled = eventually("the node gets the job", lambda: node.poll("0ms"))[0]
         self.ok(node.ack(polled))
         self.redis.say("CLIENT", "KILL", "TYPE", "pubsub")
         self.ok(node.done(polled))

@@ -1,5 +1,5 @@
-"""Time. A process that was stopped, and clocks that are set or differ, each of them alone: whoever is
-well stays, what runs goes on running once, what waits goes on waiting."""
+"""Time: a process that was stopped, and clocks that are set or differ, each on its own. Healthy nodes stay, running jobs go on running
+once, and waiting jobs go on waiting."""
 import signal
 import threading
 import time
@@ -10,13 +10,13 @@ from test_agent import GATE, alive
 from test_claim import ClaimCase
 
 HOUR = 3600
-# Lost after eight seconds of silence.
+# A node is lost after eight seconds of silence.
 QUICK = {"heartbeat_ms": 1000, "heartbeat_stale_ms": 5000, "view_drop_ms": 6000, "lost_grace_ms": 2000}
-PAUSE_S = 12  # longer than anybody may be silent, a job wait, or a reservation last
+PAUSE_S = 12  # longer than a node may be silent, a job waits, or a reservation lasts
 
 
 class Fleet(threading.Thread):
-    """Nodes that beat, each with a job that runs, and one job that no node has room for."""
+    """Nodes that send heartbeats, each with a running job, and one job that no node has room for."""
 
     def __init__(self, case, server, count=8):
         super().__init__(daemon=True)
@@ -29,9 +29,9 @@ class Fleet(threading.Thread):
         case.addCleanup(self.over.set)
         self.jobs = [case.ok(case.task(server, max_attempts=1)) for _ in self.nodes]
         for node in self.nodes:
-            for job in eventually("it comes", node.poll):
+            for job in eventually("the node gets its job", node.poll):
                 case.ok(node.ack(job))
-        eventually("all run one", lambda: [found[:2] for found in self.seen().values()] == [("ready", 1)] * count)
+        eventually("every node runs one job", lambda: [found[:2] for found in self.seen().values()] == [("ready", 1)] * count)
         self.epochs = self.seen()
         self.waits = None
 
@@ -47,7 +47,7 @@ class Fleet(threading.Thread):
                     node.heartbeat()
                 self.rounds += 1
             except OSError:
-                pass  # the server is gone
+                pass  # the server is stopped
 
     def seen(self):
         nodes = {node["node_id"]: node for node in self.server.ask("/v1/nodes")["nodes"]}
@@ -55,9 +55,9 @@ class Fleet(threading.Thread):
                 for node in self.nodes}
 
     def all_well(self, rounds=15):
-        """They have beaten so often since, the server has looked at them several times, and nothing happened."""
+        """Waits for some rounds of heartbeats, in which the server judges the nodes several times, and checks that nothing changed."""
         goal = self.rounds + rounds
-        eventually("they beat", lambda: self.rounds >= goal, 60)
+        eventually(f"{rounds} more rounds of heartbeats were sent", lambda: self.rounds >= goal, 60)
         self.case.assertEqual(self.seen(), self.epochs, "(health, running, epoch)")
         self.case.assertNotIn("health=offline", self.server.log)
         for job in self.jobs:
@@ -65,31 +65,32 @@ class Fleet(threading.Thread):
             self.case.assertEqual((found["state"], found["attempt_id"]), ("ACKED", 1), found)
 
     def gets_room(self):
-        """What waited is placed."""
+        """Checks that the waiting job is placed when there is room."""
         self.case.assertEqual(self.server.job(self.waits["job_id"])["state"], "NEW")
-        self.case.ok(eventually("there is room", lambda: answered(self.late.register(max_concurrent_jobs=1))))
-        self.case.assertEqual([job["job_id"] for job in eventually("it comes", self.late.poll)], [self.waits["job_id"]])
+        self.case.ok(eventually("the node's new slot is accepted", lambda: answered(self.late.register(max_concurrent_jobs=1))))
+        self.case.assertEqual([job["job_id"] for job in eventually("the node gets the waiting job",
+                                                                   self.late.poll)], [self.waits["job_id"]])
 
     def ends(self):
         for job in self.jobs:
             node = next(node for node in self.nodes if node.id == job["node_id"])
-            self.case.ok(eventually("its end is heard", lambda: answered(node.done(job))))
+            self.case.ok(eventually("the end of the job is answered", lambda: answered(node.done(job))))
 
 
 def answered(answer):
-    """None: the store took no call at that moment, and the node says it again."""
+    """None if the store took no call at that moment (503); the node then repeats the message."""
     return answer if answer.status != 503 else None
 
 
 class Pauses(Case):
-    """The nodes are well, but nobody hears them meanwhile: what they sent is lost with the pause."""
+    """The nodes are healthy, but no heartbeat reaches the server meanwhile: what they sent is lost with the pause."""
 
     def frozen(self, seconds, **settings):
         server = self.start(**{**QUICK, **settings})
         fleet = Fleet(self, server)
         fleet.all_well(1)
         fleet.beating.clear()
-        fleet.wait_for_room((seconds - 1) * 1000)  # what passes before and after the pause is not much
+        fleet.wait_for_room((seconds - 1) * 1000)  # little time passes before and after the pause
         freeze(server.process)
         time.sleep(seconds)
         server.process.send_signal(signal.SIGCONT)
@@ -109,11 +110,11 @@ class Pauses(Case):
 
     @tags("load")
     def test_a_server_that_stood_still_for_a_minute(self):
-        """As it is shipped: 45 s of silence."""
+        """Default settings: 45 s of silence."""
         self.frozen(60, heartbeat_ms=5000, heartbeat_stale_ms=15000, view_drop_ms=30000, lost_grace_ms=15000)
 
     def test_an_ack_that_waited_in_its_socket(self):
-        """Its reservation has what was left of it when the server stopped."""
+        """A reservation keeps the time it had left when the server was stopped."""
         server = self.start(reservation_ttl_ms=(PAUSE_S - 1) * 1000)
         node = Node(server, "n1", allowed_types=["dev"])
         job = self.ok(self.task(server, max_attempts=1))
@@ -126,7 +127,7 @@ class Pauses(Case):
 
 
 class Steps(Case):
-    """An hour forward, an hour back, under way."""
+    """Clocks are set an hour forward and an hour back while everything runs."""
 
     def steps(self, clock, **settings):
         server = self.start(**{**QUICK, **settings})
@@ -155,7 +156,7 @@ class Steps(Case):
         self.steps(clock, store=redis.url)
 
     def test_of_redis_while_a_job_is_on_its_way(self):
-        """Its reservation has what was left of it."""
+        """A reservation keeps the time it had left."""
         clock = Clock(self.dir)
         redis = Redis(self.dir / "redis", env=clock.env)
         self.addCleanup(redis.kill)
@@ -165,13 +166,13 @@ class Steps(Case):
             job = self.ok(self.task(server, max_attempts=1))
             self.assertEqual(len(node.poll()), 1)
             clock.set(seconds)
-            redis.says("PING")  # whatever comes next sees the new time
+            redis.says("PING")  # later calls see the new time
             self.ok(eventually("the ACK is answered", lambda: answered(node.ack(job))))
-            self.ok(eventually("and the end", lambda: answered(node.done(job))))
+            self.ok(eventually("the end of the job is answered", lambda: answered(node.done(job))))
 
     def starts_earlier(self, clock, **settings):
-        """Killed before its node asked for what it was given: a reservation ends as soon as it would have, and as it may never have
-        been sent, it is offered once more."""
+        """The server is killed before the node polled. Each reservation still ends in its time, and as it may never have been sent, the job
+        is offered once more in the same attempt."""
         server = self.start(**settings)
         node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=4)
         jobs = {self.ok(self.task(server, max_attempts=1))["job_id"] for _ in range(4)}
@@ -180,7 +181,7 @@ class Steps(Case):
         node.server = server = self.start(**settings)
         came = {}
         while came.keys() < jobs:
-            for job in eventually("it comes", lambda: node.heartbeat() and node.poll(wait="1s"), 60):
+            for job in eventually("the node gets a job", lambda: node.heartbeat() and node.poll(wait="1s"), 60):
                 came[job["job_id"]] = job["attempt_id"]
                 if answered(node.ack(job)).status == 200:
                     self.ok(node.done(job))
@@ -200,7 +201,7 @@ class Steps(Case):
 
 
 class Skew(Case):
-    """The server and Redis do not agree about what time it is."""
+    """The clocks of the server and Redis differ."""
 
     def skewed(self, seconds):
         redis = Redis(self.dir / "redis")
@@ -208,18 +209,18 @@ class Skew(Case):
         server = self.start(env=Clock(self.dir, seconds).env, store=redis.url)
         node = Node(server, "n1", allowed_types=["dev"], max_concurrent_jobs=1)
         job = self.ok(self.task(server))
-        self.assertEqual([got["job_id"] for got in node.poll()], [job["job_id"]], "a node that polls gets it")
+        self.assertEqual([got["job_id"] for got in node.poll()], [job["job_id"]], "a node that polls must get the job")
         self.ok(node.ack(job))
         return server, node, job
 
     def waits(self, seconds):
-        """A job that may not wait for as long as they differ is placed when there is room."""
+        """A job whose queue_ms is shorter than the difference of the clocks still waits, and is placed when there is room."""
         server, node, job = self.skewed(seconds)
         waits = self.ok(self.task(server, queue_ms=100000), 202)
-        eventually("it is looked at", lambda: server.metrics()["berth_queue_oldest_seconds"] > 1)
+        eventually("the job has waited for more than a second", lambda: server.metrics()["berth_queue_oldest_seconds"] > 1)
         self.assertEqual(server.job(waits["job_id"])["state"], "NEW")
         self.ok(node.done(job))
-        self.assertEqual([got["job_id"] for got in eventually("it comes", node.poll)], [waits["job_id"]])
+        self.assertEqual([got["job_id"] for got in eventually("the node gets the waiting job", node.poll)], [waits["job_id"]])
         return server
 
     def test_a_server_ahead(self):
@@ -235,9 +236,9 @@ class Skew(Case):
 
 
 class Agents(ClaimCase):
-    """Real ones, with a deployment and a job that a lease guards."""
+    """Real agents, with a deployment and a job that are both guarded by a lease."""
 
-    lease_ms = 30000  # no server here starts as slowly
+    lease_ms = 30000  # longer than any server here takes to start
 
     def at_work(self, server, env=None):
         agent = self.node(server, "a1", env=env)
@@ -247,18 +248,18 @@ class Agents(ClaimCase):
     def work(self, server):
         job = self.run_task(server, 'echo $$ >> "%s/pids"; ' % self.dir + GATE.format(gate=self.dir / "gate"), max_attempts=2)
         self.running(server, job)
-        eventually("it runs", lambda: self.lines("pids"))
+        eventually("the job runs", lambda: self.lines("pids"))
         return job
 
     def same(self, server, job, before, node="a1", beats=6):
-        """So many heartbeats later nothing has changed."""
+        """Waits for some heartbeats, and checks that nothing has changed."""
         seen = set()
 
         def beaten():
             seen.add(server.node(node)["last_heartbeat_ms"] // 500)
             return len(seen) > beats
-        eventually("it beats", beaten, 90)
-        self.assertEqual(self.rows(server), before, "owner and generation")
+        eventually(f"more than {beats} heartbeats arrive", beaten, 90)
+        self.assertEqual(self.rows(server), before, "owner and generation must not change")
         self.assertEqual(len(self.starts()), 1)
         self.assertEqual(len(self.living()), 1)
         self.assertEqual(server.job(job["job_id"])["attempt_id"], 1)
@@ -279,7 +280,7 @@ class Agents(ClaimCase):
         self.over(server, job)
 
     def test_a_server_that_starts_with_another_clock(self):
-        """Nobody ran when it was set; the machine has not been started anew."""
+        """The clock is set while no server runs; the machine is not rebooted."""
         clock = Clock(self.dir)
         server = self.serve(env=clock.env)
         _, job, before = self.at_work(server)
@@ -287,18 +288,19 @@ class Agents(ClaimCase):
             server.stop()
             clock.set(seconds)
             server = self.serve(env=clock.env, listen=f"127.0.0.1:{server.port}")
-            eventually("its agent is back", lambda: server.get("/v1/nodes/a1").status == 200)
+            eventually("the agent has connected again", lambda: server.get("/v1/nodes/a1").status == 200)
             self.same(server, job, before)
         self.over(server, job)
 
     def test_a_laptop_that_was_shut(self):
-        """Everything of `berth dev` slept for an hour together: it goes on where it was."""
+        """Everything of `berth dev` slept for an hour together, and continues where it was."""
         clock = Clock(self.dir)
         server = self.start(verb="dev", env={**clock.env, "BERTH_HOST_ROOT": calm_machine(self.dir), **settings_env(OWN_WORK)},
                             heartbeat_ms=1000,
                             **{name: int(15000 * SLOW) for name in ("running_lease_ms", "f2f_lease_ms", "deploy_lease_ms")},
                             deploy_renew_ms=1500)
-        name = eventually("its agent is there", lambda: [node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]])[0]
+        name = eventually("the agent of berth dev has registered",
+                          lambda: [node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]])[0]
         self.deploy(server, "d1")
         before = self.all_run(server, 1)
         job = self.work(server)

@@ -1,5 +1,4 @@
-"""TLS: which versions are spoken, certificates that change while the server runs, and nodes that show one of
-their own."""
+"""TLS: which versions are spoken, certificates that change while the server runs, and nodes that authenticate with a certificate."""
 import http.client
 import json
 import shutil
@@ -25,7 +24,7 @@ class TlsCase(AuthCase):
 
     def signed(self, name, subject, ca="ca", extension="subjectAltName=DNS:localhost,IP:127.0.0.1",
                key=("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")):
-        """A certificate with that subject, signed by the authority; (certificate, key)."""
+        """(certificate, key) with that subject, signed by the CA."""
         (self.dir / "ext").write_text(extension + "\n")
         self.openssl("req", "-newkey", *key, "-nodes", "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr")
         self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial",
@@ -33,7 +32,7 @@ class TlsCase(AuthCase):
         return self.dir / f"{name}.pem", self.dir / f"{name}.key"
 
     def revoke(self, *names, ca="ca"):
-        """The authority's list of certificates that are good no more; its file."""
+        """Revokes certificates and writes the CA's revocation list; its file."""
         (self.dir / "ca.cnf").write_text("[ca]\ndefault_ca=a\n[a]\ndatabase=index.txt\ndefault_md=sha256\ndefault_crl_days=2\n")
         (self.dir / "index.txt").touch()
         how = ("ca", "-config", "ca.cnf", "-cert", f"{ca}.pem", "-keyfile", f"{ca}.key")
@@ -47,14 +46,14 @@ class TlsCase(AuthCase):
         return self.guarded(ca=self.dir / "ca.pem", tls_cert=cert, tls_key=key, **settings)
 
     def serial(self, server):
-        """Of the certificate a new connection is shown."""
+        """The serial number of the certificate that a new connection gets."""
         context = ssl.create_default_context(cafile=self.dir / "ca.pem")
         with socket.create_connection(("localhost", server.port), 30 * SLOW) as plain, \
                 context.wrap_socket(plain, server_hostname="localhost") as secure:
             return secure.getpeercert()["serialNumber"]
 
     def as_node(self, server, name=None, subject=None, ca="ca", **more):
-        """The status of a call only a node may make, with a certificate of that subject."""
+        """The status of a call that only a node may make, with a certificate of that subject."""
         context = ssl.create_default_context(cafile=self.dir / "ca.pem")
         if name:
             context.load_cert_chain(*self.signed(name, subject, ca))
@@ -71,7 +70,7 @@ class TlsCase(AuthCase):
 
 class Versions(TlsCase):
     def test_nothing_below_1_2(self):
-        """sslscan's word on protocols, ciphers and known holes."""
+        """What sslscan finds about protocols, ciphers and known vulnerabilities."""
         self.authority()
         server = self.serve()
         done = subprocess.run(["sslscan", "--no-colour", "--xml=-", f"localhost:{server.port}"], capture_output=True, text=True, check=True)
@@ -90,7 +89,7 @@ class Versions(TlsCase):
 
 
     def test_1_2_only_with_forward_secrecy(self):
-        """Who takes the server's key later cannot read what was said before; and no cipher block chaining."""
+        """Recorded traffic must stay secret even if the server's key is stolen later; and no cipher block chaining."""
         self.authority()
         cert, key = self.signed("rsa", "/CN=localhost", key=("rsa:2048",))
         server = self.guarded(ca=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
@@ -110,7 +109,7 @@ class Versions(TlsCase):
                 agreed(cipher)
 
     def test_a_server_by_its_alternative_names(self):
-        """The common name alone is no name."""
+        """A common name without alternative names is not accepted."""
         self.authority()
         for extension, code in (("subjectAltName=DNS:localhost", 0), ("basicConstraints=CA:FALSE", 5)):
             cert, key = self.signed("named", "/CN=localhost", extension=extension)
@@ -141,10 +140,10 @@ class Changing(TlsCase):
         with server.client() as kept:
             self.assertEqual(kept.call("GET", "/healthz").status, 200)
             cert, key = self.signed("next", "/CN=localhost")
-            shutil.move(key, self.dir / "server.key")  # for a moment the two do not belong together
+            shutil.move(key, self.dir / "server.key")  # for a moment certificate and key do not match
             shutil.move(cert, self.dir / "server.pem")
-            eventually("new connections get the new one", lambda: self.serial(server) != before)
-            self.assertEqual(kept.call("GET", "/healthz").status, 200, "old ones go on")
+            eventually("new connections get the new certificate", lambda: self.serial(server) != before)
+            self.assertEqual(kept.call("GET", "/healthz").status, 200, "existing connections go on")
         self.assertIn("event=tls.reloaded", server.log)
 
     def test_a_certificate_that_is_none(self):
@@ -152,11 +151,11 @@ class Changing(TlsCase):
         server = self.serve()
         before = self.serial(server)
         (self.dir / "server.pem").write_text("nonsense")
-        eventually("it was refused", lambda: "event=tls.refused" in server.log)
+        eventually("the certificate is refused", lambda: "event=tls.refused" in server.log)
         self.assertEqual(self.serial(server), before)
 
     def test_an_agent_takes_a_new_token_and_a_new_authority(self):
-        """Both files are read again for each connection: nobody restarts the agent."""
+        """Both files are read again for each connection, so the agent need not be restarted."""
         self.authority()
         server = self.serve()
         token = self.secret("worker-us-91e4")
@@ -171,13 +170,13 @@ class Changing(TlsCase):
         (self.dir / "trusted.pem").write_text((self.dir / "other.pem").read_text())
         shutil.copy(self.dir / "fresh.key", self.dir / "server.key")
         shutil.copy(self.dir / "fresh.pem", self.dir / "server.pem")
-        eventually("the certificate is in force", lambda: "event=tls.reloaded" in server.log)
+        eventually("the certificate is reloaded", lambda: "event=tls.reloaded" in server.log)
         left = [{"name": token.rsplit("-", 1)[0], "sha256": digest(token), "scopes": scopes, "format": 2}
                 for token, (scopes, _) in TOKENS.items() if token != "worker-us-91e4"]
         self.config.write_text(json.dumps({"tokens": left}))
         server.ca = self.dir / "other.pem"
         server.process.send_signal(signal.SIGHUP)
-        eventually("it has come again", lambda: len(agent.events("agent.connected")) == 2, 30)
+        eventually("the agent has connected again", lambda: len(agent.events("agent.connected")) == 2, 30)
         self.assertIn("code=4003", agent.log)
 
 
@@ -188,13 +187,15 @@ class Certified(TlsCase):
         server = self.serve(tls_client_ca=self.dir / "ca.pem", tls_client_auth="optional")
         self.assertEqual(self.as_node(server), 401, "no certificate, no token")
         self.assertNotIn(self.as_node(server, "us", "/CN=us"), (401, 403))
-        self.assertEqual(self.as_node(server, "hk", "/CN=hk"), 403, "another node's")
-        self.assertEqual(self.as_node(server, "two", "/CN=us/CN=hk"), 401, "two names are none")
+        self.assertEqual(self.as_node(server, "hk", "/CN=hk"), 403, "the certificate belongs to another node")
+        self.assertEqual(self.as_node(server, "two", "/CN=us/CN=hk"), 401, "a subject with two names is not accepted")
         self.assertEqual(self.as_node(server, "odd", "/CN=u s"), 401, "a name that no node can have")
-        self.assertEqual(self.as_node(server, "us", "/CN=us", path="/v1/jobs"), 401, "a certificate is for nodes")
+        self.assertEqual(self.as_node(server, "us", "/CN=us", path="/v1/jobs"), 401, "a certificate only allows calls of nodes")
         self.assertEqual(self.as_node(server, "us", "/CN=us", path="/v1/jobs", headers=bearer("reader-5c1a")), 200)
-        self.assertEqual(self.as_node(server, "us", "/CN=us", headers=bearer("nobody-0000")), 401, "a wrong token is wrong")
-        self.assertEqual(self.as_node(server, "hk", "/CN=hk", headers=bearer("worker-us-91e4")), 403, "not the token's node")
+        self.assertEqual(self.as_node(server, "us", "/CN=us", headers=bearer("nobody-0000")), 401,
+                         "a wrong token is refused in spite of a certificate")
+        self.assertEqual(self.as_node(server, "hk", "/CN=hk", headers=bearer("worker-us-91e4")), 403,
+                         "the certificate does not name the token's node")
         with self.assertRaises((ssl.SSLError, OSError, http.client.HTTPException)):
             self.as_node(server, "us", "/CN=us", ca="other")
 
@@ -229,13 +230,14 @@ class Certified(TlsCase):
         agent.connected()
         stranger = Agent(self, f"wss://localhost:{server.port}", "hk", ca_file=self.dir / "ca.pem", tls_cert=cert, tls_key=key)
         self.agents.append(stranger)
-        eventually("it is not let in", lambda: stranger.events("agent.connect_failed") or stranger.events("agent.disconnected"))
+        eventually("the agent with another node's certificate is refused",
+                   lambda: stranger.events("agent.connect_failed") or stranger.events("agent.disconnected"))
         self.assertEqual([node["node_id"] for node in self.ok(server.get("/v1/nodes"))["nodes"]], ["us"])
 
 
 class Revoked(TlsCase):
     def test_a_certificate_that_is_revoked(self):
-        """Its connection ends when the list comes, it gets no other, and nobody else notices."""
+        """Its connection ends when the list is loaded, it cannot connect again, and other nodes are not affected."""
         self.authority()
         crl = self.revoke()
         server = self.serve(tls_client_ca=self.dir / "ca.pem", tls_client_crl=crl, tls_client_auth="optional")
@@ -246,11 +248,12 @@ class Revoked(TlsCase):
             self.agents.append(agents[name])
             agents[name].connected()
         self.revoke("us")
-        eventually("its socket ends", lambda: agents["us"].events("agent.disconnected"))
-        eventually("it is not let in again", lambda: any("revoked" in str(event) for event in agents["us"].events("agent.connect_failed")))
-        eventually("it is told", lambda: "event=tls.revoked connections=1" in server.log)
+        eventually("the agent with the revoked certificate is disconnected", lambda: agents["us"].events("agent.disconnected"))
+        eventually("the agent with the revoked certificate is refused",
+                   lambda: any("revoked" in str(event) for event in agents["us"].events("agent.connect_failed")))
+        eventually("tls.revoked is logged", lambda: "event=tls.revoked connections=1" in server.log)
         self.assertFalse(agents["hk"].events("agent.disconnected"))
-        self.assertEqual(self.as_node(server), 401, "who shows none is let in as before")
+        self.assertEqual(self.as_node(server), 401, "without a certificate or token the call is refused as before")
 
     def test_a_list_that_is_none(self):
         self.authority()
@@ -264,7 +267,7 @@ class Revoked(TlsCase):
 
 
 class Dev(TlsCase):
-    """`berth dev` with a certificate: its own agent comes in by TLS as well."""
+    """`berth dev` with a certificate: its own agent uses TLS as well."""
 
     def dev(self, cert, key, **more):
         server = GuardedServer(self.dir / "data", self.dir, ca=self.dir / "ca.pem", verb="dev", tls_cert=cert, tls_key=key,
@@ -276,13 +279,13 @@ class Dev(TlsCase):
         self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=dev",
                      "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "dev.key", "-out", "ca.pem")
         server = self.dev(self.dir / "ca.pem", self.dir / "dev.key")
-        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+        eventually("the agent of berth dev has registered", lambda: server.get("/v1/nodes").json["nodes"])
         self.assertIn(f"berth dev: https://127.0.0.1:{server.port} ", server.log)
 
     def test_one_of_an_authority(self):
         self.authority()
         server = self.dev(*self.signed("server", "/CN=localhost"), env={"BERTH_CA_FILE": str(self.dir / "ca.pem")})
-        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+        eventually("the agent of berth dev has registered", lambda: server.get("/v1/nodes").json["nodes"])
 
     def test_where_nodes_must_show_one_it_says_that_it_cannot(self):
         self.authority()

@@ -23,7 +23,7 @@ class TokenCase(Case):
         return server.call("GET", path, headers=bearer(token)).status
 
     def guarded(self, **settings):
-        """A server with an admin's token."""
+        """A server with an admin token."""
         server = self.start(**settings)
         server.token = self.cli(server, "token", "create", "root", "--scope", "admin")
         return server, server.token
@@ -36,7 +36,7 @@ class Made(TokenCase):
         self.assertIn("must have the scope admin", self.cli(server, "token", "create", "ci", "--scope", "submit", code=4))
         self.ok(server.get("/v1/jobs"))
         server.token = root = self.cli(server, "token", "create", "root", "--scope", "admin")
-        self.assertEqual(self.status(server, None), 401, "with the first token the server is guarded")
+        self.assertEqual(self.status(server, None), 401, "from its first token on the server requires one")
         reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
         self.assertEqual((self.status(server, reader), self.status(server, root)), (200, 200))
         self.cli(server, "token", "create", "reader", "--scope", "read", token=root, code=4)
@@ -75,7 +75,7 @@ class Made(TokenCase):
         self.assertEqual(berth("token", "revoke", "nobody", "--file", path).returncode, 3)
         path.write_text("- nonsense\n")
         self.assertEqual(berth("token", "create", "x", "--scope", "read", "--file", path).returncode, 1)
-        self.assertEqual(path.read_text(), "- nonsense\n", "what cannot be read is not overwritten")
+        self.assertEqual(path.read_text(), "- nonsense\n", "a file that cannot be read must not be overwritten")
 
     def test_what_cannot_be_a_token(self):
         server, root = self.guarded()
@@ -86,11 +86,11 @@ class Made(TokenCase):
                      {"name": "x", "scopes": ["node"], "node_id": 5}, {"name": "x", "scopes": ["read"], "expires_in_ms": -1},
                      {"name": 5, "scopes": ["read"]}, {"name": "x\n", "scopes": ["read"]}):
             self.problem(server.post("/v1/tokens", body, bearer(root)), 400, "BAD_FIELD")
-        for name in ("a/b", "a b", ".", "a%2Fb", "ä", "x" * 65):  # it could not stand in a path, or be typed
+        for name in ("a/b", "a b", ".", "a%2Fb", "ä", "x" * 65):  # such a name could not be used in a path, or typed
             answer = server.post("/v1/tokens", {"name": name, "scopes": ["read"]}, bearer(root))
             self.assertEqual(self.problem(answer, 400, "BAD_FIELD")["field"], "name")
         self.ok(server.post("/v1/tokens", {"name": "-x", "scopes": ["read"]}, bearer(root)), 201)
-        self.cli(server, "token", "revoke", "--", "-x", token=root)  # what looks like a flag can be typed, too
+        self.cli(server, "token", "revoke", "--", "-x", token=root)  # a name that looks like a flag can be typed, too
         made = server.post("/v1/tokens", {"name": "x", "scopes": ["read"]}, bearer(root))
         self.assertEqual(made.status, 201)
         self.assertEqual(self.status(server, made["token"]), 200)
@@ -120,19 +120,19 @@ class Made(TokenCase):
         link, other = WsNode(server, "us", headers=bearer(node)), WsNode(server, "hk", headers=bearer(kept))
         events = subprocess.Popen([BINARY, "events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   env={**clean_env(), "BERTH_ADDR": f"127.0.0.1:{server.port}", "BERTH_TOKEN": reader})
-        self.addCleanup(events.kill)  # it waits for a server that is gone
+        self.addCleanup(events.kill)  # it waits for the stopped server
         self.assertIn("hello", events.stdout.readline())
         self.cli(server, "token", "revoke", "us", token=root)
         self.assertEqual(link.closed(), 4003)
         self.cli(server, "token", "revoke", "reader", token=root)
         said = events.communicate(timeout=30 * SLOW)[1]
         self.assertEqual((events.returncode, "UNAUTHORIZED" in said), (1, True), said)
-        self.assertNotIn("status", other.ask("heartbeat"), "the others are not touched")
+        self.assertNotIn("status", other.ask("heartbeat"), "other tokens' connections must stay")
         other.close()
 
 
     def test_revoking_ends_what_waits(self):
-        """Long polls and `?wait=`, on whichever loop they stand: no job goes to a token that is none any more."""
+        """Long polls and `?wait=` on any loop: no job goes to a revoked token."""
         server, root = self.guarded(loops=3)
         nodes = [self.cli(server, "token", "create", f"us-{i}", "--scope", "node", token=root) for i in range(4)]
         reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
@@ -168,13 +168,13 @@ class Files(TokenCase):
         path.write_text(self.line("a", "one-11112222", "admin"))
         server = self.start(tokens_file=path)
         self.assertEqual((self.status(server, "one-11112222"), self.status(server, "two-11112222")), (200, 401))
-        # Rotation: the new one beside the old one, then the old one goes. Nobody restarts anything.
+        # Rotation without a restart: the new token is added, then the old one is removed.
         path.write_text(self.line("a", "one-11112222", "admin") + self.line("b", "two-11112222", "admin"))
-        eventually("the new one is good", lambda: self.status(server, "two-11112222") == 200)
+        eventually("the new token is accepted", lambda: self.status(server, "two-11112222") == 200)
         self.assertEqual(self.status(server, "one-11112222"), 200)
         server.token = "two-11112222"
         path.write_text(self.line("b", "two-11112222", "admin"))
-        eventually("the old one is not", lambda: self.status(server, "one-11112222") == 401)
+        eventually("the old token is refused", lambda: self.status(server, "one-11112222") == 401)
 
     def test_a_mistake_changes_nothing(self):
         path = self.dir / "tokens.yaml"
@@ -182,14 +182,14 @@ class Files(TokenCase):
         server = self.start(tokens_file=path)
         for count, text in enumerate(("- {name: a}\n", "nonsense", "[]", "", self.line("a", "x", "root")), 1):
             path.write_text(text)
-            eventually("it was refused", lambda: server.log.count("event=tokens.refused") == count)
+            eventually("the file is refused", lambda: server.log.count("event=tokens.refused") == count)
             self.assertEqual((self.status(server, "one-11112222"), self.status(server, None)), (200, 401), text)
         path.unlink()
-        eventually("it was refused", lambda: server.log.count("event=tokens.refused") == 6)
+        eventually("the missing file is refused", lambda: server.log.count("event=tokens.refused") == 6)
         self.assertEqual((self.status(server, "one-11112222"), self.status(server, None)), (200, 401))
         server.token = "two-11112222"
         path.write_text(self.line("b", "two-11112222", "admin"))
-        eventually("the new one is good", lambda: self.status(server, "two-11112222") == 200)
+        eventually("the new token is accepted", lambda: self.status(server, "two-11112222") == 200)
 
     def test_names_of_before_can_be_revoked(self):
         path = self.dir / "tokens.yaml"
@@ -214,13 +214,13 @@ class Files(TokenCase):
         self.assertIn("configuration", self.problem(problem, 409, "CONFLICT")["detail"])
         config.write_text(json.dumps({"tokens": [{"name": "c", "sha256": digest("conf-2222"), "scopes": ["read"]}]}))
         server.process.send_signal(signal.SIGHUP)
-        eventually("the new one is good", lambda: self.status(server, "conf-2222") == 200)
-        eventually("the old one is not, with any loop", lambda: all(self.status(server, "conf-1111") == 401 for _ in range(8)))
+        eventually("the new token is accepted", lambda: self.status(server, "conf-2222") == 200)
+        eventually("every loop refuses the old token", lambda: all(self.status(server, "conf-1111") == 401 for _ in range(8)))
         self.assertEqual(self.status(server, "one-11112222"), 200)
         config.write_text("tokens: []\n")
         path.write_text("[]\n")
         server.process.send_signal(signal.SIGHUP)
-        eventually("it was refused", lambda: "event=server.reload_refused" in server.log)
+        eventually("the reload is refused", lambda: "event=server.reload_refused" in server.log)
         self.assertEqual(self.status(server, None), 401)
 
 
@@ -232,10 +232,10 @@ class Limit(TokenCase):
         answer = server.call("GET", "/v1/jobs", headers=bearer("wrong-6"))
         self.problem(answer, 429, "RATE_LIMITED")
         self.assertGreaterEqual(int(answer.headers["Retry-After"]), 1)
-        self.assertEqual(self.status(server, good), 200, "the first request of a right token from that address")
-        self.assertEqual(self.status(server, root), 200, "and one that was there before")
-        self.assertEqual(self.status(server, "wrong-7"), 429, "which does not help wrong ones")
-        self.assertEqual(self.status(server, None), 401, "no token is no guess")
+        self.assertEqual(self.status(server, good), 200, "a right token from that address must be accepted")
+        self.assertEqual(self.status(server, root), 200, "a token that was used before must be accepted")
+        self.assertEqual(self.status(server, "wrong-7"), 429, "a right token must not reset the limit")
+        self.assertEqual(self.status(server, None), 401, "a call without a token is not limited")
         self.assertEqual(server.log.count("event=login.limited"), 1)
         self.assertEqual(server.call("GET", "/healthz").status, 200)
         metrics = server.call("GET", "/metrics", headers=bearer(root)).body.decode()
@@ -258,7 +258,7 @@ class Audit(TokenCase):
         self.cli(server, "node", "drain", "nobody", token=ops, code=3)
         server.call("POST", "/v1/nodes/us/undrain", {}, {**bearer(ops), "X-Request-Id": "change-4711"})
         server.call("POST", "/v1/breakers/reset", {"node_id": "us", "type": "x"}, bearer(ops))
-        server.call("POST", "/v1/nodes/us/cordon", {}, bearer("wrong"))  # nobody we know
+        server.call("POST", "/v1/nodes/us/cordon", {}, bearer("wrong"))  # an unknown token
         server.call("GET", "/v1/jobs", headers=bearer("wrong"))
         server.call("GET", "/v1/jobs")
         entries = json.loads(self.cli(server, "audit", "-o", "json", token=root))["audit"]
@@ -284,7 +284,7 @@ class Audit(TokenCase):
         again = self.start()
         again.token = root
         after = json.loads(self.cli(again, "audit", "-o", "json", token=root))["audit"]
-        self.assertEqual(after, entries, "what was answered is kept")
+        self.assertEqual(after, entries, "entries must survive a kill")
         page = json.loads(self.cli(again, "audit", "--limit", "2", "-o", "json", token=root))
         self.assertEqual([row["id"] for row in page["audit"]], [10, 9])
         rest = json.loads(self.cli(again, "audit", "--limit", "9", "--cursor", page["next_cursor"], "-o", "json", token=root))
@@ -294,7 +294,7 @@ class Audit(TokenCase):
         server, root = self.guarded()
         for name in ("a", "b", "c"):
             self.cli(server, "token", "create", name, "--scope", "read", token=root)
-        self.cli(server, "node", "drain", "nobody", token=root, code=3)  # refused: nobody signs that
+        self.cli(server, "node", "drain", "nobody", token=root, code=3)  # refused calls are not signed
         chain = json.loads(self.cli(server, "audit", "verify", "-o", "json", token=root))
         self.assertEqual((chain["entries"], chain["newest_id"], chain["broken_id"]), (4, 4, None))
         rows = json.loads(self.cli(server, "audit", "-o", "json", token=root))["audit"]
@@ -317,10 +317,10 @@ class Audit(TokenCase):
         blocked = self.dir / "data" / "audit.jsonl"
         blocked.mkdir(parents=True)
         server = self.start(audit="required")
-        told = self.problem(server.call("PUT", "/v1/deployments/d1", spec), 503, "AUDIT_NOT_WRITTEN")["detail"]
-        self.assertIn("Is a directory", told)
-        self.assertEqual(server.get("/v1/deployments/d1").status, 404, "it was not done")
-        self.assertEqual(server.post("/v1/node/register", {"node_id": "n1"}).status, 200, "nodes go on")
+        detail = self.problem(server.call("PUT", "/v1/deployments/d1", spec), 503, "AUDIT_NOT_WRITTEN")["detail"]
+        self.assertIn("Is a directory", detail)
+        self.assertEqual(server.get("/v1/deployments/d1").status, 404, "the change must not be made")
+        self.assertEqual(server.post("/v1/node/register", {"node_id": "n1"}).status, 200, "calls of nodes are not audited")
         blocked.rmdir()
         self.ok(server.call("PUT", "/v1/deployments/d1", spec), 201)
         self.problem(server.call("PUT", "/v1/deployments/d2", {}), 400, "BAD_FIELD")
@@ -355,7 +355,7 @@ class Audit(TokenCase):
 
 
 class Flood:
-    """Calls one route with one token as fast as it can, over a few connections, and counts the answers by status."""
+    """Calls one route with one token as fast as it can over a few connections, and counts the answers by status."""
     CONNECTIONS, AT_ONCE = 4, 64
 
     def __init__(self, server, token):
@@ -370,7 +370,7 @@ class Flood:
             thread.start()
 
     def _round(self, link):
-        """True: all of them were answered."""
+        """True if all requests were answered."""
         left, kept = self.AT_ONCE, b""
         link.sendall(self.requests)
         while left > 0:
@@ -391,7 +391,7 @@ class Flood:
                 with socket.create_connection(self.address, 30 * SLOW) as link:
                     while not self.over.is_set() and self._round(link):
                         pass
-            except OSError:  # closed on us; when the server has gone, `end` comes soon
+            except OSError:  # the server closed the connection; if it was stopped, end() is called soon
                 self.over.wait(0.01)
 
     def end(self):
@@ -403,7 +403,7 @@ class Flood:
 @tags("threads")
 class Flooded(TokenCase):
     CALLS = 200000
-    STRANGERS = 200  # more than are told one by one; each ends its connection
+    STRANGERS = 200  # more than get an entry of their own; each refused call ends its connection
     PROMPT_S = 10  # how much longer something may take than without the flood
 
     def took(self, act):
@@ -422,7 +422,7 @@ class Flooded(TokenCase):
     def reload(self, server):
         before = server.log.count("event=server.reloaded")
         server.process.send_signal(signal.SIGHUP)
-        eventually("it has read its settings again", lambda: server.log.count("event=server.reloaded") > before, 60)
+        eventually("the server has reloaded its settings", lambda: server.log.count("event=server.reloaded") > before, 60)
 
     def told(self, server, root, **filters):
         query = "".join(f"&{name}={value}" for name, value in filters.items())
@@ -436,24 +436,24 @@ class Flooded(TokenCase):
         calm = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "other", token=root))]
         changes, small_kb = self.told(server, root, kind="change"), self.rss_kb(server)
         flood = self.flood(server, reader)
-        eventually("it was refused often", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
+        eventually(f"{self.CALLS} calls were refused", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
         flooded = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "reader", token=root))]
         grown_kb = self.rss_kb(server)
         for before, after in zip(calm, flooded):
             self.assertLess(after, before + self.PROMPT_S * SLOW, (calm, flooded))
-        if SLOW == 1:  # a sanitiser keeps what was freed
+        if SLOW == 1:  # a sanitiser keeps freed memory
             self.assertLess(grown_kb, 2 * small_kb)
-        eventually("its token is no good", lambda: flood.answered.get(401, 0) + flood.answered.get(429, 0) > self.STRANGERS, 120)
+        eventually("the revoked token is refused", lambda: flood.answered.get(401, 0) + flood.answered.get(429, 0) > self.STRANGERS, 120)
         flood.end()
-        # Every call was counted, most of them in a line that stands for many.
+        # Every call was counted, most of them in one entry for many.
         refused = lambda: self.told(server, root, kind="refused", who="reader")
-        eventually("all of them are told", lambda: sum(row["count"] for row in refused()) >= flood.answered[403])
+        eventually("the audit has counted all refused calls", lambda: sum(row["count"] for row in refused()) >= flood.answered[403])
         self.assertEqual(sum(row["count"] for row in refused()), flood.answered[403])
         self.assertLess(len(refused()), flood.answered[403] / 100)
         strangers = lambda: [row for row in self.told(server, root, kind="refused") if not row["who"] and row["peer"]]
-        eventually("so are those without a token", lambda: strangers()[0]["count"] > 1)
+        eventually("the audit counts calls without a valid token together", lambda: strangers()[0]["count"] > 1)
         self.assertEqual({row["result"] for row in strangers()} - {"RATE_LIMITED"}, {"UNAUTHORIZED"})
-        self.assertEqual(self.told(server, root, kind="change")[1:], changes, "what was done before is still there")
+        self.assertEqual(self.told(server, root, kind="change")[1:], changes, "entries of earlier changes must be kept")
         node.close()
 
     def test_it_ends_when_it_is_told_to(self):
@@ -463,7 +463,7 @@ class Flooded(TokenCase):
         server.token = root
         reader = self.cli(server, "token", "create", "reader", "--scope", "read", token=root)
         flood = self.flood(server, reader)
-        eventually("it was refused often", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
+        eventually(f"{self.CALLS} calls were refused", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
         flooded_s = self.took(lambda: self.assertEqual(server.stop(120), 0))
         flood.end()
         self.assertLess(flooded_s, calm_s + self.PROMPT_S * SLOW)
@@ -474,8 +474,8 @@ class Flooded(TokenCase):
 class Dev(TokenCase):
     def test_its_agent_is_let_in(self):
         server = self.start(verb="dev")
-        eventually("its agent is there", lambda: server.get("/v1/nodes").json["nodes"])
+        eventually("the agent of berth dev has registered", lambda: server.get("/v1/nodes").json["nodes"])
         server.token = root = self.cli(server, "token", "create", "root", "--scope", "admin")
-        eventually("it has come again, with a token of its own", lambda: server.log.count("event=agent.connected") == 2)
+        eventually("the agent has connected again, with a token of its own", lambda: server.log.count("event=agent.connected") == 2)
         self.assertEqual(len(json.loads(self.cli(server, "node", "ls", "-o", "json", token=root))["nodes"]), 1)
         self.assertEqual(server.get("/v1/nodes").status, 401)

@@ -1,4 +1,4 @@
-"""W3C trace context: what a request belongs to goes with its job, by every way to a node, and into the logs."""
+"""W3C trace context: the trace of a request goes with its job, over every way to a node, and into the logs."""
 import test_agent
 from harness import Case, Listener, Node, WsNode, eventually
 
@@ -52,9 +52,9 @@ class Trace(Case):
         server = self.start()
         agent = test_agent.Agent(self, server, "a1")
         self.addCleanup(agent.process.kill)
-        eventually("the agent is there", lambda: server.get("/v1/nodes/a1").status == 200)
+        eventually("the agent has registered", lambda: server.get("/v1/nodes/a1").status == 200)
         job = self.ok(self.task(server, headers=HEADERS, command='printf %s "$TRACEPARENT"'))
         done = self.state_of(server, job, "DONE")
         self.assertEqual(done["result"]["tail"], PARENT)
-        eventually("the agent told its end",
+        eventually("the agent has logged the end of the job",
                    lambda: f"trace_id={ID}" in agent.log_path.read_text().split("event=job.done")[-1])

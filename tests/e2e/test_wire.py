@@ -1,6 +1,6 @@
-"""What a client or a node can cause, and a wire to Redis that fails at every point of it: cut, silent or slow,
-before the call reached Redis and after it was run. Nobody is told that nothing was started when something
-was; what was accepted is seen by a node, in its first and only attempt."""
+"""Everything that clients and nodes can cause, over a connection to Redis that fails at every point: cut, silent or slow, before the call
+reaches Redis or after it ran there. No client is told that nothing was started when something was; what was accepted reaches a node, in its
+first and only attempt."""
 import itertools
 import threading
 import time
@@ -11,17 +11,17 @@ from relay import CallRelay
 
 
 def heard(answer):
-    """None: it is to be said again."""
+    """None if the message must be sent again."""
     return answer if answer.status < 500 else None
 
 
 class Witness(threading.Thread):
-    """A node that runs everything it gets at once, and writes down what it was given and what it began."""
+    """A node that runs everything it gets at once, and records what it got and what it began."""
 
     def __init__(self, node):
         super().__init__(daemon=True)
         self.node = node
-        self.given, self.began = [], []  # titles
+        self.given, self.began = [], []  # titles of jobs
         self.over = threading.Event()
 
     def until_heard(self, say, job, **more):
@@ -47,8 +47,8 @@ class Witness(threading.Thread):
 
 
 class Wire(Case):
-    """Calls end soon, so on a busy machine others than the one that meets the fault may be given up as well. Whoever is told
-    so says it again, as clients and nodes do."""
+    """Calls time out soon, so on a busy machine calls other than the one with the fault may be given up too. The test repeats such
+    messages, as clients and nodes do."""
 
     def setUp(self):
         super().setUp()
@@ -61,7 +61,7 @@ class Wire(Case):
         self.wire.LATE_S = 0.3 * SLOW
         self.witnesses = []
         self.numbers = itertools.count(1)
-        self.maybe, self.refused, self.accepted = {}, [], {}  # title -> job_id
+        self.maybe, self.refused, self.accepted = {}, [], {}  # title: job_id
 
     def healed(self):
         eventually("the store takes calls", lambda: self.server.get("/v1/breakers").status == 200)
@@ -87,8 +87,8 @@ class Wire(Case):
         super().tearDown()
 
     def strike(self, fault, when, texts, say):
-        """One message whose call meets the fault; its answer. What was refused without a call is said again: another call had
-        been given up."""
+        """One message whose call meets the fault; its answer. A message that was refused without making that call is sent again: another
+        call had been given up."""
         self.healed()
         self.wire.arm(fault, when, *texts)
         answer = say()
@@ -111,7 +111,7 @@ class Wire(Case):
         return self.task(self.server, title=title, queue_ms=60000, headers={"Idempotency-Key": key} if key else None)
 
     def judge(self, title, answer):
-        """What the client was told."""
+        """Sorts the job by the client's answer."""
         if answer.status in (200, 202):
             self.accepted[title] = answer["job_id"]
         elif answer.status == 504:
@@ -123,7 +123,7 @@ class Wire(Case):
             self.refused.append(title)
 
     def submit_all(self, submit):
-        """Every fault, without a key and with one; who has one asks again until there is an answer."""
+        """Every fault, without a key and with one; a client with a key repeats its request until it is answered."""
         for (fault, when), keyed in itertools.product(CallRelay.FAULTS, (False, True)):
             title = f"{submit.__name__}-{fault}-{when}-{next(self.numbers)}"
             key = f"key-{title}" if keyed else None
@@ -137,28 +137,29 @@ class Wire(Case):
                 return again if again.status < 500 else None
 
             self.judge(title, answer if answer.status < 500 else eventually(f"{title} is answered", answered))
-        self.assertTrue(self.maybe, "some were unknown")
+        self.assertTrue(self.maybe, "some outcomes must be unknown")
 
     def unknown_are_over(self):
-        """What may have been accepted is ended, or never came to be."""
+        """Waits until every job that may have been accepted has failed, or does not exist."""
         self.healed()
         for title, job_id in self.maybe.items():
-            eventually(f"{title} is ended", lambda: self.server.get(f"/v1/jobs/{job_id}").status == 404 or self.over(job_id))
+            eventually(f"{title} has ended or does not exist",
+                       lambda: self.server.get(f"/v1/jobs/{job_id}").status == 404 or self.over(job_id))
             if self.server.get(f"/v1/jobs/{job_id}").status == 200:
                 self.assertEqual(self.job(job_id)["state"], "FAILED", title)
 
     def settle(self):
-        """When it calms down: what was accepted ran once, what was not did not run."""
+        """Afterwards every accepted job ran once, and no other job ran."""
         self.healed()
         for title, job_id in self.accepted.items():
             ended = eventually(f"{title} ends", lambda: self.over(job_id))
             self.assertEqual((ended["state"], ended["attempt_id"]), ("DONE", 1), f"{title}: {ended}")
         self.unknown_are_over()
         began = [title for witness in self.witnesses for title in witness.began]
-        self.assertEqual(sorted(began), sorted(self.accepted), "what was accepted, and that once")
+        self.assertEqual(sorted(began), sorted(self.accepted), "accepted jobs must begin once, and no others")
         given = {title for witness in self.witnesses for title in witness.given}
-        self.assertFalse(given & set(self.refused), "refused, and a node was given it")
-        self.assertFalse(given & set(self.maybe), "ended, and a node was given it")
+        self.assertFalse(given & set(self.refused), "a refused job was sent to a node")
+        self.assertFalse(given & set(self.maybe), "a job with an unknown outcome was sent to a node")
 
     def over(self, job_id):
         answer = self.server.get(f"/v1/jobs/{job_id}")
@@ -177,7 +178,7 @@ class Wire(Case):
         self.settle()
 
     def test_queued(self):
-        """A first one waits, so the others are put behind it; then there is room."""
+        """One job already waits, so the others are queued after it; then there is room."""
         self.node("n1", max_concurrent_jobs=0, allowed_types=["dev"])
         self.judge("first", self.waiting("first", None))
         self.submit_all(self.waiting)
@@ -187,15 +188,15 @@ class Wire(Case):
         self.settle()
 
     def test_placed_from_the_queue(self):
-        """The reserve of a job that waits: it is sent all the same, and its only attempt is not used up."""
+        """The reserve of a waiting job meets the fault: the job is sent all the same, and its only attempt is not used up."""
         node = self.node("n1", max_concurrent_jobs=0, allowed_types=["dev"])
         for fault, when in CallRelay.FAULTS:
             self.healed()
             job = self.until_heard(self.task, self.server, queue_ms=600000, status=202)
             self.strike(fault, when, [job["job_id"], "n1"],
-                        lambda: eventually("there is room", lambda: heard(node.register(max_concurrent_jobs=1))))
+                        lambda: eventually("the node's new slot is accepted", lambda: heard(node.register(max_concurrent_jobs=1))))
             came = []
-            eventually(f"{fault} {when}: it comes", lambda: came.extend(self.polled(node)) or came)
+            eventually(f"{fault} {when}: the node gets the job", lambda: came.extend(self.polled(node)) or came)
             self.assertEqual([(one["job_id"], one["attempt_id"]) for one in came], [(job["job_id"], 1)])
             self.until_heard(node.ack, came[0])
             self.until_heard(node.done, came[0])
@@ -206,21 +207,21 @@ class Wire(Case):
         answer = self.server.get(f"/v1/node/jobs?node_id={node.id}&wait=1s")
         return answer.json["jobs"] if answer.status == 200 else []
 
-    # What nodes and operators say.
+    # Messages of nodes and operators.
 
     def until_heard(self, say, *words, status=200, **more):
-        return self.ok(eventually("it is heard", lambda: heard(say(*words, **more))), status)
+        return self.ok(eventually("the message is answered", lambda: heard(say(*words, **more))), status)
 
     def placed_on(self, node, **fields):
         self.healed()
         self.until_heard(node.heartbeat)
         job = self.until_heard(self.task, self.server, **fields)
-        (message,) = eventually("it comes", lambda: self.polled(node))
+        (message,) = eventually("the node gets the job", lambda: self.polled(node))
         self.assertEqual(message["job_id"], job["job_id"])
         return message
 
     def say_all(self, word, before=(), **fields):
-        """Every fault at one word of a node or an operator: said until it is answered, it is true once."""
+        """Every fault at one message of a node or an operator: repeated until it is answered, it takes effect once."""
         node = self.node("n1", max_concurrent_jobs=1, allowed_types=["dev"])
         says = {"ack": node.ack, "done": node.done, "fail": node.fail,
                 "cancel": lambda job: self.server.post(f"/v1/jobs/{job['job_id']}/cancel"),
@@ -249,11 +250,11 @@ class Wire(Case):
 
     def test_fail(self):
         for node, job, what in self.say_all("fail", ["ack"], max_attempts=2):
-            (again,) = eventually(f"{what}: it comes again", lambda: self.polled(node))
+            (again,) = eventually(f"{what}: the node gets the second attempt", lambda: self.polled(node))
             self.assertEqual((again["job_id"], again["attempt_id"]), (job["job_id"], 2), what)
             self.until_heard(node.ack, again)
             self.until_heard(node.done, again)
-            self.assertEqual(self.polled(node), [], f"{what}: and not once more")
+            self.assertEqual(self.polled(node), [], f"{what}: the job is sent once more")
 
     def test_cancel(self):
         for node, job, what in self.say_all("cancel", ["ack"]):
@@ -278,13 +279,13 @@ class Wire(Case):
 
 
 class Instances(Case):
-    """An instance dies in the moment between the reserve and the send: the reply never came to it."""
+    """An instance is killed between the reserve and the send: it never got Redis' answer."""
 
     def test_killed_between_reserve_and_send(self):
         self.killed(0)
 
     def test_killed_and_the_clock_is_set_back(self):
-        """The dead instance was last there in what is the future now."""
+        """According to the new clock the dead instance was last seen in the future."""
         self.killed(-60)
 
     def killed(self, step_s):
@@ -297,7 +298,7 @@ class Instances(Case):
                        reservation_ttl_ms=5000)
         b = self.start("b", store=redis.url, max_attempts=1)
         node = Node(b, "n1", max_concurrent_jobs=4)
-        eventually("both know it", lambda: a.get("/v1/nodes/n1").status == 200)
+        eventually("both instances know the node", lambda: a.get("/v1/nodes/n1").status == 200)
         body = {"src_lang": "en", "tgt_lang": "zh", "audio_ref": "once"}
         wire.arm("lose", "after", "once")
         threading.Thread(target=lambda: self.ask_in_vain(a, body), daemon=True).start()
@@ -307,7 +308,8 @@ class Instances(Case):
         again = self.ok(b.post("/v1/dispatch/f2f", body, {"Idempotency-Key": "k"}))
         self.assertTrue(again["duplicate"])
         came = []
-        eventually("it comes, late", lambda: node.heartbeat() and came.extend(node.poll(wait="1s")) or came, 30)
+        eventually("the node gets the job after the reservation has run out",
+                   lambda: node.heartbeat() and came.extend(node.poll(wait="1s")) or came, 30)
         self.assertEqual([(one["job_id"], one["attempt_id"]) for one in came], [(again["job_id"], 1)])
         self.ok(node.ack(came[0], send_id=came[0]["send_id"]))
         self.ok(node.done(came[0]))

@@ -1,5 +1,4 @@
-"""A small WebSocket client (RFC 6455) on a blocking socket, enough to play a node and to send frames
-no honest client would."""
+"""A small WebSocket client (RFC 6455) on a blocking socket, enough to play a node and to send frames that no honest client would send."""
 import base64
 import collections
 import hashlib
@@ -13,7 +12,7 @@ GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Refused(Exception):
-    """The handshake was answered with something else than 101."""
+    """The handshake was answered with a status other than 101."""
 
     def __init__(self, status, head):
         super().__init__(f"handshake answered {status}")
@@ -22,7 +21,7 @@ class Refused(Exception):
 
 
 class Closed(Exception):
-    """The server closed; `code` is that of its close frame, 1006 when there was none."""
+    """The server closed the connection. `code` is that of its close frame, 1006 if there was none."""
 
     def __init__(self, code, reason=""):
         super().__init__(f"closed with {code} {reason}")
@@ -97,7 +96,7 @@ class WebSocket:
         return taken
 
     def _frame(self, deadline):
-        # A timeout must not lose half a frame: bytes are taken only once all of it is there.
+        # A timeout must not lose half a frame: bytes are taken only once the whole frame has arrived.
         while True:
             size = self._whole()
             if size:
@@ -112,7 +111,7 @@ class WebSocket:
         return first & 0x80, first & 0x0F, self._take(length, deadline)
 
     def _whole(self):
-        """How many bytes the first frame has, 0 while it is not complete."""
+        """The size of the first frame in bytes, 0 while it is not complete."""
         have = self.bytes
         if len(have) < 2:
             return 0
@@ -125,7 +124,7 @@ class WebSocket:
         return head + length if len(have) >= head + length else 0
 
     def recv(self, seconds=10):
-        """The next text message. Pings are answered on the way, a close raises Closed."""
+        """The next text message, or None for a pong. Answers pings; a close frame raises Closed."""
         deadline = time.monotonic() + seconds
         while True:
             fin, opcode, payload = self._frame(deadline)
@@ -155,7 +154,7 @@ class WebSocket:
         self.socket.sendall(frame(TEXT, text.encode()))
 
     def send_bytes(self, data):
-        """Raw bytes on the wire, for frames that are wrong on purpose."""
+        """Sends raw bytes, for frames that are wrong on purpose."""
         self.socket.sendall(data)
 
     def close(self, code=1000):
@@ -163,5 +162,5 @@ class WebSocket:
         self.socket.close()
 
     def drop(self):
-        """As a machine that lost power: no close frame."""
+        """Closes without a close frame, like a machine that lost power."""
         self.socket.close()
