@@ -1,5 +1,6 @@
-"""What a job tries that is none of its business, one attempt a line: `NAME` TAB `succeeded`, or `denied` and the error. The targets come
-as JSON on standard input; `--control` tries what changes nothing, as somebody who may do it, and shows that the attempts can succeed."""
+"""Everything forbidden that a job can try. Prints one attempt a line: `NAME` TAB `succeeded`, or `denied` and the error. The targets come
+as JSON on standard input. With `--control` it runs as a user with the right, makes only attempts that change nothing, and so shows that the
+attempts can succeed."""
 import ctypes
 import errno
 import json
@@ -24,7 +25,7 @@ CALLS = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidf
          "shmget": 29, "shmctl": 31, "semget": 64, "semctl": 66, "msgget": 68, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
          "setuid": 105, "setgid": 106, "setresuid": 117, "setresgid": 119, "setgroups": 116, "iopl": 172, "clone3": 435}
 
-ATTEMPTS = []  # (name, function, it changes nothing)
+ATTEMPTS = []  # (name, function, whether it changes nothing)
 
 
 def attempt(name, function, harmless=False):
@@ -32,7 +33,7 @@ def attempt(name, function, harmless=False):
 
 
 def call(name, *args):
-    """A bare system call; what it refuses is an OSError."""
+    """A bare system call; an error is raised as OSError."""
     done = LIBC.syscall(CALLS[name], *[WORD(arg & (1 << 64) - 1) if isinstance(arg, int) else arg for arg in args])
     if done < 0:
         raise OSError(ctypes.get_errno(), name)
@@ -96,7 +97,7 @@ def made(name):
 
 
 def own_files():
-    """Those of its own run that are its agent's."""
+    """The files of its own run that belong to the agent."""
     run = os.path.dirname(os.environ.get("BERTH_PAYLOAD_FILE", "/nowhere/input"))
     return [path for path in (f"{run}/{name}" for name in ("spec", "exit", "log.0")) if os.path.exists(path)]
 
@@ -124,7 +125,7 @@ PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
 
 
 def vector():
-    """A place of ours and one of theirs, for process_vm_*."""
+    """An iovec of ours and one of the other process, for process_vm_*."""
     room = ctypes.create_string_buffer(16)
     ours = struct.pack("QQ", ctypes.addressof(room), 16)
     return room, ctypes.create_string_buffer(ours), ctypes.create_string_buffer(ours)
@@ -217,7 +218,7 @@ def about_groups(targets):
         attempt(f"take {who}", lambda path=path: os.chown(path, os.getuid(), -1))
 
 
-# --- more than it is ---
+# --- more privileges than it has ---
 
 NAMESPACES = {"mounts": 0x00020000, "a user": 0x10000000, "processes": 0x20000000, "a network": 0x40000000, "IPC": 0x08000000,
               "a host name": 0x04000000, "groups": 0x02000000}
@@ -229,7 +230,7 @@ ALL_CAPS = ctypes.create_string_buffer(struct.pack("IIIIII", *[0xffffffff] * 6))
 
 
 def becomes_root(words):
-    """What the program prints says who it is."""
+    """Raises PermissionError unless the output of the program shows that it runs as root."""
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, text=True)
     if "uid=0(" not in done.stdout:
         raise PermissionError(errno.EPERM, done.stdout.strip()[-60:])
@@ -293,10 +294,10 @@ def ask(route, body):
 
 def about_the_server(targets):
     victim = targets["job"]
-    told = {"job_id": victim, "attempt_id": 1, "node_id": "vm"}
+    job = {"job_id": victim, "attempt_id": 1, "node_id": "vm"}
     for route, body in {"/v1/node/register": {"node_id": "vm", "max_concurrent_jobs": 1000}, "/v1/node/heartbeat": {"node_id": "vm"},
-                        "/v1/node/deregister": {"node_id": "vm"}, "/v1/node/jobs?node_id=vm": None, "/v1/job/ack": told, "/v1/job/done": told,
-                        "/v1/job/fail": {**told, "reason": "X"}, f"/v1/jobs/{victim}/cancel": {}, f"/v1/jobs/{victim}": None, "/v1/jobs": None,
+                        "/v1/node/deregister": {"node_id": "vm"}, "/v1/node/jobs?node_id=vm": None, "/v1/job/ack": job, "/v1/job/done": job,
+                        "/v1/job/fail": {**job, "reason": "X"}, f"/v1/jobs/{victim}/cancel": {}, f"/v1/jobs/{victim}": None, "/v1/jobs": None,
                         "/v1/nodes": None, "/v1/deployments": None, "/v1/deployments/renew": {"node_id": "vm"}, "/v1/tokens": None, "/v1/audit": None,
                         "/v1/dispatch/task": {"type": "task"}}.items():
         attempt(f"call {route}", lambda route=route, body=body: ask(route, body))
@@ -323,7 +324,7 @@ IPC = {"shared memory": ("shmget", (4096, 0o666), lambda ident: call("shmctl", i
 
 
 def ipc_made():
-    """One of each that is open to everybody of the machine: {what: its number}."""
+    """Makes one object of each kind that every user of the machine may access: {what: its number}."""
     os.umask(0)
     os.close(call("mq_open", QUEUE, O_CREAT | os.O_RDWR, 0o666, 0))
     return {what: call(name, KEY, *args[:-1], args[-1] | IPC_CREAT) for what, (name, args, _) in IPC.items()}

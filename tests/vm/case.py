@@ -1,16 +1,16 @@
-"""What the cases share: the machine, which the runner has started, and berth in it. A case leaves the machine as it found it."""
+"""What the cases share: the machine, which the runner has started, and berth in it. A case leaves the machine as it was."""
 import unittest
 
-NEXT = "0.2.0"  # the version of berth_next (tests/meson.build), which is in the package below /mnt/next
+NEXT = "0.2.0"  # the version of berth_next (tests/meson.build); its package is in /mnt/next
 
 
 class Case(unittest.TestCase):
-    vm = None  # the runner's
+    vm = None  # set by the runner
     longMessage = True
 
     @property
     def evidence(self):
-        """What one wants to see beside a failure."""
+        """What helps to understand a failure: logs, failed units, the end of dmesg."""
         return self.vm.run("journalctl --no-pager --quiet --boot --lines 60 --unit 'berth*'; systemctl --no-pager --failed --plain "
                            "--no-legend; dmesg | tail -n 10", limit_s=60).out
 
@@ -18,16 +18,15 @@ class Case(unittest.TestCase):
         return self.vm.sh(command, user, limit_s)
 
     def run_as(self, user, command, limit_s=120):
-        """In a session of that user: logged in by PAM, in a scope of its own."""
+        """Runs a command in a session of that user: logged in by PAM, in a scope of its own."""
         return self.vm.sh(command, user, limit_s)
 
     def eventually(self, what, condition, limit_s=120):
         return self.vm.eventually(what, condition, limit_s)
 
 
-# How busy the processor is says nothing where instructions are emulated, and how long something takes neither: leases are so long
-# that nothing is lost because this machine was slow, and the store has so much time that nothing is refused. `slots_fixed` because the
-# room for jobs is not what is tried.
+# Where instructions are emulated, processor load and durations mean nothing. So leases are long enough that nothing is lost because the
+# machine is slow, and the store has enough time that nothing is refused. `slots_fixed` is set because room for jobs is not tested.
 AGENT = """allow_commands: true
 allow_deployments: true
 slots_fixed: 32
@@ -41,21 +40,21 @@ database_timeout_ms: 60s
 """
 
 
-# Whom work runs as, for pgrep in bash.
+# The users that work runs as, for pgrep in bash.
 WORKERS = "$(echo berth-job berth-job-{1..16} | tr ' ' ,)"
 
 
 class Installed(Case):
-    """berth from its package, server and agent under the shipped units, with nothing from before. Jobs may name commands."""
+    """berth installed from its package, server and agent under the shipped units, with no state from before. Jobs may name commands."""
 
     settings = {"agent": AGENT, "server": SERVER}
 
     @classmethod
     def setUpClass(cls):
-        """The package stays for the next class; to take it away and bring it again costs as much as a boot."""
+        """The package stays installed for the next class, because removing and installing it takes as long as a boot."""
         if cls.vm.run("dpkg-query --show berth").code != 0:
             cls.install("present")
-        cls.vm.sh("chmod 1777 /srv")  # where work and cases meet: /tmp is each run's own
+        cls.vm.sh("chmod 1777 /srv")  # the directory that work and cases share; each run has its own /tmp
         for name, text in cls.settings.items():
             cls.vm.sh(f"cat /usr/share/berth/etc/{name}.yaml - > /etc/berth/{name}.yaml <<'END'\n{text}END")
         cls.vm.sh("systemctl enable --now --quiet berth-server berth-agent")
@@ -63,7 +62,7 @@ class Installed(Case):
 
     @classmethod
     def tearDownClass(cls):
-        """All deployments and jobs end, then nothing is left of them."""
+        """Ends all deployments and jobs and removes their data."""
         cls.clear()
         cls.vm.sh("systemctl stop 'berth*.service' && rm -rf /var/lib/berth/* /var/lib/berth-agent/*")
 
@@ -74,11 +73,12 @@ class Installed(Case):
         for job in cls.vm.http("GET", "/v1/jobs?limit=500").json["jobs"]:
             if job["state"] not in ("DONE", "FAILED"):
                 cls.vm.http("POST", f"/v1/jobs/{job['job_id']}/cancel", {})
-        cls.vm.eventually("nothing runs", lambda: cls.vm.run(f"pgrep --uid {WORKERS} --full 'sleep infinity|berth-witness'").code == 1)
+        cls.vm.eventually("no job or copy runs",
+                          lambda: cls.vm.run(f"pgrep --uid {WORKERS} --full 'sleep infinity|berth-witness'").code == 1)
 
     @classmethod
     def install(cls, which):
-        """The package of the `present` version, or of the `next` one."""
+        """Installs the package of the `present` or the `next` version."""
         cls.vm.sh(f"dpkg --force-confold --install /mnt/{which}/berth_*.deb", limit_s=600)
 
     @classmethod
@@ -92,35 +92,35 @@ class Installed(Case):
             node["reached_by"] == "websocket" and node["health"] == "ready" for node in cls.nodes()), 300)
 
     def post(self, path, body):
-        """What the server answers; it must agree."""
+        """The server's answer, which must be a success."""
         answer = self.vm.http("POST", path, body)
         self.assertIn(answer.code, (200, 201, 202), answer)
         return answer.json
 
     def submit(self, command, **more):
-        """A job that runs this, by its id. It may wait: an emulated machine is busy for minutes."""
+        """The id of a new job with this command. It may wait, because an emulated machine is busy for minutes."""
         return self.post("/v1/dispatch/task", {"type": "task", "command": command, "queue_ms": 600000, **more})["job_id"]
 
     def job(self, job_id):
         return self.vm.http("GET", f"/v1/jobs/{job_id}").json
 
     def ended(self, job_id, limit_s=300):
-        """The job when it is over."""
+        """The job once it has ended."""
         def over():
             found = self.job(job_id)
             return found if found.get("state") in ("DONE", "FAILED") else None
         return self.eventually(f"{job_id} ends", over, limit_s)
 
     def deploy(self, name, **spec):
-        """On a machine that is very slow the database may not answer in time: then it is said again, as anybody would."""
+        """Puts a deployment. On a very slow machine the database may not answer in time; then the request is repeated."""
         def put():
             answer = self.vm.http("PUT", f"/v1/deployments/{name}", spec)
             return answer if answer.code != 503 else None
-        answer = self.eventually(f"{name} is taken in", put)
+        answer = self.eventually(f"{name} is stored", put)
         self.assertIn(answer.code, (200, 201), answer)
 
     def copy_of(self, name):
-        """How the one copy of a deployment is; nothing until a node told."""
+        """The only copy of a deployment; {} until its node has reported it."""
         copies = self.vm.http("GET", f"/v1/deployments/{name}").json["copies"]
         return copies[0] if copies else {}
 

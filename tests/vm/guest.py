@@ -1,4 +1,4 @@
-"""The tests' hand inside the machine: runs what comes over the virtio port `channel` as lines of JSON and answers each.
+"""The tests' end inside the machine: runs the commands that come over the virtio port `channel` as lines of JSON, and answers each.
 
     {"id": 7, "command": "systemctl is-active berth-agent", "user": null, "limit_s": 60}
     {"id": 7, "code": 0, "out": "active\\n", "err": ""}
@@ -6,11 +6,13 @@
     {"id": 8, "method": "GET", "path": "/v1/nodes", "body": null, "limit_s": 60}
     {"id": 8, "code": 200, "out": "{...}", "err": ""}
 
-The second form asks the berth server here, which costs a fraction of a command where every instruction is emulated.
-`user` null is this service itself, as root; a name is a login of that user: a PAM session with a scope of its own, as over ssh.
-Commands run beside each other. Output goes to files, so that what a command leaves running holds up nobody. One that takes longer
-than its limit is killed with its process group and answered with code null. The first line, after every boot, is
-{"boot": BOOT_ID}."""
+The second form is a request to the berth server in the machine, which is much cheaper than a command where instructions are emulated.
+`user` null runs the command as this service, as root; a name runs it in a login of that user: a PAM session with its own scope, as
+over
+ssh. Commands run in parallel. Output goes to files, so that processes which a command leaves running delay nothing. A command that
+takes
+longer than its limit is killed with its process group and answered with code null. After every boot the first line is {"boot":
+BOOT_ID}."""
 import http.client
 import json
 import os
@@ -23,7 +25,7 @@ import time
 
 PORT = "/dev/virtio-ports/channel"
 OUTPUT_BYTES_MAX = 1 << 20
-# Our own exemption from the OOM killer is not for what we start.
+# This service is exempt from the OOM killer; what it starts is not.
 ORDINARY = "echo 0 > /proc/self/oom_score_adj\n"
 
 
@@ -38,7 +40,7 @@ def text_of(file):
 
 
 def run(asked):
-    """Without a function of ours between fork and exec nothing of this process is copied: half of what a small command costs."""
+    """Runs a command. Without preexec_fn Python need not copy this process (vfork), which saves half the cost of a small command."""
     argv = ["su", "--login", asked["user"], "--command", asked["command"]] if asked["user"] else ["bash", "-c", ORDINARY + asked["command"]]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
@@ -53,7 +55,7 @@ def run(asked):
 
 
 def ask(asked):
-    """One request; a server that cannot be reached is code 0."""
+    """Sends one request; code 0 means that the server could not be reached."""
     connection = http.client.HTTPConnection("127.0.0.1", 7420, timeout=asked["limit_s"])
     try:
         connection.request(asked["method"], asked["path"], asked["body"])
@@ -81,7 +83,7 @@ def main():
     pending = b""
     while True:
         data = port.read(65536)
-        if not data:  # nobody at the other end
+        if not data:  # the port has no reader on the host
             time.sleep(0.1)
         pending += data
         *lines, pending = pending.split(b"\n")

@@ -1,7 +1,7 @@
-"""A virtual machine with a real Debian 12: systemd, control groups v2, PAM, two processors. Starts it, runs commands in it,
-reboots it, ends it. Its disk is the cached image with changes on top that live as long as the machine, over any reboot.
+"""A virtual machine with a real Debian 12: systemd, control groups v2, PAM, two processors. Starts it, runs commands in it, reboots it,
+ends it. Its disk is the cached image plus changes, which last as long as the machine and survive its reboots.
 
-qemu emulates unless KVM works, about ten times slower than the real thing: whoever waits, waits for a condition."""
+qemu emulates unless KVM works, about ten times slower than hardware, so tests wait for conditions, not for times."""
 import ctypes
 import json
 import os
@@ -19,12 +19,12 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BOOT_S = 600
-PR_SET_PDEATHSIG = 1  # a machine does not outlive who started it
+PR_SET_PDEATHSIG = 1  # the machine ends with the process that started it
 QEMU = "qemu-system-x86_64"
-# What is emulated costs a quarter less without vector instructions: the C library would use them everywhere.
+# Emulation costs a quarter less without vector instructions, which the C library would otherwise use everywhere.
 ACCELERATORS = {"tcg": ("-accel", "tcg,thread=multi", "-cpu", "qemu64"), "kvm": ("-accel", "kvm", "-cpu", "max")}
-# Emulated processors count the cycles of the real one, all the same; unless told so Linux takes its time from a device instead, and every
-# look at it then is a system call that stops at qemu.
+# Emulated processors count the cycles of the real one. Without these options Linux would read the time from a device, which is a slow
+# system call.
 CLOCKS = {"tcg": " tsc=reliable clocksource=tsc", "kvm": ""}
 
 
@@ -33,7 +33,7 @@ class Hung(Exception):
 
 
 class Failed(AssertionError):
-    """A command in the machine ended with another code than 0."""
+    """A command in the machine ended with a code other than 0."""
 
 
 class Result:
@@ -50,12 +50,12 @@ class Result:
 
 
 def image():
-    """The directory of the image, which is made if need be."""
+    """The directory of the image, which is made if it does not exist."""
     return pathlib.Path(subprocess.run([HERE / "image"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
 
 
 def disk(path, size_mb, *make):
-    """A file of that size that takes no room, and what is made of it."""
+    """Makes a sparse file of that size, and runs `make` on it."""
     with open(path, "ab") as file:
         os.fchmod(file.fileno(), 0o600)
         file.truncate(size_mb << 20)
@@ -65,8 +65,8 @@ def disk(path, size_mb, *make):
 
 
 def accelerator(image):
-    """`kvm` if it runs the kernel of the image to its end (a panic: there is no disk), else `tcg`. There are machines with a
-    /dev/kvm that starts nothing, so it is tried, once for an image."""
+    """`kvm` if KVM runs the kernel of the image until it panics (there is no disk), else `tcg`. Some machines have a /dev/kvm that cannot
+    start anything, so it is tried once for each image."""
     known = image / "accel"
     if not known.exists():
         works = False
@@ -82,8 +82,8 @@ def accelerator(image):
 
 
 class Machine:
-    """`files` is a disk that it may mount as /mnt, read only, when there is something on it. `log` gets every command with what it
-    printed, `console` what the kernel and systemd say."""
+    """`files` is a disk that the machine can mount as /mnt, read only, once it has contents. `log` gets every command with its output,
+    `console` the messages of the kernel and of systemd."""
 
     def __init__(self, files, log, console, memory_mb=2048, swap_mb=1024, loud=False):
         if not shutil.which(QEMU):
@@ -106,7 +106,7 @@ class Machine:
     def start(self, memory_mb):
         ends = {name: socket.socket(socket.AF_UNIX) for name in ("channel", "monitor")}
         accel = accelerator(self.image)
-        # snapshot: what is written goes to a file without a name that is gone with qemu.
+        # snapshot: writes go to an unlinked file, which vanishes when qemu ends.
         drives = [f"file={path},if=virtio,format=raw,cache=unsafe,snapshot={snapshot}" for path, snapshot in
                   ((self.image / "root.img", "on"), (self.files, "on"), (self.work / "swap", "off"))]
         self.process = subprocess.Popen(
@@ -119,7 +119,7 @@ class Machine:
              "-device", "virtio-serial", "-device", "virtserialport,chardev=channel,name=channel",
              "-qmp", f"unix:{self.work}/monitor,server=on,wait=off",
              *(word for drive in drives for word in ("-drive", drive))],
-            # A session of its own is one that Linux gives its turn beside all that else runs for the tests, which share another.
+            # In a session of its own Linux schedules the machine fairly against the other test programs, which share a session.
             start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.work / "qemu", "w"),
             env={**os.environ, "TMPDIR": str(self.work)}, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         for name, end in ends.items():
@@ -138,7 +138,7 @@ class Machine:
         self.booted()
 
     def say(self, command):
-        """Tells qemu something; what it has to say itself is of no interest."""
+        """Sends a command to qemu and ignores its events."""
         self.monitor.write(json.dumps({"execute": command}) + "\n")
         self.monitor.flush()
         while "return" not in json.loads(self.monitor.readline() or '{"return": "it is gone"}'):
@@ -147,16 +147,16 @@ class Machine:
     def listen(self):
         for line in self.channel.makefile("rb"):
             try:
-                told = json.loads(line)
+                message = json.loads(line)
             except ValueError:
                 continue  # half a line, from before a reset
-            if "boot" in told:
-                self.boots.put(told["boot"])
+            if "boot" in message:
+                self.boots.put(message["boot"])
             else:
                 with self.lock:
-                    waiting = self.answers.pop(told["id"], None)
+                    waiting = self.answers.pop(message["id"], None)
                 if waiting:
-                    waiting.put(told)
+                    waiting.put(message)
 
     def booted(self):
         begun = time.monotonic()
@@ -168,13 +168,13 @@ class Machine:
                 if self.process.poll() is not None:
                     raise Hung("qemu ended: " + (self.work / "qemu").read_text()) from None
                 if time.monotonic() - begun > BOOT_S:
-                    raise Hung(f"it did not boot within {BOOT_S} s") from None
+                    raise Hung(f"the machine did not boot within {BOOT_S} s") from None
         self.note(f"--- booted in {time.monotonic() - begun:.1f} s")
         if self.mounted:
             self.sh("mount /mnt")
 
     def mount(self):
-        """There is something on the disk of files now, and after every boot that follows."""
+        """Mounts the disk of files, now and after every boot that follows."""
         self.sh("mount /mnt")
         self.mounted = True
 
@@ -185,7 +185,7 @@ class Machine:
             print(text, flush=True)
 
     def send(self, **asked):
-        """Something under way: its answer comes through the queue."""
+        """Sends a request; returns the queue that gets its answer."""
         answer = queue.Queue()
         with self.lock:
             self.asked += 1
@@ -198,24 +198,24 @@ class Machine:
         try:
             return Result(what, answer.get(timeout=limit_s + 120))
         except queue.Empty:
-            raise Hung(f"no answer, not even that it takes too long: {what}") from None
+            raise Hung(f"no answer within the limit: {what}") from None
 
     def run(self, command, user=None, limit_s=120):
-        """Runs a shell command and returns its result, whatever that is."""
+        """Runs a shell command and returns its result, whatever its code is."""
         begun, used = time.monotonic(), self.cpu_seconds()
         result = self.answered(command, self.send(command=command, user=user, limit_s=limit_s), limit_s)
         self.note(f"[{user or '-'}, {time.monotonic() - begun:.1f} s, CPU {self.cpu_seconds() - used:.1f} s] {result}")
         return result
 
     def sh(self, command, user=None, limit_s=120):
-        """What a command prints; it must succeed."""
+        """The output of a command that must succeed."""
         result = self.run(command, user, limit_s)
         if result.code != 0:
             raise Failed(str(result))
         return result.out
 
     def http(self, method, path, body=None, limit_s=60):
-        """Asks the berth server in the machine; the result's code is the status, 0 when nobody answers."""
+        """Sends a request to the berth server in the machine. The result's code is the status, 0 if the server cannot be reached."""
         result = self.answered(f"{method} {path}", self.send(method=method, path=path, limit_s=limit_s,
                                                              body=None if body is None else json.dumps(body)), limit_s)
         self.note(str(result) if method != "GET" else f"GET {path}: {result.code}")
@@ -226,7 +226,7 @@ class Machine:
                 f"chmod {mode} {shlex.quote(path)}")
 
     def eventually(self, what, condition, limit_s=120, every_s=0.5):
-        """Waits until the condition is something, and returns that."""
+        """Waits until condition() returns something true, and returns that."""
         begun = time.monotonic()
         while True:
             found = condition()
@@ -237,19 +237,19 @@ class Machine:
             time.sleep(every_s)
 
     def reboot(self):
-        """As somebody who types `reboot`. The machine may be gone before it answers, so nobody waits for that."""
+        """Runs `systemctl reboot`. The machine may be down before the command is answered, so its answer is not awaited."""
         self.send(command="systemctl reboot", user=None, limit_s=60)
         self.booted()
 
     def power_cut(self):
-        """What was not on the disk is gone."""
+        """Resets the machine: what was not on the disk is lost."""
         while not self.boots.empty():
             self.boots.get()
         self.say("system_reset")
         self.booted()
 
     def cpu_seconds(self):
-        """What it has cost this machine so far."""
+        """The CPU time that the machine has used so far."""
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

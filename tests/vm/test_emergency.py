@@ -1,9 +1,9 @@
-"""Memory that runs out for real, because of a job or a deployment, with swap and without: the one that takes it is ended, the small
-ones beside it and the kernel are not bothered."""
+"""Memory that really runs out, because of a job or a deployment, with swap and without: the agent ends the one that takes it; small jobs go
+on, and the kernel kills nothing."""
 from case import Installed, WORKERS
 
-# A hog takes 16 MB at a time, in huge pages because small ones are slow to get where instructions are emulated, until somebody
-# ends it; three small ones wait for a file.
+# The hog takes 16 MB at a time until it is ended, in huge pages, because small ones are slow to get where instructions are emulated. Three
+# small jobs wait for a file.
 HOG = """import mmap
 held, filled = [], b"x" * (16 << 20)
 while True:
@@ -13,7 +13,7 @@ while True:
 """
 GATE = "/run/gate"
 SMALL = f"while [ ! -e {GATE} ]; do sleep 1; done"
-# How late a process is that wants to do something ten times a second, at worst, until a file is there.
+# Wants to run ten times a second until a file exists; prints the worst delay.
 PULSE = """import os, time
 worst, last = 0, time.monotonic()
 while not os.path.exists("/run/pulse-ends"):
@@ -28,7 +28,7 @@ class HogCase(Installed):
     def setUp(self):
         self.vm.write("/run/hog.py", HOG)
         self.vm.write("/run/pulse.py", PULSE)
-        self.sh(f"rm -f {GATE}; swapoff -a; systemctl restart berth-agent")  # which forgets that its machine was in danger
+        self.sh(f"rm -f {GATE}; swapoff -a; systemctl restart berth-agent")  # a restart forgets that the machine was in danger
         self.connected()
         self.kernel_kills = self.count("oom_kill")
         self.since = self.sh("date +%s").strip()
@@ -36,13 +36,13 @@ class HogCase(Installed):
     def tearDown(self):
         self.vm.http("DELETE", "/v1/deployments/hog")
         self.sh(f"touch {GATE}; swapoff -a")
-        self.eventually("nothing runs", lambda: not self.vm.run(f"pgrep -u {WORKERS} sleep").out)
+        self.eventually("no job runs", lambda: not self.vm.run(f"pgrep -u {WORKERS} sleep").out)
 
     def count(self, name):
         return int(self.sh(f"awk '$1 == \"{name}\" {{ print $2 }}' /proc/vmstat"))
 
     def events(self, name):
-        """What the agent has told since the case began."""
+        """The agent's log lines with this event since the case began."""
         return [line for line in self.sh(f"journalctl --no-pager --quiet --output cat --unit berth-agent --since @{self.since}").splitlines()
                 if f"event={name} " in line]
 
@@ -57,7 +57,7 @@ class HogCase(Installed):
         return self.submit("python3 /run/hog.py", type=kind, priority=5, max_attempts=1)
 
     def over(self, hog):
-        """Why it ended, once it did."""
+        """The reason why the hog ended, once it has."""
         if hog:
             return self.ended(hog, 600)["reason"]
         return self.eventually("the deployment ends", lambda: self.copy().get("state") == "backoff" and self.copy().get("reason"), 600)
@@ -67,7 +67,7 @@ class HogCase(Installed):
             self.sh("swapon /dev/vdc")
         small = [self.submit(SMALL, type="research", priority=1, max_attempts=1) for _ in range(3)]
         for job in small:
-            self.eventually("it runs", lambda: self.job(job)["state"] == "ACKED")
+            self.eventually("the job runs", lambda: self.job(job)["state"] == "ACKED")
         reason = self.over(self.start_hog(kind))
         kills = self.events("emergency.kill")
         self.assertIn("Ended to save the machine" if kind == "deployment" else "EMERGENCY", reason)
@@ -87,13 +87,13 @@ class Hogs(HogCase):
 
 
 class Pulse(HogCase):
-    """On a machine that is idle otherwise: elsewhere the figures are those of its neighbours."""
+    """Needs a machine that is otherwise idle, because other programs would delay the pulse as well."""
     tags = {"pulse"}
     IDLE_S = 20
     LATE_S = 0.2
 
     def worst(self, work):
-        """The worst delay while this was done."""
+        """The worst delay of the pulse while work() runs."""
         self.sh("rm -f /run/pulse-ends")
         answer = self.vm.send(command="python3 /run/pulse.py", user=None, limit_s=600)
         try:

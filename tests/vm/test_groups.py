@@ -1,10 +1,11 @@
-"""Control groups of runs when the agent was started by hand: in a session, and as its own message says to start it."""
+"""Control groups of runs when berth was started by hand: in a session, and in the way that its own warning suggests."""
 import re
 import shlex
 
 from case import Case
 
-# In a session: berth dev, a job, and what it says of its own group. A machine whose figures are calm, since an emulated one is not.
+# Runs in a session: berth dev, a job, and what the job sees of its own group. The measured machine is a simulated idle one, because an
+# emulated one is not idle.
 SCRIPT = r"""
 cd $(mktemp -d)
 export BERTH_HOST_ROOT=$(python3 -c '
@@ -33,15 +34,15 @@ class ByHand(Case):
 
     def check(self, user, command):
         plain = self.dev(user)
-        self.assertIn("own domain ()", plain, "the session's group is as it was")
-        # Who cannot start work as another user says so, once.
+        self.assertIn("own domain ()", plain, "the session's group must not be changed")
+        # An agent that cannot run work as another user logs that once.
         self.assertEqual(plain.count("event=agent.jobs_not_apart"), 0 if user == "root" else 1, plain)
         self.assertIn(f'try="{command} berth ..."', plain)
-        told = self.dev(user, re.search(r'try="(.*) berth', plain).group(1))
-        self.assertNotIn("limits_missing", told)
-        self.assertRegex(told, r"job /sys/fs/cgroup/.*\.scope/berth-\w+/j\w+\.1\njob domain\n")
+        delegated = self.dev(user, re.search(r'try="(.*) berth', plain).group(1))
+        self.assertNotIn("limits_missing", delegated)
+        self.assertRegex(delegated, r"job /sys/fs/cgroup/.*\.scope/berth-\w+/j\w+\.1\njob domain\n")
         for controller in ("memory", "pids", "cpu"):
-            self.assertRegex(told, rf"job .*\b{controller}\b")
+            self.assertRegex(delegated, rf"job .*\b{controller}\b")
         return plain
 
     def test_root(self):

@@ -1,7 +1,7 @@
-"""What a job needs is what it gets: limits and weight of its control group follow."""
+"""The limits and the weight of a job's control group follow from the job's needs."""
 from case import AGENT, Installed
 
-# The emulated processor is always busy: more of it is declared than there is.
+# The emulated processor is always busy, so more cpu is declared than there is.
 SETTINGS = AGENT.replace("resources: {", "resources: {cpu: 64, mem_reserve_gb: 0.1, ")
 LOOK = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup); cat memory.max cpu.weight cpu.max"
 
@@ -10,7 +10,7 @@ class Needs(Installed):
     settings = {**Installed.settings, "agent": SETTINGS}
 
     def seen(self, **more):
-        """The three files of its group, as a job reads them."""
+        """(memory.max, cpu.weight, cpu.max) of its group, as a job reads them."""
         job = self.ended(self.submit(LOOK, max_attempts=1, **more))
         self.assertEqual(job["state"], "DONE", job)
         return job["result"]["tail"].split("\n")[:3]
@@ -23,4 +23,4 @@ class Needs(Installed):
 
     def test_strict(self):
         self.sh("echo 'cpu_strict: true' >> /etc/berth/agent.yaml && systemctl reload berth-agent")
-        self.eventually("the agent took it over", lambda: self.seen(needs={"cpu": 0.5})[1:] == ["50", "50000 100000"])
+        self.eventually("the agent uses cpu_strict", lambda: self.seen(needs={"cpu": 0.5})[1:] == ["50", "50000 100000"])

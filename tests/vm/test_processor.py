@@ -1,8 +1,8 @@
-"""Processors that are all busy for real, because of jobs, with swap turned on: of those that compute the least important one is ended, and
-nobody who computes nothing."""
+"""Processors that are really kept busy by jobs, with swap turned on: of the jobs that compute the least important one is ended, and idle
+jobs are not."""
 from case import Installed
 
-# Nobody computes before all run: who begins would make the machine too busy to take the next.
+# No job computes before all run: the first ones would otherwise make the machine too busy to accept the next.
 SPIN = "while [ ! -e /run/start ]; do sleep 1; done; for i in 1 2; do while :; do :; done & done; wait"
 
 
@@ -10,13 +10,14 @@ class Processors(Installed):
     settings = {"agent": "allow_commands: true\nslots_fixed: 32\n", "server": Installed.settings["server"]}
 
     def running(self, command, **more):
-        """A job that runs this; while the machine is still busy with the start of another it is refused, and submitted anew."""
+        """A job with this command, once it runs. While the machine is busy with starting another job it is refused, and submitted again."""
         def begun():
             job = self.submit(command, max_attempts=1, **more)
-            found = self.eventually("it is taken, or not", lambda: self.job(job)["state"] in ("ACKED", "FAILED") and self.job(job), 600)
+            found = self.eventually("the job is accepted or refused",
+                                    lambda: self.job(job)["state"] in ("ACKED", "FAILED") and self.job(job), 600)
             return found["state"] == "ACKED" and job
 
-        return self.eventually("it runs", begun, 600)
+        return self.eventually("the job runs", begun, 600)
 
     def test_all_are_busy(self):
         self.sh("swapon /dev/vdc; rm -f /run/gate /run/start; mkfifo -m 666 /run/gate")
@@ -33,4 +34,4 @@ class Processors(Installed):
         self.sh("echo > /run/gate; swapoff -a")
         for job in idle:
             self.assertEqual(self.ended(job)["state"], "DONE")
-        self.eventually("it takes work again", lambda: [node["level"] for node in self.nodes()] == ["normal"], 300)
+        self.eventually("the node is at level normal again", lambda: [node["level"] for node in self.nodes()] == ["normal"], 300)

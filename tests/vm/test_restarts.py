@@ -1,10 +1,11 @@
-"""What runs goes on whatever becomes of agent, spawner and the process that keeps their group; and new work is possible again at once."""
+"""Running work goes on, whatever happens to the agent, the spawner and the process that keeps their group; and new work can start again at
+once."""
 import time
 
 from case import Installed
 
 JOBS = 5
-# How often each was started, and by which process.
+# Writes a line with its pid for each start.
 DEPLOYMENT = {"type": "deployment", "command": "echo $$ >> /srv/web.starts; exec sleep 1000", "enabled": True,
               "limits": {"memory_mb": 64, "pids": 20, "cpu_percent": 50}}
 
@@ -15,11 +16,11 @@ class Restarts(Installed):
         self.connected()
 
     def start_work(self):
-        """Jobs that wait at a pipe, which costs nothing, and a deployment; what the processes are."""
+        """Starts jobs that wait at a pipe, which costs nothing, and a deployment; returns the pids of their processes."""
         self.jobs = [self.submit(f"echo $$ >> /srv/job{i}.starts; read line < /srv/go{i}; exit {i}", max_attempts=1)
                      for i in range(JOBS)]
         self.deploy("web", **DEPLOYMENT)
-        self.eventually("all run", lambda: len(self.starts()) == JOBS + 1 and
+        self.eventually("all jobs and the deployment run", lambda: len(self.starts()) == JOBS + 1 and
                         all(self.job(job)["state"] == "ACKED" for job in self.jobs))
         return self.starts()
 
@@ -27,7 +28,7 @@ class Restarts(Installed):
         return self.sh("cat /srv/*.starts 2>/dev/null || true").split()
 
     def check(self, before, what):
-        """All that ran runs, none twice; the agent is there and starts something new."""
+        """Checks that everything that ran still runs, nothing was started twice, and the agent runs something new."""
         begun = time.monotonic()
         self.connected()
         seconds = time.monotonic() - begun
@@ -43,7 +44,7 @@ class Restarts(Installed):
             ended = self.ended(job)
             self.assertEqual((ended["state"], ended["reason"]), ("DONE", None) if i == 0 else ("FAILED", f"EXIT_{i}"), ended)
         self.vm.http("DELETE", "/v1/deployments/web", None)
-        self.eventually("the deployment ends", lambda: self.vm.run("kill -0 $(cat /srv/web.starts)").code != 0)
+        self.eventually("the deployment has ended", lambda: self.vm.run("kill -0 $(cat /srv/web.starts)").code != 0)
 
     def test_whatever_is_killed(self):
         before = self.start_work()
@@ -68,12 +69,12 @@ class Restarts(Installed):
     def test_stopping_the_runs_ends_everything(self):
         before = self.start_work()
         self.sh("systemctl stop berth-agent berth-spawner berth-runs")
-        for pid in before:  # somebody has to take note of its end
-            self.eventually(f"{pid} is gone", lambda: self.vm.run(f"kill -0 {pid}").code != 0)
+        for pid in before:  # the processes may take a moment to be reaped
+            self.eventually(f"process {pid} has ended", lambda: self.vm.run(f"kill -0 {pid}").code != 0)
         self.vm.http("DELETE", "/v1/deployments/web", None)
         self.sh("systemctl start berth-agent")
         self.connected()
         for job in self.jobs:
-            # systemd tells shims and jobs at once: some jobs have gone before their shim ends them.
+            # systemd signals shims and jobs at the same time: some jobs end before their shim ends them.
             self.assertIn(self.ended(job)["reason"], ("STOPPED", "SIGNAL_TERM"))
         self.assertEqual(self.ended(self.submit("true"))["state"], "DONE")

@@ -1,4 +1,4 @@
-"""The README's five minutes, typed by people who have just logged in: without a unit, nobody has delegated anything to them."""
+"""The README's five minutes, typed by users who have just logged in: there is no unit, and nothing was delegated to them."""
 from case import Case
 
 
@@ -6,8 +6,8 @@ class Tour(Case):
     def tour(self, user):
         typed = self.run_as(user, "python3 /mnt/tour.py /mnt/checkout", limit_s=600)
         self.assertGreater(typed.count(" typed\n"), 5)
-        # Nothing of it stays, and the group of the session is what a session's group is.
-        self.eventually("all of it has ended", lambda: self.vm.run("pgrep --full 'berth (dev|shim|agent)'").code == 1)
+        # No process is left, and the session's group is an ordinary one.
+        self.eventually("no process of berth is left", lambda: self.vm.run("pgrep --full 'berth (dev|shim|agent)'").code == 1)
         self.assertEqual(self.run_as(user, "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cgroup.type"), "domain\n")
 
     def test_as_root(self):

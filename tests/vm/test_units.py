@@ -1,4 +1,4 @@
-"""berth as its package installs it: users, units, settings, limits, and a reboot. What restarts leave alone: test_restarts.py."""
+"""berth as its package installs it: users, units, settings, limits, and a reboot. test_restarts.py has restarts."""
 from case import AGENT, SERVER, Installed
 
 
@@ -17,33 +17,36 @@ class Units(Installed):
         self.assertRegex(job["result"]["tail"], r"^berth-job-\d+\n$")
 
     def test_limits_are_kept(self):
-        """By the kernel, and what it did is told."""
+        """The kernel enforces limits, and the copies show what it did."""
         self.deploy("greedy", command="exec python3 -c 'x = b\"x\" * (200 << 20); import time; time.sleep(1000)'", limits={"memory_mb": 64})
         self.deploy("bomb", command="for i in 1 2 3 4 5 6 7 8 9; do sleep infinity & done; wait", limits={"pids": 5})
         self.deploy("spinner", command="echo $$ > /srv/spinner.pid; while :; do :; done", limits={"cpu_percent": 10})
-        copy = self.eventually("it is ended", lambda: self.copy_of("greedy") if self.copy_of("greedy").get("restarts", 0) > 0 else None)
+        copy = self.eventually("the greedy copy was ended and restarted",
+                               lambda: self.copy_of("greedy") if self.copy_of("greedy").get("restarts", 0) > 0 else None)
         self.assertIn("memory", copy["reason"].lower(), copy)
-        self.eventually("no more processes than that", lambda: "fork" in self.vm.http("GET", "/v1/deployments/bomb/logs").json.get("text", ""))
-        self.eventually("it is held back", lambda: "nr_throttled 0\n" not in self.sh(
+        self.eventually("the bomb's log shows that fork failed",
+                        lambda: "fork" in self.vm.http("GET", "/v1/deployments/bomb/logs").json.get("text", ""))
+        self.eventually("the spinner is throttled", lambda: "nr_throttled 0\n" not in self.sh(
             "cat /sys/fs/cgroup$(cut -d: -f3 /proc/$(cat /srv/spinner.pid)/cgroup)/cpu.stat 2>/dev/null || echo nr_throttled 0"))
         for name in ("greedy", "bomb", "spinner"):
             self.vm.http("DELETE", f"/v1/deployments/{name}")
 
 
 class Reboots(Installed):
-    """What is back after a reboot is another agent to the server: it waits until the lease of the one before has ended."""
+    """To the server the agent after a reboot is another one: it waits until the lease of the earlier one has ended."""
     settings = {"agent": AGENT, "server": SERVER.replace("deploy_lease_ms: 15m", "deploy_lease_ms: 1m")}
 
     def test_reboot(self):
-        """Deployments run again; what jobs ended with is known, also of one whose end nobody could be told of."""
+        """Deployments run again. The ends of jobs are known, also of a job that ended while the server was stopped."""
         self.sh("rm -f /srv/end /srv/always /srv/untold")
         self.deploy("always", command="echo >> /srv/always; exec sleep infinity")
         told = self.submit("exit 3", max_attempts=1)
         self.ended(told)
         untold = self.submit("echo > /srv/untold; until [ -e /srv/end ]; do sleep 1; done; exit 5", max_attempts=1)
-        self.eventually("both run", lambda: self.vm.run("test -s /srv/untold").code == 0 and self.copy_of("always").get("state") == "running")
+        self.eventually("the job and the deployment run",
+                        lambda: self.vm.run("test -s /srv/untold").code == 0 and self.copy_of("always").get("state") == "running")
         self.sh("systemctl stop berth-server && touch /srv/end")
-        self.eventually("the job is over", lambda: self.vm.run("grep -rlsa 'srv/untol[d]' /proc/[0-9]*/cmdline").code != 0)
+        self.eventually("the job has ended", lambda: self.vm.run("grep -rlsa 'srv/untol[d]' /proc/[0-9]*/cmdline").code != 0)
         self.vm.reboot()
         self.connected()
         self.assertEqual(self.ended(told)["reason"], "EXIT_3")

@@ -1,13 +1,13 @@
-"""Ten jobs and ten deployments under everything that happens to server, agent and spawner, upgrades above all."""
+"""Ten jobs and ten deployments while server, agent and spawner are restarted, killed, and above all upgraded."""
 from case import NEXT, Installed
 
-# Where jobs and deployments say that they began, and wait for what they shall do. A pipe costs nothing while they wait.
+# Where jobs and deployments write that they began, and where jobs wait for their exit code. Waiting at a pipe costs nothing.
 WITNESS = "/srv/berth-witness"
 
 
 class Rounds(Installed):
-    """Everything that happens to server and agent, under jobs and deployments: nothing that runs is touched, none starts twice, and every
-    exit code arrives."""
+    """Everything that can happen to server and agent while jobs and deployments run: no process is touched, none is started twice, and
+    every exit code arrives."""
 
     COUNT = 10
 
@@ -28,7 +28,7 @@ class Rounds(Installed):
         for i in range(1, self.COUNT + 1):
             self.deploy(f"witness{i}", command=f"echo $$ >> {WITNESS}/copy{i}; exec sleep infinity")
         names = [f"{kind}{i}" for kind in ("job", "copy") for i in range(1, self.COUNT + 1)]
-        self.eventually("all run", lambda: len(self.processes()) == len(names), 300)
+        self.eventually("all jobs and copies run", lambda: len(self.processes()) == len(names), 300)
         before = self.processes()
         for number, what in enumerate(rounds, 1):
             what()
@@ -38,12 +38,12 @@ class Rounds(Installed):
         for i, job in enumerate(jobs, 1):
             self.assertEqual((self.ended(job)["reason"], self.job(job)["attempt_id"]), (f"EXIT_{i + 10}", 1), self.job(job))
         for i in range(1, self.COUNT + 1):
-            self.assertEqual(self.eventually("it is told of", lambda: self.copy_of(f"witness{i}"))["restarts"], 0)
+            self.assertEqual(self.eventually(f"the copy of witness{i} is shown", lambda: self.copy_of(f"witness{i}"))["restarts"], 0)
         self.assertEqual({name: pid for name, pid in self.processes().items() if name.startswith("copy")},
                          {name: pid for name, pid in before.items() if name.startswith("copy")})
 
     def processes(self):
-        """Of each job and copy: every start it ever had, by process number and, if that lives, the kernel's time of its birth."""
+        """{name of a job or copy: [(pid, the kernel's start time of the process, None if it has ended)] of every start}."""
         text = self.sh(f"cd {WITNESS}; grep --no-messages . job* copy*; cat $(sed 's|.*|/proc/&/stat|' job* copy* 2>&-) /dev/null 2>&-; true")
         births = {line.split()[0]: line.rsplit(")", 1)[1].split()[19] for line in text.splitlines() if ")" in line}
         found = {}
@@ -52,10 +52,10 @@ class Rounds(Installed):
         return found
 
     def replaced(self, unit, doing):
-        """The unit has another process afterwards, and is active."""
+        """Runs `doing`; afterwards the unit must be active with another main process."""
         before = self.main_pid(unit)
         self.sh(doing, limit_s=600)
-        self.eventually(f"{unit} is another", lambda: self.main_pid(unit) not in (0, before) and
+        self.eventually(f"{unit} has another main process", lambda: self.main_pid(unit) not in (0, before) and
                         self.vm.run(f"systemctl is-active {unit}").out == "active\n", 300)
 
     def restart_agent(self):
@@ -79,7 +79,7 @@ class Rounds(Installed):
     def upgrade(self):
         self.replaced("berth-agent", "dpkg --force-confold --install /mnt/next/berth_*.deb")
         self.assertIn(NEXT, self.sh("berth version"))
-        self.eventually("the agent is the next one", lambda: [node["agent_version"] for node in self.nodes()] == [NEXT])
+        self.eventually("the node shows the next version", lambda: [node["agent_version"] for node in self.nodes()] == [NEXT])
 
     def go_back(self):
         self.replaced("berth-agent", "dpkg --force-confold --install /mnt/present/berth_*.deb")

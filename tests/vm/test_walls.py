@@ -1,4 +1,4 @@
-"""What a job tries under the shipped units, on a server with tokens: its agent, other work and its own limits are out of its reach."""
+"""What a job tries under the shipped units, on a server with tokens: it cannot reach its agent, other work, or its own limits."""
 import json
 import pathlib
 import shlex
@@ -11,7 +11,7 @@ SECRETS = "/etc/berth/secrets"
 ATTEMPTS = pathlib.Path(__file__).with_name("attempts.py")
 ATTEMPTS_MIN = 200
 
-# How many children it can have.
+# How many children a job can have.
 FORKS = """
 import os, time
 n = 0
@@ -39,7 +39,8 @@ class Walls(Installed):
         cls.vm.sh(f"BERTH_TOKEN=$(cat /root/boss.token) berth token create vm --scope node --node-id vm > {TOKEN} && "
                   f"chown berth-agent: {TOKEN} && chmod 600 {TOKEN} && systemctl restart berth-agent")
         cls.vm.sh(f"echo open-sesame > {SECRETS}/api-key; chown -R berth-agent: {SECRETS}; chmod 700 {SECRETS}; chmod 600 {SECRETS}/api-key")
-        cls.vm.eventually("the agent is back", lambda: cls.boss("node ls -o json", check=False).count('"websocket"'), 300)
+        cls.vm.eventually("the agent is connected with its token",
+                          lambda: cls.boss("node ls -o json", check=False).count('"websocket"'), 300)
 
     @classmethod
     def tearDownClass(cls):
@@ -60,14 +61,14 @@ class Walls(Installed):
         return self.boss(f"job submit -o name --queue 60s {more} -- sh -c {shlex.quote(command)}", limit_s=700).strip().splitlines()[-1]
 
     def says(self, command, more=""):
-        """What a job with this command prints."""
+        """The output of a job with this command."""
         job = self.started(command, more + " --wait=600s")
         return self.boss(f"job logs {job}")
 
     def victim(self):
-        """Another job, with something to hide, and its process."""
+        """Another job that has something to hide, and its pid."""
         job = self.started("echo $$; exec sleep infinity", """--payload '{"secret":"hidden"}'""")
-        pid = int(self.eventually("it runs", lambda: self.boss(f"job logs {job}", check=False).strip()))
+        pid = int(self.eventually("the job has printed its pid", lambda: self.boss(f"job logs {job}", check=False).strip()))
         return job, pid
 
     def test_it_is_nobody(self):
@@ -77,7 +78,7 @@ class Walls(Installed):
         self.assertIn("NoNewPrivs:\t1\n0\n", said)
 
     def test_a_credential_of_the_unit_is_a_secret(self):
-        """LoadCredential in a drop-in, of a file that is root's alone, in the place of secrets_dir."""
+        """LoadCredential in a drop-in for a file that only root can read, instead of secrets_dir."""
         drop_in = "/etc/systemd/system/berth-agent.service.d"
         again = "systemctl daemon-reload && systemctl restart berth-agent"
         self.addCleanup(self.vm.sh, f"rm -rf {drop_in} /root/api-key && mv /etc/berth/agent.yaml.kept /etc/berth/agent.yaml && {again}")
@@ -95,7 +96,7 @@ class Walls(Installed):
         token = self.sh(f"cat {TOKEN}").strip()
         self.assertGreater(len(token), 20)
         self.assertNotIn(token, said)
-        self.assertIn('"error":"UNAUTHORIZED"', said, "it cannot register its node again")
+        self.assertIn('"error":"UNAUTHORIZED"', said, "the job must not be able to register its node")
         self.assertGreaterEqual(said.count("Permission denied"), 5, said)
 
     def test_another_job(self):
@@ -111,10 +112,10 @@ class Walls(Installed):
         self.boss(f"job cancel {job}")
 
     def targets(self):
-        """A job with something to hide, and everything that another one has no business with; all of it is there."""
+        """A job with something to hide, and everything that another job must not reach. All of it exists."""
         job = self.started("for dir in . /tmp /dev/shm; do echo note > $dir/note; done; echo $$; exec sleep infinity",
                            """--secret KEY=api-key --payload '{"secret":"hidden"}'""")
-        pid = int(self.eventually("it runs", lambda: self.boss(f"job logs {job}", check=False).strip()))
+        pid = int(self.eventually("the job has printed its pid", lambda: self.boss(f"job logs {job}", check=False).strip()))
         run = f"{STATE}/runs/{job}.1"
         group = "/sys/fs/cgroup" + self.sh(f"cut -d: -f3 /proc/{pid}/cgroup").strip()
         agent = self.main_pid("berth-agent")
@@ -139,22 +140,23 @@ class Walls(Installed):
                            f"/proc/{pid}/root{run}/secrets/api-key"]}
 
     def attempts(self, said):
-        """What each came to, by its name."""
+        """{name of an attempt: its outcome}."""
         lines = [line for line in said.splitlines() if "\t" in line]
         found = dict(line.split("\t", 1) for line in lines)
-        self.assertEqual(len(found), len(lines), "each has a name of its own")
+        self.assertEqual(len(found), len(lines), "two attempts have the same name")
         return found
 
     def test_hundreds_of_attempts(self):
         targets = self.targets()
         for path in targets["files"] + targets["open"] + targets["sockets"] + targets["others"]:
             self.sh(f"test -e {path}")
-        self.assertEqual(self.vm.run(f"test -e {targets['run']}/secrets/api-key").code, 1, "in its namespace alone")
+        self.assertEqual(self.vm.run(f"test -e {targets['run']}/secrets/api-key").code, 1, "secrets must exist only in the job's namespace")
         self.vm.sh(f"cat > /root/targets.json <<'END'\n{json.dumps(targets)}\nEND")
         marks = self.marks(targets)
         could = self.attempts(self.sh("cd /root && python3 /srv/attempts.py --control < /root/targets.json", limit_s=600))
         self.assertGreater(len(could), 60)
-        self.assertEqual({name: end for name, end in could.items() if end != "succeeded"}, {}, "root can: they are attempts at something")
+        self.assertEqual({name: end for name, end in could.items() if end != "succeeded"}, {},
+                         "root must succeed, or the attempt proves nothing")
 
         job = self.started("exec python3 /srv/attempts.py", "--payload @/root/targets.json --wait=600s")
         said = self.boss(f"job logs {job}")
@@ -167,14 +169,14 @@ class Walls(Installed):
         self.assertEqual(len(unknown), 9)
         odd = {name: end for name, end in tried.items() if end.split()[1] not in ("EPERM", "EACCES", "ENOSYS") and
                not (name in hidden and end.startswith("denied ENOENT")) and not (name in unknown and end.split()[1] in ("ENOENT", "EINVAL"))}
-        self.assertEqual(odd, {}, "denied because somebody may not, not because there is nothing")
+        self.assertEqual(odd, {}, "denied for another reason than missing permission")
         for word in ("sesame", "hidden", self.sh(f"cat {TOKEN}").strip()):
             self.assertNotIn(word, said)
-        self.assertEqual(self.marks(targets), marks, "and nothing has changed")
+        self.assertEqual(self.marks(targets), marks, "an attempt changed something")
         self.assertEqual(self.vm.run("find / -xdev -name 'planted*' -not -path '/proc/*' | grep .").code, 1)
         self.assertIn('"state":"ACKED"', self.boss(f"job show {targets['job']} -o json"))
         self.boss(f"job cancel {targets['job']}")
-        self.eventually("its secrets are gone", lambda: self.vm.run(f"test -e {targets['run']}/secrets").code == 1)
+        self.eventually("the job's secrets are removed", lambda: self.vm.run(f"test -e {targets['run']}/secrets").code == 1)
         print(f"    {len(tried)} attempts, none succeeded", flush=True)
 
     @staticmethod
@@ -184,7 +186,7 @@ class Walls(Installed):
                 for way in (path, up + path[1:], "/proc/self/root" + path, "/proc/self/cwd/" + up + path[1:], "/proc/thread-self/root" + path)]
 
     def marks(self, targets):
-        """What must be the same before and after."""
+        """Everything that must be the same before and after the attempts."""
         stable = [path for path in targets["files"] if not path.startswith(("/var/lib/berth/", STATE + "/outbox"))]
         return self.sh(f"stat -c '%n %i %a %u %s' {' '.join(stable + targets['open'] + targets['shared'])}; "
                        f"sha256sum {' '.join(targets['shared'])} {TOKEN} {SECRETS}/api-key; for pid in {' '.join(map(str, targets['processes'].values()))}; do "
@@ -202,9 +204,9 @@ class Walls(Installed):
 
     def test_bounds_that_nobody_set(self):
         said = self.says("cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup); cat pids.max memory.max; exec python3 -c '" + FORKS + "'")
-        pids, memory, forks = said.splitlines()[:3]  # it may look at its limits
+        pids, memory, forks = said.splitlines()[:3]  # a job may read its limits
         self.assertEqual(pids, "512")
-        total = int(self.sh("awk '/^MemTotal/ {print $2}' /proc/meminfo")) * 1024  # without what the kernel took at its start
+        total = int(self.sh("awk '/^MemTotal/ {print $2}' /proc/meminfo")) * 1024  # the kernel took some memory at boot
         self.assertTrue(total * 0.88 < int(memory) < total * 0.92, said)
         self.assertTrue(400 < int(forks) < 512, said)
 
@@ -212,4 +214,4 @@ class Walls(Installed):
         job = self.started("(setsid env -i sh -c 'exec sleep 31337' &) ; (env -i setsid sh -c 'trap \"\" TERM; sleep 31338' &); kill -9 $PPID; "
                            "sleep 2; echo over", "--wait=600s")
         self.assertIn("over", self.boss(f"job logs {job}"))
-        self.eventually("nothing of it is left", lambda: self.vm.run("pgrep --full 'sleep 3133[78]'").code == 1)
+        self.eventually("no process of the job is left", lambda: self.vm.run("pgrep --full 'sleep 3133[78]'").code == 1)

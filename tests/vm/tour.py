@@ -1,9 +1,9 @@
-"""Types the README's blocks, as a newcomer would, in a checkout that has been built: runs in the machine, as whoever is logged in.
+"""Types the README's blocks as a newcomer would, in a checkout that has been built. Runs in the machine, as the user who is logged in.
 
     python3 tour.py CHECKOUT               in a copy of it; `make run` is `berth dev` there
-    python3 tour.py --running CHECKOUT     in the checkout itself, where somebody has said `make run`
+    python3 tour.py --running CHECKOUT     in the checkout itself, where `make run` already runs
 
-fences.py tells what a block's language means."""
+fences.py explains the kinds of blocks."""
 import contextlib
 import json
 import os
@@ -57,8 +57,8 @@ with tempfile.TemporaryDirectory() as place:
         (place / "here").symlink_to(checkout)
     else:
         shutil.copytree(checkout, place / "here")
-    # Every command keeps an emulated machine busy: what is measured is another, calm one. And the node that is only registered is
-    # not forgotten, however long the commands take.
+    # Commands keep an emulated machine busy, so berth measures a simulated idle one. And the node that is only registered is not removed,
+    # however long the commands take.
     patient = {"BERTH_HEARTBEAT_STALE_MS": "600000", "BERTH_VIEW_DROP_MS": "600000"}
     shell = Shell(place, {"BERTH_HOST_ROOT": calm_machine(place), **patient}, {"make run": "berth dev"})
     try:
