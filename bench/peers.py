@@ -1,10 +1,14 @@
-"""What somebody could take instead of us, measured beside us: bench/run --peers. Each peer is a row; the servers take turns, each repetition
+"""Other job queues, measured in the same run as berth: bench/run --peers. Each peer is a row. The servers take turns; each repetition
 starts them anew, with the settings of their packages, on loopback.
 
-A job is a no-op: submitted, given to one of 16 worker connections in a process of its own, done as soon as the worker has it. It is done when
-the submitter is told or the server says so. Of each: whole jobs a second with 64 and with 1,024 outstanding, CPU of the server and of the
-bench for one, and at 100 a second how long until a worker has it and until it is done; of our embedded store beside that how long its commits
-took meanwhile. Our CPU is counted until store.db has all that was answered."""
+A job does nothing: it is submitted, given to one of 16 worker connections in a separate process, and ended as soon as the worker has
+it. It
+is done when the submitter is notified or the server says so. Measured for each: whole jobs a second with 64 and with 1,024
+outstanding, CPU
+of the server and of the bench per job, and at 100 jobs a second how long it takes until a worker has a job and until it is done; for
+our
+embedded store also how long its commits took meanwhile. Our CPU time includes the work until store.db has everything that was
+answered."""
 import dataclasses
 import json
 import os
@@ -26,9 +30,9 @@ CONCS = (64, 1024)
 RATE = 100
 REPS = 3
 WARM_UP_S = 0.5
-TRIES = 2  # of a peer that fails
+TRIES = 2  # for a peer that fails
 
-# Programs and the Debian packages that have them.
+# Programs and the Debian packages that contain them.
 GEARMAND = ("gearmand", "gearman-job-server")
 BEANSTALKD = ("beanstalkd", "beanstalkd")
 NATS = ("nats-server", "nats-server")
@@ -38,7 +42,7 @@ median = statistics.median
 
 
 class Server:
-    """A started program with all that it keeps; as a context it ends with it."""
+    """A running program with its data; as a context manager it ends with both."""
 
     def __init__(self, process, port, directory):
         self.process, self.port, self.dir = process, port, directory
@@ -78,7 +82,7 @@ def nats(*flags):
 
 
 def nats_call(port, subject, body):
-    """One request; JetStream answers in JSON."""
+    """Sends one request; JetStream answers in JSON."""
     text = json.dumps(body)
     with socket.create_connection(("127.0.0.1", port), 10) as sock, sock.makefile("rb") as answers:
         sock.sendall(f'CONNECT {{"verbose":false}}\r\nSUB _INBOX.call 1\r\nPUB {subject} _INBOX.call {len(text)}\r\n{text}\r\n'.encode())
@@ -92,7 +96,7 @@ def nats_call(port, subject, body):
 
 
 def jetstream(run):
-    """A work queue in a file, pushed to the workers' group; as many may be unacknowledged as are outstanding."""
+    """A work queue in a file, pushed to the workers' group; as many jobs may be unacknowledged as are outstanding."""
     server = nats("-js", "-sd", "{dir}")(run)
     nats_call(server.port, "$JS.API.STREAM.CREATE.jobs",
               {"name": "jobs", "subjects": ["jobs.*"], "retention": "workqueue", "storage": "file", "num_replicas": 1, "max_consumers": -1})
@@ -103,7 +107,7 @@ def jetstream(run):
 
 
 class OnRedis:
-    """A Redis, and what is there besides."""
+    """A Redis, and optionally a server that uses it."""
 
     def __init__(self, redis, server=None):
         self.redis, self.server = redis, server
@@ -135,7 +139,7 @@ def load(protocol):
 
 
 def bullmq_client(run, verb):
-    """Its library, from npm, in a directory of the bench: nothing is put into the checkout."""
+    """BullMQ's library from npm, in a directory of the bench: nothing is put into the checkout."""
     sys.path.insert(0, os.path.join(os.path.dirname(HERE), "web"))
     import packages
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -150,7 +154,7 @@ def bullmq_client(run, verb):
 
 
 def said(*command):
-    """The version in what a program prints."""
+    """The version in the output of a program."""
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"\d+\.\d+(\.\d+)?", done.stdout + done.stderr)
     if not found:
@@ -174,16 +178,16 @@ def bullmq_version(run):
 @dataclasses.dataclass
 class Peer:
     key: str
-    name: str  # {version}, {redis}
-    on_disk: str  # when a job it has accepted is
+    name: str  # {version} and {redis} are filled in
+    on_disk: str  # when an accepted job is on disk
     done: str  # when a job counts as done
-    start: typing.Callable  # of run: a context with port and pids
-    client: typing.Callable  # of run and sat or low: the words of the program
-    version: typing.Callable  # of run
-    jobs: int  # it does about so many a second: how long a window becomes is found out while it warms up
-    seconds: int = 4  # of a window; ours is as long as what store.db has to follow should be seen in it
+    start: typing.Callable  # called with the run: a context with port and pids
+    client: typing.Callable  # called with the run and "sat" or "low": the command of the client
+    version: typing.Callable  # called with the run
+    jobs: int  # about this many a second; the warm-up finds out how many fill a window
+    seconds: int = 4  # length of a window; ours is long enough to include what store.db has to follow
     ours: bool = False
-    library: bool = False  # its client does what elsewhere a server does: it is no part of the bench
+    library: bool = False  # its client does what a server does elsewhere, so it does not count as bench
 
 
 PEERS = [
@@ -214,7 +218,7 @@ PEERS = [
 # ------------------------------------------------------------------------------------ measuring
 
 def window(run, peer, server, verb, **flags):
-    """One run of the client, and the CPU time the server took for it."""
+    """One run of the client, with the CPU time that the server used for it."""
     words = [word for name, value in flags.items() for word in ("--" + name, value)]
     command = [*peer.client(run, verb), "--port", server.port, *words]
     before = sum(procs.cpu_s(pid) for pid in server.pids)
@@ -255,7 +259,7 @@ def machine(run):
 
 
 def measure(run, wanted):
-    """All that report.py reads. A peer that cannot be measured has an error instead of figures, and no further turn."""
+    """The figures that report.py reads. A peer that cannot be measured has an error instead of figures, and no further turn."""
     figures = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": machine(run), "redis": version(REDIS, "--version")(run), "disk": [],
                "peers": {peer.key: {"runs": []} for peer in wanted}}
     for turn in range(1 if run.quick else REPS):
@@ -271,7 +275,7 @@ def measure(run, wanted):
 
 
 def take_turn(run, peer, found):
-    """What goes wrong once may be the machine's; what goes wrong again is told."""
+    """A first failure may be the machine's fault; a second one is reported."""
     for left in reversed(range(TRIES)):
         try:
             found["version"] = peer.version(run)
@@ -283,7 +287,7 @@ def take_turn(run, peer, found):
 
 
 def spread(figures, key, *path):
-    """(worst or least, middle, best or most) of a figure over the repetitions."""
+    """(least, median, most) of a figure over the repetitions."""
     values = []
     for one in figures["peers"][key]["runs"]:
         for name in path:
@@ -297,20 +301,20 @@ def has_commits(figures, key):
 
 
 def judge_latency(run, figures, key):
-    """A job is three commits, one after the other; what it takes beside them is ours."""
+    """A job is three commits, one after the other; the rest of its time is ours."""
     done, commit = ([spread(figures, key, "low", f"{what}_p{share}_us")[1] for share in (50, 99)] for what in ("done", "commit"))
     run.say(key, "  a commit of the journal meanwhile, p50 / p99", f"{commit[0]:,.0f} / {commit[1]:,.0f} us")
     run.say(key, "  done p50 over 3 commits, beyond them", f"{done[0] - 3 * commit[0]:,.0f} us", "<= 200 us", done[0] <= 3 * commit[0] + 200)
     run.say(key, "  done p99 over a commit's p99", f"{done[1] / commit[1]:.1f}", "<= 6", done[1] <= 6 * commit[1])
 
 
-# Our row over theirs: {key: the least share of its rate at 64 outstanding}.
+# Our figure over theirs: {key: the least share of its rate at 64 outstanding}.
 BESIDE = {"beanstalkd": 1.0, "gearmand": 0.7}
 CPU_US = {64: 25, 1024: 20}
 
 
 def judge_beside(run, figures, failed):
-    """What we want to hold beside the others, of the same run."""
+    """The goals for berth compared with the others of the same run."""
     there = set(figures["peers"]) - {peer.key for peer in failed}
     if "berth" not in there:
         return
@@ -326,7 +330,7 @@ def judge_beside(run, figures, failed):
 
 
 def tell(run, figures, wanted):
-    """Says each figure; how many peers have none."""
+    """Prints each figure; returns how many peers have none."""
     disk = figures["disk"]
     run.say("disk", "4 KiB and fdatasync, one after the other; p99",
             f"{median(one['per_s'] for one in disk):,.0f}/s; {max(one['p99_us'] for one in disk):,.0f} us")

@@ -1,5 +1,4 @@
-"""Processes of a benchmark: started in temporary directories on free ports, ended by their pid, and
-what they cost. Standard library only."""
+"""Processes of a benchmark: started in temporary directories on free ports, ended by their pid, and their cost. Standard library only."""
 import atexit
 import contextlib
 import ctypes
@@ -25,7 +24,7 @@ def _die_with_parent():
 
 
 def spawn(command, **options):
-    """Starts a process that ends with us, whatever happens to us."""
+    """Starts a process that ends with this one, however this one ends."""
     command = [str(word) for word in command]
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.DEVNULL)
@@ -35,7 +34,7 @@ def spawn(command, **options):
 
 
 def stop(process, sig=signal.SIGKILL):
-    """By its pid; a store that is thrown away needs no farewell."""
+    """Ends the process by its pid; the default is SIGKILL, because its data is thrown away."""
     if process.poll() is None:
         process.send_signal(sig)
     process.wait()
@@ -109,12 +108,12 @@ def threads(pid):
 
 
 def cpu_s(pid):
-    """Seconds of CPU so far."""
+    """CPU seconds so far."""
     return sum(cpu_by_thread(pid).values())
 
 
 def cpu_by_thread(pid):
-    """{name without its number: seconds}, from the scheduler's own account, not sampled ticks."""
+    """{thread name without its number: CPU seconds}, from the scheduler's own account, not from sampled ticks."""
     sums = {}
     for tid, name in threads(pid).items():
         name = re.sub(r"-?\d+$", "", name)
@@ -125,10 +124,10 @@ def cpu_by_thread(pid):
 
 
 def settled_cpu_s(pids):
-    """CPU so far, once what is left to do behind the answers is done."""
+    """CPU seconds, once the work that is left after the last answers is done."""
     seen = sum(cpu_s(pid) for pid in pids)
     for _ in range(60):
-        time.sleep(0.7)  # longer than store.db is behind
+        time.sleep(0.7)  # longer than store.db lags behind
         now = sum(cpu_s(pid) for pid in pids)
         if now - seen < 0.01:
             break
@@ -137,7 +136,7 @@ def settled_cpu_s(pids):
 
 
 def background(seconds=0.5):
-    """Share of the machine that is busy while we do nothing."""
+    """The share of the machine that is busy while we do nothing."""
     def read():
         values = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
         return sum(values) - values[3] - values[4], sum(values)
@@ -156,7 +155,7 @@ def rss_kb(pid):
 
 
 def installed(name, package):
-    """Where a program is, also where only root looks for it."""
+    """The path of a program, also if it is only in root's PATH."""
     path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if not path:
         raise RuntimeError(f"{name} is not installed (Debian: {package})")
@@ -164,7 +163,7 @@ def installed(name, package):
 
 
 def fdatasync(root, seconds):
-    """What the disk does for a file to which 4 KiB are added at a time, each made durable: how many a second, and how long one takes."""
+    """Appends 4 KiB at a time to a file and makes each durable: how many a second, and how long one takes."""
     path, block, took = os.path.join(temp_dir(root), "fdatasync"), bytes(4096), []
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     begun = time.monotonic()
@@ -179,7 +178,7 @@ def fdatasync(root, seconds):
 
 
 class Nginx:
-    """`return 200` with one worker: the cheapest answer a good HTTP server can give."""
+    """nginx with `return 200` and one worker: the cheapest answer that a good HTTP server can give."""
 
     def __init__(self):
         self.dir, self.port = temp_dir(), free_port()
@@ -203,12 +202,12 @@ http {{ access_log off; keepalive_requests 1000000000; {spots}
         drop_dir(self.dir)
 
 
-# Other work can keep a disk or Redis for longer than callers are kept waiting. That makes a figure worse; it shall not make it none.
+# Other work can delay a disk or Redis for longer than callers wait by default. That may make a figure worse, but must not prevent it.
 PATIENT = {"store_timeout_ms": 60000, "store_call_ms": 60000}
 
 
 class Berth:
-    """A fresh server with its own durable store."""
+    """A new server with its own durable store."""
 
     def __init__(self, binary, data_root=None, **settings):
         self.dir, self.port = temp_dir(), free_port()
@@ -225,7 +224,7 @@ class Berth:
         wait_port(self.port, self.process, log=self.log)
 
     def register(self, count, slots=1000000, prefix="node"):
-        """Poll nodes in the pool en:zh, over 16 connections at a time."""
+        """Registers nodes that poll in the pool en:zh, over up to 16 connections."""
         numbers, errors, lock = iter(range(count)), [], threading.Lock()
 
         def work():
@@ -267,11 +266,11 @@ class Berth:
         return connection.getresponse().read().decode()
 
     def ended(self):
-        """How many jobs ended, by state."""
+        """How many jobs have ended, by state."""
         return {state: float(value) for state, value in re.findall(r'^berth_jobs_total\{state="(\w+)"\} (\S+)', self.metrics(), re.M)}
 
     def commits(self):
-        """How many commits of the journal took up to so many us: [(us, count)]."""
+        """[(us, how many commits of the journal took at most that long)]."""
         return [(float(le) * 1e6, int(value))
                 for le, value in re.findall(r'^berth_store_commit_seconds_bucket\{le="([^"]+)"\} (\d+)', self.metrics(), re.M)]
 
@@ -299,7 +298,7 @@ class Berth:
 
 
 class Agent:
-    """A real agent with 16 slots, on a machine that is always calm (its host_root)."""
+    """A real agent with 16 slots, on a simulated idle machine (its host_root)."""
 
     def __init__(self, binary, server):
         root = os.path.join(server.dir, "machine")
@@ -324,7 +323,7 @@ class Agent:
             time.sleep(0.05)
 
     def zombies(self):
-        """Ended processes nobody waited for, once whoever was about to had 5 s for it."""
+        """How many ended processes were not reaped within 5 s."""
         deadline = time.monotonic() + 5
         while (left := self._zombies()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -350,14 +349,14 @@ class Agent:
 
 
 def machine_cpu_s():
-    """CPU seconds all of the machine used since it started."""
+    """The CPU seconds that the whole machine has used since it started."""
     with open("/proc/stat") as file:
         ticks = [int(word) for word in file.readline().split()[1:]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def program(binary, name):
-    """A program of bench/, built beside berth."""
+    """The path of a program of bench/, which is built if need be."""
     build = os.path.dirname(binary)
     path = os.path.join(build, "bench", name)
     if os.path.exists(os.path.join(build, "build.ninja")):
@@ -370,7 +369,7 @@ def program(binary, name):
 
 
 class Idle:
-    """Connected nodes that do nothing (`load idle`); their heartbeats can be switched."""
+    """Connected nodes that do nothing (`load idle`); the rate of their heartbeats can be changed."""
 
     def __init__(self, load, port, conns, rate=0, **flags):
         command = [load, "idle", "--port", port, "--conns", conns, "--heartbeats-per-s", rate]
@@ -387,7 +386,7 @@ class Idle:
         self.process.stdin.flush()
 
     def stop(self):
-        """How many heartbeats went out."""
+        """Ends it; returns how many heartbeats were sent."""
         self.process.stdin.close()
         line = self.process.stdout.readline()
         code = self.process.wait()
@@ -398,7 +397,7 @@ class Idle:
 
 
 def wrk(port, seconds, conns=64):
-    """One window; raises when an answer was not 2xx, because then the figures mean nothing."""
+    """One window; raises if an answer was not 2xx, because then the figures mean nothing."""
     lua = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dispatch.lua")
     command = ["wrk", "-t1", f"-c{conns}", f"-d{seconds}s", "--timeout", "10s", "-s", lua,
                f"http://127.0.0.1:{port}/v1/dispatch/f2f"]
@@ -420,7 +419,7 @@ def percentile(values, share):
 
 
 def bucket_quantile(before, after, share):
-    """Of what a histogram counted between two looks; within a bucket everything lies evenly."""
+    """A quantile of what a histogram counted between two readings; inside a bucket values are taken as evenly spread."""
     counts = [(us, now - was) for (us, now), (_, was) in zip(after, before)]
     wanted, low_us, below = share * counts[-1][1], 0, 0
     if not counts[-1][1]:
@@ -433,7 +432,7 @@ def bucket_quantile(before, after, share):
 
 
 def run_json(command, timeout=120):
-    """Runs a bench to its end; its last line is JSON."""
+    """Runs a program of the bench to its end and parses its last line as JSON."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
                           preexec_fn=_die_with_parent)
     if done.returncode:

@@ -1,11 +1,11 @@
-"""Rows of bench/run about the store in Redis: what a job costs Redis beside the seed's scripts, and how
-fast jobs are dispatched. Each row starts a Redis of its own on loopback, without persistence."""
+"""Rows of bench/run about the store in Redis: what a job costs Redis compared with the scripts of the original design, and how fast jobs
+are dispatched. Each row starts its own Redis on loopback, without persistence."""
 import statistics
 
 import procs
 
 FLIGHTS = (1, 16, 64, 256)
-GOAL_FROM = 64  # in flight; with fewer a call is nearly empty: at 1, three of a script that does nothing cost more than the goal
+GOAL_FROM = 64  # in flight; with fewer a call is nearly empty: at 1, three calls of a script that does nothing cost more than the goal
 NODES = 50
 SESSIONS = 200
 KINDS = ("seed", "store", "store-needs", "evalsha", "seed-release", "store-release")
@@ -15,7 +15,7 @@ median = statistics.median
 
 
 class Redis:
-    """Empty, ours alone, gone afterwards; what it keeps is below root."""
+    """An empty Redis of our own, removed afterwards; its data is below root."""
 
     def __init__(self, appendonly=False, root=None):
         self.dir, self.port = procs.temp_dir(root), procs.free_port()
@@ -39,7 +39,7 @@ def measure(program, kind, jobs, flight):
 
 
 def cost(run, number):
-    """Redis CPU for a whole job by the number in flight; the seed's scripts in turns with ours."""
+    """Redis CPU for a whole job by the number in flight, alternating between the seed's scripts and ours."""
     program = procs.program(run.binary, "bench_redis")
     reps = 1 if run.quick else 5
     for flight in FLIGHTS:
@@ -68,7 +68,7 @@ def cost(run, number):
 
 
 def dispatch(run, number):
-    """Whole jobs at a steady rate over HTTP and WebSocket, the store in Redis on loopback."""
+    """Whole jobs at a steady rate over HTTP and WebSocket, with the store in Redis on loopback."""
     rate, seconds = (500, 2) if run.quick else (5000, 10)
     with Redis() as redis, run.berth(loops=1, store=f"redis://127.0.0.1:{redis.port}/0") as server:
         run.quiet()
@@ -87,13 +87,13 @@ def dispatch(run, number):
 
 
 def by_session(figures):
-    """A list for each session: jobs come from them in turn."""
+    """The figures by session: jobs come from the sessions in turn."""
     return [figures[i::SESSIONS] for i in range(SESSIONS)]
 
 
 def sessions(run, number):
-    """Do sessions slow each other? One that dispatches alone, in turns with 200 that share the same rate; each
-    has its own connection, session_id and node on a WebSocket of its own."""
+    """Whether sessions slow each other down: one session alone alternates with 200 that share the same rate. Each session has its own
+    connection, session_id and node on a WebSocket."""
     rate = 500
     reps, seconds = (1, 2) if run.quick else (5, 10)
     alone, shared = [], []
@@ -111,7 +111,7 @@ def sessions(run, number):
     for what, found, goal in (("p50", p50, 1.5), ("p99", p99, 2)):
         ratio = median(many / one for one, many in zip(*found))
         run.say(number, f"  {what}, {SESSIONS} sessions over one", f"{ratio:.2f}", f"<= {goal}", ratio <= goal, ratio=ratio)
-    # Of each session all its jobs: whoever is always slow stands out, what hit one by chance does not.
+    # All jobs of each session together: a session that is always slow stands out, a chance delay does not.
     own = [sum(parts, []) for parts in zip(*map(by_session, shared))]
     for what, share, goal in (("median", .5, 1.5), ("p99", .99, None)):
         each = sorted(procs.percentile(one, share) for one in own)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The tables and the plot of bench/run --peers. The figures are kept in docs/benchmarks.json; README.md, docs/benchmarks.md and
-docs/benchmarks.svg are made of them and of the rows of peers.py, between marks.
+docs/benchmarks.svg are made from them and from the rows of peers.py. In pages only the text between marks is replaced.
 
-  bench/report.py [ROOT]    makes them again from the figures that are kept (in this checkout)"""
+  bench/report.py [ROOT]    makes them again from the kept figures (in this checkout)"""
 import html
 import json
 import math
@@ -26,7 +26,7 @@ def label(figures, peer, mark="`"):
 
 
 def rounded(value):
-    """Two digits mean something."""
+    """Rounds to two significant digits."""
     digits = max(0, int(math.floor(math.log10(value))) - 1) if value > 0 else 0
     return round(value / 10 ** digits) * 10 ** digits
 
@@ -79,7 +79,7 @@ def whole_table(figures):
 
 
 def caveat(figures):
-    """Stands wherever figures do that were taken beside other work."""
+    """A warning for figures that were measured while the machine did other work, else an empty text."""
     if figures["other_work"] <= 0.1:
         return ""
     return (f" **Other work kept up to {figures['other_work']:.0%} of the machine busy meanwhile (load {figures['machine']['load']:.0f}, "
@@ -100,7 +100,7 @@ def circumstances(figures):
 
 
 def commits(figures):
-    """Our latency beside the commits it consists of."""
+    """Our latency compared with the commits it consists of."""
     done, commit = ([peers.spread(figures, "berth", "low", f"{what}_p{share}_us")[1] / 1000 for share in (50, 99)] for what in ("done", "commit"))
     return (f"While {peers.RATE} jobs a second were submitted, a commit of the journal (one write, one `fdatasync`) took {commit[0]:.2f} ms at p50 and "
             f"{commit[1]:.2f} ms at p99 (`berth_store_commit_seconds`), and submit to done {done[0]:.2f} and {done[1]:.2f} ms: {done[0] / commit[0]:.1f} "
@@ -113,7 +113,7 @@ ROW, TOP, LEFT, PANEL, GAP = 30, 64, 316, 190, 36
 
 
 def points(figures, peer):
-    """Of each panel: [(class, least, middle, most)]."""
+    """For each panel: [(class, least, middle, most)]."""
     few, many = (str(conc) for conc in peers.CONCS)
     key = peer.key
     done = [peers.spread(figures, key, "low", f"done_p{share}_us")[1] / 1000 for share in (50, 99)]
@@ -130,8 +130,9 @@ def tick(power):
 
 
 def svg(figures):
-    """A row for each server, a panel for each figure, all of them on a logarithmic scale: a dot is the middle of the repetitions (a latency:
-    p50), a line goes from the least to the most (a latency: to p99). Its background is its own, light or dark as the reader has it."""
+    """A row for each server and a panel for each figure, all on a logarithmic scale. A dot is the median of the repetitions (for a latency:
+    p50), a line goes from the least to the most (for a latency: to p99). It has its own background, light or dark by the reader's
+    preference."""
     few, many = peers.CONCS
     titles = ["whole jobs a second", f"submit to done at {peers.RATE}/s, ms", "CPU of the server for a job, us"]
     rows = [(peer, points(figures, peer)) for peer in measured(figures)]
@@ -177,12 +178,12 @@ PARTS = {"short": short_table, "whole": whole_table, "circumstances": circumstan
 
 
 def filled(text, figures):
-    """A page with what stands between marks made anew."""
+    """The page with the text between marks made anew."""
     return MARK.sub(lambda found: found["begin"] + PARTS[found["name"]](figures) + found["end"], text)
 
 
 def pages(root, figures):
-    """{path: what it shall hold}"""
+    """{path: its new contents}"""
     made = {os.path.join(root, "docs", "benchmarks.svg"): svg(figures)}
     for path in (os.path.join(root, "README.md"), os.path.join(root, "docs", "benchmarks.md")):
         with open(path) as file:
