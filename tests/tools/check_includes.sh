@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds #include lines to the direction of the layers: prints one line for each that points back, or
-# leaves out its layer, and fails if there is any. A new layer is a new row.
+# Checks the direction of #include lines: prints a line for each that points back, or that does not name its layer, and fails if there is
+# any. A new layer needs a new row.
 #
 #   tests/tools/check_includes.sh [ROOT]
 set -eu
@@ -19,7 +19,7 @@ BEGIN {
     may("agent", "io model base")
     may("cli", "io model base")
     may("main", "server sched store model io agent cli base")
-    may("bench", "io model base") # a program of its own, on the side of the clients
+    may("bench", "io model base") # programs of the benchmark, which are clients
 }
 
 FNR == 1 {
