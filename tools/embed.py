@@ -1,4 +1,4 @@
-"""Writes files, one behind the other, as a C array of text: embed.py OUT.c NAME HEADER IN..."""
+"""Writes files, one after the other, as a C array of text: embed.py OUT.c NAME HEADER IN..."""
 import sys
 
 out, name, header, parts = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
