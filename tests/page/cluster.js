@@ -4,7 +4,7 @@ import { writeFileSync } from "node:fs";
 import path from "node:path";
 import { eventually, Rig } from "./rig.js";
 
-/* A server with two agents for each case; at the end the browser must have had nothing to complain of. */
+/* Each case has a server with two agents; at the end the browser must not have reported an error. */
 function withCluster(run) {
   return async () => {
     const rig = new Rig();
@@ -18,7 +18,7 @@ function withCluster(run) {
       await page.waitForSelector('.card[data-node="us"]');
       await page.evaluate(() => (window.sameDocument = true));
       await run({ rig, page, us, hk });
-      assert.ok(await page.evaluate(() => window.sameDocument), "the page was loaded again");
+      assert.ok(await page.evaluate(() => window.sameDocument), "the page was reloaded");
       assert.deepEqual(page.troubles, []);
     } finally {
       await rig.end();
@@ -58,7 +58,7 @@ async function drainAsksFirst({ rig, page }) {
   await page.click('.card[data-node="us"] h3 a');
   await page.click("button:has-text('Drain')");
   await page.click("dialog button:has-text('Leave it')");
-  assert.equal(await admin(), null, "nothing happens without a yes");
+  assert.equal(await admin(), null, "the drain must be confirmed first");
   await page.click("button:has-text('Drain')");
   await page.click("dialog button.danger");
   await page.waitForSelector(".tools .mark:has-text('draining')");
@@ -78,7 +78,7 @@ async function figuresOfANode({ page }) {
 
 async function logsAreFollowed({ rig, page }) {
   const job = await rig.task({
-    /* coloured, and in the middle of the order that ends it the output stops for a while */
+    /* coloured text; the output stops for a while in the middle of the escape sequence that ends the colour */
     command: [
       "sh",
       "-c",
@@ -208,7 +208,7 @@ async function copiesAreShown({ rig, page }) {
   assert.equal((await rig.get("/v1/deployments/many")).version, 3);
   await page.click("button:has-text('Roll back')");
   await page.click("dialog button.danger");
-  await eventually("it is back", async () => (await rig.get("/v1/deployments/many")).version === 1); /* not to the one that failed */
+  await eventually("the deployment is back at version 1", async () => (await rig.get("/v1/deployments/many")).version === 1); /* not 2, which failed */
   await shown("3 of 3 ready");
   await rig.call("DELETE", "/v1/deployments/many");
 }

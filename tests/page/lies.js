@@ -1,5 +1,5 @@
-/* Answers that are not what they should be: whatever a node or a submitter got into them, or a proxy made of them, every view
- * stands, shows text as text, and leads nowhere else. */
+/* Answers with wrong values: whatever a node or a submitter wrote into them, or a proxy made of them, every view still works,
+ * shows text as text, and links to nothing outside the page. */
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
@@ -7,7 +7,7 @@ import { eventually, ROOT, Rig } from "./rig.js";
 
 const HOSTILE = `"><img src=x onerror="window.ran=1">javascript:alert(1)`;
 
-/* Each replaces every value of an answer. */
+/* Each replaces every value of that kind in an answer. */
 const LIES = {
   "texts are markup and scripts": { string: () => HOSTILE },
   "texts are names of what every object has": { string: () => "constructor" },
@@ -68,7 +68,7 @@ async function furnished(rig) {
   return ["/", "/#/nodes", "/#/nodes/n1", "/#/jobs", `/#/jobs/${job.job_id}`, "/#/pools", "/#/events", "/#/report", "/#/limits", "/#/deployments", "/#/deployments/web"];
 }
 
-/* Nothing ran, nothing leads anywhere else, and the way to the other views is there. */
+/* No script ran, no link leaves the page, and the tabs to the other views are there. */
 async function stands(page, where) {
   const found = await page.evaluate(() => ({
     ran: window.ran,
@@ -99,7 +99,7 @@ async function everyView(rig, lies) {
       if (answer.ok()) await route.fulfill({ response: answer, json: lied(await answer.json(), lie) });
       else await route.fulfill({ response: answer });
     } catch {
-      /* the page has gone on to the next view */
+      /* the page has already left for the next view */
     } finally {
       open--;
     }
@@ -112,7 +112,7 @@ async function everyView(rig, lies) {
       await page.goto(rig.url + view);
       await page.waitForSelector(".tabs a");
       await drawn();
-      await eventually("all it asked for was answered", () => open === 0);
+      await eventually("all requests of the view are answered", () => open === 0);
       await drawn();
       await page.waitForFunction(() => document.querySelector("main").textContent.trim().length > 0);
       await stands(page, `${name}: ${view}`);
@@ -121,7 +121,7 @@ async function everyView(rig, lies) {
   }
 }
 
-/* A job's own words, by the server as it is: a command may be one text. */
+/* Unchanged answers of a real server: a job's command may be a single text, and its other texts may be hostile. */
 async function aCommandAsText(rig) {
   await rig.server();
   await rig.post("/v1/node/register", { node_id: "n1", allowed_types: ["dev"] });
@@ -133,7 +133,7 @@ async function aCommandAsText(rig) {
   assert.deepEqual(page.troubles, []);
 }
 
-/* Anybody can make a link. */
+/* Anybody can make a link to the page with a wrong address. */
 async function linksThatAreNone(rig) {
   await rig.server();
   const page = await rig.page();
@@ -147,7 +147,7 @@ async function linksThatAreNone(rig) {
   }
 }
 
-/* In the source: no way from a text to markup, and every value in an address of the API is encoded. */
+/* Checks the source: no text can become markup, and every value in an address of the API is encoded. */
 async function theRuleIsKept() {
   const src = path.join(ROOT, "web/src");
   for (const name of readdirSync(src, { recursive: true }).filter((one) => one.endsWith(".js"))) {
@@ -161,7 +161,7 @@ async function theRuleIsKept() {
   }
 }
 
-/* Each takes long, so they are two cases. */
+/* One case for all would take too long, so there are two. */
 const ofTexts = Object.entries(LIES).filter(([name]) => name.startsWith("texts"));
 const ofTheRest = Object.entries(LIES).filter(([name]) => !name.startsWith("texts"));
 

@@ -9,8 +9,8 @@ const NODES = 1000;
 const JOBS = 10000;
 const JOBS_PER_S = 5000;
 const UPDATE_MS = 16;
-const SECONDS = 3; /* of each view */
-const TRIES = 8; /* a machine that is busy has cold caches too: a window without is enough */
+const SECONDS = 3; /* of measuring each view */
+const TRIES = 8; /* a busy machine also has cold caches, so one good window is enough */
 
 function load(rig, args) {
   const program = path.join(path.dirname(BINARY), "bench/load");
@@ -22,7 +22,7 @@ function load(rig, args) {
   return { child, said: () => text, ended: new Promise((go) => child.on("exit", go)) };
 }
 
-/* The events of many whole jobs, as the server sent them. */
+/* Records the events of many whole jobs, as the server sends them. */
 async function record(rig) {
   const pieces = [];
   const request = http.get(`${rig.url}/v1/events`);
@@ -42,7 +42,7 @@ async function record(rig) {
   return events();
 }
 
-/* The real server, but the stream of events comes from the recording, over and over. */
+/* A proxy for the real server, whose event stream repeats the recording over and over. */
 async function replay(rig, events) {
   const perSecond = (events.length / JOBS) * JOBS_PER_S;
   const proxy = http.createServer((request, answer) => {
@@ -70,8 +70,8 @@ async function replay(rig, events) {
   return proxy;
 }
 
-/* The updates of a few seconds: how long each took by the clock (the page measures that itself), and how much
- * of it was its own (the browser's trace knows the time of the thread), which no other program can lengthen. */
+/* Measures updates for some seconds: how long each took by the clock (the page measures that itself), and its CPU time (from the
+ * browser's trace), which other programs cannot lengthen. */
 async function measure(page, browser, seconds) {
   await page.evaluate(() => {
     const keep = (list) =>
@@ -119,7 +119,7 @@ async function updatesFitInAFrame() {
   try {
     await rig.server({ heartbeat_ms: 2000 });
     const idle = load(rig, ["idle", "--conns", String(NODES), "--heartbeats-per-s", "500"]);
-    await eventually("the nodes are there", () => idle.said().includes("conns"));
+    await eventually("all nodes are connected", () => idle.said().includes("conns"));
     const events = await record(rig);
     proxy = await replay(rig, events);
     const page = await rig.page();
@@ -141,7 +141,7 @@ async function updatesFitInAFrame() {
   }
 }
 
-/* A thousand rows, but only those in sight exist. */
+/* A list of a thousand rows has only those in the document that are in sight. */
 async function manyRows(page) {
   await page.evaluate(() => (location.hash = "#/nodes"));
   await page.waitForSelector("h1:has-text('Nodes')");

@@ -1,4 +1,4 @@
-/* Starts the real program, machines for its agents, and a real browser; ends them all. */
+/* Starts the real program, agents on simulated machines, and a real browser; ends them all. */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, readdirSync } from "node:fs";
@@ -13,7 +13,7 @@ const CHROMIUM = process.env.CHROMIUM || "/usr/bin/chromium";
 
 const wait = (ms) => new Promise((go) => setTimeout(go, ms));
 
-/* Calls check() until it gives something true, which is returned. */
+/* Calls check() until it returns something true, and returns that. */
 export async function eventually(what, check, seconds = 60) {
   const deadline = Date.now() + seconds * 1000;
   for (;;) {
@@ -28,10 +28,10 @@ function flags(settings) {
   return Object.entries(settings).flatMap(([name, value]) => [`--${name.replaceAll("_", "-")}`, String(value)]);
 }
 
-/* What agents run for a case waits for files of ours, which are root's if we are; without this it would be another user's. */
+/* Jobs of a case wait for files of the case, which belong to root if it runs as root. Without this they would run as another user. */
 const OWN_WORK = process.geteuid() === 0 ? { job_user: "root", allow_root: true } : {};
 
-/* One berth process; it dies with us. */
+/* One berth process, which ends with this one. */
 class Process {
   constructor(dir, name, args) {
     const env = Object.fromEntries(Object.entries(process.env).filter(([key]) => !key.startsWith("BERTH_")));
@@ -51,7 +51,7 @@ class Process {
   }
 }
 
-/* A machine as an agent sees it: proc files of our own, so that this machine's load does not matter. */
+/* A simulated machine for an agent: its own proc files, so that the load of the real machine does not matter. */
 export function machine(dir, name, { cores = 8, load = 0.3, totalGb = 16, freeGb = 13 } = {}) {
   const root = path.join(dir, `machine-${name}`);
   const gib = 1024 * 1024;
@@ -67,7 +67,7 @@ export function machine(dir, name, { cores = 8, load = 0.3, totalGb = 16, freeGb
   return root;
 }
 
-/* Everything one test needs, in a directory of its own. */
+/* Everything that one case needs, in its own directory. */
 export class Rig {
   constructor() {
     this.dir = mkdtempSync(path.join(tmpdir(), "berth-page-"));
@@ -76,7 +76,7 @@ export class Rig {
   }
 
   async server(settings = {}, config = null) {
-    /* A busy machine may keep the store, and whoever acknowledges a job, for seconds; nodes that a case registers never beat. */
+    /* On a busy machine the store or an acknowledging node may take seconds; nodes that a case registers send no heartbeats. */
     const patient = { store_timeout_ms: 30000, reservation_ttl_ms: 30000, heartbeat_stale_ms: 180000 };
     const all = { listen: "127.0.0.1:0", data_dir: path.join(this.dir, "server"), ...patient, ...settings };
     if (config) {
@@ -138,7 +138,7 @@ export class Rig {
     return this.post("/v1/dispatch/task", { type: "dev", queue_ms: 60000, ...fields });
   }
 
-  /* A page in a browser of its own; every violation of the policy and every error of a script is kept. */
+  /* A page in its own browser. `troubles` collects violations of the security policy and errors of scripts. */
   async page(options = {}) {
     const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
     this.browsers.push(browser);
@@ -149,7 +149,7 @@ export class Rig {
     page.on("pageerror", (error) => page.troubles.push(`error: ${error.message}`));
     page.on("console", (message) => {
       const text = message.text();
-      /* a browser tells of every answer that is not 2xx; those are looked at where they are wanted */
+      /* a browser reports every answer that is not 2xx; cases check those where they expect them */
       if (message.type() === "error" && !/Failed to load resource|ERR_/.test(text))
         page.troubles.push(`console: ${text}`);
     });
@@ -162,7 +162,7 @@ export class Rig {
     return page;
   }
 
-  /* Ends all of it, also what agents left running. */
+  /* Ends all processes, also those that agents left running. */
   async end() {
     for (const browser of this.browsers) await browser.close();
     for (const one of this.processes.reverse()) await one.kill();
@@ -171,7 +171,7 @@ export class Rig {
         if (readFileSync(`/proc/${pid}/environ`, "utf8").includes(`=${this.dir}/`))
           process.kill(Number(pid), "SIGKILL");
       } catch {
-        /* it ended meanwhile, or is not ours to read */
+        /* it ended meanwhile, or we may not read it */
       }
     }
     rmSync(this.dir, { recursive: true, force: true });

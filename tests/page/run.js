@@ -1,10 +1,10 @@
-/* Runs the page's cases in a real browser against the real program, a few at a time, each with a server
- * of its own; what is timed runs alone.
+/* Runs the page's cases in a real browser against the real program, several at a time, each with its own server; cases that
+ * measure time run alone.
  *
- *   node tests/page/run.js            all of them
- *   node tests/page/run.js drain      those with "drain" in their name
+ *   node tests/page/run.js            all cases
+ *   node tests/page/run.js drain      cases with "drain" in their name
  *
- * Prints `FAILED name` with its reason for each failure and closes with `N passed, N failed`. */
+ * Prints `FAILED name` and the reason for each failure, and closes with `N passed, N failed`. */
 import { clusterCases } from "./cluster.js";
 import { liesCases } from "./lies.js";
 import { loadCases } from "./load.js";
@@ -16,7 +16,7 @@ const wanted = process.argv[2] || "";
 let passed = 0;
 let failed = 0;
 
-/* One that hangs is a failure, too. */
+/* A case that takes too long fails. */
 function inTime(run) {
   const late = new Promise((_, fail) => {
     setTimeout(() => fail(new Error("the case took too long")), CASE_MS).unref();
@@ -45,7 +45,7 @@ async function runAll(cases, atATime) {
   await Promise.all(Array.from({ length: atATime }, worker));
 }
 
-await runAll([...liesCases, ...clusterCases, ...visitCases], AT_A_TIME); /* the longest first */
+await runAll([...liesCases, ...clusterCases, ...visitCases], AT_A_TIME); /* the longest cases first */
 await runAll(loadCases, 1);
 console.log(`\n${passed} passed, ${failed} failed`);
 process.exit(failed ? 1 : 0);

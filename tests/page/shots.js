@@ -1,13 +1,13 @@
 /* Takes the screenshots in docs/: node tests/page/shots.js [SECONDS [NAME...]]
  *
- * A small cluster with something of everything: room, load, work, a machine in distress and one that is gone. */
+ * They show a small cluster with some of everything: free slots, load, work, a machine in danger and one that is offline. */
 import { mkdirSync } from "node:fs";
 import path from "node:path";
 import { eventually, Rig, ROOT } from "./rig.js";
 import { drawTerminal } from "./terminal.js";
 
 const DOCS = path.join(ROOT, "docs", "page");
-const SECONDS = Number(process.argv[2] || 290); /* of work before the pictures, so that the charts have a past */
+const SECONDS = Number(process.argv[2] || 290); /* of work before the screenshots, so that the charts have data */
 const ONLY = process.argv.slice(3);
 const ROUTES =
   "routes:\n  dev: [us, eu]\n  review: [us]\n  talk: [hk, us]\n  research: [hk, eu, us]\ndefault_route: [us]\n";
@@ -79,7 +79,7 @@ async function shoot(rig, page, name, hash, wait) {
   if (ONLY.length && !ONLY.includes(name)) return;
   await page.goto(`${rig.url}/#/${hash}`);
   await page.waitForSelector(wait);
-  await page.waitForTimeout(700); /* bars and charts have come to rest */
+  await page.waitForTimeout(700); /* until bars and charts stop moving */
   await page.screenshot({ path: path.join(DOCS, `${name}.png`) });
 }
 
@@ -104,7 +104,7 @@ try {
     max_attempts: 2,
     command: ["sh", "-c", "echo connecting to staging; echo 'error: host unreachable' >&2; exit 7"],
   });
-  await eventually("it failed", async () => (await rig.get(`/v1/jobs/${failed.job_id}`)).state === "FAILED");
+  await eventually("the job has failed", async () => (await rig.get(`/v1/jobs/${failed.job_id}`)).state === "FAILED");
   await work(rig, SECONDS - 6);
   await agents.old.kill();
   const light = await rig.open("/", { colorScheme: "light", viewport: { width: 1360, height: 900 } });

@@ -1,4 +1,4 @@
-/* A picture of what a command draws on a terminal: it gets a real one (script), and its colours become HTML. */
+/* A picture of the output of a command on a terminal: it runs in a real one (script), and its colours become HTML. */
 import { execFile } from "node:child_process";
 import path from "node:path";
 import { promisify } from "node:util";
@@ -12,7 +12,7 @@ const STYLE = `body { margin: 0; background: #0d1117; }
 
 const escape = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
-/* Select Graphic Rendition: bold, faint and the first eight colours are all that is used. */
+/* Select Graphic Rendition: berth uses only bold, faint and the first eight colours. */
 function open(codes) {
   const style = { bold: false, faint: false, colour: null };
   for (const code of codes.map(Number)) {
@@ -44,7 +44,7 @@ export function toHtml(text) {
   return html + close;
 }
 
-/* Runs a command of berth in a terminal and saves what it drew as a picture. */
+/* Runs a command of berth in a terminal and saves its output as a picture. */
 export async function drawTerminal(rig, page, command, file) {
   const PATH = `${path.dirname(BINARY)}:${process.env.PATH}`;
   const env = { ...process.env, PATH, BERTH_ADDR: rig.url, TERM: "xterm", LC_ALL: "C.UTF-8" };

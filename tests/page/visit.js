@@ -68,18 +68,18 @@ async function tokenIsAskedFor(rig) {
     await page.press("#token", "Enter");
   };
   await enter("node-token");
-  await page.waitForSelector(".login .bad:has-text('scope')"); /* it is known, but may not look */
+  await page.waitForSelector(".login .bad:has-text('scope')"); /* the token is valid, but lacks the scope */
   await enter("wrong");
   await page.waitForSelector("text=does not know this token");
   await enter(tokens.read);
   await page.click('.card[data-node="n1"] h3 a');
   await page.click("button:has-text('Drain')");
   await page.click("dialog button.danger");
-  await page.waitForSelector("dialog .bad"); /* a token that may only read */
+  await page.waitForSelector("dialog .bad"); /* refused: the token may only read */
   await page.keyboard.press("Escape");
   assert.equal(await page.evaluate(() => localStorage.length), 0, "a token is never kept beyond the tab");
   await page.reload();
-  await page.waitForSelector("h1:has-text('n1')"); /* this tab still has it */
+  await page.waitForSelector("h1:has-text('n1')"); /* the tab still has the token */
   await page.click("text=forget the token");
   await enter(tokens.operate);
   await page.click("button:has-text('Drain')");
@@ -101,11 +101,11 @@ async function readableOnAPhone(rig) {
   const ends = { job_id: job.job_id, attempt_id: 1, node_id: long };
   await rig.post("/v1/job/ack", ends);
   await rig.post("/v1/job/fail", { ...ends, reason: "R".repeat(64) });
-  /* the narrowest that pages have to serve; innerWidth would grow with what does not fit */
+  /* the narrowest width that the page has to support; innerWidth would grow with content that does not fit */
   const room = 320;
   const page = await rig.open("/", { viewport: { width: room, height: 700 }, hasTouch: true, isMobile: true });
-  await page.waitForSelector('[data-link="live"]', { state: "attached" }); /* what happened before is not told */
-  await rig.post("/v1/node/register", { node_id: `${long.slice(1)}w`, allowed_types: ["build"] }); /* an event that the page sees */
+  await page.waitForSelector('[data-link="live"]', { state: "attached" }); /* earlier events are not sent */
+  await rig.post("/v1/node/register", { node_id: `${long.slice(1)}w`, allowed_types: ["build"] }); /* an event for the page */
   for (const view of [...VIEWS, `/#/nodes/${long}`, `/#/jobs/${job.job_id}`]) {
     await page.goto(rig.url + view);
     await page.waitForSelector(view === "/#/events" ? ".rows td" : ".card, .rows td, .panel, .empty");
@@ -132,7 +132,7 @@ async function worksByKeyboard(rig) {
   await page.keyboard.press("Delete");
   await page.waitForFunction(() => document.querySelectorAll(".rows tbody tr").length === 3);
   await page.keyboard.press("Escape");
-  await page.keyboard.press("j"); /* from anywhere to the first row */
+  await page.keyboard.press("j"); /* j moves from anywhere to the first row */
   await page.waitForFunction(() => document.activeElement.textContent.includes("n1"));
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("j");
@@ -176,7 +176,7 @@ async function tellsWhenItIsStale(rig) {
   await asked;
   await page.evaluate(() => new Promise(requestAnimationFrame));
   await page.waitForSelector(".tabs a:has-text('Deployments')");
-  await page.waitForSelector("main.stale .card"); /* what was known stays in sight */
+  await page.waitForSelector("main.stale .card"); /* what was known is still shown */
   await rig.server({ listen: `127.0.0.1:${rig.port}` });
   await page.waitForSelector('[data-link="live"]');
   await page.waitForFunction(() => !document.querySelector(".banner"));
@@ -190,7 +190,7 @@ async function policyIsInForce(rig) {
   await rig.post("/v1/node/register", { node_id: "n1", name: hostile, allowed_types: ["dev"] });
   await rig.task({ title: hostile, type: "dev" });
   const page = await rig.open("/");
-  await page.waitForSelector(`.card h3:has-text("${hostile}")`); /* text is text */
+  await page.waitForSelector(`.card h3:has-text("${hostile}")`); /* shown as text, not as markup */
   await page.waitForSelector(`.tasks li:has-text("${hostile}")`);
   assert.deepEqual(page.troubles, []);
   const blocked = await page.evaluate(
