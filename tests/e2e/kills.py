@@ -187,7 +187,7 @@ class Node:
 
     def hello(self):
         self.line.dial()
-        self.said, self.told = [], 0
+        self.said, self.upto = [], 0
         runs = [{"job_id": job, "attempt_id": attempt} for job, attempt in self.running.items()]
         self.line.sock.sendall(frame(json.dumps(
             {"msg": "hello", "protocol": 1, "node_id": self.name, "health": "ready", "allowed_types": ["dev"],
@@ -216,10 +216,10 @@ class Node:
             elif kind in ("job", "jobs"):
                 out += [self.say("ack", job["job_id"], job["attempt_id"]) for job in message.get("jobs", [message])]
             elif kind == "accepted":
-                for number in range(self.told, message["upto"] + 1):
+                for number in range(self.upto, message["upto"] + 1):
                     if self.said[number]:
                         self.believed(number, out)
-                self.told = max(self.told, message["upto"] + 1)
+                self.upto = max(self.upto, message["upto"] + 1)
             elif kind == "reply" and message.get("re") is not None:
                 what, job, _ = self.said[message["re"]]
                 if message.get("ok"):
@@ -329,21 +329,21 @@ def run(jobs, kills, data_root=None, say=print):
             crew[-1].start()
             pipes.append(ours)
         *workers, submitter = pipes
-        begun, moved, told, downs = time.monotonic(), time.monotonic(), (0, 0), []
+        begun, moved, report, downs = time.monotonic(), time.monotonic(), (0, 0), []
         at = sorted(random.sample(range(1, 1000), kills))  # thousandths of the jobs
-        while len(told) == 2:  # else it is the last word
+        while len(report) == 2:  # a longer tuple is the submitter's last message
             if submitter.poll(1):
-                told = submitter.recv()
+                report = submitter.recv()
                 moved = time.monotonic()
             elif time.monotonic() - moved > 120 * SLOW:
-                raise AssertionError(f"nothing moved any more: {told[0]} accepted, {told[1]} ended of {jobs}\n{server.log[-2000:]}")
-            if len(told) == 2 and at and told[0] * 1000 >= at[0] * jobs:
+                raise AssertionError(f"nothing moved any more: {report[0]} accepted, {report[1]} ended of {jobs}\n{server.log[-2000:]}")
+            if len(report) == 2 and at and report[0] * 1000 >= at[0] * jobs:
                 at.pop(0)
                 server.kill()
                 down = time.monotonic()
                 server = Server(os.path.join(where, "data"), where, **{**SETTINGS, "listen": f"127.0.0.1:{port}"})
                 downs.append(time.monotonic() - down)
-        accepted, ended, submitted, wrong = told
+        accepted, ended, submitted, wrong = report
         seconds = time.monotonic() - begun
         # Those whose answer was lost may still be under way.
         eventually("every job has ended", lambda: not server.ask("/v1/jobs?limit=1&state=NEW,DISPATCHED,ACKED,RETRYING")["jobs"], 300)

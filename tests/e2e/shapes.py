@@ -801,25 +801,26 @@ def hear_from(pipe, child, who):
 def follow(storm, ours, child, say):
     """Waits for the submitter's last message and returns it. Kills and freezes stop once all jobs are submitted."""
     begun = moved = shown = time.monotonic()
-    told = before = (1, 0, 0)
-    while len(told) == 3:
+    report = before = (1, 0, 0)
+    while len(report) == 3:
         if ours.poll(0.02):
-            last, told = told, hear_from(ours, child, "submitter")
-            if told != last:
+            last, report = report, hear_from(ours, child, "submitter")
+            if report != last:
                 moved = time.monotonic()
         now = time.monotonic()
-        if len(told) == 3 and told[1] < told[0]:
+        if len(report) == 3 and report[1] < report[0]:
             storm.blow()
         else:
             storm.thaw(FOREVER)
         storm.alive()
         if now - moved > 120 * SLOW:
-            raise AssertionError(f"nothing moved any more: {told}; {storm.left()}")
-        if now - shown >= 10 and len(told) == 3:
-            say(f"{now - begun:5.0f} s  {told[1]:,} accepted, {told[2]:,} ended ({(told[2] - before[2]) / (now - shown):,.0f}/s), {weather(storm.counts)}")
-            shown, before = now, told
+            raise AssertionError(f"nothing moved any more: {report}; {storm.left()}")
+        if now - shown >= 10 and len(report) == 3:
+            say(f"{now - begun:5.0f} s  {report[1]:,} accepted, {report[2]:,} ended ({(report[2] - before[2]) / (now - shown):,.0f}/s), "
+                f"{weather(storm.counts)}")
+            shown, before = now, report
     storm.thaw(FOREVER)
-    return told, time.monotonic() - begun
+    return report, time.monotonic() - begun
 
 
 def run(store, jobs, count, seed=1, rate=0, seconds=0, data_root=None, keep=False, free_s=FREE_S, say=print):

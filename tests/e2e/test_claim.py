@@ -864,8 +864,8 @@ class Living(ClaimCase):
         server = self.start(**settings)
         agents = {name: self.agent(server, name) for name in "abc"}
         command = f"echo $BERTH_DEPLOYMENT_ID $BERTH_NODE_ID $$ >> {self.dir}/up; exec sleep 1000"
-        told = lambda: sum(row["state"] == "running" for row in
-                           self.ok(server.get("/v1/deployments?limit=1000"))["deployments"])
+        shown = lambda: sum(row["state"] == "running" for row in
+                            self.ok(server.get("/v1/deployments?limit=1000"))["deployments"])
         begun = time.monotonic()
         with server.client() as client:
             for i in range(200):
@@ -874,14 +874,14 @@ class Living(ClaimCase):
         applied = time.monotonic() - begun
         eventually("all 200 run", lambda: len(self.lines("up")) == 200, 400)
         run = time.monotonic() - begun
-        eventually("the server shows all 200 running", lambda: told() == 200, 60)
+        eventually("the server shows all 200 running", lambda: shown() == 200, 60)
         status, counts = time.monotonic() - begun, self.counts(server)
         agents["c"].kill()
         begun = time.monotonic()
         moved = counts["c"]
         eventually("all run again after the node's death", lambda: len(self.lines("up")) == 200 + moved, 400)
         again, after = time.monotonic() - begun, self.counts(server)
-        print(f"200 deployments on 3 agents: applied in {applied:.1f} s, run after {run:.1f} s, told after {status:.1f} s, "
+        print(f"200 deployments on 3 agents: applied in {applied:.1f} s, run after {run:.1f} s, shown after {status:.1f} s, "
               f"{dict(counts)}; after a node's death {again:.1f} s, {dict(after)}", flush=True)
         self.assertLess(run, 15)
         self.assertLess(again, 45 + 10)

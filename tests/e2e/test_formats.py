@@ -26,10 +26,10 @@ local function count(kind, key)
 end
 count('n', 'sched:{f}:n')
 for _, key in ipairs(redis.call('KEYS', 'sched:{f}:j:*')) do count('j', key) end
-local told = {}
-for name in pairs(found) do told[#told + 1] = name end
-table.sort(told)
-return table.concat(told, ' ')
+local names = {}
+for name in pairs(found) do names[#names + 1] = name end
+table.sort(names)
+return table.concat(names, ' ')
 """
 
 

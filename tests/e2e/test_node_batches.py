@@ -7,11 +7,11 @@ from harness import SLOW, Case, WsNode, tags
 
 
 class TogetherNode(WsNode):
-    """Numbers its messages in ascending order; `told` has the answer to each."""
+    """Numbers its messages in ascending order; `answers` has the answer to each."""
 
     def __init__(self, server, node_id, **facts):
         super().__init__(server, node_id, takes_jobs=True, takes_accepted=True, **facts)
-        self.sent, self.told, self.frames = [], {}, collections.Counter()
+        self.sent, self.answers, self.frames = [], {}, collections.Counter()
 
     def say(self, msg, job, **fields):
         self.number += 1
@@ -25,17 +25,17 @@ class TogetherNode(WsNode):
         self.frames[message["msg"]] += 1
         if message["msg"] == "accepted":
             for number in self.sent:
-                if number <= message["upto"] and number not in self.told:
-                    self.told[number] = {"ok": True, **message}
+                if number <= message["upto"] and number not in self.answers:
+                    self.answers[number] = {"ok": True, **message}
         elif message["msg"] == "reply" and message["re"] is not None:
-            assert message["re"] not in self.told, f"answered twice: {message}"
-            self.told[message["re"]] = message
+            assert message["re"] not in self.answers, f"answered twice: {message}"
+            self.answers[message["re"]] = message
         return message["jobs"] if message["msg"] == "jobs" else [message] if message["msg"] == "job" else []
 
     def until(self, *numbers):
-        while any(number not in self.told for number in numbers):
+        while any(number not in self.answers for number in numbers):
             self.hear()
-        return [self.told[number] for number in numbers]
+        return [self.answers[number] for number in numbers]
 
 
 class Together(Case):
@@ -78,7 +78,7 @@ class Together(Case):
                 done += 1
         submitted = set()
         # how often messages are combined is a matter of chance
-        while count < 5000 or not node.frames["jobs"] or node.frames["accepted"] >= len(node.told):
+        while count < 5000 or not node.frames["jobs"] or node.frames["accepted"] >= len(node.answers):
             results = self.ok(self.server.post("/v1/dispatch/batch", {"jobs": [{"type": "dev", "max_attempts": 1}] * 100}))["results"]
             submitted |= {result["job_id"] for result in results}
             count += 100
@@ -86,7 +86,7 @@ class Together(Case):
                 work()
         node.until(*node.sent)
         self.assertEqual(known, submitted)
-        self.assertTrue(all(answer["ok"] for answer in node.told.values()))
+        self.assertTrue(all(answer["ok"] for answer in node.answers.values()))
         self.assertEqual(node.frames["reply"], 0)
         self.assertSlots(self.server, "n1", 0, 0)
 

@@ -128,17 +128,17 @@ class Settings(ProxyCase):
 
 
 class Clear(ProxyCase):
-    def told(self, server):
+    def warned(self, server):
         return "event=server.in_the_clear" in server.log
 
     def test_a_proxy_that_says_https(self):
         server = self.proxied(listen="0.0.0.0:0", hosts="0.0.0.0")
-        self.assertFalse(self.told(server), "a proxy may be called over https, so there is no warning yet")
+        self.assertFalse(self.warned(server), "a proxy may be called over https, so there is no warning yet")
         secure = {**bearer(ADMIN), "X-Forwarded-Proto": "https"}
         self.assertEqual(self.call(server, via=["203.0.113.9"], headers=secure)[0], 200)
         self.assertEqual(self.call(server, headers=bearer(ADMIN))[0], 200)  # from this machine
         self.assertEqual(self.call(server, path="/healthz", via=["203.0.113.9"])[0], 200)  # without a token
-        self.assertFalse(self.told(server))
+        self.assertFalse(self.warned(server))
         for _ in range(3):
             self.assertEqual(self.call(server, via=["203.0.113.9"], headers={**bearer(ADMIN), "X-Forwarded-Proto": "https, http"})[0], 200)
         self.assertEqual(server.log.count("event=server.in_the_clear peer=203.0.113.9"), 1, "the warning must be logged once")

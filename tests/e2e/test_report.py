@@ -25,7 +25,7 @@ class Report(Case):
 
         return eventually(f"{jobs} jobs are in the report", there)
 
-    def told(self, server, of, want, query=""):
+    def report_with(self, server, of, want, query=""):
         """The report once `of` takes `want` from it. Each loop publishes its own counts, and several loops may have counted parts of one
         job."""
         def there():
@@ -55,8 +55,9 @@ class Report(Case):
     def test_a_server_and_its_types(self):
         server = self.start(breaker_threshold=2)
         self.work(server)
-        report = self.told(server, lambda report: [figures(node, "node_id jobs succeeded failed kills breaker_opened failovers attempts")
-                                                   for node in report["servers"]], [("n1", 9, 6, 3, 1, 1, 0, 9)])
+        report = self.report_with(server, lambda report: [
+            figures(node, "node_id jobs succeeded failed kills breaker_opened failovers attempts") for node in report["servers"]],
+                                  [("n1", 9, 6, 3, 1, 1, 0, 9)])
         (node,) = report["servers"]
         types = {row["type"]: row for row in node["types"]}
         self.assertEqual(types["dev"]["success_rate"], 0.75)
@@ -93,8 +94,9 @@ class Report(Case):
         self.ok(busy.ack(job))
         self.task(server, type="talk")
         eventually("the refusal is in the report", lambda: self.report(server)["refused"])
-        report = self.told(server, lambda report: [figures(node, "jobs failed attempts retried failovers") for node in report["servers"]
-                                                   if node["node_id"] == "full"], [(1, 1, 2, 1, 1)])
+        report = self.report_with(server, lambda report: [
+            figures(node, "jobs failed attempts retried failovers") for node in report["servers"] if node["node_id"] == "full"],
+                                  [(1, 1, 2, 1, 1)])
         nodes = {node["node_id"]: node for node in report["servers"]}
         self.assertIsNone(nodes["full"]["run_ms"]["p50"], "neither attempt began")
         self.assertIsNotNone(nodes["full"]["wait_ms"]["p50"], "both attempts were sent")
@@ -113,8 +115,8 @@ class Report(Case):
         self.ok(node.fail(self.ok(self.task(server, type="c")), reason="NODE_OVERLOADED"))
         for query, wanted in (("", {"a": {}, "b": {"TYPE_NOT_ALLOWED": 1}, "c": {"NODE_OVERLOADED": 1}}),
                               ("?type=c", {"c": {"NODE_OVERLOADED": 1}})):
-            self.told(server, lambda report: {row["type"]: row["refusals"] for node in report["servers"] for row in node["types"]},
-                      wanted, query)
+            self.report_with(server, lambda report: {row["type"]: row["refusals"] for node in report["servers"] for row in node["types"]},
+                             wanted, query)
 
     def test_a_restart_and_a_kill_lose_nothing_that_was_saved(self):
         server = self.start()

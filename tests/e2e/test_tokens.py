@@ -424,7 +424,7 @@ class Flooded(TokenCase):
         server.process.send_signal(signal.SIGHUP)
         eventually("the server has reloaded its settings", lambda: server.log.count("event=server.reloaded") > before, 60)
 
-    def told(self, server, root, **filters):
+    def audit(self, server, root, **filters):
         query = "".join(f"&{name}={value}" for name, value in filters.items())
         return self.ok(server.call("GET", f"/v1/audit?limit=1000{query}", headers=bearer(root)))["audit"]
 
@@ -434,7 +434,7 @@ class Flooded(TokenCase):
         node = WsNode(server, "us", headers=bearer(root))
         self.cli(server, "node", "drain", "us", token=root)
         calm = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "other", token=root))]
-        changes, small_kb = self.told(server, root, kind="change"), self.rss_kb(server)
+        changes, small_kb = self.audit(server, root, kind="change"), self.rss_kb(server)
         flood = self.flood(server, reader)
         eventually(f"{self.CALLS} calls were refused", lambda: flood.answered.get(403, 0) >= self.CALLS, 120)
         flooded = [self.took(lambda: self.reload(server)), self.took(lambda: self.cli(server, "token", "revoke", "reader", token=root))]
@@ -446,14 +446,14 @@ class Flooded(TokenCase):
         eventually("the revoked token is refused", lambda: flood.answered.get(401, 0) + flood.answered.get(429, 0) > self.STRANGERS, 120)
         flood.end()
         # Every call was counted, most of them in one entry for many.
-        refused = lambda: self.told(server, root, kind="refused", who="reader")
+        refused = lambda: self.audit(server, root, kind="refused", who="reader")
         eventually("the audit has counted all refused calls", lambda: sum(row["count"] for row in refused()) >= flood.answered[403])
         self.assertEqual(sum(row["count"] for row in refused()), flood.answered[403])
         self.assertLess(len(refused()), flood.answered[403] / 100)
-        strangers = lambda: [row for row in self.told(server, root, kind="refused") if not row["who"] and row["peer"]]
+        strangers = lambda: [row for row in self.audit(server, root, kind="refused") if not row["who"] and row["peer"]]
         eventually("the audit counts calls without a valid token together", lambda: strangers()[0]["count"] > 1)
         self.assertEqual({row["result"] for row in strangers()} - {"RATE_LIMITED"}, {"UNAUTHORIZED"})
-        self.assertEqual(self.told(server, root, kind="change")[1:], changes, "entries of earlier changes must be kept")
+        self.assertEqual(self.audit(server, root, kind="change")[1:], changes, "entries of earlier changes must be kept")
         node.close()
 
     def test_it_ends_when_it_is_told_to(self):
