@@ -1,8 +1,8 @@
-/* How a fleet's calls fare on a PostgreSQL of your own, whose tables are dropped first:
+/* Latency of a fleet's calls on a PostgreSQL of your own, whose tables are dropped first:
  *     bench_deploys URL [agents] [deployments] [old leases] [changes a second] [seconds]
- * Each agent renews, tells its status and looks every 5 s; `changes` are deployments given up and
- * claimed again, which every agent then reads. Prints the latency of each kind of call, counted
- * from when it was due. Build only: it is not a test. */
+ * Every 5 s each agent renews its lease, reports its status and reads its view. `changes` are
+ * deployments given up and claimed again, which every agent then reads. Prints the latency of each
+ * kind of call, measured from the moment it was due. Build only: it is not a test. */
 #include <libpq-fe.h>
 #include <poll.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct caller {
     struct arena arena;
     char node[24], id[24];
     int kind;
-    int64_t next_ms, due_ms; /* the next call, and the one under way */
+    int64_t next_ms, due_ms; /* when the next call is due, and when the current one was */
     int64_t version, facts, generation;
     bool busy, owned;
 };
@@ -38,7 +38,7 @@ static struct {
         uint32_t *ms;
         size_t count, room;
         long failed, late;
-    } told[KINDS];
+    } results[KINDS];
 } bench;
 
 static void ask(PGconn *conn, const char *sql)
@@ -82,12 +82,12 @@ static void note(struct caller *caller)
 {
     int64_t ms = clock_mono_ms() - caller->due_ms;
 
-    if (bench.told[caller->kind].count == bench.told[caller->kind].room) {
-        bench.told[caller->kind].room = 2 * bench.told[caller->kind].room + 1024;
-        bench.told[caller->kind].ms =
-            realloc(bench.told[caller->kind].ms, bench.told[caller->kind].room * sizeof(uint32_t));
+    if (bench.results[caller->kind].count == bench.results[caller->kind].room) {
+        bench.results[caller->kind].room = 2 * bench.results[caller->kind].room + 1024;
+        bench.results[caller->kind].ms = realloc(
+            bench.results[caller->kind].ms, bench.results[caller->kind].room * sizeof(uint32_t));
     }
-    bench.told[caller->kind].ms[bench.told[caller->kind].count++] = (uint32_t)ms;
+    bench.results[caller->kind].ms[bench.results[caller->kind].count++] = (uint32_t)ms;
 }
 
 static void done(struct deploys_op *op);
@@ -128,18 +128,18 @@ static void send_op(struct caller *caller)
     caller->due_ms = caller->next_ms;
     if (deploys_send(bench.deploys, op)) {
         caller->busy = false;
-        bench.told[caller->kind].failed++;
+        bench.results[caller->kind].failed++;
     }
 }
 
-/* Views go on to the last page. */
+/* A view is read to its last page. */
 static void done(struct deploys_op *op)
 {
     struct caller *caller = container_of(op, struct caller, op);
 
     caller->busy = false;
     if (op->err) {
-        bench.told[caller->kind].failed++;
+        bench.results[caller->kind].failed++;
     } else if (caller->kind == VIEW && op->u.view.more) {
         struct str after = op->u.view.items[op->u.view.count - 1].id;
         char cursor[64];
@@ -179,20 +179,20 @@ static int by_size(const void *a, const void *b)
 static void report(void)
 {
     for (int kind = 0; kind < KINDS; kind++) {
-        size_t count = bench.told[kind].count;
-        uint32_t *ms = bench.told[kind].ms;
+        size_t count = bench.results[kind].count;
+        uint32_t *ms = bench.results[kind].ms;
 
-        if (!count && !bench.told[kind].failed)
+        if (!count && !bench.results[kind].failed)
             continue;
         qsort(ms, count, sizeof *ms, by_size);
         printf("%-8s %8.0f/s  p50 %5u ms  p99 %5u ms  max %5u ms  failed %ld  late %ld\n",
                kinds[kind], (double)count / (double)bench.seconds, count ? ms[count / 2] : 0,
-               count ? ms[count * 99 / 100] : 0, count ? ms[count - 1] : 0, bench.told[kind].failed,
-               bench.told[kind].late);
+               count ? ms[count * 99 / 100] : 0, count ? ms[count - 1] : 0,
+               bench.results[kind].failed, bench.results[kind].late);
     }
 }
 
-/* Each caller has its place in the interval. */
+/* The callers of a kind are spread evenly over its interval. */
 static void begin(void)
 {
     int64_t now_ms = clock_mono_ms();
@@ -230,7 +230,7 @@ static void run(void)
             while (count > 0 &&
                    (caller = &bench.callers[kind][at[kind]])->next_ms <= clock_mono_ms()) {
                 if (caller->busy)
-                    bench.told[kind].late++; /* a whole interval */
+                    bench.results[kind].late++; /* not done after a whole interval */
                 else
                     send_op(caller);
                 at[kind] = (at[kind] + 1) % count;
@@ -270,5 +270,5 @@ int main(int argc, char **argv)
     run();
     report();
     fflush(stdout);
-    _exit(0); /* what is under way is nobody's business */
+    _exit(0); /* calls in flight need no cleanup */
 }

@@ -1,10 +1,10 @@
-/* How fast the embedded store is on this machine:
+/* Throughput of the embedded store on this machine:
  *     bench_store DIR [reserve|life] [in_flight] [ops] [spec_bytes] [needs]
  * One producer keeps `in_flight` ops under way. `reserve` makes a new job with each op; `life`
- * takes each job through reserve, commit and done. `needs`: each takes three resources and has two
- * keys with a limit, of a hundred tenants. Prints verbs a second, latency, and CPU of the
- * store's threads for each verb, that of the flush thread until it has caught up. Build only: it is
- * not a test. */
+ * takes each job through reserve, commit and done. With `needs` each job takes three resources and
+ * has two keys with a limit, of a hundred tenants. Prints verbs a second, latency, and the CPU time
+ * of the store's threads for each verb; the flush thread is measured until it has caught up. Build
+ * only: it is not a test. */
 #include "base/clock.h"
 
 #include <assert.h>
@@ -24,7 +24,7 @@ struct slot {
     struct store_op op;
     int step;
     int64_t sent_us;
-    char node[NODE_ID_MAX + 1]; /* of its job */
+    char node[NODE_ID_MAX + 1]; /* the node of the job */
 };
 
 static struct {
@@ -106,7 +106,7 @@ static void run_until_done(void)
     }
 }
 
-/* CPU nanoseconds of the thread of that name. */
+/* CPU time, in ns, of the thread with this name. */
 static int64_t cpu_ns(const char *name)
 {
     DIR *dir = opendir("/proc/self/task");

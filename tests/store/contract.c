@@ -1,4 +1,4 @@
-/* Puts the contract together and runs it for one backend. */
+/* Collects the tests of the contract and runs them on one backend. */
 #include "contract.h"
 
 #include "base/mem.h"
@@ -47,7 +47,7 @@ struct store_op contract_reserve(uint64_t job, const char *node)
     return op;
 }
 
-/* Stories get the number of their story before the rig is made: it waits in initial_state. */
+/* A story's test gets the story's index as its initial state, before the rig exists. */
 static int story_setup(void **state)
 {
     size_t at = (size_t)(uintptr_t)*state;

@@ -1,38 +1,38 @@
-/* The contract every kind of store must keep, as tests that take the store from outside. */
+/* The contract that every store backend must keep, as tests that use only the store's interface. */
 #ifndef TESTS_STORE_CONTRACT_H
 #define TESTS_STORE_CONTRACT_H
 
 #include "rig.h"
 
-/* cmocka wants these before it. */
+/* cmocka.h needs these first */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-/* How a kind of store comes into being for one test, and goes. `open` may be called again after a
- * `close`, and then finds what was there. */
+/* How a backend is created and destroyed for one test. `open` may be called again after `close`,
+ * and then finds the data that was stored. */
 struct contract_backend {
     const char *name;
     void (*init)(struct rig *rig);
     void (*open)(struct rig *rig);
     void (*close)(struct rig *rig);
     void (*done)(struct rig *rig);
-    bool has_needs; /* it knows demands, resources and limits; else those cases are left out */
+    bool has_needs; /* supports demands, resources and limits; else those tests are left out */
 };
 
-/* Runs all of it; the number of failures. */
+/* Runs the whole contract and returns the number of failures. */
 int contract_run(const struct contract_backend *backend);
 /* The backend under test. */
 extern const struct contract_backend *contract_backend;
 
-/* A story is a list of steps told in a table (contract_stories.c). */
+/* A story is a table of steps (contract_stories.c). */
 extern const size_t contract_story_count;
 const char *contract_story_name(size_t at);
 void contract_story(void **state);
-/* And what no table can tell (contract_jobs.c, contract_keys.c, contract_lanes.c, contract_nodes.c,
- * contract_breaker.c, contract_needs.c, contract_limits.c). */
+/* Tests that do not fit into a table (contract_jobs.c, contract_keys.c, contract_lanes.c,
+ * contract_nodes.c, contract_breaker.c, contract_needs.c, contract_limits.c). */
 extern const struct CMUnitTest contract_jobs[];
 extern const size_t contract_jobs_count;
 extern const struct CMUnitTest contract_keys[];

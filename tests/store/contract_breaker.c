@@ -1,4 +1,5 @@
-/* Breakers: what counts, for whom, the one probe, and that nothing of it is forgotten. */
+/* Breakers: which failures count and against which node and type, that only one probe is out at a
+ * time, and that the state survives a restart. */
 #include "contract.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ static uint64_t next_job(void)
     return ++job;
 }
 
-/* One job from its start to the node's word. */
+/* Runs one job from its reserve to the outcome that the node reports. */
 static enum breaker_event run(struct rig *rig, const char *type, const char *node,
                               enum store_outcome outcome, const char *reason)
 {
@@ -63,7 +64,7 @@ static enum breaker_event run(struct rig *rig, const char *type, const char *nod
     return rig->op.u.settle.breaker;
 }
 
-/* The end of a command that came with the job. */
+/* Ends a job that brought its own command. */
 static enum breaker_event end_command(struct rig *rig, uint64_t job, enum store_outcome outcome)
 {
     struct store_op op = {.verb = STORE_FINISH, .job = job, .attempt = 1, .node = STR("n1")};
@@ -115,7 +116,7 @@ static size_t list(struct rig *rig)
     return rig->op.u.breakers.count;
 }
 
-/* Closed without a failure when there is none. */
+/* The breaker of this node and type; closed and without failures if the store lists none. */
 static struct breaker look(struct rig *rig, const char *type, const char *node)
 {
     size_t count = list(rig);
@@ -154,7 +155,7 @@ static void renew(struct rig *rig)
     assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
 }
 
-/* How work ends: in capitals the probe that is out, in small letters a whole run. */
+/* How work ends. A capital letter ends the probe that is out; a small letter is a whole run. */
 static const struct {
     char letter;
     enum store_outcome outcome;
@@ -185,24 +186,24 @@ static bool end(struct rig *rig, char letter, uint64_t probe)
     return false;
 }
 
-/* One letter, one thing that happens to talk on n1. */
+/* Each letter is one event for type talk on n1. */
 static void step(struct rig *rig, char letter, uint64_t *probe)
 {
     switch (letter) {
-    case 'b': /* it is shut */
+    case 'b': /* the breaker is shut */
         assert_true(is_shut(rig, "talk", "n1"));
         break;
-    case 'v': /* all but the last ms of the pause */
+    case 'v': /* 1 ms less than the cooldown */
         wait_cooldown(rig, 1);
         break;
     case 'w':
         wait_cooldown(rig, 0);
         break;
-    case 'h': /* 40 s in which the node lives */
+    case 'h': /* 40 s, then the node renews its leases */
         rig_pass(rig, RIG_RUN_MS - RIG_TTL_MS);
         renew(rig);
         break;
-    case 'q': /* the node is silent until every lease of it ran out */
+    case 'q': /* the node is silent until all of its leases have run out */
         rig_pass(rig, RIG_RUN_MS);
         break;
     case '!':
@@ -216,26 +217,26 @@ static void step(struct rig *rig, char letter, uint64_t *probe)
         assert_int_equal(reserve(rig, *probe, "talk", "n1"), ERR_OK);
         assert_true(rig->op.u.put.probe);
         break;
-    case 'A': /* the same, although it is shut: it is the last of its pool */
+    case 'A': /* a probe before the cooldown is over, because the node is the last of its pool */
         *probe = next_job();
         rig->op = reserve_op(*probe, "talk", "n1");
         rig->op.u.put.last = true;
         assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
         assert_true(rig->op.u.put.probe);
         break;
-    case 'B': /* not even then: its probe is out */
+    case 'B': /* refused even to the last of its pool: the probe is out */
         rig->op = reserve_op(next_job(), "talk", "n1");
         rig->op.u.put.last = true;
         assert_int_equal(rig_call(rig, &rig->op), ERR_ALL_FULL);
         assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
         break;
-    case 'c': /* a command fails, or goes well */
+    case 'c': /* a command fails (c) or succeeds (g) */
         run_command(rig, STORE_FAIL);
         break;
     case 'g':
         run_command(rig, STORE_DONE);
         break;
-    case 'C': /* the probe was one */
+    case 'C': /* the probe was a command */
         assert_int_equal(end_command(rig, *probe, STORE_FAIL), BREAKER_NO_EVENT);
         break;
     case 'K':
@@ -264,25 +265,26 @@ static const struct {
     {"fffwPKFb", BREAKER_OPEN, 4, false},
     {"fffwPKFvbwPKFwPKFwPKF", BREAKER_OPEN, 6, false}, /* capped at twice the threshold */
     {"fffwPKFwPKDf", BREAKER_CLOSED, 1, false},
-    /* A probe that ends without a word on the work: the next one may go. */
+    /* A probe that ended without a verdict on the work: the next job may be a probe. */
     {"fffwPR", BREAKER_HALF_OPEN, 3, false},
     {"fffwPRPbSPXPqLPKEPKqLPKD", BREAKER_CLOSED, 0, false},
-    /* However long it takes, as long as its node is there. */
+    /* A probe may take any time while its node is alive. */
     {"fffwPKhhhhhhhhhbD", BREAKER_CLOSED, 0, false},
-    /* Cancelled while it ran: it is out until its node ended it, and however that was. */
+    /* A probe that was cancelled while it ran stays out until its node ended it; its outcome does
+     * not count. */
     {"fffwPKXbFPKD", BREAKER_CLOSED, 0, false},
-    /* What a command makes of itself tells nothing of its node. */
+    /* The exit of a command says nothing about its node. */
     {"cccc", BREAKER_CLOSED, 0, false},
     {"ffgc", BREAKER_CLOSED, 2, false},
     {"ffgf", BREAKER_OPEN, 3, false},
     {"fffwPKC", BREAKER_HALF_OPEN, 3, false},
     {"fffwPKCPKD", BREAKER_CLOSED, 0, false},
-    /* The last of its pool is not shut: it gets one at a time. */
+    /* The last node of a pool is never shut completely: it gets one job at a time. */
     {"fffbABbKBD", BREAKER_CLOSED, 0, false},
     {"fffAKFb", BREAKER_OPEN, 4, false},
     {"fffAKFAKFA!BKD", BREAKER_CLOSED, 0, false},
     {"fffAKC", BREAKER_HALF_OPEN, 3, false},
-    /* The store's restart. */
+    /* Across a restart of the store. */
     {"ff!f", BREAKER_OPEN, 3, false},
     {"fff!b", BREAKER_OPEN, 3, false},
     {"fff!vbw!Pb", BREAKER_HALF_OPEN, 3, true},
@@ -290,7 +292,7 @@ static const struct {
     {"fffwPKFv!b", BREAKER_OPEN, 4, false},
     {"fffwPR!Pb", BREAKER_HALF_OPEN, 3, true},
     {"fffwPKD!d", BREAKER_CLOSED, 0, false},
-    /* An operator's order. */
+    /* Reset by an operator. */
     {"fff0", BREAKER_CLOSED, 0, false},
     {"fff0!ff", BREAKER_CLOSED, 2, false},
     {"fffwPK0F", BREAKER_CLOSED, 1, false},
@@ -332,13 +334,13 @@ static void test_events(void **state)
     assert_int_equal(rig_finish(rig, STORE_DONE, probe, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig->op.u.settle.breaker, BREAKER_RECOVERED);
     assert_string_equal(rig->op.head.type, "talk");
-    /* The same message again tells of nothing new. */
+    /* A repeated message reports no second event. */
     assert_int_equal(rig_finish(rig, STORE_DONE, probe, 1, "n1", NULL), ERR_OK);
     assert_true(rig->op.u.settle.duplicate);
     assert_int_equal(rig->op.u.settle.breaker, BREAKER_NO_EVENT);
 }
 
-/* Whose failure it was, by the reason the node gives; model/breaker.c has the whole table. */
+/* Which reasons of a FAIL count against the node; model/breaker.c has the whole table. */
 static void test_attribution(void **state)
 {
     static const char *const reasons[] = {"EXIT_1", "MODEL_LOAD_FAILED", "SHIM_LOST", "CANCELLED"};
@@ -351,7 +353,8 @@ static void test_attribution(void **state)
     }
 }
 
-/* One that its node did not stop in time counts; one whose node is silent does not. */
+/* A job that its node did not stop at its time-out counts as a failure; one whose node fell silent
+ * does not. */
 static void test_run_timeout_counts(void **state)
 {
     struct rig *rig = *state;
@@ -367,7 +370,8 @@ static void test_run_timeout_counts(void **state)
     assert_int_equal(look(rig, "talk", "n1").failures, 1);
 }
 
-/* The probe's own time-out reopens it, although its lease had run out before anybody looked. */
+/* A probe that hits its own time-out reopens the breaker, although its lease was cleared before the
+ * sweep settled it. */
 static void test_probe_that_hangs_reopens(void **state)
 {
     struct rig *rig = *state;
@@ -381,7 +385,7 @@ static void test_probe_that_hangs_reopens(void **state)
     assert_true(rig->op.u.put.probe);
     rig_commit(rig, probe, 1, "n1");
     rig_pass(rig, 3000);
-    assert_int_equal(reserve(rig, next_job(), "dev", "n1"), ERR_OK); /* clears what ran out */
+    assert_int_equal(reserve(rig, next_job(), "dev", "n1"), ERR_OK); /* clears expired leases */
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, probe, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig->op.u.settle.breaker, BREAKER_PROBE_FAILED);
     assert_true(is_shut(rig, "talk", "n1"));
@@ -396,10 +400,10 @@ static void test_others_are_not_shut(void **state)
     run(rig, "dev", "n1", STORE_DONE, NULL);
     run(rig, "talk", "n2", STORE_FAIL, "EXIT_1");
     run(rig, "talk", "n2", STORE_DONE, NULL);
-    /* And what others do does not open it again, or close it. */
+    /* Work on n2 or of another type neither opens nor closes the breaker. */
     assert_true(is_shut(rig, "talk", "n1"));
     assert_int_equal(list(rig), 1);
-    /* The next candidate is taken instead. */
+    /* The next candidate gets the job. */
     assert_int_equal(reserve(rig, next_job(), "talk", "n1 n2"), ERR_OK);
     assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_BREAKER);
     assert_int_equal(rig->op.u.put.chosen, 1);
@@ -408,7 +412,7 @@ static void test_others_are_not_shut(void **state)
     assert_int_equal(rig_counts(rig, "n2").reserved, 1);
 }
 
-/* The next attempt of a job that exists is of the same type, although nobody says it again. */
+/* A job's next attempt has the job's type, although the reserve does not repeat it. */
 static void test_next_attempt_is_of_its_type(void **state)
 {
     struct rig *rig = *state;
@@ -432,7 +436,7 @@ static void test_next_attempt_is_of_its_type(void **state)
     rig->op.attempt = 2;
     assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
     assert_true(rig->op.u.put.probe);
-    /* The same reserve again is answered, not sent as another probe. */
+    /* Repeating the reserve gives the same answer, not another probe. */
     rig->op = reserve_op(job, NULL, "n1");
     rig->op.attempt = 2;
     assert_int_equal(rig_call(rig, &rig->op), ERR_OK);
@@ -440,7 +444,7 @@ static void test_next_attempt_is_of_its_type(void **state)
     assert_true(is_shut(rig, "talk", "n1"));
 }
 
-/* No slot, no probe: it is there for the next one that has a slot. */
+/* A full node sends no probe; the next job that gets a slot can be it. */
 static void test_probe_needs_a_slot(void **state)
 {
     struct rig *rig = *state;
@@ -459,7 +463,8 @@ static void test_probe_needs_a_slot(void **state)
     assert_true(rig->op.u.put.probe);
 }
 
-/* What began before it opened says nothing about it now, neither good nor bad. */
+/* Work that began before the breaker opened does not move it when half open, whether it succeeds or
+ * fails. */
 static void test_earlier_work_does_not_decide(void **state)
 {
     struct rig *rig = *state;
@@ -500,7 +505,7 @@ static void answered(struct store_op *op)
     *asked->all = --*asked->open == 0;
 }
 
-/* All at once, in whatever batches they come: one. */
+/* Of many reserves sent at once, in any batches, only one becomes a probe. */
 static void test_one_probe_among_many(void **state)
 {
     enum { MANY = 64 };
@@ -527,7 +532,7 @@ static void test_one_probe_among_many(void **state)
     assert_int_equal(rig_counts(rig, "n1").reserved, 1);
 }
 
-/* A message that comes late or twice is counted once or not at all. */
+/* A late or repeated message is counted once or not at all. */
 static void test_counted_once(void **state)
 {
     struct rig *rig = *state;
@@ -607,7 +612,8 @@ static void test_listed_in_order(void **state)
     }
 }
 
-/* A node that leaves and comes back has what it had; one that stays away takes it along. */
+/* A node that leaves and comes back keeps its breakers; those of a node that stays away are
+ * removed. */
 static void test_node_leaves(void **state)
 {
     struct rig *rig = *state;
@@ -621,7 +627,7 @@ static void test_node_leaves(void **state)
     assert_true(is_shut(rig, "talk", "n1"));
     assert_int_equal(rig_call(rig, &again), ERR_OK);
     rig_pass(rig, COOLDOWN_MS);
-    while (list(rig) > 1) /* the store does it in a quiet moment */
+    while (list(rig) > 1) /* the store removes them when it is idle */
         rig_pass(rig, 1);
     assert_true(str_is(rig->op.u.breakers.items[0].node, "n2"));
     restart(rig);

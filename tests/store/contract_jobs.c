@@ -1,4 +1,4 @@
-/* Jobs: records, lists, callbacks, sessions, terms. */
+/* Jobs: records, lists, callbacks, sessions, deadlines. */
 #include "contract.h"
 
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void test_record_of_a_whole_life(void **state)
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     rig_pass(rig, 10);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "MODEL_\"LOAD\"_FAILED"), ERR_OK);
-    /* It goes on, so its record comes with the answer. */
+    /* The job goes on, so the answer carries its record. */
     assert_int_equal(head->state, JOB_RETRYING);
     assert_true(str_is(rig->op.record.spec, "{\"type\":\"talk\",\"session_id\":\"s1\"}"));
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + 15000);
@@ -90,8 +90,8 @@ static void test_record_of_a_whole_life(void **state)
     assert_string_equal(arena_cstr(&rig->arena, rig->op.record.history), want);
 }
 
-/* What was cancelled stops in the same millisecond, with the cancel's own reason: it must not look
- * like a job that ended twice. */
+/* A cancelled job stops in the millisecond in which its run ends, with the reason of the cancel: it
+ * must not look like a job that ended twice. */
 static void test_a_cancelled_run_stops(void **state)
 {
     static const enum store_outcome stops[] = {STORE_DONE, STORE_FAIL, STORE_EXPIRE};
@@ -109,7 +109,7 @@ static void test_a_cancelled_run_stops(void **state)
         assert_int_equal(rig_finish(rig, stops[i], i + 1, 1, node, "CANCELLED"), ERR_OK);
         assert_true(rig->op.u.settle.stopped && rig->op.u.settle.ended_lease);
         assert_string_equal(rig->op.head.reason, "CANCELLED");
-        /* What it did until then is told, where its node had a word about it. */
+        /* The history keeps the outcome of the attempt, if its node reported one. */
         assert_int_equal(rig_get(rig, i + 1), ERR_OK);
         if (stops[i] == STORE_DONE)
             assert_true(str_is(rig->op.record.result, "{\"ok\":1}"));
@@ -129,7 +129,7 @@ static enum err commit_send(struct rig *rig, uint64_t job, int64_t send_id)
     return rig_call(rig, &rig->op);
 }
 
-/* The same attempt on the same node, sent twice: an ACK counts for the last send only. */
+/* One attempt was sent to the same node twice: only an ACK that names the last send counts. */
 static void test_an_ack_names_its_send(void **state)
 {
     struct rig *rig = *state;
@@ -141,7 +141,7 @@ static void test_an_ack_names_its_send(void **state)
 
         assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
         last_ms = rig->op.head.dispatched_ms;
-        if (job == 2) { /* given back, and there once more */
+        if (job == 2) { /* given back, then reserved on the same node again */
             first_ms = last_ms;
             assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, job, 1, "n1", NULL), ERR_OK);
             rig_pass(rig, 10);
@@ -157,13 +157,13 @@ static void test_an_ack_names_its_send(void **state)
         assert_int_equal(commit_send(rig, job, first_ms), ERR_STALE);
         assert_int_equal(commit_send(rig, job, last_ms), ERR_OK);
         assert_true(rig->op.u.settle.duplicate);
-        assert_int_equal(commit_send(rig, job, 0), ERR_OK); /* who does not say is believed */
+        assert_int_equal(commit_send(rig, job, 0), ERR_OK); /* an ACK may name no send */
         assert_true(rig->op.u.settle.duplicate);
     }
     assert_int_equal(rig_counts(rig, "n1").running, 2);
 }
 
-/* Who was not told what it had reserved takes that back, and nobody else's. */
+/* The owner of a reserve that was not answered can take the reservation back; nobody else can. */
 static void test_only_who_reserved_takes_back(void **state)
 {
     struct rig *rig = *state;
@@ -213,7 +213,7 @@ static void test_reasons(void **state)
     assert_string_equal(rig->op.head.reason, "");
 }
 
-/* A job with a time-out is not renewed beyond it. */
+/* A lease is not renewed past the time-out of its job. */
 static void test_time_out_bounds_the_lease(void **state)
 {
     struct rig *rig = *state;
@@ -230,7 +230,7 @@ static void test_time_out_bounds_the_lease(void **state)
         assert_int_equal(rig_call(rig, &renew), ERR_OK);
     }
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_STALE);
-    rig_pass(rig, 1000); /* the grace for stopping */
+    rig_pass(rig, 1000); /* the grace period for stopping */
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 1, 1, NULL, NULL), ERR_OK);
     assert_string_equal(rig->op.head.reason, "RUN_TIMEOUT");
 }
@@ -303,7 +303,7 @@ static void test_list(void **state)
     assert_int_equal(rig->op.u.list.next, 0);
     assert_true(str_is(rig->op.u.list.items[4].result, "{\"ok\":1}"));
 
-    /* Page by page. */
+    /* By pages of two. */
     op.u.list.max = 2;
     for (uint64_t newest = 5; newest > 1; newest -= 2) {
         assert_int_equal(list(rig, op), 2);
@@ -314,13 +314,13 @@ static void test_list(void **state)
     assert_int_equal(list(rig, op), 1);
     assert_int_equal(rig->op.u.list.next, 0);
 
-    op = (struct store_op){.u.list.bytes_max = 1}; /* the record that reaches it, and no more */
+    op = (struct store_op){.u.list.bytes_max = 1}; /* a page ends with the record that reaches it */
     for (uint64_t newest = 5; newest > 0; newest--) {
         assert_int_equal(list(rig, op), 1);
         assert_int_equal(rig->op.u.list.items[0].head.id, newest);
         assert_int_equal(rig->op.u.list.bytes, store_record_bytes(&rig->op.u.list.items[0]));
         op.u.list.before = rig->op.u.list.next;
-        if (newest > 1) /* after the last a store may know that there is no more, or not yet */
+        if (newest > 1) /* after the last record a store may not yet know that there are no more */
             assert_int_equal(op.u.list.before, newest);
     }
     op = (struct store_op){.u.list.bytes_max = 1 << 20};
@@ -340,7 +340,7 @@ static void test_list(void **state)
     assert_int_equal(list(rig, op), 0);
 }
 
-/* A page has those of one namespace only, and goes on where it ended. */
+/* A page holds jobs of one namespace only, and the next page goes on where it ended. */
 static void test_list_of_a_namespace(void **state)
 {
     static const char *const types[] = {"work",     "maps/work",  "ml/work",
@@ -381,7 +381,7 @@ static void test_list_of_a_namespace(void **state)
     }
 }
 
-/* Of whatever namespace, face to face has the shorter lease. */
+/* A face-to-face type has the shorter lease in every namespace. */
 static void test_f2f_of_a_namespace(void **state)
 {
     static const struct {
@@ -518,14 +518,14 @@ static void test_due(void **state)
     assert_int_equal(due[0].state, JOB_DISPATCHED);
     assert_string_equal(due[0].node, "n1");
     rig_pass(rig, 10000);
-    assert_int_equal(rig_due(rig, due, 8), 2); /* and the hold of 1 */
+    assert_int_equal(rig_due(rig, due, 8), 2); /* now also job 1, whose hold is over */
     assert_int_equal(rig_due(rig, due, 1), 1);
     rig_pass(rig, 30000);
     assert_int_equal(rig_due(rig, due, 8), 3);
-    assert_int_equal(due[1].id, 3); /* leases first */
+    assert_int_equal(due[1].id, 3); /* leases come first */
     assert_int_equal(due[1].state, JOB_ACKED);
     assert_int_equal(due[2].id, 1);
-    /* They stay due until somebody decides. */
+    /* Jobs stay due until somebody settles them. */
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 2, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, 3, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig_due(rig, due, 8), 1);
@@ -533,8 +533,8 @@ static void test_due(void **state)
     assert_int_equal(rig_due(rig, due, 8), 0);
 }
 
-/* Very many jobs waited in vain, and nobody has looked at them yet: leases that ran out after them
- * are told first all the same, and their slots are free. */
+/* Hundreds of waiting jobs are overdue and unsettled: DUE still returns leases that ran out later
+ * before them, and the slots of those leases are free. */
 static void test_leases_before_jobs_that_wait(void **state)
 {
     enum { WAITS = 400, LEASES = 2, HOLD_MS = 15000 };
@@ -548,7 +548,7 @@ static void test_leases_before_jobs_that_wait(void **state)
     for (uint64_t job = WAITS + 1; job <= WAITS + LEASES; job++)
         assert_int_equal(rig_reserve(rig, job, 1, "n9"), ERR_OK);
     rig_jump(RIG_TTL_MS - 500);
-    assert_int_equal(rig_due(rig, due, 1), 1); /* one that waited */
+    assert_int_equal(rig_due(rig, due, 1), 1); /* a job that waited */
     assert_int_equal(due[0].id, 1);
     rig_jump(1000);
     assert_int_equal(rig_reserve(rig, WAITS + LEASES + 1, 1, "n9"), ERR_OK);
@@ -576,8 +576,8 @@ static void looked(struct store_op *op)
         *look->all = true;
 }
 
-/* Each gets its own answer, also those that are not there or came too late; and an end is read as
- * it was answered to who ended it. */
+/* Each of many concurrent reads gets its own answer, also those of missing jobs and those that come
+ * too late. An ended job reads exactly as it was answered to the FINISH that ended it. */
 static void test_many_looks_at_once(void **state)
 {
     enum { LOOKS = 100, LATE = 7, MISSING = 30 };

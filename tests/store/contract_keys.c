@@ -1,5 +1,4 @@
-/* Idempotency-Keys: what a second request with the same one is answered, and when it is free again.
- */
+/* Idempotency-Keys: what a second request with the same key gets, and when a key is free again. */
 #include "contract.h"
 
 static enum err reserve_keyed(struct rig *rig, uint64_t job, const char *node, const char *key,
@@ -43,7 +42,7 @@ static void test_key_gives_the_first_answer(void **state)
     assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
     assert_int_equal(rig_counts(rig, "n2").reserved, 0);
 
-    /* However far the job has come, and across a restart. */
+    /* Whatever state the job is in, and after a restart. */
     assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
     assert_int_equal(rig_reserve(rig, 1, 2, "n2"), ERR_OK);
     reserve_keyed(rig, 3, "n2", "k", 77);
@@ -75,7 +74,7 @@ static void test_key_of_a_job_that_was_put(void **state)
     assert_first_answer(&rig->op, 1, JOB_NEW, "");
 }
 
-/* No candidate took it: the key is not used up, the next try is a new one. */
+/* A reserve that no candidate took does not use up its key. */
 static void test_key_of_a_refused_reserve_is_free(void **state)
 {
     struct rig *rig = *state;
@@ -85,7 +84,8 @@ static void test_key_of_a_refused_reserve_is_free(void **state)
     assert_false(rig->op.u.put.duplicate);
 }
 
-/* The next candidate in the same attempt is what the client is told, so it is the first answer. */
+/* If a send failed and the next candidate took the job in the same attempt, that node is what the
+ * client was answered, so a repeat gets it too. */
 static void test_key_after_a_failed_send(void **state)
 {
     struct rig *rig = *state;
@@ -98,7 +98,7 @@ static void test_key_after_a_failed_send(void **state)
     assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n2");
 }
 
-/* The dispatch was answered with an error: nothing ran, the same key may try again. */
+/* The client got an error and nothing ran, so the key may be used again. */
 static void test_key_is_free_after_a_send_that_failed_for_good(void **state)
 {
     struct rig *rig = *state;
@@ -118,7 +118,8 @@ static enum err abandon(struct rig *rig, uint64_t job)
     return rig_finish(rig, STORE_ABANDON, job, 0, NULL, "SCHEDULER_DEPENDENCY_DOWN");
 }
 
-/* Who asked was refused: the job ends and its key with it, however it came in. */
+/* An abandoned job ends and frees its key, whether it came by RESERVE or PUT: its client was
+ * refused. */
 static void test_key_of_an_abandoned_job_is_free(void **state)
 {
     struct rig *rig = *state;
@@ -127,7 +128,7 @@ static void test_key_of_an_abandoned_job_is_free(void **state)
     assert_int_equal(abandon(rig, 1), ERR_OK);
     assert_int_equal(rig->op.head.state, JOB_FAILED);
     assert_string_equal(rig->op.head.reason, "SCHEDULER_DEPENDENCY_DOWN");
-    assert_int_equal(abandon(rig, 1), ERR_OK); /* said again */
+    assert_int_equal(abandon(rig, 1), ERR_OK); /* repeated */
     assert_true(rig->op.u.settle.duplicate);
     contract_reopen(rig);
     assert_int_equal(reserve_keyed(rig, 2, "n1", "k", 78), ERR_OK);
@@ -137,14 +138,14 @@ static void test_key_of_an_abandoned_job_is_free(void **state)
     assert_int_equal(abandon(rig, 3), ERR_OK);
     assert_int_equal(put_keyed(rig, 4, "k3", 2), ERR_OK);
     assert_false(rig->op.u.put.duplicate);
-    /* The key is another's now: that one keeps it. */
+    /* The key belongs to another job by now, which keeps it. */
     assert_int_equal(abandon(rig, 3), ERR_OK);
     put_keyed(rig, 5, "k3", 2);
     assert_first_answer(&rig->op, 4, JOB_NEW, "");
 }
 
-/* Reserved and never sent, and somebody else was answered with it: it goes on in the same attempt.
- */
+/* An abandoned job that was reserved but never sent goes on in the same attempt if another request
+ * was answered with it. */
 static void test_abandoned_unsent_goes_on_for_who_was_answered(void **state)
 {
     struct rig *rig = *state;
@@ -161,10 +162,10 @@ static void test_abandoned_unsent_goes_on_for_who_was_answered(void **state)
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(reserve_keyed(rig, 3, "n1", "k", 77), ERR_OK);
-    assert_int_equal(rig->op.head.id, 1); /* its key is its own */
+    assert_int_equal(rig->op.head.id, 1); /* the job keeps its key */
 }
 
-/* Somebody was answered with it before the refusal took effect: then it must not end for that. */
+/* Another request was answered with the job before it was abandoned: it must not end. */
 static void test_who_was_answered_keeps_the_job(void **state)
 {
     struct rig *rig = *state;
@@ -185,13 +186,13 @@ static void test_who_was_answered_keeps_the_job(void **state)
     assert_int_equal(abandon(rig, 1), ERR_STALE);
     reserve_keyed(rig, 3, "n1", "k", 77);
     assert_first_answer(&rig->op, 1, JOB_DISPATCHED, "n1");
-    /* A cancel is somebody's will: it counts. */
+    /* A cancel is an explicit order, so it counts. */
     assert_int_equal(reserve_keyed(rig, 4, "n1", "k4", 77), ERR_OK);
     reserve_keyed(rig, 5, "n1", "k4", 77);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 4, 0, NULL, NULL), ERR_OK);
 }
 
-/* And one that waits does so for whoever looks next, not until the hold of who let it go lapses. */
+/* An abandoned job that is held becomes due at once, instead of when its owner's hold lapses. */
 static void test_an_answered_job_that_waits_is_due(void **state)
 {
     struct rig *rig = *state;
@@ -217,11 +218,11 @@ static void assert_key(const struct store_record *record, const char *key, uint6
     assert_int_equal(record->fingerprint, fingerprint);
 }
 
-/* Whoever goes on with a job can put it again as it was: with its key, or the store that lost it
- * would make a second one of the same request. */
+/* A record carries the job's key. Without it, an instance that puts the job again into a store that
+ * lost it would let the same request make a second job. */
 static void test_key_goes_with_the_record(void **state)
 {
-    const uint64_t large = 0xfedcba9876543210u; /* all of it */
+    const uint64_t large = 0xfedcba9876543210u; /* uses all 64 bits */
     struct rig *rig = *state;
     struct store_op wait = {.verb = STORE_WAIT, .job = 1, .attempt = 1};
 

@@ -1,4 +1,4 @@
-/* The queue: jobs that wait in lanes, in what order, until when, and how they leave. */
+/* The queue: jobs that wait in lanes, their order, how long they wait, and how they leave. */
 #include "contract.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static enum err time_out(struct rig *rig, uint64_t job)
     return rig_finish(rig, STORE_QUEUE_TIMEOUT, job, 0, NULL, NULL);
 }
 
-/* Up to `max` of the lane are these, "3 1 2"; so many are there. */
+/* The first `max` jobs of the lane are `want` ("3 1 2"), and `waiting` jobs are in it. */
 static void expect_first(struct rig *rig, uint64_t lane, size_t max, const char *want,
                          int64_t waiting)
 {
@@ -62,7 +62,7 @@ static void expect_lane(struct rig *rig, uint64_t lane, const char *want)
     expect_first(rig, lane, SHOWN_MAX, want, count);
 }
 
-/* The higher priority first, then the older job, whatever the order in which they came. */
+/* The higher priority comes first, then the older job, in whatever order they were put. */
 static void test_order_of_a_lane(void **state)
 {
     static const struct {
@@ -74,11 +74,11 @@ static void test_order_of_a_lane(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         assert_int_equal(rig_put_lane(rig, rows[i].job, 77, rows[i].priority), ERR_OK);
     expect_lane(rig, 77, "3 4 7 2 8 1 5 6");
-    expect_lane(rig, 77, "3 4 7 2 8 1 5 6"); /* a look changes nothing */
+    expect_lane(rig, 77, "3 4 7 2 8 1 5 6"); /* reading changes nothing */
     expect_first(rig, 77, 3, "3 4 7", 8);
     expect_first(rig, 77, 0, "", 8);
     expect_lane(rig, 78, "");
-    /* One leaves from the middle, one comes back to it. */
+    /* One job leaves from the middle, and one comes back to it. */
     assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
     expect_lane(rig, 77, "3 4 7 8 1 5 6");
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 2, 1, "n1", NULL), ERR_OK);
@@ -86,7 +86,7 @@ static void test_order_of_a_lane(void **state)
     expect_lane(rig, 77, "3 4 7 2 8 1 5 6");
 }
 
-/* What is told has a bound in bytes, too; but one job is told in any case. */
+/* A page of a lane is bounded in bytes too, but always has at least one job. */
 static void test_large_jobs_of_a_lane(void **state)
 {
     enum { JOBS = 12, SMALL = 100, LARGE = 10000, LARGEST = 100000 };
@@ -155,7 +155,7 @@ static void test_what_a_lane_tells_of_a_job(void **state)
     assert_int_equal(rig->op.head.lane, 77);
     assert_int_equal(rig->op.head.priority, 4);
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_WAIT_MS);
-    /* Who is answered with it by its key is told what was answered first. */
+    /* A request with the same key gets the first answer. */
     op = put_op(2, 77, 4);
     op.u.put.idem = STR("key");
     op.u.put.fingerprint = 5;
@@ -203,7 +203,7 @@ static void test_lanes_by_number(void **state)
         assert_int_equal(op.u.lanes.more, seen < COUNT_OF(sorted));
     } while (op.u.lanes.more);
     assert_int_equal(seen, COUNT_OF(sorted));
-    /* A lane is gone with its last job. */
+    /* A lane is removed with its last job. */
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 100, 0, NULL, NULL), ERR_OK);
     op = (struct store_op){.verb = STORE_LANES};
     op.u.lanes.max = SHOWN_MAX;
@@ -213,7 +213,7 @@ static void test_lanes_by_number(void **state)
         assert_int_not_equal(op.u.lanes.items[i].lane, 40);
 }
 
-/* Lanes are made by whoever submits: it is all of them together that have a bound. */
+/* Clients make lanes by naming types, so the bound is on all lanes together. */
 static void test_all_lanes_are_full(void **state)
 {
     struct rig *rig = *state;
@@ -230,12 +230,12 @@ static void test_all_lanes_are_full(void **state)
     assert_int_equal(rig_get(rig, 4), ERR_NOT_FOUND);
 
     op = (struct store_op){.verb = STORE_WAIT, .job = 3, .attempt = 1};
-    op.u.wait.lane = 71; /* it goes from one lane to another: that makes no more of them */
+    op.u.wait.lane = 71; /* moving from one lane to another adds no waiting job */
     op.u.wait.wait_ms = RIG_WAIT_MS;
     op.u.wait.bounds.all_max = 3;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     expect_lane(rig, 71, "1 3");
-    assert_int_equal(rig_put(rig, 5), ERR_OK); /* held */
+    assert_int_equal(rig_put(rig, 5), ERR_OK); /* held, not in a lane */
     op.job = 5;
     assert_int_equal(rig_call(rig, &op), ERR_QUEUES_FULL);
     assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
@@ -244,7 +244,7 @@ static void test_all_lanes_are_full(void **state)
     op = put_op(6, 99, 9);
     op.u.put.bounds.all_max = 3;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
-    op = put_op(7, 99, 9); /* without a bound */
+    op = put_op(7, 99, 9); /* no bound given */
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 
@@ -263,7 +263,7 @@ static struct store_op put_for(uint64_t job, const char *account, int64_t jobs_m
     return op;
 }
 
-/* What counts is what waits, whatever its lane; also after a restart. */
+/* The bounds of an account count its waiting jobs in all lanes, also after a restart. */
 static void test_an_account_has_bounds(void **state)
 {
     struct rig *rig = *state;
@@ -284,10 +284,10 @@ static void test_an_account_has_bounds(void **state)
     op = put_for(4, "ops", 1, 0);
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 
-    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK); /* it does not wait any more */
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK); /* job 1 no longer waits */
     op = put_for(3, "ci", 2, 2 * bytes);
     assert_int_equal(rig_call(rig, &op), ERR_OK);
-    /* And waits again: whoever was accepted stays so. */
+    /* Job 1 waits again: a job that was accepted is never refused later. */
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
     op = (struct store_op){.verb = STORE_WAIT, .job = 1, .attempt = 1};
     op.u.wait.lane = 71;
@@ -317,17 +317,17 @@ static void test_a_full_lane(void **state)
     assert_int_equal(op.head.id, 0);
     assert_int_equal(rig_get(rig, 3), ERR_NOT_FOUND);
     expect_lane(rig, 77, "1 2");
-    op = put_op(4, 78, 9); /* another one has room, and the key is free */
+    op = put_op(4, 78, 9); /* another lane has room, and the key is free */
     op.u.put.bounds.lane_max = 2;
     op.u.put.idem = STR("key");
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_false(op.u.put.duplicate);
-    op = put_op(2, 77, 0); /* said again: it is there already */
+    op = put_op(2, 77, 0); /* repeated: the job is there already */
     op.u.put.bounds.lane_max = 2;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_true(op.u.put.duplicate);
 
-    assert_int_equal(rig_put(rig, 5), ERR_OK); /* held */
+    assert_int_equal(rig_put(rig, 5), ERR_OK); /* held, not in a lane */
     op = (struct store_op){.verb = STORE_WAIT, .job = 5, .attempt = 1};
     op.u.wait.lane = 77;
     op.u.wait.wait_ms = RIG_WAIT_MS;
@@ -336,7 +336,7 @@ static void test_a_full_lane(void **state)
     assert_int_equal(op.head.state, JOB_NEW);
     assert_int_equal(op.head.lane, 0);
     assert_int_equal(op.head.due_ms, rig_now_ms() + HOLD_MS);
-    op.job = 2; /* stays */
+    op.job = 2; /* in the lane already: it stays */
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     expect_lane(rig, 77, "1 2");
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
@@ -363,13 +363,13 @@ static void test_reserve_takes_it_out(void **state)
     assert_int_equal(rig->op.head.state, JOB_DISPATCHED);
     assert_int_equal(rig->op.head.lane, 0);
     assert_int_equal(rig->op.head.priority, 0);
-    assert_int_equal(rig->op.head.owner, 5); /* who is to take it back, should it not know that */
+    assert_int_equal(rig->op.head.owner, 5); /* may take the reservation back */
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_TTL_MS);
     expect_lane(rig, 77, "");
     assert_int_equal(rig_get(rig, 1), ERR_OK);
     assert_int_equal(rig->op.head.lane, 0);
     assert_int_equal(rig->op.head.owner, 5);
-    /* An older owner's word about it is not taken. */
+    /* An earlier owner can no longer take it back. */
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, NULL, NULL), ERR_STALE);
 }
 
@@ -393,7 +393,7 @@ static void test_every_end_takes_it_out(void **state)
     assert_string_equal(rig->op.head.reason, "QUEUE_TIMEOUT");
 }
 
-/* Only of what is in a lane, and is due. */
+/* Only a job that is in a lane and due can time out. */
 static void test_time_to_wait(void **state)
 {
     struct rig *rig = *state;
@@ -407,7 +407,7 @@ static void test_time_to_wait(void **state)
     assert_int_equal(time_out(rig, 1), ERR_STALE);
     expect_lane(rig, 77, "1");
     rig_pass(rig, 1);
-    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK); /* somebody was faster */
+    assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK); /* reserved just before the time-out */
     assert_int_equal(time_out(rig, 1), ERR_STALE);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
     assert_int_equal(time_out(rig, 1), ERR_STALE);
@@ -434,9 +434,9 @@ static void test_wait(void **state)
     assert_int_equal(rig->op.head.lane, 77);
     assert_int_equal(rig->op.head.priority, 2);
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_WAIT_MS);
-    assert_int_equal(wait_lane(rig, 1, 1, 77, 2), ERR_OK); /* again */
+    assert_int_equal(wait_lane(rig, 1, 1, 77, 2), ERR_OK); /* repeated */
     expect_lane(rig, 77, "1");
-    assert_int_equal(wait_lane(rig, 1, 1, 78, 5), ERR_OK); /* in one lane only */
+    assert_int_equal(wait_lane(rig, 1, 1, 78, 5), ERR_OK); /* a job is in one lane only */
     expect_lane(rig, 77, "");
     expect_lane(rig, 78, "1");
 
@@ -444,10 +444,10 @@ static void test_wait(void **state)
     assert_int_equal(wait_lane(rig, 1, 1, 77, 0), ERR_STALE);
     assert_int_equal(rig->op.head.state, JOB_DISPATCHED);
     assert_int_equal(rig_finish(rig, STORE_REFUSED, 1, 1, "n1", NULL), ERR_OK);
-    assert_int_equal(rig->op.head.lane, 0); /* whatever it was before: now it is held */
+    assert_int_equal(rig->op.head.lane, 0); /* after the refusal the job is held, in no lane */
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + HOLD_MS);
     expect_lane(rig, 78, "");
-    assert_int_equal(wait_lane(rig, 1, 2, 77, 0), ERR_STALE); /* the same attempt goes on */
+    assert_int_equal(wait_lane(rig, 1, 2, 77, 0), ERR_STALE); /* still attempt 1 */
     assert_int_equal(wait_lane(rig, 1, 1, 77, 0), ERR_OK);
     assert_int_equal(rig->op.head.state, JOB_SELECTING);
 
@@ -456,7 +456,7 @@ static void test_wait(void **state)
     assert_int_equal(wait_lane(rig, 1, 1, 77, 0), ERR_STALE);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 1, 1, "n1", "X"), ERR_OK);
     assert_int_equal(wait_lane(rig, 1, 1, 77, 0), ERR_STALE);
-    assert_int_equal(wait_lane(rig, 1, 2, 77, 0), ERR_OK); /* the next one is to start */
+    assert_int_equal(wait_lane(rig, 1, 2, 77, 0), ERR_OK); /* before its next attempt */
     assert_int_equal(rig->op.head.state, JOB_RETRYING);
     assert_int_equal(rig->op.head.attempt, 1);
     expect_lane(rig, 77, "1");
@@ -489,13 +489,14 @@ static void test_due_tells_the_lane(void **state)
     assert_int_equal(due[0].state, JOB_NEW);
     assert_int_equal(due[0].lease, LEASE_NONE);
     assert_true(due[0].lane == UINT64_MAX);
-    expect_lane(rig, UINT64_MAX, "2");                     /* until somebody decides */
-    assert_int_equal(wait_lane(rig, 2, 1, 77, 0), ERR_OK); /* it may wait on */
+    expect_lane(rig, UINT64_MAX, "2");                     /* until somebody settles it */
+    assert_int_equal(wait_lane(rig, 2, 1, 77, 0), ERR_OK); /* it may go on waiting */
     assert_int_equal(rig_due(rig, due, 4), 0);
     expect_lane(rig, 77, "1 2");
 }
 
-/* Who asked for it was refused, and another has been answered with it meanwhile. */
+/* A job is abandoned after another request was answered with it by its key: it does not end, in a
+ * lane or held. */
 static void test_abandoned_but_answered(void **state)
 {
     struct rig *rig = *state;
@@ -540,7 +541,7 @@ static void test_lanes_after_a_restart(void **state)
     expect_lane(rig, UINT64_MAX, "4 1");
 }
 
-/* Nobody was there: that is no time to wait. Nor does the hold of a server that slept last. */
+/* A pause of the store does not count as waiting time, nor as part of a hold. */
 static void test_a_pause_does_not_count(void **state)
 {
     struct rig *rig = *state;
@@ -554,7 +555,7 @@ static void test_a_pause_does_not_count(void **state)
     assert_int_equal(time_out(rig, 1), ERR_STALE);
     expect_lane(rig, 77, "1");
     assert_int_equal(rig->op.u.lane.items[0].head.due_ms, until_ms);
-    assert_int_equal(rig_put_lane(rig, 2, 77, 0), ERR_OK); /* has waited since then only */
+    assert_int_equal(rig_put_lane(rig, 2, 77, 0), ERR_OK); /* waits since the pause */
     assert_int_equal(rig->op.head.due_ms, rig_now_ms() + RIG_WAIT_MS);
     contract_reopen(rig);
     expect_lane(rig, 77, "1 2");
@@ -566,7 +567,7 @@ static void test_a_pause_does_not_count(void **state)
     assert_int_equal(time_out(rig, 2), ERR_OK);
 }
 
-/* What was said too late changes nothing. */
+/* A WAIT that comes after its not_after changes nothing. */
 static void test_wait_comes_too_late(void **state)
 {
     struct rig *rig = *state;

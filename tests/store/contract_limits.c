@@ -1,5 +1,5 @@
-/* Keys and their limits: what starts, what waits, what a refusal gives back, and that no rule, no
- * hold and no start is forgotten. */
+/* Keys and their limits: which jobs may start or wait, what a refusal gives back, and that rules,
+ * holds and starts survive a restart. */
 #include "contract.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ static int setup(void **state)
     return rig_node(rig, "n1", 100, NODE_READY);
 }
 
-/* "CONCURRENCY RATE RATE_MS QUEUE WEIGHT"; NULL: dropped. */
+/* `limit` is "CONCURRENCY RATE RATE_MS QUEUE WEIGHT"; NULL removes the rule. */
 static enum err set(struct rig *rig, const char *pattern, const char *limit)
 {
     struct store_op op = {.verb = STORE_LIMIT_SET};
@@ -78,8 +78,8 @@ static void assert_blocked(struct rig *rig, uint64_t job, const char *demand,
     assert_int_equal(block->used, want.used);
     assert_int_equal(block->retry_ms, want.retry_ms);
     assert_int_equal(rig->op.u.put.chosen, -1);
-    assert_true(rig_counts(rig, "n1").reserved <= before.reserved); /* some may have run out */
-    assert_int_equal(rig_get(rig, job), there);                     /* nothing was made */
+    assert_true(rig_counts(rig, "n1").reserved <= before.reserved); /* some may have lapsed */
+    assert_int_equal(rig_get(rig, job), there);                     /* no job was made */
 }
 
 static enum err put_waiting(struct rig *rig, uint64_t job, const char *demand, bool bounded)
@@ -97,7 +97,7 @@ static enum err put_waiting(struct rig *rig, uint64_t job, const char *demand, b
     return rig_call(rig, &rig->op);
 }
 
-/* As the list has it; all 0 when it is not there. */
+/* The key as STORE_LIMITS lists it; all 0 if it is not listed. */
 static struct store_limit_key look(struct rig *rig, const char *key)
 {
     struct store_op op = {.verb = STORE_LIMITS};
@@ -145,17 +145,17 @@ static void test_concurrency(void **state)
     assert_blocked(rig, 3, ACME, full);
     finish(rig, STORE_DONE, 1, 1);
     assert_key(rig, "tenant:acme", 1, 0, 0);
-    finish(rig, STORE_DONE, 1, 1); /* again */
+    finish(rig, STORE_DONE, 1, 1); /* repeated */
     assert_key(rig, "tenant:acme", 1, 0, 0);
     assert_int_equal(reserve(rig, 3, ACME), ERR_OK);
-    /* The same again is no further start. */
+    /* A repeated reserve does not count as another start. */
     assert_int_equal(reserve(rig, 3, ACME), ERR_OK);
     assert_true(rig->op.u.put.duplicate);
     assert_key(rig, "tenant:acme", 2, 0, 0);
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* No bound at all, and none let through. */
+/* A limit of 0 lets no job through; a removed rule limits nothing. */
 static void test_zero(void **state)
 {
     struct rig *rig = *state;
@@ -168,7 +168,8 @@ static void test_zero(void **state)
     assert_key(rig, "tenant:acme", 5, 0, 0);
 }
 
-/* What ran out makes room; an epoch that is over does not, until its leases end. */
+/* A lease that ran out makes room for its key. A lease of an older epoch keeps counting until it
+ * ends. */
 static void test_lost_leases(void **state)
 {
     struct rig *rig = *state;
@@ -216,7 +217,7 @@ static void test_rate(void **state)
         (struct limit_block){.why = LIMIT_RATE, .limit = 2, .used = 2, .retry_ms = 10000});
 }
 
-/* One that never began uses up none; one that began does, whatever became of it. */
+/* An attempt that never began uses nothing of the rate; one that began does, however it ended. */
 static const struct {
     enum store_outcome outcome;
     bool acked;
@@ -249,7 +250,7 @@ static void test_refused_costs_no_rate(void **state)
     }
 }
 
-/* A job that is blocked by its second key has used nothing of its first. */
+/* A job that is blocked by its second key uses nothing of the first. */
 static void test_all_or_none(void **state)
 {
     struct rig *rig = *state;
@@ -260,7 +261,7 @@ static void test_all_or_none(void **state)
     assert_blocked(rig, 2, BOTH,
                    (struct limit_block){.why = LIMIT_CONCURRENCY, .key = 1, .limit = 1, .used = 1});
     assert_key(rig, "tenant:acme", 1, 0, 1);
-    /* Nor has one that found no node. */
+    /* Nor does a job that found no node. */
     assert_int_equal(rig_node(rig, "n1", 1, NODE_READY), ERR_OK);
     assert_int_equal(reserve(rig, 3, ACME), ERR_ALL_FULL);
     assert_key(rig, "tenant:acme", 1, 0, 1);
@@ -281,14 +282,14 @@ static void test_closest_rule(void **state)
     assert_true(str_is(look(rig, "tenant:acme-2").pattern, "tenant:acme*"));
     assert_true(str_is(look(rig, "tenant:b").pattern, "tenant:*"));
     assert_true(str_is(look(rig, "x").pattern, "*"));
-    /* Rules change: at once, also for keys that are in use. */
+    /* Changed rules apply at once, also to keys in use. */
     assert_int_equal(set(rig, "tenant:acme", NULL), ERR_OK);
     assert_int_equal(set(rig, "*", NULL), ERR_OK);
     assert_true(str_is(look(rig, "tenant:acme").pattern, "tenant:acme*"));
     assert_null(look(rig, "x").pattern.at);
 }
 
-/* Of another namespace: as long as a name can be, and rules for all of it. */
+/* Keys of other namespaces: the longest possible name, and a rule for a whole namespace. */
 static void test_namespaces(void **state)
 {
     static const char longest[] =
@@ -327,7 +328,7 @@ static void test_rules_are_listed(void **state)
     assert_int_equal(set(rig, "z", "1 2 3 4 5"), ERR_OK);
     for (size_t i = COUNT_OF(patterns) - 1; i-- > 0;)
         assert_int_equal(set(rig, patterns[i], "1 -1 0 -1 1"), ERR_OK);
-    assert_int_equal(set(rig, "a", "2 -1 0 -1 1"), ERR_OK); /* changed */
+    assert_int_equal(set(rig, "a", "2 -1 0 -1 1"), ERR_OK); /* replaced */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(rig_call(rig, &op), ERR_OK);
         assert_int_equal(op.u.limits.rule_count, COUNT_OF(patterns));
@@ -356,7 +357,7 @@ static void test_rules_are_listed(void **state)
     assert_int_equal(op.u.limits.rule_count, COUNT_OF(patterns) - 1);
 }
 
-/* In pages, in order, only those in use, and of a prefix. */
+/* Keys are listed in pages, in order, by prefix, and only while in use. */
 static void test_keys_are_listed(void **state)
 {
     static const char *const names[] = {"a:1", "a:2", "b:1", "b:2", "b:3", "c"};
@@ -369,7 +370,7 @@ static void test_keys_are_listed(void **state)
         snprintf(demand, sizeof demand, "1 0 0  %s", names[i]);
         assert_int_equal(reserve(rig, 1 + i, demand), ERR_OK);
     }
-    assert_int_equal(rig_put(rig, 99), ERR_OK); /* has none */
+    assert_int_equal(rig_put(rig, 99), ERR_OK); /* a job without keys */
     op.u.limits.max = 2;
     do {
         op.u.limits.after = *last ? str_of(last) : STR_NONE;
@@ -405,7 +406,7 @@ static void test_hold(void **state)
     assert_int_equal(hold(rig, "tenant:acme", 60000, "quota"), ERR_OK);
     assert_int_equal(look(rig, "tenant:acme").hold_ms, 60000);
     assert_true(str_is(look(rig, "tenant:acme").hold_reason, "quota"));
-    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK); /* what has started goes on */
+    assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK); /* a job that was reserved goes on */
     assert_blocked(rig, 2, ACME, held);
     rig_pass(rig, 59999);
     held.retry_ms = 1;
@@ -413,7 +414,7 @@ static void test_hold(void **state)
     rig_pass(rig, 1);
     assert_int_equal(reserve(rig, 2, ACME), ERR_OK);
     assert_int_equal(look(rig, "tenant:acme").hold_ms, 0);
-    /* Let go before its time. */
+    /* Released before its time. */
     assert_int_equal(hold(rig, "tenant:acme", 60000, "again"), ERR_OK);
     assert_int_equal(reserve(rig, 3, ACME), ERR_LIMITED);
     assert_int_equal(hold(rig, "tenant:acme", 0, NULL), ERR_OK);
@@ -438,7 +439,7 @@ static enum err fail_holding(struct rig *rig, uint64_t job, int attempt, const c
     return rig_call(rig, &rig->op);
 }
 
-/* A job ran into a bound that its node found: its key is held, and that attempt does not count. */
+/* A job that hit a limit outside berth fails and holds its key; the attempt does not count. */
 static void test_fail_holds_its_key(void **state)
 {
     struct rig *rig = *state;
@@ -469,7 +470,7 @@ static void test_fail_holds_its_key(void **state)
         assert_int_equal(look(rig, "account:api-1").hold_ms, 30000);
         rig_pass(rig, 30000);
     }
-    /* A longer hold is not cut short by one that knows less. */
+    /* A shorter hold does not cut a longer one short. */
     assert_int_equal(reserve_attempt(rig, 1, 5, NULL), ERR_OK);
     assert_int_equal(hold(rig, "account:api-1", 3600000, "closed"), ERR_OK);
     assert_int_equal(rig_commit(rig, 1, 5, "n1"), ERR_OK);
@@ -478,7 +479,7 @@ static void test_fail_holds_its_key(void **state)
     assert_true(str_is(look(rig, "account:api-1").hold_reason, "closed"));
 }
 
-/* A hold has a reason of its own beside that of the failure, if one is given. */
+/* A hold may have a reason of its own, besides the one of the failure. */
 static void test_reason_of_a_hold(void **state)
 {
     struct rig *rig = *state;
@@ -500,13 +501,14 @@ static void test_reason_of_a_hold(void **state)
     assert_true(str_is(look(rig, "tenant:acme").hold_reason, "the account is closed until six"));
 }
 
-/* Who has a lease is told by name, some of them: who waits wants to know for whom. */
+/* The list names some of the jobs that have leases of a key, so that a waiting client sees what it
+ * waits for. */
 static void test_holders(void **state)
 {
     struct rig *rig = *state;
     struct store_limit_key now;
 
-    assert_int_equal(reserve(rig, 1, ACME), ERR_OK); /* nothing bounds the key yet */
+    assert_int_equal(reserve(rig, 1, ACME), ERR_OK); /* no rule matches the key yet */
     assert_int_equal(set(rig, "tenant:*", "9 -1 0 -1 1"), ERR_OK);
     assert_int_equal(look(rig, "tenant:acme").holder_count, 0);
     for (uint64_t job = 2; job <= 7; job++)
@@ -524,7 +526,7 @@ static void test_holders(void **state)
     assert_int_equal(now.holders[1], 4);
     assert_int_equal(reserve(rig, 8, ACME), ERR_OK);
     assert_int_equal(look(rig, "tenant:acme").holders[3], 8);
-    rig_pass(rig, RIG_TTL_MS + 1); /* what was never acknowledged runs out */
+    rig_pass(rig, RIG_TTL_MS + 1); /* reservations without an ACK run out */
     for (uint64_t job = 1; job <= 8; job++)
         if (job != 3)
             assert_int_equal(rig_finish(rig, STORE_EXPIRE, job, 1, NULL, NULL), ERR_OK);
@@ -539,7 +541,7 @@ static void assert_took(struct rig *rig, const char *demand)
     assert_true(str_is(rig->op.u.settle.demand, demand));
 }
 
-/* Whoever bills for it hears with the end of every lease what it had taken. */
+/* The end of every lease answers with the demand it had taken, which is what usage is billed by. */
 static void test_what_it_had_taken(void **state)
 {
     static const struct {
@@ -564,9 +566,9 @@ static void test_what_it_had_taken(void **state)
         assert_int_equal(rig_finish(rig, rows[i].outcome, job, 1, node, NULL), ERR_OK);
         assert_took(rig, BOTH);
         rig_finish(rig, rows[i].outcome, job, 1, node, NULL);
-        assert_int_equal(rig->op.u.settle.demand.len, 0); /* said again it ends nothing */
+        assert_int_equal(rig->op.u.settle.demand.len, 0); /* a repeat ends no lease */
     }
-    /* Cancelled while it runs: with the end of the run. */
+    /* Cancelled while it runs: the demand comes with the end of the run. */
     assert_int_equal(reserve(rig, ++job, "2 0 0  tenant:acme"), ERR_OK);
     assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, job, 0, NULL, NULL), ERR_OK);
@@ -579,7 +581,7 @@ static void test_what_it_had_taken(void **state)
     assert_took(rig, "");
 }
 
-/* A node knows the keys of its jobs without their namespace. */
+/* A node names the keys of its jobs without their namespace. */
 static void test_fail_holds_the_key_of_its_namespace(void **state)
 {
     struct rig *rig = *state;
@@ -592,7 +594,7 @@ static void test_fail_holds_the_key_of_its_namespace(void **state)
     assert_int_equal(look(rig, "account:api-1").hold_ms, 0);
 }
 
-/* Attempts have an end all the same. */
+/* Even attempts that do not count come to an end. */
 static void test_fail_cannot_go_on_forever(void **state)
 {
     struct rig *rig = *state;
@@ -629,7 +631,7 @@ static void test_waiting(void **state)
     assert_int_equal(rig_get(rig, 3), ERR_NOT_FOUND);
     assert_key(rig, "account:x", 0, 0, 0);
     assert_int_equal(put_waiting(rig, 4, "1 0 0  tenant:b", true), ERR_OK);
-    /* One that was accepted before is counted, not refused. */
+    /* A job that was accepted before is counted, but not refused. */
     assert_int_equal(put_waiting(rig, 5, ACME, false), ERR_OK);
     assert_key(rig, "tenant:acme", 0, 3, 0);
     assert_int_equal(reserve(rig, 1, NULL), ERR_OK);
@@ -663,18 +665,18 @@ static void test_wait_again(void **state)
     held.u.put.demand = STR(ACME);
     held.u.put.max_attempts = 2;
     held.u.put.hold_ms = RIG_WAIT_MS;
-    assert_int_equal(rig_call(rig, &held), ERR_OK); /* it does not wait */
+    assert_int_equal(rig_call(rig, &held), ERR_OK); /* held: it does not count as waiting */
     assert_int_equal(wait_in(rig, 9, 77, true), ERR_LIMITED);
     assert_int_equal(rig->op.u.wait.block.why, LIMIT_QUEUE);
     assert_int_equal(rig->op.u.wait.block.used, 1);
     assert_key(rig, "tenant:acme", 0, 1, 0);
-    assert_int_equal(wait_in(rig, 1, 78, true), ERR_OK); /* it is in a lane already */
+    assert_int_equal(wait_in(rig, 1, 78, true), ERR_OK); /* it waits in a lane already */
     assert_key(rig, "tenant:acme", 0, 1, 0);
     assert_int_equal(wait_in(rig, 9, 77, false), ERR_OK);
     assert_key(rig, "tenant:acme", 0, 2, 0);
 }
 
-/* The end of a lease says for which keys others may start now. */
+/* The end of a lease names the keys for which waiting jobs may start now. */
 static void test_freed(void **state)
 {
     struct rig *rig = *state;
@@ -687,19 +689,19 @@ static void test_freed(void **state)
     finish(rig, STORE_DONE, 1, 1);
     assert_int_equal(rig->op.u.settle.freed_count, 1);
     assert_true(rig->op.u.settle.freed[0] == str_hash(STR("tenant:acme")));
-    finish(rig, STORE_DONE, 1, 1); /* again */
+    finish(rig, STORE_DONE, 1, 1); /* repeated */
     assert_int_equal(rig->op.u.settle.freed_count, 0);
-    /* Nobody waits. */
+    /* No job with the key waits. */
     assert_int_equal(reserve(rig, 2, NULL), ERR_OK);
     finish(rig, STORE_SEND_FAILED, 2, 1);
     assert_int_equal(rig->op.u.settle.freed_count, 0);
-    /* It is held. */
+    /* The key is held. */
     assert_int_equal(put_waiting(rig, 3, ACME, true), ERR_OK);
     assert_int_equal(reserve(rig, 4, ACME), ERR_OK);
     assert_int_equal(hold(rig, "tenant:acme", 60000, NULL), ERR_OK);
     finish(rig, STORE_SEND_FAILED, 4, 1);
     assert_int_equal(rig->op.u.settle.freed_count, 0);
-    /* It ran out. */
+    /* The lease runs out. */
     assert_int_equal(hold(rig, "tenant:acme", 0, NULL), ERR_OK);
     assert_int_equal(reserve(rig, 5, ACME), ERR_OK);
     rig_pass(rig, RIG_TTL_MS);
@@ -727,7 +729,7 @@ static void test_after_a_restart(void **state)
         assert_true(str_is(look(rig, "account:api-1").hold_reason, "closed"));
     }
     assert_int_equal(reserve(rig, 4, ACME), ERR_OK);
-    finish(rig, STORE_SEND_FAILED, 1, 1); /* its start, from before the restart */
+    finish(rig, STORE_SEND_FAILED, 1, 1); /* gives back a start from before the restart */
     assert_key(rig, "tenant:acme", 2, 0, 2);
     assert_int_equal(reserve(rig, 5, ACME), ERR_OK);
     assert_blocked(rig, 6, ACME,
@@ -743,7 +745,7 @@ static void test_after_a_restart(void **state)
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* A pause is nobody's time: neither a window nor a hold ends with it. */
+/* A pause of the store does not count: neither a rate's window nor a hold ends during it. */
 static void test_pause(void **state)
 {
     struct rig *rig = *state;

@@ -1,8 +1,8 @@
-/* What a job takes of a node beside a slot: all of it or nothing, in one step with the slot, and
+/* What a job takes of a node besides its slot: all of it or nothing, in one step with the slot, and
  * given back exactly once, however the lease ends. */
 #include "contract.h"
 
-/* n1 has room for two of the usual jobs, n2 is the larger one. */
+/* n1 has room for two typical jobs; n2 is larger. */
 #define N1 "cpu=4000/4000,licences=2/2,mem_mb=8000/8000 0=20000/20000,1=24000/24000"
 #define N2 "cpu=8000/8000,mem_mb=16000/16000 "
 
@@ -66,7 +66,7 @@ static struct store_node find(struct rig *rig, const char *node, enum store_verb
     return (struct store_node){0};
 }
 
-/* "cpu,licences,mem_mb gpu,gpu": what is left of n1, or whatever the node has. */
+/* `want` is "cpu,licences,mem_mb gpu,gpu": what is left of n1, or of whatever the node declares. */
 static void assert_left(struct rig *rig, const char *node, const char *want)
 {
     struct resources_left left = find(rig, node, STORE_COUNTS).left;
@@ -88,7 +88,7 @@ static void assert_left(struct rig *rig, const char *node, const char *want)
 
 #define ALL_LEFT "4000,2,8000 20000,24000"
 
-/* One call each: what is asked for, and why n1 says no. */
+/* One reserve each on n1: the demand, and the answer or the reason of the refusal. */
 static const struct {
     const char *demand;
     enum lease_reason why;
@@ -100,7 +100,7 @@ static const struct {
     {"1 0 0 cpu=1,mem_mb=8001 ", LEASE_RESOURCES, 0},
     {"1 0 0 fans=1 ", LEASE_RESOURCES, 0}, /* not declared */
     {"8 0 0 licences=2 ", LEASE_OK, 0},
-    {"9 0 0 licences=2 ", LEASE_FULL, 0}, /* slots are looked at first */
+    {"9 0 0 licences=2 ", LEASE_FULL, 0}, /* slots are checked before resources */
     {"9 0 0 licences=3 ", LEASE_FULL, 0},
     {"1 0 7000  ", LEASE_OK, 1},
     {"1 0 21000  ", LEASE_OK, 2},
@@ -133,7 +133,7 @@ static void test_fits(void **state)
     }
 }
 
-/* Slots, needs and GPUs go together, and answers tell what is left. */
+/* Slots, resources and GPUs are taken and given back together, and answers carry what is left. */
 static void test_taken_and_given_back(void **state)
 {
     struct rig *rig = *state;
@@ -157,18 +157,18 @@ static void test_taken_and_given_back(void **state)
     assert_int_equal(rig->op.counts.running, 0);
     assert_int_equal(rig->op.left.left[0], 4000);
     assert_left(rig, "n1", "4000,1,8000 20000,whole");
-    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK); /* again */
+    assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK); /* repeated */
     assert_left(rig, "n1", "4000,1,8000 20000,whole");
     assert_int_equal(rig_get(rig, 2), ERR_OK);
     assert_true(rig->op.head.gpus == 2);
     assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 2, 1, "n1", "EXIT_1"), ERR_OK);
-    assert_true(rig->op.head.gpus == 2); /* also after its end */
+    assert_true(rig->op.head.gpus == 2); /* the record keeps its GPUs after the end */
     assert_left(rig, "n1", ALL_LEFT);
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* The next candidate gets what the first has no room for. */
+/* The next candidate gets a job for which the first has no room. */
 static void test_next_candidate(void **state)
 {
     struct rig *rig = *state;
@@ -184,7 +184,7 @@ static void test_next_candidate(void **state)
     assert_int_equal(rig_counts(rig, "n1").reserved, 1);
 }
 
-/* A node that declares nothing gets what needs nothing. */
+/* A node that declares no resources takes only jobs that need none. */
 static void test_nothing_declared(void **state)
 {
     struct rig *rig = *state;
@@ -200,7 +200,7 @@ static void test_nothing_declared(void **state)
     assert_int_equal(rig->op.u.put.candidates[0].why, LEASE_FULL);
 }
 
-/* Every way a lease may end. `acked`: it ran. */
+/* Every way a lease may end. `acked`: the job ran. */
 static const struct {
     const char *name;
     bool acked;
@@ -229,7 +229,7 @@ static void test_every_end(void **state)
 
             rig_pass(rig, RIG_RUN_MS + RIG_TTL_MS);
             assert_int_equal(rig_due(rig, due, 2), 1);
-            assert_left(rig, "n1", ALL_LEFT); /* already */
+            assert_left(rig, "n1", ALL_LEFT); /* freed before the job is settled */
         }
         assert_int_equal(rig_finish(rig, ends[i].outcome, job,
                                     by_node || ends[i].outcome == STORE_EXPIRE ? 1 : 0,
@@ -244,7 +244,7 @@ static void test_every_end(void **state)
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* A job keeps what it was put with: later attempts say nothing of it. */
+/* A job keeps the demand it was put with; reserves of later attempts do not repeat it. */
 static void test_kept_with_the_job(void **state)
 {
     struct rig *rig = *state;
@@ -267,7 +267,7 @@ static void test_kept_with_the_job(void **state)
     assert_left(rig, "n1", "4000,0,8000 20000,24000");
 }
 
-/* Leases are counted again at a start; what a node has is there again, too. */
+/* A restart counts the leases again and keeps what nodes declared. */
 static void test_after_a_restart(void **state)
 {
     struct rig *rig = *state;
@@ -288,7 +288,8 @@ static void test_after_a_restart(void **state)
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* Usable amounts come and go; what is left may be less than nothing, and then nothing is given. */
+/* Usable amounts shrink and grow. What is left may be negative; then nothing more of it is
+ * given. */
 static void test_shrinks_and_grows(void **state)
 {
     struct rig *rig = *state;
@@ -308,7 +309,8 @@ static void test_shrinks_and_grows(void **state)
     assert_left(rig, "n1", "3999,2,0 20000,24000");
 }
 
-/* Other names and other GPUs: what leases have is counted anew, and lost sight of by nobody. */
+/* A node declares other names and other GPUs: what its leases hold is counted again, and none of it
+ * is lost. */
 static void test_other_shape(void **state)
 {
     struct rig *rig = *state;
@@ -338,8 +340,8 @@ static void new_epoch(struct rig *rig, bool keeps_runs)
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 
-/* Leases of an epoch that is over take nothing of the node; what a lost node runs goes on doing so.
- */
+/* Leases of an older epoch take nothing of the node, except those of runs that a lost node
+ * keeps. */
 static void test_epochs(void **state)
 {
     struct rig *rig = *state;
@@ -357,12 +359,12 @@ static void test_epochs(void **state)
     new_epoch(rig, false);
     assert_left(rig, "n1", ALL_LEFT);
     assert_int_equal(reserve(rig, 3, "1 2 0  ", "n1"), ERR_OK);
-    assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_OK); /* late */
+    assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_OK); /* a late DONE */
     assert_left(rig, "n1", "4000,2,8000 whole,whole");
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* Dropped while a job runs there, and back: what it has is counted again. */
+/* A node is dropped while a job runs there, and comes back: what the job takes is counted again. */
 static void test_dropped_and_back(void **state)
 {
     struct rig *rig = *state;
@@ -379,7 +381,7 @@ static void test_dropped_and_back(void **state)
     assert_left(rig, "n1", ALL_LEFT);
 }
 
-/* What is put again as it is changes nothing. */
+/* Putting the same resources again changes nothing, not even the version. */
 static void test_same_again(void **state)
 {
     struct rig *rig = *state;
@@ -394,8 +396,8 @@ static void test_same_again(void **state)
     assert_int_equal(rig->op.u.node_put.version, version + 1);
 }
 
-/* A demand that cannot be read makes no job, and nothing happens for it: what ran out is cleared
- * for one that wants its slot. */
+/* A demand that cannot be read makes no job, and has no side effect: leases that ran out are
+ * cleared only by a reserve that is valid. */
 static void test_bad_demand(void **state)
 {
     struct rig *rig = *state;
@@ -417,7 +419,7 @@ static void test_bad_demand(void **state)
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
 }
 
-/* The same reserve again takes nothing more and tells the same GPUs. */
+/* A repeated reserve takes nothing more and answers the same GPUs. */
 static void test_replay(void **state)
 {
     struct rig *rig = *state;

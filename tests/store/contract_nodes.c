@@ -1,4 +1,4 @@
-/* Nodes: registration, versions, epochs, leaving, heartbeats with a list. */
+/* Nodes: registration, versions, epochs, leaving, heartbeats with a list of runs. */
 #include "contract.h"
 
 #include <string.h>
@@ -35,11 +35,11 @@ static void test_register_and_change(void **state)
     assert_int_equal(op.u.node_put.version, 1);
     assert_int_equal(op.counts.epoch, 1);
     rig_pass(rig, 1000);
-    op = put("x", "{\"a\":1}"); /* the same again: nothing is new */
+    op = put("x", "{\"a\":1}"); /* repeated: no change */
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_false(op.u.node_put.created);
     assert_int_equal(op.u.node_put.version, 1);
-    op = put("x", NULL); /* facts unchanged, less room */
+    op = put("x", NULL); /* same facts, fewer slots */
     op.u.node_put.max = 1;
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_int_equal(op.u.node_put.version, 2);
@@ -84,7 +84,8 @@ static void test_put_of_nobody(void **state)
     assert_string_equal(rig->op.head.node, name);
 }
 
-/* Two who find a node lost: one bump. And a finding about an epoch that is over changes nothing. */
+/* Two instances find the same node lost: the epoch rises once. A finding about an older epoch
+ * changes nothing. */
 static void test_epoch_is_guarded(void **state)
 {
     struct rig *rig = *state;
@@ -102,7 +103,8 @@ static void test_epoch_is_guarded(void **state)
     assert_int_equal(again.counts.epoch, 2);
     assert_int_equal(rig_counts(rig, "n1").health, NODE_READY);
 
-    /* A registration after a reboot is the node's own word: it counts, without a second bump. */
+    /* A node that registers after a reboot says itself that its runs are gone: it counts, but does
+     * not raise the epoch twice. */
     struct store_op back = put("n1", "{\"boot\":2}");
     back.u.node_put.new_epoch = true;
     back.u.node_put.if_epoch = 1;
@@ -124,12 +126,12 @@ static void test_drop(void **state)
     assert_int_equal(rig_call(rig, &again), ERR_NOT_FOUND);
     assert_null(find(rig, "n1"));
     assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_ALL_FULL);
-    /* What it still had ends as ever. */
+    /* A job that it still has ends as usual. */
     assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
     contract_backend->close(rig);
     contract_backend->open(rig);
     assert_null(find(rig, "n1"));
-    /* Back before its last lease ended: that one counts. */
+    /* A node that comes back before its last lease ended: that lease counts. */
     assert_int_equal(rig_node(rig, "n1", 2, NODE_READY), ERR_OK);
     assert_true(rig->op.u.node_put.created);
     assert_int_equal(rig_counts(rig, "n1").reserved, 1);
@@ -138,17 +140,17 @@ static void test_drop(void **state)
     assert_int_equal(rig_counts(rig, "n1").reserved, 0);
 }
 
-/* A heartbeat that lists its runs renews exactly those, and learns which are not its own. */
+/* A heartbeat that lists runs renews exactly those, and learns which of them are not the node's. */
 static void test_renew_list(void **state)
 {
     struct rig *rig = *state;
     struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
     struct store_run runs[] = {
-        {.id = 1, .attempt = 1}, /* its own */
+        {.id = 1, .attempt = 1}, /* running here */
         {.id = 2, .attempt = 1}, /* only reserved */
-        {.id = 3, .attempt = 1}, /* of n2 */
-        {.id = 4, .attempt = 1}, /* of nobody */
-        {.id = 1, .attempt = 2}, /* another attempt */
+        {.id = 3, .attempt = 1}, /* runs on n2 */
+        {.id = 4, .attempt = 1}, /* no such job */
+        {.id = 1, .attempt = 2}, /* the wrong attempt */
     };
 
     rig_node(rig, "n1", 3, NODE_READY);
@@ -180,7 +182,7 @@ static void test_renew_list(void **state)
     assert_true(runs[0].unknown);
 }
 
-/* Slots kept for others: full for this job, not for the next. */
+/* Withheld slots: the node is full for this job, but not for one that withholds none. */
 static void test_spare_slots(void **state)
 {
     struct rig *rig = *state;
@@ -195,7 +197,7 @@ static void test_spare_slots(void **state)
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
     assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
-    op.u.put.candidates[0].withheld = 2; /* all of them: full as well, the node has room for some */
+    op.u.put.candidates[0].withheld = 2; /* all slots withheld: full, too */
     assert_int_equal(rig_call(rig, &op), ERR_ALL_FULL);
     assert_int_equal(op.u.put.candidates[0].why, LEASE_FULL);
     assert_int_equal(rig_counts(rig, "n1").max, 2);
@@ -203,7 +205,7 @@ static void test_spare_slots(void **state)
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 
-/* Of two answers the larger order is the newer, whoever asked. */
+/* The answer with the higher order is the newer one, whichever verb it answers. */
 static void test_answers_have_an_order(void **state)
 {
     struct rig *rig = *state;
@@ -229,7 +231,7 @@ static void test_counts_without_facts(void **state)
         assert_int_equal(op.u.nodes.items[i].facts.len, 0);
 }
 
-/* Short jobs come and go beside long ones; a node that is lost then has the long ones, oldest
+/* Short jobs come and go while long ones run. When the node is lost, the long ones are due, oldest
  * first. */
 static void test_long_beside_short(void **state)
 {
@@ -256,8 +258,8 @@ static void test_long_beside_short(void **state)
     assert_int_equal(due[1].id, LONG_B);
 }
 
-/* Most of what a node held is over, here and there: each that is left is still its own, and the end
- * of one takes nothing of another. */
+/* Most of a node's jobs have ended, scattered over its list: those left are still the node's, and
+ * the end of one does not affect another. */
 static void test_few_of_many_are_left(void **state)
 {
     enum { JOBS = 40, EACH = 4, LEFT = JOBS / EACH - 1 };
@@ -280,8 +282,8 @@ static void test_few_of_many_are_left(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), LEFT);
 }
 
-/* A node that is lost may still run what it has: that stays where it is until its lease ran out,
- * slot and all, and goes on if the node comes back before. What was never acknowledged moves on. */
+/* A lost node may still run its jobs: they keep their leases and slots until those run out, and go
+ * on if the node comes back before. Jobs without an ACK move on at once. */
 static void test_lost_keeps_what_runs(void **state)
 {
     enum { RUNS = 1, RESERVED = 2, ENDS = 3 };
@@ -309,14 +311,15 @@ static void test_lost_keeps_what_runs(void **state)
     assert_int_equal(rig_finish(rig, STORE_EXPIRE, RESERVED, 1, NULL, NULL), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, RESERVED, 0, NULL, NULL), ERR_OK);
 
-    /* Also for whoever begins with what is on disk. */
+    /* The same after a restart. */
     contract_backend->close(rig);
     contract_backend->open(rig);
     assert_int_equal(rig_counts(rig, "x").running, 2);
     rig_pass(rig, RIG_RUN_MS - 1000);
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
 
-    /* It is back, with one of them: that goes on, the other ends with its lease and not before. */
+    /* The node comes back with one of its two runs: that one goes on, the other ends when its lease
+     * does. */
     assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
     renew.u.renew.runs = runs;
     renew.u.renew.count = COUNT_OF(runs);
@@ -334,7 +337,7 @@ static void test_lost_keeps_what_runs(void **state)
     assert_int_equal(rig_counts(rig, "x").running, 0);
 }
 
-/* Lost twice: what had not counted since the first time does not count again. */
+/* A node is lost a second time: a lease that stopped counting before does not count again. */
 static void test_lost_again_revives_nothing(void **state)
 {
     struct rig *rig = *state;
@@ -344,7 +347,7 @@ static void test_lost_again_revives_nothing(void **state)
     assert_int_equal(rig_node(rig, "x", 4, NODE_READY), ERR_OK);
     assert_int_equal(rig_reserve(rig, 1, 1, "x"), ERR_OK);
     assert_int_equal(rig_commit(rig, 1, 1, "x"), ERR_OK);
-    back.u.node_put.new_epoch = true; /* back without it */
+    back.u.node_put.new_epoch = true; /* it comes back without its run */
     assert_int_equal(rig_call(rig, &back), ERR_OK);
     lost.u.node_put.new_epoch = lost.u.node_put.keeps_runs = true;
     assert_int_equal(rig_call(rig, &lost), ERR_OK);
@@ -354,7 +357,8 @@ static void test_lost_again_revives_nothing(void **state)
     assert_int_equal(rig_counts(rig, "x").running, 0);
 }
 
-/* The lease of a face-to-face job is its own: at the ACK, at each renewal, and after a restart. */
+/* A face-to-face job has a lease term of its own: at the ACK, at each renewal, and after a
+ * restart. */
 static void test_leases_by_type(void **state)
 {
     enum { F2F = 1, TASK = 2 };
@@ -378,7 +382,7 @@ static void test_leases_by_type(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
 
     contract_backend->close(rig);
-    contract_backend->open(rig); /* a full term for each, at least */
+    contract_backend->open(rig); /* each lease has at least a full term after this */
     rig_pass(rig, RIG_F2F_MS - 1);
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 0);
     rig_pass(rig, 1);
@@ -390,8 +394,8 @@ static void test_leases_by_type(void **state)
     assert_int_equal(rig_due(rig, due, COUNT_OF(due)), 2);
 }
 
-/* More than a store looks at in one call may come due at once: a heartbeat that is the first to
- * come then is answered as exactly as any. */
+/* More leases may come due at once than a store looks at in one call. The first heartbeat after
+ * that is still answered exactly. */
 enum { MANY = 1500 };
 
 static void many_run(struct rig *rig, struct store_run *runs, int64_t timeout_ms)
@@ -407,7 +411,7 @@ static void many_run(struct rig *rig, struct store_run *runs, int64_t timeout_ms
     }
 }
 
-/* Lists them (NULL: does not); how many of them it does not know. */
+/* Renews; `runs` may be NULL: none are listed. Returns how many of the listed ones are unknown. */
 static int renew_many(struct rig *rig, struct store_run *runs)
 {
     struct store_op op = {.verb = STORE_RENEW, .node = STR("x")};
@@ -422,7 +426,7 @@ static int renew_many(struct rig *rig, struct store_run *runs)
     return unknown;
 }
 
-/* A few calls see all of them. */
+/* A few DUE calls return all of them. */
 static size_t due_many(struct rig *rig)
 {
     struct store_due due[2 * MANY];
@@ -496,11 +500,11 @@ static void test_many_go_on(void **state)
     assert_int_equal(due_many(rig), MANY);
 }
 
-/* What a heartbeat leaves out has the term it had, however many those are; the next that has it
- * renews it again. */
+/* Leases that a heartbeat does not list keep their term, however many there are; the next heartbeat
+ * that lists one renews it. */
 static void test_half_of_many_is_listed(void **state)
 {
-    static const size_t listed[] = {1000, 300}; /* more than are left out, then fewer */
+    static const size_t listed[] = {1000, 300}; /* more than half, then fewer */
     struct store_op op = {.verb = STORE_RENEW, .node = STR("x")};
     struct store_run runs[MANY];
     struct rig *rig = *state;

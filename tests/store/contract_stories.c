@@ -1,4 +1,4 @@
-/* Stories: who said what, what was answered, and where the counters of n1 stood then. */
+/* Stories: calls, their answers, and the counters of n1 after each. */
 #include "contract.h"
 
 #include <stdio.h>
@@ -11,24 +11,24 @@ enum act {
     ACK,     /* job, attempt, node */
     DONE,
     FAIL,
-    REFUSED,     /* candidates left */
-    REFUSED_ALL, /* none left */
+    REFUSED,     /* while other candidates are left */
+    REFUSED_ALL, /* no candidate is left */
     SEND_FAILED,
     SEND_FAILED_ALL,
     EXPIRE,
     CANCEL,
     QUEUE_TIMEOUT,
     NO_CANDIDATE,
-    RENEW,  /* all of the node's */
-    DUE,    /* job: ERR_OK if a sweep finds it, else ERR_STALE */
-    PASS,   /* ms, with calls all the while */
-    JUMP,   /* ms, frozen */
-    REOPEN, /* closed and opened again */
-    EPOCH,  /* the node is back without its runs: a new epoch */
-    MAX,    /* job = the new max of the node */
+    RENEW,  /* all leases of the node */
+    DUE,    /* ERR_OK if DUE lists the job, else ERR_STALE */
+    PASS,   /* ms, during which the store is called */
+    JUMP,   /* ms, during which it is not */
+    REOPEN, /* close and open the store */
+    EPOCH,  /* the node comes back without its runs: a new epoch */
+    MAX,    /* `job` is the node's new max */
 };
 
-enum { DUP = 1000, ANY = -1 }; /* expected: ERR_OK and `duplicate`; not looked at */
+enum { DUP = 1000, ANY = -1 }; /* expected: ERR_OK and `duplicate`; not checked */
 
 struct step {
     enum act act;
@@ -282,7 +282,7 @@ static const struct story stories[] = {
       {RESERVE, 2, 1, "n1", ERR_OK, S_DISP, 2, 0},
       {PASS, 1, 0, NULL, ERR_OK, ANY, ANY, ANY},
       {REOPEN, 0, 0, NULL, ERR_OK, ANY, 2, 0},
-      {ACK, 2, 1, "n1", ERR_OK, S_ACK, 1, 1}, /* it was, that one */
+      {ACK, 2, 1, "n1", ERR_OK, S_ACK, 1, 1}, /* the store knows that lease again */
       {EXPIRE, 1, 1, NULL, ERR_STALE, S_DISP, 1, 1},
       {PASS, 5000, 0, NULL, ERR_OK, ANY, ANY, ANY},
       {EXPIRE, 1, 1, NULL, ERR_OK, S_RET, 0, 1},
@@ -608,7 +608,7 @@ static bool was_duplicate(const struct store_op *op)
                                                               : op->u.settle.duplicate;
 }
 
-/* As assert_int_equal, but says which step it was. */
+/* assert_int_equal that names the step. */
 static void expect(const struct story *story, const struct step *step, const char *what, int got,
                    int want)
 {
@@ -633,7 +633,7 @@ static void check(struct rig *rig, const struct story *story, const struct step 
         expect(story, step, "state", rig->op.head.state, step->state);
     }
     if (step->act == JUMP)
-        return; /* looking would be the first call */
+        return; /* reading the counters would be the first call after the pause */
     if (step->reserved != ANY)
         expect(story, step, "reserved", rig_counts(rig, "n1").reserved, step->reserved);
     if (step->running != ANY)

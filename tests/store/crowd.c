@@ -1,13 +1,13 @@
-/* Makes calls up. */
+/* Generates random calls. */
 #include "crowd.h"
 
 #include <string.h>
 
-/* Of jobs: no number of an instance, which by this clock would fall silent. */
+/* Of jobs; outside the instance numbers, since an instance would fall silent under this clock. */
 enum { OWNER = 400 };
 
 enum {
-    FIXED = 20, /* the first nodes never leave; only they get work that has a type */
+    FIXED = 20, /* the first nodes never leave; only they get typed jobs */
     MANY = 100,
     TERMS = 50,
     HOLD_MS = 15000,
@@ -38,7 +38,7 @@ bool crowd_chance(struct play *play, unsigned one_in)
     return crowd_below(play, one_in) == 0;
 }
 
-/* Out of the ordinary: the nodes it is about are the verbs' for the rest of the call. */
+/* Chooses something unusual; much more rarely while the round is tame. */
 static bool odd(struct play *play, unsigned one_in)
 {
     enum { TAMER = 200 };
@@ -61,7 +61,7 @@ static bool is_over(const struct store_head *head)
     return job_state_final(head->state) && !head->lease;
 }
 
-/* Is this what the verb is for? */
+/* Can the verb be expected to succeed on this job? */
 static bool suits(const struct store_head *head, enum store_verb verb)
 {
     if (verb == STORE_ACK)
@@ -75,7 +75,7 @@ static bool suits(const struct store_head *head, enum store_verb verb)
     return true;
 }
 
-/* Often the job of the call before: its whole life may be in one call. */
+/* Often the job of the previous call, so that one batch may hold a job's whole life. */
 static int pick_slot(struct play *play, enum store_verb verb)
 {
     int slot = play->last;
@@ -99,14 +99,15 @@ static int pick_job(struct play *play, enum store_verb verb)
     play->fresh = 0;
     if (!play->ids[slot] || play->flood || (makes && head->id && is_over(head) && !odd(play, 30))) {
         if (crowd_chance(play, 500))
-            play->next_id += UINT64_C(1) << 40; /* another hash in Redis */
+            play->next_id += UINT64_C(1) << 40; /* into another hash in Redis */
         play->ids[slot] = play->fresh = play->next_id++;
         *head = (struct store_head){0};
     }
     return play->last = slot;
 }
 
-/* Breakers of a node that left are forgotten in a quiet moment, which is not the same for both. */
+/* Half of the jobs have a type, and go only to nodes that never leave. Stores remove the breakers
+ * of a node that left when they are idle, which is not at the same moment in both. */
 static bool is_typed(uint64_t job)
 {
     return job % 2;
@@ -120,7 +121,7 @@ static struct str some_text(struct play *play)
     return (struct str){long_text, lens[crowd_below(play, (unsigned)count)]};
 }
 
-/* Most take amounts and have keys, as steps know how to give; some take more. */
+/* Most take amounts and have keys, which the fast steps handle; some take more. */
 static struct str some_demand(struct play *play)
 {
     static const char *const demands[] = {
@@ -138,7 +139,7 @@ static struct str some_demand(struct play *play)
     return str_of(demands[crowd_below(play, odd(play, 4) ? COUNT_OF(demands) : 5)]);
 }
 
-/* Terms: how long it may run and is reserved, its type, its owner, its attempts. */
+/* The fields that PUT and RESERVE share: spec, type, demand, owner, attempts and terms. */
 static void make_put(struct play *play, struct store_op *op, int slot)
 {
     op->job = play->ids[slot];
@@ -174,7 +175,7 @@ static void make_put(struct play *play, struct store_op *op, int slot)
         op->u.put.ttl_ms = crowd_chance(play, 2) ? crowd_below(play, 300) : 2 * 3600000;
 }
 
-/* Where it waits, and how long. */
+/* One of a few lanes. */
 static uint64_t some_lane(struct play *play)
 {
     return crowd_lanes[crowd_below(play, LANES)];
@@ -196,7 +197,7 @@ static void make_put_lane(struct play *play, struct store_op *op, int slot)
 {
     make_put(play, op, slot);
     if (crowd_chance(play, 3))
-        return; /* held */
+        return; /* held, not in a lane */
     op->u.put.lane = some_lane(play);
     op->u.put.priority = (int)crowd_below(play, 10);
     op->u.put.wait_ms = crowd_below(play, WAIT_MS);
@@ -220,7 +221,7 @@ static void make_wait(struct play *play, struct store_op *op, int slot)
     op->u.wait.bounds = some_bounds(play);
 }
 
-/* Two of them get most: their lists are long. */
+/* Two of them are chosen most of the time, so that their lists grow long. */
 static unsigned some_place(struct play *play, unsigned count)
 {
     return crowd_below(play, crowd_chance(play, 3) ? count : 2);
@@ -239,7 +240,7 @@ static void make_reserve(struct play *play, struct store_op *op, int slot)
         struct str node = str_of(crowd_nodes[some_place(play, is_typed(op->job) ? FIXED : NODES)]);
 
         if (odd(play, 200))
-            node.len = crowd_chance(play, 2) ? 0 : 1; /* nobody's */
+            node.len = crowd_chance(play, 2) ? 0 : 1; /* no such node */
         op->u.put.candidates[i] = (struct store_candidate){.node = node, .hash = str_hash(node)};
         if (odd(play, 8))
             op->u.put.candidates[i].withheld = 1 << crowd_below(play, 10);
@@ -261,7 +262,7 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
     op->job = play->ids[slot];
     op->attempt = head->id && !odd(play, 30) ? head->attempt : (int)crowd_below(play, 11);
     if (crowd_chance(play, 60))
-        op->attempt = 1 + op->attempt % 2; /* of which others beside it are right */
+        op->attempt = 1 + op->attempt % 2; /* right for other jobs in the batch */
     if (head->dispatched_ms && crowd_chance(play, 2))
         op->u.settle.send_id = head->dispatched_ms - crowd_chance(play, 20);
     if (!odd(play, 100))
@@ -272,7 +273,8 @@ static void make_commit(struct play *play, struct store_op *op, int slot)
     op->u.settle.stop_grace_ms = odd(play, 10) ? 0 : 1000;
 }
 
-/* What ran out and was told by DUE is ended; most else is done. */
+/* Settles a job that DUE listed: leases and running attempts expire, waiting jobs time out, held
+ * ones are cancelled. */
 static int make_expire(struct play *play, struct store_op *op)
 {
     const struct store_due *due = &play->dues[EMBEDDED][--play->due_count];
@@ -318,10 +320,10 @@ static int make_finish(struct play *play, struct store_op *op)
     return slot;
 }
 
-/* What the node runs, with luck all of it: then one stamp renews them all in Redis. */
+/* The runs of the node, sometimes all of them: one stamp then renews them all in Redis. */
 static size_t list_runs(struct play *play, const char *node, struct store_run *runs)
 {
-    unsigned lacks_one_in = odd(play, 2) ? 1 + crowd_below(play, 16) : 0; /* 0: none */
+    unsigned lacks_one_in = odd(play, 2) ? 1 + crowd_below(play, 16) : 0; /* 0: all are listed */
     size_t count = 0;
 
     for (int slot = 0; slot < JOBS; slot++) {
@@ -404,7 +406,7 @@ static enum store_verb pick_verb(struct play *play)
                        : STORE_WAIT;
 }
 
-/* Of the first side; what points into the side itself is made for both later. */
+/* For the first side; what points into a side is filled in for both later. */
 static int make_op(struct play *play, struct store_op *op)
 {
     int slot = -1;
@@ -431,7 +433,7 @@ static int make_op(struct play *play, struct store_op *op)
     return slot;
 }
 
-/* What it will leave, if all goes well: what comes behind it in the same call counts on that. */
+/* Records what the call will do if it succeeds, since later calls in the batch build on it. */
 static void foresee(struct play *play, const struct store_op *op, int slot)
 {
     struct store_head *head = &play->heads[slot];
@@ -450,7 +452,7 @@ static void foresee(struct play *play, const struct store_op *op, int slot)
     }
 }
 
-/* Sometimes the same call comes twice. */
+/* Generates the next call; sometimes it repeats the one before. */
 void crowd_call(struct play *play, struct call *call, const struct call *before)
 {
     struct store_op op = {.verb = pick_verb(play), .done = crowd_arrived};

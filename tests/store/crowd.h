@@ -1,6 +1,5 @@
-/* What a crowd of calls is about, and how one of them is made up: as they come under load, several
- * about the same job and the same nodes, what is ordinary between what is not. Each is made for two
- * stores. */
+/* Generates random calls as a store gets them under load: several about the same job and the same
+ * nodes, mostly ordinary, some odd. Each call is made for two stores. */
 #ifndef TESTS_STORE_CROWD_H
 #define TESTS_STORE_CROWD_H
 
@@ -11,11 +10,11 @@
 enum {
     JOBS = 300,
     NODES = 24,
-    STRANGERS = 24, /* runs that a heartbeat lists beside those of its node, at most */
+    STRANGERS = 24, /* most runs in a heartbeat's list that are not the node's */
     RUNS = JOBS + STRANGERS,
     LANES = 5,
-    DUES = 4096,  /* more than there ever are: which of too many are told first is not promised */
-    EMBEDDED = 0, /* of the sides and the rigs */
+    DUES = 4096,       /* never reached: which of too many jobs DUE lists first is undefined */
+    EMBEDDED = 0,      /* index of its side and its rig */
     INSTANCES_MAX = 2, /* on Redis */
 };
 
@@ -34,22 +33,24 @@ struct call {
 };
 
 struct play {
-    struct rig rigs[1 + INSTANCES_MAX]; /* embedded, Redis; all use the first's inbox */
+    /* Embedded, then each Redis instance; all use the first one's inbox. */
+    struct rig rigs[1 + INSTANCES_MAX];
     int instances;
-    int turn;         /* whose calls they are in this round: of the rigs */
-    int64_t drift_ms; /* since the instances last met */
+    int turn;         /* the rig that makes the calls of this round */
+    int64_t drift_ms; /* how far the clocks have moved since the instances last synchronised */
     struct rnd rnd;
     uint64_t next_id;
-    struct store_head heads[JOBS]; /* as last answered, or as the calls before will leave it */
+    struct store_head heads[JOBS]; /* as last answered, or as the batch will leave them */
     uint64_t ids[JOBS];
     struct call *calls;
     struct store_due *dues[2];
-    size_t due_count; /* left to be swept */
-    bool due_asked;   /* in this round */
-    bool tame;        /* in this round nearly all is ordinary */
-    int flood;        /* in this round all are new and no two have the same terms; 0: it is none */
-    int last;         /* slot of the call before; -1: none */
-    uint64_t fresh;   /* the job that was only just made up */
+    size_t due_count; /* due jobs still to be settled */
+    bool due_asked;   /* DUE was called in this round */
+    bool tame;        /* nearly all calls of this round are ordinary */
+    /* All jobs of this round are new and each has other terms; 0: not such a round. */
+    int flood;
+    int last;       /* slot of the call before; -1: none */
+    uint64_t fresh; /* the job that was made last */
     int waiting;
     long ops;
     long answers[STORE_VERB_COUNT][2]; /* refused, accepted */
@@ -57,9 +58,9 @@ struct play {
 
 unsigned crowd_below(struct play *play, unsigned bound);
 bool crowd_chance(struct play *play, unsigned one_in);
-/* The answer of a side came. */
+/* The `done` of each op. */
 void crowd_arrived(struct store_op *op);
-/* Makes one up; `before` is the one that was made before in this round, or NULL. */
+/* Generates a call; `before` is the previous one of this round, or NULL. */
 void crowd_call(struct play *play, struct call *call, const struct call *before);
 
 #endif

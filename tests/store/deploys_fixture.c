@@ -1,4 +1,4 @@
-/* The fixture: see deploys_fixture.h. */
+/* See deploys_fixture.h. */
 #include "deploys_fixture.h"
 
 #include <libpq-fe.h>
@@ -12,7 +12,7 @@ struct pg_server pg;
 bool on_pg;
 static char lite_dir[64];
 
-/* Each test has an empty database. */
+/* Runs SQL on the test's database. */
 void run_sql(const char *url, const char *sql)
 {
     if (strncmp(url, "sqlite:", 7) == 0) {

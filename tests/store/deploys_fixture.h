@@ -1,4 +1,4 @@
-/* An empty database for each test, SQLite first and then a real PostgreSQL. */
+/* An empty database for each test; all tests run on SQLite first, then on a real PostgreSQL. */
 #ifndef TESTS_STORE_DEPLOYS_FIXTURE_H
 #define TESTS_STORE_DEPLOYS_FIXTURE_H
 
@@ -8,14 +8,14 @@
 enum { LEASE_MS = 60000 };
 
 extern struct pg_server pg;
-extern bool on_pg; /* which of the two it is now */
+extern bool on_pg; /* PostgreSQL, not SQLite */
 
 void run_sql(const char *url, const char *sql);
 const char *fresh_url(void); /* of an empty database */
 /* *state is a struct deploys_rig. */
 int deploys_setup(void **state);
 int deploys_teardown(void **state);
-/* Runs the tests on both; the exit code. */
+/* Runs the tests on both databases and returns the exit code. */
 int deploys_main(const char *name, const struct CMUnitTest *tests, size_t count);
 
 #define DEPLOYS_TEST(name) cmocka_unit_test_setup_teardown(name, deploys_setup, deploys_teardown)

@@ -1,4 +1,4 @@
-/* The rig: see deploys_rig.h. */
+/* See deploys_rig.h. */
 #include "deploys_rig.h"
 
 #include <poll.h>
@@ -25,7 +25,7 @@ void deploys_rig_close(struct deploys_rig *rig)
     arena_free(&rig->arena);
 }
 
-/* The answer comes on this thread, from the rig's own inbox. */
+/* The answer comes on this thread, through the rig's own inbox. */
 static void done(struct deploys_op *op)
 {
     op->done = NULL;
@@ -105,7 +105,8 @@ struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, c
     return op;
 }
 
-/* All leases, as they are now: of another time nothing is kept. */
+/* All leases as they are now: the reading thread keeps them by window, and each call asks for
+ * another. */
 struct deploys_op deploys_rig_view(struct deploys_rig *rig)
 {
     static int64_t within_ms = 1000000000;

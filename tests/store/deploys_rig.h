@@ -1,4 +1,4 @@
-/* A table of deployments under test, and short ways to ask it. */
+/* A table of deployments for tests, and short calls of its verbs. */
 #ifndef TESTS_STORE_DEPLOYS_RIG_H
 #define TESTS_STORE_DEPLOYS_RIG_H
 
@@ -15,10 +15,11 @@ struct deploys_rig {
 
 void deploys_rig_open(struct deploys_rig *rig, const char *url, const char *dir);
 void deploys_rig_close(struct deploys_rig *rig);
-/* Sends and waits for the answer, which is in `op`; its texts live as long as the rig. */
+/* Sends the op and waits for its answer, which is left in `op`; its texts live as long as the
+ * rig. */
 enum err deploys_rig_call(struct deploys_rig *rig, struct deploys_op *op);
 
-/* A plain deployment; `change` may alter it first. */
+/* Puts a deployment without package or options; it has the type given, or is a plain one. */
 struct deploys_op deploys_rig_put_as(struct deploys_rig *rig, enum deploy_type type, const char *id,
                                      const char *command);
 struct deploys_op deploys_rig_put(struct deploys_rig *rig, const char *id, const char *command);
@@ -27,15 +28,16 @@ struct deploys_op deploys_rig_renew(struct deploys_rig *rig, const char *node, i
 struct deploys_op deploys_rig_claim(struct deploys_rig *rig, const char *node, const char *id,
                                     const char *observed, int64_t generation);
 struct deploys_op deploys_rig_view(struct deploys_rig *rig); /* with all leases */
-/* A deployment "web" of several copies; 0: as many as there are. */
+/* A deployment "web" of several copies; 0 keeps their number. */
 struct deploys_op deploys_rig_put_copies(struct deploys_rig *rig, const char *command,
                                          int64_t count);
 struct deploys_op deploys_rig_scale(struct deploys_rig *rig, const char *id, int64_t count);
-/* web, web#1 and web#2 with the command "run 1", on n1, n2 and n3. */
+/* Puts web, web#1 and web#2 with the command "run 1"; n1, n2 and n3 claim one each. */
 void deploys_rig_start_three(struct deploys_rig *rig);
-/* The node of that index says how its copy is, with this version; "running" is well. */
+/* The node with this index reports the state of its copy, which has this version; "running" is
+ * well. */
 void deploys_rig_tell(struct deploys_rig *rig, size_t index, int64_t version, const char *word);
-/* A lease of this node that has run out. */
+/* Makes the node's lease run out. */
 void deploys_rig_lapse(struct deploys_rig *rig, const char *node);
 
 #endif

@@ -1,4 +1,4 @@
-/* Wraps the methods of every file: see faultvfs.h. */
+/* Wraps the methods of every file; see faultvfs.h. */
 #include "faultvfs.h"
 #include "wrapvfs.h"
 
@@ -11,7 +11,7 @@ struct file {
     const char *name;
 };
 
-static _Atomic int failing[FAULT_KINDS]; /* calls to fail; negative: all */
+static _Atomic int failing[FAULT_KINDS]; /* calls still to fail; negative: all */
 static _Atomic int good_first[FAULT_KINDS];
 static _Atomic int hits;
 static _Atomic int syncs;
@@ -22,7 +22,7 @@ static int is_meant(const char *name)
     return strstr(name ? name : "", atomic_load(&only)) != NULL;
 }
 
-/* One of those that are left, which of two threads only one gets. */
+/* Takes one off a count that two threads share; false if none is left. */
 static int take_one(_Atomic int *count)
 {
     int left = atomic_load(count);
@@ -67,7 +67,7 @@ static int vfs_open(sqlite3_vfs *real, const char *name, sqlite3_file *file, int
 {
     struct file *ours = (struct file *)file;
 
-    ours->name = name; /* SQLite keeps it as long as the file is open */
+    ours->name = name; /* SQLite keeps the name until the file is closed */
     ours->is_wal = (flags & SQLITE_OPEN_WAL) != 0;
     if (fails(FAULT_OPEN, name))
         return SQLITE_CANTOPEN;

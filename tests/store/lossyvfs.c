@@ -1,7 +1,7 @@
-/* Pending writes are listed per file name, because two connections have the same file open.
- * SQLite's files may be torn at any byte. Of a write to the journal any sectors may be missing, but
- * a sector is there whole or not at all: that is what disks promise, and what the journal asks for.
- */
+/* Pending writes are listed by file name, because two connections have the same file open. A
+ * write to SQLite's files may be torn at any byte. Of a write to the journal any sectors may be
+ * missing, but each sector is written whole or not at all: disks promise that, and the journal
+ * relies on it. */
 #include "lossyvfs.h"
 #include "wrapvfs.h"
 
@@ -23,11 +23,11 @@ struct write {
     char bytes[];
 };
 
-struct shared { /* what all who have it open see */
+struct shared { /* what all connections to the file see */
     char name[256];
     struct write *oldest;
     struct write **end;
-    struct file *file; /* one who has it open; NULL: that one closed it */
+    struct file *file; /* one connection to it; NULL: that one was closed */
     bool in_sectors;
 };
 
@@ -43,7 +43,7 @@ static int calls_left = -1; /* negative: not armed */
 
 static int write_some_sectors(struct file *file, const struct write *write)
 {
-    uint32_t kept_of = 1 + rnd_below(&rnd, 8); /* from nearly none to nearly all */
+    uint32_t kept_of = 1 + rnd_below(&rnd, 8); /* from nearly none to nearly all sectors */
     int code = SQLITE_OK;
 
     for (int at = 0; at < write->len && code == SQLITE_OK; at += SECTOR)
@@ -80,8 +80,8 @@ static int flush(struct file *file, bool in_part)
     return code;
 }
 
-/* Under the lock. The power goes: of every file some of what waits got there, the rest never did.
- */
+/* Under the lock. Simulates the power cut: of every file's pending writes some reach the disk, the
+ * others never do. */
 static void maybe_die(void)
 {
     if (calls_left < 0 || calls_left-- > 0)
@@ -121,7 +121,7 @@ static int lossy_size(sqlite3_file *base, sqlite3_int64 *ret_size)
     return code;
 }
 
-/* What is in the file, and over it what waits, oldest first. */
+/* Reads the file with the pending writes over it, oldest first. */
 static int lossy_read(sqlite3_file *base, void *to, int len, sqlite3_int64 at)
 {
     struct file *file = (struct file *)base;

@@ -1,4 +1,4 @@
-/* The rules, said a second time. Nothing here calls job_step or lease_*. */
+/* The store's rules, implemented a second time. Nothing here calls job_step or lease_*. */
 #include "model.h"
 
 #include <assert.h>
@@ -47,7 +47,7 @@ static bool has_key(const struct model_job *job, int key)
     return demand_of(job)->keys[0] == key || demand_of(job)->keys[1] == key;
 }
 
-/* It takes something of this node. */
+/* Does the job take anything of this node? */
 static bool is_on(const struct model *model, const struct model_job *job, int node)
 {
     return job->id && job->kind != LEASE_NONE && job->node == node && model_alive(model, job) &&
@@ -90,7 +90,8 @@ int32_t model_gpu_left(const struct model *model, int node, int gpu)
     return left;
 }
 
-/* The GPUs it would get: of the smaller ones first, or that where the least is left then. */
+/* Chooses GPUs: whole ones beginning with the smaller, or for a share the one that is left with
+ * least. */
 static bool gpus_fit(const struct model *model, int node, const struct model_demand *demand,
                      unsigned *ret_gpus)
 {
@@ -99,7 +100,7 @@ static bool gpus_fit(const struct model *model, int node, const struct model_dem
     *ret_gpus = 0;
     if (!demand->gpus && !demand->vram_mb)
         return true;
-    for (int i = 0; i < MODEL_GPUS; i++) { /* the second is the larger */
+    for (int i = 0; i < MODEL_GPUS; i++) { /* the second GPU is the larger */
         int32_t left = model_gpu_left(model, node, i);
         int32_t all = model->nodes[node].vram_mb[i];
 
@@ -252,7 +253,7 @@ static void create(struct model_job *job, uint64_t id)
                               .node = -1};
 }
 
-/* The one that comes next after `last`; NULL is before the first. */
+/* The job after `last` in this lane; NULL: the first one. */
 static const struct model_job *next_in_lane(const struct model *model, uint64_t lane,
                                             const struct model_job *last)
 {
@@ -351,7 +352,7 @@ struct model_answer model_wait(struct model *model, struct model_job *job, int a
     return answer(ERR_OK);
 }
 
-/* What ran out is given up for good as soon as somebody takes a slot. */
+/* Taking a slot clears the leases that ran out before. */
 static void forget_lapsed(struct model *model)
 {
     for (size_t i = 0; i < model->job_count; i++) {
@@ -495,7 +496,7 @@ static struct model_answer finish_by_node(struct model *model, struct model_job 
     bool gives_up = outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED;
 
     if (here && final(job) && !gives_up) {
-        end_attempt(job, how); /* it was cancelled; this is its end */
+        end_attempt(job, how); /* the end of a run that was cancelled */
         return answer(ERR_OK);
     }
     if (!here || final(job) || (gives_up && job->state != JOB_DISPATCHED))
@@ -520,7 +521,7 @@ static struct model_answer expire(struct model *model, struct model_job *job, in
 
     if (attempt == job->attempt && due && job->state == JOB_DISPATCHED &&
         job->attempt >= job->max_attempts && job->reserved_ms < model->since_ms) {
-        end_attempt(job, JOB_EV_SEND_FAILED); /* who knows whether it was sent */
+        end_attempt(job, JOB_EV_SEND_FAILED); /* the job may never have been sent */
         wait_again(model, job, JOB_SELECTING, hold_ms);
         return answer(ERR_OK);
     }
@@ -561,7 +562,7 @@ static struct model_answer end_job(struct model *model, struct model_job *job,
     return answer(ERR_OK);
 }
 
-/* Of an attempt that ended: for which keys may others start? */
+/* The keys of an ended attempt for which waiting jobs may start. */
 static unsigned freed_keys(const struct model *model, const struct model_job *job)
 {
     unsigned freed = 0;
@@ -641,7 +642,7 @@ void model_renew(struct model *model, int node)
     }
 }
 
-/* Frozen, that was nobody's time; and what ran gets a grace. */
+/* The store was away: no time passed for its terms, and running leases get a grace period. */
 static void freeze(struct model *model, int64_t ms)
 {
     for (int i = 0; i < MODEL_KEYS; i++) {

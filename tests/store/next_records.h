@@ -1,5 +1,5 @@
-/* The records of a release that does not exist: one format more, in which each has a field more, in
- * the middle, so that all that is behind it is elsewhere. See tests/meson.build. */
+/* The records of an imaginary next release: a newer format in which each record has one more field,
+ * in the middle, so that every field after it moves. See tests/meson.build. */
 #ifndef TESTS_STORE_NEXT_RECORDS_H
 #define TESTS_STORE_NEXT_RECORDS_H
 

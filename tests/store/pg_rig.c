@@ -1,4 +1,4 @@
-/* Starts and ends PostgreSQL. */
+/* Starts and stops PostgreSQL. */
 #include "pg_rig.h"
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 
 enum { PATIENCE_MS = 30000, PATH_MAX_BYTES = 256 };
 
-/* The newest version's directory; false: there is none. */
+/* The path of a program of the newest version installed; false: none is. */
 static bool program(const char *name, char path[PATH_MAX_BYTES])
 {
     glob_t found;
@@ -57,7 +57,8 @@ static int free_port(void)
     return ntohs(at.sin_port);
 }
 
-/* In the child: a group of its own, so that all of its processes can be ended at once. */
+/* Runs in the child, in a process group of its own, so that all its processes can be killed at
+ * once. */
 static void become(const char *dir, char *const *args)
 {
     struct passwd *user = getuid() == 0 ? getpwnam("postgres") : NULL;
@@ -140,7 +141,7 @@ void pg_server_start(struct pg_server *server)
     snprintf(server->url, sizeof server->url, "postgresql://berth@127.0.0.1:%d/postgres",
              server->port);
     snprintf(pidfile, sizeof pidfile, "%s/postmaster.pid", server->dir);
-    unlink(pidfile); /* of one that was killed */
+    unlink(pidfile); /* left by a server that was killed */
     server->pid = launch(server->dir, args);
     while (!answers(server->url)) {
         if (clock_mono_ms() > end_ms) {
@@ -148,7 +149,8 @@ void pg_server_start(struct pg_server *server)
             abort();
         }
         poll(NULL, 0, 10);
-        /* It does not start beside backends of the one that was killed; those end when they can. */
+        /* The server does not start while backends of the killed one are still ending: try
+         * again. */
         if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
             server->pid = launch(server->dir, args);
     }
@@ -158,8 +160,8 @@ void pg_server_kill(struct pg_server *server)
 {
     if (!server->pid)
         return;
-    kill(-server->pid, SIGKILL); /* its backends are of its session, not of its group: */
-    kill(server->pid, SIGKILL);  /* they end when they miss it */
+    kill(-server->pid, SIGKILL); /* its backends have sessions of their own, not its group: */
+    kill(server->pid, SIGKILL);  /* they end when they notice that it is gone */
     waitpid(server->pid, NULL, 0);
     server->pid = 0;
 }

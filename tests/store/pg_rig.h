@@ -1,5 +1,5 @@
-/* A real PostgreSQL for tests: a cluster of its own in a directory of its own, on a free loopback
- * port, ended by its pid. PostgreSQL does not run as root: then it is the user postgres. */
+/* A real PostgreSQL for tests: a cluster in a directory of its own, on a free loopback port,
+ * stopped by its pid. PostgreSQL refuses to run as root; then it runs as the user postgres. */
 #ifndef TESTS_STORE_PG_RIG_H
 #define TESTS_STORE_PG_RIG_H
 
@@ -14,7 +14,7 @@ struct pg_server {
 };
 
 bool pg_available(void);
-void pg_server_start(struct pg_server *server); /* also again, after a kill; aborts if it fails */
+void pg_server_start(struct pg_server *server); /* also after a kill; aborts if it fails */
 void pg_server_kill(struct pg_server *server);  /* at once, with all its processes */
 void pg_server_remove(struct pg_server *server);
 

@@ -1,4 +1,4 @@
-/* Starts, stops and asks Redis servers. */
+/* Starts, stops and queries Redis servers. */
 #include "redis_rig.h"
 
 #include "base/clock.h"
@@ -21,8 +21,9 @@
 
 enum { PATIENCE_MS = 20000, ARGS_MAX = REDIS_OPTIONS_MAX + 16 };
 
-/* Binds a port, 0: any, without listening: whoever asks for it gets it (SO_REUSEADDR, as Redis
- * does), but nobody who asks for any port. -1: somebody has it. */
+/* Binds a port (0: any) without listening, to reserve it: a process that binds this port with
+ * SO_REUSEADDR, as Redis does, still gets it, one that binds any port does not. -1: the port is in
+ * use. */
 static int take_port(int port, int *ret_port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -44,8 +45,8 @@ static int take_port(int port, int *ret_port)
     return fd;
 }
 
-/* A port nobody listens on, and whose cluster bus (+ 10000) is one as well. They stay this
- * process': a server is started on it later, and perhaps again. */
+/* A free port whose cluster bus (port + 10000) is free as well. Both stay reserved by this process,
+ * since a server is started on them later, and perhaps again. */
 static int free_port(void)
 {
     for (;;) {
@@ -68,7 +69,7 @@ static void become_server(const struct redis_server *server, char *const *args)
 {
     int fd = open("/dev/null", O_RDWR);
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* the server dies with the test */
     if (fd < 0 || chdir(server->dir))
         _exit(127);
     dup2(fd, 0);
@@ -78,7 +79,7 @@ static void become_server(const struct redis_server *server, char *const *args)
     _exit(127);
 }
 
-/* A Sentinel writes its own file anew. */
+/* A Sentinel rewrites its own configuration file. */
 static void write_sentinel_file(const struct redis_server *server, char path[128])
 {
     FILE *file;
@@ -121,7 +122,7 @@ static bool answers(int port)
 {
     redisContext *context = redisConnectWithTimeout("127.0.0.1", port, (struct timeval){1, 0});
     redisReply *reply = context && !context->err ? redisCommand(context, "PING") : NULL;
-    /* One that wants a password is there as well. */
+    /* A server that asks for a password is up as well. */
     bool ok = reply && strncmp(reply->str, "LOADING", 7) != 0;
 
     if (reply)
@@ -142,7 +143,7 @@ void redis_server_start(struct redis_server *server)
             abort();
     }
     for (bool again = false; !again || !answers(server->port); again = true) {
-        /* Somebody may have taken the port between our look and its start. */
+        /* Another process may have taken the port just before the server started. */
         if (server->pid && waitpid(server->pid, NULL, WNOHANG) == server->pid) {
             server->pid = 0;
             server->port = 0;
@@ -164,7 +165,7 @@ void redis_server_signal(struct redis_server *server, int signal)
     if (!server->pid)
         return;
     kill(server->pid, signal);
-    if (signal == SIGSTOP) /* what is sent from here on is not answered */
+    if (signal == SIGSTOP) /* later commands are not answered */
         waitpid(server->pid, NULL, WUNTRACED);
 }
 
@@ -275,7 +276,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_on;
-    int there; /* threads that wait for its end */
+    int there; /* threads that wait for it to end */
 } meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 int64_t redis_meeting_ms(void)

@@ -1,4 +1,4 @@
-/* The rig: see rig.h. */
+/* See rig.h. */
 #include "rig.h"
 
 #include "base/mem.h"
@@ -42,8 +42,8 @@ void rig_pass(struct rig *rig, int64_t ms)
     }
 }
 
-/* In memory if it has room: what a disk may lose is played by the tests themselves, and a real one
- * only makes them wait for whoever else uses it. */
+/* In memory if there is room: the tests simulate lost writes themselves, and a real disk would only
+ * slow them down. */
 static const char *base_dir(void)
 {
     enum { ROOM_MIN_MB = 1024 };
@@ -165,7 +165,7 @@ enum err rig_node(struct rig *rig, const char *node, int32_t max, enum node_heal
     return send(rig, op);
 }
 
-/* It is the instance that is there who calls. The embedded store's has no number. */
+/* The number of the instance that calls. The embedded store has none. */
 unsigned rig_owner(const struct rig *rig)
 {
     unsigned number = rig->store ? store_number(rig->store) : 0;

@@ -1,4 +1,4 @@
-/* Compares them, field by field. */
+/* Compares two answers field by field. */
 #include "same.h"
 
 #include <stdlib.h>
@@ -12,8 +12,8 @@ void same_head(const struct store_op *a, const struct store_head *left,
     SAME(left->state, right->state, "state");
     SAME(left->attempt, right->attempt, "attempt");
     SAME(left->max_attempts, right->max_attempts, "max_attempts");
-    /* Not the epoch of its lease: a run that a lost node took along has that of its node in the
-     * embedded store, in Redis the one it began in. Nobody but the store asks for it. */
+    /* The epoch of the lease is not compared: a run that a lost node keeps has its node's epoch in
+     * the embedded store, and in Redis the one in which it began. Only the store uses it. */
     SAME(left->created_ms, right->created_ms, "created_ms");
     SAME(left->updated_ms, right->updated_ms, "updated_ms");
     SAME(left->dispatched_ms, right->dispatched_ms, "dispatched_ms");
@@ -30,12 +30,13 @@ void same_head(const struct store_op *a, const struct store_head *left,
     if (from_row)
         return;
     SAME(left->lease, right->lease, "lease");
-    /* Who held a job that is over, the embedded store has from a row that may be behind. */
+    /* For a job that has ended, the embedded store reads the owner from a row that may be out of
+     * date. */
     if (left->id == a->job && !job_state_final(left->state))
         SAME(left->owner, right->owner, "owner");
-    /* A grace after a pause: the embedded store prolongs every running lease at once, Redis each
-     * when it is looked at. One of an epoch that is over is looked at by nobody, so it may have
-     * none when the grace has ended: it has run out either way. */
+    /* After a pause the embedded store prolongs every running lease at once, Redis each when it
+     * looks at it. Nothing looks at a lease of an older epoch, so it may lack the grace; it has run
+     * out in both stores by then. */
     if (left->lease != LEASE_RUNNING || left->due_ms > rig_now_ms() || right->due_ms > rig_now_ms())
         SAME(left->due_ms, right->due_ms, "due_ms");
 }
@@ -48,7 +49,7 @@ void same_record(const struct store_op *a, const struct store_record *left,
     SAME_TEXT(left->history, right->history, "history");
     SAME_TEXT(left->result, right->result, "result");
     if (from_row)
-        return; /* who only reads has no use for it */
+        return; /* a plain read does not answer it */
     SAME_TEXT(left->idem, right->idem, "key");
     SAME(left->fingerprint, right->fingerprint, "fingerprint");
 }

@@ -1,10 +1,10 @@
-/* What two stores that got the same calls must answer: the same, in every field. */
+/* Checks that two stores that got the same calls answer the same, in every field. */
 #ifndef TESTS_STORE_SAME_H
 #define TESTS_STORE_SAME_H
 
 #include "contract.h"
 
-/* `a` is the op that was answered, of the first of the two. */
+/* `a` is the op that the first store answered. */
 #define SAME(left, right, what)                                                                    \
     do {                                                                                           \
         if ((left) != (right))                                                                     \
@@ -20,8 +20,8 @@
                      (unsigned long long)a->job, what, STR_ARG(left), STR_ARG(right));             \
     } while (0)
 
-/* A row of the file may be behind: then when it is due, who holds it and what ran out are left
- * out. */
+/* `from_row`: read from a row of the file, which may be out of date; then due time, owner and
+ * lapsed leases are not compared. */
 void same_head(const struct store_op *a, const struct store_head *left,
                const struct store_head *right, bool from_row);
 void same_record(const struct store_op *a, const struct store_record *left,
@@ -30,10 +30,10 @@ void same_counts(const struct store_op *a, const struct lease_node *left,
                  const struct lease_node *right);
 /* The whole answer of a verb that changes something. */
 void same_answer(const struct store_op *a, const struct store_op *b);
-/* Some lanes and the first jobs of one, as both tell them when nothing is under way. */
+/* Some lanes, and the first jobs of one, while no call is under way. */
 void same_lanes(struct rig *left, struct rig *right, uint64_t after, size_t max);
 void same_lane(struct rig *left, struct rig *right, uint64_t lane, size_t max);
-/* All nodes, as both tell them when nothing is under way. */
+/* All nodes, while no call is under way. */
 void same_nodes(struct rig *left, struct rig *right);
 
 #endif

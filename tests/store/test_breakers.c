@@ -1,9 +1,10 @@
-/* Breakers by themselves: that there is a bound to them, and on any path only one probe each. */
+/* Breakers on their own: their number is bounded, and on any path there is only one probe of
+ * each. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "store/journal.h"
 
-/* cmocka wants these before it. */
+/* cmocka.h needs these first */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,10 +17,10 @@ static const struct breaker_rules rules = {.threshold = 3, .cooldown_ms = 1000, 
 
 struct fixture {
     struct breakers breakers;
-    struct journal journal; /* failed, so that it takes everything and writes nothing */
+    struct journal journal; /* failed, so it accepts records and writes nothing */
     struct ledger_node holder;
     struct ledger_job entry;
-    struct ledger_run run; /* of the entry */
+    struct ledger_run run; /* the job's run */
 };
 
 static void set_up(struct fixture *fixture)
@@ -45,7 +46,7 @@ static bool allow(struct fixture *fixture, const char *node, const char *type, i
     return breakers_allow(&fixture->breakers, str_of(node), str_of(type), false, now_ms, &probe);
 }
 
-/* Names that look alike are still two: the key must not run them together. */
+/* Names that look alike when joined are different breakers. */
 static void test_names_are_told_apart(void **state)
 {
     struct fixture fixture;
@@ -59,8 +60,8 @@ static void test_names_are_told_apart(void **state)
     breakers_free(&fixture.breakers);
 }
 
-/* Whoever submits ever new types to a node that fails them all fills no memory; and what went was
- * what nobody had heard of for longest. */
+/* New types that fail on a node do not use unbounded memory; the breaker that changed longest ago
+ * is dropped. */
 static void test_bound(void **state)
 {
     struct fixture fixture;
@@ -84,7 +85,7 @@ static void test_bound(void **state)
     breakers_free(&fixture.breakers);
 }
 
-/* One that is forgotten for want of room lets its probe go. */
+/* A breaker that is dropped for lack of room releases its probe. */
 static void test_bound_with_a_probe(void **state)
 {
     struct ledger_job *job = mem_new(struct ledger_job);
@@ -121,7 +122,7 @@ struct run {
     bool busy[JOBS];
 };
 
-/* One random thing that can happen; the invariants are checked after each. */
+/* One random event; the invariants are checked after each. */
 static void random_step(struct fixture *fixture, struct run *run, struct rnd *rnd, int64_t now_ms)
 {
     uint32_t at = rnd_below(rnd, JOBS);
@@ -130,7 +131,7 @@ static void random_step(struct fixture *fixture, struct run *run, struct rnd *rn
 
     if (run->busy[at]) {
         if (rnd_below(rnd, 4) == 0)
-            breakers_release(job); /* its lease ran out first */
+            breakers_release(job); /* the lease ran out before the job ended */
         breakers_settle(&fixture->breakers, &fixture->journal, job,
                         (enum breakers_verdict)rnd_below(rnd, 3), now_ms);
         assert_null(job->run->probe);
@@ -173,7 +174,7 @@ static void test_any_path(void **state)
             probes += out;
             breakers_check(&fixture.breakers);
         }
-        /* And calm always brings it back. */
+        /* Without probes or failures it always recovers after the cooldown. */
         for (int k = 0; k < JOBS; k++)
             breakers_settle(&fixture.breakers, &fixture.journal, &run.jobs[k], BREAKERS_NOTHING,
                             now_ms);

@@ -1,5 +1,5 @@
-/* What a batch changed as bytes: it is read as it was written; and what is cut off, or has a bit
- * flipped, is refused or read as something, but never out of bounds. */
+/* Changes of a batch as bytes: they read as they were written. Bytes that are cut off or have a
+ * flipped bit are refused or read as something else, but never out of bounds. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -23,7 +23,7 @@ static struct str text(struct rnd *rnd, struct arena *arena, size_t max, bool ma
     return (struct str){.at = at, .len = len};
 }
 
-/* Small, large, none, and the ends of what there is. */
+/* Small, large and none at all, and the extremes of the type. */
 static int64_t number(struct rnd *rnd)
 {
     static const int64_t ends[] = {0, 1, -1, INT64_MAX, INT64_MIN, LEASE_FOREVER};
@@ -165,7 +165,7 @@ static void fill(struct rnd *rnd, struct arena *arena, struct change *change)
     }
 }
 
-/* Written again it gives the same bytes, and there is one way to write a change. */
+/* Writing a change that was read gives the same bytes: each change has one encoding. */
 static void test_round_trip(void **state)
 {
     struct arena arena = {0};
@@ -205,7 +205,7 @@ static void test_round_trip(void **state)
     arena_free(&arena);
 }
 
-/* The bytes are a block of their own, so that a sanitiser sees a step beyond them. */
+/* The bytes get a block of their own, so that a sanitiser catches any access beyond them. */
 static void read_all(struct str bytes)
 {
     char *copy = mem_alloc(bytes.len + 1);
@@ -244,7 +244,7 @@ static void test_damage(void **state)
     arena_free(&arena);
 }
 
-/* Of two changes the later one is true, but what only the first one tells is kept. */
+/* The later of two changes wins, but what only the first one has is kept. */
 static void test_merge(void **state)
 {
     struct change_job first = {.head = {.id = 7, .state = JOB_NEW},

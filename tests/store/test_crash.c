@@ -1,5 +1,5 @@
-/* A child works and dies, killed from outside or with the power; what it was told is there when the
- * parent opens the same file. And a disk with no room left, which gets some again. */
+/* A child works and dies, by a kill or a power cut; every answer it got must hold when the parent
+ * opens the same files. Also a full disk that gets room again. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -22,20 +22,20 @@ enum {
     JOBS = 1 << 16,
     FLIGHT = 24,
     KILLS = 40,
-    POWER_CUTS = 100, /* at every call, then at some later ones */
+    POWER_CUTS = 100, /* at each of the first calls, then at random later ones */
     POWER_CUTS_NEAR = 80,
     POWER_CUTS_A_DIR = 20, /* then with fresh files */
-    ANSWERS_A_LIFE = 60,   /* then it closes and goes on: that is cut off, too */
+    ANSWERS_A_LIFE = 60,   /* then the store is closed and opened, which is cut off too */
     MAX = 1000000,
     LANES = 3,
 };
 
-/* What the child was told, in memory it shares with the parent. */
-static struct told {
-    _Atomic uint64_t next;       /* job */
-    _Atomic int32_t started;     /* so many were told that they have a node */
-    _Atomic uint8_t state[JOBS]; /* enum job_state + 1; 0: nothing was said OK to */
-} * told;
+/* The answers the child got, in memory shared with its parent. */
+static struct answers {
+    _Atomic uint64_t next;       /* the next job's id */
+    _Atomic int32_t started;     /* number of RESERVEs answered with a node */
+    _Atomic uint8_t state[JOBS]; /* enum job_state + 1; 0: no OK yet */
+} * answers;
 
 struct worker {
     struct store_op op;
@@ -45,7 +45,7 @@ struct worker {
 };
 
 static int answers_to_close = -1; /* then the child closes the store and opens it again */
-static int answers_left = -1; /* then the child kills itself, in the middle of the next batches */
+static int answers_left = -1;     /* then the child kills itself, during one of the next batches */
 
 static int under_way;
 
@@ -57,9 +57,9 @@ static void heard(struct store_op *op)
 
     if (op->err)
         _exit(1);
-    atomic_store(&told->state[op->job], (uint8_t)(op->head.state + 1));
+    atomic_store(&answers->state[op->job], (uint8_t)(op->head.state + 1));
     if (op->verb == STORE_RESERVE)
-        atomic_fetch_add(&told->started, 1);
+        atomic_fetch_add(&answers->started, 1);
     if (answers_left > 0 && --answers_left == 0)
         raise(SIGKILL);
     worker->step++;
@@ -78,8 +78,8 @@ static int priority_of(uint64_t job)
     return (int)(job / LANES % 10);
 }
 
-/* Each worker takes one job after the other through its life; every fourth is left running and
- * another fourth waiting, and those that are odd do not wait at all. */
+/* Each worker takes one job after the other through its life. Every fourth job is left running and
+ * another fourth waiting; odd jobs are reserved without waiting first. */
 static void go_on(struct worker *worker)
 {
     static const enum store_verb steps[] = {STORE_PUT, STORE_RESERVE, STORE_ACK, STORE_FINISH};
@@ -91,7 +91,7 @@ static void go_on(struct worker *worker)
         return;
     }
     if (!worker->job || worker->step == ends[worker->job % 4]) {
-        worker->job = atomic_fetch_add(&told->next, 1);
+        worker->job = atomic_fetch_add(&answers->next, 1);
         worker->step = worker->job % 2;
         if (worker->job >= JOBS)
             _exit(2);
@@ -124,7 +124,7 @@ static void go_on(struct worker *worker)
         _exit(3);
 }
 
-/* What the node has, and that starts of all jobs are counted. */
+/* Registers the node with its resources, and a rule that counts the starts of all jobs. */
 static void set_up(struct rig *rig)
 {
     struct store_op node = {.verb = STORE_NODE_PUT, .node = STR("n1")};
@@ -165,7 +165,7 @@ static void work_until_death(struct rig *rig, int calls)
     }
 }
 
-/* How many jobs rest on a node, by the file. */
+/* How many jobs are in this state, by the list in the file. */
 static int listed(struct rig *rig, enum job_state state)
 {
     struct store_op op = {.verb = STORE_JOB_LIST};
@@ -181,7 +181,8 @@ static int listed(struct rig *rig, enum job_state state)
     return count;
 }
 
-/* What waits by the file is in its lane, in order, until the same moment as before. */
+/* Each job that waits by the file is in its lane, in order, with the same time to wait as
+ * before. */
 static void check_lanes(struct rig *rig)
 {
     int count = 0;
@@ -206,7 +207,8 @@ static void check_lanes(struct rig *rig)
     assert_int_equal(count, listed(rig, JOB_NEW));
 }
 
-/* Each lease has its share of the node, each start that was told is in the window of its key. */
+/* Each lease takes its share of the node, and each start that was answered is in the window of its
+ * key. */
 static void check_limits(struct rig *rig)
 {
     int leases = listed(rig, JOB_DISPATCHED) + listed(rig, JOB_ACKED);
@@ -221,34 +223,34 @@ static void check_limits(struct rig *rig)
     assert_int_equal(limits.u.limits.rule_count, 1);
     key = limits.u.limits.keys;
     if (limits.u.limits.key_count == 0) {
-        assert_int_equal(atomic_load(&told->started), 0);
+        assert_int_equal(atomic_load(&answers->started), 0);
         return;
     }
     assert_int_equal(limits.u.limits.key_count, 1);
     assert_int_equal(key->in_flight, leases);
     assert_int_equal(key->waiting, listed(rig, JOB_NEW));
-    assert_true(key->started >= atomic_load(&told->started));
+    assert_true(key->started >= atomic_load(&answers->started));
 }
 
-/* Everything the child was told since job `from` is true, or went on from there; and the counters
- * fit the jobs. */
-static void check_told(struct rig *rig, uint64_t from)
+/* Each answer the child got since job `from` holds, or the job went on from there; and the counters
+ * match the jobs. */
+static void check_answers(struct rig *rig, uint64_t from)
 {
-    uint64_t end = atomic_load(&told->next);
+    uint64_t end = atomic_load(&answers->next);
 
     rig_open(rig);
     embedded_check_always(rig->store);
     for (uint64_t job = from; job < end; job++) {
-        int was = atomic_load(&told->state[job]) - 1;
+        int was = atomic_load(&answers->state[job]) - 1;
         enum err err = was >= 0 ? rig_get(rig, job) : ERR_OK;
 
         if (err && was >= JOB_DONE && rig->config.retention_jobs_max)
-            continue; /* retention took it */
+            continue; /* removed by retention */
         if (err)
-            fail_msg("job %llu was told %s and is gone", (unsigned long long)job,
+            fail_msg("job %llu was answered %s and is gone", (unsigned long long)job,
                      job_state_name((enum job_state)was));
         if (was >= 0 && (int)rig->op.record.head.state < was)
-            fail_msg("job %llu was told %s and is %s", (unsigned long long)job,
+            fail_msg("job %llu was answered %s and is %s", (unsigned long long)job,
                      job_state_name((enum job_state)was),
                      job_state_name(rig->op.record.head.state));
     }
@@ -260,11 +262,12 @@ static void check_told(struct rig *rig, uint64_t from)
     rig_close(rig);
 }
 
-static void start_telling(void)
+static void share_answers(void)
 {
-    told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(told != MAP_FAILED);
-    atomic_store(&told->next, 1);
+    answers =
+        mmap(NULL, sizeof *answers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(answers != MAP_FAILED);
+    atomic_store(&answers->next, 1);
 }
 
 static void test_killed_at_any_moment(void **state)
@@ -274,9 +277,9 @@ static void test_killed_at_any_moment(void **state)
 
     rig_init(&rig);
     rnd_seed(&rnd, 7);
-    start_telling();
+    share_answers();
     for (int i = 0; i < KILLS; i++) {
-        uint64_t before = atomic_load(&told->next);
+        uint64_t before = atomic_load(&answers->next);
         pid_t child;
         int status;
 
@@ -286,17 +289,17 @@ static void test_killed_at_any_moment(void **state)
             work_until_death(&rig, -1);
         waitpid(child, &status, 0);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        check_told(&rig, before);
+        check_answers(&rig, before);
     }
-    check_told(&rig, 1);
+    check_answers(&rig, 1);
     answers_left = -1;
-    assert_true(atomic_load(&told->next) > KILLS * FLIGHT);
-    munmap(told, sizeof *told);
+    assert_true(atomic_load(&answers->next) > KILLS * FLIGHT);
+    munmap(answers, sizeof *answers);
     rig_done(&rig);
 }
 
-/* The power goes at the n-th write, sync or truncation of either file, for many n; what was not
- * synced is lost in part. Everything is flushed at once, so that both files are always at work. */
+/* The power goes at the n-th write, sync or truncation of either file, for many n; of what was not
+ * synced some is lost. Everything is flushed at once, so both files are always in use. */
 static void test_power_cut_at_any_call(void **state)
 {
     struct rig rig;
@@ -314,9 +317,9 @@ static void test_power_cut_at_any_call(void **state)
             rig_init(&rig);
             rig.config.flush_ms = 1;
             rig.config.retention_jobs_max = 20;
-            start_telling();
+            share_answers();
         }
-        before = atomic_load(&told->next);
+        before = atomic_load(&answers->next);
         child = fork();
         if (child == 0) {
             lossyvfs_install((uint64_t)i + 1);
@@ -326,10 +329,10 @@ static void test_power_cut_at_any_call(void **state)
         waitpid(child, &status, 0);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), LOSSY_DIED);
-        check_told(&rig, before);
+        check_answers(&rig, before);
         if ((i + 1) % POWER_CUTS_A_DIR == 0) {
-            jobs += atomic_load(&told->next);
-            munmap(told, sizeof *told);
+            jobs += atomic_load(&answers->next);
+            munmap(answers, sizeof *answers);
             rig_open(&rig);
             rig_done(&rig);
         }
@@ -337,7 +340,7 @@ static void test_power_cut_at_any_call(void **state)
     assert_true(jobs > POWER_CUTS);
 }
 
-/* A disk with little room: ways to have one, and to give it more. */
+/* Ways to limit a disk's room, and to give it more. */
 
 static void limit_file_size(const char *dir, bool enough)
 {
@@ -345,7 +348,7 @@ static void limit_file_size(const char *dir, bool enough)
 
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = enough ? limit.rlim_max : (1 << 20) + 300; /* in the middle of a sector */
+    limit.rlim_cur = enough ? limit.rlim_max : (1 << 20) + 300; /* ends in the middle of a sector */
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
@@ -371,7 +374,8 @@ static enum store_mode mode(struct rig *rig)
         }                                                                                          \
     } while (0)
 
-/* In a child. Fills the disk, sees that it is refused at once, makes room, sees it come back. */
+/* Runs in a child: fills the disk, checks that calls are refused at once, makes room, and checks
+ * that the store recovers. */
 static void fill_up(struct rig *rig, void (*disk)(const char *dir, bool enough))
 {
     static char spec[4000];
@@ -384,8 +388,8 @@ static void fill_up(struct rig *rig, void (*disk)(const char *dir, bool enough))
     rig_open(rig);
     embedded_check_always(rig->store);
     CHECK(rig_node(rig, "n1", MAX, NODE_READY) == ERR_OK);
-    /* A write that is smaller may still fit, and what was refused makes room for it: it is full
-     * when the smallest is refused as well. */
+    /* A smaller write may still fit after a larger one was refused: the disk is full when even the
+     * smallest is refused. */
     for (int tries = 0;; tries++) {
         struct store_op op = {.verb = STORE_PUT, .job = job, .attempt = 1};
 
@@ -430,7 +434,7 @@ static void run_full(void (*disk)(const char *dir, bool enough), bool private_mo
     rig_remove_dir(rig.dir);
     assert_true(WIFEXITED(status));
     if (private_mounts && WEXITSTATUS(status) == LOSSY_DIED)
-        skip(); /* not allowed to mount here */
+        skip(); /* mounting is not permitted here */
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 

@@ -1,5 +1,5 @@
-/* The table of deployments: specs, versions, history, migrations; the same on SQLite and on a real
- * PostgreSQL. */
+/* The table of deployments: specs, versions, history, migrations; each test runs on SQLite and on a
+ * real PostgreSQL. */
 #include "deploys_fixture.h"
 
 #include <arpa/inet.h>
@@ -27,7 +27,8 @@ static void test_put_get(void **state)
     assert_int_equal(deploys_rig_get(rig, "nope").err, ERR_NOT_FOUND);
 }
 
-/* The same again is no change: nothing restarts, nothing goes to the end of the line. */
+/* Putting the same spec again is no change: nothing restarts, and the row keeps its place in the
+ * order. */
 static void test_same_spec_changes_nothing(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -110,7 +111,8 @@ static void test_list_pages_and_filters(void **state)
     assert_int_equal(none.u.list.count, 0);
 }
 
-/* Names of one namespace, page by page, and nobody else's: also not of one whose name begins so. */
+/* A list of a namespace has the names of that namespace only, page by page; a namespace whose name
+ * is a prefix of another does not match it. */
 static void test_list_of_a_namespace(void **state)
 {
     static const char *const ids[] = {"maps",  "maps.x",    "maps/a", "maps/b", "maps/web",
@@ -148,8 +150,8 @@ static void test_list_of_a_namespace(void **state)
     }
 }
 
-/* Made again after it was deleted, it stays where its copy may still run, and no generation comes
- * twice. */
+/* A deployment that is deleted and made again stays with the node where its old copy may still run,
+ * and no generation is used twice. */
 static void test_deleted_and_made_again(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -232,13 +234,13 @@ static void test_an_existing_table_of_the_seed(void **state)
     struct deploys_op renew = deploys_rig_renew(&rig, "n1", LEASE_MS);
     assert_int_equal(renew.u.renew.count, 1);
     deploys_rig_close(&rig);
-    deploys_rig_open(&rig, url, "/nowhere"); /* the migration is done once */
+    deploys_rig_open(&rig, url, "/nowhere"); /* the migration runs only once */
     got = deploys_rig_get(&rig, "00000000-0000-4000-8000-000000000001");
     assert_true(str_is(got.row.owner, "n1") && got.row.generation == 1);
     deploys_rig_close(&rig);
 }
 
-/* A database of the first version is brought up to date, and keeps what it has. */
+/* A database of the first version is migrated and keeps its data. */
 static void test_an_older_database_goes_forward(void **state)
 {
     static const char *const later[] = {
@@ -285,7 +287,7 @@ static void test_an_older_database_goes_forward(void **state)
     deploys_rig_open(&rig, url, "/nowhere");
     assert_int_equal(deploys_rig_get(&rig, "web").err, ERR_OK);
     deploys_rig_renew(&rig, "n1", LEASE_MS);
-    /* What was there before counts: it has one copy, and its version can be gone back to. */
+    /* An existing deployment has one copy, and can be rolled back to its version. */
     assert_int_equal(deploys_rig_get(&rig, "web").row.spec.count, 1);
     deploys_rig_put(&rig, "web", "run faster");
     assert_int_equal(deploys_rig_call(&rig, &back), ERR_OK);
@@ -293,7 +295,7 @@ static void test_an_older_database_goes_forward(void **state)
     assert_int_equal(deploys_rig_call(&rig, &scale), ERR_OK);
     assert_int_equal(deploys_rig_get(&rig, "web").copy_count, 3);
     deploys_rig_close(&rig);
-    run_sql(url, "DROP INDEX berth_deployment_address"); /* it is there again */
+    run_sql(url, "DROP INDEX berth_deployment_address"); /* fails unless the index is there again */
     run_sql(url, "DROP INDEX berth_node_lease_until");
 }
 
@@ -314,7 +316,7 @@ static void test_a_newer_database_is_left_alone(void **state)
     assert_non_null(strstr(why.detail, "999"));
 }
 
-/* A later release added to every table, and says that this one may go on with them. */
+/* A later release added a column to every table and says that this release may use them. */
 static void test_back_from_a_newer_release(void **state)
 {
     static const char *const tables[] = {
@@ -350,8 +352,8 @@ static struct deploys_op view_since(struct deploys_rig *rig, int64_t version)
     return op;
 }
 
-/* Who knows an earlier version is told what changed since, by an instance that has seen it; by
- * another everything. */
+/* An instance that has seen a version answers what changed since; one that has not answers
+ * everything. */
 static void test_view_of_what_changed(void **state)
 {
     struct deploys_rig *rig = *state, other;
@@ -374,19 +376,19 @@ static void test_view_of_what_changed(void **state)
     assert_true(op.u.view.delta && op.u.view.count == 2 && op.u.view.gone_count == 1);
     assert_true(str_is(op.u.view.items[0].id, "b") && str_is(op.u.view.items[0].address, "n1"));
     assert_true(str_is(op.u.view.items[1].id, "d") && str_is(op.u.view.gone[0], "a"));
-    deploys_rig_open(&other, rig->url, "/nowhere"); /* it has seen nothing of that */
+    deploys_rig_open(&other, rig->url, "/nowhere"); /* this instance has seen no version yet */
     op = view_since(&other, first.version);
     assert_true(!op.u.view.delta && op.u.view.count == 3 && op.u.view.gone_count == 0);
-    deploys_rig_put(rig, "a", "run"); /* by one instance, seen by the other */
+    deploys_rig_put(rig, "a", "run"); /* changed by one instance, read by the other */
     op = view_since(&other, op.version);
     assert_true(op.u.view.delta && op.u.view.count == 1 && op.u.view.gone_count == 0);
-    op = view_since(rig, first.version); /* gone, and there again */
+    op = view_since(rig, first.version); /* removed, and there again */
     assert_true(op.u.view.delta && op.u.view.count == 3 && op.u.view.gone_count == 1);
     assert_true(str_is(op.u.view.items[0].id, "a"));
     deploys_rig_close(&other);
 }
 
-/* Nobody else suffers from it: the database is as good as before, for the very next call. */
+/* Other calls are not affected: the database counts as up, and the next call works. */
 static void assert_up(struct deploys_rig *rig)
 {
     struct deploys_status status;
@@ -414,12 +416,12 @@ static void test_a_value_that_is_no_text_costs_its_own_call(void **state)
         assert_true(list.detail.len > 0);
         assert_up(rig);
         assert_int_equal(deploys_rig_call(rig, &get), ERR_BAD_REQUEST);
-        assert_int_equal(deploys_rig_call(rig, &claim), ERR_BAD_REQUEST); /* in a transaction */
+        assert_int_equal(deploys_rig_call(rig, &claim), ERR_BAD_REQUEST); /* inside a transaction */
         assert_up(rig);
     }
 }
 
-/* What only PostgreSQL minds: its JSON has no NUL. */
+/* PostgreSQL refuses this alone: its JSON cannot have a NUL. */
 static void test_json_the_database_does_not_take(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -445,7 +447,8 @@ static void sent(struct deploys_op *op)
     op->done = NULL;
 }
 
-/* Those that came together are one transaction: the others of it are renewed all the same. */
+/* Renewals that come together share one transaction: the others are renewed although one is
+ * refused. */
 static void test_one_refused_renewal_among_many(void **state)
 {
     static const char *const nodes[] = {"n1", "n2", "\xff", "n3"};
@@ -478,7 +481,7 @@ static void test_one_refused_renewal_among_many(void **state)
     assert_up(rig);
 }
 
-/* By its SQLSTATE: who is to blame, and is the connection any good? */
+/* By SQLSTATE: which error the caller gets, and whether the connection is dropped. */
 static void test_what_the_database_says(void **state)
 {
     static const struct {
@@ -514,7 +517,7 @@ static void test_what_the_database_says(void **state)
         assert_true(after.errors == before.errors || rows[i].err == ERR_STORE_DOWN);
         assert_true(after.errors > before.errors || rows[i].err != ERR_STORE_DOWN);
         run_sql(rig->url, "DROP TRIGGER says ON deployment");
-        while (deploys_status(rig->deploys, &after), !after.up) { /* it is got back */
+        while (deploys_status(rig->deploys, &after), !after.up) { /* until it is reconnected */
             work_queue_wait(&rig->work_queue, 10);
             assert_true(clock_mono_ms() < end_ms);
         }
@@ -522,8 +525,8 @@ static void test_what_the_database_says(void **state)
     }
 }
 
-/* A database that takes over may lack the last change: the next one must not get its number, which
- * nodes know for something else. */
+/* A database that takes over may lack the last change: the next change must not reuse its version,
+ * which nodes know for something else. */
 static void test_a_lost_version_is_not_given_again(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -544,14 +547,14 @@ static void test_a_lost_version_is_not_given_again(void **state)
     assert_true(change.version > known.version);
     struct deploys_op view = {.verb = DEPLOYS_VIEW,
                               .u.view = {.if_version = known.version, .delta = true}};
-    while (deploys_rig_call(rig, &view)) /* the other connection is got back by itself */
+    while (deploys_rig_call(rig, &view)) /* the other connection reconnects on its own */
         assert_true(clock_mono_ms() < end_ms);
     assert_false(view.u.view.unchanged);
-    assert_false(view.u.view.delta); /* what changed is not known: everything is answered */
+    assert_false(view.u.view.delta); /* the difference is unknown, so everything is answered */
     assert_int_equal(view.u.view.count, 2);
 }
 
-/* The first of two hosts takes the connection and never says a word. */
+/* The first of two hosts accepts the connection and never answers. */
 static void test_a_host_that_stands_still_is_passed_over(void **state)
 {
     struct deploys_rig rig;

@@ -1,4 +1,4 @@
-/* Claims and leases in the database: what may change an owner, and what must not; the same on
+/* Claims and leases in the database: what may change an owner, and what must not; each test runs on
  * SQLite and on a real PostgreSQL. */
 #include "deploys_fixture.h"
 
@@ -21,12 +21,12 @@ static void test_claim_and_what_stands_against_it(void **state)
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_renew(rig, "n2", LEASE_MS);
     op = deploys_rig_claim(rig, "n1", "web", "", 7);
-    assert_int_equal(op.refusal, DEPLOYS_CONFLICT); /* not that generation */
+    assert_int_equal(op.refusal, DEPLOYS_CONFLICT); /* the wrong generation */
     op = deploys_rig_claim(rig, "n1", "web", "", 0);
     assert_int_equal(op.err, ERR_OK);
     assert_int_equal(op.row.generation, 1);
     assert_true(str_is(op.row.owner, "n1"));
-    op = deploys_rig_claim(rig, "n1", "web", "", 0); /* the answer was lost */
+    op = deploys_rig_claim(rig, "n1", "web", "", 0); /* a repeat after a lost answer */
     assert_true(op.err == ERR_OK && op.u.claim.duplicate);
     op = deploys_rig_claim(rig, "n2", "web", "", 0);
     assert_int_equal(op.refusal, DEPLOYS_CONFLICT);
@@ -64,11 +64,12 @@ static void test_disabled_and_daemons_are_never_claimed(void **state)
     struct deploys_op renew = deploys_rig_renew(rig, "n1", LEASE_MS);
     assert_int_equal(deploys_rig_claim(rig, "n1", "off", "", 0).err, ERR_CONFLICT);
     assert_int_equal(deploys_rig_claim(rig, "n1", "each", "", 0).err, ERR_CONFLICT);
-    assert_int_equal(renew.u.renew.count, 1); /* the daemon is to be run, by whom it matches */
+    /* Any node may run the daemon; agents match its selector. */
+    assert_int_equal(renew.u.renew.count, 1);
     assert_true(str_is(renew.u.renew.items[0].spec.selector, "a=b"));
 }
 
-/* Taken from a node only when its lease has run out, and then with a new
+/* A deployment is taken from a node only after its lease has run out, and then gets a new
  * generation; the node that comes back has lost it. */
 static void test_takeover_needs_a_lease_that_ran_out(void **state)
 {
@@ -87,8 +88,8 @@ static void test_takeover_needs_a_lease_that_ran_out(void **state)
     assert_int_equal(back.u.renew.count, 0);
 }
 
-/* A node that comes back late, before anybody took over: what it owns is assigned anew, and whoever
- * saw the old generation is too late. */
+/* A node renews late, before another took over: what it owns is assigned anew, and a claimer that
+ * saw the old generation is refused. */
 static void test_a_late_renewal_is_a_new_assignment(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -136,11 +137,11 @@ static void test_yield(void **state)
     op.node = STR("n1");
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     assert_true(op.row.owner.len == 0 && op.row.generation == 2);
-    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK); /* again */
+    assert_int_equal(deploys_rig_call(rig, &op), ERR_OK); /* repeated */
     assert_true(op.u.claim.duplicate && op.row.generation == 2);
 }
 
-/* A status is no change of the spec, and one of another generation is no status. */
+/* A status does not change the spec, and one with another generation is ignored. */
 static void test_status(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -182,7 +183,7 @@ static void test_status(void **state)
     assert_true(copies[0].stale);
 }
 
-/* One copy of one node, as it tells it. */
+/* A node reports one copy. */
 static struct deploys_copy tell(struct deploys_rig *rig, const char *node, const char *id,
                                 int64_t generation, int64_t version, const char *told,
                                 int64_t wants)
@@ -203,7 +204,7 @@ static struct deploys_copy tell(struct deploys_rig *rig, const char *node, const
     return copy;
 }
 
-/* A status is all a node has: of what it does not name nothing is known any more. */
+/* A status lists all copies of a node: one that it does not name is forgotten. */
 static void test_what_is_not_named_is_forgotten(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -220,7 +221,8 @@ static void test_what_is_not_named_is_forgotten(void **state)
     assert_int_equal(deploys_rig_get(rig, "api").copy_count, 1);
 }
 
-/* What ran to its end is claimed by nobody, whatever becomes of its node, until it changes. */
+/* A deployment that has finished is not claimed, even when its node is lost, until an operator
+ * restarts it. */
 static void test_what_ended_is_not_claimed(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -232,13 +234,13 @@ static void test_what_ended_is_not_claimed(void **state)
     deploys_rig_put(rig, "web", "run");
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_claim(rig, "n1", "web", "", 0);
-    tell(rig, "n1", "web", 0, 1, "finished", 0); /* of an assignment that is over */
+    tell(rig, "n1", "web", 0, 1, "finished", 0); /* from an older assignment */
     assert_int_equal(deploys_rig_get(rig, "web").row.ended.len, 0);
     int64_t before = deploys_rig_get(rig, "web").version;
     tell(rig, "n1", "web", 1, 1, "finished", 0);
     struct deploys_op got = deploys_rig_get(rig, "web");
     assert_true(str_is(got.row.ended, "finished"));
-    assert_true(got.version > before); /* who looks at the table sees it */
+    assert_true(got.version > before); /* readers of the table see the change */
     struct deploys_op renew = deploys_rig_renew(rig, "n1", LEASE_MS);
     assert_int_equal(renew.u.renew.count, 1); /* its node keeps it, with its output */
     assert_true(str_is(renew.u.renew.items[0].ended, "finished"));
@@ -252,7 +254,8 @@ static void test_what_ended_is_not_claimed(void **state)
     assert_int_equal(deploys_rig_claim(rig, "n2", "web", "n1", 1).err, ERR_OK);
 }
 
-/* A changed daemon goes from node to node, and stops at the first where it is not well. */
+/* A changed daemon is updated on one node after the other, and the update stops at the first node
+ * where it is not well. */
 static void test_a_daemons_turn(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -287,9 +290,9 @@ static void test_a_daemons_turn(void **state)
     tell(rig, "n1", "log", 0, 2, "running", 0);
     assert_null(tell(rig, "n2", "log", 0, 1, "updating", 2).waits.at);
     assert_non_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
-    deploys_rig_lapse(rig, "n2"); /* a node that is gone holds up nobody */
+    deploys_rig_lapse(rig, "n2"); /* a lost node blocks no other */
     assert_null(tell(rig, "n3", "log", 0, 1, "updating", 2).waits.at);
-    tell(rig, "n3", "log", 0, 2, "finished", 0); /* each node's own affair */
+    tell(rig, "n3", "log", 0, 2, "finished", 0); /* holds for this node only */
     assert_int_equal(deploys_rig_get(rig, "log").row.ended.len, 0);
     assert_true(str_is(deploys_rig_renew(rig, "n3", LEASE_MS).u.renew.items[0].ended, "finished"));
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.items[0].ended.len, 0);
@@ -318,7 +321,7 @@ static void test_release_only_of_nodes_that_are_gone(void **state)
     assert_int_equal(deploys_rig_get(rig, "d0").row.owner.len, 0);
 }
 
-/* A node that owned nothing and left is no loss, however few are there. */
+/* Nodes that owned nothing and left are no mass loss, however few nodes are left. */
 static void test_nodes_without_deployments_may_go(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -351,8 +354,8 @@ static void goodbye(struct deploys_rig *rig, const char *node)
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
 }
 
-/* More than half of the nodes gone: nothing they own is claimed until an operator says so. What
- * nobody owns is claimed all the same. */
+/* More than half of the nodes are lost: what they own is not claimed until an operator approves.
+ * What nobody owns can be claimed. */
 static void test_mass_loss_waits_for_an_operator(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -372,8 +375,8 @@ static void test_mass_loss_waits_for_an_operator(void **state)
     assert_int_equal(deploys_rig_claim(rig, "n3", "a", "n1", 1).err, ERR_OK);
 }
 
-/* Two of three stop in peace: what they have is taken over when their leases have run out, not
- * before. One that comes back and is lost then is a loss. */
+/* Two of three nodes say goodbye: what they own is taken over once their leases have run out, not
+ * before. A node that came back and is lost later counts as lost. */
 static void test_a_goodbye_is_no_loss(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -414,7 +417,8 @@ static struct deploys_op give_up(struct deploys_rig *rig, const char *node, int6
     return op;
 }
 
-/* Where it failed is known to all, longer each time, until its spec is touched. */
+/* Every claimer sees where a deployment failed; the time it is avoided grows with each failure,
+ * until its spec changes. */
 static void test_failures_are_remembered(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -436,11 +440,12 @@ static void test_failures_are_remembered(void **state)
     first_ms = op.failures[0].until_ms - op.failures[0].at_ms;
     assert_true(first_ms > 0);
     assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
-    view.u.view.if_version = view.version; /* also when nothing changed */
+    view.u.view.if_version = view.version; /* also when nothing else changed */
     assert_int_equal(deploys_rig_call(rig, &view), ERR_OK);
     assert_true(view.u.view.unchanged && view.failure_count == 1);
     assert_true(str_is(view.failures[0].id, "web"));
-    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 2).err, ERR_OK); /* if it must */
+    /* Allowed if no other node takes it. */
+    assert_int_equal(deploys_rig_claim(rig, "n1", "web", "", 2).err, ERR_OK);
     give_up(rig, "n1", 3);
     op = deploys_rig_get(rig, "web");
     assert_int_equal(op.failures[0].until_ms - op.failures[0].at_ms, 2 * first_ms);
@@ -465,7 +470,7 @@ static void test_drain_deadline(void **state)
     assert_int_equal(deploys_rig_renew(rig, "n1", LEASE_MS).u.renew.drain_deadline_ms, 0);
 }
 
-/* One of two that come at the same time. */
+/* One of two threads that race. */
 struct racer {
     struct deploys_rig rig;
     const char *node;
@@ -485,8 +490,8 @@ static struct deploys_op renew_as(struct deploys_rig *rig, const char *instance,
     return op;
 }
 
-/* Two agents of one name: the lease is the first one's until it has run out, and then everything is
- * assigned anew. The second can neither renew, nor claim, nor tell anything, nor say goodbye. */
+/* Two agents use one name: the first has the lease until it runs out; then everything is assigned
+ * anew. Meanwhile the second can neither renew, claim, yield, report a status nor say goodbye. */
 static void test_two_agents_of_one_name(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -529,8 +534,8 @@ static void test_two_agents_of_one_name(void **state)
     assert_int_equal(renew_as(rig, "first", LEASE_MS, true).refusal, DEPLOYS_OTHER_INSTANCE);
 }
 
-/* An agent of the release before does not say who it is: it is taken for the right one, as it was
- * then, and the next that does say so has the lease. */
+/* An agent of the release before does not say who it is: it is accepted as the owner of the lease,
+ * and the next agent that does say so gets the lease. */
 static void test_an_agent_that_does_not_say_who_it_is(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -545,7 +550,7 @@ static void test_an_agent_that_does_not_say_who_it_is(void **state)
     assert_int_equal(renew_as(rig, "second", LEASE_MS, false).err, ERR_CONFLICT);
 }
 
-/* Two that never were there come at once. */
+/* Two agents that are both new renew at the same moment. */
 static void *come(void *arg)
 {
     struct racer *racer = arg;
@@ -571,9 +576,9 @@ static void test_two_agents_come_at_once(void **state)
         deploys_rig_close(&racers[i].rig);
 }
 
-/* The database's clock is put forward by an hour: all leases have run out. Who knows by its own
- * clock that it never was without one keeps what it runs, in the same generation; who does not know
- * gets it anew; and what somebody took meanwhile is gone. */
+/* The database's clock jumps forward by an hour, so all leases have run out. An agent that knows by
+ * its own clock that it always had a lease keeps what it runs in the same generation; otherwise it
+ * gets a new generation, and what another node took meanwhile is gone. */
 static void test_the_clock_is_put_forward(void **state)
 {
     static const char *const forward = "UPDATE berth_node_lease SET until_ms = until_ms - 3600000";
@@ -596,8 +601,8 @@ static void test_the_clock_is_put_forward(void **state)
     assert_true(op.err == ERR_OK && op.u.renew.count == 0);
 }
 
-/* The database's clock is set back by an hour while a node is lost: what it had waits for the end
- * of a whole lease, not for an hour more. Somebody looks now and then, and when a server starts. */
+/* The database's clock is set back by an hour while a node is lost: its deployments become free
+ * after one whole lease, not an hour later. Servers check that now and then and when they start. */
 static void test_the_clock_is_set_back(void **state)
 {
     static const char *const back = "UPDATE berth_node_lease SET until_ms = until_ms + 3600000,"
@@ -647,8 +652,8 @@ static struct deploys_op claim_each(struct deploys_rig *rig)
     return deploys_rig_claim(rig, "n3", "each", "", deploys_rig_get(rig, "each").row.generation);
 }
 
-/* A daemon that becomes a deployment runs on other nodes until those hear of it, and they may not
- * hear of it before their leases end. */
+/* A daemon that becomes a deployment runs on other nodes until they learn of the change, which may
+ * not be before their leases end. */
 static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -664,7 +669,7 @@ static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
     three_nodes(rig);
     put_as(rig, DEPLOY_DEPLOYMENT);
     assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
-    delete_each(rig); /* nor is it forgotten in this way */
+    delete_each(rig); /* deleting it does not end the wait */
     put_as(rig, DEPLOY_DEPLOYMENT);
     assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
     delete_each(rig);
@@ -672,7 +677,7 @@ static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
     delete_each(rig);
     put_as(rig, DEPLOY_DEPLOYMENT);
     assert_int_equal(claim_each(rig).refusal, DEPLOYS_WAS_DAEMON);
-    /* The time is nearly over, and a node says that it is still at it. */
+    /* The wait is nearly over, and a node reports that it still runs the daemon. */
     run_sql(rig->url, "UPDATE deployment SET free_from_ms = free_from_ms - 30000");
     int64_t before_ms = deploys_rig_get(rig, "each").row.free_from_ms;
     assert_int_equal(deploys_rig_call(rig, &status), ERR_OK);
@@ -682,7 +687,7 @@ static void test_what_was_a_daemon_is_not_claimed_at_once(void **state)
     assert_int_equal(claim_each(rig).err, ERR_OK);
 }
 
-/* Two claimers on two connections, the same rows: each row is won exactly once. */
+/* Two claimers on two connections claim the same rows: each row is won exactly once. */
 enum { RACE_ROWS = 60 };
 
 static void *race(void *arg)
@@ -726,7 +731,7 @@ static void test_two_claimers_race(void **state)
 
         snprintf(id, sizeof id, "d%02d", i);
         struct deploys_op got = deploys_rig_get(rig, id);
-        assert_int_equal(got.row.generation, 1); /* changed hands once */
+        assert_int_equal(got.row.generation, 1); /* it changed its owner once */
         owned[str_is(got.row.owner, "n2")]++;
     }
     assert_int_equal(racers[0].won + racers[1].won, RACE_ROWS);
@@ -735,7 +740,8 @@ static void test_two_claimers_race(void **state)
         deploys_rig_close(&racers[i].rig);
 }
 
-/* PostgreSQL goes and comes back: calls fail at once meanwhile, and everything is there again. */
+/* PostgreSQL is killed and comes back: calls fail at once meanwhile, and then work again with all
+ * data. */
 static void test_the_server_is_killed_and_comes_back(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -762,15 +768,15 @@ static void test_the_server_is_killed_and_comes_back(void **state)
         poll(NULL, 0, 20);
     }
     assert_true(str_is(op.row.owner, "n1") && op.row.generation == 1);
-    while (deploys_rig_call(rig, &renew) != ERR_OK) { /* another connection */
+    while (deploys_rig_call(rig, &renew) != ERR_OK) { /* on the other connection */
         assert_true(clock_mono_ms() < end_ms);
         poll(NULL, 0, 20);
     }
     assert_false(renew.u.renew.lapsed);
 }
 
-/* A server that answers before it has written, as some do for speed, would forget in a crash who
- * has what, and give its generation to another node. */
+/* With synchronous_commit off, PostgreSQL answers before it has written: a crash would forget an
+ * owner and give its generation to another node. */
 static void test_a_claim_survives_a_crash(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -796,7 +802,7 @@ static void test_a_claim_survives_a_crash(void **state)
     run_sql(pg.url, "ALTER SYSTEM RESET ALL");
 }
 
-/* A claim that does not fit what the server knows of the node changes nothing, and says what is
+/* A claim that does not fit what the server knows of the node changes nothing, and names what is
  * short. */
 static void test_a_claim_without_room(void **state)
 {

@@ -1,11 +1,11 @@
-/* Several copies of a deployment: a row for each index, claimed and fenced by itself; the same on
- * SQLite and on a real PostgreSQL. */
+/* Several copies of a deployment: each index has a row of its own, which is claimed and fenced
+ * separately; each test runs on SQLite and on a real PostgreSQL. */
 #include "deploys_fixture.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The ids claimers see, as one text. */
+/* The ids that claimers see are these. */
 static void assert_rows(struct deploys_rig *rig, bool indexed, const char *expected)
 {
     static int64_t within_ms = 2000000000;
@@ -32,7 +32,7 @@ static void test_each_index_has_a_row(void **state)
     deploys_rig_put_copies(rig, "run", 3);
     deploys_rig_put(rig, "web-2", "run");
     assert_rows(rig, true, "web web#1 web#2 web-2 ");
-    assert_rows(rig, false, "web web-2 "); /* for who does not know of them */
+    assert_rows(rig, false, "web web-2 "); /* for agents that do not know indexes */
     assert_int_equal(deploys_rig_call(rig, &list), ERR_OK);
     assert_int_equal(list.u.list.count, 2);
     assert_int_equal(list.u.list.items[0].spec.count, 3);
@@ -47,7 +47,7 @@ static void test_each_index_has_a_row(void **state)
     assert_true(str_is(deploys_rig_get(rig, "web#2").row.spec.command, "run"));
 }
 
-/* A count is no new version: what runs is left alone. */
+/* Scaling makes no new version: running copies are left alone. */
 static void test_scale(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -59,8 +59,7 @@ static void test_scale(void **state)
     assert_true(op.u.put.changed && op.row.version == 1 && op.row.spec.count == 3);
     assert_rows(rig, true, "web web#1 web#2 ");
     assert_false(deploys_rig_scale(rig, "web", 3).u.put.changed);
-    assert_false(
-        deploys_rig_put_copies(rig, "run", 0).u.put.changed); /* not said: as many as there are */
+    assert_false(deploys_rig_put_copies(rig, "run", 0).u.put.changed); /* 0 keeps the number */
     op = deploys_rig_put_copies(rig, "run faster", 0);
     assert_int_equal(op.row.spec.count, 3);
     assert_int_equal(op.row.version, 2);
@@ -96,8 +95,8 @@ static void test_each_is_claimed_by_itself(void **state)
     assert_true(str_is(op.copies[1].state, "claimed") && !op.copies[2].address.at);
 }
 
-/* An index that went and came again is never two: it stays with the node that had it while that
- * one's lease is good, and goes on counting generations. */
+/* An index that is removed and added again never runs twice: it stays with the node that had it
+ * while that node's lease is good, and its generations go on. */
 static void test_an_index_that_comes_again(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -121,7 +120,7 @@ static void test_an_index_that_comes_again(void **state)
     assert_true(op.row.owner.len == 0 && op.row.generation > 2);
 }
 
-/* What is done to a deployment is done to all of its copies. */
+/* Verbs on a deployment apply to all of its copies. */
 static void test_all_copies_follow(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -153,7 +152,8 @@ static struct deploys_op services(struct deploys_rig *rig, const char *id)
     return op;
 }
 
-/* Those that run, on nodes whose lease is good; and nobody's of before. */
+/* The list has running copies on nodes with a good lease; it drops those of an earlier
+ * assignment. */
 static void test_where_copies_listen(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -185,7 +185,7 @@ static void test_where_copies_listen(void **state)
     assert_int_equal(op.u.services.items[0].port, 21007);
     assert_true(op.u.services.items[0].until_ms > op.now_ms);
     assert_int_equal(op.u.services.items[1].port, 0);
-    op = services(rig, NULL); /* all */
+    op = services(rig, NULL); /* all deployments */
     assert_int_equal(op.u.services.count, 2);
     op.u.services.if_number = op.u.services.number;
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
@@ -194,7 +194,7 @@ static void test_where_copies_listen(void **state)
     op = services(rig, "web");
     assert_int_equal(op.u.services.count, 1);
     assert_true(str_is(op.u.services.items[0].id, "web#1"));
-    deploys_rig_renew(rig, "n1", LEASE_MS); /* an assignment anew: what ran before is none of it */
+    deploys_rig_renew(rig, "n1", LEASE_MS); /* a new assignment: what ran before does not count */
     assert_int_equal(services(rig, "web").u.services.count, 1);
 }
 

@@ -1,5 +1,5 @@
-/* Updates: from copy to copy, and back; what comes in between, and what is never heard of. The same
- * on SQLite and on a real PostgreSQL. */
+/* Updates: from copy to copy, and back; what interrupts them, and nodes that stay silent. Each test
+ * runs on SQLite and on a real PostgreSQL. */
 #include "deploys_fixture.h"
 
 #include <poll.h>
@@ -40,7 +40,7 @@ static void start_one(struct deploys_rig *rig, const char *word)
     deploys_rig_tell(rig, 0, 1, word);
 }
 
-/* How the update is, which version it has, and a part of the reason (NULL: whatever it is). */
+/* Checks the state of the update, the current version, and a part of the reason (NULL: any). */
 static void assert_update(struct deploys_rig *rig, enum rollout_state rollout, int64_t version,
                           const char *reason)
 {
@@ -60,13 +60,13 @@ static void do_verb(struct deploys_rig *rig, enum deploys_verb verb, bool enable
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
 }
 
-/* As if it were later by more than a copy has for a version. */
+/* Ages the rows by more than the time that a copy has to become well. */
 static void pass_timeout(struct deploys_rig *rig)
 {
     run_sql(rig->url, "UPDATE deployment SET tried_ms = tried_ms - 601000");
 }
 
-/* Nobody says anything: it is seen all the same. */
+/* Waits without a report of any node: the server notices the state by itself. */
 static void wait_for(struct deploys_rig *rig, enum rollout_state rollout)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -77,7 +77,7 @@ static void wait_for(struct deploys_rig *rig, enum rollout_state rollout)
     }
 }
 
-/* The next one follows when the last is well; when all are, it is over. */
+/* The next copy is updated when the one before is well; the update is over when all are. */
 static void test_an_update_goes_from_copy_to_copy(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -102,8 +102,8 @@ static void test_an_update_goes_from_copy_to_copy(void **state)
     assert_true(op.row.rollout == ROLLOUT_NONE && op.row.good_version == 2);
 }
 
-/* It stops at the first failure and goes back, also where it was well; those that did not have it
- * never notice. The number of the bad version is not given again. */
+/* The update stops at the first failure and goes back, also on copies that were well; the others
+ * never change. The number of the bad version is not used again. */
 static void test_a_bad_version_goes_back(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -114,7 +114,7 @@ static void test_a_bad_version_goes_back(void **state)
     deploys_rig_tell(rig, 0, 2, "running");
     assert_versions(rig, 2, 2, 1);
     deploys_rig_tell(rig, 1, 2, "backoff");
-    assert_versions(rig, 2, 1, 1); /* the one that failed; the other is well, and waits for it */
+    assert_versions(rig, 2, 1, 1); /* the failed copy goes back first; the one that is well waits */
     op = deploys_rig_get(rig, "web");
     assert_int_equal(op.row.rollout, ROLLOUT_BACK);
     assert_non_null(
@@ -149,7 +149,7 @@ static void test_an_operator_goes_back(void **state)
     assert_int_equal(roll_back(rig, 0).err, ERR_CONFLICT);
     deploys_rig_put_copies(rig, "run 2", 0);
     assert_int_equal(deploys_rig_call(rig, &restart), ERR_OK);
-    op = roll_back(rig, 0); /* what a restart made is the same spec */
+    op = roll_back(rig, 0); /* a restart made a version with the same spec */
     assert_true(op.u.put.changed && op.row.version == 1 && str_is(op.row.spec.command, "run 1"));
     assert_false(roll_back(rig, 1).u.put.changed);
     assert_int_equal(roll_back(rig, 9).err, ERR_CONFLICT);
@@ -158,8 +158,8 @@ static void test_an_operator_goes_back(void **state)
     assert_int_equal(deploys_rig_put_copies(rig, "run 4", 0).row.version, 4);
 }
 
-/* While an update is under way a new copy is one of those that wait, and another update takes its
- * place. */
+/* A copy that is added during an update begins with the old version, and another update replaces
+ * the one under way. */
 static void test_what_comes_between(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -197,10 +197,10 @@ static void test_one_copy_goes_back(void **state)
     deploys_rig_put_copies(rig, "run 3", 0);
     deploys_rig_tell(rig, 0, 3, "running");
     assert_update(rig, ROLLOUT_NONE, 3, NULL);
-    assert_int_equal(roll_back(rig, 0).row.version, 1); /* not the one that failed */
+    assert_int_equal(roll_back(rig, 0).row.version, 1); /* not to the version that failed */
 }
 
-/* It would go back from one that fails to another that does. */
+/* The version before failed too: going back would not help. */
 static void test_nothing_before_was_well(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -215,7 +215,8 @@ static void test_nothing_before_was_well(void **state)
     assert_int_equal(deploys_rig_get(rig, "web").row.good_version, 3);
 }
 
-/* The same spec again is nothing to go back from, unless it was on trial. */
+/* A failing restart is not rolled back, since its spec is the same, unless that version was still
+ * on trial. */
 static void test_a_restart_of_one(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -233,7 +234,7 @@ static void test_a_restart_of_one(void **state)
 
 /* --- time --- */
 
-/* A version that neither fails nor gets well has failed when its time is over. */
+/* A version that neither fails nor becomes well has failed when its time is over. */
 static void test_a_version_has_its_time(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -251,7 +252,7 @@ static void test_a_version_has_its_time(void **state)
     assert_update(rig, ROLLOUT_ROLLED_BACK, 1, NULL);
 }
 
-/* What was well and is not any more has its time anew. */
+/* A copy that was well and no longer is gets its whole time again. */
 static void test_well_for_a_while(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -269,8 +270,8 @@ static void test_well_for_a_while(void **state)
     assert_update(rig, ROLLOUT_NONE, 2, NULL);
 }
 
-/* The time its node is away says nothing about a version; coming back begins anew, and so does
- * another node. */
+/* The time during which its node is away does not count against a version. The time starts again
+ * when the node comes back or another node claims the copy. */
 static void test_a_node_lost_in_the_middle(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -281,7 +282,7 @@ static void test_a_node_lost_in_the_middle(void **state)
     deploys_rig_tell(rig, 0, 2, "starting");
     deploys_rig_lapse(rig, "n1");
     pass_timeout(rig);
-    deploys_rig_tell(rig, 1, 1, "running"); /* somebody looks */
+    deploys_rig_tell(rig, 1, 1, "running"); /* a status, which computes the update again */
     assert_update(rig, ROLLOUT_ROLLING, 2, NULL);
     deploys_rig_renew(rig, "n1", LEASE_MS);
     deploys_rig_tell(rig, 1, 1, "running");
@@ -308,8 +309,8 @@ static void yield_web(struct deploys_rig *rig)
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
 }
 
-/* A selector that matches no node, needs that none has: nothing was tried, so it is not over; and
- * when nobody comes for it, it goes back to where somebody did. */
+/* No node takes the new version (its selector or needs match none): it was not tried, so the update
+ * goes on; when its time is over, it goes back. */
 static void test_nobody_takes_the_new_one(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -329,7 +330,8 @@ static void test_nobody_takes_the_new_one(void **state)
 
 /* --- in the middle --- */
 
-/* What was on trial is on trial again, and all of them have it: nothing ran. */
+/* A version that was on trial when disabled is on trial again when enabled, now on all copies at
+ * once, since nothing ran. */
 static void test_disabled_in_the_middle(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -346,14 +348,15 @@ static void test_disabled_in_the_middle(void **state)
     for (size_t i = 0; i < 3; i++)
         deploys_rig_tell(rig, i, 1, "running");
     assert_update(rig, ROLLOUT_ROLLED_BACK, 1, NULL);
-    /* One that was well is not on trial. */
+    /* A version that was well is not on trial. */
     do_verb(rig, DEPLOYS_ENABLE, false);
     do_verb(rig, DEPLOYS_ENABLE, true);
     assert_update(rig, ROLLOUT_NONE, 6, NULL);
     assert_int_equal(deploys_rig_get(rig, "web").row.good_version, 6);
 }
 
-/* The copy for which it waits goes: nobody else will say anything. */
+/* The copy that the update waits for is removed by scaling: the update must go on without a
+ * report. */
 static void test_fewer_in_the_middle(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -366,7 +369,7 @@ static void test_fewer_in_the_middle(void **state)
     assert_update(rig, ROLLOUT_NONE, 2, NULL);
 }
 
-/* Copies that come begin with what is known to be good. */
+/* Copies that are added during an update begin with the good version. */
 static void test_more_in_the_middle(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -384,7 +387,8 @@ static void test_more_in_the_middle(void **state)
     assert_update(rig, ROLLOUT_ROLLED_BACK, 1, NULL);
 }
 
-/* Two updates, and a way back to the one that was good, not to the one that came between. */
+/* After two updates in a row a rollback goes to the last good version, not to the one in
+ * between. */
 static void test_back_in_the_middle(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -397,9 +401,9 @@ static void test_back_in_the_middle(void **state)
     assert_int_equal(roll_back(rig, 0).row.version, 1);
     assert_update(rig, ROLLOUT_BACK, 1, "An operator took it back.");
     assert_versions(rig, 1, 1, 1);
-    assert_false(roll_back(rig, 0).u.put.changed); /* it goes there already */
+    assert_false(roll_back(rig, 0).u.put.changed); /* it is going there already */
     assert_update(rig, ROLLOUT_BACK, 1, NULL);
-    deploys_rig_tell(rig, 0, 1, "backoff"); /* it is tried on, and nothing else is done */
+    deploys_rig_tell(rig, 0, 1, "backoff"); /* the way back is kept to even if it fails */
     assert_update(rig, ROLLOUT_BACK, 1, NULL);
     deploys_rig_tell(rig, 0, 1, "running");
     deploys_rig_tell(rig, 1, 1, "running");
@@ -422,7 +426,7 @@ static void test_all_at_once(void **state)
     assert_update(rig, ROLLOUT_ROLLED_BACK, 1, NULL);
 }
 
-/* The server dies and comes back: all that counts is in the database. */
+/* The server is restarted: the state of an update is all in the database. */
 static void test_another_server(void **state)
 {
     struct deploys_rig *rig = *state;
@@ -444,7 +448,7 @@ static void test_another_server(void **state)
     assert_update(rig, ROLLOUT_ROLLED_BACK, 1, NULL);
 }
 
-/* One copy on every node becomes three: those are no daemons. */
+/* A daemon becomes a deployment of three copies, none of which is a daemon. */
 static void test_a_daemon_becomes_several(void **state)
 {
     struct deploys_rig *rig = *state;

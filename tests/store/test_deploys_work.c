@@ -1,5 +1,5 @@
-/* The work a call makes in the database does not grow with what is there that it has nothing to do
- * with: rows looked at (PostgreSQL's own count) or steps of SQLite's machine, not time. */
+/* The work that a call makes in the database does not grow with rows it has nothing to do with.
+ * Measured in rows read (PostgreSQL's own count) or steps of SQLite's machine, not in time. */
 #include "deploys_fixture.h"
 
 #include <libpq-fe.h>
@@ -43,7 +43,7 @@ static int64_t ask_pg(const char *sql)
     return value;
 }
 
-/* A connection tells what it read when it ends at the latest. */
+/* A PostgreSQL connection reports its reads at the latest when it ends. */
 static int64_t work_so_far(void)
 {
     if (!on_pg)
@@ -56,7 +56,7 @@ static int64_t work_so_far(void)
 
 /* --- what is there --- */
 
-/* Rows 0 to n - 1 of something. */
+/* Inserts rows 0 to `count` - 1. */
 static void fill(const char *url, int count, const char *into, const char *values)
 {
     char sql[1024];
@@ -112,7 +112,7 @@ static void renew(struct deploys_rig *rig, int i, bool all)
     op.instance = str_of(node);
     assert_int_equal(deploys_rig_call(rig, &op), ERR_OK);
     assert_false(op.u.renew.lapsed);
-    if (all) /* n0 has one more */
+    if (all) /* n0 has one more copy */
         assert_int_equal(op.u.renew.count, NODES_PER_ROW + 3 + (i == 0));
     version = op.version;
 }
@@ -200,7 +200,7 @@ static void find_service(struct deploys_rig *rig, int i)
     assert_int_equal(op.u.services.count, 1);
 }
 
-/* An update of several copies goes on. */
+/* A status that moves an update of several copies. */
 static void tell_update(struct deploys_rig *rig, int i)
 {
     struct deploys_copy copy = {.id = STR("many"),
@@ -279,8 +279,9 @@ static int64_t leases_left(struct deploys_rig *rig)
     return (int64_t)op.u.view.lease_count;
 }
 
-/* Names that come and go leave nothing for long: only who owns something is kept, and who went
- * together with one that does. They are goodbyes here, so that a view shows them. */
+/* Leases of nodes that come and go are deleted after minutes. Kept are those of nodes that own
+ * something, or that went together with one that does. All are goodbyes here, so that a view lists
+ * them. */
 static void test_who_is_gone_is_forgotten_in_minutes(void **state)
 {
     struct deploys_rig *rig = *state;

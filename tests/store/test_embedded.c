@@ -1,4 +1,4 @@
-/* The contract, kept by the embedded store. */
+/* The contract, run on the embedded store. */
 #include "contract.h"
 
 #include "store/embedded.h"

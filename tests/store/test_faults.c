@@ -1,5 +1,5 @@
-/* The disk fails, fills up, is locked, is somebody else's: the embedded store refuses at once,
- * loses nothing it said yes to, and comes back by itself. */
+/* The disk fails, fills up or is locked, or has files of another release: the embedded store
+ * refuses calls at once, loses nothing it answered OK, and recovers by itself. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -25,7 +25,7 @@ static int setup(void **state)
     struct rig *rig = mem_new(struct rig);
 
     faultvfs_clear();
-    faultvfs_only("journal.log"); /* what a commit waits for */
+    faultvfs_only("journal.log"); /* the file that commits wait for */
     rig_init(rig);
     rig_open(rig);
     embedded_check_always(rig->store);
@@ -51,7 +51,7 @@ static enum store_mode mode(struct rig *rig)
     return status.mode;
 }
 
-/* Asks until the store is as it should be; bounded, in case it never is. */
+/* Asks until the store is in this mode; bounded, in case it never is. */
 static void wait_for_mode(struct rig *rig, enum store_mode want)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -76,7 +76,7 @@ static void wait_for_hits(int want)
     assert_true(faultvfs_hits() >= want);
 }
 
-/* A few jobs in different states, to be found again. */
+/* A few jobs in different states, which assert_work() checks. */
 static void some_work(struct rig *rig)
 {
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
@@ -108,14 +108,14 @@ static void assert_work(struct rig *rig)
     assert_int_equal(rig_counts(rig, "n1").running, 1);
 }
 
-/* What was written and not synced may be found there after a crash: its sender is not told that
+/* What was written but not synced may be found after a crash, so its sender must not be told that
  * nothing happened. */
 static enum err fate_of(enum faultvfs_kind kind)
 {
     return kind == FAULT_SYNC ? ERR_UNKNOWN : ERR_STORE_DOWN;
 }
 
-/* One commit fails: its op is told so, memory forgets it, the next one works. */
+/* One commit fails: its op gets the error, memory is rolled back, and the next commit works. */
 static void fail_once(void **state, enum faultvfs_kind kind)
 {
     struct rig *rig = *state;
@@ -127,12 +127,12 @@ static void fail_once(void **state, enum faultvfs_kind kind)
     assert_int_equal(faultvfs_hits(), 1);
     assert_int_equal(rig->op.head.id, 0);
     wait_for_mode(rig, STORE_NORMAL);
-    /* Before anything is read: a flush that begins now finds a reader in its way, and says so. */
+    /* Before any read: a flush that begins now would meet a reader, and count another error. */
     store_status(rig->store, &status);
     assert_int_equal(status.errors, 1);
     assert_string_not_equal(status.detail, "");
     assert_work(rig);
-    /* It was refused, so it must not run later by itself. */
+    /* It was refused, so it must not run later. */
     assert_int_equal(rig_get(rig, 5), ERR_NOT_FOUND);
     assert_int_equal(rig_reserve(rig, 5, 1, "n1"), ERR_OK);
     assert_false(rig->op.u.put.duplicate);
@@ -154,8 +154,8 @@ static void test_sync_fails_once(void **state)
     fail_once(state, FAULT_SYNC);
 }
 
-/* However many calls go well before the one that fails: what was answered OK is there, what was
- * refused is not, and the counters fit. */
+/* A call of this kind fails after 0, 1, 2... successful ones: what was answered OK is there, what
+ * was refused is not, and the counters match. */
 static void fail_at_every_call(void **state, enum faultvfs_kind kind)
 {
     struct rig *rig = *state;
@@ -167,7 +167,8 @@ static void fail_at_every_call(void **state, enum faultvfs_kind kind)
         uint64_t first = job;
         bool accepted[64] = {0};
         for (int i = 0; i < 64 && faultvfs_hits() == 0; i++, job++) {
-            wait_for_mode(rig, STORE_NORMAL); /* who was refused may hear of it first */
+            /* The refusal may be answered before the mode changes. */
+            wait_for_mode(rig, STORE_NORMAL);
             accepted[job - first] = rig_reserve(rig, job, 1, "n1") == ERR_OK;
         }
         assert_int_equal(faultvfs_hits(), 1);
@@ -187,8 +188,8 @@ static void test_sync_fails_anywhere(void **state)
     fail_at_every_call(state, FAULT_SYNC);
 }
 
-/* A disk that stays broken: refused at the door, then worse, and well
- * again when the disk is. */
+/* The disk stays broken: calls are refused at once, the mode gets worse, and the store recovers
+ * when the disk does. */
 static void stays_broken(void **state, enum faultvfs_kind kind, enum store_mode worst)
 {
     struct rig *rig = *state;
@@ -200,7 +201,7 @@ static void stays_broken(void **state, enum faultvfs_kind kind, enum store_mode 
     wait_for_mode(rig, STORE_L2_ONLY);
     assert_int_equal(rig_reserve(rig, 6, 1, "n1"), ERR_STORE_DOWN);
     assert_int_equal(rig_finish(rig, STORE_DONE, 2, 1, "n1", NULL), ERR_STORE_DOWN);
-    /* What is in the file can still be read: only mutations fail closed. */
+    /* The file can still be read: only changes are refused. */
     assert_int_equal(rig_get(rig, 3), ERR_OK);
     assert_int_equal(rig->op.record.head.state, JOB_DONE);
     assert_int_equal(rig_get(rig, 5), ERR_NOT_FOUND);
@@ -220,7 +221,7 @@ static void test_writes_stay_broken(void **state)
 
 static void test_disk_stays_full(void **state)
 {
-    stays_broken(state, FAULT_FULL, STORE_LOCAL_ONLY); /* takes its ten tries */
+    stays_broken(state, FAULT_FULL, STORE_LOCAL_ONLY); /* after ten attempts */
 }
 
 static void test_syncs_stay_broken(void **state)
@@ -258,7 +259,7 @@ static void counted(struct store_op *op)
     *waiting->down += op->err == ERR_STORE_DOWN || op->err == ERR_UNKNOWN;
 }
 
-/* Closing answers what is under way, also when the disk is broken. */
+/* Closing answers the ops under way, even while the disk is broken. */
 static void test_close_while_down(void **state)
 {
     enum { OPS = 50 };
@@ -299,7 +300,7 @@ static void change_file(const struct rig *rig, const char *sql, char path[128])
     sqlite3_close(db);
 }
 
-/* What is in store.db, as anybody may see it. */
+/* Queries store.db on a connection of its own. */
 static int64_t ask(struct rig *rig, const char *sql)
 {
     char path[128];
@@ -327,7 +328,7 @@ static void wait_for_row(struct rig *rig, const char *sql, int64_t want)
     assert_int_equal(value, want);
 }
 
-/* A lock on store.db, which keeps everything in the journal. */
+/* A lock on store.db, so that no flush can write to it. */
 static sqlite3 *lock_tables(struct rig *rig)
 {
     char path[128];
@@ -346,8 +347,8 @@ static void unlock_tables(sqlite3 *db)
     sqlite3_close(db);
 }
 
-/* Somebody outside holds the write lock of store.db: commits go on, and are seen; store.db follows
- * when it can. */
+/* Another process holds the write lock of store.db: commits go on and can be read, and store.db
+ * follows once the lock is released. */
 static void test_outside_lock(void **state)
 {
     struct rig *rig = *state;
@@ -365,7 +366,7 @@ static void test_outside_lock(void **state)
     assert_work(rig);
 }
 
-/* Store.db fails at this call or that: nobody notices but who looks into the status. */
+/* A call on store.db fails, at each position: only the status shows it. */
 static void tables_fail_anywhere(void **state, enum faultvfs_kind kind, int calls)
 {
     struct rig *rig = *state;
@@ -411,7 +412,7 @@ static void test_tables_full_anywhere(void **state)
     tables_fail_anywhere(state, FAULT_FULL, 12);
 }
 
-/* Jobs come one by one, every second one ends. */
+/* Jobs are reserved one by one, and every other one ends. */
 static void live(struct rig *rig, uint64_t first, enum err errs[LIFE], enum err ends[LIFE])
 {
     for (uint64_t i = 0; i < LIFE; i++) {
@@ -438,9 +439,9 @@ static void assert_lived(struct rig *rig, uint64_t first, const enum err errs[LI
     }
 }
 
-/* Either file fails at this call or that, in a life from opening to closing: what was accepted is
- * there, and of what was refused nothing. Every call is tried: lives differ in how many they make,
- * so it goes on until several ended before theirs came. */
+/* A call on either file fails, at each position in a life from open to close: what was accepted is
+ * there, and nothing of what was refused. Lives make different numbers of calls, so the test goes
+ * on until several have ended before the failure came. */
 static void life_fails_anywhere(void **state, enum faultvfs_kind kind)
 {
     enum { WELL_MAX = 3 };
@@ -493,8 +494,8 @@ static bool is_full(struct rig *rig)
     return status.full;
 }
 
-/* Store.db cannot follow: at the bound nothing new is taken, with the reason; what there is goes on
- * for a while; and all of it comes back by itself. */
+/* store.db cannot be written: at the limit new jobs are refused with the reason, the others go on
+ * for a while, and the store recovers by itself. */
 static void test_tables_stay_full(void **state)
 {
     enum { MAX = 256 << 10 };
@@ -516,7 +517,7 @@ static void test_tables_stay_full(void **state)
     wait_for_hits(1);
     assert_true(is_full(rig));
     assert_int_equal(mode(rig), STORE_NORMAL);
-    end_ms = clock_mono_ms() + PATIENCE_MS; /* the failure comes first, then it is noted */
+    end_ms = clock_mono_ms() + PATIENCE_MS; /* the failure comes first, then the status shows it */
     do
         store_status(rig->store, &status);
     while (!strstr(status.detail, "full") && clock_mono_ms() < end_ms);
@@ -524,7 +525,7 @@ static void test_tables_stay_full(void **state)
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig_get(rig, job - 1), ERR_OK);
     assert_int_equal(rig_get(rig, job), ERR_NOT_FOUND);
-    /* Twice as much is the end of that, too. */
+    /* At twice the limit all writes are refused. */
     do
         err = rig_node(rig, "n2", ++changes, NODE_READY);
     while (!err && changes < MAX);
@@ -551,11 +552,11 @@ static enum err put_bulky(struct rig *rig, uint64_t job, struct str spec)
     return rig_call(rig, &op);
 }
 
-/* The WAL of store.db cannot be copied: what was flushed before that counts, so that what waits is
- * not thought to be more and more. */
+/* The WAL of store.db cannot be copied back: what was flushed into it counts as flushed, so that
+ * the backlog does not seem to grow. */
 static void test_a_copy_fails(void **state)
 {
-    enum { SPEC = 1 << 20, JOBS = 24 }; /* more than the WAL may have */
+    enum { SPEC = 1 << 20, JOBS = 24 }; /* more than the limit of the WAL */
     struct rig *rig = *state;
     struct str spec = {.at = calloc(1, SPEC), .len = SPEC};
 
@@ -580,7 +581,7 @@ static void test_a_copy_fails(void **state)
     free((char *)spec.at);
 }
 
-/* What a process left that ended without a word, with nothing of it in store.db. */
+/* Leaves the journal of a process that was killed, none of which is in store.db. */
 static void leave_a_journal(struct rig *rig)
 {
     pid_t child;
@@ -598,7 +599,7 @@ static void leave_a_journal(struct rig *rig)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-/* All of journal.log, in memory. */
+/* The whole of journal.log. */
 static struct buf read_journal(struct rig *rig)
 {
     struct buf bytes = {0};
@@ -638,8 +639,7 @@ static void assert_refused(struct rig *rig, const char *word)
     rig->store = NULL;
 }
 
-/* A bit of the journal flips, or a batch is missing: it is named, and nothing of it is taken for
- * true. */
+/* A bit of the journal flips, or a batch is missing: store_open says so, and uses none of it. */
 static void test_a_journal_that_is_not_ours(void **state)
 {
     struct rig *rig = *state;
@@ -648,7 +648,7 @@ static void test_a_journal_that_is_not_ours(void **state)
     leave_a_journal(rig);
     bytes = read_journal(rig);
     assert_int_equal(bytes.len, 4 * LOG_PAGE);
-    for (size_t at = 0; at < bytes.len; at += 97) { /* of the last batch, too */
+    for (size_t at = 0; at < bytes.len; at += 97) { /* also in the last batch */
         bytes.at[at] ^= 1 << at % 8;
         write_journal(rig, buf_view(&bytes));
         assert_refused(rig, "is not what was written");
@@ -673,7 +673,7 @@ static void test_a_journal_that_is_not_ours(void **state)
     buf_free(&bytes);
 }
 
-/* The batches of journal.log, in the database that the release before would have left. */
+/* Puts the batches of journal.log into a journal.db, as the release before would have left it. */
 static void make_old_journal(struct rig *rig)
 {
     struct arena arena = {0};
@@ -725,8 +725,8 @@ static void change_old_journal(struct rig *rig, const char *sql)
     sqlite3_close(db);
 }
 
-/* The release before was killed: its journal is taken over, wherever that was cut off, and gone
- * then; one that is damaged, or a later release's, is named. */
+/* The release before was killed: its journal is taken over and removed, even if an earlier takeover
+ * was cut off. One that is damaged, or of a later release, is reported. */
 static void test_the_journal_of_the_release_before(void **state)
 {
     struct rig *rig = *state;
@@ -759,12 +759,12 @@ static void test_the_journal_of_the_release_before(void **state)
     buf_free(&bytes);
 }
 
-/* Takes out of a file what releases before this one do not have. */
+/* Removes what the releases before this one do not have. */
 #define WITHOUT_NEEDS                                                                              \
     "ALTER TABLE job DROP COLUMN gpus; ALTER TABLE job DROP COLUMN demand;"                        \
     "ALTER TABLE node DROP COLUMN resources; DROP TABLE limit_rule; DROP TABLE limit_key;"
 
-/* The release before knows of no journal: store.db is its again after a clean stop, and only
+/* The release before does not know the journal: it may use store.db after a clean stop, and only
  * then. */
 static void test_the_release_before(void **state)
 {
@@ -775,14 +775,14 @@ static void test_the_release_before(void **state)
     assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 5);
     rig_close(rig);
     assert_int_equal(ask(rig, "PRAGMA user_version") / 65536, 2);
-    /* What that release then writes is found: the journal has nothing to set against it. */
+    /* What that release then writes is kept: the journal has nothing newer. */
     change_file(rig, "UPDATE job SET reason = 'BEFORE' WHERE id = 3", path);
     rig_open(rig);
     assert_work(rig);
     assert_int_equal(rig_get(rig, 3), ERR_OK);
     assert_string_equal(rig->op.record.head.reason, "BEFORE");
     rig_close(rig);
-    /* And its own files go on. */
+    /* Its files are migrated. */
     change_file(
         rig, WITHOUT_NEEDS "ALTER TABLE meta DROP COLUMN journal_seq; PRAGMA user_version = 131074",
         path);
@@ -794,7 +794,7 @@ static void test_the_release_before(void **state)
     assert_int_equal(rig_get(rig, 33), ERR_OK);
 }
 
-/* What changes no row costs no fsync. */
+/* A call that changes no row costs no fsync. */
 static void test_no_sync_without_a_change(void **state)
 {
     struct rig *rig = *state;
@@ -831,7 +831,7 @@ static void test_directory_in_use(void **state)
              (long)getpid());
     assert_string_equal(why.detail, want);
     assert_null(second);
-    /* A directory that is missing is made, with its parents, for us alone. */
+    /* A missing directory is created with its parents, accessible to this user only. */
     struct store_config config = rig->config;
     char path[128];
     snprintf(path, sizeof path, "%s/a/b", rig->dir);
@@ -854,7 +854,7 @@ static enum err wait_in_lane(struct rig *rig, uint64_t job)
     return rig_call(rig, &rig->op);
 }
 
-/* What moves a job in or out of a lane is there as a whole or not at all. */
+/* A change of a lane is stored completely or not at all. */
 static void test_a_lane_after_a_failed_commit(void **state)
 {
     struct rig *rig = *state;
@@ -886,7 +886,7 @@ static void test_a_lane_after_a_failed_commit(void **state)
     "ALTER TABLE job DROP COLUMN lane; ALTER TABLE job DROP COLUMN priority;"                      \
     "ALTER TABLE meta DROP COLUMN wait_shift_ms; ALTER TABLE meta DROP COLUMN journal_seq;"
 
-/* What waits in a file of the release before is held by nobody, and can wait in a lane now. */
+/* A job that waits in a file of an older release is held by nobody, and may now wait in a lane. */
 static void go_on_with(struct rig *rig, const char *change)
 {
     struct store_due due[4];
@@ -916,13 +916,13 @@ static void test_older_file(void **state)
                "ALTER TABLE job DROP COLUMN answered; PRAGMA user_version = 1");
 }
 
-/* Of a time when the number did not tell who may read the file. */
+/* A file from before user_version said who may read it. */
 static void test_early_file(void **state)
 {
     go_on_with(*state, WITHOUT_NEEDS WITHOUT_LANES "PRAGMA user_version = 2");
 }
 
-/* No berth writes that: a job on a node that is in a lane all the same. */
+/* A file as no release writes it: a job on a node that is also in a lane. */
 static void test_a_lane_that_cannot_be(void **state)
 {
     struct rig *rig = *state;
@@ -939,7 +939,7 @@ static void test_a_lane_that_cannot_be(void **state)
     assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
 }
 
-/* A later release added a column to every table and says that this one may go on with that. */
+/* A later release added a column to every table and says that this release may use them. */
 static void test_back_from_a_newer_release(void **state)
 {
     struct rig *rig = *state;
@@ -1026,8 +1026,8 @@ static void test_too_much_in_flight(void **state)
     rig_close(rig);
     rig->config.in_flight_max = 2;
     rig_open(rig);
-    /* Nobody runs our inbox meanwhile, but the store may be quick: what matters is that it never
-     * takes more than two and takes more again afterwards. */
+    /* The test does not run its inbox meanwhile, but the store may answer quickly. What matters is
+     * that it never takes more than two, and takes more again afterwards. */
     faultvfs_clear();
     for (int i = 0; i < 3; i++) {
         waiting[i] = (struct waiting){.left = &left, .down = &down};

@@ -1,9 +1,9 @@
-/* The lanes against a plain list. */
+/* The lanes compared with a plain list. */
 #include "base/clock.h"
 
 #include "store/lanes.h"
 
-/* cmocka wants these before it. */
+/* cmocka.h needs these first */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 enum { JOBS = 200, STEPS = 30000 };
 
-/* Of those in a lane the smallest number above `after`; 0: none. */
+/* The smallest lane number above `after` that has a job; 0: none. */
 static uint64_t next_number(const uint64_t *lane_of, uint64_t after)
 {
     uint64_t next = 0;

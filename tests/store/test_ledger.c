@@ -1,4 +1,4 @@
-/* The ledger on its own, without threads: what can only be seen from inside. */
+/* The ledger on its own, without threads: what can only be checked from inside. */
 #include "contract.h"
 
 #include "store/dump.h"
@@ -45,7 +45,7 @@ static enum err apply(struct fixture *fixture, struct store_op *op)
 {
     ledger_begin(&fixture->ledger, fixture->now_ms);
     ledger_apply(&fixture->ledger, op, fixture->now_ms);
-    return op->err; /* in one transaction with what comes next */
+    return op->err; /* committed together with the next op */
 }
 
 static void add_node(struct fixture *fixture)
@@ -105,7 +105,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* All that the audit and its walk look at; how often each rule was found broken. */
+/* Runs the whole audit with its walk; returns how often each rule was found broken. */
 static const int64_t *audit(struct fixture *fixture)
 {
     memset(fixture->ledger.repairs, 0, sizeof fixture->ledger.repairs);
@@ -123,7 +123,7 @@ static void assert_only(const int64_t *repairs, enum store_rule rule, int64_t co
                      (long long)repairs[i]);
 }
 
-/* Counters that do not fit the leases are put right, and it is told how many there were. */
+/* The audit corrects counters that do not match the leases, and reports how many there were. */
 static void test_audit_repairs(void **state)
 {
     struct fixture *fixture = *state;
@@ -165,7 +165,7 @@ static void add_resources(struct fixture *fixture, const char *resources)
     assert_int_equal(apply(fixture, &op), ERR_OK);
 }
 
-/* So are what is used of a node, and how many leases a key has. */
+/* It also corrects what is used of a node's resources, and how many leases a key has. */
 static void test_audit_repairs_needs_and_keys(void **state)
 {
     struct fixture *fixture = *state;
@@ -200,8 +200,8 @@ static void refuse(struct fixture *fixture, uint64_t job)
     assert_int_equal(apply(fixture, &op), ERR_OK);
 }
 
-/* The clock is set while a job is on its way: neither its window nor its hold notices, and what a
- * refusal takes back is found. */
+/* The clock is set while a job is on its way: neither the window nor the hold of its key changes,
+ * and a refusal still finds the start it gives back. */
 static void test_clock_set_moves_no_limit(void **state)
 {
     static const int64_t steps[] = {3600000, -7200000, 90000000};
@@ -237,9 +237,8 @@ static void test_clock_set_moves_no_limit(void **state)
     assert_int_equal(reserve_needs(fixture, 99, "1 0 0  b"), ERR_OK);
 }
 
-/* Whether there was a pause only the next batch knows: what is tidied before it is not judged by
- * it.
- */
+/* Only the next batch can tell whether there was a pause, so tidying between batches must not end a
+ * hold. */
 static void test_tidying_knows_no_pause(void **state)
 {
     struct fixture *fixture = *state;
@@ -253,8 +252,8 @@ static void test_tidying_knows_no_pause(void **state)
     assert_int_equal(reserve_needs(fixture, 1, "1 0 0  a"), ERR_LIMITED);
 }
 
-/* Keys that nobody has any more go, with their rows, when there is nothing left to know of them;
- * and demands with the last job. */
+/* Keys that no job has are removed with their rows once nothing about them matters; demands are
+ * removed with their last job. */
 static void test_keys_are_forgotten(void **state)
 {
     struct fixture *fixture = *state;
@@ -288,7 +287,7 @@ static void test_keys_are_forgotten(void **state)
     assert_int_equal(fixture->ledger.limits.rule_count, 1);
 }
 
-/* Finished jobs leave memory; a message that comes twice finds them in the file all the same. */
+/* Finished jobs leave memory; a repeated message still finds them in the file. */
 static void test_finished_jobs_leave_memory(void **state)
 {
     struct fixture *fixture = *state;
@@ -313,7 +312,7 @@ static void find_floor(struct fixture *fixture)
         ;
 }
 
-/* The floor is at the oldest active job, also after a restart. */
+/* The floor is the oldest active job, also after a restart. */
 static void test_audit_finds_the_floor(void **state)
 {
     struct fixture *fixture = *state;
@@ -335,8 +334,8 @@ static void test_audit_finds_the_floor(void **state)
     finish(fixture, 4, true);
 }
 
-/* The search goes through all jobs in pieces. Whatever comes and goes between two of them, no
- * active job is below the floor. */
+/* The walk goes over all jobs in pieces. Whatever comes and goes between two pieces, no active job
+ * is below the floor. */
 static void test_floor_holds_while_it_is_sought(void **state)
 {
     enum { JOBS = 2000 };
@@ -385,7 +384,7 @@ static enum err put_with_key(struct fixture *fixture, uint64_t job, const char *
     return apply(fixture, &op);
 }
 
-/* How many wait with a key is what the lanes have with it. */
+/* The number of waiting jobs of a key matches the lanes. */
 static void test_audit_repairs_waiting(void **state)
 {
     struct fixture *fixture = *state;
@@ -406,7 +405,7 @@ static void test_audit_repairs_waiting(void **state)
     ledger_check(&fixture->ledger);
 }
 
-/* Jobs come and go in front of the walk and behind it: it finds nothing that is not so. */
+/* Jobs come and go before and behind the walk: it finds nothing wrong. */
 static void test_waiting_holds_while_it_is_counted(void **state)
 {
     enum { JOBS = 2000 };
@@ -431,8 +430,8 @@ static int64_t due_of(struct fixture *fixture, uint64_t job)
     return ((struct ledger_job *)idshards_get(&fixture->ledger.jobs, job))->head.due_ms;
 }
 
-/* Somebody sets the clock: whoever waits waits as long as before, also after a restart. One of them
- * was due already, and stays so. */
+/* The clock is set: jobs wait as long as before, also after a restart. One of them was already due,
+ * and stays due. */
 static void test_clock_set_moves_times_to_wait(void **state)
 {
     static const int64_t steps[] = {3600000, -7200000, 1800000};
@@ -467,7 +466,7 @@ static void test_clock_set_moves_times_to_wait(void **state)
     }
 }
 
-/* How much the file had to do since the last time. */
+/* The steps that the file's lookups took since the last call. */
 static int64_t take_steps(struct fixture *fixture)
 {
     int64_t steps = 0;
@@ -477,7 +476,7 @@ static int64_t take_steps(struct fixture *fixture)
     return steps;
 }
 
-/* One call of each kind that has to do with a queue. */
+/* Makes one call of each kind that concerns the queue. */
 static void call_each(struct fixture *fixture, uint64_t waiting, uint64_t free_id,
                       int64_t ret_steps[8])
 {
@@ -522,7 +521,8 @@ static void call_each(struct fixture *fixture, uint64_t waiting, uint64_t free_i
     assert_int_equal(ops[4].u.due.count, 4);
 }
 
-/* However many wait, in one lane or each in its own, and however many of them are due. */
+/* The work of a call is the same however many jobs wait, in one lane or many, and however many are
+ * due. */
 static void test_calls_do_not_grow_with_the_queue(void **state)
 {
     static const uint64_t sizes[] = {10, 1000, 100000};
@@ -552,8 +552,8 @@ static void begin_epoch(struct fixture *fixture)
     assert_int_equal(apply(fixture, &op), ERR_OK);
 }
 
-/* A node that was dropped has leases of two epochs: those of the newer one go on counting after a
- * restart, though one of the older is read first. */
+/* A dropped node has leases of two epochs: those of the newer one still count after a restart,
+ * although one of the older is read first. */
 static void test_dropped_node_keeps_its_newest_epoch(void **state)
 {
     struct fixture *fixture = *state;
@@ -597,10 +597,10 @@ static void flush_all(struct fixture *fixture)
     flush_close(&flush, false);
 }
 
-/* Sanitisers have an allocator of their own, which tells it by this name. */
+/* Sanitisers replace the allocator, and report its total by this function. */
 extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
 
-/* What has been allocated and not freed, but for the pages that SQLite keeps. */
+/* Bytes allocated and not freed, without SQLite's page cache. */
 static size_t bytes_allocated(struct fixture *fixture)
 {
     struct mallinfo2 heap;
@@ -612,8 +612,8 @@ static size_t bytes_allocated(struct fixture *fixture)
     return heap.uordblks + heap.hblkhd;
 }
 
-/* A million of them take a quarter of a gigabyte: 192 bytes for itself, and its places in the map
- * and in two heaps. Only one that was on a node costs more. */
+/* A million waiting jobs take a quarter of a gigabyte: 192 bytes each, plus the places in the map
+ * and in two heaps. Only a job that was on a node takes more. */
 static void test_a_waiting_job_is_small(void **state)
 {
     enum { JOBS = 20000, LANES = 10, BYTES_MAX = 256 };
@@ -622,7 +622,7 @@ static void test_a_waiting_job_is_small(void **state)
         .journal = &fixture->journal, .now_ms = fixture->now_ms, .breaker = breaker_defaults};
     size_t before, after;
 
-    fixture->demand = STR("2 0 0  tenant:acme,account:api-1"); /* all the same */
+    fixture->demand = STR("2 0 0  tenant:acme,account:api-1"); /* the same for all */
     for (uint64_t job = 1; job <= JOBS; job++)
         assert_int_equal(put(fixture, job, 77 + job % LANES), ERR_OK);
     assert_int_equal(fixture->ledger.runs.used, 0);
@@ -648,8 +648,8 @@ static int lookups(const struct fixture *fixture, enum journal_lookup which)
     return sqlite3_stmt_status(fixture->journal.lookups[which], SQLITE_STMTSTATUS_RUN, false);
 }
 
-/* For whom a job waits is in its spec, which a start reads along with the row, wherever the newest
- * word of it is. */
+/* The account that a job counts for is in its spec, which a start reads together with the row, from
+ * the file or the journal, whichever is newer. */
 static void test_start_reads_each_row_once(void **state)
 {
     const struct str spec = STR("{\"type\":\"t\",\"submitted_by\":\"ci\"}");
@@ -669,7 +669,7 @@ static void test_start_reads_each_row_once(void **state)
     unload(fixture);
     flush_all(fixture);
     load(fixture);
-    wait.u.wait.lane = 78; /* only the journal knows of that, and of what follows */
+    wait.u.wait.lane = 78; /* only the journal has this, and what follows */
     wait.u.wait.wait_ms = RIG_WAIT_MS;
     wait.u.wait.bounds.account = (struct store_account){.name = STR("ci"), .bytes = spec.len};
     assert_int_equal(apply(fixture, &wait), ERR_OK);
@@ -686,7 +686,7 @@ static void test_start_reads_each_row_once(void **state)
     assert_int_equal(lookups(fixture, LOOKUP_JOB), 0);
 }
 
-/* A person sees where a job waits. */
+/* The dump shows the lane of a waiting job. */
 static void test_dump_tells_the_lane(void **state)
 {
     struct fixture *fixture = *state;

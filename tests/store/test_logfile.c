@@ -1,5 +1,5 @@
-/* The file of the journal: records come back as they were written, whatever was there before; what
- * a power cut left of the last one is passed over; what was changed since is named. */
+/* The file of the journal: records read as they were written, whatever was there before; a last
+ * record torn by a power cut is passed over; later changes of the file are reported. */
 #include "contract.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* What record `number` has, and how much. */
+/* The bytes of record `number`; the length depends on it, too. */
 static struct str bytes_of(struct fixture *fixture, uint64_t number)
 {
     static const size_t sizes[] = {1, 100, LOG_ROOM, LOG_ROOM + 1, 3000, 4096, 60000, 0, 9000};
@@ -95,8 +95,8 @@ static int64_t file_size(struct fixture *fixture)
     return (int64_t)info.st_size;
 }
 
-/* A reader follows the writer at a distance, and starts anew now and then; so does the writer. The
- * file holds no more than what nobody has read yet. */
+/* A reader follows the writer at a distance; both reopen the file now and then. The file does not
+ * grow beyond what is still to be read. */
 static void test_round_and_round(void **state)
 {
     struct fixture *fixture = *state;
@@ -134,7 +134,7 @@ static void test_round_and_round(void **state)
     assert_int_equal(last, 2000);
 }
 
-/* All of the file, in memory. */
+/* The whole file. */
 static struct buf snapshot(struct fixture *fixture)
 {
     struct buf bytes = {0};
@@ -158,7 +158,8 @@ static void put_back(struct fixture *fixture, struct str bytes)
     close(fd);
 }
 
-/* The file is as `to`, but of these bytes only some sectors are. False: all of them, or none. */
+/* Writes the file as `to`, but takes some sectors of this range from `from`. False if all of them,
+ * or none, are as in `to`. */
 static bool mix(struct fixture *fixture, struct str from, struct str to, int64_t at, int64_t size,
                 struct rnd *rnd)
 {
@@ -182,8 +183,8 @@ static bool mix(struct fixture *fixture, struct str from, struct str to, int64_t
     return kept > 0 && kept < size / LOG_SECTOR;
 }
 
-/* Of the last record some sectors are there, and the others are as they were before: an older
- * record, or nothing. It is passed over, and its number used again. */
+/* Only some sectors of the last record were written; the others have an older record, or nothing.
+ * The record is passed over, and its number used again. */
 static void test_a_torn_end(void **state)
 {
     struct fixture *fixture = *state;
@@ -228,8 +229,8 @@ static void assert_damaged(struct fixture *fixture, uint64_t after)
     assert_int_equal(fixture->log.fault.code, FAULT_DAMAGED);
 }
 
-/* Any bit of what is still needed: the last record is no exception. And sectors that were there
- * and are not any more, of any but the last one. */
+/* Any flipped bit of a record that is still needed is found, also in the last one; so are missing
+ * sectors, in any record but the last. */
 static void test_damage(void **state)
 {
     struct fixture *fixture = *state;
@@ -256,7 +257,8 @@ static void test_damage(void **state)
         put_back(fixture, buf_view(&good));
         open_again(fixture);
         if (logfile_end(&fixture->log, 3, UINT64_MAX, &last))
-            assert_int_equal(last, 5); /* it was the last one, never answered as far as one sees */
+            /* It was the last record, which looks as if it had never been answered. */
+            assert_int_equal(last, 5);
         else
             assert_int_equal(fixture->log.fault.code, FAULT_DAMAGED);
         memcpy(good.at + at, sector, LOG_SECTOR);
@@ -265,15 +267,15 @@ static void test_damage(void **state)
     open_again(fixture);
     assert_true(logfile_end(&fixture->log, 3, UINT64_MAX, &last));
     assert_int_equal(last, 6);
-    open_again(fixture); /* store.db is older than what the file still has */
+    open_again(fixture); /* store.db is older than the first record in the file */
     put_back(fixture, (struct str){good.at + LOG_PAGE, good.len - LOG_PAGE});
     assert_false(logfile_end(&fixture->log, 0, UINT64_MAX, &last));
     assert_int_equal(fixture->log.fault.code, FAULT_GAP);
     buf_free(&good);
 }
 
-/* A record was torn, and so was the one that was written over it with the same number: what is left
- * of both never makes one. */
+/* A record was torn, and so was the one written over it with the same number: the remains of both
+ * never make a whole record. */
 static void test_torn_twice(void **state)
 {
     struct fixture *fixture = *state;
@@ -308,7 +310,7 @@ static void test_torn_twice(void **state)
     buf_free(&tries[1]);
 }
 
-/* A write that found no room ended anywhere, then others go on. */
+/* A write was cut short because the disk was full; later records follow. */
 static void test_a_cut_end(void **state)
 {
     struct fixture *fixture = *state;
@@ -333,7 +335,7 @@ static void test_a_cut_end(void **state)
     assert_int_equal(last, 8);
 }
 
-/* What was refused stays so, and is gone once it was settled. */
+/* A record that was refused stays out, and is gone once logfile_settle() has run. */
 static void test_refused(void **state)
 {
     struct fixture *fixture = *state;

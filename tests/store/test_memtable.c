@@ -1,5 +1,5 @@
-/* Reads while part of the rows are in store.db, part only in the journal, and part in both but
- * newer in the journal: one job is told as it was last answered, and lists have every job once. */
+/* Reads while some rows are in store.db, some only in the journal, and some in both but newer in
+ * the journal: a job reads as it was last answered, and lists have every job once. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 
 enum { JOBS = 400, STEPS = 4000, PATIENCE_MS = 20000, SPEC_BULKY = 3000 };
 
-/* What every job was last answered. */
+/* The last answer about each job. */
 struct known {
     bool there;
     bool has_result;
@@ -22,13 +22,13 @@ struct known {
 struct world {
     struct rig rig;
     struct rnd rnd;
-    sqlite3 *db; /* its lock keeps store.db as it is */
+    sqlite3 *db; /* its lock keeps store.db unchanged */
     bool locked;
     struct known jobs[JOBS];
     char spec[SPEC_BULKY];
 };
 
-/* Ids have gaps, so that there is something between any two. */
+/* Ids have gaps, so there are unused ids between any two. */
 static uint64_t id_of(size_t at)
 {
     return 10 * (at + 1);
@@ -63,7 +63,7 @@ static void toggle(struct world *world)
     world->locked = !world->locked;
     if (world->locked)
         return;
-    /* Now store.db follows, at least this job. */
+    /* Waits until store.db has the state of this job. */
     while (known->there && in_file(world, known->head.id) != known->head.state &&
            clock_mono_ms() < end_ms)
         sched_yield();
@@ -88,7 +88,7 @@ static void call(struct world *world, struct known *known, enum err err)
     known->head = world->rig.op.head;
 }
 
-/* One step of a job's life. */
+/* One step in a job's life. */
 static void go_on(struct world *world, size_t at)
 {
     struct rig *rig = &world->rig;
@@ -131,7 +131,7 @@ static void check_record(const struct world *world, const struct store_record *r
                                                   job_state_final(known->head.state));
 }
 
-/* Every job of these states once, the newest first, however large a page is. */
+/* A list has every job in these states once, newest first, whatever the page size. */
 static void check_list(struct world *world, unsigned states)
 {
     struct store_op op = {.verb = STORE_JOB_LIST};
@@ -156,7 +156,7 @@ static void check_list(struct world *world, unsigned states)
                     (states && !(states >> world->jobs[at].head.state & 1)));
 }
 
-/* Every pending callback once, the oldest first. */
+/* Every pending callback is listed once, oldest first. */
 static void check_callbacks(struct world *world)
 {
     struct store_op op = {.verb = STORE_CALLBACKS};

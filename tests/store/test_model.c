@@ -1,5 +1,5 @@
-/* Hundreds of thousands of random calls, each compared with the model: what is answered, where the
- * job is, and after each round what every node carries. */
+/* Hundreds of thousands of random calls, each compared with the model: the answer, the state of the
+ * job, and after each round what every node holds. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@
 
 enum {
     JOBS = 96,
-    ROUND = 128, /* calls under way at once; they reach the store in this order */
+    ROUND = 128, /* calls in flight at once; they reach the store in this order */
     ROUNDS = 1200,
     HOLD_MS = 15000,
     STOP_GRACE_MS = 1000,
@@ -22,7 +22,7 @@ enum {
     LANE_MAX = 3,
     ALL_MAX = 6,
     SHOWN_MAX = 8,
-    ATTEMPTS_MAX = 5, /* that holds of keys may add to */
+    ATTEMPTS_MAX = 5, /* a FAIL that holds a key may add attempts */
     VRAM_SMALL = 8000,
     VRAM_LARGE = 16000,
 };
@@ -33,8 +33,8 @@ enum { RESOURCES_ROOM = 96 };
 
 struct call {
     struct store_op op;
-    char resources[RESOURCES_ROOM]; /* not in the arena, which is the store's while a call is under
-                                       way */
+    /* Outside the arena, which belongs to the store while a call is in flight. */
+    char resources[RESOURCES_ROOM];
     struct model_job *job;
     struct model_answer want;
     enum job_state want_state; /* of a job that exists afterwards, and where it waits */
@@ -42,7 +42,7 @@ struct call {
     int64_t want_until_ms;
     bool has_job;
     unsigned want_gpus;
-    size_t shown_count; /* what LANE or LANES must tell */
+    size_t shown_count; /* what LANE or LANES must answer */
     size_t waiting;
     struct store_lane shown[SHOWN_MAX];
     bool more;
@@ -61,9 +61,9 @@ struct play {
     int64_t waited;    /* WAITs that put a job into a lane */
     int64_t refused;   /* by a full lane */
     int64_t timed_out; /* in a lane */
-    int64_t from_lane; /* reserved from there */
+    int64_t from_lane; /* reserved out of a lane */
     int64_t limited[LIMIT_WHY_COUNT];
-    int64_t short_of; /* no room but for what they need */
+    int64_t short_of; /* refused only for lack of resources */
     int64_t freed;
 };
 
@@ -81,7 +81,7 @@ static bool is_duplicate(const struct store_op *op)
     return (op->verb == STORE_ACK || op->verb == STORE_FINISH) && op->u.settle.duplicate;
 }
 
-/* What LANE or LANES told. */
+/* Compares the answer of LANE or LANES. */
 static void compare_shown(const struct call *call)
 {
     const struct store_op *op = &call->op;
@@ -169,7 +169,7 @@ static void compare(struct store_op *op)
         playing->ended += op->u.settle.ended_lease;
 }
 
-/* A job that is over makes room for a new one now and then. */
+/* Now and then replaces a job that is over by a new one. */
 static struct model_job *pick(struct play *play)
 {
     struct model_job *job = &play->model.jobs[below(play, JOBS)];
@@ -190,7 +190,7 @@ static uint64_t id_of(struct play *play, const struct model_job *job)
     return job->id ? job->id : play->next_id++;
 }
 
-/* Mostly what would fit now, sometimes anything. */
+/* Mostly the attempt that fits now, sometimes another. */
 static int some_attempt(struct play *play, const struct model_job *job)
 {
     return below(play, 8) ? job->attempt : 1 + (int)below(play, 3);
@@ -243,7 +243,7 @@ static void call_put(struct play *play, struct call *call)
     play->refused += call->want.err == ERR_QUEUE_FULL || call->want.err == ERR_QUEUES_FULL;
 }
 
-/* Mostly one that is held. */
+/* Mostly a job that is held. */
 static void call_wait(struct play *play, struct call *call)
 {
     struct model_wait wait = some_wait(play);
@@ -362,7 +362,7 @@ static void call_finish(struct play *play, struct call *call)
     node = some_node(play, job);
     if (job->ended_count >= REFUSALS_MAX &&
         (outcome == STORE_REFUSED || outcome == STORE_SEND_FAILED))
-        outcome = STORE_DONE; /* the list of ended attempts is bounded, the model's too */
+        outcome = STORE_DONE; /* the history of attempts is bounded, in the model too */
     op->verb = STORE_FINISH;
     op->job = id_of(play, job);
     op->attempt = by_node || outcome == STORE_EXPIRE ? some_attempt(play, job) : 0;
@@ -385,7 +385,7 @@ static void call_finish(struct play *play, struct call *call)
     play->timed_out += outcome == STORE_QUEUE_TIMEOUT && !call->want.err && !call->want.duplicate;
 }
 
-/* What the node measures: anything up to what it has. The first has nothing to declare. */
+/* Usable amounts: anything up to what the node declares. The first node declares nothing. */
 static struct str some_resources(struct play *play, char to[RESOURCES_ROOM], int at)
 {
     struct model_node *node = &play->model.nodes[at];
@@ -403,7 +403,7 @@ static struct str some_resources(struct play *play, char to[RESOURCES_ROOM], int
     return str_of(to);
 }
 
-/* Rates stay as they were set at first: what a change of them does is in the contract. */
+/* Rates keep their first value; the contract tests changes of them. */
 static void call_limit(struct play *play, struct call *call)
 {
     int at = (int)below(play, MODEL_KEYS);
@@ -482,7 +482,7 @@ static void make_call(struct play *play, struct call *call)
     call->want_until_ms = call->job->hold_ms;
 }
 
-/* The counters are what the model counts, and never above max. */
+/* The counters match the model and never exceed max. */
 static void check_counts(struct play *play)
 {
     for (int i = 0; i < MODEL_NODES; i++) {
@@ -545,7 +545,7 @@ static void play_round(struct play *play)
 {
     static struct store_due due[JOBS + 1];
 
-    /* So that the counters show what ran out; the model counts what is alive. */
+    /* Clears expired leases, so that the counters show only live ones, as the model's do. */
     rig_due(&play->rig, due, COUNT_OF(due));
     model_lapse(&play->model);
     play->sent = play->answered = 0;
@@ -578,7 +578,7 @@ static void open_play(struct play *play)
     embedded_check_always(play->rig.store);
 }
 
-/* Everything is given back once nobody says anything any more. */
+/* Everything is given back once no more messages come. */
 static void wind_down(struct play *play)
 {
     static struct store_due due[JOBS + 1];
@@ -643,7 +643,7 @@ static void play_all(uint64_t seed, bool restarts)
         pass(&play);
         if (!restarts || i % 25)
             continue;
-        rig_counts(&play.rig, names[0]); /* a pause is over before it is closed */
+        rig_counts(&play.rig, names[0]); /* ends the pause before the store is closed */
         rig_close(&play.rig);
         model_restart(&play.model);
         open_play(&play);
@@ -655,7 +655,7 @@ static void play_all(uint64_t seed, bool restarts)
     for (int why = LIMIT_OK; why < LIMIT_WHY_COUNT; why++)
         assert_true(play.limited[why] > ROUNDS / 40);
     assert_true(play.short_of > ROUNDS / 40 && play.freed > ROUNDS / 40);
-    /* Every reservation ended exactly once. A restart forgets who was told of an end. */
+    /* Every reservation ended exactly once. A restart forgets which ends were answered. */
     if (!restarts)
         assert_int_equal(play.taken, play.ended);
     assert_int_equal(rig_repairs(&play.rig), 0);

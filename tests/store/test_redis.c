@@ -1,4 +1,4 @@
-/* The contract, kept by a store in a single Redis. */
+/* The contract, run on a store in a single Redis. */
 #include "contract.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static void init(struct rig *rig)
     rig_init(rig);
     redis_say(server.port, "FLUSHDB");
     rig->config.url = url;
-    rig->config.timeout_ms = 5000; /* a busy machine is no failure here */
+    rig->config.timeout_ms = 5000; /* a slow machine must not make a test fail */
 }
 
 static const struct contract_backend backend = {

@@ -1,5 +1,5 @@
-/* Batches made by hand: such as the store itself does not make, though the function library takes
- * any, and with none of its own between them. */
+/* Batches that the store itself does not make, though the function library accepts them, without
+ * calls of the store in between. */
 #include "redis_rig.h"
 
 #include "../unit.h"
@@ -22,7 +22,7 @@ static void begin(void)
     redis_session_begin(&session, &config, 0);
 }
 
-/* The answer to the last op of the batch becomes that of `last`, if it is given. */
+/* Sends the batch; `last`, if given, gets the answer to its last op. */
 static void call(struct store_op *last)
 {
     redisReply *reply = redis_session_call(&session, clock_mono_ms() + CALL_MS);
@@ -33,7 +33,7 @@ static void call(struct store_op *last)
     at = reply->elements - 1;
     if (reply->element[at]->type == REDIS_REPLY_STRING &&
         reply->element[at]->str[0] < WIRE_ANSWER_MARK)
-        at--; /* two texts: the counters of the node, and this, which is the record */
+        at--; /* two texts: the counters of the node, and this one, the record */
     if (last)
         assert_true(wire_answer(last, reply, &at));
     freeReplyObject(reply);
@@ -117,9 +117,9 @@ static void cancel(struct store_op *op, uint64_t job)
     wire_op(&session.wire, op, 0);
 }
 
-/* The first of all instances looks at every job that is not over, and writes for that what rests on
- * the wheel so far. What comes behind it gets there as well, or its lease would never run out.
- */
+/* When the first instance arrives, the library goes through all unfinished jobs, and writes the
+ * part of the wheel that is still in memory. A job reserved later in the batch must get onto the
+ * wheel as well, or its lease would never run out. */
 static void test_arrives_between_reserves(void **state)
 {
     const char *listed;
@@ -140,7 +140,7 @@ static void test_arrives_between_reserves(void **state)
     }
 }
 
-/* Whoever speaks of a job before it is made, by mistake or by guess, does not hide it. */
+/* An op that names a job before it is made, by mistake or a guess, does not hide it. */
 static void test_spoken_of_before_it_is_made(void **state)
 {
     struct store_op early;
@@ -155,7 +155,7 @@ static void test_spoken_of_before_it_is_made(void **state)
     assert_int_equal(last.head.state, JOB_FAILED);
 }
 
-/* An ACK that makes a term shorter: when that is over it is found, not when the longer one was. */
+/* An ACK makes a term shorter: the lease is due at the end of the new term, not of the old one. */
 static void test_a_shorter_term(void **state)
 {
     enum { TTL_MS = 1000 };
@@ -205,13 +205,14 @@ static void run_those_that_are_alike(void)
     assert_string_equal(redis_say(server.port, "HGET sched:{f}:meta rules"), "1");
 }
 
-/* What becomes of jobs that are alike is asked of the rule once in a batch, and done to each. */
+/* For jobs that are alike the rule is asked once in a batch, and its result applied to each. */
 static void test_those_that_are_alike(void **state)
 {
     run_those_that_are_alike();
 }
 
-/* Also when some other node has failed lately; there each is judged by itself. */
+/* The same while another node has a failure in its breaker; on that node each job is judged
+ * separately. */
 static void test_those_that_are_alike_beside_a_breaker(void **state)
 {
     struct store_op op = {.verb = STORE_FINISH, .job = ALIKE + 1, .attempt = 1, .node = STR("n2")};
@@ -239,8 +240,7 @@ static void test_those_that_are_alike_beside_a_breaker(void **state)
     config.breaker_threshold = 0;
 }
 
-/* One that is not like the others is judged by itself: whatever it is, it is refused, and they go
- * on. */
+/* A job that differs from the others is judged separately: it is refused, and the others go on. */
 static void test_one_that_is_not(void **state)
 {
     struct store_op op;
@@ -269,8 +269,8 @@ static void test_one_that_is_not(void **state)
     assert_int_equal(op.counts.running, 0);
 }
 
-/* An ACK or an end of another attempt, or an ACK of another send, in the same call as that of jobs
- * that are alike: what holds for those does not hold for it. */
+/* An ACK or DONE of another attempt, or an ACK of another send, comes in the same call as alike
+ * jobs: it does not get their result. */
 static void test_another_attempt_beside_those_that_are_alike(void **state)
 {
     struct store_op op;
@@ -317,8 +317,8 @@ static void test_another_attempt_beside_those_that_are_alike(void **state)
     assert_int_equal(op.counts.running, 3);
 }
 
-/* What a batch without verbs leaves to the next. Time: a pause is what lies between two calls, and
- * many small ones are none, or leases would be prolonged. */
+/* A batch leaves the time of its call to the next. A pause is the time between two calls, so many
+ * small steps are no pause; otherwise leases would be prolonged. */
 static void test_small_steps_are_no_pause(void **state)
 {
     enum { TTL_MS = 20000, STEP_MS = 2000 };
@@ -342,7 +342,7 @@ static void test_small_steps_are_no_pause(void **state)
     assert_int_equal(op.head.due_ms, due_ms);
 }
 
-/* And nothing at all when somebody emptied Redis since. */
+/* After Redis was emptied, nothing that the library remembered is used. */
 static void test_nothing_is_left_of_what_was_emptied(void **state)
 {
     struct store_op op;
@@ -358,7 +358,7 @@ static void test_nothing_is_left_of_what_was_emptied(void **state)
     assert_true(session.emptied);
 }
 
-/* Another master took over that had the reservation and not its ACK: the node which runs it is
+/* Another master took over that has the reservation but not its ACK: the node that lists the job is
  * believed. */
 static void test_an_ack_that_was_lost_with_its_master(void **state)
 {
@@ -388,8 +388,8 @@ static long number_of(const char *command, const char *key)
     return strtol(redis_say(server.port, "%s sched:{f}:%s", command, key), NULL, 10);
 }
 
-/* Which jobs hold a slot of a node is written when somebody asks, and is not lost when the library
- * forgets what it remembered until then. */
+/* Which jobs hold a slot of a node is written to Redis only when it is needed, and is not lost when
+ * the library loses its memory before that. */
 static void test_leases_that_are_not_written_yet(void **state)
 {
     struct store_run run = {.id = 40, .attempt = 1};
@@ -422,7 +422,7 @@ static void test_leases_that_are_not_written_yet(void **state)
     assert_int_equal(number_of("HLEN", "h:n1"), 1);
 }
 
-/* A job that ended before that leaves nothing. */
+/* A lease that ended before it was needed is never written. */
 static void test_leases_that_need_not_be_written(void **state)
 {
     struct store_op op;
@@ -445,7 +445,7 @@ static void test_leases_that_need_not_be_written(void **state)
     assert_int_equal(number_of("EXISTS", "owed"), 0);
 }
 
-/* What the audit finds to put right. */
+/* Runs the audit and returns the number of repairs. */
 static long long audit(void)
 {
     redisReply *reply;
@@ -465,7 +465,7 @@ static long long audit(void)
     return repairs;
 }
 
-/* One that runs and one that does not, and Redis has written down neither. */
+/* Leases two jobs, one of which runs; neither lease is written to Redis yet. */
 static void lease_two(uint64_t first)
 {
     struct store_op op;
@@ -480,7 +480,7 @@ static void lease_two(uint64_t first)
     assert_int_equal(op.err, ERR_OK);
 }
 
-/* The audit counts leases that are not written yet, and those that it finds in the list of them. */
+/* The audit counts leases that are not written yet as well as those that are in the node's list. */
 static void test_audit_of_leases_that_are_not_written_yet(void **state)
 {
     lease_two(70);
@@ -494,7 +494,7 @@ static void test_audit_of_leases_that_are_not_written_yet(void **state)
     assert_int_equal(number_of("HLEN", "h:n1"), 4);
 }
 
-/* The epoch of a node ends: they are due at once. */
+/* When the epoch of the node ends, such leases are due at once. */
 static void test_epoch_of_leases_that_are_not_written_yet(void **state)
 {
     struct store_op put = {.verb = STORE_NODE_PUT, .node = STR("n1")};
@@ -523,7 +523,7 @@ static void test_epoch_of_leases_that_are_not_written_yet(void **state)
     assert_int_equal(audit(), 0);
 }
 
-/* A node is dropped and comes back: it still has them. */
+/* A node that is dropped and comes back still has them. */
 static void test_drop_of_leases_that_are_not_written_yet(void **state)
 {
     struct store_op drop = {.verb = STORE_NODE_DROP, .node = STR("n1")};
@@ -549,13 +549,14 @@ static void test_drop_of_leases_that_are_not_written_yet(void **state)
 enum {
     MANY = 5000,       /* leases of one node: 20 parts of an audit */
     TOGETHER = 250,    /* begin in one call */
-    AUDIT_CALLS = 48,  /* two rounds of it, and more */
+    AUDIT_CALLS = 48,  /* more than two rounds of the audit */
     COMING = 4,        /* leases that begin between two of them */
-    AUDIT_WORK = 1500, /* commands, arguments and answers of one: 256 records are asked for */
+    AUDIT_WORK = 1500, /* commands, arguments and answers of one call, which asks for 256 records */
 };
 
 static struct {
-    char state[MANY + 2 * AUDIT_CALLS * COMING]; /* by job: 'r'eserved, 'a'cknowledged, '-' over */
+    /* By job: 'r' reserved, 'a' acknowledged, '-' over. */
+    char state[MANY + 2 * AUDIT_CALLS * COMING];
     uint64_t count;
     int reserved, running;
 } many;
@@ -599,8 +600,8 @@ static void many_end(uint64_t job)
     many.state[job - 1] = '-';
 }
 
-/* Leases begin, are acknowledged for long, for less than the others have, for no time at all, and
- * end, wherever the audit is. */
+/* Leases begin, end, and are acknowledged for a long, a short or hardly any time, wherever the
+ * audit is. */
 static void many_change(int round)
 {
     static const int64_t ttls[] = {4 * RIG_RUN_MS, RIG_RUN_MS, 1};
@@ -619,14 +620,14 @@ static void many_counts(int reserved, int running)
     struct store_op op;
 
     begin();
-    done(&op, 1, STR_NONE); /* whatever comes of it */
+    done(&op, 1, STR_NONE); /* the answer does not matter, only its counters */
     call(&op);
     assert_int_equal(op.counts.reserved, reserved);
     assert_int_equal(op.counts.running, running);
 }
 
-/* A node with many leases is counted in parts, and stays right while they come and go in between;
- * counters that are wrong are put right, and no call does more than its part. */
+/* A node with many leases is audited in parts, and the counters stay right while leases come and go
+ * in between. Wrong counters are corrected, and no call does more than its part. */
 static void test_audit_of_many_leases(void **state)
 {
     static const char script[] =
@@ -649,7 +650,7 @@ static void test_audit_of_many_leases(void **state)
     wire_op(&session.wire, &renew, 0);
     call(&renew);
     assert_int_equal(renew.err, ERR_OK);
-    assert_int_equal(audit(), 0); /* what is owed by then is written */
+    assert_int_equal(audit(), 0); /* leases that are not written yet are written now */
     redis_say(server.port, "HSET sched:{f}:meta work 0");
     for (int i = 0; i < AUDIT_CALLS; i++) {
         many_change(i);
@@ -670,8 +671,8 @@ static void test_audit_of_many_leases(void **state)
     assert_in_range(work, 1, AUDIT_WORK);
 }
 
-/* Few nodes are a table to Redis as well, also after it was started and has read them from a file.
- */
+/* A small hash of nodes is a hash table in Redis too, also after a restart has loaded it as a
+ * listpack. */
 static void test_nodes_are_a_table(void **state)
 {
     static const char reload[] = "redis.call('RESTORE', KEYS[1], 0, redis.call('DUMP', KEYS[1]), "

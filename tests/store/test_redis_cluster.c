@@ -1,5 +1,5 @@
-/* A real cluster: three masters, three replicas. The contract, a master that is killed under load,
- * a slot that moves while it is used, and what servers say when they cannot answer. */
+/* A real cluster of three masters and three replicas: the contract, a master that is killed under
+ * load, a slot that is moved while in use, and the errors of servers that cannot answer. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -16,13 +16,14 @@ enum {
     SLOTS = 16384,
     PATIENCE_MS = 60000,
     LIVES = 300,
-    FAILOVER_MS = 6000 /* Redis gives up one that somebody asked for after 5 s */
+    FAILOVER_MS = 6000 /* Redis gives up a failover that was requested after 5 s */
 };
 
 static struct redis_server servers[SERVERS];
 static char url[256];
 
-/* Building it by hand takes a second; redis-cli --cluster create takes ten. */
+/* Waits for a state of the cluster. Building it by hand takes a second, redis-cli --cluster create
+ * ten. */
 
 static void wait_until(bool (*done)(void))
 {
@@ -107,7 +108,7 @@ static void build(void)
     wait_until(all_well);
 }
 
-/* Which server has our slot. */
+/* The server that has our slot. */
 static int owner(void)
 {
     for (int i = 0; i < SERVERS; i++)
@@ -142,7 +143,7 @@ static const struct contract_backend backend = {
     .done = rig_done,
 };
 
-/* With Redis' own time, and patience for a busy machine. */
+/* On Redis' own clock, and with time-outs for a slow machine. */
 static void open_real(struct rig *rig)
 {
     init(rig);
@@ -152,7 +153,7 @@ static void open_real(struct rig *rig)
     assert_int_equal(rig_node(rig, "n1", 4, NODE_READY), ERR_OK);
 }
 
-/* A verb, again and again while the store is away: every verb can be replayed. */
+/* Repeats a verb while the store is away: every verb can be replayed. */
 static enum err insist(struct rig *rig, struct store_op *op)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -167,7 +168,7 @@ static enum err insist(struct rig *rig, struct store_op *op)
     return op->err;
 }
 
-/* One job from reserve to done. What a failover forgot is found out, not worked around. */
+/* Takes one job from reserve to done. What a failover lost is detected, not hidden. */
 static void live(struct rig *rig, uint64_t job)
 {
     struct store_op op = {.verb = STORE_RESERVE, .job = job, .attempt = 1};
@@ -178,7 +179,7 @@ static void live(struct rig *rig, uint64_t job)
     op.u.put.candidate_count = 1;
     op.u.put.candidates[0].node = STR("n1");
     if (insist(rig, &op))
-        return; /* full of what must run out first */
+        return; /* the node is full until older leases run out */
     assert_true(op.counts.reserved + op.counts.running <= op.counts.max);
     op = (struct store_op){.verb = STORE_ACK, .job = job, .attempt = 1, .node = STR("n1")};
     op.u.settle.terms = (struct lease_terms){1000, 1000};
@@ -189,7 +190,7 @@ static void live(struct rig *rig, uint64_t job)
     insist(rig, &op);
 }
 
-/* Everything that is left runs out, and then no slot is taken. */
+/* Waits until all leases have run out, and no slot is taken. */
 static void drain(struct rig *rig)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -253,7 +254,7 @@ static void move_keys(int from, int to, int slot)
     }
 }
 
-/* Our slot, from one master to another. */
+/* Moving our slot from one master to another. */
 struct move {
     int slot;
     int from;
@@ -293,8 +294,8 @@ static void test_slot_moves(void **state)
         live(&rig, job);
     assert_int_equal(rig_put(&rig, 21), ERR_OK);
     move = move_begin();
-    /* While it is neither here nor there nothing is decided on half of it. */
-    assert_true(store_is_away(rig_reserve(&rig, 22, 1, "n1"))); /* refused, or not in time */
+    /* While the keys are on both servers, nothing is decided on one half of them. */
+    assert_true(store_is_away(rig_reserve(&rig, 22, 1, "n1"))); /* refused, or timed out */
     move_keys(move.from, move.to, move.slot);
     assert_true(store_is_away(rig_reserve(&rig, 22, 1, "n1")));
     move_end(&move);
@@ -310,7 +311,7 @@ static void test_slot_moves(void **state)
     rig_done(&rig);
 }
 
-/* ASK: what was moved already is read where it is now. */
+/* ASK: keys that have moved are read from their new server. */
 static void test_read_while_the_slot_moves(void **state)
 {
     struct rig rig;
@@ -330,7 +331,8 @@ static void test_read_while_the_slot_moves(void **state)
     rig_done(&rig);
 }
 
-/* Acts when a call was refused, and would have waited for ever. */
+/* Acts once the server has refused a call with this error; otherwise the call would wait for
+ * ever. */
 struct helper {
     struct move move;
     int at;
@@ -349,7 +351,7 @@ static void *help(void *arg)
     return NULL;
 }
 
-/* The call is made again until its time is over: who asked does not notice. */
+/* The call is repeated until its time is over, so its caller does not notice. */
 static void reserve_with_help(struct rig *rig, struct helper *helper)
 {
     pthread_t thread;
@@ -371,7 +373,8 @@ static void open_patient(struct rig *rig)
     rig_open(rig);
 }
 
-/* Had the slot moved, another master would have taken over, which is told to who asked. */
+/* If the slot moved completely, another master would have taken over, and the caller would see
+ * that. */
 static void call_off_the_move(const struct helper *helper)
 {
     redis_say(servers[helper->move.to].port, "CLUSTER SETSLOT %d STABLE", helper->move.slot);
@@ -390,7 +393,7 @@ static void test_tryagain(void **state)
     reserve_with_help(&rig, &helper);
 }
 
-/* A slot nobody has: this server refuses everything. It is the first one, which is servers[0]'s. */
+/* Nobody has slot 0, so the server refuses everything. The slot belongs to servers[0]. */
 static void find_the_slot(const struct helper *helper)
 {
     redis_say(servers[helper->at].port, "CLUSTER SETSLOT 0 NODE %s", id_of(0));
@@ -417,8 +420,8 @@ static bool is_replica_of(int server, int master)
     return strstr(redis_say(servers[server].port, "INFO replication"), want) != NULL;
 }
 
-/* A call that another server than before would answer is refused, and it is told that one took
- * over; what a node holds and the new one has lost is taken back. */
+/* After a failover the new master's answers are not used until the instance has noticed it, which
+ * it reports. What a node holds and the new master has lost is taken back. */
 static void test_another_master_is_not_trusted_blindly(void **state)
 {
     struct rig rig;
@@ -437,7 +440,7 @@ static void test_another_master_is_not_trusted_blindly(void **state)
     renew.u.renew.count = 1;
     renew.u.renew.terms = (struct lease_terms){20000, 20000};
     assert_int_equal(rig_call(&rig, &renew), ERR_OK);
-    assert_true(runs[0].unknown); /* nothing was lost yet: the node is told to drop it */
+    assert_true(runs[0].unknown); /* nothing was lost yet: the node must drop it */
     store_status(rig.store, &status);
     assert_int_equal(status.moves, 0);
     while (!is_replica_of(to, from))
@@ -459,12 +462,14 @@ static void test_another_master_is_not_trusted_blindly(void **state)
     assert_int_equal(rig.op.head.state, JOB_ACKED);
     assert_int_equal(rig.op.head.attempt, 3);
     assert_int_equal(rig_counts(&rig, "n1").running, 2);
-    assert_int_equal(rig_commit(&rig, 3, 1, "n1"), ERR_OK); /* sent by the one before, and lost */
+    /* Its reserve was answered by the old master, and lost. */
+    assert_int_equal(rig_commit(&rig, 3, 1, "n1"), ERR_OK);
     assert_int_equal(rig_finish(&rig, STORE_DONE, 4, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig_finish(&rig, STORE_DONE, 4, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig_commit(&rig, 5, 1, "nobody"), ERR_NOT_FOUND);
     assert_int_equal(rig_counts(&rig, "n1").running, 3);
-    /* Three wait there, as far as the new one knows: a node has one, acknowledges one, ends one. */
+    /* Three jobs are reserved as far as the new master knows: one is listed by its node, one
+     * acknowledged, one ended. */
     runs[0] = (struct store_run){.id = 6, .attempt = 1};
     assert_int_equal(insist(&rig, &renew), ERR_OK);
     assert_false(runs[0].unknown);

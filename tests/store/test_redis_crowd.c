@@ -1,7 +1,6 @@
-/* Calls with hundreds of ops, as they come under load. The embedded store gets them, too, and both
- * must give the same answers: lua/columns.lua takes a short way where all is ordinary, and must not
- * be told from the verbs, whoever of several instances calls. STORE_OPS and STORE_SEED say how many
- * and which. */
+/* Calls with hundreds of ops, as under load. The embedded store gets the same calls, and both must
+ * give the same answers: the fast steps of lua/columns.lua must not differ from the verbs,
+ * whichever instance calls. STORE_OPS and STORE_SEED set the number of ops and the seed. */
 #include "crowd.h"
 #include "redis_rig.h"
 #include "same.h"
@@ -17,8 +16,8 @@ enum {
     OPS_DEFAULT = 30000,
     ROUND = 300, /* more than fit into one call */
     COOLDOWN_MS = 3000,
-    DRIFT_MS = 900, /* less than a clock that is set back */
-    TURNS = 8,      /* calls that turn all of Redis' wheel, whatever came due */
+    DRIFT_MS = 900, /* less than what counts as a clock that was set back */
+    TURNS = 8,      /* calls that turn Redis' whole wheel, whatever came due */
 };
 
 static struct redis_server server;
@@ -55,7 +54,7 @@ static void check_job(struct play *play)
         same_record(a, &ops[0].record, &ops[1].record, true);
 }
 
-/* One call for each of the two stores, or two when they are too many. */
+/* One call to each of the two stores, or two if the ops do not fit. */
 static void send_round(struct play *play, int k, int count)
 {
     struct rig *rig = &play->rigs[k == EMBEDDED ? EMBEDDED : play->turn];
@@ -103,12 +102,13 @@ static void play_round(struct play *play)
                   crowd_below(play, JOBS));
     }
     if (crowd_chance(play, 16))
-        redis_say(server.port, "FUNCTION FLUSH"); /* and what the library remembers */
+        redis_say(server.port, "FUNCTION FLUSH"); /* also drops what the library remembers */
     for (int k = 0; k <= play->instances; k++)
         arena_reset(&play->rigs[k].arena);
 }
 
-/* An instance also calls when it likes, to tidy: never with a time that is over for long. */
+/* Moves the clock. An instance may call at any time, to tidy: its clock must not be far behind
+ * Redis'. */
 static void jump(struct play *play, int64_t ms)
 {
     struct side calls[INSTANCES_MAX] = {0};
@@ -131,8 +131,8 @@ static void jump(struct play *play, int64_t ms)
     wait_all(play);
 }
 
-/* Redis looks at a part of what came due in each call, so that none takes long, and the rest counts
- * for some calls more than in the embedded store. Calls about nothing bring it up to date. */
+/* In each call Redis looks at only a part of what came due, so the rest counts for some calls
+ * longer than in the embedded store. Calls without effect bring it up to date. */
 static void turn_wheel(struct play *play)
 {
     for (int i = 0; i < TURNS; i++) {

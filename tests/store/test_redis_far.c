@@ -1,4 +1,4 @@
-/* A Redis some milliseconds away and many nodes: round trips are counted, not time. */
+/* A Redis some milliseconds away and many nodes: the tests count round trips, not time. */
 #include "contract.h"
 #include "redis_rig.h"
 #include "wire.h"
@@ -33,7 +33,7 @@ static void node_name(char id[16], int number)
     snprintf(id, 16, "node-%d", number);
 }
 
-/* All of them in a few calls, over a short way. */
+/* Registers all nodes in a few calls, over a direct connection. */
 static void put_nodes(const struct fixture *fixture)
 {
     struct rig near = {0};
@@ -97,7 +97,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* How often Redis was called with a command since its counts were set back. */
+/* How often Redis got this command since its statistics were reset. */
 static long calls_of(const struct fixture *fixture, const char *command)
 {
     char key[32];
@@ -128,8 +128,8 @@ static void read_all(struct fixture *fixture, enum store_verb verb)
     free(seen);
 }
 
-/* A page is one round trip, what belongs to its nodes comes with the next one; and no command asks
- * for more than Redis can answer between two others. */
+/* A page takes one round trip, with the details of its nodes in the next one; and no command asks
+ * for so much that Redis blocks for long. */
 static void a_page_is_a_round_trip(void **state)
 {
     static const enum store_verb verbs[] = {STORE_NODES, STORE_COUNTS};
@@ -147,7 +147,7 @@ static void a_page_is_a_round_trip(void **state)
     }
 }
 
-/* Those that were heard of are loaded in two round trips: their records, and what is beside. */
+/* Named nodes are loaded in two round trips: their records, then the details. */
 static void named_nodes_take_two_round_trips(void **state)
 {
     struct fixture *fixture = *state;
@@ -165,7 +165,7 @@ static void named_nodes_take_two_round_trips(void **state)
     assert_int_equal(atomic_load(&fixture->wire.trips), 2);
 }
 
-/* A look at one job does not be behind a look at all nodes. */
+/* A read of one job does not wait for a read of all nodes. */
 static void a_single_read_waits_for_no_list(void **state)
 {
     struct fixture *fixture = *state;

@@ -1,4 +1,4 @@
-/* A Redis that is slow, gone, empty, full, of another opinion, or behind a password. */
+/* A Redis that is slow, gone, empty, full, holds other data, or wants a password. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A call may take long on a busy machine; only where its end is what is tried it ends soon. */
+/* A call may take long on a slow machine; only tests of a time-out use a short one. */
 enum { PATIENCE_MS = 60000, CALL_MS = 5000, TIMEOUT_MS = 100, SHORT_MS = 20 };
 
 struct fixture {
@@ -26,7 +26,7 @@ static void start(struct fixture *fixture, const char *login, int db)
     snprintf(fixture->url, sizeof fixture->url, "redis://%s127.0.0.1:%d/%d", login,
              fixture->server.port, db);
     fixture->rig.config.url = fixture->url;
-    fixture->rig.config.now_ms = NULL; /* Redis' own time */
+    fixture->rig.config.now_ms = NULL; /* Redis' own clock */
     fixture->rig.ttl_ms = RIG_LONG_TTL_MS;
     fixture->rig.config.timeout_ms = CALL_MS;
 }
@@ -64,7 +64,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Tries until it is well again. */
+/* Repeats a call until the store is well again. */
 static void wait_well(struct fixture *fixture, const char *node)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -100,14 +100,14 @@ static void open_with_timeout(struct fixture *fixture, int timeout_ms)
     wait_well(fixture, "n1");
 }
 
-/* The call itself; or one of the store's own, for which it had to wait. */
+/* The call itself timed out, or one of the store's own that it had to wait for. */
 static void assert_given_up(enum err err)
 {
     assert_true(err == ERR_UNKNOWN || err == ERR_STORE_DOWN);
 }
 
-/* Nobody waits longer than the time of one call, and soon nobody waits at all: a thousand that
- * waited would take minutes. */
+/* No call waits longer than the time-out, and soon none waits at all: a thousand that waited would
+ * take minutes. */
 static void test_slow_is_down(void **state)
 {
     struct fixture *fixture = *state;
@@ -127,20 +127,21 @@ static void test_slow_is_down(void **state)
     for (uint64_t job = 3; job < 1000; job++)
         assert_int_equal(rig_reserve(&fixture->rig, job, 1, "n1"), ERR_STORE_DOWN);
     assert_int_equal(rig_get(&fixture->rig, 1), ERR_STORE_DOWN);
-    assert_true(clock_mono_ms() - began_ms < 500 * TIMEOUT_MS); /* each would have taken one */
+    /* Each would have waited for a time-out. */
+    assert_true(clock_mono_ms() - began_ms < 500 * TIMEOUT_MS);
     while (clock_mono_ms() - began_ms < 200)
         sched_yield();
     redis_server_signal(&fixture->server, SIGCONT);
     wait_well(fixture, "n2");
-    open_with_timeout(fixture, CALL_MS); /* what is left to be seen may take its time */
+    open_with_timeout(fixture, CALL_MS); /* slow calls are fine from here on */
     assert_int_equal(status(fixture).mode, STORE_NORMAL);
-    /* It arrived after all, but too late to become true. */
+    /* The call arrived after all, but too late to take effect. */
     assert_int_equal(rig_get(&fixture->rig, 2), ERR_NOT_FOUND);
     assert_int_equal(rig_counts(&fixture->rig, "n1").reserved, 1);
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
 }
 
-/* Who gave up had waited too long, wherever in a millisecond the waiting began. */
+/* A call that was given up counts as slow, wherever in a millisecond it began. */
 static void test_given_up_is_slow(void **state)
 {
     struct fixture *fixture = *state;
@@ -196,7 +197,8 @@ static void test_empty_is_noticed(void **state)
     assert_int_equal(fixture->rig.op.u.put.candidates[0].why, LEASE_NOT_READY);
     assert_string_not_equal(status(fixture).generation, generation);
     assert_non_null(strstr(status(fixture).detail, "came back empty"));
-    /* Registered again it gets nothing before it has told what it runs, and that is taken back. */
+    /* After it registered again the node gets no job before it has listed its runs, which are taken
+     * back. */
     assert_int_equal(rig_node(&fixture->rig, "n1", 2, NODE_READY), ERR_OK);
     assert_true(fixture->rig.op.u.node_put.created);
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_ALL_FULL);
@@ -212,7 +214,7 @@ static void test_empty_is_noticed(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 2, 1, "n1"), ERR_OK);
 }
 
-/* More than one call takes: the node gets nothing new before the last of them. */
+/* More runs than one call takes: the node gets nothing new before the last of them. */
 static void test_many_runs_are_taken_back(void **state)
 {
     enum { RUNS = 600 };
@@ -250,7 +252,7 @@ static void test_functions_are_loaded_again(void **state)
     assert_int_equal(rig_commit(&fixture->rig, 1, 1, "n1"), ERR_OK);
 }
 
-/* A reserve that fails in the middle, with a wheel that is none. */
+/* A reserve that fails half-way, because the wheel has the wrong type. */
 static enum err reserve_half(struct fixture *fixture, uint64_t job)
 {
     int port = fixture->server.port;
@@ -267,8 +269,7 @@ static enum err reserve_half(struct fixture *fixture, uint64_t job)
     return err;
 }
 
-/* A call that fails in the middle: what the library kept in its memory of a node that was not
- * written any more is not believed. */
+/* A call fails half-way: what the library remembers of a node but did not write is not used. */
 static void test_half_a_call_is_not_remembered(void **state)
 {
     struct fixture *fixture = *state;
@@ -283,7 +284,7 @@ static void test_half_a_call_is_not_remembered(void **state)
     assert_int_equal(fixture->rig.op.counts.reserved, 2);
 }
 
-/* Whatever is there under the name of our function: what makes no sense is no answer. */
+/* Another function under the name of ours: an answer that makes no sense is refused. */
 static const struct {
     enum store_verb verb;
     const char *answer; /* in Lua */
@@ -292,19 +293,21 @@ static const struct {
     {STORE_RESERVE, "{}"},
     {STORE_RESERVE, "{0, 'x', 'y'}"},
     {STORE_RESERVE, "string.char(90, 0, 0, 1, 1) .. '00'"}, /* no such error */
-    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1)"},         /* it ends too early */
+    {STORE_RESERVE, "string.char(64, 0, 0, 1, 1)"},         /* too short */
     {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '90'"}, /* no such reason */
     {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '/0'"},
     {STORE_RESERVE, "string.char(64, 0, 0, 1, 200) .. '00'"}, /* more candidates than were sent */
     {STORE_RESERVE, "string.char(64, 0, 0, 9, 1) .. '00'"},   /* none of them was taken */
     {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '01n'"},  /* no counters */
     {STORE_RESERVE, "string.char(64, 0, 0, 1, 1) .. '00j0000000000001'"}, /* no record */
-    {STORE_RESERVE, "string.char(2) .. string.rep('a', 16)"},             /* nor here */
+    /* No record here either. */
+    {STORE_RESERVE, "string.char(2) .. string.rep('a', 16)"},
     {STORE_DUE, "{99, false, false}"},
     {STORE_DUE, "{0, false, false, 7}"},
     {STORE_DUE, "{0, false, false, 'x000000000000' .. string.rep('a', 9)}"},
-    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 99, 1)}"}, /* no state */
-    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 1, 99)}"}, /* no lease */
+    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 99, 1)}"}, /* no such state */
+    /* No such lease kind. */
+    {STORE_DUE, "{0, false, false, 'j0000000000001' .. string.char(1, 1, 99)}"},
 };
 
 static void answer_always(int port, const char *library, const char *answer)
@@ -321,7 +324,7 @@ static void answer_always(int port, const char *library, const char *answer)
     buf_free(&code);
 }
 
-/* What becomes of a call that is answered so. */
+/* Makes a call that gets this answer. */
 static enum err call_strange(struct fixture *fixture, const char *library, size_t i)
 {
     int port = fixture->server.port;
@@ -370,7 +373,7 @@ static void test_cut_connections_are_made_again(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
 }
 
-/* Time is Redis' own, whatever ours says. */
+/* Deadlines are judged by Redis' clock, not by ours. */
 static void test_store_time_counts(void **state)
 {
     struct fixture *fixture = *state;
@@ -393,7 +396,7 @@ static void test_store_time_counts(void **state)
     assert_int_equal(rig_call(&fixture->rig, &op), ERR_TOO_LATE);
 }
 
-/* One that starts while another is there takes back only what its own number held. */
+/* An instance that starts while another is running takes back only what its own number held. */
 static void test_second_instance(void **state)
 {
     struct fixture *fixture = *state;
@@ -414,7 +417,7 @@ static void test_second_instance(void **state)
     assert_int_equal(rig_commit(&other, 2, 1, "n1"), ERR_OK);
     assert_true(other.op.u.settle.duplicate);
     assert_int_equal(other.op.head.due_ms, due_ms);
-    rig_close(rig); /* in peace: what it held is free at once */
+    rig_close(rig); /* a clean stop: what it held is free at once */
     assert_int_equal(rig_due(&other, due, 4), 1);
     assert_int_equal(due[0].id, 1);
     rig_close(&other);
@@ -422,7 +425,7 @@ static void test_second_instance(void **state)
     rig_open(rig);
 }
 
-/* A session goes by itself; a job, and its key, only when it is over. */
+/* A session expires by itself; a job and its key only after the job has ended. */
 static void test_sessions_expire(void **state)
 {
     struct fixture *fixture = *state;
@@ -449,7 +452,7 @@ static void test_sessions_expire(void **state)
     assert_string_equal(redis_say(fixture->server.port, "PTTL sched:{f}:n"), "-1");
 }
 
-/* No key pattern of one kind may match another kind, and all are in one slot. */
+/* All keys have the same hash tag, so they are in one slot. */
 static void test_one_hash_tag(void **state)
 {
     struct fixture *fixture = *state;
@@ -489,7 +492,7 @@ static void test_too_many_jobs_go(void **state)
     assert_int_equal(rig_call(rig, &called), ERR_OK);
     for (uint64_t job = 1; job <= 60; job++) {
         assert_int_equal(rig_reserve(rig, job, 1, "n1"), ERR_OK);
-        if (job % 2 == 0) /* the short way of lua/columns.lua; the others take the verb's */
+        if (job % 2 == 0) /* by the fast step of lua/columns.lua; the others take the verb */
             assert_int_equal(rig_commit(rig, job, 1, "n1"), ERR_OK);
         if (job != 5)
             assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
@@ -499,12 +502,12 @@ static void test_too_many_jobs_go(void **state)
     assert_int_equal(listed(rig), 21);
     assert_int_equal(rig_get(rig, 60), ERR_OK);
     assert_int_equal(rig_get(rig, 2), ERR_NOT_FOUND);
-    assert_int_equal(rig_get(rig, 1), ERR_OK); /* its callback waits */
-    assert_int_equal(rig_get(rig, 5), ERR_OK); /* it is not over */
+    assert_int_equal(rig_get(rig, 1), ERR_OK); /* its callback is pending */
+    assert_int_equal(rig_get(rig, 5), ERR_OK); /* not ended yet */
     assert_int_equal(rig_finish(rig, STORE_DONE, 5, 1, "n1", NULL), ERR_OK);
 }
 
-/* Refusals to start, each with a sentence that says why. */
+/* The store refuses to start, with a sentence that says why. */
 
 static void refused(struct rig *rig, const char *url, const char *says)
 {
@@ -561,7 +564,7 @@ static void test_login_and_database(void **state)
     snprintf(fixture->url, sizeof fixture->url, "redis://:secret@127.0.0.1:%d/99",
              fixture->server.port);
     refused(&fixture->rig, fixture->url, "no such database");
-    /* From the environment, and into the same database. */
+    /* With the password from the environment, and into the same database. */
     snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/3", fixture->server.port);
     refused(&fixture->rig, fixture->url, "NOAUTH");
     setenv("BERTH_STORE_PASSWORD", "secret", 1);

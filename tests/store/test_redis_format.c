@@ -1,4 +1,4 @@
-/* A Redis whose records have another format than this build reads. */
+/* A Redis whose records have a format that this build cannot read. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -23,7 +23,7 @@ static int setup(void **state)
     return redis_fixture_open(fixture, CALL_MS, 4);
 }
 
-/* Of all keys and what they hold. */
+/* A digest of all keys and their values. */
 static void digest(const struct redis_fixture *fixture, char to[64])
 {
     str_copy(str_of(redis_say(fixture->server.port, "DEBUG DIGEST")), to, 64);
@@ -36,7 +36,8 @@ static void set_format(const struct redis_fixture *fixture, const char *text)
     redis_say_words(fixture->server.port, COUNT_OF(words), words);
 }
 
-/* A further instance does not start: it says both numbers and what to do, and writes nothing. */
+/* Another instance does not start: its error says both numbers and what to do, and it writes
+ * nothing. */
 static void assert_not_started(struct redis_fixture *fixture, const char *sentence)
 {
     struct problem why = {0};
@@ -68,7 +69,7 @@ static void test_a_format_that_is_too_new_is_not_used(void **state)
     rig_open(&fixture->rig);
 }
 
-/* What was there before formats had numbers, and what no berth has written. */
+/* Records from before formats had numbers, and numbers that no release writes. */
 static void test_records_without_a_number_are_left_alone(void **state)
 {
     static const char *const texts[] = {NULL, "", "x", "2 2", "0 0 0 0", "2 2 99999999999 0"};
@@ -87,8 +88,8 @@ static void test_records_without_a_number_are_left_alone(void **state)
     rig_open(&fixture->rig);
 }
 
-/* It changed while we were there: nothing is read or written from then on, and once it is as it was
- * we go on. */
+/* The format changes while an instance is running: it reads and writes nothing from then on, and
+ * goes on when the format is back. */
 static void test_an_instance_that_is_left_behind_stops(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -117,7 +118,8 @@ static void test_an_instance_that_is_left_behind_stops(void **state)
     assert_int_equal(rig->op.head.state, JOB_ACKED);
 }
 
-/* A read goes past the store thread: a record of a later format is no record that is not there. */
+/* Reads do not pass the store thread, but must not take a record of a later format for a missing
+ * one. */
 static void test_a_record_of_a_later_format_is_not_missing(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -137,7 +139,7 @@ static void test_a_record_of_a_later_format_is_not_missing(void **state)
     assert_int_equal(rig_get(rig, 1), ERR_STORE_DOWN);
     rig->op = (struct store_op){.verb = STORE_COUNTS, .arena = &rig->arena};
     assert_int_equal(rig_call(rig, &rig->op), ERR_STORE_DOWN);
-    redis_say(fixture->server.port, "FLUSHALL"); /* it cannot be used any more */
+    redis_say(fixture->server.port, "FLUSHALL"); /* the data is of no use any more */
 }
 
 int main(void)

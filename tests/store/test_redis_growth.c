@@ -1,6 +1,7 @@
-/* No call's work grows with the number of jobs: commands, their arguments and what they answer are
- * counted by the library (`meta.work`), at 10, 1,000 and 10,000 active jobs. STORE_JOBS: the most.
- * A heartbeat lists its runs, so that grows; but it reads and writes none of their records. */
+/* No call's work grows with the number of jobs: the library counts commands, their arguments and
+ * their answers (`meta.work`), at 10, 1,000 and 10,000 active jobs. STORE_JOBS sets the largest
+ * number. A heartbeat lists its runs, so that part grows, but it reads and writes none of their
+ * records. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -11,13 +12,13 @@
 
 enum {
     JOBS_DEFAULT = 10000,
-    WORK_MAX = 16000, /* a walk of the largest number would be twice as much at least */
+    WORK_MAX = 16000, /* a walk over the largest number would be at least twice this */
     SLOTS = 1000000,
     DUES = 64,
     LANE = 77,
     LACKS = 3,
-    RENEW_WORK = 400,  /* beside the runs: each is asked for, and there is an answer */
-    RENEW_RECORDS = 8, /* of those that a list lacked, or has again */
+    RENEW_WORK = 400,  /* besides the runs, each of which is one question and one answer */
+    RENEW_RECORDS = 8, /* of the runs that a list lacked, or has again */
 };
 
 static struct redis_server server;
@@ -48,7 +49,7 @@ static void sweep(struct rig *rig)
     rig_due(rig, due, DUES);
 }
 
-/* A quarter of them waits in a lane, a quarter is held, half run on one node. */
+/* A quarter of the jobs waits in a lane, a quarter is held, half run on one node. */
 static void fill(struct rig *rig, long jobs)
 {
     assert_int_equal(rig_node(rig, "n1", SLOTS, NODE_READY), ERR_OK);
@@ -124,8 +125,8 @@ static void play(long jobs)
     rig_done(&rig);
 }
 
-/* Of what a list names the node's leases are asked; if it lacks some, all of them are read. The
- * last ones are `strangers`, which nobody knows. */
+/* The leases of the listed runs are asked for; if the list lacks some, all leases of the node are
+ * read. The last `strangers` runs of the list are unknown jobs. */
 static void renew(struct rig *rig, struct store_run *runs, long count, long strangers,
                   const char *what, bool reads_all)
 {
@@ -140,17 +141,17 @@ static void renew(struct rig *rig, struct store_run *runs, long count, long stra
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     work = work_of("asked") - (reads_all ? 4 : 2) * count;
     records = work_of("records");
-    print_message("%ld runs, RENEW, %s: %ld beside the list, %ld records\n", count, what, work,
+    print_message("%ld runs, RENEW, %s: %ld besides the list, %ld records\n", count, what, work,
                   records);
     for (long i = 0; runs && i < count; i++)
         assert_int_equal(runs[i].unknown, i >= count - strangers);
     if (work > RENEW_WORK || records > RENEW_RECORDS)
-        fail_msg("%ld runs, RENEW, %s: %ld beside the list, %ld records", count, what, work,
+        fail_msg("%ld runs, RENEW, %s: %ld besides the list, %ld records", count, what, work,
                  records);
 }
 
-/* A list that is quite another takes some calls, each of which does no more than a part: it reads
- * and writes those records. */
+/* A very different list is settled in several calls, each of which reads and writes only a part of
+ * the records. */
 static void renew_in_parts(struct rig *rig, struct store_run *runs, long count, const char *what)
 {
     struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
@@ -170,8 +171,8 @@ static void renew_in_parts(struct rig *rig, struct store_run *runs, long count, 
         fail_msg("%ld runs, RENEW, %s: %ld records in a call", count, what, records);
 }
 
-/* The first one finds that some of what the node has is not written to its leases yet: of no more
- * than so many jobs. */
+/* The first heartbeat finds leases of the node that are not written yet: of at most so many
+ * jobs. */
 static void renew_owed(struct rig *rig, struct store_run *runs, long count)
 {
     struct store_op op = {.verb = STORE_RENEW, .node = STR("n1")};
@@ -184,11 +185,11 @@ static void renew_owed(struct rig *rig, struct store_run *runs, long count)
     work_begin();
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     work = work_of("asked") - 2 * count;
-    print_message("%ld runs, RENEW, the first: %ld beside the list\n", count, work);
+    print_message("%ld runs, RENEW, the first: %ld besides the list\n", count, work);
     for (long i = 0; i < count; i++)
         assert_false(runs[i].unknown);
     if (work > RENEW_WORK + 2 * WIRE_OWED_MAX)
-        fail_msg("%ld runs, RENEW, the first: %ld beside the list", count, work);
+        fail_msg("%ld runs, RENEW, the first: %ld besides the list", count, work);
 }
 
 static void play_renew(long count)

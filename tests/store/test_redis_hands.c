@@ -1,4 +1,4 @@
-/* What somebody else wrote or deleted in Redis. */
+/* Records in Redis that somebody wrote or deleted by hand. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -19,7 +19,7 @@ static int setup(void **state)
     return redis_fixture_open(fixture, CALL_MS, 4);
 }
 
-/* Counters that are not what the leases add up to are found and put right. */
+/* Counters that do not match the leases are found and corrected. */
 static void test_wrong_counters_are_put_right(void **state)
 {
     static const char script[] =
@@ -33,7 +33,7 @@ static void test_wrong_counters_are_put_right(void **state)
     assert_int_equal(rig_reserve(&fixture->rig, 1, 1, "n1"), ERR_OK);
     redis_say_words(fixture->server.port, COUNT_OF(words), words);
     running = rig_counts(&fixture->rig, "n1").running;
-    assert_true(running == 9 || running == 0); /* an audit may have been there in between */
+    assert_true(running == 9 || running == 0); /* unless an audit came in between */
     while (rig_repairs(&fixture->rig) == 0)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_repairs(&fixture->rig), 2);
@@ -42,7 +42,7 @@ static void test_wrong_counters_are_put_right(void **state)
     assert_int_equal(rig_counts(&fixture->rig, "n1").running, 0);
 }
 
-/* What is listed as a lease says what its job's record says: here of another attempt. */
+/* A lease whose listed attempt differs from its job's record is corrected. */
 static void test_a_wrong_lease_is_put_right(void **state)
 {
     static const char script[] =
@@ -56,14 +56,14 @@ static void test_a_wrong_lease_is_put_right(void **state)
     assert_int_equal(rig_reserve(rig, 1, 1, "n1"), ERR_OK);
     assert_int_equal(rig_commit(rig, 1, 1, "n1"), ERR_OK);
     while (strcmp(redis_say_words(fixture->server.port, COUNT_OF(words), words), "1") != 0)
-        assert_true(clock_mono_ms() < end_ms); /* it is not written yet */
+        assert_true(clock_mono_ms() < end_ms); /* the lease may not be written yet */
     while (rig_repairs(rig) == 0)
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(rig_repairs_of(rig, STORE_RULE_LEASES), 1);
     assert_int_equal(rig_repairs(rig), 1);
 }
 
-/* How many wait in all lanes is counted anew, lane by lane, while jobs come and go. */
+/* A wrong number of waiting jobs is counted again, lane by lane, while jobs come and go. */
 static void test_a_wrong_number_of_waiting_jobs_is_put_right(void **state)
 {
     enum { LANES = 20 };
@@ -86,10 +86,11 @@ static void test_a_wrong_number_of_waiting_jobs_is_put_right(void **state)
             text = redis_say(fixture->server.port, "HGET sched:{f}:meta waiting");
         } while (atoi(text) != LANES);
     }
-    assert_int_equal(rig_repairs(&fixture->rig), 0); /* an older release may have moved them */
+    /* Not a repair: an older release may have changed the number. */
+    assert_int_equal(rig_repairs(&fixture->rig), 0);
 }
 
-/* While the audit counts, jobs come and go before and behind it: the number stays right. */
+/* Jobs come and go before and behind the audit while it counts: the number stays right. */
 static void test_the_number_of_waiting_jobs_stays_right(void **state)
 {
     enum { JOBS = 60, LANES = 200, ROUNDS = 2 };
@@ -99,7 +100,8 @@ static void test_the_number_of_waiting_jobs_stays_right(void **state)
     int rounds = 0;
 
     for (uint64_t job = 1; rounds < ROUNDS; job++) {
-        uint64_t lane = (job / 2 % LANES + 1) << 56; /* thirty of them at a time, and others soon */
+        /* Thirty lanes at a time, soon replaced by others. */
+        uint64_t lane = (job / 2 % LANES + 1) << 56;
         ;
         const char *text;
 
@@ -129,7 +131,7 @@ static enum err put_for_account(struct rig *rig, uint64_t job, uint64_t lane, in
     return rig_call(rig, &op);
 }
 
-/* Jobs that somebody took away do not count for their account for ever. */
+/* Jobs that were deleted by hand do not count for their account for ever. */
 static void test_an_account_is_put_right(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -151,7 +153,7 @@ static void test_an_account_is_put_right(void **state)
     assert_int_equal(err, ERR_OK);
 }
 
-/* The auditor looks at a part of the nodes at a time, and comes to all of them. */
+/* The audit looks at a part of the nodes in each call, and comes to all of them. */
 static void test_every_node_is_looked_at(void **state)
 {
     static const char script[] =
@@ -164,7 +166,7 @@ static void test_every_node_is_looked_at(void **state)
     char name[16];
 
     redis_say(fixture->server.port,
-              "CONFIG SET hash-max-listpack-entries 8"); /* else all at once */
+              "CONFIG SET hash-max-listpack-entries 8"); /* else one call would look at all nodes */
     for (int i = 2; i <= NODES; i++) {
         snprintf(name, sizeof name, "n%d", i);
         assert_int_equal(rig_node(&fixture->rig, name, 4, NODE_READY), ERR_OK);
@@ -178,7 +180,7 @@ static void test_every_node_is_looked_at(void **state)
     }
 }
 
-/* More than two bytes count: no number that runs becomes one that is reserved. */
+/* The counter of running jobs may exceed two bytes without spilling into that of reserved ones. */
 static void test_a_node_with_very_many_jobs(void **state)
 {
     static const char script[] =
@@ -190,7 +192,7 @@ static void test_a_node_with_very_many_jobs(void **state)
     uint64_t job = 0;
     int64_t repairs;
 
-    do { /* an audit may have put it right again in between */
+    do { /* again if an audit corrected it in between */
         repairs = rig_repairs(rig);
         assert_int_equal(rig_node(rig, "n1", 4 + (int)job, NODE_READY), ERR_OK);
         redis_say_words(fixture->server.port, COUNT_OF(words), words);
@@ -201,8 +203,8 @@ static void test_a_node_with_very_many_jobs(void **state)
     assert_int_equal(rig->op.counts.running, 65536);
 }
 
-/* A node that was deleted while it had work: ends are taken, what has lost its slot is swept, and
- * the node may come again. Nothing fails, and nothing becomes less than none. */
+/* A node is deleted by hand while it has work: ends of its jobs are accepted, jobs without a slot
+ * are swept, and the node may register again. No call fails, and no counter falls below zero. */
 static void test_a_deleted_node(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -214,7 +216,7 @@ static void test_a_deleted_node(void **state)
     assert_int_equal(rig_reserve(rig, 2, 1, "n1"), ERR_OK);
     assert_int_equal(rig_reserve(rig, 3, 1, "n1"), ERR_OK);
     redis_say(fixture->server.port, "HDEL sched:{f}:n n1");
-    redis_say(fixture->server.port, "FUNCTION FLUSH"); /* and what the library remembers */
+    redis_say(fixture->server.port, "FUNCTION FLUSH"); /* also drops what the library remembers */
 
     assert_int_equal(rig_finish(rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig_commit(rig, 2, 1, "n1"), ERR_STALE);
@@ -235,7 +237,7 @@ static int64_t lane_count(struct redis_fixture *fixture)
     return strtoll(redis_say(fixture->server.port, "ZCARD sched:{f}:lanes"), NULL, 10);
 }
 
-/* What a lane has and the records do not is passed over, and taken out. */
+/* Entries of a lane that have no matching record are skipped and removed. */
 static void test_strangers_in_a_lane(void **state)
 {
     struct redis_fixture *fixture = *state;

@@ -1,5 +1,5 @@
-/* How long things live in Redis: what was accepted stays until it is over, what is over goes when
- * it is too old, too many, or in the way; and no key becomes large. */
+/* How long things live in Redis: accepted jobs stay until they have ended; ended ones are removed
+ * when they are too old, too many, or take room that is needed; and no key becomes large. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -13,7 +13,7 @@
 
 enum { HOUR_MS = 3600000, PATIENCE_MS = 60000, FLIGHT = 256 };
 
-#define FIRST_MS INT64_C(1790000000000) /* of the ids that are made here */
+#define FIRST_MS INT64_C(1790000000000) /* the time in the first ids made here */
 
 static int setup(void **state)
 {
@@ -25,7 +25,7 @@ static int setup(void **state)
     rig_init(rig);
     snprintf(fixture->url, sizeof fixture->url, "redis://127.0.0.1:%d/0", fixture->server.port);
     rig->config.url = fixture->url;
-    rig->config.timeout_ms = 20000; /* a busy machine is no failure here */
+    rig->config.timeout_ms = 20000; /* a slow machine must not make a test fail */
     rig->config.retention_ms = HOUR_MS;
     rig_open(rig);
     return rig_node(rig, "n1", 1000000, NODE_READY);
@@ -38,7 +38,7 @@ static void limit_jobs(struct rig *rig, int64_t jobs_max)
     rig_open(rig);
 }
 
-/* The answer of a script, which may look at all keys. */
+/* Runs a script, which may read all keys, and returns its number. */
 static int64_t ask(struct redis_fixture *fixture, const char *script)
 {
     const char *words[] = {"EVAL", script, "0"};
@@ -64,7 +64,8 @@ static int64_t calls_of(struct redis_fixture *fixture, const char *command)
     return found ? atoll(found + strlen(name)) : 0;
 }
 
-/* The purge works a part at a time, in calls of the store's own; asks until it is through. */
+/* The purge removes a part at a time, in calls of the store's own. Waits until so many jobs are
+ * left. */
 static void wait_kept(struct redis_fixture *fixture, int64_t want)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -77,7 +78,7 @@ static void wait_kept(struct redis_fixture *fixture, int64_t want)
 struct flight {
     struct store_op op;
     int *under_way;
-    enum err allowed; /* beside ERR_OK */
+    enum err allowed; /* besides ERR_OK */
 };
 
 static void landed(struct store_op *op)
@@ -89,7 +90,7 @@ static void landed(struct store_op *op)
     --*flight->under_way;
 }
 
-/* Many at once; answers how many were refused as allowed. */
+/* Sends all ops at once; returns how many were refused with the error allowed. */
 static size_t send_all(struct rig *rig, struct flight *flights, size_t count, enum err allowed)
 {
     int under_way = (int)count;
@@ -111,7 +112,8 @@ static size_t send_all(struct rig *rig, struct flight *flights, size_t count, en
     return refused;
 }
 
-/* Whole lives of jobs, a step of FLIGHT of them at a time. Answers how many were not taken. */
+/* Takes up to FLIGHT jobs through their whole life, one step of all at a time. Returns how many
+ * were refused. */
 static size_t live(struct rig *rig, const uint64_t *ids, size_t count, size_t spec_bytes)
 {
     static struct flight flights[FLIGHT];
@@ -147,16 +149,16 @@ static size_t live(struct rig *rig, const uint64_t *ids, size_t count, size_t sp
     return refused;
 }
 
-/* The smallest id of that ms. */
+/* The smallest id of this millisecond. */
 static uint64_t first_id(int64_t wall_ms)
 {
     return (uint64_t)(wall_ms - INT64_C(1704067200000)) << 22;
 }
 
-/* `total` jobs, `per_ms` of them in each millisecond. */
+/* Makes `total` jobs, `per_ms` of them in each millisecond. */
 static size_t live_many(struct rig *rig, size_t total, size_t per_ms, size_t spec_bytes)
 {
-    static size_t made; /* ids go on */
+    static size_t made; /* later calls continue the ids */
     uint64_t ids[FLIGHT];
     size_t refused = 0;
 
@@ -181,8 +183,8 @@ static enum err put_keyed(struct rig *rig, uint64_t job, const char *key)
     return rig_call(rig, &rig->op);
 }
 
-/* All servers are away for three retentions: what was accepted is there. Redis' own clock is not
- * ours, so what must not be is a key of a job that goes by itself. */
+/* All servers are away for three retentions: accepted jobs are still there. Redis' own clock does
+ * not move with the test's, so the test also checks that no key of a job has a time to live. */
 static void test_accepted_jobs_do_not_expire(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -202,7 +204,7 @@ static void test_accepted_jobs_do_not_expire(void **state)
     rig_close(rig);
     rig_jump(3 * HOUR_MS);
     rig_open(rig);
-    wait_kept(fixture, 4); /* the one that is over is too old */
+    wait_kept(fixture, 4); /* the ended one is too old */
     for (uint64_t job = 1; job <= 4; job++) {
         assert_int_equal(rig_get(rig, job), ERR_OK);
         assert_false(job_state_final(rig->op.head.state));
@@ -212,7 +214,7 @@ static void test_accepted_jobs_do_not_expire(void **state)
     assert_int_equal(rig_repairs(rig), 0);
 }
 
-/* Jobs that live long do not keep those that came with them. */
+/* Old jobs that are still needed do not keep others from being removed. */
 static void test_one_long_job_keeps_no_other(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -235,10 +237,10 @@ static void test_one_long_job_keeps_no_other(void **state)
         assert_int_equal(rig_finish(rig, STORE_CANCEL, job, 0, NULL, NULL), ERR_OK);
     }
     rig_jump(HOUR_MS + 1000);
-    wait_kept(fixture, 2); /* one whose callback is pending, one that waits */
+    wait_kept(fixture, 2); /* one with a pending callback, one that waits */
     assert_int_equal(rig_get(rig, 1), ERR_OK);
     assert_int_equal(rig_get(rig, 2), ERR_OK);
-    /* And go, with everything that was kept of them, when nobody needs them any more. */
+    /* They are removed, with everything that belongs to them, once nothing needs them. */
     op = (struct store_op){.verb = STORE_CALLBACK_DONE, .job = 1};
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 2, 0, NULL, NULL), ERR_OK);
@@ -247,7 +249,7 @@ static void test_one_long_job_keeps_no_other(void **state)
     assert_int_equal(ask(fixture, "return #redis.call('KEYS', 'sched:{f}:[jlk]:*')"), 0);
 }
 
-/* Waiting jobs all over the time, and finished ones between them. */
+/* Waiting jobs of many ages, with ended ones between them. */
 static void test_waiting_jobs_are_in_nobodys_way(void **state)
 {
     enum { WAITING = 80, MAX = 10 };
@@ -265,7 +267,7 @@ static void test_waiting_jobs_are_in_nobodys_way(void **state)
     wait_kept(fixture, WAITING + MAX);
     for (int i = 0; i < WAITING; i++)
         assert_int_equal(rig_get(rig, first_id(FIRST_MS + (int64_t)i * 300000)), ERR_OK);
-    /* Those that went left nothing in the lists. */
+    /* The removed ones left nothing in the lists. */
     struct store_op op = {.verb = STORE_JOB_LIST};
     size_t listed = 0;
     do {
@@ -281,9 +283,9 @@ static void test_waiting_jobs_are_in_nobodys_way(void **state)
                      WAITING + MAX);
 }
 
-/* As many go as come: while there are too many, purges follow each other and do not wait for the
- * next round of chores, each of which looks once at the nodes. How many rounds there are meanwhile
- * is a matter of time; but each would be the only call that purges. */
+/* The purge keeps up with new jobs: while there are too many, purges follow each other without
+ * waiting for the next round of chores, each of which reads the nodes once. The number of rounds
+ * depends on time, but each would be the only call that purges. */
 static void test_purge_keeps_up(void **state)
 {
     enum { MAX = 200, JOBS = 20000 };
@@ -296,7 +298,8 @@ static void test_purge_keeps_up(void **state)
     calls = calls_of(fixture, "fcall");
     rounds = calls_of(fixture, "hscan");
     wait_kept(fixture, MAX);
-    rounds = calls_of(fixture, "hscan") - rounds; /* first: a round is a call that has begun */
+    /* Counted first: a round is a call that has begun. */
+    rounds = calls_of(fixture, "hscan") - rounds;
     calls = calls_of(fixture, "fcall") - calls;
     print_message("%d rounds of chores in %d calls\n", (int)rounds, (int)calls);
     assert_true(calls > rounds + 2);
@@ -306,7 +309,7 @@ static void test_purge_keeps_up(void **state)
     wait_kept(fixture, 0);
 }
 
-/* However fast they come: 20 000 a second, for three spans. */
+/* No key becomes large even at 20 000 jobs a second, for three spans of ids. */
 static void test_no_key_is_large(void **state)
 {
     enum { JOBS = 16384 };
@@ -322,7 +325,7 @@ static void test_no_key_is_large(void **state)
                              "end return most") <= 2 * 20 * 256);
 }
 
-/* An Idempotency-Key lives as long as its job, neither shorter nor longer. */
+/* An Idempotency-Key lives exactly as long as its job. */
 static void test_key_lives_with_its_job(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -352,7 +355,7 @@ static int64_t used_bytes(struct redis_fixture *fixture)
     return atoll(strstr(info, "used_memory:") + strlen("used_memory:"));
 }
 
-/* Asks until a new job is answered so. */
+/* Puts new jobs until one is answered so; returns its id. */
 static uint64_t put_until(struct rig *rig, uint64_t job, enum err want)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -363,7 +366,7 @@ static uint64_t put_until(struct rig *rig, uint64_t job, enum err want)
     return job;
 }
 
-/* Above its maxmemory Redis takes no new work, and everything else goes on. */
+/* Above its maxmemory Redis takes no new work; everything else goes on. */
 static void test_full_refuses_only_new_work(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -388,10 +391,10 @@ static void test_full_refuses_only_new_work(void **state)
     renew.u.renew.terms = (struct lease_terms){RIG_RUN_MS, RIG_F2F_MS};
     assert_int_equal(rig_call(rig, &renew), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_FAIL, 2, 1, "n1", "X"), ERR_OK);
-    assert_int_equal(rig_reserve(rig, 2, 2, "n1"), ERR_OK); /* it was accepted before */
+    assert_int_equal(rig_reserve(rig, 2, 2, "n1"), ERR_OK); /* a job that was accepted before */
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 3, 0, NULL, NULL), ERR_OK);
 
-    /* Finished ones make room, however young they are. */
+    /* Ended jobs are removed for room, however recent they are. */
     wait_kept(fixture, (int64_t)(job - 100 - 1) + 3);
     assert_int_equal(rig_get(rig, 1), ERR_NOT_FOUND);
     redis_say(fixture->server.port, "CONFIG SET maxmemory 64mb");
@@ -399,8 +402,8 @@ static void test_full_refuses_only_new_work(void **state)
     assert_int_equal(rig_node(rig, "n2", 1, NODE_READY), ERR_OK);
 }
 
-/* Under load it runs full; when the load is gone there is room by itself, and while it lasts work
- * goes on being taken, as finished jobs give way. */
+/* Under load Redis fills up. Ended jobs are removed meanwhile, so some work is still accepted, and
+ * when the load is over there is room again. */
 static void test_comes_back_from_maxmemory(void **state)
 {
     struct redis_fixture *fixture = *state;

@@ -1,5 +1,5 @@
-/* What Redis keeps of resources and keys: what somebody else wrote there is put right, who waits
- * for a key hears of it, and no call does more because there are many of them. */
+/* Resources and keys in Redis: values changed by hand are corrected, notices say which keys may
+ * start jobs again, and no call's work grows with their number. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -16,8 +16,8 @@ enum {
     CALL_MS = 5000,
     SLOTS = 1000000,
     KEYS_DEFAULT = 4000,
-    WORK_MAX = 400,         /* of a job's call, whatever there is */
-    AUDIT_WORK_MAX = 20000, /* and of an audit's, which looks at some hundred of each */
+    WORK_MAX = 400,         /* of a call for one job, whatever there is */
+    AUDIT_WORK_MAX = 20000, /* of an audit, which looks at some hundred of each */
 };
 
 #define STOCK "cpu=8000/8000,licences=9/9,mem_mb=16000/16000 0=24000/24000,1=24000/24000"
@@ -95,8 +95,8 @@ static struct resources_left left(struct rig *rig)
     return op.u.nodes.items[0].left;
 }
 
-/* Does this to the store, whose library has just forgotten what it knew, until this rule was found
- * broken. */
+/* Makes this change in Redis, with the library's memory dropped, until the audit has found this
+ * rule broken. */
 static void spoil(struct redis_fixture *fixture, enum store_rule rule, int count,
                   const char **words)
 {
@@ -111,7 +111,7 @@ static void spoil(struct redis_fixture *fixture, enum store_rule rule, int count
     }
 }
 
-/* What is used of a node is what its leases hold. */
+/* What is used of a node is corrected to what its leases hold. */
 static void test_wrong_sums_are_put_right(void **state)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -130,7 +130,7 @@ static void test_wrong_sums_are_put_right(void **state)
     assert_int_equal(rig->op.counts.running, 2);
     spoil(fixture, STORE_RULE_RESOURCES, COUNT_OF(words), words);
     assert_int_equal(rig_repairs(rig), rig_repairs_of(rig, STORE_RULE_RESOURCES));
-    while (left(rig).left[0] != 7000) /* it may have been spoilt once more */
+    while (left(rig).left[0] != 7000) /* it may have been changed once more */
         assert_true(clock_mono_ms() < end_ms);
     assert_int_equal(left(rig).left[1], 7);
     assert_int_equal(left(rig).gpu_left[0], 12000);
@@ -140,7 +140,7 @@ static void test_wrong_sums_are_put_right(void **state)
     assert_int_equal(rig_counts(rig, "n1").running, 0);
 }
 
-/* And the counts of a key are those of its leases and of its jobs in lanes. */
+/* The counts of a key are corrected to those of its leases and of its jobs in lanes. */
 static void test_wrong_counts_of_keys_are_put_right(void **state)
 {
     static const char script[] =
@@ -166,7 +166,7 @@ static void test_wrong_counts_of_keys_are_put_right(void **state)
     assert_int_equal(look(rig, "tenant:acme").waiting, 0);
 }
 
-/* The library has forgotten all it knew: what is held is counted, and given back. */
+/* The library lost its memory: what is held still counts, and is given back. */
 static void test_library_that_forgot(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -225,7 +225,7 @@ static void hear_freed(struct rig *rig, struct ear *ear, const char *keys)
     ear->freed[0] = '\0';
 }
 
-/* Of a key for which nobody waits, or that still lets nothing start, nobody hears. */
+/* No notice is sent for a key that has no waiting jobs, or that still lets none start. */
 static void test_notices(void **state)
 {
     struct redis_fixture *fixture = *state;
@@ -245,7 +245,7 @@ static void test_notices(void **state)
     assert_int_equal(rig_finish(rig, STORE_SEND_FAILED, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(rig->op.u.settle.freed_count, 1);
     assert_true(rig->op.u.settle.freed[0] == str_hash(STR("a")));
-    hear_freed(rig, &ear, "a"); /* and not b before it */
+    hear_freed(rig, &ear, "a"); /* and no notice about b before it */
     let_go.u.limit.pattern = STR("a");
     let_go.u.limit.hold_ms = 60000;
     assert_int_equal(rig_call(rig, &let_go), ERR_OK);
@@ -287,7 +287,7 @@ static void one_job(struct rig *rig, uint64_t job, const char *demand)
     assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
 }
 
-/* Some come by: each leaves a mark where the next goes on. */
+/* Waits for three audits, each of which leaves its cursor. */
 static void await_audits(struct rig *rig)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;

@@ -1,4 +1,5 @@
-/* Two instances on one Redis: their numbers, what they hear of each other, where nodes are. */
+/* Two instances on one Redis: their numbers, the notices they get of each other, and connections of
+ * nodes. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -41,7 +42,7 @@ static void hear(struct store_listener *listener, const struct store_notice *wor
     str_copy(word->text, heard->text, sizeof heard->text);
 }
 
-/* The first word of that kind from `from` on, waited for. */
+/* Waits for the first notice of this kind from index `from` on. */
 static const struct heard *await(struct side *side, size_t from, enum store_notice_kind kind)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -71,7 +72,7 @@ static void open_side(struct fixture *fixture, struct side *side)
 static void close_side(struct side *side)
 {
     rig_close(&side->rig);
-    inbox_run(&side->rig.work_queue.inbox); /* words that came meanwhile are freed */
+    inbox_run(&side->rig.work_queue.inbox); /* frees notices that came meanwhile */
     arena_free(&side->rig.arena);
     rig_remove_dir(side->rig.dir);
 }
@@ -116,7 +117,7 @@ static enum err take_link(struct side *side, const char *node, enum store_link_k
     return rig_call(&side->rig, &side->rig.op);
 }
 
-/* Only the named one, read by the other side. */
+/* One node, as this instance reads it. */
 static const struct store_node *look(struct side *side, const char *node)
 {
     struct str id = str_of(node);
@@ -147,7 +148,7 @@ static void numbers_are_ones_own(void **state)
                     op.u.peers.items[i].name == store_name(b));
 }
 
-/* Who is silent for longer than it may be loses its number to the next one that comes, and never
+/* An instance that is silent for too long loses its number to the next one that starts, and never
  * gets it back. */
 static void a_lapsed_number_goes_to_another(void **state)
 {
@@ -157,7 +158,7 @@ static void a_lapsed_number_goes_to_another(void **state)
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
     unsigned now;
 
-    /* What time does to its entry, done by hand. */
+    /* What time would do to its entry, done by hand. */
     redis_say(fixture->server.port, "HDEL sched:{f}:instances %08x", store_name(a));
     atomic_store(&a->number_until_ms, 0);
     assert_false(store_number_is_ours(a));
@@ -206,7 +207,8 @@ static void changes_of_nodes_are_heard_in_order(void **state)
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
     first = await(&fixture->b, 0, STORE_NOTICE_NODES);
     assert_string_equal(first->text, "n1");
-    assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK); /* says nothing new */
+    /* No change, so no notice. */
+    assert_int_equal(rig_node(&fixture->a.rig, "n1", 1, NODE_READY), ERR_OK);
     assert_int_equal(rig_node(&fixture->a.rig, "n1", 2, NODE_READY), ERR_OK);
     second = await(&fixture->b, 1, STORE_NOTICE_NODES);
     assert_int_equal(second->seq, first->seq + 1);
@@ -214,7 +216,7 @@ static void changes_of_nodes_are_heard_in_order(void **state)
     assert_null(look(&fixture->b, "n2"));
 }
 
-/* What is said meanwhile is lost, but one is told that something may have been. */
+/* Notices during a cut are lost, but each instance gets a GAP that says so. */
 static void a_cut_is_told(void **state)
 {
     struct fixture *fixture = *state;
@@ -227,7 +229,8 @@ static void a_cut_is_told(void **state)
     assert_string_equal(await(&fixture->b, 0, STORE_NOTICE_MESSAGE)->text, "again");
 }
 
-/* Channels are the same in every database; what is said in another one is not for us. */
+/* Channels are shared by all databases of a server; a notice from another database is not
+ * delivered. */
 static void another_database_is_not_heard(void **state)
 {
     struct fixture *fixture = *state;
@@ -262,11 +265,11 @@ static void the_last_connection_counts(void **state)
     node = look(b, "n1");
     assert_int_equal(node->live.kind, STORE_LINK_SOCKET);
     assert_int_equal(node->live.instance, store_name(a->rig.store));
-    /* A poll elsewhere takes nothing from a socket; another socket does. */
+    /* A poll elsewhere does not replace a socket; another socket does. */
     assert_int_equal(take_link(b, "n1", STORE_LINK_POLL, 1), ERR_CONFLICT);
     assert_int_equal(take_link(b, "n1", STORE_LINK_SOCKET, 7), ERR_OK);
     assert_int_equal(look(a, "n1")->live.instance, store_name(b->rig.store));
-    /* The close of what was replaced evicts nobody. */
+    /* The close of a replaced connection does not remove the new one. */
     assert_int_equal(take_link(a, "n1", STORE_LINK_LEFT, 1), ERR_STALE);
     assert_int_equal(take_link(b, "n1", STORE_LINK_LEFT, 6), ERR_STALE);
     assert_int_equal(look(a, "n1")->live.kind, STORE_LINK_SOCKET);
@@ -276,8 +279,7 @@ static void the_last_connection_counts(void **state)
     assert_int_equal(look(b, "n1")->live.kind, STORE_LINK_POLL);
 }
 
-/* A socket of an instance that died is none: it was silent for longer than its number is its own.
- */
+/* The socket of a dead instance does not count: it was silent for longer than its number lasts. */
 static void the_dead_hold_no_connection(void **state)
 {
     struct fixture *fixture = *state;
@@ -334,8 +336,8 @@ static void reserve_last(struct rig *rig, uint64_t job, unsigned owner)
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 
-/* Only who is there is certain to have sent what it reserved: of others the last attempt is not
- * lost. */
+/* Only a live instance is certain to have sent what it reserved: if it is gone, the last attempt of
+ * a job is not used up. */
 static void who_has_gone_may_have_sent_nothing(void **state)
 {
     struct fixture *fixture = *state;
@@ -352,7 +354,7 @@ static void who_has_gone_may_have_sent_nothing(void **state)
     open_side(fixture, b);
 }
 
-/* All that the store knew is gone, and then this number was given to a newcomer. */
+/* Empties Redis and gives this number to a new instance. */
 static void empty_for(struct fixture *fixture, unsigned number)
 {
     char script[256];
@@ -365,9 +367,9 @@ static void empty_for(struct fixture *fixture, unsigned number)
     redis_say_words(fixture->server.port, 3, words);
 }
 
-/* Ids of jobs have the number: two that had the same would make the same. After the store was
- * emptied (or a failover lost who has which) everybody keeps its own; unless another has it, in
- * whose name nothing is done any more. */
+/* Job ids contain the instance's number, so two instances with one number could make the same id.
+ * After Redis was emptied (or a failover lost who has which number) each instance keeps its own,
+ * unless another has it by then, in whose name it then does nothing any more. */
 static void an_emptied_store_gives_no_number_twice(void **state)
 {
     struct fixture *fixture = *state;
@@ -380,7 +382,7 @@ static void an_emptied_store_gives_no_number_twice(void **state)
     empty_for(fixture, ours);
     assert_int_equal(rig_node(b, "n2", 1, NODE_READY), ERR_OK);
     assert_int_equal(store_number(b->store), theirs);
-    do { /* it has the new number a moment before it is up again */
+    do { /* the instance has its new number a moment before it is up again */
         err = rig_node(a, "n1", 1, NODE_READY);
         now = store_number(a->store);
         assert_true(clock_mono_ms() < end_ms);
@@ -395,8 +397,8 @@ static void an_emptied_store_gives_no_number_twice(void **state)
     assert_int_equal(store_number(b->store), theirs);
 }
 
-/* Who goes lets go of what it holds, however much else there is, and of nothing that another holds.
- */
+/* An instance that stops releases all jobs it holds, however many others there are, and none that
+ * another holds. */
 static void who_goes_lets_go(void **state)
 {
     enum { HELD = 40, OVER = 2500 };
@@ -472,20 +474,20 @@ static void a_callback_is_one_instances_at_a_time(void **state)
     op.u.put.candidate_count = 1;
     op.u.put.candidates[0].node = STR("n1");
     assert_int_equal(rig_call(&a->rig, &op), ERR_OK);
-    assert_int_equal(claim(a, 1), ERR_NOT_FOUND); /* it has not ended */
+    assert_int_equal(claim(a, 1), ERR_NOT_FOUND); /* not ended yet */
     assert_int_equal(rig_finish(&a->rig, STORE_DONE, 1, 1, "n1", NULL), ERR_OK);
     assert_int_equal(claim(a, 1), ERR_OK);
     assert_int_equal(claim(b, 1), ERR_CONFLICT);
     assert_int_equal(claim(a, 1), ERR_OK);
-    rig_pass(&a->rig, 15001); /* its instance died */
+    rig_pass(&a->rig, 15001); /* the instance that claimed it died */
     assert_int_equal(claim(b, 1), ERR_OK);
     assert_int_equal(claim(a, 1), ERR_CONFLICT);
     assert_int_equal(rig_call(&b->rig, &done), ERR_OK);
     assert_int_equal(claim(a, 1), ERR_NOT_FOUND);
 }
 
-/* The next word of a lane is this one. False: the connection was cut meanwhile, as after a stall of
- * some seconds, and what was said may be lost. */
+/* The next notice of a lane has this text. False: the connection was cut meanwhile, as after a
+ * stall of some seconds, so notices may be lost. */
 static bool hears_of_lane(struct side *side, const char *text)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -531,7 +533,8 @@ static bool fill_lanes(struct side *a, struct side *b)
     return hears_of_lane(a, "0000000000c0ffee 9 203");
 }
 
-/* Who came among the first of a lane is told, to others; who is behind those is not. */
+/* Other instances get a notice of a job that becomes one of the first of its lane, and none of a
+ * job behind those. */
 static void who_comes_among_the_first_of_a_lane_is_heard(void **state)
 {
     enum { TRIES = 5 };

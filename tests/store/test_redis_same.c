@@ -1,5 +1,6 @@
-/* The embedded store and the one in Redis get the same random calls by the same clock, and must
- * give the same answers in every field. STORE_OPS and STORE_SEED say how many and which. */
+/* The embedded store and the one in Redis get the same random calls on the same clock, and must
+ * give the same answers in every field. STORE_OPS and STORE_SEED set the number of ops and the
+ * seed. */
 #include "redis_rig.h"
 #include "same.h"
 
@@ -15,10 +16,10 @@ enum {
     OPS_DEFAULT = 100000,
     JOBS = 80,
     NODES = 8,
-    FIXED = 6, /* the first nodes never leave; only they get work that has a type */
+    FIXED = 6, /* the first nodes never leave; only they get typed jobs */
     ROUND = 32,
-    CALM_SHARE = 5, /* rounds are short then */
-    STRANGERS = 5,  /* runs that a heartbeat lists beside those of its node, at most */
+    CALM_SHARE = 5, /* makes the rounds of a calm play short */
+    STRANGERS = 5,  /* most runs in a heartbeat's list that are not the node's */
     RUNS = JOBS + STRANGERS,
     DUES = 2 * JOBS + 8,
     COOLDOWN_MS = 20000,
@@ -36,7 +37,7 @@ static const char *const types[] = {"talk", "dev", "f2f"};
 static const uint64_t lanes[] = {7, 1, UINT64_C(1) << 63, UINT64_MAX - 1};
 static const char *const reasons[] = {NULL, "EXIT_1", "EMERGENCY", "a \"b\" \\ \x01 c", "TIMEOUT"};
 
-/* What jobs take, and nodes have; the last of each cannot be read. */
+/* What jobs demand and nodes declare; the last of each cannot be parsed. */
 static const char *const demands[] = {
     "2 0 0  ",
     "1 0 0  t:a",
@@ -66,21 +67,22 @@ static const char *const stocks[] = {
 };
 static const char *const patterns[] = {"t:a",    "t:b",      "t:*", "acc", "a*", "t:c",
                                        "maps/*", "maps/t:a", "m*",  "*",   "x y"};
-/* All windows are as long: when a start that has left its window is forgotten is each store's own
- * affair, and a longer one would show it. So is that of a key without a rate: every key has one. */
+/* All windows have the same length: each store drops starts that have left their window at a moment
+ * of its own, which a longer window would show. The same goes for keys without a rate, so every key
+ * has one. */
 static const char *const limits[] = {
     "2 900000 5000 -1 1", "-1 3 5000 -1 1",   "0 1000 5000 -1 1",
     "5 4 5000 3 2",       "-1 1000 5000 0 1", "-1 1 5000 -1 1",
     "3 2000 5000 -1 1",   "9 1001 5000 9 9",  "1 10 5000 -1 1",
 };
 
-/* When all goes well rules stay as they are, so windows may differ, and keys have no rate. */
+/* In a calm play rules do not change, so windows may differ, and keys may have no rate. */
 static const char *const calm_rules[][2] = {
     {"*", "40 -1 0 -1 1"},       {"t:*", "-1 30 1000 -1 2"},   {"t:b", "5 -1 0 4 1"},
     {"acc", "9 400 20000 -1 3"}, {"maps/*", "3 -1 0 -1 1000"}, {"maps/t:a", "-1 2 700 -1 1"},
 };
 
-/* What an op points to, for one of the two. */
+/* What an op points to, for one of the two stores. */
 struct side {
     struct store_op op;
     struct store_run runs[RUNS];
@@ -94,20 +96,21 @@ struct call {
 };
 
 struct play {
-    struct rig rigs[2]; /* embedded, Redis; the second uses the first's inbox */
+    struct rig rigs[2]; /* embedded, Redis; the second uses the first one's inbox */
     struct rnd rnd;
-    bool calm; /* nearly all goes well, as in real life: what lua/columns.lua is made for */
+    bool calm; /* nearly every call succeeds, as in real life; lua/columns.lua is made for that */
     uint64_t next_id;
-    uint64_t fresh_id;             /* just made for a reserve; 0: none was */
+    uint64_t fresh_id;             /* the job just made for a reserve; 0: none */
     struct store_head heads[JOBS]; /* as last answered; id 0: no job yet */
     uint64_t ids[JOBS];
-    uint64_t left_job; /* due, and another has its slot by now; 0: none */
+    uint64_t left_job; /* a due job whose slot another job has by now; 0: none */
     int left_attempt;
     struct call *calls;
     int waiting;
     long ops;
     long answers[STORE_VERB_COUNT][2]; /* refused, accepted */
-    long limited, with_gpus, short_of; /* by a key; got some; too little of something */
+    /* Refused for a key; got GPUs; refused for lack of a resource. */
+    long limited, with_gpus, short_of;
 };
 
 static unsigned below(struct play *play, unsigned bound)
@@ -125,9 +128,9 @@ static void arrived(struct store_op *op)
     container_of(op, struct side, op)->play->waiting--;
 }
 
-/* Making an op: mostly what would fit now, sometimes anything. */
+/* Making an op: mostly one that fits now, sometimes any. */
 
-/* A name that lives on, whatever becomes of the head. */
+/* A node's name that does not depend on the head, which may change. */
 static const char *some_node(struct play *play, const struct store_head *head)
 {
     for (int i = 0; i < NODES; i++)
@@ -136,7 +139,7 @@ static const char *some_node(struct play *play, const struct store_head *head)
     return names[below(play, NODES)];
 }
 
-/* Is this what the verb is for? A new job takes the place of one that is over; one that waits goes
+/* Can the verb be expected to succeed? A new job replaces one that has ended; one that waits goes
  * on. */
 static bool suits(const struct store_head *head, enum store_verb verb)
 {
@@ -173,8 +176,8 @@ static int pick_job(struct play *play, enum store_verb verb)
     bool over = head->id && job_state_final(head->state) && !head->lease;
 
     play->fresh_id = 0;
-    /* A new one: when all goes well also for one that is left to itself, or all would be in time.
-     */
+    /* A new job. In a calm play it may replace one that still lives, so that some leases run
+     * out. */
     if (!play->ids[slot] || (over && (play->calm || chance(play, 3))) ||
         (play->calm && verb == STORE_RESERVE && !chance(play, 5))) {
         play->ids[slot] = play->next_id++;
@@ -184,7 +187,8 @@ static int pick_job(struct play *play, enum store_verb verb)
     return slot;
 }
 
-/* Breakers of a node that left are forgotten in a quiet moment, which is not the same for both. */
+/* Half of the jobs have a type, and go only to nodes that never leave. Stores remove the breakers
+ * of a node that left when they are idle, which is not at the same moment in both. */
 static bool is_typed(uint64_t job)
 {
     return job % 2;
@@ -337,10 +341,10 @@ static void make_finish(struct play *play, struct store_op *op, int slot)
     }
 }
 
-/* What the node runs, with luck all of it: then one stamp renews them all in Redis. */
+/* The runs of the node, sometimes all of them: one stamp then renews them all in Redis. */
 static size_t list_runs(struct play *play, const char *node, struct store_run *runs)
 {
-    unsigned lacks_one_in = chance(play, 2) ? 0 : 1 + below(play, 8); /* 0: none */
+    unsigned lacks_one_in = chance(play, 2) ? 0 : 1 + below(play, 8); /* 0: all are listed */
     size_t count = 0;
 
     for (int slot = 0; slot < JOBS; slot++) {
@@ -464,7 +468,7 @@ static enum store_verb pick_verb(struct play *play)
     return STORE_FINISH;
 }
 
-/* The op of the first side; what points into the side itself is made for both. */
+/* Makes the op for the first side; what points into a side is filled in for both. */
 static void make_op(struct play *play, struct call *call, struct store_op *op)
 {
     bool about_job = op->verb == STORE_PUT || op->verb == STORE_RESERVE || op->verb == STORE_ACK ||
@@ -530,8 +534,8 @@ static void note(struct play *play, const struct store_op *a)
             a->u.put.candidates[i].tried && a->u.put.candidates[i].why == LEASE_RESOURCES;
 }
 
-/* They would become more than are told at once, and which of them are is each store's own affair.
- */
+/* Finds a due job whose slot was reused, to be settled next: otherwise more jobs would be due than
+ * one DUE returns, and which of them it returns is up to each store. */
 static void find_left(struct play *play, const struct store_op *due)
 {
     for (size_t i = 0; i < due->u.due.count && !play->left_job; i++) {
@@ -561,10 +565,11 @@ static void compare(struct play *play, const struct call *call)
     if (a->head.id == a->job)
         play->heads[call->slot] = a->head;
     else if (!a->head.id)
-        play->heads[call->slot] = (struct store_head){0}; /* it was foreseen, and did not come */
+        /* The call was expected to make it, and did not. */
+        play->heads[call->slot] = (struct store_head){0};
 }
 
-/* Reads, when nothing is under way. */
+/* Reads, while no call is under way. */
 
 static void ask_both(struct play *play, struct store_op ops[2])
 {
@@ -603,9 +608,8 @@ static void check_reads(struct play *play)
     if (chance(play, 2))
         op.u.list.before =
             play->next_id - below(play, play->next_id < 40 ? (unsigned)play->next_id : 40);
-    /* Where many jobs come and go a filter would reach those that each store forgets in its own
-     * time.
-     */
+    /* While many jobs come and go, a filter would reach those that each store removes at a moment
+     * of its own. */
     if (!play->calm && chance(play, 3))
         op.u.list.states = 1u << below(play, JOB_STATE_COUNT);
     if (!play->calm && chance(play, 3))
@@ -622,8 +626,7 @@ static void check_reads(struct play *play)
     SAME_TEXT(ops[0].u.session.preferred_pool, ops[1].u.session.preferred_pool, "pool");
 }
 
-/* Few at a time when all goes well: a record that a verb has in its hands is not for the fast way.
- */
+/* A calm round is short: the fast step does not take a job whose record a verb has loaded. */
 static void play_round(struct play *play)
 {
     int count = play->calm ? 1 + (int)below(play, ROUND / 4) : ROUND;
@@ -647,9 +650,9 @@ static void play_round(struct play *play)
         arena_reset(&play->rigs[k].arena);
 }
 
-/* Mostly a little; now and then nobody calls for a while, or the clock is set back: so far that
- * both take it for that. A second or less would bring starts back into the window of a rate, if
- * they are not forgotten yet, which is each store's own affair. */
+/* Mostly a short time passes; now and then there is a pause, or the clock is set back so far that
+ * both stores notice. A second or less back would return starts into the window of a rate if they
+ * were not dropped yet, and stores drop them at different moments. */
 static void pass(struct play *play)
 {
     unsigned dice = below(play, 200);
@@ -721,7 +724,7 @@ static void play_it(bool calm)
         play_round(&play);
         pass(&play);
     }
-    /* What is never accepted, or never refused, was not tried. */
+    /* A verb that was never accepted, or never refused, was not tested. */
     for (size_t i = 0; !calm && i < COUNT_OF(mix); i++)
         assert_true(play.answers[mix[i].verb][true] > 0);
     assert_true(play.answers[STORE_RESERVE][false] > 0 && play.answers[STORE_FINISH][false] > 0);

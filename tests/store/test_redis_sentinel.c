@@ -1,4 +1,4 @@
-/* A master that dies, and Sentinels that name another. */
+/* A master dies, and Sentinels name another. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -10,7 +10,7 @@
 
 enum { PATIENCE_MS = 30000 };
 
-/* How far a server has come in what is replicated, by its own word. */
+/* A replication offset of this server, as it reports it. */
 static long long offset_of(const struct redis_server *server, const char *name)
 {
     const char *at = strstr(redis_say(server->port, "INFO replication"), name);
@@ -41,7 +41,7 @@ static void test_failover(void **state)
     snprintf(url, sizeof url, "redis-sentinel://127.0.0.1:1,127.0.0.1:%d/m", sentinel.port);
     rig.config.url = url;
     rig.config.now_ms = NULL;
-    rig.config.timeout_ms = 1000; /* a busy machine is no failure here */
+    rig.config.timeout_ms = 1000; /* a slow machine must not make a test fail */
     rig_open(&rig);
     assert_int_equal(rig_node(&rig, "n1", 5, NODE_READY), ERR_OK);
     assert_int_equal(rig_reserve(&rig, 1, 1, "n1"), ERR_OK);

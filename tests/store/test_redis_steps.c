@@ -1,6 +1,6 @@
-/* The fast steps of lua/columns.lua and the verbs are one set of rules. Two servers get the same
- * random calls by the same clock; on the second every call is left to its verb. Answers and all
- * that is written must be the same. STORE_OPS and STORE_SEED say how many and which. */
+/* The fast steps of lua/columns.lua do what the verbs do. Two servers get the same random calls on
+ * the same clock; the second one never uses a step. Answers and everything that is written must be
+ * the same. STORE_OPS and STORE_SEED set the number of ops and the seed. */
 #include "crowd.h"
 #include "redis_rig.h"
 #include "same.h"
@@ -14,11 +14,11 @@
 
 enum {
     OPS_DEFAULT = 10000,
-    ROUND = 64, /* fit into one call */
+    ROUND = 64, /* fits into one call */
     CALL_MS = 10000,
     COOLDOWN_MS = 3000,
     KEYS_MAX = 100,
-    FAST = 0, /* of the servers */
+    FAST = 0, /* index of the server */
     VERBS = 1,
 };
 
@@ -26,15 +26,15 @@ static struct {
     struct redis_server server;
     struct redis_session session;
     struct arena arena;
-    long steps; /* ops that were answered by one */
+    long steps; /* ops that a step answered */
 } sides[2];
 
 static struct store_config config = {.now_ms = rig_now_ms, .timeout_ms = CALL_MS};
 
-/* All keys with what they hold, in one order; of `meta` what is no cursor of a chore. Lists of jobs
- * (`l:` and the wheel) have the same ids; which of them make up an element depends on when it was
- * written. So does the term in the record (bytes 12 to 17) of a run that its node's stamp renews:
- * answers tell what it is by now. */
+/* Dumps all keys with their values in one order; of `meta` only what is no cursor of a chore. Lists
+ * of jobs (`l:` and the wheel) are compared by their ids, since it depends on the time of writing
+ * which ids share an element. So does the term in the record (bytes 12 to 17) of a run that its
+ * node's stamp renews; answers have the current one. */
 static const char dump[] =
     "local texts = {} "
     "local function of_pairs(list, is_job) local all = {} "
@@ -73,7 +73,7 @@ static redisReply *call(int k)
     redisReply *reply;
 
     if (k == VERBS)
-        sides[k].session.wire.columns.early_ms = 1; /* it is too late for any step */
+        sides[k].session.wire.columns.early_ms = 1; /* too late for any step */
     reply = redis_session_call(&sides[k].session, clock_mono_ms() + CALL_MS);
     if (!reply)
         fail_msg("%s", sides[k].session.link.why);
@@ -90,7 +90,7 @@ static void take_answer(int k, struct store_op *op, const redisReply *reply, siz
         sides[k].steps++;
 }
 
-/* A heartbeat that is too much for one call. */
+/* A heartbeat may take several calls. */
 static void go_on(int k, struct store_op *op)
 {
     while (op->verb == STORE_RENEW && !op->err && op->u.renew.more) {
@@ -140,7 +140,7 @@ static void compare(struct play *play, const struct call *of)
         play->heads[of->slot] = (struct store_head){0};
 }
 
-/* The first line that differs names the key. */
+/* Shows the first line that differs, which names the key. */
 static void fail_at(const char *left, const char *right)
 {
     while (*left && *right) {
@@ -155,8 +155,8 @@ static void fail_at(const char *left, const char *right)
              (int)strcspn(right, "\n"), right);
 }
 
-/* What the steps owe is written by the tidying. A key learns that a round of the audit is over when
- * it is looked at, which steps and verbs do at other moments: here all are. */
+/* Tidying writes what the steps have not written yet. A key notices the end of an audit round when
+ * it is read, which steps and verbs do at different moments: here all keys are read. */
 static void compare_stores(void)
 {
     static char texts[2][65536];
@@ -221,8 +221,8 @@ static void open_side(int k)
     snprintf(url, sizeof url, "redis://127.0.0.1:%d/0", sides[k].server.port);
     assert_false(redis_url_parse(url, &target, &why));
     redis_say(sides[k].server.port, "FLUSHALL");
-    /* So the nodes are in the order they came in, and the audit of both comes as far in one call.
-     */
+    /* Keeps the nodes a listpack, which has them in the order in which they came, so that the audit
+     * of both servers gets equally far in one call. */
     redis_say(sides[k].server.port, "CONFIG SET hash-max-listpack-value 1024");
     redis_session_init(&sides[k].session, &target, &config);
     snprintf(sides[k].session.next_generation, sizeof sides[k].session.next_generation, "1");

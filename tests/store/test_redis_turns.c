@@ -1,5 +1,5 @@
-/* A Redis that says "not now": the call is made again until its time is over, and who asked does
- * not notice. What a cluster says besides is in test_redis_cluster.c. */
+/* Redis answers that it cannot take the call now: the store repeats it until its time is over, and
+ * the caller does not notice. Errors of a cluster are in test_redis_cluster.c. */
 #include "contract.h"
 #include "redis_rig.h"
 
@@ -23,7 +23,7 @@ static int setup(void **state)
     return redis_fixture_open(fixture, CALL_MS, SLOTS);
 }
 
-/* The call waits meanwhile: somebody else must act. */
+/* Starts a thread that acts while the call waits. */
 static pthread_t begin(struct redis_fixture *fixture, void *(*work)(void *))
 {
     pthread_t helper;
@@ -44,7 +44,7 @@ static bool says(struct redis_fixture *fixture, const char *section, const char 
 
 static atomic_bool was_turned_away;
 
-/* Somebody's script that goes on until a call was turned away: nothing else may run meanwhile. */
+/* A script that keeps Redis busy until it has rejected a call. */
 static void *run_until_one_was_turned_away(void *arg)
 {
     struct redis_fixture *fixture = arg;
@@ -83,7 +83,7 @@ static void *load_again(void *arg)
     return NULL;
 }
 
-/* It reads its file: slowly, with a look at its clients after every few keys. */
+/* Redis loads its file, slowly, and serves its clients after every few keys. */
 static void test_loading(void **state)
 {
     struct redis_fixture *fixture = *state;

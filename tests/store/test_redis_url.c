@@ -1,4 +1,4 @@
-/* Store URLs that can be read; those that cannot are in test_redis_faults.c. */
+/* Store URLs that are valid; invalid ones are in test_redis_faults.c. */
 #include "store/redis_link.h"
 
 #include "../unit.h"
@@ -10,7 +10,7 @@ static const struct {
     const char *url;
     enum redis_kind kind;
     size_t count;
-    const char *host; /* the last one */
+    const char *host; /* of the last server */
     int port;
     const char *user, *password, *master;
     int db;
@@ -48,8 +48,8 @@ static void test_rows(void **state)
     }
 }
 
-/* What the URL says wins; a file that is not there is an error, not an empty password, and so is a
- * user without any: it would be let in as nobody. */
+/* A password in the URL wins. A password file that is missing is an error, not an empty password;
+ * so is a user without a password, which would log in as nobody. */
 static void test_password_from_elsewhere(void **state)
 {
     struct redis_target target;
@@ -71,7 +71,7 @@ static void test_password_from_elsewhere(void **state)
     unsetenv("BERTH_STORE_PASSWORD_FILE");
 }
 
-/* No message repeats a password, and no length is too long for it. */
+/* No message repeats a password, not even one that is too long. */
 static void test_too_long(void **state)
 {
     char url[2048] = "redis://u:";

@@ -1,4 +1,4 @@
-/* What grows is bounded: finished jobs, sessions, the WAL, and the memory of a restart. */
+/* Everything that grows is bounded: ended jobs, sessions, the WAL, and the memory of a restart. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -16,7 +16,7 @@ enum { HOUR_MS = 3600000, PATIENCE_MS = 20000 };
 
 struct fixture {
     struct rig rig;
-    sqlite3 *db; /* ours, to look into the file */
+    sqlite3 *db; /* the test's own connection */
 };
 
 static int setup(void **state)
@@ -57,8 +57,8 @@ static int64_t ask(struct fixture *fixture, const char *sql)
     return value;
 }
 
-/* The purge works a little at a time, and so does the flush: asks until it is through, or nothing
- * has come of it for a while. */
+/* The purge and the flush work a little at a time: asks until the value is reached, or has not
+ * changed for a while. */
 static void wait_until(struct fixture *fixture, const char *sql, int64_t want)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -73,7 +73,7 @@ static void wait_until(struct fixture *fixture, const char *sql, int64_t want)
     assert_int_equal(value, want);
 }
 
-/* The store lets go of a row that was flushed when it comes to it. */
+/* Waits until the store has dropped the flushed row of this job. */
 static void wait_gone(struct fixture *fixture, uint64_t job)
 {
     int64_t end_ms = clock_mono_ms() + PATIENCE_MS;
@@ -101,7 +101,8 @@ static void live(struct rig *rig, uint64_t job, bool callback, size_t spec_bytes
     assert_int_equal(rig_finish(rig, STORE_DONE, job, 1, "n1", NULL), ERR_OK);
 }
 
-/* Old ones go, with everything that belongs to them; what still matters stays, however old. */
+/* Old jobs are removed with everything that belongs to them; a job that is still needed stays,
+ * however old. */
 static void test_old_jobs_go(void **state)
 {
     struct fixture *fixture = *state;
@@ -111,7 +112,7 @@ static void test_old_jobs_go(void **state)
         live(rig, job, false, job % 2 ? 10 : 5000);
     live(rig, 51, true, 10); /* its callback is pending */
     assert_int_equal(rig_put(rig, 52), ERR_OK);
-    assert_int_equal(rig_reserve(rig, 53, 1, "n1"), ERR_OK); /* cancelled, still running */
+    assert_int_equal(rig_reserve(rig, 53, 1, "n1"), ERR_OK); /* cancelled, but still running */
     assert_int_equal(rig_commit(rig, 53, 1, "n1"), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 53, 0, NULL, NULL), ERR_OK);
     wait_until(fixture, "SELECT count(*) FROM bulk", 25);
@@ -125,7 +126,7 @@ static void test_old_jobs_go(void **state)
     assert_int_equal(rig_get(rig, 52), ERR_OK);
     assert_int_equal(rig_get(rig, 53), ERR_OK);
     assert_int_equal(rig_get(rig, 60), ERR_OK);
-    /* And go when they no longer do. */
+    /* They are removed once nothing needs them. */
     struct store_op op = {.verb = STORE_CALLBACK_DONE, .job = 51};
     assert_int_equal(rig_call(rig, &op), ERR_OK);
     assert_int_equal(rig_finish(rig, STORE_CANCEL, 52, 0, NULL, NULL), ERR_OK);
@@ -133,13 +134,14 @@ static void test_old_jobs_go(void **state)
     wait_until(fixture, "SELECT count(*) FROM job WHERE id IN (51, 52, 60)", 0);
 }
 
-/* Never more finished ones than allowed; the newest are kept, and the count survives a restart. */
+/* There are never more ended jobs than allowed; the newest are kept, and the count survives a
+ * restart. */
 static void test_too_many_jobs_go(void **state)
 {
     struct fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
 
-    assert_int_equal(rig_put(rig, 1), ERR_OK); /* active: neither counted nor touched */
+    assert_int_equal(rig_put(rig, 1), ERR_OK); /* active: neither counted nor removed */
     for (uint64_t job = 2; job <= 260; job++)
         live(rig, job, false, 10);
     wait_until(fixture, "SELECT min(id) FROM job WHERE id > 1", 61);
@@ -167,7 +169,7 @@ static void use_session(struct rig *rig, uint64_t job, const char *session)
     assert_int_equal(rig_call(rig, &op), ERR_OK);
 }
 
-/* A session that is used stays, also when it never changes; one that is not goes. */
+/* A session in use is kept even if it never changes; an unused one is removed. */
 static void test_old_sessions_go(void **state)
 {
     struct fixture *fixture = *state;
@@ -179,7 +181,7 @@ static void test_old_sessions_go(void **state)
         rig_jump(HOUR_MS / 2);
         use_session(rig, 3 + i, "busy");
     }
-    /* That there is one is not enough: at first it is the other, until both are flushed. */
+    /* A count of 1 is not enough: until both are flushed, the one row may be the other session. */
     wait_until(fixture, "SELECT sum(CASE id WHEN 'busy' THEN 1 ELSE 10 END) FROM session", 1);
     assert_int_equal(ask(fixture, "SELECT version FROM session WHERE id = 'busy'"), 1);
     use_session(rig, 10, "idle");
@@ -198,7 +200,8 @@ static void bulk_answered(struct store_op *op);
 
 static void put_more(struct bulk_put *put)
 {
-    static const char spec[2000]; /* the store reads it while others are sent: never written */
+    /* Never written, since the store reads it while others are sent. */
+    static const char spec[2000];
 
     if (*put->left == 0)
         return;
@@ -231,15 +234,16 @@ static int64_t wal_bytes(struct rig *rig)
     return stat(path, &info) ? 0 : (int64_t)info.st_size;
 }
 
-/* Under load without a pause the WAL starts over again and again instead of growing: three times as
- * much is written as it may hold. */
+/* Under constant load the WAL starts over again and again instead of growing: three times its limit
+ * is written. */
 static void test_wal_is_bounded(void **state)
 {
     enum { FLIGHT = 64, PUTS = 50000 };
     static struct bulk_put puts[FLIGHT];
     struct fixture *fixture = *state;
     struct rig *rig = &fixture->rig;
-    const char *given = getenv("STORE_OPS"); /* fewer, where only the code is judged */
+    /* Fewer where only the code is checked, as under a sanitiser. */
+    const char *given = getenv("STORE_OPS");
     const int count = given && atoi(given) < PUTS ? atoi(given) : PUTS;
     int left = count;
     int under_way = 0;
@@ -262,7 +266,7 @@ static void test_wal_is_bounded(void **state)
     wait_until(fixture, "SELECT count(*) FROM job", count);
 }
 
-/* A restart looks only at rows behind the floor; jobs that are active keep it back. */
+/* A restart reads only rows from the floor on; active jobs keep the floor down. */
 static void test_floor_keeps_active_jobs(void **state)
 {
     struct fixture *fixture = *state;
@@ -273,7 +277,8 @@ static void test_floor_keeps_active_jobs(void **state)
     for (uint64_t job = 200; job < 210; job++)
         live(rig, job, false, 10);
     rig_close(rig);
-    /* As an audit leaves it, then a job with an older id arrives: the floor comes down with it. */
+    /* The floor is where an audit left it; then a job with an older id arrives, and the floor moves
+     * down to it. */
     assert_int_equal(sqlite3_exec(fixture->db, "UPDATE meta SET floor = 100", NULL, NULL, NULL),
                      SQLITE_OK);
     rig_open(rig);
@@ -292,7 +297,7 @@ static void test_floor_keeps_active_jobs(void **state)
     assert_int_equal(ask(fixture, sql), 12);
 }
 
-/* Ids made after a restart are larger than any that was stored. */
+/* Ids made after a restart are larger than any id in the store. */
 static void test_ids_go_on(void **state)
 {
     struct fixture *fixture = *state;

@@ -1,5 +1,5 @@
-/* Many threads on one store: every answer comes once, on the thread that asked; no node ever
- * carries more than its max; nothing is left over. Meant for the thread sanitiser above all. */
+/* Many threads on one store: every answer comes once, on the thread that asked; no node ever has
+ * more than its max; nothing is left over. Mainly for the thread sanitiser. */
 #include "contract.h"
 
 #include "base/clock.h"
@@ -14,22 +14,22 @@
 enum { THREADS = 4, FLIGHT = 16, LIVES = 600, NODES = 3, MAX = 5 };
 
 static const char *const names[NODES] = {"n0", "n1", "n2"};
-static _Atomic int carried[NODES]; /* what the nodes would see: begun, not yet told to be over */
+static _Atomic int carried[NODES]; /* as the nodes would count: begun, not yet ended */
 static _Atomic int above_max;
 static struct store *store;
 
 struct life {
     struct store_op op;
     struct client *client;
-    struct arena arena; /* the store's while an op is under way */
+    struct arena arena; /* belongs to the store while an op is in flight */
     uint64_t job;
     int node;
     int step; /* RESERVE, COMMIT, FINISH */
 };
 
 struct client {
-    pthread_t thread; /* for who joins */
-    pthread_t self;   /* the same, for itself */
+    pthread_t thread; /* for pthread_join */
+    pthread_t self;   /* the same, set by the thread itself */
     struct work_queue work_queue;
     struct rnd rnd;
     unsigned index;
@@ -58,7 +58,7 @@ static void answered(struct store_op *op)
         abort();
     if (op->verb == STORE_RESERVE && op->err == ERR_ALL_FULL) {
         client->full++;
-        next_step(life); /* the same job again, until somebody has room */
+        next_step(life); /* the same job again, until a node has room */
         return;
     }
     if (op->err)
@@ -69,7 +69,7 @@ static void answered(struct store_op *op)
             atomic_fetch_add(&above_max, 1);
     }
     if (op->verb == STORE_JOB_GET && op->record.head.state != JOB_DONE)
-        abort(); /* it was answered, so it must be read */
+        abort(); /* its end was answered, so a read must show it */
     if (op->verb == STORE_JOB_GET) {
         client->over++;
         arena_reset(&life->arena);
@@ -118,7 +118,7 @@ static void next_step(struct life *life)
         op->u.settle.terms = (struct lease_terms){600000, 600000};
         op->u.settle.outcome = STORE_DONE;
     }
-    /* Told to be over before the store hears of it, so that the store is never ahead of us. */
+    /* Counted as ended before the store gets it, so that the store is never ahead of this count. */
     if (op->verb == STORE_FINISH)
         atomic_fetch_sub(&carried[life->node], 1);
     if (store_send(store, op))
@@ -186,7 +186,7 @@ static void test_many_threads(void **state)
     atomic_store(&stop, true);
     pthread_join(watcher, NULL);
     assert_int_equal(atomic_load(&above_max), 0);
-    assert_true(full > 0); /* or nobody was ever in anybody's way */
+    assert_true(full > 0); /* otherwise no thread ever met a full node */
     for (int i = 0; i < NODES; i++) {
         assert_int_equal(rig_counts(&rig, names[i]).reserved, 0);
         assert_int_equal(rig_counts(&rig, names[i]).running, 0);
@@ -205,7 +205,7 @@ static void count_one(struct store_op *op)
     ++*container_of(op, struct counted, op)->answers;
 }
 
-/* Closing answers everything that is under way, reads as well as writes, exactly once. */
+/* Closing answers every op in flight, reads and writes, exactly once. */
 static void test_close_answers_all(void **state)
 {
     enum { OPS = 300 };

@@ -1,4 +1,4 @@
-/* Pieces wait in a list until they have been on their way for long enough. */
+/* Pieces wait in a list until their delay is over. */
 #include "wire.h"
 
 #include "base/clock.h"

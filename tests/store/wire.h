@@ -1,5 +1,5 @@
-/* A long wire to a server on this machine: what passes takes a while in each direction, replies of
- * some connections can be held, and round trips are counted. A thread of its own. */
+/* A long wire to a server on this machine: everything takes a while in each direction, replies on
+ * marked connections can be held, and round trips are counted. Runs on a thread of its own. */
 #ifndef TESTS_STORE_WIRE_H
 #define TESTS_STORE_WIRE_H
 
@@ -16,18 +16,18 @@ struct wire_way { /* one direction of a connection */
 };
 
 struct wire_end {
-    struct wire_way out, back; /* to the server and back; out.from < 0: none */
-    bool answered;             /* since something was last sent */
-    bool marked;               /* the mark was seen */
+    struct wire_way out, back; /* to the server and back; out.from < 0: unused */
+    bool answered;             /* since the last piece was sent */
+    bool marked;               /* the mark was seen on this connection */
 };
 
 struct long_wire {
-    int port;          /* of this end */
+    int port;          /* of the near end */
     int to;            /* port of the server */
     int delay_ms;      /* in each direction */
-    const char *mark;  /* a word of a command: a connection that says it is marked */
-    _Atomic bool held; /* nothing comes back over marked connections */
-    _Atomic int trips; /* of marked connections: something was sent after an answer */
+    const char *mark;  /* a word of a command, which marks its connection */
+    _Atomic bool held; /* nothing comes back on marked connections */
+    _Atomic int trips; /* on marked connections: pieces sent after an answer */
     _Atomic int said;  /* how often the mark was seen */
     _Atomic bool over;
     int listener;

@@ -1,4 +1,4 @@
-/* The methods that pass a call on. */
+/* The methods that only pass a call on. */
 #include "wrapvfs.h"
 
 #include <assert.h>
@@ -109,7 +109,7 @@ void wrapvfs_install(const char *name, const sqlite3_io_methods *ours, size_t si
     file_size = size;
     open_file = open;
     methods = (sqlite3_io_methods){
-        .iVersion = 2, /* without mmap: every byte passes here */
+        .iVersion = 2, /* no mmap, so every byte passes here */
         .xClose = ours->xClose ? ours->xClose : pass_close,
         .xRead = ours->xRead ? ours->xRead : pass_read,
         .xWrite = ours->xWrite,
